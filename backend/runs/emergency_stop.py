@@ -1,7 +1,7 @@
-"""A stop while the store cannot even be opened: a disk full to its last byte, a damaged file, one of a newer version.
+"""Stops a run while the store cannot be opened: the disk is full, the file is damaged, or it is of a newer version.
 
-The run's job is read from what there is on this machine: the database as it lies there, its spare copy, or a job file
-that the user names. Which attempts there are the nodes say themselves: their run folders hold what ends them.
+The run's job is read from what this machine has: the database file, its backup, or a job file that the user names. The
+nodes report the attempts: their run folders hold what a stop needs.
 """
 
 import posixpath
@@ -33,13 +33,13 @@ LIST_S = 20.0
 LIST = (
     'cd "$0/$1" 2>/dev/null && for one in */node"$2"/supervisor.py; do [ -e "$one" ] && echo "$PWD/${one%/*}"; done; :'
 )
-"""The folders of a node's attempts, those that ended too."""
+"""Lists the folders of a node's attempts, also of those that ended."""
 
 
 def find_run(path: Path, given: str, job: Job | None, why: StoreError) -> tuple[str, Job]:
-    """The id of the run that is meant, or a part of it, and its job; `job`: what the user's file says.
+    """Return the id of the requested run, given in whole or in part, and its job; `job`: the user's job file.
 
-    ProblemsError: ambiguous_run, unknown_run; `why` with stop_needs_job where the database says nothing of it.
+    ProblemsError: ambiguous_run, unknown_run; `why` with stop_needs_job when no database has the run.
     """
     known = _jobs(path, backup_path(path))
     found = [one for one in known if one == given] or [one for one in known if given and given in one]
@@ -54,10 +54,10 @@ def find_run(path: Path, given: str, job: Job | None, why: StoreError) -> tuple[
 
 
 def stop(run: str, job: Job, connections: Connections, *, save: bool, why: StoreError) -> ProblemsError:
-    """End every attempt of the run on its nodes, and answer what to raise: what was done, and what failed.
+    """Stop every attempt of the run on its nodes; return the error to raise: what was done, and what failed.
 
-    With `save` the ranks are asked for a checkpoint and end by themselves afterwards. A run of which no node holds
-    anything is left as it is, and the answer is `why`.
+    With `save`, the ranks save a checkpoint and then exit. A run without attempts on its nodes is not changed, and the
+    returned error is `why`.
     """
     hosts = job.cluster.hosts
 
@@ -68,14 +68,14 @@ def stop(run: str, job: Job, connections: Connections, *, save: bool, why: Store
             end_on_node(record, node, save=save, grace_s=Timing().grace_s)
         return len(records)
 
-    told, failures = try_all(hosts, end, STOP_CALL_S)
-    if not failures and not any(told.values()):
+    stopped, failures = try_all(hosts, end, STOP_CALL_S)
+    if not failures and not any(stopped.values()):
         return why
-    return what_was_done(run, len(told), failures, save=save, why=why)
+    return what_was_done(run, len(stopped), failures, save=save, why=why)
 
 
 def _records(job: Job, run: str, rank: int, node: Node) -> list[NodeRecord]:
-    """The attempts on a node, as far as a stop needs to know them."""
+    """Return the attempts on a node, with the fields that a stop needs."""
     environment = environment_of(job, rank)
     if environment is None:
         raise ProblemsError([Problem(code="no_environment", values={"name": job.traits.environment})])
@@ -99,20 +99,20 @@ def _records(job: Job, run: str, rank: int, node: Node) -> list[NodeRecord]:
 
 
 def _jobs(*databases: Path) -> Mapping[str, Job]:
-    """Run -> its job, from those of the databases that can be read; the first that knows a run has it right."""
+    """Return run -> its job, from the databases that can be read. The first database with a run counts."""
     jobs: dict[str, Job] = {}
     for path in reversed(databases):
-        for readable in (_as_it_lies, _copied):
+        for readable in (_without_log, _with_log):
             with suppress(sqlite3.Error, OSError, ProblemsError), readable(path) as connection:
                 jobs |= {run: run_job(text) for run, text in connection.execute("SELECT id, job FROM runs")}
                 for (run,) in connection.execute("SELECT run FROM deleted_runs"):
-                    jobs.pop(run, None)  # the spare copy may still have it
+                    jobs.pop(run, None)  # the backup may still have it
     return jobs
 
 
 @contextmanager
-def _as_it_lies(path: Path) -> Iterator[sqlite3.Connection]:
-    """The database without its log, beside which nothing has to be written."""
+def _without_log(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open the database without its log, so that no file has to be written beside it."""
     connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
     try:
         yield connection
@@ -121,15 +121,15 @@ def _as_it_lies(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @contextmanager
-def _copied(path: Path) -> Iterator[sqlite3.Connection]:
-    """The database with its log, which a server that was killed leaves: copied to where there is room for both."""
+def _with_log(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a copy of the database and the log of a killed server, in a folder with room for both."""
     log = path.with_name(f"{path.name}-wal")
     if not log.stat().st_size:
         raise FileNotFoundError(log)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
-        for one in (path, log):
-            shutil.copy(one, folder)
+        for file in (path, log):
+            shutil.copy(file, folder)
         connection = sqlite3.connect(copy)
         try:
             yield connection

@@ -1,4 +1,4 @@
-"""Taking secrets out of text before it is written anywhere: those this process was told, and what looks like one."""
+"""Removes secrets from text before it is written: the known values of this process, and what looks like a secret."""
 
 import logging
 import re
@@ -26,7 +26,7 @@ _TOKEN_BYTES = re.compile(_TOKEN.pattern.encode())
 
 
 class _Told:
-    """The values that this process was told to keep; never forgotten, because logs remember longer than users."""
+    """The secrets of this process. They are never removed, because logs live longer than users need a secret."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,19 +46,19 @@ _told = _Told()
 
 
 def hide(value: str) -> None:
-    """From now on nothing that goes through this module shows this value."""
+    """Hide this value from now on in everything that this module redacts."""
     if value:
         _told.add(value)
 
 
 def masked(data: bytes) -> bytes:
-    """The bytes of a log with secrets as asterisks: as many, so that offsets hold."""
+    """Return the bytes of a log with each secret as asterisks of the same number, so that offsets stay valid."""
     data = _told.data.sub(lambda found: b"*" * len(found[0]), data)
     return _TOKEN_BYTES.sub(lambda found: b"*" * len(found[0]), data)
 
 
 def settled(data: bytes) -> int:
-    """How many of the bytes cannot be a part of a secret whose rest has not been written yet."""
+    """Return how many of the bytes cannot be a part of a secret whose end is not written yet."""
     longest = max(map(len, _told.values), default=0)
     for start in range(max(0, len(data) - longest + 1), len(data)):
         end = data[start:]
@@ -68,12 +68,14 @@ def settled(data: bytes) -> int:
 
 
 def without_told(text: str) -> str:
-    """The text without the values that this process was told: what is left of JSON is JSON."""
+    """Return the text without the known secrets; JSON stays JSON."""
     return _told.text.sub(MARK, text)
 
 
 def redact(text: str) -> str:
-    """The text without what is told or looks like a secret: tokens, keys, `name=value` pairs, passwords in URLs."""
+    """Return the text without known secrets and without what looks like one: tokens, keys, `name=value` pairs,
+    passwords in URLs.
+    """
     text = without_told(text)
     text = _TOKEN.sub(MARK, text)
     text = _BEARER.sub(rf"\1{MARK}", text)
@@ -82,7 +84,7 @@ def redact(text: str) -> str:
 
 
 def redact_value(value: object, name: str = "") -> object:
-    """The same for data of a JSON kind: what is named like a secret goes whole."""
+    """Redact data of a JSON type. The whole value goes if its name is that of a secret."""
     if _SECRET_NAME.search(name):
         return MARK
     if isinstance(value, str):
@@ -95,7 +97,7 @@ def redact_value(value: object, name: str = "") -> object:
 
 
 class RedactingFormatter(logging.Formatter):
-    """Formats a log record, traceback included, and redacts the outcome."""
+    """Formats a log record with its traceback, and redacts the result."""
 
     def format(self, record: logging.LogRecord) -> str:
         return redact(super().format(record))

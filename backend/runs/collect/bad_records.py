@@ -22,20 +22,20 @@ class Counts:
 
     def add(self, connection: sqlite3.Connection, key: FileKey, bad: Bad) -> Mapping[str, Any] | None:
         """Add to the count; return the detail of the event to record, or None if none is due."""
-        told = _told(connection, key)
-        count = max(told, self._new.get(key.file, self._kept.get(key.file, 0))) + bad.number
+        recorded = _recorded_count(connection, key)
+        count = max(recorded, self._new.get(key.file, self._kept.get(key.file, 0))) + bad.number
         self._new[key.file] = count
-        if told and count < AGAIN * told:
+        if recorded and count < AGAIN * recorded:
             return None
         return {"file": key.file, "count": count, "first": redact(bad.first), "why": redact(bad.why)}
 
     def settle(self) -> None:
-        """The new counts are in the store."""
+        """Keep the new counts, which are in the store now."""
         self._kept |= self._new
         self._new = {}
 
 
-def _told(connection: sqlite3.Connection, key: FileKey) -> int:
-    """The count in the newest event of this file; 0 without one."""
-    found = run_store.events_of_node(connection, key.run, key.attempt, EventKind.BAD_RECORDS, key.rank)
-    return next((one.detail["count"] for one in reversed(found) if one.detail.get("file") == key.file), 0)
+def _recorded_count(connection: sqlite3.Connection, key: FileKey) -> int:
+    """Return the count in the newest event of this file; 0 without one."""
+    events = run_store.events_of_node(connection, key.run, key.attempt, EventKind.BAD_RECORDS, key.rank)
+    return next((event.detail["count"] for event in reversed(events) if event.detail.get("file") == key.file), 0)

@@ -1,9 +1,9 @@
-"""The clock of a node against ours, by its heartbeats: either may be set while a run goes on, or drift for weeks."""
+"""Detects changes of a node's clock from its heartbeats. A clock can be set during a run, or drift for weeks."""
 
 SET_S = 5.0
-"""A clock that is off by more than it was, and than can be told, has been set."""
+"""Tolerance beyond the uncertainty of the measurement. A larger difference means that the clock was set."""
 TOO_WIDE_S = 30.0
-"""A heartbeat whose time is not known better says nothing; nodes are polled every second or two."""
+"""A heartbeat whose time is less certain is ignored. Nodes are polled every second or two."""
 
 
 class NodeClock:
@@ -13,13 +13,14 @@ class NodeClock:
         self.offset_s = offset_s
         self._read_at: float | None = None
 
-    def note(self, asked: float, answered: float, newest: float | None, *, whole: bool) -> float | None:
-        """Take in a read of the heartbeats, begun and ended by our clock; what `offset_s` should be where it is not.
+    def note(self, requested: float, answered: float, newest: float | None, *, whole: bool) -> float | None:
+        """Note one read of the heartbeats; return the new `offset_s`, or None when the present one still fits.
 
-        `newest`: the node's time in the last of those that are new, which was written after the read before.
+        `requested` and `answered`: begin and end of the read, by our clock. `newest`: the node's time in the newest of
+        the new heartbeats, which was written after the previous read.
         """
-        before, self._read_at = self._read_at, asked if whole else None
+        before, self._read_at = self._read_at, requested if whole else None
         if newest is None or before is None or not 0 <= answered - before <= TOO_WIDE_S:
             return None
-        least, most = newest - answered, newest - before
-        return None if least - SET_S <= self.offset_s <= most + SET_S else (least + most) / 2
+        lowest, highest = newest - answered, newest - before
+        return None if lowest - SET_S <= self.offset_s <= highest + SET_S else (lowest + highest) / 2

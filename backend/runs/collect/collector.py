@@ -1,8 +1,8 @@
-"""Takes in what a run writes on one node: steps, heartbeats, logs, and at last its exit, every byte exactly once.
+"""Collects what a run writes on one node: steps, heartbeats, logs and the exit, every byte exactly once.
 
-Files are tailed by byte offset; of a log that is far behind only what is kept is read. What one poll reads is stored in
-one transaction together with the new offsets, and the exit record only after every other file has been read to its end,
-so that a node whose exit is in the store has nothing left to tell.
+Files are read from a byte offset. Of a log that is far behind, only the newest part is read. One transaction stores
+what one poll read, together with the new offsets. The exit record is stored after every other file was read to its end.
+So a node whose exit is in the store has no unread records.
 """
 
 import hashlib
@@ -29,16 +29,17 @@ from backend.runs.store.metrics import FileKey, FileOffset, OffsetConflict
 from backend.runs.store.store import Store
 
 READ_LIMIT = 1 << 20
-"""Bytes taken of one file in one poll; a backlog takes several."""
+"""Bytes read of one file in one poll; a backlog takes several polls."""
 TAIL = 32
-"""Bytes re-read before the offset, by which a cut or replaced file is noticed."""
+"""Bytes that are read again before the offset, to detect a truncated or replaced file."""
 
 OTHER_RANKS_EVERY = 5
-"""Polls between two looks at a rank that is not its node's first: a read costs 1 ms of processor time, and 32 nodes of
-8 ranks have 608 files."""
+"""Polls between two reads of a rank that is not its node's first. A read costs 1 ms of processor time, and 32 nodes of
+8 ranks have 608 files.
+"""
 
 _SHAPES: Mapping[str, Any] = {"points": Step, "heartbeats": Heartbeat, "trainer_log": TrainerLine}
-"""What the lines of a kind of file are."""
+"""Meaning of the lines of a kind of file."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,16 +50,16 @@ class Source:
 
     file: str
     kind: Literal["points", "heartbeats", "log", "trainer_log", "megatron_log"]
-    """trainer_log and megatron_log: of a training that we did not start; the second is shown as a log, too."""
+    """trainer_log and megatron_log belong to an external run. The second is also shown as a log."""
     rank: int = 0
-    """Global rank that the points are of."""
+    """Global rank of the points."""
     every: int = 1
-    """Read at every so many polls."""
+    """The file is read once in so many polls."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """New bytes of one file: from `start` (where they begin) to `after`; `before` is the place in the store."""
+    """New bytes of one file. They begin at `start` and end at `after`; `before` is the offset in the store."""
 
     source: Source
     before: FileOffset
@@ -68,23 +69,25 @@ class Batch:
     whole: bool
     """The file was read to its end."""
     lines: Lines
-    """The records in the data; none in that of a log."""
+    """The records in the data; empty for a log."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Polled:
-    """What one poll found."""
+    """Result of one poll."""
 
     heartbeat: bool
-    """The node's supervisor gave a sign of life."""
+    """A new heartbeat or another sign of life of the supervisor arrived."""
     more: bool
-    """More is waiting already: poll again at once."""
+    """More data is waiting: poll again at once."""
     ended: bool
-    """The node has ended and everything it wrote is in the store."""
+    """The node has ended, and all its records are in the store."""
 
 
 def sources(ranks: Sequence[int]) -> tuple[Source, ...]:
-    """The files of a node that runs these global ranks; those of its first rank are live, the others follow."""
+    """Return the files of a node with these global ranks. Those of its first rank are read at every poll, the others
+    less often.
+    """
     found = [Source(file="heartbeat.jsonl", kind="heartbeats"), Source(file="out.log", kind="log")]
     for rank in ranks:
         every = 1 if rank == ranks[0] else OTHER_RANKS_EVERY
@@ -94,7 +97,7 @@ def sources(ranks: Sequence[int]) -> tuple[Source, ...]:
 
 
 class Collector:
-    """Collects one node of one attempt. Not for several threads; several collectors of one node do no harm."""
+    """Collects one node of one attempt. Not safe for several threads. Several collectors of one node do no harm."""
 
     def __init__(
         self,
@@ -107,7 +110,7 @@ class Collector:
         *,
         outside: Sequence[Source] | None = None,
     ) -> None:
-        """`outside`: the files of a training that we did not start, and whose end nobody writes down for us."""
+        """`outside`: the files of an external run. Nothing writes an exit record for them."""
         self._store = store
         self._run = run
         self._attempt = attempt
@@ -116,7 +119,7 @@ class Collector:
         self._ends = outside is None
         self._before: Before = {}
         self._last: dict[str, int] = {}
-        """The newest step that a file of somebody else's training told."""
+        """The newest step in the file of an external run."""
         self._bad = bad_records.Counts()
         self._clock = clock
         self._node_clock = NodeClock(node.clock_offset_s)
@@ -125,14 +128,14 @@ class Collector:
         with store.read() as connection:
             needed = attempts.secret_names(connection, run, attempt)
         self._masked: Mapping[str, int] | None = {} if needed else None
-        """Up to where the supervisor has masked each log, as its newest heartbeat says; None: it masks nothing."""
+        """Offset up to which the supervisor has masked each log, from its newest heartbeat; None: it masks nothing."""
         self._knows_secrets = set(needed) <= set(SECRETS.names())
         self._withheld: set[str] = set()
-        """Logs that go on behind what is masked."""
+        """Logs with bytes after the masked part."""
         self._refused: set[str] = set()
 
     def poll(self, node: Node) -> Polled:
-        """Read what is new on the node and store it. Raises NodeError and StoreError; nothing is half taken then."""
+        """Read and store what is new on the node. Raises NodeError and StoreError; then nothing is stored in part."""
         ended, bad_exit = self._read_exit(node) if self._ends else (None, Bad())
         due = [one for one in self._sources if ended is not None or self._turn % one.every == 0]
         self._turn += 1
@@ -179,7 +182,7 @@ class Collector:
             return metrics.places(connection, self._run, self._attempt, self._node.rank)
 
     def _read_exit(self, node: Node) -> tuple[Exit | None, Bad]:
-        """Any content of the file ends the node, because nothing follows it."""
+        """Return the exit of the node. Any content of the file ends the node, because nothing follows it."""
         try:
             data = node.read(f"{self._node.folder}/exit")
         except NodeError as error:
@@ -231,7 +234,7 @@ class Collector:
             self._masked = beats[-1].get("masked")
 
     def _note_refusal(self, error: NodeError, source: Source) -> None:
-        """Log it once per file: a log that became a pipe or a device does not end the run."""
+        """Log it once per file. A log that became a pipe or a device does not end the run."""
         if error.code == "not_a_file" and source.file not in self._refused:
             self._refused.add(source.file)
             _log.warning("%s of %s is not read: %s", source.file, self._run, error)
@@ -294,7 +297,7 @@ class Collector:
         self._store_points(connection, batch.source.rank, rows)
 
     def _store_outside(self, connection: sqlite3.Connection, batch: Batch, rows: Sequence[dict[str, Any]]) -> None:
-        """One attempt, however often it was started: a step before the last takes back all from there on."""
+        """Treat the steps as one attempt, even after several starts: an earlier step removes all later ones."""
         if batch.before.offset and batch.source.file not in self._last:
             for point in metrics.newest_points(connection, self._run, self._attempt, count=1):
                 self._last[batch.source.file] = point.step
@@ -327,12 +330,14 @@ class Collector:
 
 
 def _wrote_its_own(ended: Exit) -> bool:
-    """The supervisor saw the end of all processes: it has masked every log to its end."""
+    """Return whether the supervisor saw the end of all processes. Then it has masked every log to its end."""
     return not ended.get("gone") and ended.get("left") == []
 
 
 def _newest(node: Node, path: str, start: FileOffset, data: bytes) -> tuple[FileOffset, bytes]:
-    """A place and what was read there, or where whole lines of what is kept of the log begin."""
+    """Return the offset and the data that was read there. For a log that is far behind, skip to the first whole line of
+    the kept part.
+    """
     at = read_on_at(node, path, start.offset, keep=metrics.LOG_BYTES_KEPT, grain=READ_LIMIT)
     if at == start.offset:
         return start, data
@@ -342,12 +347,12 @@ def _newest(node: Node, path: str, start: FileOffset, data: bytes) -> tuple[File
 
 
 def _tail_of(data: bytes) -> bytes:
-    """What is kept of the last bytes before an offset: enough to know them again, and no secret that stood there."""
+    """Return a hash of the last bytes before an offset: it detects a change and contains no secret."""
     return hashlib.sha256(data).digest()[: len(data)]
 
 
 def _complete_lines(data: bytes, whole: bool) -> bytes:
-    """Up to the last line end: a line half written is read when it is whole."""
+    """Return the data up to the last line end. An incomplete line is read when it is complete."""
     end = data.rfind(b"\n") + 1
     # a line longer than a whole read is no record of ours; waiting for its end would wait for ever
     return data[:end] if end or whole else data

@@ -1,4 +1,4 @@
-"""Steps in logs of trainings that somebody else started: LLaMA-Factory's trainer_log.jsonl, Megatron's own lines."""
+"""Reads the steps in the logs of external runs: LLaMA-Factory's trainer_log.jsonl and Megatron's log lines."""
 
 import re
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ _MEGATRON = {
 
 
 def trainer_log_rows(lines: Sequence[TrainerLine], now: float, before: Before) -> list[Row]:
-    """Steps of LLaMA-Factory's trainer_log.jsonl (src/llamafactory/train/callbacks.py, LogCallback.on_log).
+    """Return the steps of LLaMA-Factory's trainer_log.jsonl (src/llamafactory/train/callbacks.py, LogCallback.on_log).
 
-    It has no clock but the whole seconds since the start: the newest line counts as written `now`. `before` is what the
-    line before the data said, and becomes what the last one says.
+    Its only clock is the number of whole seconds since the start, so the newest line counts as written `now`. `before`
+    holds the values of the line before the data, and is updated to those of the last line.
     """
     rows = [_of_trainer_log(said) for said in lines if "loss" in said]
     newest = rows[-1]["elapsed"] if rows else 0.0
@@ -41,32 +41,34 @@ def trainer_log_rows(lines: Sequence[TrainerLine], now: float, before: Before) -
     return rows
 
 
-def _of_trainer_log(said: TrainerLine) -> Row:
+def _of_trainer_log(line: TrainerLine) -> Row:
     row: Row = {
-        "step": said["current_steps"],
-        "total_steps": said.get("total_steps"),
-        "loss": said["loss"],
-        "learning_rate": said.get("lr"),
-        "epoch": said.get("epoch"),
-        "elapsed": _seconds(said.get("elapsed_time", "")),
-        "total_tokens": said.get("total_tokens", 0),
+        "step": line["current_steps"],
+        "total_steps": line.get("total_steps"),
+        "loss": line["loss"],
+        "learning_rate": line.get("lr"),
+        "epoch": line.get("epoch"),
+        "elapsed": _seconds(line.get("elapsed_time", "")),
+        "total_tokens": line.get("total_tokens", 0),
     }
     return {key: value for key, value in row.items() if value is not None}
 
 
 def _seconds(text: str) -> float:
-    """`2:03:04` or `1 day, 2:03:04`, as Python writes a timedelta."""
-    found = re.fullmatch(r"(?:(\d{1,4}) days?, )?(\d{1,9}):(\d\d):(\d\d)", text)
-    days, hours, minutes, seconds = (int(one or 0) for one in found.groups()) if found else (0, 0, 0, 0)
+    """Return the seconds of `2:03:04` or `1 day, 2:03:04`, the form in which Python writes a timedelta."""
+    match = re.fullmatch(r"(?:(\d{1,4}) days?, )?(\d{1,9}):(\d\d):(\d\d)", text)
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0, 0)
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def megatron_rows(data: bytes, now: float) -> list[Row]:
-    """Steps of Megatron-LM's ` iteration N/ M | name: value | ...` (megatron/training/training.py, training_log)."""
+    """Return the steps of Megatron-LM's ` iteration N/ M | name: value | ...` (megatron/training/training.py,
+    training_log).
+    """
     rows: list[Row] = []
     for line in data.splitlines():
-        if found := _ITERATION.search(line):
-            said, _ = read(MegatronLine, {"step": int(found[1]), "total_steps": int(found[2]), **_values(found[3])})
+        if match := _ITERATION.search(line):
+            said, _ = read(MegatronLine, {"step": int(match[1]), "total_steps": int(match[2]), **_values(match[3])})
             rows += [{**said}] if said is not None else []
     left_s = 0.0
     after: Row = {}

@@ -1,6 +1,7 @@
-"""A training that somebody's own script started, shown like a run: its logs and its nodes are read, and nothing else.
+"""An external run: a training that a user's own script started. Its logs and its nodes are read and shown like a run.
 
-It has no supervisor, no lead and no claim on its nodes: nothing of ours is on them, and nobody here can end it.
+It has no supervisor, no gang monitor and no claim on its nodes. Megaboard writes nothing on them and cannot stop the
+training.
 """
 
 import logging
@@ -31,10 +32,10 @@ _log = logging.getLogger(__name__)
 
 POLL_S = 2.0
 GLANCE_EVERY_S = 10.0
-"""Between two looks at a node's GPUs: every look is a command on the node."""
+"""Interval between two reads of a node's GPUs. Every read is a command on the node."""
 LOOK_S = 30.0
 LIST_BYTES = 16 << 20
-"""For the names in a folder that may hold 100,000 files."""
+"""Limit for the list of file names: a folder may hold 100,000 files."""
 TRAINER_LOG = "trainer_log.jsonl"
 LOGS = re.compile(r".*\.log|.*\.txt|.*\.out")
 MOST_LOGS = 8
@@ -42,7 +43,7 @@ CLOSE_S = 5.0
 
 
 def watched_job(hosts: Sequence[Mapping[str, Any]], folder: str) -> Job:
-    """The job that stands for it: where it runs and writes, and a mark that it is not ours. ProblemsError."""
+    """Return the job of an external run: nodes, output folder, and the mark that it is external. ProblemsError."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", posixpath.basename(folder.rstrip("/"))).strip(".-")[:40] or "watched"
     cluster = {"gpu": "cpu", "nodes": len(hosts), "gpus_per_node": 1, "hosts": list(hosts)}
     job, problems = parse_job({"name": name, "cluster": cluster, "training": {"output_dir": folder}, WATCHED: True})
@@ -52,7 +53,7 @@ def watched_job(hosts: Sequence[Mapping[str, Any]], folder: str) -> Job:
 
 
 def find_logs(node: Node, folder: str, log: str | None) -> list[str]:
-    """What there is to read in the folder; `log` names one more file. ProblemsError(nothing_to_watch)."""
+    """Return the files in the folder that can be read; `log` names one more file. ProblemsError(nothing_to_watch)."""
     listed = node.run(["ls", "-1p", "--", folder], timeout_s=LOOK_S, max_bytes=LIST_BYTES)
     names = [name for name in listed.out.splitlines() if not name.endswith("/")]
     logs = [name for name in names if LOGS.fullmatch(name)][:MOST_LOGS]
@@ -66,7 +67,7 @@ def find_logs(node: Node, folder: str, log: str | None) -> list[str]:
 
 
 def register(connection: sqlite3.Connection, run: str, job: Job, files: Sequence[str], time: float) -> None:
-    """Write it down as a run in state watched; nothing but its files is known of it."""
+    """Record the training as a run in state watched. Only its files are known."""
     columns = "(id, name, engine, job, created)"
     values = (run, job.name, WATCHED, dump_job(job), time)
     connection.execute(f"INSERT INTO runs {columns} VALUES (?, ?, ?, ?, ?)", values)  # noqa: S608
@@ -80,17 +81,17 @@ def register(connection: sqlite3.Connection, run: str, job: Job, files: Sequence
 
 
 def folder_of(job: Job) -> str:
-    """What is watched, as files and commands find it: both start in the home folder of the user who logs in."""
+    """Return the paths as files and commands resolve them: both start in the home folder of the login user."""
     return sftp_path(job.training.output_dir or "/")
 
 
 def sources_of(files: Sequence[str]) -> list[Source]:
-    """How each file is read; Megatron's lines may stand in any log."""
+    """Return how each file is read. Megatron's lines may be in any log."""
     return [Source(file=name, kind="trainer_log" if name == TRAINER_LOG else "megatron_log") for name in files]
 
 
 class NodeReader:
-    """Polls one node: what it does now, and on the first the logs. Keeps the contract of Collector.poll."""
+    """Polls one node: its current load, and on the first node the logs. It fulfils the contract of Collector.poll."""
 
     def __init__(
         self, store: Store, run: str, record: NodeRecord, files: Sequence[str], clock: Callable[[], float]
@@ -103,7 +104,7 @@ class NodeReader:
         self._next_glance = 0.0
 
     def poll(self, node: Node) -> Polled:
-        """Read once. Raises NodeError and StoreError."""
+        """Read and store new records once. Raises NodeError and StoreError."""
         polled = self._collector.poll(node)
         now = self._clock()
         if now < self._next_glance:
@@ -117,7 +118,7 @@ class NodeReader:
 
 
 class WatchOnly:
-    """The threads that read one watched training. start() once; they end with the watching, or at close()."""
+    """The threads that read one external run. Call start() once. They end with the monitoring, or at close()."""
 
     def __init__(
         self,
@@ -156,19 +157,19 @@ class WatchOnly:
         ]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def wake(self) -> None:
-        """Something was recorded: look whether it is still to be watched."""
+        """Check after a new event whether the run is still monitored."""
         with self._store.read() as connection:
             if run_store.state_of(connection, self._run) is not RunState.WATCHED:
                 self.over.set()
                 self._closing.set()
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop the threads."""
         self._closing.set()
         for thread in self._threads:
             thread.join(CLOSE_S)

@@ -1,7 +1,7 @@
-"""NCCL's flight records: what each rank's collectives were doing when one of them timed out, or when all stood still.
+"""NCCL's flight records: the state of each rank's collectives at a timeout or a hang.
 
-Ranks write them into the node's run folder (engines/environment.py); they are kept beside the store, for torchfrtrace.
-They are pickles, and nothing here reads them.
+Ranks write them into the node's run folder (engines/environment.py). A copy stays beside the store, for torchfrtrace.
+They are pickles, so this program never loads them.
 """
 
 import logging
@@ -13,14 +13,16 @@ from backend.cluster.node import Node, NodeError
 from backend.node.supervisor.shutdown import RECORDS
 
 LIMIT = 64 << 20
-"""Bytes kept of one record; twenty thousand entries take a tenth of it."""
+"""Limit in bytes of one record; twenty thousand entries take a tenth of it."""
 CHUNK = 1 << 20
 
 _log = logging.getLogger(__name__)
 
 
 def keep(node: Node, folder: str, ranks: Sequence[int], into: Path) -> list[str]:
-    """Copy the records of these global ranks from a node's run folder; the names of those there were. NodeError."""
+    """Copy the records of these global ranks from a node's run folder; return the names of the copied records.
+    NodeError.
+    """
     kept = []
     for name in (f"{RECORDS}{rank}" for rank in ranks):
         try:
@@ -51,5 +53,5 @@ def _read(node: Node, path: str) -> bytes:
 
 
 def folder_of(home: str | os.PathLike[str], run: str, attempt: int) -> Path:
-    """Where the records of an attempt are kept."""
+    """Return the folder of the records of an attempt."""
     return Path(home) / "flight_records" / run / str(attempt)

@@ -1,18 +1,18 @@
-"""Where to read on in a log that grew faster than it is read: no more of it is kept than its newest bytes.
+"""Chooses the offset to continue from in a log that grows faster than it is read. Only its newest bytes are kept.
 
-A node's end counts only when everything else was read, and a gigabyte takes minutes.
+A node's end counts only after everything else was read, and a gigabyte takes minutes.
 """
 
 from backend.cluster.node import Node
 
 FARTHEST = 1 << 60
-"""No file is larger; a server that says otherwise for ever is asked no more."""
+"""Upper limit of a file's size. It ends the search when a server reports bytes at every offset."""
 
 
 def read_on_at(node: Node, path: str, offset: int, *, keep: int, grain: int) -> int:
-    """The offset behind which `keep` bytes are left, or up to `grain` more; `offset` where no more are. NodeError.
+    """Return an offset with `keep` to `keep + grain` bytes after it, or `offset` when fewer bytes follow. NodeError.
 
-    A node tells no sizes; whether there is a byte somewhere is asked some twenty times for a file of any size.
+    A node reports no sizes. About twenty reads, each of one byte, find the end of a file of any size.
     """
     far, step = 0, keep
     while step < FARTHEST and node.read(path, offset + far + step, 1):

@@ -1,4 +1,4 @@
-"""The bytes of logs as text."""
+"""Conversion of log bytes to text."""
 
 import re
 
@@ -6,13 +6,13 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def readable(data: bytes) -> str:
-    """Log bytes as text: without colours, and of a line that a progress bar rewrote only the last state."""
+    """Return log bytes as text, without colours. Of a line that a progress bar rewrote, only the last state is kept."""
     text = ANSI.sub("", decoded(data))
     return "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
 
 
 def decoded(data: bytes) -> str:
-    """UTF-8; lines that are none in GBK where they make sense so: nodes in China may have LANG=zh_CN.GBK."""
+    """Decode UTF-8; decode other lines as GBK when that is plausible, since nodes in China may have LANG=zh_CN.GBK."""
     text = data.decode("utf-8", errors="replace")
     return "\n".join(map(_line, data.split(b"\n"))) if "\ufffd" in text else text
 

@@ -28,7 +28,7 @@ from backend.runs.states import EventKind
 T = TypeVar("T")
 
 UNREADABLE = "unreadable"
-"""Reason of an exit that nobody can read: how the node ended is not known."""
+"""Reason of an unreadable exit: how the node ended is not known."""
 
 Word = Annotated[str, Longest(64)]
 Line = Annotated[str, Longest(300)]
@@ -41,9 +41,9 @@ Rank = Annotated[int, Between(0, 1 << 24)]
 Process = tuple[Count, Word, Word]
 """Id, name and state."""
 Stuck = tuple[Count, Word, Word, Rank | None]
-"""Id, name, state and the rank, where the supervisor tells it."""
+"""Id, name, state, and the rank if the supervisor reports it."""
 Processes = Annotated[list[Process], Longest(1 << 16), Strict]
-"""Those that are left after a stop. Strict: one that cannot be read must not count as none."""
+"""The processes that are left after a stop. The check is strict: an unreadable entry must not count as no process."""
 
 
 StepNumber = Annotated[int, Between(0, 10**9)]
@@ -51,7 +51,7 @@ StepNumber = Annotated[int, Between(0, 10**9)]
 
 
 class Gpu(TypedDict, total=False):
-    """A GPU in a heartbeat, as nvidia-smi tells it."""
+    """A GPU in a heartbeat, as nvidia-smi reports it."""
 
     index: Required[Index]
     utilization: Share
@@ -65,16 +65,16 @@ class Gpu(TypedDict, total=False):
 
 
 class Gpus(TypedDict, total=False):
-    """A heartbeat of which only the GPUs are needed."""
+    """A heartbeat of which only the GPUs are read."""
 
     gpus: Annotated[list[Gpu], Longest(1024)]
 
 
 class Beat(Gpus, total=False):
-    """What a heartbeat says besides its time."""
+    """The content of a heartbeat besides its time."""
 
     members: Annotated[int, Size]
-    """How many processes the run has on the node; the line names them."""
+    """Number of the run's processes on the node; the line names them."""
     stuck: Annotated[list[Stuck], Longest(1024)]
     wrote: Epoch
     worked: list[tuple[Rank | None, Epoch]]
@@ -89,7 +89,7 @@ class Heartbeat(Beat, total=False):
 
     time: Required[Epoch]
     masked: Annotated[dict[str, Count], Longest(1 << 13)]
-    """Log -> up to which byte its secrets are masked; a run without secrets has none."""
+    """Log -> offset up to which its secrets are masked. A run without secrets has none."""
 
 
 class Step(TypedDict, total=False):
@@ -126,7 +126,7 @@ class TrainerLine(TypedDict, total=False):
 
 
 class MegatronLine(TypedDict, total=False):
-    """What a line of Megatron's log says of a step."""
+    """The values of a step in a line of Megatron's log."""
 
     step: Required[StepNumber]
     total_steps: StepNumber
@@ -148,14 +148,14 @@ class Xid(TypedDict, total=False):
 
 
 class KernelLog(TypedDict, total=False):
-    """What the kernel log says of the GPUs."""
+    """The errors of GPUs in the kernel log."""
 
     xids: Annotated[list[Xid], Longest(64)]
     unread: Line
 
 
 class Exit(TypedDict, total=False):
-    """How a node ended (supervisor/endings.py). Without `left` if it could not be read."""
+    """How a node ended (supervisor/endings.py). `left` is missing if it could not be read."""
 
     code: Annotated[int, Between(0, 255)] | None
     signal: Annotated[int, Between(1, 128)]
@@ -166,11 +166,11 @@ class Exit(TypedDict, total=False):
     time: Epoch
     stuck: Annotated[list[Stuck], Longest(1024)]
     gpus: Annotated[list[tuple[Index, Mib, Mib]], Longest(1024)]
-    """Index, MiB in use when the run began, and after its end."""
+    """Index, MiB in use at the start of the run, and MiB in use after its end."""
     gone: Word
     kernel_log: KernelLog
     unreadable: bool
-    """Set here: nobody knows how the node ended, nor whether anything is left on it."""
+    """Set by this module: neither the end of the node nor its remaining processes are known."""
 
 
 class Stopped(TypedDict, total=False):
@@ -179,7 +179,7 @@ class Stopped(TypedDict, total=False):
     left: Required[Processes]
     exit: Exit
     started: bool
-    """False where nothing had been started on the node."""
+    """False when nothing was started on the node."""
 
 
 class Status(TypedDict, total=False):
@@ -191,7 +191,7 @@ class Status(TypedDict, total=False):
 
 
 class Holder(TypedDict, total=False):
-    """Who holds a node."""
+    """The holder of a node."""
 
     run: Line
 
@@ -237,24 +237,24 @@ _EVENTS: Mapping[EventKind, Any] = {
 
 
 class Bad(NamedTuple):
-    """How many records of one file did not fit, in whole or in part, and the first of them."""
+    """Number of records of one file that were wrong, in whole or in part, and the first of them."""
 
     number: int = 0
     first: str = ""
     """Its start, in printable ASCII."""
     why: str = ""
-    """What was wrong with it."""
+    """The reason why it is wrong."""
 
 
 class Lines(NamedTuple):
-    """The records of complete lines, and what was left out of them."""
+    """The records of complete lines, and the count of wrong ones."""
 
     rows: Sequence[Any]
     bad: Bad
 
 
 def read_lines(data: bytes, shape: Any) -> Lines:
-    """The records in lines of JSON; whole lines or fields that do not fit are left out and counted."""
+    """Return the records in lines of JSON. Wrong lines and fields are left out and counted."""
     rows, count, first, why = [], 0, "", ""
     for line in data.splitlines():
         faults: list[str] = []
@@ -272,13 +272,13 @@ def read_lines(data: bytes, shape: Any) -> Lines:
 
 
 def shown_line(line: bytes) -> str:
-    """The start of a line, in printable ASCII."""
+    """Return the start of a line in printable ASCII."""
     text = ascii(line[:120].decode(errors="replace"))[1:-1]
     return f"{text[:160]}..." if len(line) > 120 or len(text) > 160 else text
 
 
 def read_exit(data: bytes, now: float) -> tuple[Exit, Bad]:
-    """A node's exit record, which always ends the node; `now` (node's clock) is used if it has no time."""
+    """Return a node's exit record, which always ends the node. `now` (the node's clock) is used if it has no time."""
     try:
         value = parse_node_json(data, any_number=True)
         found, faults = exit_of(value), read(Exit, value)[1]
@@ -290,7 +290,9 @@ def read_exit(data: bytes, now: float) -> tuple[Exit, Bad]:
 
 
 def exit_of(value: object) -> Exit:
-    """The same for parsed JSON: unreadable unless it says how the node ended and which processes are left."""
+    """Return the exit record of parsed JSON. It is unreadable unless it has the kind of end and the processes that are
+    left.
+    """
     found = read_or_none(Exit, value) or {}
     told = cast(Mapping[str, Any], value if isinstance(value, dict) else {})
     is_whole = "code" in told and all(key in found for key in _CRUCIAL if told.get(key) is not None)
@@ -306,7 +308,7 @@ def _unreadable(found: Exit) -> Exit:
 
 
 def stored_exit(text: str | None) -> Exit | None:
-    """An exit from the store; None if there is none."""
+    """Return an exit from the store; None if there is none."""
     if text is None:
         return None
     try:
@@ -316,7 +318,7 @@ def stored_exit(text: str | None) -> Exit | None:
 
 
 def stored(shape: type[T], text: str | None) -> T | None:
-    """Another record from the store; None if there is no readable one."""
+    """Return another record from the store; None if there is no readable one."""
     try:
         return None if text is None else read_or_none(shape, parse_node_json(text, any_number=True))
     except ValueError:
@@ -324,6 +326,6 @@ def stored(shape: type[T], text: str | None) -> T | None:
 
 
 def event_detail(kind: EventKind, detail: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An event's detail with its node records checked, because an older server stored them unchecked."""
+    """Return an event's detail with its node records checked, because an older server stored them unchecked."""
     shape = _EVENTS.get(kind)
     return detail if shape is None else read_or_none(shape, detail) or {}

@@ -1,4 +1,4 @@
-"""Tokens of steps whose engine reports only a rate."""
+"""Number of tokens of a step whose engine reports only a rate."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,14 +7,15 @@ from backend.cluster.typed_json import WHOLE
 from backend.job.job import Job
 
 RATE = "token_per_sec_per_gpu"
-"""What mcore_adapter logs in place of a count of tokens."""
+"""The value that mcore_adapter logs instead of a count of tokens."""
 
 
 def count_tokens(rows: Sequence[dict[str, Any]], job: Job) -> None:
-    """Give steps their tokens over all ranks where the engine tells a rate alone.
+    """Compute the tokens of steps over all ranks where the engine reports only a rate.
 
-    mcore_adapter's rate is of one sequence of every micro-batch on one data-parallel rank, padding counted, since the
-    end of the step before (https://github.com/alibaba/ROLL mcore_adapter/src/mcore_adapter/trainer/trainer.py).
+    The rate of mcore_adapter is that of one sequence of every micro-batch on one data-parallel rank. It counts padding,
+    and its time begins at the end of the previous step (https://github.com/alibaba/ROLL
+    mcore_adapter/src/mcore_adapter/trainer/trainer.py).
     """
     sequences = job.training.micro_batch_size * job.data_parallel * job.sequences_per_sample
     before: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What the steps of a run tell that somebody should hear of while it still runs."""
+"""Alerts computed from the steps of a run while it trains."""
 
 import math
 import sqlite3
@@ -12,9 +12,9 @@ from backend.runs.store import metrics, run_store
 
 GIB = 1 << 30
 LEAST_CHECKPOINTS = 2
-"""Room for fewer is told: the next one may fill the disk, or somebody else before it."""
+"""An alert is due when the disk has room for fewer checkpoints."""
 _ROOM = ("checkpoint_bytes", "free_bytes", "results_inode")
-Told = tuple[EventKind, Mapping[str, Any]]
+Alert = tuple[EventKind, Mapping[str, Any]]
 """An event and its detail."""
 
 
@@ -29,8 +29,8 @@ class Steps:
     rows: Sequence[Mapping[str, Any]]
 
 
-def of_steps(connection: sqlite3.Connection, steps: Steps) -> Iterator[Told]:
-    """What they tell that has not been told before; each is to be recorded before the next is asked for."""
+def of_steps(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]:
+    """Yield the alerts of these steps that are not recorded yet. The caller records each before it takes the next."""
     yield from _not_finite(connection, steps)
     if steps.rank == 0:
         for name in loss_spikes.EVENTS:
@@ -39,29 +39,31 @@ def of_steps(connection: sqlite3.Connection, steps: Steps) -> Iterator[Told]:
     yield from _retries(connection, steps)
 
 
-def _not_finite(connection: sqlite3.Connection, steps: Steps) -> Iterator[Told]:
-    """Not of a gradient norm: where fp16's scale is too large it is infinite, and the step is left out."""
+def _not_finite(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]:
+    """Report a loss that is not finite. An infinite gradient norm is normal: with fp16, a too large scale skips the
+    step.
+    """
     lost = next((row for row in steps.rows if not math.isfinite(row.get("loss") or 0.0)), None)
     if lost and not run_store.has_event(connection, steps.run, steps.attempt, EventKind.LOSS_NOT_FINITE):
         yield EventKind.LOSS_NOT_FINITE, {"step": lost["step"], "loss": str(lost["loss"])}
 
 
-def _risen(connection: sqlite3.Connection, steps: Steps, name: str) -> Iterator[Told]:
+def _risen(connection: sqlite3.Connection, steps: Steps, name: str) -> Iterator[Alert]:
     if all(row.get(name) is None for row in steps.rows):
         return
     kind, step = loss_spikes.EVENTS[name], max(row["step"] for row in steps.rows)
-    told = run_store.newest_detail(connection, steps.run, steps.attempt, kind)
-    if told and step < told["step"] + loss_spikes.AGAIN_STEPS:
+    alerted = run_store.newest_detail(connection, steps.run, steps.attempt, kind)
+    if alerted and step < alerted["step"] + loss_spikes.AGAIN_STEPS:
         return
     count = loss_spikes.BEFORE + loss_spikes.NEWEST
     values = metrics.newest_logged(connection, steps.run, steps.attempt, name, count=count)
-    if found := loss_spikes.rise(values, loss_spikes.LEAST_SHARE[name]):
-        newest, usual = found
+    if rise := loss_spikes.rise(values, loss_spikes.LEAST_SHARE[name]):
+        newest, usual = rise
         yield kind, {"step": step, name: newest, "usual": usual}
 
 
-def _disk_low(connection: sqlite3.Connection, steps: Steps) -> Iterator[Told]:
-    """Once for all nodes that share the disk, and again when it has room for one less."""
+def _disk_low(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]:
+    """Report a disk with little room: once for all nodes that share it, and again when one checkpoint less fits."""
     row = next((row for row in reversed(steps.rows) if all(type(row.get(name)) is int for name in _ROOM)), None)
     if row is None or row["checkpoint_bytes"] <= 0:
         return
@@ -75,9 +77,10 @@ def _disk_low(connection: sqlite3.Connection, steps: Steps) -> Iterator[Told]:
         yield EventKind.DISK_LOW, {"step": row["step"], "room": room, "inode": row["results_inode"], **sizes}
 
 
-def _retries(connection: sqlite3.Connection, steps: Steps) -> Iterator[Told]:
-    """Once a node. torch's allocator found no room, emptied its cache and tried again: num_alloc_retries in
-    https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html."""
+def _retries(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]:
+    """Report repeated allocations, once per node. torch's allocator found no room, emptied its cache and tried again:
+    num_alloc_retries in https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html.
+    """
     row = next((row for row in steps.rows if row.get("alloc_retries")), None)
     if row and not run_store.has_event(connection, steps.run, steps.attempt, EventKind.ALLOC_RETRIES, steps.node):
         yield EventKind.ALLOC_RETRIES, {"step": row["step"], "of_rank": steps.rank, "retries": row["alloc_retries"]}

@@ -1,9 +1,9 @@
-"""Who did not come to a collective that timed out, from what torch's NCCL watchdogs write into the ranks' logs.
+"""Finds the ranks that caused a collective to time out, from what torch's NCCL watchdogs write into the logs.
 
-Each rank whose patience ended says in which operation of which group it waited, and every rank how many operations it
-had begun in the default group (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: logPrefix, WorkNCCL::checkTimeout,
-watchdogHandler, getNCCLWatchdogTimeoutErrorMsg; torch 2.3 to 2.10 write it in three forms). A rank that the others wait
-for and that waits for nobody is the one to look at.
+A rank whose wait timed out names the operation and the group in which it waited. Every rank names the number of
+operations that it had begun in the default group. The source is torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
+(logPrefix, WorkNCCL::checkTimeout, watchdogHandler, getNCCLWatchdogTimeoutErrorMsg); torch 2.3 to 2.10 write three
+forms. The cause is a rank that others wait for and that waits for nobody.
 """
 
 import re
@@ -14,9 +14,9 @@ from typing import Literal
 from backend.job.job import Job
 
 Why = Literal["absent", "differ", "hung"]
-"""Ranks did not come; ranks came to different ones; all came, as far as is known."""
+"""Some ranks did not join; ranks joined different operations; all joined, as far as is known."""
 MOST = 8
-"""More than so many, and it is not they who hold up the others."""
+"""More absent ranks than this are not the cause."""
 
 _GROUP = r"\[PG (?:ID \d+ PG GUID )?(?P<group>[^\s(\]]+) ?(?:\((?P<kind>[^)]*)\) ?)?Rank \d+\]"
 _BEGUN = re.compile(rf"{_GROUP}.*?[Ll]ast enqueued (?:NCCL )?work: (?P<begun>-?\d+), last completed")
@@ -26,48 +26,48 @@ _WAITED = re.compile(
     r".*?\) ran for (?P<waited_ms>\d+) milliseconds"
 )
 _BETWEEN_TWO = frozenset({"SEND", "RECV", "COALESCED", "RECVANYSOURCE"})
-"""Of pipeline stages: the other ranks of their group have nothing to do with them."""
+"""Operations between pipeline stages. The other ranks of the group take no part in them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wait:
-    """A collective that a rank waited in until its patience ended."""
+    """A collective in which the wait of a rank timed out."""
 
     group: str
     kind: str
-    """What megatron-core calls the group; empty where it has no name."""
+    """megatron-core's name of the group; empty without a name."""
     number: int
-    """Of the operation in its group."""
+    """Number of the operation in its group."""
     operation: str
     waited_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
-    """What the watchdogs of one rank said."""
+class WatchdogMessages:
+    """The watchdog messages of one rank."""
 
     waits: tuple[Wait, ...] = ()
     begun: Mapping[str, int] = field(default_factory=dict)
-    """Group -> the newest operation that the rank had begun there."""
+    """Group -> number of the newest operation that the rank had begun."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """Why a collective timed out."""
+    """The cause of a timeout of a collective."""
 
     why: Why
     ranks: tuple[int, ...]
-    """Those who did not come, or those who waited."""
+    """The ranks that did not join, or those that waited."""
     operations: tuple[str, ...]
     waited_s: float
     waiting: int
-    """Ranks whose patience ended."""
+    """Number of ranks whose wait timed out."""
 
 
-def read(log: str) -> Said:
-    """What a rank's log says."""
-    waited = {int(one["late"]): one for one in _WAITED.finditer(log)}
-    late = {(one["group"], one["kind"] or "", int(one["late"])) for one in _LATE.finditer(log)}
+def read(log: str) -> WatchdogMessages:
+    """Return the watchdog messages in a rank's log."""
+    waited = {int(match["late"]): match for match in _WAITED.finditer(log)}
+    late = {(match["group"], match["kind"] or "", int(match["late"])) for match in _LATE.finditer(log)}
     waits = [
         Wait(
             group=group,
@@ -79,22 +79,24 @@ def read(log: str) -> Said:
         for group, kind, number in sorted(late)
         if number in waited
     ]
-    return Said(waits=tuple(waits), begun={one["group"]: int(one["begun"]) for one in _BEGUN.finditer(log)})
+    return WatchdogMessages(
+        waits=tuple(waits), begun={match["group"]: int(match["begun"]) for match in _BEGUN.finditer(log)}
+    )
 
 
-def judge(said: Mapping[int, Said], job: Job) -> Verdict:
-    """What the ranks' words mean together, where somebody's patience ended."""
-    waits = {rank: one.waits for rank, one in said.items() if one.waits}
-    everywhere = [wait for of_one in waits.values() for wait in of_one]
+def judge(messages: Mapping[int, WatchdogMessages], job: Job) -> Verdict:
+    """Return the cause that the messages of all ranks show. At least one wait must have timed out."""
+    waits = {rank: message.waits for rank, message in messages.items() if message.waits}
+    everywhere = [wait for rank_waits in waits.values() for wait in rank_waits]
     absent: set[int] = set()
     for group in sorted({wait.group for wait in everywhere}):
-        mine = {rank: wait for rank, of_one in waits.items() for wait in of_one if wait.group == group}
+        mine = {rank: wait for rank, rank_waits in waits.items() for wait in rank_waits if wait.group == group}
         number = min(wait.number for wait in mine.values())
         at_once = {rank: wait for rank, wait in mine.items() if wait.number == number}
         operations = {wait.operation for wait in at_once.values()}
         if len(operations) > 1 and not operations & _BETWEEN_TWO:
             return _verdict("differ", at_once, at_once.values(), waits)
-        absent |= _absent(said, job, group, number, mine)
+        absent |= _absent(messages, job, group, number, mine)
     absent -= set(waits)
     if 0 < len(absent) <= MOST:
         return _verdict("absent", absent, everywhere, waits)
@@ -111,23 +113,25 @@ def _verdict(why: Why, ranks: Iterable[int], about: Collection[Wait], waits: Col
     )
 
 
-def _absent(said: Mapping[int, Said], job: Job, group: str, number: int, waits: Mapping[int, Wait]) -> set[int]:
-    """The ranks of a group that had not begun the operation that others waited in."""
-    begun = {rank: one.begun[group] for rank, one in said.items() if group in one.begun}
+def _absent(
+    messages: Mapping[int, WatchdogMessages], job: Job, group: str, number: int, waits: Mapping[int, Wait]
+) -> set[int]:
+    """Return the ranks of a group that had not begun the operation in which others waited."""
+    begun = {rank: message.begun[group] for rank, message in messages.items() if group in message.begun}
     came = {rank for rank, newest in begun.items() if newest >= number} | set(waits)
-    found = {rank for rank, newest in begun.items() if newest < number} - came
+    absent = {rank for rank, newest in begun.items() if newest < number} - came
     if any(wait.operation in _BETWEEN_TWO for wait in waits.values()):
-        return found
+        return absent
     if 2 * len(came) > job.world_size:
         # More than half can only be a group of all.
-        return found | (set(range(job.world_size)) - came)
+        return absent | (set(range(job.world_size)) - came)
     for rank, wait in waits.items():
-        found |= set(_members(job, wait.kind, rank)) - came
-    return found
+        absent |= set(_members(job, wait.kind, rank)) - came
+    return absent
 
 
 def _members(job: Job, kind: str, rank: int) -> Iterable[int]:
-    """The ranks of a rank's group of megatron-core, in its order of ranks: tp-cp-ep-dp-pp, of experts etp-ep-dp-pp."""
+    """Return the ranks of a rank's megatron-core group. Rank order: tp-cp-ep-dp-pp, for experts etp-ep-dp-pp."""
     if not job.traits.is_megatron:
         return ()
     plan, data = job.parallel, job.data_parallel

@@ -1,7 +1,7 @@
-"""Why a gang failed: the node that was first, and what its last words mean.
+"""Finds why a gang failed: the node that failed first, and the meaning of the end of its logs.
 
-Known texts become a Problem with a code of its own; everything else is `training_failed` with the culprit's last lines.
-A text that only says that another rank was gone never wins over one that says why.
+Known texts become a Problem with its own code; everything else is `training_failed` with the last lines of that node. A
+text that names a cause wins over one that only says that another rank was gone.
 """
 
 import math
@@ -21,7 +21,7 @@ from backend.runs.supervise import gang_rules
 from backend.runs.supervise.gang_rules import NodeView
 
 TAIL_BYTES = 64 << 10
-"""Read of each log's end; a traceback is far shorter."""
+"""Bytes read of the end of each log. A traceback is far shorter."""
 
 RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")
 ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?rank\s*:\s*(?P<rank>\d+)", re.DOTALL)
@@ -34,12 +34,12 @@ def diagnose(
     records: Sequence[NodeRecord],
     unreachable: Mapping[int, float] | None = None,
 ) -> Problem:
-    """The problem to tell: the earliest node with a known cause, else the earliest that failed, with its last lines.
+    """Return the problem to report: the earliest node with a known cause, else the earliest that failed, with its last
+    lines.
 
-    At least one failed by itself.
-
-    `unreachable`: nodes that have not ended as far as is known, and for how many seconds they have not answered; the
-    first of them is to blame when all that failed say no more than that somebody was gone.
+    At least one node must have failed by itself. `unreachable`: nodes without a known end, and the seconds for which
+    they have not answered. The longest silent one is the cause when all failed nodes only say that another rank was
+    gone.
     """
     ended = [NodeView(rank=r.rank, exit=r.exit, clock_offset_s=r.clock_offset_s) for r in records]
     suspects = [records[view.rank] for view in gang_rules.first_failure(ended)]
@@ -63,9 +63,9 @@ def diagnose(
             return stuck
     if first is not None:
         return _by_exit(first, texts[first.rank])
-    gone = next((record for record in records if _gone(record)), None)
+    gone = next((record for record in records if _end_of_supervisor(record)), None)
     if gone is not None:
-        return supervisor_gone(gone, rebooted=_gone(gone) == "restart")
+        return supervisor_gone(gone, rebooted=_end_of_supervisor(gone) == "restart")
     killed = next((record for record in suspects if _was_killed(record, texts[record.rank])), None)
     if killed is not None:
         return _by_exit(killed, texts[killed.rank])
@@ -83,18 +83,20 @@ _CODE_OF_VERDICT: Mapping[collectives.Why, str] = {
 
 
 def _timed_out(connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]) -> Problem | None:
-    """What the watchdogs of all ranks say of a collective that timed out, and the node of those who are to blame."""
+    """Return what the watchdogs of all ranks report of a timed-out collective, with the node of the first rank to
+    blame.
+    """
     logs = {
-        int(found["rank"]): {file: text}
+        int(match["rank"]): {file: text}
         for record in records
         for file, text in _logs(connection, run, attempt, record.rank).items()
-        if (found := RANK_LOG.fullmatch(file))
+        if (match := RANK_LOG.fullmatch(file))
     }
-    said = {rank: collectives.read(*log.values()) for rank, log in logs.items()}
-    if not any(one.waits for one in said.values()):
+    messages = {rank: collectives.read(*log.values()) for rank, log in logs.items()}
+    if not any(message.waits for message in messages.values()):
         return None
     job = run_store.job_of(connection, run)
-    verdict = collectives.judge(said, job)
+    verdict = collectives.judge(messages, job)
     first = verdict.ranks[0]
     return _problem(
         _CODE_OF_VERDICT[verdict.why],
@@ -110,7 +112,7 @@ def _timed_out(connection: sqlite3.Connection, run: str, attempt: int, records: 
 def _unreachable_by_gloo(
     connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]
 ) -> Problem | None:
-    """The one node that says nothing while all others cannot connect: to what it told them of itself."""
+    """Blame the only node that reports no error while all others cannot connect: it announced a wrong address."""
     logs = [_logs(connection, run, attempt, record.rank) for record in records]
     silent = [
         r for r, texts in zip(records, logs, strict=True) if not any(map(log_patterns.NO_WAY.search, texts.values()))
@@ -121,12 +123,14 @@ def _unreachable_by_gloo(
 
 
 def _stuck(connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]) -> Problem | None:
-    """The node whose processes stand still while the others wait for them."""
+    """Return the problem of the node whose processes make no progress while the others wait for them."""
     beats = {rank: beat for rank, (_, beat) in metrics.newest_heartbeats(connection, run, attempt).items()}
     stopped = _stopped_since_the_last_step(connection, run, attempt, records)
     for record in records:
-        told = (record.exit, beats.get(record.rank))
-        stuck = next((stuck for one in told if one and (stuck := one.get("stuck"))), stopped.get(record.rank))
+        reports = (record.exit, beats.get(record.rank))
+        stuck = next(
+            (stuck for report in reports if report and (stuck := report.get("stuck"))), stopped.get(record.rank)
+        )
         if stuck:
             return _problem(
                 "process_stuck",
@@ -140,28 +144,28 @@ def _stuck(connection: sqlite3.Connection, run: str, attempt: int, records: Sequ
 def _stopped_since_the_last_step(
     connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]
 ) -> dict[int | None, Sequence[Stuck]]:
-    """Node rank -> its processes that somebody stopped: its supervisor wakes them to end them, before it has told."""
+    """Return node rank -> its stopped processes. Its supervisor wakes them to end them, before it reports them."""
     newest = metrics.newest_points(connection, run, attempt, count=1)
     since = newest[0].time - records[0].clock_offset_s if newest else 0.0
-    told = [event for event in run_store.events(connection, run) if event.kind is EventKind.NODE_STUCK]
-    mine = [event for event in told if event.attempt == attempt and event.time > since]
+    reports = [event for event in run_store.events(connection, run) if event.kind is EventKind.NODE_STUCK]
+    newer = [event for event in reports if event.attempt == attempt and event.time > since]
     return {
         event.rank: stuck
-        for event in mine
-        if (stuck := [one for one in event.detail.get("stuck", ()) if one[2] != "D"])
+        for event in newer
+        if (stuck := [process for process in event.detail.get("stuck", ()) if process[2] != "D"])
     }
 
 
 def _logs_of_ranks(
     connection: sqlite3.Connection, run: str, attempt: int, record: NodeRecord, stuck: Sequence[Stuck]
 ) -> dict[str, str]:
-    """The logs of the ranks that stand still, where the supervisor knows them."""
+    """Return the logs of the ranks that make no progress, where the supervisor knows them."""
     named = {f"rank{rank}.log" for _, _, _, rank in stuck}
     return {file: text for file, text in _logs(connection, run, attempt, record.rank).items() if file in named}
 
 
 def stuck_words(stuck: Sequence[Stuck]) -> str:
-    """`rank 3: python3 1234 (T)` for each process that stands still; older supervisors do not tell the rank."""
+    """Return `rank 3: python3 1234 (T)` for each process without progress. Older supervisors report no rank."""
     return ", ".join(f"{_of_rank(rank)}{name} {pid} ({state})" for pid, name, state, rank in stuck)
 
 
@@ -170,27 +174,27 @@ def _of_rank(rank: int | None) -> str:
 
 
 def node_lost(record: NodeRecord, seconds: float) -> Problem:
-    """The node has not answered for so long."""
+    """Return the problem of a node that has not answered for this time."""
     return Problem(code="node_lost", node=record.address, values={"node": record.address, "seconds": round(seconds)})
 
 
 def supervisor_gone(record: NodeRecord, *, rebooted: bool) -> Problem:
-    """Nobody watches over the node's processes any more: its supervisor was killed, or the machine restarted."""
+    """Return the problem of a node without a supervisor: it was killed, or the machine restarted."""
     code = "node_restarted" if rebooted else "supervisor_gone"
     return Problem(code=code, node=record.address, values={"node": record.address})
 
 
-def _gone(record: NodeRecord) -> str:
-    """What ended the node's supervisor, as its exit says; the answer to a stop brings that along."""
+def _end_of_supervisor(record: NodeRecord) -> str:
+    """Return what ended the node's supervisor, from its exit record or from the answer to a stop."""
     ended = record.exit or (record.stop["exit"] if record.stop and "exit" in record.stop else None)
     return ended.get("gone", "") if ended else ""
 
 
 def _known_cause(record: NodeRecord, logs: Mapping[str, str]) -> Problem | None:
     for file, text in logs.items():
-        known = log_patterns.cause(text)
-        if known is not None:
-            code, values = known
+        cause = log_patterns.cause(text)
+        if cause is not None:
+            code, values = cause
             return _problem(code, record, {file: text}, **values)
     return None
 
@@ -221,12 +225,12 @@ _CODE_OF_REASON = {
 
 def _problem(code: str, record: NodeRecord, logs: Mapping[str, str], **values: object) -> Problem:
     file, lines = log_patterns.last_words(logs)
-    told = {"node": record.address, "rank": record.rank, "file": file, "lines": lines, **values}
-    return Problem(code=code, node=record.address, values=told)
+    details = {"node": record.address, "rank": record.rank, "file": file, "lines": lines, **values}
+    return Problem(code=code, node=record.address, values=details)
 
 
 def _logs(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> dict[str, str]:
-    """The ends of a node's logs: that of the rank torchrun blames first, its own console last."""
+    """Return the ends of a node's logs: first that of the rank that torchrun blames, last the node's console."""
     texts = {}
     for file in metrics.log_files(connection, run, attempt, rank):
         key = FileKey(run=run, attempt=attempt, rank=rank, file=file)
@@ -238,7 +242,9 @@ def _logs(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> 
 
 
 def _has_stalled(record: NodeRecord) -> bool:
-    """Its supervisor ended it for that: that torchrun then complains of the signal is no news."""
+    """Return whether the supervisor ended the node because of a stall. Then torchrun's report of the signal is no
+    cause.
+    """
     return (record.exit or {}).get("reason") == "stalled"
 
 

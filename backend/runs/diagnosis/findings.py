@@ -1,4 +1,4 @@
-"""What is told of a gang that stands still (hang.py) or slows (straggler.py), as data."""
+"""Results of the diagnosis of a gang that makes no progress (hang.py) or becomes slower (straggler.py)."""
 
 from dataclasses import dataclass
 
@@ -7,23 +7,23 @@ from backend.runs.collect.node_records import Stuck as StuckProcess
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stuck:
-    """A node on which processes of the run stand still."""
+    """A node on which processes of the run make no progress."""
 
     node: int
     processes: tuple[StuckProcess, ...]
     since: float
-    """When it was seen, by our clock."""
+    """When this was detected, by our clock."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Behind:
-    """A global rank whose newest step lies before that of the others."""
+    """A global rank whose newest step is before that of the others."""
 
     rank: int
     node: int
     step: int
     usual: int
-    """The step where most are."""
+    """The step of most ranks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,14 +32,14 @@ class Earlier:
 
     node: int
     wrote: float
-    """When they last grew, by our clock."""
+    """When its logs last grew, by our clock."""
     usual: float
-    """When most did."""
+    """When the logs of most nodes last grew."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Working:
-    """A global rank that is at work without its GPU while most wait."""
+    """A global rank that works without its GPU while most ranks wait."""
 
     node: int
     rank: int
@@ -47,7 +47,7 @@ class Working:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Idle:
-    """A GPU that does nothing while the others are busy."""
+    """A GPU that is idle while the others are busy."""
 
     node: int
     gpu: int
@@ -58,15 +58,17 @@ class Standstill:
     """A running gang makes no progress (hang.py). Nodes are node ranks, times by our clock."""
 
     since: float
-    """The end of the newest step; before the first, when a process was seen to stand still, or the nodes' start."""
+    """The end of the newest step. Before the first step: when a process without progress was detected, or the nodes'
+    start.
+    """
     step: int | None
-    """The newest; None before the first."""
+    """The newest step; None before the first."""
     step_s: float | None
-    """What is usual."""
+    """The usual time of a step."""
     ends_at: float
-    """When the supervisors end it, unless something is written."""
+    """When the supervisors end the run, unless something is written."""
     is_due: bool
-    """After this step a checkpoint or an evaluation is due, and for all that is known it may be what takes so long."""
+    """A checkpoint or an evaluation is due after this step, and may be the reason for the delay."""
     wrote: float | None = None
     """When any log last grew."""
     stuck: tuple[Stuck, ...] = ()
@@ -80,12 +82,12 @@ class Standstill:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """A GPU whose clock something holds down, or that is slower than the others."""
+    """A GPU whose clock is limited, or slower than that of the others."""
 
     node: int
     gpu: int
     limit: str | None = None
-    """Why, as the GPU says: one of slowdown.LIMITS."""
+    """The reason that the GPU reports: one of straggler.LIMITS."""
     clock_mhz: float | None = None
     usual_mhz: float | None = None
     """The median of all GPUs."""
@@ -93,7 +95,7 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loaded:
-    """A node on which far more runs than on the others."""
+    """A node with a far higher load than the others."""
 
     node: int
     load: float
@@ -102,14 +104,14 @@ class Loaded:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slowdown:
-    """The steps of a gang take longer than they did (straggler.py)."""
+    """The steps of a gang take longer than before (straggler.py)."""
 
     since_step: int
     step_s: float
     """Median of the newest steps."""
     usual_s: float
-    """Median of those before."""
+    """Median of the steps before."""
     held: tuple[Held, ...] = ()
     loaded: tuple[Loaded, ...] = ()
     utilization: float | None = None
-    """Mean of all GPUs in percent; None where there are none."""
+    """Mean of all GPUs in percent; None without GPUs."""

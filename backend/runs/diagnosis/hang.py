@@ -1,6 +1,7 @@
-"""What can be said of a gang that makes no progress, while it still runs: since when, and who the others wait for.
+"""Diagnosis of a gang that makes no progress while it still runs: since when, and for which ranks the others wait.
 
-The supervisors end it when nothing was written for `stall_s`, half an hour by default; until then somebody may look.
+The supervisors end the gang when nothing was written for `stall_s`, half an hour by default. Until then a user can
+investigate.
 """
 
 import sqlite3
@@ -16,22 +17,22 @@ from backend.runs.states import EventKind
 from backend.runs.store import metrics
 
 PATIENCE_S, PATIENCE_STEPS = 60.0, 10
-"""Without a step for both, the gang stands still: steps differ, and some save or evaluate."""
+"""Without a step for both limits, the gang makes no progress: step times differ, and some steps save or evaluate."""
 STUCK_S, STUCK_STEPS = 10.0, 3
-"""The same where a process is known to stand still."""
+"""The same limits when a process without progress is known."""
 LOADING_S = 600.0
-"""Before the first step, in a save and in an evaluation a gang may work for so long without a word."""
+"""How long a gang may work without output before the first step, in a save and in an evaluation."""
 QUIET_S = 120.0
-"""Before the first step it stands still when for so long nobody has worked, nor written to a log."""
+"""Before the first step, the gang hangs when for this time no process was active and no log grew."""
 SILENT_S = 15.0
 WORKS_S = 15.0
-"""Who was at work within this time still is, as far as heartbeats tell."""
+"""A process that was active within this time still is, as far as heartbeats show."""
 APART_S = 30.0
-"""Logs that ended so much earlier than others' ended elsewhere."""
+"""A log that ended so much earlier than the others names its node as different."""
 IDLE_PERCENT, BUSY_PERCENT = 10, 50
-"""Ranks that wait in a collective keep their GPU busy; the one they wait for does not."""
+"""Ranks that wait in a collective keep their GPU busy. The rank that they wait for does not."""
 MOST = 8
-"""More that differ than this, and it is not they who hold up the others."""
+"""More differing ranks than this are not the cause."""
 
 
 def standstill(
@@ -46,15 +47,20 @@ def standstill(
     history: Sequence[Event],
     now: float,
 ) -> Standstill | None:
-    """None while steps come in. `last`: the newest step of rank 0, its time by our clock; `step_s`: what is usual."""
+    """Return the hang; None while steps arrive.
+
+    `last`: the newest step of rank 0, its time by our clock. `step_s`: the usual time of a step.
+    """
     stuck = _stuck(nodes, history, attempt)
     newest = last if last is not None and last.attempt == attempt else None
-    since = newest.time if newest else min((one.since for one in stuck), default=_started(history, attempt, now))
+    since = (
+        newest.time if newest else min((process.since for process in stuck), default=_started(history, attempt, now))
+    )
     due = newest is not None and is_due(job, newest)
     wrote = [node.wrote for node in nodes if node.wrote is not None]
     worked = _worked(nodes, job)
     quiet_s, least_s, may_work = now - since, patience_s(step_s, is_stuck=bool(stuck) and not due), due
-    if any(state != "D" for one in stuck for _, _, state, *_ in one.processes):
+    if any(state != "D" for process in stuck for _, _, state, *_ in process.processes):
         least_s, may_work = patience_s(step_s, is_stuck=True), False
     elif newest is None:
         quiet_s, least_s, may_work = now - max([since, *wrote]), QUIET_S, True
@@ -71,7 +77,9 @@ def standstill(
         is_due=due and not is_idle,
         wrote=max(wrote, default=None),
         stuck=stuck,
-        silent=_few([node.rank for node in nodes if node.heartbeat_age_s is None or node.heartbeat_age_s > SILENT_S]),
+        silent=_unless_many(
+            [node.rank for node in nodes if node.heartbeat_age_s is None or node.heartbeat_age_s > SILENT_S]
+        ),
         behind=_behind(metrics.newest_of_ranks(connection, run, attempt, ranks=job.world_size), job),
         earlier=() if newest else _earlier(nodes),
         working=_working(worked, job, now),
@@ -80,83 +88,94 @@ def standstill(
 
 
 def is_due(job: Job, point: Point) -> bool:
-    """Whether a save or an evaluation follows on the step, which may take long; the last one is saved, too."""
+    """Return whether a save or an evaluation follows the step, which may take long. The last step is saved too."""
     pauses = (job.training.save_steps, job.training.eval_steps, point.total_steps)
     return any(every and point.step % every == 0 for every in pauses)
 
 
 def _started(history: Sequence[Event], attempt: int, now: float) -> float:
-    """When all nodes of the attempt were up."""
+    """Return when all nodes of the attempt were up."""
     return next((e.time for e in history if e.kind is EventKind.STARTED and e.attempt == attempt), now)
 
 
 def _worked(nodes: Sequence[NodeSnapshot], job: Job) -> dict[tuple[int, int | None], float]:
-    """(node, global rank) -> when it was last at work, or waited for files. Not those whose GPU is busy, as a GPU that
-    waits in a collective is; and torchrun (None) only where it has no ranks yet.
+    """Return (node, global rank) -> when it was last active, or waited for files.
+
+    Ranks with a busy GPU are left out, because a GPU that waits in a collective is busy too. torchrun (None) counts
+    only before it has ranks.
     """
-    found = {}
+    worked = {}
     for node in nodes:
         first = node.rank * job.cluster.gpus_per_node
         busy = {gpu["index"] + first for gpu in node.gpus if gpu.get("utilization", 0) >= BUSY_PERCENT}
-        ranks = [one for one in node.worked if one[0] is not None] or node.worked
-        found.update({(node.rank, rank): when for rank, when in ranks if rank not in busy})
-    return found
+        ranks = [entry for entry in node.worked if entry[0] is not None] or node.worked
+        worked.update({(node.rank, rank): when for rank, when in ranks if rank not in busy})
+    return worked
 
 
 def _nobody_works(worked: Mapping[Any, float], since: float) -> bool:
-    """Whether it is known that somebody waits and nobody has been at work since then."""
+    """Return whether it is known that no process has been active since then."""
     return bool(worked) and max(worked.values()) <= since
 
 
 def patience_s(step_s: float | None, *, is_stuck: bool = False) -> float:
-    """How long a gang whose steps take `step_s` may go without one."""
-    least, steps = (STUCK_S, STUCK_STEPS) if is_stuck else (PATIENCE_S, PATIENCE_STEPS)
-    return max(least, steps * (step_s or 0.0))
+    """Return how long a gang with steps of `step_s` may go without one."""
+    shortest_s, steps = (STUCK_S, STUCK_STEPS) if is_stuck else (PATIENCE_S, PATIENCE_STEPS)
+    return max(shortest_s, steps * (step_s or 0.0))
 
 
 def _stuck(nodes: Sequence[NodeSnapshot], history: Sequence[Event], attempt: int) -> tuple[Stuck, ...]:
-    told = {e.rank: e.time for e in history if e.kind is EventKind.NODE_STUCK and e.attempt == attempt}
+    reported = {e.rank: e.time for e in history if e.kind is EventKind.NODE_STUCK and e.attempt == attempt}
     return tuple(
-        Stuck(node=node.rank, processes=node.stuck, since=told[node.rank])
+        Stuck(node=node.rank, processes=node.stuck, since=reported[node.rank])
         for node in nodes
-        if node.stuck and node.rank in told
+        if node.stuck and node.rank in reported
     )
 
 
 def _behind(points: Sequence[Point], job: Job) -> tuple[Behind, ...]:
-    """The few ranks whose newest step lies before that of most."""
+    """Return the few ranks whose newest step is before that of most ranks."""
     if not points:
         return ()
     usual = Counter(point.step for point in points).most_common(1)[0][0]
-    found = [point for point in points if point.step < usual]
+    behind = [point for point in points if point.step < usual]
     size = job.cluster.gpus_per_node
-    return tuple(Behind(rank=one.rank, node=one.rank // size, step=one.step, usual=usual) for one in _few(found))
+    return tuple(
+        Behind(rank=point.rank, node=point.rank // size, step=point.step, usual=usual) for point in _unless_many(behind)
+    )
 
 
 def _earlier(nodes: Sequence[NodeSnapshot]) -> tuple[Earlier, ...]:
-    """The few nodes whose logs ended before those of most."""
+    """Return the few nodes whose logs ended before those of most nodes."""
     wrote = [(node.rank, node.wrote) for node in nodes if node.wrote is not None]
     usual = median_high([when for _, when in wrote]) if wrote else 0.0
     return tuple(
         Earlier(node=rank, wrote=when, usual=usual)
-        for rank, when in _few([one for one in wrote if one[1] < usual - APART_S])
+        for rank, when in _unless_many([entry for entry in wrote if entry[1] < usual - APART_S])
     )
 
 
 def _working(worked: Mapping[tuple[int, int | None], float], job: Job, now: float) -> tuple[Working, ...]:
-    """The few ranks that are at work while most wait, for all that is known of those whose GPU is busy."""
-    found = [(node, rank) for (node, rank), when in worked.items() if rank is not None and now - when < WORKS_S]
-    return tuple(Working(node=node, rank=rank) for node, rank in _few(found)) if 2 * len(found) < job.world_size else ()
+    """Return the few ranks that work while most wait. Ranks with a busy GPU are not known to work."""
+    working = [(node, rank) for (node, rank), when in worked.items() if rank is not None and now - when < WORKS_S]
+    return (
+        tuple(Working(node=node, rank=rank) for node, rank in _unless_many(working))
+        if 2 * len(working) < job.world_size
+        else ()
+    )
 
 
 def _idle(nodes: Sequence[NodeSnapshot]) -> tuple[Idle, ...]:
-    """The few GPUs that do nothing while most are busy."""
-    told = [(node.rank, gpu) for node in nodes for gpu in node.gpus]
-    known = [(rank, gpu["index"], gpu["utilization"]) for rank, gpu in told if "utilization" in gpu]
-    if not known or median(share for _, _, share in known) < BUSY_PERCENT:
+    """Return the few GPUs that are idle while most are busy."""
+    gpus = [(node.rank, gpu) for node in nodes for gpu in node.gpus]
+    shares = [(rank, gpu["index"], gpu["utilization"]) for rank, gpu in gpus if "utilization" in gpu]
+    if not shares or median(share for _, _, share in shares) < BUSY_PERCENT:
         return ()
-    return tuple(Idle(node=rank, gpu=index) for rank, index, share in _few([k for k in known if k[2] < IDLE_PERCENT]))
+    return tuple(
+        Idle(node=rank, gpu=index)
+        for rank, index, share in _unless_many([entry for entry in shares if entry[2] < IDLE_PERCENT])
+    )
 
 
-def _few(found: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(found) if len(found) <= MOST else ()
+def _unless_many(entries: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(entries) if len(entries) <= MOST else ()

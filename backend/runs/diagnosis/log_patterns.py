@@ -1,10 +1,10 @@
-"""What the texts in a gang's logs mean: known causes, mere consequences, and where the last words stand."""
+"""Patterns of texts in a gang's logs: known causes, mere consequences, and the last relevant lines."""
 
 import re
 from collections.abc import Mapping
 
 LINES_SHOWN = 25
-"""Of the last words."""
+"""Greatest number of last lines that are shown."""
 
 CAUSES = {
     "gpu_out_of_memory": r"(?:OutOfMemoryError|CUDA out of memory)(?:.*?Tried to allocate (?P<wanted>[\d.]+ \w+))?",
@@ -20,20 +20,20 @@ CAUSES = {
     "data_not_prepared": r"megaboard: the data could not be prepared",
     "loss_not_finite": r"(?:loss|grad(?:ient)?[_ ]norm) is (?:nan|inf|NaN|Inf)",
 }
-"""By the problem's code, in the order in which they are looked for; named groups become its values."""
+"""Patterns by problem code, in the order of the search. Named groups become values of the problem."""
 
 CONSEQUENCES = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|ChildFailedError|Watchdog caught collective"
     r"|SignalException|DistBackendError|Socket Timeout|recvBytes|RendezvousConnectionError"
 )
-"""What the other ranks say when one is gone; not a cause."""
+"""What the other ranks report when one is gone; it is not a cause."""
 
 NO_WAY = re.compile(r"gloo/transport/tcp/\S+.*connect: |Gloo connectFullMesh failed")
 """What gloo says on the nodes that another one has told a wrong address; it names none."""
 
 
 def cause(text: str) -> tuple[str, Mapping[str, str]] | None:
-    """The code and the values of the first known cause that a log names."""
+    """Return the code and the values of the first known cause in a log."""
     told = _from_first_traceback(text)
     for code, pattern in CAUSES.items():
         match = re.search(pattern, told)
@@ -43,7 +43,7 @@ def cause(text: str) -> tuple[str, Mapping[str, str]] | None:
 
 
 def last_words(logs: Mapping[str, str]) -> tuple[str, str]:
-    """(file, text): the last traceback of the first log that has one, else the end of the first log."""
+    """Return (file, text): the last traceback of the first log that has one, else the end of the first log."""
     for file, text in logs.items():
         start = text.rfind("Traceback (most recent call last)")
         if start >= 0:
@@ -55,12 +55,12 @@ def last_words(logs: Mapping[str, str]) -> tuple[str, str]:
 
 
 def is_consequence(logs: Mapping[str, str]) -> bool:
-    """The last words say no more than that somebody else was gone."""
+    """Return whether the last lines only say that another rank was gone."""
     return bool(CONSEQUENCES.search(last_words(logs)[1]))
 
 
 def _from_first_traceback(text: str) -> str:
-    """Where to look for a cause: warnings of a healthy start name missing files and modules too."""
+    """Return the part in which a cause is searched: warnings of a healthy start also name missing files and modules."""
     start = text.find("Traceback (most recent call last)")
     return text[start:] if start >= 0 else _end_of(text)
 

@@ -1,4 +1,4 @@
-"""Whether what a run logs has risen out of what it was: a run that diverges costs its GPUs until somebody looks."""
+"""Detects a rise of a logged value above its usual range: a run that diverges wastes its GPUs until a user reacts."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -6,25 +6,25 @@ from statistics import median
 from backend.runs.states import EventKind
 
 BEFORE, LEAST_BEFORE = 50, 20
-"""Logged values that say what is usual."""
+"""Number of logged values that define the usual range."""
 NEWEST = 3
-"""Logged values that must all have risen: single steps jump.
+"""Number of newest logged values that must all have risen, because single steps jump.
 
-In the 4,357 logged steps of seven published trainings (trainer_state.json of, among others,
-https://github.com/HangerYang/Star and https://github.com/ki-system-sicherheit/prompt-mitigation-llm) single gradient
-norms were up to 19 times the median before them; of three in a row the least was never more than 2.8 times it.
+The basis is 4,357 logged steps of seven published trainings (trainer_state.json of, among others,
+https://github.com/HangerYang/Star and https://github.com/ki-system-sicherheit/prompt-mitigation-llm). Single gradient
+norms were up to 19 times the median before them. The lowest of three in a row was never more than 2.8 times it.
 """
 DEVIATIONS = 6
 """Median absolute deviations above the median."""
 LEAST_SHARE: Mapping[str, float] = {"loss": 0.2, "grad_norm": 2.0}
-"""What is looked at -> of the median: what hardly varies may move as much."""
+"""Value -> least rise as a share of the median: a value that hardly varies may move by this much."""
 EVENTS: Mapping[str, EventKind] = {"loss": EventKind.LOSS_ROSE, "grad_norm": EventKind.GRAD_NORM_ROSE}
 AGAIN_STEPS = 500
-"""It is told again after so many steps."""
+"""Number of steps until the alert is repeated."""
 
 
 def rise(values: Sequence[float], least_share: float) -> tuple[float, float] | None:
-    """(what the newest are, what was usual), medians, where they have risen; `values`: finite, oldest first."""
+    """Return the medians (newest, usual) if the newest values have risen, else None. `values`: finite, oldest first."""
     newest, before = values[-NEWEST:], values[-NEWEST - BEFORE : -NEWEST]
     if len(before) < LEAST_BEFORE:
         return None

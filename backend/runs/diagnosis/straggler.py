@@ -1,7 +1,7 @@
-"""A gang whose steps take longer than they did, and what differs on one of its nodes: every step waits for the slowest.
+"""Finds why the steps of a gang became slower, and which node differs: every step waits for the slowest node.
 
-A GPU says itself why its clock is held down. Where none does, a clock far below the others' or a node with far more to
-do is named; else the GPUs' use tells whether they wait for data.
+A GPU reports why its clock is limited. Where none does, the finding names a GPU with a far lower clock or a node with a
+far higher load. Otherwise the use of the GPUs shows whether they wait for data.
 """
 
 import math
@@ -16,52 +16,56 @@ from backend.runs.records import NodeSnapshot
 from backend.runs.store import metrics
 
 NEWEST, NEWEST_S = 20, 60.0
-"""Steps whose median is compared, or as many as usually take so long: a save or an evaluation is no slowdown, nor is a
-moment in which a small job shares its processors."""
+"""Number of steps whose median is compared, or as many as usually take this time. A save, an evaluation or a short load
+of shared processors is no slowdown.
+"""
 LEAST_BEFORE = 40
 LOOKED_AT = 1000
-"""Steps; what has been slow for more than half of them is what is usual now."""
+"""Number of steps. Slowness in more than half of them counts as usual."""
 SLOWER = 1.25
-"""Times the usual step: samples differ in length, and so do steps."""
+"""Factor of the usual step time: samples differ in length, and so do steps."""
 BLOCK = 5
 
 LIMITS: Mapping[str, int] = {"thermal": 0x20 | 0x40, "power_brake": 0x80, "hardware": 0x8}
-"""Those that say more come first. Bits of nvml.h's nvmlClocksEventReasons (SwThermalSlowdown, HwThermalSlowdown,
-HwPowerBrakeSlowdown, HwSlowdown), from nvidia-ml-py 13. Not SwPowerCap: at full load a healthy GPU is at its limit."""
+"""Reasons of a limited clock, the most specific first.
+
+They are bits of nvml.h's nvmlClocksEventReasons (SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown,
+HwSlowdown), from nvidia-ml-py 13. SwPowerCap is left out: at full load, a healthy GPU is at its power limit.
+"""
 LOOK_BACK_S = 60.0
 SLOW_CLOCK = 0.85
-"""Of the median clock of all GPUs."""
+"""Share of the median clock of all GPUs."""
 MORE_LOAD, MORE_PROCESSES = 2.0, 8.0
-"""Times the median of the nodes, and so many more."""
+"""Factor of the median load of the nodes, and the least difference in processes."""
 
 
 def slowdown(
     connection: sqlite3.Connection, run: str, attempt: int, *, nodes: Sequence[NodeSnapshot], now: float
 ) -> Slowdown | None:
-    """None while steps take what they took."""
+    """Return the slowdown; None while the step time is as usual."""
     times = metrics.step_times(connection, run, attempt, count=LOOKED_AT)
-    found = compare(times)
-    if found is None:
+    change = compare(times)
+    if change is None:
         return None
-    since, step_s, usual_s = found
+    since, step_s, usual_s = change
     beats = {
         node.rank: metrics.recent_gpus(connection, run, attempt, node.rank, since=now - LOOK_BACK_S) for node in nodes
     }
-    used = _known([gpu for of_node in beats.values() for gpus in of_node for gpu in gpus], "utilization")
+    used = _values([gpu for node_beats in beats.values() for gpus in node_beats for gpu in gpus], "utilization")
     return Slowdown(
         since_step=since,
         step_s=step_s,
         usual_s=usual_s,
-        held=tuple(_held(beats)),
+        held=tuple(_limited(beats)),
         loaded=tuple(_loaded(nodes)),
         utilization=fmean(used) if used else None,
     )
 
 
 def compare(times: Sequence[tuple[int, float]]) -> tuple[int, float, float] | None:
-    """(the first step of those that are slower, seconds of a step now, before), or None; `times`: oldest first.
+    """Return (the first slow step, seconds of a step now, seconds before), or None. `times`: oldest first.
 
-    The first step of an attempt, which compiles and loads, says nothing.
+    The first step of an attempt compiles and loads, so it is ignored.
     """
     seconds = [second for _, second in times[1:]]
     newest = max(NEWEST, math.ceil(NEWEST_S / median(seconds))) if seconds else NEWEST
@@ -76,36 +80,44 @@ def compare(times: Sequence[tuple[int, float]]) -> tuple[int, float, float] | No
     return times[1 + first][0], step_s, usual_s
 
 
-def _held(beats: Mapping[int, Sequence[Sequence[Gpu]]]) -> list[Held]:
-    """The GPUs that say in half of their heartbeats or more what holds them down; else those with slow clocks."""
-    seen: dict[tuple[int, int], list[Gpu]] = {}
+def _limited(beats: Mapping[int, Sequence[Sequence[Gpu]]]) -> list[Held]:
+    """Return the GPUs that report a limited clock in half of their heartbeats or more; else those with slow clocks."""
+    gpus_by_position: dict[tuple[int, int], list[Gpu]] = {}
     for node, of_node in beats.items():
         for gpus in of_node:
             for gpu in gpus:
-                seen.setdefault((node, gpu["index"]), []).append(gpu)
-    clocks = {place: median(known) for place, all_of_one in seen.items() if (known := _known(all_of_one, "clock_mhz"))}
+                gpus_by_position.setdefault((node, gpu["index"]), []).append(gpu)
+    clocks = {
+        position: median(clocks_mhz)
+        for position, gpu_beats in gpus_by_position.items()
+        if (clocks_mhz := _values(gpu_beats, "clock_mhz"))
+    }
     usual = median(clocks.values()) if clocks else None
-    found = [
-        Held(node=place[0], gpu=place[1], limit=limit, clock_mhz=clocks.get(place), usual_mhz=usual)
-        for place, all_of_one in seen.items()
-        if (limit := _limit(_known(all_of_one, "clock_limits")))
+    limited = [
+        Held(node=position[0], gpu=position[1], limit=limit, clock_mhz=clocks.get(position), usual_mhz=usual)
+        for position, gpu_beats in gpus_by_position.items()
+        if (limit := _limit(_values(gpu_beats, "clock_limits")))
     ]
-    return found or [
+    return limited or [
         Held(node=node, gpu=gpu, clock_mhz=clock, usual_mhz=usual)
         for (node, gpu), clock in clocks.items()
         if usual and clock < SLOW_CLOCK * usual
     ]
 
 
-def _limit(told: Sequence[float]) -> str | None:
-    """What held it down in half of what it told, or more."""
+def _limit(reasons: Sequence[float]) -> str | None:
+    """Return the reason that limited the clock in half of the reports or more."""
     return next(
-        (name for name, bits in LIMITS.items() if told and 2 * sum(bool(int(one) & bits) for one in told) >= len(told)),
+        (
+            name
+            for name, bits in LIMITS.items()
+            if reasons and 2 * sum(bool(int(reason) & bits) for reason in reasons) >= len(reasons)
+        ),
         None,
     )
 
 
-def _known(gpus: Sequence[Gpu], key: Literal["utilization", "clock_mhz", "clock_limits"]) -> list[float]:
+def _values(gpus: Sequence[Gpu], key: Literal["utilization", "clock_mhz", "clock_limits"]) -> list[float]:
     return [gpu[key] for gpu in gpus if key in gpu]
 
 

@@ -1,7 +1,7 @@
-"""Data made ready once before the ranks start: tokenised, and in the order of the seed where the job says so.
+"""Preparation of the data before the ranks start: tokenisation, and the order of the seed where the job requests it.
 
-It is part of what each node runs, in front of torchrun and under the same supervisor, so that it is watched, stopped
-and outlives this process as the training does. Nodes that see node 0's disk wait for it; the others make their own.
+Each node runs it before torchrun, under the same supervisor. So it is monitored and stopped like the training, and
+survives the end of this process. Nodes that share node 0's disk wait for it; the others prepare their own data.
 """
 
 import hashlib
@@ -32,14 +32,14 @@ FOLDER = "tokenized"
 """Below the job's output_dir, which nodes of a cluster usually share."""
 LOOK_S = 60.0
 SKEW_S = 1800
-"""How much longer one node may need than another where each makes its own data; supervisors call more a stall."""
+"""Greatest difference between two nodes that both prepare their data. Supervisors call a longer one a stall."""
 VERSION = 1
-"""Part of what data is named after; counted up when the same job is to be tokenised differently."""
+"""Part of the hash in the data's name. Raise it when the same job is to be tokenised differently."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preparation:
-    """Where the data of a launch lies, and who makes it unless it is there."""
+    """The place of the data of a launch, and the nodes that prepare it if it is missing."""
 
     target: str
     """Folder of the tokenised data, absolute, equal on all nodes."""
@@ -52,7 +52,7 @@ class Preparation:
 def prepared(
     job: Job, rendered: Rendered, placement: Placement, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts]
 ) -> Rendered:
-    """What the nodes run, with the preparation in front of it where the job asks for one. Raises ProblemsError."""
+    """Return the commands of the nodes, with the preparation first if the job requests it. Raises ProblemsError."""
     if not job.prepares_data:
         return rendered
     try:
@@ -67,35 +67,37 @@ def prepared(
 def make_plan(
     job: Job, rendered: Rendered, placement: Placement, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts]
 ) -> Preparation:
-    """Name the data after all that it is made from, and find out which nodes see node 0's. Raises NodeError."""
+    """Name the data by a hash of its inputs, and find the nodes that see node 0's disk. Raises NodeError."""
     base = f"{str(job.training.output_dir).rstrip('/')}/{FOLDER}"
     seed = job.training.seed if job.training.prepare.shuffle else None
-    name = data_name(job, rendered, _look(job, placement, nodes[0]), facts[0].modules, seed)
+    name = data_name(job, rendered, _digest_of_data(job, placement, nodes[0]), facts[0].modules, seed)
     seeing = _nodes_that_see(base, nodes)
     makers = {rank: 0 if rank in seeing else rank for rank in nodes}
     return Preparation(target=f"{base}/{name}", makers=makers, shuffle=seed)
 
 
 def data_name(job: Job, rendered: Rendered, digest: str, modules: Mapping[str, str | None], seed: int | None) -> str:
-    """Equal for data that must be equal: same files, same keys that shape it, same programs, same order."""
+    """Return a hash of the inputs: files, configuration keys of the data, programs and order."""
     config = yaml.safe_load(rendered.files[CONFIG])
     parts = (VERSION, digest, data_part(config, job.extra), job.traits.is_megatron, seed, sorted(modules.items()))
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def with_preparation(rendered: Rendered, placement: Placement, plan: Preparation) -> Rendered:
-    """The commands behind prepare_data.py, and the engine told to take what it makes."""
-    told = {"target": plan.target, "run": f"{placement.run_id}-{placement.attempt}", "shuffle": plan.shuffle}
+    """Run prepare_data.py before each command, and make the engine use its result."""
+    settings = {"target": plan.target, "run": f"{placement.run_id}-{placement.attempt}", "shuffle": plan.shuffle}
     files = dict(rendered.files)
     files[CONFIG] += to_yaml({"tokenized_path": plan.target})
-    files["prepare.json"] = json.dumps(told, indent=1)
+    files["prepare.json"] = json.dumps(settings, indent=1)
     files |= {name: node_program(name).decode() for name in PROGRAMS}
     alone = len(set(plan.makers.values())) == 1
-    commands = tuple(_behind(command, placement, plan.makers[command.rank], alone) for command in rendered.commands)
+    commands = tuple(
+        _with_preparation(command, placement, plan.makers[command.rank], alone) for command in rendered.commands
+    )
     return replace(rendered, files=files, commands=commands)
 
 
-def _behind(command: NodeCommand, placement: Placement, maker: int, alone: bool) -> NodeCommand:
+def _with_preparation(command: NodeCommand, placement: Placement, maker: int, alone: bool) -> NodeCommand:
     folder, python = placement.nodes[command.rank].folder, command.argv[0]
     gang = command.argv
     if not alone:  # torchrun waits 600 s for its other nodes
@@ -104,24 +106,24 @@ def _behind(command: NodeCommand, placement: Placement, maker: int, alone: bool)
     return replace(command, argv=argv)
 
 
-def _look(job: Job, placement: Placement, node: Node) -> str:
+def _digest_of_data(job: Job, placement: Placement, node: Node) -> str:
     master = placement.nodes[0]
     evaluated = str(job.extra.get("eval_dataset") or "")
     names = [*dataset_names(job), *(name.strip() for name in evaluated.split(",") if name.strip())]
-    wanted: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "dataset_dir": job.training.dataset_dir, "datasets": names, "model": job.model.path
     }  # fmt: skip
     environment = Environment(python=master.python, setup=master.setup)
-    return ask_program(node, environment, Digest, PROGRAMS[0], "look", wanted, LOOK_S)["digest"]
+    return ask_program(node, environment, Digest, PROGRAMS[0], "look", settings, LOOK_S)["digest"]
 
 
 def _nodes_that_see(base: str, nodes: Mapping[int, Node]) -> set[int]:
-    """The nodes to which a file that node 0 has just written is there."""
+    """Return the nodes that see a file that node 0 has just written."""
     probe = posixpath.join(base, f".{secrets.token_hex(8)}")
     nodes[0].make_folder(base)
     nodes[0].write(probe, b"")
     try:
-        seen = on_all(nodes, lambda rank, node: node.exists(probe), LOOK_S)
+        answers = on_all(nodes, lambda rank, node: node.exists(probe), LOOK_S)
     finally:
         nodes[0].run(["rm", "-f", "--", probe], timeout_s=LOOK_S)
-    return {rank for rank, is_there in seen.items() if is_there}
+    return {rank for rank, is_there in answers.items() if is_there}

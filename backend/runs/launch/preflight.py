@@ -42,8 +42,8 @@ class PreflightReport:
     @property
     def warnings(self) -> tuple[Problem, ...]:
         """Warnings that the user may accept before a launch."""
-        found = [check.problem for check in self.checks if check.status == "warning"]
-        return tuple(problem for problem in found if problem is not None)
+        problems = [check.problem for check in self.checks if check.status == "warning"]
+        return tuple(problem for problem in problems if problem is not None)
 
     def not_accepted(self, accepted: Collection[str] | None) -> tuple[Problem, ...]:
         """Return the warnings whose keys are not accepted; `accepted` None: all are accepted."""

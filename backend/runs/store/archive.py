@@ -27,11 +27,11 @@ FORMAT, VERSION = "megaboard-run", 1
 MANIFEST = "manifest.json"
 _CHUNK = 1 << 20
 Tell = Callable[[int], object]
-"""Is told how many rows are written."""
+"""Called with the number of written rows."""
 
 
 def archive_folder(home: Path) -> Path:
-    """The default folder of archives."""
+    """Return the default folder of archives."""
     return home / "archive"
 
 
@@ -117,7 +117,7 @@ def _plain(value: Any) -> Any:
 
 
 def _verify(path: Path, run: str, counts: dict[str, int]) -> None:
-    """ValueError or BadZipFile unless the file holds what was written."""
+    """Raise ValueError or BadZipFile unless the file holds what was written."""
     with zipfile.ZipFile(path) as made:
         manifest = json.loads(made.read(MANIFEST))
         if manifest["run"] != run or manifest["rows"] != counts:

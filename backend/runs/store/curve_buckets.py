@@ -13,7 +13,7 @@ empties the tables of curve_levels.py, which are then filled again from the poin
 SMOOTHING = 0.8
 """Weight of the past in the smoothed loss."""
 WINDOW = 64
-"""Losses that the smoothed loss is made of: those before weigh less than a millionth together."""
+"""Losses that the smoothed loss is computed from. All earlier ones together weigh less than a millionth."""
 
 Floats = NDArray[np.float64]
 """Buckets: (bucket, series, first-lowest-highest-last, step-value); NaN where a series has no value."""
@@ -21,7 +21,7 @@ Steps = NDArray[np.int64]
 
 _STEP, _VALUE = range(2)
 _PICKS = ((_STEP, np.fmin), (_VALUE, np.fmin), (_VALUE, np.fmax), (_STEP, np.fmax))
-"""What first, lowest, highest and last are chosen by; of what is equal the other one of step and value decides."""
+"""Keys that select first, lowest, highest and last. Among equal keys, the other one of step and value decides."""
 _BY_STEP = np.array([True, False, False, True])
 _SIGNS = np.array([1.0, 1.0, -1.0, -1.0])[:, None]
 _SHAPE = (len(SERIES), 4, 2)
@@ -29,11 +29,11 @@ _WEIGHTS = SMOOTHING ** np.arange(WINDOW)
 
 
 def of_points(steps: Steps, values: Floats) -> Floats:
-    """One bucket per point; `values` has one column per series."""
-    found = np.empty((len(steps), *_SHAPE))
-    found[..., _STEP] = np.where(np.isnan(values), np.nan, steps[:, None])[..., None]
-    found[..., _VALUE] = values[..., None]
-    return found
+    """Return one bucket per point; `values` has one column per series."""
+    buckets = np.empty((len(steps), *_SHAPE))
+    buckets[..., _STEP] = np.where(np.isnan(values), np.nan, steps[:, None])[..., None]
+    buckets[..., _VALUE] = values[..., None]
+    return buckets
 
 
 def join(numbers: Steps, buckets: Floats) -> tuple[Steps, Floats]:
@@ -42,15 +42,15 @@ def join(numbers: Steps, buckets: Floats) -> tuple[Steps, Floats]:
     if len(starts) + 1 == len(numbers):
         return numbers, buckets
     starts = np.concatenate(([0], starts))
-    place = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(numbers))))
-    found = np.empty((len(starts), *_SHAPE))
+    index = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(numbers))))
+    joined = np.empty((len(starts), *_SHAPE))
     for kind, (key, pick) in enumerate(_PICKS):
         column = buckets[:, :, kind, :]
         best = pick.reduceat(column[..., key], starts)
-        others = np.where(column[..., key] == best[place], column[..., 1 - key], np.nan)
-        found[:, :, kind, key] = best
-        found[:, :, kind, 1 - key] = pick.reduceat(others, starts)
-    return numbers[starts], found
+        others = np.where(column[..., key] == best[index], column[..., 1 - key], np.nan)
+        joined[:, :, kind, key] = best
+        joined[:, :, kind, 1 - key] = pick.reduceat(others, starts)
+    return numbers[starts], joined
 
 
 def merge(some: Floats, others: Floats) -> Floats:
@@ -63,17 +63,17 @@ def merge(some: Floats, others: Floats) -> Floats:
 
 
 def to_bytes(bucket: Floats) -> bytes:
-    """One bucket in the form of the store."""
+    """Return one bucket in the form of the store."""
     return bucket.astype("<f8").tobytes()
 
 
 def from_bytes(rows: list[bytes]) -> Floats:
-    """Buckets that the store kept."""
+    """Return the buckets of the stored form."""
     return np.frombuffer(b"".join(rows), "<f8").reshape(-1, *_SHAPE)
 
 
 def candidates(buckets: Floats, series: int) -> tuple[Steps, Floats]:
-    """The points of one series that the buckets keep, by step, each once."""
+    """Return the points of one series in the buckets, by step, each once."""
     flat = buckets[:, series].reshape(-1, 2)
     flat = flat[~np.isnan(flat[:, _STEP])]
     steps, places = np.unique(flat[:, _STEP].astype(np.int64), return_index=True)
@@ -81,7 +81,7 @@ def candidates(buckets: Floats, series: int) -> tuple[Steps, Floats]:
 
 
 def within(buckets: Floats, first: int, last: int) -> Floats:
-    """The same buckets, limited to `first` to `last`; extremes outside are lost."""
+    """Return the buckets limited to `first` to `last`; extremes outside are lost."""
     outside = (buckets[..., _STEP] < first) | (buckets[..., _STEP] > last)
     return np.where(outside[..., None], np.nan, buckets)
 

@@ -25,24 +25,24 @@ from backend.runs.view.progress import assumed_tokens
 LEVELS = (5, 9, 13)
 """Widths of the buckets, as powers of two."""
 MOST_TAKEN = 20_000
-"""Points taken in by one transaction: a tenth of a second."""
+"""Points added by one transaction: a tenth of a second."""
 WAITING_STEPS = 64
-"""So many steps are taken in together: one at a time costs as much as collecting it."""
+"""Steps that are added together. One at a time costs as much as collecting it."""
 LOSSES_KEPT = WINDOW + 2 * WAITING_STEPS
-"""Newest finite losses of an attempt, from which the smoothed loss goes on."""
+"""Newest finite losses of an attempt. The smoothed loss continues from them."""
 LOOK_BACK = 100 * WINDOW
-"""Rows that are looked through for the losses before a step: those of a run that logs every hundredth step."""
+"""Rows that are searched for the losses before a step, for a run that logs every hundredth step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """What the levels hold of one attempt."""
+    """The state of the levels for one attempt."""
 
     attempt: int
     seq: int
     """Cursor of the newest point taken."""
     generation: int
-    """How often it took steps back: its own, or those of an attempt before it."""
+    """How often it removed steps: its own, or those of an earlier attempt."""
     first_step: int
     last_step: int
     losses: Floats
@@ -50,7 +50,7 @@ class Part:
 
     @property
     def is_empty(self) -> bool:
-        """All its steps were taken back."""
+        """All its steps were removed."""
         return self.last_step < self.first_step
 
 
@@ -133,7 +133,7 @@ def _assumed_tokens(connection: sqlite3.Connection, run: str) -> int | None:
 
 
 def parts(connection: sqlite3.Connection, run: str) -> list[Part]:
-    """The attempts of a run that the levels know, oldest first."""
+    """Return the attempts of a run that are in the levels, oldest first."""
     rows = connection.execute("SELECT * FROM curve_parts WHERE run = ? ORDER BY attempt", (run,))
     return [
         Part(
@@ -149,14 +149,14 @@ def parts(connection: sqlite3.Connection, run: str) -> list[Part]:
 
 
 def newest_seq(known: Sequence[Part]) -> int:
-    """Cursor of the newest point that is in the levels."""
+    """Return the cursor of the newest point that is in the levels."""
     return max((one.seq for one in known), default=0)
 
 
 def read_level(
     connection: sqlite3.Connection, run: str, attempt: int, bits: int, first: int, last: int
 ) -> tuple[Steps, Floats]:
-    """The buckets `first` to `last` of one level, and their numbers."""
+    """Return the buckets `first` to `last` of one level, and their numbers."""
     rows = connection.execute(
         "SELECT bucket, data FROM curve_levels WHERE run = ? AND attempt = ? AND bits = ? AND bucket BETWEEN ? AND ?"
         " ORDER BY bucket",
@@ -167,7 +167,7 @@ def read_level(
 
 
 def losses_before(connection: sqlite3.Connection, run: str, attempt: int, step: int) -> list[tuple[int, float]]:
-    """The newest finite losses (step, value) on a run's curve before a step of an attempt, oldest first."""
+    """Return the newest finite losses (step, value) on a run's curve before a step of an attempt, oldest first."""
     found: list[tuple[int, float]] = []
     for part in reversed([one for one in parts(connection, run) if one.attempt <= attempt and not one.is_empty]):
         rows = connection.execute(

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from backend.runs.store.curve_buckets import Floats, Steps, of_points, smooth
 
 COLUMNS = "step, loss, grad_norm, learning_rate, step_s, tokens, loss IS NOT NULL"
-"""Of the table, as `Points.of` reads them."""
+"""Columns of the table, as `Points.of` reads them."""
 LARGEST_STEP = (1 << 53) - 1
-"""Larger ones, and negative ones, are no steps; they count as the nearest that is one."""
+"""A larger number, or a negative one, is no valid step. The nearest valid step replaces it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,16 +21,16 @@ class Points:
 
     steps: Steps
     losses: Floats
-    """NaN and infinity as they were logged; NaN where none was."""
+    """NaN and infinity as logged; NaN without a value."""
     has_loss: NDArray[np.bool_]
     values: Floats
     """A column each for loss, grad_norm, learning_rate, tokens_per_s and step_s; NaN where it is not finite."""
     came_in_order: bool
-    """The rows' steps ascended."""
+    """The steps of the rows ascended."""
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[Any]], assumed_tokens: int | None) -> "Points":
-        """`rows`: of COLUMNS, at least one. `assumed_tokens`: for a step whose row has no tokens."""
+        """`rows`: rows of COLUMNS, at least one. `assumed_tokens`: for a step whose row has no tokens."""
         table = np.array(rows, dtype=np.float64)
         steps = np.clip(table[:, 0], 0, LARGEST_STEP).astype(np.int64)
         came_in_order = bool((np.diff(steps) > 0).all())
@@ -45,11 +45,11 @@ class Points:
         return cls(steps=steps, losses=loss, has_loss=has_loss == 1, values=values, came_in_order=came_in_order)
 
     def finite_losses(self) -> Floats:
-        """(step, value) of those that are finite."""
+        """Return (step, value) of the finite losses."""
         good = ~np.isnan(self.values[:, 0])
         return np.stack((self.steps[good].astype(np.float64), self.losses[good]), axis=1)
 
     def buckets(self, before: Floats) -> tuple[Steps, Floats]:
-        """One bucket per point, numbered by its step. `before`: the newest finite losses before, oldest first."""
+        """One bucket per point, numbered by its step. `before`: the newest finite losses before it, oldest first."""
         smoothed, bad = smooth(self.losses, self.has_loss, before)
         return self.steps, of_points(self.steps, np.column_stack((self.values, smoothed, bad)))

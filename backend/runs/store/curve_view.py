@@ -23,10 +23,11 @@ from backend.runs.store.curve_levels import (
 from backend.runs.store.curve_points import COLUMNS
 
 LEAST_BUCKETS = 512
-"""A view of a stretch has so many or more, and at most sixteen times as many: the widest level that has them is read,
-and the points themselves where none has."""
+"""Least number of points in a view of a stretch; at most sixteen times as many. The widest level with so many is read,
+else the points themselves.
+"""
 MOST_WAITING = 4 * WAITING_STEPS
-"""Points that a view reads beside the levels; where more wait, an older version stored them."""
+"""Points that a view reads in addition to the levels. More points wait only when an older version stored them."""
 END = (1 << 53) - 1
 
 Curves = dict[str, tuple[Steps, Floats]]
@@ -35,14 +36,14 @@ Curves = dict[str, tuple[Steps, Floats]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """How far the curves of a run can be shown."""
+    """State of the curves of a run."""
 
     generation: int
-    """Grows when points were taken back."""
+    """Grows when points were removed."""
     seq: int
     """Cursor of the newest point that is shown."""
     is_behind: bool
-    """Many more are stored, which `curve_levels.take` has to take in first."""
+    """Many more points are stored. `curve_levels.take` must add them first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +56,7 @@ class Segment:
 
 
 def state(connection: sqlite3.Connection, run: str) -> State:
-    """How far the curves of a run can be shown."""
+    """Return the state of the curves of a run."""
     known = parts(connection, run)
     taken = newest_seq(known)
     rows = connection.execute(
@@ -71,7 +72,7 @@ def state(connection: sqlite3.Connection, run: str) -> State:
 
 
 def view(connection: sqlite3.Connection, run: str, upto: State, first: int = 0, last: int = END) -> Curves:
-    """The points to draw for the steps `first` to `last`: all, or the extremes and ends of each bucket.
+    """Return the points to draw for the steps `first` to `last`: all, or the extremes and ends of each bucket.
 
     A bucket that begins or ends outside the range is included as a whole.
     """
@@ -87,7 +88,7 @@ def view(connection: sqlite3.Connection, run: str, upto: State, first: int = 0, 
 
 
 def news(connection: sqlite3.Connection, run: str, upto: State, seq: int, *, most: int) -> Curves | None:
-    """The points after a cursor; None if there are more than `most`, or their steps are not in order."""
+    """Return the points after a cursor; None if there are more than `most`, or their steps are not in order."""
     known = parts(connection, run)
     count = connection.execute(
         "SELECT count(*) FROM (SELECT 1 FROM points WHERE run = ? AND rank = 0 AND seq > ? AND seq <= ? LIMIT ?)",
@@ -102,7 +103,7 @@ def news(connection: sqlite3.Connection, run: str, upto: State, seq: int, *, mos
 def _newest(
     connection: sqlite3.Connection, run: str, known: Sequence[Part], after: int, upto: int
 ) -> tuple[Steps | None, Floats]:
-    """(cursors, one bucket per point) between two cursors; no cursors if the steps are not in order."""
+    """Return (cursors, one bucket per point) between two cursors; no cursors if the steps are not in order."""
     cursor = connection.cursor()
     cursor.row_factory = None
     rows = cursor.execute(
@@ -133,7 +134,7 @@ def _segments(known: Sequence[Part]) -> list[Segment]:
 def _read(
     connection: sqlite3.Connection, run: str, segment: Segment, first: int, last: int, level: int
 ) -> Iterator[Floats]:
-    """The buckets of a level. Where a later attempt cuts a bucket, finer buckets give the rest of it."""
+    """Return the buckets of a level. Where a later attempt cuts a bucket, finer buckets give the rest of it."""
     first, last = max(first, segment.first), min(last, segment.last)
     if first > last:
         return
@@ -149,7 +150,7 @@ def _read(
 
 
 def _points(connection: sqlite3.Connection, run: str, segment: Segment, first: int, last: int) -> Iterator[Floats]:
-    """The points themselves, or, if their rows were dropped, the points kept by the narrowest buckets."""
+    """Return the points themselves, or, if their rows were dropped, the points kept by the narrowest buckets."""
     cursor = connection.cursor()
     cursor.row_factory = None
     where = (run, segment.part.attempt)
@@ -168,7 +169,7 @@ def _points(connection: sqlite3.Connection, run: str, segment: Segment, first: i
 
 
 def _losses(connection: sqlite3.Connection, run: str, part: Part, step: int) -> Floats:
-    """The newest finite losses before a step; for the newest steps, the loaded part has them."""
+    """Return the newest finite losses before a step. For the newest steps, the loaded part has them."""
     known = part.losses[part.losses[:, 0] < step]
     if len(known) >= WINDOW:
         return known[:, 1]

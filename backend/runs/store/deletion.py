@@ -29,7 +29,7 @@ By = Literal["page", "command", "rule"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deleted:
-    """What is kept of a deleted run."""
+    """The record of a deleted run."""
 
     run: str
     name: str
@@ -44,16 +44,16 @@ class Deleted:
     row_counts: Mapping[str, int]
     """Table -> rows of the run that were deleted."""
     archive: str | None = None
-    """The file that holds them; None where they are gone."""
+    """The file that holds the deleted data; None without an archive."""
     sha256: str | None = None
-    """Of the archive."""
+    """SHA-256 of the archive."""
     cleared: float | None = None
-    """When the last row was gone; None while the deletion goes on."""
+    """When the last row was deleted; None during the deletion."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Archived:
-    """Where a run was written to, and what that file holds."""
+    """The archive of a run and the number of rows in it."""
 
     path: str
     sha256: str
@@ -61,26 +61,26 @@ class Archived:
 
 
 def run_tables(connection: sqlite3.Connection) -> list[str]:
-    """The tables with a column `run`, each before the tables that it refers to."""
-    found = connection.execute(
+    """Return the tables with a column `run`, each before the tables that it refers to."""
+    rows = connection.execute(
         "SELECT m.name FROM sqlite_master m JOIN pragma_table_info(m.name) c"
         " WHERE m.type = 'table' AND c.name = 'run' AND m.name <> ? ORDER BY m.name",
         (RECORDS,),
     )
-    left = [str(row["name"]) for row in found]
+    tables = [str(row["name"]) for row in rows]
     parents = {
-        table: {row["table"] for row in connection.execute(f"PRAGMA foreign_key_list({table})")} for table in left
+        table: {row["table"] for row in connection.execute(f"PRAGMA foreign_key_list({table})")} for table in tables
     }
     ordered: list[str] = []
-    while left:
-        free = [one for one in left if not any(one in parents[other] for other in left if other != one)]
-        ordered += free or left
-        left = [one for one in left if one not in ordered]
+    while tables:
+        free = [table for table in tables if not any(table in parents[other] for other in tables if other != table)]
+        ordered += free or tables
+        tables = [table for table in tables if table not in ordered]
     return ordered
 
 
 def count_rows(connection: sqlite3.Connection, run: str) -> dict[str, int]:
-    """Table -> rows of a run; tables without any are left out."""
+    """Return table -> rows of a run, without empty tables."""
     counts = {"runs": connection.execute("SELECT count(*) FROM runs WHERE id = ?", (run,)).fetchone()[0]}
     for table in run_tables(connection):
         counts[table] = connection.execute(f"SELECT count(*) FROM {table} WHERE run = ?", (run,)).fetchone()[0]  # noqa: S608
@@ -88,7 +88,7 @@ def count_rows(connection: sqlite3.Connection, run: str) -> dict[str, int]:
 
 
 def refuse_unless_over(connection: sqlite3.Connection, run: str, *, asked_since: float) -> RunState:
-    """The final state of a run that may be deleted.
+    """Return the final state of a run that may be deleted.
 
     ProblemsError: unknown_run, run_deleted, run_archived, run_unreadable, run_not_over, run_not_proved. A run that
     ended after `asked_since` needs a proof from each node that no process is left.
@@ -123,8 +123,8 @@ def begin(
     if archived is not None and counts != archived.row_counts:
         raise ProblemsError([Problem(code="run_changed", values={"run": run})])
     newest = metrics.trail(connection, run, attempts.newest(connection, run), count=1)
-    tokens = [one["token"] for one in connection.execute("SELECT token FROM launches WHERE run = ?", (run,))]
-    made = Deleted(
+    tokens = [launch["token"] for launch in connection.execute("SELECT token FROM launches WHERE run = ?", (run,))]
+    record = Deleted(
         run=run,
         name=row["name"],
         engine=row["engine"],
@@ -142,12 +142,21 @@ def begin(
     connection.execute(
         f"INSERT INTO deleted_runs {columns} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
         (
-            *(made.run, made.name, made.engine, made.created, made.ended, made.state, made.step, json.dumps(tokens)),
-            *(made.deleted, made.by, json.dumps(counts), made.archive, made.sha256),
+            *(
+                record.run,
+                record.name,
+                record.engine,
+                record.created,
+                record.ended,
+                record.state,
+                record.step,
+                json.dumps(tokens),
+            ),
+            *(record.deleted, record.by, json.dumps(counts), record.archive, record.sha256),
         ),
     )
     connection.execute("DELETE FROM runs WHERE id = ?", (run,))
-    return made
+    return record
 
 
 def clear(store: Store, home: Path, run: str, *, now: float) -> None:
@@ -163,14 +172,14 @@ def clear(store: Store, home: Path, run: str, *, now: float) -> None:
 
 
 def unfinished(connection: sqlite3.Connection) -> list[str]:
-    """The runs whose deletion is recorded but not finished."""
+    """Return the runs whose deletion is recorded but not finished."""
     return [
         row["run"] for row in connection.execute("SELECT run FROM deleted_runs WHERE cleared IS NULL ORDER BY deleted")
     ]
 
 
 def deleted_runs(connection: sqlite3.Connection) -> list[Deleted]:
-    """The records of all deleted runs, newest first."""
+    """Return the records of all deleted runs, newest first."""
     rows = connection.execute("SELECT * FROM deleted_runs ORDER BY deleted DESC, run")
     return [_deleted(row) for row in rows]
 
@@ -179,23 +188,23 @@ def _delete_some(connection: sqlite3.Connection, run: str) -> bool:
     """Delete the first rows; return whether there were any."""
     for table in run_tables(connection):
         columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
-        limit = BLOB_ROWS if any(one["type"] == "BLOB" and one["name"] == "data" for one in columns) else ROWS
+        limit = BLOB_ROWS if any(column["type"] == "BLOB" and column["name"] == "data" for column in columns) else ROWS
         key = _key(connection, table, columns)
-        gone = connection.execute(
+        cursor = connection.execute(
             f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE run = ? LIMIT ?)",  # noqa: S608
             (run, limit),
         )
-        if gone.rowcount:
+        if cursor.rowcount:
             return True
     return False
 
 
 def _key(connection: sqlite3.Connection, table: str, columns: list[sqlite3.Row]) -> str:
-    """The key of a table's rows: `rowid`, or the primary key if it has none."""
+    """Return the key of a table's rows: `rowid`, or the primary key if it has none."""
     try:
         connection.execute(f"SELECT rowid FROM {table} LIMIT 0")  # noqa: S608
     except sqlite3.OperationalError:
-        return ", ".join(one["name"] for one in columns if one["pk"])
+        return ", ".join(column["name"] for column in columns if column["pk"])
     return "rowid"
 
 

@@ -1,7 +1,7 @@
-"""What collectors read on the nodes, in the store: points, heartbeats, log bytes, and how far each file was read.
+"""Metric storage: points, heartbeats, log bytes, and the offset up to which each file was read.
 
-A batch moves a file's offset by compare-and-set in the transaction that stores what was read, so a byte is taken in
-exactly once however many collectors work and wherever one is killed.
+The transaction that stores a batch also moves the file's offset by compare-and-set. So every byte is stored exactly
+once, with any number of collectors and after any kill.
 """
 
 import json
@@ -16,14 +16,17 @@ from backend.runs.records import Point
 from backend.runs.store import attempts, curve_levels, utilization
 
 HEARTBEATS_KEPT_S = 120.0
-"""History of heartbeats behind the newest one: twice what straggler.py reads; utilization.py condenses all."""
+"""Stored heartbeats behind the newest one: twice what straggler.py reads. utilization.py condenses all of them."""
 STEPS_KEPT = 500
-"""Newest steps that are kept of each rank but 0: of those ranks nothing but the newest one is read, and with hundreds
-of ranks their rows are nearly all that the store takes in. The file on the node is whole."""
+"""Newest steps that are kept of each rank except 0.
+
+Only the newest one of these ranks is read, and with hundreds of ranks their rows are nearly all of the data. The file
+on the node is complete.
+"""
 _DROPPED_AT_ONCE = 2000
-"""Rows of a rank that one batch may drop: a store of an older version holds millions."""
+"""Rows of a rank that one batch may drop. A store of an older version holds millions."""
 LOG_BYTES_KEPT = 16 << 20
-"""The newest bytes of each log file that stay in the store; the file on the node is whole."""
+"""Newest bytes of each log file that stay in the store. The file on the node is complete."""
 
 _NUMBERS = ("step_s", "loss", "grad_norm", "learning_rate", "epoch", "allocated_gib", "reserved_gib")
 _COUNTS = ("total_steps", "tokens")
@@ -31,15 +34,15 @@ _COLUMNS = ("run", "attempt", "rank", "step", "time", *_COUNTS, *_NUMBERS)
 
 
 class OffsetConflict(Exception):
-    """Another collector was faster: read the offsets again, then the file."""
+    """Another collector was faster. Read the offsets again, then the file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileOffset:
-    """How far a file has been read. `tail`: the last bytes taken, by which a rewritten file is known."""
+    """How far a file has been read. `tail` identifies the last bytes read, to detect a rewritten file."""
 
     generation: int = 0
-    """Grows when the file was found cut or replaced, where offsets start again at 0, and when a part was left out."""
+    """Grows when the file was truncated or replaced, so that offsets start again at 0, and when a part was left out."""
     offset: int = 0
     tail: bytes = b""
 
@@ -55,7 +58,7 @@ class FileKey:
 
 
 def places(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> dict[str, FileOffset]:
-    """How far each file of a node has been read."""
+    """Return the offset of each file of a node."""
     rows = connection.execute("SELECT * FROM offsets WHERE run = ? AND attempt = ? AND rank = ?", (run, attempt, rank))
     return {
         row["file"]: FileOffset(generation=row["generation"], offset=row["offset"], tail=row["tail"]) for row in rows
@@ -63,7 +66,7 @@ def places(connection: sqlite3.Connection, run: str, attempt: int, rank: int) ->
 
 
 def advance(connection: sqlite3.Connection, key: FileKey, before: FileOffset, after: FileOffset) -> None:
-    """Move a file's place from `before` to `after`; OffsetConflict when it is not at `before` any more."""
+    """Move the offset of a file from `before` to `after`. OffsetConflict when it is not at `before` any more."""
     where = (key.run, key.attempt, key.rank, key.file)
     connection.execute("INSERT OR IGNORE INTO offsets VALUES (?, ?, ?, ?, 0, 0, x'')", where)
     moved = connection.execute(
@@ -96,7 +99,7 @@ def add_points(
 
 
 def take_back(connection: sqlite3.Connection, run: str, attempt: int, rank: int, step: int) -> None:
-    """Forget the steps of a global rank from `step` on: they are told anew."""
+    """Delete the steps of a global rank from `step` on; the rank reports them again."""
     where = (run, attempt, rank, step)
     if rank == 0:
         curve_levels.take_all(connection, run)
@@ -106,7 +109,7 @@ def take_back(connection: sqlite3.Connection, run: str, attempt: int, rank: int,
 
 
 def points(connection: sqlite3.Connection, run: str, *, rank: int | None = 0, after: int = 0) -> list[Point]:
-    """The points of one global rank (None: of all) after a cursor, in the order they came in."""
+    """Return the points of one global rank (None: of all) after a cursor, in the order of arrival."""
     which, values = ("", ()) if rank is None else ("AND rank = ?", (rank,))
     rows = connection.execute(
         f"SELECT * FROM points WHERE run = ? {which} AND seq > ? ORDER BY seq",  # noqa: S608
@@ -116,7 +119,7 @@ def points(connection: sqlite3.Connection, run: str, *, rank: int | None = 0, af
 
 
 def newest_points(connection: sqlite3.Connection, run: str, attempt: int, *, count: int) -> list[Point]:
-    """The newest points of global rank 0, oldest first."""
+    """Return the newest points of global rank 0, oldest first."""
     rows = connection.execute(
         "SELECT * FROM points WHERE run = ? AND attempt = ? AND rank = 0 ORDER BY step DESC LIMIT ?",
         (run, attempt, count),
@@ -125,8 +128,10 @@ def newest_points(connection: sqlite3.Connection, run: str, attempt: int, *, cou
 
 
 def trail(connection: sqlite3.Connection, run: str, attempt: int, *, count: int) -> list[Point]:
-    """The newest points of global rank 0 that count, oldest first: an attempt replaces all steps behind the checkpoint
-    that it went on from, trained again or not."""
+    """Return the newest points of global rank 0 that count, oldest first.
+
+    An attempt replaces all steps after the checkpoint from which it resumed, whether it trained them again or not.
+    """
     found: list[Point] = []
     last: int | None = None
     while attempt > 0 and len(found) < count:
@@ -145,7 +150,7 @@ def trail(connection: sqlite3.Connection, run: str, attempt: int, *, count: int)
 
 
 def step_times(connection: sqlite3.Connection, run: str, attempt: int, *, count: int) -> list[tuple[int, float]]:
-    """(step, its seconds) of the newest steps of global rank 0 in an attempt, oldest first."""
+    """Return (step, seconds) of the newest steps of global rank 0 in an attempt, oldest first."""
     rows = connection.execute(
         "SELECT step, step_s FROM points WHERE run = ? AND attempt = ? AND rank = 0 AND step_s > 0"
         " ORDER BY step DESC LIMIT ?",
@@ -155,7 +160,7 @@ def step_times(connection: sqlite3.Connection, run: str, attempt: int, *, count:
 
 
 def newest_of_ranks(connection: sqlite3.Connection, run: str, attempt: int, *, ranks: int) -> list[Point]:
-    """The newest point of each global rank below `ranks` that has one."""
+    """Return the newest point of each global rank below `ranks` that has one."""
     rows = (
         connection.execute(
             "SELECT * FROM points WHERE run = ? AND attempt = ? AND rank = ? ORDER BY step DESC LIMIT 1",
@@ -167,7 +172,7 @@ def newest_of_ranks(connection: sqlite3.Connection, run: str, attempt: int, *, r
 
 
 def newest_logged(connection: sqlite3.Connection, run: str, attempt: int, name: str, *, count: int) -> list[float]:
-    """The finite values of a Point's field `name` that global rank 0 logged last in an attempt, oldest first."""
+    """Return the newest finite values of the field `name` that global rank 0 logged in an attempt, oldest first."""
     if name not in _NUMBERS:
         raise ValueError(name)
     rows = connection.execute(
@@ -179,7 +184,7 @@ def newest_logged(connection: sqlite3.Connection, run: str, attempt: int, name: 
 
 
 def newest_loss(connection: sqlite3.Connection, run: str) -> float | None:
-    """The newest loss that global rank 0 logged, NaN and infinity included; None before the first."""
+    """Return the newest loss that global rank 0 logged, also NaN and infinity; None before the first."""
     row = connection.execute(
         "SELECT loss FROM points WHERE run = ? AND rank = 0 AND loss IS NOT NULL ORDER BY seq DESC LIMIT 1", (run,)
     ).fetchone()
@@ -194,7 +199,7 @@ def add_heartbeats(
     rows: Sequence[Heartbeat],
     received: float,
 ) -> None:
-    """Store heartbeats of a node, in the order they were written, and drop those too old to be of use."""
+    """Store heartbeats of a node in the order of writing, and drop those that are too old."""
     # Its clock was set back: those of a later time are older.
     later = max((row["time"] for row in rows[-1:]), default=math.inf)
     connection.execute(
@@ -215,7 +220,7 @@ def add_heartbeats(
 
 
 def newest_heartbeats(connection: sqlite3.Connection, run: str, attempt: int) -> dict[int, tuple[float, Beat]]:
-    """Node rank -> (when it reached us, its content) of the newest heartbeat that can be read."""
+    """Return node rank -> (time of arrival, content) of the newest readable heartbeat."""
     nodes = connection.execute("SELECT rank FROM nodes WHERE run = ? AND attempt = ?", (run, attempt)).fetchall()
     # A seek for each: grouped by rank the question reads a quarter of an hour of all of them.
     rows = (
@@ -231,7 +236,7 @@ def newest_heartbeats(connection: sqlite3.Connection, run: str, attempt: int) ->
 
 
 def recent_gpus(connection: sqlite3.Connection, run: str, attempt: int, rank: int, *, since: float) -> list[list[Gpu]]:
-    """The GPUs of a node in each heartbeat that came in since then."""
+    """Return the GPUs of a node in each heartbeat that arrived since then."""
     rows = connection.execute(
         "SELECT data FROM heartbeats WHERE run = ? AND attempt = ? AND rank = ? AND received >= ?",
         (run, attempt, rank, since),
@@ -239,21 +244,21 @@ def recent_gpus(connection: sqlite3.Connection, run: str, attempt: int, rank: in
     return [gpus for row in rows if (gpus := (stored(Gpus, row["data"]) or {}).get("gpus"))]
 
 
-def add_log(connection: sqlite3.Connection, key: FileKey, place: FileOffset, data: bytes) -> None:
-    """Store the bytes of a log that begin at `place`; the oldest beyond LOG_BYTES_KEPT go."""
+def add_log(connection: sqlite3.Connection, key: FileKey, start: FileOffset, data: bytes) -> None:
+    """Store the bytes of a log that begin at `start`; drop the oldest beyond LOG_BYTES_KEPT."""
     where = (key.run, key.attempt, key.rank, key.file)
     connection.execute(
-        "INSERT INTO log_chunks VALUES (?, ?, ?, ?, ?, ?, ?)", (*where, place.generation, place.offset, data)
+        "INSERT INTO log_chunks VALUES (?, ?, ?, ?, ?, ?, ?)", (*where, start.generation, start.offset, data)
     )
     connection.execute(
         "DELETE FROM log_chunks WHERE run = ? AND attempt = ? AND rank = ? AND file = ?"
         " AND (generation < ? OR offset < ?)",
-        (*where, place.generation - 1, place.offset - LOG_BYTES_KEPT),
+        (*where, start.generation - 1, start.offset - LOG_BYTES_KEPT),
     )
 
 
 def log_files(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> list[str]:
-    """Names of the logs of a node that something was read of."""
+    """Return the names of the logs of a node with stored bytes."""
     # One seek per name: DISTINCT would read the index of all chunks, a hundred thousand for a long run.
     rows = connection.execute(
         "WITH RECURSIVE names (file) AS ("
@@ -267,7 +272,7 @@ def log_files(connection: sqlite3.Connection, run: str, attempt: int, rank: int)
 
 
 def log_end(connection: sqlite3.Connection, key: FileKey) -> int:
-    """Offset behind the newest byte of a log; 0 where there is none."""
+    """Return the offset after the newest byte of a log; 0 without a log."""
     row = connection.execute(
         "SELECT offset + length(data) FROM log_chunks WHERE run = ? AND attempt = ? AND rank = ? AND file = ?"
         " ORDER BY generation DESC, offset DESC LIMIT 1",
@@ -279,7 +284,7 @@ def log_end(connection: sqlite3.Connection, key: FileKey) -> int:
 def log_tail(
     connection: sqlite3.Connection, key: FileKey, *, size: int, before: int | None = None
 ) -> tuple[int, bytes]:
-    """(offset, bytes) of the newest `size` bytes of a log, or of those that end before an offset."""
+    """Return (offset, bytes) of the newest `size` bytes of a log, or of those that end before an offset."""
     where = (key.run, key.attempt, key.rank, key.file)
     rows = connection.execute(
         "SELECT generation, offset, data FROM log_chunks WHERE run = ? AND attempt = ? AND rank = ? AND file = ?"

@@ -48,14 +48,14 @@ def waiting(connection: sqlite3.Connection) -> list[Waiting]:
     rows = connection.execute(
         "SELECT q.run, q.not_before, r.job FROM queue q JOIN runs r ON r.id = q.run ORDER BY q.position"
     )
-    found = []
+    queue = []
     for row in rows:
         try:
             addresses = tuple(addresses_of(run_job(row["job"])))
         except ProblemsError:  # the list of runs says why
             continue
-        found.append(Waiting(run=row["run"], addresses=addresses, not_before=row["not_before"]))
-    return found
+        queue.append(Waiting(run=row["run"], addresses=addresses, not_before=row["not_before"]))
+    return queue
 
 
 def is_waiting(connection: sqlite3.Connection, run: str) -> bool:

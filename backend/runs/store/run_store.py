@@ -1,4 +1,4 @@
-"""Runs, their claims and their events in the store: functions on a connection, called inside write() or read()."""
+"""Runs, their claims and their events in the store. Functions on a connection, called inside write() or read()."""
 
 import json
 import sqlite3
@@ -17,7 +17,7 @@ from backend.runs.states import FINAL, MOVING, EventKind, RunState, fold, next_s
 from backend.runs.store import attempts
 
 _LEAVING_THE_QUEUE = MOVING - {EventKind.PREFLIGHT}
-"""Not the preflight: a run whose server dies before anything was started keeps its place."""
+"""The preflight is left out: a run whose server dies before the start keeps its place."""
 
 
 def create_run(
@@ -33,9 +33,9 @@ def create_run(
     source: Mapping[str, Any] | None = None,
     accepted: str | Sequence[str] | None = None,
 ) -> None:
-    """Record a new run and take its nodes; ProblemsError(node_taken) when another unfinished run holds one.
+    """Record a new run and claim its nodes. ProblemsError(node_taken) when another unfinished run holds one.
 
-    `source`: the checkpoint of another run that it begins with. `accepted`: as accepted_warnings.to_stored returns it.
+    `source`: the checkpoint of another run that it starts from. `accepted`: the value of accepted_warnings.to_stored.
     """
     columns = "(id, name, engine, job, created, restarts)"
     values = (run, name, engine, job, time, restarts)
@@ -45,14 +45,14 @@ def create_run(
 
 
 def source_of(connection: sqlite3.Connection, run: str) -> Mapping[str, Any] | None:
-    """The checkpoint of another run that this one begins with: `run`, `step` and `folder`."""
+    """Return the checkpoint of another run that this one starts from: `run`, `step` and `folder`."""
     row = connection.execute("SELECT detail FROM events WHERE run = ? AND kind = 'created'", (run,)).fetchone()
     source: Mapping[str, Any] | None = None if row is None else stored_mapping(run, row["detail"]).get("source")
     return source
 
 
 def claim(connection: sqlite3.Connection, run: str, addresses: Iterable[str]) -> None:
-    """Take nodes for a run until it ends; ProblemsError(node_taken) when another unfinished run holds one."""
+    """Claim nodes for a run until it ends. ProblemsError(node_taken) when another unfinished run holds one."""
     for address in addresses:
         holder = connection.execute("SELECT run FROM claims WHERE address = ?", (address,)).fetchone()
         if holder is None:
@@ -63,14 +63,14 @@ def claim(connection: sqlite3.Connection, run: str, addresses: Iterable[str]) ->
 
 
 def claims(connection: sqlite3.Connection) -> dict[str, str]:
-    """Address -> the unfinished run that holds the node."""
+    """Return address -> the unfinished run that holds the node."""
     return {row["address"]: row["run"] for row in connection.execute("SELECT address, run FROM claims")}
 
 
 def run_of_token(connection: sqlite3.Connection, token: str) -> str | None:
-    """The run that a launch with this token created; None before it.
+    """Return the run that a launch with this token created; None before it.
 
-    ProblemsError(run_deleted, or run_archived where an archive was kept) when it was deleted.
+    ProblemsError when it was deleted: run_archived where an archive was kept, else run_deleted.
     """
     row = connection.execute("SELECT run FROM launches WHERE token = ?", (token,)).fetchone()
     if row is None:
@@ -83,7 +83,7 @@ def run_of_token(connection: sqlite3.Connection, token: str) -> str | None:
 
 
 def keep_token(connection: sqlite3.Connection, token: str, run: str) -> None:
-    """From now on a launch with this token is this run."""
+    """Record that a launch with this token is this run."""
     connection.execute("INSERT INTO launches VALUES (?, ?)", (token, run))
 
 
@@ -97,10 +97,10 @@ def append(
     rank: int | None = None,
     detail: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Append an event of the newest attempt, or of another; False, and nothing is written, when it should move the
+    """Append an event of the newest attempt, or of another. Return False, and write nothing, when it should change the
     state and cannot.
 
-    So of two processes that see the same end of a run, one records it. A final event frees the run's nodes and its
+    So of two processes that detect the same end of a run, one records it. A final event frees the run's nodes and its
     place in the queue.
     """
     state = state_of(connection, run)
@@ -124,13 +124,13 @@ def append(
 
 
 def state_of(connection: sqlite3.Connection, run: str) -> RunState | None:
-    """The fold of a run's events; None for an unknown run. ProblemsError(run_unreadable)."""
+    """Return the state after all events of a run; None for an unknown run. ProblemsError(run_unreadable)."""
     rows = connection.execute("SELECT kind FROM events WHERE run = ? ORDER BY seq", (run,))
     return fold(_kind(run, row["kind"]) for row in rows)
 
 
 def events(connection: sqlite3.Connection, run: str, *, after: int = 0, newest: int | None = None) -> list[Event]:
-    """A run's events in order: those after a cursor, or the newest few."""
+    """Return a run's events in order: those after a cursor, or the newest few."""
     rows = connection.execute(
         "SELECT * FROM events WHERE run = ? AND seq > ? ORDER BY seq DESC LIMIT ?",
         (run, after, -1 if newest is None else newest),
@@ -139,21 +139,21 @@ def events(connection: sqlite3.Connection, run: str, *, after: int = 0, newest: 
 
 
 def events_of(connection: sqlite3.Connection, kinds: Collection[EventKind], *, after: int) -> list[Event]:
-    """The events of all runs of some kinds behind a cursor, in order; without those that cannot be read."""
-    asked = ", ".join("?" * len(kinds))
+    """Return the events of all runs of some kinds after a cursor, in order, without unreadable ones."""
+    placeholders = ", ".join("?" * len(kinds))
     rows = connection.execute(
-        f"SELECT * FROM events WHERE seq > ? AND kind IN ({asked}) ORDER BY seq",  # noqa: S608
+        f"SELECT * FROM events WHERE seq > ? AND kind IN ({placeholders}) ORDER BY seq",  # noqa: S608
         (after, *(kind.value for kind in kinds)),
     )
-    found = []
+    events = []
     for row in rows:
         with suppress(ProblemsError):  # the list of runs says that it is broken
-            found.append(_event(row))
-    return found
+            events.append(_event(row))
+    return events
 
 
 def messages_sent(connection: sqlite3.Connection) -> int:
-    """Up to which event the operator has been sent messages; from now on, where none ever was."""
+    """Return the newest event about which the operator was notified; without one, start from now."""
     row = connection.execute(
         "SELECT coalesce((SELECT event FROM messages_sent), (SELECT max(seq) FROM events), 0)"
     ).fetchone()
@@ -161,17 +161,17 @@ def messages_sent(connection: sqlite3.Connection) -> int:
 
 
 def begin_messages(connection: sqlite3.Connection) -> None:
-    """The operator is to be sent messages about what happens from now on, unless some were sent before."""
+    """Notify the operator only of events from now on, unless a notification was sent before."""
     connection.execute("INSERT OR IGNORE INTO messages_sent SELECT 1, coalesce(max(seq), 0) FROM events")
 
 
 def set_messages_sent(connection: sqlite3.Connection, event: int) -> None:
-    """Messages about the events up to this one are done."""
+    """Record that the operator was notified of the events up to this one."""
     connection.execute("REPLACE INTO messages_sent VALUES (1, ?)", (event,))
 
 
 def has_event(connection: sqlite3.Connection, run: str, attempt: int, kind: EventKind, rank: int | None = None) -> bool:
-    """Whether the attempt has an event of this kind, on this node if one is given."""
+    """Return whether the attempt has an event of this kind, on this node if one is given."""
     row = connection.execute(
         "SELECT 1 FROM events WHERE run = ? AND attempt = ? AND kind = ? AND rank IS coalesce(?, rank) LIMIT 1",
         (run, attempt, kind.value, rank),
@@ -180,7 +180,7 @@ def has_event(connection: sqlite3.Connection, run: str, attempt: int, kind: Even
 
 
 def events_of_node(connection: sqlite3.Connection, run: str, attempt: int, kind: EventKind, rank: int) -> list[Event]:
-    """The attempt's events of this kind on a node, in order."""
+    """Return the attempt's events of this kind on a node, in order."""
     rows = connection.execute(
         "SELECT * FROM events WHERE run = ? AND attempt = ? AND kind = ? AND rank = ? ORDER BY seq",
         (run, attempt, kind.value, rank),
@@ -189,7 +189,7 @@ def events_of_node(connection: sqlite3.Connection, run: str, attempt: int, kind:
 
 
 def newest_detail(connection: sqlite3.Connection, run: str, attempt: int, kind: EventKind) -> Mapping[str, Any] | None:
-    """The detail of the attempt's newest event of this kind; None where it has none."""
+    """Return the detail of the attempt's newest event of this kind; None without one."""
     row = connection.execute(
         "SELECT detail FROM events WHERE run = ? AND attempt = ? AND kind = ? ORDER BY seq DESC LIMIT 1",
         (run, attempt, kind.value),
@@ -198,9 +198,9 @@ def newest_detail(connection: sqlite3.Connection, run: str, attempt: int, kind: 
 
 
 def cause_of(connection: sqlite3.Connection, run: str) -> Problem | None:
-    """Why the newest attempt fails or failed; the final word if there is one, else the first impression.
+    """Return why the newest attempt fails or failed: the final reason if there is one, else the first.
 
-    None once a user has resumed the run: what was then is over.
+    None after a user has resumed the run, because the earlier reason is obsolete.
     """
     rows = connection.execute(
         "SELECT detail FROM events WHERE run = ? AND attempt >= ?"
@@ -213,7 +213,9 @@ def cause_of(connection: sqlite3.Connection, run: str) -> Problem | None:
 
 
 def run_row(connection: sqlite3.Connection, run: str) -> sqlite3.Row:
-    """The run's row; ProblemsError(unknown_run) when there is none, run_deleted or run_archived when there was one."""
+    """Return the run's row. ProblemsError: unknown_run when there is none, run_deleted or run_archived when there was
+    one.
+    """
     row = connection.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()
     if row is None:
         refuse_deleted(connection, run)
@@ -222,7 +224,7 @@ def run_row(connection: sqlite3.Connection, run: str) -> sqlite3.Row:
 
 
 def refuse_deleted(connection: sqlite3.Connection, run: str) -> None:
-    """ProblemsError(run_deleted, run_archived) for a deleted run, so that it does not count as unknown."""
+    """Raise ProblemsError(run_deleted, run_archived) for a deleted run, so that it does not count as unknown."""
     row = connection.execute("SELECT archive FROM deleted_runs WHERE run = ?", (run,)).fetchone()
     if row is not None:
         code = "run_archived" if row["archive"] else "run_deleted"
@@ -230,13 +232,13 @@ def refuse_deleted(connection: sqlite3.Connection, run: str) -> None:
 
 
 def job_of(connection: sqlite3.Connection, run: str) -> Job:
-    """The job that a run was launched with; ProblemsError(unknown_run)."""
+    """Return the job that a run was launched with. ProblemsError(unknown_run)."""
     return run_job(run_row(connection, run)["job"])
 
 
 @lru_cache(maxsize=64)
 def run_job(text: str) -> Job:
-    """The job in a run's row; what was launched once can be read for ever."""
+    """Return the job in a run's row. A launched job stays readable for ever."""
     job, problems = load_job(text)
     if job is None:
         raise ProblemsError(problems)
@@ -244,7 +246,7 @@ def run_job(text: str) -> Job:
 
 
 def unfinished_runs(connection: sqlite3.Connection) -> list[str]:
-    """Ids of the runs that have not ended, oldest first."""
+    """Return the ids of the runs that have not ended, oldest first."""
     rows = connection.execute("SELECT id FROM runs WHERE ended IS NULL ORDER BY created, id")
     return [row["id"] for row in rows]
 

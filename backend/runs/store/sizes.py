@@ -19,10 +19,10 @@ from backend.runs.store.backup import backup_path
 from backend.runs.store.store import Store
 
 POINT_BYTES, ROW_BYTES = 130, 40
-"""Of a row beside the run's id, which stands in it and in each index; measured with dbstat."""
+"""Overhead of a row. The run's id is in the row and in each index; measured with dbstat."""
 SAMPLE_EVERY_S, SAMPLES_KEPT_S = 3600.0, 8 * 86400.0
 GROWTH_OVER_S, GROWTH_LEAST_S = 86400.0, 1800.0
-"""Growth is told of the last day, or of less as long as there is not more."""
+"""Growth is measured over the last day, or over less while there is less."""
 KINDS = ("curves", "other_ranks", "logs", "heartbeats", "events", "usage", "rest", "flight_records")
 _KIND_OF_TABLE = {"log_chunks": "logs", "heartbeats": "heartbeats", "events": "events", "usage": "usage"}
 
@@ -51,7 +51,7 @@ class Storage:
     """The measured sizes of the home folder's files, in bytes."""
 
     database: int
-    """With its write-ahead log."""
+    """Size with the write-ahead log."""
     reusable: int
     """Free pages in it: new rows fill them before the file grows."""
     gives_back: bool
@@ -61,13 +61,13 @@ class Storage:
     flight_records: int
     disk_free: int
     growth_per_day: float | None
-    """Of the pages in use; None before there is half an hour to compare."""
+    """Growth of the pages in use; None until half an hour can be compared."""
     growth_over_s: float
-    """The time that this was measured over."""
+    """The period over which the growth was measured."""
 
 
 def measure(store: Store, home: Path, now: float) -> Storage:
-    """The sizes of the files now."""
+    """Return the present sizes of the files."""
     with store.read() as connection:
         page, free = (pragma(connection, name) for name in ("page_size", "freelist_count"))
         gives_back = pragma(connection, "auto_vacuum") == 2
@@ -107,9 +107,8 @@ def forget_samples(store: Store) -> None:
 
 
 def run_size(connection: sqlite3.Connection, home: Path, run: str, *, asked_since: float) -> RunSize:
-    """What a run takes. `asked_since` as in deleting.refuse_unless_over.
-
-    ProblemsError: unknown_run, run_deleted, run_archived.
+    """Return the size of a run. `asked_since` as in deletion.refuse_unless_over. ProblemsError: unknown_run,
+    run_deleted, run_archived.
     """
     row, kept_by = run_store.run_row(connection, run), None
     try:
@@ -166,7 +165,7 @@ def _growth(connection: sqlite3.Connection, used: int, now: float) -> tuple[floa
 
 
 def pragma(connection: sqlite3.Connection, name: str) -> int:
-    """A number that SQLite reports about the file."""
+    """Return a number that SQLite reports about the file."""
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 

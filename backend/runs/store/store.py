@@ -31,7 +31,7 @@ _INDEX_BYTES = 32 << 10
 BUSY_TIMEOUT_S = 15.0
 """How long a write waits for another process (a command line beside the server)."""
 _SHORT_MS = 200
-"""How long the log's end waits for readers: other writes wait with it."""
+"""How long the end of the log waits for readers. Other writes wait too."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -154,7 +154,7 @@ class Store:
         self._idle: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
         self._closed = False
         self.trouble: Problem | None = None
-        """Why the newest write failed; None once one has succeeded."""
+        """Why the newest write failed; None once a write has succeeded."""
         self._to_read = f"file:{quote(str(path))}?mode=ro"
         with self._typed():
             if not path.exists():
@@ -212,7 +212,7 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """A read-only connection that sees one consistent state."""
+        """Return a read-only connection that sees one consistent state."""
         with self._typed():
             try:
                 connection = self._idle.get_nowait()
@@ -226,7 +226,7 @@ class Store:
                 self._idle.put(connection)
 
     def get_draft(self) -> str | None:
-        """The draft's job file; None before the first."""
+        """Return the draft's job file; None before the first."""
         with self.read() as connection:
             row = connection.execute("SELECT job FROM draft").fetchone()
         return None if row is None else str(row[0])
@@ -237,13 +237,13 @@ class Store:
         self.write(lambda connection: connection.execute("REPLACE INTO draft VALUES (1, ?, ?)", values))
 
     def get_draft_source(self) -> str | None:
-        """The checkpoint that the draft is to begin with, as it was set; None for the beginning."""
+        """Return the checkpoint that the draft starts from, as it was set; None for the beginning."""
         with self.read() as connection:
             row = connection.execute("SELECT source FROM draft_source").fetchone()
         return None if row is None else str(row[0])
 
     def set_draft_source(self, text: str | None) -> None:
-        """Keep or forget the checkpoint that the draft is to begin with."""
+        """Set or remove the checkpoint that the draft starts from."""
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM draft_source")
@@ -253,7 +253,7 @@ class Store:
         self.write(write)
 
     def close(self) -> None:
-        """Finish the writes under way and let go of the file."""
+        """Finish the writes in progress and close the file."""
         if self._closed:
             return
         self._closed = True
@@ -284,7 +284,7 @@ class Store:
         return connection
 
     def _open_reader(self, reason: str) -> sqlite3.Connection:
-        """The database in a folder that cannot be written: for reading, and each write says why it fails."""
+        """Open the database in a folder that cannot be written, for reading. Each write reports the reason."""
         log = self.path.with_name(f"{self.path.name}-wal")
         if not log.exists() or not log.stat().st_size:
             # Without a log nothing changes the file, so SQLite need not write the log's index beside it.

@@ -19,12 +19,12 @@ from backend.runs.store.store import Store
 from backend.runs.supervise.reaper import debts
 
 LOG_END_BYTES = 64 << 10
-"""Of each log: what the page shows first, and what the diagnosis reads."""
+"""Kept bytes of each log: those that the page shows first, and that the diagnosis reads."""
 _RANK_LOG = re.compile(r"rank(\d+)\.log")
 
 
 def due(connection: sqlite3.Connection, ended_before: float) -> list[str]:
-    """The runs that ended before that time, with proofs of all nodes, and still with raw rows."""
+    """Return the runs that ended before that time, with proofs of all nodes, and that still have raw rows."""
     rows = connection.execute(
         "SELECT r.id FROM runs r LEFT JOIN thinned_runs t ON t.run = r.id"
         " WHERE r.ended < ? AND coalesce(t.time <= r.ended, 1) ORDER BY r.ended",
@@ -55,7 +55,7 @@ def _remember(connection: sqlite3.Connection, run: str, now: float) -> None:
 
 
 def _is_over(connection: sqlite3.Connection, run: str) -> bool:
-    """Whether it still exists and was not resumed since the check."""
+    """Return whether the run still exists and was not resumed since the check."""
     row = connection.execute("SELECT ended FROM runs WHERE id = ?", (run,)).fetchone()
     state = run_store.state_of(connection, run) if row else None
     return row is not None and row["ended"] is not None and state is not None and state.is_final
@@ -76,7 +76,7 @@ def _drop_points(connection: sqlite3.Connection, run: str) -> int:
 
 
 def _ranks(connection: sqlite3.Connection, run: str) -> Iterator[tuple[int, int]]:
-    """(attempt, global rank) of all points except those of rank 0, with one seek each."""
+    """Return (attempt, global rank) of all points except those of rank 0, with one seek each."""
     attempts = [row[0] for row in connection.execute("SELECT attempt FROM attempts WHERE run = ?", (run,))]
     for attempt in attempts:
         rank = 0
@@ -115,7 +115,7 @@ def _drop_logs(connection: sqlite3.Connection, run: str) -> int:
 
 
 def _other_logs(connection: sqlite3.Connection, run: str) -> Iterator[tuple[int, int, str]]:
-    """(attempt, node, file) of the logs of ranks that are not their node's first."""
+    """Return (attempt, node, file) of the logs of ranks that are not their node's first."""
     rows = connection.execute("SELECT DISTINCT attempt, rank, file FROM log_chunks WHERE run = ?", (run,)).fetchall()
     ranks = {
         (row["attempt"], row["rank"], row["file"]): found for row in rows if (found := _RANK_LOG.fullmatch(row["file"]))

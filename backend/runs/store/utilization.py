@@ -1,7 +1,7 @@
-"""How busy the nodes of a run were over its whole time: at most ROWS rows a node, however long it trains.
+"""Utilization of the nodes of a run over its whole time: at most ROWS rows per node.
 
-A row is a stretch of time. Once a node has more of them, each two neighbours become one of twice the width: means stay
-means, and the lowest and the highest of a stretch are those of its parts, so that no dip or peak gets lost.
+A row is a stretch of time. Once a node has more rows, each two neighbours become one of twice the width. Means stay
+means, and the lowest and highest values of both parts are kept, so no dip or peak is lost.
 """
 
 import json
@@ -16,9 +16,9 @@ from typing import Any
 from backend.runs.collect.node_records import Heartbeat
 
 ROWS = 480
-"""Enough for a chart as wide as a screen; a kilobyte each at most."""
+"""Enough for a chart as wide as a screen. A row takes a kilobyte at most."""
 NARROWEST_S = 4
-"""Two heartbeats."""
+"""Interval of two heartbeats."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +26,7 @@ class Measured:
     """One measure of a node in a stretch."""
 
     low: float
-    """The lowest of the node's heartbeats, each the mean of its devices."""
+    """The lowest value of the node's heartbeats, each the mean of its devices."""
     high: float
     devices: Mapping[str, float]
     """GPU index -> its mean; the host is the device without a name."""
@@ -34,13 +34,13 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stretch:
-    """What a node told in [start, start + width), by our clock."""
+    """Measures of a node in [start, start + width), by our clock."""
 
     start: int
     width: int
     beats: int
     measures: Mapping[str, Measured]
-    """utilization, memory and host_memory (%), power (W), load (processes); those that the node tells."""
+    """utilization, memory and host_memory (%), power (W), load (processes), where the node reports them."""
 
 
 def add(
@@ -52,7 +52,7 @@ def add(
     offset_s: float,
     received: float,
 ) -> None:
-    """Take in heartbeats of a node, oldest first; its clock is `offset_s` ahead of ours."""
+    """Add heartbeats of a node, oldest first. Its clock is `offset_s` ahead of ours."""
     last = newest(connection, run, rank)
     for beat in beats:
         width = last.width if last else NARROWEST_S
@@ -70,7 +70,7 @@ def add(
 
 
 def newest(connection: sqlite3.Connection, run: str, rank: int) -> Stretch | None:
-    """The newest stretch of a node; None before the first heartbeat."""
+    """Return the newest stretch of a node; None before the first heartbeat."""
     row = connection.execute(
         "SELECT * FROM usage WHERE run = ? AND rank = ? ORDER BY start DESC LIMIT 1", (run, rank)
     ).fetchone()
@@ -78,7 +78,7 @@ def newest(connection: sqlite3.Connection, run: str, rank: int) -> Stretch | Non
 
 
 def stretches(connection: sqlite3.Connection, run: str, rank: int, *, since: int = 0) -> list[Stretch]:
-    """A node's stretches from one on, oldest first."""
+    """Return a node's stretches from one on, oldest first."""
     rows = connection.execute(
         "SELECT * FROM usage WHERE run = ? AND rank = ? AND start >= ? ORDER BY start", (run, rank, since)
     )
@@ -88,7 +88,7 @@ def stretches(connection: sqlite3.Connection, run: str, rank: int, *, since: int
 def measured(
     connection: sqlite3.Connection, run: str, rank: int, measure: str, *, width: int, since: int = 0
 ) -> list[tuple[int, Measured]]:
-    """(start, value) of one measure of a node, in stretches of a width, from one on; without missing values.
+    """Return (start, value) of one measure of a node, in stretches of a width, from one on, without missing values.
 
     `width`: that of the stretches, or a multiple of it.
     """
@@ -130,7 +130,7 @@ def _bound(connection: sqlite3.Connection, run: str, rank: int) -> None:
 
 
 def _joined(parts: Sequence[Stretch]) -> Stretch:
-    """One stretch of all, where the first one begins."""
+    """Merge stretches into one that begins with the first."""
     names = dict.fromkeys(name for part in parts for name in part.measures)
     measures = {name: _mean([(p.measures[name], p.beats) for p in parts if name in p.measures]) for name in names}
     return replace(parts[0], beats=sum(part.beats for part in parts), measures=measures)
@@ -184,7 +184,7 @@ def _measured(low: float, high: float, devices: Mapping[str, float]) -> Measured
 
 
 _FINITE = json.JSONDecoder(parse_constant=lambda _: 0.0)
-"""Older servers took infinite values in."""
+"""Older servers stored infinite values."""
 
 
 def _named(devices: Mapping[str, float]) -> Mapping[str, float]:

@@ -70,12 +70,12 @@ def measure(job: Job, connected: ConnectedNodes, run: str, *, clock: Clock | Non
     if connected.unknown_host_keys:
         return Measurement(unknown_host_keys=connected.unknown_host_keys, problems=connected.problems)
     nodes = connected.all_nodes()
-    facts, found = read_facts(job, nodes), all_read(read_all_hardware(job, nodes))
+    facts, hardware = read_facts(job, nodes), all_read(read_all_hardware(job, nodes))
     attempt = _attempt(job, nodes, facts, run)
-    rows, left = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, clock or Clock()))
+    rows, failures = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, clock or Clock()))
     speeds = summarise(rows)
     names = {rank: node.name for rank, node in nodes.items()}
-    return Measurement(speeds=speeds, problems=(*slow_problems(names, speeds), *_busy(nodes, found), *left))
+    return Measurement(speeds=speeds, problems=(*slow_problems(names, speeds), *_busy(nodes, hardware), *failures))
 
 
 def calibration_of(job: Job, speeds: Speeds, date: str) -> Calibration:
@@ -83,14 +83,14 @@ def calibration_of(job: Job, speeds: Speeds, date: str) -> Calibration:
 
     A time ratio goes: it was of an estimate with other speeds. The memory ratio stays, with the run it is of.
     """
-    known = job.cluster.calibration
-    kept = known if known.holds_for(job.cluster.gpu) and known.memory_ratio is not None else Calibration()
+    previous = job.cluster.calibration
+    base = previous if previous.holds_for(job.cluster.gpu) and previous.memory_ratio is not None else Calibration()
     return Calibration(
         gpu=job.cluster.gpu,
-        run=kept.run,
-        run_date=kept.run_date,
-        engine=kept.engine,
-        memory_ratio=kept.memory_ratio,
+        run=base.run,
+        run_date=base.run_date,
+        engine=base.engine,
+        memory_ratio=base.memory_ratio,
         probe_date=date,
         matmul_tflops=to_four_digits(speeds.matmul_tflops),
         matmul_precision=speeds.precision,
@@ -124,8 +124,8 @@ def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], clock: Clock) -> l
     ended: dict[int, Exit] = {}
     while len(ended) < len(nodes):
         open_ = {rank: node for rank, node in nodes.items() if rank not in ended}
-        found = on_all(open_, lambda rank, node: read_exit(attempt, rank, node), CALL_S)
-        ended |= {rank: content for rank, content in found.items() if content is not None}
+        exits = on_all(open_, lambda rank, node: read_exit(attempt, rank, node), CALL_S)
+        ended |= {rank: content for rank, content in exits.items() if content is not None}
         failed = [rank for rank, content in ended.items() if content.get("code") != 0]
         if failed:
             first = min(failed, key=lambda rank: ended[rank]["time"] - attempt.records[rank].clock_offset_s)
@@ -135,24 +135,26 @@ def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], clock: Clock) -> l
             raise ProblemsError([Problem(code="measure_timed_out", values={"nodes": names, "seconds": LIMIT_S})])
         if len(ended) < len(nodes):
             clock.wait(POLL_S)
-    read = on_all(nodes, lambda rank, node: _rows(attempt, rank, node), CALL_S)
-    return [row for rows in read.values() for row in rows]
+    rows_by_node = on_all(nodes, lambda rank, node: _rows(attempt, rank, node), CALL_S)
+    return [row for rows in rows_by_node.values() for row in rows]
 
 
 def _rows(attempt: launch.Attempt, rank: int, node: Node) -> list[Measured]:
     folder = attempt.records[rank].folder
-    found = []
-    for local, one in enumerate(launch.ranks_of(attempt.job, rank)):
-        row = read_answer(node, f"{folder}/measured.rank{one}.json", Measured)
-        if row is None or (row["rank"], row["node"], row["local_rank"]) != (one, rank, local):
-            raise NodeError("bad_answer", node.name, command=PROGRAM, exit=0, detail=f"rank {one}: {shown(row)}")
-        found.append(row)
-    return found
+    rows = []
+    for local, global_rank in enumerate(launch.ranks_of(attempt.job, rank)):
+        row = read_answer(node, f"{folder}/measured.rank{global_rank}.json", Measured)
+        if row is None or (row["rank"], row["node"], row["local_rank"]) != (global_rank, rank, local):
+            raise NodeError(
+                "bad_answer", node.name, command=PROGRAM, exit=0, detail=f"rank {global_rank}: {shown(row)}"
+            )
+        rows.append(row)
+    return rows
 
 
 def _failure(attempt: launch.Attempt, rank: int, node: Node) -> Problem:
     """The first node that failed, with the end of what its ranks and torchrun printed."""
-    names = [*(f"rank{one}.log" for one in launch.ranks_of(attempt.job, rank)), "out.log"]
+    names = [*(f"rank{global_rank}.log" for global_rank in launch.ranks_of(attempt.job, rank)), "out.log"]
     lines = next(filter(None, (log_excerpt(node, f"{attempt.records[rank].folder}/{name}") for name in names)), "")
     return Problem(code="measure_failed", node=node.name, values={"node": node.name, "lines": lines})
 
@@ -160,17 +162,17 @@ def _failure(attempt: launch.Attempt, rank: int, node: Node) -> Problem:
 def slow_problems(names: Mapping[int, str], speeds: Speeds) -> Sequence[Problem]:
     """A warning for each rank, node or port that is behind; `names` of the nodes by rank."""
     return [
-        Problem(code=f"slow_{one.what}", severity="warning", node=None if one.node is None else names[one.node],
-                values={"rank": one.node, "gpu": one.local_rank, "measured": f"{one.measured:.3g}",
-                        "median": f"{one.median:.3g}", "share": round(100 * one.measured / one.median)})
-        for one in speeds.slow
+        Problem(code=f"slow_{slow.what}", severity="warning", node=None if slow.node is None else names[slow.node],
+                values={"rank": slow.node, "gpu": slow.local_rank, "measured": f"{slow.measured:.3g}",
+                        "median": f"{slow.median:.3g}", "share": round(100 * slow.measured / slow.median)})
+        for slow in speeds.slow
     ]  # fmt: skip
 
 
-def _busy(nodes: Mapping[int, Node], found: Mapping[int, Hardware]) -> Sequence[Problem]:
+def _busy(nodes: Mapping[int, Node], hardware: Mapping[int, Hardware]) -> Sequence[Problem]:
     """A warning for each GPU that others were using."""
     return [
         Problem(code="measure_busy", severity="warning", node=nodes[rank].name,
                 values={"node": nodes[rank].name, "gpu": gpu.index, "used_mib": gpu.memory_used_mib})
-        for rank, one in found.items() for gpu in one.gpus.gpus if (gpu.memory_used_mib or 0) > BUSY_MIB
+        for rank, machine in hardware.items() for gpu in machine.gpus.gpus if (gpu.memory_used_mib or 0) > BUSY_MIB
     ]  # fmt: skip

@@ -19,33 +19,34 @@ from backend.runs.records import Point
 from backend.runs.store import attempts, metrics, run_store
 
 FIRST_STEPS = 3
-"""Of an attempt, left out: they compile kernels, open connections and fill the allocator's cache."""
+"""First steps of an attempt, which are ignored: they compile kernels, open connections and fill the allocator's cache.
+"""
 LEAST_STEPS = 10
 NEWEST_STEPS = 500
-"""No older ones are looked at."""
+"""Limit of steps; older ones are not read."""
 FULL = 0.95
-"""Of the job's sequence length: from here on samples count as full."""
+"""Share of the job's sequence length above which samples count as full."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunMeasured:
-    """A run's figures beside those that are estimated for the same work; None where not known."""
+    """Measured values of a run beside the estimates for the same work; None where not known."""
 
     run: str
     steps: int
-    """That the median is taken of."""
+    """Number of steps for the median."""
     step_s: float | None
     predicted_step_s: float | None
-    """For sequences as long as they were, as the cluster is calibrated now."""
+    """Estimate for the measured sequence length, with the current calibration of the cluster."""
     reserved_gib: float | None
-    """Largest over the ranks."""
+    """Largest value of all ranks."""
     predicted_reserved_gib: float | None
     time_ratio: float | None
-    """Measured over estimated seconds, without an earlier run's correction."""
+    """Measured over estimated seconds, without the correction of an earlier run."""
     memory_ratio: float | None
     """Measured reserved over estimated allocated memory."""
     problems: tuple[Problem, ...]
-    """Why a ratio could not be had, and what it rests on."""
+    """Why a ratio is missing, and what it is based on."""
 
     @property
     def is_useful(self) -> bool:
@@ -106,10 +107,10 @@ def calibration_of(job: Job, measured: RunMeasured, date: str) -> Calibration:
     """
     if not measured.is_useful:
         raise ProblemsError(measured.problems)
-    known = job.cluster.calibration
-    known = known if known.holds_for(job.cluster.gpu) else Calibration()
+    previous = job.cluster.calibration
+    previous = previous if previous.holds_for(job.cluster.gpu) else Calibration()
     return replace(
-        known,
+        previous,
         gpu=job.cluster.gpu,
         run=measured.run,
         run_date=date,
@@ -121,7 +122,7 @@ def calibration_of(job: Job, measured: RunMeasured, date: str) -> Calibration:
 
 
 def to_four_digits(value: float | None) -> float | None:
-    """As a calibration is written down."""
+    """Round a value as a calibration stores it."""
     return None if value is None else float(f"{value:.4g}")
 
 
@@ -140,19 +141,19 @@ def _nothing(run: str, steps: int, *problems: Problem) -> RunMeasured:
 
 
 def _counts(job: Job, point: Point, first: int) -> bool:
-    """Whether a step is one of many: none of the first, none that saves or evaluates, and none right after those."""
+    """Return whether a step is typical: not one of the first, and no save or evaluation in it or in the step before."""
     every = (job.training.save_steps, job.training.eval_steps)
-    disturbed = any(point.step % each in (0, 1) for each in every if each and each > 2)
+    disturbed = any(point.step % interval in (0, 1) for interval in every if interval and interval > 2)
     return point.step >= first + FIRST_STEPS and not disturbed
 
 
 def _full_tokens(job: Job) -> int:
-    """Tokens of a step whose sequences are all as long as they may be."""
+    """Return the tokens of a step with sequences of full length."""
     return job.global_batch * job.sequences_per_sample * job.training.cutoff_len
 
 
 def _same_work(job: Job, timed: Sequence[Point], problems: list[Problem]) -> Job | None:
-    """The job with sequences as long as they were; None where that is not known."""
+    """Return the job with the measured sequence length; None where it is not known."""
     tokens = [point.tokens for point in timed if point.tokens]
     if not tokens and not job.training.packing:
         problems.append(Problem(code="calibrate_tokens_unknown", values={"engine": job.engine}))
@@ -195,7 +196,7 @@ def _memory_ratio(
 
 
 def _plausible(ratio: float, low: float, high: float, problems: list[Problem]) -> float | None:
-    """A ratio beyond these says that something else ran than what was estimated."""
+    """Return a plausible ratio, else None with a problem: the run did other work than was estimated."""
     if low <= ratio <= high:
         return ratio
     problems.append(Problem(code="calibrate_far_off", values={"ratio": f"{ratio:.3g}"}))

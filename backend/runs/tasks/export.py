@@ -115,13 +115,13 @@ def export(job: Job, run: str, source: Source, target: str, node: Node, tell: Te
     alone = with_values(job, {"cluster.nodes": 1, "cluster.hosts": job.cluster.hosts[:1]})
     nodes = {0: node}
     attempt = _attempt(alone, run, source, target, read_facts(alone, nodes))
-    _, left = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, node, tell))
+    _, failures = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, node, tell))
     serve = serve_commands(job, target)
-    return Exported(folder=target, node=node.name, kind=source.kind, serve=serve, problems=left)
+    return Exported(folder=target, node=node.name, kind=source.kind, serve=serve, problems=failures)
 
 
 def serve_commands(job: Job, folder: str) -> tuple[str, ...]:
-    """How the model is served over OpenAI's protocol: by vLLM, and by LLaMA-Factory with the job's template.
+    """Return commands that serve the model over OpenAI's protocol: vLLM, and LLaMA-Factory with the job's template.
 
     vLLM: https://docs.vllm.ai/en/stable/cli/serve.html. LLaMA-Factory 0.9.5: src/llamafactory/api/app.py.
     """
@@ -141,7 +141,7 @@ def target_of(job: Job, run: str, step: int | None) -> str:
 
 def _attempt(job: Job, run: str, source: Source, target: str, facts: Mapping[int, NodeFacts]) -> launch.Attempt:
     placement = launch.make_placement(job, f"{run}-export", 1, facts, job.cluster.port_range[0])
-    told = {
+    settings = {
         "kind": source.kind,
         "source": source.folder,
         "target": target,
@@ -149,7 +149,7 @@ def _attempt(job: Job, run: str, source: Source, target: str, facts: Mapping[int
         "template": job.training.template,
         "dtype": _DTYPES[job.training.precision],
     }
-    files = {PROGRAM: node_program(PROGRAM).decode(), "export.json": json.dumps(told, indent=1)}
+    files = {PROGRAM: node_program(PROGRAM).decode(), "export.json": json.dumps(settings, indent=1)}
     rendered = Rendered(files=files, commands=(_command(job, placement),))
     return make_attempt(job, f"{run}-export", placement, facts, rendered, STALL_S)
 
@@ -168,11 +168,11 @@ def _command(job: Job, placement: Placement) -> NodeCommand:
 def _wait(attempt: launch.Attempt, node: Node, tell: Tell) -> None:
     """Wait until the converter has finished. ProblemsError with the end of its log when it fails."""
     log = f"{attempt.records[0].folder}/out.log"
-    told = ""
+    reported = ""
     while (ended := read_exit(attempt, 0, node)) is None:
         line = log_excerpt(node, log).rpartition("\n")[2]
-        if line and line != told:
-            told = line
+        if line and line != reported:
+            reported = line
             tell(line)
         time.sleep(POLL_S)
     if ended.get("code") != 0:

@@ -70,10 +70,12 @@ class Missing:
 
 def find_missing(checks: Iterable[CheckResult]) -> Missing | None:
     """Return the missing files that a copy from node 0 can provide; None when there are none."""
-    found = list(checks)
-    has = {one.name for one in found if one.rank == 0 and one.status == "ok"}
+    results = list(checks)
+    has = {result.name for result in results if result.rank == 0 and result.status == "ok"}
     lacks = {
-        code: tuple(one.rank for one in found if one.name in has and one.problem and one.problem.code == code)
+        code: tuple(
+            result.rank for result in results if result.name in has and result.problem and result.problem.code == code
+        )
         for code in MODEL + DATA
     }
     info = lacks["dataset_info_missing"]
@@ -95,8 +97,8 @@ def copy(job: Job, connected: ConnectedNodes, report: PreflightReport, run: str,
         attempt = _attempt(job, missing, nodes, report.facts, run)
     except NodeError as error:
         raise ProblemsError([error.problem]) from error
-    _, left = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, tell))
-    return left
+    _, clean_up_problems = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, tell))
+    return clean_up_problems
 
 
 def roots_to_copy(job: Job, missing: Missing, node: Node) -> list[dict[str, Any]]:
@@ -123,28 +125,28 @@ def _entries(job: Job, node: Node, folder: str) -> list[Mapping[str, Any]]:
     while len(text) <= INFO_BYTES and (piece := node.read(path, len(text), PIECE_BYTES)):
         text += piece
     try:
-        known = parse_node_json(text, max_bytes=INFO_BYTES)
+        datasets = parse_node_json(text, max_bytes=INFO_BYTES)
     except BadJson:
-        known = None
-    if not isinstance(known, dict):  # edited since the check, which reads it too
+        datasets = None
+    if not isinstance(datasets, dict):  # edited since the check, which reads it too
         values = {"node": node.name, "path": folder}
         raise ProblemsError(
             [Problem(code="dataset_info_missing", field="training.dataset_dir", node=node.name, values=values)]
         )
-    return [known[name] for name in dataset_names(job) if isinstance(known.get(name), dict)]
+    return [datasets[name] for name in dataset_names(job) if isinstance(datasets.get(name), dict)]
 
 
 def _attempt(
     job: Job, missing: Missing, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], run: str
 ) -> launch.Attempt:
     placement = launch.make_placement(job, run, 1, facts, free_port(job, nodes[0]))
-    told = {
+    settings = {
         "address": placement.master_address,
         "port": placement.master_port,
         "token": secrets.token_hex(32),
         "roots": roots_to_copy(job, missing, nodes[0]),
     }
-    files = {COPIER: node_program(COPIER).decode(), "copy.json": json.dumps(told)}
+    files = {COPIER: node_program(COPIER).decode(), "copy.json": json.dumps(settings)}
     rendered = Rendered(files=files, commands=tuple(_commands(placement)))
     return make_attempt(job, run, placement, facts, rendered, STALL_S)
 
@@ -172,9 +174,9 @@ def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], tell: Tell) -> Non
             return
         if ended[0]:
             raise ProblemsError([_failure(attempt, 0, nodes[0])])
-        far = on_all(taking, lambda rank, node: _progress(attempt, rank, node), CALL_S)
-        known = [one for one in far.values() if one]
-        tell(sum(one["done"] for one in known), sum(one["total"] for one in known))
+        progress = on_all(taking, lambda rank, node: _progress(attempt, rank, node), CALL_S)
+        reports = [report for report in progress.values() if report]
+        tell(sum(report["done"] for report in reports), sum(report["total"] for report in reports))
         time.sleep(POLL_S)
 
 
@@ -185,9 +187,9 @@ def _progress(attempt: launch.Attempt, rank: int, node: Node) -> Progress | None
 def _failure(attempt: launch.Attempt, rank: int, node: Node) -> Problem:
     """Return the error that the program reported, else the end of its log."""
     folder = attempt.records[rank].folder
-    said = read_answer(node, f"{folder}/result.json", Copied)
-    if said is None:
+    answer = read_answer(node, f"{folder}/result.json", Copied)
+    if answer is None:
         values: dict[str, object] = {"node": node.name, "lines": log_excerpt(node, f"{folder}/out.log")}
         return Problem(code="copy_failed", node=node.name, values=values)
-    told = {key: said.get(key, "?") for key in Copied.__annotations__ if key != "code"}
-    return Problem(code=said["code"], node=node.name, values={**told, "node": node.name})
+    details = {key: answer.get(key, "?") for key in Copied.__annotations__ if key != "code"}
+    return Problem(code=answer["code"], node=node.name, values={**details, "node": node.name})

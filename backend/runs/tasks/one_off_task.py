@@ -43,12 +43,12 @@ def read_facts(job: Job, nodes: Mapping[int, Node]) -> dict[int, NodeFacts]:
     return all_read(read_all_software(job, nodes))
 
 
-def all_read(read: Mapping[int, T | NodeError]) -> dict[int, T]:
+def all_read(results: Mapping[int, T | NodeError]) -> dict[int, T]:
     """Return the results of all nodes. ProblemsError when a node has none."""
-    failed = [one.problem for one in read.values() if isinstance(one, NodeError)]
+    failed = [result.problem for result in results.values() if isinstance(result, NodeError)]
     if failed:
         raise ProblemsError(failed)
-    return {rank: one for rank, one in read.items() if not isinstance(one, NodeError)}
+    return {rank: result for rank, result in results.items() if not isinstance(result, NodeError)}
 
 
 def free_port(job: Job, node: Node) -> int:
@@ -87,8 +87,8 @@ def run_task(
         launch.start_all(attempt, nodes, lambda kind, rank, detail: begun.add(rank))
         result = wait()
     except (GroupError, NodeError, ProblemsError) as error:
-        said = (error.problem,) if isinstance(error, NodeError) else error.problems
-        raise ProblemsError((*said, *clean(attempt, nodes, begun, code))) from error
+        problems = (error.problem,) if isinstance(error, NodeError) else error.problems
+        raise ProblemsError((*problems, *clean(attempt, nodes, begun, code))) from error
     except BaseException:  # Ctrl-C too: what was started is ended before it is raised again
         clean(attempt, nodes, begun, code)
         raise
@@ -107,12 +107,12 @@ def read_answer(node: Node, path: str, shape: type[T]) -> T | None:
     if data is None:
         return None
     try:
-        found, faults = read(shape, parse_node_json(data))
+        record, faults = read(shape, parse_node_json(data))
     except BadJson as error:
-        found, faults = None, [str(error)]
-    if found is None or faults:
+        record, faults = None, [str(error)]
+    if record is None or faults:
         raise NodeError("bad_answer", node.name, command=path, exit=0, detail="; ".join(faults))
-    return found
+    return record
 
 
 def read_file(node: Node, path: str) -> bytes | None:
@@ -129,10 +129,10 @@ def log_excerpt(node: Node, path: str) -> str:
     """Read the end of a log without secrets; empty when there is no log."""
     try:
         offset = read_on_at(node, path, 0, keep=LOG_BYTES, grain=LOG_BYTES)
-        kept = node.read(path, offset, 3 * LOG_BYTES)[-LOG_BYTES:]
+        data = node.read(path, offset, 3 * LOG_BYTES)[-LOG_BYTES:]
     except NodeError:
         return ""
-    return tail(redact(kept.decode(errors="replace")))
+    return tail(redact(data.decode(errors="replace")))
 
 
 def clean(attempt: launch.Attempt, nodes: Mapping[int, Node], begun: Collection[int], code: str) -> list[Problem]:
@@ -146,15 +146,15 @@ def clean(attempt: launch.Attempt, nodes: Mapping[int, Node], begun: Collection[
                 return False
         # Nothing but a folder that holds this attempt's own mark; those above it go when they are empty.
         above = record.folder.rpartition("/")[0]
-        places = (record.folder, record.mark, above, above.rpartition("/")[0])
-        return node.run(["sh", "-c", REMOVE, "sh", *places], timeout_s=CALL_S).code == 0
+        arguments = (record.folder, record.mark, above, above.rpartition("/")[0])
+        return node.run(["sh", "-c", REMOVE, "sh", *arguments], timeout_s=CALL_S).code == 0
 
-    done, failures = try_all(nodes, clean_one, CALL_S + 10)
+    cleaned, failures = try_all(nodes, clean_one, CALL_S + 10)
     for failure in failures.values():
         _log.warning("cleaning up after %s: %s", attempt.run, failure)
-    left = [*(rank for rank, is_clean in done.items() if not is_clean), *failures]
+    unclean = [*(rank for rank, is_clean in cleaned.items() if not is_clean), *failures]
     return [
         Problem(code=code, severity="warning", node=nodes[rank].name,
                 values={"node": nodes[rank].name, "folder": attempt.records[rank].folder})
-        for rank in sorted(left)
+        for rank in sorted(unclean)
     ]  # fmt: skip

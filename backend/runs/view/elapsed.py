@@ -1,4 +1,4 @@
-"""How long a run has been at work: its attempts, from their start on the nodes to their end, and no pause between."""
+"""Working time of a run: its attempts, from their start on the nodes to their end, without the pauses between them."""
 
 import sqlite3
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ _AT_WORK = (RunState.STARTING, RunState.RUNNING, RunState.STOPPING, RunState.WAT
 
 
 def elapsed(connection: sqlite3.Connection, run: str, history: Iterable[Event]) -> Elapsed | None:
-    """None before the first attempt. `history`: all events of the run."""
+    """Return the working time; None before the first attempt. `history`: all events of the run."""
     done_s, since, state, has_begun = 0.0, None, None, False
     for event in history:
         state = next_state(state, event.kind)

@@ -1,4 +1,4 @@
-"""What the events of a run say taken together: pure functions of its history, oldest first."""
+"""Facts computed from all events of a run. Pure functions of its history, oldest first."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,7 +7,7 @@ from backend.runs.states import ENDINGS, EventKind
 
 
 def restarts_used(history: Iterable[Event]) -> int:
-    """Automatic restarts since the launch, or since a user resumed the run."""
+    """Return the number of automatic restarts since the launch, or since a user resumed the run."""
     count = 0
     for event in history:
         count = 0 if event.kind is EventKind.RESUMED else count + (event.kind is EventKind.RESTARTING)
@@ -15,7 +15,7 @@ def restarts_used(history: Iterable[Event]) -> int:
 
 
 def is_saving(history: Sequence[Event]) -> bool:
-    """Whether a run that is being ended is waited for until it has saved a checkpoint."""
+    """Return whether the stop of a run waits for a checkpoint."""
     began = next((event for event in reversed(history) if event.kind in ENDINGS), None)
     if began is None or began.kind is not EventKind.STOP_REQUESTED or not began.detail.get("save"):
         return False

@@ -1,4 +1,4 @@
-"""How far a run is with its data before its ranks start, read off what the maker printed."""
+"""Progress of the data preparation before the ranks start, from the output of the node that prepares the data."""
 
 import re
 import sqlite3
@@ -8,7 +8,7 @@ from backend.runs.store import metrics
 from backend.runs.store.metrics import FileKey
 
 TAIL_BYTES = 16 << 10
-"""More than is printed between two states of a bar: a sample, and the tokenizer's configuration."""
+"""More than the output between two states of a progress bar: a sample, and the tokenizer's configuration."""
 READY = b"megaboard: the data is ready"
 _STAGES: dict[str, PreparingStage] = {
     "Generating": "reading", "Converting": "converting", "Running tokenizer": "tokenising", "Saving": "saving"
@@ -19,13 +19,13 @@ _BAR = re.compile(rf"({'|'.join(_STAGES)})[^\r\n:]*:\s+(?:\d+%\|[^|\r\n]*\|\s*)?
 
 
 def preparing(connection: sqlite3.Connection, run: str, attempt: int) -> Preparing | None:
-    """The newest state of the preparation of an attempt that has one; None once the data is ready."""
+    """Return the newest progress of an attempt's preparation; None without one, or once the data is ready."""
     key = FileKey(run=run, attempt=attempt, rank=0, file="out.log")
     return read_progress(metrics.log_tail(connection, key, size=TAIL_BYTES)[1])
 
 
 def read_progress(log: bytes) -> Preparing | None:
-    """The last bar in the end of a log."""
+    """Return the last progress bar in the end of a log."""
     if READY in log:
         return None
     bars = _BAR.findall(log.decode(errors="replace"))

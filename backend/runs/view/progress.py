@@ -1,4 +1,4 @@
-"""How far a run is and how fast it goes, from the newest steps of rank 0."""
+"""Progress and speed of a run, from the newest steps of rank 0."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from backend.job.job import Job
 from backend.runs.records import Point
 
 WATCHED = "watched"
-"""Key that no job file has: it marks the job that stands for a training which somebody else started."""
+"""Key that no job file has. It marks the job of an external run."""
 RECENT_STEPS = 50
-"""Steps that the median step time is taken of; the first step of an attempt, which compiles and loads, is left out."""
+"""Number of steps for the median step time. The first step of an attempt is left out, because it compiles and loads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Where rank 0 stands."""
+    """Progress of rank 0."""
 
     step: int | None = None
     total_steps: int | None = None
@@ -23,11 +23,11 @@ class Progress:
     """Median of the recent steps."""
     eta_s: float | None = None
     tokens_per_s: float | None = None
-    """Of the whole gang; the median, for steps differ in length."""
+    """Throughput of the whole gang; the median, because steps differ in length."""
 
 
 def progress(job: Job, points: Sequence[Point]) -> Progress:
-    """Progress from the newest RECENT_STEPS points of rank 0, oldest first."""
+    """Return the progress from the newest RECENT_STEPS points of rank 0, oldest first."""
     if not points:
         return Progress()
     last = points[-1]
@@ -53,5 +53,5 @@ def step_tokens(job: Job, point: Point) -> int | None:
 
 
 def assumed_tokens(job: Job) -> int | None:
-    """Tokens of a step whose engine does not report them, by the mean sample; None if the job is unknown."""
+    """Return the tokens of a step whose engine does not report them, by the mean sample; None if the job is unknown."""
     return None if WATCHED in job.unknown else job.step_tokens

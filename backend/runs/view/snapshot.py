@@ -1,4 +1,4 @@
-"""What the page shows of a run, read from the store alone: cheap enough for every tick of every tab."""
+"""Data of a run that the page shows, read from the store alone. It is cheap enough for every tick of every tab."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -19,28 +19,28 @@ from backend.runs.view.preparation_progress import preparing
 from backend.runs.view.progress import RECENT_STEPS, progress
 
 EVENTS_SHOWN = 400
-"""An attempt of 32 nodes has some 170."""
+"""An attempt of 32 nodes has some 170 events."""
 
 
 def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapshot:
-    """Everything about one run; ProblemsError(unknown_run)."""
+    """Return everything about one run. ProblemsError(unknown_run)."""
     row = run_store.run_row(connection, run)
     attempt = attempts.newest(connection, run)
     history = run_store.events(connection, run)
     state = run_store.state_of(connection, run) or RunState.QUEUED
     job = run_job(row["job"])
     trail = metrics.trail(connection, run, attempt, count=RECENT_STEPS)
-    done = progress(job, trail)
+    rank_0 = progress(job, trail)
     last = _by_our_clock(connection, run, trail[-1]) if trail else None
     nodes = _nodes(connection, run, attempt, state, history, now)
     places = _queue_places(connection)
     runs = state is RunState.RUNNING
-    seen = [node for node in nodes if node.state != "unseen"]
-    stands = (
+    readable = [node for node in nodes if node.state != "unseen"]
+    hang = (
         standstill(
-            connection, run, attempt, job=job, last=last, step_s=done.step_s, nodes=seen, history=history, now=now
+            connection, run, attempt, job=job, last=last, step_s=rank_0.step_s, nodes=readable, history=history, now=now
         )
-        if runs and seen[:1] == list(nodes[:1])  # the steps are read from node 0
+        if runs and readable[:1] == list(nodes[:1])  # the steps are read from node 0
         else None
     )
     return RunSnapshot(
@@ -51,11 +51,11 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         ended=row["ended"],
         engine=row["engine"],
         attempt=attempt,
-        step=done.step,
-        total_steps=done.total_steps,
-        eta_s=done.eta_s if state in (RunState.RUNNING, RunState.WATCHED) else None,
-        step_s=done.step_s,
-        tokens_per_s=done.tokens_per_s,
+        step=rank_0.step,
+        total_steps=rank_0.total_steps,
+        eta_s=rank_0.eta_s if state in (RunState.RUNNING, RunState.WATCHED) else None,
+        step_s=rank_0.step_s,
+        tokens_per_s=rank_0.tokens_per_s,
         loss=metrics.newest_loss(connection, run),
         preparing=preparing(connection, run, attempt) if _waits_for_data(connection, row, attempt, state) else None,
         cause=run_store.cause_of(connection, run),
@@ -66,8 +66,8 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         started=next((event.time for event in history if event.kind is EventKind.STARTING), None),
         elapsed=elapsed(connection, run, history),
         last_step_at=last.time if last and last.attempt == attempt else None,
-        standstill=stands,
-        slowdown=slowdown(connection, run, attempt, nodes=nodes, now=now) if runs and stands is None else None,
+        standstill=hang,
+        slowdown=slowdown(connection, run, attempt, nodes=nodes, now=now) if runs and hang is None else None,
         checkpoint_step=attempts.checkpoint_step(connection, run, attempt),
         source=_source(connection, run),
         restarts=restarts_used(history),
@@ -79,25 +79,25 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
 
 
 def summaries(connection: sqlite3.Connection, waits: Mapping[str, Problem | None], now: float) -> list[RunSummary]:
-    """All runs, newest first; `waits`: queued.why_waiting. One that cannot be read is BROKEN and says why."""
+    """Return all runs, newest first; `waits`: queue_order.why_waiting. An unreadable run is BROKEN, with the reason."""
     rows = connection.execute(
         "SELECT r.*, (SELECT count(*) FROM nodes n WHERE n.run = r.id AND n.attempt = 1) AS nodes FROM runs r"
         " ORDER BY created DESC, id DESC"
     ).fetchall()
     places = {run: place for place, run in enumerate(waits, 1)}
-    found = []
+    runs = []
     for row in rows:
         try:
-            found.append(_summary(connection, row, places.get(row["id"]), waits.get(row["id"]), now))
+            runs.append(_summary(connection, row, places.get(row["id"]), waits.get(row["id"]), now))
         except ProblemsError as error:
-            found.append(_broken(row, error.problems[0]))
-    return found
+            runs.append(_broken(row, error.problems[0]))
+    return runs
 
 
 def _broken(row: sqlite3.Row, why: Problem) -> RunSummary:
-    """What the run's row alone says."""
-    known = {key: row[key] for key in ("id", "name", "created", "ended", "engine", "nodes")}
-    return RunSummary(**known, state=RunState.BROKEN, why=why)
+    """Return the summary that the run's row alone gives."""
+    columns = {key: row[key] for key in ("id", "name", "created", "ended", "engine", "nodes")}
+    return RunSummary(**columns, state=RunState.BROKEN, why=why)
 
 
 def _by_our_clock(connection: sqlite3.Connection, run: str, point: Point) -> Point:
@@ -109,7 +109,7 @@ def _warnings(history: Sequence[Event], state: RunState) -> tuple[Problem, ...]:
     failing = next((event for event in reversed(history) if event.kind is EventKind.FAILING), None)
     if state is not RunState.FAILED or failing is None:
         return ()
-    return tuple(problem_from_json(one) for one in failing.detail.get("warnings") or ())
+    return tuple(problem_from_json(warning) for warning in failing.detail.get("warnings") or ())
 
 
 def _source(connection: sqlite3.Connection, run: str) -> tuple[str, int] | None:
@@ -118,7 +118,7 @@ def _source(connection: sqlite3.Connection, run: str) -> tuple[str, int] | None:
 
 
 def _queue_places(connection: sqlite3.Connection) -> dict[str, tuple[int, float]]:
-    """Run -> (its place, when it may start at the earliest)."""
+    """Return run -> (place in the queue, earliest start)."""
     rows = connection.execute("SELECT run, not_before FROM queue ORDER BY position")
     return {row["run"]: (place, row["not_before"]) for place, row in enumerate(rows, 1)}
 
@@ -130,7 +130,7 @@ def _waits_for_data(connection: sqlite3.Connection, row: sqlite3.Row, attempt: i
 
 
 def node_state(record: NodeRecord, state: RunState, history: Sequence[Event]) -> str:
-    """The state of one node, from how it ended or the newest event that names it."""
+    """Return the state of one node, from its exit or the newest event that names it."""
     if record.stop["left"] if record.stop is not None else (record.exit or {}).get("left"):
         return "lost" if state.is_final else "stopping"
     if record.exit is not None:
@@ -171,22 +171,22 @@ def _nodes(
 
 
 def _is_outdated(event: Event, beats: Mapping[int, tuple[float, Beat]]) -> bool:
-    """Whether a heartbeat came after the report that a node cannot be read: then another process reads it."""
-    heard, _ = beats.get(-1 if event.rank is None else event.rank, (event.time, Beat()))
-    return event.kind in (EventKind.NODE_UNSEEN, EventKind.NODE_UNREACHABLE) and heard > event.time
+    """Return whether a heartbeat is newer than the report of an unreadable node: another process reads the node."""
+    beat_at, _ = beats.get(-1 if event.rank is None else event.rank, (event.time, Beat()))
+    return event.kind in (EventKind.NODE_UNSEEN, EventKind.NODE_UNREACHABLE) and beat_at > event.time
 
 
 def _unseen(history: Sequence[Event], attempt: int, nodes: Sequence[NodeSnapshot], now: float) -> tuple[Problem, ...]:
-    """Why the server cannot read nodes, in rank order."""
-    found = []
+    """Return why the server cannot read nodes, in rank order."""
+    problems = []
     for node in nodes:
         newest = newest_report(history, attempt, node.rank)
         if newest is None or newest.kind is not EventKind.NODE_UNSEEN or node.exit is not None:
             continue
-        heard = None if node.heartbeat_age_s is None else now - node.heartbeat_age_s
-        if heard is None or heard <= newest.time:
-            found.append(problem_from_json(newest.detail["problem"]))
-    return tuple(found)
+        beat_at = None if node.heartbeat_age_s is None else now - node.heartbeat_age_s
+        if beat_at is None or beat_at <= newest.time:
+            problems.append(problem_from_json(newest.detail["problem"]))
+    return tuple(problems)
 
 
 def _node(record: NodeRecord, state: str, beat: tuple[float, Beat] | None, now: float) -> NodeSnapshot:
@@ -240,7 +240,7 @@ def _summary(
 
 
 def _stands_since(connection: sqlite3.Connection, run: str, newest: Point | None, now: float) -> float | None:
-    """As the run's own page says. `newest`: its step; only one that is old, or none, is worth a look at all nodes."""
+    """Return since when the run makes no progress. All nodes are read only if the newest step is old, or missing."""
     if newest and now - _by_our_clock(connection, run, newest).time < patience_s(newest.step_s):
         return None
     found = snapshot(connection, run, now).standstill
