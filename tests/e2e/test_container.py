@@ -100,7 +100,7 @@ def container(tmp_path_factory: pytest.TempPathFactory, cluster: LocalNodes) -> 
         wait_for(container.addresses, 120)
         yield container
     finally:
-        container.compose("down", "--volumes")
+        container.compose("down", "--volumes", "--rmi", "local")
 
 
 def test_the_server_runs_without_privileges_and_writes_only_data(container: Container) -> None:
