@@ -57,6 +57,19 @@ def test_pasted_typed_and_deleted_text_all_count(page, site):
     expect(page.locator('.mb-steps a[data-step="hardware"] .mb-mark[data-kind="errors"]')).to_have_text(re.compile("1"))
 
 
+def test_without_an_estimate_the_page_says_why_and_the_sizes_are_set_by_hand(page, site):
+    new = {"model": {"hf_config": {"model_type": "brand_new"}}, "engine": "swift-megatron"}
+    begin_anew(page, {**new, "training": {"images_per_sample": 0}})
+    go(page, site, "model")
+    expect(problems(page, "model.hf_config")).to_have_attribute("data-code", "model_not_estimated")
+    expect(page.locator(".mb-summary strong")).to_have_text(t("en", "wizard.summary.unestimated"))
+    go(page, site, "plan")
+    for place in ("plans", "memory"):
+        expect(page.locator(f"#place-{place}")).to_contain_text("brand_new")
+    box(page, "parallel.tensor").fill("4")
+    until(page, "b.summary.plan === 'TP4 PP2 VPP3 DP4'")
+
+
 def test_what_a_node_or_a_model_is_called_is_never_markup(page, site):
     go(page, site, "hardware")
     box(page, "cluster.hosts.lines").fill("<img/src=x/onerror=alert(1)>\nok")
@@ -66,7 +79,7 @@ def test_what_a_node_or_a_model_is_called_is_never_markup(page, site):
     page.get_by_role("option", name="Another model").click()
     box(page, "model.hf_config").fill('{"model_type": "<img src=x onerror=alert(2)>", "hidden_size": 1}')
     named = page.locator("#step-model .mb-problem").filter(has_text="<img src=x onerror=alert(2)>")
-    expect(named).to_be_visible()
+    expect(named.first).to_be_visible()
     assert page.locator("#area-wizard img").count() == 0
 
 

@@ -7,7 +7,7 @@ from backend.cluster.preflight.readings import GangReadings, NodeReadings
 from backend.cluster.preflight.results import CheckResult
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
-from backend.job.presets import resolve_model
+from backend.job.presets import known_model
 
 
 def check_engine(node: NodeReadings) -> list[CheckResult]:
@@ -19,6 +19,10 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
         if _loops_over_experts(job, transformers):
             field = python_field(job, checks.rank)
             return [checks.warning("engine", "experts_looped", field, transformers=transformers, engine=job.engine)]
+        if _flash_attention_crashes(job, transformers):
+            field, command = "extra", pip_command(environment_of(job, checks.rank), [WORKING_TRANSFORMERS])
+            values = {"transformers": transformers, "command": command}
+            return [checks.wrong("engine", "flash_attention_crashes", field, **values)]
         return [checks.ok("engine", **facts.modules)]
     field, values = python_field(job, checks.rank), {"modules": missing, "engine": job.engine}
     names = needed_modules(job)
@@ -30,13 +34,26 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
     return [checks.wrong("engine", code, field, **values, command=command)]
 
 
+WORKING_TRANSFORMERS = "transformers==5.5.4"
+"""The newest version below 5.6.0, which is the newest that LLaMA-Factory 0.9.5 takes (its extras/misc.py)."""
+
+
+def _flash_attention_crashes(job: Job, transformers: str) -> bool:
+    """Return whether FlashAttention ends every run with an AttributeError.
+
+    In transformers 5.6.0 alone, models without attention sinks crash (integrations/flash_attention.py, `s_aux.to`;
+    https://github.com/hiyouga/LlamaFactory/issues/10610).
+    """
+    return transformers == "5.6.0" and not job.traits.is_megatron and job.extra.get("flash_attn") in ("fa2", "fa3")
+
+
 def _loops_over_experts(job: Job, transformers: str) -> bool:
     """Return whether this transformers runs experts one after the other.
 
     Version 4 has a Python loop (4.57.6 models/qwen3_moe/modeling_qwen3_moe.py). Version 5 has one grouped GEMM (5.6.0
     modeling_utils.py get_correct_experts_implementation).
     """
-    return transformers.startswith("4.") and not job.traits.is_megatron and resolve_model(job.model).experts > 0
+    return transformers.startswith("4.") and not job.traits.is_megatron and known_model(job.model).experts > 0
 
 
 def check_versions(gang: GangReadings) -> list[CheckResult]:
