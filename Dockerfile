@@ -17,6 +17,4 @@ USER megaboard
 ENV MEGABOARD_HOME=/data HF_HOME=/data/huggingface
 VOLUME /data
 # The server listens on 127.0.0.1, so the container uses the network of its machine (compose.yaml).
-HEALTHCHECK --start-period=60s --timeout=10s \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:7860/login')"]
 ENTRYPOINT ["megaboard"]

@@ -30,6 +30,7 @@ class Site:
     """A server of the page on its own port, which can be stopped, killed and restarted."""
 
     call: tuple[str, ...] = ("serve",)
+    program: tuple[str, ...] = (sys.executable, "-m", "app.main")
 
     def __init__(self, home: Path, **environment: str) -> None:
         self.home = home
@@ -45,16 +46,15 @@ class Site:
         return f"http://{load_identity(home).host}:{self.port}"
 
     def command(self) -> list[str]:
-        """Return the interpreter's arguments that serve the page on the port with PASSWORD."""
+        """Return the command that serves the page on the port with PASSWORD."""
         password_file = self.home / "password"
         password_file.write_text(PASSWORD)
         password_file.chmod(0o600)
-        return ["-m", "app.main", *self.call, "--port", str(self.port), "--password-file", str(password_file)]
+        return [*self.program, *self.call, "--port", str(self.port), "--password-file", str(password_file)]
 
     def start(self) -> None:
-        argv = [sys.executable, *self.command()]
         with self.log.open("ab") as out:
-            self.process = subprocess.Popen(argv, stdout=out, stderr=out, env=self.environment, cwd=CHECKOUT)
+            self.process = subprocess.Popen(self.command(), stdout=out, stderr=out, env=self.environment, cwd=CHECKOUT)
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
