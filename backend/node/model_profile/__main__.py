@@ -1,0 +1,7 @@
+"""Entry of `python -m backend.node.model_profile`."""
+
+import sys
+
+from .main import main
+
+sys.exit(main())

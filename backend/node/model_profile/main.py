@@ -1,0 +1,205 @@
+"""The profile of a model as one JSON object."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from .build import build_model, freezing_keys, group_of, parameter_groups, read_config
+from .cores import IMPLEMENTATIONS, set_implementation
+from .measure import FIGURES, SIZES, Probe, fit, install, run_model
+from .operators import static_operators
+from .parts import Kind, Tower, find_towers, outside
+from .problem import ProfileError, reason
+from .shapes import Watch
+from .sources import read_source
+
+FORMAT = 1
+MEASURED = {
+    "saved_bytes": "bytes of tensors that the backward pass of one layer needs, with its input, without weights",
+    "shared_bytes": "saved bytes that are inputs of many layers: masks, rotary cosine and sine",
+    "forward_peak_bytes": "largest sum of tensors alive in the forward pass of one layer, without its input",
+    "backward_peak_bytes": "largest sum of tensors that the backward pass adds; a weight's gradient until accumulated",
+    "recompute": "the layer in torch.utils.checkpoint, so that its backward pass runs it forward again",
+    "flops": "matrix operations, a multiply-add as two; attention over the whole square, causal or not",
+    "flash_attention_2": "saved tensors of the kernel: query, key, value, output, log-sum-exp in fp32",
+    "figures": "constant + batch * (sequence + token * s + token_pair * s * s); exact when every run lies on it",
+    "router": "every expert receives as many tokens as the others",
+}
+
+
+def main() -> int:
+    """Print the profile or the problem; return the exit code."""
+    parser = argparse.ArgumentParser(prog="model_profile")
+    parser.add_argument("place")
+    parser.add_argument("--trust-remote-code", action="store_true")
+    parser.add_argument("--no-measure", action="store_true")
+    options = parser.parse_args()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    # Messages of libraries must not mix with the JSON.
+    output, sys.stdout = sys.stdout, sys.stderr
+    try:
+        result, code = profile(options.place, options.trust_remote_code, not options.no_measure), 0
+    except ProfileError as error:
+        result, code = {"problem": error.problem}, 1
+    except ImportError as error:
+        result, code = {"problem": {"code": "package_missing", "reason": reason(error)}}, 1
+    except Exception as error:
+        result, code = {"problem": {"code": "profile_failed", "reason": reason(error)}}, 1
+        if os.environ.get("MEGABOARD_TRACEBACK"):
+            raise
+    json.dump(result, output, ensure_ascii=False)
+    output.write("\n")
+    return code
+
+
+def profile(place: str, trust_remote_code: bool = False, measure: bool = True) -> dict[str, Any]:
+    """Return the profile of a model."""
+    source = read_source(place)
+    import torch
+    import transformers
+
+    started = time.process_time()
+    config = read_config(source, trust_remote_code)
+    model = build_model(config, trust_remote_code)
+    keys = freezing_keys(model.config.model_type)
+    towers, kinds = find_towers(model, lambda name: group_of(name, keys))
+    around = outside(model, towers, lambda name: group_of(name, keys))
+    parameters = parameter_groups(model, keys)
+    result: dict[str, Any] = {
+        "profile": FORMAT,
+        "model_type": source.config["model_type"],
+        "engine_model_type": model.config.model_type,
+        "architecture": type(model).__name__,
+        "digest": source.digest,
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "parameters": parameters,
+        "groups_from": "llamafactory" if keys else None,
+        "lora_conflict": keys["lora_conflict"] if keys else [],
+    }
+    problems = measure_kinds(model, towers, kinds) if measure else []
+    result["kinds"] = [_kind(kind) for kind in kinds]
+    result["towers"] = [
+        {"name": tower.name, "layers": len(tower.order), "order": tower.runs(), "problem": tower.problem}
+        for tower in towers
+    ]
+    result["outside"] = around
+    result.update(_ends(model, towers))
+    result["measured"] = MEASURED if measure else None
+    result["problems"] = problems
+    result["cpu_seconds"] = round(time.process_time() - started, 2)
+    return result
+
+
+def _ends(model: Any, towers: list[Tower]) -> dict[str, Any]:
+    """Return the embedding, the output head, and whether they share weights."""
+    names = {id(module): name for name, module in model.named_modules()}
+
+    def described(module: Any) -> dict[str, Any] | None:
+        weight = getattr(module, "weight", None)
+        if weight is None:
+            return None
+        return {"module": names.get(id(module), ""), "rows": weight.shape[0], "width": weight.shape[1]}
+
+    def asked(name: str) -> Any:
+        try:
+            return getattr(model, name)()
+        except (AttributeError, NotImplementedError):
+            return None
+
+    embedding, output = asked("get_input_embeddings"), asked("get_output_embeddings")
+    mtp = [tower.name for tower in towers if "mtp" in tower.name or "nextn" in tower.name]
+    return {
+        "embedding": described(embedding),
+        "output": described(output),
+        "tied": getattr(embedding, "weight", None) is getattr(output, "weight", 0),
+        "mtp": mtp,
+    }
+
+
+def _kind(kind: Kind) -> dict[str, Any]:
+    layer = kind.layer
+    figures = {}
+    for implementation, samples in kind.samples.items():
+        figures[implementation] = {
+            name: fit({size: sample[name] for size, sample in samples.items()}) for name in FIGURES
+        }
+    expert = sum(p.numel() for name, p in layer.named_parameters() if "experts." in name and "shared" not in name)
+    return {
+        "class": type(layer).__name__,
+        "group": kind.group,
+        "count": kind.count,
+        "parameters": sum(parameter.numel() for parameter in layer.parameters()),
+        "expert_parameters": expert,
+        "hidden": kind.facts.get("hidden"),
+        "operators": kind.operators if kind.operators is not None else static_operators(layer, kind.group),
+        "in_execution_order": kind.operators is not None,
+        "linears": _linears(layer),
+        "figures": figures or None,
+    }
+
+
+def _linears(layer: Any) -> list[str]:
+    """Return the Linear modules that LoRA may target, by name in the layer; experts of a list once."""
+    import torch
+
+    names: dict[str, None] = {}
+    for path, module in layer.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            names[".".join("*" if part.isdigit() else part for part in path.split("."))] = None
+    return list(names)
+
+
+def measure_kinds(model: Any, towers: list[Tower], kinds: list[Kind]) -> list[dict[str, Any]]:
+    """Run the model at several sizes and with each attention; return what could not be run."""
+    watch = Watch()
+    holder: list[Any] = [None]
+    order = [(layer, index) for tower in towers for layer, index in zip(tower.layers, tower.order)]
+    install(kinds, order, holder)
+    problems: list[dict[str, Any]] = []
+    reached: set[int] = set()
+    for implementation in IMPLEMENTATIONS:
+        set_implementation(model.config, implementation)
+        for size in SIZES:
+            probe = holder[0] = Probe(watch, implementation, size)
+            # Kinds without attention cost the same with each implementation.
+            probe.seen |= {id(k) for k in kinds if k.keeps_shape and not _attends(k) and implementation not in k.samples and k.samples}
+            try:
+                run_model(probe, lambda size=size: _call_text(model, *size))
+            except Exception as error:
+                problems.append({"code": "not_run", "part": "text", "attention": implementation, "reason": reason(error)})
+                if os.environ.get("MEGABOARD_TRACEBACK"):
+                    raise
+                break
+            reached |= probe.seen
+    for tower in towers:
+        if not any(id(kinds[index]) in reached for index in tower.order):
+            tower.problem = {"code": "not_run"}
+    return problems
+
+
+def _attends(kind: Kind) -> bool:
+    return kind.operators is None or any(op["type"] == "Attention" for op in kind.operators)
+
+
+def _call_text(model: Any, batch: int, length: int) -> None:
+    import torch
+
+    names = inspect.signature(model.forward).parameters
+    ids = torch.zeros((batch, length), dtype=torch.long)
+    extra = {name: torch.zeros_like(ids) for name in ("token_type_ids", "mm_token_type_ids") if name in names}
+    if "decoder_input_ids" in names:
+        extra["decoder_input_ids"] = ids
+    if "use_cache" in names:
+        extra["use_cache"] = False
+    model(input_ids=ids, **extra)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""Execution of a model's code without data: its costs are counted, and its control flow is followed.
+
+Floating-point tensors lie on the meta device. Small integer tensors (token ids, positions, image grids, the experts of
+a token) stay real, because code branches on their values. The router is assumed to balance: top-k assigns experts in
+turn. What the code reads of a floating-point tensor is 0.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+LARGEST_REAL = 1 << 24
+"""Elements up to which an integer tensor stays real."""
+
+
+class Costs:
+    """What a piece of code did: matrix FLOPs, bytes read and written by kernels, and kernels."""
+
+    def __init__(self) -> None:
+        self.flops = 0
+        self.moved = 0
+        self.kernels = 0
+
+    def add(self, other: Costs) -> None:
+        """Add the costs of another piece of code."""
+        self.flops += other.flops
+        self.moved += other.moved
+        self.kernels += other.kernels
+
+
+class Watch:
+    """Costs by module, and the bytes that are alive."""
+
+    def __init__(self) -> None:
+        self.costs: dict[str, Costs] = {}
+        self.path: list[str] = [""]
+        self.live = 0
+        self.peak = 0
+        self.events: Any = None
+        self._storages: dict[int, Any] = {}
+
+    def cost(self) -> Costs:
+        """Return the costs of the module that runs."""
+        return self.costs.setdefault(self.path[-1], Costs())
+
+    def total(self) -> Costs:
+        """Return the costs of all modules."""
+        total = Costs()
+        for cost in self.costs.values():
+            total.add(cost)
+        return total
+
+    def allocated(self, tensor: Any) -> bool:
+        """Record the storage of an output; return whether it is new."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._storages:
+            return False
+        size = storage.nbytes()
+        self._storages[key] = (weakref.ref(storage, lambda _: self._freed(key)), size)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        return True
+
+    def forget(self, tensor: Any) -> None:
+        """Stop counting the storage of a tensor: a gradient of a weight, once it is accumulated."""
+        self._freed(tensor.untyped_storage()._cdata)
+
+    def _freed(self, key: int) -> None:
+        _, size = self._storages.pop(key, (None, 0))
+        self.live -= size
+
+
+def dispatch_mode(watch: Watch) -> Any:
+    """Return the context manager in which torch runs as this module says."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_flatten, tree_unflatten
+    from torch.utils.flop_counter import flop_registry
+
+    aten = torch.ops.aten
+    meta = torch.device("meta")
+    factories = {
+        getattr(aten, name)
+        for name in (
+            *("arange", "linspace", "zeros", "ones", "full", "empty", "scalar_tensor", "eye", "tril_indices"),
+            *("new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "full_like", "empty_like"),
+            *("triu_indices", "randint", "randperm", "empty_strided", "new_empty_strided", "rand", "randn"),
+        )
+    }
+    likes = {aten.zeros_like, aten.ones_like, aten.full_like, aten.empty_like, aten.new_zeros, aten.new_ones}
+    likes |= {aten.new_full, aten.new_empty, aten.new_empty_strided}
+    gathers = {aten.index, aten.embedding, aten.gather, aten.index_select}
+    activations = {aten.silu: "silu", aten.gelu: "gelu", aten.relu: "relu", aten.hardswish: "hardswish"}
+
+    def is_exact(dtype: Any) -> bool:
+        return not (dtype.is_floating_point or dtype.is_complex)
+
+    def to_meta(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.device != meta:
+            return value.to(meta)
+        return value
+
+    def run(func: Any, args: Any, kwargs: Any) -> Any:
+        packet = func.overloadpacket
+        flat, spec = tree_flatten((args, kwargs))
+        tensors = [value for value in flat if isinstance(value, torch.Tensor)]
+        on_meta = any(tensor.device == meta for tensor in tensors)
+        if packet is aten._to_copy:
+            return copied(func, args, kwargs)
+        if packet in factories:
+            return made(func, packet, args, kwargs)
+        if not on_meta:
+            if kwargs.get("device") == meta:
+                kwargs = {**kwargs, "device": torch.device("cpu")}
+            return func(*args, **kwargs)
+        special = handlers.get(packet)
+        if special is not None:
+            outcome = special(func, args, kwargs)
+            if outcome is not NotImplemented:
+                return outcome
+        if packet in (aten.index, aten.index_put, aten.index_put_, aten._unsafe_index, aten._index_put_impl_):
+            args = (args[0], [positions(index) for index in args[1]], *args[2:])
+            args = tuple(args)
+        for value, argument in zip(args, func._schema.arguments):
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            if written and isinstance(value, torch.Tensor) and value.device != meta:
+                return value
+        flat, spec = tree_flatten((args, kwargs))
+        args, kwargs = tree_unflatten([to_meta(value) for value in flat], spec)
+        return func(*args, **kwargs)
+
+    def positions(index: Any) -> Any:
+        """Return a mask as the positions where it holds, because a mask on the meta device has no count."""
+        if not isinstance(index, torch.Tensor) or index.dtype not in (torch.bool, torch.uint8):
+            return index
+        if index.device == meta:
+            return torch.zeros(index.numel(), dtype=torch.long)
+        if index.dim() == 1:
+            return index.nonzero().squeeze(1)
+        return index
+
+    def copied(func: Any, args: Any, kwargs: Any) -> Any:
+        """Keep small integers real and the rest on the meta device, whatever device the code names."""
+        tensor = args[0]
+        if "device" in kwargs:
+            dtype = kwargs.get("dtype") or tensor.dtype
+            stays = tensor.device != meta and is_exact(dtype) and tensor.numel() <= LARGEST_REAL
+            kwargs = {**kwargs, "device": torch.device("cpu") if stays or tensor.device != meta and kwargs["device"] != meta else meta}
+        return func(*args, **kwargs)
+
+    def made(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
+        device = kwargs.get("device") or (args[0].device if packet in likes else torch.device("cpu"))
+        if torch.device(device) != meta:
+            return func(*args, **kwargs)
+        dtype = kwargs.get("dtype") or (args[0].dtype if packet in likes else None)
+        if dtype is None:
+            numbers = [value for value in args if isinstance(value, (int, float))]
+            whole = packet is aten.arange and all(isinstance(value, int) for value in numbers)
+            dtype = torch.int64 if whole else torch.get_default_dtype()
+        real = is_exact(dtype) or packet in (aten.arange, aten.linspace, aten.scalar_tensor)
+        if not real:
+            return func(*args, **{**kwargs, "device": meta})
+        if packet in likes and args[0].device == meta and packet in (aten.zeros_like, aten.ones_like, aten.full_like, aten.empty_like):
+            shape = tuple(args[0].shape)
+            value = {aten.ones_like: 1, aten.full_like: args[1] if len(args) > 1 else 0}.get(packet, 0)
+            return torch.full(shape, value, dtype=dtype)
+        return func(*args, **{**kwargs, "device": torch.device("cpu")})
+
+    def turns(shape: Any, count: int) -> Any:
+        """Return indices that go round: every expert receives as many tokens as the others."""
+        total = 1
+        for size in shape:
+            total *= size
+        return (torch.arange(total) % max(count, 1)).reshape(shape)
+
+    def topk(func: Any, args: Any, kwargs: Any) -> Any:
+        values, indices = func(*args, **kwargs)
+        dim = args[2] if len(args) > 2 else -1
+        return values, turns(indices.shape, args[0].shape[dim])
+
+    def sort(func: Any, args: Any, kwargs: Any) -> Any:
+        values, indices = func(*(to_meta(value) for value in args), **kwargs)
+        return values, turns(indices.shape, args[0].shape[-1] if args[0].dim() else 1)
+
+    def argmax(func: Any, args: Any, kwargs: Any) -> Any:
+        out = func(*args, **kwargs)
+        return turns(out.shape, args[0].shape[args[1]] if len(args) > 1 and args[1] is not None else 1)
+
+    def scalar(func: Any, args: Any, kwargs: Any) -> Any:
+        dtype = args[0].dtype
+        return False if dtype is torch.bool else 0 if is_exact(dtype) else 0.0
+
+    def nonzero(func: Any, args: Any, kwargs: Any) -> Any:
+        return torch.zeros((args[0].numel(), args[0].dim()), dtype=torch.long)
+
+    def equal(func: Any, args: Any, kwargs: Any) -> Any:
+        return True
+
+    def repeat(func: Any, args: Any, kwargs: Any) -> Any:
+        return NotImplemented
+
+    handlers = {
+        aten.topk: topk,
+        aten.sort: sort,
+        aten.argsort: lambda func, args, kwargs: turns(args[0].shape, args[0].shape[-1]),
+        aten.argmax: argmax,
+        aten._local_scalar_dense: scalar,
+        aten.nonzero: nonzero,
+        aten.equal: equal,
+        aten.is_nonzero: scalar,
+        aten.repeat_interleave: repeat,
+    }
+
+    def count(func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        packet = func.overloadpacket
+        inputs = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
+        outputs = [value for value in tree_flatten(out)[0] if isinstance(value, torch.Tensor)]
+        written = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
+        known = {tensor.untyped_storage()._cdata for tensor in inputs}
+        fresh = [tensor for tensor in outputs if tensor.untyped_storage()._cdata not in known]
+        for tensor in fresh:
+            watch.allocated(tensor)
+        if not fresh and not written:
+            return
+        if packet in (aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided):
+            return
+        cost = watch.cost()
+        cost.kernels += 1
+        moved = sum(size_of(tensor) for tensor in outputs)
+        read = inputs[1:] if packet in gathers else inputs
+        cost.moved += moved + sum(size_of(tensor) for tensor in read) + (moved if packet in gathers else 0)
+        if packet in flop_registry:
+            cost.flops += int(flop_registry[packet](*args, **kwargs, out_val=out))
+        if watch.events is not None:
+            if packet in activations:
+                watch.events.activated(activations[packet], outputs[0])
+            elif packet in (aten.mul, aten.mul_) and len(inputs) == 2:
+                watch.events.multiplied(inputs)
+
+    def size_of(tensor: Any) -> int:
+        return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+
+    class Shapes(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = run(func, args, kwargs or {})
+            count(func, args, kwargs or {}, out)
+            return out
+
+    return Shapes()
