@@ -7,7 +7,7 @@ from typing import Any, Iterator
 
 from .shapes import Watch
 
-IMPLEMENTATIONS = ("flash_attention_2", "sdpa", "eager")
+IMPLEMENTATIONS = ("sdpa", "flash_attention_2", "eager")
 
 
 def _core(watch: Watch) -> Any:
@@ -17,7 +17,7 @@ def _core(watch: Watch) -> Any:
         """A fused attention kernel: it saves query, key, value, output and the log-sum-exp in fp32."""
 
         @staticmethod
-        def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any) -> Any:
+        def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, pieces: Any = None) -> Any:
             batch, heads, length, _ = query.shape
             # The kernels write [batch, sequence, heads, dimension].
             out = query.new_empty(batch, length, heads, value.shape[-1]).transpose(1, 2)
@@ -25,24 +25,26 @@ def _core(watch: Watch) -> Any:
             watch.allocated(out)
             watch.allocated(lse)
             ctx.save_for_backward(query, key, value, out, lse, *([] if mask is None else [mask]))
-            _count(query, key, value, out, 2)
+            ctx.pieces = pieces
+            _count(query, key, value, out, 2, pieces)
             return out
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
             query, key, value, out, *_ = ctx.saved_tensors
             # The scores are computed again: five products in all, where the forward pass has two.
-            _count(query, key, value, out, 5)
+            _count(query, key, value, out, 5, ctx.pieces)
             gradients = [tensor.new_empty(tensor.shape) for tensor in (query, key, value)]
             for tensor in gradients:
                 watch.allocated(tensor)
-            return (*gradients, None)
+            return (*gradients, None, None)
 
-    def _count(query: Any, key: Any, value: Any, out: Any, products: int) -> None:
+    def _count(query: Any, key: Any, value: Any, out: Any, products: int, pieces: Any) -> None:
         batch, heads, length, width = query.shape
         of_keys, of_values = (1, 1) if products == 2 else (3, 2)
         cost = watch.cost()
-        scores = 2 * batch * heads * length * key.shape[2]
+        pairs = length * key.shape[2] if pieces is None else sum(piece * piece for piece in pieces)
+        scores = 2 * batch * heads * pairs
         cost.flops += scores * (of_keys * width + of_values * value.shape[-1])
         cost.kernels += 1 if products == 2 else 3
         moved = sum(tensor.numel() * tensor.element_size() for tensor in (query, key, value, out))
@@ -54,7 +56,6 @@ def _core(watch: Watch) -> Any:
 @contextmanager
 def attention_cores(watch: Watch, implementation: str) -> Iterator[None]:
     """Replace attention: fused implementations by what their kernels save and compute; eager runs its own code."""
-    import torch
     from torch.nn import functional
 
     core = _core(watch)
@@ -82,7 +83,6 @@ def attention_cores(watch: Watch, implementation: str) -> Iterator[None]:
     finally:
         functional.scaled_dot_product_attention = original
         restore()
-    del torch
 
 
 def _wrap_interface(core: Any, record: Any) -> Any:
@@ -98,6 +98,9 @@ def _wrap_interface(core: Any, record: Any) -> Any:
             causal = options.get("is_causal")
             causal = getattr(module, "is_causal", True) if causal is None else causal
             window = options.get("sliding_window") or getattr(module, "sliding_window", None)
+            # Packed images: the limits of the pieces in which tokens attend to each other.
+            limits = options.get("cu_seq_lens_q")
+            pieces = limits.diff().tolist() if limits is not None and not limits.is_meta else None
             record(module, query, key, value, causal, window if isinstance(window, int) else 0)
             if name == "eager":
                 return default(module, query, key, value, attention_mask, **options)
@@ -105,7 +108,7 @@ def _wrap_interface(core: Any, record: Any) -> Any:
                 groups = query.shape[1] // key.shape[1]
                 key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
             mask = attention_mask if name == "sdpa" else None
-            return core.apply(query, key, value, mask).transpose(1, 2).contiguous(), None
+            return core.apply(query, key, value, mask, pieces).transpose(1, 2).contiguous(), None
 
         return attend
 

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from typing import Any
 
 from .build import build_model, freezing_keys, group_of, parameter_groups, read_config
@@ -18,6 +19,7 @@ from .parts import Kind, Tower, find_towers, outside
 from .problem import ProfileError, reason
 from .shapes import Watch
 from .sources import read_source
+from .towers import call_alone, call_tower, owner_of, tower_calls
 
 FORMAT = 1
 MEASURED = {
@@ -25,10 +27,10 @@ MEASURED = {
     "shared_bytes": "saved bytes that are inputs of many layers: masks, rotary cosine and sine",
     "forward_peak_bytes": "largest sum of tensors alive in the forward pass of one layer, without its input",
     "backward_peak_bytes": "largest sum of tensors that the backward pass adds; a weight's gradient until accumulated",
-    "recompute": "the layer in torch.utils.checkpoint, so that its backward pass runs it forward again",
+    "recompute": "a checkpoint around the layer: its input is saved, and the backward pass runs it forward again",
     "flops": "matrix operations, a multiply-add as two; attention over the whole square, causal or not",
     "flash_attention_2": "saved tensors of the kernel: query, key, value, output, log-sum-exp in fp32",
-    "figures": "constant + batch * (sequence + token * s + token_pair * s * s); exact when every run lies on it",
+    "figures": "constant + batch * (sequence + token * s + token_pair * s * s) + length * s + length_pair * s * s",
     "router": "every expert receives as many tokens as the others",
 }
 
@@ -128,7 +130,7 @@ def _kind(kind: Kind) -> dict[str, Any]:
     figures = {}
     for implementation, samples in kind.samples.items():
         figures[implementation] = {
-            name: fit({size: sample[name] for size, sample in samples.items()}) for name in FIGURES
+            name: fit(name, {size: sample[name] for size, sample in samples.items()}) for name in FIGURES
         }
     expert = sum(p.numel() for name, p in layer.named_parameters() if "experts." in name and "shared" not in name)
     return {
@@ -137,7 +139,7 @@ def _kind(kind: Kind) -> dict[str, Any]:
         "count": kind.count,
         "parameters": sum(parameter.numel() for parameter in layer.parameters()),
         "expert_parameters": expert,
-        "hidden": kind.facts.get("hidden"),
+        "hidden": kind.hidden,
         "operators": kind.operators if kind.operators is not None else static_operators(layer, kind.group),
         "in_execution_order": kind.operators is not None,
         "linears": _linears(layer),
@@ -162,26 +164,56 @@ def measure_kinds(model: Any, towers: list[Tower], kinds: list[Kind]) -> list[di
     holder: list[Any] = [None]
     order = [(layer, index) for tower in towers for layer, index in zip(tower.layers, tower.order)]
     install(kinds, order, holder)
-    problems: list[dict[str, Any]] = []
     reached: set[int] = set()
-    for implementation in IMPLEMENTATIONS:
-        set_implementation(model.config, implementation)
-        for size in SIZES:
-            probe = holder[0] = Probe(watch, implementation, size)
-            # Kinds without attention cost the same with each implementation.
-            probe.seen |= {id(k) for k in kinds if k.keeps_shape and not _attends(k) and implementation not in k.samples and k.samples}
-            try:
-                run_model(probe, lambda size=size: _call_text(model, *size))
-            except Exception as error:
-                problems.append({"code": "not_run", "part": "text", "attention": implementation, "reason": reason(error)})
-                if os.environ.get("MEGABOARD_TRACEBACK"):
-                    raise
-                break
-            reached |= probe.seen
+
+    def measure(part: str, call: Any) -> list[dict[str, Any]]:
+        """Run one part; return its problems."""
+        problems = []
+        for implementation in IMPLEMENTATIONS:
+            set_implementation(model.config, implementation)
+            # The first run records the operators.
+            sizes = (SIZES[0], *SIZES) if implementation == IMPLEMENTATIONS[0] else SIZES
+            for size in sizes:
+                probe = holder[0] = Probe(watch, implementation, size)
+                # Kinds without attention cost the same with each implementation.
+                probe.seen |= {id(kind) for kind in kinds if _is_known(kind, implementation)}
+                try:
+                    run_model(probe, lambda size=size: call(*size))
+                except Exception as error:
+                    problems.append({"code": "not_run", "part": part, "attention": implementation, "reason": reason(error)})
+                    if os.environ.get("MEGABOARD_TRACEBACK"):
+                        traceback.print_exc()
+                    break
+                reached.update(probe.seen)
+        return problems
+
+    problems = measure("text", lambda batch, length: _call_text(model, batch, length))
+    text = [tower.name for tower in towers if any(_is_text(kinds[index], reached) for index in tower.order)]
     for tower in towers:
+        if any(id(kinds[index]) in reached for index in tower.order):
+            continue
+        owner = owner_of(model, tower, text)
+        failures: list[dict[str, Any]] = []
+        for attempt in range(tower_calls(owner)) if owner is not None else ():
+            failures = measure(tower.name, lambda *size, a=attempt, o=owner: call_tower(o, a, *size))
+            if any(id(kinds[index]) in reached for index in tower.order):
+                break
         if not any(id(kinds[index]) in reached for index in tower.order):
-            tower.problem = {"code": "not_run"}
+            tower.problem = failures[0] if failures else {"code": "not_run", "part": tower.name}
+    for kind in kinds:
+        lengths = {length for samples in kind.samples.values() for _, length in samples}
+        if len(lengths) == 1 and kind.plain_call is not None:
+            kind.samples = {}
+            measure(type(kind.layer).__name__, lambda *size, k=kind: call_alone(k, *size))
     return problems
+
+
+def _is_text(kind: Kind, reached: set[int]) -> bool:
+    return id(kind) in reached or kind.group == "language"
+
+
+def _is_known(kind: Kind, implementation: str) -> bool:
+    return kind.keeps_shape and bool(kind.samples) and implementation not in kind.samples and not _attends(kind)
 
 
 def _attends(kind: Kind) -> bool:

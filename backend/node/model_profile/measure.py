@@ -10,8 +10,17 @@ from .operators import Recorder
 from .parts import Kind
 from .shapes import Costs, Watch, dispatch_mode
 
-SIZES = ((1, 64), (1, 128), (1, 256), (2, 64), (2, 128))
-"""(batch, sequence) of the runs; the last one checks the polynomials through the others."""
+SIZES = ((1, 128), (1, 192), (1, 256), (1, 320), (2, 128), (2, 192))
+"""(batch, sequence) of the runs: more than the unknowns, so that a polynomial that does not fit is noticed."""
+TERMS = {
+    "constant": lambda b, s: 1,
+    "sequence": lambda b, s: b,
+    "token": lambda b, s: b * s,
+    "token_pair": lambda b, s: b * s * s,
+    "length": lambda b, s: s,
+    "length_pair": lambda b, s: s * s,
+}
+"""Term of a polynomial -> its value at a batch and a sequence length."""
 FIGURES = (
     *("saved_bytes", "shared_bytes", "forward_peak_bytes", "backward_peak_bytes"),
     *("forward_flops", "backward_flops", "forward_kernels", "backward_kernels", "forward_moved_bytes"),
@@ -39,10 +48,10 @@ class Probe:
                 return _like(kind.output, hidden)
             return forward(*args, **kwargs)
         self.seen.add(id(kind))
+        if kind.operators is None:
+            # A run of its own, because the recorder keeps tensors alive.
+            return measured(self.watch, kind, layer, forward, args, kwargs, key)[0]
         out, sample = measured(self.watch, kind, layer, forward, args, kwargs, key)
-        first = out[0] if isinstance(out, (tuple, list)) else out
-        kind.keeps_shape = getattr(first, "shape", None) == hidden.shape
-        kind.output = out
         tokens = hidden.numel() // max(hidden.shape[-1], 1)
         batch = self.size[0]
         kind.samples.setdefault(self.implementation, {})[batch, tokens // batch] = sample
@@ -82,83 +91,74 @@ def _like(output: Any, hidden: Any) -> Any:
 def measured(watch: Watch, kind: Kind, layer: Any, forward: Any, args: Any, kwargs: Any, key: Any) -> tuple[Any, dict[str, int]]:
     """Return the output of a layer and what its forward and backward passes cost."""
     import torch
-    from torch.utils import checkpoint
 
-    own = {parameter.untyped_storage()._cdata for parameter in layer.parameters()}
-    own |= {buffer.untyped_storage()._cdata for buffer in layer.buffers()}
-    arguments = [*args, *kwargs.values()]
-    shared = {tensor.untyped_storage()._cdata for tensor in _tensors(arguments)}
-    sample: dict[str, int] = {}
+    own = {parameter.untyped_storage()._cdata for parameter in (*layer.parameters(), *layer.buffers())}
+    shared = {watch.serial(tensor) for tensor in _tensors([*args, *kwargs.values()])}
     handles = [parameter.register_post_accumulate_grad_hook(_drop(watch)) for parameter in layer.parameters()]
-    for prefix in ("", "recompute_"):
-        hidden = (args[key] if isinstance(key, int) else kwargs[key]).detach().requires_grad_()
-        # A copy, because some layers write into their input.
-        given = hidden.view(hidden.shape)
-        values = [given if position == key else value for position, value in enumerate(args)]
-        named = {name: given if name == key else value for name, value in kwargs.items()}
-        inner = {hidden.untyped_storage()._cdata}
-        record = kind.operators is None and not prefix
-        recorder = Recorder(layer, hidden, kind.group) if record else None
-        hooks = _watch_modules(watch, layer, recorder)
-        saved: dict[int, int] = {}
-        by_module: dict[str, int] = {}
+    hidden = (args[key] if isinstance(key, int) else kwargs[key]).detach().requires_grad_()
+    # A copy, because some layers write into their input.
+    given = hidden.view(hidden.shape)
+    values = [given if position == key else value for position, value in enumerate(args)]
+    named = {name: given if name == key else value for name, value in kwargs.items()}
+    recorder = Recorder(layer, hidden, kind.group) if kind.operators is None else None
+    hooks = _watch_modules(watch, layer, recorder)
+    saved: dict[int, tuple[str, int]] = {}
 
-        def pack(tensor: Any, saved: Any = saved, by_module: Any = by_module) -> Any:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in own and storage._cdata not in saved:
-                saved[storage._cdata] = storage.nbytes()
-                path = watch.path[-1]
-                by_module[path] = by_module.get(path, 0) + storage.nbytes()
-            return tensor
+    def pack(tensor: Any) -> Any:
+        storage, serial = tensor.untyped_storage(), watch.serial(tensor)
+        if storage._cdata not in own and serial not in saved:
+            saved[serial] = (watch.path[-1], storage.nbytes())
+        return tensor
 
-        watch.costs, watch.peak, start = {}, watch.live, watch.live
-        watch.events = recorder
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            if prefix:
-                out = checkpoint.checkpoint(
-                    lambda *inputs, named=named: forward(*inputs, **named),
-                    *values, use_reentrant=False, preserve_rng_state=False,
-                )  # fmt: skip
-            else:
-                out = forward(*values, **named)
-        watch.events = None
-        costs, peak = watch.costs, watch.peak - start
-        outputs = [tensor for tensor in _tensors([out]) if tensor.requires_grad]
-        live = watch.live
-        watch.costs, watch.peak = {}, live
-        with torch.enable_grad():
-            gradients = [torch.empty_like(tensor) for tensor in outputs[:1]]
-            torch.autograd.backward(outputs[:1], gradients)
-        backward, backward_peak = watch.total(), watch.peak - live
-        for hook in hooks:
-            hook.remove()
-        forward_total = Costs()
-        for cost in costs.values():
-            forward_total.add(cost)
-        others = shared - inner
-        sample[prefix + "saved_bytes"] = sum(size for storage, size in saved.items() if storage not in others)
-        if prefix:
-            sample["recompute_saved_bytes"] = sum(h.untyped_storage().nbytes() for h in (hidden,))
-            sample["recompute_peak_bytes"] = backward_peak
-        else:
-            sample["shared_bytes"] = sum(size for storage, size in saved.items() if storage in others)
-            sample["forward_peak_bytes"] = peak
-            sample["backward_peak_bytes"] = backward_peak
-            sample["forward_flops"] = forward_total.flops
-            sample["forward_kernels"] = forward_total.kernels
-            sample["forward_moved_bytes"] = forward_total.moved
-            sample["backward_moved_bytes"] = backward.moved
-        sample[prefix + "backward_flops"] = backward.flops
-        sample[prefix + "backward_kernels"] = backward.kernels
-        if recorder is not None:
-            tokens = hidden.numel() // hidden.shape[-1]
-            kind.facts["hidden"] = hidden.shape[-1]
-            kind.facts["recorder"] = recorder
-            kind.operators = recorder.finish(_top_k(layer), mixings(layer, recorder, costs, by_module, tokens))
-            kind.facts["linears"] = recorder.linears
-        if not prefix:
-            result = _detached(out)
-        del out, outputs, gradients, given, values, named, hidden
+    watch.costs, watch.peak, start = {}, watch.live, watch.live
+    watch.events = recorder
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = forward(*values, **named)
+    watch.events = None
+    costs, alive = watch.costs, watch.alive()
+    ahead, ahead_peak = watch.total(), watch.peak - start
+    # What a branch saved that leads to no output is free again.
+    saved = {serial: entry for serial, entry in saved.items() if serial in alive}
+    by_module: dict[str, int] = {}
+    for path, size in saved.values():
+        by_module[path] = by_module.get(path, 0) + size
+    outputs = [tensor for tensor in _tensors([out]) if tensor.requires_grad][:1]
+    live = watch.live
+    watch.costs, watch.peak = {}, live
+    with torch.enable_grad():
+        torch.autograd.backward(outputs, [torch.empty_like(tensor) for tensor in outputs])
+    back, back_peak = watch.total(), watch.peak - live
+    for hook in hooks:
+        hook.remove()
+    others = shared - {watch.serial(hidden)}
+    sample = {
+        "saved_bytes": sum(size for serial, (_, size) in saved.items() if serial not in others),
+        "shared_bytes": sum(size for serial, (_, size) in saved.items() if serial in others),
+        "forward_peak_bytes": ahead_peak,
+        "backward_peak_bytes": back_peak,
+        "forward_flops": ahead.flops,
+        "backward_flops": back.flops,
+        "forward_kernels": ahead.kernels,
+        "backward_kernels": back.kernels,
+        "forward_moved_bytes": ahead.moved,
+        "backward_moved_bytes": back.moved,
+        # A checkpoint keeps the input. Its backward pass runs the layer forward again, and then backward.
+        "recompute_saved_bytes": hidden.untyped_storage().nbytes(),
+        "recompute_peak_bytes": max(ahead_peak, live - start + back_peak),
+        "recompute_backward_flops": ahead.flops + back.flops,
+        "recompute_backward_kernels": ahead.kernels + back.kernels,
+    }
+    if recorder is not None:
+        tokens = hidden.numel() // hidden.shape[-1]
+        kind.hidden = hidden.shape[-1]
+        kind.operators = recorder.finish(_top_k(layer), mixings(layer, recorder, costs, by_module, tokens))
+    result = _detached(out)
+    first = result[0] if isinstance(result, (tuple, list)) else result
+    kind.keeps_shape = getattr(first, "shape", None) == hidden.shape
+    if not shared - {watch.serial(hidden), watch.serial(args[key] if isinstance(key, int) else kwargs[key])}:
+        kind.plain_call = ([... if i == key else v for i, v in enumerate(args)],
+                           {n: ... if n == key else v for n, v in kwargs.items()})  # fmt: skip
+    kind.output = result
     for handle in handles:
         handle.remove()
     return result, sample
@@ -300,17 +300,36 @@ def run_model(probe: Probe, call: Any) -> None:
         call()
 
 
-def fit(samples: dict[tuple[int, int], int]) -> dict[str, Any]:
-    """Return the polynomial constant + batch x (sequence + token x s + token_pair x s^2) through samples.
+def fit(name: str, samples: dict[tuple[int, int], int]) -> dict[str, Any]:
+    """Return the polynomial through the samples of one figure; `exact` says whether all of them lie on it."""
+    terms = ["constant", "sequence", "token", "token_pair"]
+    if len({size[0] for size in samples}) == 1:
+        terms.remove("sequence")
+    if name == "shared_bytes":
+        terms = ["token", "token_pair", "length", "length_pair"]
+    elif name.endswith("kernels"):
+        # A batch of one spares copies, and no other batch matters.
+        terms = ["constant", "length"]
+        samples = {size: value for size, value in samples.items() if size[0] > 1} or samples
+    found, exact = _fit_terms(terms, samples)
+    one = {size: value for size, value in samples.items() if size[0] == 1}
+    many = {size: value for size, value in samples.items() if size[0] != 1}
+    if exact or not one or not many:
+        return {**found, "exact": exact, "runs": len(samples)}
+    # A batch of one spares copies: it has a polynomial of its own, and other batches one with its other terms.
+    single = fit(name, one)
+    rest = {size: value - sum(c * TERMS[t](*size) for t, c in single.items() if t in ("constant", "token_pair"))
+            for size, value in many.items()}  # fmt: skip
+    tokens, exact = _fit_terms(["token"], rest)
+    constants = {term: single[term] for term in ("constant", "token_pair") if term in single}
+    return {**constants, **tokens, "exact": exact, "runs": len(samples), "batch_one": single}
 
-    `exact` says whether all samples lie on it.
-    """
-    points = sorted(samples.items())
-    terms = ("constant", "sequence", "token", "token_pair")
-    rows = [[Fraction(1), Fraction(b), Fraction(b * s), Fraction(b * s * s), Fraction(v)] for (b, s), v in points]
+
+def _fit_terms(terms: list[str], samples: dict[tuple[int, int], Any]) -> tuple[dict[str, Any], bool]:
+    rows = [[*(Fraction(TERMS[term](*size)) for term in terms), Fraction(value)] for size, value in sorted(samples.items())]
     solution = _solve([row[:] for row in rows], len(terms))
     exact = all(sum(c * x for c, x in zip(solution, row)) == row[-1] for row in rows)
-    return {**{term: _plain(value) for term, value in zip(terms, solution)}, "exact": exact}
+    return {term: _plain(value) for term, value in zip(terms, solution) if value}, exact
 
 
 def _plain(value: Fraction) -> int | float:

@@ -68,7 +68,7 @@ class Recorder:
         operator = {
             "type": "Linear", "name": name, "inputs": inputs, "outputs": outputs, "share": share,
             "bias": 0 if row else bias, "whole_bias": bias if row else 0, "copies": 1, "active": 1, "parts": 1,
-            "after_norm": id(given) in self._norms and inputs == self._hidden,
+            "after_norm": id(given) in self._norms and inputs == self._hidden, "_path": path,
         }  # fmt: skip
         if weight.dim() == 2 and weight.numel() != inputs * outputs:
             operator["outputs"] = weight.numel() // inputs
@@ -132,14 +132,18 @@ class Recorder:
         self.operators.append(
             {
                 "type": "Norm", "width": width, "parameters": parameters, "detached": False, "heads": heads,
-                "layer_norm": "LayerNorm" in kind, "cast": kind.startswith("LP"),
+                "layer_norm": "LayerNorm" in kind, "cast": kind.startswith("LP"), "_path": path,
             }  # fmt: skip
         )
 
     def attention(self, module: Any, query: Any, key: Any, value: Any, causal: bool, window: int) -> None:
         """Record an attention core."""
-        if module is None and self.operators and self.operators[-1]["type"] == "Attention":
+        if self.operators and self.operators[-1]["type"] == "Attention":
+            # Packed images are attended to one by one.
             return
+        length = query.shape[-2]
+        if not window and not causal and length * query.shape[0] < self._tokens:
+            window = length
         latent = any(operator.get("name") == "kv_up" for operator in self.operators)
         storages = {tensor.untyped_storage()._cdata for tensor in (query, key, value)}
         self.covered.add(self.path)
@@ -234,7 +238,12 @@ class Recorder:
         paths = [mixing["_path"] for mixing in mixings]
         kept = [op for op in self.operators if not (op["type"] == "Activation" and _within(op["_path"] if "_path" in op else "-", paths))]
         for mixing in mixings:
-            kept.append(mixing)
+            inside = [i for i, op in enumerate(kept) if _within(op.get("_path", "-"), [mixing["_path"]])]
+            linears = [i for i in inside if kept[i]["type"] == "Linear"]
+            place = linears[-1] if len(linears) > 1 else inside[0] if inside else len(kept)
+            while place in inside and place > inside[0] and kept[place - 1]["type"] == "Norm":
+                place -= 1
+            kept.insert(place, mixing)
         return [{key: value for key, value in op.items() if not key.startswith("_")} for op in kept]
 
     def _separate_experts(self, top_k: int) -> None:

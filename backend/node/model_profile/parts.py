@@ -20,7 +20,9 @@ class Kind:
         self.keeps_shape = False
         self.output: Any = None
         self.samples: dict[str, dict[tuple[int, int], dict[str, int]]] = {}
-        self.facts: dict[str, Any] = {}
+        self.hidden: Any = None
+        self.plain_call: Any = None
+        """Arguments of a layer that takes hidden states only, these being an ellipsis."""
 
 
 class Tower:
@@ -58,10 +60,12 @@ def find_towers(model: Any, group_of: Any) -> tuple[list[Tower], list[Kind]]:
         if not all(any(True for _ in layer.parameters()) for layer in module):
             continue
         tower = Tower(name, module)
+        # Qwen2.5-VL's blocks are alike, and the tower gives some of them the whole image.
+        full = getattr(model.get_submodule(name.rpartition(".")[0]), "fullatt_block_indexes", None) or ()
         towers.append(tower)
         for position, layer in enumerate(module):
             group = group_of(f"{name}.{position}.")
-            signature = (group, _signature(layer))
+            signature = (group, position in full, _signature(layer))
             if signature not in signatures:
                 signatures[signature] = len(kinds)
                 kinds.append(Kind(layer, group))

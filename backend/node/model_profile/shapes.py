@@ -39,6 +39,7 @@ class Watch:
         self.peak = 0
         self.events: Any = None
         self._storages: dict[int, Any] = {}
+        self._serial = 0
 
     def cost(self) -> Costs:
         """Return the costs of the module that runs."""
@@ -58,7 +59,8 @@ class Watch:
         if key in self._storages:
             return False
         size = storage.nbytes()
-        self._storages[key] = (weakref.ref(storage, lambda _: self._freed(key)), size)
+        self._serial += 1
+        self._storages[key] = (weakref.ref(storage, lambda _: self._freed(key)), size, self._serial)
         self.live += size
         self.peak = max(self.peak, self.live)
         return True
@@ -68,15 +70,21 @@ class Watch:
         self._freed(tensor.untyped_storage()._cdata)
 
     def _freed(self, key: int) -> None:
-        _, size = self._storages.pop(key, (None, 0))
-        self.live -= size
+        self.live -= self._storages.pop(key, (None, 0, 0))[1]
+
+    def serial(self, tensor: Any) -> int:
+        """Return a number that no other storage has, or will have; 0 for one that is not watched."""
+        return int(self._storages.get(tensor.untyped_storage()._cdata, (None, 0, 0))[2])
+
+    def alive(self) -> set[int]:
+        """Return the numbers of the storages that are alive."""
+        return {serial for _, _, serial in self._storages.values()}
 
 
 def dispatch_mode(watch: Watch) -> Any:
     """Return the context manager in which torch runs as this module says."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_flatten, tree_unflatten
     from torch.utils.flop_counter import flop_registry
 
     aten = torch.ops.aten
@@ -98,15 +106,24 @@ def dispatch_mode(watch: Watch) -> Any:
         return not (dtype.is_floating_point or dtype.is_complex)
 
     def to_meta(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.device != meta:
-            return value.to(meta)
+        if isinstance(value, torch.Tensor):
+            return value if value.is_meta else value.to(meta)
+        if isinstance(value, (list, tuple)):
+            return [to_meta(item) for item in value]
         return value
+
+    def tensors_in(values: Any) -> list[Any]:
+        found = []
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                found.append(value)
+            elif isinstance(value, (list, tuple)):
+                found += tensors_in(value)
+        return found
 
     def run(func: Any, args: Any, kwargs: Any) -> Any:
         packet = func.overloadpacket
-        flat, spec = tree_flatten((args, kwargs))
-        tensors = [value for value in flat if isinstance(value, torch.Tensor)]
-        on_meta = any(tensor.device == meta for tensor in tensors)
+        on_meta = any(tensor.is_meta for tensor in tensors_in((*args, *kwargs.values())))
         if packet is aten._to_copy:
             return copied(func, args, kwargs)
         if packet in factories:
@@ -114,6 +131,9 @@ def dispatch_mode(watch: Watch) -> Any:
         if not on_meta:
             if kwargs.get("device") == meta:
                 kwargs = {**kwargs, "device": torch.device("cpu")}
+            if packet is aten.histc and is_exact(args[0].dtype):
+                # A GPU counts integers too.
+                return func(args[0].float(), *args[1:], **kwargs).to(args[0].dtype)
             return func(*args, **kwargs)
         special = handlers.get(packet)
         if special is not None:
@@ -127,9 +147,7 @@ def dispatch_mode(watch: Watch) -> Any:
             written = argument.alias_info is not None and argument.alias_info.is_write
             if written and isinstance(value, torch.Tensor) and value.device != meta:
                 return value
-        flat, spec = tree_flatten((args, kwargs))
-        args, kwargs = tree_unflatten([to_meta(value) for value in flat], spec)
-        return func(*args, **kwargs)
+        return func(*map(to_meta, args), **{name: to_meta(value) for name, value in kwargs.items()})
 
     def positions(index: Any) -> Any:
         """Return a mask as the positions where it holds, because a mask on the meta device has no count."""
@@ -215,8 +233,8 @@ def dispatch_mode(watch: Watch) -> Any:
 
     def count(func: Any, args: Any, kwargs: Any, out: Any) -> None:
         packet = func.overloadpacket
-        inputs = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
-        outputs = [value for value in tree_flatten(out)[0] if isinstance(value, torch.Tensor)]
+        inputs = tensors_in((*args, *kwargs.values()))
+        outputs = tensors_in((out,))
         written = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
         known = {tensor.untyped_storage()._cdata for tensor in inputs}
         fresh = [tensor for tensor in outputs if tensor.untyped_storage()._cdata not in known]
@@ -243,6 +261,11 @@ def dispatch_mode(watch: Watch) -> Any:
         return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
     class Shapes(TorchDispatchMode):  # type: ignore[misc]
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            """Spare the import of torch's compiler, which takes seconds."""
+            return False
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             out = run(func, args, kwargs or {})
             count(func, args, kwargs or {}, out)
