@@ -44,7 +44,7 @@ def build_model(config: Any, trust_remote_code: bool) -> Any:
             automatic = candidate
             break
     if automatic is transformers.AutoModelForCausalLM and not (
-        type(config) in automatic._model_mapping or trust_remote_code and getattr(config, "auto_map", None)
+        type(config) in automatic._model_mapping or (trust_remote_code and getattr(config, "auto_map", None))
     ):
         raise ProfileError("no_model_class", model_type=config.model_type, config_class=type(config).__name__)
     config.quantization_config = None
@@ -115,8 +115,8 @@ def parameter_groups(model: Any, keys: dict[str, list[str]] | None) -> dict[str,
         groups[group] = groups.get(group, 0) + size
         dtype = str(parameter.dtype).replace("torch.", "")
         dtypes[dtype] = dtypes.get(dtype, 0) + size
-        for part in frozen if keys else ():
-            frozen[part] += size * any(key in name for key in keys[part])
+        for part in frozen:
+            frozen[part] += size * any(key in name for key in (keys or {}).get(part, ()))
     experts = sum(p.numel() for name, p in model.named_parameters() if is_expert(name, p))
     return {
         "total": sum(groups.values()),

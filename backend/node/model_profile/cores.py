@@ -66,9 +66,15 @@ def attention_cores(watch: Watch, implementation: str) -> Iterator[None]:
             watch.events.attention(module, query, key, value, bool(causal), window or 0)
 
     def scaled(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-        scale: Any = None, enable_gqa: bool = False,
-    ) -> Any:  # fmt: skip
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: Any = None,
+        enable_gqa: bool = False,
+    ) -> Any:
         if query.dim() != 4:
             lead = 4 - query.dim()
             query, key, value = (tensor[(None,) * lead] for tensor in (query, key, value))

@@ -19,9 +19,10 @@ from .parts import Kind, Tower, find_towers, outside
 from .problem import ProfileError, reason
 from .shapes import Watch
 from .sources import read_source
-from .towers import call_alone, call_tower, owner_of, tower_calls
+from .towers import call_alone, call_tower, owners_of, tower_calls
 
 FORMAT = 1
+LARGEST_CHUNK = 1024
 MEASURED = {
     "saved_bytes": "bytes of tensors that the backward pass of one layer needs, with its input, without weights",
     "shared_bytes": "saved bytes that are inputs of many layers: masks, rotary cosine and sine",
@@ -132,19 +133,32 @@ def _kind(kind: Kind) -> dict[str, Any]:
         figures[implementation] = {
             name: fit(name, {size: sample[name] for size, sample in samples.items()}) for name in FIGURES
         }
+    total = sum(parameter.numel() for parameter in layer.parameters())
     expert = sum(p.numel() for name, p in layer.named_parameters() if "experts." in name and "shared" not in name)
     return {
         "class": type(layer).__name__,
         "group": kind.group,
         "count": kind.count,
-        "parameters": sum(parameter.numel() for parameter in layer.parameters()),
+        "parameters": total,
         "expert_parameters": expert,
+        "other_parameters": total - _in_operators(kind.operators) if kind.operators is not None else None,
         "hidden": kind.hidden,
         "operators": kind.operators if kind.operators is not None else static_operators(layer, kind.group),
         "in_execution_order": kind.operators is not None,
         "linears": _linears(layer),
         "figures": figures or None,
     }
+
+
+def _in_operators(operators: list[dict[str, Any]]) -> int:
+    """Return the parameters of operators; a layer has others: attention sinks, or experts of images that text skips."""
+    total = 0
+    for operator in operators:
+        total += operator.get("parameters", 0)
+        if operator["type"] == "Linear":
+            total += operator["copies"] * (operator["inputs"] * operator["outputs"] + operator["bias"])
+            total += operator["whole_bias"]
+    return total
 
 
 def _linears(layer: Any) -> list[str]:
@@ -165,6 +179,8 @@ def measure_kinds(model: Any, towers: list[Tower], kinds: list[Kind]) -> list[di
     order = [(layer, index) for tower in towers for layer, index in zip(tower.layers, tower.order)]
     install(kinds, order, holder)
     reached: set[int] = set()
+    # Scans work in chunks: only whole ones follow a polynomial.
+    unit = max(1, *(_chunk(module) // SIZES[0][1] for kind in kinds for module in kind.layer.modules()))
 
     def measure(part: str, call: Any) -> list[dict[str, Any]]:
         """Run one part; return its problems."""
@@ -173,30 +189,33 @@ def measure_kinds(model: Any, towers: list[Tower], kinds: list[Kind]) -> list[di
             set_implementation(model.config, implementation)
             # The first run records the operators.
             sizes = (SIZES[0], *SIZES) if implementation == IMPLEMENTATIONS[0] else SIZES
-            for size in sizes:
+            for size in [(batch, length * unit) for batch, length in sizes]:
                 probe = holder[0] = Probe(watch, implementation, size)
                 # Kinds without attention cost the same with each implementation.
                 probe.seen |= {id(kind) for kind in kinds if _is_known(kind, implementation)}
                 try:
                     run_model(probe, lambda size=size: call(*size))
                 except Exception as error:
-                    problems.append({"code": "not_run", "part": part, "attention": implementation, "reason": reason(error)})
+                    problems.append(
+                        {"code": "not_run", "part": part, "attention": implementation, "reason": reason(error)}
+                    )
                     if os.environ.get("MEGABOARD_TRACEBACK"):
                         traceback.print_exc()
                     break
                 reached.update(probe.seen)
         return problems
 
+    _complete_rotary(model.config)
     problems = measure("text", lambda batch, length: _call_text(model, batch, length))
     text = [tower.name for tower in towers if any(_is_text(kinds[index], reached) for index in tower.order)]
     for tower in towers:
         if any(id(kinds[index]) in reached for index in tower.order):
             continue
-        owner = owner_of(model, tower, text)
         failures: list[dict[str, Any]] = []
-        for attempt in range(tower_calls(owner)) if owner is not None else ():
-            failures = measure(tower.name, lambda *size, a=attempt, o=owner: call_tower(o, a, *size))
+        for owner, way in [(o, w) for o in owners_of(model, tower, text) for w in range(tower_calls(o))]:
+            failures = measure(tower.name, lambda *size, o=owner, w=way: call_tower(o, w, *size))
             if any(id(kinds[index]) in reached for index in tower.order):
+                problems += failures
                 break
         if not any(id(kinds[index]) in reached for index in tower.order):
             tower.problem = failures[0] if failures else {"code": "not_run", "part": tower.name}
@@ -206,6 +225,20 @@ def measure_kinds(model: Any, towers: list[Tower], kinds: list[Kind]) -> list[di
             kind.samples = {}
             measure(type(kind.layer).__name__, lambda *size, k=kind: call_alone(k, *size))
     return problems
+
+
+def _complete_rotary(config: Any) -> None:
+    """Give multimodal rotary embeddings their sections where a shortened config.json has none; no cost needs them."""
+    for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))):
+        rotary = getattr(part, "rope_parameters", None)
+        if isinstance(rotary, dict) and "mrope_section" not in rotary and getattr(part, "num_attention_heads", None):
+            width = getattr(part, "head_dim", None) or part.hidden_size // part.num_attention_heads
+            rotary["mrope_section"] = [width // 2 - 2 * (3 * width // 16), 3 * width // 16, 3 * width // 16]
+
+
+def _chunk(module: Any) -> int:
+    size = getattr(module, "chunk_size", 0)
+    return size if isinstance(size, int) and size <= LARGEST_CHUNK else 0
 
 
 def _is_text(kind: Kind, reached: set[int]) -> bool:

@@ -10,9 +10,9 @@ from .operators import Recorder
 from .parts import Kind
 from .shapes import Costs, Watch, dispatch_mode
 
-SIZES = ((1, 128), (1, 192), (1, 256), (1, 320), (2, 128), (2, 192))
+SIZES: tuple[tuple[int, int], ...] = ((1, 128), (1, 192), (1, 256), (1, 320), (2, 128), (2, 192))
 """(batch, sequence) of the runs: more than the unknowns, so that a polynomial that does not fit is noticed."""
-TERMS = {
+TERMS: dict[str, Any] = {
     "constant": lambda b, s: 1,
     "sequence": lambda b, s: b,
     "token": lambda b, s: b * s,
@@ -88,7 +88,9 @@ def _like(output: Any, hidden: Any) -> Any:
     return hidden
 
 
-def measured(watch: Watch, kind: Kind, layer: Any, forward: Any, args: Any, kwargs: Any, key: Any) -> tuple[Any, dict[str, int]]:
+def measured(
+    watch: Watch, kind: Kind, layer: Any, forward: Any, args: Any, kwargs: Any, key: Any
+) -> tuple[Any, dict[str, int]]:
     """Return the output of a layer and what its forward and backward passes cost."""
     import torch
 
@@ -156,8 +158,10 @@ def measured(watch: Watch, kind: Kind, layer: Any, forward: Any, args: Any, kwar
     first = result[0] if isinstance(result, (tuple, list)) else result
     kind.keeps_shape = getattr(first, "shape", None) == hidden.shape
     if not shared - {watch.serial(hidden), watch.serial(args[key] if isinstance(key, int) else kwargs[key])}:
-        kind.plain_call = ([... if i == key else v for i, v in enumerate(args)],
-                           {n: ... if n == key else v for n, v in kwargs.items()})  # fmt: skip
+        kind.plain_call = (
+            [... if i == key else v for i, v in enumerate(args)],
+            {n: ... if n == key else v for n, v in kwargs.items()},
+        )
     kind.output = result
     for handle in handles:
         handle.remove()
@@ -205,7 +209,9 @@ def _watch_modules(watch: Watch, layer: Any, recorder: Recorder | None) -> list[
     for path, module in layer.named_modules():
         if path:
             hooks.append(module.register_forward_pre_hook(_enter(watch, path, recorder), with_kwargs=True))
-            hooks.append(module.register_forward_hook(_leave(watch, path, recorder), always_call=True, with_kwargs=True))
+            hooks.append(
+                module.register_forward_hook(_leave(watch, path, recorder), always_call=True, with_kwargs=True)
+            )
     return hooks
 
 
@@ -213,7 +219,7 @@ def role(module: Any) -> str:
     """Return what a module is as an operator: norm, linear, experts, activation, or nothing."""
     name = type(module).__name__
     own = [value for value in module._parameters.values() if value is not None]
-    if any(value.dim() == 3 for value in own) and "Conv" not in name:
+    if sum(value.dim() == 3 for value in own) > 1:
         return "experts"
     if "norm" in name.lower() and not any(True for _ in module.children()):
         return "norm"
@@ -257,26 +263,26 @@ def _leave(watch: Watch, path: str, recorder: Recorder | None) -> Any:
     return leave
 
 
-def mixings(layer: Any, recorder: Recorder, costs: dict[str, Costs], saved: dict[str, int], tokens: int) -> list[dict[str, Any]]:
+def mixings(
+    layer: Any, recorder: Recorder, costs: dict[str, Costs], saved: dict[str, int], tokens: int
+) -> list[dict[str, Any]]:
     """Return the operators that are no projection, norm, attention core, activation or expert.
 
     They are modules that multiply matrices or convolve in code of their own, or that own other parameters.
     """
     found = []
     for path, module in layer.named_modules():
-        if not path or path in recorder.covered or role(module):
+        if not path or path in recorder.covered or role(module) or _convolves(module):
             continue
-        inner = [child for child, part in module.named_modules(prefix=path) if child == path or "Conv" in type(part).__name__]
+        inner = [path, *(f"{path}.{name}" for name, child in module.named_children() if _convolves(child))]
         own = [value for value in module._parameters.values() if value is not None]
         total = Costs()
         for child in inner:
-            if child in costs:
-                total.add(costs[child])
-        convolves = any("Conv" in type(child).__name__ for child in module.children())
-        if "Conv" in type(module).__name__ or not (total.flops or convolves or any(value.dim() for value in own)):
+            total.add(costs.get(child, Costs()))
+        if not (total.flops or len(inner) > 1 or any(value.dim() for value in own)):
             continue
         parameters = sum(value.numel() for value in own)
-        parameters += sum(p.numel() for c in module.modules() if "Conv" in type(c).__name__ for p in c.parameters())
+        parameters += sum(p.numel() for c in module.children() if _convolves(c) for p in c.parameters())
         found.append(
             {
                 "type": "Mixing",
@@ -290,6 +296,11 @@ def mixings(layer: Any, recorder: Recorder, costs: dict[str, Costs], saved: dict
             }
         )
     return found
+
+
+def _convolves(module: Any) -> bool:
+    weight = module._parameters.get("weight")
+    return "Conv" in type(module).__name__ and weight is not None and weight.dim() > 2
 
 
 def run_model(probe: Probe, call: Any) -> None:
@@ -318,15 +329,19 @@ def fit(name: str, samples: dict[tuple[int, int], int]) -> dict[str, Any]:
         return {**found, "exact": exact, "runs": len(samples)}
     # A batch of one spares copies: it has a polynomial of its own, and other batches one with its other terms.
     single = fit(name, one)
-    rest = {size: value - sum(c * TERMS[t](*size) for t, c in single.items() if t in ("constant", "token_pair"))
-            for size, value in many.items()}  # fmt: skip
+    rest = {
+        size: value - sum(c * TERMS[t](*size) for t, c in single.items() if t in ("constant", "token_pair"))
+        for size, value in many.items()
+    }
     tokens, exact = _fit_terms(["token"], rest)
-    constants = {term: single[term] for term in ("constant", "token_pair") if term in single}
+    constants: dict[str, Any] = {term: single[term] for term in ("constant", "token_pair") if term in single}
     return {**constants, **tokens, "exact": exact, "runs": len(samples), "batch_one": single}
 
 
 def _fit_terms(terms: list[str], samples: dict[tuple[int, int], Any]) -> tuple[dict[str, Any], bool]:
-    rows = [[*(Fraction(TERMS[term](*size)) for term in terms), Fraction(value)] for size, value in sorted(samples.items())]
+    rows = [
+        [*(Fraction(TERMS[term](*size)) for term in terms), Fraction(value)] for size, value in sorted(samples.items())
+    ]
     solution = _solve([row[:] for row in rows], len(terms))
     exact = all(sum(c * x for c, x in zip(solution, row)) == row[-1] for row in rows)
     return {term: _plain(value) for term, value in zip(terms, solution) if value}, exact

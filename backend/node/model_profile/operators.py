@@ -8,13 +8,33 @@ from typing import Any
 QKV = {"q_proj", "k_proj", "v_proj", "query", "key", "value", "q", "k", "v", "wq", "wk", "wv"}
 UP = {"gate_proj", "up_proj", "w1", "w3"}
 NAMES = {
-    "q_a_proj": "q_down", "q_b_proj": "q_up", "kv_a_proj_with_mqa": "kv_down", "kv_b_proj": "kv_up",
-    "o_proj": "o", "out_proj": "o", "wo": "o", "query_key_value": "qkv", "qkv_proj": "qkv", "c_attn": "qkv",
-    "Wqkv": "qkv", "in_proj": "in",
-    "gate_up_proj": "up", "fc1": "up", "fc_in": "up", "c_fc": "up", "dense_h_to_4h": "up",
-    "down_proj": "down", "fc2": "down", "w2": "down", "fc_out": "down", "dense_4h_to_h": "down",
-    "shared_expert_gate": "shared_gate", "router": "router", "linear_fc1": "up", "linear_fc2": "down",
-}  # fmt: skip
+    "q_a_proj": "q_down",
+    "q_b_proj": "q_up",
+    "kv_a_proj_with_mqa": "kv_down",
+    "kv_b_proj": "kv_up",
+    "o_proj": "o",
+    "out_proj": "o",
+    "wo": "o",
+    "query_key_value": "qkv",
+    "qkv_proj": "qkv",
+    "c_attn": "qkv",
+    "Wqkv": "qkv",
+    "in_proj": "in",
+    "gate_up_proj": "up",
+    "fc1": "up",
+    "fc_in": "up",
+    "c_fc": "up",
+    "dense_h_to_4h": "up",
+    "down_proj": "down",
+    "fc2": "down",
+    "w2": "down",
+    "fc_out": "down",
+    "dense_4h_to_h": "down",
+    "shared_expert_gate": "shared_gate",
+    "router": "router",
+    "linear_fc1": "up",
+    "linear_fc2": "down",
+}
 ROW_PARALLEL = {"o", "down", "shared_down"}
 WHOLE = {"router", "q_down", "kv_down", "shared_gate"}
 EXPERT = re.compile(r"(^|\.)experts\.\d+\.")
@@ -66,10 +86,19 @@ class Recorder:
             name = "shared_" + name
         row = name in ROW_PARALLEL and share == "split"
         operator = {
-            "type": "Linear", "name": name, "inputs": inputs, "outputs": outputs, "share": share,
-            "bias": 0 if row else bias, "whole_bias": bias if row else 0, "copies": 1, "active": 1, "parts": 1,
-            "after_norm": id(given) in self._norms and inputs == self._hidden, "_path": path,
-        }  # fmt: skip
+            "type": "Linear",
+            "name": name,
+            "inputs": inputs,
+            "outputs": outputs,
+            "share": share,
+            "bias": 0 if row else bias,
+            "whole_bias": bias if row else 0,
+            "copies": 1,
+            "active": 1,
+            "parts": 1,
+            "after_norm": id(given) in self._norms and inputs == self._hidden,
+            "_path": path,
+        }
         if weight.dim() == 2 and weight.numel() != inputs * outputs:
             operator["outputs"] = weight.numel() // inputs
         self._inputs[parent, id(given), role] = operator
@@ -102,9 +131,18 @@ class Recorder:
         known = self._inputs.get((owner, 0, name))
         if known is None:
             operator = {
-                "type": "Linear", "name": name, "inputs": inputs, "outputs": outputs, "share": "expert", "bias": bias,
-                "whole_bias": 0, "copies": copies, "active": 1, "parts": 1, "after_norm": False,
-            }  # fmt: skip
+                "type": "Linear",
+                "name": name,
+                "inputs": inputs,
+                "outputs": outputs,
+                "share": "expert",
+                "bias": bias,
+                "whole_bias": 0,
+                "copies": copies,
+                "active": 1,
+                "parts": 1,
+                "after_norm": False,
+            }
             self._inputs[owner, 0, name] = operator
             operator["_first"] = path
             operator["_modules"] = {last}
@@ -131,9 +169,15 @@ class Recorder:
         kind = type(module).__name__
         self.operators.append(
             {
-                "type": "Norm", "width": width, "parameters": parameters, "detached": False, "heads": heads,
-                "layer_norm": "LayerNorm" in kind, "cast": kind.startswith("LP"), "_path": path,
-            }  # fmt: skip
+                "type": "Norm",
+                "width": width,
+                "parameters": parameters,
+                "detached": False,
+                "heads": heads,
+                "layer_norm": "LayerNorm" in kind,
+                "cast": kind.startswith("LP"),
+                "_path": path,
+            }
         )
 
     def attention(self, module: Any, query: Any, key: Any, value: Any, causal: bool, window: int) -> None:
@@ -154,10 +198,17 @@ class Recorder:
                 self.operators.append({"type": "Keep", "width": width - norms[-1], "bytes": 2})
         self.operators.append(
             {
-                "type": "Attention", "heads": query.shape[1], "kv_heads": key.shape[1], "key_dim": query.shape[-1],
-                "value_dim": value.shape[-1], "causal": causal, "window": window, "windowed": 1.0 if window else 0.0,
-                "packed": len(storages) == 1, "latent": latent,
-            }  # fmt: skip
+                "type": "Attention",
+                "heads": query.shape[1],
+                "kv_heads": key.shape[1],
+                "key_dim": query.shape[-1],
+                "value_dim": value.shape[-1],
+                "causal": causal,
+                "window": window,
+                "windowed": 1.0 if window else 0.0,
+                "packed": len(storages) == 1,
+                "latent": latent,
+            }
         )
 
     def activated(self, name: str, out: Any) -> None:
@@ -173,9 +224,15 @@ class Recorder:
             return
         width = out.numel() // self._tokens if not EXPERT.search(self.path + ".") else last
         operator = {
-            "type": "Activation", "width": max(width, 1), "gated": False, "module": module, "clamped": False,
-            "_key": key, "_function": name, "_path": self.path,
-        }  # fmt: skip
+            "type": "Activation",
+            "width": max(width, 1),
+            "gated": False,
+            "module": module,
+            "clamped": False,
+            "_key": key,
+            "_function": name,
+            "_path": self.path,
+        }
         self._activated[id(out)] = operator
         self._kept.append(out)
         self.operators.append(operator)
@@ -206,22 +263,45 @@ class Recorder:
         outputs = sum(weight.numel() // copies // width for _, weight in ups)
         bias = {name: value.numel() // copies for name, value in biases.items()}
         down = weights[-1][0]
-        common = {"type": "Linear", "share": "expert", "whole_bias": 0, "copies": copies, "active": active,
-                  "after_norm": False}  # fmt: skip
+        common = {
+            "type": "Linear",
+            "share": "expert",
+            "whole_bias": 0,
+            "copies": copies,
+            "active": active,
+            "after_norm": False,
+        }
         self.operators.append(
-            {**common, "name": "expert_up", "inputs": width, "outputs": outputs, "parts": max(outputs // inner, 1),
-             "bias": sum(size for name, size in bias.items() if not name.startswith(down))}  # fmt: skip
+            {
+                **common,
+                "name": "expert_up",
+                "inputs": width,
+                "outputs": outputs,
+                "parts": max(outputs // inner, 1),
+                "bias": sum(size for name, size in bias.items() if not name.startswith(down)),
+            }
         )
-        self._down = {**common, "name": "expert_down", "inputs": inner, "outputs": width, "parts": 1,
-                      "bias": sum(size for name, size in bias.items() if name.startswith(down))}  # fmt: skip
+        self._down = {
+            **common,
+            "name": "expert_down",
+            "inputs": inner,
+            "outputs": width,
+            "parts": 1,
+            "bias": sum(size for name, size in bias.items() if name.startswith(down)),
+        }
 
     def leave_experts(self) -> None:
         """Record the activation, unless a kernel was seen, and the last projection of experts with joined weights."""
         up = next(op for op in reversed(self.operators) if op.get("name") == "expert_up")
         if not any(op["type"] == "Activation" and op["module"] == "moe" for op in self.operators):
             self.operators.append(
-                {"type": "Activation", "width": self._down["active"] * self._down["inputs"], "gated": up["parts"] > 1,
-                 "module": "moe", "clamped": True}  # fmt: skip
+                {
+                    "type": "Activation",
+                    "width": self._down["active"] * self._down["inputs"],
+                    "gated": up["parts"] > 1,
+                    "module": "moe",
+                    "clamped": True,
+                }
             )
         self.operators.append(self._down)
         self._experts.pop()
@@ -230,13 +310,16 @@ class Recorder:
         """Return the operators, with those that only the whole layer can tell."""
         if any(operator["type"] == "Linear" and "_first" in operator for operator in self.operators):
             self._separate_experts(top_k)
+        self._add_router()
         for position, operator in enumerate(self.operators):
             if operator["type"] != "Norm" or operator["heads"] or operator["width"] != self._hidden:
                 continue
             following = next((op for op in self.operators[position + 1 :] if op["type"] == "Linear"), None)
             operator["detached"] = following is not None and following["name"] in ("q_down", "q", "kv_down", "router")
         paths = [mixing["_path"] for mixing in mixings]
-        kept = [op for op in self.operators if not (op["type"] == "Activation" and _within(op["_path"] if "_path" in op else "-", paths))]
+        kept = [
+            op for op in self.operators if not (op["type"] == "Activation" and _within(op.get("_path", "-"), paths))
+        ]
         for mixing in mixings:
             inside = [i for i, op in enumerate(kept) if _within(op.get("_path", "-"), [mixing["_path"]])]
             linears = [i for i in inside if kept[i]["type"] == "Linear"]
@@ -245,6 +328,32 @@ class Recorder:
                 place -= 1
             kept.insert(place, mixing)
         return [{key: value for key, value in op.items() if not key.startswith("_")} for op in kept]
+
+    def _add_router(self) -> None:
+        """Add a router whose weight the code reads without calling its module."""
+        dispatch = next((i for i, op in enumerate(self.operators) if op["type"] == "Dispatch"), None)
+        if dispatch is None or any(op.get("name") == "router" for op in self.operators):
+            return
+        experts = self.operators[dispatch]["experts"]
+        for path, module in self._layer.named_modules():
+            weight = module._parameters.get("weight")
+            if path not in self.covered and weight is not None and tuple(weight.shape) == (experts, self._hidden):
+                bias = module._parameters.get("bias")
+                router = {
+                    "type": "Linear",
+                    "name": "router",
+                    "inputs": self._hidden,
+                    "outputs": experts,
+                    "share": "whole",
+                    "bias": 0 if bias is None else bias.numel(),
+                    "whole_bias": 0,
+                    "copies": 1,
+                    "active": 1,
+                    "parts": 1,
+                    "after_norm": False,
+                }
+                self.operators.insert(dispatch, router)
+                return
 
     def _separate_experts(self, top_k: int) -> None:
         copies = 1
@@ -269,13 +378,19 @@ def static_operators(layer: Any, group: str) -> list[dict[str, Any]]:
         if weight is None or any(True for _ in module.children()):
             continue
         if "norm" in type(module).__name__.lower():
-            operators.append({"type": "Norm", "width": weight.numel(),
-                              "parameters": sum(p.numel() for p in module.parameters())})  # fmt: skip
+            operators.append(
+                {"type": "Norm", "width": weight.numel(), "parameters": sum(p.numel() for p in module.parameters())}
+            )
         elif weight.dim() == 2:
             bias = getattr(module, "bias", None)
             operators.append(
-                {"type": "Linear", "name": path.rpartition(".")[2], "inputs": weight.shape[1],
-                 "outputs": weight.shape[0], "share": "split" if group == "language" else "whole",
-                 "bias": 0 if bias is None else bias.numel()}  # fmt: skip
+                {
+                    "type": "Linear",
+                    "name": path.rpartition(".")[2],
+                    "inputs": weight.shape[1],
+                    "outputs": weight.shape[0],
+                    "share": "split" if group == "language" else "whole",
+                    "bias": 0 if bias is None else bias.numel(),
+                }
             )
     return operators

@@ -112,7 +112,9 @@ def outside(model: Any, towers: list[Tower], group_of: Any) -> list[dict[str, An
                     "class": type(module).__name__,
                     "group": group_of(name + "."),
                     "parameters": sum(parameter.numel() for parameter in fresh),
-                    "shapes": {key: list(value.shape) for key, value in module._parameters.items() if value is not None},
+                    "shapes": {
+                        key: list(value.shape) for key, value in module._parameters.items() if value is not None
+                    },
                     "tied": len(fresh) < len(own),
                 }
             )

@@ -8,7 +8,8 @@ turn. What the code reads of a floating-point tensor is 0.
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Iterator
 
 LARGEST_REAL = 1 << 24
 """Elements up to which an integer tensor stays real."""
@@ -38,7 +39,7 @@ class Watch:
         self.live = 0
         self.peak = 0
         self.events: Any = None
-        self._storages: dict[int, Any] = {}
+        self._storages: dict[int, tuple[Any, int, int]] = {}
         self._serial = 0
 
     def cost(self) -> Costs:
@@ -74,7 +75,8 @@ class Watch:
 
     def serial(self, tensor: Any) -> int:
         """Return a number that no other storage has, or will have; 0 for one that is not watched."""
-        return int(self._storages.get(tensor.untyped_storage()._cdata, (None, 0, 0))[2])
+        entry: tuple[Any, int, int] = self._storages.get(tensor.untyped_storage()._cdata, (None, 0, 0))
+        return entry[2]
 
     def alive(self) -> set[int]:
         """Return the numbers of the storages that are alive."""
@@ -84,6 +86,7 @@ class Watch:
 def dispatch_mode(watch: Watch) -> Any:
     """Return the context manager in which torch runs as this module says."""
     import torch
+    from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
 
@@ -163,9 +166,9 @@ def dispatch_mode(watch: Watch) -> Any:
         """Keep small integers real and the rest on the meta device, whatever device the code names."""
         tensor = args[0]
         if "device" in kwargs:
-            dtype = kwargs.get("dtype") or tensor.dtype
-            stays = tensor.device != meta and is_exact(dtype) and tensor.numel() <= LARGEST_REAL
-            kwargs = {**kwargs, "device": torch.device("cpu") if stays or tensor.device != meta and kwargs["device"] != meta else meta}
+            exact = is_exact(kwargs.get("dtype") or tensor.dtype) and tensor.numel() <= LARGEST_REAL
+            stays = not tensor.is_meta and (exact or kwargs["device"] != meta)
+            kwargs = {**kwargs, "device": torch.device("cpu") if stays else meta}
         return func(*args, **kwargs)
 
     def made(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
@@ -180,7 +183,11 @@ def dispatch_mode(watch: Watch) -> Any:
         real = is_exact(dtype) or packet in (aten.arange, aten.linspace, aten.scalar_tensor)
         if not real:
             return func(*args, **{**kwargs, "device": meta})
-        if packet in likes and args[0].device == meta and packet in (aten.zeros_like, aten.ones_like, aten.full_like, aten.empty_like):
+        if (
+            packet in likes
+            and args[0].device == meta
+            and packet in (aten.zeros_like, aten.ones_like, aten.full_like, aten.empty_like)
+        ):
             shape = tuple(args[0].shape)
             value = {aten.ones_like: 1, aten.full_like: args[1] if len(args) > 1 else 0}.get(packet, 0)
             return torch.full(shape, value, dtype=dtype)
@@ -216,8 +223,12 @@ def dispatch_mode(watch: Watch) -> Any:
     def equal(func: Any, args: Any, kwargs: Any) -> Any:
         return True
 
-    def repeat(func: Any, args: Any, kwargs: Any) -> Any:
-        return NotImplemented
+    def scatter(func: Any, args: Any, kwargs: Any) -> Any:
+        """Keep a table of chosen experts real: code counts the tokens of each expert in it."""
+        target, dim, index, value = args[:4]
+        if index.is_meta or not isinstance(value, (int, float)) or target.numel() > LARGEST_REAL:
+            return NotImplemented
+        return torch.zeros(target.shape, dtype=target.dtype).scatter(dim, index, value)
 
     handlers = {
         aten.topk: topk,
@@ -228,7 +239,7 @@ def dispatch_mode(watch: Watch) -> Any:
         aten.nonzero: nonzero,
         aten.equal: equal,
         aten.is_nonzero: scalar,
-        aten.repeat_interleave: repeat,
+        aten.scatter: scatter,
     }
 
     def count(func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -258,7 +269,7 @@ def dispatch_mode(watch: Watch) -> Any:
                 watch.events.multiplied(inputs)
 
     def size_of(tensor: Any) -> int:
-        return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+        return min(int(tensor.numel() * tensor.element_size()), int(tensor.untyped_storage().nbytes()))
 
     class Shapes(TorchDispatchMode):  # type: ignore[misc]
         @classmethod
@@ -271,4 +282,21 @@ def dispatch_mode(watch: Watch) -> Any:
             count(func, args, kwargs or {}, out)
             return out
 
-    return Shapes()
+    class Values(TorchFunctionMode):  # type: ignore[misc]
+        """Functions that make or read values before the dispatcher sees them."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if func in (torch.tensor, torch.as_tensor) and torch.device(kwargs.get("device") or "cpu") == meta:
+                made_here = func(*args, **{**kwargs, "device": torch.device("cpu")})
+                return made_here if is_exact(made_here.dtype) else made_here.to(meta)
+            if func is torch.Tensor.tolist and args[0].is_meta:
+                return torch.zeros(args[0].shape, dtype=args[0].dtype).tolist()
+            return func(*args, **kwargs)
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        with Values(), Shapes():
+            yield
+
+    return both()

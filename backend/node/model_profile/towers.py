@@ -8,14 +8,13 @@ from typing import Any
 from .parts import Kind, Tower
 
 
-def owner_of(model: Any, tower: Tower, reached: list[str]) -> Any:
-    """Return the largest module around a tower that contains no tower of `reached`; None if there is none."""
+def owners_of(model: Any, tower: Tower, others: list[str]) -> list[Any]:
+    """Return the modules around a tower that contain no tower of `others` and can be called, largest first."""
     parts = tower.name.split(".")
-    for length in range(1, len(parts)):
-        name = ".".join(parts[:length])
-        if not any(other.startswith(name + ".") or other == name for other in reached):
-            return model.get_submodule(name)
-    return None
+    names = [".".join(parts[:length]) for length in range(1, len(parts))]
+    return [
+        model.get_submodule(name) for name in names if not any(f"{other}.".startswith(f"{name}.") for other in others)
+    ]
 
 
 def tower_calls(owner: Any) -> int:
@@ -139,5 +138,7 @@ def call_alone(kind: Kind, batch: int, length: int) -> Any:
     dtype = next(kind.layer.parameters()).dtype
     hidden = torch.empty(batch, length, kind.hidden, device="meta", dtype=dtype)
     args, kwargs = kind.plain_call
-    return kind.layer(*[hidden if value is Ellipsis else value for value in args],
-                      **{name: hidden if value is Ellipsis else value for name, value in kwargs.items()})  # fmt: skip
+    return kind.layer(
+        *[hidden if value is Ellipsis else value for value in args],
+        **{name: hidden if value is Ellipsis else value for name, value in kwargs.items()},
+    )

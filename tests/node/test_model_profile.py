@@ -1,0 +1,147 @@
+"""The profile of a model equals the real model: its parameters, and what its layers save on CPU with real weights."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from backend.estimate.model import layers
+from tests.nodes import needs_node_environment
+from tools.programs import NODE_PYTHON
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.e2e, needs_node_environment]
+
+DENSE = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 320, "max_position_embeddings": 1024,
+}  # fmt: skip
+SPARSE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+GATED = {
+    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    "shared_expert_intermediate_size": 32, "num_hidden_layers": 8, "full_attention_interval": 4,
+}  # fmt: skip
+LATENT = {
+    "kv_lora_rank": 32, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16,
+    "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1,
+    "n_group": 2, "topk_group": 1, "n_shared_experts": 1, "num_key_value_heads": 4, "head_dim": 8,
+}  # fmt: skip
+VISION = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+PATCHES = {
+    "depth": 4, "hidden_size": 64, "intermediate_size": 96, "num_heads": 4, "out_hidden_size": 64,
+    "fullatt_block_indexes": [3], "window_size": 112, "patch_size": 14,
+}  # fmt: skip
+MODELS = {
+    "llama": DENSE,
+    "qwen3": {**DENSE, "tie_word_embeddings": True},
+    "qwen3_moe": {**DENSE, **SPARSE},
+    "gemma3": {
+        "text_config": {**DENSE, "sliding_window": 32, "num_hidden_layers": 7, "model_type": "gemma3_text"},
+        "vision_config": {**VISION, "image_size": 56, "patch_size": 14, "model_type": "siglip_vision_model"},
+        "mm_tokens_per_image": 4,
+    },
+    "qwen3_next": {**DENSE, **SPARSE, **GATED},
+    "deepseek_v3": {**DENSE, **LATENT},
+    "qwen2_5_vl": {
+        "text_config": {
+            **DENSE, "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e6},
+        },
+        "vision_config": PATCHES,
+    },
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 320},
+    "mixtral": {**DENSE, "num_local_experts": 4},
+}  # fmt: skip
+
+BAD = {
+    "config_invalid_json": '{"model_type": "llama", "hid',
+    "config_not_an_object": "[]",
+    "model_type_missing": '{"hidden_size": 64}',
+    "model_type_unknown": '{"model_type": "never_heard_of"}',
+    "remote_code": '{"model_type": "never_heard_of", "auto_map": {"AutoConfig": "a.B"}}',
+    "no_model_class": '{"model_type": "clip_vision_model"}',
+    "config_refused": '{"model_type": "llama", "num_attention_heads": "many"}',
+}
+"""Code of the problem -> config.json."""
+MISSING = {"folder_missing": "/nowhere/at/all", "not_in_cache": "nobody/never-loaded"}
+"""Code of the problem -> place of the model."""
+
+
+def ask(arguments: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    command = [str(NODE_PYTHON), "-W", "ignore", *arguments]
+    return subprocess.run(command, input=given, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
+    root = tmp_path_factory.mktemp("models")
+    contents = {name: json.dumps({"model_type": name, **config}) for name, config in MODELS.items()} | BAD
+    for name, content in contents.items():
+        (root / name).mkdir()
+        (root / name / "config.json").write_text(content)
+    bad = {name: str(root / name) for name in BAD} | MISSING
+    given = {"models": {name: str(root / name) for name in MODELS}, "bad": bad}
+    done = ask(["-m", "tests.node.real_layers"], json.dumps(given))
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def profiles(answers: dict) -> dict[str, dict]:
+    return answers["profiles"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_and_saved_bytes_are_those_of_the_real_model(answers: dict, name: str) -> None:
+    found, (parameters, saved) = answers["profiles"][name], answers["real"][name]
+    assert found["problems"] == []
+    assert found["parameters"]["total"] == parameters
+    inside = sum(kind["count"] * kind["parameters"] for kind in found["kinds"])
+    assert inside + sum(module["parameters"] for module in found["outside"]) == parameters
+    assert all(kind["other_parameters"] == 0 for kind in found["kinds"])
+    figures = [kind["figures"].get("eager", kind["figures"]["sdpa"])["saved_bytes"] for kind in found["kinds"]]
+    # Text does not reach the tower of images.
+    predicted = [None if real is None else value(figure, 2, 128) for figure, real in zip(figures, saved, strict=True)]
+    assert predicted == saved
+
+
+def value(figure: dict, batch: int, length: int) -> float:
+    terms = {"constant": 1, "sequence": batch, "token": batch * length, "token_pair": batch * length**2,
+             "length": length, "length_pair": length**2}  # fmt: skip
+    return sum(figure.get(term, 0) * factor for term, factor in terms.items())
+
+
+def test_operators_have_the_fields_of_the_estimate(profiles: dict) -> None:
+    for found in profiles.values():
+        for kind in found["kinds"]:
+            for operator in kind["operators"]:
+                fields = {key: field for key, field in operator.items() if key != "type"}
+                if operator["type"] != "Mixing":
+                    getattr(layers, operator["type"])(**fields)
+
+
+def test_layers_of_different_kinds_keep_their_order(profiles: dict) -> None:
+    orders = {name: [tower["order"] for tower in found["towers"]] for name, found in profiles.items()}
+    assert orders["deepseek_v3"] == [[[0, 1], [1, 2]]]
+    assert orders["qwen3_next"] == [[[0, 3], [1, 1], [0, 3], [1, 1]]]
+    assert orders["gemma3"] == [[[0, 2]], [[1, 5], [2, 1], [1, 1]]]
+    assert orders["qwen2_5_vl"] == [[[0, 3], [1, 1]], [[2, 3]]]
+
+
+def test_groups_are_those_that_llama_factory_freezes(profiles: dict) -> None:
+    groups = profiles["qwen2_5_vl"]["parameters"]["groups"]
+    assert set(groups) == {"vision", "projector", "language"}
+    assert groups["vision"] == profiles["qwen2_5_vl"]["parameters"]["frozen_by"]["vision"]
+
+
+@pytest.mark.parametrize("code", [*BAD, *MISSING])
+def test_a_model_that_cannot_be_read_is_a_problem_with_a_code(answers: dict, code: str) -> None:
+    assert answers["problems"][code] == code
+
+
+def test_the_program_prints_one_object_and_fails_with_the_problem(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "hid')
+    done = ask(["-m", "backend.node.model_profile", str(tmp_path)])
+    assert (json.loads(done.stdout)["problem"]["code"], done.returncode) == ("config_invalid_json", 1)
