@@ -7,6 +7,7 @@ nothing of the profile but its list of kinds.
 
 import json
 import sys
+import weakref
 
 import torch
 import transformers
@@ -60,16 +61,18 @@ def counted(layer, forward, saved, index):
                 hidden = value
                 break
         others = {t.untyped_storage().data_ptr() for t in tensors(given) if t is not hidden} | own
-        kept = {}
+        kept = []
 
         def pack(tensor):
             if tensor.untyped_storage().data_ptr() not in others:
-                kept[tensor.untyped_storage().data_ptr()] = tensor
+                kept.append(weakref.ref(tensor))
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             out = forward(*args, **kwargs)
-        saved.setdefault(index, sum(tensor.untyped_storage().nbytes() for tensor in kept.values()))
+        # What a branch saved that leads to no output is gone.
+        storages = [tensor.untyped_storage() for tensor in (reference() for reference in kept) if tensor is not None]
+        saved.setdefault(index, sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values()))
         return out
 
     return run

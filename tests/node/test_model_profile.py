@@ -50,7 +50,7 @@ MODELS = {
         },
         "vision_config": PATCHES,
     },
-    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 320},
+    "phi3": {**DENSE, "pad_token_id": 0},
     "mixtral": {**DENSE, "num_local_experts": 4},
 }  # fmt: skip
 

@@ -52,6 +52,8 @@ def build_model(config: Any, trust_remote_code: bool) -> Any:
     try:
         with torch.device("meta"), _without_initial_values():
             model = automatic.from_config(config, dtype=torch.bfloat16, trust_remote_code=trust_remote_code)
+        # It is part of what is spared above.
+        model.tie_weights()
     except Exception as error:
         raise ProfileError("model_not_built", model_type=config.model_type, reason=reason(error)) from error
     if config.model_type in THINKERS and hasattr(model, "thinker"):
