@@ -22,6 +22,8 @@ from .sources import read_source
 from .towers import call_alone, call_tower, owners_of, tower_calls
 
 FORMAT = 1
+CHUNK = 64
+"""Common divisor of the sequence lengths of the runs."""
 LARGEST_CHUNK = 1024
 MEASURED = {
     "saved_bytes": "bytes of tensors that the backward pass of one layer needs, with its input, without weights",
@@ -118,11 +120,12 @@ def _ends(model: Any, towers: list[Tower]) -> dict[str, Any]:
 
     embedding, output = asked("get_input_embeddings"), asked("get_output_embeddings")
     mtp = [tower.name for tower in towers if "mtp" in tower.name or "nextn" in tower.name]
+    text = model.config.get_text_config()
     return {
         "embedding": described(embedding),
         "output": described(output),
         "tied": getattr(embedding, "weight", None) is getattr(output, "weight", 0),
-        "mtp": mtp,
+        "mtp": {"towers": mtp, "layers_in_config": getattr(text, "num_nextn_predict_layers", None) or 0},
     }
 
 
@@ -180,7 +183,7 @@ def measure_kinds(model: Any, towers: list[Tower], kinds: list[Kind]) -> list[di
     install(kinds, order, holder)
     reached: set[int] = set()
     # Scans work in chunks: only whole ones follow a polynomial.
-    unit = max(1, *(_chunk(module) // SIZES[0][1] for kind in kinds for module in kind.layer.modules()))
+    unit = max(1, *(_chunk(module) // CHUNK for kind in kinds for module in kind.layer.modules()))
 
     def measure(part: str, call: Any) -> list[dict[str, Any]]:
         """Run one part; return its problems."""
@@ -237,12 +240,12 @@ def _complete_rotary(config: Any) -> None:
 
 
 def _chunk(module: Any) -> int:
-    size = getattr(module, "chunk_size", 0)
-    return size if isinstance(size, int) and size <= LARGEST_CHUNK else 0
+    sizes = (getattr(module, name, 0) for name in ("chunk_size", "block_size"))
+    return max((size for size in sizes if isinstance(size, int) and size <= LARGEST_CHUNK), default=0)
 
 
 def _is_text(kind: Kind, reached: set[int]) -> bool:
-    return id(kind) in reached or kind.group == "language"
+    return id(kind) in reached if reached else kind.group == "language"
 
 
 def _is_known(kind: Kind, implementation: str) -> bool:

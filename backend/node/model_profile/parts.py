@@ -110,6 +110,7 @@ def outside(model: Any, towers: list[Tower], group_of: Any) -> list[dict[str, An
                 {
                     "module": name,
                     "class": type(module).__name__,
+                    "role": _role(module, model),
                     "group": group_of(name + "."),
                     "parameters": sum(parameter.numel() for parameter in fresh),
                     "shapes": {
@@ -119,3 +120,18 @@ def outside(model: Any, towers: list[Tower], group_of: Any) -> list[dict[str, An
                 }
             )
     return modules
+
+
+def _role(module: Any, model: Any) -> str:
+    """Return what a module outside of the towers is for."""
+    for name, role in (("get_input_embeddings", "embedding"), ("get_output_embeddings", "output")):
+        try:
+            if getattr(model, name)() is module:
+                return role
+        except (AttributeError, NotImplementedError):
+            continue
+    kind = type(module).__name__
+    for word, role in (("Embedding", "positions"), ("Norm", "norm"), ("Conv", "convolution"), ("Linear", "linear")):
+        if word in kind:
+            return role
+    return "other"
