@@ -23,10 +23,10 @@ demo: packages-demo environments
 	@.venv/bin/megaboard demo
 
 test: packages-test environments lint test-fast
-	.venv/bin/pytest -n 2 --dist loadfile -m "(ui or e2e or worst) and not engines" tests tests/chaos
+	.venv/bin/pytest -n 2 --dist loadfile -m "(ui or e2e or worst or slow) and not engines" tests tests/chaos
 
 test-fast: .venv/.ready
-	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos"
+	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos and not slow"
 
 engines: packages-test environments .venv-node/extra/.ready
 	.venv/bin/pytest tests/e2e/test_engines.py tests/e2e/test_megatron_engine.py tests/e2e/test_vision_gradients.py \

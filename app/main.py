@@ -13,7 +13,7 @@ from app.cli.output import FAILED, WRONG_INPUT, drop_output, print_json, print_p
 from app.private_file import PrivateFileError
 from app.text import LANGUAGES, render_problem, t
 from backend import __version__
-from backend.job.problems import Problem, ProblemsError
+from backend.job.problems import Problem, ProblemsError, errors
 
 COMMANDS = {
     "serve": "app.cli.serve",
@@ -91,7 +91,8 @@ def _status(chosen: argparse.Namespace, lang: str) -> int:
         return WRONG_INPUT
     except ProblemsError as error:
         problems = error.problems
-        failed = any(problem.node or problem.code.startswith(_NOT_TYPED) for problem in problems)
+        # Without an error nothing is wrong with the input: there is no estimate for it.
+        failed = not errors(problems) or any(one.node or one.code.startswith(_NOT_TYPED) for one in problems)
     except Exception as error:
         # A node's error carries its problem; it is not imported for commands that need none.
         problem = getattr(error, "problem", None)

@@ -17,8 +17,9 @@ from huggingface_hub.errors import (
 
 from app.hub_file import TooLarge, fetch
 from app.jobfile import load_json
-from backend.job.model import FIELD, ModelShape, parse_model
+from backend.job.model import FIELD, ModelShape
 from backend.job.problems import Problem, ProblemsError
+from backend.job.unestimated import UnestimatedModel, shape_or_reason
 
 FILE = "config.json"
 MAXIMUM_BYTES = 128 << 10
@@ -52,15 +53,18 @@ def from_hub(model_id: str, *, timeout_s: float = HUB_TIMEOUT_S, whole_s: float 
         raise _hub_problem(error, model_id) from error
 
 
-def read_config(text: str, source: str) -> tuple[Mapping[str, Any], ModelShape]:
-    """The mapping in a config.json, and its shape. Raises ProblemsError: bad_model_config, or parse_model's."""
+def read_config(text: str, source: str) -> tuple[Mapping[str, Any], ModelShape | UnestimatedModel]:
+    """The mapping in a config.json, and its shape, or why it has no estimate.
+
+    Raises ProblemsError: bad_model_config, or shape_or_reason's.
+    """
     try:
         config = load_json(text)
     except json.JSONDecodeError as error:
         raise _problem("bad_model_config", source=source, reason=f"line {error.lineno}: {error.msg}") from error
     if not isinstance(config, dict):
         raise _problem("bad_model_config", source=source, reason="{ expected")
-    return config, parse_model(config)
+    return config, shape_or_reason(config)
 
 
 def refuse_large(size: int, source: str) -> None:

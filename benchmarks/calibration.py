@@ -22,7 +22,7 @@ from statistics import median
 import yaml
 
 from backend.estimate.time.efficiency import default_efficiency
-from backend.job.presets import data_folder
+from backend.job.data_folder import data_folder
 from benchmarks.fit import carried_rows
 from benchmarks.timed import timed_rows
 from benchmarks.timed_run import Timed

@@ -30,7 +30,7 @@ from backend.estimate.array_ops import Number
 from backend.estimate.time.efficiency import Efficiency
 from backend.estimate.time.schedule import iteration_time
 from backend.estimate.time.step_time import ChunkTimes
-from backend.job.presets import data_folder
+from backend.job.data_folder import data_folder
 from benchmarks.shapes import DATA
 from benchmarks.timed import timed_rows
 from benchmarks.timed_run import Timed

@@ -17,7 +17,7 @@ from backend.estimate.memory.megatron import pipeline_memory
 from backend.estimate.memory.megatron_workspace import cached_gradients
 from backend.estimate.memory.stage import Trained, rank_parameters, stages
 from backend.estimate.memory.terms import GROUPED_BYTES, STATIC_BYTES, StageMemory
-from backend.estimate.model.layers import ModelLayers
+from backend.estimate.model.layers import ModelLayers, has_experts
 from backend.estimate.plan import Plan
 from backend.job.pipeline_layout import layers_of
 from backend.job.problems import ProblemsError
@@ -69,7 +69,7 @@ class Replay:
     def above_static_bytes(self) -> float:
         """Return what a step adds to the static bytes, which does not depend on the ranks that share the optimizer."""
         memory = self.last_stage
-        libraries = STATIC_BYTES + (GROUPED_BYTES if stages(self.layers, self.plan)[-1].sparse else 0.0)
+        libraries = STATIC_BYTES + (GROUPED_BYTES if _ends_with_experts(self.layers, self.plan) else 0.0)
         return float(memory.activations + memory.logits + memory.workspace - self._cached_bytes) - libraries
 
     @property
@@ -139,7 +139,7 @@ def _peak(item: Replay, case: str) -> Result:
         ours=float(item.last_stage.peak) / GIB,
         baseline=item.rule_bytes / GIB,
         family="megatron" if is_large else None,
-        kind=kind_of_run(vision=False, experts=item.layers.sparse is not None, adapters=False),
+        kind=kind_of_run(vision=False, experts=any(map(has_experts, item.layers.kinds)), adapters=False),
     )
 
 
@@ -185,12 +185,17 @@ def _read(row: Mapping[str, Any]) -> Replay | str:
     if plan.pipeline * plan.virtual_pipeline > MAXIMUM_STAGES:
         return "no such pipeline"
     layers = gpt_layers(args)
-    count = layers.dense_count + layers.sparse_count
+    count = layers.count
     if sum(plan.pipeline_layout or ()) != count and count % (plan.pipeline * plan.virtual_pipeline):
         return "layers that do not divide over the stages"
     known = not args.get("--use-distributed-optimizer") or _world(row) is not None
     replayed = Replay(row=row, layers=layers, plan=plan, memory=_memory(row, args), has_world=known)
     return replayed if 0 < replayed.static_bytes < math.inf and replayed.above_static_bytes > 0 else "no such plan"
+
+
+def _ends_with_experts(layers: ModelLayers, plan: Plan) -> bool:
+    """Return whether the last stage has a layer with experts."""
+    return any(has_experts(kind) for kind, _ in stages(layers, plan)[-1].kinds(layers))
 
 
 def _refusal(row: Mapping[str, Any], args: Mapping[str, Any]) -> str | None:

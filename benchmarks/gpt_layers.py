@@ -57,7 +57,8 @@ def gpt_layers(args: Mapping[str, Any]) -> ModelLayers:
     if latent:
         ranks = {"q_lora": number(args, "--q-lora-rank", 0), "kv_lora": number(args, "--kv-lora-rank", 32)}
         # Head widths: defaults of megatron-core's MLATransformerConfig.
-        shape = replace(shape, mla=Mla(**ranks, nope_dim=128, rope_dim=64, value_dim=128))
+        mla = Mla(heads=heads, **ranks, nope_dim=128, rope_dim=64, value_dim=128)
+        shape = replace(shape, kinds=tuple(replace(kind, attention=mla) for kind in shape.kinds))
     layers = model_layers(shape)
     options = _Gpt(
         bias=biased,
@@ -68,8 +69,7 @@ def gpt_layers(args: Mapping[str, Any]) -> ModelLayers:
     return replace(
         layers,
         positions=int(args["--seq-length"]) * hidden if learned else 0,
-        dense=options.kind(layers.dense),
-        sparse=options.kind(layers.sparse) if layers.sparse else None,
+        kinds=tuple(map(options.kind, layers.kinds)),
         output=replace(layers.output, operators=tuple(options.norms(layers.output.operators))),
     )
 

@@ -117,7 +117,7 @@ def _peaks(row: Mapping[str, Any], layers: ModelLayers) -> list[float]:
         return [hugging_face_peak(row, layers)]
     plan = _megatron_plan(row)
     stages = plan.pipeline * plan.virtual_pipeline
-    if not 0 < stages <= MAXIMUM_STAGES or (layers.dense_count + layers.sparse_count) % stages:
+    if not 0 < stages <= MAXIMUM_STAGES or layers.count % stages:
         raise NotModelled("layers that do not divide over the stages")
     memories = pipeline_memory(layers, plan, _megatron_memory(row), _megatron_run(row))
     return [float(memory.peak) for memory in memories]

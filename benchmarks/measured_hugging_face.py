@@ -103,10 +103,10 @@ def _single_operators(layers: ModelLayers, plan: Plan) -> float:
     (torchtitan/distributed/activation_checkpoint.py).
     """
     per_token = 0.0
-    for operator in layers.dense.operators:
+    for operator in layers.kinds[0].operators:
         if isinstance(operator, Attention):
             per_token += operator.heads * (2 * operator.key_dim + 2 * operator.value_dim + 4)
             per_token += 2 * operator.kv_heads * operator.value_dim
         elif isinstance(operator, Activation):
-            per_token += 2 * operator.width + 2 * layers.dense.hidden
-    return layers.dense_count * per_token * float(plan.tokens)
+            per_token += 2 * operator.width + 2 * layers.output.hidden
+    return layers.count * per_token * float(plan.tokens)

@@ -2,6 +2,7 @@
 
     .venv-node/bin/python -m benchmarks.real_modules megatron < cases.json
     .venv-node/bin/python -m benchmarks.real_modules hugging-face
+    .venv-node/bin/python -m benchmarks.real_modules families
 
 Needs the node environment (torch, megatron-core, transformers). Nothing is allocated: modules are on the meta device,
 ranks in torch's fake process group. A case is {model, tensor, pipeline, virtual_pipeline, expert, expert_tensor,
@@ -15,7 +16,9 @@ from typing import Any
 
 import torch
 
-from backend.job.model import ModelShape, parse_model
+from backend.job.model import FullAttention, ModelShape, parse_model
+from backend.job.model.families import FAMILIES
+from backend.job.model.vision import TOWERS
 from backend.job.presets import models
 
 
@@ -34,6 +37,14 @@ def megatron(cases: list[Mapping[str, Any]]) -> list[list[list[int]]]:
 
 def _shape(model: str | Mapping[str, Any]) -> ModelShape:
     return parse_model(models()[model].hf_config if isinstance(model, str) else model)
+
+
+def full_attention(shape: ModelShape) -> FullAttention:
+    """Return the attention of the first layer. Raises TypeError if it is of another kind."""
+    attention = shape.kinds[0].attention
+    if not isinstance(attention, FullAttention):
+        raise TypeError("not a layer with full attention")
+    return attention
 
 
 def _stage(case: Mapping[str, Any], stage: int) -> list[int]:
@@ -71,12 +82,12 @@ def _chunk(shape: ModelShape, sizes: Mapping[str, int | None], chunk: int | None
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
 
-    config = _config(shape, sizes)
+    config, attention = _config(shape, sizes), full_attention(shape)
     virtual = {} if chunk is None else {"vp_stage": chunk}
     if shape.experts:
         spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm", **virtual)
     else:
-        spec = get_gpt_layer_local_spec(qk_layernorm=shape.qk_norm, normalization="RMSNorm")
+        spec = get_gpt_layer_local_spec(qk_layernorm=attention.qk_norm != "none", normalization="RMSNorm")
     with torch.device("meta"):
         return GPTModel(
             config,
@@ -95,26 +106,27 @@ def _config(shape: ModelShape, sizes: Mapping[str, int | None]) -> Any:
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     experts: dict[str, Any] = {}
+    attention = full_attention(shape)
     if shape.experts:
         experts = {
             "num_moe_experts": shape.experts,
             "moe_router_topk": shape.top_k,
             "moe_ffn_hidden_size": shape.expert_ffn,
-            "moe_shared_expert_intermediate_size": shape.shared_ffn or None,
+            "moe_shared_expert_intermediate_size": (shape.moe.shared_width if shape.moe else 0) or None,
             # The other dispatchers need a CUDA stream.
             "moe_token_dispatcher_type": "allgather",
         }
     return TransformerConfig(
         num_layers=shape.layers,
         hidden_size=shape.hidden,
-        ffn_hidden_size=shape.ffn,
+        ffn_hidden_size=shape.ffn or shape.expert_ffn,
         num_attention_heads=shape.heads,
         num_query_groups=shape.kv_heads,
         kv_channels=shape.head_dim,
-        qk_layernorm=shape.qk_norm,
-        add_qkv_bias=shape.attention_bias,
+        qk_layernorm=attention.qk_norm != "none",
+        add_qkv_bias=attention.bias,
         add_bias_linear=False,
-        gated_linear_unit=shape.gated,
+        gated_linear_unit=shape.kinds[0].ffn.gated,
         activation_func=torch.nn.functional.silu,
         normalization="RMSNorm",
         hidden_dropout=0.0,
@@ -141,11 +153,41 @@ def hugging_face() -> dict[str, int]:
         kind = AutoModelForImageTextToText if "vision_config" in preset.hf_config else AutoModelForCausalLM
         with torch.device("meta"):
             model = kind.from_config(config)
-        biases = [buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
-        found[key] = sum(tensor.numel() for tensor in (*model.parameters(), *biases))
+        found[key] = _count(model)
     return found
 
 
+def families() -> dict[str, dict[str, Any]]:
+    """Return the default config and the parameters of every family, by its model_type in transformers.
+
+    A language model has its family's name or that with `_text`.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    classes = dict.fromkeys(TOWERS, AutoModelForImageTextToText)
+    for family in FAMILIES:
+        name = f"{family}_text" if f"{family}_text" in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else family
+        # DeepSeek-V2's default config names no number of experts of a token.
+        if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and name != "deepseek_v2":
+            classes.setdefault(name, AutoModelForCausalLM)
+    known = {}
+    for name, kind in classes.items():
+        config = CONFIG_MAPPING[name]()
+        with torch.device("meta"):
+            model = kind.from_config(config)
+        known[name] = {"config": {**config.to_dict(), "model_type": name}, "parameters": _count(model)}
+    return known
+
+
+def _count(model: torch.nn.Module) -> int:
+    """Return the parameters of a model. Router biases count as in checkpoints."""
+    biases = [buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    return sum(tensor.numel() for tensor in (*model.parameters(), *biases))
+
+
 if __name__ == "__main__":
-    answer = hugging_face() if sys.argv[1] == "hugging-face" else megatron(json.load(sys.stdin))
-    json.dump(answer, sys.stdout)
+    answers = {"hugging-face": hugging_face, "families": families}
+    answer = answers[sys.argv[1]]() if sys.argv[1] in answers else megatron(json.load(sys.stdin))
+    json.dump(answer, sys.stdout, default=str)

@@ -35,7 +35,7 @@ def main() -> None:
     """Print one line for each module."""
     print(f"{'module':34} {'torch':>9} {'formula':>9} {'error':>7}")
     for name, config, model in (("llama", LlamaConfig, LlamaForCausalLM), ("qwen3", Qwen3Config, Qwen3ForCausalLM)):
-        layer = model_layers(parse_model({"model_type": name, **SMALL, "num_hidden_layers": 1})).dense
+        layer = model_layers(parse_model({"model_type": name, **SMALL, "num_hidden_layers": 1})).kinds[0]
         for autocast in (False, True):
             kept = _decoder(config, model, 2, autocast) - _decoder(config, model, 1, autocast)
             form = EagerForm(residual=4, casts=True) if autocast else EagerForm()

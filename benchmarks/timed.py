@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from backend.estimate.memory.stage import Trained, rank_parameters, stages
-from backend.estimate.model.layers import Linear, ModelLayers
+from backend.estimate.model.layers import Linear, ModelLayers, counted_kinds, has_experts
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.work import flops_per_token
 from backend.estimate.plan import Plan, unsplit
@@ -80,7 +80,7 @@ def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
         raise NotModelled("4-bit matrix products")
     shape = named_shape(row, habits)
     layers = model_layers(shape)
-    plan = timed_plan(row, habits, layers.dense_count + layers.sparse_count)
+    plan = timed_plan(row, habits, layers.count)
     if _predicts_further(row):
         layers, plan = _predicting_further(layers, plan)
     recipe = recipe_of(row)
@@ -101,7 +101,7 @@ def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
     return Timed(
         source=source,
         case=case,
-        family="fp8" if fp8 else "moe" if layers.sparse else "dense",
+        family="fp8" if fp8 else "moe" if any(map(has_experts, layers.kinds)) else "dense",
         precision="fp8" if fp8 else "bf16",
         group=_group(row, source),
         baseline_group=f"{source} | {machine_name(str(row.get('hardware')))} | {precision}",
@@ -133,9 +133,10 @@ def _predicting_further(layers: ModelLayers, plan: Plan) -> tuple[ModelLayers, P
     hidden, output = layers.output.hidden, layers.output
     joined = Linear(name="eh_proj", inputs=2 * hidden, outputs=hidden, share="split")
     output = replace(output, operators=(*output.operators, joined, *output.operators))
-    *pieces, last = plan.pipeline_layout or (layers.dense_count + layers.sparse_count,)
+    *pieces, last = plan.pipeline_layout or (layers.count,)
     layout = (*pieces, last + 1) if plan.pipeline_layout else None
-    return replace(layers, sparse_count=layers.sparse_count + 1, output=output), replace(plan, pipeline_layout=layout)
+    longer = replace(layers, order=(*layers.order, layers.order[-1]), output=output)
+    return longer, replace(plan, pipeline_layout=layout)
 
 
 def _flops_error(row: Mapping[str, Any], counted: float) -> float | None:
@@ -197,7 +198,7 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
         graphed=recipe.graphed,
         adapters=row_adapters(row),
         # DeepSpeed keeps biases and norms whole: a layer gathers its four matrices.
-        gathered_alone=4 * layers.dense_count if habits.gathered_alone and sharded else 0,
+        gathered_alone=4 * _dense_layers(layers) if habits.gathered_alone and sharded else 0,
     )
 
 
@@ -206,6 +207,11 @@ def _traits(engine: str) -> MemoryTraits:
     if memory is None:
         raise NotModelled(f"engine: {engine}")
     return memory
+
+
+def _dense_layers(layers: ModelLayers) -> int:
+    """Return the number of layers without experts."""
+    return sum(count for kind, count in counted_kinds(layers) if not has_experts(kind))
 
 
 def _counted(layers: ModelLayers, plan: Plan, habits: Habits) -> float:

@@ -65,7 +65,7 @@ class Timed:
         time_context = replace(self.time_context, efficiency=efficiency)
         if self.layer_alone:
             passes = layer_passes(
-                self.layers.dense, time_context, load_of(time_context), weights_trained=True, inputs_need=True
+                self.layers.kinds[0], time_context, load_of(time_context), weights_trained=True, inputs_need=True
             )
             back = passes.backward.total + passes.recomputed.total
             return float(schedule(((passes.forward.total,),), ((back,),), 1, 1))

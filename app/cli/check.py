@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from app.cli.common import add_source_option, find_source, launchable, opened_services, preflight
@@ -37,7 +38,8 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         if source is not None and not report.problems:
             report = _with_source(services, report, checked.job, source)
     if chosen.json:
-        print_json(report_json(report, checked.job, lang))
+        no_figures = [one for one in checked.remarks if one.code == "model_not_estimated"]
+        print_json(report_json(report, checked.job, lang, no_figures))
     else:
         print_report(report, checked.job, lang)
     return FAILED if report.problems else DONE
@@ -74,8 +76,8 @@ def print_report(report: PreflightReport, job: Job, lang: str) -> None:
         print(t(lang, "cli.check.green"))
 
 
-def report_json(report: PreflightReport, job: Job, lang: str) -> dict[str, Any]:
-    """The same as data: `nodes` as they were read, `proposed` as a part of the job file."""
+def report_json(report: PreflightReport, job: Job, lang: str, no_figures: Iterable[Problem] = ()) -> dict[str, Any]:
+    """The same as data: `nodes` as they were read, `proposed` as a part of the job file. `no_figures`: why."""
     checks = [
         {"check": one.name, "node": one.node, "rank": one.rank, "status": one.status, "found": dict(one.values)}
         for one in report.checks
@@ -87,7 +89,7 @@ def report_json(report: PreflightReport, job: Job, lang: str) -> dict[str, Any]:
         "checks": checks,
         "nodes": [{"node": hosts[rank].name, "rank": rank, **plain(one)} for rank, one in found.items()],
         "proposed": proposed_lines(job, found),
-        "problems": [render_problem(lang, one) for one in (*report.problems, *_warnings(report))],
+        "problems": [render_problem(lang, one) for one in (*report.problems, *_warnings(report), *no_figures)],
         "unknown_host_keys": [_key(one) for one in report.unknown_host_keys],
     }
 

@@ -76,7 +76,10 @@ def run_estimate(chosen: argparse.Namespace, lang: str) -> int:
 def run_plan(chosen: argparse.Namespace, lang: str) -> int:
     """List the legal plans, best first; 1 when there is none, 2 when something is wrong with every one."""
     job, problems = read_job(chosen.file, home_path())
-    found = all_plans(job)
+    try:
+        found = all_plans(job)
+    except ProblemsError as error:
+        raise ProblemsError(_with(error.problems, [*problems, *check(job)])) from error
     problems += _of_every_plan(job, found)
     print_problems(lang, problems)
     status = _answered(job, found, problems, chosen, lang)
@@ -197,8 +200,14 @@ def _estimate(read: Callable[[], Mapping[str, Any]], folder: Path, unnamed: str)
         found.problems += [*over_host_memory(found.job, found.figures), *much_padding(found.job, found.figures)]
         found.problems += unequal_stages(found.job, found.figures)
     except ProblemsError as error:
-        found.problems = list(error.problems)
+        found.problems = _with(error.problems, found.problems)
     return found
+
+
+def _with(refusal: Iterable[Problem], others: list[Problem]) -> list[Problem]:
+    """Why there are no figures; where that is no error, after what else is said of the job."""
+    refusal = list(refusal)
+    return refusal if errors(refusal) else [*others, *(problem for problem in refusal if problem not in others)]
 
 
 def _plan(candidate: Candidate, lang: str) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def has(lang: str, key: str) -> bool:
 
 
 def render_problem(lang: str, problem: "Problem") -> dict[str, str]:
-    """A problem in the user's language: code, field, message, fix, severity, and node where one is known.
+    """A problem in the user's language: code, field, message, fix, severity, and node or reason where known.
 
     What stands between backticks is a command, which the page offers to copy: a backtick of a value, such as the name
     of somebody's file, becomes a look-alike, or it would make commands of its own.
@@ -51,6 +51,8 @@ def render_problem(lang: str, problem: "Problem") -> dict[str, str]:
     given = {"field": problem.field, "node": problem.node or "", **problem.values}
     if has(lang, key := f"monitor.state.{given.get('state')}"):
         given["state"] = t(lang, key)
+    if has(lang, key := f"problem.{given.get('reason_code')}"):
+        given["why"] = t(lang, key, **given)
     values = {name: str(_text(value)).replace("`", "\u02cb") for name, value in given.items()}
     rendered = {
         "code": problem.code,
@@ -59,7 +61,8 @@ def render_problem(lang: str, problem: "Problem") -> dict[str, str]:
         "fix": t(lang, _fix_key(lang, problem), **values),
         "severity": problem.severity,
     }
-    return {**rendered, "node": problem.node} if problem.node else rendered
+    further = {"node": problem.node, "reason": problem.values.get("reason_code")}
+    return {**rendered, **{name: str(value) for name, value in further.items() if value}}
 
 
 def _fix_key(lang: str, problem: "Problem") -> str:

@@ -35,7 +35,7 @@ from app.web.sessions import Sessions, Tickets
 from app.web.steady_clock import steady_s
 from app.web.theme import THEME, WithHead, version
 from app.web.timed_protocol import TimedProtocol
-from backend.job.presets import data_folder
+from backend.job.data_folder import data_folder
 
 _UPLOAD_LIMIT = "1mb"
 _KEPT = {"cache-control": "private, max-age=31536000, immutable"}

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.web.login import HTML_LANG
-from backend.job.presets import data_folder
+from backend.job.data_folder import data_folder
 
 # System fonts only: the page must look the same without a network. The Chinese ones by platform.
 _FONT = (

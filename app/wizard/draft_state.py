@@ -24,10 +24,14 @@ from backend.job.job import Job
 from backend.job.launch_rules import check_launch
 from backend.job.mapping import parse_job, with_values
 from backend.job.model import ModelShape
-from backend.job.presets import Gpu, resolve_gpu, resolve_model
+from backend.job.presets import Gpu, known_model, resolve_gpu
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check_resolved
+from backend.job.unestimated import UnestimatedModel
 from backend.planning import unequal_stages
+
+NO_FIGURES = frozenset({"model_not_estimated", "estimate_not_modelled"})
+"""Warnings that stand in place of all figures."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +40,7 @@ class Reading:
 
     job: Job | None
     """None while an error stands in the way of reading it."""
-    shape: ModelShape | None
+    model: ModelShape | UnestimatedModel | None
     gpu: Gpu | None
     estimate: Estimate | None
     """None while the job is not sound, or where its memory is not modelled."""
@@ -46,6 +50,16 @@ class Reading:
     """What is wrong with the plan."""
     missing: tuple[Problem, ...]
     """What a launch needs beyond the plan."""
+
+    @property
+    def shape(self) -> ModelShape | None:
+        """The shape that figures are computed from; None where the model is not known or cannot be estimated."""
+        return None if isinstance(self.model, UnestimatedModel) else self.model
+
+    @property
+    def no_figures(self) -> Problem | None:
+        """Why a job without errors has no figures: its model, or its engine's memory, cannot be estimated."""
+        return next((problem for problem in self.problems if problem.code in NO_FIGURES), None)
 
     @property
     def is_sound(self) -> bool:
@@ -66,13 +80,14 @@ def read(draft: Mapping[str, Any], home: Path) -> Reading:
     job, problems = job_of(draft, home)
     if job is None:
         return _unread(_followed(draft, home, problems))
-    gpu, shape = _try(lambda: resolve_gpu(job.cluster), problems), _try(lambda: resolve_model(job.model), problems)
-    if gpu and shape:
-        problems += [*check_resolved(job, shape, gpu), *check_engine(job)]
+    gpu, model = _try(lambda: resolve_gpu(job.cluster), problems), _try(lambda: known_model(job.model), problems)
+    if gpu and model:
+        problems += [*check_resolved(job, model, gpu), *check_engine(job)]
     memory, figures = None, None
+    shape = None if isinstance(model, UnestimatedModel) else model
     if gpu and shape and not errors(p for p in problems if not _is_for_launch(p.field)):
         memory = _try(lambda: estimate_memory(job, shape, gpu), problems)
-    if memory:
+    if memory and shape:
         figures = estimate_resolved(job, shape, gpu, memory)
         problems += near_the_limit(job, figures)
         problems += [*over_memory(job, figures), *over_host_memory(job, figures), *much_padding(job, figures)]
@@ -81,7 +96,7 @@ def read(draft: Mapping[str, Any], home: Path) -> Reading:
     reported = {_bare(problem.field) for problem in errors(problems)}
     problems += [problem for problem in check_launch(job) if _bare(problem.field) not in reported]
     now, later = _split(problems)
-    return Reading(job=job, shape=shape, gpu=gpu, estimate=figures, memory=memory, problems=now, missing=later)
+    return Reading(job=job, model=model, gpu=gpu, estimate=figures, memory=memory, problems=now, missing=later)
 
 
 def job_of(draft: Mapping[str, Any], home: Path) -> tuple[Job | None, list[Problem]]:
@@ -133,15 +148,15 @@ def _broken_rules(job: Job | None) -> list[Problem]:
     if job is None:
         return []
     try:
-        gpu, shape = resolve_gpu(job.cluster), resolve_model(job.model)
+        gpu, model = resolve_gpu(job.cluster), known_model(job.model)
     except ProblemsError:
         return []
-    return errors([*check_resolved(job, shape, gpu), *check_engine(job)])
+    return errors([*check_resolved(job, model, gpu), *check_engine(job)])
 
 
 def _unread(problems: Iterable[Problem]) -> Reading:
     now, later = _split(problems)
-    return Reading(job=None, shape=None, gpu=None, estimate=None, memory=None, problems=now, missing=later)
+    return Reading(job=None, model=None, gpu=None, estimate=None, memory=None, problems=now, missing=later)
 
 
 def _split(problems: Iterable[Problem]) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:

@@ -10,6 +10,7 @@ from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.job.model import ModelShape
 from backend.job.presets import models
+from backend.job.unestimated import UnestimatedModel
 
 STEP = "model"
 
@@ -28,20 +29,24 @@ def build(form: Form) -> None:
 
 def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     """The model's card: name, published size, shape."""
-    shape, job = reading.shape, reading.job
-    if shape is None or job is None:
+    model, job = reading.model, reading.job
+    if job is None or model is None:
         return {"model": None}
+    if isinstance(model, UnestimatedModel):
+        return {"model": {"name": "", "type": model.model_type, "parameters": None, "facts": []}}
     preset = models().get(job.model.preset or "")
-    parameters = preset.parameters if preset else model_parameters(model_layers(shape))
-    return {"model": {"name": preset.name if preset else "", "type": shape.model_type, "parameters": parameters,
-                      "facts": _facts(shape)}}  # fmt: skip
+    parameters = preset.parameters if preset else model_parameters(model_layers(model))
+    return {"model": {"name": preset.name if preset else "", "type": model.model_type, "parameters": parameters,
+                      "facts": _facts(model)}}  # fmt: skip
 
 
 def _facts(shape: ModelShape) -> list[tuple[str, Any]]:
     """(catalogue key under wizard.model., value) of every figure that describes the shape."""
-    facts: list[tuple[str, Any]] = [
-        ("layers", shape.layers), ("hidden", shape.hidden), ("ffn", shape.ffn), ("heads", shape.heads),
-        ("kv_heads", shape.kv_heads), ("head_dim", shape.head_dim), ("vocab", shape.vocab),
+    facts: list[tuple[str, Any]] = [("layers", shape.layers), ("hidden", shape.hidden)]
+    if shape.ffn:
+        facts.append(("ffn", shape.ffn))
+    facts += [
+        ("heads", shape.heads), ("kv_heads", shape.kv_heads), ("head_dim", shape.head_dim), ("vocab", shape.vocab),
     ]  # fmt: skip
     if shape.experts:
         facts += [("experts", shape.experts), ("top_k", shape.top_k), ("expert_ffn", shape.expert_ffn)]

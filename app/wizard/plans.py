@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from app.text import render_problem, t
-from app.text.plans import all_plans, instead_words, plan_name, plan_sizes, why_words
+from app.text.plans import all_plans, instead_words, plan_name, plan_sizes, problem_words, why_words
 from app.wizard.draft_state import Reading
 from backend.estimate import doubtful_above_gib
 from backend.estimate.batched import PARTS, Figures
@@ -51,7 +51,7 @@ def plans_of(reading: Reading, lang: str, loads: Callable[..., bool] | None = No
     """
     job = reading.job
     if job is None or reading.shape is None or reading.gpu is None:
-        return {"rows": [], "why": t(lang, "wizard.plan.unread")}
+        return {"rows": [], "why": why_none(reading, lang)}
     try:
         plans = all_plans(job)
     except ProblemsError as error:
@@ -75,6 +75,13 @@ def plans_of(reading: Reading, lang: str, loads: Callable[..., bool] | None = No
         "why": why_words(plans, lang),
         "instead": " ".join(instead_words(plans, offered, lang)),
     }
+
+
+def why_none(reading: Reading, lang: str) -> str:
+    """Why there are no plans: the model cannot be estimated, or errors come first."""
+    if not reading.is_sound or reading.no_figures is None:
+        return t(lang, "wizard.plan.unread")
+    return problem_words(lang, reading.no_figures)
 
 
 def _rows(plans: Plans, ranks: Sequence[int], loads: Callable[..., bool] | None) -> list[list[Any]]:

@@ -176,7 +176,7 @@ def _model(text: str, source: str) -> Fetched:
     config, shape = read_config(text, source)
     # The draft keeps it as the text that one would paste.
     edits = {"model.preset": None, "model.hf_config": pretty(config)}
-    return Fetched(edits=edits, note={"source": source, "type": shape.model_type})
+    return Fetched(edits=edits, note={"source": source, "type": shape.model_type or "-"})
 
 
 def _hosts(services: Services) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 from app.text import render_problem, t
 from app.text.plans import compared_words, plan_in_full, reason_words
 from app.wizard.draft_state import Reading
+from app.wizard.plans import why_none
 from backend.estimate import may_not_fit, over_gpu_gib
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
@@ -34,7 +35,7 @@ def strategies_of(reading: Reading, lang: str, loads: Callable[[Job], bool] = la
     """
     job, shape = reading.job, reading.shape
     if job is None or shape is None or reading.gpu is None:
-        return {"rows": [], "why": t(lang, "wizard.plan.unread")}
+        return {"rows": [], "why": why_none(reading, lang)}
     try:
         found = _strategies(job)
     except ProblemsError as error:

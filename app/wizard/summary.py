@@ -16,8 +16,8 @@ from backend.job.problems import errors
 
 def summarise(reading: Reading) -> dict[str, Any]:
     """The figures of the plan in the draft; only how many errors stand in the way while there are any."""
-    job, found = reading.job, reading.estimate
-    if job is None or reading.shape is None or reading.gpu is None or not reading.is_sound:
+    job, shape, found = reading.job, reading.shape, reading.estimate
+    if job is None or reading.gpu is None or not reading.is_sound:
         return {"sound": False, "errors": len(errors(reading.problems))}
     return {
         "sound": True,
@@ -30,8 +30,8 @@ def summarise(reading: Reading) -> dict[str, Any]:
         "bubble": found.bubble_fraction if found and job.traits.is_megatron else None,
         "data_parallel": job.data_parallel,
         "global_batch": job.global_batch,
-        "parameters": model_parameters(model_layers(reading.shape)),
-        "accuracy": _accuracy(job, reading.shape, found) if found else None,
+        "parameters": model_parameters(model_layers(shape)) if shape else None,
+        "accuracy": _accuracy(job, shape, found) if found and shape else None,
         "speed": found.tokens_per_s_per_gpu if found else None,
         "hours": found.hours if found else None,
         "time_error": time_error(job, found),

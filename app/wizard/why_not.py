@@ -6,6 +6,7 @@ from typing import Any
 from app.text import t
 from app.text.plans import all_plans, plan_in_full, problem_words, why_not_words
 from app.wizard.draft_state import Reading
+from app.wizard.plans import why_none
 from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
 from backend.planning import parse_sizes, why_not
@@ -19,7 +20,7 @@ def why_not_of(reading: Reading, sizes: str, lang: str) -> dict[str, Any]:
     """
     job = reading.job
     if job is None or reading.shape is None or reading.gpu is None:
-        return {"words": t(lang, "wizard.plan.unread"), "choose": None}
+        return {"words": why_none(reading, lang), "choose": None}
     try:
         plans = all_plans(job)
         found = why_not(job, parse_sizes(sizes), plans)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from backend.job.job import Job
 from backend.job.model import ModelShape
-from backend.job.presets import Gpu, resolve_gpu, resolve_model
+from backend.job.presets import Gpu, known_model, resolve_gpu
 from backend.job.problems import Problem
+from backend.job.unestimated import UnestimatedModel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,8 +15,14 @@ class Target:
     """A job with the facts of model and device that its engine needs."""
 
     job: Job
-    shape: ModelShape
+    shape: ModelShape | UnestimatedModel
     gpu: Gpu
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether the model is a mixture of experts, by its shape or, if it has none, also by the job's sizes."""
+        parallel = self.job.parallel
+        return bool(self.shape.experts) or parallel.expert > 1 or parallel.expert_tensor > 1
 
     @property
     def on_cpu(self) -> bool:
@@ -24,8 +31,8 @@ class Target:
 
 
 def target_of(job: Job) -> Target:
-    """Return the job with its model and device resolved. Raises ProblemsError if one is unknown."""
-    return Target(job=job, shape=resolve_model(job.model), gpu=resolve_gpu(job.cluster))
+    """Return the job with its model and its device. Raises ProblemsError if one is unknown."""
+    return Target(job=job, shape=known_model(job.model), gpu=resolve_gpu(job.cluster))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from backend.job.presets import data_folder
+from backend.job.data_folder import data_folder
 from backend.job.traits import TRAITS
 
 

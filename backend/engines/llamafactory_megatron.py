@@ -68,7 +68,7 @@ def _fusions(target: Target) -> dict[str, object]:
 
 
 def _experts(target: Target) -> dict[str, object]:
-    if not target.shape.experts:
+    if not target.has_experts:
         # mcore_adapter also checks the dispatcher of dense models, and its default conflicts with this key.
         varies = target.job.extra.get("variable_seq_lengths")
         return _carried(target, "parallel.moe_token_dispatcher") if varies else {}
@@ -83,7 +83,7 @@ def _turned_off_on_cpu(target: Target) -> tuple[str, ...]:
         "parallel.sequence": target.job.sequence_parallel,
         "parallel.bias_activation_fusion": parallel.bias_activation_fusion,
         "parallel.rope_fusion": parallel.rope_fusion,
-        "parallel.moe_grouped_gemm": bool(target.shape.experts) and parallel.moe_grouped_gemm,
+        "parallel.moe_grouped_gemm": target.has_experts and parallel.moe_grouped_gemm,
     }
     return tuple(key_of(path, "mcore_adapter") for path, on in switches.items() if on)
 

@@ -146,7 +146,7 @@ def _switches(target: Target) -> dict[str, object]:
 
 
 def _experts(target: Target) -> dict[str, object]:
-    return _carried(target, *EXPERTS) if target.shape.experts else {}
+    return _carried(target, *EXPERTS) if target.has_experts else {}
 
 
 def _carried(target: Target, *paths: str) -> dict[str, object]:

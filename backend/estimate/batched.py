@@ -305,4 +305,6 @@ def _take(value: Any, rows: Indices) -> Any:
         return replace(value, **{name: _take(getattr(value, name), rows) for name in names})
     if hasattr(value, "_fields"):
         return type(value)(*(_take(item, rows) for item in value))
+    if isinstance(value, tuple):
+        return tuple([_take(item, rows) for item in value])
     return value

@@ -180,6 +180,9 @@ def unsplit(plan: Plan) -> Plan:
 
 
 def patches_per_image(vision: VisionShape, max_pixels: int) -> int:
-    """Return the patches of the largest allowed image: whole merged tokens within `max_pixels`."""
+    """Return the patches of the largest allowed image: whole merged tokens within `max_pixels`, unless the tower
+    resizes every image to one size."""
+    if vision.image_patches:
+        return vision.image_patches
     merged_pixels = (vision.patch * vision.merge) ** 2
     return max(max_pixels // merged_pixels, 1) * vision.merge**2

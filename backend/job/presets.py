@@ -5,16 +5,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 import yaml
 
 from backend.job.cluster import Cluster, Host
+from backend.job.data_folder import data_folder
 from backend.job.job import Model
 from backend.job.model import ModelShape, parse_model
 from backend.job.problems import Problem, ProblemsError
+from backend.job.unestimated import UnestimatedModel, shape_or_reason
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,13 +56,6 @@ class ModelPreset:
     parameters: int
     """Parameters of the whole model, as published or as counted from its config."""
     sources: tuple[str, ...]
-
-
-def data_folder(name: Literal["presets", "static"]) -> Path:
-    """Return the folder with the files of `name`: that of the checkout, or the one inside the wheel."""
-    backend = Path(__file__).parents[1]
-    packaged = backend / "data" / name
-    return packaged if packaged.is_dir() else backend.parent / name
 
 
 @cache
@@ -274,7 +268,18 @@ def _figure(gpu: Mapping[str, Any], key: str) -> float:
 
 
 def resolve_model(model: Model) -> ModelShape:
-    """Return the shape of a job's model. Raises ProblemsError (unknown_model, no_model, or parse_model's)."""
+    """Return the shape of a job's model, which every figure needs.
+
+    Raises ProblemsError: as `known_model`, and the warning model_not_estimated.
+    """
+    known = known_model(model)
+    if isinstance(known, UnestimatedModel):
+        raise ProblemsError([known.reason])
+    return known
+
+
+def known_model(model: Model) -> ModelShape | UnestimatedModel:
+    """Return what is known of a job's model. Raises ProblemsError: unknown_model, no_model, or shape_or_reason's."""
     if model.preset is not None:
         if model.preset not in models():
             values = {"preset": model.preset, "known": list(models())}
@@ -282,7 +287,7 @@ def resolve_model(model: Model) -> ModelShape:
         return _preset_shape(model.preset)
     if not model.hf_config:
         raise ProblemsError([Problem(code="no_model", field="model.preset")])
-    return parse_model(model.hf_config)
+    return shape_or_reason(model.hf_config)
 
 
 @cache

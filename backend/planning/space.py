@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from backend.estimate.model.layers import Activation, Attention, LayerKind, Norm
+from backend.estimate.model.layers import Activation, Attention, Norm
 from backend.estimate.model.model_layers import model_layers
 from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape
@@ -235,9 +235,7 @@ def recompute_of(job: Job) -> Choice:
 @lru_cache(maxsize=64)
 def _modules(shape: ModelShape) -> tuple[str, ...]:
     """Return the model's modules that selective recompute can name (megatron-core transformer_config.py)."""
-    layers = model_layers(shape)
-    kinds: list[LayerKind] = [kind for kind in (layers.dense if layers.dense_count else None, layers.sparse) if kind]
-    operators = [operator for kind in kinds for operator in kind.operators]
+    operators = [operator for kind in model_layers(shape).kinds for operator in kind.operators]
     modules = {"core_attn"}
     for operator in operators:
         if isinstance(operator, Activation):

@@ -2,7 +2,7 @@
 import { h } from "../lib/dom.js";
 import { t } from "../lib/words.js";
 import { go, steps } from "../web/shell.js";
-import { drawProblem } from "./problems.js";
+import { drawProblem, noFigures } from "./problems.js";
 
 const idOf = (path) => `field-${path.replaceAll(".", "-")}`;
 
@@ -16,6 +16,17 @@ export function placeProblems(bundle) {
   for (const block of document.querySelectorAll('[id^="field-"]')) beside(block, byId.get(block.id) || []);
   unplaced(bundle);
   marks(bundle);
+  openSizes(bundle);
+}
+
+// Without a table of plans, the parallel sizes are set by hand. The part is opened once, so that the user can close it.
+let isByHand = false;
+function openSizes(bundle) {
+  const button = document.querySelector('[data-more="wizard-strategy-more"]');
+  if (!button) return;
+  const isNow = Boolean(noFigures(bundle)) && !button.hasAttribute("data-off");
+  if (isNow && !isByHand) open(button, true);
+  isByHand = isNow;
 }
 
 let hiddenNow = null;

@@ -39,7 +39,7 @@ export function drawModel(element, bundle) {
   fill(element, h("div.mb-model", {},
     h("div.mb-model-name", {}, h("strong", {}, model.name || t("wizard.model.unnamed")),
       model.type && h("code", {}, model.type),
-      h("span", {}, t("wizard.model.parameters", { count: count(model.parameters) }))),
+      model.parameters !== null && h("span", {}, t("wizard.model.parameters", { count: count(model.parameters) }))),
     h("dl", {}, model.facts.map(([name, value]) => h("div", {}, h("dt", {}, t(`wizard.model.${name}`)),
       h("dd", {}, value.toLocaleString("en-US")))))));
 }

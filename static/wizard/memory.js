@@ -3,13 +3,14 @@ import { fill, h, table } from "../lib/dom.js";
 import { count, gib } from "../lib/format.js";
 import { gap, t } from "../lib/words.js";
 import { accuracy } from "./accuracy.js";
+import { insteadOfFigures } from "./problems.js";
 
 const open = new Set();
 
 export function draw(element, bundle) {
   const memory = bundle.data.memory;
   if (!memory) {
-    fill(element, h("p.mb-quiet", {}, t("wizard.memory.unread")));
+    fill(element, h("p.mb-quiet", {}, insteadOfFigures(bundle, "wizard.memory.unread")));
     return;
   }
   const isOpen = element.querySelector(".mb-twin")?.open;

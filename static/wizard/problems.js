@@ -4,6 +4,13 @@ import { gap, t } from "../lib/words.js";
 import { sendToServer } from "./channel.js";
 import { ask, form, hiddenInput } from "./secret_form.js";
 
+// The warning that explains why a job without errors has no figures; undefined if it has them.
+export const noFigures = ({ problems = [], summary }) => summary?.sound
+  ? problems.find(({ code }) => code === "model_not_estimated" || code === "estimate_not_modelled") : undefined;
+
+// What stands in place of figures: that reason, or else the text of `key`.
+export const insteadOfFigures = (bundle, key) => noFigures(bundle)?.message ?? t(key);
+
 export function drawProblem(problem) {
   if (problem.code === "needed_for_launch")
     return h("div.mb-problem", { "data-severity": problem.severity }, t("wizard.needed"));

@@ -4,6 +4,7 @@ import { grouped, rounded } from "../lib/format.js";
 import { hoursInWords } from "../lib/time.js";
 import { listed, t } from "../lib/words.js";
 import { errorBeside } from "./accuracy.js";
+import { noFigures } from "./problems.js";
 
 export function draw(element, bundle) {
   const plan = bundle.data.steps;
@@ -11,7 +12,8 @@ export function draw(element, bundle) {
   if (!plan.steps) return fill(element, h("p.mb-quiet", {}, t("wizard.steps.unknown")));
   fill(element, h("div.mb-facts", {}, facts(plan)),
     plan.bound && plan.samples && (plan.bound === "packed" || plan.hours !== null) && h("p.mb-quiet", {},
-      t(`wizard.steps.bound.${plan.bound}`, { cutoff: grouped(plan.cutoff) })));
+      t(`wizard.steps.bound.${plan.bound}`, { cutoff: grouped(plan.cutoff) })),
+    noFigures(bundle) && h("p.mb-quiet", {}, noFigures(bundle).message));
 }
 
 function facts(plan) {

@@ -5,7 +5,7 @@ import { hoursInWords } from "../lib/time.js";
 import { t } from "../lib/words.js";
 import { accuracy, errorWords } from "./accuracy.js";
 import { currentStep } from "./channel.js";
-import { drawProblem } from "./problems.js";
+import { drawProblem, noFigures } from "./problems.js";
 
 let spoken = "";
 
@@ -20,9 +20,9 @@ export function draw(element, bundle) {
   const memory = figures.need_gib !== null && (figures.host
     ? t("wizard.summary.host", { need: gib(figures.host.need), node: gib(figures.host.node) })
     : t("wizard.summary.memory", { need: gib(figures.need_gib), gpu: gib(figures.gpu_gib) }));
-  const verdict = t(`wizard.summary.${state}`);
+  const verdict = t(`wizard.summary.${figures.parameters === null ? "unestimated" : state}`);
   fill(element, h("div.mb-summary", { "data-state": state },
-    h("div.mb-verdict", { title: figures.need_gib !== null && accuracy(figures.accuracy) },
+    h("div.mb-verdict", { title: figures.need_gib !== null ? accuracy(figures.accuracy) : noFigures(bundle)?.message },
       h("strong", {}, verdict),
       memory && h("span", {}, memory)),
     figures.need_gib !== null && h("div.mb-gauge", { "aria-hidden": "true" },
@@ -30,7 +30,7 @@ export function draw(element, bundle) {
     fact("plan", figures.plan), paces(figures),
     figures.bubble !== null && fact("bubble", percent(figures.bubble)),
     fact("batch", figures.global_batch.toLocaleString("en")),
-    fact("parameters", count(figures.parameters))), offer(bundle));
+    figures.parameters !== null && fact("parameters", count(figures.parameters))), offer(bundle));
   say(element, verdict);
 }
 

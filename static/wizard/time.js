@@ -4,6 +4,7 @@ import { percent, rounded } from "../lib/format.js";
 import { hoursInWords } from "../lib/time.js";
 import { listed, sentences, t } from "../lib/words.js";
 import { errorBeside, errorWords } from "./accuracy.js";
+import { insteadOfFigures } from "./problems.js";
 
 const KINDS = { compute: "work", recompute: "work", bubble: "wait", optimizer: "step", offload: "step" };
 const kindOf = (name) => KINDS[name] ?? "talk";
@@ -11,7 +12,7 @@ const kindOf = (name) => KINDS[name] ?? "talk";
 export function draw(element, bundle) {
   const time = bundle.data.time;
   if (!time?.is_known)
-    return fill(element, h("p.mb-quiet", {}, t(time ? "wizard.time.unknown" : "wizard.memory.unread")));
+    return fill(element, h("p.mb-quiet", {}, insteadOfFigures(bundle, time ? "wizard.time.unknown" : "wizard.memory.unread")));
   fill(element,
     h("div.mb-facts", {}, facts(time)),
     h("p.mb-quiet.mb-time-error", {}, certainty(time)),

@@ -2,6 +2,7 @@
 import { fill, h, table } from "../lib/dom.js";
 import { percent } from "../lib/format.js";
 import { sentences, t } from "../lib/words.js";
+import { insteadOfFigures } from "./problems.js";
 import { BREAK, layoutOf, NAME, passesOf, SIDE, TOP } from "./timeline_layout.js";
 
 let shown = null, boxes = [];
@@ -12,7 +13,7 @@ export function draw(element, bundle) {
   shown = null;
   if (!plan || plan.stages === 1) {
     const why = !plan ? "unread" : !plan.has_stages ? "no_stages" : plan.is_known ? "one_stage" : "unknown";
-    return fill(element, h("p.mb-quiet", {}, t(`wizard.schedule.${why}`)));
+    return fill(element, h("p.mb-quiet", {}, insteadOfFigures(bundle, `wizard.schedule.${why}`)));
   }
   const canvas = h("canvas.mb-timeline", { role: "img", "aria-label": spoken(plan),
     onmousemove: hover, onmouseleave: hover });

@@ -22,6 +22,8 @@ from app.web.log_limit import LogLimit
 from app.web.timed_protocol import TimedProtocol
 from tests.app.site import IDENTITY, PASSWORD, Clock
 
+pytestmark = pytest.mark.slow
+
 FOREVER_S = 3600.0
 SOON_S = 0.2
 PATIENCE_S = 60.0

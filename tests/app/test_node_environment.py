@@ -26,6 +26,8 @@ from app.demo.node_environment import (
 )
 from app.text import LANGUAGES
 
+pytestmark = pytest.mark.slow
+
 LANG = LANGUAGES[0]
 PROJECT = """\
 [project]

@@ -3,7 +3,7 @@
 import re
 
 from app.text import catalogue
-from backend.job.presets import data_folder
+from backend.job.data_folder import data_folder
 
 
 def scripts() -> dict[str, str]:

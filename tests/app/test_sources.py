@@ -88,17 +88,24 @@ def test_the_first_node_that_answers_is_read(services, nodes):
     [
         (None, "missing_file"),
         (b"{}", "missing_model_key"),
-        (b'{"model_type": "mamba9"}', "unsupported_model_type"),
         (b"\xff\xfe", "bad_model_config"),
         (b" " * (MAXIMUM_BYTES + 1), "bad_model_config"),
     ],
-    ids=["no file", "no keys", "strange", "binary", "huge"],
+    ids=["no file", "no keys", "binary", "huge"],
 )
 def test_what_is_no_known_model_leaves_the_draft_alone(services, nodes, content, code):
     if content is not None:
         nodes.by_address["10.0.0.1"].files[PATH] = content
     found = fetch(services, {"kind": "node"})
     assert ([problem.code for problem in found.problems], dict(found.edits)) == ([code], {})
+
+
+def test_a_configuration_without_an_estimate_becomes_the_drafts_model_too(services, nodes):
+    nodes.by_address["10.0.0.1"].files[PATH] = b'{"model_type": "mamba9"}'
+    found = fetch(services, {"kind": "node"})
+    assert (found.problems, found.note["type"]) == ((), "mamba9")
+    assert change(services, found.edits) == ()
+    assert "model_not_estimated" in [p.code for p in read(services.draft.job_mapping(), services.home).problems]
 
 
 def test_what_is_missing_for_it_is_named(services):

@@ -23,11 +23,14 @@ from backend.cluster.preflight.registry import run_checks
 from backend.cluster.preflight.results import Checks
 from backend.cluster.typed_json import answer_of
 from backend.engines import Rendered
+from backend.job.mapping import with_values
 from backend.runs.tasks.one_off_task import read_answer
 from tests.cluster.gang import H100, MODULES, PORT, PRINTS, PYTHON, Gang, make_facts, smi, surveyed
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
 from tests.hostile_json import mutations
+
+pytestmark = pytest.mark.slow
 
 HOSTILE: tuple[Any, ...] = (
     None, True, -1, 1e300, 10**30, math.nan, math.inf, "", "text", "x" * 100_000, "9" * 5000, "\ud800\x00\x1b[31m",
@@ -123,6 +126,17 @@ def test_every_misshapen_count_of_samples_is_a_nodes_error(good: Mapping[str, An
         assert found is None or found.samples >= 0
         assert {error.code for error in errors} <= {"bad_answer", "dataset_unknown"}
         assert all("{" not in render_problem("en", error.problem)["fix"] for error in errors)
+
+
+@pytest.mark.parametrize(("part", "is_measured"), [({}, True), ({"vision_config": {}}, False)])
+def test_tokens_of_images_are_not_guessed_for_a_model_without_an_estimate(
+    part: dict[str, Any], is_measured: bool
+) -> None:
+    job = with_values(make_job(), {"model.preset": None, "model.hf_config": {"model_type": "brand_new", **part}})
+    node = FakeNode("10.0.0.1").on("count", reply=_says(COUNTED))
+    size = data_size_on(node, job, 0)
+    assert size.samples == COUNTED["samples"]
+    assert (size.tokens is not None, size.unmeasured == "") == (is_measured, is_measured)
 
 
 def test_every_misshapen_list_of_checkpoints_is_a_nodes_error() -> None:

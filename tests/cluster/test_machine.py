@@ -302,3 +302,14 @@ def test_a_survey_that_fails_is_told_and_hides_nothing_else() -> None:
     gang.second.on("survey", reply=Result(code=1, out="", err="boom"))
     failure, problem = gang.only_failure()
     assert (failure.name, failure.rank, problem.code) == ("gpus", 1, "bad_answer")
+
+
+def test_the_room_for_checkpoints_of_unknown_size_is_a_note_and_no_warning() -> None:
+    gang = Gang()
+    gang.job = with_values(gang.job, {"model.preset": None, "model.hf_config": {"model_type": "brand_new"}})
+    results = [result for result in gang.check() if result.name == "space"]
+    assert [(result.rank, result.status) for result in results] == [(0, "skipped")]
+    note = results[0].problem
+    assert note is not None
+    assert (note.code, note.severity) == ("space_unknown", "note")
+    assert {result.status for result in gang.check()} == {"ok", "skipped"}

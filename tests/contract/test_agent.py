@@ -28,7 +28,7 @@ from backend.job.cluster import Host
 from tests.contract.test_ssh import make_key
 from tests.runs.gangs import stand_in_job
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.slow]
 
 TIMEOUT_S = 2.5
 LIST, SIGN = 11, 13

@@ -24,7 +24,7 @@ from tests.contract import hostile_ssh as hostile
 from tests.contract.hostile_ssh import Hooks, hostile_server
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.slow]
 
 SHORT_S = 0.15
 """Deadline of a call that ends by it."""

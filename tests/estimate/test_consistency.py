@@ -81,7 +81,7 @@ def test_recompute_never_raises_what_is_kept(layers, plan, modules):
 
 
 def _revived(layers, plan):
-    kinds = [kind for kind in (layers.dense, layers.sparse) if kind]
+    kinds = layers.kinds
     return max(layer_cost(kind, plan, MCA, Run(trained=Trained())).kept for kind in kinds)
 
 

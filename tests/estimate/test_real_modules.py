@@ -92,3 +92,10 @@ def test_every_rank_holds_what_megatron_core_builds_in_30_plans_of_8_models():
 def test_every_preset_has_as_many_parameters_as_its_hugging_face_class():
     counted = {key: model_parameters(model_layers(parse_model(preset.hf_config))) for key, preset in models().items()}
     assert counted == real("hugging-face")
+
+
+def test_every_family_has_as_many_parameters_in_its_default_config_as_transformers_builds():
+    families = real("families")
+    counted = {name: model_parameters(model_layers(parse_model(entry["config"]))) for name, entry in families.items()}
+    assert counted == {name: entry["parameters"] for name, entry in families.items()}
+    assert len(families) >= 75

@@ -27,7 +27,7 @@ MEASURED = {
 @pytest.mark.parametrize("case", list(MEASURED), ids=["llama bf16", "llama autocast", "qwen3 bf16", "qwen3 autocast"])
 def test_a_decoder_layer_keeps_what_torch_keeps(case):
     model_type, form = case
-    layer = model_layers(parse_model({"model_type": model_type, **SMALL})).dense
+    layer = model_layers(parse_model({"model_type": model_type, **SMALL})).kinds[0]
     assert eager_bytes(layer, form) == pytest.approx(MEASURED[case], rel=0.002)
 
 
@@ -39,20 +39,20 @@ def test_a_block_of_the_vision_tower_keeps_what_torch_keeps(preset, measured):
 
 def test_transformer_engine_keeps_the_sum_of_the_published_formula():
     """8h whole; q and output 4ad, softmax statistics 4a, qk-norm 2(a + k)d and SwiGLU 6f split; keys, values 4kd."""
-    saved = fused_bytes(model_layers(resolve_model(Model(preset="qwen3-8b"))).dense)
+    saved = fused_bytes(model_layers(resolve_model(Model(preset="qwen3-8b"))).kinds[0])
     assert saved.whole == 8 * 4096
     assert saved.split == 4 * 32 * 128 + 4 * 32 + 2 * (32 + 8) * 128 + 6 * 12288
     assert saved.groups == 4 * 8 * 128
 
 
 def test_experts_keep_each_token_once_for_each_expert_it_visits():
-    saved = fused_bytes(model_layers(resolve_model(Model(preset="qwen3-30b-a3b"))).sparse)
+    saved = fused_bytes(model_layers(resolve_model(Model(preset="qwen3-30b-a3b"))).kinds[-1])
     assert saved.dispatched == 8 * 2 * 2048
     assert saved.routed == 8 * 6 * 768 + 8 * 128
 
 
 def test_a_frozen_layer_drops_what_only_weight_gradients_need():
-    layer = model_layers(resolve_model(Model(preset="qwen3-8b"))).dense
+    layer = model_layers(resolve_model(Model(preset="qwen3-8b"))).kinds[0]
     trained, frozen = fused_bytes(layer), fused_bytes(layer, trained=False)
     assert trained.whole - frozen.whole == 4 * 4096
     assert trained.split - frozen.split == 2 * 12288
@@ -63,6 +63,6 @@ def test_a_frozen_layer_drops_what_only_weight_gradients_need():
     [("core_attn", 4 * 32), ("mlp", 6 * 12288 + 2 * 4096), ("layernorm", 0), ("moe", 0)],
 )
 def test_selective_recompute_of_a_dense_layer_saves_what_its_module_holds(module, saved):
-    layer = model_layers(resolve_model(Model(preset="qwen3-8b"))).dense
+    layer = model_layers(resolve_model(Model(preset="qwen3-8b"))).kinds[0]
     with_it, without = fused_bytes(layer), fused_bytes(layer, recomputed=(module,))
     assert with_it.whole + with_it.split - without.whole - without.split == saved

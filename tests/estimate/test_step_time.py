@@ -168,7 +168,8 @@ def test_attention_is_that_of_the_parts_modules(part):
     for share in ("attention_share", "flash_attention_share"):
         faster = replace(base.efficiency, **{share: 2 * getattr(base.efficiency, share)})
         time_context = TimeContext(plan=plan, machine=HGX, efficiency=faster, run=MEGATRON)
-        times.append(getattr(kind_passes(VISION, time_context, Trained()), part).forward.compute)
+        passes = kind_passes(VISION, time_context, Trained())
+        times.append((passes.tower if part == "tower" else passes.kinds[0]).forward.compute)
     fused, flash = times
     assert (fused < flash) == (part == "dense")
 
@@ -195,7 +196,11 @@ def test_recompute_that_stops_early_spares_the_last_projection():
 def test_layers_of_sliding_attention_see_their_window_alone():
     whole, half, near = (
         model_layers(resolve_model(Model(hf_config={**LLAMA, "layer_types": types, "sliding_window": window})))
-        for types, window in (([], None), (["sliding_attention", "full_attention"], 128), (["sliding_attention"], 128))
+        for types, window in (
+            ([], None),
+            (["sliding_attention", "full_attention"] * 4, 128),
+            (["sliding_attention"] * 8, 128),
+        )
     )
     long = plan_of(sequence_length=65536)
     times = [seconds(layers, long) for layers in (whole, half, near)]
@@ -211,7 +216,7 @@ def test_biases_and_limits_of_experts_take_time(more):
 
 def test_a_rank_with_more_experts_starts_more_products():
     few, many = (
-        kind_passes(SPARSE, time_context_of_plan(plan_of(expert=size)), Trained()).sparse.forward.compute
+        kind_passes(SPARSE, time_context_of_plan(plan_of(expert=size)), Trained()).kinds[-1].forward.compute
         for size in (4, 1)
     )
     assert many > few
@@ -222,7 +227,7 @@ def test_hugging_faces_experts_are_one_product_however_many_they_are():
         sizes = EXPERTS | {"num_experts": experts, "moe_intermediate_size": 64}
         time_context = replace(time_context_of_plan(plan_of(sequence_length=16)), run=replace(MEGATRON, fused=fused))
         layers = model_layers(resolve_model(Model(hf_config=sizes)))
-        return kind_passes(layers, time_context, Trained()).sparse.forward.compute
+        return kind_passes(layers, time_context, Trained()).kinds[-1].forward.compute
 
     assert forward(128, fused=False) == pytest.approx(forward(8, fused=False))
     assert forward(128, fused=True) > 1.5 * forward(8, fused=True)
@@ -239,7 +244,7 @@ def test_graphs_and_fused_routing_save_time():
 
 def test_zero_3_of_2021_pays_for_every_rank_of_every_weight():
     sharded = Execution(memory=TRAITS["llamafactory-zero3"].memory, megatron=False, overlap_gradients=True)
-    old = replace(sharded, gathered_alone=4 * LARGE.dense_count)
+    old = replace(sharded, gathered_alone=4 * LARGE.count)
     few, many = (seconds(LARGE, plan_of(data=data, micro_batches=1), old) for data in (256, 512))
     assert many - few == pytest.approx(4 * old.gathered_alone * 256 * default_efficiency().kernel_s, rel=0.02)
     assert seconds(LARGE, plan_of(data=256, micro_batches=1), sharded) < few
@@ -272,9 +277,9 @@ def test_unpacking_4_bit_weights_takes_their_bytes_in_forward_recompute_and_back
     # Without adapters, which do other work beside 4-bit weights.
     base |= {"training__lora__targets": "no_proj"}
     lora, qlora = (estimate(job(training__method=method, **base)).iteration_s for method in ("lora", "qlora"))
-    each = layer_counts(LARGE.dense).split * (NF4_BYTES + 2) / HGX.memory
+    each = layer_counts(LARGE.kinds[0]).split * (NF4_BYTES + 2) / HGX.memory
     started = 7 * UNPACKING * default_efficiency().kernel_s
-    assert qlora - lora == pytest.approx(8 * 3 * LARGE.dense_count * (each + started))
+    assert qlora - lora == pytest.approx(8 * 3 * LARGE.count * (each + started))
 
 
 def test_interleaving_405b_is_faster_as_measured():

@@ -3,6 +3,7 @@
 import pytest
 
 from backend.job.model import parse_model
+from backend.job.model.shape import Experts, FullAttention, GatedDeltaNet
 from backend.job.presets import models
 from backend.job.problems import ProblemsError
 
@@ -21,16 +22,17 @@ def refusal(config):
 
 def test_plain_keys_alone_are_enough():
     shape = parse_model(PLAIN)
-    assert (shape.kv_heads, shape.head_dim, shape.tied, shape.gated, shape.experts) == (4, 16, False, True, 0)
+    [kind] = shape.kinds
+    assert (shape.kv_heads, shape.head_dim, shape.tied, kind.ffn.gated, shape.experts) == (4, 16, False, True, 0)
     assert shape.vision is None
     assert shape.mla is None
 
 
 def test_plain_keys_can_say_what_a_model_type_would():
-    shape = parse_model({**PLAIN, "mlp_gated": False, "qk_norm": True, "attention_bias": True})
-    assert not shape.gated
-    assert shape.qk_norm
-    assert shape.attention_bias
+    [kind] = parse_model({**PLAIN, "mlp_gated": False, "qk_norm": True, "attention_bias": True}).kinds
+    assert not kind.ffn.gated
+    assert kind.attention.qk_norm == "heads"
+    assert kind.attention.bias
 
 
 def test_nested_and_flat_text_keys_are_the_same_model():
@@ -41,9 +43,27 @@ def test_nested_and_flat_text_keys_are_the_same_model():
 
 
 def test_the_model_type_decides_what_config_json_does_not_say():
-    qwen2, qwen3 = (parse_model({**PLAIN, "model_type": name}) for name in ("qwen2", "qwen3"))
-    assert (qwen2.attention_bias, qwen2.output_bias, qwen2.qk_norm) == (True, False, False)
-    assert (qwen3.attention_bias, qwen3.output_bias, qwen3.qk_norm) == (False, False, True)
+    qwen2, qwen3 = (parse_model({**PLAIN, "model_type": name}).kinds[0].attention for name in ("qwen2", "qwen3"))
+    assert (qwen2.bias, qwen2.output_bias, qwen2.qk_norm) == (True, False, "none")
+    assert (qwen3.bias, qwen3.output_bias, qwen3.qk_norm) == (False, False, "heads")
+
+
+def test_layers_of_several_kinds_keep_their_order():
+    shape = parse_model({**PLAIN, "model_type": "qwen3_next", "num_hidden_layers": 8})
+    assert shape.order == (0, 0, 0, 1, 0, 0, 0, 1)
+    assert [type(kind.attention) for kind in shape.kinds] == [GatedDeltaNet, FullAttention]
+
+
+def test_a_key_that_config_json_omits_has_the_value_that_transformers_gives_it():
+    """https://huggingface.co/google/gemma-3-4b-it gives neither heads nor a vocabulary."""
+    shape = parse_model({"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34})
+    assert (shape.heads, shape.kv_heads, shape.head_dim, shape.vocab, shape.tied) == (8, 4, 256, 262208, True)
+
+
+def test_a_null_is_the_absence_of_what_the_key_says():
+    of = {**PLAIN, "model_type": "mistral"}
+    assert parse_model(of).kinds[0].attention.window == 4096
+    assert parse_model({**of, "sliding_window": None}).kinds[0].attention.window == 0
 
 
 def test_the_deep_stack_is_counted_by_its_mergers():
@@ -63,16 +83,31 @@ def test_a_size_that_is_no_size_is_named(value):
     assert (problem.code, problem.values["key"]) == ("bad_model_key", "hidden_size")
 
 
-@pytest.mark.parametrize("model_type", ["qwen3_next", "mamba2", "gemma3", "no-such-model"])
+@pytest.mark.parametrize("model_type", ["mamba2", "no-such-model"])
 def test_an_unknown_architecture_is_refused_and_not_guessed(model_type):
     problem = refusal({**PLAIN, "model_type": model_type})
     assert problem.code == "unsupported_model_type"
     assert problem.values["model_type"] == model_type
 
 
-def test_dense_layers_between_expert_layers_are_refused():
-    mixed = {**PLAIN, "num_experts": 8, "num_experts_per_tok": 2, "decoder_sparse_step": 2}
-    assert refusal(mixed).code == "unsupported_model_key"
+@pytest.mark.parametrize(
+    ("keys", "sparse"),
+    [
+        ({"decoder_sparse_step": 2}, [False, True, False, True]),
+        ({"mlp_only_layers": [0, 3]}, [False, True, True, False]),
+        ({"first_k_dense_replace": 1}, [False, True, True, True]),
+        ({"moe_layer_freq": [0, 1, 0, 1]}, [False, True, False, True]),
+    ],
+)
+def test_dense_layers_between_expert_layers_stay_where_they_are(keys, sparse):
+    shape = parse_model({**PLAIN, "num_hidden_layers": 4, "num_experts": 8, "num_experts_per_tok": 2, **keys})
+    assert [isinstance(shape.kinds[kind].ffn, Experts) for kind in shape.order] == sparse
+
+
+@pytest.mark.parametrize("value", [[1], 2, "x"])
+def test_a_list_of_expert_layers_that_is_none_is_refused(value):
+    config = {**PLAIN, "num_experts": 8, "num_experts_per_tok": 2, "moe_layer_freq": value}
+    assert refusal(config).code in ("bad_model_key", "unsupported_model_key")
 
 
 @pytest.mark.parametrize("broken", [{"text_config": "x"}, {"vision_config": "x", "model_type": "qwen3_vl", **PLAIN}])

@@ -21,6 +21,8 @@ from backend.node.supervisor.heartbeat import HEARTBEATS_BYTES
 from backend.node.supervisor.processes import boot_id, find_process, members, read_process
 from tests.waiting import wait_for, whole_lines
 
+pytestmark = pytest.mark.slow
+
 # Shaped like torchrun's: a leader, a worker in a session of its own, and its child that ignores TERM.
 TREE = """
 import os, signal, subprocess, sys, time

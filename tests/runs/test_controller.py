@@ -50,6 +50,25 @@ def test_a_run_from_launch_to_finish(
     ]
 
 
+@pytest.mark.e2e  # seconds of a whole gang's life
+def test_a_model_without_an_estimate_is_launched_stopped_and_resumed(controller: Controller, job: Job) -> None:
+    unknown = with_values(job, {"model.hf_config": {"model_type": "brand_new"}})
+    report = controller.preflight(unknown)
+    assert (report.problems, report.warnings) == ((), ())
+    assert {check.problem.code for check in report.checks if check.problem} == {"space_unknown"}
+    run = controller.launch(with_mode(unknown, "ok", steps=10_000), accepted_warnings=())
+    for _ in range(2):
+        wait_for(lambda: len(steps_of(controller, run)) == NODES)
+        controller.stop(run)
+        assert controller.wait(run, WITHIN_S) is RunState.STOPPED
+        controller.resume(run, checkpoint=0)
+    controller.stop(run)
+    assert controller.wait(run, WITHIN_S) is RunState.STOPPED
+    assert {problem.code for problem in controller.measured(run)[1].problems} <= {
+        "calibrate_few_steps", "model_not_estimated"
+    }  # fmt: skip
+
+
 def test_preflight_shows_new_host_keys_and_is_green_once_they_are_confirmed(
     cluster: LocalNodes, open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:

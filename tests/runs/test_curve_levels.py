@@ -17,6 +17,8 @@ from backend.runs.store.curve_view import Curves
 from backend.runs.store.store import Store
 from tools.stored_runs import StoredRun
 
+pytestmark = pytest.mark.slow
+
 RUN = "20260101-000000-curves-aaaa"
 MILLION = 1_000_000
 SPIKE = 777_777

@@ -38,6 +38,8 @@ from tests.fakes import Result
 from tests.hostile_json import mutations
 from tests.runs.conftest import RUN, Gang, make_gang
 
+pytestmark = pytest.mark.slow
+
 DEEP = 100_000
 HOSTILE: tuple[Any, ...] = (
     None, True, -1, 1e300, -1e300, 10**30, math.nan, math.inf, -math.inf, "", "text", "x" * 100_000,

@@ -18,7 +18,7 @@ from tests.contract.test_ssh import make_key
 from tests.runs.gangs import QUICK, marked, with_mode
 from tests.waiting import WITHIN_S, wait_for
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.slow]
 
 WORD = "correct horse"
 PATIENT = replace(QUICK, lost_after_s=1.0, stop_deadline_s=2.0)

@@ -57,6 +57,19 @@ def test_pasted_typed_and_deleted_text_all_count(page, site):
     expect(page.locator('.mb-steps a[data-step="hardware"] .mb-mark[data-kind="errors"]')).to_have_text(re.compile("1"))
 
 
+def test_without_an_estimate_the_page_says_why_and_the_sizes_are_set_by_hand(page, site):
+    new = {"model": {"hf_config": {"model_type": "brand_new"}}, "engine": "swift-megatron"}
+    begin_anew(page, {**new, "training": {"images_per_sample": 0}})
+    go(page, site, "model")
+    expect(problems(page, "model.hf_config")).to_have_attribute("data-code", "model_not_estimated")
+    expect(page.locator(".mb-summary strong")).to_have_text(t("en", "wizard.summary.unestimated"))
+    go(page, site, "plan")
+    for place in ("plans", "memory"):
+        expect(page.locator(f"#place-{place}")).to_contain_text("brand_new")
+    box(page, "parallel.tensor").fill("4")
+    until(page, "b.summary.plan === 'TP4 PP2 VPP3 DP4'")
+
+
 def test_what_a_node_or_a_model_is_called_is_never_markup(page, site):
     go(page, site, "hardware")
     box(page, "cluster.hosts.lines").fill("<img/src=x/onerror=alert(1)>\nok")
@@ -164,7 +177,7 @@ def test_the_pictures_of_a_plan_say_their_figures_and_follow_another_plan(page, 
     begin_anew(page, WITHOUT_IMAGES)
     go(page, site, "plan")
     until(page, "b.summary.sound && b.data.plans.rows.length")
-    until(page, "b.summary.plan === 'TP4 PP1 DP8'")
+    until(page, "b.summary.plan === 'TP4 PP2 VPP3 DP4'")
     page.locator("#tab-schedule").click()
     expect(page.locator("#place-schedule")).to_contain_text("PP is 1: no pipeline, no bubble.")
     page.evaluate(CHOOSE)
@@ -352,7 +365,7 @@ def test_two_tabs_edit_one_draft_and_each_shows_what_the_other_changed(page, sit
     """Fields and table of a page say the same, also where the same field was edited in both."""
     begin_anew(page, WITHOUT_IMAGES)
     go(page, site, "plan")
-    until(page, "b.summary.plan === 'TP4 PP1 DP8'")
+    until(page, "b.summary.plan === 'TP4 PP2 VPP3 DP4'")
     box(page, "training.global_batch_size").fill("64")
     until(page, "b.summary.global_batch === 64")
     other = page.context.new_page()

@@ -1,7 +1,7 @@
 """Number and length of the samples in a job's data sets, read on one node by the engine's Python."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from backend.cluster.inventory.software import ask_program, needed_environment
@@ -11,7 +11,8 @@ from backend.cluster.preflight.files import dataset_names
 from backend.cluster.program_answers import Counted, WhyNot
 from backend.estimate.plan import patches_per_image
 from backend.job.job import Job
-from backend.job.presets import resolve_model
+from backend.job.presets import known_model
+from backend.job.unestimated import UnestimatedModel
 
 COUNT_S = 540.0
 """Two busy cores read a JSON list at 70 MB/s, and JSON lines at 340 MB/s."""
@@ -56,18 +57,23 @@ def data_size_on(node: Node, job: Job, rank: int) -> DataSize:
         raise NodeError(answer["code"], node.name, field=field, **cast(dict[str, str], values))
     if "samples" not in answer or "rows" not in answer:
         raise NodeError("bad_answer", node.name, command=SAMPLES, exit=0, detail="samples is missing")
-    tokens = answer.get("tokens")
-    return DataSize(
-        samples=answer["samples"],
-        rows=answer["rows"],
-        tokens=None if tokens is None else max(1, tokens + _image_tokens(job)),
-        unmeasured=answer.get("unmeasured", ""),
+    size = DataSize(
+        samples=answer["samples"], rows=answer["rows"], tokens=None, unmeasured=answer.get("unmeasured", "")
     )
+    if answer.get("tokens") is None:
+        return size
+    images = _image_tokens(job)
+    if images is None:
+        return replace(size, unmeasured="the number of tokens of an image is not known")
+    return replace(size, tokens=max(1, answer["tokens"] + images))
 
 
-def _image_tokens(job: Job) -> int:
-    """Return the tokens of a sample's images, as the estimate counts them."""
-    vision = resolve_model(job.model).vision
+def _image_tokens(job: Job) -> int | None:
+    """Return the tokens of a sample's images, as the estimate counts them; None if the model has no estimate."""
+    model = known_model(job.model)
+    if isinstance(model, UnestimatedModel):
+        return None if model.names_vision and job.training.images_per_sample else 0
+    vision = model.vision
     if vision is None:
         return 0
     return job.training.images_per_sample * patches_per_image(vision, job.training.image_max_pixels) // vision.merge**2

@@ -7,6 +7,7 @@ from backend.cluster.preflight.results import CheckResult
 from backend.estimate.memory.checkpoint_size import checkpoint_bytes
 from backend.job.job import Job
 from backend.job.presets import resolve_gpu
+from backend.job.problems import Problem
 
 SHM_GIB = 1.0
 """Docker gives 0.0625; NCCL's buffers between GPUs without a direct way, and data loaders, need more."""
@@ -51,12 +52,18 @@ def check_logout(node: NodeReadings) -> list[CheckResult]:
 def check_space(node: NodeReadings) -> list[CheckResult]:
     """Check that output_dir has room for two checkpoints: the old one is deleted after the new one is complete.
 
-    A node that writes no checkpoint has no such check, and neither has a job whose checkpoint cannot be estimated.
+    A node that writes no checkpoint has no such check. A job whose checkpoint cannot be estimated gets a note instead.
     """
     job, checks = node.job, node.checks
     disk, checkpoint = node.survey.disks.get(str(job.training.output_dir)), _own_share(job, checks.rank)
-    if disk is None or checkpoint is None:
+    if disk is None or checkpoint == 0:
         return []
+    if checkpoint is None:
+        values = {"node": checks.node, "path": job.training.output_dir}
+        note = Problem(
+            code="space_unknown", field="training.output_dir", severity="note", node=checks.node, values=values
+        )
+        return [checks.skipped("space", note)]
     if disk.free >= 2 * checkpoint:
         return [checks.ok("space", free_gib=round(disk.free / GIB, 1), checkpoint_gib=round(checkpoint / GIB, 1))]
     values = {"free": f"{disk.free / GIB:.1f}", "one": f"{checkpoint / GIB:.1f}", "path": job.training.output_dir}
@@ -66,16 +73,16 @@ def check_space(node: NodeReadings) -> list[CheckResult]:
 
 
 def _own_share(job: Job, rank: int) -> int | None:
-    """Return the bytes of a checkpoint that a node writes.
+    """Return the bytes of a checkpoint that a node writes; None if they cannot be estimated.
 
     Rank 0 writes the whole file with the plain engine and with FSDP (engines/llamafactory_fsdp.py asks for whole
     files). With the other engines the nodes divide it.
     """
-    whole = checkpoint_bytes(job)
-    if rank == 0 or whole is None:
-        return whole
-    traits = job.traits
-    return whole // job.cluster.nodes if traits.is_megatron or traits.zero_stage else None
+    whole, traits = checkpoint_bytes(job), job.traits
+    divides = bool(traits.is_megatron or traits.zero_stage)
+    if rank and not divides:
+        return 0
+    return whole // job.cluster.nodes if rank and whole is not None else whole
 
 
 def check_clocks(gang: GangReadings) -> list[CheckResult]:

@@ -7,7 +7,7 @@ from backend.cluster.preflight.readings import GangReadings, NodeReadings
 from backend.cluster.preflight.results import CheckResult
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
-from backend.job.presets import resolve_model
+from backend.job.presets import known_model
 
 
 def check_engine(node: NodeReadings) -> list[CheckResult]:
@@ -36,7 +36,7 @@ def _loops_over_experts(job: Job, transformers: str) -> bool:
     Version 4 has a Python loop (4.57.6 models/qwen3_moe/modeling_qwen3_moe.py). Version 5 has one grouped GEMM (5.6.0
     modeling_utils.py get_correct_experts_implementation).
     """
-    return transformers.startswith("4.") and not job.traits.is_megatron and resolve_model(job.model).experts > 0
+    return transformers.startswith("4.") and not job.traits.is_megatron and known_model(job.model).experts > 0
 
 
 def check_versions(gang: GangReadings) -> list[CheckResult]:

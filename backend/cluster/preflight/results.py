@@ -50,7 +50,7 @@ class CheckResult:
     values: Mapping[str, object] = field(default_factory=dict)
     """The figures that the check read."""
     problem: Problem | None = None
-    """A failure and a warning always have one."""
+    """A failure and a warning always have one. A skipped check may have a note."""
 
 
 class Checks:
@@ -68,8 +68,8 @@ class Checks:
     def ok(self, name: CheckName, **values: object) -> CheckResult:
         return CheckResult(name=name, status="ok", rank=self.rank, node=self.node, values=values)
 
-    def skipped(self, name: CheckName) -> CheckResult:
-        return CheckResult(name=name, status="skipped", rank=self.rank, node=self.node)
+    def skipped(self, name: CheckName, problem: Problem | None = None) -> CheckResult:
+        return CheckResult(name=name, status="skipped", rank=self.rank, node=self.node, problem=problem)
 
     def failed(self, name: CheckName, problem: Problem) -> CheckResult:
         return CheckResult(name=name, status="failure", rank=self.rank, node=self.node, problem=problem)

@@ -6,7 +6,7 @@ from backend.estimate.memory.megatron import PlanCosts, Run, element_bytes
 from backend.estimate.memory.memory_term import Part, logits_part, part, parts_of, share
 from backend.estimate.memory.stage import Stage, stages
 from backend.estimate.memory.terms import StageMemory
-from backend.estimate.model.layers import ModelLayers
+from backend.estimate.model.layers import ModelLayers, has_experts
 from backend.estimate.plan import Plan
 from backend.estimate.time.schedule import in_flight
 from backend.job.traits import MemoryTraits
@@ -17,7 +17,7 @@ def megatron_parts(
 ) -> Iterator[Part]:
     """Yield the parts of every term of one stage."""
     yield from _states(plan, traits, run, memory)
-    yield from _saved(plan, stages(layers, plan)[memory.stage], costs)
+    yield from _saved(layers, plan, stages(layers, plan)[memory.stage], costs)
     if memory.logits:
         yield logits_part(memory.logits, plan.tokens, layers.embedding // layers.output.hidden, plan.tensor)
     yield from parts_of((*memory.moment.terms(), *memory.terms), plan)
@@ -41,18 +41,19 @@ def _states(plan: Plan, traits: MemoryTraits, run: Run, memory: StageMemory) -> 
         yield part("weights_reference", bytes_each=traits.weight_bytes, parameters=every)
 
 
-def _saved(plan: Plan, stage: Stage, costs: PlanCosts) -> Iterator[Part]:
+def _saved(layers: ModelLayers, plan: Plan, stage: Stage, costs: PlanCosts) -> Iterator[Part]:
     """Yield saved activations: layers x micro-batches in flight x bytes of one layer, and those of the vision tower."""
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
     chunks = list(zip(stage.chunks, counts, strict=True))
     if plan.full_recompute:
-        units = sum(-(-(chunk.dense + chunk.sparse) // plan.recompute_layers) * count for chunk, count in chunks)
+        units = sum(-(-chunk.layers // plan.recompute_layers) * count for chunk, count in chunks)
         each = costs.unit / plan.tokens
         yield part("activations_inputs", unit_micro_batches=units, tokens=plan.tokens, bytes_per_token=each)
     else:
-        for index, (name, cost) in enumerate((("dense", costs.dense), ("sparse", costs.sparse))):
-            held = sum(chunk[index] * count for chunk, count in chunks)
-            if cost and held:
+        for index, (kind, cost) in enumerate(zip(layers.kinds, costs.kinds, strict=True)):
+            held = sum(chunk.counts[index] * count for chunk, count in chunks)
+            if held:
+                name = "sparse" if has_experts(kind) else "dense"
                 each = cost.kept / plan.tokens
                 yield part(f"activations_{name}", layer_micro_batches=held, tokens=plan.tokens, bytes_per_token=each)
     if stage.first and costs.tower:

@@ -14,7 +14,7 @@ from backend.estimate.memory.sharding import States, largest_unit, sharded_state
 from backend.estimate.memory.stage import RankParameters, Trained
 from backend.estimate.memory.terms import LIBRARIES, STATIC_BYTES, Moment, StageMemory, Term, Terms, peak_moment
 from backend.estimate.model.adapters import NF4_BYTES, adapter_parameters, quantised_parameters
-from backend.estimate.model.layers import Activation, LayerKind, Linear, ModelLayers
+from backend.estimate.model.layers import Activation, LayerKind, Linear, ModelLayers, counted_kinds, last_kinds
 from backend.estimate.model.parameters import layer_counts, model_parameters, vision_parameters
 from backend.estimate.plan import Plan
 from backend.job.traits import MemoryTraits
@@ -57,7 +57,7 @@ def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, 
     peak = peak_moment(_step_moments(layers, plan, memory, tuning, parameters, states))
     return StageMemory(
         stage=0,
-        layers=layers.dense_count + layers.sparse_count,
+        layers=layers.count,
         parameters=parameters,
         weights=states.weights + reference,
         gradients=states.buckets + states.reduce + peak.gradients,
@@ -97,14 +97,14 @@ def reference_bytes(
 
 
 def _parameters(layers: ModelLayers, tuning: Tuning) -> RankParameters:
-    expert = layers.sparse_count * layer_counts(layers.sparse).expert if layers.sparse else 0
+    expert = sum(count * layer_counts(kind).expert for kind, count in counted_kinds(layers))
     total = model_parameters(layers)
     trained, trained_expert = 0, 0
     if tuning.adapters:
         trained = adapter_parameters(layers, tuning.lora_rank, tuning.lora_targets, tuning.trained)
         total += trained
     elif tuning.method == "partial":
-        for kind, count in _last(layers, tuning.last_layers):
+        for kind, count in last_kinds(layers, tuning.last_layers):
             trained += count * (layer_counts(kind).total - layer_counts(kind).expert)
             trained_expert += count * layer_counts(kind).expert
     else:
@@ -115,14 +115,6 @@ def _parameters(layers: ModelLayers, tuning: Tuning) -> RankParameters:
             trained += total - expert - sum(vision)
             trained_expert = expert
     return RankParameters(dense=total - expert, expert=expert, trained_dense=trained, trained_expert=trained_expert)
-
-
-def _last(layers: ModelLayers, wanted: int) -> list[tuple[LayerKind, int]]:
-    """Return the kinds of the last `wanted` layers, with their counts."""
-    if layers.sparse is None:
-        return [(layers.dense, min(wanted, layers.dense_count))]
-    sparse = min(wanted, layers.sparse_count)
-    return [(layers.sparse, sparse), (layers.dense, min(wanted - sparse, layers.dense_count))]
 
 
 def _frozen_bytes(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters) -> Number:
@@ -331,12 +323,9 @@ def _layer_activations(
     return saved, live, saved_layers
 
 
-def _saving_layers(layers: ModelLayers, tuning: Tuning) -> list[tuple[LayerKind, int]]:
+def _saving_layers(layers: ModelLayers, tuning: Tuning) -> tuple[tuple[LayerKind, int], ...]:
     """Return the kinds of layers that save something, with their counts; layers below the first trained one do not."""
-    counts = [(layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count)]
-    if tuning.method == "partial":
-        counts = _last(layers, tuning.last_layers)  # type: ignore[assignment]
-    return [(kind, count) for kind, count in counts if kind and count]
+    return last_kinds(layers, tuning.last_layers) if tuning.method == "partial" else counted_kinds(layers)
 
 
 def _tower(
@@ -345,7 +334,7 @@ def _tower(
     vision, trained = layers.vision, tuning.trained
     if vision is None or tuning.method == "partial":
         return 0.0, 0.0
-    merged = vision.merger.hidden // vision.block.hidden
+    merged = vision.patches_per_token
     form = form_of(tuning, memory, part_trained=True)
     per_patch: Number = eager_bytes(vision.merger, form) * trained.merger / merged
     per_patch += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack / merged
@@ -378,9 +367,7 @@ def _layer_works(
 ) -> list[LayerWork]:
     """Return the work of each kind of layer that the model has."""
     works = []
-    for kind, count in ((layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count)):
-        if kind is None or not count:
-            continue
+    for kind in layers.kinds:
         widths = [op.width * (2 if op.gated else 1) for op in kind.operators if isinstance(op, Activation)]
         # Routed experts are one parameter with three dimensions in transformers 5, so their gradient is one tensor.
         sizes = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]

@@ -5,7 +5,7 @@ The formulas of the schedule and of tensor and sequence parallelism are those of
 published B200 runs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import fields
 
 from backend.estimate.array_ops import Number, choose, larger
@@ -25,7 +25,7 @@ from backend.estimate.memory.terms import (
     Terms,
     peak_moment,
 )
-from backend.estimate.model.layers import Attention, LayerKind, ModelLayers, VisionLayers, operators_of
+from backend.estimate.model.layers import Attention, LayerKind, ModelLayers, VisionLayers, has_experts, operators_of
 from backend.estimate.plan import Plan
 from backend.estimate.time.schedule import in_flight
 from backend.job.traits import MemoryTraits
@@ -45,9 +45,8 @@ class LayerCost:
 class PlanCosts:
     """Costs that are the same on every stage of a plan."""
 
-    dense: LayerCost | None
-    """None if the model has no such layers; likewise `sparse`."""
-    sparse: LayerCost | None
+    kinds: tuple[LayerCost, ...]
+    """Costs of each kind of decoder layer (ModelLayers.kinds)."""
     unit: Number
     """Input of one unit of full recompute."""
     tower: Number
@@ -84,12 +83,12 @@ def pipeline_memory(
     """
     run = Run(trained=trained) if isinstance(trained, Trained) else trained
     costs = costs or plan_costs(layers, plan, memory, run)
-    held: dict[tuple[bool, bool, int, int], _Held] = memo.held if memo else {}
-    kept: dict[tuple[int, ...], Number] = memo.kept if memo else {}
+    held: dict[tuple[bool, bool, tuple[int, ...]], _Held] = memo.held if memo else {}
+    kept: dict[Hashable, Number] = memo.kept if memo else {}
     found = []
     for stage in stages(layers, plan):
         # Inner stages often have the same contents; only the micro-batches in flight differ.
-        alike = (stage.first, stage.last, stage.dense, stage.sparse)
+        alike = (stage.first, stage.last, stage.counts)
         if alike not in held:
             held[alike] = _held(layers, plan, memory, run, stage, costs)
         saved = _saved(plan, stage, costs, kept)
@@ -100,8 +99,7 @@ def pipeline_memory(
 def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> PlanCosts:
     """Return the costs of the layers of a plan, on any stage."""
     return PlanCosts(
-        dense=layer_cost(layers.dense, plan, memory, run) if layers.dense_count else None,
-        sparse=layer_cost(layers.sparse, plan, memory, run) if layers.sparse else None,
+        kinds=tuple(layer_cost(kind, plan, memory, run) for kind in layers.kinds),
         unit=element_bytes(memory) * layers.output.hidden * plan.tokens * plan.whole_share,
         tower=tower_bytes(layers.vision, plan, memory, run.trained) if layers.vision else 0.0,
     )
@@ -138,10 +136,9 @@ def _held(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage
     if memory.cached_weight_gradients and run.weights_trained:
         cached = cached_gradients(layers, plan, stage)
         workspace, terms = cached + workspace, (Term("workspace_cached", cached, "elements", 2), *terms)
-    if stage.sparse:
+    if any(has_experts(kind) for kind, _ in stage.kinds(layers)):
         workspace, terms = workspace + GROUPED_BYTES, (*terms, Term("workspace_grouped", GROUPED_BYTES, "bytes"))
-    present = ((costs.dense, stage.dense), (costs.sparse, stage.sparse))
-    moments = [cost.moment for cost, layers_of_kind in present if cost and layers_of_kind]
+    moments = [cost.moment for cost, count in zip(costs.kinds, stage.counts, strict=True) if count]
     if stage.last:
         moments += _head_moments(layers, plan, memory, run)
     return _Held(
@@ -159,7 +156,7 @@ def _stage_memory(plan: Plan, memory: MemoryTraits, stage: Stage, saved: Number,
     peak, offloaded = held.peak, held.optimizer * plan.offload_fraction
     return StageMemory(
         stage=stage.index,
-        layers=stage.dense + stage.sparse,
+        layers=sum(stage.counts),
         parameters=held.parameters,
         weights=held.weights,
         gradients=held.gradients,
@@ -195,18 +192,17 @@ def _stage_parameters(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run
     )
 
 
-def _saved(plan: Plan, stage: Stage, costs: PlanCosts, kept: dict[tuple[int, ...], Number]) -> Number:
-    """Return the saved activations of every micro-batch in flight; `kept` caches those of a chunk of (dense, sparse)
-    layers."""
+def _saved(plan: Plan, stage: Stage, costs: PlanCosts, kept: dict[Hashable, Number]) -> Number:
+    """Return the saved activations of every micro-batch in flight; `kept` caches those of a chunk by its layers."""
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
     total: Number = counts[0] * costs.tower if stage.first else 0.0
     for chunk, flying in zip(stage.chunks, counts, strict=True):
-        sizes = (chunk.dense, chunk.sparse)
+        sizes = chunk.counts
         if sizes not in kept:
-            kept[sizes] = _kept(plan, costs, *sizes)
+            kept[sizes] = _kept(plan, costs, sizes)
         if isinstance(flying, int) and len(counts) > 2:
             # All chunks except the last mostly keep the activations of PP micro-batches.
-            full = (*sizes, flying)
+            full = (sizes, flying)
             if full not in kept:
                 kept[full] = flying * kept[sizes]
             total = total + kept[full]
@@ -215,10 +211,12 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts, kept: dict[tuple[int, ...
     return total
 
 
-def _kept(plan: Plan, costs: PlanCosts, dense: int, sparse: int) -> Number:
-    """Return the saved activations of one micro-batch in a chunk of these layers."""
-    inputs = -(-(dense + sparse) // plan.recompute_layers) * costs.unit
-    every = (dense * costs.dense.kept if costs.dense else 0.0) + (sparse * costs.sparse.kept if costs.sparse else 0.0)
+def _kept(plan: Plan, costs: PlanCosts, counts: tuple[int, ...]) -> Number:
+    """Return the saved activations of one micro-batch in a chunk with this number of layers of each kind."""
+    inputs = -(-sum(counts) // plan.recompute_layers) * costs.unit
+    every: Number = 0.0
+    for cost, count in zip(costs.kinds, counts, strict=True):
+        every = every + count * cost.kept
     return choose(plan.full_recompute, inputs, every)
 
 
@@ -228,7 +226,7 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
     The backward pass needs what it recomputes, the gradients of the FFN, and the gradient of one weight. The forward
     pass needs the copies of tokens that go to experts and back. The larger of both counts.
     """
-    [attention] = operators_of(kind, Attention)
+    attention = next(iter(operators_of(kind, Attention)), None)
     scale = element_bytes(memory) / 2
     adapters = run.adapters if run.trained.language else None
 
@@ -243,7 +241,7 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
     again = _by_modules(plan, lambda modules: recomputed_bytes(kind, modules))
     revived = scale * _spread(again, plan, attention)
     work = scale * ffn_gradients(kind, plan, adapters)
-    if not plan.flash_attention:
+    if attention and not plan.flash_attention:
         each = plan.tokens * attention.heads * plan.sequence_length / plan.context / plan.tensor
         probabilities = 2 * scale * each
         work = larger(work, probabilities)
@@ -265,7 +263,7 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         )
         if copies > backward:
             return recomputed, Term("workspace_experts", copies)
-        name = "workspace_ffn" if plan.flash_attention else "workspace_attention"
+        name = "workspace_ffn" if plan.flash_attention or not attention else "workspace_attention"
         return recomputed, Term("workspace_weight_gradient", weight, "elements", 2 * scale), Term(name, work)
 
     moment = Moment(activations=revived, workspace=larger(backward, copies), terms=terms)
@@ -283,11 +281,13 @@ def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> S
     return SavedBytes(**{field.name: of(field.name) for field in fields(SavedBytes)})
 
 
-def _spread(saved: SavedBytes, plan: Plan, attention: Attention) -> Number:
+def _spread(saved: SavedBytes, plan: Plan, attention: Attention | None) -> Number:
     """Return the bytes on one rank for a micro-batch, from bytes per token."""
     whole = saved.whole + saved.routed + saved.dispatched * plan.expert_tensor
-    memo = saved.split / plan.tensor + saved.groups * larger(1 / plan.tensor, 1 / attention.kv_heads)
-    return plan.tokens * (whole * plan.whole_share + memo)
+    divided = saved.split / plan.tensor
+    if attention:
+        divided = divided + saved.groups * larger(1 / plan.tensor, 1 / attention.kv_heads)
+    return plan.tokens * (whole * plan.whole_share + divided)
 
 
 def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained: Trained) -> Number:
@@ -297,7 +297,7 @@ def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained:
     form = EagerForm(element=each, residual=each)
     per_merged_token = eager_bytes(vision.merger, form) * trained.merger
     per_merged_token += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack
-    merged = vision.merger.hidden // vision.block.hidden
+    merged = vision.patches_per_token
     per_patch: Number = per_merged_token / merged
     if trained.tower:
         block = choose(plan.full_recompute, each * vision.block.hidden, eager_bytes(vision.block, form))

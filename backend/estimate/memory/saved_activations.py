@@ -12,7 +12,19 @@ from typing import Literal, NamedTuple
 
 from backend.estimate.array_ops import Number
 from backend.estimate.frozen_dataclass import frozen_dataclass
-from backend.estimate.model.layers import Activation, Attention, Dispatch, Keep, LayerKind, Linear, Norm, Operator
+from backend.estimate.model.layers import (
+    CHUNK,
+    Activation,
+    Attention,
+    Dispatch,
+    Keep,
+    LayerKind,
+    Linear,
+    Norm,
+    Operator,
+    Parameters,
+    Recurrence,
+)
 
 Spread = Literal["whole", "split", "groups", "routed", "dispatched"]
 
@@ -73,7 +85,9 @@ def _items(kind: LayerKind, context_a2a: bool) -> Iterator[_Item]:
             yield _Item(spread="dispatched", bytes=bytes_sent, dropped_by=("moe",), weight_only=True)
             yield _Item(spread="routed", bytes=8 * operator.experts, dropped_by=("moe",))
         elif isinstance(operator, Keep):
-            yield _Item(spread="whole", bytes=operator.bytes * operator.width)
+            yield _Item(spread="split" if operator.split else "whole", bytes=operator.bytes * operator.width)
+        elif isinstance(operator, Recurrence):
+            yield _Item(spread="split", bytes=_recurrence_bytes(operator))
 
 
 def _norm_items(norm: Norm, *, in_mlp: bool) -> Iterator[_Item]:
@@ -154,7 +168,20 @@ def _eager(operator: Operator, form: EagerForm) -> float:
         return e * operator.width * (4 if operator.gated else 2)
     if isinstance(operator, Dispatch):
         return 2 * e * operator.top_k * operator.hidden + 12 * operator.experts
-    return e * operator.width
+    if isinstance(operator, Recurrence):
+        return _recurrence_bytes(operator) * e / 2
+    return 0.0 if isinstance(operator, Parameters) else e * operator.width
+
+
+def _recurrence_bytes(operator: Recurrence) -> float:
+    """Return the bytes per token that linear attention saves in 16 bits with the kernels of flash-linear-attention.
+
+    The convolution saves its input. The chunked rule saves queries and keys (which transformers repeats for every value
+    head), values, the step, and a triangular matrix of a chunk; and in fp32 the decay and the two norms
+    (fla/ops/gated_delta_rule/chunk.py ChunkGatedDeltaRuleFunction.forward).
+    """
+    each = 2 * (2 * operator.key_dim + operator.value_dim + 1 + CHUNK) + 4 * 3
+    return float(2 * operator.channels + operator.value_heads * each)
 
 
 def _eager_norm(norm: Norm, form: EagerForm) -> float:
@@ -172,4 +199,4 @@ def _eager_linear(linear: Linear, form: EagerForm) -> float:
         copies = linear.parts if form.casts else 1
         return form.element * linear.inputs * copies if form.trained or form.adapters else 0.0
     # The output projection reads the output of attention, which is counted with attention; an adapter copies it.
-    return form.element * linear.inputs if form.adapters and linear.name == "o" else 0.0
+    return form.element * linear.inputs if form.adapters and linear.name in ("o", "out_proj") else 0.0

@@ -9,7 +9,7 @@ from backend.estimate.array_ops import ZERO, Number, choose, smaller
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.model.adapters import SCALES_BYTES, matrices
-from backend.estimate.model.layers import LayerKind, Linear, ModelLayers, operators_of
+from backend.estimate.model.layers import Linear, ModelLayers, operators_of
 from backend.estimate.model.parameters import layer_counts
 from backend.estimate.plan import Plan
 from backend.job.traits import MemoryTraits
@@ -96,7 +96,7 @@ def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParamet
     if memory.live_elements:
         return 2 * smaller(total, largest_module(layers) + memory.live_elements) - spared * packed
     ends = layers.embedding * (1 if layers.tied else 2)
-    units = [2 * layer_counts(kind).total - (spared * matrices(kind) if packed else 0) for kind in _units(layers)]
+    units = [2 * layer_counts(kind).total - (spared * matrices(kind) if packed else 0) for kind in layers.kinds]
     return smaller(2 * total - spared * packed, 2 * ends + 2 * max(units))
 
 
@@ -104,7 +104,7 @@ def largest_module(layers: ModelLayers) -> int:
     """Return the elements that DeepSpeed always fetches (0.18.4 runtime/zero/partitioned_param_coordinator.py
     fetch_sub_module): the weights of one module; a layer's experts are one module."""
     sizes = [layers.embedding]
-    for kind in _units(layers):
+    for kind in layers.kinds:
         linears = operators_of(kind, Linear)
         sizes += [one.inputs * one.outputs // one.parts for one in linears if one.share != "expert"]
         sizes.append(layer_counts(kind).expert)
@@ -113,9 +113,4 @@ def largest_module(layers: ModelLayers) -> int:
 
 def largest_unit(layers: ModelLayers) -> int:
     """Return the elements of the largest decoder layer, which is what FSDP gathers at a time."""
-    return max(layer_counts(kind).total for kind in _units(layers))
-
-
-def _units(layers: ModelLayers) -> list[LayerKind]:
-    kinds = (layers.dense if layers.dense_count else None, layers.sparse if layers.sparse_count else None)
-    return [kind for kind in kinds if kind]
+    return max(layer_counts(kind).total for kind in layers.kinds)

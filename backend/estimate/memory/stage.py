@@ -17,13 +17,17 @@ from backend.job.trained import trained_parts as trained_parts
 class Chunk(NamedTuple):
     """A model chunk of a stage; equal chunks do the same work."""
 
-    dense: int
-    """Dense layers of the chunk."""
-    sparse: int
+    counts: tuple[int, ...]
+    """Layers of each kind (ModelLayers.kinds)."""
     first: bool
     """Whether the chunk has the embedding and the vision tower."""
     last: bool
     """Whether the chunk has the output layer."""
+
+    @property
+    def layers(self) -> int:
+        """Return the number of layers of all kinds."""
+        return sum(self.counts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,22 +38,18 @@ class Stage:
     first: bool
     last: bool
     chunks: tuple[Chunk, ...]
-
-    dense: int
-    """Dense layers of all chunks."""
-    sparse: int
+    counts: tuple[int, ...]
+    """Layers of each kind in all chunks."""
 
     def kinds(self, layers: ModelLayers) -> tuple[tuple[LayerKind, int], ...]:
         """Return the layer kinds that occur on the stage, with their counts."""
-        counts = ((layers.dense, self.dense), (layers.sparse, self.sparse))
-        return tuple((kind, count) for kind, count in counts if kind and count)
+        return tuple((kind, count) for kind, count in zip(layers.kinds, self.counts, strict=True) if count)
 
 
 def stages(layers: ModelLayers, plan: Plan) -> tuple[Stage, ...]:
     """Return the stages of a plan, first to last."""
     return _stages(
-        layers.dense_count,
-        layers.sparse_count,
+        layers,
         plan.pipeline,
         plan.virtual_pipeline,
         plan.account_for_embedding,
@@ -60,8 +60,7 @@ def stages(layers: ModelLayers, plan: Plan) -> tuple[Stage, ...]:
 
 @lru_cache(maxsize=4096)
 def _stages(
-    dense_count: int,
-    sparse_count: int,
+    layers: ModelLayers,
     pipeline: int,
     virtual: int,
     with_embedding: bool,
@@ -69,13 +68,12 @@ def _stages(
     layout: tuple[int, ...] | None,
 ) -> tuple[Stage, ...]:
     found = []
-    pieces = layout or equal_pieces(
-        dense_count + sparse_count, pipeline * virtual, with_embedding=with_embedding, with_loss=with_loss
-    )
+    order, kinds = layers.order, range(len(layers.kinds))
+    pieces = layout or equal_pieces(len(order), pipeline * virtual, with_embedding=with_embedding, with_loss=with_loss)
     for index, bounds in enumerate(chunk_layers(pieces, pipeline)):
         chunks = tuple(
             Chunk(
-                *_split(begin, end, dense_count),
+                tuple(order[begin:end].count(kind) for kind in kinds),
                 first=index == 0 and place == 0,
                 last=index == pipeline - 1 and place == virtual - 1,
             )
@@ -87,16 +85,10 @@ def _stages(
                 first=index == 0,
                 last=index == pipeline - 1,
                 chunks=chunks,
-                dense=sum(chunk.dense for chunk in chunks),
-                sparse=sum(chunk.sparse for chunk in chunks),
+                counts=tuple(sum(chunk.counts[kind] for chunk in chunks) for kind in kinds),
             )
         )
     return tuple(found)
-
-
-def _split(begin: int, end: int, dense_layers: int) -> tuple[int, int]:
-    dense = max(0, min(end, dense_layers) - begin)
-    return dense, end - begin - dense
 
 
 @frozen_dataclass

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from backend.estimate.memory.stage import Trained
-from backend.estimate.model.layers import LayerKind, Linear, ModelLayers
+from backend.estimate.model.layers import Attention, LayerKind, Linear, ModelLayers, counted_kinds, operators_of
 
 SCALES_BYTES = 1 / 64 + 4 / (64 * 256)
 """Scales of a 4-bit weight with double quantisation: an 8-bit scale for 64 weights, an fp32 scale for 256 scales
@@ -35,8 +35,7 @@ def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Tr
     """
     total = 0
     if trained.language:
-        total += layers.dense_count * _adapters(layers.dense, rank, targets)
-        total += layers.sparse_count * _adapters(layers.sparse, rank, targets) if layers.sparse else 0
+        total += sum(count * _adapters(kind, rank, targets) for kind, count in counted_kinds(layers))
     vision = layers.vision
     if vision and trained.tower:
         total += vision.depth * _adapters(vision.block, rank, targets)
@@ -48,8 +47,7 @@ def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Tr
 
 def quantised_parameters(layers: ModelLayers) -> int:
     """Return the elements that 4-bit loading packs: the matrices of every nn.Linear except the output layer."""
-    total = layers.dense_count * matrices(layers.dense)
-    total += layers.sparse_count * matrices(layers.sparse) if layers.sparse else 0
+    total = sum(count * matrices(kind) for kind, count in counted_kinds(layers))
     vision = layers.vision
     if vision:
         total += vision.depth * matrices(vision.block) + matrices(vision.merger)
@@ -84,9 +82,9 @@ def adapted_linears(kind: LayerKind, targets: str) -> Iterator[tuple[Linear, int
 def _parts(linear: Linear, kind: LayerKind) -> Iterator[tuple[str, int]]:
     """Yield the Hugging Face modules that a projection joins, with their outputs."""
     if linear.parts == 3:
-        queries = next(other.inputs for other in _modules(kind) if other.name == "o")
-        keys = (linear.outputs - queries) // 2
-        yield from (("q_proj", queries), ("k_proj", keys), ("v_proj", keys))
+        [attention] = operators_of(kind, Attention)
+        keys = attention.kv_heads * attention.key_dim
+        yield from (("q_proj", linear.outputs - 2 * keys), ("k_proj", keys), ("v_proj", keys))
     elif linear.parts == 2:
         yield from (("gate_proj", linear.outputs // 2), ("up_proj", linear.outputs // 2))
     else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from backend.estimate.array_ops import Number
-from backend.estimate.model.layers import Attention, LayerKind, Linear
+from backend.estimate.model.layers import Attention, LayerKind, Linear, Recurrence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,26 +20,31 @@ class Flops:
     """Operations in projections."""
     attention: float
     """Operations in the attention core, per token of context; causal attention reads half of them."""
+    recurrence: float
+    """Operations in linear attention."""
 
     def forward(self, context: Number) -> Number:
         """Return the forward operations with `context` tokens in a sequence."""
-        return self.weights + self.attention * context
+        return self.weights + self.recurrence + self.attention * context
 
     def backward(self, context: Number, *, weights_trained: bool, inputs_need: bool) -> Number:
         """Return the backward operations; 0 if neither the layer nor anything before it is trained."""
         if not (weights_trained or inputs_need):
             return 0.0
-        return self.weights * (weights_trained + inputs_need) + 2 * self.attention * context
+        core = 2 * (self.recurrence + self.attention * context)
+        return self.weights * (weights_trained + inputs_need) + core
 
 
 @lru_cache(maxsize=1024)
 def layer_flops(kind: LayerKind) -> Flops:
     """Return the operations of one layer of this kind."""
-    weights = attention = 0.0
+    weights = attention = recurrence = 0.0
     for operator in kind.operators:
         if isinstance(operator, Linear):
             weights += 2.0 * operator.inputs * operator.outputs * operator.active
         elif isinstance(operator, Attention):
             both = 2.0 * operator.heads * (operator.key_dim + operator.value_dim)
             attention += both / 2 if operator.causal else both
-    return Flops(weights=weights, attention=attention)
+        elif isinstance(operator, Recurrence):
+            recurrence += operator.flops
+    return Flops(weights=weights, attention=attention, recurrence=recurrence)

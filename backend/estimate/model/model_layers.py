@@ -12,63 +12,125 @@ from backend.estimate.model.layers import (
     ModelLayers,
     Norm,
     Operator,
+    Parameters,
+    Recurrence,
     VisionLayers,
 )
-from backend.job.model import ModelShape, VisionShape
+from backend.job.model.shape import (
+    Experts,
+    Ffn,
+    FullAttention,
+    GatedDeltaNet,
+    LayerShape,
+    Mla,
+    ModelShape,
+    VisionShape,
+)
 
 
 @lru_cache(maxsize=256)
 def model_layers(shape: ModelShape) -> ModelLayers:
     """Return the layers of a model of this shape."""
-    attention = _latent_attention(shape) if shape.mla else _attention(shape)
-    h = shape.hidden
-    dense_count = shape.dense_layers if shape.experts else shape.layers
-    dense = LayerKind(name="dense", hidden=h, operators=(*attention, *_mlp(shape)))
-    sparse = None
-    if shape.experts:
-        buffer = shape.experts if shape.router_bias else 0
-        sparse = LayerKind(name="sparse", hidden=h, operators=(*attention, *_experts(shape)), buffer=buffer)
-    head = Linear(name="output", inputs=h, outputs=shape.vocab, share="split", after_norm=True)
+    h, last = shape.hidden, shape.kinds[shape.order[-1]]
+    head = Linear(
+        name="output",
+        inputs=h,
+        outputs=shape.vocab,
+        share="split",
+        bias=shape.vocab if shape.head_bias else 0,
+        after_norm=True,
+    )
     return ModelLayers(
         embedding=shape.vocab * h,
-        dense=dense,
-        dense_count=min(dense_count, shape.layers),
-        sparse=sparse,
-        sparse_count=max(shape.layers - dense_count, 0) if shape.experts else 0,
-        output=LayerKind(name="output", hidden=h, operators=(Norm(width=h, parameters=h, cast=not shape.gated), head)),
+        positions=shape.positions * h,
+        kinds=tuple(_layer(kind, h) for kind in shape.kinds),
+        order=shape.order,
+        output=LayerKind(name="output", hidden=h, operators=(_norm(last, h), head)),
         tied=shape.tied,
         vision=_vision(shape.vision) if shape.vision else None,
     )
 
 
-def _attention(shape: ModelShape) -> tuple[Operator, ...]:
-    h, d = shape.hidden, shape.head_dim
-    queries, keys = shape.heads * d, shape.kv_heads * d
-    projected = queries + 2 * keys
-    bias = projected if shape.attention_bias else 0
-    head_norm = (Norm(width=queries + keys, parameters=2 * d, heads=True),) if shape.qk_norm else ()
-    return (
-        Norm(width=h, parameters=h, cast=not shape.gated),
-        Linear(name="qkv", inputs=h, outputs=projected, share="split", bias=bias, parts=3, after_norm=True),
-        *head_norm,
-        Attention(
-            heads=shape.heads,
-            kv_heads=shape.kv_heads,
-            key_dim=d,
-            value_dim=d,
-            window=shape.window,
-            windowed=shape.windowed,
-        ),
-        Linear(name="o", inputs=queries, outputs=h, share="split", whole_bias=h if shape.output_bias else 0),
+def _layer(kind: LayerShape, hidden: int) -> LayerKind:
+    moe = kind.ffn if isinstance(kind.ffn, Experts) else None
+    attention, ffn = _attention(kind, hidden), _experts(moe, hidden) if moe else _ffn(kind.ffn, hidden)
+    latent, before = isinstance(kind.attention, Mla), kind.norms in ("before", "both")
+    operators = [
+        *([_norm(kind, hidden, detached=latent)] if before or kind.norms == "shared" else []),
+        *attention,
+        *([] if before or kind.norms == "shared" else [_norm(kind, hidden)]),
+        *([_norm(kind, hidden)] if kind.norms == "both" else []),
+        *([_norm(kind, hidden, detached=moe is not None)] if before else []),
+        *ffn,
+        *([_norm(kind, hidden)] if kind.norms in ("after", "both") else []),
+    ]
+    buffer = moe.count if moe and moe.router_bias else 0
+    return LayerKind(name="sparse" if moe else "dense", hidden=hidden, operators=tuple(operators), buffer=buffer)
+
+
+def _norm(kind: LayerShape, hidden: int, *, detached: bool = False) -> Norm:
+    """Return a norm of the residual stream."""
+    return Norm(
+        width=hidden,
+        parameters=hidden * {"none": 0, "scale": 1, "scale_and_shift": 2}[kind.norm],
+        detached=detached,
+        layer_norm=kind.norm == "scale_and_shift",
+        cast=not kind.ffn.gated and kind.norm == "scale",
     )
 
 
-def _latent_attention(shape: ModelShape) -> tuple[Operator, ...]:
+def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
+    attention = kind.attention
+    if isinstance(attention, Mla):
+        return _latent_attention(attention, hidden)
+    if isinstance(attention, GatedDeltaNet):
+        return _gated_delta_net(attention, hidden)
+    return _full_attention(attention, hidden)
+
+
+def _full_attention(attention: FullAttention, hidden: int) -> tuple[Operator, ...]:
+    d = attention.head_dim
+    queries, keys = attention.heads * d, attention.kv_heads * d
+    projected = queries * (2 if attention.gate == "query" else 1) + 2 * keys
+    head_norm: tuple[Operator, ...] = ()
+    if attention.qk_norm != "none":
+        width = queries + keys
+        parameters = {"heads": 2 * d, "unweighted": 0, "whole": width}[attention.qk_norm]
+        head_norm = (Norm(width=width, parameters=parameters, heads=True),)
+    sinks = (Parameters(count=attention.heads, share="split"),) if attention.sinks else ()
+    # The gate is read again for its own gradient and that of the output.
+    gate: tuple[Operator, ...] = ()
+    if attention.gate != "none":
+        gate = (Keep(width=2 * queries, split=True),)
+    if attention.gate == "own":
+        gate = (Linear(name="gate_proj", inputs=hidden, outputs=queries, share="split", after_norm=True), *gate)
+    return (
+        Linear(
+            name="qkv",
+            inputs=hidden,
+            outputs=projected,
+            share="split",
+            bias=projected if attention.bias else 0,
+            parts=3,
+            after_norm=True,
+        ),
+        *head_norm,
+        *sinks,
+        Attention(heads=attention.heads, kv_heads=attention.kv_heads, key_dim=d, value_dim=d, window=attention.window),
+        *gate,
+        Linear(
+            name="o",
+            inputs=queries,
+            outputs=hidden,
+            share="split",
+            whole_bias=hidden if attention.output_bias else 0,
+        ),
+    )
+
+
+def _latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
     """Return DeepSeek's attention; Megatron keeps its down-projections whole on every TP rank."""
-    mla, h, a = shape.mla, shape.hidden, shape.heads
-    if mla is None:
-        raise ValueError("a model without MLA")
-    key = mla.nope_dim + mla.rope_dim
+    key, a = mla.nope_dim + mla.rope_dim, mla.heads
     query: tuple[Operator, ...] = (
         Linear(name="q_down", inputs=h, outputs=mla.q_lora, share="whole", after_norm=True),
         Norm(width=mla.q_lora, parameters=mla.q_lora),
@@ -77,7 +139,6 @@ def _latent_attention(shape: ModelShape) -> tuple[Operator, ...]:
     if not mla.q_lora:
         query = (Linear(name="q", inputs=h, outputs=a * key, share="split", after_norm=True),)
     return (
-        Norm(width=h, parameters=h, detached=True, cast=not shape.gated),
         *query,
         Linear(name="kv_down", inputs=h, outputs=mla.kv_lora + mla.rope_dim, share="whole", after_norm=True),
         Norm(width=mla.kv_lora, parameters=mla.kv_lora),
@@ -88,49 +149,85 @@ def _latent_attention(shape: ModelShape) -> tuple[Operator, ...]:
     )
 
 
-def _mlp(shape: ModelShape) -> tuple[Operator, ...]:
-    h, f, parts = shape.hidden, shape.ffn, 2 if shape.gated else 1
+def _gated_delta_net(net: GatedDeltaNet, hidden: int) -> tuple[Operator, ...]:
+    """Return the linear attention of transformers' modeling_qwen3_next.py; its norm has one weight per value channel
+    of a head, and a gate."""
+    keys, values = net.key_heads * net.key_dim, net.value_heads * net.value_dim
+    projections = {"in_proj_qkvz": 2 * keys + 2 * values, "in_proj_ba": 2 * net.value_heads}
+    if not net.joined:
+        projections = {
+            "in_proj_qkv": 2 * keys + values,
+            "in_proj_z": values,
+            "in_proj_b": net.value_heads,
+            "in_proj_a": net.value_heads,
+        }
     return (
-        Norm(width=h, parameters=h, cast=not shape.gated),
-        Linear(name="up", inputs=h, outputs=parts * f, share="split", parts=parts, after_norm=True),
-        Activation(width=f, gated=shape.gated, module="mlp"),
-        Linear(name="down", inputs=f, outputs=h, share="split"),
+        *(
+            Linear(name=name, inputs=hidden, outputs=outputs, share="split", after_norm=True)
+            for name, outputs in projections.items()
+        ),
+        Recurrence(
+            key_heads=net.key_heads,
+            value_heads=net.value_heads,
+            key_dim=net.key_dim,
+            value_dim=net.value_dim,
+            convolution=net.convolution,
+        ),
+        Norm(width=values, parameters=net.value_dim, heads=True),
+        # The gate of the norm, and the gated output that the next projection reads.
+        Keep(width=2 * values, split=True),
+        Linear(name="out_proj", inputs=values, outputs=hidden, share="split"),
     )
 
 
-def _experts(shape: ModelShape) -> tuple[Operator, ...]:
-    h, f, parts = shape.hidden, shape.expert_ffn, 2 if shape.gated else 1
-    count, k = shape.experts, shape.top_k
+def _ffn(ffn: Ffn | Experts, h: int) -> tuple[Operator, ...]:
+    f, parts = ffn.width, 2 if ffn.gated else 1
+    return (
+        Linear(
+            name="up",
+            inputs=h,
+            outputs=parts * f,
+            share="split",
+            bias=parts * f if ffn.bias else 0,
+            parts=parts,
+            after_norm=True,
+        ),
+        Activation(width=f, gated=ffn.gated, module="mlp"),
+        Linear(name="down", inputs=f, outputs=h, share="split", whole_bias=h if ffn.bias else 0),
+    )
+
+
+def _experts(moe: Experts, h: int) -> tuple[Operator, ...]:
+    f, parts, count, k = moe.width, 2 if moe.gated else 1, moe.count, moe.top_k
     shared: tuple[Operator, ...] = ()
-    if shape.shared_ffn:
-        gate = (Linear(name="shared_gate", inputs=h, outputs=1, share="whole"),) if shape.shared_gate else ()
+    if moe.shared_width:
+        gate = (Linear(name="shared_gate", inputs=h, outputs=1, share="whole"),) if moe.shared_gate else ()
         shared = (
             *gate,
-            Linear(name="shared_up", inputs=h, outputs=parts * shape.shared_ffn, share="split", parts=parts),
-            Activation(width=shape.shared_ffn, gated=shape.gated, module="shared_experts"),
-            Linear(name="shared_down", inputs=shape.shared_ffn, outputs=h, share="split"),
+            Linear(name="shared_up", inputs=h, outputs=parts * moe.shared_width, share="split", parts=parts),
+            Activation(width=moe.shared_width, gated=moe.gated, module="shared_experts"),
+            Linear(name="shared_down", inputs=moe.shared_width, outputs=h, share="split"),
         )
     return (
-        Norm(width=h, parameters=h, detached=True, cast=not shape.gated),
-        Linear(name="router", inputs=h, outputs=count, share="whole"),
+        Linear(name="router", inputs=h, outputs=count, share="whole", bias=count if moe.bias else 0),
         Dispatch(hidden=h, top_k=k, experts=count),
         Linear(
             name="expert_up",
             inputs=h,
             outputs=parts * f,
             share="expert",
-            bias=parts * f if shape.expert_bias else 0,
+            bias=parts * f if moe.bias else 0,
             copies=count,
             active=k,
             parts=parts,
         ),
-        Activation(width=k * f, gated=shape.gated, module="moe", clamped=shape.clamped),
+        Activation(width=k * f, gated=moe.gated, module="moe", clamped=moe.clamped),
         Linear(
             name="expert_down",
             inputs=f,
             outputs=h,
             share="expert",
-            bias=h if shape.expert_bias else 0,
+            bias=h if moe.bias else 0,
             copies=count,
             active=k,
         ),
@@ -139,52 +236,75 @@ def _experts(shape: ModelShape) -> tuple[Operator, ...]:
 
 
 def _vision(vision: VisionShape) -> VisionLayers:
-    """Return the vision tower of transformers' modeling_qwen3_vl.py, modeling_qwen2_5_vl.py or modeling_qwen2_vl.py."""
-    h, f = vision.hidden, vision.ffn
-    merged = h * vision.merge**2
+    """Return the layers of a tower: blocks of a vision transformer in transformers' modules, whole on every rank."""
+    h, f, d = vision.hidden, vision.ffn, vision.hidden // vision.heads
     pixels = vision.channels * vision.temporal_patch * vision.patch**2
     parts = 2 if vision.gated else 1
-    block = (
+    block: tuple[Operator, ...] = (
         _vision_norm(vision, h),
-        Linear(name="qkv", inputs=h, outputs=3 * h, share="whole", bias=3 * h, after_norm=True),
-        Attention(
-            heads=vision.heads,
-            kv_heads=vision.heads,
-            key_dim=h // vision.heads,
-            value_dim=h // vision.heads,
-            causal=False,
-            packed=True,
+        Linear(
+            name="qkv", inputs=h, outputs=3 * h, share="whole", bias=3 * h if vision.qkv_bias else 0, after_norm=True
         ),
-        Linear(name="proj", inputs=h, outputs=h, share="whole", bias=h),
+        Attention(heads=vision.heads, kv_heads=vision.heads, key_dim=d, value_dim=d, causal=False, packed=True),
+        Linear(name="proj", inputs=h, outputs=h, share="whole", bias=h if vision.output_bias else 0),
         _vision_norm(vision, h),
-        Linear(name="up", inputs=h, outputs=parts * f, share="whole", bias=parts * f, parts=parts, after_norm=True),
+        Linear(
+            name="up",
+            inputs=h,
+            outputs=parts * f,
+            share="whole",
+            bias=parts * f if vision.ffn_bias else 0,
+            parts=parts,
+            after_norm=True,
+        ),
         Activation(width=f, gated=vision.gated, module="mlp"),
-        Linear(name="down", inputs=f, outputs=h, share="whole", bias=h),
+        Linear(name="down", inputs=f, outputs=h, share="whole", bias=h if vision.ffn_bias else 0),
+        *([Parameters(count=vision.block_other, share="whole")] if vision.block_other else []),
     )
     patch_bias = h if vision.patch_bias else 0
     embedding = Linear(name="patch", inputs=pixels, outputs=h, share="whole", bias=patch_bias, after_norm=True)
+    merged = h * vision.merge**2
+    per_patch = _vision_norm(vision, h, per_token=vision.merge**2)
+    main: tuple[Norm, ...] = (per_patch,) if vision.projector_norm == "patch" else ()
+    if vision.projector_scale:
+        width = merged if vision.projector_norm == "patch" else vision.projector[0].inputs
+        main = (Norm(width=width, parameters=vision.projector_scale, layer_norm=vision.projector_scale > width),)
     return VisionLayers(
         patch_embedding=LayerKind(name="patch_embedding", hidden=h, operators=(embedding,)),
-        positions=vision.positions * h,
+        positions=(vision.positions + vision.class_token) * h,
         block=LayerKind(name="vision", hidden=h, operators=block),
         depth=vision.depth,
-        merger=_merger(vision, merged, _vision_norm(vision, h, per_token=vision.merge**2)),
-        deep_stack_merger=_merger(vision, merged, _vision_norm(vision, merged)),
+        patches_per_token=vision.merge**2,
+        merger=_merger(vision, merged, main),
+        deep_stack_merger=_merger(vision, merged, (_vision_norm(vision, merged),)),
         deep_stack=vision.deep_stack,
+        other=vision.other,
     )
 
 
 def _vision_norm(vision: VisionShape, width: int, per_token: int = 1) -> Norm:
     """Return a norm of the tower; `per_token` patches of `width` each make one merged token."""
-    parameters = width if vision.gated else 2 * width
-    return Norm(width=width * per_token, parameters=parameters, layer_norm=not vision.gated)
+    shifted = vision.norm == "scale_and_shift"
+    return Norm(width=width * per_token, parameters=width * (2 if shifted else 1), layer_norm=shifted)
 
 
-def _merger(vision: VisionShape, merged: int, norm: Norm) -> LayerKind:
-    operators = (
-        norm,
-        Linear(name="merge_in", inputs=merged, outputs=merged, share="whole", bias=merged, after_norm=True),
-        Activation(width=merged, gated=False, module="mlp"),
-        Linear(name="merge_out", inputs=merged, outputs=vision.out, share="whole", bias=vision.out),
-    )
-    return LayerKind(name="merger", hidden=merged, operators=operators)
+def _merger(vision: VisionShape, merged: int, norm: tuple[Norm, ...]) -> LayerKind:
+    """Return the projector of a tower, per language token: its norm, then its matrices with a function between them."""
+    operators: list[Operator] = [*norm]
+    last = len(vision.projector) - 1
+    for index, matrix in enumerate(vision.projector):
+        parts = 2 if matrix.gated else 1
+        operators.append(
+            Linear(
+                name="merge_out" if index == last else "merge_in",
+                inputs=matrix.inputs,
+                outputs=parts * matrix.outputs,
+                share="whole",
+                bias=parts * matrix.outputs if matrix.bias else 0,
+                parts=parts,
+                after_norm=index == 0,
+            )
+        )
+        if index < last:
+            operators.append(Activation(width=matrix.outputs, gated=matrix.gated, module="mlp"))
+    return LayerKind(name="merger", hidden=merged, operators=tuple(operators))

@@ -4,7 +4,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from backend.estimate.array_ops import Number
-from backend.estimate.model.layers import LayerKind, Linear, ModelLayers, Norm, VisionLayers
+from backend.estimate.model.layers import (
+    LayerKind,
+    Linear,
+    ModelLayers,
+    Norm,
+    Parameters,
+    Recurrence,
+    VisionLayers,
+    counted_kinds,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,15 +40,18 @@ def layer_counts(kind: LayerKind) -> Counts:
         elif isinstance(operator, Linear):
             sums[operator.share] += operator.copies * (operator.inputs * operator.outputs + operator.bias)
             sums["whole"] += operator.whole_bias
+        elif isinstance(operator, Parameters):
+            sums[operator.share] += operator.count
+        elif isinstance(operator, Recurrence):
+            sums["split"] += operator.parameters
     return Counts(**sums)
 
 
 def model_parameters(layers: ModelLayers) -> int:
     """Return the number of parameters of the model, as its Hugging Face class counts them."""
     output = layer_counts(layers.output).total - (layers.embedding if layers.tied else 0)
-    total = layers.embedding + output + layers.dense_count * layer_counts(layers.dense).total
-    if layers.sparse:
-        total += layers.sparse_count * (layer_counts(layers.sparse).total + layers.sparse.buffer)
+    total = layers.embedding + layers.positions + output
+    total += sum(count * (layer_counts(kind).total + kind.buffer) for kind, count in counted_kinds(layers))
     return total + (sum(vision_parameters(layers.vision)) if layers.vision else 0)
 
 
@@ -47,7 +59,7 @@ def model_parameters(layers: ModelLayers) -> int:
 def vision_parameters(vision: VisionLayers) -> tuple[int, int, int]:
     """Return the parameters of the tower (patches, positions, blocks), of the main merger and of the deep-stack
     mergers."""
-    tower = layer_counts(vision.patch_embedding).total + vision.positions
+    tower = layer_counts(vision.patch_embedding).total + vision.positions + vision.other
     tower += vision.depth * layer_counts(vision.block).total
     deep_stack = vision.deep_stack * layer_counts(vision.deep_stack_merger).total
     return tower, layer_counts(vision.merger).total, deep_stack

@@ -6,7 +6,7 @@ from backend.estimate.array_ops import Number, choose
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.stage import Trained, stages
 from backend.estimate.model.flops import layer_flops
-from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers
+from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, last_kinds
 from backend.estimate.plan import Plan
 
 
@@ -43,11 +43,12 @@ def pipeline_work(layers: ModelLayers, plan: Plan, trained: Trained, *, adapters
     """
     language = trained.language and not adapters
     inputs_need = trained.language or (trained.vision and layers.vision is not None)
-    dense = _layer(layers.dense, plan, language, inputs_need)
-    sparse = _layer(layers.sparse, plan, language, inputs_need) if layers.sparse else NONE
+    kinds = {kind: _layer(kind, plan, language, inputs_need) for kind in layers.kinds}
     works = []
     for stage in stages(layers, plan):
-        work = dense.times(stage.dense) + sparse.times(stage.sparse)
+        work = NONE
+        for kind, count in stage.kinds(layers):
+            work += kinds[kind].times(count)
         if stage.last:
             work += _layer(layers.output, plan, language, True, recomputable=False)
         if stage.first and layers.vision:
@@ -69,7 +70,7 @@ def _layer(kind: LayerKind, plan: Plan, trained: bool, inputs_need: bool, *, rec
 
 def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -> Work:
     """Return the work of the vision tower, which sees every patch of an image at once and is not split over TP."""
-    patches, merged = plan.vision_patches, vision.merger.hidden // vision.block.hidden
+    patches, merged = plan.vision_patches, vision.patches_per_token
     parts = [
         (vision.patch_embedding, 1, patches, trained.tower, False),
         (vision.block, vision.depth, patches, trained.tower, trained.tower),
@@ -112,9 +113,6 @@ def flops_of_last_layers(layers: ModelLayers, plan: Plan, last: int) -> float:
     """Return the FLOPs per token if only the last layers of a language model are trained; the gradient ends at the
     lowest of them."""
     [work] = pipeline_work(layers, plan, Trained())
-    sparse = min(last, layers.sparse_count)
-    backward = _layer(layers.dense, plan, True, True).times(min(last - sparse, layers.dense_count)).backward
-    if layers.sparse:
-        backward += _layer(layers.sparse, plan, True, True).times(sparse).backward
+    backward = sum(count * _layer(kind, plan, True, True).backward for kind, count in last_kinds(layers, last))
     backward += _layer(layers.output, plan, False, True, recomputable=False).backward
     return float((work.forward + backward) / plan.tokens)

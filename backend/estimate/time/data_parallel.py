@@ -30,7 +30,7 @@ def bucket_of(memory: MemoryTraits, layers: ModelLayers) -> float:
         return DDP_BUCKET_BYTES / memory.gradient_bytes
     if memory.reduce_bucket_elements:
         return memory.reduce_bucket_elements
-    kind = layers.sparse if layers.sparse and layers.sparse_count else layers.dense
+    kind = layers.kinds[layers.order[-1]]
     total = layer_counts(kind).total
     if not memory.live_elements:
         return float(total)

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from backend.estimate.model.layers import Activation, Attention, Dispatch, LayerKind, Linear, Norm, Operator
+from backend.estimate.model.layers import (
+    CHUNK,
+    Activation,
+    Attention,
+    Dispatch,
+    LayerKind,
+    Linear,
+    Norm,
+    Operator,
+    Recurrence,
+)
 
 STREAMS = 4
 """Matrix products of experts that run in parallel: Transformer Engine's grouped GEMM starts one per expert on this many
@@ -42,7 +52,7 @@ _ROPE_KERNELS = 16
 queries and for keys in megatron-core's rope_utils.py (_apply_rotary_pos_emb_bshd), and about as many backward. Fused,
 it is one kernel each."""
 
-_ROW_PARALLEL = ("o", "down", "shared_down", "expert_down", "proj", "merge_out")
+_ROW_PARALLEL = ("o", "out_proj", "down", "shared_down", "expert_down", "proj", "merge_out")
 """Projections whose input is split over TP and whose output is whole; for all others it is the reverse."""
 
 
@@ -76,7 +86,8 @@ class LayerKernels:
     causal: bool = False
     window: int = 0
     """As in Attention."""
-    windowed: float = 0.0
+    recurrence: float = 0.0
+    """FLOPs of linear attention per token."""
     scores: float = 0.0
     """Attention heads: entries of the score matrix per token of context."""
     moved_split: float = 0.0
@@ -122,19 +133,19 @@ def layer_kernels(
 ) -> LayerKernels:
     """Return the sums over the operators of a layer; with `only`, over the operators that these modules recompute."""
     sums: dict[str, float] = {}
-    causal, window, windowed = True, 0, 0.0
+    causal, window = True, 0
     for index, operator in enumerate(kind.operators):
         if only is not None and not {*_modules(kind, index)} & {*only}:
             continue
         if isinstance(operator, Attention):
-            causal, window, windowed = operator.causal, operator.window, operator.windowed
+            causal, window = operator.causal, operator.window
         sums_of_operator = _of(operator, kind.hidden, fused, routing, rope_fused)
         for where in ("split", "whole", "expert"):
             if f"moved_{where}" in sums_of_operator:
                 sums_of_operator.setdefault(f"moved_back_{where}", MOVED_BACKWARD * sums_of_operator[f"moved_{where}"])
         for name, value in sums_of_operator.items():
             sums[name] = sums.get(name, 0) + value
-    return LayerKernels(**sums, fused=fused, causal=causal, window=window, windowed=windowed)  # type: ignore[arg-type]
+    return LayerKernels(**sums, fused=fused, causal=causal, window=window)  # type: ignore[arg-type]
 
 
 def _modules(kind: LayerKind, index: int) -> tuple[str, ...]:
@@ -178,6 +189,8 @@ def _of(operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fus
         }
     if isinstance(operator, Norm):
         return _norm(operator, hidden, fused)
+    if isinstance(operator, Recurrence):
+        return _recurrence(operator)
     if isinstance(operator, Activation):
         # A fused kernel reads its input and writes its output. Modules have one kernel for the function and one for the
         # product.
@@ -199,6 +212,25 @@ def _of(operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fus
             "kernels": _DISPATCH_KERNELS[routing] if fused else 30,
         }
     return {}
+
+
+def _recurrence(operator: Recurrence) -> dict[str, float]:
+    """Return the work of linear attention with the kernels of flash-linear-attention.
+
+    The convolution reads and writes its channels. Then come two norms, a sum of decays, the products of keys, their
+    triangular inverse, the chunks' weights, states and outputs (fla/ops/gated_delta_rule/chunk.py): each reads what the
+    one before wrote.
+    """
+    key, value = operator.key_dim, operator.value_dim
+    each = 10.0 * key + 6 * CHUNK + 4 * (key + value) + 2 * (2 * key + 2 * value)
+    each += 4 * key * value / CHUNK + 2 * (2 * key + 2 * value)
+    return {
+        "recurrence": operator.flops,
+        "moved_split": 4.0 * operator.channels + operator.value_heads * each,
+        "kernels": 12,
+        "tensors": 3,
+        "modules": 1,
+    }
 
 
 def _norm(norm: Norm, hidden: int, fused: bool) -> dict[str, float]:

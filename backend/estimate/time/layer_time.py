@@ -149,6 +149,10 @@ def _costs(layer: LayerKernels, time_context: TimeContext, load: Load) -> _Costs
     if time_context.run.sums_apart:
         tensors = layer.tensors + (layer.tensors_expert / load.expert if layer.tensors_expert else 0)
         sums = time_context.efficiency.kernel_s * tensors
+    if layer.recurrence:
+        # Its kernels are assumed to be as fast as flash attention.
+        core_s = load.tokens * layer.recurrence / load.tensor / time_context.flash_attention_speed
+        attention, attention_back = attention + core_s, attention_back + ATTENTION_BACKWARD * core_s
     return _Costs(
         gemm,
         weights,
@@ -169,10 +173,9 @@ def _costs(layer: LayerKernels, time_context: TimeContext, load: Load) -> _Costs
 def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tuple[Number, Number]:
     """Return the forward and backward seconds of the attention core."""
     length = load.length
-    if layer.windowed:
+    if layer.window:
         # A token attends to half of the sequence, or to the whole window.
-        seen = smaller(length, (2 if layer.causal else 1) * layer.window)
-        length = (1 - layer.windowed) * length + layer.windowed * seen
+        length = smaller(length, (2 if layer.causal else 1) * layer.window)
     flops = load.tokens * length * layer.attention / load.tensor
     if time_context.plan.flash_attention:
         own = layer.fused and not time_context.run.compiled

@@ -9,7 +9,7 @@ from backend.estimate.array_ops import ZERO, Number, larger, largest
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import Chunk, RankParameters, Trained, stages
-from backend.estimate.model.layers import ModelLayers, VisionLayers
+from backend.estimate.model.layers import ModelLayers, VisionLayers, counted_kinds
 from backend.estimate.model.load import Load, load_of
 from backend.estimate.time.communication import Group, ring_seconds, send_seconds
 from backend.estimate.time.data_parallel import data_seconds, offload_seconds, optimizer_seconds
@@ -43,8 +43,8 @@ class StepTime:
 class KindPasses(NamedTuple):
     """Passes of one micro-batch through one layer of each kind, the output layer with its loss, and the tower."""
 
-    dense: Passes
-    sparse: Passes
+    kinds: tuple[Passes, ...]
+    """Passes through a layer of each of ModelLayers.kinds."""
     head: Passes
     tower: Passes
 
@@ -52,10 +52,13 @@ class KindPasses(NamedTuple):
 class KindSeconds(NamedTuple):
     """Total seconds of KindPasses in one direction."""
 
-    dense: Number
-    sparse: Number
+    kinds: tuple[Number, ...]
     head: Number
     tower: Number
+
+    def times(self, share: Number) -> "KindSeconds":
+        """Return `share` times the seconds."""
+        return KindSeconds(tuple([share * seconds for seconds in self.kinds]), share * self.head, share * self.tower)
 
 
 class ModelSeconds(NamedTuple):
@@ -82,8 +85,8 @@ class MicroBatch:
         if type(share) is float and share == 1:
             return self
         return MicroBatch(
-            forward=KindSeconds(*(share * seconds for seconds in self.forward)),
-            backward=KindSeconds(*(share * seconds for seconds in self.backward)),
+            forward=self.forward.times(share),
+            backward=self.backward.times(share),
             model=ModelSeconds(*(share * seconds for seconds in self.model)),
         )
 
@@ -157,7 +160,7 @@ def kind_passes(
     language = trained.language and not adapters
     inputs_need = trained.language or (trained.vision and layers.vision is not None)
     load = load_of(time_context)
-    dense, sparse = (
+    decoder = tuple(
         layer_passes(
             kind,
             time_context,
@@ -166,28 +169,26 @@ def kind_passes(
             inputs_need=inputs_need,
             adapted=adapters and trained.language,
         )
-        if kind and count
-        else NO_PASSES
-        for kind, count in ((layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count))
+        for kind in layers.kinds
     )
     tower = _tower(layers.vision, time_context, trained, adapters) if layers.vision else NO_PASSES
-    kinds = KindPasses(dense, sparse, _head(layers, time_context, load, language), tower)
+    kinds = KindPasses(decoder, _head(layers, time_context, load, language), tower)
     if last_layers is None and not time_context.run.reference:
         return kinds
-    share = 1.0 if last_layers is None else min(1.0, last_layers / max(1, layers.dense_count + layers.sparse_count))
+    share = 1.0 if last_layers is None else min(1.0, last_layers / max(1, layers.count))
     judged = 2 if time_context.run.reference else 1
-    return KindPasses(
-        *(
-            Passes(kind.forward.times(judged), kind.backward.times(share), kind.recomputed.times(share))
-            for kind in kinds
-        )
-    )
+
+    def scaled(passes: Passes) -> Passes:
+        return Passes(passes.forward.times(judged), passes.backward.times(share), passes.recomputed.times(share))
+
+    return KindPasses(tuple(map(scaled, kinds.kinds)), scaled(kinds.head), scaled(kinds.tower))
 
 
 def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
     """Return the seconds of a micro-batch from its passes through one layer of each kind."""
     compute, recompute, tensor, context, expert = ZERO, ZERO, ZERO, ZERO, ZERO
-    for count, kind in zip((layers.dense_count, layers.sparse_count, 1, 1), kinds, strict=True):
+    counts = [count for _, count in counted_kinds(layers)]
+    for count, kind in zip((*counts, 1, 1), (*kinds.kinds, kinds.head, kinds.tower), strict=True):
         if kind is not NO_PASSES:
             forward, backward, recomputed = kind.forward, kind.backward, kind.recomputed
             compute = compute + count * (forward.compute + backward.compute)
@@ -196,10 +197,14 @@ def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
             context = context + count * (forward.context + backward.context + recomputed.context)
             expert = expert + count * (forward.expert + backward.expert + recomputed.expert)
     return MicroBatch(
-        forward=KindSeconds(*(kind.forward.total for kind in kinds)),
-        backward=KindSeconds(*(kind.backward.total + kind.recomputed.total for kind in kinds)),
+        forward=_totals(kinds, lambda passes: passes.forward.total),
+        backward=_totals(kinds, lambda passes: passes.backward.total + passes.recomputed.total),
         model=ModelSeconds(compute, recompute, tensor, context, expert),
     )
+
+
+def _totals(kinds: KindPasses, total: Callable[[Passes], Number]) -> KindSeconds:
+    return KindSeconds(tuple([total(passes) for passes in kinds.kinds]), total(kinds.head), total(kinds.tower))
 
 
 def _seconds(chunks: Sequence[Sequence[Chunk]], each: MicroBatch, sends: Number) -> tuple[ChunkTimes, ChunkTimes]:
@@ -222,11 +227,12 @@ def _seconds(chunks: Sequence[Sequence[Chunk]], each: MicroBatch, sends: Number)
 
 
 def _times(chunk: Chunk, kinds: KindSeconds) -> Number:
-    dense, sparse, head, tower = kinds
-    total = chunk.dense * dense + chunk.sparse * sparse
+    total: Number = 0.0
+    for count, seconds in zip(chunk.counts, kinds.kinds, strict=True):
+        total = total + count * seconds
     if chunk.first:
-        total = total + tower
-    return total + head if chunk.last else total
+        total = total + kinds.tower
+    return total + kinds.head if chunk.last else total
 
 
 def _head(layers: ModelLayers, time_context: TimeContext, load: Load, trained: bool) -> Passes:
@@ -247,7 +253,7 @@ def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, ad
         return NO_PASSES
     forward, backward, recomputed = ZERO, ZERO, ZERO
     patches = Load(tokens=plan.vision_patches, length=plan.patches)
-    merged = Load(tokens=patches.tokens / (vision.merger.hidden // vision.block.hidden), length=plan.patches)
+    merged = Load(tokens=patches.tokens / vision.patches_per_token, length=plan.patches)
     parts = (
         (vision.patch_embedding, 1, patches, trained.tower, False),
         (vision.block, vision.depth, patches, trained.tower, trained.tower),

@@ -5,12 +5,16 @@ engine. mapping.py checks a single value (type, range, choices) when it reads th
 needs of a launch. If a rule comes from an engine's own check, its docstring names that check.
 """
 
+from contextlib import suppress
+from typing import cast
+
 from backend.job.job import Job
 from backend.job.model import ModelShape
-from backend.job.presets import Gpu, resolve_gpu, resolve_model
+from backend.job.presets import Gpu, known_model, resolve_gpu
 from backend.job.problems import Problem, ProblemsError
 from backend.job.rules import common, extra, megatron, prepare, sharded, sizes, stages, vision
 from backend.job.rules.bound import BoundRule
+from backend.job.unestimated import ShapeUnknownError, UnestimatedModel, UnknownShape
 
 RULES: tuple[BoundRule, ...] = (
     *common.RULES,
@@ -27,16 +31,30 @@ RULES: tuple[BoundRule, ...] = (
 def check(job: Job) -> list[Problem]:
     """Return all problems of the job as a plan, in the order of the rules.
 
-    If the model or the GPU cannot be resolved, that is the only problem.
+    If the model is not known or the GPU cannot be resolved, that is the only problem.
     """
     try:
-        gpu, shape = resolve_gpu(job.cluster), resolve_model(job.model)
+        gpu, model = resolve_gpu(job.cluster), known_model(job.model)
     except ProblemsError as error:
         return list(error.problems)
-    return check_resolved(job, shape, gpu)
+    return check_resolved(job, model, gpu)
 
 
-def check_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> list[Problem]:
-    """Return the problems for a resolved model and GPU. batched.py does it for many plans at once."""
-    answers = (rule.function(job, shape, gpu) for rule in RULES if rule.binds(job.traits))
-    return [problem for problem in answers if problem is not None]
+def check_resolved(job: Job, model: ModelShape | UnestimatedModel, gpu: Gpu) -> list[Problem]:
+    """Return the problems for a known model and a resolved GPU. batched.py does it for many plans at once.
+
+    A model without an estimate is a warning. The rules that need its shape do not apply.
+    """
+    if isinstance(model, UnestimatedModel):
+        shape = cast(ModelShape, UnknownShape(model.model_type))
+        return [model.reason, *_answers(job, shape, gpu)]
+    return _answers(job, model, gpu)
+
+
+def _answers(job: Job, shape: ModelShape, gpu: Gpu) -> list[Problem]:
+    problems = []
+    for rule in RULES:
+        if rule.binds(job.traits):
+            with suppress(ShapeUnknownError):
+                problems.append(rule.function(job, shape, gpu))
+    return [problem for problem in problems if problem is not None]

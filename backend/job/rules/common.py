@@ -9,8 +9,9 @@ from backend.job.model import ModelShape
 from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, others_gib, smallest_hosts
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, dividing, problem, registrar
-from backend.job.rules.stages import recut
+from backend.job.rules.stages import counted_layers, recut
 from backend.job.traits import TRAITS
+from backend.job.unestimated import is_known
 
 RULES: list[BoundRule] = []
 everywhere = registrar(RULES, lambda traits: True)
@@ -174,9 +175,9 @@ def ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     if job.world_size % job.model_parallel == 0:
         return None
     parallel = job.parallel
-    layers = shape.layers + parallel.account_for_embedding + parallel.account_for_loss
+    heads, layers = (shape.heads, counted_layers(job, shape)) if is_known(shape) else (0, 0)
     sizes = {
-        "parallel.tensor": (parallel.tensor, gcd(shape.heads, job.cluster.gpus_per_node)),
+        "parallel.tensor": (parallel.tensor, gcd(heads, job.cluster.gpus_per_node)),
         "parallel.pipeline": (parallel.pipeline, layers),
         "parallel.context": (parallel.context, 0),
     }

@@ -1,11 +1,14 @@
 """Rules of the parallel sizes on Megatron-Core: the divisors of a model and its layers."""
 
+from math import gcd
+
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, dividing, largest, problem, registrar
 from backend.job.rules.stages import equal_cut, recut
+from backend.job.unestimated import is_known
 
 RULES: list[BoundRule] = []
 megatron = registrar(RULES, lambda traits: traits.is_megatron)
@@ -55,7 +58,7 @@ def tensor_stays_in_node(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     inside = _fitting_tensor(job, shape)
     choices: dict[str, dict[str, object]] = {"copies": {"parallel.tensor": inside}}
     stages = parallel.pipeline * tensor // inside
-    if tensor % inside == 0 and equal_cut(job, shape)(stages, parallel.virtual_pipeline):
+    if is_known(shape) and tensor % inside == 0 and equal_cut(job, shape)(stages, parallel.virtual_pipeline):
         choices["stages"] = recut(job, {"parallel.tensor": inside, "parallel.pipeline": stages})
     values = {"tensor": tensor, "per_node": per_node, "inside": inside, "stages": stages}
     return Problem(code="tensor_across_nodes", field="parallel.tensor", severity="warning", values=values,
@@ -135,6 +138,8 @@ def packing_without_context(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
 
 def _fitting_tensor(job: Job, shape: ModelShape) -> int:
     """Return the largest TP up to the job's that divides the heads, the groups, the widths and a node's GPUs."""
+    if not is_known(shape):
+        return gcd(job.parallel.tensor, job.cluster.gpus_per_node)
     groups, wholes = shape.kv_heads, (shape.heads, shape.ffn, shape.vocab, job.cluster.gpus_per_node)
     return largest(
         job.parallel.tensor,

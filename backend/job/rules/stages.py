@@ -8,6 +8,7 @@ from backend.job.pipeline_layout import LayoutError, even_layers, layers_of, lay
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
+from backend.job.unestimated import is_known
 
 RULES: list[BoundRule] = []
 megatron = registrar(RULES, lambda traits: traits.is_megatron)
@@ -56,7 +57,7 @@ def layout_counts_nothing(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
 def layers_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter: without a layout, layers (and what is counted as one) must be a multiple of PP x VPP."""
     parallel = job.parallel
-    counted, chunks = _counted(job, shape), parallel.pipeline * parallel.virtual_pipeline
+    counted, chunks = counted_layers(job, shape), parallel.pipeline * parallel.virtual_pipeline
     if parallel.pipeline_layout is not None or counted % chunks == 0:
         return None
     choices: dict[str, dict[str, object]] = {}
@@ -107,7 +108,7 @@ def deep_stack_fits_first_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Proble
     if layers:
         first = layers[0]
     else:
-        each, rest = divmod(_counted(job, shape), parallel.pipeline * parallel.virtual_pipeline)
+        each, rest = divmod(counted_layers(job, shape), parallel.pipeline * parallel.virtual_pipeline)
         first = needed if rest else each - parallel.account_for_embedding
     if first >= needed:
         return None
@@ -133,7 +134,7 @@ def recut(job: Job, edit: dict[str, object]) -> dict[str, object]:
 
 def equal_cut(job: Job, shape: ModelShape) -> Callable[[int, int], bool]:
     """Return whether the layers can be cut into equal (stages, chunks per stage)."""
-    counted, needed = _counted(job, shape), _needed_in_first_stage(job, shape)
+    counted, needed = counted_layers(job, shape), _needed_in_first_stage(job, shape)
     embedding = job.parallel.account_for_embedding
 
     def legal(stages: int, chunks: int) -> bool:
@@ -155,14 +156,14 @@ def _even_layout(job: Job, shape: ModelShape) -> str | None:
 def _other_layout(job: Job, shape: ModelShape) -> dict[str, object]:
     """Return the edit to equal chunks if the layers allow them; else to a layout; else to fewer stages."""
     parallel = job.parallel
-    if equal_cut(job, shape)(parallel.pipeline, parallel.virtual_pipeline):
+    if not is_known(shape) or equal_cut(job, shape)(parallel.pipeline, parallel.virtual_pipeline):
         return {LAYOUT: None}
     if layout := _even_layout(job, shape):
         return {LAYOUT: layout}
     return {LAYOUT: None, **_fewer_stages(job, shape)}
 
 
-def _counted(job: Job, shape: ModelShape) -> int:
+def counted_layers(job: Job, shape: ModelShape) -> int:
     """Return the number that is cut into equal chunks: the layers, and what counts as a layer."""
     return shape.layers + job.parallel.account_for_embedding + job.parallel.account_for_loss
 

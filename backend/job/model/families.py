@@ -1,0 +1,270 @@
+"""What differs between the model families of transformers: facts that config.json does not contain.
+
+Each entry is read from src/transformers/models/<name>/modeling_<name>.py and configuration_<name>.py of transformers
+5.6, and compared with the parameters that transformers builds (tests/estimate/test_families.py).
+presets/config_defaults.json has the values that a config.json may omit (tools/config_defaults.py).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from backend.job.model.config import Config
+from backend.job.model.shape import Norms, NormWeights, QkNorm
+
+FULL, SLIDING, CHUNKED, LINEAR = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
+
+LayerTypes = Callable[[Config, int], list[str]]
+"""Returns the type of every layer, as transformers names it in `layer_types`."""
+Flag = bool | str
+"""A fact, or the key of config.json that says it."""
+
+
+def _all_full(_config: Config, layers: int) -> list[str]:
+    return [FULL] * layers
+
+
+def _all_sliding(config: Config, layers: int) -> list[str]:
+    return [SLIDING if config.get("sliding_window") else FULL] * layers
+
+
+def _full_each(key: str, usual: int, other: str) -> LayerTypes:
+    """Return layer types in which every n-th layer has full attention; `key` may give n."""
+
+    def types(config: Config, layers: int) -> list[str]:
+        period = config.size(key, default=usual)
+        return [other if (index + 1) % period else FULL for index in range(layers)]
+
+    return types
+
+
+def _alternating(_config: Config, layers: int) -> list[str]:
+    return [SLIDING if index % 2 == 0 else FULL for index in range(layers)]
+
+
+def _qwen_sliding(config: Config, layers: int) -> list[str]:
+    first = config.size("max_window_layers", default=0) if config.flag("use_sliding_window") else layers
+    return [SLIDING if index >= first else FULL for index in range(layers)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """Facts of a model_type that config.json does not contain."""
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """The family's name of a key, by the name that most families use."""
+    qkv_bias: Flag = "attention_bias"
+    output_bias: Flag = "attention_bias"
+    qk_norm: QkNorm = "none"
+    gate: Literal["none", "query", "own"] = "none"
+    """As in FullAttention."""
+    sinks: bool = False
+    window: str = "sliding_window"
+    """The key with the window of sliding or chunked attention."""
+    layer_types: LayerTypes = _all_full
+    """Types of layers if config.json does not list them."""
+    joined: bool = True
+    """As in GatedDeltaNet."""
+    norms: Norms = "before"
+    norm: NormWeights = "scale"
+    gated: bool | None = None
+    """Whether the FFN has three matrices; None if hidden_act tells."""
+    ffn_bias: Flag = "mlp_bias"
+    ffn_ratio: int = 0
+    """Width of the FFN / hidden size, if config.json does not give it."""
+    leading_dense: int = 0
+    """Dense layers before those with experts, if config.json does not say."""
+    expert_bias: bool = False
+    clamped: bool = False
+    shared_gate: bool = False
+    router_bias: bool = False
+    """As in Experts."""
+    positions: str = ""
+    """The key with the number of learned positions, if there are any."""
+    extra_positions: int = 0
+    head_bias: bool = False
+    """Whether the output layer has a bias."""
+
+
+_GPT2 = Family(
+    keys={
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "intermediate_size": "n_inner",
+    },
+    qkv_bias=True,
+    output_bias=True,
+    norm="scale_and_shift",
+    gated=False,
+    ffn_bias=True,
+    ffn_ratio=4,
+    positions="n_positions",
+)
+_GPTJ = replace(_GPT2, qkv_bias=False, output_bias=False, norms="shared", positions="", head_bias=True)
+_QWEN2 = Family(qkv_bias=True, output_bias=False, layer_types=_qwen_sliding)
+_QWEN3 = Family(qk_norm="heads", layer_types=_qwen_sliding)
+_QWEN3_NEXT = Family(
+    qk_norm="heads", gate="query", shared_gate=True, layer_types=_full_each("full_attention_interval", 4, LINEAR)
+)
+_GLM = Family(output_bias=False)
+_MISTRAL = Family(qkv_bias=False, output_bias=False, layer_types=_all_sliding)
+_COHERE = Family(norms="shared")
+_OLMO2 = Family(qk_norm="whole", norms="after")
+
+FAMILIES: Mapping[str, Family] = {
+    "afmoe": Family(
+        keys={"n_shared_experts": "num_shared_experts"},
+        qk_norm="heads",
+        gate="own",
+        norms="both",
+        layer_types=_full_each("global_attn_every_n_layers", 4, SLIDING),
+        router_bias=True,
+    ),
+    "aria": Family(
+        keys={
+            "n_routed_experts": "moe_num_experts",
+            "num_experts_per_tok": "moe_topk",
+            "n_shared_experts": "moe_num_shared_experts",
+            "moe_intermediate_size": "intermediate_size",
+        },
+    ),
+    "arcee": Family(gated=False),
+    "cohere": _COHERE,
+    "cohere2": replace(_COHERE, layer_types=_full_each("sliding_window_pattern", 4, SLIDING)),
+    "codegen": _GPTJ,
+    "cwm": Family(),
+    "deepseek_v2": Family(),
+    "deepseek_v3": Family(router_bias=True),
+    "ernie4_5": Family(qkv_bias="use_bias", output_bias="use_bias", ffn_bias="use_bias"),
+    "ernie4_5_moe": Family(
+        keys={
+            "n_routed_experts": "moe_num_experts",
+            "num_experts_per_tok": "moe_k",
+            "n_shared_experts": "moe_num_shared_experts",
+            "first_k_dense_replace": "moe_layer_start_index",
+        },
+        qkv_bias="use_bias",
+        output_bias="use_bias",
+        ffn_bias="use_bias",
+        router_bias=True,
+    ),
+    "exaone4": Family(qk_norm="heads", norms="after", layer_types=_full_each("sliding_window_pattern", 4, SLIDING)),
+    "exaone_moe": Family(
+        keys={"n_shared_experts": "num_shared_experts"},
+        qk_norm="heads",
+        layer_types=_full_each("sliding_window_pattern", 4, SLIDING),
+        router_bias=True,
+    ),
+    "falcon": Family(
+        keys={"num_key_value_heads": "num_kv_heads", "intermediate_size": "ffn_hidden_size"},
+        qkv_bias="bias",
+        output_bias="bias",
+        norms="shared",
+        norm="scale_and_shift",
+        gated=False,
+        ffn_bias="bias",
+        ffn_ratio=4,
+    ),
+    "flex_olmo": replace(_OLMO2),
+    "gemma": Family(gated=True),
+    "gemma2": Family(gated=True, norms="both", layer_types=_alternating),
+    "gemma3": Family(
+        gated=True, norms="both", qk_norm="heads", layer_types=_full_each("sliding_window_pattern", 6, SLIDING)
+    ),
+    "glm": _GLM,
+    "glm4": replace(_GLM, norms="both"),
+    "glm4v": replace(_GLM, qkv_bias=True, norms="both"),
+    "glm4v_moe": replace(_GLM, router_bias=True),
+    "glm4_moe": replace(_GLM, router_bias=True),
+    "glm4_moe_lite": replace(_GLM, router_bias=True, leading_dense=1),
+    "gpt2": _GPT2,
+    "gpt-sw3": _GPT2,
+    "gpt_bigcode": _GPT2,
+    "gpt_neox": Family(norm="scale_and_shift", gated=False, ffn_bias=True),
+    "gpt_oss": Family(sinks=True, layer_types=_alternating, expert_bias=True, clamped=True),
+    "gptj": _GPTJ,
+    "granite": Family(),
+    "granitemoe": Family(),
+    "granitemoeshared": Family(keys={"shared_expert_intermediate_size": "shared_intermediate_size"}),
+    "helium": Family(),
+    "hy_v3": Family(
+        keys={"n_shared_experts": "num_shared_experts"}, qk_norm="heads", router_bias=True, leading_dense=1
+    ),
+    "jais2": Family(norm="scale_and_shift", gated=False),
+    "llama": Family(),
+    "llama4": Family(
+        keys={
+            "intermediate_size": "intermediate_size_mlp",
+            "moe_intermediate_size": "intermediate_size",
+            "shared_expert_intermediate_size": "intermediate_size",
+        },
+        qk_norm="unweighted",
+        window="attention_chunk_size",
+        layer_types=_full_each("no_rope_layer_interval", 4, CHUNKED),
+    ),
+    "minimax_m2": Family(qk_norm="whole", router_bias=True),
+    "ministral3": _MISTRAL,
+    "mistral": _MISTRAL,
+    "mixtral": _MISTRAL,
+    "mpt": Family(
+        keys={"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
+        gated=False,
+        ffn_ratio=4,
+    ),
+    "nanochat": Family(norm="none", gated=False),
+    "olmo": Family(norm="none"),
+    "olmo2": _OLMO2,
+    "olmo3": replace(_OLMO2, layer_types=_full_each("sliding_window_pattern", 4, SLIDING)),
+    "olmoe": Family(qk_norm="whole"),
+    "opt": Family(
+        keys={"intermediate_size": "ffn_dim"},
+        qkv_bias="enable_bias",
+        output_bias="enable_bias",
+        norm="scale_and_shift",
+        gated=False,
+        ffn_bias="enable_bias",
+        positions="max_position_embeddings",
+        extra_positions=2,
+    ),
+    "phi": Family(
+        qkv_bias=True,
+        output_bias=True,
+        norms="shared",
+        norm="scale_and_shift",
+        gated=False,
+        ffn_bias=True,
+        head_bias=True,
+    ),
+    "phi3": Family(qkv_bias=False, output_bias=False, layer_types=_all_sliding),
+    "phimoe": Family(norm="scale_and_shift"),
+    "qwen2": _QWEN2,
+    "qwen2_moe": replace(_QWEN2, shared_gate=True),
+    "qwen2_vl": _QWEN2,
+    "qwen2_5_vl": _QWEN2,
+    "qwen3": _QWEN3,
+    "qwen3_moe": _QWEN3,
+    "qwen3_vl": _QWEN3,
+    "qwen3_vl_moe": _QWEN3,
+    "qwen3_next": _QWEN3_NEXT,
+    "qwen3_5": replace(_QWEN3_NEXT, joined=False),
+    "qwen3_5_moe": replace(_QWEN3_NEXT, joined=False),
+    "seed_oss": Family(output_bias="attention_out_bias"),
+    "smollm3": Family(),
+    "solar_open": Family(router_bias=True),
+    "stablelm": Family(qkv_bias="use_qkv_bias", output_bias=False, norm="scale_and_shift"),
+    "starcoder2": Family(
+        qkv_bias="use_bias",
+        output_bias="use_bias",
+        norm="scale_and_shift",
+        gated=False,
+        ffn_bias="use_bias",
+        layer_types=_all_sliding,
+    ),
+    "vaultgemma": Family(gated=True, layer_types=_alternating),
+    "youtu": Family(),
+}
+"""By model_type of the text model, without the suffix `_text`."""
+
+UNREAD = ("qk_layernorm",)
+"""Switches that change a model and that no family here reads: a model that sets one is refused."""

@@ -1,0 +1,210 @@
+"""The shape of a model, read from a Hugging Face config.json.
+
+An unknown architecture is refused, with the missing key. Nothing is guessed from a similar one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from backend.job.model.config import Config, part, refusal
+from backend.job.model.defaults import defaults
+from backend.job.model.families import (
+    CHUNKED,
+    FAMILIES,
+    FULL,
+    LINEAR,
+    SLIDING,
+    UNREAD,
+    Family,
+    Flag,
+)
+from backend.job.model.shape import (
+    Experts,
+    Ffn,
+    FullAttention,
+    GatedDeltaNet,
+    LayerShape,
+    Mla,
+    ModelShape,
+    QkNorm,
+)
+from backend.job.model.vision import MOST_LAYERS, parse_vision
+
+
+def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
+    """Return the shape in a config.json, with nested or flat text keys, or with the plain keys alone.
+
+    Raises ProblemsError: missing_model_key, bad_model_key, unsupported_model_type, unsupported_model_key.
+    """
+    values = part(hf_config, "text_config") or hf_config
+    model_type = str(hf_config.get("model_type") or values.get("model_type") or "")
+    text_type = str(values.get("model_type") or "")
+    if _name(text_type) not in FAMILIES:
+        text_type = model_type
+    family = _family(text_type)
+    text = Config(values, defaults().get(_name(text_type)), family.keys)
+    for key in UNREAD:
+        if text.flag(key):
+            raise refusal("unsupported_model_key", key=key, value=True)
+    layers = text.size("num_hidden_layers", largest=MOST_LAYERS)
+    hidden = text.size("hidden_size")
+    kinds, order = _kinds(text, family, hidden, layers)
+    tied = hf_config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))
+    return ModelShape(
+        model_type=model_type,
+        hidden=hidden,
+        vocab=text.size("vocab_size"),
+        tied=bool(tied),
+        kinds=kinds,
+        order=order,
+        positions=text.size(family.positions) + family.extra_positions if family.positions else 0,
+        head_bias=family.head_bias,
+        vision=parse_vision(hf_config, hidden),
+    )
+
+
+def _name(model_type: str) -> str:
+    return model_type.removesuffix("_text")
+
+
+def _family(model_type: str) -> Family:
+    if not model_type:
+        return Family()
+    if _name(model_type) not in FAMILIES:
+        raise refusal("unsupported_model_type", model_type=model_type, supported=sorted(FAMILIES))
+    return FAMILIES[_name(model_type)]
+
+
+def _kinds(text: Config, family: Family, hidden: int, layers: int) -> tuple[tuple[LayerShape, ...], tuple[int, ...]]:
+    """Return the kinds of layers, and the index of the kind of every layer."""
+    kinds: dict[LayerShape, int] = {}
+    order = []
+    attentions, ffns = _attentions(text, family, hidden, layers), _ffns(text, family, hidden, layers)
+    for attention, ffn in zip(attentions, ffns, strict=True):
+        kind = LayerShape(attention=attention, ffn=ffn, norms=family.norms, norm=family.norm)
+        order.append(kinds.setdefault(kind, len(kinds)))
+    return tuple(kinds), tuple(order)
+
+
+def _attentions(text: Config, family: Family, hidden: int, layers: int) -> list[FullAttention | Mla | GatedDeltaNet]:
+    """Return the attention of every layer."""
+    if text.get("kv_lora_rank"):
+        return [_mla(text)] * layers
+    types = text.get("layer_types") or family.layer_types(text, layers)
+    if not isinstance(types, list) or len(types) < layers:
+        raise refusal("bad_model_key", key="layer_types", value=types)
+    by_type: dict[str, FullAttention | Mla | GatedDeltaNet] = {}
+    for name in dict.fromkeys(types):
+        if name == LINEAR:
+            by_type[name] = _delta_net(text, family)
+        elif name in (FULL, SLIDING, CHUNKED):
+            window = 0 if name == FULL else text.size(family.window, default=0)
+            by_type[name] = _full_attention(text, family, hidden, window)
+        else:
+            raise refusal("unsupported_model_key", key="layer_types", value=name)
+    return [by_type[name] for name in types[:layers]]
+
+
+def _full_attention(text: Config, family: Family, hidden: int, window: int) -> FullAttention:
+    heads = text.size("num_attention_heads")
+    head_dim = text.size("head_dim", default=hidden // heads)
+    if not head_dim:
+        raise refusal("bad_model_key", key="num_attention_heads", value=heads)
+    normed = text.get("qk_norm", text.get("use_qk_norm"))
+    return FullAttention(
+        heads=heads,
+        kv_heads=1 if text.flag("multi_query") else text.size("num_key_value_heads", default=heads),
+        head_dim=head_dim,
+        bias=_flag(text, family.qkv_bias),
+        output_bias=text.flag("o_proj_bias", _flag(text, family.output_bias)),
+        qk_norm=_qk_norm(family, normed),
+        gate=family.gate,
+        sinks=family.sinks,
+        window=window,
+    )
+
+
+def _qk_norm(family: Family, normed: object) -> QkNorm:
+    """Return the norm of queries and keys; `normed` is what the config says of it."""
+    if normed is None:
+        return family.qk_norm
+    return (family.qk_norm if family.qk_norm != "none" else "heads") if normed else "none"
+
+
+def _flag(text: Config, flag: Flag) -> bool:
+    """Return a fact of the family, or what the config says under its key."""
+    return text.flag(flag) if isinstance(flag, str) else flag
+
+
+def _mla(text: Config) -> Mla:
+    if text.flag("attention_bias"):
+        raise refusal("unsupported_model_key", key="attention_bias", value=True)
+    return Mla(
+        heads=text.size("num_attention_heads"),
+        q_lora=text.size("q_lora_rank", default=0),
+        kv_lora=text.size("kv_lora_rank"),
+        nope_dim=text.size("qk_nope_head_dim"),
+        rope_dim=text.size("qk_rope_head_dim"),
+        value_dim=text.size("v_head_dim"),
+    )
+
+
+def _delta_net(text: Config, family: Family) -> GatedDeltaNet:
+    return GatedDeltaNet(
+        key_heads=text.size("linear_num_key_heads"),
+        value_heads=text.size("linear_num_value_heads"),
+        key_dim=text.size("linear_key_head_dim"),
+        value_dim=text.size("linear_value_head_dim"),
+        convolution=text.size("linear_conv_kernel_dim"),
+        joined=family.joined,
+    )
+
+
+def _ffns(text: Config, family: Family, hidden: int, layers: int) -> list[Ffn | Experts]:
+    """Return the FFN of every layer."""
+    gated = family.gated
+    if gated is None:
+        gated = text.flag("mlp_gated", text.get("hidden_act", "silu") in ("silu", "swish"))
+    count = text.size("num_experts", "num_local_experts", "n_routed_experts", default=0)
+    usual = family.ffn_ratio * hidden or (0 if count else None)
+    width = text.size("intermediate_size", default=usual)
+    dense = Ffn(width=width, gated=gated, bias=not count and _flag(text, family.ffn_bias))
+    if not count:
+        return [dense] * layers
+    moe = Experts(
+        count=count,
+        top_k=text.size("num_experts_per_tok"),
+        width=text.size("moe_intermediate_size", default=width or None),
+        gated=gated,
+        bias=family.expert_bias or text.flag("mlp_bias"),
+        clamped=family.clamped or text.get("activation_limit") is not None,
+        shared_width=_shared_width(text),
+        shared_gate=family.shared_gate,
+        router_bias=family.router_bias,
+    )
+    return [moe if sparse else dense for sparse in _sparse(text, family, layers)]
+
+
+def _sparse(text: Config, family: Family, layers: int) -> list[bool]:
+    """Return for every layer whether it has experts.
+
+    A list of all layers, leading dense layers (DeepSeek), every n-th layer (Llama 4), less those of a list (Qwen).
+    """
+    listed, frequency = text.get("mlp_layer_types"), text.get("moe_layer_freq", 1)
+    if listed is None and isinstance(frequency, list):
+        listed = ["sparse" if sparse else "dense" for sparse in frequency]
+    if listed is not None:
+        if not isinstance(listed, list) or len(listed) < layers:
+            raise refusal("bad_model_key", key="mlp_layer_types", value=listed)
+        return [name == "sparse" for name in listed[:layers]]
+    if frequency != 1:
+        raise refusal("unsupported_model_key", key="moe_layer_freq", value=frequency)
+    leading = text.size("first_k_dense_replace", "num_dense_layers", default=0) or family.leading_dense
+    step = text.size("decoder_sparse_step", "interleave_moe_layer_step", default=1)
+    dense = text.indexes("mlp_only_layers")
+    return [index >= leading and (index + 1) % step == 0 and index not in dense for index in range(layers)]
+
+
+def _shared_width(text: Config) -> int:
+    width = text.size("shared_expert_intermediate_size", default=0)
+    return width or text.size("n_shared_experts", default=0) * text.size("moe_intermediate_size", default=0)

@@ -1,0 +1,259 @@
+"""The shape of a model for planning: its decoder layers, its embedding and its vision tower. Widths are in elements."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from math import gcd
+from typing import Literal
+
+NormWeights = Literal["none", "scale", "scale_and_shift"]
+"""The weights of a norm: none, one per element (RMSNorm), or two per element (LayerNorm)."""
+QkNorm = Literal["none", "heads", "unweighted", "whole"]
+"""A norm over every query and key head, the same without weights (Llama 4), or over all heads together (OLMo 2)."""
+Norms = Literal["before", "after", "both", "shared"]
+"""The norms of a layer: before attention and FFN, after them, on both sides (Gemma 2), or one before attention and FFN
+in parallel (Cohere)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FullAttention:
+    """Attention with softmax, over the whole sequence or a sliding window."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    bias: bool = False
+    """Biases on the query, key and value projections."""
+    output_bias: bool = False
+    """Bias on the output projection."""
+    qk_norm: QkNorm = "none"
+    gate: Literal["none", "query", "own"] = "none"
+    """A gate of the output, from the query projection (Qwen3-Next) or from a projection of its own."""
+    sinks: bool = False
+    """A learned logit per head (gpt-oss)."""
+    window: int = 0
+    """Tokens that a token sees; 0 if it sees all before it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mla:
+    """Multi-head latent attention (DeepSeek-V2 and later)."""
+
+    heads: int
+    q_lora: int
+    """Rank of the query's down-projection; 0 if the query is projected directly."""
+    kv_lora: int
+    nope_dim: int
+    """Width of a query or key head without its rotary part."""
+    rope_dim: int
+    value_dim: int
+
+    @property
+    def kv_heads(self) -> int:
+        """Return the number of key heads after the up-projection."""
+        return self.heads
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GatedDeltaNet:
+    """Linear attention with a gated delta rule (Qwen3-Next, Qwen3.5)."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    convolution: int
+    """Tokens of the causal convolution before it."""
+    joined: bool = True
+    """Whether two projections of the input give all that it needs (Qwen3-Next), and not four (Qwen3.5)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ffn:
+    """A dense FFN."""
+
+    width: int
+    gated: bool
+    """Three matrices (SwiGLU) instead of two."""
+    bias: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experts:
+    """Routed experts, with shared experts that process every token."""
+
+    count: int
+    top_k: int
+    width: int
+    gated: bool
+    bias: bool = False
+    """Biases on the experts' projections (gpt-oss)."""
+    clamped: bool = False
+    """Whether the experts' activation clips large inputs (gpt-oss)."""
+    shared_width: int = 0
+    """Width of all shared experts together; 0 if there is none."""
+    shared_gate: bool = False
+    """Whether the shared expert has its own gate (Qwen2-MoE)."""
+    router_bias: bool = False
+    """A bias per expert for load balancing (DeepSeek-V3)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerShape:
+    """One kind of decoder layer."""
+
+    attention: FullAttention | Mla | GatedDeltaNet
+    ffn: Ffn | Experts
+    norms: Norms = "before"
+    norm: NormWeights = "scale"
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A matrix between a vision tower and the language model."""
+
+    inputs: int
+    outputs: int
+    bias: bool = False
+    gated: bool = False
+    """Whether a second matrix of this size gates its output."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VisionShape:
+    """A vision tower with its projector to the language model."""
+
+    depth: int
+    hidden: int
+    ffn: int
+    heads: int
+    channels: int
+    patch: int
+    """Pixels along an edge of a patch."""
+    projector: tuple[Projection, ...]
+    temporal_patch: int = 1
+    """Frames of a patch; a still image is repeated to fill them."""
+    merge: int = 1
+    """Patches along an edge that become one language token."""
+    image_patches: int = 0
+    """Patches of an image, of any size; 0 if they follow from its pixels."""
+    positions: int = 0
+    """Learned positions of patches; 0 if the tower uses only rotary positions."""
+    class_token: bool = False
+    """Whether a learned token with a position of its own precedes the patches."""
+    deep_stack: int = 0
+    """Projectors that feed the first decoder layers, besides the main one."""
+    gated: bool = False
+    """SwiGLU instead of GELU."""
+    norm: NormWeights = "scale_and_shift"
+    patch_bias: bool = False
+    qkv_bias: bool = True
+    output_bias: bool = True
+    ffn_bias: bool = True
+    projector_norm: Literal["none", "patch", "token"] = "none"
+    """The norm before the projector: of every patch, or of every language token."""
+    projector_scale: int = 0
+    """Weights of this norm; 0 if they are those of a norm of the blocks."""
+    block_other: int = 0
+    """Weights of a block that no matrix or norm has."""
+    other: int = 0
+    """Weights of the tower besides patches, positions and blocks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """A decoder of one or more kinds of layers, with an optional vision tower."""
+
+    model_type: str
+    """Hugging Face's name of the architecture; empty if only plain keys were given."""
+    hidden: int
+    vocab: int
+    tied: bool
+    """Whether the output layer shares the embedding's weight."""
+    kinds: tuple[LayerShape, ...]
+    """Kinds of decoder layers; each occurs."""
+    order: tuple[int, ...]
+    """For each decoder layer, first to last, the index of its kind."""
+    positions: int = 0
+    """Learned positions of the decoder."""
+    head_bias: bool = False
+    """Whether the output layer has a bias."""
+    vision: VisionShape | None = None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Computed once: the shape is a key of caches that every estimate reads."""
+        values = (getattr(self, each.name) for each in fields(self))
+        return hash(tuple(values))
+
+    @property
+    def layers(self) -> int:
+        """Return the number of decoder layers."""
+        return len(self.order)
+
+    @cached_property
+    def heads(self) -> int:
+        """Return the attention heads; of several kinds of layers, the greatest number that divides the heads of all,
+        which is what tensor parallelism must divide."""
+        return self._common(_heads)
+
+    @cached_property
+    def kv_heads(self) -> int:
+        """Return the key and value heads, likewise."""
+        return self._common(_kv_heads)
+
+    @cached_property
+    def head_dim(self) -> int:
+        """Return the width of the widest head."""
+        return max(_head_dim(kind) for kind in self.kinds)
+
+    @cached_property
+    def ffn(self) -> int:
+        """Return the width of a dense layer's FFN; 0 if all layers have experts."""
+        return gcd(*(kind.ffn.width for kind in self.kinds if isinstance(kind.ffn, Ffn)))
+
+    @cached_property
+    def moe(self) -> Experts | None:
+        """Return the experts of a layer, if there are any."""
+        return next((kind.ffn for kind in self.kinds if isinstance(kind.ffn, Experts)), None)
+
+    @property
+    def experts(self) -> int:
+        """Return the number of routed experts of a layer; 0 for a dense model."""
+        return self.moe.count if self.moe else 0
+
+    @property
+    def top_k(self) -> int:
+        """Return the number of experts of a token."""
+        return self.moe.top_k if self.moe else 0
+
+    @property
+    def expert_ffn(self) -> int:
+        """Return the width of an expert."""
+        return self.moe.width if self.moe else 0
+
+    @cached_property
+    def mla(self) -> Mla | None:
+        """Return the latent attention, if a layer has it."""
+        return next((kind.attention for kind in self.kinds if isinstance(kind.attention, Mla)), None)
+
+    def _common(self, number: Callable[[LayerShape], int]) -> int:
+        return gcd(*(number(kind) for kind in self.kinds))
+
+
+def _heads(kind: LayerShape) -> int:
+    return kind.attention.key_heads if isinstance(kind.attention, GatedDeltaNet) else kind.attention.heads
+
+
+def _kv_heads(kind: LayerShape) -> int:
+    return kind.attention.key_heads if isinstance(kind.attention, GatedDeltaNet) else kind.attention.kv_heads
+
+
+def _head_dim(kind: LayerShape) -> int:
+    attention = kind.attention
+    if isinstance(attention, Mla):
+        return attention.nope_dim + attention.rope_dim
+    return attention.key_dim if isinstance(attention, GatedDeltaNet) else attention.head_dim
