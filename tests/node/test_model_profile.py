@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from backend.cluster.node_programs import MODEL_PROFILE, node_program
 from backend.estimate.model import layers
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
@@ -100,7 +101,7 @@ def test_parameters_and_saved_bytes_are_those_of_the_real_model(answers: dict, n
     assert found["parameters"]["total"] == parameters
     inside = sum(kind["count"] * kind["parameters"] for kind in found["kinds"])
     assert inside + sum(module["parameters"] for module in found["outside"]) == parameters
-    assert all(kind["other_parameters"] == 0 for kind in found["kinds"])
+    assert not any(op["type"] == "Parameters" for kind in found["kinds"] for op in kind["operators"])
     figures = [kind["figures"].get("eager", kind["figures"]["sdpa"])["saved_bytes"] for kind in found["kinds"]]
     # Text does not reach the tower of images.
     predicted = [None if real is None else value(figure, 2, 128) for figure, real in zip(figures, saved, strict=True)]
@@ -141,7 +142,12 @@ def test_a_model_that_cannot_be_read_is_a_problem_with_a_code(answers: dict, cod
     assert answers["problems"][code] == code
 
 
-def test_the_program_prints_one_object_and_fails_with_the_problem(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "llama", "hid')
-    done = ask(["-m", "backend.node.model_profile", str(tmp_path)])
-    assert (json.loads(done.stdout)["problem"]["code"], done.returncode) == ("config_invalid_json", 1)
+@pytest.mark.parametrize(
+    ("config", "exit_code", "key"), [(json.dumps({"model_type": "llama", **DENSE}), 0, "kinds"), ("{", 1, "problem")]
+)
+def test_the_program_as_sent_to_a_node_prints_one_object(tmp_path: Path, config: str, exit_code: int, key: str) -> None:
+    (tmp_path / MODEL_PROFILE).write_bytes(node_program(MODEL_PROFILE))
+    (tmp_path / "config.json").write_text(config)
+    done = ask([str(tmp_path / MODEL_PROFILE), str(tmp_path)])
+    assert done.returncode == exit_code, done.stderr[-2000:]
+    assert key in json.loads(done.stdout)

@@ -119,9 +119,12 @@ def _wrap_interface(core: Any, record: Any) -> Any:
         return attend
 
     AttentionInterface.get_interface = get_interface
+    by_name = AttentionInterface.__getitem__
+    AttentionInterface.__getitem__ = lambda self, name: get_interface(self, name, by_name(self, name))
 
     def restore() -> None:
         AttentionInterface.get_interface = original
+        AttentionInterface.__getitem__ = by_name
 
     return restore
 

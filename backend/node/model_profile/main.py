@@ -14,7 +14,7 @@ from typing import Any
 from .build import build_model, freezing_keys, group_of, parameter_groups, read_config
 from .cores import IMPLEMENTATIONS, set_implementation
 from .measure import FIGURES, SIZES, Probe, fit, install, run_model
-from .operators import static_operators
+from .operators import recurrence_parameters, static_operators
 from .parts import Kind, Tower, find_towers, outside
 from .problem import ProfileError, reason
 from .shapes import Watch
@@ -137,6 +137,11 @@ def _kind(kind: Kind) -> dict[str, Any]:
             name: fit(name, {size: sample[name] for size, sample in samples.items()}) for name in FIGURES
         }
     total = sum(parameter.numel() for parameter in layer.parameters())
+    operators = kind.operators if kind.operators is not None else static_operators(layer, kind.group)
+    if kind.operators is not None and total > _in_operators(operators):
+        # Attention sinks, scales, and experts of images, which text does not reach.
+        share = "split" if kind.group == "language" else "whole"
+        operators = [*operators, {"type": "Parameters", "count": total - _in_operators(operators), "share": share}]
     expert = sum(p.numel() for name, p in layer.named_parameters() if "experts." in name and "shared" not in name)
     return {
         "class": type(layer).__name__,
@@ -144,9 +149,8 @@ def _kind(kind: Kind) -> dict[str, Any]:
         "count": kind.count,
         "parameters": total,
         "expert_parameters": expert,
-        "other_parameters": total - _in_operators(kind.operators) if kind.operators is not None else None,
         "hidden": kind.hidden,
-        "operators": kind.operators if kind.operators is not None else static_operators(layer, kind.group),
+        "operators": operators,
         "in_execution_order": kind.operators is not None,
         "linears": _linears(layer),
         "figures": figures or None,
@@ -154,10 +158,12 @@ def _kind(kind: Kind) -> dict[str, Any]:
 
 
 def _in_operators(operators: list[dict[str, Any]]) -> int:
-    """Return the parameters of operators; a layer has others: attention sinks, or experts of images that text skips."""
+    """Return the parameters of operators."""
     total = 0
     for operator in operators:
         total += operator.get("parameters", 0)
+        if operator["type"] == "Recurrence":
+            total += recurrence_parameters(operator)
         if operator["type"] == "Linear":
             total += operator["copies"] * (operator["inputs"] * operator["outputs"] + operator["bias"])
             total += operator["whole_bias"]
@@ -187,7 +193,7 @@ def measure_kinds(model: Any, towers: list[Tower], kinds: list[Kind]) -> list[di
 
     def measure(part: str, call: Any) -> list[dict[str, Any]]:
         """Run one part; return its problems."""
-        problems = []
+        problems: list[dict[str, Any]] = []
         for implementation in IMPLEMENTATIONS:
             set_implementation(model.config, implementation)
             # The first run records the operators.
@@ -196,16 +202,18 @@ def measure_kinds(model: Any, towers: list[Tower], kinds: list[Kind]) -> list[di
                 probe = holder[0] = Probe(watch, implementation, size)
                 # Kinds without attention cost the same with each implementation.
                 probe.seen |= {id(kind) for kind in kinds if _is_known(kind, implementation)}
+                known = set(probe.seen)
                 try:
                     run_model(probe, lambda size=size: call(*size))
                 except Exception as error:
-                    problems.append(
-                        {"code": "not_run", "part": part, "attention": implementation, "reason": reason(error)}
-                    )
+                    problem = {"code": "not_run", "part": part, "attention": implementation, "reason": reason(error)}
+                    if all(other["attention"] != implementation for other in problems):
+                        problems.append(problem)
                     if os.environ.get("MEGABOARD_TRACEBACK"):
                         traceback.print_exc()
-                    break
-                reached.update(probe.seen)
+                    if probe.seen == known:
+                        break
+                reached.update(probe.seen - known)
         return problems
 
     _complete_rotary(model.config)

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from .cores import attention_cores
-from .operators import Recorder
+from .operators import Recorder, recurrence
 from .parts import Kind
 from .shapes import Costs, Watch, dispatch_mode
 
@@ -47,11 +47,12 @@ class Probe:
             if kind.keeps_shape:
                 return _like(kind.output, hidden)
             return forward(*args, **kwargs)
-        self.seen.add(id(kind))
-        if kind.operators is None:
-            # A run of its own, because the recorder keeps tensors alive.
-            return measured(self.watch, kind, layer, forward, args, kwargs, key)[0]
+        # The first run records operators only, because the recorder keeps tensors alive.
+        records = kind.operators is None
         out, sample = measured(self.watch, kind, layer, forward, args, kwargs, key)
+        self.seen.add(id(kind))
+        if records:
+            return out
         tokens = hidden.numel() // max(hidden.shape[-1], 1)
         batch = self.size[0]
         kind.samples.setdefault(self.implementation, {})[batch, tokens // batch] = sample
@@ -283,6 +284,10 @@ def mixings(
             continue
         parameters = sum(value.numel() for value in own)
         parameters += sum(p.numel() for c in module.children() if _convolves(c) for p in c.parameters())
+        known = recurrence(module, parameters)
+        if known is not None:
+            found.append({**known, "_path": path})
+            continue
         found.append(
             {
                 "type": "Mixing",
@@ -334,7 +339,10 @@ def fit(name: str, samples: dict[tuple[int, int], int]) -> dict[str, Any]:
         for size, value in many.items()
     }
     tokens, exact = _fit_terms(["token"], rest)
+    if not exact:
+        tokens, _ = _fit_terms(["constant", "token"], rest)
     constants: dict[str, Any] = {term: single[term] for term in ("constant", "token_pair") if term in single}
+    constants["constant"] = constants.get("constant", 0) + tokens.pop("constant", 0)
     return {**constants, **tokens, "exact": exact, "runs": len(samples), "batch_one": single}
 
 

@@ -205,7 +205,6 @@ class Recorder:
                 "value_dim": value.shape[-1],
                 "causal": causal,
                 "window": window,
-                "windowed": 1.0 if window else 0.0,
                 "packed": len(storages) == 1,
                 "latent": latent,
             }
@@ -394,3 +393,20 @@ def static_operators(layer: Any, group: str) -> list[dict[str, Any]]:
                 }
             )
     return operators
+
+
+def recurrence(module: Any, parameters: int) -> dict[str, Any] | None:
+    """Return the operator of a gated delta net (Qwen3-Next); None for other modules."""
+    names = ("num_k_heads", "num_v_heads", "head_k_dim", "head_v_dim", "conv_kernel_size")
+    sizes = [getattr(module, name, None) for name in names]
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    fields = ("key_heads", "value_heads", "key_dim", "value_dim", "convolution")
+    operator = {"type": "Recurrence", **dict(zip(fields, sizes))}
+    return operator if recurrence_parameters(operator) == parameters else None
+
+
+def recurrence_parameters(operator: dict[str, Any]) -> int:
+    """Return the weights of the convolution, and the decay and the step bias of every value head."""
+    keys, values = operator["key_heads"] * operator["key_dim"], operator["value_heads"] * operator["value_dim"]
+    return int((2 * keys + values) * operator["convolution"] + 2 * operator["value_heads"])

@@ -144,7 +144,7 @@ def dispatch_mode(watch: Watch) -> Any:
             if outcome is not NotImplemented:
                 return outcome
         if packet in (aten.index, aten.index_put, aten.index_put_, aten._unsafe_index, aten._index_put_impl_):
-            args = (args[0], [positions(index) for index in args[1]], *args[2:])
+            args = (args[0], [part for index in args[1] for part in positions(index)], *args[2:])
             args = tuple(args)
         for value, argument in zip(args, func._schema.arguments):
             written = argument.alias_info is not None and argument.alias_info.is_write
@@ -152,15 +152,12 @@ def dispatch_mode(watch: Watch) -> Any:
                 return value
         return func(*map(to_meta, args), **{name: to_meta(value) for name, value in kwargs.items()})
 
-    def positions(index: Any) -> Any:
-        """Return a mask as the positions where it holds, because a mask on the meta device has no count."""
+    def positions(index: Any) -> list[Any]:
+        """Return a mask as the positions where it holds: a mask on the meta device has no count, and holds anywhere."""
         if not isinstance(index, torch.Tensor) or index.dtype not in (torch.bool, torch.uint8):
-            return index
-        if index.device == meta:
-            return torch.zeros(index.numel(), dtype=torch.long)
-        if index.dim() == 1:
-            return index.nonzero().squeeze(1)
-        return index
+            return [index]
+        mask = torch.ones(index.shape, dtype=torch.bool) if index.is_meta else index
+        return list(mask.nonzero().unbind(1))
 
     def copied(func: Any, args: Any, kwargs: Any) -> Any:
         """Keep small integers real and the rest on the meta device, whatever device the code names."""
