@@ -11,7 +11,6 @@ _REASONS = frozenset({"unsupported_model_type", "unsupported_model_key", "missin
 _IDENTITY = ("model_type", "architectures", "auto_map")
 """Keys by which transformers finds the class of a model."""
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "num_routed_experts", "moe_num_experts")
-
 _VISION_WORDS = ("vision", "visual", "image", "vit_")
 
 
@@ -44,7 +43,8 @@ def shape_or_reason(hf_config: Mapping[str, Any]) -> ModelShape | UnestimatedMod
     except ProblemsError as error:
         problem = error.problems[0]
         is_named = any(part.get(key) for part in _parts(hf_config) for key in _IDENTITY)
-        if problem.code not in _REASONS or not (is_named or problem.code != "missing_model_key"):
+        is_broken = problem.code == "missing_model_key" and not is_named
+        if is_broken or problem.code not in _REASONS:
             raise
     values = {"reason_code": problem.code, **problem.values}
     reason = Problem(code="model_not_estimated", field=problem.field, severity="warning", values=values)

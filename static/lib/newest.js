@@ -1,20 +1,24 @@
 // Requests that replace each other: one is under way, and only the newest of the others follows it.
 
 // `send(request, ticket)` sends one; `late(ticket)` handles an answer that came after its patience had ended;
-// `overdue()` runs when nothing is under way after a request without an answer.
+// A request without an answer is sent once more, unless a newer one waits; `overdue()` runs when that has no answer either.
 export function newestOnly({ send, late, overdue, patience_ms }) {
   let ticket = 0, isUnderWay = false, next = null, impatience = 0;
 
   function add(request) {
-    if (isUnderWay) {
-      next = request;
-      return;
-    }
+    if (isUnderWay) next = request;
+    else start(request, false);
+  }
+
+  function start(request, isRepeated) {
     isUnderWay = true;
     ticket += 1;
     const own = ticket;
     send(request, own);
-    impatience = setTimeout(() => answered(own) && overdue(), patience_ms);
+    impatience = setTimeout(() => {
+      if (!next && !isRepeated) start(request, true);
+      else if (answered(own)) overdue();
+    }, patience_ms);
   }
 
   // Returns whether nothing is under way any more.

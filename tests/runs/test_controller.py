@@ -64,9 +64,8 @@ def test_a_model_without_an_estimate_is_launched_stopped_and_resumed(controller:
         controller.resume(run, checkpoint=0)
     controller.stop(run)
     assert controller.wait(run, WITHIN_S) is RunState.STOPPED
-    assert {problem.code for problem in controller.measured(run)[1].problems} <= {
-        "calibrate_few_steps", "model_not_estimated"
-    }  # fmt: skip
+    codes = {problem.code for problem in controller.measured(run)[1].problems}
+    assert codes <= {"calibrate_few_steps", "model_not_estimated"}
 
 
 def test_preflight_shows_new_host_keys_and_is_green_once_they_are_confirmed(

@@ -29,6 +29,20 @@ test("after the patience the next request goes, and the late answer is told apar
   mock.timers.reset();
 });
 
+test("a request without an answer is sent once more before it is given up", () => {
+  mock.timers.enable({ apis: ["setTimeout"] });
+  const sent = [];
+  let isOverdue = false;
+  const queue = newestOnly({ send: (...request) => sent.push(request), late() {},
+    overdue: () => { isOverdue = true; }, patience_ms: 50 });
+  queue.add("a");
+  mock.timers.tick(50);
+  assert.deepEqual([sent, isOverdue, queue.isSettled()], [[["a", 1], ["a", 2]], false, false]);
+  mock.timers.tick(50);
+  assert.deepEqual([sent.length, isOverdue, queue.isSettled()], [2, true, true]);
+  mock.timers.reset();
+});
+
 test("answers to edits of this page may come out of order; an edit of another page leaves the fields behind", () => {
   const versions = draftVersions();
   versions.note({ draft: 5, isSynced: true });
