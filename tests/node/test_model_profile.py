@@ -9,6 +9,10 @@ import pytest
 
 from backend.cluster.node_programs import MODEL_PROFILE, node_program
 from backend.estimate.model import layers
+from backend.estimate.model.flops import layer_flops
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.model.parameters import layer_counts
+from backend.job.model import parse_model
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
 
@@ -116,11 +120,26 @@ def value(figure: dict, batch: int, length: int) -> float:
 
 def test_operators_have_the_fields_of_the_estimate(profiles: dict) -> None:
     for found in profiles.values():
-        for kind in found["kinds"]:
-            for operator in kind["operators"]:
-                fields = {key: field for key, field in operator.items() if key != "type"}
-                if operator["type"] != "Mixing":
-                    getattr(layers, operator["type"])(**fields)
+        assert all(estimated(kind).operators for kind in found["kinds"])
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in {"gemma3", "qwen2_5_vl"}])
+def test_the_estimate_has_the_same_kinds_from_the_configuration_alone(profiles: dict, name: str) -> None:
+    model = model_layers(parse_model({"model_type": name, **MODELS[name]}))
+    kinds = [estimated(kind) for kind in profiles[name]["kinds"]]
+    assert [layer_counts(kind).total for kind in kinds] == [layer_counts(kind).total for kind in model.kinds]
+    assert [layer_flops(kind).attention for kind in kinds] == [layer_flops(kind).attention for kind in model.kinds]
+    assert [layer_flops(kind).weights for kind in kinds] == [layer_flops(kind).weights for kind in model.kinds]
+    runs = profiles[name]["towers"][0]["order"]
+    assert [kind for kind, count in runs for _ in range(count)] == list(model.order)
+
+
+def estimated(kind: dict) -> layers.LayerKind:
+    operators = [
+        getattr(layers, operator["type"])(**{key: field for key, field in operator.items() if key != "type"})
+        for operator in kind["operators"]
+    ]
+    return layers.LayerKind(name=kind["class"], hidden=kind["hidden"], operators=tuple(operators))
 
 
 def test_layers_of_different_kinds_keep_their_order(profiles: dict) -> None:

@@ -112,7 +112,7 @@ class Recorder:
             return False
 
     def _name(self, path: str, last: str, inputs: int, outputs: int) -> str:
-        if last in NAMES:
+        if last in NAMES and "linear_attn" not in path:
             return NAMES[last]
         attention = "attn" in path or "attention" in path
         if last in ("proj", "dense", "c_proj"):
@@ -158,7 +158,7 @@ class Recorder:
         self.covered.add(path)
         parameters = sum(parameter.numel() for parameter in module.parameters())
         width = out.numel() // self._tokens
-        heads = out.dim() >= 3 and out.shape[-1] != width
+        heads = out.shape[-1] != width and width != self._hidden
         self._norms.add(id(out))
         self._kept.append(out)
         previous = self.operators[-1] if self.operators else {}
