@@ -134,6 +134,17 @@ def test_the_estimate_has_the_same_kinds_from_the_configuration_alone(profiles: 
     assert [kind for kind, count in runs for _ in range(count)] == list(model.order)
 
 
+def test_measured_operations_are_those_of_the_operators(profiles: dict) -> None:
+    for found in profiles.values():
+        for kind in found["kinds"]:
+            flops, measured = layer_flops(estimated(kind)), kind["figures"]["sdpa"]["forward_flops"]
+            core = next((operator for operator in kind["operators"] if operator["type"] == "Attention"), None)
+            if core is not None and not (core["window"] and not core["causal"]):
+                # Every token reads every other in the count, also where a mask hides half of them.
+                pairs = flops.attention * (2 if core["causal"] else 1)
+                assert (measured["token"], measured["token_pair"]) == (flops.weights, pairs), kind["class"]
+
+
 def estimated(kind: dict) -> layers.LayerKind:
     operators = [
         getattr(layers, operator["type"])(**{key: field for key, field in operator.items() if key != "type"})

@@ -51,7 +51,9 @@ def build_model(config: Any, trust_remote_code: bool) -> Any:
     del config.quantization_config
     try:
         with torch.device("meta"), _without_initial_values():
-            model = automatic.from_config(config, dtype=torch.bfloat16, trust_remote_code=trust_remote_code)
+            # transformers 4 calls it torch_dtype.
+            dtype = {"dtype" if int(transformers.__version__.partition(".")[0]) > 4 else "torch_dtype": torch.bfloat16}
+            model = automatic.from_config(config, trust_remote_code=trust_remote_code, **dtype)
         # It is part of what is spared above.
         model.tie_weights()
     except Exception as error:

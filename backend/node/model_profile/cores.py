@@ -97,7 +97,8 @@ def _wrap_interface(core: Any, record: Any) -> Any:
         from transformers.modeling_utils import AttentionInterface
     except ImportError:
         return lambda: None
-    original = AttentionInterface.get_interface
+    # transformers 4 asks the table by name only.
+    original = getattr(AttentionInterface, "get_interface", None)
 
     def get_interface(self: Any, name: str, default: Any) -> Any:
         def attend(module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, **options: Any) -> Any:
@@ -123,7 +124,10 @@ def _wrap_interface(core: Any, record: Any) -> Any:
     AttentionInterface.__getitem__ = lambda self, name: get_interface(self, name, by_name(self, name))
 
     def restore() -> None:
-        AttentionInterface.get_interface = original
+        if original is None:
+            del AttentionInterface.get_interface
+        else:
+            AttentionInterface.get_interface = original
         AttentionInterface.__getitem__ = by_name
 
     return restore

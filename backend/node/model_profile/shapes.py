@@ -257,7 +257,11 @@ def dispatch_mode(watch: Watch) -> Any:
         moved = sum(size_of(tensor) for tensor in outputs)
         read = inputs[1:] if packet in gathers else inputs
         cost.moved += moved + sum(size_of(tensor) for tensor in read) + (moved if packet in gathers else 0)
-        if packet in flop_registry:
+        if "grouped_mm" in packet.__name__:
+            left, right = inputs[:2]
+            rows = left.numel() // (left.shape[0] if left.dim() == 3 else 1)
+            cost.flops += 2 * rows * right.shape[-1]
+        elif packet in flop_registry:
             cost.flops += int(flop_registry[packet](*args, **kwargs, out_val=out))
         if watch.events is not None:
             if packet in activations:
