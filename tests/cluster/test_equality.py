@@ -93,6 +93,29 @@ def test_experts_that_run_one_after_the_other_are_warned_of(
 
 
 @pytest.mark.parametrize(
+    ("transformers", "engine", "attention", "refused"),
+    [
+        ("5.6.0", "llamafactory-ddp", "fa2", True),
+        ("5.6.0", "llamafactory-ddp", "sdpa", False),
+        ("5.6.0", "llamafactory-ddp", None, False),
+        ("5.6.1", "llamafactory-ddp", "fa2", False),
+        ("5.5.4", "llamafactory-ddp", "fa2", False),
+    ],
+)
+def test_flash_attention_that_crashes_in_one_version_of_transformers_is_refused(
+    transformers: str, engine: str, attention: str | None, refused: bool
+) -> None:
+    gang = Gang(nodes=1, engine=engine, extra={"flash_attn": attention} if attention else {})
+    gang.facts[0] = make_facts({**MODULES, "transformers": transformers})
+    problems = [result.problem for result in gang.check() if result.name == "engine" and result.problem]
+    assert [(problem.code, problem.severity) for problem in problems] == refused * [
+        ("flash_attention_crashes", "error")
+    ]
+    if refused:
+        assert shlex.split(str(problems[0].values["command"])) == [LF, "-m", "pip", "install", "transformers==5.5.4"]
+
+
+@pytest.mark.parametrize(
     ("python", "query", "here"),
     [
         ("3.10.4", H100, "Python 3.10"),

@@ -19,6 +19,10 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
         if _loops_over_experts(job, transformers):
             field = python_field(job, checks.rank)
             return [checks.warning("engine", "experts_looped", field, transformers=transformers, engine=job.engine)]
+        if _flash_attention_crashes(job, transformers):
+            field, command = "extra", pip_command(environment_of(job, checks.rank), [WORKING_TRANSFORMERS])
+            values = {"transformers": transformers, "command": command}
+            return [checks.wrong("engine", "flash_attention_crashes", field, **values)]
         return [checks.ok("engine", **facts.modules)]
     field, values = python_field(job, checks.rank), {"modules": missing, "engine": job.engine}
     names = needed_modules(job)
@@ -28,6 +32,19 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
     is_placeholder = "mcore_adapter" in missing and "mcore_adapter" in facts.origins
     code = "engine_placeholder" if is_placeholder else "engine_missing"
     return [checks.wrong("engine", code, field, **values, command=command)]
+
+
+WORKING_TRANSFORMERS = "transformers==5.5.4"
+"""The newest version below 5.6.0, which is the newest that LLaMA-Factory 0.9.5 takes (its extras/misc.py)."""
+
+
+def _flash_attention_crashes(job: Job, transformers: str) -> bool:
+    """Return whether FlashAttention ends every run with an AttributeError.
+
+    In transformers 5.6.0 alone, models without attention sinks crash (integrations/flash_attention.py, `s_aux.to`;
+    https://github.com/hiyouga/LlamaFactory/issues/10610).
+    """
+    return transformers == "5.6.0" and not job.traits.is_megatron and job.extra.get("flash_attn") in ("fa2", "fa3")
 
 
 def _loops_over_experts(job: Job, transformers: str) -> bool:
