@@ -1,30 +1,88 @@
 """`megaboard model ID`: the config.json of a model of the Hugging Face hub, for a job's `model.hf_config`."""
 
 import argparse
+import json
+import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from app.cli.output import DONE, print_problems
-from app.model_config import from_hub, pretty, read_config
+from app.model_config import FILE, from_hub, pretty, read_config
 from app.text import t
+from backend.cluster.node_programs import MODEL_PROFILE, node_program
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
+from backend.job.problems import Problem, ProblemsError
 from backend.job.unestimated import UnestimatedModel
+
+PROFILE_S = 300
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
     """Options of the command."""
     parser.add_argument("id", metavar="ID", help=t(lang, "cli.model.id.help"))
+    parser.add_argument("--python", metavar="PATH", help=t(lang, "cli.model.python.help"))
     parser.set_defaults(run=run_model)
 
 
 def run_model(chosen: argparse.Namespace, lang: str) -> int:
-    """Print the configuration, and on standard error what it was understood as; ProblemsError where it is none."""
-    config, shape = read_config(from_hub(chosen.id), chosen.id)
+    """Print the configuration, and on standard error what it was understood as.
+
+    Raises ProblemsError where there is no configuration, or no profile.
+    """
+    local = Path(chosen.id) / FILE
+    text = local.read_text(encoding="utf-8") if local.is_file() else from_hub(chosen.id)
+    config, shape = read_config(text, chosen.id)
+    counted = None
     if isinstance(shape, UnestimatedModel):
         print_problems(lang, [shape.reason])
-        print(pretty(config))
-        return DONE
-    billions = model_parameters(model_layers(shape)) / 1e9
-    print(t(lang, "cli.model.read", id=chosen.id, type=shape.model_type, billions=f"{billions:.3f}"), file=sys.stderr)
+    else:
+        counted = model_parameters(model_layers(shape))
+        billions = f"{counted / 1e9:.3f}"
+        print(t(lang, "cli.model.read", id=chosen.id, type=shape.model_type, billions=billions), file=sys.stderr)
+    if chosen.python:
+        _print_profile(lang, read_profile(chosen.python, config), counted)
     print(pretty(config))
     return DONE
+
+
+def read_profile(python: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what transformers builds from a configuration (backend/node/model_profile), without its measurements.
+
+    `python` is an interpreter with torch and transformers. Raises ProblemsError(no_model_profile).
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / FILE
+        file.write_text(json.dumps(config), encoding="utf-8")
+        command = [python, "-", str(file), "--no-measure"]
+        try:
+            done = subprocess.run(
+                command, input=node_program(MODEL_PROFILE), capture_output=True, timeout=PROFILE_S, check=False
+            )
+            answer: Mapping[str, Any] = json.loads(done.stdout)
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            raise _no_profile(python, str(error)) from error
+    if "problem" in answer:
+        problem = answer["problem"]
+        raise _no_profile(python, f"{problem['code']}: {problem.get('reason', '')}".rstrip(": "))
+    return answer
+
+
+def _no_profile(python: str, reason: str) -> ProblemsError:
+    values = {"python": python, "reason": reason}
+    return ProblemsError([Problem(code="no_model_profile", field="model.hf_config", values=values)])
+
+
+def _print_profile(lang: str, profile: Mapping[str, Any], counted: int | None) -> None:
+    total = profile["parameters"]["total"]
+    groups = ", ".join(f"{name} {number / 1e9:.3f}" for name, number in profile["parameters"]["groups"].items())
+    values = {"version": profile["versions"]["transformers"], "type": profile["architecture"]}
+    print(t(lang, "cli.model.built", **values, billions=f"{total / 1e9:.3f}", groups=groups), file=sys.stderr)
+    for kind in profile["kinds"]:
+        print(f"  {kind['count']} × {kind['class']}: {kind['parameters'] / 1e6:.1f} M", file=sys.stderr)
+    if counted is not None:
+        key = "cli.model.equal" if counted == total else "cli.model.differs"
+        print(t(lang, key, difference=f"{counted - total:+,}"), file=sys.stderr)

@@ -10,6 +10,7 @@ from backend import node
 SUPERVISOR = "supervisor.py"
 COPIER = "copy_files.py"
 SAMPLES = "count_samples.py"
+MODEL_PROFILE = "model_profile.py"
 FALLBACK_STOP = "fallback_stop.sh"
 PROGRAMS = {
     SUPERVISOR: (
@@ -57,6 +58,19 @@ PROGRAMS = {
     "fingerprints.py": ("regular_file.py", "checks/fingerprints.py"),
     "dial.py": ("checks/dial.py",),
     "engine_args.py": ("checks/engine_args.py",),
+    MODEL_PROFILE: (
+        "model_profile/__init__.py",
+        "model_profile/problem.py",
+        "model_profile/sources.py",
+        "model_profile/shapes.py",
+        "model_profile/build.py",
+        "model_profile/parts.py",
+        "model_profile/cores.py",
+        "model_profile/operators.py",
+        "model_profile/measure.py",
+        "model_profile/towers.py",
+        "model_profile/main.py",
+    ),
     "checkpoint_files.py": ("regular_file.py", "checks/checkpoint_files.py"),
 }
 """File name on a node -> modules in backend/node. A module stands behind those that it imports."""

@@ -1,0 +1,382 @@
+"""One layer of each kind is run in the model, forward and backward, and what it costs is measured."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from .cores import attention_cores
+from .operators import Recorder, recurrence
+from .parts import Kind
+from .shapes import Costs, Watch, dispatch_mode
+
+SIZES: tuple[tuple[int, int], ...] = ((1, 128), (1, 192), (1, 256), (1, 320), (2, 128), (2, 192))
+"""(batch, sequence) of the runs: more than the unknowns, so that a polynomial that does not fit is noticed."""
+TERMS: dict[str, Any] = {
+    "constant": lambda b, s: 1,
+    "sequence": lambda b, s: b,
+    "token": lambda b, s: b * s,
+    "token_pair": lambda b, s: b * s * s,
+    "length": lambda b, s: s,
+    "length_pair": lambda b, s: s * s,
+}
+"""Term of a polynomial -> its value at a batch and a sequence length."""
+FIGURES = (
+    *("saved_bytes", "shared_bytes", "forward_peak_bytes", "backward_peak_bytes"),
+    *("forward_flops", "backward_flops", "forward_kernels", "backward_kernels", "forward_moved_bytes"),
+    *("backward_moved_bytes", "recompute_saved_bytes", "recompute_peak_bytes", "recompute_backward_flops"),
+    "recompute_backward_kernels",
+)
+
+
+class Probe:
+    """What the layers' forward methods do in one run of the model."""
+
+    def __init__(self, watch: Watch, implementation: str, size: tuple[int, int]) -> None:
+        self.watch = watch
+        self.implementation = implementation
+        self.size = size
+        self.seen: set[int] = set()
+
+    def run(self, kind: Kind, layer: Any, forward: Any, args: Any, kwargs: Any) -> Any:
+        """Measure the first layer of each kind; the others return their input where this has the output's shape."""
+        hidden, key = _hidden(args, kwargs)
+        if hidden is None:
+            return forward(*args, **kwargs)
+        if id(kind) in self.seen:
+            if kind.keeps_shape:
+                return _like(kind.output, hidden)
+            return forward(*args, **kwargs)
+        # The first run records operators only, because the recorder keeps tensors alive.
+        records = kind.operators is None
+        out, sample = measured(self.watch, kind, layer, forward, args, kwargs, key)
+        self.seen.add(id(kind))
+        if records:
+            return out
+        tokens = hidden.numel() // max(hidden.shape[-1], 1)
+        batch = self.size[0]
+        kind.samples.setdefault(self.implementation, {})[batch, tokens // batch] = sample
+        return out
+
+
+def install(kinds: list[Kind], order: list[tuple[Any, int]], holder: list[Any]) -> None:
+    """Give each layer a forward method that asks the probe of the present run."""
+    for layer, index in order:
+        layer.forward = _forward(kinds[index], layer, layer.forward, holder)
+
+
+def _forward(kind: Kind, layer: Any, forward: Any, holder: list[Any]) -> Any:
+    def probed(*args: Any, **kwargs: Any) -> Any:
+        return holder[0].run(kind, layer, forward, args, kwargs)
+
+    return probed
+
+
+def _hidden(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    import torch
+
+    for key, value in (*enumerate(args), *kwargs.items()):
+        if isinstance(value, torch.Tensor) and value.dtype.is_floating_point and value.dim() >= 2:
+            return value, key
+    return None, None
+
+
+def _like(output: Any, hidden: Any) -> Any:
+    if isinstance(output, tuple):
+        return (hidden, *output[1:])
+    if isinstance(output, list):
+        return [hidden, *output[1:]]
+    return hidden
+
+
+def measured(
+    watch: Watch, kind: Kind, layer: Any, forward: Any, args: Any, kwargs: Any, key: Any
+) -> tuple[Any, dict[str, int]]:
+    """Return the output of a layer and what its forward and backward passes cost."""
+    import torch
+
+    own = {parameter.untyped_storage()._cdata for parameter in (*layer.parameters(), *layer.buffers())}
+    shared = {watch.serial(tensor) for tensor in _tensors([*args, *kwargs.values()])}
+    handles = [parameter.register_post_accumulate_grad_hook(_drop(watch)) for parameter in layer.parameters()]
+    hidden = (args[key] if isinstance(key, int) else kwargs[key]).detach().requires_grad_()
+    # A copy, because some layers write into their input.
+    given = hidden.view(hidden.shape)
+    values = [given if position == key else value for position, value in enumerate(args)]
+    named = {name: given if name == key else value for name, value in kwargs.items()}
+    recorder = Recorder(layer, hidden, kind.group) if kind.operators is None else None
+    hooks = _watch_modules(watch, layer, recorder)
+    saved: dict[int, tuple[str, int]] = {}
+
+    def pack(tensor: Any) -> Any:
+        storage, serial = tensor.untyped_storage(), watch.serial(tensor)
+        if storage._cdata not in own and serial not in saved:
+            saved[serial] = (watch.path[-1], storage.nbytes())
+        return tensor
+
+    watch.costs, watch.peak, start = {}, watch.live, watch.live
+    watch.events = recorder
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = forward(*values, **named)
+    watch.events = None
+    costs, alive = watch.costs, watch.alive()
+    ahead, ahead_peak = watch.total(), watch.peak - start
+    # What a branch saved that leads to no output is free again.
+    saved = {serial: entry for serial, entry in saved.items() if serial in alive}
+    by_module: dict[str, int] = {}
+    for path, size in saved.values():
+        by_module[path] = by_module.get(path, 0) + size
+    outputs = [tensor for tensor in _tensors([out]) if tensor.requires_grad][:1]
+    live = watch.live
+    watch.costs, watch.peak = {}, live
+    with torch.enable_grad():
+        torch.autograd.backward(outputs, [torch.empty_like(tensor) for tensor in outputs])
+    back, back_peak = watch.total(), watch.peak - live
+    for hook in hooks:
+        hook.remove()
+    others = shared - {watch.serial(hidden)}
+    sample = {
+        "saved_bytes": sum(size for serial, (_, size) in saved.items() if serial not in others),
+        "shared_bytes": sum(size for serial, (_, size) in saved.items() if serial in others),
+        "forward_peak_bytes": ahead_peak,
+        "backward_peak_bytes": back_peak,
+        "forward_flops": ahead.flops,
+        "backward_flops": back.flops,
+        "forward_kernels": ahead.kernels,
+        "backward_kernels": back.kernels,
+        "forward_moved_bytes": ahead.moved,
+        "backward_moved_bytes": back.moved,
+        # A checkpoint keeps the input. Its backward pass runs the layer forward again, and then backward.
+        "recompute_saved_bytes": hidden.untyped_storage().nbytes(),
+        "recompute_peak_bytes": max(ahead_peak, live - start + back_peak),
+        "recompute_backward_flops": ahead.flops + back.flops,
+        "recompute_backward_kernels": ahead.kernels + back.kernels,
+    }
+    if recorder is not None:
+        tokens = hidden.numel() // hidden.shape[-1]
+        kind.hidden = hidden.shape[-1]
+        kind.operators = recorder.finish(_top_k(layer), mixings(layer, recorder, costs, by_module, tokens))
+    result = _detached(out)
+    first = result[0] if isinstance(result, (tuple, list)) else result
+    kind.keeps_shape = getattr(first, "shape", None) == hidden.shape
+    if not shared - {watch.serial(hidden), watch.serial(args[key] if isinstance(key, int) else kwargs[key])}:
+        kind.plain_call = (
+            [... if i == key else v for i, v in enumerate(args)],
+            {n: ... if n == key else v for n, v in kwargs.items()},
+        )
+    kind.output = result
+    for handle in handles:
+        handle.remove()
+    return result, sample
+
+
+def _drop(watch: Watch) -> Any:
+    def drop(parameter: Any) -> None:
+        if parameter.grad is not None:
+            watch.forget(parameter.grad)
+            parameter.grad = None
+
+    return drop
+
+
+def _detached(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_detached, value)) if type(value) in (tuple, list) else value
+    return value
+
+
+def _tensors(values: Any) -> list[Any]:
+    import torch
+    from torch.utils._pytree import tree_flatten
+
+    return [value for value in tree_flatten(list(values))[0] if isinstance(value, torch.Tensor)]
+
+
+def _top_k(layer: Any) -> int:
+    for module in layer.modules():
+        for name in ("top_k", "num_experts_per_tok", "moe_topk", "topk"):
+            value = getattr(module, name, None)
+            if isinstance(value, int) and value > 0:
+                return value
+    return 1
+
+
+def _watch_modules(watch: Watch, layer: Any, recorder: Recorder | None) -> list[Any]:
+    """Follow the modules of a layer while it runs; costs go to the innermost one."""
+    hooks = []
+    for path, module in layer.named_modules():
+        if path:
+            hooks.append(module.register_forward_pre_hook(_enter(watch, path, recorder), with_kwargs=True))
+            hooks.append(
+                module.register_forward_hook(_leave(watch, path, recorder), always_call=True, with_kwargs=True)
+            )
+    return hooks
+
+
+def role(module: Any) -> str:
+    """Return what a module is as an operator: norm, linear, experts, activation, or nothing."""
+    name = type(module).__name__
+    own = [value for value in module._parameters.values() if value is not None]
+    if sum(value.dim() == 3 for value in own) > 1:
+        return "experts"
+    if "norm" in name.lower() and not any(True for _ in module.children()):
+        return "norm"
+    weight = module._parameters.get("weight")
+    if weight is not None and weight.dim() == 2 and "Embedding" not in name:
+        return "linear"
+    if type(module).__module__.startswith(("torch.nn.modules.activation", "transformers.activations")):
+        return "activation"
+    return ""
+
+
+def _enter(watch: Watch, path: str, recorder: Recorder | None) -> Any:
+    def enter(module: Any, args: Any, kwargs: Any) -> None:
+        watch.path.append(path)
+        if recorder is not None:
+            recorder.path = path
+            if role(module) == "experts":
+                recorder.enter_experts(path, module, [*args, *kwargs.values()])
+
+    return enter
+
+
+def _leave(watch: Watch, path: str, recorder: Recorder | None) -> Any:
+    def leave(module: Any, args: Any, kwargs: Any, out: Any) -> None:
+        watch.path.pop()
+        if recorder is None:
+            return
+        recorder.path = watch.path[-1]
+        tensors = _tensors([*args, *kwargs.values()])
+        outputs = _tensors([out])
+        if not tensors or not outputs:
+            return
+        what = role(module)
+        if what == "experts":
+            recorder.leave_experts()
+        elif what == "norm":
+            recorder.norm(path, module, tensors[0], outputs[0])
+        elif what == "linear":
+            recorder.linear(path, module, tensors[0], outputs[0])
+
+    return leave
+
+
+def mixings(
+    layer: Any, recorder: Recorder, costs: dict[str, Costs], saved: dict[str, int], tokens: int
+) -> list[dict[str, Any]]:
+    """Return the operators that are no projection, norm, attention core, activation or expert.
+
+    They are modules that multiply matrices or convolve in code of their own, or that own other parameters.
+    """
+    found = []
+    for path, module in layer.named_modules():
+        if not path or path in recorder.covered or role(module) or _convolves(module):
+            continue
+        inner = [path, *(f"{path}.{name}" for name, child in module.named_children() if _convolves(child))]
+        own = [value for value in module._parameters.values() if value is not None]
+        total = Costs()
+        for child in inner:
+            total.add(costs.get(child, Costs()))
+        if not (total.flops or len(inner) > 1 or any(value.dim() for value in own)):
+            continue
+        parameters = sum(value.numel() for value in own)
+        parameters += sum(p.numel() for c in module.children() if _convolves(c) for p in c.parameters())
+        known = recurrence(module, parameters)
+        if known is not None:
+            found.append({**known, "_path": path})
+            continue
+        found.append(
+            {
+                "type": "Mixing",
+                "name": type(module).__name__,
+                "parameters": parameters,
+                "flops": total.flops / tokens,
+                "saved_bytes": sum(saved.get(child, 0) for child in inner) / tokens,
+                "moved_bytes": total.moved / tokens,
+                "kernels": total.kernels,
+                "_path": path,
+            }
+        )
+    return found
+
+
+def _convolves(module: Any) -> bool:
+    weight = module._parameters.get("weight")
+    return "Conv" in type(module).__name__ and weight is not None and weight.dim() > 2
+
+
+def run_model(probe: Probe, call: Any) -> None:
+    """Run a model, or a tower of it, with the probe in place."""
+    import torch
+
+    with torch.no_grad(), attention_cores(probe.watch, probe.implementation), dispatch_mode(probe.watch):
+        call()
+
+
+def fit(name: str, samples: dict[tuple[int, int], int]) -> dict[str, Any]:
+    """Return the polynomial through the samples of one figure; `exact` says whether all of them lie on it."""
+    terms = ["constant", "sequence", "token", "token_pair"]
+    if len({size[0] for size in samples}) == 1:
+        terms.remove("sequence")
+    if name == "shared_bytes":
+        terms = ["token", "token_pair", "length", "length_pair"]
+    elif name.endswith("kernels"):
+        # A batch of one spares copies, and no other batch matters.
+        terms = ["constant", "length"]
+        samples = {size: value for size, value in samples.items() if size[0] > 1} or samples
+    found, exact = _fit_terms(terms, samples)
+    one = {size: value for size, value in samples.items() if size[0] == 1}
+    many = {size: value for size, value in samples.items() if size[0] != 1}
+    if exact or not one or not many:
+        return {**found, "exact": exact, "runs": len(samples)}
+    # A batch of one spares copies: it has a polynomial of its own, and other batches one with its other terms.
+    single = fit(name, one)
+    rest = {
+        size: value - sum(c * TERMS[t](*size) for t, c in single.items() if t in ("constant", "token_pair"))
+        for size, value in many.items()
+    }
+    tokens, exact = _fit_terms(["token"], rest)
+    if not exact:
+        tokens, _ = _fit_terms(["constant", "token"], rest)
+    constants: dict[str, Any] = {term: single[term] for term in ("constant", "token_pair") if term in single}
+    constants["constant"] = constants.get("constant", 0) + tokens.pop("constant", 0)
+    return {**constants, **tokens, "exact": exact, "runs": len(samples), "batch_one": single}
+
+
+def _fit_terms(terms: list[str], samples: dict[tuple[int, int], Any]) -> tuple[dict[str, Any], bool]:
+    rows = [
+        [*(Fraction(TERMS[term](*size)) for term in terms), Fraction(value)] for size, value in sorted(samples.items())
+    ]
+    solution = _solve([row[:] for row in rows], len(terms))
+    exact = all(sum(c * x for c, x in zip(solution, row)) == row[-1] for row in rows)
+    return {term: _plain(value) for term, value in zip(terms, solution) if value}, exact
+
+
+def _plain(value: Fraction) -> int | float:
+    return int(value) if value.denominator == 1 else float(value)
+
+
+def _solve(rows: list[list[Fraction]], unknowns: int) -> list[Fraction]:
+    """Return a solution of as many rows as are independent; unknowns that they leave open are 0."""
+    pivots: list[int] = []
+    used = 0
+    for column in reversed(range(unknowns)) if len(rows) < unknowns else range(unknowns):
+        pivot = next((i for i in range(used, len(rows)) if rows[i][column]), None)
+        if pivot is None:
+            continue
+        rows[used], rows[pivot] = rows[pivot], rows[used]
+        head = rows[used][column]
+        rows[used] = [value / head for value in rows[used]]
+        for i, row in enumerate(rows):
+            if i != used and row[column]:
+                factor = row[column]
+                rows[i] = [value - factor * other for value, other in zip(row, rows[used])]
+        pivots.append(column)
+        used += 1
+    solution = [Fraction(0)] * unknowns
+    for position, column in enumerate(pivots):
+        solution[column] = rows[position][-1]
+    return solution

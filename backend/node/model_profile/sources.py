@@ -1,0 +1,70 @@
+"""Where the configuration of a model comes from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from .problem import ProfileError, reason
+
+LARGEST = 16 << 20
+"""Bytes of the largest config.json that is read."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder with a config.json, its content and its digest."""
+
+    folder: str
+    config: dict[str, Any]
+    digest: str
+
+
+def read_source(place: str) -> Source:
+    """Return the configuration of a folder, of a config.json, or of a Hugging Face id in the local cache."""
+    path = _config_path(place)
+    try:
+        if os.path.getsize(path) > LARGEST:
+            raise ProfileError("config_too_large", path=path, bytes=os.path.getsize(path))
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise ProfileError("config_unreadable", path=path, reason=reason(error)) from error
+    try:
+        config = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ProfileError("config_invalid_json", path=path, reason=reason(error)) from error
+    if not isinstance(config, dict):
+        raise ProfileError("config_not_an_object", path=path)
+    if not isinstance(config.get("model_type"), str) or not config["model_type"]:
+        raise ProfileError("model_type_missing", path=path)
+    return Source(os.path.dirname(os.path.abspath(path)), config, hashlib.sha256(content).hexdigest())
+
+
+def _config_path(place: str) -> str:
+    if os.path.isdir(place):
+        path = os.path.join(place, "config.json")
+        if not os.path.isfile(path):
+            raise ProfileError("config_missing", path=path)
+        return path
+    if os.path.isfile(place):
+        return place
+    if place.startswith((".", "/", "~")) or place.count("/") != 1:
+        raise ProfileError("folder_missing", path=place)
+    return _cached(place)
+
+
+def _cached(name: str) -> str:
+    """Return the path of the config.json of a Hugging Face id in the local cache; nothing is downloaded."""
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        path = try_to_load_from_cache(name, "config.json")
+    except ValueError as error:
+        raise ProfileError("folder_missing", path=name) from error
+    if not isinstance(path, str):
+        raise ProfileError("not_in_cache", id=name)
+    return path
