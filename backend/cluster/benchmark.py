@@ -50,21 +50,24 @@ def summarise(rows: Sequence[Measured]) -> Speeds:
 
     The slowest rank of a collective decides its figure.
     """
-    products = {(row["node"], row["local_rank"]): float(row["matmul_tflops"]) for row in rows}
+    gemms = {(row["node"], row["local_rank"]): float(row["matmul_tflops"]) for row in rows}
     intra = _best(rows, "intra", lambda row: row["node"])
     inter = _best(rows, "inter", lambda row: row["local_rank"])
     slow = [
-        Slow(what="product", node=node, local_rank=local, measured=value, median=usual)
-        for (node, local), value, usual in _behind(products)
+        Slow(what="product", node=node, local_rank=local, measured=value, median=middle)
+        for (node, local), value, middle in _slow_values(gemms)
     ]
-    slow += [Slow(what="intra", node=node, measured=value, median=usual) for node, value, usual in _behind(intra)]
-    network = _behind(_of_pairs(rows))
-    slow += [Slow(what="network", node=node, measured=value, median=usual) for node, value, usual in network]
-    slow += [Slow(what="port", local_rank=port, measured=value, median=usual) for port, value, usual in _behind(inter)]
+    slow += [
+        Slow(what="intra", node=node, measured=value, median=middle) for node, value, middle in _slow_values(intra)
+    ]
+    network = _slow_values(_pair_speeds(rows))
+    slow += [Slow(what="network", node=node, measured=value, median=middle) for node, value, middle in network]
+    ports = _slow_values(inter)
+    slow += [Slow(what="port", local_rank=port, measured=value, median=middle) for port, value, middle in ports]
     return Speeds(
         device=rows[0]["device"],
         precision=rows[0]["precision"],
-        matmul_tflops=median(products.values()),
+        matmul_tflops=median(gemms.values()),
         intra_node_bus_gb_per_s=median(intra.values()) if intra else None,
         inter_node_bus_gb_per_s=median(inter.values()) if inter else None,
         sizes={"intra": _by_size(rows, "intra"), "inter": _by_size(rows, "inter")},
@@ -76,10 +79,10 @@ def _best(rows: Sequence[Measured], name: _Links, group_of: Callable[[Measured],
     """Return each group's best figure over the sizes. A size has the figure of its slowest rank."""
     groups: dict[int, dict[str, float]] = {}
     for row in rows:
-        seen = groups.setdefault(group_of(row), {})
+        slowest = groups.setdefault(group_of(row), {})
         for size, value in row[name].items():
-            seen[size] = min(float(value), seen.get(size, float("inf")))
-    return {group: max(seen.values()) for group, seen in groups.items() if seen}
+            slowest[size] = min(float(value), slowest.get(size, float("inf")))
+    return {group: max(slowest.values()) for group, slowest in groups.items() if slowest}
 
 
 def _by_size(rows: Sequence[Measured], name: _Links) -> dict[int, float]:
@@ -88,8 +91,8 @@ def _by_size(rows: Sequence[Measured], name: _Links) -> dict[int, float]:
     return {size: min(float(row[name][str(size)]) for row in rows if str(size) in row[name]) for size in sizes}
 
 
-def _of_pairs(rows: Sequence[Measured]) -> dict[int, float]:
-    """Return each node's GB/s with the faster neighbour, all its ranks together. A slow node is slow with both."""
+def _pair_speeds(rows: Sequence[Measured]) -> dict[int, float]:
+    """Return each node's GB/s with its faster neighbour, summed over its ranks. A slow node is slow with both."""
     sums: dict[tuple[int, str], float] = {}
     for row in rows:
         for other, value in row["pairs"].items():
@@ -98,9 +101,9 @@ def _of_pairs(rows: Sequence[Measured]) -> dict[int, float]:
     return {node: max(value for (first, _), value in sums.items() if first == node) for node in nodes}
 
 
-def _behind(values: Mapping[Any, float]) -> Iterable[tuple[Any, float, float]]:
+def _slow_values(values: Mapping[Any, float]) -> Iterable[tuple[Any, float, float]]:
     """Return (rank or node, figure, median) of each that is far below the median."""
     if not values:
         return []
-    usual = median(values.values())
-    return [(who, value, usual) for who, value in sorted(values.items()) if value < SLOW * usual]
+    middle = median(values.values())
+    return [(place, value, middle) for place, value in sorted(values.items()) if value < SLOW * middle]

@@ -1,4 +1,4 @@
-"""Deadlines of whole calls, also of library calls without a time-out. A thread ends what a call waits for.
+"""Deadlines of whole calls, also of library calls without a time-out. A thread ends the calls that are too late.
 
 deadline = Deadline(10.0)
 with ended_at(deadline, channel.close):
@@ -52,19 +52,19 @@ def ended_at(deadline: Deadline, end: Callable[[], object], *, later_s: float = 
     Errors that `end` causes in the body become TimeoutError. paramiko raises such errors when a channel closes.
     Raises OSError before the body if no thread can be started.
     """
-    watch = _Watch(deadline.at + later_s, end)
-    _watchdog.add(watch)
+    timer = _Timer(deadline.at + later_s, end)
+    _watchdog.add(timer)
     try:
         yield
     except (EOFError, OSError, paramiko.SSHException, ValueError) as error:
-        if watch.has_expired:
+        if timer.has_expired:
             raise TimeoutError(f"not done within {deadline.timeout_s:g} s") from error
         raise
     finally:
-        watch.is_over = True
+        timer.is_over = True
 
 
-class _Watch:
+class _Timer:
     def __init__(self, at: float, end: Callable[[], object]) -> None:
         self.at = at
         self.end = end
@@ -72,9 +72,9 @@ class _Watch:
         self.has_expired = False
 
     def expire(self) -> None:
-        """Start the end of the call. Raises OSError where no thread can be started."""
+        """Start a thread that ends the call. Raises OSError where no thread can be started."""
         self.has_expired = True
-        # `end` may wait, and must not delay other deadlines.
+        # `end` may wait. It must not delay other deadlines.
         start_thread(self._end, "past a deadline")
 
     def _end(self) -> None:
@@ -85,48 +85,48 @@ class _Watch:
 
 
 class _Watchdog:
-    """Keeps all deadlines in one thread while there are any. One thread per call would be expensive.
+    """Keep all deadlines in one thread while there are any. One thread per call would be expensive.
 
-    The watch of a finished call stays until its deadline.
+    The timer of a finished call stays until its deadline.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._watches: list[tuple[float, int, _Watch]] = []
+        self._timers: list[tuple[float, int, _Timer]] = []
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
 
-    def add(self, watch: _Watch) -> None:
-        """Add a watch. Raises OSError where no thread can be started."""
+    def add(self, timer: _Timer) -> None:
+        """Add a timer. Raises OSError where no thread can be started."""
         with self._changed:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = start_thread(self._run, "deadlines")
-            self._push(watch.at, watch)
+            self._push(timer.at, timer)
 
-    def _push(self, at: float, watch: _Watch) -> None:
-        heapq.heappush(self._watches, (at, next(self._numbers), watch))
-        if self._watches[0][2] is watch:
+    def _push(self, at: float, timer: _Timer) -> None:
+        heapq.heappush(self._timers, (at, next(self._numbers), timer))
+        if self._timers[0][2] is timer:
             self._changed.notify()
 
     def _run(self) -> None:
-        while (watch := self._next()) is not None:
+        while (timer := self._next()) is not None:
             try:
-                watch.expire()
+                timer.expire()
             except OSError as error:
                 _log.warning("a call past its deadline cannot be ended yet: %s", error)
                 with self._changed:
-                    self._push(time.monotonic() + RETRY_S, watch)
+                    self._push(time.monotonic() + RETRY_S, timer)
 
-    def _next(self) -> _Watch | None:
-        """Wait for the next watch that expires. None: no watch is left, and the thread ends."""
+    def _next(self) -> _Timer | None:
+        """Wait for the next timer that expires. None: no timer is left, and the thread ends."""
         with self._changed:
-            while self._watches:
-                at, _, watch = self._watches[0]
+            while self._timers:
+                at, _, timer = self._timers[0]
                 left_s = at - time.monotonic()
-                if watch.is_over or left_s <= 0:
-                    heapq.heappop(self._watches)
-                    if not watch.is_over:
-                        return watch
+                if timer.is_over or left_s <= 0:
+                    heapq.heappop(self._timers)
+                    if not timer.is_over:
+                        return timer
                 else:
                     self._changed.wait(left_s)
             self._thread = None

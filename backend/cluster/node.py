@@ -31,7 +31,7 @@ LOCAL_CODES = frozenset(
     {
         "local_resources",  # no file descriptor, memory or thread left in this process
         "local_network",  # no route, no free port, or a firewall on this machine
-        "address_unknown",  # the resolver did not answer or does not know the name: the node was not asked
+        "address_unknown",  # the resolver did not answer or does not know the name; no connection was tried
         "bad_ssh_config",
         "bad_known_hosts",
         "match_exec_refused",
@@ -50,18 +50,18 @@ LOCAL_CODES = frozenset(
         "host_key_unknown",  # the run was launched with a known key: the file that held it has changed
     }
 )
-"""Codes of failures on this side: they say nothing about the node.
+"""Codes of failures on the server's side. They say nothing about the node.
 
-All other codes are what the network or the node said. host_key_changed is one of them: nobody knows who answers there.
+All other codes are about the network or the node. host_key_changed is one of them: nobody knows who answers there.
 """
 
 
 class NodeError(Exception):
-    """A node could not be reached or did not do what it was asked; `problem` says it to the user.
+    """A node could not be reached, or a request to it failed. `problem` describes the failure for the user.
 
     Codes of this layer: LOCAL_CODES and unreachable, host_key_changed, timeout, lost, refused, missing_file,
     not_a_file, node_io, bad_answer, too_much_output, shell_leaves, shell_prints, no_environment, no_python, bad_python,
-    no_free_port, and what dataset_size.py says of data sets.
+    no_free_port, and the codes of data sets (dataset_size.py).
     """
 
     def __init__(
@@ -70,22 +70,22 @@ class NodeError(Exception):
         self.code = code
         self.node = node
         self.key = key
-        """Key of the host in the job file that has to do with it."""
+        """Key of the host in the job file that the error is about."""
         self.field = field
-        """Path in the job file, where it is none of the host's keys."""
+        """Path in the job file, where the error is about none of the host's keys."""
         self.rank: int | None = None
-        """Node rank; known to those who talk to a whole gang (node_group.py)."""
+        """Node rank. node_group.py sets it."""
         self.values = values
         super().__init__(f"{node}: {code} {values or ''}".rstrip())
 
     @property
     def is_local(self) -> bool:
-        """The failure is on the server's side and says nothing about the node; it never counts towards a loss."""
+        """Return whether the failure is on the server's side. Such a failure never counts towards a lost node."""
         return self.code in LOCAL_CODES
 
     @property
     def problem(self) -> Problem:
-        """The same for the user."""
+        """Return the error as a problem of the job file."""
         host = "cluster.hosts" if self.rank is None else f"cluster.hosts[{self.rank}].{self.key}"
         return Problem(
             code=self.code, field=self.field or host, node=self.node, values={"node": self.node, **self.values}
@@ -93,38 +93,38 @@ class NodeError(Exception):
 
 
 class Node(Protocol):
-    """One machine of the gang. Every method raises NodeError, and none waits for ever. Safe from several threads."""
+    """One machine of the gang. Every method raises NodeError, and none waits forever. Several threads may use it."""
 
     @property
     def name(self) -> str:
-        """What users know it by: its address, with the port where that is not 22."""
+        """Return the node's name for users: its address, with the port where that is not 22."""
 
     def run(
         self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"", max_bytes: int = OUTPUT_BYTES
     ) -> Result:
-        """Run a command without a terminal and wait.
+        """Run a command without a terminal and wait for its end.
 
-        NodeError(timeout) after `timeout_s`, and NodeError(too_much_output) if stdout or stderr is longer than
-        `max_bytes`; both end the command.
+        Raises NodeError(timeout) after `timeout_s`, and NodeError(too_much_output) if stdout or stderr is longer than
+        `max_bytes`. Both end the command.
         """
 
     def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        """At most `limit` bytes from `offset`; b"" at or behind the end.
+        """Return at most `limit` bytes of a file from `offset`, and b"" at or behind the end.
 
-        NodeError(missing_file) without a file, NodeError(not_a_file) for a folder, a device or a pipe.
+        Raises NodeError(missing_file) without a file, and NodeError(not_a_file) for a folder, a device or a pipe.
         """
 
     def write(self, path: str, data: bytes) -> None:
-        """Put a whole file, of this user's alone, in place at once; a reader sees the old one or the new one.
+        """Replace a whole file at once: a reader sees the old file or the new one. Only this user may read the file.
 
         Its folder must exist.
         """
 
     def fill_folder(self, path: str, files: Mapping[str, bytes], folders: Sequence[str] = ()) -> None:
-        """Make a folder of this user's alone, its missing parents and `folders` in it, and put files into it.
+        """Create a folder that only this user may read, its missing parents, and `folders` and `files` in it.
 
-        By names without a slash; a reader may see half a file. For a folder that nobody reads yet: far cheaper than
-        file by file. NodeError(node_io) when the disk refuses.
+        The names have no slash. A reader may see half a file, so nobody should read the folder yet. One call is much
+        faster than one call per file. Raises NodeError(node_io) if the disk refuses.
         """
 
     def make_folder(self, path: str) -> None:
@@ -140,11 +140,11 @@ class Node(Protocol):
 def ask(
     node: Node, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"", max_bytes: int = ANSWER_BYTES
 ) -> Mapping[str, Any]:
-    """Run a program of ours, which prints its answer as one line `TOKEN{json}`, and return the answer.
+    """Run one of our programs, which prints its answer as one line `TOKEN{json}`, and return the answer.
 
-    The random token is passed as `--token T`. So output of shell start-up files does no harm.
-    Raises NodeError(bad_answer) with the end of stderr if there is no such line, if it is cut, or if parse_node_json
-    refuses it.
+    The random token is passed as `--token T`. It separates the answer from the output of shell start-up files.
+    Raises NodeError(bad_answer) with the end of stderr if there is no such line, if the line is cut, or if
+    parse_node_json refuses it.
     """
     token = secrets.token_hex(8)
     result = node.run([*argv, "--token", token], timeout_s=timeout_s, stdin=stdin, max_bytes=max_bytes)

@@ -94,7 +94,7 @@ def _start_pool(work: Sequence[tuple[Future[T], Callable[[], T]]]) -> None:
                 continue
             try:
                 future.set_result(call())
-            except BaseException as error:  # raised again in the waiting thread
+            except BaseException as error:  # the waiting thread raises it again
                 future.set_exception(error)
 
     for number in range(min(POOL, len(work))):

@@ -1,7 +1,7 @@
-"""The only reader of JSON from a node: it limits size and depth, and refuses numbers that only Python knows.
+"""The only reader of JSON from a node. It limits size and depth, and refuses numbers that only Python knows.
 
-A node is not trusted to keep any structure. The result holds only dict, list, str, bool, None, int of 64 bits and
-finite float. The caller checks the structure.
+A node may send any structure. The result holds only dict, list, str, bool, None, int of 64 bits and finite float. The
+caller checks the structure.
 """
 
 import json
@@ -10,31 +10,31 @@ import re
 from typing import Any, NoReturn
 
 MOST_BYTES = 4 << 20
-"""Default for one text; Python needs some 25 times as much memory for the worst of it."""
+"""Default size of one text. In the worst case Python needs about 25 times as much memory."""
 MOST_DEPTH = 32
-"""Default for nested lists and objects; the deepest answer of our programs has 6."""
+"""Default depth of nested lists and objects. The deepest answer of our programs has 6."""
 LONGEST_NUMBER = 32
-"""Characters of an integer: Python takes seconds for millions of digits, and refuses more than 4,300 of them."""
+"""Characters of an integer. Python takes seconds for millions of digits, and refuses more than 4,300 digits."""
 
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
-"""A string, closed or not; without it only brackets that nest are left."""
+"""A string, closed or not. The brackets outside of strings are the nested ones."""
 _NO_BRACKET = re.compile(r"[^\[\]{}]+")
 _LARGEST = 1 << 63
 
 
 class BadJson(ValueError):
-    """The text is not JSON that a node may send; the message says why."""
+    """The text is not JSON that a node may send. The message has the reason."""
 
 
 def parse_node_json(
     text: str | bytes, *, max_bytes: int = MOST_BYTES, max_depth: int = MOST_DEPTH, any_number: bool = False
 ) -> Any:
-    """The value in a JSON text that a node wrote. Raises BadJson, and nothing else.
+    """Return the value of a JSON text that a node wrote. Raises BadJson, and nothing else.
 
-    It refuses more than `max_bytes` of UTF-8, more than `max_depth` nested lists and objects, NaN, Infinity, integers
-    beyond 64 bits, numbers beyond a finite float, and bytes that are not UTF-8. Lone surrogates (from file names that
-    are not Unicode) become `?`, because they cannot be written or sent. `any_number`: keep every number for the caller
-    to judge, because a loss may be NaN.
+    The function refuses more than `max_bytes` of UTF-8, more than `max_depth` nested lists and objects, NaN, Infinity,
+    integers beyond 64 bits, numbers beyond a finite float, and bytes that are not UTF-8. Lone surrogates (from file
+    names that are not Unicode) become `?`, because they cannot be written or sent. With `any_number` it accepts every
+    number, because a loss may be NaN.
     """
     text = _decoded(text, max_bytes)
     _check_depth(text, max_depth)
@@ -58,7 +58,7 @@ def _decoded(text: str | bytes, max_bytes: int) -> str:
 
 
 def _check_depth(text: str, max_depth: int) -> None:
-    """Check the depth before parsing: json.loads would raise RecursionError, or in some builds end the process."""
+    """Check the depth before parsing. json.loads would raise RecursionError, or in some builds end the process."""
     if text.count("[") + text.count("{") <= max_depth:
         return
     depth = 0
@@ -90,7 +90,7 @@ def _constant(name: str) -> NoReturn:
 
 
 def _without_surrogates(value: Any) -> Any:
-    """`\\ud800` is legal JSON, but cannot be encoded."""
+    """Replace lone surrogates. `\\ud800` is legal JSON, but cannot be encoded."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, list):

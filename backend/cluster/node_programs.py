@@ -1,4 +1,4 @@
-"""The programs that run on nodes, as the server sends them: each program is one file."""
+"""Texts of the programs that run on nodes. The server sends each program as one file."""
 
 import ast
 from functools import cache
@@ -73,7 +73,7 @@ PROGRAMS = {
     ),
     "checkpoint_files.py": ("regular_file.py", "checks/checkpoint_files.py"),
 }
-"""File name on a node -> modules in backend/node. A module stands behind those that it imports."""
+"""File name on a node -> modules in backend/node. A module comes after the modules that it imports."""
 _NODE = Path(node.__file__).parent
 _parse_lock = Lock()
 """In Python 3.11 ast.parse raises SystemError when two threads parse at once."""

@@ -9,7 +9,7 @@ from backend.cluster.typed_json import Between, Count, Epoch, Like, Longest, Str
 
 Word = Annotated[str, Longest(255)]
 Line = Annotated[str, Longest(1000)]
-Said = Annotated[str, Longest(1 << 19)]
+ToolOutput = Annotated[str, Longest(1 << 19)]
 """Output of a tool."""
 Names = Annotated[list[str], Longest(1 << 18)]
 Version = Annotated[str, Like(r"(\d{1,4}(\.\d{1,4}){0,3})?")]
@@ -22,7 +22,7 @@ Limit = Annotated[int, Between(-1, 1 << 64)]
 
 
 class OriginAnswer(TypedDict, total=False):
-    """Source of a package. Empty for one that is not installed."""
+    """Source of a package. Empty for a package that is not installed."""
 
     version: Word
     url: Line
@@ -107,12 +107,12 @@ class Lock(TypedDict, total=False):
 
 
 class Tool(TypedDict):
-    """How a tool ended."""
+    """Result of a tool."""
 
     code: NotRequired[Annotated[int, Between(-255, 255)]]
-    """Missing where it did not answer."""
-    out: Said
-    err: Said
+    """Missing where the tool did not answer."""
+    out: ToolOutput
+    err: ToolOutput
 
 
 class Smi(TypedDict):
@@ -173,7 +173,7 @@ class Surveyed(TypedDict):
     memlock: Limit
     nofile: Limit
     disks: dict[str, DiskAnswer]
-    quota: Said
+    quota: ToolOutput
     cpus: Annotated[int, Between(1, 1 << 20)]
     memory_mib: Annotated[int, Between(0, 1 << 40)]
     ends_at_logout: bool
@@ -291,7 +291,7 @@ class Progress(TypedDict):
 
 
 class Copied(TypedDict, total=False):
-    """result.json of the copier: why it gave up"""
+    """result.json of the copier: the reason of a failure"""
 
     code: Required[Literal["copy_refused", "copy_no_room", "copy_differs", "copy_corrupt"]]
     path: str
@@ -303,7 +303,7 @@ class Copied(TypedDict, total=False):
 
 
 Speed = Annotated[float, Between(0.0, 1e9)]
-OfSizes = Annotated[dict[Digits, Speed], Longest(64), Strict]
+SpeedBySize = Annotated[dict[Digits, Speed], Longest(64), Strict]
 
 
 class Measured(TypedDict):
@@ -315,6 +315,6 @@ class Measured(TypedDict):
     device: Word
     precision: Literal["bf16", "fp16", "fp32"]
     matmul_tflops: Speed
-    intra: OfSizes
-    inter: OfSizes
-    pairs: OfSizes
+    intra: SpeedBySize
+    inter: SpeedBySize
+    pairs: SpeedBySize

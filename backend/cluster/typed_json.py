@@ -1,21 +1,22 @@
-"""Reads JSON from a node into typed records: type, range, length and depth are checked once, here.
+"""Reader of JSON from a node into typed records. It checks type, range, length and depth, once for all callers.
 
-A record is a TypedDict whose annotations say what fits:
+A record is a TypedDict whose annotations describe the valid values:
 
     class Gpu(TypedDict, total=False):
         index: Required[Annotated[int, Between(0, 1023)]]
         utilization: Annotated[float, Between(0, 100)]
 
-    found, faults = read(Gpu, {"index": 0, "utilization": "high", "colour": 1})
+    gpu, faults = read(Gpu, {"index": 0, "utilization": "high", "colour": 1})
     # {"index": 0}, ["utilization: 'high' is not a number"]
 
-- An optional field that does not fit is left out and named in `faults`; null counts as absent where None does not fit.
+- An optional field that does not fit is left out and named in `faults`. null counts as absent where None does not fit.
 - A required field that does not fit, or is missing, makes the whole record None.
 - Unknown fields are dropped. So nothing nests deeper than the annotations do.
 - In a list, each element that does not fit is left out. With `Strict`, the whole list does not fit.
-- A text is cut to its maximum length and holds no lone surrogates, because they cannot be written or sent.
+- A text is cut to its maximum length. It holds no lone surrogates, because they cannot be written or sent.
 """
 
+import itertools
 import json
 import re
 import types
@@ -30,36 +31,36 @@ from backend.cluster.node import NodeError
 T = TypeVar("T")
 
 TEXT = 4096
-"""Characters of a text that does not say how long it may be."""
+"""Maximum length of a text whose annotation has no limit, in characters."""
 ITEMS = 4096
-"""Elements of a list or a mapping that does not say how many it may have."""
+"""Maximum length of a list or a mapping whose annotation has no limit."""
 PLAIN_DEPTH = 6
-"""Of a value that may be anything, such as the default of an engine's key."""
+"""Maximum depth of a value of any type, such as the default of an engine's key."""
 FAULTS = 8
-"""How many are named; a record may have thousands."""
+"""Number of faults that are named. A record may have thousands."""
 SHOWN = 60
 """Characters of a value that a fault shows."""
 WHOLE = 1 << 53
-"""Whole numbers below it are exact in a browser, too."""
+"""Whole numbers below this limit are exact in a browser, too."""
 LATEST = float(1 << 32)
-"""Epoch seconds; the year 2106."""
+"""Latest time in epoch seconds: the year 2106."""
 
 
 class Between(NamedTuple):
-    """A number in [least, most]; NaN and infinity are in no range."""
+    """A number in [least, most]. NaN and infinity are in no range."""
 
     least: float
     most: float
 
 
 class Longest(NamedTuple):
-    """The most characters of a text, or elements of a list or mapping."""
+    """Maximum length of a text, a list or a mapping."""
 
     most: int
 
 
 class Strict:
-    """A list that is used as proof: one element that does not fit, or one too many, makes the whole list a fault."""
+    """A list that is used as proof. One element too many, or one that does not fit, makes the whole list a fault."""
 
 
 class AnyFloat:
@@ -67,7 +68,7 @@ class AnyFloat:
 
 
 class Size:
-    """A list of which only the length is kept; a number is taken as that length."""
+    """The length of a list. A number is read as the length."""
 
 
 class Like(NamedTuple):
@@ -79,18 +80,18 @@ class Like(NamedTuple):
 Count = Annotated[int, Between(0, WHOLE)]
 Epoch = Annotated[float, Between(0.0, LATEST)]
 Share = Annotated[float, Between(0.0, 100.0)]
-"""In percent."""
+"""Percent."""
 
 Reader = Callable[[object, list[str]], Any]
-"""Reads one value. Raises Unfit; an inner part that is left out is named in the list instead."""
+"""Reads one value. Raises Unfit. The list gets the faults of inner parts that are left out."""
 
 
 class Unfit(ValueError):
-    """The value does not fit; the text says why."""
+    """The value does not fit. The text has the reason."""
 
 
 def read(shape: type[T], value: object) -> tuple[T | None, list[str]]:
-    """`value` as a record of this shape, and its faults; None if it is not such a record."""
+    """Return (record, faults). The record is None if `value` is not a record of this shape."""
     faults: list[str] = []
     try:
         return cast(T, reader_of(shape)(value, faults)), faults
@@ -99,23 +100,23 @@ def read(shape: type[T], value: object) -> tuple[T | None, list[str]]:
 
 
 def read_or_none(shape: type[T], value: object) -> T | None:
-    """The same for records in the store, whose faults were reported when they arrived."""
+    """Return a record from the store, or None. Its faults were reported when it arrived."""
     return read(shape, value)[0]
 
 
 def answer_of(node: str, shape: type[T], value: object) -> T:
-    """The answer of a program on a node. NodeError(bad_answer) if any part does not fit.
+    """Return the answer of a program on a node. Raises NodeError(bad_answer) if any part does not fit.
 
     A check with only half of an answer might pass wrongly.
     """
-    found, faults = read(shape, value)
-    if found is None or faults:
+    answer, faults = read(shape, value)
+    if answer is None or faults:
         raise NodeError("bad_answer", node, command=shape.__name__, exit=0, detail="; ".join(faults))
-    return found
+    return answer
 
 
 def shown(value: object) -> str:
-    """The start of a value from a node, in printable characters."""
+    """Return the start of a value from a node, in printable characters."""
     # Only the start is converted, because the value may be very long.
     text = ascii(value[:SHOWN] if isinstance(value, str | bytes) else value if _is_small(value) else type(value))
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
@@ -126,14 +127,14 @@ def _is_small(value: object) -> bool:
 
 
 def reader_of(hint: Any) -> Reader:
-    """The reader for a type: TypedDict, number, text, list, mapping or tuple; Annotated, or a union."""
+    """Return the reader for a type: TypedDict, number, text, list, mapping, tuple, Annotated or union."""
     if typing.is_typeddict(hint):
         return _reader_of_record(hint)
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return _bounded(inner[0], inner[1:])
     if origin in (typing.Union, types.UnionType):
-        readers = [reader_of(one) for one in inner if one is not types.NoneType]
+        readers = [reader_of(option) for option in inner if option is not types.NoneType]
         reader = readers[0] if len(readers) == 1 else _first_of(readers)
         return _nullable(reader) if types.NoneType in inner else reader
     return _bounded(hint, ())
@@ -141,8 +142,8 @@ def reader_of(hint: Any) -> Reader:
 
 def _bounded(hint: Any, bounds: tuple[Any, ...]) -> Reader:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    between = next((one for one in bounds if isinstance(one, Between)), None)
-    longest = next((one.most for one in bounds if isinstance(one, Longest)), None)
+    between = next((bound for bound in bounds if isinstance(bound, Between)), None)
+    longest = next((bound.most for bound in bounds if isinstance(bound, Longest)), None)
     if hint is bool:
         return _flag
     if Size in bounds:
@@ -152,7 +153,7 @@ def _bounded(hint: Any, bounds: tuple[Any, ...]) -> Reader:
     if hint is float:
         return _any_float if AnyFloat in bounds else _number(between or Between(-1e18, 1e18))
     if hint is str:
-        pattern = next((one.pattern for one in bounds if isinstance(one, Like)), None)
+        pattern = next((bound.pattern for bound in bounds if isinstance(bound, Like)), None)
         return _text(longest or TEXT) if pattern is None else _matching(re.compile(pattern))
     if hint is Any:
         return _anything
@@ -170,16 +171,16 @@ def _bounded(hint: Any, bounds: tuple[Any, ...]) -> Reader:
 @cache
 def _reader_of_record(shape: Any) -> Reader:
     hints = typing.get_type_hints(shape, include_extras=True)
-    bare = {key: _without_marks(hint) for key, hint in hints.items()}
+    types_of_fields = {key: _without_required(hint) for key, hint in hints.items()}
     fields = [
         (key, reader_of(hint), key in shape.__required_keys__, types.NoneType in typing.get_args(hint))
-        for key, hint in bare.items()
+        for key, hint in types_of_fields.items()
     ]
 
     def read_record(value: object, faults: list[str]) -> dict[str, Any]:
         if type(value) is not dict:
             raise Unfit(f"{shown(value)} is not a record")
-        found = {}
+        record = {}
         for key, reader, is_required, is_nullable in fields:
             part = value.get(key)
             if part is None and not is_nullable and not is_required:
@@ -190,19 +191,20 @@ def _reader_of_record(shape: Any) -> Reader:
                 continue
             before = len(faults)
             try:
-                found[key] = reader(part, faults)
+                record[key] = reader(part, faults)
             except Unfit as error:
                 if is_required:
                     raise Unfit(f"{key}: {error}") from None
                 _note(faults, str(error))
             if len(faults) > before:
                 faults[before:] = [f"{key}: {fault}" for fault in faults[before:]]
-        return found
+        return record
 
     return read_record
 
 
-def _without_marks(hint: Any) -> Any:
+def _without_required(hint: Any) -> Any:
+    """Return the type inside of Required and NotRequired."""
     while typing.get_origin(hint) in (typing.Required, typing.NotRequired):
         (hint,) = typing.get_args(hint)
     return hint
@@ -297,7 +299,7 @@ def _size(value: Any, faults: list[str]) -> int:
 
 
 def _anything(value: object, faults: list[str]) -> Any:
-    """Any JSON value, at most PLAIN_DEPTH deep."""
+    """Return any JSON value that is at most PLAIN_DEPTH deep."""
     _check_depth(value, PLAIN_DEPTH)
     return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
 
@@ -327,7 +329,8 @@ def _list(reader: Reader, most: int, *, is_strict: bool) -> Reader:
                 raise Unfit(f"{len(value)} elements, more than {most}")
             _note(faults, f"{len(value)} elements, more than {most}")
             value = value[:most]
-        return [one for place, part in enumerate(value) for one in _element(reader, place, part, faults, is_strict)]
+        parts = (_element(reader, index, part, faults, is_strict) for index, part in enumerate(value))
+        return list(itertools.chain.from_iterable(parts))
 
     return read_list
 
@@ -338,32 +341,32 @@ def _mapping(keys: Reader, values: Reader, most: int, *, is_strict: bool) -> Rea
             raise Unfit(f"{shown(value)} is not a mapping")
         if len(value) > most:
             raise Unfit(f"{len(value)} entries, more than {most}")
-        found = {}
+        mapping = {}
         for key, part in value.items():
-            for one in _element(values, shown(key), part, faults, is_strict):
-                found[keys(key, faults)] = one
-        return found
+            for element in _element(values, shown(key), part, faults, is_strict):
+                mapping[keys(key, faults)] = element
+        return mapping
 
     return read_mapping
 
 
-def _element(reader: Reader, place: object, part: object, faults: list[str], is_strict: bool) -> tuple[Any, ...]:
-    """The element, or nothing where it does not fit."""
+def _element(reader: Reader, index: object, part: object, faults: list[str], is_strict: bool) -> tuple[Any, ...]:
+    """Return a tuple of the element, or an empty tuple if it does not fit."""
     before = len(faults)
     try:
-        found: tuple[Any, ...] = (reader(part, faults),)
+        element: tuple[Any, ...] = (reader(part, faults),)
     except Unfit as error:
         if is_strict:
-            raise Unfit(f"[{place}] {error}") from None
+            raise Unfit(f"[{index}] {error}") from None
         _note(faults, str(error))
-        found = ()
+        element = ()
     if len(faults) > before:
-        faults[before:] = [f"[{place}] {fault}" for fault in faults[before:]]
-    return found
+        faults[before:] = [f"[{index}] {fault}" for fault in faults[before:]]
+    return element
 
 
 def _row(hints: tuple[Any, ...]) -> Reader:
-    """A tuple, from a list. Last parts that may be None may be missing: older programs do not send them."""
+    """Return the reader of a tuple from a list. Older programs do not send the last parts, if they may be None."""
     readers = [reader_of(hint) for hint in hints]
     least = len(hints)
     while least and types.NoneType in typing.get_args(hints[least - 1]):

@@ -13,7 +13,7 @@ from backend.cluster.deadlines import Deadline, ended_at
 from backend.cluster.node import NodeError
 from backend.cluster.ssh.config import Target
 from backend.cluster.ssh.connect_errors import explain
-from backend.cluster.ssh.connection import open_link
+from backend.cluster.ssh.connection import open_connection
 from backend.cluster.ssh.dialling import dial_address
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.job.cluster import Host
@@ -138,5 +138,5 @@ def test_a_resolver_that_does_not_answer_holds_up_no_call(silent_resolver: None)
 def test_a_resolver_that_does_not_answer_holds_up_no_canonical_name(silent_resolver: None, tmp_path: Path) -> None:
     (tmp_path / "config").write_text("CanonicalizeHostname yes\nCanonicalDomains a.example b.example\n")
     with pytest.raises(NodeError) as caught:
-        open_link(Host(address="gpu7"), KnownHosts(tmp_path / "known"), timeout_s=0.05, ssh_folder=tmp_path)
+        open_connection(Host(address="gpu7"), KnownHosts(tmp_path / "known"), timeout_s=0.05, ssh_folder=tmp_path)
     assert (caught.value.code, caught.value.is_local) == ("address_unknown", True)

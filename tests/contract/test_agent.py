@@ -21,7 +21,7 @@ from backend.cluster.deadlines import Deadline
 from backend.cluster.node import NodeError
 from backend.cluster.ssh import connection
 from backend.cluster.ssh.agent import Agent
-from backend.cluster.ssh.connection import Link, open_link
+from backend.cluster.ssh.connection import Connection, open_connection
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.cluster.ssh.passphrases import Passphrases
 from backend.job.cluster import Host
@@ -105,10 +105,10 @@ def real_agent(place: Path) -> Iterator[None]:
         process.wait()
 
 
-def _open(cluster: LocalNodes, ssh_folder: Path, identity_file: str | None = None) -> Link:
+def _open(cluster: LocalNodes, ssh_folder: Path, identity_file: str | None = None) -> Connection:
     host = replace(cluster.hosts()[0], identity_file=identity_file)
     known = KnownHosts(cluster.folder / "known_hosts")
-    return open_link(host, known, timeout_s=TIMEOUT_S, ssh_folder=ssh_folder, passphrases=Passphrases())
+    return open_connection(host, known, timeout_s=TIMEOUT_S, ssh_folder=ssh_folder, passphrases=Passphrases())
 
 
 def _failure(cluster: LocalNodes, ssh_folder: Path, identity_file: str | None = None) -> NodeError:
@@ -197,7 +197,7 @@ def test_an_agent_with_no_room_for_another_caller_is_named(tmp_path: Path, monke
         monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
         callers = [Agent("node", Deadline(0.2)) for _ in range(8)]
         with pytest.raises(NodeError, match="agent_hangs"):
-            all(one._connected() for one in callers)
+            all(one._open_socket() for one in callers)
         for one in callers:
             one.close()
 

@@ -17,7 +17,7 @@ import pytest
 from app.demo.local_nodes import LocalNodes
 from backend.cluster.node import NodeError
 from backend.cluster.ssh.config import ALLOWED, find_target
-from backend.cluster.ssh.connection import open_link
+from backend.cluster.ssh.connection import open_connection
 from backend.cluster.ssh.host_keys import KnownHosts, UnknownHostKey
 from backend.cluster.ssh.node import SshNode, connect
 from backend.job.cluster import Host
@@ -89,9 +89,9 @@ def test_a_host_in_between_has_keys_of_its_own_in_the_ssh_configuration(
         lines += [f"IdentityFile {key}" for key in keys]
     (tmp_path / "config").write_text("\n".join((*lines, "")))
     for jump in ("bastion", "plain"):
-        link = open_link(Host(address="gpu1", proxy_jump=jump), known_hosts, ssh_folder=tmp_path)
-        assert link.alive
-        link.close()
+        connection = open_connection(Host(address="gpu1", proxy_jump=jump), known_hosts, ssh_folder=tmp_path)
+        assert connection.alive
+        connection.close()
 
 
 @pytest.mark.parametrize(("drops", "works"), [(2, True), (3, False)])
@@ -106,12 +106,12 @@ def test_a_connection_that_is_dropped_before_the_banner_is_tried_three_times(
         waits: list[float] = []
         target = replace(host, port=port)
         if works:
-            link = open_link(target, KnownHosts(tmp_path / "known"), sleep=waits.append)
-            assert link.alive
-            link.close()
+            connection = open_connection(target, KnownHosts(tmp_path / "known"), sleep=waits.append)
+            assert connection.alive
+            connection.close()
         else:
             with pytest.raises(NodeError, match="unreachable"):
-                open_link(target, KnownHosts(tmp_path / "known"), sleep=waits.append)
+                open_connection(target, KnownHosts(tmp_path / "known"), sleep=waits.append)
     assert len(waits) == 2
     assert waits[1] >= 0.2
 
@@ -186,8 +186,8 @@ def test_a_node_never_has_more_than_four_channels(cluster: LocalNodes, known_hos
 
 def channels(node: SshNode) -> int:
     """Those that are in use; paramiko keeps one that was closed until the server has said so too."""
-    link = node._link
-    return sum(not channel.closed for channel in link.transport._channels.values()) if link else 0
+    connection = node._connection
+    return sum(not channel.closed for channel in connection.transport._channels.values()) if connection else 0
 
 
 @pytest.mark.parametrize("failure", [EOFError(), TimeoutError("not done within 1 s")])
@@ -204,15 +204,15 @@ def test_a_file_channel_that_cannot_be_closed_locks_no_files_and_hides_no_error(
 
     node = connect(cluster.hosts()[0], known_hosts)
     assert node.exists("/tmp")
-    assert node._link
+    assert node._connection
     assert node._sftp
-    opened = node._link.transport.open_session
+    opened = node._connection.transport.open_session
 
     def has_no_room_at_first(**options: float) -> paramiko.Channel:
-        monkeypatch.setattr(node._link.transport, "open_session", opened)  # type: ignore[union-attr]
+        monkeypatch.setattr(node._connection.transport, "open_session", opened)  # type: ignore[union-attr]
         raise paramiko.ChannelException(4, "no room")
 
-    monkeypatch.setattr(node._link.transport, "open_session", has_no_room_at_first)
+    monkeypatch.setattr(node._connection.transport, "open_session", has_no_room_at_first)
     monkeypatch.setattr(node._sftp, "close", fail)
     assert node.run(["echo", "done"], timeout_s=60).out == "done\n"
     assert node.exists("/tmp")
@@ -263,9 +263,9 @@ def test_programs_of_the_ssh_configuration_run_where_the_operator_allows_them(
     assert target.identity_files == (cluster.identity_file,)
     kinds = (cluster.folder / "host0.pub").read_text().split()
     (tmp_path / "known").write_text(f"gpu0 {kinds[0]} {kinds[1]}\n")
-    link = open_link(Host(address="gpu0"), KnownHosts(tmp_path / "known"), ssh_folder=config.parent)
-    assert link.alive
-    link.close()
+    connection = open_connection(Host(address="gpu0"), KnownHosts(tmp_path / "known"), ssh_folder=config.parent)
+    assert connection.alive
+    connection.close()
     said = (tmp_path / "ran").read_text()
     assert "match\n" in said
     assert f"proxy gpu0 gpu0 22 {cluster.hosts()[0].user} 100%\n" in said

@@ -15,7 +15,7 @@ from app.demo.local_nodes import LocalNodes
 from backend.cluster.deadlines import Deadline
 from backend.cluster.node import NodeError
 from backend.cluster.ssh.config import Target
-from backend.cluster.ssh.connection import Link, _negotiate
+from backend.cluster.ssh.connection import Connection, _negotiate
 from backend.cluster.ssh.dialling import dial_by_program
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.cluster.ssh.node import SshNode, connect
@@ -262,7 +262,7 @@ def test_a_proxy_command_that_leads_nowhere_is_given_up_and_killed(program: str,
     flag = tmp_path / "pid"
     sock = dial_by_program(f"sh -c 'echo $$ > {flag}; exec {program.removeprefix('exec ')}'")
     node = Target(node="gpu0", address="gpu0", port=22, user="me", identity_files=(), jump=None, command=program)
-    link = Link(transport=paramiko.Transport(sock), sock=sock, through=None)  # type: ignore[arg-type]
+    link = Connection(transport=paramiko.Transport(sock), sock=sock, through=None)  # type: ignore[arg-type]
     with pytest.raises((TimeoutError, paramiko.SSHException, EOFError)):
         _negotiate(link.transport, node, KnownHosts(tmp_path / "known"), Deadline(SHORT_S))
     link.close()

@@ -14,7 +14,7 @@ import pytest
 from app.demo.local_nodes import LocalNodes, _with_children
 from backend.cluster.node import NodeError
 from backend.cluster.ssh.config import find_target
-from backend.cluster.ssh.connection import open_link
+from backend.cluster.ssh.connection import open_connection
 from backend.cluster.ssh.host_keys import KnownHosts, UnknownHostKey
 from backend.cluster.ssh.node import connect
 from backend.cluster.ssh.passphrases import PASSPHRASES, Passphrases
@@ -190,10 +190,10 @@ def test_files_are_read_on_when_the_server_lost_their_channel_alone(
     """sshd serves files in a process of its own, which may die while the connection lives."""
     node = connect(cluster.hosts()[3], known_hosts)
     node.write(f"{tmp_path}/file", b"kept")
-    link = node._link
+    connection = node._connection
     kill_file_server(cluster, 3)
     assert node.read(f"{tmp_path}/file") == b"kept"
-    assert node._link is link
+    assert node._connection is connection
     node.close()
 
 
@@ -239,9 +239,9 @@ def test_the_ssh_configuration_is_followed(cluster: LocalNodes, known_hosts: Kno
     host = cluster.hosts()[0]
     lines = ("Host gpu*", "HostName 127.0.0.1", f"Port {host.port}", f"User {host.user}")
     (tmp_path / "config").write_text("\n".join((*lines, f"IdentityFile {host.identity_file}", "")))
-    link = open_link(Host(address="gpu7"), known_hosts, ssh_folder=tmp_path)
-    assert link.alive
-    link.close()
+    connection = open_connection(Host(address="gpu7"), known_hosts, ssh_folder=tmp_path)
+    assert connection.alive
+    connection.close()
 
 
 def test_the_job_file_wins_over_the_ssh_configuration(tmp_path: Path) -> None:

@@ -17,15 +17,15 @@ PROGRAM = "checkpoint_files.py"
 LIST_BYTES = 16 << 20
 """Enough for the names of 200,000 files. 100 checkpoints of 256 ranks have about 50,000."""
 READ_S = 120.0
-"""A checkpoint of 256 ranks has more than a thousand files, and a shared disk may be slow."""
+"""Time to read one node. A checkpoint of 256 ranks has more than 1000 files, and a shared disk may be slow."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seen:
-    """Results of a run that one node sees."""
+    """Checkpoints of a run that one node sees."""
 
     folder: str
-    """Absolute."""
+    """Absolute path of the output folder."""
     steps: Mapping[int, Saved]
 
 

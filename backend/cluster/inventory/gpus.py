@@ -114,8 +114,8 @@ def read_gpus(smi: Smi | None, owners: Mapping[str, str]) -> Gpus:
 def _gpu(row: list[str], more: Mapping[str, str], ecc_errors: str, pending: str, failed: str) -> Gpu:
     index, uuid, name, memory, used, driver = row
     faults = [value for value in row if any(fault in value.lower() for fault in _FAULTS)]
-    width, of = more.get("width", ""), more.get("of", "")
-    lanes = f"x{width}" if width == of else f"x{width} of x{of}"
+    width, full_width = more.get("width", ""), more.get("full_width", "")
+    lanes = f"x{width}" if width == full_width else f"x{width} of x{full_width}"
     return Gpu(
         index=int(index),
         uuid=uuid,
@@ -125,7 +125,7 @@ def _gpu(row: list[str], more: Mapping[str, str], ecc_errors: str, pending: str,
         driver=driver,
         fault=faults[0].strip("[]") if faults else "",
         is_divided=more.get("mig") == "Enabled",
-        pcie=f"{more['gen']}.0 {lanes}" if all(map(str.isdecimal, (more.get("gen", ""), width, of))) else "",
+        pcie=f"{more['gen']}.0 {lanes}" if all(map(str.isdecimal, (more.get("gen", ""), width, full_width))) else "",
         ecc_errors=read_count(ecc_errors),
         rows_pending=pending in _YES,
         rows_failed=failed in _YES,
@@ -135,7 +135,7 @@ def _gpu(row: list[str], more: Mapping[str, str], ecc_errors: str, pending: str,
 def _more(text: str) -> dict[str, dict[str, str]]:
     """Return MIG and PCIe figures by GPU index. Old drivers report none."""
     rows = _table(text, 5)
-    return {index: dict(zip(("mig", "gen", "width", "of"), row, strict=True)) for index, row in rows.items()}
+    return {index: dict(zip(("mig", "gen", "width", "full_width"), row, strict=True)) for index, row in rows.items()}
 
 
 def _table(text: str, columns: int) -> dict[str, list[str]]:

@@ -75,8 +75,9 @@ def _judge(job: Job, checks: Checks, answer: Parsed | NodeError) -> CheckResult:
         values = {"engine": job.engine, "seconds": round(PARSE_S)}
         return checks.warning("configuration", "engine_slow", "engine", **values)
     if "error" in answer:
-        said = " ".join(answer.get("message", "").split()) or answer["error"]
-        return checks.wrong("configuration", "engine_refuses", field_of(job, said), engine=job.engine, said=said)
+        message = " ".join(answer.get("message", "").split()) or answer["error"]
+        field = field_of(job, message)
+        return checks.wrong("configuration", "engine_refuses", field, engine=job.engine, said=message)
     result = checks.ok("configuration")
     return replace(result, problem=_other_keys(checks.node, answer.get("programs", {})))
 
@@ -107,11 +108,11 @@ def _some(names: Collection[str]) -> str:
 def field_of(job: Job, message: str) -> str:
     """Return the job path of the key that an engine's message names, or else the engine's."""
     owned = ENGINES[job.engine].owned
-    named = _named_keys(message, {*job.extra, *owned})
-    for key in named:
+    keys = _named_keys(message, {*job.extra, *owned})
+    for key in keys:
         if key in job.extra:
             return f"extra.{key}"
-    return owned[named[0]] if named else "engine"
+    return owned[keys[0]] if keys else "engine"
 
 
 def _named_keys(message: str, keys: Collection[str]) -> list[str]:

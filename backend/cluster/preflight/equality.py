@@ -75,7 +75,7 @@ def _describe(facts: NodeFacts, survey: Hardware | None) -> dict[str, str]:
 
 
 def check_prints(gang: GangReadings) -> list[CheckResult]:
-    """Check that the model and the data are the same files on all nodes. Other checks report missing files."""
+    """Check that the files of the model and the data are equal on all nodes. Other checks report missing files."""
     if len(gang.nodes) < 2:
         return []
     job = gang.job
@@ -143,7 +143,7 @@ def check_shared(gang: GangReadings) -> list[CheckResult]:
     try:
         written = _ask(job, 0, nodes[0], Written, "write", question)
         if not written["written"]:
-            return [of.skipped("output_shared") for of in checks.values()]  # check_writable reports why
+            return [builder.skipped("output_shared") for builder in checks.values()]  # check_writable reports why
         question["seconds"] = SEEN_S
         others = {rank: node for rank, node in nodes.items() if rank != 0}
         try:
@@ -154,14 +154,14 @@ def check_shared(gang: GangReadings) -> list[CheckResult]:
         return [checks[0].raised("output_shared", error)]
     results = [checks[0].ok("output_shared")]
     for rank, answer in seen.items():
-        of = checks[rank]
+        builder = checks[rank]
         if isinstance(answer, NodeError):
-            results.append(of.raised("output_shared", answer))
+            results.append(builder.raised("output_shared", answer))
         elif answer["seen"]:
-            results.append(of.ok("output_shared"))
+            results.append(builder.ok("output_shared"))
         else:
             values = {"path": job.training.output_dir, "first": checks[0].node, "engine": job.engine}
-            results.append(of.warning("output_shared", "output_not_shared", "training.output_dir", **values))
+            results.append(builder.warning("output_shared", "output_not_shared", "training.output_dir", **values))
     return results
 
 

@@ -39,7 +39,7 @@ def check_dataset(node: NodeReadings) -> list[CheckResult]:
     """Check that every data set has a description and a file."""
     checks, dataset, folder = node.checks, node.paths["dataset"], node.job.training.dataset_dir
     if node.job.traits.environment == "swift":
-        # They are plain files, which ms-swift's own parser looks for.
+        # Data sets of ms-swift are plain files. Its own parser checks them.
         return [checks.ok("dataset", names=dataset_names(node.job))]
     if not dataset["info"]:
         return [checks.wrong("dataset", "dataset_info_missing", "training.dataset_dir", path=folder)]

@@ -1,4 +1,4 @@
-"""Commands that make one node equal to another, to be pasted into a shell there: every part is quoted."""
+"""Commands that make one node equal to another. A user pastes them into a shell, so every part is quoted."""
 
 import posixpath
 import shlex
@@ -10,31 +10,31 @@ from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 
 MCORE_ADAPTER = "mcore_adapter @ git+https://github.com/alibaba/roll.git#subdirectory=mcore_adapter"
-"""The package of that name on PyPI is another one."""
+"""PyPI has another package of this name."""
 
 
 def install_command(
-    job: Job, rank: int, modules: Sequence[str], wanted: Mapping[str, Origin], here: Mapping[str, Origin]
+    job: Job, rank: int, modules: Sequence[str], wanted: Mapping[str, Origin], installed: Mapping[str, Origin]
 ) -> str:
-    """What to type on a node so that its environment has the same of these modules as another one.
+    """Return the command that installs the `wanted` versions of these modules in a node's environment.
 
-    A package that lies in a git checkout on both is moved to the other's commit; all else pip installs.
+    A git checkout of the node (`installed`) is moved to the wanted commit. pip installs all other packages.
     """
     names = needed_modules(job)
     requirements, index, commands = [], "", []
     for name in modules:
-        of, own = wanted.get(name), here.get(name)
-        if of is not None and of.commit and own is not None and own.folder:
+        origin, own = wanted.get(name), installed.get(name)
+        if origin is not None and origin.commit and own is not None and own.folder:
             folder = shlex.quote(own.folder)
-            commands.append(f"git -C {folder} fetch && git -C {folder} checkout {shlex.quote(of.commit)}")
-        elif of is not None and of.url and of.commit:
-            part = f"#subdirectory={of.subdirectory}" if of.subdirectory else ""
-            requirements.append(f"{names.get(name, name)} @ git+{of.url}@{of.commit}{part}")
-        elif of is not None and of.version:
-            # Builds for a CUDA of their own carry its name behind a plus, and lie in torch's own index.
-            local = of.version.partition("+")[2]
-            index = f"https://download.pytorch.org/whl/{local}" if name == "torch" and local else index
-            requirements.append(f"{names.get(name, name)}=={of.version}")
+            commands.append(f"git -C {folder} fetch && git -C {folder} checkout {shlex.quote(origin.commit)}")
+        elif origin is not None and origin.url and origin.commit:
+            part = f"#subdirectory={origin.subdirectory}" if origin.subdirectory else ""
+            requirements.append(f"{names.get(name, name)} @ git+{origin.url}@{origin.commit}{part}")
+        elif origin is not None and origin.version:
+            # The version of a build for another CUDA ends with `+cu128`. torch's own index has these builds.
+            build = origin.version.partition("+")[2]
+            index = f"https://download.pytorch.org/whl/{build}" if name == "torch" and build else index
+            requirements.append(f"{names.get(name, name)}=={origin.version}")
     if requirements:
         extra = ["--extra-index-url", index] if index else []
         commands.insert(0, pip_command(environment_of(job, rank), [*extra, *requirements]))
@@ -42,7 +42,7 @@ def install_command(
 
 
 def pip_command(environment: Environment | None, requirements: Sequence[str]) -> str:
-    """`python -m pip install ...` of an environment, to be pasted into a shell on the node."""
+    """Return the command `python -m pip install ...` of an environment, for a shell on the node."""
     if environment is None:
         return ""
     python = _path(environment.python)
@@ -51,9 +51,9 @@ def pip_command(environment: Environment | None, requirements: Sequence[str]) ->
 
 
 def copy_command(source: Host, paths: Sequence[str]) -> str:
-    """What to type on a node so that it has another node's files at the same paths.
+    """Return the command that copies another node's files to the same paths.
 
-    -s: an rsync older than 3.2.4 has the other node's shell read the names, which would split and expand them.
+    -s: with an rsync older than 3.2.4 the other node's shell reads the names. It would split and expand them.
     """
     login = f"{source.user}@" if source.user else ""
     address = f"[{source.dialled_address}]" if ":" in source.dialled_address else source.dialled_address
@@ -70,10 +70,10 @@ def copy_command(source: Host, paths: Sequence[str]) -> str:
 
 
 def remove_command(paths: Sequence[str]) -> str:
-    """What to type on a node to be asked of each of these files whether it may go."""
+    """Return the command that removes these files. It asks before each file."""
     return " ".join(["rm", "-i", "--", *map(_path, paths)])
 
 
 def _path(path: str) -> str:
-    """Quoted, with `~/` left for the shell."""
+    """Return the quoted path. The shell still expands `~/`."""
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)

@@ -25,8 +25,8 @@ def check_gpus(node: NodeReadings) -> list[CheckResult]:
         return [checks.warning("gpus", "no_nvidia_smi", "cluster.gpu", wanted=wanted)]
     faulty = [gpu for gpu in present.gpus if gpu.fault]
     if faulty:
-        said = ", ".join(f"GPU {gpu.index}: {gpu.fault}" for gpu in faulty)
-        return [checks.wrong("gpus", "gpu_lost", checks.address_field, said=said, command=_reset(faulty))]
+        faults = ", ".join(f"GPU {gpu.index}: {gpu.fault}" for gpu in faulty)
+        return [checks.wrong("gpus", "gpu_lost", checks.address_field, said=faults, command=_reset(faulty))]
     if len(present.gpus) < wanted and present.trouble:
         return [checks.wrong("gpus", "gpu_lost", checks.address_field, said=present.trouble, command="sudo reboot")]
     if len(present.gpus) < wanted:
@@ -47,16 +47,16 @@ def _check_health(checks: Checks, present: Gpus, used: Sequence[Gpu]) -> CheckRe
     if failed := [str(gpu.index) for gpu in used if gpu.rows_failed]:
         return checks.warning("gpus", "gpu_rows_failed", field, gpus=failed)
     if wrong := [gpu for gpu in used if gpu.ecc_errors]:
-        said = ", ".join(f"GPU {gpu.index}: {gpu.ecc_errors}" for gpu in wrong)
-        return checks.warning("gpus", "gpu_ecc_errors", field, said=said, command=_reset(wrong))
+        errors = ", ".join(f"GPU {gpu.index}: {gpu.ecc_errors}" for gpu in wrong)
+        return checks.warning("gpus", "gpu_ecc_errors", field, said=errors, command=_reset(wrong))
     if pending := [gpu for gpu in used if gpu.rows_pending]:
         gpus = [str(gpu.index) for gpu in pending]
         return checks.warning("gpus", "gpu_rows_pending", field, gpus=gpus, command=_reset(pending))
     if held := [gpu for gpu in used if gpu.is_held]:
-        said = ", ".join(f"GPU {gpu.index}: {gpu.power_w} / {gpu.default_power_w} W" for gpu in held)
+        limits = ", ".join(f"GPU {gpu.index}: {gpu.power_w} / {gpu.default_power_w} W" for gpu in held)
         indices = ",".join(str(gpu.index) for gpu in held)
         command = f"sudo nvidia-smi -i {indices} -pl {max(gpu.default_power_w or 0 for gpu in held)}"
-        return checks.warning("gpus", "gpu_power_held", field, said=said, command=command)
+        return checks.warning("gpus", "gpu_power_held", field, said=limits, command=command)
     return checks.ok("gpus", gpus=len(present.gpus), model=present.gpus[0].name, links=link_words(present.links))
 
 
@@ -72,13 +72,13 @@ def _check_free(job: Job, checks: Checks, present: Gpus) -> CheckResult:
     used = ", ".join(f"GPU {gpu.index}: {_used_mib(gpu, present) / 1024:.1f} GiB" for gpu in busy)
     indices = {gpu.index for gpu in busy}
     processes = [process for process in present.processes if process.gpu in indices]
-    who = sorted({f"{process.user or '?'}: {process.name or '?'} (pid {process.pid})" for process in processes})
-    code = "gpus_busy" if who else "gpus_busy_hidden"
-    return checks.warning("gpus_free", code, checks.address_field, used=used, who=", ".join(who))
+    users = sorted({f"{process.user or '?'}: {process.name or '?'} (pid {process.pid})" for process in processes})
+    code = "gpus_busy" if users else "gpus_busy_hidden"
+    return checks.warning("gpus_free", code, checks.address_field, used=used, who=", ".join(users))
 
 
 def _used_mib(gpu: Gpu, present: Gpus) -> int:
-    """Return the memory in use, or the memory of its processes where nvidia-smi does not report it."""
+    """Return a GPU's memory in use. Where nvidia-smi does not report it, return the memory of the GPU's processes."""
     if gpu.memory_used_mib is not None:
         return gpu.memory_used_mib
     return sum(process.memory_mib or 0 for process in present.processes if process.gpu == gpu.index)

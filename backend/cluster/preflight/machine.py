@@ -10,7 +10,7 @@ from backend.job.presets import resolve_gpu
 from backend.job.problems import Problem
 
 SHM_GIB = 1.0
-"""Docker gives 0.0625; NCCL's buffers between GPUs without a direct way, and data loaders, need more."""
+"""Docker's default is 0.0625 GiB. Data loaders, and NCCL between GPUs without a direct connection, need more."""
 NOFILE = 1024
 CLOCK_S = 5.0
 GIB = 1 << 30
@@ -90,7 +90,7 @@ def check_clocks(gang: GangReadings) -> list[CheckResult]:
     if len(gang.facts) < 2:
         return []
     offsets = [fact.clock_offset_s for fact in gang.facts.values()]
-    # Of two nobody can say which is off: the second is compared with the first.
+    # With two nodes the wrong clock is unknown, so the second is compared with the first.
     usual = median(offsets) if len(offsets) > 2 else offsets[0]
     results = []
     for rank, fact in gang.facts.items():

@@ -34,13 +34,13 @@ def check_port(gang: GangReadings) -> list[CheckResult]:
     """Check that every node reaches the master port. Node 0 listens as the job's master does, and dials it too."""
     job, checks, nodes, port = gang.job, gang.checks, gang.nodes, gang.port
     if 0 not in nodes:
-        return [of.skipped("master_port") for of in checks.values()]
+        return [builder.skipped("master_port") for builder in checks.values()]
     address = job.cluster.hosts[0].dialled_address
     words = {rank: secrets.token_hex(8) for rank in nodes}
 
     def work(rank: int, node: Node) -> Listened | Dialled:
         dialled = {"address": address, "port": port, "seconds": DIAL_S, "word": words[rank]}
-        if rank == 0:  # both in one command: its sshd may allow no second one
+        if rank == 0:  # one command listens and dials, because sshd may allow no second command
             question = {"port": port, "seconds": DIAL_S + 2, "words": [*words.values()], "dial": dialled}
             return _try_port(job, 0, node, Listened, "listen", question)
         return _try_port(job, rank, node, Dialled, "dial", dialled)
@@ -55,8 +55,8 @@ def check_port(gang: GangReadings) -> list[CheckResult]:
         dials = cast(dict[int, Dialled | NodeError], answers)
         dials |= {0: bound["dialled"]} if "dialled" in bound else {}
         own_address = _own_address(gang)
-        return [_judge_dial(of, dials.get(rank), address, port, own_address) for rank, of in checks.items()]
-    return [wrong, *(of.skipped("master_port") for rank, of in checks.items() if rank != 0)]
+        return [_judge_dial(builder, dials.get(rank), address, port, own_address) for rank, builder in checks.items()]
+    return [wrong, *(builder.skipped("master_port") for rank, builder in checks.items() if rank != 0)]
 
 
 def _own_address(gang: GangReadings) -> str | None:
@@ -68,21 +68,23 @@ def _own_address(gang: GangReadings) -> str | None:
 
 
 def _judge_dial(
-    of: Checks, answer: Dialled | NodeError | None, address: str, port: int, own_address: str | None
+    checks: Checks, answer: Dialled | NodeError | None, address: str, port: int, own_address: str | None
 ) -> CheckResult:
     if answer is None:
-        return of.skipped("master_port")
+        return checks.skipped("master_port")
     if isinstance(answer, NodeError):
-        return of.raised("master_port", answer)
+        return checks.raised("master_port", answer)
     if answer["reached"]:
-        return of.ok("master_port", address=address, port=port)
+        return checks.ok("master_port", address=address, port=port)
     field = "cluster.hosts[0].fabric_address"
     detail = answer.get("detail", "")
     if not answer.get("is_named", True):
         line = shlex.quote(f"{own_address or 'ADDRESS'} {address}")
         command = f"echo {line} | sudo tee -a /etc/hosts"
-        return of.wrong("master_port", "master_not_resolved", field, address=address, detail=detail, command=command)
-    return of.wrong("master_port", "master_not_reached", field, address=address, port=port, detail=detail)
+        return checks.wrong(
+            "master_port", "master_not_resolved", field, address=address, detail=detail, command=command
+        )
+    return checks.wrong("master_port", "master_not_reached", field, address=address, port=port, detail=detail)
 
 
 def _try_port(job: Job, rank: int, node: Node, shape: type[T], action: str, question: Mapping[str, object]) -> T:

@@ -17,22 +17,22 @@ def check_interfaces(gang: GangReadings) -> list[CheckResult]:
     machines = {fact.machine for fact in gang.facts.values()}
     results = []
     for rank, fact in gang.facts.items():
-        name, of = fact.interface, gang.checks[rank]
+        name, checks = fact.interface, gang.checks[rank]
         if wrong := _missing_interface(gang.job, gang.surveys.get(rank)):
-            results.append(of.wrong("interface", "interface_missing", f"environment.{wrong['variable']}", **wrong))
+            results.append(checks.wrong("interface", "interface_missing", f"environment.{wrong['variable']}", **wrong))
         elif name is None:
             # The master_port check reports why.
-            results.append(of.skipped("interface"))
+            results.append(checks.skipped("interface"))
         elif is_inside(name) and (len(machines) > 1 or "" in machines):
             results.append(
-                of.wrong("interface", "internal_interface", "cluster.hosts[0].fabric_address", interface=name)
+                checks.wrong("interface", "internal_interface", "cluster.hosts[0].fabric_address", interface=name)
             )
         elif is_tunnel(name):
             results.append(
-                of.warning("interface", "tunnel_interface", "cluster.hosts[0].fabric_address", interface=name)
+                checks.warning("interface", "tunnel_interface", "cluster.hosts[0].fabric_address", interface=name)
             )
         else:
-            results.append(of.ok("interface", interface=name))
+            results.append(checks.ok("interface", interface=name))
     return results
 
 
@@ -58,14 +58,14 @@ def check_rdma(gang: GangReadings) -> list[CheckResult]:
         return []
     results = []
     for rank, survey in gang.surveys.items():
-        of, used = gang.checks[rank], survey.fabric.used_ports
+        checks, used = gang.checks[rank], survey.fabric.used_ports
         if len(used) < best:
             down = [f"{port.name} {port.state}" for port in survey.fabric.ports if not port.is_active]
             values = {"count": len(used), "best": best, "down": ", ".join(down) or "-"}
-            results.append(of.warning("rdma", "rdma_fewer", of.address_field, **values))
+            results.append(checks.warning("rdma", "rdma_fewer", checks.address_field, **values))
         else:
             results.append(
-                of.ok(
+                checks.ok(
                     "rdma",
                     ports=" ".join(port.name for port in used),
                     rate=used[0].rate_gbit,

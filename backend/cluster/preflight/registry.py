@@ -91,8 +91,8 @@ def run_checks(
 ) -> list[CheckResult]:
     """Return the results of all checks: node by node, then across nodes.
 
-    A node that could not be reached is given as its NodeError, and so is an answer that a node did not give. The job
-    has passed check_launch.
+    A NodeError replaces a node that could not be reached, and an answer that a node did not give. The job has passed
+    check_launch.
     """
     checks = {rank: Checks(rank, host.name) for rank, host in enumerate(job.cluster.hosts)}
     connected = {rank: node for rank, node in nodes.items() if not isinstance(node, NodeError)}
@@ -101,13 +101,13 @@ def run_checks(
     paths = ends_of_all(ready, lambda rank, node: ask_paths(job, rank, node), ASK_S + 10)
     locks = ends_of_all(ready, lambda rank, node: ask_lock(job, rank, node, known[rank].home), ASK_S + 10)
     results = []
-    for rank, of in checks.items():
+    for rank, builder in checks.items():
         if rank not in ready:
-            results += _failed_start(of, nodes[rank], facts.get(rank))
+            results += _failed_start(builder, nodes[rank], facts.get(rank))
             continue
         readings = NodeReadings(
             job=job,
-            checks=of,
+            checks=builder,
             facts=known[rank],
             survey_answer=surveys[rank],
             paths_answer=paths[rank],
@@ -130,19 +130,22 @@ def run_checks(
     return results
 
 
-def _failed_start(of: Checks, node: Node | NodeError, facts: NodeFacts | NodeError | None) -> list[CheckResult]:
+def _failed_start(checks: Checks, node: Node | NodeError, facts: NodeFacts | NodeError | None) -> list[CheckResult]:
     """Return the results of a node that cannot be reached or whose Python does not run."""
     if isinstance(node, NodeError):
-        start = [of.raised("login", node), of.skipped("python")]
+        start = [checks.raised("login", node), checks.skipped("python")]
     else:
-        start = [of.ok("login"), of.raised("python", facts) if isinstance(facts, NodeError) else of.skipped("python")]
+        start = [
+            checks.ok("login"),
+            checks.raised("python", facts) if isinstance(facts, NodeError) else checks.skipped("python"),
+        ]
     every = (check for check in CHECKS if isinstance(check, NodeCheck) and check.is_for_every_job)
-    return [*start, *(of.skipped(name) for check in every for name in check.names)]
+    return [*start, *(checks.skipped(name) for check in every for name in check.names)]
 
 
 def _check_node(readings: NodeReadings) -> list[CheckResult]:
-    of = readings.checks
-    results = [of.ok("login"), of.ok("python", version=readings.facts.python)]
+    checks = readings.checks
+    results = [checks.ok("login"), checks.ok("python", version=readings.facts.python)]
     reported: list[NodeError] = []
     for check in CHECKS:
         if isinstance(check, NodeCheck):
@@ -150,6 +153,6 @@ def _check_node(readings: NodeReadings) -> list[CheckResult]:
                 results += check.run(readings)
             except NodeError as error:
                 if error not in reported:
-                    results.append(of.raised(check.names[0], error))
+                    results.append(checks.raised(check.names[0], error))
                 reported.append(error)
     return results

@@ -1,6 +1,6 @@
-"""The SSH agent of this machine: every request has a deadline, and every error names the agent.
+"""Client of this machine's SSH agent. Every request has a deadline, and every error names the agent.
 
-paramiko's own client waits for ever for an agent that hangs, and so does a log-in that needs its signature.
+paramiko's own client waits forever for an agent that hangs, and so does a log-in that needs its signature.
 """
 
 import logging
@@ -30,7 +30,7 @@ MOST_KEYS = 2048
 """OpenSSH's own limits."""
 CHUNK = 1 << 16
 ANSWER_SHARE = 0.8
-"""Of the time that is left, for one answer of the agent: it is known to hang before the node is thought to."""
+"""Part of the remaining time for one answer of the agent. So a hanging agent is not taken for a hanging node."""
 
 
 class Agent(AgentSSH):
@@ -49,21 +49,21 @@ class Agent(AgentSSH):
         self._socket: socket.socket | None = None
 
     def listed(self) -> tuple[AgentKey, ...]:
-        """The agent's keys; none if no agent is named or none listens."""
-        if not self._path or not self._connected():
+        """Return the agent's keys. The tuple is empty if no agent is named or none listens."""
+        if not self._path or not self._open_socket():
             return ()
         _, answer = self._send_message(cSSH2_AGENTC_REQUEST_IDENTITIES)
         try:
             count = answer.get_int()
             if count > MOST_KEYS:
                 raise ValueError(f"{count} keys")
-            found = [(answer.get_binary(), answer.get_binary()) for _ in range(count)]
+            keys = [(answer.get_binary(), answer.get_binary()) for _ in range(count)]
         except (ValueError, struct.error) as error:
             raise self._failed(f"no list of keys: {error}") from error
-        return tuple(key for blob, comment in found if (key := self._key(blob, comment)) is not None)
+        return tuple(key for blob, comment in keys if (key := self._key(blob, comment)) is not None)
 
     def close(self) -> None:
-        """Close the connection to the agent; its keys can no longer sign."""
+        """Close the connection to the agent. Its keys can no longer sign."""
         if self._socket is not None:
             self._socket.close()
 
@@ -74,8 +74,8 @@ class Agent(AgentSSH):
             _log.info("%s: a key of the agent cannot be used: %s", self._node, error)
             return None
 
-    def _connected(self) -> bool:
-        """Connect; False if no agent listens, because an agent that has ended counts as none."""
+    def _open_socket(self) -> bool:
+        """Connect to the agent and return whether one listens. An agent that has ended does not count as an error."""
         deadline = self._answer_deadline()
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -91,21 +91,21 @@ class Agent(AgentSSH):
         return True
 
     def _send_message(self, msg: bytes | Message) -> tuple[int, Message]:
-        """One question and its answer; AgentKey signs by it."""
-        question = msg if isinstance(msg, bytes) else msg.asbytes()
+        """Send a request and return its answer. AgentKey calls this method to sign."""
+        request = msg if isinstance(msg, bytes) else msg.asbytes()
         if self._socket is None:
             raise self._failed("not connected")
         deadline = self._answer_deadline()
         try:
-            answer = _exchange(self._socket, question, deadline)
+            answer = _exchange(self._socket, request, deadline)
         except TimeoutError as error:
             raise self._hangs(deadline) from error
         except OSError as error:
             raise self._failed(str(error)) from error
         kind = ord(answer.get_byte())
-        if question[:1] == cSSH2_AGENTC_SIGN_REQUEST and kind != SSH2_AGENT_SIGN_RESPONSE:
+        if request[:1] == cSSH2_AGENTC_SIGN_REQUEST and kind != SSH2_AGENT_SIGN_RESPONSE:
             raise self._failed("it did not sign")
-        if question[:1] == cSSH2_AGENTC_REQUEST_IDENTITIES and kind != SSH2_AGENT_IDENTITIES_ANSWER:
+        if request[:1] == cSSH2_AGENTC_REQUEST_IDENTITIES and kind != SSH2_AGENT_IDENTITIES_ANSWER:
             raise self._failed("it did not list its keys")
         return kind, answer
 
@@ -120,9 +120,9 @@ class Agent(AgentSSH):
         return NodeError("agent_failed", self._node, key="identity_file", agent=self._path, detail=detail)
 
 
-def _exchange(agent: socket.socket, question: bytes, deadline: Deadline) -> Message:
+def _exchange(agent: socket.socket, request: bytes, deadline: Deadline) -> Message:
     agent.settimeout(deadline.left_s())
-    agent.sendall(struct.pack(">I", len(question)) + question)
+    agent.sendall(struct.pack(">I", len(request)) + request)
     (length,) = struct.unpack(">I", _receive(agent, 4, deadline))
     if not 0 < length <= LONGEST_ANSWER:
         raise OSError(f"an answer of {length} bytes")
@@ -130,7 +130,7 @@ def _exchange(agent: socket.socket, question: bytes, deadline: Deadline) -> Mess
 
 
 def _receive(agent: socket.socket, count: int, deadline: Deadline) -> bytes:
-    """Read exactly this many bytes, in as many parts as they come."""
+    """Read exactly this many bytes, in one part or several."""
     data = b""
     while len(data) < count:
         agent.settimeout(deadline.left_s())

@@ -22,7 +22,10 @@ class TooMuchOutput(Exception):
 def run_command(
     channel: paramiko.Channel, argv: Sequence[str], stdin: bytes, deadline: Deadline, max_bytes: int
 ) -> Result:
-    """How it ended. Raises TimeoutError, TooMuchOutput, and what paramiko raises when the connection is lost."""
+    """Run a command and return its result.
+
+    Raises TimeoutError, TooMuchOutput, and what paramiko raises when the connection is lost.
+    """
     with ended_at(deadline, channel.close):
         channel.exec_command(command_line(argv, deadline.timeout_s))
         _send(channel, stdin)
@@ -30,8 +33,8 @@ def run_command(
 
 
 def command_line(argv: Sequence[str], timeout_s: float) -> str:
-    """What the node's shell is given: the one place where a command becomes text."""
-    # Ours is the deadline that counts; the remote one ends what we cannot wait for any longer.
+    """Return the command line for the node's shell. Commands become text only here."""
+    # Our deadline is the earlier one. The node's deadline ends commands that nobody waits for any longer.
     return shlex.join(["timeout", "-k", "5", f"{timeout_s + 2:.0f}", *argv])
 
 
@@ -43,12 +46,12 @@ def _send(channel: paramiko.Channel, stdin: bytes) -> None:
     except TimeoutError:
         raise
     except OSError:
-        # The command ended without reading all of it; its exit status tells more.
+        # The command ended before it read all of its input. Its exit status has the reason.
         _log.debug("a command left %d bytes of its input unread", len(stdin))
 
 
 def _collect(channel: paramiko.Channel, deadline: Deadline, max_bytes: int) -> Result:
-    """Both streams to their ends, then the exit status: asking first would hang behind a full window."""
+    """Read both streams to their ends, then the exit status. The exit status first would hang behind a full window."""
     out, err = bytearray(), bytearray()
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
@@ -61,13 +64,13 @@ def _collect(channel: paramiko.Channel, deadline: Deadline, max_bytes: int) -> R
         elif channel.closed or (channel.eof_received and channel.exit_status_ready()):
             break
         elif channel.eof_received:
-            # The pipe tells of data, and at the end of the streams for ever; the exit status comes behind it.
+            # At the end of the streams the pipe is always readable. The exit status may come later.
             channel.status_event.wait(min(0.5, left_s))
         else:
             poll.poll(1000 * min(0.5, left_s))
         if max(len(out), len(err)) > max_bytes:
             raise TooMuchOutput
-    # paramiko gives a lost connection the same exit status as a signal; only the server says that a stream ended.
+    # paramiko gives a lost connection the same exit status as a signal. Only the server ends a stream.
     if not channel.eof_received:
         raise EOFError("the connection ended before the command")
     return Result(code=channel.recv_exit_status(), out=out.decode(errors="replace"), err=err.decode(errors="replace"))

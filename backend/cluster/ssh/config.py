@@ -1,4 +1,4 @@
-"""Where a host of the job file leads: what the job says first, then ~/.ssh/config, then the defaults.
+"""Connection target of a host: its settings from the job file, then from ~/.ssh/config, then the defaults.
 
 Nothing in the file runs a program (config_file.py). A host is refused if it needs a ProxyCommand, or if its
 settings depend on a `Match` that we cannot evaluate. If the operator allows programs (MEGABOARD_SSH_PROGRAMS=1),
@@ -25,83 +25,80 @@ ALLOWED = "MEGABOARD_SSH_PROGRAMS"
 _USUAL_KEYS = frozenset(
     f"~/.ssh/id_{kind}" for kind in ("rsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk", "xmss", "dsa")
 )
-"""What OpenSSH names where nothing is named."""
+"""Key files that OpenSSH uses by default."""
 ASK_S = 20.0
-"""For OpenSSH's answer, the programs of `Match exec` included."""
+"""Time for OpenSSH's answer, with the programs of `Match exec`."""
 _TOKENS = re.compile(r"%(.?)|\$\{([^}]*)\}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """One host to connect to, after ~/.ssh/config."""
+    """Connection settings of one host, with those of ~/.ssh/config."""
 
     node: str
     address: str
     port: int
     user: str
     identity_files: tuple[Path, ...]
-    """Keys that were named; empty takes the agent's and the usual ones."""
+    """Key files that the job or the SSH configuration names. If empty, the agent's keys and the default files count."""
     default_keys: bool = True
-    """False where `IdentityFile none` leaves the usual files out."""
+    """False where `IdentityFile none` excludes the default files."""
     jump: str | None
     command: str | None = None
     """A shell command whose input and output are the connection."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
-    """The settings of a host from the file, read by us or by OpenSSH."""
+class _FileSettings:
+    """The settings of a host from ~/.ssh/config. We read the file, or OpenSSH does."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     identity_files: tuple[str, ...] = ()
-    """As they are written."""
+    """Names as the file has them."""
 
 
 def find_target(host: Host, ssh_folder: Path, deadline: Deadline | None = None) -> Target:
-    """Where `host` leads: what the job file says first, then ~/.ssh/config, then the defaults.
-
-    `deadline`: for the look-ups that CanonicalizeHostname needs.
-    """
+    """Return the connection target of `host`. `deadline` limits the look-ups that CanonicalizeHostname needs."""
     allowed = os.environ.get(ALLOWED) == "1"
     path = ssh_folder / "config"
-    found = _ask_openssh(path, host) if allowed else _read_config(path, host, deadline or Deadline(ASK_S))
-    command = None if host.proxy_jump else _given(found, "proxycommand")
+    settings = _ask_openssh(path, host) if allowed else _read_config(path, host, deadline or Deadline(ASK_S))
+    command = None if host.proxy_jump else _value(settings, "proxycommand")
     if command and not allowed:
         raise NodeError("proxy_command_refused", host.name, variable=ALLOWED)
-    address = found.values.get("hostname", host.address)
-    port = host.port if host.port != 22 else int(found.values.get("port", 22))
-    user = host.user or found.values.get("user") or getpass.getuser()
+    address = settings.values.get("hostname", host.address)
+    port = host.port if host.port != 22 else int(settings.values.get("port", 22))
+    user = host.user or settings.values.get("user") or getpass.getuser()
     tokens = {"%": "%", "h": address, "n": host.address, "p": str(port), "r": user}
     if host.identity_file:
         files: tuple[Path, ...] = (_in_home(host.identity_file, host),)
     else:
-        named = [name for name in found.identity_files if name.lower() != "none"]
-        files = tuple(_in_home(_expanded(name, host, path, tokens), host) for name in named)
-    jump = host.proxy_jump or _given(found, "proxyjump")
+        names = [name for name in settings.identity_files if name.lower() != "none"]
+        files = tuple(_in_home(_expanded(name, host, path, tokens), host) for name in names)
+    jump = host.proxy_jump or _value(settings, "proxyjump")
     return Target(
         node=host.name,
         address=address,
         port=port,
         user=user,
         identity_files=files,
-        default_keys=bool(host.identity_file) or not found.identity_files,
+        default_keys=bool(host.identity_file) or not settings.identity_files,
         jump=jump if host.proxy_jump else _with_tokens(jump, tokens),
         command=_with_tokens(command, tokens),
     )
 
 
 def _expanded(name: str, host: Host, path: Path, tokens: Mapping[str, str]) -> str:
-    """A key file's name with the tokens and environment variables that OpenSSH knows there."""
+    """Return a key file's name with the values of its tokens and environment variables, as OpenSSH does."""
     machine = socket.gethostname()
     known = {
         **tokens, "d": str(Path.home()), "i": str(os.getuid()), "u": getpass.getuser(), "l": machine,
         "L": machine.partition(".")[0],
     }  # fmt: skip
 
-    def value(at: re.Match[str]) -> str:
-        source, key = (known, at[1]) if at[2] is None else (os.environ, at[2])
+    def value(token: re.Match[str]) -> str:
+        source, key = (known, token[1]) if token[2] is None else (os.environ, token[2])
         if key not in source:
-            detail = f"IdentityFile {name}: {at[0]} has no value here"
+            detail = f"IdentityFile {name}: {token[0]} has no value here"
             raise NodeError("bad_ssh_config", host.name, path=str(path), detail=detail)
         return source[key]
 
@@ -118,16 +115,16 @@ def _in_home(name: str, host: Host) -> Path:
 
 
 def _with_tokens(value: str | None, tokens: Mapping[str, str]) -> str | None:
-    return None if value is None else re.sub(r"%(.)", lambda at: tokens.get(at[1], at[0]), value)
+    return None if value is None else re.sub(r"%(.)", lambda token: tokens.get(token[1], token[0]), value)
 
 
-def _given(found: _Found, key: str) -> str | None:
-    value = found.values.get(key, "none")
+def _value(settings: _FileSettings, key: str) -> str | None:
+    value = settings.values.get(key, "none")
     return None if value.lower() == "none" else value
 
 
-def _ask_openssh(path: Path, host: Host) -> _Found:
-    """What `ssh` makes of the file, with the programs that it runs for that."""
+def _ask_openssh(path: Path, host: Host) -> _FileSettings:
+    """Return the settings that `ssh -G` prints. It runs the programs that the file names."""
     login = ["-l", host.user] if host.user else []
     port = ["-p", str(host.port)] if host.port != 22 else []
     file = path if path.exists() else os.devnull
@@ -144,17 +141,17 @@ def _ask_openssh(path: Path, host: Host) -> _Found:
         raise NodeError("bad_ssh_config", host.name, path=str(path), detail=detail.strip()) from error
     lines = [line.partition(" ") for line in answer.stdout.splitlines()]
     files = [value for key, _, value in lines if key == "identityfile" and value not in _USUAL_KEYS]
-    return _Found(values={key: value for key, _, value in lines}, identity_files=tuple(files))
+    return _FileSettings(values={key: value for key, _, value in lines}, identity_files=tuple(files))
 
 
-def _read_config(path: Path, host: Host, deadline: Deadline) -> _Found:
+def _read_config(path: Path, host: Host, deadline: Deadline) -> _FileSettings:
     wanted = _taken_from_file(host)
     try:
         settings = read_settings(
             path, host.address, user=host.user, wanted=wanted, resolves=lambda name: resolves(name, deadline)
         )
     except FileNotFoundError:
-        return _Found()
+        return _FileSettings()
     except (socket.gaierror, TimeoutError) as error:  # the name service does not answer
         raise NodeError("address_unknown", host.name, address=host.address) from error
     except ConfigError as error:
@@ -164,7 +161,8 @@ def _read_config(path: Path, host: Host, deadline: Deadline) -> _Found:
             raise NodeError("local_resources", host.name, detail=str(error)) from error
         raise NodeError("bad_ssh_config", host.name, path=str(path), detail=str(error)) from error
     values = {key: _decided(value, host) for key, value in settings.values.items() if key in wanted}
-    return _Found(values=values, identity_files=tuple(_decided(one, host) for one in settings.identity_files))
+    files = tuple(_decided(name, host) for name in settings.identity_files)
+    return _FileSettings(values=values, identity_files=files)
 
 
 def _decided(value: Value, host: Host) -> str:
@@ -174,17 +172,17 @@ def _decided(value: Value, host: Host) -> str:
         detail = f"line {value.line}: {value.error}"
         raise NodeError("bad_ssh_config", host.name, path=str(value.path), detail=detail)
     code = "match_exec_refused" if value.is_program else "match_undecided"
-    place = {"path": str(value.path), "line": str(value.line), "setting": value.setting}
-    raise NodeError(code, host.name, variable=ALLOWED, **place)
+    values = {"path": str(value.path), "line": str(value.line), "setting": value.setting}
+    raise NodeError(code, host.name, variable=ALLOWED, **values)
 
 
 def _taken_from_file(host: Host) -> frozenset[str]:
-    """The settings that the job file leaves to ~/.ssh/config."""
-    said = {
+    """Return the settings that the job file leaves to ~/.ssh/config."""
+    from_job = {
         "user": host.user,
         "port": host.port != 22,
         "identityfile": host.identity_file,
         "proxyjump": host.proxy_jump,
         "proxycommand": host.proxy_jump,
     }
-    return frozenset({"hostname", *(key for key, value in said.items() if not value)})
+    return frozenset({"hostname", *(key for key, value in from_job.items() if not value)})

@@ -1,4 +1,4 @@
-"""Reads the settings of one host from ~/.ssh/config as OpenSSH does (ssh_config(5), readconf.c), without programs.
+"""Reader of the settings of one host from ~/.ssh/config, as in OpenSSH (ssh_config(5), readconf.c). It runs no program.
 
 The first value of a setting counts. If the condition of a block cannot be evaluated, its settings are undecided. This
 affects only a host that depends on such a setting.
@@ -24,7 +24,7 @@ _REST_OF_LINE = frozenset({"proxyjump", "proxycommand"})
 
 
 class ConfigError(Exception):
-    """A line that concerns the host cannot be understood, or a file cannot be read."""
+    """A line for the host is invalid, or a file cannot be read."""
 
     def __init__(self, path: Path, line: int | None, detail: str) -> None:
         self.path = path
@@ -34,16 +34,16 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Undecided:
-    """Why it is unknown whether a block applies to the host."""
+    """The condition that leaves it open whether a block applies to the host."""
 
     path: Path
     line: int
     setting: str
-    """What decides, such as `Match localnetwork`."""
+    """The condition, such as `Match localnetwork`."""
     is_program: bool = False
-    """A program would have to be run."""
+    """Whether only a program can decide it."""
     error: str = ""
-    """Why its line cannot be understood."""
+    """Why its line is invalid."""
 
 
 State = bool | Undecided
@@ -52,29 +52,29 @@ Value = str | Undecided
 
 @dataclass(kw_only=True, slots=True)
 class Settings:
-    """What the file says; a setting that it does not name is missing."""
+    """The settings that the file has for the host."""
 
     values: dict[str, Value] = field(default_factory=dict)
-    """Of ProxyJump and ProxyCommand only the one that stands first."""
+    """By setting. Of ProxyJump and ProxyCommand only the first one counts."""
     identity_files: list[Value] = field(default_factory=list)
-    """As they are written, `none` among them."""
-    places: dict[str, tuple[Path, int]] = field(default_factory=dict)
+    """Names as the file has them, also `none`."""
+    sources: dict[str, tuple[Path, int]] = field(default_factory=dict)
     """File and line of each setting."""
 
     @property
     def version(self) -> int:
-        """A number that grows with each setting."""
+        """Return a number that grows with each setting."""
         return len(self.values) + len(self.identity_files)
 
 
 def read_settings(
     path: Path, name: str, *, user: str | None, wanted: frozenset[str], resolves: Callable[[str], bool]
 ) -> Settings:
-    """The settings of the host that a user calls `name`.
+    """Return the settings of the host that a user calls `name`.
 
-    `user`: the log-in user, unless the file decides it. `wanted`: the settings to read from the file; `hostname` is
-    always one. `resolves`: whether the name service knows a name; its errors are raised here. Raises ConfigError, and
-    OSError if the file itself cannot be read.
+    `user` is the log-in user, unless the file decides it. `wanted` has the settings to read from the file besides
+    `hostname`. `resolves` returns whether the name service knows a name, and its errors are raised here. Raises
+    ConfigError, and OSError if the file itself cannot be read.
     """
     reading = _Reading(path.parent, name, user, wanted)
     reading.read(path, True, 0)
@@ -93,7 +93,7 @@ def read_settings(
 
 
 class _Reading:
-    """Reads the files for one host."""
+    """Read the files for one host."""
 
     def __init__(self, folder: Path, name: str, user: str | None, wanted: frozenset[str]) -> None:
         self.settings = Settings()
@@ -108,23 +108,23 @@ class _Reading:
         self._open: list[Path] = []
 
     def hostname(self) -> Value:
-        """The host to connect to, as known so far."""
+        """Return the host to connect to, from the lines that were read so far."""
         value = self.settings.values.get("hostname", self._name)
         if self._is_final or isinstance(value, Undecided):
             return value
-        return re.sub("%(.)", lambda at: {"h": self._name, "%": "%"}.get(at[1], at[0]), value)
+        return re.sub("%(.)", lambda token: {"h": self._name, "%": "%"}.get(token[1], token[0]), value)
 
     def begin_final(self, hostname: str) -> None:
-        """The second pass, for `Match final` and with the canonical name."""
+        """Begin the second pass, which is for `Match final` and has the canonical name."""
         self._is_final = True
         self._host = self.settings.values["hostname"] = hostname
         self._read.clear()
 
     def read(self, path: Path, state: State, depth: int) -> None:
-        """Read a file inside a block; `state` says whether the block applies to the host.
+        """Read a file inside a block. `state` is whether the block applies to the host.
 
-        A file is read again only if something was set since the last time, and never inside itself, so files that
-        include one another come to an end.
+        A file is read again only if something was set since the last time, and never inside itself. So files that
+        include one another cause no endless loop.
         """
         if path in self._open or self._read.get((path, state)) == self.settings.version:
             return
@@ -166,10 +166,10 @@ class _Reading:
                 self.settings.identity_files.append(value)
         elif key not in values and not (key in _REST_OF_LINE and values.keys() & _REST_OF_LINE):
             values[key] = value
-            self.settings.places[key] = (path, number)
+            self.settings.sources[key] = (path, number)
 
     def _include(self, rest: str, state: State, depth: int) -> None:
-        """Patterns, those without a leading slash in ~/.ssh."""
+        """Read the files that the patterns of a line match. Patterns without a leading slash are relative to ~/.ssh."""
         for pattern in words(rest):
             for name in sorted(glob.glob(os.path.join(self._folder, os.path.expanduser(pattern)))):
                 if not os.path.isfile(name):
@@ -183,7 +183,7 @@ class _Reading:
                         raise ConfigError(Path(name), None, str(error)) from error
 
     def _match(self, rest: str, path: Path, number: int) -> State:
-        """Whether all criteria hold. One that does not hold decides, even if others are unknown."""
+        """Return whether all criteria hold. One criterion that does not hold decides, even if others are unknown."""
         result: State = True
         left = iter(words(rest))
         for count, word in enumerate(left):
@@ -202,21 +202,21 @@ class _Reading:
             if holds is None:
                 if not value and name != "tagged":
                     raise ValueError(f"Match {name} lacks what it is to match")
-                found = Undecided(path=path, line=number, setting=f"Match {name}", is_program=name == "exec")
-                result = found if result is True else result
+                undecided = Undecided(path=path, line=number, setting=f"Match {name}", is_program=name == "exec")
+                result = undecided if result is True else result
             elif holds is not is_wanted:
                 result = False
         return result
 
     def _holds(self, name: str, patterns: str) -> bool | None:
-        """One criterion; None if it cannot be evaluated here."""
+        """Return whether one criterion holds. None: it cannot be evaluated here."""
         user = self._user or self.settings.values.get("user") or getpass.getuser()
         tag = self.settings.values.get("tag", "")
-        told: dict[str, Value] = {
+        known: dict[str, Value] = {
             "host": self.hostname(), "originalhost": self._name, "user": user, "localuser": getpass.getuser(),
             "tagged": tag,
         }  # fmt: skip
-        value = told.get(name)
+        value = known.get(name)
         if value is None or isinstance(value, Undecided) or not patterns:
             return None
         if name in ("host", "originalhost"):
@@ -225,36 +225,36 @@ class _Reading:
 
 
 def _canonical(settings: Settings, hostname: str, is_proxied: bool, resolves: Callable[[str], bool]) -> str | None:
-    """The name after CanonicalizeHostname, which may be the same; None if that is off."""
-    told: dict[str, str] = {}
+    """Return the name after CanonicalizeHostname, which may be the same name. None: CanonicalizeHostname is off."""
+    known: dict[str, str] = {}
     for key, value in settings.values.items():
         if isinstance(value, str):
-            told[key] = value
+            known[key] = value
         elif key.startswith("canonical"):
             settings.values["hostname"] = value
             return None
-    mode = told.get("canonicalizehostname", "no").lower()
+    mode = known.get("canonicalizehostname", "no").lower()
     if mode not in ("yes", "always"):
         return None
-    is_proxied |= any(told.get(key, "none").lower() != "none" for key in _REST_OF_LINE)
-    is_short = hostname.count(".") <= int(told.get("canonicalizemaxdots", "1"))
+    is_proxied |= any(known.get(key, "none").lower() != "none" for key in _REST_OF_LINE)
+    is_short = hostname.count(".") <= int(known.get("canonicalizemaxdots", "1"))
     if is_address(hostname) or not is_short or (is_proxied and mode == "yes"):
         return hostname
-    domains = [domain for domain in told.get("canonicaldomains", "none").split() if domain.lower() != "none"]
+    domains = [domain for domain in known.get("canonicaldomains", "none").split() if domain.lower() != "none"]
     name = next((f"{hostname}.{domain}" for domain in domains if resolves(f"{hostname}.{domain}.")), None)
     if name is None:
-        if told.get("canonicalizefallbacklocal", "yes").lower() == "no":
+        if known.get("canonicalizefallbacklocal", "yes").lower() == "no":
             raise ValueError(f"{hostname} is known in none of CanonicalDomains, and CanonicalizeFallbackLocal is no")
         return hostname
-    if told.get("canonicalizepermittedcnames", "none").lower() != "none":
-        path, line = settings.places["canonicalizepermittedcnames"]
+    if known.get("canonicalizepermittedcnames", "none").lower() != "none":
+        path, line = settings.sources["canonicalizepermittedcnames"]
         settings.values["hostname"] = Undecided(path=path, line=line, setting="CanonicalizePermittedCNAMEs")
         return None
     return name
 
 
 def _value(key: str, rest: str) -> str:
-    """The value that a line sets. ValueError if it cannot be understood."""
+    """Return the value that a line sets. Raises ValueError if it is invalid."""
     if key in _REST_OF_LINE:
         value = rest.lstrip(SPACE + "=")
         if key == "proxyjump":

@@ -1,4 +1,4 @@
-"""Splits the lines of ~/.ssh/config and matches its patterns, as OpenSSH does (readconf.c, misc.c, match.c)."""
+"""Splitting of the lines of ~/.ssh/config and matching of its patterns, as in OpenSSH (readconf.c, misc.c, match.c)."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ SPACE = " \t\r\n"
 
 
 def keyword(line: str) -> tuple[str, str]:
-    """A line's keyword in small letters, and the rest. The keyword of a comment or an empty line is empty."""
+    """Return a line's keyword in small letters, and the rest. A comment or an empty line has an empty keyword."""
     word, rest = _delimited(line)
     if not word:
         word, rest = _delimited(rest)
@@ -16,44 +16,45 @@ def keyword(line: str) -> tuple[str, str]:
 
 
 def _delimited(text: str) -> tuple[str, str]:
-    """The text up to white space or one `=`, and what follows; a word may stand in double quotes."""
-    found = re.search(r'[ \t\r\n"=]', text)
-    if found is None:
+    """Return the text up to white space or one `=`, and the rest. The first part may be in double quotes."""
+    delimiter = re.search(r'[ \t\r\n"=]', text)
+    if delimiter is None:
         return text, ""
-    at = found.start()
-    if text[at] == '"':
-        end = text.find('"', at + 1)
+    start = delimiter.start()
+    if text[start] == '"':
+        end = text.find('"', start + 1)
         if end < 0:
             raise ValueError("a quotation mark is not closed")
-        return text[:at] + text[at + 1 : end], text[end + 1 :].lstrip(SPACE)
-    rest = text[at + 1 :].lstrip(SPACE)
-    if text[at] != "=" and rest.startswith("="):
+        return text[:start] + text[start + 1 : end], text[end + 1 :].lstrip(SPACE)
+    rest = text[start + 1 :].lstrip(SPACE)
+    if text[start] != "=" and rest.startswith("="):
         rest = rest[1:].lstrip(SPACE)
-    return text[:at], rest
+    return text[:start], rest
 
 
 def words(text: str) -> list[str]:
     """Split arguments as OpenSSH does (argv_split): quotes, backslashes, a comment after a complete word."""
-    found: list[str] = []
-    at = 0
-    while at < len(text):
-        if text[at] in " \t":
-            at += 1
+    arguments: list[str] = []
+    index = 0
+    while index < len(text):
+        if text[index] in " \t":
+            index += 1
             continue
-        if text[at] == "#":
+        if text[index] == "#":
             break
-        word, at = _word(text, at)
-        found.append(word)
-    return found
+        word, index = _word(text, index)
+        arguments.append(word)
+    return arguments
 
 
-def _word(text: str, at: int) -> tuple[str, int]:
+def _word(text: str, index: int) -> tuple[str, int]:
+    """Return the word that starts at `index`, and the index behind it."""
     word, quote = "", ""
-    while at < len(text):
-        letter, after = text[at], text[at + 1 : at + 2]
+    while index < len(text):
+        letter, after = text[index], text[index + 1 : index + 2]
         if letter == "\\" and (after in ("'", '"', "\\") or (after == " " and not quote)):
             word += after
-            at += 1
+            index += 1
         elif not quote and letter in " \t":
             break
         elif not quote and letter in "'\"":
@@ -62,28 +63,28 @@ def _word(text: str, at: int) -> tuple[str, int]:
             quote = ""
         else:
             word += letter
-        at += 1
+        index += 1
     if quote:
         raise ValueError("a quotation mark is not closed")
-    return word, at
+    return word, index
 
 
 def argument(left: Iterator[str]) -> str:
-    """The next of the words; an equals sign may stand between it and the criterion."""
+    """Return the next word, without an equals sign before it."""
     value = next(left, "")
     return next(left, "") if value == "=" else value.removeprefix("=")
 
 
 def host_matches(host: str, rest: str) -> bool:
-    """Whether a pattern of a Host matches, and no pattern with an exclamation mark does."""
-    is_found = False
+    """Return whether a pattern of a Host line matches, and no pattern with an exclamation mark does."""
+    is_match = False
     for pattern in words(rest):
         if pattern.startswith("!"):
             if _like(host, pattern[1:]):
                 return False
         elif _like(host, pattern):
-            is_found = True
-    return is_found
+            is_match = True
+    return is_match
 
 
 def in_list(text: str, patterns: str) -> bool:
@@ -94,7 +95,7 @@ def in_list(text: str, patterns: str) -> bool:
 
 
 def _like(text: str, pattern: str) -> bool:
-    """Only `*` and `?` are special."""
+    """Return whether a pattern matches the whole text. Only `*` and `?` are special."""
     parts = re.split(r"(\*+|\?)", pattern)
     regex = "".join(".*" if part.startswith("*") else "." if part == "?" else re.escape(part) for part in parts)
     return re.fullmatch(regex, text, re.DOTALL) is not None

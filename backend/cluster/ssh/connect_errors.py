@@ -1,4 +1,4 @@
-"""Why a connection failed, and on which side: an error of this machine's kernel says nothing about the node."""
+"""Causes of failed connections. An error of this machine's kernel says nothing about the node."""
 
 import errno
 import os
@@ -19,11 +19,11 @@ _NO_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBU
 _NO_NETWORK = frozenset({errno.ENETDOWN, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EACCES, errno.EPERM})
 """EADDRNOTAVAIL: every local port is taken. EACCES and EPERM: a firewall on this machine."""
 ROUTE_S = 2.0
-"""For the name service's second answer about a host that was just looked up."""
+"""Time for the name service's second answer about a host that was just looked up."""
 
 
 def is_local_resource(error: BaseException) -> bool:
-    """Whether this process or machine ran out of descriptors, memory, threads or processes."""
+    """Return whether this process or machine ran out of descriptors, memory, threads or processes."""
     if isinstance(error, MemoryError):
         return True
     if not isinstance(error, OSError) or isinstance(error, socket.gaierror):
@@ -32,12 +32,12 @@ def is_local_resource(error: BaseException) -> bool:
 
 
 def is_local(error: Exception, address: str, port: int) -> bool:
-    """Whether a connection to the address failed on this machine, and so says nothing of the other end."""
+    """Return whether a connection to the address failed on this machine. Then it says nothing about the other end."""
     return is_local_resource(error) or _is_local_network(error, address, port)
 
 
 def explain(error: Exception, target: "Target") -> NodeError:
-    """What a failed connection means for the user."""
+    """Return the error of a failed connection for the user."""
     if isinstance(error, NodeError):
         return error
     if isinstance(error, socket.gaierror):
@@ -56,28 +56,28 @@ def explain(error: Exception, target: "Target") -> NodeError:
 
 
 def unreachable(target: "Target", detail: str, code: str = "unreachable") -> NodeError:
-    """No connection to the host; `detail` may be the server's own words, so it is cut."""
+    """Return the error of a host without a connection. `detail` may be the server's own text, so it is cut."""
     return NodeError(code, target.node, address=target.address, port=target.port, detail=detail[:300])
 
 
 def _is_local_network(error: Exception, address: str, port: int) -> bool:
     if not isinstance(error, OSError) or isinstance(error, paramiko.SSHException):
         return False
-    if error.errno == errno.ENETUNREACH:  # from this machine if it has no route, else from a router
+    if error.errno == errno.ENETUNREACH:  # this machine has no route, or a router sent the error
         return not _has_route(address, port)
     return error.errno in _NO_NETWORK
 
 
 def _has_route(address: str, port: int) -> bool:
-    """Whether this machine knows where to send packets for the address; none is sent."""
+    """Return whether this machine has a route to the address. It sends no packet."""
     try:
-        places = look_up(address, port, Deadline(ROUTE_S), socket.SOCK_DGRAM)
+        addresses = look_up(address, port, Deadline(ROUTE_S), socket.SOCK_DGRAM)
     except OSError:
         return False
-    for family, kind, protocol, _, place in places:
+    for family, kind, protocol, _, sockaddr in addresses:
         try:
             with socket.socket(family, kind, protocol) as probe:
-                probe.connect(place)
+                probe.connect(sockaddr)
         except OSError:
             continue
         return True

@@ -1,7 +1,7 @@
-"""One verified and authenticated SSH connection: where to, through what, with which key.
+"""One verified and authenticated SSH connection to a host, directly or through jump hosts.
 
-Where a host leads says config.py. The host key is checked before any key of ours is offered, that of a host in
-between too. No password, no agent forwarding.
+config.py returns the target of a host. The host key, also that of a jump host, is checked before any of our keys is
+offered. Log-ins use neither passwords nor agent forwarding.
 """
 
 import logging
@@ -27,7 +27,7 @@ from backend.cluster.ssh.limits import BoundedSocket
 from backend.cluster.ssh.passphrases import PASSPHRASES, Passphrases
 from backend.job.cluster import Host
 
-# What it logs of a failed connection, whole tracebacks, is raised here as a NodeError.
+# paramiko logs tracebacks of failed connections. This module raises a NodeError instead.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 _log = logging.getLogger(__name__)
 
@@ -39,19 +39,19 @@ MAX_JUMPS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Link:
-    """An open connection and the one it goes through."""
+class Connection:
+    """An open connection, and the connection that it goes through."""
 
     transport: paramiko.Transport
     sock: BoundedSocket
-    through: "Link | None"
+    through: "Connection | None"
 
     @property
     def alive(self) -> bool:
         return self.transport.is_active()
 
     def abort(self) -> None:
-        """Cut the connection at its socket, which ends every wait for it in any thread. This call never waits."""
+        """Cut the connection at its socket. This ends every wait for it in any thread. This call never waits."""
         self.sock.abort()
         if self.through:
             self.through.abort()
@@ -64,7 +64,7 @@ class Link:
             self.through.close()
 
 
-def open_link(
+def open_connection(
     host: Host,
     known_hosts: KnownHosts,
     *,
@@ -72,8 +72,8 @@ def open_link(
     timeout_s: float = 10.0,
     sleep: Callable[[float], None] = time.sleep,
     ssh_folder: Path | None = None,
-) -> Link:
-    """Connect, check the host's key, log in, all within `timeout_s`.
+) -> Connection:
+    """Connect, check the host's key and log in, within `timeout_s` in all.
 
     Raises NodeError, among them UnknownHostKey and ChangedHostKey.
     """
@@ -88,27 +88,27 @@ def open_link(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Opener:
-    """What a connection and those that it goes through have in common."""
+    """Open a connection and the connections that it goes through."""
 
     known_hosts: KnownHosts
     passphrases: Passphrases
     sleep: Callable[[float], None]
     ssh_folder: Path
 
-    def open(self, host: Host, deadline: Deadline, usual_keys: tuple[Path, ...] = (), depth: int = 0) -> Link:
-        """`usual_keys` are offered where nobody names any for the host."""
+    def open(self, host: Host, deadline: Deadline, usual_keys: tuple[Path, ...] = (), depth: int = 0) -> Connection:
+        """Open a connection. `usual_keys` are offered if nothing names keys for the host."""
         target = find_target(host, self.ssh_folder, deadline)
         target = replace(target, identity_files=target.identity_files or usual_keys)
         for attempt in range(1, BANNER_TRIES + 1):
             try:
                 return self._open_one(target, deadline, depth)
             except (EOFError, OSError, paramiko.SSHException) as error:
-                if attempt == BANNER_TRIES or deadline.is_past or not _dropped_at_the_door(error):
+                if attempt == BANNER_TRIES or deadline.is_past or not _was_dropped(error):
                     raise explain(error, target) from error
             self.sleep(random.uniform(0.1, 0.5) * attempt)  # noqa: S311 - jitter, no secret
         raise AssertionError("the last try returns or raises")
 
-    def _open_jump(self, target: Target, deadline: Deadline, depth: int) -> Link:
+    def _open_jump(self, target: Target, deadline: Deadline, depth: int) -> Connection:
         if depth == MAX_JUMPS:
             raise NodeError("too_many_jumps", target.node, key="proxy_jump", most=MAX_JUMPS)
         *before, last = str(target.jump).split(",")
@@ -127,7 +127,7 @@ class _Opener:
             error.key = "proxy_jump"
             raise
 
-    def _open_one(self, target: Target, deadline: Deadline, depth: int) -> Link:
+    def _open_one(self, target: Target, deadline: Deadline, depth: int) -> Connection:
         through = self._open_jump(target, deadline, depth) if target.jump else None
         try:
             sock = _dial(target, through, deadline)
@@ -135,28 +135,28 @@ class _Opener:
             if through:
                 through.close()
             raise
-        link = Link(transport=paramiko.Transport(sock), sock=sock, through=through)  # type: ignore[arg-type]
+        connection = Connection(transport=paramiko.Transport(sock), sock=sock, through=through)  # type: ignore[arg-type]
         try:
-            with ended_at(deadline, link.abort, later_s=FORCE_AFTER_S):
-                _negotiate(link.transport, target, self.known_hosts, deadline)
+            with ended_at(deadline, connection.abort, later_s=FORCE_AFTER_S):
+                _negotiate(connection.transport, target, self.known_hosts, deadline)
                 with closing(Agent(target.node, deadline)) as agent:
                     keys = offered_keys(target, self.passphrases, self.ssh_folder, agent)
-                    _log_in(link.transport, target, keys, deadline)
+                    _log_in(connection.transport, target, keys, deadline)
         except BaseException as error:
-            link.close()
+            connection.close()
             if sock.refusal:
                 raise unreachable(target, sock.refusal) from error
             if isinstance(error, RuntimeError) and "start new thread" in str(error):  # the text of threading
                 raise NodeError("local_resources", target.node, detail=str(error)) from error
             raise
         sock.trust()
-        link.transport.set_keepalive(KEEP_ALIVE_S)
-        # paramiko wakes ten times a second to look whether it was closed; `Link.close` tells it.
+        connection.transport.set_keepalive(KEEP_ALIVE_S)
+        # paramiko wakes ten times a second to check for the end of the connection. `Connection.close` notifies it.
         sock.settimeout(IDLE_WAKE_S)
-        return link
+        return connection
 
 
-def _dial(target: Target, through: Link | None, deadline: Deadline) -> BoundedSocket:
+def _dial(target: Target, through: Connection | None, deadline: Deadline) -> BoundedSocket:
     if target.command:
         return dial_by_program(target.command)
     if through:
@@ -171,7 +171,7 @@ def _negotiate(transport: paramiko.Transport, target: Target, known_hosts: Known
     options = transport.get_security_options()
     with _known_hosts_read(target):
         known = known_hosts.key_types(target.address, target.port)
-    # Authenticated by themselves: paramiko compares the others' checksums byte by byte in Python.
+    # GCM ciphers need no checksum. paramiko compares checksums byte by byte in Python, which is slow.
     options.ciphers = sorted(options.ciphers, key=lambda name: "-gcm@" not in name)
     options.key_types = sorted(options.key_types, key=lambda kind: _plain_type(kind) not in known)
     transport.start_client(timeout=deadline.left_s())
@@ -192,7 +192,7 @@ def _known_hosts_read(target: Target) -> Iterator[None]:
 
 
 def _plain_type(algorithm: str) -> str:
-    """The key type of a signature algorithm: RSA keys sign with several."""
+    """Return the key type of a signature algorithm. RSA keys have several algorithms."""
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
@@ -212,7 +212,7 @@ def _log_in(transport: paramiko.Transport, target: Target, keys: Iterable[parami
             _log.info("%s: key %s was not accepted: %s", target.node, key.fingerprint, error)
             if transport.is_active():
                 continue
-            if tried == 1:  # no key was refused: the connection is lost
+            if tried == 1:  # no key was refused before, so the connection is lost
                 raise EOFError("the connection ended during the log-in") from error
             break
     raise _refused(target, tried, "no key was accepted" if tried else "there is no key to offer")
@@ -231,6 +231,7 @@ def _refused(target: Target, tried: int, detail: str) -> NodeError:
     )
 
 
-def _dropped_at_the_door(error: Exception) -> bool:
+def _was_dropped(error: Exception) -> bool:
+    """Return whether the server dropped the connection before its banner."""
     dropped = isinstance(error, EOFError | ConnectionResetError | BrokenPipeError)
     return dropped or (type(error) is paramiko.SSHException and "banner" in str(error))

@@ -1,4 +1,4 @@
-"""The way to an SSH server, within a deadline: TCP, another SSH connection, or a program."""
+"""Connections to an SSH server within a deadline: over TCP, over another SSH connection, or over a program."""
 
 import socket
 import subprocess
@@ -12,21 +12,21 @@ from backend.cluster.ssh.limits import BoundedSocket, bounded_channel
 from backend.cluster.ssh.resolver import look_up
 
 LOST_AFTER_S = 10
-"""Unanswered bytes for this long end a connection; keep-alives alone did not notice a dead link in 70 s."""
+"""A connection ends when its bytes are unanswered for this time. Keep-alives alone miss a dead connection for 70 s."""
 
 
 def dial_address(address: str, port: int, deadline: Deadline) -> BoundedSocket:
-    """A TCP connection to the first of the host's addresses that takes it.
+    """Connect over TCP to the first of the host's addresses that accepts the connection.
 
-    Raises OSError, among them socket.gaierror and TimeoutError. What an address of the host says counts for more than
-    what this machine refuses, such as IPv6 where it has none.
+    Raises OSError, among them socket.gaierror and TimeoutError. An error of the host counts for more than an error of
+    this machine, such as IPv6 where it has none.
     """
     failure: OSError | None = None
-    for family, kind, protocol, _, place in look_up(address, port, deadline):
+    for family, kind, protocol, _, sockaddr in look_up(address, port, deadline):
         try:
             sock = socket.socket(family, kind, protocol)
             try:
-                _connect(sock, place, deadline)
+                _connect(sock, sockaddr, deadline)
             except BaseException:
                 sock.close()
                 raise
@@ -38,25 +38,25 @@ def dial_address(address: str, port: int, deadline: Deadline) -> BoundedSocket:
     raise failure or OSError("no address")
 
 
-def _connect(sock: socket.socket, place: Any, deadline: Deadline) -> None:
+def _connect(sock: socket.socket, sockaddr: Any, deadline: Deadline) -> None:
     sock.settimeout(deadline.left_s())
-    sock.connect(place)
+    sock.connect(sockaddr)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Linux only; elsewhere the deadline of the next call detects a dead connection.
+    # Only Linux has it. Elsewhere the deadline of the next call detects a dead connection.
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_AFTER_S * 1000)
 
 
 def dial_through(transport: paramiko.Transport, address: str, port: int, deadline: Deadline) -> BoundedSocket:
-    """A connection that the host at the other end of `transport` makes. Raises paramiko.SSHException."""
-    place = (address, port)
-    channel = transport.open_channel("direct-tcpip", place, ("127.0.0.1", 0), timeout=deadline.left_s())
+    """Connect from the host at the other end of `transport`. Raises paramiko.SSHException."""
+    server = (address, port)
+    channel = transport.open_channel("direct-tcpip", server, ("127.0.0.1", 0), timeout=deadline.left_s())
     return BoundedSocket(bounded_channel(channel))
 
 
 def dial_by_program(command: str) -> BoundedSocket:
-    """What a ProxyCommand reaches. It is killed when the connection closes."""
+    """Connect over a ProxyCommand. The end of the connection kills the program."""
     ours, theirs = socket.socketpair()
     with theirs:
         # paramiko's ProxyCommand spins when the program ends, and blocks it after 64 KiB on stderr.

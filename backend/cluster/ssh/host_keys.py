@@ -1,7 +1,7 @@
-"""Host keys: which are known, which are new, which have changed.
+"""Known, new and changed host keys.
 
-The user's own ~/.ssh/known_hosts is read and never written; keys confirmed in Megaboard go to its own file. An unknown
-key is shown with its fingerprint and confirmed by the user; a changed or revoked one is a hard stop without a button.
+The user's own ~/.ssh/known_hosts is read and never written. Keys that the user confirmed in Megaboard are in a file of
+its own. The user sees the fingerprint of an unknown key and confirms it. A changed or revoked key cannot be confirmed.
 """
 
 import base64
@@ -21,7 +21,7 @@ from backend.cluster.node import NodeError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostKey:
-    """A key that a host showed."""
+    """A key that a host presented."""
 
     host: str
     port: int
@@ -33,7 +33,7 @@ class HostKey:
 
 
 class UnknownHostKey(NodeError):
-    """The host is not known yet; `key` is what it showed, to be confirmed by the user."""
+    """The host is not known yet. The user may confirm `host_key`, which the host presented."""
 
     def __init__(self, node: str, key: HostKey) -> None:
         super().__init__("host_key_unknown", node, key_type=key.key_type, fingerprint=key.fingerprint)
@@ -41,7 +41,7 @@ class UnknownHostKey(NodeError):
 
 
 class ChangedHostKey(NodeError):
-    """The host is known by another key, or this key was revoked."""
+    """The host has another known key, or this key was revoked."""
 
     def __init__(self, node: str, key: HostKey, known: "_Entry") -> None:
         where = f"{known.path}:{known.line_number}"
@@ -61,7 +61,10 @@ class _Entry:
     blob: bytes
 
     def matches(self, name: str) -> bool:
-        """Whether the line is about `name`: hashed, a pattern, or negated (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT)."""
+        """Return whether the line is for `name`. Names may be hashed, patterns, or negated.
+
+        The format is in sshd(8), SSH_KNOWN_HOSTS FILE FORMAT.
+        """
         patterns = self.names.split(",")
         if any(pattern.startswith("!") and fnmatchcase(name, pattern[1:]) for pattern in patterns):
             return False
@@ -69,20 +72,20 @@ class _Entry:
 
 
 class KnownHosts:
-    """The known host keys of this installation; safe to use from several threads."""
+    """The known host keys of this installation. Several threads may use it."""
 
     def __init__(self, app_file: Path, user_file: Path | None = None) -> None:
         self._app_file = app_file
         self._files = [user_file, app_file] if user_file else [app_file]
         self._lock = threading.Lock()
-        self._read: dict[Path, _Lines] = {}
+        self._read: dict[Path, _KnownHostsFile] = {}
 
     def key_types(self, host: str, port: int) -> list[str]:
-        """Types of the keys that `host` is known by: those to ask it for first."""
+        """Return the types of the known keys of `host`. A client should request these types first."""
         return [entry.key_type for entry in self._entries(entry_name(host, port)) if not entry.revoked]
 
     def check(self, node: str, host: str, port: int, key_type: str, blob: bytes) -> None:
-        """Return if this key is known for this host; else raise UnknownHostKey or ChangedHostKey."""
+        """Return if this key is known for this host. Raises UnknownHostKey or ChangedHostKey."""
         name = entry_name(host, port)
         entries = self._entries(name)
         line = f"{name} {key_type} {base64.b64encode(blob).decode()}"
@@ -98,7 +101,7 @@ class KnownHosts:
         raise UnknownHostKey(node, key)
 
     def accept(self, key: HostKey) -> None:
-        """Remember a key that the user confirmed; a host that became known meanwhile by another key is refused."""
+        """Store a key that the user confirmed. Raises ChangedHostKey if the host got another known key meanwhile."""
         with self._lock:
             blob = base64.b64decode(key.line.split()[2])
             try:
@@ -109,23 +112,23 @@ class KnownHosts:
                     file.write(key.line + "\n")
 
     def _entries(self, name: str) -> list[_Entry]:
-        return [entry for path in self._files for entry in self._lines(path).about(name)]
+        return [entry for path in self._files for entry in self._file(path).entries(name)]
 
-    def _lines(self, path: Path) -> "_Lines":
-        """The file, read again when it was changed."""
+    def _file(self, path: Path) -> "_KnownHostsFile":
+        """Return the file. It is read again when it has changed."""
         try:
-            found = path.stat()
-            state = (found.st_ino, found.st_size, found.st_mtime_ns)
+            status = path.stat()
+            state = (status.st_ino, status.st_size, status.st_mtime_ns)
         except FileNotFoundError:
             state = None
-        kept = self._read.get(path)
-        if kept is None or kept.state != state:
-            kept = self._read[path] = _Lines(path, state)
-        return kept
+        file = self._read.get(path)
+        if file is None or file.state != state:
+            file = self._read[path] = _KnownHostsFile(path, state)
+        return file
 
 
-class _Lines:
-    """A known_hosts file as it was in one state; entries of one plain name are found without looking at the others."""
+class _KnownHostsFile:
+    """Entries of a known_hosts file in one state. A look-up of a plain name does not read all entries."""
 
     def __init__(self, path: Path, state: tuple[int, ...] | None) -> None:
         self.state = state
@@ -137,19 +140,19 @@ class _Lines:
             else:
                 self._others.append(entry)
 
-    def about(self, name: str) -> list[_Entry]:
-        """The entries about a name, in the order of the file."""
-        found = [*self._plain.get(name, ()), *(entry for entry in self._others if entry.matches(name))]
-        return sorted(found, key=lambda entry: entry.line_number)
+    def entries(self, name: str) -> list[_Entry]:
+        """Return the entries for a name, in the order of the file."""
+        entries = [*self._plain.get(name, ()), *(entry for entry in self._others if entry.matches(name))]
+        return sorted(entries, key=lambda entry: entry.line_number)
 
 
 def entry_name(host: str, port: int) -> str:
-    """How known_hosts names a host: bare at port 22, `[host]:port` elsewhere."""
+    """Return the name of a host in known_hosts: the host itself at port 22, or else `[host]:port`."""
     return host.lower() if port == 22 else f"[{host.lower()}]:{port}"
 
 
 def fingerprint(blob: bytes) -> str:
-    """SHA256:..., as OpenSSH prints it."""
+    """Return `SHA256:...`, as OpenSSH prints it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
@@ -163,9 +166,9 @@ def _same_name(pattern: str, name: str) -> bool:
 def _same_hashed_name(pattern: str, name: str) -> bool:
     try:
         _, _, salt, digest = pattern.split("|")
-        # HMAC-SHA1 is the file format, not a choice.
-        made = hmac.new(base64.b64decode(salt), name.encode(), "sha1").digest()
-        return hmac.compare_digest(made, base64.b64decode(digest))
+        # The file format requires HMAC-SHA1.
+        own_digest = hmac.new(base64.b64decode(salt), name.encode(), "sha1").digest()
+        return hmac.compare_digest(own_digest, base64.b64decode(digest))
     except ValueError:
         return False
 

@@ -1,4 +1,4 @@
-"""The private keys that a host is offered: those that the job or the SSH configuration names, else the usual ones."""
+"""Private keys for a log-in: the keys that the job or the SSH configuration names, or else the default keys."""
 
 import base64
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ _BAD_KEY = (OSError, ValueError, paramiko.SSHException, UnknownKeyType)
 
 
 def offered_keys(target: Target, passphrases: Passphrases, ssh_folder: Path, agent: Agent) -> Iterator[paramiko.PKey]:
-    """The named keys, or else all of the agent's and the usual files.
+    """Yield the named keys, or else all keys of the agent and of the default files.
 
-    The agent is asked only if it is needed: for a named key with a passphrase, or with only its public half on disk.
+    Only two kinds of named keys need the agent: keys with a passphrase, and keys with only the public half on disk.
     Raises NodeError: passphrase_needed, passphrase_wrong, bad_identity_file, and what `agent` raises.
     """
     for path in target.identity_files:
-        yield _named(path, target, passphrases, agent)
+        yield _named_key(path, target, passphrases, agent)
     if target.identity_files:
         return
     yield from agent.listed()
@@ -34,15 +34,15 @@ def offered_keys(target: Target, passphrases: Passphrases, ssh_folder: Path, age
             yield _load(ssh_folder / name, target, passphrases)
 
 
-def _named(path: Path, target: Target, passphrases: Passphrases, agent: Agent) -> paramiko.PKey:
+def _named_key(path: Path, target: Target, passphrases: Passphrases, agent: Agent) -> paramiko.PKey:
     try:
         return _load(path, target, passphrases)
     except NodeError:
         public = _public_part(path)
-        held = None if public is None else next((key for key in agent.listed() if key.asbytes() == public), None)
-        if held is None:
+        key = None if public is None else next((key for key in agent.listed() if key.asbytes() == public), None)
+        if key is None:
             raise
-        return held
+        return key
 
 
 def _public_part(path: Path) -> bytes | None:
@@ -74,8 +74,8 @@ def _load(path: Path, target: Target, passphrases: Passphrases) -> paramiko.PKey
 
 
 def _read_key(path: Path, passphrase: str | None) -> paramiko.PKey:
-    # A job file of a stranger may name a device that never ends.
+    # A job file may name a device that never ends.
     if path.exists() and (not path.is_file() or path.stat().st_size > LARGEST_KEY_BYTES):
         raise ValueError("not a file, or larger than any key")
-    # The annotation says str; cryptography, which reads the file, takes bytes alone.
+    # The annotation is str, but cryptography, which reads the file, accepts only bytes.
     return paramiko.PKey.from_path(path, passphrase.encode() if passphrase else None)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""Limits on paramiko's memory: bytes before the log-in, the size of a packet, and unread output.
+"""Limits on paramiko's memory: the bytes before the log-in, the size of a packet, and the unread output.
 
-paramiko itself accepts everything that a server sends: an endless first line, a packet of 4 GiB, more data than a
-channel's window allows.
+paramiko itself accepts everything that a server sends, such as an endless first line, a packet of 4 GiB, or more data
+than a channel's window allows.
 """
 
 import socket
@@ -13,25 +13,25 @@ import paramiko
 from paramiko.buffered_pipe import BufferedPipe
 
 BEFORE_LOGIN_BYTES = 256 << 10
-"""Version lines, key exchange and log-in take some 10 KiB."""
+"""Version lines, key exchange and log-in take about 10 KiB."""
 PACKET_BYTES = 1 << 20
-"""RFC 4253 asks for 35,000; OpenSSH sends and takes at most 256 KiB."""
-SPARE_BYTES = 64 << 10
-"""Beyond a channel's window, for a server that counts generously."""
+"""RFC 4253 requires 35,000. OpenSSH sends and accepts at most 256 KiB."""
+EXTRA_WINDOW_BYTES = 64 << 10
+"""Bytes that a server may send beyond a channel's window. Servers do not count all bytes equally."""
 
 
 class BoundedSocket:
-    """The socket, channel or program that carries a connection; too many bytes end the connection."""
+    """The socket, channel or program that carries a connection. Too many bytes end the connection."""
 
     def __init__(self, inner: socket.socket | paramiko.Channel, program: "subprocess.Popen[bytes] | None" = None):
         self._inner = inner
         self._program = program
         self._left: int | None = BEFORE_LOGIN_BYTES
         self.refusal = ""
-        """Why the connection was ended; empty where it was not."""
+        """Why this class ended the connection. Empty: it did not end the connection."""
 
     def trust(self) -> None:
-        """The log-in succeeded: from now on the number of packets is not limited."""
+        """Lift the limit on the number of bytes, after a successful log-in."""
         self._left = None
 
     def recv(self, size: int) -> bytes:
@@ -51,15 +51,15 @@ class BoundedSocket:
         self._inner.settimeout(timeout_s)
 
     def abort(self) -> None:
-        """End whatever waits for this connection, in any thread, without waiting."""
+        """End every wait for this connection in any thread. This call never waits."""
         if isinstance(self._inner, socket.socket):
-            with suppress(OSError):  # it was lost already
+            with suppress(OSError):  # the connection was lost before
                 self._inner.shutdown(socket.SHUT_RDWR)
         if self._program:
             self._program.kill()
 
     def close(self) -> None:
-        with suppress(EOFError, OSError, paramiko.SSHException):  # the connection that a channel goes through is gone
+        with suppress(EOFError, OSError, paramiko.SSHException):  # the connection of the channel was lost before
             self._inner.close()
         if self._program:
             self._program.kill()
@@ -75,9 +75,9 @@ class BoundedSocket:
 
 
 def bounded_channel(channel: paramiko.Channel) -> paramiko.Channel:
-    """The channel; the connection ends if the server sends more than the window allows."""
+    """Limit a channel and return it. The connection ends if the server sends more than the window allows."""
     for pipe in (channel.in_buffer, channel.in_stderr_buffer):
-        _bound(pipe, channel.in_window_size + SPARE_BYTES)
+        _bound(pipe, channel.in_window_size + EXTRA_WINDOW_BYTES)
     return channel
 
 

@@ -1,7 +1,7 @@
-"""A node over SSH: commands on their own channels, files over one kept SFTP channel, connected again on demand.
+"""A node over SSH. Each command has a channel of its own, and all files share one SFTP channel.
 
 paramiko's time-outs only detect inactivity, and some of its waits have none. Here every call has one deadline for all
-of its waits, and the bytes that a server sends are limited (limits.py).
+of its waits, and limits.py limits the bytes that a server sends.
 """
 
 import io
@@ -20,26 +20,26 @@ from backend.cluster.deadlines import FORCE_AFTER_S, Deadline, ended_at
 from backend.cluster.node import OUTPUT_BYTES, NodeError, Result, tail
 from backend.cluster.ssh.channel import TooMuchOutput, run_command
 from backend.cluster.ssh.connect_errors import is_local_resource
-from backend.cluster.ssh.connection import Link, open_link
+from backend.cluster.ssh.connection import Connection, open_connection
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.cluster.ssh.limits import bounded_channel
 from backend.cluster.ssh.passphrases import PASSPHRASES, Passphrases
-from backend.cluster.ssh.sftp import NotAFile, is_there, make_folder, read_file, write_file
+from backend.cluster.ssh.sftp import NotAFile, make_folder, path_exists, read_file, write_file
 from backend.job.cluster import Host
 
 _log = logging.getLogger(__name__)
 
 COMMAND_CHANNELS = 3
-"""With the SFTP channel four a node, well below sshd's default MaxSessions of 10."""
+"""With the SFTP channel a node has four channels, well below sshd's default MaxSessions of 10."""
 FILE_TIMEOUT_S = 15.0
-"""For a whole call that reads or writes a small file, with the wait for others that do."""
+"""Time of a whole call that reads or writes a small file, with the wait for other such calls."""
 SLOWEST_BYTES_PER_S = 64 << 10
-"""A larger file has so much more time."""
+"""A large file has more time, at this rate."""
 FILL_TIMEOUT_S = 60.0
 ROOM_S = 0.1
-"""Between two tries to open a channel on a server that has all it allows."""
+"""Time between two tries to open a channel on a server whose channels are all in use."""
 _NO_ANSWER = "Timeout opening channel"
-"""paramiko's words."""
+"""paramiko's message."""
 
 T = TypeVar("T")
 
@@ -47,17 +47,17 @@ T = TypeVar("T")
 def connect(
     host: Host, known_hosts: KnownHosts, *, passphrases: Passphrases = PASSPHRASES, timeout_s: float = 10.0
 ) -> "SshNode":
-    """A connected node. Raises NodeError: UnknownHostKey carries the key for the user to confirm."""
+    """Return a connected node. Raises NodeError. UnknownHostKey has the key that the user may confirm."""
     node = SshNode(host, known_hosts, passphrases=passphrases, timeout_s=timeout_s)
     node.open()
     return node
 
 
 class SshNode:
-    """Keeps `Node` over one SSH connection.
+    """Implementation of `Node` over one SSH connection.
 
-    A connection that was lost is opened again by the next call; the call during which it is lost raises
-    NodeError(lost), because a command may have run.
+    A call whose connection is lost raises NodeError(lost), because its command may have run. The next call connects
+    again.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class SshNode:
         self._passphrases = passphrases
         self._timeout_s = timeout_s
         self._file_timeout_s = file_timeout_s
-        self._link: Link | None = None
-        self._link_lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._connection_lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(COMMAND_CHANNELS)
         self._sftp: paramiko.SFTPClient | None = None
         self._regular: set[str] = set()
-        """Paths that this file channel found to be regular files. One that became a pipe costs the channel."""
-        # paramiko mixes up the answers when two threads use one SFTP channel.
+        """Paths that were regular files on this file channel. A path that became a pipe blocks the channel."""
+        # paramiko confuses the answers when two threads use one SFTP channel.
         self._sftp_lock = threading.Lock()
 
     @property
@@ -122,83 +122,90 @@ class SshNode:
         self._over_sftp(path, lambda sftp: make_folder(sftp, path))
 
     def exists(self, path: str) -> bool:
-        return self._over_sftp(path, lambda sftp: is_there(sftp, path))
+        return self._over_sftp(path, lambda sftp: path_exists(sftp, path))
 
     def close(self) -> None:
-        with self._link_lock:
-            link, self._link, self._sftp = self._link, None, None
-        if link:
-            link.close()
+        with self._connection_lock:
+            connection, self._connection, self._sftp = self._connection, None, None
+        if connection:
+            connection.close()
 
-    def _connected(self, deadline: Deadline) -> Link:
-        if not self._link_lock.acquire(timeout=deadline.left_s()):
+    def _connected(self, deadline: Deadline) -> Connection:
+        if not self._connection_lock.acquire(timeout=deadline.left_s()):
             raise self._timed_out(deadline.timeout_s)
         try:
-            if self._link is None or not self._link.alive:
-                if self._link:
-                    self._link.close()
+            if self._connection is None or not self._connection.alive:
+                if self._connection:
+                    self._connection.close()
                 self._sftp = None
-                self._link = open_link(
+                self._connection = open_connection(
                     self._host,
                     self._known_hosts,
                     passphrases=self._passphrases,
                     timeout_s=min(self._timeout_s, deadline.left_s()),
                 )
-            return self._link
+            return self._connection
         finally:
-            self._link_lock.release()
+            self._connection_lock.release()
 
-    def _drop(self, link: Link) -> None:
-        """Give up a connection that has not answered: behind a jump host nobody else finds out that it is dead."""
-        with self._link_lock:
-            if self._link is link:
-                link.close()
+    def _drop(self, connection: Connection) -> None:
+        """Close a connection that has not answered. Behind a jump host nothing else detects a dead connection."""
+        with self._connection_lock:
+            if self._connection is connection:
+                connection.close()
 
     @contextmanager
     def _channel(self, deadline: Deadline) -> Iterator[paramiko.Channel]:
-        link, channel = self._open_session(deadline, give_way=True)
-        with ended_at(deadline, link.abort, later_s=FORCE_AFTER_S):
+        connection, channel = self._open_session(deadline, give_way=True)
+        with ended_at(deadline, connection.abort, later_s=FORCE_AFTER_S):
             try:
                 yield channel
             finally:
                 channel.close()
 
-    def _open_session(self, deadline: Deadline, *, give_way: bool) -> tuple[Link, paramiko.Channel]:
-        """A channel, when there is room for it: sshd's MaxSessions may be as low as 1.
+    def _open_session(self, deadline: Deadline, *, give_way: bool) -> tuple[Connection, paramiko.Channel]:
+        """Wait for a free channel and open it. sshd's MaxSessions may be as low as 1.
 
-        `give_way`: the files' channel, kept for the next read, is closed where there is none.
+        With `give_way`, the file channel is closed if the server has no free channel.
         """
         while True:
-            link = self._connected(deadline)
+            connection = self._connected(deadline)
             left_s = deadline.left_s()
             try:
-                with ended_at(deadline, link.abort, later_s=FORCE_AFTER_S):
-                    return link, bounded_channel(link.transport.open_session(timeout=min(left_s, self._timeout_s)))
+                with ended_at(deadline, connection.abort, later_s=FORCE_AFTER_S):
+                    return connection, bounded_channel(
+                        connection.transport.open_session(timeout=min(left_s, self._timeout_s))
+                    )
             except paramiko.ChannelException:
                 if deadline.is_past:
                     raise
             except paramiko.SSHException as error:
                 if _NO_ANSWER in str(error) and left_s >= self._timeout_s:
-                    self._drop(link)
+                    self._drop(connection)
                 raise
             if give_way and self._sftp_lock.acquire(timeout=ROOM_S):
                 try:
-                    self._forget_sftp(link)
+                    self._forget_sftp(connection)
                 finally:
                     self._sftp_lock.release()
             time.sleep(ROOM_S)
 
     def _over_sftp(self, path: str, action: Callable[[paramiko.SFTPClient], T], size: int = 0) -> T:
-        """Do `action`, which may be done twice: once more when the server lost the files' channel alone."""
+        """Call `action`. It is called once more if the server lost only the file channel."""
         deadline = Deadline(self._file_timeout_s + size / SLOWEST_BYTES_PER_S)
         if not self._sftp_lock.acquire(timeout=deadline.timeout_s):
             raise self._timed_out(deadline.timeout_s)
         try:
-            link = self._link
+            connection = self._connection
             try:
                 return self._try_over_sftp(path, action, deadline)
             except NodeError as error:
-                if error.code != "lost" or link is None or link is not self._link or not link.alive:
+                if (
+                    error.code != "lost"
+                    or connection is None
+                    or connection is not self._connection
+                    or not connection.alive
+                ):
                     raise
                 _log.warning("%s: the file channel was lost, opening another: %s", self.name, error)
             return self._try_over_sftp(path, action, deadline)
@@ -206,12 +213,12 @@ class SshNode:
             self._sftp_lock.release()
 
     def _try_over_sftp(self, path: str, action: Callable[[paramiko.SFTPClient], T], deadline: Deadline) -> T:
-        link = self._link
+        connection = self._connection
         try:
             with self._translated(deadline.timeout_s):
-                link, sftp = self._sftp_channel(deadline)
+                connection, sftp = self._sftp_channel(deadline)
                 with (
-                    ended_at(deadline, link.abort, later_s=FORCE_AFTER_S),
+                    ended_at(deadline, connection.abort, later_s=FORCE_AFTER_S),
                     ended_at(deadline, sftp.close),
                 ):
                     return action(sftp)
@@ -220,43 +227,43 @@ class SshNode:
         except NotAFile as error:
             raise NodeError("not_a_file", self.name, path=path) from error
         except NodeError:
-            self._forget_sftp(link)
+            self._forget_sftp(connection)
             raise
         except OSError as error:
             raise NodeError("node_io", self.name, path=path, detail=str(error)) from error
         except (ValueError, struct.error) as error:  # an answer that paramiko cannot read
-            self._forget_sftp(link)
+            self._forget_sftp(connection)
             raise NodeError("node_io", self.name, path=path, detail=str(error)) from error
 
-    def _forget_sftp(self, link: Link | None) -> None:
-        """Close the channel for files: its next answer may belong to the previous request. The next call opens one."""
+    def _forget_sftp(self, connection: Connection | None) -> None:
+        """Close the file channel, whose next answer may belong to the previous request. The next call opens another."""
         sftp, self._sftp = self._sftp, None
-        if sftp is None or link is None:
+        if sftp is None or connection is None:
             return
         try:
-            with ended_at(Deadline(FORCE_AFTER_S), link.abort):
+            with ended_at(Deadline(FORCE_AFTER_S), connection.abort):
                 sftp.close()
         except (EOFError, OSError, paramiko.SSHException) as error:
             _log.info("%s: the file channel could not be closed: %r", self.name, error)
 
-    def _sftp_channel(self, deadline: Deadline) -> tuple[Link, paramiko.SFTPClient]:
-        link = self._connected(deadline)  # a lost connection also closes the channel for files
-        kept = self._sftp.get_channel() if self._sftp else None
-        if self._sftp is None or kept is None or kept.closed:
-            link, channel = self._open_session(deadline, give_way=False)
+    def _sftp_channel(self, deadline: Deadline) -> tuple[Connection, paramiko.SFTPClient]:
+        connection = self._connected(deadline)  # a lost connection also closes the file channel
+        channel = self._sftp.get_channel() if self._sftp else None
+        if self._sftp is None or channel is None or channel.closed:
+            connection, channel = self._open_session(deadline, give_way=False)
             with (
-                ended_at(deadline, link.abort, later_s=FORCE_AFTER_S),
+                ended_at(deadline, connection.abort, later_s=FORCE_AFTER_S),
                 ended_at(deadline, channel.close),
             ):
                 channel.invoke_subsystem("sftp")
                 channel.settimeout(self._file_timeout_s)
                 self._sftp = paramiko.SFTPClient(channel)
                 self._regular.clear()
-        return link, self._sftp
+        return connection, self._sftp
 
     @contextmanager
     def _translated(self, timeout_s: float) -> Iterator[None]:
-        """Turns what paramiko raises when a channel or a connection fails into NodeError."""
+        """Translate what paramiko raises when a channel or a connection fails into NodeError."""
         try:
             yield
         except TimeoutError as error:
@@ -270,7 +277,7 @@ class SshNode:
                 raise self._timed_out(timeout_s) from error
             raise NodeError("lost", self.name, detail=str(error) or type(error).__name__) from error
         except OSError as error:
-            # What paramiko says of a closed channel; all else is the file system's answer.
+            # paramiko's message for a closed channel. Every other error comes from the file system.
             if str(error) == "Socket is closed":
                 raise NodeError("lost", self.name, detail=str(error)) from error
             if is_local_resource(error):
@@ -290,7 +297,7 @@ def _packed(files: Mapping[str, bytes], folders: Sequence[str]) -> bytes:
             tar.addfile(entry)
         for name, data in files.items():
             entry = tarfile.TarInfo(name)
-            # Of now: a node whose tar finds the year 1970 warns of it.
+            # The current time, because tar warns of files from the year 1970.
             entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
             tar.addfile(entry, io.BytesIO(data))
     return packed.getvalue()

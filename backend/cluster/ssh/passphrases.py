@@ -1,23 +1,23 @@
-"""Passphrases of private keys: asked of the user once, in the memory of this process alone."""
+"""Passphrases of private keys. The user enters each once, and only this process's memory has them."""
 
 import threading
 from pathlib import Path
 
 
 class Passphrases:
-    """Path of a key file -> its passphrase, for many threads. It prints none."""
+    """Passphrases by path of the key file. Several threads may use it, and its repr has no passphrase."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[Path, str] = {}
 
     def put(self, identity_file: str, passphrase: str) -> None:
-        """Use it from the next connection on, in place of one that was wrong."""
+        """Store a passphrase for the next connections. It replaces a wrong one."""
         with self._lock:
             self._values[_absolute(Path(identity_file))] = passphrase
 
     def get(self, identity_file: Path) -> str | None:
-        """The passphrase of a key; None where nobody told one."""
+        """Return the passphrase of a key, or None if the user has not entered it."""
         with self._lock:
             return self._values.get(_absolute(identity_file))
 
@@ -33,4 +33,4 @@ def _absolute(path: Path) -> Path:
 
 
 PASSPHRASES = Passphrases()
-"""This process's own."""
+"""The passphrases of this process."""

@@ -1,4 +1,4 @@
-"""The name service, within a deadline: getaddrinfo itself waits as long as it likes."""
+"""Look-ups in the name service within a deadline. getaddrinfo itself has none."""
 
 import queue
 import socket
@@ -7,18 +7,18 @@ from typing import Any
 from backend.cluster.deadlines import Deadline
 from backend.cluster.threads import start_thread
 
-Places = list[tuple[Any, ...]]
-"""What socket.getaddrinfo returns."""
+Addresses = list[tuple[Any, ...]]
+"""Result of socket.getaddrinfo."""
 
 
-def look_up(name: str, port: int | None, deadline: Deadline, kind: socket.SocketKind = socket.SOCK_STREAM) -> Places:
-    """The places that `name` stands for. Raises socket.gaierror, also where no answer comes within the deadline.
+def look_up(name: str, port: int | None, deadline: Deadline, kind: socket.SocketKind = socket.SOCK_STREAM) -> Addresses:
+    """Return the addresses of `name`. Raises socket.gaierror, also where no answer comes within the deadline.
 
-    The thread of a look-up that does not answer is left to end by itself.
+    The thread of a late look-up ends by itself.
     """
-    answers: queue.SimpleQueue[Places | OSError] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[Addresses | OSError] = queue.SimpleQueue()
 
-    def ask() -> None:
+    def resolve() -> None:
         try:
             answers.put(socket.getaddrinfo(name, port, type=kind))
         except OSError as error:
@@ -27,11 +27,11 @@ def look_up(name: str, port: int | None, deadline: Deadline, kind: socket.Socket
             answers.put(socket.gaierror(str(error)))
 
     left_s = deadline.left_s()
-    start_thread(ask, f"look up {name}")
+    start_thread(resolve, f"look up {name}")
     try:
         answer = answers.get(timeout=left_s)
     except queue.Empty:
-        # The name service failed, not the node: a TimeoutError would be taken for a node that does not answer.
+        # The name service failed, not the node. A TimeoutError would mean that the node does not answer.
         detail = f"no answer to the look-up of {name} within {deadline.timeout_s:g} s"
         raise socket.gaierror(socket.EAI_AGAIN, detail) from None
     if isinstance(answer, OSError):
@@ -40,7 +40,7 @@ def look_up(name: str, port: int | None, deadline: Deadline, kind: socket.Socket
 
 
 def resolves(name: str, deadline: Deadline) -> bool:
-    """Whether the name service knows `name`. Raises socket.gaierror where it does not answer within the deadline."""
+    """Return whether the name service knows `name`. Raises socket.gaierror if it does not answer in time."""
     try:
         look_up(name, None, deadline)
     except socket.gaierror:

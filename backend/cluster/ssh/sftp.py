@@ -1,4 +1,4 @@
-"""The file operations of SshNode, over one SFTP channel."""
+"""File operations of SshNode over one SFTP channel."""
 
 import logging
 import posixpath
@@ -15,12 +15,12 @@ class NotAFile(Exception):
 
 
 def read_file(sftp: paramiko.SFTPClient, path: str, offset: int, limit: int, regular: set[str]) -> bytes:
-    """At most `limit` bytes from `offset`. Raises OSError and NotAFile.
+    """Return at most `limit` bytes of a file from `offset`. Raises OSError and NotAFile.
 
-    `regular`: paths that were regular files before. To check each time would make a read a third slower.
+    `regular` has the paths that were regular files before. A check at each read would make reads a third slower.
     """
     if path not in regular:
-        # Opening a pipe would block the node's file server for ever, even after the channel is closed.
+        # Opening a pipe would block the node's file server forever, even after the channel is closed.
         mode = sftp.stat(path).st_mode
         if mode is not None and not stat.S_ISREG(mode):
             raise NotAFile(path)
@@ -55,13 +55,13 @@ def make_folder(sftp: paramiko.SFTPClient, path: str) -> None:
         make_folder(sftp, posixpath.dirname(path))
         make_folder(sftp, path)
     except OSError:
-        # SFTP has no errno for "exists": the folder may be older, or made by another thread or node.
-        if not is_there(sftp, path):
+        # SFTP has no errno for "exists". The folder may be older, or another thread or node created it.
+        if not path_exists(sftp, path):
             raise
 
 
-def is_there(sftp: paramiko.SFTPClient, path: str) -> bool:
-    """Whether there is a file or folder. Raises OSError."""
+def path_exists(sftp: paramiko.SFTPClient, path: str) -> bool:
+    """Return whether the file or folder exists. Raises OSError."""
     try:
         sftp.stat(path)
     except FileNotFoundError:
