@@ -1,9 +1,13 @@
-"""Runs on the nodes, once per rank, started by torchrun: `benchmark.py FOLDER` measures what the machine reaches.
+"""Benchmark of a cluster's GEMMs and network. torchrun starts `benchmark.py FOLDER` once per rank.
 
-The rate of a matrix product on every rank at once; the bus bandwidth of an all-reduce inside each node, and across
-nodes with every rank among its counterparts; what pairs of neighbouring nodes exchange, which tells a slow node from a
-slow network. FOLDER/measured.rank<k>.json gets what this rank saw, FOLDER/rank<k>.log what it prints. NCCL on GPUs,
-gloo on CPUs. torch is all that is needed. A rank that takes longer than LIMIT_S is ended by its own alarm.
+It measures:
+
+- the rate of a matrix product on all ranks at once,
+- the bus bandwidth of an all-reduce inside each node, and of an all-reduce across nodes for each local rank,
+- the exchange between pairs of neighbouring nodes, which shows whether a node or the network is slow.
+
+FOLDER/measured.rank<k>.json gets the results of this rank, and FOLDER/rank<k>.log its output. The benchmark uses NCCL
+on GPUs and gloo on CPUs, and needs only torch. An alarm ends a rank that takes longer than LIMIT_S.
 """
 
 from __future__ import annotations
@@ -20,15 +24,15 @@ from typing import Any, Callable
 
 PROTOCOL = 1
 LIMIT_S = 180
-"""From the start of the process, imports included."""
+"""Time from the start of the process, with its imports."""
 COLLECTIVE_S = 120
-"""Also until the slowest rank has imported torch."""
+"""Time limit of a collective. The first one waits until the slowest rank has imported torch."""
 SECONDS = {"cuda": 1.0, "cpu": 0.4}
-"""Aimed at for one measurement."""
+"""Duration of one measurement."""
 SIZES_MIB = {"cuda": (1, 4, 16, 64, 256), "cpu": (1, 4, 16)}
 PAIR_MIB = {"cuda": 64, "cpu": 4}
 PRODUCT = {"cuda": 8192, "cpu": 1024}
-"""Rows and columns of the matrices: as large as the largest in training, small enough for a CPU."""
+"""Rows and columns of the matrices: as large as the largest in training, or small enough for a CPU."""
 MOST_TIMES = 20
 
 
@@ -41,17 +45,17 @@ def main() -> None:
 
     import torch
 
-    found = Rank(torch).measure()
-    path = f"{folder}/measured.rank{found['rank']}.json"
+    results = Rank(torch).measure()
+    path = f"{folder}/measured.rank{results['rank']}.json"
     with open(f"{path}.part", "w", encoding="utf-8") as file:
-        json.dump({"protocol": PROTOCOL, **found}, file)
+        json.dump({"protocol": PROTOCOL, **results}, file)
     os.replace(f"{path}.part", path)
 
 
 def rounds(nodes: int) -> list[list[tuple[int, int]]]:
-    """Every node with the next one, the last with the first, in rounds in which each node is in one pair at most.
+    """Return rounds of pairs: each node with the next, and the last with the first. A round has a node only once.
 
-    None for fewer than three nodes: of one pair nobody can say which of the two is slow.
+    The list is empty for fewer than three nodes, because one pair does not show which of its nodes is slow.
     """
     if nodes < 3:
         return []
@@ -61,7 +65,7 @@ def rounds(nodes: int) -> list[list[tuple[int, int]]]:
 
 
 class Rank:
-    """This process, its device, and where it stands among the others."""
+    """This process: its device, its rank and its node."""
 
     def __init__(self, torch: Any) -> None:
         self.torch, self.dist = torch, torch.distributed
@@ -77,10 +81,10 @@ class Rank:
         self.dist.init_process_group(backend, timeout=timedelta(seconds=COLLECTIVE_S))
 
     def measure(self) -> dict[str, Any]:
-        """Everything, in the order that all ranks go through."""
+        """Return all results. All ranks measure in the same order."""
         precision, tflops = self.product()
         print("product", precision, tflops, flush=True)
-        found = {
+        results = {
             "rank": self.rank,
             "node": self.node,
             "local_rank": self.local,
@@ -95,17 +99,17 @@ class Rank:
             ),
             "pairs": self.exchanges(),
         }
-        print(json.dumps(found), flush=True)
+        print(json.dumps(results), flush=True)
         self.dist.barrier()
         self.dist.destroy_process_group()
-        return found
+        return results
 
     def product(self) -> tuple[str, float]:
-        """TFLOP/s of square matrices: the median of several rounds, all ranks at work."""
+        """Return precision and TFLOP/s of square matrices: the median of several rounds, on all ranks at once."""
         torch, size = self.torch, PRODUCT[self.kind]
         precision = "fp32"
         if self.kind == "cuda":
-            # From Ampere (8.0) on; torch's own question also answers yes where bf16 is emulated.
+            # Ampere (8.0) and later have bf16. torch.cuda.is_bf16_supported is also true where bf16 is emulated.
             precision = "bf16" if torch.cuda.get_device_capability()[0] >= 8 else "fp16"
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[precision]
         left, right = (torch.randn(size, size, device=self.device).to(dtype) for _ in range(2))
@@ -120,27 +124,27 @@ class Rank:
         return precision, 2.0 * size**3 / each / 1e12
 
     def reductions(self, groups: list[list[int]]) -> dict[str, float]:
-        """Size in MiB -> bus bandwidth in GB/s of an all-reduce in each of the groups at once; empty for groups of one.
+        """Return bus bandwidth in GB/s by size in MiB, of an all-reduce in all groups at once. Groups of one have none.
 
         2 (n - 1) / n x size / seconds (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md).
         """
         count = len(groups[0])
         if count == 1:
             return {}
-        made = [self.dist.new_group(ranks) for ranks in groups]
-        mine = next(group for group, ranks in zip(made, groups) if self.rank in ranks)
-        found: dict[str, float] = {}
+        process_groups = [self.dist.new_group(ranks) for ranks in groups]
+        own_group = next(group for group, ranks in zip(process_groups, groups) if self.rank in ranks)
+        bandwidths: dict[str, float] = {}
         for mib in SIZES_MIB[self.kind]:
             buffer = self.torch.zeros(mib << 18, dtype=self.torch.float32, device=self.device)
-            each = self.together(partial(self.dist.all_reduce, buffer, group=mine))
-            found[str(mib)] = 2 * (count - 1) / count * (mib << 20) / each / 1e9
+            each = self.together(partial(self.dist.all_reduce, buffer, group=own_group))
+            bandwidths[str(mib)] = 2 * (count - 1) / count * (mib << 20) / each / 1e9
             if self.slowest(each) > SECONDS[self.kind]:
                 break
-        return found
+        return bandwidths
 
     def exchanges(self) -> dict[str, float]:
-        """Neighbouring node -> GB/s, one direction, while both send to each other and the other ranks do alike."""
-        found: dict[str, float] = {}
+        """Return GB/s in one direction by neighbouring node. Both nodes of a pair send at once, on all their ranks."""
+        bandwidths: dict[str, float] = {}
         mib = PAIR_MIB[self.kind]
         sent = self.torch.zeros(mib << 18, dtype=self.torch.float32, device=self.device)
         received = self.torch.empty_like(sent)
@@ -151,40 +155,40 @@ class Rank:
                 if other is None:
                     return
                 peer = other * self.per_node + self.local
-                way = self.dist.P2POp
-                both = [way(self.dist.isend, sent, peer), way(self.dist.irecv, received, peer)]
+                operation = self.dist.P2POp
+                both = [operation(self.dist.isend, sent, peer), operation(self.dist.irecv, received, peer)]
                 for work in self.dist.batch_isend_irecv(both):
                     work.wait()
 
             each = self.together(exchange)
             if other is not None:
-                found[str(other)] = (mib << 20) / each / 1e9
-        return found
+                bandwidths[str(other)] = (mib << 20) / each / 1e9
+        return bandwidths
 
-    def together(self, act: Callable[[], Any]) -> float:
-        """Seconds of one `act`, done as often on every rank, after a first time that connects."""
-        self.seconds(act, 1)
+    def together(self, call: Callable[[], Any]) -> float:
+        """Return the seconds of one `call` after a first one, which connects. All ranks make equally many calls."""
+        self.seconds(call, 1)
         self.dist.barrier()
-        times = self.times_for(self.seconds(act, 1), SECONDS[self.kind])
+        times = self.times_for(self.seconds(call, 1), SECONDS[self.kind])
         self.dist.barrier()
-        return self.seconds(act, times) / times
+        return self.seconds(call, times) / times
 
     def times_for(self, once_s: float, seconds: float) -> int:
-        """How often fits into `seconds` on the slowest rank: the same answer on all."""
+        """Return the number of calls within `seconds` on the slowest rank. It is equal on all ranks."""
         return max(1, min(MOST_TIMES, int(seconds / max(self.slowest(once_s), 1e-6))))
 
     def slowest(self, seconds: float) -> float:
-        """The largest of all ranks' figures."""
+        """Return the largest figure of all ranks."""
         value = self.torch.tensor(seconds, dtype=self.torch.float64, device=self.device)
         self.dist.all_reduce(value, op=self.dist.ReduceOp.MAX)
         return float(value.item())
 
-    def seconds(self, act: Callable[[], Any], times: int) -> float:
-        """Of so many times one after the other, until the device is done with them."""
+    def seconds(self, call: Callable[[], Any], times: int) -> float:
+        """Return the seconds of this number of calls in sequence, until the device has finished them."""
         self.wait()
         begun = time.perf_counter()
         for _ in range(times):
-            act()
+            call()
         self.wait()
         return time.perf_counter() - begun
 

@@ -1,6 +1,6 @@
-"""The one reader of nvidia-smi: its commands, and the figures in its answers. Standard library only, Python >= 3.8.
+"""The only reader of nvidia-smi: its commands, and the figures in its answers. Standard library only, Python >= 3.8.
 
-The server imports the parser; node_programs.py puts this module in front of the programs that call nvidia-smi.
+The server imports the parser. node_programs.py puts this module before the programs that call nvidia-smi.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from backend.node.tools import Output, run_tool
 
 SMI_FOLDERS = ("/usr/lib/wsl/lib", "/usr/local/nvidia/bin")
-"""WSL and the containers of some clouds keep nvidia-smi there, off sshd's PATH."""
+"""Folders of nvidia-smi in WSL and in the containers of some clouds. They are not in sshd's PATH."""
 CSV = "--format=csv,noheader,nounits"
 SAMPLE = {
     "index": "index",
@@ -24,7 +24,7 @@ SAMPLE = {
     "power_w": "power.draw",
     "temperature_c": "temperature.gpu",
     "clock_mhz": "clocks.sm",
-    # The bits of nvml.h's nvmlClocksEventReasons; drivers take their older name, too.
+    # The bits of nvml.h's nvmlClocksEventReasons. New drivers accept this older name, too.
     "clock_limits": "clocks_throttle_reasons.active",
 }
 """Key of a GPU in a heartbeat -> nvidia-smi's field."""
@@ -41,9 +41,9 @@ INVENTORY = {
     "topo": ["topo", "-m"],
     "table": [],
 }
-"""Question -> arguments. Each is its own call: an old driver refuses a call with a field that it does not know."""
+"""Question -> arguments. Each question is a separate call, because old drivers refuse a call with an unknown field."""
 INVENTORY_S = 20.0
-"""nvidia-smi never answers where a driver hangs."""
+"""Time limit of a call. nvidia-smi never answers where a driver hangs."""
 MAX_DIGITS = 12
 """No figure of nvidia-smi has more digits."""
 

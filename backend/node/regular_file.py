@@ -1,6 +1,6 @@
-"""Reads a file that a user named, on a node: only a regular file, and only up to a limit of bytes.
+"""Readers of files that a user named, on a node. They read only regular files, and only up to a limit of bytes.
 
-node_programs.py puts this module in front of the programs that need it. Standard library only, Python >= 3.8.
+node_programs.py puts this module before the programs that need it. Standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import stat
 from typing import IO, Any
 
 MOST_JSON_BYTES = 16 << 20
-"""Read of one JSON file at most. Descriptions of data sets and indexes of checkpoints have a few MiB at most. The
-trainer's state of a long run and some tokenizers are larger: checkpoint_files.py does not read those whole."""
+"""Maximum size of a JSON file. Descriptions of data sets and indexes of checkpoints have a few MiB at most. The
+trainer's state of a long run and some tokenizers are larger. checkpoint_files.py reads only parts of these files."""
 
 
 def open_regular(path: str) -> IO[bytes]:
-    """Open the file for reading. OSError for a folder, a device or a pipe, without waiting for it."""
+    """Open a file for reading. Raises OSError at once for a folder, a device or a pipe."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -26,7 +26,7 @@ def open_regular(path: str) -> IO[bytes]:
 
 
 def read_regular(path: str, most: int) -> bytes:
-    """The whole file. OSError if it has more than `most` bytes."""
+    """Return the whole file. Raises OSError if it has more than `most` bytes."""
     with open_regular(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -35,7 +35,7 @@ def read_regular(path: str, most: int) -> bytes:
 
 
 def read_json(path: str, most: int = MOST_JSON_BYTES) -> Any:
-    """The value in a JSON file. OSError; ValueError if it is not JSON or is nested too deeply."""
+    """Return the value of a JSON file. Raises OSError, and ValueError if it is not JSON or is nested too deeply."""
     try:
         return json.loads(read_regular(path, most))
     except RecursionError as error:

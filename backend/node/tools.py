@@ -1,4 +1,4 @@
-"""Runs a tool of the node and returns what it prints. Standard library only, Python >= 3.8."""
+"""Calls of the node's tools. Standard library only, Python >= 3.8."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Output(NamedTuple):
 
 def run_tool(command: list[str], timeout_s: float) -> Output:
     """Run a tool without input, in English, and return its output."""
-    # The tool has a mark of its own: it is no member of the run.
+    # The tool has another mark, because it is no member of the run.
     environment = {**os.environ, MARK: command[0], "LC_ALL": "C"}
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False, env=environment
         )
     except subprocess.TimeoutExpired:
         return Output(None, "", f"no answer within {timeout_s:g} s")
     except (OSError, subprocess.SubprocessError) as error:
         return Output(None, "", str(error))
-    return Output(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+    return Output(result.returncode, result.stdout.decode(errors="replace"), result.stderr.decode(errors="replace"))

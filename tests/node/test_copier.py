@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from backend.cluster import node_programs
-from backend.node.copier.destination import CopyError, Destination, make_room
+from backend.node.copier.destination import CopyError, Destination, check_room
 from backend.node.copier.files import PART
 from backend.node.copier.give import serve
 from backend.node.copier.take import Taker
@@ -150,7 +150,7 @@ def test_a_giver_has_no_say_over_what_lies_outside(tmp_path: Path, path: str) ->
 def test_a_disk_without_room_is_told_before_anything_is_taken(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: (10 << 30, 0, 2 << 30))
     place = Destination(str(tmp_path / "root"))
-    make_room([place], [{"root": 0, "path": "a", "size": 1 << 30}])
+    check_room([place], [{"root": 0, "path": "a", "size": 1 << 30}])
     with pytest.raises(CopyError) as told:
-        make_room([place], [{"root": 0, "path": "a", "size": 2 << 30}])
+        check_room([place], [{"root": 0, "path": "a", "size": 2 << 30}])
     assert told.value.answer == {"code": "copy_no_room", "path": place.root, "needed_gib": 2.0, "free_gib": 2.0}

@@ -37,7 +37,7 @@ class TestLogout:
             (tmp_path / "busctl").chmod(0o755)
             monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
             monkeypatch.setattr(hardware, "CGROUP", str(tmp_path / "cgroup"))
-            monkeypatch.setattr(hardware, "me", lambda: "train")
+            monkeypatch.setattr(hardware, "user_name", lambda: "train")
             return hardware.ends_at_logout()
 
         return tell

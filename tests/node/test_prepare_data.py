@@ -100,7 +100,7 @@ def test_what_killed_runs_left_of_the_same_data_is_removed_and_nothing_else(targ
         (part / "beat").touch()
     for part in (old, other):
         os.utime(part / "beat", (0, 0))
-    prepare_data.forget_abandoned(str(target))
+    prepare_data.remove_abandoned(str(target))
     assert sorted(target.parent.iterdir()) == [fresh, other]
 
 

@@ -112,7 +112,7 @@ def test_a_process_is_at_work_while_it_uses_the_processor_not_while_it_waits(the
         wait_for(lambda: not at_work or used_by(child.pid).seconds > begun + 0.2)
         work.note([read_process(child.pid)], 12.0)
         child.kill()
-    assert work.told(990.0) == [[None, 1002.0 if at_work else 1000.0]]
+    assert work.last_active(990.0) == [[None, 1002.0 if at_work else 1000.0]]
 
 
 def test_a_process_that_takes_memory_is_at_work() -> None:

@@ -1,10 +1,8 @@
-"""Runs on a node, read from standard input: tries the master port as the ranks do. Standard library only.
-
-Python >= 3.8.
+"""Program on a node, read from standard input. It tries the master port as the ranks do.
 
     python - free_port|listen|dial JSON --token T
 
-Prints one line, `T{json}`.
+It prints one line, `T{json}`. Standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ def bound(port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise
-        return _bound(socket.AF_INET, port)  # A machine without IPv6.
+        return _bound(socket.AF_INET, port)  # a machine without IPv6
 
 
 def _bound(family: int, port: int) -> socket.socket:
@@ -42,9 +40,9 @@ def _bound(family: int, port: int) -> socket.socket:
     return sock
 
 
-def free_port(wanted: dict[str, Any]) -> dict[str, Any]:
+def free_port(request: dict[str, Any]) -> dict[str, Any]:
     """Return the first of `ports` that no program listens on."""
-    for port in wanted["ports"]:
+    for port in request["ports"]:
         try:
             bound(port).close()
         except OSError:
@@ -53,20 +51,20 @@ def free_port(wanted: dict[str, Any]) -> dict[str, Any]:
     return {"port": None}
 
 
-def listen(wanted: dict[str, Any]) -> dict[str, Any]:
+def listen(request: dict[str, Any]) -> dict[str, Any]:
     """Answer each caller that sends one of `words` with its word. Dial the port too, as `dial` does.
 
-    It ends when every word has arrived or `seconds` are over. The words belong to this launch: a caller of another
+    It ends when every word has arrived or `seconds` are over. Each launch has its own words, so a caller of another
     launch gets no answer.
     """
-    deadline = time.monotonic() + wanted["seconds"]
-    missing = {word.encode() for word in wanted["words"]}
+    deadline = time.monotonic() + request["seconds"]
+    missing = {word.encode() for word in request["words"]}
     try:
-        server = bound(wanted["port"])
+        server = bound(request["port"])
     except OSError as error:
         return {"bound": False, "detail": error.strerror}
     dialled: dict[str, Any] = {}
-    dialling = threading.Thread(target=lambda: dialled.update(dial(wanted["dial"])))
+    dialling = threading.Thread(target=lambda: dialled.update(dial(request["dial"])))
     dialling.start()
     with server:
         while missing and time.monotonic() < deadline:
@@ -85,23 +83,23 @@ def listen(wanted: dict[str, Any]) -> dict[str, Any]:
     return {"bound": True, "dialled": dialled}
 
 
-def dial(wanted: dict[str, Any]) -> dict[str, Any]:
+def dial(request: dict[str, Any]) -> dict[str, Any]:
     """Return whether the listener at `address`:`port` answers with `word` within `seconds`, or why it does not."""
-    deadline, detail, is_named = time.monotonic() + wanted["seconds"], "no answer", True
+    deadline, detail, is_named = time.monotonic() + request["seconds"], "no answer", True
     while time.monotonic() < deadline:
         try:
-            sock = socket.create_connection((wanted["address"], wanted["port"]), timeout=3)
+            sock = socket.create_connection((request["address"], request["port"]), timeout=3)
         except OSError as error:
             # The listener may start later than this program.
             detail, is_named = str(error), not isinstance(error, socket.gaierror)
             time.sleep(0.1)
             continue
         with sock:
-            return meet(sock, wanted["word"].encode())
+            return check_answer(sock, request["word"].encode())
     return {"reached": False, "detail": detail, "is_named": is_named}
 
 
-def meet(sock: socket.socket, word: bytes) -> dict[str, Any]:
+def check_answer(sock: socket.socket, word: bytes) -> dict[str, Any]:
     """Return whether the listener answers with the word. Another program answers differently or not at all."""
     try:
         sock.sendall(word)

@@ -1,9 +1,9 @@
-"""Runs on a node, read from standard input: runs the installed engine's own argument parser. It changes nothing.
+"""Program on a node, read from standard input. It runs the installed engine's own argument parser and changes nothing.
 
     python - parse|keys JSON --token T
 
-Standard library, and the engine itself. Prints one line, `T{json}`. JSON holds `engine` (llamafactory or swift),
-`environment` (the variables that the ranks start with), and for `parse` the `files` that were rendered.
+It prints one line, `T{json}`. JSON has `engine` (llamafactory or swift), `environment` (the variables of the ranks),
+and for `parse` the rendered `files`. The program needs the standard library and the engine.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ LONGEST = 2000
 PLAIN = (bool, int, float, str, type(None))
 
 
-def parse(wanted: dict[str, Any]) -> dict[str, Any]:
+def parse(request: dict[str, Any]) -> dict[str, Any]:
     """Return whether the engine accepts its configuration, or its error message."""
-    alone()
+    set_one_rank()
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in wanted["files"].items():
+        for name, text in request["files"].items():
             with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
                 file.write(text)
-        # Ranks start in this folder: the configuration names files in it.
+        # Ranks start in the folder of the files, because the configuration has relative names.
         os.chdir(folder)
         try:
-            PARSERS[wanted["engine"]]()
+            PARSERS[request["engine"]]()
         except Exception as error:
             return {"error": type(error).__name__, "message": str(error)[:LONGEST]}
         finally:
             os.chdir("/")
-    return {"error": None, "message": "", "programs": programs_of(wanted["engine"])}
+    return {"error": None, "message": "", "programs": programs_of(request["engine"])}
 
 
 def programs_of(engine: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def programs_of(engine: str) -> dict[str, Any]:
         return {}
 
 
-def alone() -> None:
+def set_one_rank() -> None:
     """Set the variables of a gang of one rank. Parsers read them, and some parsers start a process group."""
     variables = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     # Port 0: torch's store takes a free port. A port chosen here could be taken during the engine's import.
@@ -66,7 +66,7 @@ def parse_llamafactory() -> None:
     with open(CONFIG, encoding="utf-8") as file:
         config = yaml.safe_load(file)
     if config.get("deepspeed"):
-        # Without it accelerate starts DeepSpeed, which builds its extensions for minutes.
+        # On a GPU accelerate would start DeepSpeed, which builds its extensions for minutes.
         config["use_cpu"] = True
     load_deepspeed(hparams.get_train_args(config)[2])
     # LLaMA-Factory itself checks the template only after it has loaded the tokenizer, on every rank.
@@ -86,7 +86,7 @@ def parse_swift() -> None:
     owner = swift_class(os.environ["MEGABOARD_TRAINER"].partition("-")[2])
     from swift.utils import parse_args
 
-    without_gang()
+    prevent_process_groups()
     _, unknown = parse_args(owner, arguments)
     if unknown:
         raise ValueError(f"remaining_argv: {unknown}")
@@ -100,15 +100,15 @@ def swift_class(command: str) -> Any:
     return getattr(arguments, names[command])
 
 
-def without_gang() -> None:
+def prevent_process_groups() -> None:
     """Prevent ms-swift's arguments from starting process groups and creating the output folder."""
     from swift.megatron.arguments import megatron_args, sft_args
 
-    def stand_in(args: Any) -> None:
+    def set_sizes(args: Any) -> None:
         args.world_size, args.rank = int(os.environ["MEGABOARD_WORLD_SIZE"]), 0
 
     sft_args.MegatronSftArguments._init_output_dir = lambda self: None
-    megatron_args.initialize_megatron = stand_in
+    megatron_args.initialize_megatron = set_sizes
 
 
 def load_deepspeed(training: Any) -> None:
@@ -126,15 +126,15 @@ def load_deepspeed(training: Any) -> None:
 PARSERS = {"llamafactory": parse_llamafactory, "swift": parse_swift}
 
 
-def keys(wanted: dict[str, Any]) -> dict[str, Any]:
+def keys(request: dict[str, Any]) -> dict[str, Any]:
     """Return the keys that the installed engine takes, by program: type, default, choices."""
-    alone()
-    return KEYS[wanted["engine"]]()
+    set_one_rank()
+    return KEYS[request["engine"]]()
 
 
 def keys_of_swift() -> dict[str, Any]:
-    found = {name: key for command in ("sft", "pt", "rlhf") for name, key in fields_of(swift_class(command)).items()}
-    return {"swift": {"version": version_of("ms-swift"), "keys": dict(sorted(found.items()))}}
+    fields = {name: key for command in ("sft", "pt", "rlhf") for name, key in fields_of(swift_class(command)).items()}
+    return {"swift": {"version": version_of("ms-swift"), "keys": dict(sorted(fields.items()))}}
 
 
 def keys_of_llamafactory() -> dict[str, Any]:
@@ -154,7 +154,7 @@ def keys_of_llamafactory() -> dict[str, Any]:
         trainer = fields_of(TrainingArguments)
         parts["llamafactory_trainer"] = {n: f for n, f in trainer.items() if n not in parts["transformers"]}
         versions["llamafactory_trainer"] = versions["llamafactory"]
-    return {part: {"version": versions[part], "keys": dict(sorted(found.items()))} for part, found in parts.items()}
+    return {part: {"version": versions[part], "keys": dict(sorted(fields.items()))} for part, fields in parts.items()}
 
 
 KEYS = {"llamafactory": keys_of_llamafactory, "swift": keys_of_swift}
@@ -169,13 +169,13 @@ def version_of(distribution: str) -> str:
 
 def fields_of(*owners: Any) -> dict[str, Any]:
     """Return the type, default and choices of every field of dataclasses, by name."""
-    found = {}
+    fields = {}
     for owner in owners:
         hints = typing.get_type_hints(owner)
         for field in dataclasses.fields(owner):
             if field.init:
-                found[field.name] = describe(hints[field.name], field)
-    return found
+                fields[field.name] = describe(hints[field.name], field)
+    return fields
 
 
 def describe(hint: Any, field: Any) -> dict[str, Any]:
@@ -183,9 +183,9 @@ def describe(hint: Any, field: Any) -> dict[str, Any]:
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
     default = default.value if isinstance(default, enum.Enum) else default
-    said = {"type": name_of(hint), "default": default if isinstance(default, PLAIN) else plain(default)}
+    key = {"type": name_of(hint), "default": default if isinstance(default, PLAIN) else plain(default)}
     choices = [choice for part in typing.get_args(hint) or (hint,) for choice in choices_of(part)] or choices_of(hint)
-    return {**said, "choices": choices} if choices else said
+    return {**key, "choices": choices} if choices else key
 
 
 def plain(value: Any) -> Any:
@@ -218,6 +218,6 @@ ACTIONS = {"parse": parse, "keys": keys}
 if __name__ == "__main__":
     action, arguments, _, token = sys.argv[1:]
     request = json.loads(arguments)
-    # Before the import of the engine: the variables choose what some engines import.
+    # Before the import of the engine, because the variables select the modules that some engines import.
     os.environ.update(request["environment"])
     print("\n" + token + json.dumps(ACTIONS[action](request), default=str), flush=True)

@@ -1,10 +1,9 @@
-"""Runs on a node, read from standard input: fingerprints of files, and a test of a shared folder.
-
-Standard library only, Python >= 3.8.
+"""Program on a node, read from standard input. It computes fingerprints of files, and tests a shared folder.
 
     python - prints|write|read|remove JSON --token T
 
-`write` creates one small file, and `remove` deletes it. The others change nothing. Prints one line, `T{json}`.
+`write` creates one small file, and `remove` deletes it. The others change nothing. The program prints one line,
+`T{json}`. Standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ NOT_LOADED = (".md", ".gitattributes", ".gitignore", ".png", ".pdf")
 """Engines do not read these files, and copies of a model often lack them."""
 
 
-def prints(wanted: dict[str, Any]) -> dict[str, Any]:
+def prints(request: dict[str, Any]) -> dict[str, Any]:
     """Return the fingerprints of the `model`'s files and of the `data` sets, by path. None: missing."""
-    model = full(wanted["model"])
-    return {"model": in_folder(model), "data": data_prints(wanted["folder"], wanted["datasets"], wanted["plain"])}
+    model = full(request["model"])
+    return {"model": in_folder(model), "data": data_prints(request["folder"], request["datasets"], request["plain"])}
 
 
 def in_folder(folder: str) -> dict[str, str] | None:
@@ -58,16 +57,16 @@ def data_prints(folder: str, names: list[str], plain: bool) -> dict[str, str] | 
         entries = {name: known[name] for name in names}
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    found = {}
+    fingerprints = {}
     for name, entry in entries.items():
         text = json.dumps(entry, sort_keys=True)
-        found[f"{folder}/dataset_info.json: {name}"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+        fingerprints[f"{folder}/dataset_info.json: {name}"] = hashlib.sha256(text.encode()).hexdigest()[:16]
         if isinstance(entry, dict) and "file_name" in entry:
             path = os.path.join(folder, str(entry["file_name"]))
             if not os.path.exists(full(path)):
                 return None
-            found[path] = print_of_either(full(path))
-    return found
+            fingerprints[path] = print_of_either(full(path))
+    return fingerprints
 
 
 def print_of_either(path: str) -> str:
@@ -98,15 +97,15 @@ def print_of(path: str) -> str:
     return f"{size} {digest.hexdigest()[:16]}"
 
 
-def write(wanted: dict[str, Any]) -> dict[str, Any]:
+def write(request: dict[str, Any]) -> dict[str, Any]:
     """Create the file `name` in `folder`, or in the nearest existing parent."""
-    folder = full(wanted["folder"])
+    folder = full(request["folder"])
     while not os.path.isdir(folder) and folder != "/":
         folder = os.path.dirname(folder)
-    path = os.path.join(folder, wanted["name"])
+    path = os.path.join(folder, request["name"])
     try:
         with open(path, "x") as file:
-            file.write(wanted["name"])
+            file.write(request["name"])
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -114,11 +113,11 @@ def write(wanted: dict[str, Any]) -> dict[str, Any]:
     return {"written": True}
 
 
-def read(wanted: dict[str, Any]) -> dict[str, Any]:
+def read(request: dict[str, Any]) -> dict[str, Any]:
     """Return whether the file appears in `folder` or a parent within `seconds`. Network disks are late."""
-    deadline = time.monotonic() + wanted["seconds"]
+    deadline = time.monotonic() + request["seconds"]
     while True:
-        if find(full(wanted["folder"]), wanted["name"]):
+        if find(full(request["folder"]), request["name"]):
             return {"seen": True}
         if time.monotonic() >= deadline:
             return {"seen": False}
@@ -133,15 +132,15 @@ def find(folder: str, name: str) -> str | None:
             if read_regular(path, len(name.encode())) == name.encode():
                 return path
         except OSError:
-            pass  # Not there, or not yet.
+            pass  # the file does not exist, or not yet
         if folder == "/":
             return None
         folder = os.path.dirname(folder)
 
 
-def remove(wanted: dict[str, Any]) -> dict[str, Any]:
+def remove(request: dict[str, Any]) -> dict[str, Any]:
     """Delete the file of `write`. A file with other content stays."""
-    path = find(full(wanted["folder"]), wanted["name"])
+    path = find(full(request["folder"]), request["name"])
     if path is not None:
         os.unlink(path)
     return {}

@@ -1,10 +1,9 @@
-"""Runs on a node, read from standard input: reads the machine's hardware. It changes nothing.
-
-Standard library only, Python >= 3.8.
+"""Program on a node, read from standard input. It reads the machine's hardware and changes nothing.
 
     python - survey JSON --token T
 
-Prints one line, `T{json}`. It returns the texts of tools and /sys unchanged. The server parses them.
+It prints one line, `T{json}`, with the unchanged texts of tools and /sys. The server parses them. Standard library
+only, Python >= 3.8.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from backend.node.nvidia_smi import read_inventory
 from backend.node.tools import run_tool
 
 SIOCGIFADDR, SIOCGIFNETMASK = 0x8915, 0x891B
-SHM = "/dev/shm"  # noqa: S108 - it is asked how large it is
+SHM = "/dev/shm"  # noqa: S108 - only its size is read
 TOOL_S = 20.0
 MEMORY = "/proc/meminfo"
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -38,7 +37,7 @@ LOGIND = ["busctl", "get-property", _LOGIND, "/org/freedesktop/login1", f"{_LOGI
           "KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers"]  # fmt: skip
 
 
-def survey(wanted: dict[str, Any]) -> dict[str, Any]:
+def survey(request: dict[str, Any]) -> dict[str, Any]:
     """Return the hardware, and the disks of `folders`."""
     smi = read_inventory()
     return {
@@ -50,7 +49,7 @@ def survey(wanted: dict[str, Any]) -> dict[str, Any]:
         "shm": disk_of(SHM) if os.path.isdir(SHM) else None,
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "disks": {folder: disk_of(folder) for folder in wanted["folders"]},
+        "disks": {folder: disk_of(folder) for folder in request["folders"]},
         "quota": run_tool(["quota", "-w", "-p"], TOOL_S).out if shutil.which("quota") else "",
         "cpus": len(os.sched_getaffinity(0)),
         "memory_mib": memory_mib(),
@@ -59,14 +58,14 @@ def survey(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def memory_mib() -> int:
-    """What processes here may use: the machine's, or the container's limit, which says `max` where there is none."""
+    """Return the memory of the machine, or the limit of the container. A file without a limit contains `max`."""
     whole = int(re.findall(r"^MemTotal:\s*(\d+) kB", text_of(MEMORY), re.MULTILINE)[0]) << 10
     limits = [text_of(path) for path in LIMITS]
     return min([whole, *(int(text) for text in limits if text.isdigit())]) >> 20
 
 
 def ends_at_logout() -> bool:
-    """Whether systemd-logind ends what a log-in has started when it ends: logind.conf(5), KillUserProcesses.
+    """Return whether systemd-logind ends all processes of a log-in at its end: logind.conf(5), KillUserProcesses.
 
     The properties: https://www.freedesktop.org/software/systemd/man/org.freedesktop.login1.html
     """
@@ -76,15 +75,15 @@ def ends_at_logout() -> bool:
     if len(words) != 3 or words[0] != ["true"]:
         return False
     only, excluded = ({word.strip('"') for word in line[1:]} for line in words[1:])
-    return me() not in excluded and (not only or me() in only)
+    return user_name() not in excluded and (not only or user_name() in only)
 
 
-def me() -> str:
+def user_name() -> str:
     return pwd.getpwuid(os.getuid()).pw_name
 
 
 def owners_of(text: str) -> dict[str, str]:
-    """Process id -> the user it runs as, for the numbers in a text that are processes here."""
+    """Return the user of each process whose id is a number in the text, by id."""
     owners = {}
     for pid in set(re.findall(r"\b\d+\b", text)):
         try:
@@ -98,8 +97,8 @@ def owners_of(text: str) -> dict[str, str]:
 
 
 def find_rdma() -> list[dict[str, Any]]:
-    """Every port of every RDMA device: /sys/class/infiniband."""
-    found = []
+    """Return every port of every RDMA device: /sys/class/infiniband."""
+    ports = []
     for port in sorted(glob.glob("/sys/class/infiniband/*/ports/*")):
         device = port.split("/")[4]
         gids = {}
@@ -109,16 +108,16 @@ def find_rdma() -> list[dict[str, Any]]:
             kind = text_of(f"{port}/gid_attrs/types/{index}")
             if kind:
                 gids[index] = [text_of(path), kind]
-        found.append({
+        ports.append({
             "device": device, "port": os.path.basename(port), "gids": gids, "state": text_of(f"{port}/state"),
             "rate": text_of(f"{port}/rate"), "link_layer": text_of(f"{port}/link_layer"),
             "interfaces": sorted(map(os.path.basename, glob.glob(f"/sys/class/infiniband/{device}/device/net/*"))),
         })  # fmt: skip
-    return found
+    return ports
 
 
 def text_of(path: str) -> str:
-    """Empty where it cannot be read."""
+    """Return the text of a file, or an empty text if it cannot be read."""
     try:
         with open(path) as file:
             return file.read().strip()
@@ -127,7 +126,7 @@ def text_of(path: str) -> str:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """A network interface."""
+    """Return the state of a network interface."""
     folder = f"/sys/class/net/{name}"
     return {
         "name": name,
@@ -140,46 +139,46 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def networks_of(name: str) -> list[str]:
-    """`address/prefix`: its main IPv4 address, and its IPv6 addresses that are valid beyond the link."""
-    found = []
+    """Return `address/prefix` of an interface's main IPv4 address and of its global IPv6 addresses."""
+    networks = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         packed = struct.pack("256s", name.encode()[:15])
         try:
             address, mask = (
-                socket.inet_ntoa(fcntl.ioctl(sock, what, packed)[20:24]) for what in (SIOCGIFADDR, SIOCGIFNETMASK)
+                socket.inet_ntoa(fcntl.ioctl(sock, request, packed)[20:24]) for request in (SIOCGIFADDR, SIOCGIFNETMASK)
             )
-            found.append(str(ipaddress.ip_interface(f"{address}/{mask}")))
+            networks.append(str(ipaddress.ip_interface(f"{address}/{mask}")))
         except OSError:
-            pass  # It has no IPv4 address.
+            pass  # the interface has no IPv4 address
     for line in text_of("/proc/net/if_inet6").splitlines():
         digits, _, prefix, scope, _, interface = line.split()
         if interface == name and scope == "00":
-            found.append(f"{ipaddress.IPv6Address(int(digits, 16))}/{int(prefix, 16)}")
-    return found
+            networks.append(f"{ipaddress.IPv6Address(int(digits, 16))}/{int(prefix, 16)}")
+    return networks
 
 
 def default_routes() -> list[str]:
-    """Interfaces of the default routes, the preferred one first."""
+    """Return the interfaces of the default routes, the preferred one first."""
     rows = [line.split() for line in text_of("/proc/net/route").splitlines()[1:]]
-    found = [(int(row[6]), row[0]) for row in rows if row[1] == row[7] == "00000000"]
+    routes = [(int(row[6]), row[0]) for row in rows if row[1] == row[7] == "00000000"]
     rows = [line.split() for line in text_of("/proc/net/ipv6_route").splitlines()]
-    found += [(int(row[5], 16), row[9]) for row in rows if row[0] == "0" * 32 and row[1] == "00" and row[9] != "lo"]
-    return list(dict.fromkeys(name for _, name in sorted(found)))
+    routes += [(int(row[5], 16), row[9]) for row in rows if row[0] == "0" * 32 and row[1] == "00" and row[9] != "lo"]
+    return list(dict.fromkeys(name for _, name in sorted(routes)))
 
 
 def disk_of(folder: str) -> dict[str, Any]:
-    """The file system that it lies on, or will lie on."""
+    """Return the file system of a folder, which may not exist yet."""
     folder = os.path.abspath(os.path.expanduser(folder))
     while not os.path.isdir(folder) and folder != "/":
         folder = os.path.dirname(folder)
-    found = os.statvfs(folder)
+    disk = os.statvfs(folder)
     source, kind = mount_of(folder)
-    return {"free": found.f_bavail * found.f_frsize, "total": found.f_blocks * found.f_frsize,
+    return {"free": disk.f_bavail * disk.f_frsize, "total": disk.f_blocks * disk.f_frsize,
             "source": source, "kind": kind}  # fmt: skip
 
 
 def mount_of(folder: str) -> tuple[str, str]:
-    """(what is mounted, its kind) at the longest mount point above it."""
+    """Return (source, kind) of the mount with the longest mount point above a folder."""
     best = ("", "", "")
     real = os.path.realpath(folder)
     for line in text_of("/proc/mounts").splitlines():

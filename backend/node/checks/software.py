@@ -1,8 +1,8 @@
-"""Runs on a node, read from standard input: looks, and changes nothing. Standard library only, Python >= 3.8.
+"""Program on a node, read from standard input. It reads the node's software and changes nothing.
 
     python - facts|paths JSON --token T
 
-Prints one line, `T{json}`.
+It prints one line, `T{json}`. Standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from backend.node.regular_file import read_json, read_regular
 SIOCGIFADDR = 0x8915
 
 
-def facts(wanted: dict[str, Any]) -> dict[str, Any]:
-    """What this machine is, and which of the `modules` (import name -> distribution) this Python has."""
+def facts(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the machine's facts, and the versions of the `modules` (import name -> distribution) in this Python."""
     return {
         "home": os.path.expanduser("~"),
         "hostname": socket.gethostname(),
         "python": platform.python_version(),
-        "modules": {module: version_of(module, name) for module, name in wanted["modules"].items()},
-        "origins": {module: origin_of(name) for module, name in wanted["modules"].items()},
+        "modules": {module: version_of(module, name) for module, name in request["modules"].items()},
+        "origins": {module: origin_of(name) for module, name in request["modules"].items()},
         "cuda": cuda_of_torch(),
         "nccl": nccl_version(),
-        "interface": find_interface(wanted["master"]) if wanted["master"] else None,
+        "interface": find_interface(request["master"]) if request["master"] else None,
         "machine": boot_id(),
         "time": time.time(),
     }
 
 
 def boot_id() -> str:
-    """The running kernel's own id; empty where there is none."""
+    """Return the id of the kernel's boot, or an empty text without one."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -56,9 +56,12 @@ def boot_id() -> str:
 
 
 def version_of(module: str, distribution: str) -> str | None:
-    """With the commit of a git checkout; None when it cannot be imported, which would take seconds of every core."""
+    """Return a module's version, with the commit of a git checkout, or None if no such module is installed.
+
+    The function does not import the module, which would take seconds.
+    """
     try:
-        # megatron is a namespace that other packages put parts into.
+        # megatron is a namespace that other packages share.
         if importlib.util.find_spec("megatron.core" if module == "megatron" else module) is None:
             return None
     except (ImportError, ValueError):
@@ -70,18 +73,18 @@ def version_of(module: str, distribution: str) -> str | None:
 
 
 def origin_of(distribution: str) -> dict[str, str]:
-    """Version, and where it was installed from (PEP 610) with the commit; empty where it is not installed."""
+    """Return a package's version and its source (PEP 610) with the commit. Empty if it is not installed."""
     try:
-        found = importlib.metadata.distribution(distribution)
+        package = importlib.metadata.distribution(distribution)
     except importlib.metadata.PackageNotFoundError:
         return {}
-    source = json.loads(found.read_text("direct_url.json") or "{}")
+    source = json.loads(package.read_text("direct_url.json") or "{}")
     url, git = source.get("url", ""), source.get("vcs_info", {})
-    # What was copied out of a folder does not change with it.
+    # A package that was copied from a folder does not change with the folder.
     is_checkout = url.startswith("file:///") and source.get("dir_info", {}).get("editable", False)
     folder = urllib.parse.unquote(url[len("file://") :]) if is_checkout else ""
     return {
-        "version": found.version or "unknown",
+        "version": package.version or "unknown",
         "url": "" if is_checkout else url,
         "commit": git.get("commit_id") or (commit_of(folder) if folder else ""),
         "subdirectory": source.get("subdirectory") or "",
@@ -90,7 +93,7 @@ def origin_of(distribution: str) -> dict[str, str]:
 
 
 def commit_of(folder: str) -> str:
-    """The commit that a git checkout stands at, read from its files; empty where it is none."""
+    """Return the commit of a git checkout from its files, or an empty text for another folder."""
     while folder != "/" and not os.path.isdir(os.path.join(folder, ".git")):
         folder = os.path.dirname(folder)
     try:
@@ -107,7 +110,7 @@ def commit_of(folder: str) -> str:
 
 
 def cuda_of_torch() -> str | None:
-    """The CUDA that torch was built with; empty without one; None where there is no torch, or one for other GPUs."""
+    """Return the CUDA version of torch's build. Empty: built without CUDA. None: no torch, or torch for other GPUs."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -120,60 +123,60 @@ def cuda_of_torch() -> str | None:
 
 
 def nccl_version() -> str | None:
-    """Of the package that torch loads; None for a torch that brings its own, or none."""
+    """Return the version of the NCCL package that torch loads, or None without such a package."""
     names = (f"nvidia-nccl-cu{major}" for major in range(11, 20))
     return next((origin["version"] for origin in map(origin_of, names) if origin), None)
 
 
 def find_interface(master: str) -> str | None:
-    """The network interface whose address this machine uses towards `master`."""
+    """Return the network interface of the route to `master`, or None without a route."""
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
+        family, kind, protocol, _, sockaddr = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as sock:
-            # No packet is sent: the kernel only chooses the route.
-            sock.connect(place)
-            mine = sock.getsockname()[0]
+            # This sends no packet. The kernel only chooses the route.
+            sock.connect(sockaddr)
+            own_address = sock.getsockname()[0]
     except OSError:
         return None
     for _, name in socket.if_nameindex():
-        if mine in addresses_of(name):
+        if own_address in addresses_of(name):
             return name
     return None
 
 
 def addresses_of(interface: str) -> list[str]:
-    """Its main IPv4 address and its IPv6 addresses."""
+    """Return the main IPv4 address and the IPv6 addresses of an interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             answer = fcntl.ioctl(sock, SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
-            found = [socket.inet_ntoa(answer[20:24])]
+            addresses = [socket.inet_ntoa(answer[20:24])]
         except OSError:
-            found = []
+            addresses = []
     try:
         with open("/proc/net/if_inet6") as file:
             rows = [line.split() for line in file]
     except OSError:
         rows = []
-    return found + [str(ipaddress.IPv6Address(int(row[0], 16))) for row in rows if row[5] == interface]
+    return addresses + [str(ipaddress.IPv6Address(int(row[0], 16))) for row in rows if row[5] == interface]
 
 
-def paths(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Whether the model, the data sets and room to write are there."""
+def paths(request: dict[str, Any]) -> dict[str, Any]:
+    """Return whether the model, the data sets, the writable folders and DeepSpeed's extensions are ready."""
     return {
-        "model": os.path.isfile(os.path.join(full(wanted["model"]), "config.json")),
-        "dataset": find_datasets(full(wanted["dataset_dir"]), wanted["datasets"]),
-        "not_writable": {path: why for path in wanted["writable"] for why in [why_not_writable(full(path))] if why},
-        "parts": find_parts(wanted["parts"], wanted["extensions"] or os.environ.get("TORCH_EXTENSIONS_DIR")),
+        "model": os.path.isfile(os.path.join(full(request["model"]), "config.json")),
+        "dataset": find_datasets(full(request["dataset_dir"]), request["datasets"]),
+        "not_writable": {path: error for path in request["writable"] for error in [write_error(full(path))] if error},
+        "parts": find_parts(request["parts"], request["extensions"] or os.environ.get("TORCH_EXTENSIONS_DIR")),
     }
 
 
 def find_parts(names: list[str], folder: str | None) -> dict[str, Any]:
-    """Which of DeepSpeed's parts in C++ are not built yet, the locks in their way, and whether there is a compiler."""
-    # Without the variable torch puts them into a folder for each version of Python and CUDA.
+    """Return DeepSpeed's C++ extensions that are not built yet, their locks, and whether the node has a compiler."""
+    # Without the variable torch has a folder for each version of Python and CUDA.
     root = full(folder) if folder else os.path.join(full("~/.cache/torch_extensions"), "*")
     spec = importlib.util.find_spec("deepspeed") if names else None
     own = spec.submodule_search_locations[0] if spec and spec.submodule_search_locations else root
-    # Those that were built when DeepSpeed was installed are not looked for elsewhere.
+    # DeepSpeed uses the extensions that were built with its installation.
     names = [name for name in names if not glob.glob(f"{own}/ops/**/{name}_op*.so", recursive=True)]
     return {
         "unbuilt": [name for name in names if not glob.glob(f"{root}/{name}/{name}.so")],
@@ -183,7 +186,7 @@ def find_parts(names: list[str], folder: str | None) -> dict[str, Any]:
 
 
 def find_datasets(folder: str, names: list[str]) -> dict[str, Any]:
-    """`info`: whether dataset_info.json can be read; `unknown` names; `missing` files."""
+    """Return `info` (whether dataset_info.json can be read), the `unknown` names and the `missing` files."""
     try:
         known = read_json(os.path.join(folder, "dataset_info.json"))
     except (OSError, ValueError):
@@ -198,8 +201,8 @@ def find_datasets(folder: str, names: list[str]) -> dict[str, Any]:
     return {"info": True, "unknown": [name for name in names if name not in known], "missing": missing}
 
 
-def why_not_writable(folder: str) -> str:
-    """Empty when a file can be made in it, or in the nearest parent where it has to be made first."""
+def write_error(folder: str) -> str:
+    """Return why no file can be created in a folder, or in the nearest parent if it does not exist. Empty: it can."""
     while not os.path.isdir(folder) and folder != "/":
         if os.path.lexists(folder):
             return f"{folder} is not a folder"

@@ -1,12 +1,12 @@
-"""Runs on nodes, by the supervisor: node 0 gives files, others take those they lack. Standard library, Python >= 3.8.
+"""Program of the supervisor: node 0 serves files, and the other nodes copy the files that they lack.
 
     copy_files.py FOLDER give|take
 
-FOLDER/copy.json holds the giver's `address` and `port`, a `token` that every request must show, and `roots`: folders,
-each with the `names` in it that are meant, or null for all. A taker never changes a file that it has: what differs is
-told and nothing is copied. What it takes appears whole, after its hash was compared; what was taken of a file before is
-kept beside its place, so that the next try goes on from there. FOLDER/progress.json says how far a taker is,
-FOLDER/result.json why it failed.
+FOLDER/copy.json holds the server's `address` and `port`, the `token` of every request, and `roots`: folders, each with
+the `names` to copy, or null for all. The receiver never changes a file that it has: if any file differs, it reports the
+file and copies nothing. A file appears under its name only after all files have arrived and their hashes were compared.
+The received part of a file stays for the next try. FOLDER/progress.json has the number of bytes that arrived, and
+FOLDER/result.json the reason of a failure.
 
-The modules go to a node as one file, copy_files.py, joined as those of the supervisor are (node_programs.py).
+node_programs.py joins the modules into one file, copy_files.py. Standard library only, Python >= 3.8.
 """

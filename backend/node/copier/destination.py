@@ -14,7 +14,7 @@ RESERVE_BYTES = 1 << 30
 
 
 class CopyError(Exception):
-    """Reason why a receiver gives up: a code and its values for the user."""
+    """A copy failed. `answer` has a code and its values for the user."""
 
     def __init__(self, code: str, **values: Any) -> None:
         super().__init__(f"{code} {values}")
@@ -27,7 +27,7 @@ class Destination:
     def __init__(self, root: str) -> None:
         self.root = root
         self.is_new = not os.path.lexists(root)
-        # On the same disk as the folder itself, which may be a mount of its own.
+        # The parts are on the same disk as the folder itself, which may be a mount point.
         self.parts = f"{root}{PART}" if self.is_new else os.path.join(root, PART)
         self.above = root
         while not os.path.isdir(self.above):
@@ -46,9 +46,9 @@ class Destination:
         return os.path.join(self.parts, path)
 
     def settle(self, paths: list[str]) -> None:
-        """Move the files to their names: the whole new folder at once, or else each file that does not exist yet."""
+        """Move the files to their names: a new folder at once, or else each file that does not exist yet."""
         if self.is_new and paths:
-            self.forget_others({self.part_of(path) for path in paths})
+            self.remove_others({self.part_of(path) for path in paths})
             os.rename(self.parts, self.root)
             return
         for path in paths:
@@ -57,22 +57,22 @@ class Destination:
             os.link(self.part_of(path), target)
         shutil.rmtree(self.parts, ignore_errors=True)
 
-    def forget_others(self, parts: set[str]) -> None:
-        """Remove parts of files that are no longer offered. Nobody has compared their hashes."""
+    def remove_others(self, parts: set[str]) -> None:
+        """Remove all other parts: their files are no longer offered, and their hashes were not compared."""
         for folder, _, names in os.walk(self.parts):
             for name in names:
                 if os.path.join(folder, name) not in parts:
                     os.unlink(os.path.join(folder, name))
 
 
-def make_room(destinations: list[Destination], lacking: list[dict[str, Any]]) -> None:
+def check_room(destinations: list[Destination], missing: list[dict[str, Any]]) -> None:
     """Raise CopyError unless the disks have room for the missing files."""
     needed: dict[int, int] = {}
-    for file in lacking:
+    for file in missing:
         destination = destinations[file["root"]]
         part = destination.part_of(file["path"])
-        there = os.path.getsize(part) if os.path.exists(part) else 0
-        needed[destination.disk] = needed.get(destination.disk, 0) + max(0, file["size"] - there)
+        received = os.path.getsize(part) if os.path.exists(part) else 0
+        needed[destination.disk] = needed.get(destination.disk, 0) + max(0, file["size"] - received)
     for destination in destinations:
         total, _, free = shutil.disk_usage(destination.above)
         if destination.disk in needed and needed[destination.disk] + min(RESERVE * total, RESERVE_BYTES) > free:

@@ -1,4 +1,4 @@
-"""What giving and taking have in common: which files are meant, and their hashes."""
+"""The files of a copy, and their hashes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Iterator
 
 CHUNK = 1 << 20
 PART = ".megaboard-part"
-"""Ends the name of what was taken and is not in its place yet."""
+"""Name of the parts, or its end: files that have arrived but do not have their own names yet."""
 
 
 def files_of(root: str, names: list[str] | None) -> Iterator[tuple[str, int]]:
-    """(path below root, bytes) of every file that is meant, what links lead to included."""
-    seen: set[str] = set()
+    """Yield (path below root, bytes) of every file to copy. It follows links."""
+    visited: set[str] = set()
     for start in [root] if names is None else [os.path.join(root, name) for name in names]:
         if os.path.isfile(start):
             yield os.path.relpath(start, root), os.path.getsize(start)
         for folder, folders, files in os.walk(start, followlinks=True):
             real = os.path.realpath(folder)
-            folders[:] = sorted(one for one in folders if one != PART)
-            if real in seen:  # a link that leads back up
+            folders[:] = sorted(name for name in folders if name != PART)
+            if real in visited:  # a link to a folder above
                 folders[:] = []
                 continue
-            seen.add(real)
+            visited.add(real)
             for name in sorted(files):
                 path = os.path.join(folder, name)
                 if os.path.isfile(path):

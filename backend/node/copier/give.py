@@ -1,4 +1,4 @@
-"""Serves the files of node 0 over HTTP to clients that have the token."""
+"""HTTP server for the files of node 0. Its clients need the token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from .files import CHUNK, files_of, sha256_of
 
-GIVING_TOLD_S = 2.0
+REPORT_S = 2.0
 
 
 class Offer:
@@ -45,7 +45,7 @@ class Offer:
 
 def make_handler(offer: Offer, token: str) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
-        """Serves /list, /sha256/NUMBER, and /file/NUMBER with a Range. Only offered files have a number."""
+        """Server of /list, /sha256/NUMBER, and /file/NUMBER with a Range. Only offered files have a number."""
 
         protocol_version = "HTTP/1.1"
         timeout = 600
@@ -54,12 +54,12 @@ def make_handler(offer: Offer, token: str) -> type[http.server.BaseHTTPRequestHa
             if not hmac.compare_digest(self.headers.get("Authorization", ""), f"Bearer {token}"):
                 self.send_error(403)
                 return
-            _, what, *rest = self.path.split("/")
-            if what == "list":
+            _, action, *rest = self.path.split("/")
+            if action == "list":
                 self.answer(json.dumps(offer.files).encode())
             elif not (len(rest) == 1 and rest[0].isdigit() and int(rest[0]) < len(offer.files)):
                 self.send_error(404)
-            elif what == "sha256":
+            elif action == "sha256":
                 self.answer(offer.sha256(int(rest[0])).encode())
             else:
                 self.give(int(rest[0]))
@@ -82,38 +82,38 @@ def make_handler(offer: Offer, token: str) -> type[http.server.BaseHTTPRequestHa
                     offer.sent += len(block)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Log nothing: there would be a line for every file."""
+            """Log nothing. The log would have a line for every file."""
 
     return Handler
 
 
-def serve(wanted: dict[str, Any]) -> tuple[http.server.ThreadingHTTPServer, Offer]:
-    """Start a server in a thread of its own."""
+def serve(request: dict[str, Any]) -> tuple[http.server.ThreadingHTTPServer, Offer]:
+    """Start a server in a thread, and return it with its offer."""
 
     class Server(http.server.ThreadingHTTPServer):
         daemon_threads = True
-        address_family = socket.AF_INET6 if ":" in wanted["address"] else socket.AF_INET
+        address_family = socket.AF_INET6 if ":" in request["address"] else socket.AF_INET
 
-    offer = Offer(wanted["roots"])
-    handler = make_handler(offer, wanted["token"])
+    offer = Offer(request["roots"])
+    handler = make_handler(offer, request["token"])
     try:
-        server = Server((wanted["address"], wanted["port"]), handler)
+        server = Server((request["address"], request["port"]), handler)
     except OSError as error:
-        # Other nodes may dial an address that the network translates.
+        # The network may translate the address that other nodes dial.
         if error.errno != errno.EADDRNOTAVAIL:
             raise
-        server = Server(("", wanted["port"]), handler)
+        server = Server(("", request["port"]), handler)
     threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
     return server, offer
 
 
-def give(wanted: dict[str, Any]) -> NoReturn:
-    """Serve until the supervisor ends this process, on request or when no node copies any more."""
-    _, offer = serve(wanted)
+def give(request: dict[str, Any]) -> NoReturn:
+    """Serve until the supervisor ends this process, on a stop or after the last node's copy."""
+    _, offer = serve(request)
     print(f"megaboard: giving {len(offer.files)} files", flush=True)
-    told = 0
+    reported = 0
     while True:
-        time.sleep(GIVING_TOLD_S)
-        if offer.sent != told:
-            told = offer.sent
-            print(f"megaboard: gave {told} bytes", flush=True)
+        time.sleep(REPORT_S)
+        if offer.sent != reported:
+            reported = offer.sent
+            print(f"megaboard: gave {reported} bytes", flush=True)

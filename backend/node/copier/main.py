@@ -1,4 +1,4 @@
-"""Entry point of the copier: serves files on node 0 and copies them on the other nodes."""
+"""Entry point of the copier. It serves files on node 0 and copies them on the other nodes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .take import Taker, write_json
 def main() -> None:
     folder, role = os.path.abspath(sys.argv[1]), sys.argv[2]
     with open(f"{folder}/copy.json") as file:
-        wanted = json.load(file)
+        request = json.load(file)
     # The token must not stay on a disk.
     os.unlink(f"{folder}/copy.json")
-    for root in wanted["roots"]:
+    for root in request["roots"]:
         root["root"] = os.path.abspath(os.path.expanduser(root["root"]))
     if role == "give":
-        give(wanted)
+        give(request)
     try:
-        Taker(folder, wanted).take()
+        Taker(folder, request).take()
     except CopyError as error:
         write_json(f"{folder}/result.json", error.answer)
         sys.exit(f"megaboard: {error}")

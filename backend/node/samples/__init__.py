@@ -1,6 +1,6 @@
-"""Runs on a node, read from standard input: counts the samples of data sets and measures how long they are.
+"""Program on a node, read from standard input. It counts the samples of data sets and measures their lengths.
 
     python - count JSON --token T
 
-Python >= 3.8; the lengths need the engine's tokenizers. Prints one line, `T{json}`.
+It prints one line, `T{json}`. Python >= 3.8. The lengths need the engine's tokenizers.
 """

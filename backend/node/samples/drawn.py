@@ -1,4 +1,4 @@
-"""Rows drawn at random while a data set is counted."""
+"""Random sample of the rows of a data set, drawn while they are counted."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 EACH = 64
-"""Rows that are read together from a table."""
+"""Number of neighbouring rows that are read from a table."""
 TABLES = 8
+"""Number of tables that are drawn."""
 
 
 class Drawn:
-    """So many rows of a stream, each as likely as any other (Li 1994, https://doi.org/10.1145/198429.198435, L).
+    """Random sample of at most `most` rows of a stream (Li 1994, https://doi.org/10.1145/198429.198435, algorithm L).
 
-    Tables know their number of rows without reading them: of some of these a few rows that stand together are read.
+    Each row is equally likely. A table has its number of rows without reading them, so only a few neighbouring rows of
+    some tables are read.
     """
 
     def __init__(self, most: int = 512) -> None:
@@ -27,7 +29,7 @@ class Drawn:
         self._next = self._jump(most - 1)
 
     def offer_all(self, rows: Iterable[Any]) -> int:
-        """Draw among these and all before; their number."""
+        """Draw among these rows and all rows before. Return the number of these rows."""
         begin = self._seen
         for row in rows:
             if self._seen < self._most:
@@ -38,21 +40,22 @@ class Drawn:
             self._seen += 1
         return self._seen - begin
 
-    def offer_table(self, rows: int, some: Callable[[], list[Any]]) -> int:
-        """Rows that `some` reads a few of; their number."""
+    def offer_table(self, rows: int, read_some: Callable[[], list[Any]]) -> int:
+        """Add a table of which `read_some` reads a few rows. Return its number of rows."""
         if rows:
-            self._tables.append((rows, some))
+            self._tables.append((rows, read_some))
         return rows
 
     def rows(self) -> list[Any]:
-        """What was drawn."""
-        found = list(self._rows)
+        """Return the drawn rows."""
+        drawn = list(self._rows)
         if self._tables:
             weights = [rows for rows, _ in self._tables]
-            for _, some in self.dice.choices(self._tables, weights, k=TABLES):
-                found += some()
-        return found
+            for _, read_some in self.dice.choices(self._tables, weights, k=TABLES):
+                drawn += read_some()
+        return drawn
 
-    def _jump(self, place: int) -> int:
+    def _jump(self, index: int) -> int:
+        """Return the index of the next row that is drawn."""
         self._weight *= math.exp(math.log(1 - self.dice.random()) / self._most)
-        return place + int(math.log(1 - self.dice.random()) / math.log1p(-self._weight)) + 1
+        return index + int(math.log(1 - self.dice.random()) / math.log1p(-self._weight)) + 1

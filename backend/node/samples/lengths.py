@@ -1,4 +1,4 @@
-"""Tokens of a mean sample, by the model's tokenizer, from rows that were drawn."""
+"""Mean number of tokens of a sample, by the model's tokenizer, from the drawn rows."""
 
 from __future__ import annotations
 
@@ -9,31 +9,34 @@ from typing import Any
 
 COMMON = ("system", "tools", "prompt", "query", "response", "history", "messages")
 PAIR = ("chosen", "rejected")
-"""Answers of which each is a sequence of its own, behind what they have in common."""
-# What LLaMA-Factory's data/parser.py DatasetAttr reads where an entry names no columns, and what ms-swift reads.
+"""Columns of answers. Each answer becomes a sequence, after the columns that both have in common."""
+# Columns of ms-swift, and of an entry without columns in LLaMA-Factory (data/parser.py DatasetAttr).
 USUAL = ("instruction", "input", "output", "conversations", "text", "content", *COMMON)
 JOINED = ("query", "input")
-"""What follows the prompt in one message."""
+"""Columns that follow the prompt in one message."""
 MOST_LETTERS = 1 << 20
-"""Of one sample that are measured."""
+"""Characters of one sample that are measured."""
 TEMPLATE = 5
-"""Tokens that a chat template puts around a message: ChatML's <|im_start|> user newline and <|im_end|> newline, as many
-in Llama 3's (LLaMA-Factory data/template.py)."""
+"""Tokens that a chat template adds to a message. ChatML adds <|im_start|> user newline and <|im_end|> newline. Llama 3
+adds as many (LLaMA-Factory data/template.py)."""
 
 
 class Unmeasured(Exception):
-    """The lengths cannot be told; the text says why."""
+    """The lengths cannot be measured. The text has the reason."""
 
 
 def mean_tokens(rows: list[Any], columns: Mapping[str, Any] | None, model: str, *, chat: bool) -> float:
-    """Of a sequence before it is cut, without images; in a chat with what its template adds. Unmeasured."""
+    """Return the mean tokens of a sequence before it is cut, without images. A chat has the tokens of its template.
+
+    Raises Unmeasured.
+    """
     tokenizer = read_tokenizer(model)
-    found = [sequence for row in rows for sequence in sequences(as_mapping(row), columns)]
-    texts = [text for text, _ in found]
+    counted = [sequence for row in rows for sequence in sequences(as_mapping(row), columns)]
+    texts = [text for text, _ in counted]
     if not any(texts):
         raise Unmeasured("no text in the columns that are trained on")
     tokens = sum(len(encoding.ids) for encoding in tokenizer.encode_batch(texts, add_special_tokens=False))
-    return (tokens + chat * TEMPLATE * sum(messages for _, messages in found)) / len(found)
+    return (tokens + chat * TEMPLATE * sum(messages for _, messages in counted)) / len(counted)
 
 
 def read_tokenizer(model: str) -> Any:
@@ -44,7 +47,7 @@ def read_tokenizer(model: str) -> Any:
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(path)
-    except Exception as error:  # the library raises plain Exception for a file that is not there or not its own
+    except Exception as error:  # the library raises plain Exception for a missing or invalid file
         raise Unmeasured(f"{path}: {error}"[:300]) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -61,7 +64,7 @@ def as_mapping(row: Any) -> Mapping[str, Any]:
 
 
 def sequences(row: Mapping[str, Any], columns: Mapping[str, Any] | None) -> list[tuple[str, int]]:
-    """Text and number of messages of the sequence that a row becomes, of both where it is a pair."""
+    """Return text and number of messages of a row's sequence, or of both sequences of a pair."""
     names = [str(columns[key]) for key in COMMON if columns.get(key)] if columns else list(dict.fromkeys(USUAL))
     pair = [str((columns or {}).get(key, key)) for key in PAIR]
     joined = (columns or {}).get("query")
@@ -80,14 +83,14 @@ def sequences(row: Mapping[str, Any], columns: Mapping[str, Any] | None) -> list
 
 
 def messages_in(value: Any) -> int:
-    """One of a text; those of a conversation, and both of each turn of a history."""
+    """Return the number of messages: one for a text, all of a conversation, and both of each turn of a history."""
     if not isinstance(value, (list, tuple)):
         return 1
     return sum(len(item) if isinstance(item, (list, tuple)) else 1 for item in value)
 
 
 def strings(value: Any) -> Iterator[str]:
-    """Every text in a value, images in its midst left out."""
+    """Yield every text in a value except images."""
     if isinstance(value, str):
         if not value.startswith("data:"):
             yield value

@@ -1,4 +1,4 @@
-"""What is asked for, and the answer."""
+"""Entry point of the program: it reads the request and prints the answer."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .lengths import Unmeasured, mean_tokens
 from .rows import Refused, read_table, rows_of_entry, rows_of_file
 
 
-def count(wanted: dict[str, Any]) -> dict[str, Any]:
-    """`samples` that are trained on, `rows` of each data set and `tokens` of a mean sample, or why not.
+def count(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the `samples` of the training, the `rows` of each data set and the mean `tokens` of a sample.
 
-    Why nothing can be counted: `code` and `values`; why no tokens are told: `unmeasured`.
+    `code` and `values` are the reason why nothing can be counted, and `unmeasured` the reason why there are no tokens.
     """
-    folder = os.path.abspath(os.path.expanduser(wanted["folder"]))
+    folder = os.path.abspath(os.path.expanduser(request["folder"]))
     rows, drawn = {}, {}
     try:
-        take = rows_of_entry if wanted["described"] else rows_of_file
-        table = read_table(folder) if wanted["described"] else {}
-        for name in wanted["names"]:
+        take = rows_of_entry if request["described"] else rows_of_file
+        table = read_table(folder) if request["described"] else {}
+        for name in request["names"]:
             drawn[name] = Drawn()
-            rows[name] = limited(take(folder, name, table, drawn[name]), wanted["max_samples"])
-        found = {"samples": without_validation(sum(rows.values()), wanted["val_size"]), "rows": rows}
-        return {**found, **lengths(rows, drawn, table, wanted)}
+            rows[name] = limited(take(folder, name, table, drawn[name]), request["max_samples"])
+        counts = {"samples": without_validation(sum(rows.values()), request["val_size"]), "rows": rows}
+        return {**counts, **lengths(rows, drawn, table, request)}
     except Refused as refused:
         return refused.answer
     except OSError as error:
@@ -35,21 +35,21 @@ def count(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def lengths(
-    rows: dict[str, int], drawn: dict[str, Drawn], table: dict[str, Any], wanted: dict[str, Any]
+    rows: dict[str, int], drawn: dict[str, Drawn], table: dict[str, Any], request: dict[str, Any]
 ) -> dict[str, Any]:
-    """`tokens` of a mean sample of all data sets, or why they are `unmeasured`."""
-    model, chat = wanted["model"], wanted["chat"]
-    found = {name: one.rows() for name, one in drawn.items()}
-    if not model or not any(found.values()):
+    """Return the mean `tokens` of a sample of all data sets, or why they are `unmeasured`."""
+    model, chat = request["model"], request["chat"]
+    samples = {name: sample.rows() for name, sample in drawn.items()}
+    if not model or not any(samples.values()):
         return {"unmeasured": "no rows on this node" if model else "no folder of the model (model.path)"}
     try:
         means = {
-            name: mean_tokens(some, table.get(name, {}).get("columns"), model, chat=chat)
-            for name, some in found.items()
-            if some
+            name: mean_tokens(sample, table.get(name, {}).get("columns"), model, chat=chat)
+            for name, sample in samples.items()
+            if sample
         }
-    except Unmeasured as why:
-        return {"unmeasured": str(why)}
+    except Unmeasured as error:
+        return {"unmeasured": str(error)}
     total = sum(rows[name] for name in means)
     return {"tokens": round(sum(rows[name] * mean for name, mean in means.items()) / max(1, total))}
 
@@ -59,9 +59,9 @@ def limited(rows: int, most: int | None) -> int:
 
 
 def without_validation(rows: int, share: float) -> int:
-    """What is left for training when a share, or from 1 on a number, is kept back for evaluation."""
-    kept = int(share) if share > 1 else math.ceil(rows * share)
-    return max(0, rows - kept)
+    """Return the rows for training without those for evaluation: a share of all rows, or a number if above 1."""
+    evaluated = int(share) if share > 1 else math.ceil(rows * share)
+    return max(0, rows - evaluated)
 
 
 ACTIONS = {"count": count}

@@ -1,7 +1,7 @@
-"""Counts the rows of a data set's files without holding one in memory, and draws some of them.
+"""Count of the rows of a data set's files, with a random sample. No file is held in memory.
 
-Parquet and arrow need pyarrow, which the engines bring. How LLaMA-Factory finds a data set's files and how many of
-their rows it takes: its 0.9.5 src/llamafactory/data/{parser,loader}.py; ms-swift is given files.
+Parquet and arrow need pyarrow, which the engines install. LLaMA-Factory 0.9.5 finds the files of a data set, and the
+number of rows that it takes, in src/llamafactory/data/{parser,loader}.py. A data set of ms-swift is a file.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .drawn import EACH, Drawn
 
 CHUNK = 1 << 22
 LONGEST = 1 << 28
-"""Letters that one element of a JSON list may have: what is longer is no sample, but a broken file."""
+"""Maximum length of one element of a JSON list. A longer element is no sample, so the file is broken."""
 BETWEEN = re.compile(r"[\s,]*")
 
 
 class Refused(Exception):
-    """The data set cannot be counted; `code` and `values` say why."""
+    """The data set cannot be counted. `answer` has the reason as `code` and `values`."""
 
     def __init__(self, code: str, **values: Any) -> None:
         super().__init__(code)
@@ -42,31 +42,31 @@ def read_table(folder: str) -> dict[str, Any]:
 
 
 def rows_of_entry(folder: str, name: str, table: dict[str, Any], drawn: Drawn) -> int:
-    """Rows that LLaMA-Factory takes of one entry of dataset_info.json."""
+    """Return the number of rows that LLaMA-Factory takes from one entry of dataset_info.json."""
     entry = table.get(name)
     if not isinstance(entry, dict):
         raise Refused("dataset_unknown", path=folder, names=name)
-    # It draws as many, some of them twice where there are fewer.
-    wanted = entry["num_samples"] if isinstance(entry.get("num_samples"), int) else None
+    # LLaMA-Factory draws `num_samples` rows, some of them twice where the file has fewer rows.
+    number = entry["num_samples"] if isinstance(entry.get("num_samples"), int) else None
     if "file_name" not in entry or any(key.endswith("_hub_url") for key in entry):
-        if wanted is None:
+        if number is None:
             raise Refused("dataset_not_local", name=name)
-        return int(wanted)
+        return int(number)
     path = os.path.join(folder, str(entry["file_name"]))
-    names = [os.path.join(path, one) for one in os.listdir(path)] if os.path.isdir(path) else [path]
-    found = sum(rows_in(name, drawn) for name in names)
-    return found if wanted is None else int(wanted)
+    files = [os.path.join(path, file) for file in os.listdir(path)] if os.path.isdir(path) else [path]
+    rows = sum(rows_in(file, drawn) for file in files)
+    return rows if number is None else int(number)
 
 
 def rows_of_file(folder: str, name: str, table: dict[str, Any], drawn: Drawn) -> int:
-    """Rows of a file that ms-swift is given; `#n` behind its name takes n of them."""
+    """Return the number of rows of an ms-swift file. `#n` behind its name takes n of them."""
     file, mark, number = name.rpartition("#")
-    found = rows_in(os.path.join(folder, file if mark and number.isdigit() else name), drawn)
-    return int(number) if mark and number.isdigit() else found
+    rows = rows_in(os.path.join(folder, file if mark and number.isdigit() else name), drawn)
+    return int(number) if mark and number.isdigit() else rows
 
 
 def rows_in(path: str, drawn: Drawn) -> int:
-    """Samples in one file, by the kind that its name tells."""
+    """Return the number of samples in one file. The end of its name is its kind."""
     if not os.path.isfile(path):
         raise Refused("dataset_file_missing", paths=path)
     kind = os.path.splitext(path)[1][1:]
@@ -81,7 +81,7 @@ def rows_in(path: str, drawn: Drawn) -> int:
 
 
 def rows_of_json(path: str, drawn: Drawn) -> int:
-    """A list, or one object a line."""
+    """Count a JSON list, or a file with one object per line."""
     with open(path, encoding="utf-8-sig") as file:
         start = file.read(1)
         while start.isspace():
@@ -93,7 +93,7 @@ def rows_of_json(path: str, drawn: Drawn) -> int:
 
 
 def lines_of(file: IO[bytes]) -> Iterator[bytes]:
-    """ValueError for one that is longer than any sample: a file without line ends may be larger than the memory."""
+    """Yield the lines. Raises ValueError for a line that is longer than any sample and may exceed the memory."""
     while line := file.readline(LONGEST):
         if len(line) == LONGEST:
             raise ValueError(f"a line of more than {LONGEST >> 20} MiB")
@@ -101,23 +101,23 @@ def lines_of(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def elements(file: IO[str]) -> Iterator[Any]:
-    """Elements of the list whose `[` was read, one after the other."""
-    decoder, text, place, found = json.JSONDecoder(), "", 0, 0
+    """Yield the elements of a list whose `[` has been read."""
+    decoder, text, offset, count = json.JSONDecoder(), "", 0, 0
     while True:
-        place = end_of(BETWEEN.match(text, place))
-        if text.startswith("]", place):
+        offset = end_of(BETWEEN.match(text, offset))
+        if text.startswith("]", offset):
             return
         try:
-            element, place = decoder.raw_decode(text, place)
+            element, offset = decoder.raw_decode(text, offset)
         except ValueError as error:
-            rest = text[place:]
-            # As much again as is left, so that a long element is not tried from its start once a chunk.
+            rest = text[offset:]
+            # The text doubles each time, because each try parses a long element from its start.
             more = file.read(max(CHUNK, len(rest)))
             if not more or len(rest) > LONGEST:
-                raise ValueError(f"element {found + 1}: {error}") from error
-            text, place = rest + more, 0
+                raise ValueError(f"element {count + 1}: {error}") from error
+            text, offset = rest + more, 0
         else:
-            found += 1
+            count += 1
             yield element
 
 
@@ -139,13 +139,13 @@ def rows_of_text(path: str, drawn: Drawn) -> int:
 def rows_of_parquet(path: str, drawn: Drawn) -> int:
     from pyarrow import parquet
 
-    def some() -> list[Any]:
+    def read_some() -> list[Any]:
         with parquet.ParquetFile(path) as file:
             group = drawn.dice.randrange(max(1, file.num_row_groups))
             return [row for batch in file.iter_batches(EACH, row_groups=[group]) for row in batch.to_pylist()][:EACH]
 
     with parquet.ParquetFile(path) as file:
-        return drawn.offer_table(int(file.metadata.num_rows), some)
+        return drawn.offer_table(int(file.metadata.num_rows), read_some)
 
 
 def rows_of_arrow(path: str, drawn: Drawn) -> int:
@@ -159,14 +159,14 @@ def rows_of_arrow(path: str, drawn: Drawn) -> int:
             reader = pyarrow.ipc.open_file(source)
             return (reader.get_batch(number) for number in range(reader.num_record_batches))
 
-    def some() -> list[Any]:
-        wanted = drawn.dice.randrange(len(sizes))
+    def read_some() -> list[Any]:
+        index = drawn.dice.randrange(len(sizes))
         with pyarrow.memory_map(path) as source:
-            return next(b.slice(0, EACH).to_pylist() for number, b in enumerate(batches(source)) if number == wanted)
+            return next(b.slice(0, EACH).to_pylist() for number, b in enumerate(batches(source)) if number == index)
 
     with pyarrow.memory_map(path) as source:
         sizes = [batch.num_rows for batch in batches(source)]
-    return drawn.offer_table(sum(sizes), some)
+    return drawn.offer_table(sum(sizes), read_some)
 
 
 KINDS = {

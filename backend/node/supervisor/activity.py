@@ -28,24 +28,27 @@ class Work:
         self.used = {}  # type: dict[tuple[int, int], Used]
         self.last = {}  # type: dict[int | None, float]
 
-    def note(self, found: Iterable[Process], now: float) -> None:
+    def note(self, processes: Iterable[Process], now: float) -> None:
         """Record a scan. A process that is new, or waits in the kernel for files, is active too."""
         passed_s, self.scanned = now - self.scanned, now
         before, self.used = self.used, {}
         last = {}  # type: dict[int | None, float]
-        for process in found:
-            who, used, rank = (process.pid, process.start), used_by(process.pid), rank_of(process.pid)
+        for process in processes:
+            identity, used, rank = (process.pid, process.start), used_by(process.pid), rank_of(process.pid)
             if used is None:
                 continue
-            self.used[who] = used
-            if who not in before or process.state == "D" or is_work(before[who], used, passed_s):
+            self.used[identity] = used
+            if identity not in before or process.state == "D" or is_work(before[identity], used, passed_s):
                 last[rank] = now
             else:
                 last.setdefault(rank, self.last.get(rank, now))
         self.last = last
 
-    def told(self, zero: float) -> list[list[float | int | None]]:
-        """[rank, epoch] of each; rank None: torchrun, and what runs before it. `zero`: the epoch of the clock's 0."""
+    def last_active(self, zero: float) -> list[list[float | int | None]]:
+        """Return [rank, epoch] of each rank. `zero` is the epoch of the clock's 0.
+
+        Rank None is torchrun and the programs before it.
+        """
         return [[rank, round(zero + when, 1)] for rank, when in self.last.items()]
 
 

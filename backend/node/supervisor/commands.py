@@ -36,16 +36,16 @@ def start(folder: str) -> dict[str, Any]:
         log = os.open(f"{folder}/supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     except FileExistsError:
         return {"ok": False, "reason": "start_failed", "detail": "this attempt was already started"}
-    here, there = os.pipe()
+    reader, writer = os.pipe()
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            os.close(here)
-            _supervise(folder, spec, there, log)
+            os.close(reader)
+            _supervise(folder, spec, writer, log)
         os._exit(0)
-    os.close(there)
+    os.close(writer)
     os.wait()
-    with open(here) as file:
+    with open(reader) as file:
         answer = file.read()
     return json.loads(answer) if answer else {"ok": False, "reason": "start_failed", "detail": "see supervisor.log"}
 
@@ -55,14 +55,14 @@ def _supervise(folder: str, spec: dict[str, Any], answer_to: int, log: int) -> N
         # The starting process waits for the end of these streams.
         for number, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
             os.dup2(target, number)
-        # Ours to outlive; not SIG_IGN, which the child would inherit.
+        # The supervisor outlives these signals. The child would inherit SIG_IGN, so they get a handler.
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, lambda *_: None)
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         supervisor = Supervisor(folder, spec)
         try:
             answer = supervisor.start()
-        except OSError as error:  # a full disk, a run root that another user made
+        except OSError as error:  # a full disk, or a run root of another user
             say(traceback.format_exc())
             answer = {"ok": False, "reason": "start_failed", "detail": str(error)}
         with open(answer_to, "w") as file:
@@ -76,7 +76,10 @@ def _supervise(folder: str, spec: dict[str, Any], answer_to: int, log: int) -> N
 
 
 def execute(folder: str) -> NoReturn:
-    """Becomes the spec's program, after the node's `setup`: its environment, then the secrets, which leave the disk."""
+    """Replace this process by the spec's program, with its environment and its secrets. Remove the secrets' file.
+
+    The node's `setup` has run before.
+    """
     spec = read_json(f"{folder}/spec.json") or {}
     os.environ.update(spec["environment"])
     if spec.get("secrets"):
@@ -90,24 +93,25 @@ def execute(folder: str) -> NoReturn:
 
 
 def status(folder: str) -> dict[str, Any]:
-    spec, me = read_json(f"{folder}/spec.json") or {}, read_json(f"{folder}/pid") or {}
-    here = me.get("boot") == boot_id()
-    alive = here and find_process(me["pid"], me["start"]) is not None
-    found = members(spec["mark"], last_members(folder) if here else (), me["pid"] if alive else -1) if spec else []
+    spec, keeper = read_json(f"{folder}/spec.json") or {}, read_json(f"{folder}/pid") or {}
+    same_boot = keeper.get("boot") == boot_id()
+    alive = same_boot and find_process(keeper["pid"], keeper["start"]) is not None
+    known = last_members(folder) if same_boot else ()
+    processes = members(spec["mark"], known, keeper["pid"] if alive else -1) if spec else []
     return {
         "supervisor": bool(alive),
-        "rebooted": bool(me) and not here,
-        "members": [[p.pid, p.start, p.name] for p in found],
+        "rebooted": bool(keeper) and not same_boot,
+        "members": [[p.pid, p.start, p.name] for p in processes],
         "exit": read_json(f"{folder}/exit"),
     }
 
 
 def stop(folder: str, grace_s: float, mark: str = "") -> dict[str, Any]:
-    """End the run on this node: by its supervisor, or in its place where it is gone or does not answer.
+    """End the run on this node through its supervisor, or directly where the supervisor is gone or does not answer.
 
-    `mark`: what the processes are known by where nothing in the folder says it, because somebody removed it.
+    `mark` is the mark of the run's processes for a folder whose spec somebody removed.
     """
-    spec, me = read_json(f"{folder}/spec.json"), read_json(f"{folder}/pid") or {}
+    spec, keeper = read_json(f"{folder}/spec.json"), read_json(f"{folder}/pid") or {}
     if spec is None:
         left = end_tree(mark, (), -1, grace_s) if mark else []
         return {"left": [[p.pid, p.name, p.state] for p in left], "exit": None}
@@ -116,16 +120,19 @@ def stop(folder: str, grace_s: float, mark: str = "") -> dict[str, Any]:
         if is_full(folder):
             free_reserve(folder)
         write_json(f"{folder}/control/kill", {"grace_s": grace_s})
-    here = me.get("boot") == boot_id()
-    # Whose end this is, when the node itself cannot say so any more.
-    gone = "" if not me else "restart" if not here else "" if find_process(me["pid"], me["start"]) else "supervisor"
+    same_boot = keeper.get("boot") == boot_id()
+    gone = ""  # what ended before the supervisor could write `exit`
+    if keeper and not same_boot:
+        gone = "restart"
+    elif keeper and not find_process(keeper["pid"], keeper["start"]):
+        gone = "supervisor"
     deadline = time.monotonic() + grace_s + GIVE_UP_S + 5
-    while here and find_process(me["pid"], me["start"]) and time.monotonic() < deadline:
+    while same_boot and find_process(keeper["pid"], keeper["start"]) and time.monotonic() < deadline:
         time.sleep(0.05)
     drop_secrets(spec)
-    left = end_tree(spec["mark"], last_members(folder) if here else (), -1, 0 if here else grace_s)
+    left = end_tree(spec["mark"], last_members(folder) if same_boot else (), -1, 0 if same_boot else grace_s)
     if not os.path.exists(f"{folder}/exit"):
-        write_exit(folder, "stopped", None, left, gone=gone, gpus=gpus_given_back(folder) if here else [])
+        write_exit(folder, "stopped", None, left, gone=gone, gpus=gpus_given_back(folder) if same_boot else [])
         if not left:
             release_lock(spec["lock"], spec["mark"])
     return {"left": [[p.pid, p.name, p.state] for p in left], "exit": read_json(f"{folder}/exit")}

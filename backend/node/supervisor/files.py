@@ -14,7 +14,7 @@ RESERVE_BYTES = 64 << 10
 
 
 def write_json(path: str, content: dict[str, Any]) -> None:
-    """Readers see the old file or the whole new one."""
+    """Write a file atomically. Readers see the old file or the whole new file."""
     part = f"{path}.{secrets.token_hex(4)}"
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         json.dump({"protocol": PROTOCOL, **content}, file)
@@ -44,6 +44,6 @@ def free_reserve(folder: str) -> None:
 
 
 def say(*words: object) -> None:
-    """Write to the log, if there is room. Nothing may depend on it."""
+    """Write to the log, if the disk has room. Nothing may depend on the log."""
     with contextlib.suppress(OSError):
         os.write(1, (" ".join(map(str, words)) + "\n").encode())

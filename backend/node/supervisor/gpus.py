@@ -40,7 +40,7 @@ class GpuReader(threading.Thread):
 
 
 def gpus_given_back(folder: str) -> list[list[float]]:
-    """Return [index, MiB at the start of the run, MiB now] of each GPU, once its memory is free or time is up."""
+    """Wait until the GPUs' memory is free or GPU_BACK_S is over. Return [index, MiB at start, MiB now] of each GPU."""
     began = {gpu["index"]: gpu["memory_used_mib"] or 0.0 for gpu in first_gpus(folder)}
     deadline = time.monotonic() + GPU_BACK_S
     while began:
@@ -52,7 +52,7 @@ def gpus_given_back(folder: str) -> list[list[float]]:
 
 
 def first_gpus(folder: str) -> list[dict[str, Any]]:
-    """Return the GPUs of the first heartbeat that has some. The run did not use them yet."""
+    """Return the GPUs of the first heartbeat with GPUs. The run did not use them yet."""
     try:
         with open(f"{folder}/gpus") as file:
             gpus = json.load(file)["gpus"]  # type: list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""Supervises one run on this node: starts its program, writes heartbeats, and ends all of its processes."""
+"""Supervision of one run on this node: start of its program, heartbeats, and the end of all its processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STACKS_S = 2.0
 
 
 class Supervisor:
-    """Runs the child of one spec to its end, in this process, which adopts the child's orphans."""
+    """Run the child of one spec to its end. This process adopts the child's orphans."""
 
     def __init__(self, folder: str, spec: dict[str, Any]) -> None:
         self.folder, self.spec, self.mark = folder, spec, spec["mark"]
@@ -44,25 +44,25 @@ class Supervisor:
 
     def start(self) -> dict[str, Any]:
         """Lock the node, start the child, and return the answer to the starting process."""
-        me = {"pid": os.getpid(), "start": own_start(), "boot": boot_id(), "mark": self.mark}
-        who = {name: self.spec[name] for name in ("run", "attempt", "node_rank")}
-        held = take_lock(self.spec["lock"], {**me, **who, "folder": self.folder})
-        if held:
+        identity = {"pid": os.getpid(), "start": own_start(), "boot": boot_id(), "mark": self.mark}
+        owner = {name: self.spec[name] for name in ("run", "attempt", "node_rank")}
+        other = take_lock(self.spec["lock"], {**identity, **owner, "folder": self.folder})
+        if other:
             self.write_exit("lock_held")
-            return {"ok": False, "reason": "lock_held", "holder": held}
+            return {"ok": False, "reason": "lock_held", "holder": other}
         try:
             with open(f"{self.folder}/reserve", "wb") as file:
                 file.write(bytes(RESERVE_BYTES))
-            # Now: the child removes the file with the secrets.
+            # Before the child starts, because the child removes the file with the secrets.
             self.log_mask = LogMask(self.folder, self.spec)
-            # Kept, because subprocess buries the children of forgotten objects, and their exit status with them.
+            # An attribute, because subprocess reaps the children of deleted objects and drops their exit status.
             self.child = self._spawn()
         except OSError as error:
             release_lock(self.spec["lock"], self.mark)
             self.write_exit("start_failed")
             return {"ok": False, "reason": "start_failed", "detail": str(error)}
-        write_json(f"{self.folder}/pid", {**me, "child": {"pid": self.child.pid}})
-        return {"ok": True, **me}
+        write_json(f"{self.folder}/pid", {**identity, "child": {"pid": self.child.pid}})
+        return {"ok": True, **identity}
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         program = self.spec["argv"][0]
@@ -102,22 +102,22 @@ class Supervisor:
                 self._ask_for_stacks()
                 ask_for_records(self.folder)
             if status is not None or reason:
-                # Which node ended first is asked for, and what stood still then; clearing up wakes and takes its time.
+                # The record has the time of the end and the processes that were stuck then. Ending them takes time.
                 ended, stuck = ended or time.time(), stuck or self.stuck
                 left = self._end()
         self.log_mask.mask(ended=not left)
         gpus = gpus_given_back(self.folder)
-        # What cannot be ended still holds the GPUs: the node is free once it is gone (see `holder`).
+        # A process that cannot be ended holds the GPUs. The node is free when the process is gone (see `holder`).
         if not left:
             release_lock(self.spec["lock"], self.mark)
         self.write_exit(reason, status, left, time=ended, stuck=stuck, gpus=gpus)
 
     def _ask_for_stacks(self) -> None:
-        """entry.py answers SIGUSR1 with the stacks of all threads, in the rank's log."""
-        asked = [p for p in members(self.mark, self.known, os.getpid()) if catches(p, signal.SIGUSR1)]
-        for process in asked:
+        """Send SIGUSR1 to all processes that handle it. entry.py then writes the stacks of all threads to its log."""
+        processes = [p for p in members(self.mark, self.known, os.getpid()) if catches(p, signal.SIGUSR1)]
+        for process in processes:
             send_signal(process, signal.SIGUSR1)
-        time.sleep(STACKS_S if asked else 0)
+        time.sleep(STACKS_S if processes else 0)
 
     def _reap(self) -> int | None:
         """Reap ended processes, also orphans. Return the exit status of the child once it has ended."""
@@ -138,11 +138,11 @@ class Supervisor:
             return
         self.next_beat, zero = now + HEARTBEAT_S, time.time() - now
         if now >= self.next_scan:
-            found = members(self.mark, self.known, os.getpid())
-            self.known = [(p.pid, p.start) for p in found]
-            self._note_stuck(found)
-            self.work.note(found, now)
-            # A node with thousands of processes takes long to look through: at most a twentieth of a core for it.
+            processes = members(self.mark, self.known, os.getpid())
+            self.known = [(p.pid, p.start) for p in processes]
+            self._note_stuck(processes)
+            self.work.note(processes, now)
+            # A scan of thousands of processes takes long. Scans use at most a twentieth of a core.
             self.next_scan = now + 20 * (time.monotonic() - now)
         try:
             paths = [path for logs in LOGS for path in glob.glob(f"{self.folder}/{logs}")]
@@ -150,8 +150,8 @@ class Supervisor:
             if size != self.log_bytes:
                 self.log_bytes, self.log_grew = size, now
             line = {"protocol": PROTOCOL, "time": time.time(), "members": self.known, "gpus": self.gpus.gpus}
-            # By the clock of now: it may have been set during the run.
-            past = {"wrote": round(zero + self.log_grew, 1), "worked": self.work.told(zero)}
+            # Times by the present clock, because somebody may have set the clock during the run.
+            past = {"wrote": round(zero + self.log_grew, 1), "worked": self.work.last_active(zero)}
             line = {**line, "stuck": self.stuck, **past}
             if self.log_mask.values:
                 line["masked"] = self.log_mask.clean
@@ -162,18 +162,21 @@ class Supervisor:
                 os.replace(beats, f"{self.folder}/heartbeat.old.jsonl")
             with open(beats, "a") as file:
                 file.write(json.dumps({**line, **host_facts(self.folder)}) + "\n")
-        except OSError as error:  # A full disk, a log that someone removed: no reason to lose the run.
+        except OSError as error:  # a full disk or a removed log must not end the run
             say("no heartbeat:", error)
 
-    def _note_stuck(self, found: Iterable[Process]) -> None:
-        """`T`: someone stopped it. `D`: it waits in the kernel for a driver or a file server, and no signal ends it."""
-        still = [process for process in found if process.state in "TtD"]
+    def _note_stuck(self, processes: Iterable[Process]) -> None:
+        """Record the processes that stay in one of two states.
+
+        `T`: somebody stopped it. `D`: it waits in the kernel for a driver or a file server, and no signal ends it.
+        """
+        still = [process for process in processes if process.state in "TtD"]
         self.still = {(p.pid, p.start): self.still.get((p.pid, p.start), 0) + 1 for p in still}
-        found = [p for p in still if self.still[p.pid, p.start] >= STUCK_SCANS]
-        self.stuck = [[p.pid, p.name, p.state, rank_of(p.pid)] for p in found]
+        stuck = [p for p in still if self.still[p.pid, p.start] >= STUCK_SCANS]
+        self.stuck = [[p.pid, p.name, p.state, rank_of(p.pid)] for p in stuck]
 
     def write_exit(self, reason: str, status: int | None = None, left: Iterable[Process] = (), **more: Any) -> None:
-        """End the run. `reason` is empty for a child that ended by itself."""
+        """Write `exit`. `reason` is empty for a child that ended by itself."""
         drop_secrets(self.spec)
         if not reason and os.path.exists(f"{self.folder}/control/stopped"):
             reason = "stopped"

@@ -1,4 +1,4 @@
-"""A node works for one run at a time."""
+"""Lock of a node: only one run uses a node at a time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, Iterator
 from .files import read_json, write_json
 from .processes import boot_id, find_process, members
 
-TURN_S = 10.0
-"""Reading and changing a lock takes milliseconds."""
+MUTEX_S = 10.0
+"""Longest wait for the mutex. A change of a lock takes milliseconds."""
 
 
 def holder(lock: str) -> dict[str, Any] | None:
@@ -28,42 +28,42 @@ def holder(lock: str) -> dict[str, Any] | None:
 
 
 def take_lock(lock: str, content: dict[str, Any]) -> dict[str, Any] | None:
-    """Lock the node for one run, or return its holder. A lock file appears whole, never half written."""
+    """Lock the node for one run, or return the holder of the lock. A lock file appears whole."""
     os.makedirs(os.path.dirname(lock), mode=0o700, exist_ok=True)
-    mine = f"{lock}.{secrets.token_hex(4)}"
-    write_json(mine, content)
+    new = f"{lock}.{secrets.token_hex(4)}"
+    write_json(new, content)
     try:
-        with turn(lock):
-            held = holder(lock)
-            if held:
-                return held
-            os.replace(mine, lock)  # a stale one too; not every disk has hard links
+        with mutex(lock):
+            other = holder(lock)
+            if other:
+                return other
+            os.replace(new, lock)  # replaces a stale lock; some disks have no hard links
             return None
     finally:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(mine)
+            os.unlink(new)
 
 
 def release_lock(lock: str, mark: str) -> None:
-    """Remove the lock if it is this run's own."""
-    with turn(lock):
+    """Remove the lock if this run holds it."""
+    with mutex(lock):
         if (read_json(lock) or {}).get("mark") == mark:
             os.unlink(lock)
 
 
 @contextlib.contextmanager
-def turn(lock: str) -> Iterator[None]:
-    """One process of the node at a time: between a look at the lock and what follows from it nobody changes it.
+def mutex(lock: str) -> Iterator[None]:
+    """Let one process of the node at a time read and change the lock.
 
-    By a name that the kernel gives to one, and takes back from whoever dies: not every shared disk can lock a file.
-    Who does not get it within TURN_S goes on without: an end that is not recorded would be worse.
+    The mutex is an abstract socket name, which the kernel releases when its process dies. Some shared disks cannot lock
+    files. A process without the mutex after MUTEX_S goes on without it, because a lost record of an end would be worse.
     """
     name = hashlib.sha256(os.path.abspath(lock).encode()).hexdigest()
-    with socket.socket(socket.AF_UNIX) as guard:
-        deadline = time.monotonic() + TURN_S
+    with socket.socket(socket.AF_UNIX) as name_owner:
+        deadline = time.monotonic() + MUTEX_S
         while time.monotonic() < deadline:
             try:
-                guard.bind(f"\0megaboard-{os.getuid()}-{name}")
+                name_owner.bind(f"\0megaboard-{os.getuid()}-{name}")
                 break
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:

@@ -1,4 +1,4 @@
-"""Replaces secrets in the logs of a run with asterisks, on the node, where the values are known."""
+"""Masking of secrets in the logs of a run. It runs on the node, which has the values of the secrets."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ CHUNKS_AT_ONCE = 16
 
 
 class LogMask:
-    """Overwrites the secrets of one run in its logs; `clean` holds the number of bytes checked in each log.
+    """Overwrite the secrets of one run in its logs. `clean` has the number of checked bytes of each log.
 
-    A secret is replaced with as many asterisks, so offsets stay valid. Collectors read only up to `clean`.
+    Each byte of a secret becomes an asterisk, so offsets stay valid. Collectors read only up to `clean`.
     """
 
     def __init__(self, folder: str, spec: dict[str, Any]) -> None:
@@ -30,20 +30,20 @@ class LogMask:
         self.refused = set()  # type: set[str]
 
     def mask(self, *, ended: bool = False) -> None:
-        """Check the new bytes. `ended`: no process writes any more, so no secret is half written."""
+        """Check the new bytes. With `ended` no process writes any more, so no secret is half written."""
         if not self.values:
             return
         for path in (path for logs in MASKED_LOGS for path in glob.glob(f"{glob.escape(self.folder)}/{logs}")):
             try:
                 self._mask_file(path, ended)
-            except OSError as error:  # a log that somebody removed: the others are masked all the same
+            except OSError as error:  # somebody removed this log; the other logs are still masked
                 if path not in self.refused:
                     self.refused.add(path)
                     say("a log cannot be masked:", error)
 
     def _mask_file(self, path: str, ended: bool) -> None:
         name = os.path.basename(path)
-        # A FIFO or a device in place of a log would wait for ever.
+        # A FIFO or a device in place of a log would block forever.
         handle = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             clean = self.clean.get(name, 0)
@@ -54,12 +54,12 @@ class LogMask:
                 chunks += 1
                 data = os.pread(handle, CHUNK_BYTES, clean)
                 is_last = len(data) < CHUNK_BYTES
-                found = list(self.pattern.finditer(data))
+                matches = list(self.pattern.finditer(data))
                 done = len(data) if ended and is_last else complete_bytes(data, self.values)
-                for match in reversed(found):
-                    if match.start() < done < match.end():  # its end may be the beginning of another secret
+                for match in reversed(matches):
+                    if match.start() < done < match.end():  # its end may be the start of another secret
                         done = match.start()
-                for match in found:
+                for match in matches:
                     if match.end() <= done:
                         os.pwrite(handle, b"*" * len(match[0]), clean + match.start())
                 clean += done
@@ -71,7 +71,7 @@ class LogMask:
 
 
 def complete_bytes(data: bytes, values: list[bytes]) -> int:
-    """The number of bytes that cannot belong to a secret that is only half written."""
+    """Return the number of bytes before a secret that may be only half written."""
     longest = max(map(len, values), default=0)
     for start in range(max(0, len(data) - longest + 1), len(data)):
         if any(value.startswith(data[start:]) for value in values):

@@ -1,6 +1,7 @@
-"""Processes of a run, and how they are ended: never by name.
+"""Processes of a run, and their end. No process is ended by its name.
 
-Known by the mark in its environment, by descent and session, and by the members of the last heartbeat.
+A process of a run is identified by the mark in its environment, by its parent and session, and by the members of the
+last heartbeat.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from backend.node.tools import MARK
 
 RANK = b"RANK="
 GIVE_UP_S = 20.0
-"""Time after the first SIGKILL. A process that is left then is stuck in a driver and is reported."""
+"""Time from the first SIGKILL until a process counts as stuck in a driver and is reported."""
 
 
 class Process(NamedTuple):
@@ -22,7 +23,7 @@ class Process(NamedTuple):
     parent: int
     session: int
     start: int
-    """Clock ticks since boot. Together with the id they identify a process."""
+    """Clock ticks since boot. The start and the id together identify a process."""
     state: str
     name: str
 
@@ -40,13 +41,13 @@ def read_stat(pid: int) -> tuple[str, list[str]]:
             text = file.read()
     except OSError:
         return "", []
-    # The name stands in parentheses and may itself hold some.
+    # The name is in parentheses, and may contain parentheses.
     first, last = text.index("("), text.rindex(")")
     return text[first + 1 : last], text[last + 2 :].split()
 
 
 def find_process(pid: int, start: int) -> Process | None:
-    """Return the living process with this identity. Another process may have got the id."""
+    """Return the living process with this identity, or None. Another process may have the same id."""
     process = read_process(pid)
     return process if process and process.start == start and process.state not in "ZX" else None
 
@@ -65,7 +66,7 @@ def boot_id() -> str:
 
 
 def send_signal(process: Process, number: int) -> bool:
-    """Signal this process, not another one with its id. Return False where it has ended or belongs to another user."""
+    """Signal this process, not another process with its id. Return False if it has ended or is another user's."""
     handle = None
     try:
         if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
@@ -95,32 +96,32 @@ def catches(process: Process, number: int) -> bool:
 
 
 def members(mark: str, known: Iterable[tuple[int, int]] = (), keeper: int = -1) -> list[Process]:
-    """Every living process of the run, except the keeper (the supervisor), this process and its ancestors.
+    """Return every living process of the run, except the keeper (the supervisor), this process and its ancestors.
 
-    `known`: identities that were members before. A process that shows no mark (it cleared or overwrote its environment,
-    or forbids reading it) belongs to the run when it was known, when its parent is a member or the keeper, which adopts
-    orphans, or when a member leads its session.
+    `known` has the identities of earlier members. A process may show no mark, because it cleared or overwrote its
+    environment or forbids reading it. It belongs to the run if it is in `known`, if its parent is a member, if its
+    parent is the keeper, which adopts orphans, or if a member leads its session.
     """
-    wanted = f"{MARK}={mark}".encode()
-    alive, silent, found = {}, {}, set()
+    own_mark = f"{MARK}={mark}".encode()
+    alive, unmarked, pids = {}, {}, set()
     for name in os.listdir("/proc"):
         process = read_process(int(name)) if name.isdigit() else None
         if process is None or process.state in "ZX" or process.parent == 2:  # 2: kernel threads
             continue
         alive[process.pid] = process
         environment = _environment_of(process.pid)
-        if wanted in environment:
-            found.add(process.pid)
+        if own_mark in environment:
+            pids.add(process.pid)
         elif not any(entry.startswith(MARK.encode() + b"=") for entry in environment):
-            silent[process.pid] = process
-    found.update(pid for pid, start in known if pid in silent and silent[pid].start == start)
+            unmarked[process.pid] = process
+    pids.update(pid for pid, start in known if pid in unmarked and unmarked[pid].start == start)
     grown = True
     while grown:
-        leaders = {pid for pid in found if alive[pid].session == pid}
-        more = {p.pid for p in silent.values() if p.parent in found or p.parent == keeper or p.session in leaders}
-        grown = not more <= found
-        found |= more
-    return [alive[pid] for pid in sorted(found - _self_and_ancestors(alive) - {keeper})]
+        leaders = {pid for pid in pids if alive[pid].session == pid}
+        more = {p.pid for p in unmarked.values() if p.parent in pids or p.parent == keeper or p.session in leaders}
+        grown = not more <= pids
+        pids |= more
+    return [alive[pid] for pid in sorted(pids - _self_and_ancestors(alive) - {keeper})]
 
 
 def _environment_of(pid: int) -> list[bytes]:
@@ -132,7 +133,7 @@ def _environment_of(pid: int) -> list[bytes]:
 
 
 def rank_of(pid: int) -> int | None:
-    """The global rank that the process, or the one that started it, is of; torchrun puts it into the environment."""
+    """Return the global rank of the process, or None. torchrun sets it in the environment of a rank's processes."""
     values = [entry[len(RANK) :] for entry in _environment_of(pid) if entry.startswith(RANK)]
     return int(values[0]) if values and values[0].isdigit() else None
 
@@ -146,25 +147,26 @@ def _self_and_ancestors(alive: dict[int, Process]) -> set[int]:
 
 
 def end_tree(mark: str, known: Iterable[tuple[int, int]], keeper: int, grace_s: float) -> list[Process]:
-    """TERM, after `grace_s` KILL, until two looks find none; what could not be ended.
+    """End the run's processes with SIGTERM, and after `grace_s` with SIGKILL. Return those that could not be ended.
 
-    TERM goes to the tops of the tree: torchrun, which passes it on and waits; orphans get it as they appear.
+    The function returns when two scans in a row find no process. SIGTERM goes to the roots of the process tree:
+    torchrun, which passes it on and waits, and orphans when they appear.
     """
-    seen, told, quiet, begun = set(known), set(), 0, time.monotonic()
+    seen, terminated, empty_scans, begun = set(known), set(), 0, time.monotonic()
     while True:
         alive = members(mark, seen, keeper)
         seen.update((p.pid, p.start) for p in alive)
-        quiet = 0 if alive else quiet + 1
+        empty_scans = 0 if alive else empty_scans + 1
         elapsed_s = time.monotonic() - begun
-        if quiet == 2 or elapsed_s > grace_s + GIVE_UP_S:
+        if empty_scans == 2 or elapsed_s > grace_s + GIVE_UP_S:
             return alive
         pids = {p.pid for p in alive}
         for process in alive:
             if elapsed_s >= grace_s:
                 send_signal(process, signal.SIGKILL)
-            elif process.parent not in pids and process.pid not in told:
-                told.add(process.pid)
+            elif process.parent not in pids and process.pid not in terminated:
+                terminated.add(process.pid)
                 send_signal(process, signal.SIGTERM)
-            # A stopped process sees no SIGTERM.
+            # A stopped process does not react to SIGTERM.
             send_signal(process, signal.SIGCONT)
         time.sleep(0.05)

@@ -16,19 +16,20 @@ from .processes import Process
 RECORD_S = 20.0
 """Time for ranks to write NCCL's flight records. torch checks for requests once a second."""
 PIPES = "nccl_wanted_"
-"""torch makes a pipe of it for each rank, `<rank>.pipe` behind it; a byte there asks for the rank's flight record."""
+"""Start of the names of torch's pipes; `<rank>.pipe` follows. A byte in a pipe requests the rank's flight record."""
 RECORDS = "nccl_trace_rank_"
 WITH_KERNEL_LOG = ("failed", "stalled", "stopped")
-"""A node that is stopped with the others may be the one whose GPU failed, and whose ranks only waited."""
+"""Reasons with a report of the kernel log. A stopped node may have the failed GPU, while its ranks only waited."""
 
 
 def ask_for_records(folder: str) -> None:
-    """Wait until every rank that listens has written the flight record of its collectives, or takes too long.
+    """Request the flight records of all ranks' collectives, and wait for them at most RECORD_S.
 
-    By itself it does so when a collective times out; a stall may be seen before. Who stops the run waits for none.
+    A rank writes its record by itself only when a collective times out, which may be after the stall. A stop ends the
+    wait.
     """
-    asked = [pipe for pipe in glob.glob(f"{glob.escape(folder)}/{PIPES}*.pipe") if send_byte(pipe)]
-    files = [f"{folder}/{RECORDS}{os.path.basename(pipe)[len(PIPES) : -len('.pipe')]}" for pipe in asked]
+    pipes = [pipe for pipe in glob.glob(f"{glob.escape(folder)}/{PIPES}*.pipe") if send_byte(pipe)]
+    files = [f"{folder}/{RECORDS}{os.path.basename(pipe)[len(PIPES) : -len('.pipe')]}" for pipe in pipes]
     sizes, deadline = [], time.monotonic() + RECORD_S  # type: tuple[list[int], float]
     while files and time.monotonic() < deadline and not os.path.exists(f"{folder}/control/kill"):
         time.sleep(0.5)
@@ -38,7 +39,7 @@ def ask_for_records(folder: str) -> None:
 
 
 def send_byte(pipe: str) -> bool:
-    """Return whether a process reads the pipe. It does not wait."""
+    """Write a byte to the pipe without waiting. Return whether a process reads the pipe."""
     try:
         handle = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
@@ -52,7 +53,7 @@ def send_byte(pipe: str) -> bool:
 
 
 def has_pipes(folder: str) -> bool:
-    """Whether the file system has named pipes: torch, told to make one where there are none, takes the rank with it."""
+    """Return whether the file system has named pipes. torch ends a rank whose pipe it cannot create."""
     probe = f"{folder}/.pipe.{secrets.token_hex(4)}"
     try:
         os.mkfifo(probe, 0o600)
@@ -63,7 +64,7 @@ def has_pipes(folder: str) -> bool:
 
 
 def drop_secrets(spec: dict[str, Any]) -> None:
-    """Remove the file where the child did not, and what a connection that broke left of one on its way."""
+    """Remove the secrets' file where the child did not, and its parts that a lost connection left."""
     if spec.get("secrets"):
         folder, name = os.path.split(spec["secrets"])
         for path in (spec["secrets"], *glob.glob(f"{glob.escape(folder)}/.{name}.*")):
@@ -72,12 +73,17 @@ def drop_secrets(spec: dict[str, Any]) -> None:
 
 
 def write_exit(folder: str, reason: str, status: int | None, left: Iterable[Process], **more: Any) -> None:
-    """`code` and `signal` are null where unknown; `left`: id, name and state of what could not be ended.
+    """Write `exit`, the record of the end.
 
-    `more`: `time` when the program ended, `stuck` as `left` but of what stood still at a stall, and its rank, `gpus` as
-    gpus_given_back, `gone` where the supervisor ended before it could write this: itself alone ("supervisor") or the
-    machine ("restart"). `kernel_log`: gpu_errors, where something went wrong or may have. `disk_full`: nobody could
-    write any more, the reason itself not either.
+    - `code`, `signal`: null where unknown.
+    - `left`: id, name and state of the processes that could not be ended.
+    - `disk_full`: the disk was full, so the reason itself may be missing.
+    - `kernel_log`: the result of gpu_errors, where a GPU may have failed.
+    - `time`: the program's end.
+    - `stuck`: id, name, state and rank of the processes that were stuck at a stall.
+    - `gpus`: the result of gpus_given_back.
+    - `gone`: what ended before the supervisor could write `exit`: only the supervisor ("supervisor"), or the machine
+      ("restart").
     """
     disk_full = is_full(folder)
     free_reserve(folder)

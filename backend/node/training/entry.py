@@ -1,8 +1,8 @@
-"""Runs on a node, once per rank, started by torchrun: `entry.py FOLDER` trains what FOLDER/config.yaml says.
+"""Program of one rank. torchrun starts `entry.py FOLDER` once per rank, and it trains by FOLDER/config.yaml.
 
-Everything the rank prints goes to FOLDER/rank<k>.log. FOLDER/steps.rank<k>.jsonl gets one line per optimizer step. When
-FOLDER/control/stop exists on any node, all ranks end together after the same step, with a checkpoint. This file,
-rank_facts.py, for ms-swift swift_entry.py, and the engine are all that is needed; nothing of Megaboard is imported.
+FOLDER/rank<k>.log gets the rank's output, and FOLDER/steps.rank<k>.jsonl one line per optimizer step. When
+FOLDER/control/stop exists on any node, all ranks save a checkpoint after the same step and end. This program needs the
+engine, rank_facts.py and, for ms-swift, swift_entry.py. It imports nothing else of Megaboard.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def main() -> None:
     folder = os.path.abspath(sys.argv[1])
     rank = int(os.environ["RANK"])
     _send_output_to(f"{folder}/rank{rank}.log")
-    # Imported late, here and below: what imports print belongs into the log.
+    # The imports here and below come late, because the log gets their output.
     from torch.distributed.elastic.multiprocessing.errors import record
 
-    # `record` hands the traceback of a failure to torchrun, which prints it on its own console too.
+    # `record` sends the traceback of a failure to torchrun, which also prints it.
     record(_train)(folder, rank)
 
 
@@ -36,7 +36,7 @@ def _send_output_to(path: str) -> None:
     os.dup2(log, 2)
     os.close(log)
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)  # the supervisor asks at a stall
+    faulthandler.register(signal.SIGUSR1)  # the supervisor sends it at a stall
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
@@ -62,7 +62,7 @@ def _train_with_llamafactory(folder: str, rank: int) -> None:
 
 
 def mark_stopped(folder: str) -> None:
-    """The supervisor reads it: this end was asked for."""
+    """Record for the supervisor that a stop was requested."""
     os.makedirs(f"{folder}/control", exist_ok=True)
     with open(f"{folder}/control/stopped", "a"):
         pass
@@ -74,7 +74,7 @@ def _make_callback(folder: str, file: IO[str]) -> Any:
     from transformers import TrainerCallback
 
     class Steps(TrainerCallback):  # type: ignore[misc]
-        """Writes a line per step and ends the training when asked. Trainers call on_step_end, then on_log."""
+        """Write a line per step, and end the training after a stop request. Trainers call on_step_end, then on_log."""
 
         def __init__(self) -> None:
             self.begun = time.perf_counter()
@@ -98,10 +98,10 @@ def _make_callback(folder: str, file: IO[str]) -> Any:
                 "step_s": time.perf_counter() - self.begun,
                 "epoch": state.epoch,
                 **memory(torch),
-                **room(self.saved),  # by now all ranks have written their parts
+                **room(self.saved),  # all ranks have written their parts before this step ended
             }
             self.saved = ""
-            # Counted over all ranks, only where the engine was told to count.
+            # The sum over all ranks. It is 0 where the engine does not count tokens.
             tokens, self.tokens_before = state.num_input_tokens_seen - self.tokens_before, state.num_input_tokens_seen
             if tokens:
                 self.row["tokens"] = tokens
@@ -132,11 +132,11 @@ def _make_callback(folder: str, file: IO[str]) -> Any:
 
 
 def any_rank_says(mine: bool, torch: Any) -> bool:
-    """Whether it is true on any rank: all ranks get the same answer, at the same step."""
+    """Return whether `mine` is true on any rank. All ranks get the same answer, at the same step."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return mine
-    # NCCL reduces on the GPU alone; "cpu:gloo,cuda:nccl" can do both, and then the CPU waits for no kernel.
+    # NCCL reduces only on the GPU. "cpu:gloo,cuda:nccl" also reduces on the CPU, which then waits for no kernel.
     on_cpu = "gloo" in distributed.get_backend_config() or not torch.cuda.is_available()
     flag = torch.tensor(int(mine), device="cpu" if on_cpu else "cuda")
     distributed.all_reduce(flag, op=distributed.ReduceOp.MAX)

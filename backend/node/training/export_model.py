@@ -1,10 +1,10 @@
-"""Runs on a node, by the supervisor: a Hugging Face model from what a run has saved, without a GPU.
+"""Export of a run's checkpoint as a Hugging Face model, without a GPU. The supervisor starts it on a node.
 
     export_model.py FOLDER
 
-FOLDER/export.json: `kind` (merge: adapters into their model, by LLaMA-Factory; megatron: mcore_adapter's checkpoint, by
-its own converter), `source`, `target`, and for merge `model` and `template`. The target appears whole, and never in the
-place of something else. Standard library, and the program that converts.
+FOLDER/export.json has `kind`, `source`, `target`, and for merge `model` and `template`. Kind merge: LLaMA-Factory
+merges adapters into their model. Kind megatron: mcore_adapter converts its own checkpoint. The target appears whole,
+and replaces nothing. The program needs the standard library and the converter.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import sys
 from typing import Any
 
 KEPT = ("generation_config.json", "chat_template.jinja")
-"""What a converter leaves behind although a server reads it."""
+"""Files that a server reads but a converter does not write."""
 
 
 def main() -> None:
     folder = os.path.abspath(sys.argv[1])
     with open(f"{folder}/export.json", encoding="utf-8") as file:
-        wanted = json.load(file)
-    target = wanted["target"]
+        request = json.load(file)
+    target = request["target"]
     part = f"{target}.megaboard-part"
     if os.path.lexists(target):
         sys.exit(f"megaboard: {target} is there already")
@@ -32,8 +32,8 @@ def main() -> None:
     shutil.rmtree(part, ignore_errors=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        CONVERTERS[wanted["kind"]](wanted, part)
-        keep(wanted["source"], part)
+        CONVERTERS[request["kind"]](request, part)
+        keep(request["source"], part)
         os.rename(part, target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -41,35 +41,35 @@ def main() -> None:
 
 
 def keep(source: str, part: str) -> None:
-    """Copy what belongs to the model and the converter has not written."""
+    """Copy the model's files that the converter has not written."""
     for name in KEPT:
         origin = os.path.join(source, name)
         if os.path.isfile(origin) and not os.path.exists(os.path.join(part, name)):
             shutil.copy(origin, part)
 
 
-def merge(wanted: dict[str, Any], part: str) -> None:
-    """LLaMA-Factory 0.9.5's own export (src/llamafactory/train/tuner.py, export_model)."""
+def merge(request: dict[str, Any], part: str) -> None:
+    """Export with LLaMA-Factory (0.9.5 src/llamafactory/train/tuner.py, export_model)."""
     from llamafactory.train.tuner import export_model
 
     export_model(
         {
-            "model_name_or_path": wanted["model"],
-            "adapter_name_or_path": wanted["source"],
-            "template": wanted["template"],
+            "model_name_or_path": request["model"],
+            "adapter_name_or_path": request["source"],
+            "template": request["template"],
             "finetuning_type": "lora",
-            "infer_dtype": wanted["dtype"],
+            "infer_dtype": request["dtype"],
             "export_dir": part,
             "export_device": "cpu",
         }
     )
 
 
-def convert_megatron(wanted: dict[str, Any], part: str) -> None:
-    """mcore_adapter's own converter, in the precision that the weights are in; one shard at a time is in memory."""
+def convert_megatron(request: dict[str, Any], part: str) -> None:
+    """Convert with mcore_adapter, in the precision of the weights. Only one shard at a time is in memory."""
     from mcore_adapter.models.converter.post_converter import convert_checkpoint_to_hf
 
-    convert_checkpoint_to_hf(wanted["source"], part)
+    convert_checkpoint_to_hf(request["source"], part)
 
 
 CONVERTERS = {"merge": merge, "megatron": convert_megatron}

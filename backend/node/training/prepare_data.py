@@ -1,11 +1,11 @@
-"""Runs on a node: has the run's data tokenised once, then becomes the gang's command. Standard library, Python >= 3.8.
+"""Preparation of a run's data: one node tokenises it, and then each node runs the gang's command.
 
-    prepare_data.py FOLDER RANK MAKER COMMAND...     in a run folder, by the supervisor
+    prepare_data.py FOLDER RANK MAKER COMMAND...     in a run folder; the supervisor starts it
     python - look JSON --token T                     read from standard input; prints one line, `T{json}`
 
-FOLDER/prepare.json says where the data goes. The node whose rank is MAKER makes it, and shows that it is alive in a
-file beside the data; those that see the same disk wait. Data that is there already is taken as it is: its folder is
-named after all that it is made from, and appears whole.
+FOLDER/prepare.json has the folder of the data. The node whose rank is MAKER tokenises the data, and changes a heartbeat
+file beside it. The other nodes of the same disk wait. Existing data is used unchanged: the name of its folder is a
+digest of all its sources, and the folder appears whole. Standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ MAKER = "tokenise.py"
 BEAT_S = 20.0
 POLL_S = 0.5
 ABANDONED_S = 24 * 3600.0
-"""A part that has not shown life for so long belongs to nobody."""
+"""A part whose heartbeat is older than this was abandoned."""
 FAILED = "megaboard: the data could not be prepared"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 OF_TRAINING = ("USE_MCA", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
-"""Variables of the ranks that would start the machinery of a training, which tokenising needs none of."""
+"""Variables of the ranks for distributed training. Tokenising needs none of them."""
 
 
 def prepare(folder: str, rank: str, maker: str, command: list[str]) -> NoReturn:
-    """Leave by becoming `command` once the data is there, or with the maker's exit status."""
+    """Wait for the data, then replace this process by `command`. A failed maker exits with its program's status."""
     with open(os.path.join(folder, "prepare.json")) as file:
-        wanted = json.load(file)
-    target, part = wanted["target"], f"{wanted['target']}.{wanted['run']}.{maker}.part"
+        request = json.load(file)
+    target, part = request["target"], f"{request['target']}.{request['run']}.{maker}.part"
     if os.path.isdir(target):
         pass
     elif rank == maker:
-        make(folder, target, part, wanted["shuffle"])
+        make(folder, target, part, request["shuffle"])
     else:
         wait(target, f"{part}/beat")
     print("megaboard: the data is ready:", target, flush=True)
@@ -49,15 +49,15 @@ def prepare(folder: str, rank: str, maker: str, command: list[str]) -> NoReturn:
 
 
 def make(folder: str, target: str, part: str, shuffle: int | None) -> None:
-    """Let LLaMA-Factory tokenise into a folder beside the target, which then takes its name."""
+    """Let LLaMA-Factory tokenise into a folder beside the target. The folder then gets the target's name."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
-    forget_abandoned(target)
+    remove_abandoned(target)
     shutil.rmtree(part, ignore_errors=True)
     os.mkdir(part, 0o700)
     megatron = os.environ.get("USE_MCA", "").lower() in ("true", "y", "1")
     environment = {name: text for name, text in os.environ.items() if name not in OF_TRAINING}
-    # The GPUs are the ranks'. A bar is a line of the log at each of its changes.
+    # The ranks use the GPUs. Each change of a progress bar is a line of the log.
     environment.update(CUDA_VISIBLE_DEVICES="", ALLOW_EXTRA_ARGS="1", TQDM_MININTERVAL="2")
     options = [json.dumps({"shuffle": shuffle, "megatron": megatron})]
     child = subprocess.Popen([sys.executable, f"{folder}/{MAKER}", folder, f"{part}/data", *options], env=environment)
@@ -74,7 +74,7 @@ def make(folder: str, target: str, part: str, shuffle: int | None) -> None:
 
 
 def watch(child: subprocess.Popen[bytes], beat: str) -> int:
-    """Its exit status; until then `beat` changes every BEAT_S."""
+    """Change the heartbeat file `beat` every BEAT_S until the child ends, and return its exit status."""
     count = 0
     while True:
         with open(beat, "w") as file:
@@ -86,7 +86,7 @@ def watch(child: subprocess.Popen[bytes], beat: str) -> int:
 
 
 def move(data: str, target: str) -> None:
-    """Give the data its name, unless another run was faster with the same."""
+    """Give the data its name, unless another run has finished the same data first."""
     try:
         os.rename(data, target)
     except OSError:
@@ -95,7 +95,7 @@ def move(data: str, target: str) -> None:
 
 
 def wait(target: str, beat: str) -> None:
-    """Until the data is there. A line a beat: once the maker is gone this node falls silent too, and is ended."""
+    """Wait for the data. Each heartbeat adds a line to the log, so a lost maker makes this node stall as well."""
     seen = ""
     while not os.path.isdir(target):
         try:
@@ -109,8 +109,8 @@ def wait(target: str, beat: str) -> None:
         time.sleep(POLL_S)
 
 
-def forget_abandoned(target: str) -> None:
-    """Remove what runs that were killed have left of the same data."""
+def remove_abandoned(target: str) -> None:
+    """Remove parts of the same data that killed runs have left."""
     above, name = os.path.split(target)
     for entry in os.listdir(above):
         beat = os.path.join(above, entry, "beat")
@@ -121,30 +121,31 @@ def forget_abandoned(target: str) -> None:
             shutil.rmtree(os.path.join(above, entry), ignore_errors=True)
 
 
-def look(wanted: dict[str, Any]) -> dict[str, Any]:
-    """A digest of what the data is made from: the data sets' descriptions and files, and all of the model but weights.
+def look(request: dict[str, Any]) -> dict[str, Any]:
+    """Return a digest of the data's sources: descriptions and files of data sets, and the model without its weights.
 
-    Files count by size and time of change: reading them would take as long as tokenising.
+    The digest has the size and the time of the last change of each file. Reading the files would take as long as
+    tokenising.
     """
-    folder = full(wanted["dataset_dir"])
+    folder = full(request["dataset_dir"])
     try:
         known = read_json(os.path.join(folder, "dataset_info.json"))
     except (OSError, ValueError):
         known = {}
-    entries = {name: known.get(name) for name in wanted["datasets"]} if isinstance(known, dict) else {}
-    described = [entry for entry in entries.values() if isinstance(entry, dict) and "file_name" in entry]
-    named = [os.path.join(folder, str(entry["file_name"])) for entry in described]
-    files = [one for path in named for one in files_of(path)]
-    model = [path for path in files_of(full(wanted["model"])) if not path.endswith(WEIGHTS)]
+    entries = {name: known.get(name) for name in request["datasets"]} if isinstance(known, dict) else {}
+    with_file = [entry for entry in entries.values() if isinstance(entry, dict) and "file_name" in entry]
+    paths = [os.path.join(folder, str(entry["file_name"])) for entry in with_file]
+    files = [file for path in paths for file in files_of(path)]
+    model = [path for path in files_of(full(request["model"])) if not path.endswith(WEIGHTS)]
     text = json.dumps([entries, [stamp(path) for path in files + model]], sort_keys=True)
     return {"digest": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def files_of(path: str) -> list[str]:
-    """The file itself, or those directly in a folder."""
+    """Return the file itself, or the files directly in a folder."""
     if os.path.isdir(path):
-        inside = sorted(os.path.join(path, name) for name in os.listdir(path))
-        return [one for one in inside if os.path.isfile(one)]
+        entries = sorted(os.path.join(path, name) for name in os.listdir(path))
+        return [entry for entry in entries if os.path.isfile(entry)]
     return [path] if os.path.isfile(path) else []
 
 

@@ -1,4 +1,4 @@
-"""Runs on a node, called by entry.py and swift_entry.py: what a rank measures beside its steps."""
+"""Figures that a rank measures at each step. entry.py and swift_entry.py call it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ GIB = 1 << 30
 
 
 def memory(torch: Any) -> dict[str, float]:
-    """Of the allocator since the start: its peaks, and how often it emptied its cache to find room; nothing on CPU."""
+    """Return the allocator's peaks and its number of retries since the start. The mapping is empty on a CPU."""
     if not torch.cuda.is_available():
         return {}
     stats = torch.cuda.memory_stats()
@@ -21,12 +21,15 @@ def memory(torch: Any) -> dict[str, float]:
 
 
 def room(checkpoint: str) -> dict[str, int]:
-    """Bytes of a checkpoint that all ranks have written, of its disk's room, and the results' inode, which all nodes
-    know them by that share the disk. Asked of a node's first rank; nothing where there is none, or not any more."""
+    """Return the bytes of a checkpoint, the free bytes of its disk, and the inode of the output folder.
+
+    The inode is equal on all nodes that share the disk. Only the first rank of a node returns figures. The mapping is
+    empty without a checkpoint.
+    """
     if not checkpoint or os.environ.get("LOCAL_RANK") != "0":
         return {}
     try:
-        files = [os.path.join(place, name) for place, _, names in os.walk(checkpoint) for name in names]
+        files = [os.path.join(folder, name) for folder, _, names in os.walk(checkpoint) for name in names]
         size, disk = sum(map(os.path.getsize, files)), os.statvfs(checkpoint)
         inode = os.stat(os.path.dirname(checkpoint)).st_ino
     except OSError:

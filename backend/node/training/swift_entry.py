@@ -1,7 +1,7 @@
-"""Runs on a node, called by entry.py: ms-swift's Megatron in this process, with the same lines and the same stop.
+"""Training with ms-swift's Megatron for entry.py, with the same lines per step and the same stop.
 
-Not run by whoever wrote it: ms-swift's Megatron needs Transformer Engine and GPUs. The order of the calls is that of
-ms-swift 4.6.0 swift/megatron/trainers/base.py (run_train_step).
+This module has not been tested with ms-swift's Megatron, which needs Transformer Engine and GPUs. The order of the
+calls follows ms-swift 4.6.0 swift/megatron/trainers/base.py (run_train_step).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CALLBACK = "megaboard"
 
 
 def train(entry: Any, folder: str, rank: int, command: str) -> None:
-    """`megatron sft|pt|rlhf` on FOLDER/config.yaml; `entry` is the module of entry.py."""
+    """Run `megatron sft|pt|rlhf` on FOLDER/config.yaml. `entry` is the module of entry.py."""
     from swift import megatron
     from swift.cli.main import parse_yaml_args
     from swift.megatron.callbacks.mapping import megatron_callbacks_map
@@ -34,7 +34,7 @@ def make_callback(entry: Any, folder: str, file: IO[str]) -> type:
     from swift.megatron.callbacks.base import MegatronCallback
 
     class Steps(MegatronCallback):  # type: ignore[misc]
-        """Writes a line per step and ends the training when asked. The trainer calls on_step_end, then on_log."""
+        """Write a line per step, and end the training after a stop request. Trainers call on_step_end, then on_log."""
 
         row: dict[str, Any] | None = None
         begun = 0.0
@@ -53,7 +53,7 @@ def make_callback(entry: Any, folder: str, file: IO[str]) -> type:
                 **memory(torch),
             }
             if entry.any_rank_says(os.path.exists(f"{folder}/control/stop"), torch):
-                # The loop runs up to train_iters, and saves a checkpoint before it looks again.
+                # The loop runs up to train_iters. It saves a checkpoint before it reads train_iters again.
                 self.state.should_save = True
                 self.args.train_iters = self.state.iteration
                 entry.mark_stopped(folder)

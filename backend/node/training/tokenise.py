@@ -1,10 +1,11 @@
-"""Runs on a node, by prepare_data.py: LLaMA-Factory tokenises what FOLDER/config.yaml names, without a GPU.
+"""Tokenising of the data sets of FOLDER/config.yaml by LLaMA-Factory, without a GPU. prepare_data.py starts it.
 
     tokenise.py FOLDER TARGET '{"shuffle": SEED|null, "megatron": BOOL}'
 
-TARGET then is what LLaMA-Factory loads as `tokenized_path`. The steps are those of its own workflows (0.9.5
-src/llamafactory/train/{pt,sft,dpo,mca}/workflow.py) up to the data; under Megatron samples are one token longer, which
-its collator cuts off again. The order of the rows stays, or is that of the seed: mcore_adapter reads them in order.
+LLaMA-Factory loads TARGET as `tokenized_path`. The program follows LLaMA-Factory's own workflows (0.9.5
+src/llamafactory/train/{pt,sft,dpo,mca}/workflow.py) up to the data. Under Megatron samples are one token longer, and
+its collator cuts this token off. The rows keep their order, or the seed shuffles them: mcore_adapter reads them in
+order.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ DROPPED = (
     *("deepspeed", "fsdp", "fsdp_config", "ddp_backend", "resume_from_checkpoint", "tokenized_path", "plot_loss"),
     *("bf16", "fp16", "pure_bf16", "tf32", "fp8", "optim", "quantization_bit", "enable_liger_kernel", "use_unsloth"),
 )
-"""Keys of the training that ask for a device, a package or a folder which tokenising does without."""
+"""Keys of the training that need a device, a package or a folder. Tokenising needs none of these."""
 STAGES = {"dpo": "rm"}
 LARGE = 100_000
-"""Rows from which on several processes save sooner than one."""
+"""Number of rows from which several processes save faster than one."""
 
 
 def main() -> None:
@@ -34,7 +35,7 @@ def main() -> None:
     tables = tokenise(config, options["megatron"])
     if options["shuffle"] is not None:
         tables["train"] = tables["train"].shuffle(seed=options["shuffle"])
-    # Put into another order, rows are gathered one by one.
+    # Shuffled rows are gathered one by one, which is slow.
     is_large = len(tables["train"]) >= LARGE
     tables.save_to_disk(target, num_proc=config.get("preprocessing_num_workers") if is_large else None)
     record = {**options, "rows": {name: len(table) for name, table in tables.items()}, "config": config}
@@ -43,7 +44,7 @@ def main() -> None:
 
 
 def tokenise(config: dict[str, Any], megatron: bool) -> Any:
-    """A DatasetDict: `train`, and the evaluation data where the configuration has some."""
+    """Return a DatasetDict: `train`, and the evaluation data where the configuration has some."""
     from datasets import DatasetDict
     from llamafactory.data import get_dataset, get_template_and_fix_tokenizer
     from llamafactory.hparams import get_train_args
@@ -60,12 +61,12 @@ def tokenise(config: dict[str, Any], megatron: bool) -> Any:
     tokenizer = load_tokenizer(model)
     template = get_template_and_fix_tokenizer(tokenizer["tokenizer"], data)
     stage = STAGES.get(finetuning.stage, finetuning.stage)
-    found = get_dataset(template, model, data, training, stage=stage, **tokenizer)
-    evaluation = found.get("eval_dataset") or {}
+    datasets = get_dataset(template, model, data, training, stage=stage, **tokenizer)
+    evaluation = datasets.get("eval_dataset") or {}
     if not isinstance(evaluation, dict):
-        return DatasetDict({"train": found["train_dataset"], "validation": evaluation})
+        return DatasetDict({"train": datasets["train_dataset"], "validation": evaluation})
     named = {f"validation_{name}": table for name, table in evaluation.items()}
-    return DatasetDict({"train": found["train_dataset"], **named})
+    return DatasetDict({"train": datasets["train_dataset"], **named})
 
 
 if __name__ == "__main__":
