@@ -17,7 +17,7 @@ from app.monitor.poll_request import Question
 from app.monitor.poll_response import Bundler
 from app.monitor.resuming import resuming_of
 from app.monitor.storage import storage_of
-from app.monitor.watch import watch_of
+from app.monitor.watch import run_cache_of
 from app.services import Services
 from app.text import catalogue
 
@@ -30,10 +30,10 @@ _WORDS = "monitor."
 
 def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
     """Build the monitor in the current Blocks context."""
-    watch = watch_of(services.controller, services.database, services.clock)
+    run_cache = run_cache_of(services.controller, services.database, services.clock)
     compare = Compare(services, lang)
     offers = {"export": exports_of(services.controller).of, "resume": resuming_of(services.controller).of}
-    bundler = Bundler(watch, services.database, lang, services.clock, compare.of, offers, storage_of(services))
+    bundler = Bundler(run_cache, services.database, lang, services.clock, compare.of, offers, storage_of(services))
 
     def poll(event: gr.EventData) -> Any:
         answer = bundler.answer(_question(event), services.clock())
@@ -46,7 +46,7 @@ def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
         named = values.get("run")
         run = named if isinstance(named, str) else question.run or ""
         refused = actions.act(services, compare, event._data.get("name"), run, values)
-        watch.forget(run)
+        run_cache.forget(run)
         answer = bundler.answer(question, services.clock(), refused)
         return gr.skip() if answer is None else answer
 

@@ -12,7 +12,7 @@ from app.monitor.json_parts import Answer, Section, to_json
 from app.monitor.poll_request import LogQuestion, Question
 from app.monitor.shared_answers import Shared
 from app.monitor.storage import StorageView
-from app.monitor.watch import LOOK_S, RUNS_KEPT, Watch
+from app.monitor.watch import LOOK_S, RUNS_KEPT, RunCache
 from app.text import render_problem
 from app.text.hangs import standstill
 from app.text.stragglers import slowdown
@@ -35,7 +35,7 @@ class Bundler:
 
     def __init__(
         self,
-        watch: Watch,
+        run_cache: RunCache,
         database: Database,
         lang: str,
         clock: Callable[[], float],
@@ -46,7 +46,7 @@ class Bundler:
         self._storage = storage
         self._compare = compare
         self._offers = offers or {}
-        self._watch = watch
+        self._run_cache = run_cache
         self._database = database
         self._lang = lang
         self._sections: Shared[dict[str, Section]] = Shared(clock, fresh_s=LOOK_S, kept=RUNS_KEPT)
@@ -70,7 +70,7 @@ class Bundler:
         return lacks.to_json(run=question.run, now=round(now, 1))
 
     def _list(self, lacks: Answer, question: Question) -> None:
-        rows = self._watch.runs()
+        rows = self._run_cache.runs()
         make = lambda: {"rows": Section.of(runs.rows(rows, self._lang))}  # noqa: E731
         lacks.add_news(self._sections.get("", make, version=rows))
         if self._storage is not None:
@@ -84,12 +84,12 @@ class Bundler:
             lacks.add_news({"erase": Section.of(self._storage.size(erase, self._lang))})
 
     def _run(self, lacks: Answer, question: Question) -> None:
-        snapshot = self._watch.run(question.run)
+        snapshot = self._run_cache.run(question.run)
         lacks.add_news(self._sections.get(question.run, lambda: self._sections_of(snapshot), version=snapshot))
-        if points := self._watch.curves(question.run, question.generation, question.seq):
+        if points := self._run_cache.curves(question.run, question.generation, question.seq):
             lacks.add("points", points)
         if question.detail is not None:
-            lacks.add("detail", self._watch.detail(question.run, *question.detail))
+            lacks.add("detail", self._run_cache.detail(question.run, *question.detail))
         if busy := self._usage.part(question.run, [node.rank for node in snapshot.nodes], question.usage):
             lacks.add("usage", busy)
         self._log(lacks, question, snapshot.state.is_final)

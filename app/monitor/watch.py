@@ -26,7 +26,7 @@ CURVES_KEPT = 64
 _log = logging.getLogger(__name__)
 
 
-class Watch:
+class RunCache:
     """Snapshots and curves of runs for any number of threads; every answer is at most LOOK_S old."""
 
     def __init__(self, controller: Controller, database: Database, clock: Callable[[], float]) -> None:
@@ -97,6 +97,6 @@ class Watch:
 
 
 @lru_cache(maxsize=8)
-def watch_of(controller: Controller, database: Database, clock: Callable[[], float]) -> Watch:
+def run_cache_of(controller: Controller, database: Database, clock: Callable[[], float]) -> RunCache:
     """The one instance of a controller, for all languages."""
-    return Watch(controller, database, clock)
+    return RunCache(controller, database, clock)

@@ -11,7 +11,7 @@ from app.main import main
 from app.monitor import actions
 from app.monitor.poll_request import Question
 from app.monitor.poll_response import Bundler
-from app.monitor.watch import Watch
+from app.monitor.watch import RunCache
 from app.services import Services
 from app.wizard.events import change
 from app.wizard.routes import routes
@@ -105,7 +105,9 @@ def test_without_room_for_the_stores_index_it_is_the_full_disk_that_is_named(dis
 
 
 def test_the_monitor_says_that_nothing_new_can_be_kept_until_it_can(services: Services, disk: FullDisk) -> None:
-    bundler = Bundler(Watch(services.controller, services.database, lambda: 0.0), services.database, "en", lambda: 0.0)
+    bundler = Bundler(
+        RunCache(services.controller, services.database, lambda: 0.0), services.database, "en", lambda: 0.0
+    )
     disk.fill()
     change(services, {"name": "after"})
     told = json.loads(bundler.answer(Question.of({}), 0.0) or "")

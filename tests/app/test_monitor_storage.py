@@ -13,7 +13,7 @@ from app.monitor import actions
 from app.monitor.poll_request import Question
 from app.monitor.poll_response import Bundler
 from app.monitor.storage import LOOK_S, StorageView, storage_of
-from app.monitor.watch import Watch
+from app.monitor.watch import RunCache
 from app.services import Services
 from app.text.storage import size_words
 from backend.job.problems import Problem
@@ -63,8 +63,8 @@ def finish(run: StoredRun) -> None:
 
 
 def ask(services: Services, **question: Any) -> dict[str, Any]:
-    watch = Watch(services.controller, services.database, services.clock)
-    bundler = Bundler(watch, services.database, "en", services.clock, storage=storage_of(services))
+    run_cache = RunCache(services.controller, services.database, services.clock)
+    bundler = Bundler(run_cache, services.database, "en", services.clock, storage=storage_of(services))
     return json.loads(bundler.answer(Question.of(question), services.clock()) or "{}")
 
 

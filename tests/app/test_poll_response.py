@@ -10,7 +10,7 @@ from app.monitor import log as log_section
 from app.monitor import run as run_section
 from app.monitor.poll_request import Question
 from app.monitor.poll_response import Bundler
-from app.monitor.watch import LOOK_S, Watch
+from app.monitor.watch import LOOK_S, RunCache
 from app.text import t
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.runs.controller import Controller
@@ -41,7 +41,7 @@ class Desk:
 
         controller.snapshot = counted
         database = Database(self.store)
-        self.bundler = Bundler(Watch(controller, database, clock), database, lang, clock)
+        self.bundler = Bundler(RunCache(controller, database, clock), database, lang, clock)
 
     def run(self, **options) -> StoredRun:
         run = StoredRun(self.store, RUN, now=self.now - 100, **options)

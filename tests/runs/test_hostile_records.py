@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from app.cli.status import _print_run
 from app.monitor.poll_request import Question
 from app.monitor.poll_response import Bundler
-from app.monitor.watch import Watch
+from app.monitor.watch import RunCache
 from app.text import LANGUAGES
 from app.text.alerts import lines as alert_lines
 from backend.cluster.node_json import parse_node_json
@@ -79,7 +79,7 @@ def _look(gang: Gang, capsys: pytest.CaptureFixture[str] | None = None) -> None:
     usage = {"measure": "utilization", "have": {}}
     for lang in LANGUAGES:
         database = Database(gang.store)
-        bundler = Bundler(Watch(controller, database, gang.clock), database, lang, gang.clock)
+        bundler = Bundler(RunCache(controller, database, gang.clock), database, lang, gang.clock)
         for run in ("", RUN):
             answer = bundler.answer(Question.of({"run": run, "seen": {}, "usage": usage}), gang.clock.now)
             assert answer is not None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from app.monitor.watch import Watch
+from app.monitor.watch import RunCache
 from app.web.audit import Audit
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.job.problems import ProblemsError
@@ -97,7 +97,7 @@ def test_raw_rows_go_a_while_after_the_end_and_what_is_read_stays(
     with closing(Controller(home, store, KnownHosts(home / "a", home / "b"), clock=clock)) as controller:
 
         def shown() -> list[object]:
-            watch = Watch(controller, Database(store), clock)
+            run_cache = RunCache(controller, Database(store), clock)
             with store.read() as connection:
                 newest = metrics.newest_of_ranks(connection, RUN, 1, ranks=8)
                 read = calibration.read_run(connection, RUN, None)[1]
@@ -112,7 +112,7 @@ def test_raw_rows_go_a_while_after_the_end_and_what_is_read_stays(
                     newest,
                     read,
                     tails,
-                    watch.curves(RUN, None, None),
+                    run_cache.curves(RUN, None, None),
                 ]
 
         before = shown()

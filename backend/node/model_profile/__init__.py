@@ -1,4 +1,4 @@
-"""Profile of a model, from the code of the engine itself. This program runs on a node, without GPU and without weights.
+"""Profile of a model from the engine's own code. This program runs on a node, without a GPU and without weights.
 
     python model_profile.py [--trust-remote-code] [--no-measure] FOLDER|CONFIG|ID
 

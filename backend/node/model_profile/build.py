@@ -11,7 +11,7 @@ from .problem import ProfileError, reason
 from .sources import Source
 
 THINKERS = ("qwen2_5_omni", "qwen3_omni_moe")
-"""Model types of which LLaMA-Factory trains the part called thinker."""
+"""Model types of which LLaMA-Factory trains only the part `thinker`."""
 GROUPS = ("projector", "vision", "audio", "language")
 
 
@@ -51,10 +51,10 @@ def build_model(config: Any, trust_remote_code: bool) -> Any:
     del config.quantization_config
     try:
         with torch.device("meta"), _without_initial_values():
-            # transformers 4 calls it torch_dtype.
+            # The name in transformers 4 is torch_dtype.
             dtype = {"dtype" if int(transformers.__version__.partition(".")[0]) > 4 else "torch_dtype": torch.bfloat16}
             model = automatic.from_config(config, trust_remote_code=trust_remote_code, **dtype)
-        # It is part of what is spared above.
+        # no_init_weights leaves it out, too.
         model.tie_weights()
     except Exception as error:
         raise ProfileError("model_not_built", model_type=config.model_type, reason=reason(error)) from error
@@ -78,8 +78,8 @@ def freezing_keys(model_type: str) -> dict[str, list[str]] | None:
 
     The registry is read from its source file, because importing LLaMA-Factory takes longer than a profile.
     """
-    found = importlib.util.find_spec("llamafactory")
-    for folder in (found.submodule_search_locations or []) if found else []:
+    spec = importlib.util.find_spec("llamafactory")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
         path = os.path.join(folder, "model", "model_utils", "visual.py")
         with open(path, encoding="utf-8") as file:
             calls = [node for node in ast.walk(ast.parse(file.read())) if isinstance(node, ast.Call)]
@@ -109,7 +109,7 @@ def group_of(name: str, keys: dict[str, list[str]] | None) -> str:
 
 
 def parameter_groups(model: Any, keys: dict[str, list[str]] | None) -> dict[str, Any]:
-    """Return the exact number of parameters: in all, by group, and those that each freezing option freezes."""
+    """Return the exact number of parameters: in total, by group, and by the freezing option that freezes them."""
     groups: dict[str, int] = {}
     frozen = {"vision": 0, "projector": 0, "language": 0}
     dtypes: dict[str, int] = {}

@@ -1,16 +1,16 @@
-"""The attention core, put in place of transformers' implementations and torch's scaled_dot_product_attention."""
+"""Attention core that replaces transformers' implementations and torch's scaled_dot_product_attention."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import Any, Iterator
 
-from .shapes import Watch
+from .shapes import CostMeter
 
 IMPLEMENTATIONS = ("sdpa", "flash_attention_2", "eager")
 
 
-def _core(watch: Watch) -> Any:
+def _core(meter: CostMeter) -> Any:
     import torch
 
     class Core(torch.autograd.Function):  # type: ignore[misc]
@@ -22,8 +22,8 @@ def _core(watch: Watch) -> Any:
             # The kernels write [batch, sequence, heads, dimension].
             out = query.new_empty(batch, length, heads, value.shape[-1]).transpose(1, 2)
             lse = query.new_empty((batch, heads, length), dtype=torch.float32)
-            watch.allocated(out)
-            watch.allocated(lse)
+            meter.allocated(out)
+            meter.allocated(lse)
             ctx.save_for_backward(query, key, value, out, lse, *([] if mask is None else [mask]))
             ctx.pieces = pieces
             _count(query, key, value, out, 2, pieces)
@@ -32,20 +32,20 @@ def _core(watch: Watch) -> Any:
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
             query, key, value, out, *_ = ctx.saved_tensors
-            # The scores are computed again: five products in all, where the forward pass has two.
+            # The backward pass computes the scores again. It has five matrix products, and the forward pass has two.
             _count(query, key, value, out, 5, ctx.pieces)
             gradients = [tensor.new_empty(tensor.shape) for tensor in (query, key, value)]
             for tensor in gradients:
-                watch.allocated(tensor)
+                meter.allocated(tensor)
             return (*gradients, None, None)
 
     def _count(query: Any, key: Any, value: Any, out: Any, products: int, pieces: Any) -> None:
         batch, heads, length, width = query.shape
-        of_keys, of_values = (1, 1) if products == 2 else (3, 2)
-        cost = watch.cost()
+        key_products, value_products = (1, 1) if products == 2 else (3, 2)
+        cost = meter.cost()
         pairs = length * key.shape[2] if pieces is None else sum(piece * piece for piece in pieces)
         scores = 2 * batch * heads * pairs
-        cost.flops += scores * (of_keys * width + of_values * value.shape[-1])
+        cost.flops += scores * (key_products * width + value_products * value.shape[-1])
         cost.kernels += 1 if products == 2 else 3
         moved = sum(tensor.numel() * tensor.element_size() for tensor in (query, key, value, out))
         cost.moved += moved if products == 2 else 2 * moved
@@ -54,16 +54,16 @@ def _core(watch: Watch) -> Any:
 
 
 @contextmanager
-def attention_cores(watch: Watch, implementation: str) -> Iterator[None]:
-    """Replace attention: fused implementations by what their kernels save and compute; eager runs its own code."""
+def attention_cores(meter: CostMeter, implementation: str) -> Iterator[None]:
+    """Replace fused attention by a core that saves and computes what their kernels do. Eager runs its own code."""
     from torch.nn import functional
 
-    core = _core(watch)
+    core = _core(meter)
     original = functional.scaled_dot_product_attention
 
     def record(module: Any, query: Any, key: Any, value: Any, causal: Any, window: Any) -> None:
-        if watch.events is not None:
-            watch.events.attention(module, query, key, value, bool(causal), window or 0)
+        if meter.events is not None:
+            meter.events.attention(module, query, key, value, bool(causal), window or 0)
 
     def scaled(
         query: Any,
@@ -92,12 +92,12 @@ def attention_cores(watch: Watch, implementation: str) -> Iterator[None]:
 
 
 def _wrap_interface(core: Any, record: Any) -> Any:
-    """Put the core into transformers' table of attention functions; return the function that takes it out again."""
+    """Put the core into transformers' table of attention functions. Return the function that removes it."""
     try:
         from transformers.modeling_utils import AttentionInterface
     except ImportError:
         return lambda: None
-    # transformers 4 asks the table by name only.
+    # transformers 4 reads the table only by name.
     original = getattr(AttentionInterface, "get_interface", None)
 
     def get_interface(self: Any, name: str, default: Any) -> Any:
@@ -105,7 +105,7 @@ def _wrap_interface(core: Any, record: Any) -> Any:
             causal = options.get("is_causal")
             causal = getattr(module, "is_causal", True) if causal is None else causal
             window = options.get("sliding_window") or getattr(module, "sliding_window", None)
-            # Packed images: the limits of the pieces in which tokens attend to each other.
+            # The limits of packed images. Tokens attend only to tokens of their own image.
             limits = options.get("cu_seq_lens_q")
             pieces = limits.diff().tolist() if limits is not None and not limits.is_meta else None
             record(module, query, key, value, causal, window if isinstance(window, int) else 0)
@@ -134,7 +134,7 @@ def _wrap_interface(core: Any, record: Any) -> Any:
 
 
 def set_implementation(config: Any, name: str) -> None:
-    """Choose the attention of a model without transformers' test for its package."""
+    """Set the attention of a model. transformers' own setter would check for the package of the attention."""
     config._attn_implementation_internal = name
     for key in getattr(config, "sub_configs", {}):
         part = getattr(config, key, None)

@@ -17,7 +17,7 @@ from .measure import FIGURES, SIZES, Probe, fit, install, run_model
 from .operators import recurrence_parameters, static_operators
 from .parts import Kind, Tower, find_towers, outside
 from .problem import ProfileError, reason
-from .shapes import Watch
+from .shapes import CostMeter
 from .sources import read_source
 from .towers import call_alone, call_tower, owners_of, tower_calls
 
@@ -39,9 +39,9 @@ MEASURED = {
 
 
 def main() -> int:
-    """Print the profile or the problem; return the exit code."""
+    """Print the profile or the problem, and return the exit code."""
     parser = argparse.ArgumentParser(prog="model_profile")
-    parser.add_argument("place")
+    parser.add_argument("model")
     parser.add_argument("--trust-remote-code", action="store_true")
     parser.add_argument("--no-measure", action="store_true")
     options = parser.parse_args()
@@ -50,7 +50,7 @@ def main() -> int:
     # Messages of libraries must not mix with the JSON.
     output, sys.stdout = sys.stdout, sys.stderr
     try:
-        result, code = profile(options.place, options.trust_remote_code, not options.no_measure), 0
+        result, code = profile(options.model, options.trust_remote_code, not options.no_measure), 0
     except ProfileError as error:
         result, code = {"problem": error.problem}, 1
     except ImportError as error:
@@ -64,9 +64,9 @@ def main() -> int:
     return code
 
 
-def profile(place: str, trust_remote_code: bool = False, measure: bool = True) -> dict[str, Any]:
+def profile(name: str, trust_remote_code: bool = False, measure: bool = True) -> dict[str, Any]:
     """Return the profile of a model."""
-    source = read_source(place)
+    source = read_source(name)
     import torch
     import transformers
 
@@ -106,24 +106,24 @@ def _ends(model: Any, towers: list[Tower]) -> dict[str, Any]:
     """Return the embedding, the output head, and whether they share weights."""
     names = {id(module): name for name, module in model.named_modules()}
 
-    def described(module: Any) -> dict[str, Any] | None:
+    def describe(module: Any) -> dict[str, Any] | None:
         weight = getattr(module, "weight", None)
         if weight is None:
             return None
         return {"module": names.get(id(module), ""), "rows": weight.shape[0], "width": weight.shape[1]}
 
-    def asked(name: str) -> Any:
+    def module_of(name: str) -> Any:
         try:
             return getattr(model, name)()
         except (AttributeError, NotImplementedError):
             return None
 
-    embedding, output = asked("get_input_embeddings"), asked("get_output_embeddings")
+    embedding, output = module_of("get_input_embeddings"), module_of("get_output_embeddings")
     mtp = [tower.name for tower in towers if "mtp" in tower.name or "nextn" in tower.name]
     text = model.config.get_text_config()
     return {
-        "embedding": described(embedding),
-        "output": described(output),
+        "embedding": describe(embedding),
+        "output": describe(output),
         "tied": getattr(embedding, "weight", None) is getattr(output, "weight", 0),
         "mtp": {"towers": mtp, "layers_in_config": getattr(text, "num_nextn_predict_layers", None) or 0},
     }
@@ -139,7 +139,7 @@ def _kind(kind: Kind) -> dict[str, Any]:
     total = sum(parameter.numel() for parameter in layer.parameters())
     operators = kind.operators if kind.operators is not None else static_operators(layer, kind.group)
     if kind.operators is not None and total > _in_operators(operators):
-        # Attention sinks, scales, and experts of images, which text does not reach.
+        # Attention sinks, scales, and the experts of images, which do not run with text.
         share = "split" if kind.group == "language" else "whole"
         operators = [*operators, {"type": "Parameters", "count": total - _in_operators(operators), "share": share}]
     expert = sum(p.numel() for name, p in layer.named_parameters() if "experts." in name and "shared" not in name)
@@ -171,7 +171,7 @@ def _in_operators(operators: list[dict[str, Any]]) -> int:
 
 
 def _linears(layer: Any) -> list[str]:
-    """Return the Linear modules that LoRA may target, by name in the layer; experts of a list once."""
+    """Return the names of the Linear modules that LoRA may target. All experts of a list have one name."""
     import torch
 
     names: dict[str, None] = {}
@@ -182,24 +182,24 @@ def _linears(layer: Any) -> list[str]:
 
 
 def measure_kinds(model: Any, towers: list[Tower], kinds: list[Kind]) -> list[dict[str, Any]]:
-    """Run the model at several sizes and with each attention; return what could not be run."""
-    watch = Watch()
+    """Run the model at several sizes and with each attention. Return the problems of the parts that could not run."""
+    meter = CostMeter()
     holder: list[Any] = [None]
     order = [(layer, index) for tower in towers for layer, index in zip(tower.layers, tower.order)]
     install(kinds, order, holder)
     reached: set[int] = set()
-    # Scans work in chunks: only whole ones follow a polynomial.
+    # Scans work in chunks. Only whole chunks follow a polynomial.
     unit = max(1, *(_chunk(module) // CHUNK for kind in kinds for module in kind.layer.modules()))
 
     def measure(part: str, call: Any) -> list[dict[str, Any]]:
-        """Run one part; return its problems."""
+        """Run one part and return its problems."""
         problems: list[dict[str, Any]] = []
         for implementation in IMPLEMENTATIONS:
             set_implementation(model.config, implementation)
             # The first run records the operators.
             sizes = (SIZES[0], *SIZES) if implementation == IMPLEMENTATIONS[0] else SIZES
             for size in [(batch, length * unit) for batch, length in sizes]:
-                probe = holder[0] = Probe(watch, implementation, size)
+                probe = holder[0] = Probe(meter, implementation, size)
                 # Kinds without attention cost the same with each implementation.
                 probe.seen |= {id(kind) for kind in kinds if _is_known(kind, implementation)}
                 known = set(probe.seen)
@@ -239,7 +239,7 @@ def measure_kinds(model: Any, towers: list[Tower], kinds: list[Kind]) -> list[di
 
 
 def _complete_rotary(config: Any) -> None:
-    """Give multimodal rotary embeddings their sections where a shortened config.json has none; no cost needs them."""
+    """Add the sections of multimodal rotary embeddings that a shortened config.json lacks. They change no cost."""
     for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))):
         rotary = getattr(part, "rope_parameters", None)
         if isinstance(rotary, dict) and "mrope_section" not in rotary and getattr(part, "num_attention_heads", None):

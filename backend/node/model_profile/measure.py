@@ -1,4 +1,4 @@
-"""One layer of each kind is run in the model, forward and backward, and what it costs is measured."""
+"""Measurement of one layer of each kind in the model, in a forward and a backward pass."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from .cores import attention_cores
 from .operators import Recorder, recurrence
 from .parts import Kind
-from .shapes import Costs, Watch, dispatch_mode
+from .shapes import CostMeter, Costs, dispatch_mode
 
 SIZES: tuple[tuple[int, int], ...] = ((1, 128), (1, 192), (1, 256), (1, 320), (2, 128), (2, 192))
-"""(batch, sequence) of the runs: more than the unknowns, so that a polynomial that does not fit is noticed."""
+"""(batch, sequence) of the runs. They are more than the unknowns, which reveals a polynomial that does not fit."""
 TERMS: dict[str, Any] = {
     "constant": lambda b, s: 1,
     "sequence": lambda b, s: b,
@@ -30,16 +30,16 @@ FIGURES = (
 
 
 class Probe:
-    """What the layers' forward methods do in one run of the model."""
+    """Behaviour of the layers' forward methods in one run of the model."""
 
-    def __init__(self, watch: Watch, implementation: str, size: tuple[int, int]) -> None:
-        self.watch = watch
+    def __init__(self, meter: CostMeter, implementation: str, size: tuple[int, int]) -> None:
+        self.meter = meter
         self.implementation = implementation
         self.size = size
         self.seen: set[int] = set()
 
     def run(self, kind: Kind, layer: Any, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Measure the first layer of each kind; the others return their input where this has the output's shape."""
+        """Measure the first layer of each kind. The others return their input if it has the shape of the output."""
         hidden, key = _hidden(args, kwargs)
         if hidden is None:
             return forward(*args, **kwargs)
@@ -49,7 +49,7 @@ class Probe:
             return forward(*args, **kwargs)
         # The first run records operators only, because the recorder keeps tensors alive.
         records = kind.operators is None
-        out, sample = measured(self.watch, kind, layer, forward, args, kwargs, key)
+        out, sample = measured(self.meter, kind, layer, forward, args, kwargs, key)
         self.seen.add(id(kind))
         if records:
             return out
@@ -60,7 +60,7 @@ class Probe:
 
 
 def install(kinds: list[Kind], order: list[tuple[Any, int]], holder: list[Any]) -> None:
-    """Give each layer a forward method that asks the probe of the present run."""
+    """Replace the forward method of each layer by one that calls the probe of the present run."""
     for layer, index in order:
         layer.forward = _forward(kinds[index], layer, layer.forward, holder)
 
@@ -90,50 +90,50 @@ def _like(output: Any, hidden: Any) -> Any:
 
 
 def measured(
-    watch: Watch, kind: Kind, layer: Any, forward: Any, args: Any, kwargs: Any, key: Any
+    meter: CostMeter, kind: Kind, layer: Any, forward: Any, args: Any, kwargs: Any, key: Any
 ) -> tuple[Any, dict[str, int]]:
-    """Return the output of a layer and what its forward and backward passes cost."""
+    """Return the output of a layer, and the costs of its forward and backward passes."""
     import torch
 
     own = {parameter.untyped_storage()._cdata for parameter in (*layer.parameters(), *layer.buffers())}
-    shared = {watch.serial(tensor) for tensor in _tensors([*args, *kwargs.values()])}
-    handles = [parameter.register_post_accumulate_grad_hook(_drop(watch)) for parameter in layer.parameters()]
+    shared = {meter.serial(tensor) for tensor in _tensors([*args, *kwargs.values()])}
+    handles = [parameter.register_post_accumulate_grad_hook(_drop(meter)) for parameter in layer.parameters()]
     hidden = (args[key] if isinstance(key, int) else kwargs[key]).detach().requires_grad_()
-    # A copy, because some layers write into their input.
-    given = hidden.view(hidden.shape)
-    values = [given if position == key else value for position, value in enumerate(args)]
-    named = {name: given if name == key else value for name, value in kwargs.items()}
+    # A view, because some layers write into their input.
+    inputs = hidden.view(hidden.shape)
+    values = [inputs if position == key else value for position, value in enumerate(args)]
+    named = {name: inputs if name == key else value for name, value in kwargs.items()}
     recorder = Recorder(layer, hidden, kind.group) if kind.operators is None else None
-    hooks = _watch_modules(watch, layer, recorder)
+    hooks = _hook_modules(meter, layer, recorder)
     saved: dict[int, tuple[str, int]] = {}
 
     def pack(tensor: Any) -> Any:
-        storage, serial = tensor.untyped_storage(), watch.serial(tensor)
+        storage, serial = tensor.untyped_storage(), meter.serial(tensor)
         if storage._cdata not in own and serial not in saved:
-            saved[serial] = (watch.path[-1], storage.nbytes())
+            saved[serial] = (meter.path[-1], storage.nbytes())
         return tensor
 
-    watch.costs, watch.peak, start = {}, watch.live, watch.live
-    watch.events = recorder
+    meter.costs, meter.peak, start = {}, meter.live, meter.live
+    meter.events = recorder
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         out = forward(*values, **named)
-    watch.events = None
-    costs, alive = watch.costs, watch.alive()
-    ahead, ahead_peak = watch.total(), watch.peak - start
-    # What a branch saved that leads to no output is free again.
+    meter.events = None
+    costs, alive = meter.costs, meter.alive()
+    ahead, ahead_peak = meter.total(), meter.peak - start
+    # A branch that leads to no output has freed its tensors.
     saved = {serial: entry for serial, entry in saved.items() if serial in alive}
     by_module: dict[str, int] = {}
     for path, size in saved.values():
         by_module[path] = by_module.get(path, 0) + size
     outputs = [tensor for tensor in _tensors([out]) if tensor.requires_grad][:1]
-    live = watch.live
-    watch.costs, watch.peak = {}, live
+    live = meter.live
+    meter.costs, meter.peak = {}, live
     with torch.enable_grad():
         torch.autograd.backward(outputs, [torch.empty_like(tensor) for tensor in outputs])
-    back, back_peak = watch.total(), watch.peak - live
+    back, back_peak = meter.total(), meter.peak - live
     for hook in hooks:
         hook.remove()
-    others = shared - {watch.serial(hidden)}
+    others = shared - {meter.serial(hidden)}
     sample = {
         "saved_bytes": sum(size for serial, (_, size) in saved.items() if serial not in others),
         "shared_bytes": sum(size for serial, (_, size) in saved.items() if serial in others),
@@ -158,7 +158,7 @@ def measured(
     result = _detached(out)
     first = result[0] if isinstance(result, (tuple, list)) else result
     kind.keeps_shape = getattr(first, "shape", None) == hidden.shape
-    if not shared - {watch.serial(hidden), watch.serial(args[key] if isinstance(key, int) else kwargs[key])}:
+    if not shared - {meter.serial(hidden), meter.serial(args[key] if isinstance(key, int) else kwargs[key])}:
         kind.plain_call = (
             [... if i == key else v for i, v in enumerate(args)],
             {n: ... if n == key else v for n, v in kwargs.items()},
@@ -169,10 +169,10 @@ def measured(
     return result, sample
 
 
-def _drop(watch: Watch) -> Any:
+def _drop(meter: CostMeter) -> Any:
     def drop(parameter: Any) -> None:
         if parameter.grad is not None:
-            watch.forget(parameter.grad)
+            meter.forget(parameter.grad)
             parameter.grad = None
 
     return drop
@@ -204,20 +204,20 @@ def _top_k(layer: Any) -> int:
     return 1
 
 
-def _watch_modules(watch: Watch, layer: Any, recorder: Recorder | None) -> list[Any]:
-    """Follow the modules of a layer while it runs; costs go to the innermost one."""
+def _hook_modules(meter: CostMeter, layer: Any, recorder: Recorder | None) -> list[Any]:
+    """Add hooks that assign the costs of a running layer to its innermost module."""
     hooks = []
     for path, module in layer.named_modules():
         if path:
-            hooks.append(module.register_forward_pre_hook(_enter(watch, path, recorder), with_kwargs=True))
+            hooks.append(module.register_forward_pre_hook(_enter(meter, path, recorder), with_kwargs=True))
             hooks.append(
-                module.register_forward_hook(_leave(watch, path, recorder), always_call=True, with_kwargs=True)
+                module.register_forward_hook(_leave(meter, path, recorder), always_call=True, with_kwargs=True)
             )
     return hooks
 
 
 def role(module: Any) -> str:
-    """Return what a module is as an operator: norm, linear, experts, activation, or nothing."""
+    """Return a module's role as an operator: norm, linear, experts, activation, or an empty text."""
     name = type(module).__name__
     own = [value for value in module._parameters.values() if value is not None]
     if sum(value.dim() == 3 for value in own) > 1:
@@ -232,9 +232,9 @@ def role(module: Any) -> str:
     return ""
 
 
-def _enter(watch: Watch, path: str, recorder: Recorder | None) -> Any:
+def _enter(meter: CostMeter, path: str, recorder: Recorder | None) -> Any:
     def enter(module: Any, args: Any, kwargs: Any) -> None:
-        watch.path.append(path)
+        meter.path.append(path)
         if recorder is not None:
             recorder.path = path
             if role(module) == "experts":
@@ -243,22 +243,22 @@ def _enter(watch: Watch, path: str, recorder: Recorder | None) -> Any:
     return enter
 
 
-def _leave(watch: Watch, path: str, recorder: Recorder | None) -> Any:
+def _leave(meter: CostMeter, path: str, recorder: Recorder | None) -> Any:
     def leave(module: Any, args: Any, kwargs: Any, out: Any) -> None:
-        watch.path.pop()
+        meter.path.pop()
         if recorder is None:
             return
-        recorder.path = watch.path[-1]
+        recorder.path = meter.path[-1]
         tensors = _tensors([*args, *kwargs.values()])
         outputs = _tensors([out])
         if not tensors or not outputs:
             return
-        what = role(module)
-        if what == "experts":
+        module_role = role(module)
+        if module_role == "experts":
             recorder.leave_experts()
-        elif what == "norm":
+        elif module_role == "norm":
             recorder.norm(path, module, tensors[0], outputs[0])
-        elif what == "linear":
+        elif module_role == "linear":
             recorder.linear(path, module, tensors[0], outputs[0])
 
     return leave
@@ -269,9 +269,9 @@ def mixings(
 ) -> list[dict[str, Any]]:
     """Return the operators that are no projection, norm, attention core, activation or expert.
 
-    They are modules that multiply matrices or convolve in code of their own, or that own other parameters.
+    These modules have their own code for matrix products or convolutions, or other parameters.
     """
-    found = []
+    operators = []
     for path, module in layer.named_modules():
         if not path or path in recorder.covered or role(module) or _convolves(module):
             continue
@@ -286,9 +286,9 @@ def mixings(
         parameters += sum(p.numel() for c in module.children() if _convolves(c) for p in c.parameters())
         known = recurrence(module, parameters)
         if known is not None:
-            found.append({**known, "_path": path})
+            operators.append({**known, "_path": path})
             continue
-        found.append(
+        operators.append(
             {
                 "type": "Mixing",
                 "name": type(module).__name__,
@@ -300,7 +300,7 @@ def mixings(
                 "_path": path,
             }
         )
-    return found
+    return operators
 
 
 def _convolves(module: Any) -> bool:
@@ -312,31 +312,31 @@ def run_model(probe: Probe, call: Any) -> None:
     """Run a model, or a tower of it, with the probe in place."""
     import torch
 
-    with torch.no_grad(), attention_cores(probe.watch, probe.implementation), dispatch_mode(probe.watch):
+    with torch.no_grad(), attention_cores(probe.meter, probe.implementation), dispatch_mode(probe.meter):
         call()
 
 
 def fit(name: str, samples: dict[tuple[int, int], int]) -> dict[str, Any]:
-    """Return the polynomial through the samples of one figure; `exact` says whether all of them lie on it."""
+    """Return the polynomial through the samples of one figure. `exact`: whether all samples lie on it."""
     terms = ["constant", "sequence", "token", "token_pair"]
     if len({size[0] for size in samples}) == 1:
         terms.remove("sequence")
     if name == "shared_bytes":
         terms = ["token", "token_pair", "length", "length_pair"]
     elif name.endswith("kernels"):
-        # A batch of one spares copies, and no other batch matters.
+        # A batch of one needs fewer copies. All other batches have equal numbers of kernels.
         terms = ["constant", "length"]
         samples = {size: value for size, value in samples.items() if size[0] > 1} or samples
-    found, exact = _fit_terms(terms, samples)
-    one = {size: value for size, value in samples.items() if size[0] == 1}
-    many = {size: value for size, value in samples.items() if size[0] != 1}
-    if exact or not one or not many:
-        return {**found, "exact": exact, "runs": len(samples)}
-    # A batch of one spares copies: it has a polynomial of its own, and other batches one with its other terms.
-    single = fit(name, one)
+    polynomial, exact = _fit_terms(terms, samples)
+    batch_one = {size: value for size, value in samples.items() if size[0] == 1}
+    larger = {size: value for size, value in samples.items() if size[0] != 1}
+    if exact or not batch_one or not larger:
+        return {**polynomial, "exact": exact, "runs": len(samples)}
+    # A batch of one needs fewer copies, so it has its own polynomial. The other batches share some of its terms.
+    single = fit(name, batch_one)
     rest = {
         size: value - sum(c * TERMS[t](*size) for t, c in single.items() if t in ("constant", "token_pair"))
-        for size, value in many.items()
+        for size, value in larger.items()
     }
     tokens, exact = _fit_terms(["token"], rest)
     if not exact:
@@ -360,7 +360,7 @@ def _plain(value: Fraction) -> int | float:
 
 
 def _solve(rows: list[list[Fraction]], unknowns: int) -> list[Fraction]:
-    """Return a solution of as many rows as are independent; unknowns that they leave open are 0."""
+    """Return a solution of the independent rows. Unknowns that the rows do not determine are 0."""
     pivots: list[int] = []
     used = 0
     for column in reversed(range(unknowns)) if len(rows) < unknowns else range(unknowns):

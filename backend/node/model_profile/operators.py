@@ -1,4 +1,4 @@
-"""The operators of a layer, recorded while it runs: the fields are those of backend/estimate/model/layers.py."""
+"""Recorder of a running layer's operators. Their fields are those of backend/estimate/model/layers.py."""
 
 from __future__ import annotations
 
@@ -59,22 +59,22 @@ class Recorder:
         self._in_activation = False
         self.path = ""
 
-    def linear(self, path: str, module: Any, given: Any, out: Any) -> None:
-        """Record a projection; those of query, key and value, or of gate and up, of one input are one operator."""
+    def linear(self, path: str, module: Any, value: Any, out: Any) -> None:
+        """Record a projection. Those of one input to query, key and value, or to gate and up, are one operator."""
         weight = module.weight
-        inputs, outputs = given.shape[-1], out.shape[-1]
+        inputs, outputs = value.shape[-1], out.shape[-1]
         bias = 0 if getattr(module, "bias", None) is None else module.bias.numel()
         parent, _, last = path.rpartition(".")
         self.linears.append(path)
         self.covered.add(path)
         expert = EXPERT.search(path)
         if expert:
-            self._one_of_experts(path, expert, inputs, outputs, bias)
+            self._expert_projection(path, expert, inputs, outputs, bias)
             return
         role = "qkv" if last in QKV else "up" if last in UP else ""
         if last in ("q_proj", "q") and self._has(parent, "kv_a_proj_with_mqa"):
             role = ""
-        known = self._inputs.get((parent, id(given), role)) if role else None
+        known = self._inputs.get((parent, id(value), role)) if role else None
         if known is not None:
             known["outputs"] += outputs
             known["bias"] += bias
@@ -96,13 +96,13 @@ class Recorder:
             "copies": 1,
             "active": 1,
             "parts": 1,
-            "after_norm": id(given) in self._norms and inputs == self._hidden,
+            "after_norm": id(value) in self._norms and inputs == self._hidden,
             "_path": path,
         }
         if weight.dim() == 2 and weight.numel() != inputs * outputs:
             operator["outputs"] = weight.numel() // inputs
-        self._inputs[parent, id(given), role] = operator
-        self._kept.append(given)
+        self._inputs[parent, id(value), role] = operator
+        self._kept.append(value)
         self.operators.append(operator)
 
     def _has(self, parent: str, name: str) -> bool:
@@ -123,7 +123,7 @@ class Recorder:
             return "router" if outputs > 1 else "shared_gate"
         return last
 
-    def _one_of_experts(self, path: str, expert: Any, inputs: int, outputs: int, bias: int) -> None:
+    def _expert_projection(self, path: str, expert: Any, inputs: int, outputs: int, bias: int) -> None:
         last = path.rpartition(".")[2]
         name = "expert_up" if last in UP or NAMES.get(last) == "up" else "expert_down"
         owner = path[: expert.start()] + ".experts" if expert.start() else "experts"
@@ -153,7 +153,7 @@ class Recorder:
             known["bias"] += bias
             known["parts"] += 1
 
-    def norm(self, path: str, module: Any, given: Any, out: Any) -> None:
+    def norm(self, path: str, module: Any, value: Any, out: Any) -> None:
         """Record a normalisation."""
         self.covered.add(path)
         parameters = sum(parameter.numel() for parameter in module.parameters())
@@ -183,7 +183,7 @@ class Recorder:
     def attention(self, module: Any, query: Any, key: Any, value: Any, causal: bool, window: int) -> None:
         """Record an attention core."""
         if self.operators and self.operators[-1]["type"] == "Attention":
-            # Packed images are attended to one by one.
+            # Packed images run one after the other, in several cores.
             return
         length = query.shape[-2]
         if not window and not causal and length * query.shape[0] < self._tokens:
@@ -238,9 +238,9 @@ class Recorder:
 
     def multiplied(self, inputs: list[Any]) -> None:
         """Mark an activation as gated when its output multiplies another tensor of its shape."""
-        for one, other in (inputs, inputs[::-1]):
-            operator = self._activated.get(id(one))
-            if operator is not None and one.shape == other.shape:
+        for left, right in (inputs, inputs[::-1]):
+            operator = self._activated.get(id(left))
+            if operator is not None and left.shape == right.shape:
                 operator["gated"] = True
 
     def enter_experts(self, path: str, module: Any, args: Any) -> None:
@@ -249,11 +249,11 @@ class Recorder:
 
         weights = [(name, value) for name, value in module.named_parameters(recurse=False) if value.dim() == 3]
         biases = {name: value for name, value in module.named_parameters(recurse=False) if value.dim() == 2}
-        given = next(value for value in args if isinstance(value, torch.Tensor) and value.dtype.is_floating_point)
+        hidden = next(value for value in args if isinstance(value, torch.Tensor) and value.dtype.is_floating_point)
         chosen = [v for v in args if isinstance(v, torch.Tensor) and not v.dtype.is_floating_point and v.dim() >= 2]
-        rows = given.numel() // given.shape[-1]
+        rows = hidden.numel() // hidden.shape[-1]
         active = chosen[0].shape[-1] if chosen else max(rows // self._tokens, 1)
-        width, copies = given.shape[-1], weights[0][1].shape[0]
+        width, copies = hidden.shape[-1], weights[0][1].shape[0]
         self._experts.append(path)
         self.covered.add(path)
         self.operators.append({"type": "Dispatch", "hidden": width, "top_k": active, "experts": copies})
@@ -290,7 +290,7 @@ class Recorder:
         }
 
     def leave_experts(self) -> None:
-        """Record the activation, unless a kernel was seen, and the last projection of experts with joined weights."""
+        """Record the last projection of experts with joined weights, and their activation if no kernel recorded it."""
         up = next(op for op in reversed(self.operators) if op.get("name") == "expert_up")
         if not any(op["type"] == "Activation" and op["module"] == "moe" for op in self.operators):
             self.operators.append(
@@ -306,7 +306,7 @@ class Recorder:
         self._experts.pop()
 
     def finish(self, top_k: int, mixings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the operators, with those that only the whole layer can tell."""
+        """Return all operators, also those that need the whole layer."""
         if any(operator["type"] == "Linear" and "_first" in operator for operator in self.operators):
             self._separate_experts(top_k)
         self._add_router()
@@ -322,10 +322,10 @@ class Recorder:
         for mixing in mixings:
             inside = [i for i, op in enumerate(kept) if _within(op.get("_path", "-"), [mixing["_path"]])]
             linears = [i for i in inside if kept[i]["type"] == "Linear"]
-            place = linears[-1] if len(linears) > 1 else inside[0] if inside else len(kept)
-            while place in inside and place > inside[0] and kept[place - 1]["type"] == "Norm":
-                place -= 1
-            kept.insert(place, mixing)
+            index = linears[-1] if len(linears) > 1 else inside[0] if inside else len(kept)
+            while index in inside and index > inside[0] and kept[index - 1]["type"] == "Norm":
+                index -= 1
+            kept.insert(index, mixing)
         return [{key: value for key, value in op.items() if not key.startswith("_")} for op in kept]
 
     def _add_router(self) -> None:
@@ -396,7 +396,7 @@ def static_operators(layer: Any, group: str) -> list[dict[str, Any]]:
 
 
 def recurrence(module: Any, parameters: int) -> dict[str, Any] | None:
-    """Return the operator of a gated delta net (Qwen3-Next); None for other modules."""
+    """Return the operator of a gated delta net (Qwen3-Next), or None for another module."""
     names = ("num_k_heads", "num_v_heads", "head_k_dim", "head_v_dim", "conv_kernel_size")
     sizes = [getattr(module, name, None) for name in names]
     if not all(isinstance(size, int) for size in sizes):

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 POSITION = re.compile(r"(^|_)(idx|index|layer_id|layer_number|layer_num)($|_)")
-"""Attributes that say where a layer stands, and not what it is."""
+"""Attributes with the index of a layer. They do not belong to its structure."""
 
 
 class Kind:
@@ -22,7 +22,7 @@ class Kind:
         self.samples: dict[str, dict[tuple[int, int], dict[str, int]]] = {}
         self.hidden: Any = None
         self.plain_call: Any = None
-        """Arguments of a layer that takes hidden states only, these being an ellipsis."""
+        """Arguments of a layer that takes only hidden states. An ellipsis is their place."""
 
 
 class Tower:
@@ -60,7 +60,7 @@ def find_towers(model: Any, group_of: Any) -> tuple[list[Tower], list[Kind]]:
         if not all(any(True for _ in layer.parameters()) for layer in module):
             continue
         tower = Tower(name, module)
-        # Qwen2.5-VL's blocks are alike, and the tower gives some of them the whole image.
+        # The blocks of Qwen2.5-VL are equal, but some of them get the whole image.
         full = getattr(model.get_submodule(name.rpartition(".")[0]), "fullatt_block_indexes", None) or ()
         towers.append(tower)
         for position, layer in enumerate(module):
@@ -76,7 +76,7 @@ def find_towers(model: Any, group_of: Any) -> tuple[list[Tower], list[Kind]]:
 
 
 def _signature(layer: Any) -> tuple[Any, ...]:
-    """Return what two layers have in common when one may stand for the other."""
+    """Return a value that is equal for layers of equal structure and settings."""
     parts = []
     for name, module in layer.named_modules():
         settings = tuple(
@@ -97,7 +97,7 @@ def _signature(layer: Any) -> tuple[Any, ...]:
 
 
 def outside(model: Any, towers: list[Tower], group_of: Any) -> list[dict[str, Any]]:
-    """Return the modules with parameters that are in no tower; tied parameters once."""
+    """Return the modules with parameters that are in no tower. Tied parameters count once."""
     inside = tuple(tower.name + "." for tower in towers)
     seen: set[int] = set()
     modules = []
@@ -123,7 +123,7 @@ def outside(model: Any, towers: list[Tower], group_of: Any) -> list[dict[str, An
 
 
 def _role(module: Any, model: Any) -> str:
-    """Return what a module outside of the towers is for."""
+    """Return the role of a module outside of the towers."""
     for name, role in (("get_input_embeddings", "embedding"), ("get_output_embeddings", "output")):
         try:
             if getattr(model, name)() is module:

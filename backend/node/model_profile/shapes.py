@@ -1,8 +1,8 @@
-"""Execution of a model's code without data: its costs are counted, and its control flow is followed.
+"""Execution of a model's code without data, which counts its costs and follows its control flow.
 
-Floating-point tensors lie on the meta device. Small integer tensors (token ids, positions, image grids, the experts of
-a token) stay real, because code branches on their values. The router is assumed to balance: top-k assigns experts in
-turn. What the code reads of a floating-point tensor is 0.
+Floating-point tensors are on the meta device. Small integer tensors (token ids, positions, image grids, the experts of
+a token) stay real, because code branches on their values. The router is assumed to be balanced, so top-k assigns the
+experts in turn. Each value that the code reads from a floating-point tensor is 0.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from typing import Any, Iterator
 
 LARGEST_REAL = 1 << 24
-"""Elements up to which an integer tensor stays real."""
+"""Maximum number of elements of an integer tensor that stays real."""
 
 
 class Costs:
-    """What a piece of code did: matrix FLOPs, bytes read and written by kernels, and kernels."""
+    """Costs of a piece of code: matrix FLOPs, bytes that kernels read and write, and number of kernels."""
 
     def __init__(self) -> None:
         self.flops = 0
@@ -30,7 +30,7 @@ class Costs:
         self.kernels += other.kernels
 
 
-class Watch:
+class CostMeter:
     """Costs by module, and the bytes that are alive."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Watch:
         return total
 
     def allocated(self, tensor: Any) -> bool:
-        """Record the storage of an output; return whether it is new."""
+        """Record the storage of an output, and return whether it is new."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._storages:
@@ -67,14 +67,14 @@ class Watch:
         return True
 
     def forget(self, tensor: Any) -> None:
-        """Stop counting the storage of a tensor: a gradient of a weight, once it is accumulated."""
+        """Stop counting the storage of a tensor, such as a weight's gradient after its accumulation."""
         self._freed(tensor.untyped_storage()._cdata)
 
     def _freed(self, key: int) -> None:
         self.live -= self._storages.pop(key, (None, 0, 0))[1]
 
     def serial(self, tensor: Any) -> int:
-        """Return a number that no other storage has, or will have; 0 for one that is not watched."""
+        """Return a number that no other storage has or will have. It is 0 for a storage that is not counted."""
         entry: tuple[Any, int, int] = self._storages.get(tensor.untyped_storage()._cdata, (None, 0, 0))
         return entry[2]
 
@@ -83,8 +83,8 @@ class Watch:
         return {serial for _, _, serial in self._storages.values()}
 
 
-def dispatch_mode(watch: Watch) -> Any:
-    """Return the context manager in which torch runs as this module says."""
+def dispatch_mode(meter: CostMeter) -> Any:
+    """Return the context manager in which torch runs without data and counts the costs."""
     import torch
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -116,26 +116,26 @@ def dispatch_mode(watch: Watch) -> Any:
         return value
 
     def tensors_in(values: Any) -> list[Any]:
-        found = []
+        tensors = []
         for value in values:
             if isinstance(value, torch.Tensor):
-                found.append(value)
+                tensors.append(value)
             elif isinstance(value, (list, tuple)):
-                found += tensors_in(value)
-        return found
+                tensors += tensors_in(value)
+        return tensors
 
     def run(func: Any, args: Any, kwargs: Any) -> Any:
         packet = func.overloadpacket
         on_meta = any(tensor.is_meta for tensor in tensors_in((*args, *kwargs.values())))
         if packet is aten._to_copy:
-            return copied(func, args, kwargs)
+            return copy(func, args, kwargs)
         if packet in factories:
-            return made(func, packet, args, kwargs)
+            return create(func, packet, args, kwargs)
         if not on_meta:
             if kwargs.get("device") == meta:
                 kwargs = {**kwargs, "device": torch.device("cpu")}
             if packet is aten.histc and is_exact(args[0].dtype):
-                # A GPU counts integers too.
+                # On a GPU histc also counts integers.
                 return func(args[0].float(), *args[1:], **kwargs).to(args[0].dtype)
             return func(*args, **kwargs)
         special = handlers.get(packet)
@@ -153,14 +153,14 @@ def dispatch_mode(watch: Watch) -> Any:
         return func(*map(to_meta, args), **{name: to_meta(value) for name, value in kwargs.items()})
 
     def positions(index: Any) -> list[Any]:
-        """Return a mask as the positions where it holds: a mask on the meta device has no count, and holds anywhere."""
+        """Return the positions where a mask is true. A mask on the meta device has no data and is true everywhere."""
         if not isinstance(index, torch.Tensor) or index.dtype not in (torch.bool, torch.uint8):
             return [index]
         mask = torch.ones(index.shape, dtype=torch.bool) if index.is_meta else index
         return list(mask.nonzero().unbind(1))
 
-    def copied(func: Any, args: Any, kwargs: Any) -> Any:
-        """Keep small integers real and the rest on the meta device, whatever device the code names."""
+    def copy(func: Any, args: Any, kwargs: Any) -> Any:
+        """Keep small integers real and all else on the meta device, whatever device the code names."""
         tensor = args[0]
         if "device" in kwargs:
             exact = is_exact(kwargs.get("dtype") or tensor.dtype) and tensor.numel() <= LARGEST_REAL
@@ -168,7 +168,7 @@ def dispatch_mode(watch: Watch) -> Any:
             kwargs = {**kwargs, "device": torch.device("cpu") if stays else meta}
         return func(*args, **kwargs)
 
-    def made(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
+    def create(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
         device = kwargs.get("device") or (args[0].device if packet in likes else torch.device("cpu"))
         if torch.device(device) != meta:
             return func(*args, **kwargs)
@@ -190,8 +190,8 @@ def dispatch_mode(watch: Watch) -> Any:
             return torch.full(shape, value, dtype=dtype)
         return func(*args, **{**kwargs, "device": torch.device("cpu")})
 
-    def turns(shape: Any, count: int) -> Any:
-        """Return indices that go round: every expert receives as many tokens as the others."""
+    def balanced(shape: Any, count: int) -> Any:
+        """Return indices in turn. Every expert receives as many tokens as the others."""
         total = 1
         for size in shape:
             total *= size
@@ -200,15 +200,15 @@ def dispatch_mode(watch: Watch) -> Any:
     def topk(func: Any, args: Any, kwargs: Any) -> Any:
         values, indices = func(*args, **kwargs)
         dim = args[2] if len(args) > 2 else -1
-        return values, turns(indices.shape, args[0].shape[dim])
+        return values, balanced(indices.shape, args[0].shape[dim])
 
     def sort(func: Any, args: Any, kwargs: Any) -> Any:
         values, indices = func(*(to_meta(value) for value in args), **kwargs)
-        return values, turns(indices.shape, args[0].shape[-1] if args[0].dim() else 1)
+        return values, balanced(indices.shape, args[0].shape[-1] if args[0].dim() else 1)
 
     def argmax(func: Any, args: Any, kwargs: Any) -> Any:
         out = func(*args, **kwargs)
-        return turns(out.shape, args[0].shape[args[1]] if len(args) > 1 and args[1] is not None else 1)
+        return balanced(out.shape, args[0].shape[args[1]] if len(args) > 1 and args[1] is not None else 1)
 
     def scalar(func: Any, args: Any, kwargs: Any) -> Any:
         dtype = args[0].dtype
@@ -221,7 +221,7 @@ def dispatch_mode(watch: Watch) -> Any:
         return True
 
     def scatter(func: Any, args: Any, kwargs: Any) -> Any:
-        """Keep a table of chosen experts real: code counts the tokens of each expert in it."""
+        """Keep a table of selected experts real, because code counts the tokens of each expert in it."""
         target, dim, index, value = args[:4]
         if index.is_meta or not isinstance(value, (int, float)) or target.numel() > LARGEST_REAL:
             return NotImplemented
@@ -230,7 +230,7 @@ def dispatch_mode(watch: Watch) -> Any:
     handlers = {
         aten.topk: topk,
         aten.sort: sort,
-        aten.argsort: lambda func, args, kwargs: turns(args[0].shape, args[0].shape[-1]),
+        aten.argsort: lambda func, args, kwargs: balanced(args[0].shape, args[0].shape[-1]),
         aten.argmax: argmax,
         aten._local_scalar_dense: scalar,
         aten.nonzero: nonzero,
@@ -247,12 +247,12 @@ def dispatch_mode(watch: Watch) -> Any:
         known = {tensor.untyped_storage()._cdata for tensor in inputs}
         fresh = [tensor for tensor in outputs if tensor.untyped_storage()._cdata not in known]
         for tensor in fresh:
-            watch.allocated(tensor)
+            meter.allocated(tensor)
         if not fresh and not written:
             return
         if packet in (aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided):
             return
-        cost = watch.cost()
+        cost = meter.cost()
         cost.kernels += 1
         moved = sum(size_of(tensor) for tensor in outputs)
         read = inputs[1:] if packet in gathers else inputs
@@ -263,11 +263,11 @@ def dispatch_mode(watch: Watch) -> Any:
             cost.flops += 2 * rows * right.shape[-1]
         elif packet in flop_registry:
             cost.flops += int(flop_registry[packet](*args, **kwargs, out_val=out))
-        if watch.events is not None:
+        if meter.events is not None:
             if packet in activations:
-                watch.events.activated(activations[packet], outputs[0])
+                meter.events.activated(activations[packet], outputs[0])
             elif packet in (aten.mul, aten.mul_) and len(inputs) == 2:
-                watch.events.multiplied(inputs)
+                meter.events.multiplied(inputs)
 
     def size_of(tensor: Any) -> int:
         return min(int(tensor.numel() * tensor.element_size()), int(tensor.untyped_storage().nbytes()))
@@ -275,7 +275,7 @@ def dispatch_mode(watch: Watch) -> Any:
     class Shapes(TorchDispatchMode):  # type: ignore[misc]
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            """Spare the import of torch's compiler, which takes seconds."""
+            """Return False, which avoids the import of torch's compiler. This import takes seconds."""
             return False
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -284,13 +284,13 @@ def dispatch_mode(watch: Watch) -> Any:
             return out
 
     class Values(TorchFunctionMode):  # type: ignore[misc]
-        """Functions that make or read values before the dispatcher sees them."""
+        """Functions that create or read values before the dispatcher gets them."""
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             if func in (torch.tensor, torch.as_tensor) and torch.device(kwargs.get("device") or "cpu") == meta:
-                made_here = func(*args, **{**kwargs, "device": torch.device("cpu")})
-                return made_here if is_exact(made_here.dtype) else made_here.to(meta)
+                tensor = func(*args, **{**kwargs, "device": torch.device("cpu")})
+                return tensor if is_exact(tensor.dtype) else tensor.to(meta)
             if func is torch.Tensor.tolist and args[0].is_meta:
                 return torch.zeros(args[0].shape, dtype=args[0].dtype).tolist()
             return func(*args, **kwargs)

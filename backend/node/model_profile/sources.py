@@ -1,4 +1,4 @@
-"""Where the configuration of a model comes from."""
+"""Source of a model's configuration: a folder, a file, or the local cache of Hugging Face."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from .problem import ProfileError, reason
 
 LARGEST = 16 << 20
-"""Bytes of the largest config.json that is read."""
+"""Maximum size of a config.json in bytes."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Source:
     digest: str
 
 
-def read_source(place: str) -> Source:
+def read_source(name: str) -> Source:
     """Return the configuration of a folder, of a config.json, or of a Hugging Face id in the local cache."""
-    path = _config_path(place)
+    path = _config_path(name)
     try:
         if os.path.getsize(path) > LARGEST:
             raise ProfileError("config_too_large", path=path, bytes=os.path.getsize(path))
@@ -44,21 +44,21 @@ def read_source(place: str) -> Source:
     return Source(os.path.dirname(os.path.abspath(path)), config, hashlib.sha256(content).hexdigest())
 
 
-def _config_path(place: str) -> str:
-    if os.path.isdir(place):
-        path = os.path.join(place, "config.json")
+def _config_path(name: str) -> str:
+    if os.path.isdir(name):
+        path = os.path.join(name, "config.json")
         if not os.path.isfile(path):
             raise ProfileError("config_missing", path=path)
         return path
-    if os.path.isfile(place):
-        return place
-    if place.startswith((".", "/", "~")) or place.count("/") != 1:
-        raise ProfileError("folder_missing", path=place)
-    return _cached(place)
+    if os.path.isfile(name):
+        return name
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise ProfileError("folder_missing", path=name)
+    return _cached(name)
 
 
 def _cached(name: str) -> str:
-    """Return the path of the config.json of a Hugging Face id in the local cache; nothing is downloaded."""
+    """Return the path of a Hugging Face id's config.json in the local cache. This downloads nothing."""
     from huggingface_hub import try_to_load_from_cache
 
     try:

@@ -1,4 +1,4 @@
-"""Runs of the towers that text does not reach: images and audio."""
+"""Runs of the towers that do not run with text: images and audio."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .parts import Kind, Tower
 
 
 def owners_of(model: Any, tower: Tower, others: list[str]) -> list[Any]:
-    """Return the modules around a tower that contain no tower of `others` and can be called, largest first."""
+    """Return the modules around a tower that contain no tower of `others`, largest first."""
     parts = tower.name.split(".")
     names = [".".join(parts[:length]) for length in range(1, len(parts))]
     return [
