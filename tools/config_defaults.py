@@ -28,8 +28,8 @@ def main() -> None:
     for name in TOWERS:
         model = AutoConfig.for_model(name)
         vision = model.vision_config
-        defaults[vision.model_type] = _values(type(vision), keys)
-        defaults[name] = defaults.get(name, {}) | _values(type(model), keys)
+        defaults[vision.model_type] = _values(type(vision), keys - {"model_type"})
+        defaults[name] = defaults.get(name, {}) | _values(type(model), keys - LEFT_OUT)
     path = data_folder("presets") / "config_defaults.json"
     path.write_text(json.dumps(defaults, indent=1, sort_keys=True) + "\n")
 
@@ -41,7 +41,7 @@ def _defaults(name: str, keys: set[str]) -> dict[str, Any]:
 
 def _values(config: type, keys: set[str]) -> dict[str, Any]:
     values = {key: getattr(config, key, None) for key in keys}
-    return {key: value for key, value in values.items() if isinstance(value, bool | int | float | str | list)}
+    return {key: value for key, value in values.items() if isinstance(value, bool | int | float | str | list | tuple)}
 
 
 if __name__ == "__main__":

@@ -48,6 +48,28 @@ def test_the_model_type_decides_what_config_json_does_not_say():
     assert (qwen3.bias, qwen3.output_bias, qwen3.qk_norm) == (False, False, "heads")
 
 
+def test_a_model_whose_other_parts_are_unknown_is_refused_though_its_text_part_is_known():
+    """An audio tower has parameters and work of its own."""
+    whole = {"model_type": "qwen2_audio", "text_config": {**PLAIN, "model_type": "qwen2"}, "audio_config": {}}
+    problem = refusal(whole)
+    assert (problem.code, problem.values["model_type"]) == ("unsupported_model_type", "qwen2_audio")
+
+
+def test_the_text_part_of_a_vision_language_model_is_of_its_own_family():
+    vision = {
+        "model_type": "internvl_vision",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+    }
+    text = {**PLAIN, "model_type": "qwen3"}
+    shape = parse_model({"model_type": "internvl", "text_config": text, "vision_config": vision})
+    assert shape.model_type == "internvl"
+    assert shape.kinds[0].attention.qk_norm == "heads"
+    assert shape.vision.depth == 2
+
+
 def test_layers_of_several_kinds_keep_their_order():
     shape = parse_model({**PLAIN, "model_type": "qwen3_next", "num_hidden_layers": 8})
     assert shape.order == (0, 0, 0, 1, 0, 0, 0, 1)

@@ -11,7 +11,7 @@ import pytest
 from backend.job.presets import models
 from tests.hub import hub
 from tests.nodes import ssh_nodes
-from tests.ui.browser import begin_anew, box, expect, go, needs_chromium, until
+from tests.ui.browser import begin_anew, box, expect, go, needs_chromium, problems, until
 from tools.browser import Site, logged_in, served
 
 pytestmark = [pytest.mark.ui, needs_chromium]
@@ -19,10 +19,16 @@ pytestmark = [pytest.mark.ui, needs_chromium]
 CONFIG = json.dumps(dict(models()["qwen3-30b-a3b"].hf_config)).encode()
 
 
+BROKEN = b'{"model_type": "qwen3", "num_hidden_layers": 2, "hidden_size": "4096"}'
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Iterator[Site]:
     home = tmp_path_factory.mktemp("fetch")
-    with hub({"Qwen/Qwen3-30B-A3B": CONFIG, "someone/strange": b'{"model_type": "mamba9"}'}) as (address, _):
+    with hub({"Qwen/Qwen3-30B-A3B": CONFIG, "someone/odd": BROKEN, "someone/strange": b'{"model_type": "mamba9"}'}) as (
+        address,
+        _,
+    ):
         hub_only = {"HF_ENDPOINT": address, "HF_HOME": str(home / "hub"), "HF_HUB_OFFLINE": "0"}
         with served(home, **hub_only) as site:
             yield site
@@ -42,10 +48,13 @@ def _anew(page) -> None:
 def test_a_model_of_the_hub_is_fetched_by_its_id(page, site):
     go(page, site, "model")
     answer = page.locator("#place-fetch_model .mb-fetch-answer")
+    page.fill(".mb-fetch-id", "someone/odd")
+    page.click('[data-fetch="hub"]')
+    expect(answer).to_contain_text("hidden_size")
+    assert page.evaluate("Megaboard.wizard.bundle().data.model.name").startswith("Qwen3-VL")
     page.fill(".mb-fetch-id", "someone/strange")
     page.click('[data-fetch="hub"]')
-    expect(answer).to_contain_text("mamba9")
-    assert page.evaluate("Megaboard.wizard.bundle().data.model.name").startswith("Qwen3-VL")
+    expect(problems(page, "model.hf_config")).to_contain_text("mamba9")
     page.fill(".mb-fetch-id", "Qwen/Qwen3-30B-A3B")
     page.keyboard.press("Enter")
     expect(answer).to_contain_text("qwen3_moe")

@@ -27,7 +27,7 @@ from backend.job.model.shape import (
     ModelShape,
     QkNorm,
 )
-from backend.job.model.vision import MOST_LAYERS, parse_vision
+from backend.job.model.vision import MOST_LAYERS, TOWERS, parse_vision
 
 
 def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
@@ -37,6 +37,8 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
     """
     values = part(hf_config, "text_config") or hf_config
     model_type = str(hf_config.get("model_type") or values.get("model_type") or "")
+    if model_type not in TOWERS:
+        _family(model_type)
     text_type = str(values.get("model_type") or "")
     if _name(text_type) not in FAMILIES:
         text_type = model_type
