@@ -51,7 +51,8 @@ class Served(Site):
 
     def command(self) -> list[str]:
         module = "benchmarks.monitor_live" if self.live else "tools.monitor_server"
-        return ["-m", module, str(self.port), str(self.home), str(TICK_S), PASSWORD, *filter(None, [self.live])]
+        arguments = [str(self.port), str(self.home), str(TICK_S), PASSWORD, *filter(None, [self.live])]
+        return [sys.executable, "-m", module, *arguments]
 
     def cpu_s(self) -> float:
         fields = read_stat(self.process.pid)[1]

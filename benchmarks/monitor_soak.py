@@ -7,6 +7,7 @@ Every tick brings one step, one heartbeat per node and one log line. A leak show
 
 import argparse
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -33,7 +34,8 @@ class Monitored(Site):
         self.tick_s = tick_s
 
     def command(self) -> list[str]:
-        return ["-m", "tools.monitor_server", str(self.port), str(self.home), str(self.tick_s), PASSWORD]
+        arguments = [str(self.port), str(self.home), str(self.tick_s), PASSWORD]
+        return [sys.executable, "-m", "tools.monitor_server", *arguments]
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -48,7 +49,7 @@ class Edited(Site):
         self.chosen = ["--gpus", str(gpus), *(["--model", model] if model else [])]
 
     def command(self) -> list[str]:
-        return ["-m", "benchmarks.page_edit", *self.chosen, "--serve", str(self.port), str(self.home)]
+        return [sys.executable, "-m", "benchmarks.page_edit", *self.chosen, "--serve", str(self.port), str(self.home)]
 
 
 def main() -> None:

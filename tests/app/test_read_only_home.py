@@ -1,5 +1,6 @@
 """A home folder that cannot be written: the page says so and why, and what was saved can be read."""
 
+import sys
 from pathlib import Path
 
 import httpx
@@ -63,7 +64,7 @@ class Readable(Site):
     """`megaboard serve` with a password that was stored before."""
 
     def command(self) -> list[str]:
-        return ["-m", "app.main", "--lang", "en", "serve", "--port", str(self.port)]
+        return [sys.executable, "-m", "app.main", "--lang", "en", "serve", "--port", str(self.port)]
 
 
 @pytest.mark.e2e

@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,7 @@ class Monitored(Site):
         self.store = Store(home / "megaboard.db")
 
     def command(self) -> list[str]:
-        return ["-m", "tools.monitor_server", str(self.port), str(self.home), str(TICK_S), PASSWORD]
+        return [sys.executable, "-m", "tools.monitor_server", str(self.port), str(self.home), str(TICK_S), PASSWORD]
 
     def run(self, run: str, **options) -> StoredRun:
         return StoredRun(self.store, run, **{"now": time.time() - 600, **options})
