@@ -58,8 +58,9 @@ def problems(page: Any, path: str) -> Any:
 
 
 def until(page: Any, holds: str) -> None:
-    """Wait for a condition on the wizard's newest bundle, `b`."""
-    page.wait_for_function(f"() => {{ const b = Megaboard.wizard.bundle(); return {holds}; }}", polling=POLL_MS)
+    """Wait for a condition on the wizard's newest bundle, `b`. While the page loads there is none."""
+    script = f"() => {{ const b = window.Megaboard?.wizard?.bundle(); return Boolean(b) && ({holds}); }}"
+    page.wait_for_function(script, polling=POLL_MS)
 
 
 class Release:
