@@ -41,7 +41,9 @@ def begin_anew(page: Any, changes: Mapping[str, Any] | None = None) -> None:
     """
     page.wait_for_function(RESTING, polling=POLL_MS)
     page.evaluate(
-        "(text) => { sessionStorage.clear(); Megaboard.wizard.send('fetch', { kind: 'import', text }); }",
+        # The answer to an import before it must not count as the answer to this one.
+        """(text) => { sessionStorage.clear(); Megaboard.wizard.bundle().fetched = null;
+            Megaboard.wizard.send('fetch', { kind: 'import', text }); }""",
         dump_mapping({**FIRST_DRAFT, **(changes or {})}),
     )
     until(page, "b.fetched?.kind === 'import' && Megaboard.draft.isResting()")
