@@ -17,8 +17,8 @@ export function drawHosts(element, bundle) {
   const hosts = bundle.data.hosts;
   if (!hosts) return;
   if (!hosts.length) return element.replaceChildren();
-  const hasGateway = hosts.some((host) => host.jump);
-  const names = ["rank", "login", "key", "fabric", ...(hasGateway ? ["jump"] : [])];
+  const hasJumpHost = hosts.some((host) => host.jump);
+  const names = ["rank", "login", "key", "fabric", ...(hasJumpHost ? ["jump"] : [])];
   const cells = {
     rank: (host, rank) => rank ? String(rank) : t("wizard.hosts.master"),
     login: (host) => `${host.user ? `${host.user}@` : ""}${host.address}:${host.port}`,

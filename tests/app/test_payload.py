@@ -76,7 +76,7 @@ class TestFields:
         change(services, {"cluster.nodes": "four"})
         assert form.shown(services.draft.job_mapping())["cluster.nodes"] is None
         problem = next(p for p in shown(form, services)["problems"] if p["at"] == "cluster.nodes")
-        assert (problem["message"], problem["fix"]) == ("Nodes cannot be four.", "Give a whole number.")
+        assert (problem["message"], problem["fix"]) == ("Nodes cannot be four.", "Enter a whole number.")
         assert services.draft.job_mapping()["cluster"]["nodes"] == "four"
         change(services, {"cluster.nodes": None})
         problem = next(p for p in shown(form, services)["problems"] if p["at"] == "cluster.nodes")

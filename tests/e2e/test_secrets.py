@@ -165,7 +165,7 @@ def keep_token(page: Any) -> None:
     expect(place).to_contain_text("at least 8 characters")
     value.fill(TOKEN)
     value.press("Enter")
-    expect(place).to_contain_text("HF_TOKEN is kept")
+    expect(place.locator("code")).to_have_text("HF_TOKEN")
     assert (name.input_value(), value.input_value()) == ("", "")
 
 

@@ -41,7 +41,9 @@ def begin_anew(page: Any, changes: Mapping[str, Any] | None = None) -> None:
     """
     page.wait_for_function(RESTING, polling=POLL_MS)
     page.evaluate(
-        "(text) => { sessionStorage.clear(); Megaboard.wizard.send('fetch', { kind: 'import', text }); }",
+        # The answer to an import before it must not count as the answer to this one.
+        """(text) => { sessionStorage.clear(); Megaboard.wizard.bundle().fetched = null;
+            Megaboard.wizard.send('fetch', { kind: 'import', text }); }""",
         dump_mapping({**FIRST_DRAFT, **(changes or {})}),
     )
     until(page, "b.fetched?.kind === 'import' && Megaboard.draft.isResting()")
@@ -58,8 +60,9 @@ def problems(page: Any, path: str) -> Any:
 
 
 def until(page: Any, holds: str) -> None:
-    """Wait for a condition on the wizard's newest bundle, `b`."""
-    page.wait_for_function(f"() => {{ const b = Megaboard.wizard.bundle(); return {holds}; }}", polling=POLL_MS)
+    """Wait for a condition on the wizard's newest bundle, `b`. While the page loads there is none."""
+    script = f"() => {{ const b = window.Megaboard?.wizard?.bundle(); return Boolean(b) && ({holds}); }}"
+    page.wait_for_function(script, polling=POLL_MS)
 
 
 class Release:
