@@ -350,7 +350,7 @@ ProfileKind = TypedDict(
         "operators": Required[list[dict[str, str | bool | float]]],
     },
 )
-"""One kind of layer. backend/job/model/profile.py checks the operators."""
+"""One kind of layer. backend/job/model/model_profile.py checks the operators."""
 
 
 class ProfileTower(TypedDict):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.job.model import ModelShape, parse_model
-from backend.job.model.profile import profiled_shape
+from backend.job.model.model_profile import profiled_shape
 from backend.job.problems import Problem, ProblemsError
 
 _REASONS = frozenset({"unsupported_model_type", "unsupported_model_key", "missing_model_key"})

@@ -15,7 +15,7 @@ from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.job.mapping import parse_job
 from backend.job.model import ModelShape, parse_model
-from backend.job.model.profile import config_digest
+from backend.job.model.model_profile import config_digest
 from backend.job.problems import ProblemsError
 from backend.job.rules import check
 from backend.job.unestimated import UnestimatedModel, shape_or_reason

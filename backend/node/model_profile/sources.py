@@ -52,7 +52,7 @@ def read_source(name: str) -> Source:
         raise ProfileError("config_not_an_object", path=path)
     if not isinstance(config.get("model_type"), str) or not config["model_type"]:
         raise ProfileError("model_type_missing", path=path)
-    # Spaces and the order of keys do not matter. backend/job/model/profile.py computes the same digest.
+    # Spaces and the order of keys do not matter. backend/job/model/model_profile.py computes the same digest.
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
     return Source(os.path.dirname(os.path.abspath(path)), config, digest)
 
