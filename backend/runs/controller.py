@@ -287,13 +287,14 @@ class Controller:
         with self._store.read() as connection:
             return metrics.points(connection, run_id, rank=rank, after=after)
 
-    def measured(self, run_id: str, known: Calibration | None = None) -> tuple[Job, RunMeasured]:
+    def measured(self, run_id: str, calibration: Calibration | None = None) -> tuple[Job, RunMeasured]:
         """Return the job of a run, and measured values of its newest attempt beside the estimates.
 
-        `known`: the current calibration of the cluster, instead of that of the launch. ProblemsError(unknown_run).
+        `calibration`: the current calibration of the cluster, instead of that of the launch.
+        ProblemsError(unknown_run).
         """
         with self._store.read() as connection:
-            return read_run(connection, run_id, known)
+            return read_run(connection, run_id, calibration)
 
     def log(self, run_id: str, node_rank: int, file: str, *, size: int = LOG_BYTES, attempt: int | None = None) -> str:
         """Return the last `size` bytes of a log of a node as readable text, of the newest attempt or of another."""

@@ -59,7 +59,7 @@ class Reader:
         return run_store.events_of(self._connection, kinds, after=after)
 
     def messages_sent(self) -> int:
-        """Return the newest event about which the operator was notified."""
+        """Return the `seq` of the newest event that the operator was notified of, as run_store.messages_sent."""
         return run_store.messages_sent(self._connection)
 
     def newest_attempt(self, run: str) -> int:

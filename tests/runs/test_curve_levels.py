@@ -221,7 +221,7 @@ def test_few_steps_wait_and_are_shown_all_the_same(store: Store) -> None:
     for step in range(2, 60):
         add(store, [step])
     with store.read() as connection:
-        assert curve_levels.parts(connection, RUN)[0].last_step == 1
+        assert curve_levels.read_parts(connection, RUN)[0].last_step == 1
     assert view(store)["loss"][0].tolist() == list(range(1, 60))
 
 

@@ -110,7 +110,7 @@ def run_preflight(checked: CheckedJob, connected: ConnectedNodes, ports: Sequenc
     return PreflightReport(
         checks=tuple(checks),
         facts=facts,
-        surveys={rank: one for rank, one in surveys.items() if isinstance(one, Hardware)},
+        surveys={rank: hardware for rank, hardware in surveys.items() if isinstance(hardware, Hardware)},
         unknown_host_keys=connected.unknown_host_keys,
         problems=tuple(errors(problems)),
         port=port,

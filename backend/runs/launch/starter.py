@@ -104,8 +104,8 @@ class Starter:
         report = run_preflight(checked, connected, launch.candidate_ports(checked.job))
         if report.problems:
             raise ProblemsError(report.problems)
-        if new := report.not_accepted(accepted):
-            raise ProblemsError([Problem(code=NOT_ACCEPTED), *new])
+        if not_accepted := report.not_accepted(accepted):
+            raise ProblemsError([Problem(code=NOT_ACCEPTED), *not_accepted])
         if report.warnings:
             passed = [problem_to_json(warning) for warning in report.warnings]
             self._record(run, EventKind.WARNINGS_PASSED, None, {"warnings": passed})

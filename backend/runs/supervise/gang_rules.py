@@ -32,7 +32,7 @@ class Timing:
     stop_deadline_s: float = 120.0
     """After this time, a node that could not be stopped counts as lost."""
     mend_deadline_s: float = 3600.0
-    """The same when a fault of this server prevents the stop: the user needs time to repair it."""
+    """The same deadline when a fault of this server prevents the stop: the user needs time to repair it."""
     save_deadline_s: float = 900.0
     """Time for the checkpoint of a stop. After it, the gang is stopped without a checkpoint."""
     drain_s: float = 5.0

@@ -1,4 +1,4 @@
-"""Discovery: what the planning steps read on nodes before a preflight or a launch. It changes nothing there."""
+"""Discovery: reads facts of the nodes for the planning steps, before a preflight or a launch. It changes nothing."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -96,10 +96,10 @@ def data_size(job: Job, connected: ConnectedNodes) -> Discovery[DataSize]:
 
 def _ask_first(connected: ConnectedNodes, question: Callable[[int, Node], T], limit_s: float) -> Discovery[T]:
     """Return the answer of the first connected node, or the problems of all nodes."""
-    first = dict(list(connected.nodes.items())[:1])
-    answers, failures = try_all(first, question, limit_s)
+    first_node = dict(list(connected.nodes.items())[:1])
+    answers, failures = try_all(first_node, question, limit_s)
     if answers:
-        return Discovery(answers=answers, nodes={rank: first[rank].name for rank in answers}, unknown_host_keys=(),
+        return Discovery(answers=answers, nodes={rank: first_node[rank].name for rank in answers}, unknown_host_keys=(),
                     problems=())  # fmt: skip
     problems = (*(failure.problem for failure in failures.values()), *connected.problems)
     return Discovery(answers={}, nodes={}, unknown_host_keys=connected.unknown_host_keys, problems=problems)

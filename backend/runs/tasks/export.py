@@ -1,7 +1,7 @@
-"""Makes of what a run has saved a Hugging Face model that can be served: on a node, without a GPU.
+"""Exports the saved model of a run as a Hugging Face model that can be served. It runs on a node, without a GPU.
 
-Adapters are merged by LLaMA-Factory, Megatron's checkpoints converted by mcore_adapter; what is a Hugging Face model
-already stays where it is.
+LLaMA-Factory merges adapters. mcore_adapter converts checkpoints of Megatron. A model that already has the Hugging Face
+format stays in its folder.
 """
 
 import json

@@ -40,9 +40,9 @@ POLL_S = 1.0
 STALL_S = 600.0
 """Node 0 exits after this time without a transferred byte. The hash of a large file takes minutes."""
 INFO = "dataset_info.json"
-PIECE_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20
 INFO_BYTES = 16 << 20
-"""The most that a description of data sets may have; LLaMA-Factory's own has 20 KiB."""
+"""Limit for the description of data sets. That of LLaMA-Factory itself has 20 KiB."""
 MEDIA = ("images", "videos", "audios")
 MODEL = ("model_missing",)
 DATA = ("dataset_info_missing", "dataset_file_missing")
@@ -71,23 +71,25 @@ class Missing:
 def find_missing(checks: Iterable[CheckResult]) -> Missing | None:
     """Return the missing files that a copy from node 0 can provide; None when there are none."""
     results = list(checks)
-    has = {result.name for result in results if result.rank == 0 and result.status == "ok"}
-    lacks = {
+    present = {result.name for result in results if result.rank == 0 and result.status == "ok"}
+    ranks_by_code = {
         code: tuple(
-            result.rank for result in results if result.name in has and result.problem and result.problem.code == code
+            result.rank
+            for result in results
+            if result.name in present and result.problem and result.problem.code == code
         )
         for code in MODEL + DATA
     }
-    info = lacks["dataset_info_missing"]
-    data = tuple(sorted(info + lacks["dataset_file_missing"]))
-    missing = Missing(model=lacks["model_missing"], info=info, data=data)
+    info = ranks_by_code["dataset_info_missing"]
+    data = tuple(sorted(info + ranks_by_code["dataset_file_missing"]))
+    missing = Missing(model=ranks_by_code["model_missing"], info=info, data=data)
     return missing if missing.ranks else None
 
 
 def copy(job: Job, connected: ConnectedNodes, report: PreflightReport, run: str, tell: Tell) -> tuple[Problem, ...]:
     """Copy the files that `report` names as missing; return warnings of the clean-up.
 
-    Raises ProblemsError naming the node; what it has taken so far waits there, and another copy goes on from it.
+    ProblemsError names the node that failed. It keeps the part that it received, and the next copy continues there.
     """
     missing = find_missing(report.checks)
     if missing is None or connected.failures:
@@ -110,20 +112,20 @@ def roots_to_copy(job: Job, missing: Missing, node: Node) -> list[dict[str, Any]
         folder = str(job.training.dataset_dir)
         entries = _entries(job, node, folder)
         files = [str(entry["file_name"]) for entry in entries if "file_name" in entry]
-        inside = [name for name in files if not name.startswith("/") and ".." not in name.split("/")]
-        # Rows name their pictures by paths of their own; what these are is for LLaMA-Factory to know.
+        inner_files = [name for name in files if not name.startswith("/") and ".." not in name.split("/")]
+        # Rows name their images by paths that only LLaMA-Factory can resolve. So the whole folder is copied.
         with_media = any(
             isinstance(entry.get("columns"), dict) and key in entry["columns"] for entry in entries for key in MEDIA
         )
         info = [INFO] if missing.info else []
-        roots.append({"root": folder, "names": None if with_media else [*info, *inside]})
+        roots.append({"root": folder, "names": None if with_media else [*info, *inner_files]})
     return roots
 
 
 def _entries(job: Job, node: Node, folder: str) -> list[Mapping[str, Any]]:
     path, text = f"{sftp_path(folder)}/{INFO}", b""
-    while len(text) <= INFO_BYTES and (piece := node.read(path, len(text), PIECE_BYTES)):
-        text += piece
+    while len(text) <= INFO_BYTES and (chunk := node.read(path, len(text), CHUNK_BYTES)):
+        text += chunk
     try:
         datasets = parse_node_json(text, max_bytes=INFO_BYTES)
     except BadJson:
