@@ -115,9 +115,9 @@ def _current_layers(job: Job, shape: ModelShape) -> Layers:
 def _moves(layers: Layers, estimate: Estimate) -> Iterator[Layers]:
     """Move one layer of the slowest stage to each of the fastest: from its largest chunk to their smallest."""
     times, stages = [sum(both) for both in estimate.stage_times or ()], len(estimate.stages)
-    *others, slowest = sorted(range(stages), key=lambda stage: times[stage])
+    *other_stages, slowest = sorted(range(stages), key=lambda stage: times[stage])
     giver = max(range(slowest, len(layers), stages), key=lambda piece: layers[piece])
-    for stage in others[:_MAX_RECEIVERS]:
+    for stage in other_stages[:_MAX_RECEIVERS]:
         receiver = min(range(stage, len(layers), stages), key=lambda piece: layers[piece])
         if layers[giver] > 1:
             yield tuple(count - (piece == giver) + (piece == receiver) for piece, count in enumerate(layers))
