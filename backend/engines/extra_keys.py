@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from backend.engines.known_keys import EngineKey, keys_of, meant, programs_of, type_names, versions
+from backend.engines.known_keys import EngineKey, intended_value, keys_of, programs_of, type_names, versions
 from backend.job.job import Job
 from backend.job.problems import Problem, quoted
 
@@ -25,7 +25,7 @@ def check_known(job: Job, key: str, value: Any) -> Problem | None:
     if key not in keys:
         return _unknown(job, key, value)
     entry = keys[key]
-    meaning = meant(value, entry)
+    meaning = intended_value(value, entry)
     field = f"extra.{key}"
     # ms-swift's own command line receives text anyway.
     if not _fits(meaning if job.traits.environment == "swift" else value, entry, job):

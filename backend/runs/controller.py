@@ -38,7 +38,7 @@ from backend.runs.tasks import discovery, file_copy
 from backend.runs.tasks.benchmark import Measurement, measure
 from backend.runs.tasks.calibration import RunMeasured, read_run
 from backend.runs.tasks.discovery import Discovery, NodeMemory, refuse_without
-from backend.runs.tasks.export import Exported, Tell, check_target, export_run
+from backend.runs.tasks.export import Exported, ReportLine, check_target, export_run
 from backend.runs.view import snapshot
 
 LOG_BYTES = 64 << 10
@@ -119,16 +119,18 @@ class Controller:
         self._audit("measure_speed", run=run, nodes=[host.address for host in job.cluster.hosts])
         return measure(job, connect_nodes(job, self._connections), run)
 
-    def copy_missing(self, job: Job, report: PreflightReport, tell: file_copy.Tell) -> tuple[Problem, ...]:
+    def copy_missing(self, job: Job, report: PreflightReport, progress: file_copy.ReportBytes) -> tuple[Problem, ...]:
         """Copy the missing model and data from node 0 to the other nodes; return warnings of the clean-up.
 
         ProblemsError names the node that failed. It keeps the part that it received, and the next copy continues there.
         """
         run = new_run_id(replace(job, name="copy"), self._clock())
         self._audit("copy_missing", run=run, nodes=[host.address for host in job.cluster.hosts])
-        return file_copy.copy(job, connect_nodes(job, self._connections), report, run, tell)
+        return file_copy.copy(job, connect_nodes(job, self._connections), report, run, progress)
 
-    def export(self, run_id: str, tell: Tell, *, to: str | None = None, checkpoint: int | None = None) -> Exported:
+    def export(
+        self, run_id: str, progress: ReportLine, *, to: str | None = None, checkpoint: int | None = None
+    ) -> Exported:
         """Export a Hugging Face model on node 0, and return its folder and the command that serves it.
 
         The source is the model that the run saved at its end, else the newest complete checkpoint, or the checkpoint
@@ -138,7 +140,7 @@ class Controller:
         job = self._job(run_id)
         check_target(to)
         self._audit("export", run=run_id, to=to, checkpoint=checkpoint)
-        return export_run(job, run_id, self._connections, tell, to=to, checkpoint=checkpoint)
+        return export_run(job, run_id, self._connections, progress, to=to, checkpoint=checkpoint)
 
     def accept_host_keys(self, keys: Iterable[HostKey]) -> None:
         """Store host keys that the user has confirmed."""

@@ -42,34 +42,34 @@ class _KnownSecrets:
             self.data = re.compile(self.text.pattern.encode())
 
 
-_known = _KnownSecrets()
+_known_secrets = _KnownSecrets()
 
 
 def hide(value: str) -> None:
     """Add a value to the known secrets. From now on, this module hides it."""
     if value:
-        _known.add(value)
+        _known_secrets.add(value)
 
 
 def masked(data: bytes) -> bytes:
     """Return the bytes of a log with each secret as asterisks of the same number, so that offsets stay valid."""
-    data = _known.data.sub(lambda match: b"*" * len(match[0]), data)
+    data = _known_secrets.data.sub(lambda match: b"*" * len(match[0]), data)
     return _TOKEN_BYTES.sub(lambda match: b"*" * len(match[0]), data)
 
 
 def settled(data: bytes) -> int:
     """Return how many of the bytes cannot be a part of a secret whose end is not written yet."""
-    longest = max(map(len, _known.values), default=0)
+    longest = max(map(len, _known_secrets.values), default=0)
     for start in range(max(0, len(data) - longest + 1), len(data)):
         end = data[start:]
-        if any(value.encode().startswith(end) for value in _known.values):
+        if any(value.encode().startswith(end) for value in _known_secrets.values):
             return start
     return len(data)
 
 
 def without_known_secrets(text: str) -> str:
     """Return the text without the known secrets; JSON stays JSON."""
-    return _known.text.sub(MARK, text)
+    return _known_secrets.text.sub(MARK, text)
 
 
 def redact(text: str) -> str:

@@ -105,7 +105,7 @@ class Runner:
             if created != run:
                 return created
             failure = self._start(run, connected, checked)
-        self._hand_over(run, failure)
+        self._supervise(run, failure)
         return run
 
     def enqueue(self, job: Job, run: str, request: LaunchRequest) -> str:
@@ -137,7 +137,7 @@ class Runner:
                 failure = self._start(run, connected)
         except BlockingIOError:
             raise transitions.cannot_resume(run, RunState.STARTING) from None
-        self._hand_over(run, failure)
+        self._supervise(run, failure)
 
     def stop(self, run: str, *, save: bool) -> None:
         """Request the stop of a run, or cancel a queued run; return when the request is recorded. ProblemsError.
@@ -199,7 +199,7 @@ class Runner:
             return error
         return None
 
-    def _hand_over(self, run: str, failure: BaseException | None) -> None:
+    def _supervise(self, run: str, failure: BaseException | None) -> None:
         """Supervise the run. After a failed start, wait for the stop of its processes, then raise the failure."""
         watch = self._attach(run)
         if failure is not None:

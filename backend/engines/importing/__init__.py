@@ -11,7 +11,7 @@ from typing import Any
 from backend.engines.importing.choose import ReadJson, choose_engine, refuse_other_work
 from backend.engines.importing.reading import RENAMED, Reading
 from backend.engines.importing.report import Imported, ImportLine
-from backend.engines.known_keys import keys_of, meant
+from backend.engines.known_keys import intended_value, keys_of
 
 __all__ = ["ASSUMED", "ImportLine", "Imported", "import_llamafactory", "is_llamafactory"]
 
@@ -40,7 +40,9 @@ def import_llamafactory(
     choice = choose_engine(values, read_json)
     keys = keys_of(choice.engine)
     reading = Reading(
-        choice, {key: meant(value, keys[key]) if key in keys else value for key, value in values.items()}, cluster
+        choice,
+        {key: intended_value(value, keys[key]) if key in keys else value for key, value in values.items()},
+        cluster,
     )
     for key in config:
         reading.take(key)

@@ -305,7 +305,7 @@ class Collector:
                 self._last[batch.source.file] = point.step
         for row in rows:
             if row["step"] < self._last.get(batch.source.file, 0):
-                metrics.take_back(connection, self._run, self._attempt, 0, row["step"])
+                metrics.remove_steps(connection, self._run, self._attempt, 0, row["step"])
             self._last[batch.source.file] = row["step"]
             metrics.add_points(connection, self._run, self._attempt, 0, [row])
         self._record_alerts(connection, 0, rows)

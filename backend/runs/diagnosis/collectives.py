@@ -67,7 +67,7 @@ class Verdict:
 def read(log: str) -> WatchdogMessages:
     """Return the watchdog messages in a rank's log."""
     waited = {int(match["late"]): match for match in _WAITED.finditer(log)}
-    late = {(match["group"], match["kind"] or "", int(match["late"])) for match in _LATE.finditer(log)}
+    timed_out = {(match["group"], match["kind"] or "", int(match["late"])) for match in _LATE.finditer(log)}
     waits = [
         Wait(
             group=group,
@@ -76,7 +76,7 @@ def read(log: str) -> WatchdogMessages:
             operation=waited[number]["operation"].strip("_"),
             waited_s=int(waited[number]["waited_ms"]) / 1000,
         )
-        for group, kind, number in sorted(late)
+        for group, kind, number in sorted(timed_out)
         if number in waited
     ]
     return WatchdogMessages(

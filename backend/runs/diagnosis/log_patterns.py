@@ -55,7 +55,7 @@ def last_lines(logs: Mapping[str, str]) -> tuple[str, str]:
 
 
 def is_consequence(logs: Mapping[str, str]) -> bool:
-    """Return whether the last lines only say that another rank was gone."""
+    """Return whether the last lines say that another rank was gone. Then they name no cause."""
     return bool(CONSEQUENCES.search(last_lines(logs)[1]))
 
 

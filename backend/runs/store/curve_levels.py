@@ -1,10 +1,10 @@
 """The curves of a run in the store at several widths, so that a chart of a million steps reads a thousand rows.
 
-The levels follow the points of global rank 0 by a cursor. `take` adds stored points after the cursor to the levels, so
-each point is added exactly once. This happens for some dozens of steps at a time, in the transaction that stores the
+A cursor marks the newest point of global rank 0 that is in the levels. `add_points` adds stored points after the
+cursor, so each point is added exactly once. It adds some dozens of steps at a time, in the transaction that stores the
 last of them. Until then, a view reads these few points themselves (curve_view.py). In a database of an older version
-the levels are far behind; app/monitor/watch.py then calls `take` repeatedly. Once added, the row of a point is needed
-only for full detail. Code that drops rows of rank 0 must call `take_all` first.
+the levels are far behind; app/monitor/watch.py then calls `add_points` repeatedly. After a point is added, only full
+detail needs its row. Code that drops rows of rank 0 must call `add_all_points` first.
 """
 
 import sqlite3
@@ -24,7 +24,7 @@ from backend.runs.view.progress import assumed_tokens
 
 LEVELS = (5, 9, 13)
 """Widths of the buckets, as powers of two."""
-MOST_TAKEN = 20_000
+POINTS_AT_ONCE = 20_000
 """Points added by one transaction: a tenth of a second."""
 WAITING_STEPS = 64
 """Steps that are added together. One at a time costs as much as collecting it."""
@@ -54,23 +54,23 @@ class Part:
         return self.last_step < self.first_step
 
 
-def follow(connection: sqlite3.Connection, run: str, attempt: int, steps: Sequence[int]) -> None:
+def add_due_points(connection: sqlite3.Connection, run: str, attempt: int, steps: Sequence[int]) -> None:
     """Add stored steps of rank 0 to the levels, unless they are the next ones and still few."""
     newest = connection.execute(
         "SELECT attempt, last_step FROM curve_parts WHERE run = ? ORDER BY attempt DESC LIMIT 1", (run,)
     ).fetchone()
     is_next = newest is not None and newest["attempt"] == attempt and min(steps) > newest["last_step"]
     if not is_next or max(steps) >= newest["last_step"] + WAITING_STEPS:
-        take(connection, run)
+        add_points(connection, run)
 
 
-def take_all(connection: sqlite3.Connection, run: str) -> None:
+def add_all_points(connection: sqlite3.Connection, run: str) -> None:
     """Add all stored points to the levels."""
-    while take(connection, run):
+    while add_points(connection, run):
         pass
 
 
-def take(connection: sqlite3.Connection, run: str, *, limit: int = MOST_TAKEN) -> bool:
+def add_points(connection: sqlite3.Connection, run: str, *, limit: int = POINTS_AT_ONCE) -> bool:
     """Add at most `limit` points that are not in the levels yet; return whether more may be waiting."""
     parts = read_parts(connection, run)
     cursor = connection.cursor()
@@ -83,7 +83,7 @@ def take(connection: sqlite3.Connection, run: str, *, limit: int = MOST_TAKEN) -
         return False
     for attempt, group in groupby(rows, key=itemgetter(0)):
         new_rows = [*group]
-        _take(
+        _add(
             connection, run, parts, attempt, new_rows[-1][1], to_points(connection, run, [row[2:] for row in new_rows])
         )
         if len(new_rows) < len(rows):
@@ -91,7 +91,7 @@ def take(connection: sqlite3.Connection, run: str, *, limit: int = MOST_TAKEN) -
     return len(rows) == limit
 
 
-def take_back(connection: sqlite3.Connection, run: str, attempt: int, step: int) -> None:
+def remove_steps(connection: sqlite3.Connection, run: str, attempt: int, step: int) -> None:
     """Remove the steps of an attempt from `step` on. The caller has deleted their points."""
     part = next((part for part in read_parts(connection, run) if part.attempt == attempt), None)
     if part is None or part.last_step < step:
@@ -186,7 +186,7 @@ def losses_before(connection: sqlite3.Connection, run: str, attempt: int, step: 
     return losses[::-1]
 
 
-def _take(
+def _add(
     connection: sqlite3.Connection, run: str, parts: Sequence[Part], attempt: int, seq: int, points: Points
 ) -> None:
     part = next((part for part in parts if part.attempt == attempt), None)

@@ -88,7 +88,7 @@ def add_points(
         [(run, attempt, rank, row["step"], row["time"], *map(row.get, _COUNTS), *_number_columns(row)) for row in rows],
     )
     if rank == 0 and rows:
-        curve_levels.follow(connection, run, attempt, [row["step"] for row in rows])
+        curve_levels.add_due_points(connection, run, attempt, [row["step"] for row in rows])
     if rank and rows:
         where = (run, attempt, rank)
         connection.execute(
@@ -98,14 +98,14 @@ def add_points(
         )
 
 
-def take_back(connection: sqlite3.Connection, run: str, attempt: int, rank: int, step: int) -> None:
+def remove_steps(connection: sqlite3.Connection, run: str, attempt: int, rank: int, step: int) -> None:
     """Delete the steps of a global rank from `step` on; the rank reports them again."""
     where = (run, attempt, rank, step)
     if rank == 0:
-        curve_levels.take_all(connection, run)
+        curve_levels.add_all_points(connection, run)
     connection.execute("DELETE FROM points WHERE run = ? AND attempt = ? AND rank = ? AND step >= ?", where)
     if rank == 0:
-        curve_levels.take_back(connection, run, attempt, step)
+        curve_levels.remove_steps(connection, run, attempt, step)
 
 
 def points(connection: sqlite3.Connection, run: str, *, rank: int | None = 0, after: int = 0) -> list[Point]:

@@ -82,7 +82,7 @@ def run_of_token(connection: sqlite3.Connection, token: str) -> str | None:
     return None if row is None else str(row["run"])
 
 
-def keep_token(connection: sqlite3.Connection, token: str, run: str) -> None:
+def record_token(connection: sqlite3.Connection, token: str, run: str) -> None:
     """Record that a launch with this token is this run."""
     connection.execute("INSERT INTO launches VALUES (?, ?)", (token, run))
 
@@ -201,7 +201,7 @@ def newest_detail(connection: sqlite3.Connection, run: str, attempt: int, kind: 
 
 
 def cause_of(connection: sqlite3.Connection, run: str) -> Problem | None:
-    """Return why the newest attempt fails or failed: the final reason if there is one, else the first.
+    """Return the newest recorded reason why the newest attempt fails or failed; None without one.
 
     None after a user has resumed the run, because the earlier reason is obsolete.
     """

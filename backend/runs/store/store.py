@@ -187,7 +187,7 @@ class Store:
         self._call(_vacuum)
 
     def give_back_pages(self, count: int) -> None:
-        """Cut up to `count` free pages off the file, if this version made it or it was vacuumed."""
+        """Cut up to `count` free pages off the file, if this version created the file or vacuumed it."""
         self._call(lambda connection: _give_back(connection, count))
 
     def shrink_log(self) -> None:

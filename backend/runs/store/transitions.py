@@ -47,7 +47,7 @@ def create(
         accepted=request.accepted,
     )
     if request.token:
-        run_store.keep_token(connection, request.token, run)
+        run_store.record_token(connection, request.token, run)
     if waits:
         queue_order.add(connection, run)
     else:

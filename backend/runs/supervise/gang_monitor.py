@@ -174,13 +174,13 @@ class GangMonitor:
         answers, failures = try_all(pending, self._stop_node, STOP_CALL_S)
         for rank, answer in answers.items():
             self._unstopped.pop(rank, None)
-            self._keep_proof(rank, answer)
+            self._record_proof(rank, answer)
         for rank, failure in failures.items():
             self._unstopped[rank] = failure
             self._record_once(EventKind.NODE_STOP_FAILED, rank, problem=failure.problem)
         self._next_try = self._monotonic() + self._timing.retry_s
 
-    def _keep_proof(self, rank: int, answer: Stopped) -> None:
+    def _record_proof(self, rank: int, answer: Stopped) -> None:
         if not answer["left"]:
             self._proved[rank] = self._monotonic()
         self._store.write(lambda c: attempts.set_stop(c, self._run, self._attempt, rank, answer))
@@ -227,9 +227,9 @@ class GangMonitor:
         return bool(newest) and newest[0].step >= (newest[0].total_steps or float("inf"))
 
     def _diagnose(self, records: Sequence[NodeRecord]) -> Problem:
-        away = {v.rank: v.down_s for v in self._views(records) if not v.is_over and v.down_s is not None}
+        unreachable = {v.rank: v.down_s for v in self._views(records) if not v.is_over and v.down_s is not None}
         with self._store.read() as connection:
-            return diagnose(connection, self._run, self._attempt, records, away)
+            return diagnose(connection, self._run, self._attempt, records, unreachable)
 
     def _views(self, records: Sequence[NodeRecord]) -> list[NodeView]:
         views = []
@@ -250,12 +250,12 @@ class GangMonitor:
 
     def _not_stopped(self, record: NodeRecord) -> Problem:
         """Return why a stop is not proved: processes survived SIGKILL, the stop failed, or the node did not answer."""
-        left = record.stop["left"] if record.stop else []
+        processes = record.stop["left"] if record.stop else []
         failure = self._unstopped.get(record.rank)
-        if not left and failure is not None and (failure.is_local or failure.code == "stop_failed"):
+        if not processes and failure is not None and (failure.is_local or failure.code == "stop_failed"):
             return failure.problem
-        values = {"node": record.address, "processes": len(left)}
-        return Problem(code="processes_left" if left else "node_not_stopped", node=record.address, values=values)
+        values = {"node": record.address, "processes": len(processes)}
+        return Problem(code="processes_left" if processes else "node_not_stopped", node=record.address, values=values)
 
     def _stop_node(self, rank: int, record: NodeRecord) -> Stopped:
         node = self._connect(rank)

@@ -33,11 +33,11 @@ class Discovery(Generic[T]):
     problems: tuple[Problem, ...]
 
 
-def refuse_without(job: Job, *needed: str) -> None:
-    """Raise ProblemsError(needed_for_launch) for the needed fields that the job lacks."""
+def refuse_without(job: Job, *paths: str) -> None:
+    """Raise ProblemsError(needed_for_launch) for each of these fields that the job lacks."""
     values = {"cluster.hosts": job.cluster.hosts, "model.path": job.model.path,
               "training.dataset": job.training.dataset, "training.dataset_dir": job.training.dataset_dir}  # fmt: skip
-    missing = [Problem(code="needed_for_launch", field=path) for path in needed if not values[path]]
+    missing = [Problem(code="needed_for_launch", field=path) for path in paths if not values[path]]
     if missing:
         raise ProblemsError(missing)
 

@@ -47,7 +47,7 @@ MEDIA = ("images", "videos", "audios")
 MODEL = ("model_missing",)
 DATA = ("dataset_info_missing", "dataset_file_missing")
 
-Tell = Callable[[int, int], object]
+ReportBytes = Callable[[int, int], object]
 """Called with (received bytes, all bytes) over all nodes during the copy."""
 
 
@@ -86,7 +86,9 @@ def find_missing(checks: Iterable[CheckResult]) -> Missing | None:
     return missing if missing.ranks else None
 
 
-def copy(job: Job, connected: ConnectedNodes, report: PreflightReport, run: str, tell: Tell) -> tuple[Problem, ...]:
+def copy(
+    job: Job, connected: ConnectedNodes, report: PreflightReport, run: str, progress: ReportBytes
+) -> tuple[Problem, ...]:
     """Copy the files that `report` names as missing; return warnings of the clean-up.
 
     ProblemsError names the node that failed. It keeps the part that it received, and the next copy continues there.
@@ -99,7 +101,7 @@ def copy(job: Job, connected: ConnectedNodes, report: PreflightReport, run: str,
         attempt = _attempt(job, missing, nodes, report.facts, run)
     except NodeError as error:
         raise ProblemsError([error.problem]) from error
-    _, clean_up_problems = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, tell))
+    _, clean_up_problems = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, progress))
     return clean_up_problems
 
 
@@ -164,7 +166,7 @@ def _commands(placement: Placement) -> list[NodeCommand]:
     ]
 
 
-def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], tell: Tell) -> None:
+def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], progress: ReportBytes) -> None:
     """Wait until every receiver has finished. ProblemsError for the first failure, or when the sender exited."""
     taking = {rank: node for rank, node in nodes.items() if rank}
     while True:
@@ -176,9 +178,9 @@ def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], tell: Tell) -> Non
             return
         if ended[0]:
             raise ProblemsError([_failure(attempt, 0, nodes[0])])
-        progress = on_all(taking, lambda rank, node: _progress(attempt, rank, node), CALL_S)
-        reports = [report for report in progress.values() if report]
-        tell(sum(report["done"] for report in reports), sum(report["total"] for report in reports))
+        answers = on_all(taking, lambda rank, node: _progress(attempt, rank, node), CALL_S)
+        reports = [report for report in answers.values() if report]
+        progress(sum(report["done"] for report in reports), sum(report["total"] for report in reports))
         time.sleep(POLL_S)
 
 

@@ -84,11 +84,11 @@ def summaries(connection: sqlite3.Connection, waits: Mapping[str, Problem | None
         "SELECT r.*, (SELECT count(*) FROM nodes n WHERE n.run = r.id AND n.attempt = 1) AS nodes FROM runs r"
         " ORDER BY created DESC, id DESC"
     ).fetchall()
-    places = {run: place for place, run in enumerate(waits, 1)}
+    queue_places = {run: position for position, run in enumerate(waits, 1)}
     runs = []
     for row in rows:
         try:
-            runs.append(_summary(connection, row, places.get(row["id"]), waits.get(row["id"]), now))
+            runs.append(_summary(connection, row, queue_places.get(row["id"]), waits.get(row["id"]), now))
         except ProblemsError as error:
             runs.append(_broken(row, error.problems[0]))
     return runs
@@ -120,7 +120,7 @@ def _source(connection: sqlite3.Connection, run: str) -> tuple[str, int] | None:
 def _queue_places(connection: sqlite3.Connection) -> dict[str, tuple[int, float]]:
     """Return run -> (place in the queue, earliest start)."""
     rows = connection.execute("SELECT run, not_before FROM queue ORDER BY position")
-    return {row["run"]: (place, row["not_before"]) for place, row in enumerate(rows, 1)}
+    return {row["run"]: (position, row["not_before"]) for position, row in enumerate(rows, 1)}
 
 
 def _waits_for_data(connection: sqlite3.Connection, row: sqlite3.Row, attempt: int, state: RunState) -> bool:
