@@ -35,25 +35,25 @@ def check_known(job: Job, key: str, value: Any) -> Problem | None:
     texts = tuple(choice for choice in entry.choices if isinstance(choice, str))
     if value is None or not texts or len(texts) < len(entry.choices) or value in texts:
         return None
-    near = difflib.get_close_matches(str(meaning), texts, n=1)
+    similar = difflib.get_close_matches(str(meaning), texts, n=1)
     values = {"key": key, "value": quoted(value), "choices": ", ".join(texts)}
-    edit = _with(job, key, key, near[0]) if near else _without(job, key)
+    edit = _with(job, key, key, similar[0]) if similar else _without(job, key)
     return Problem(code="extra_not_a_choice", field=field, severity="warning", values=values, edit=edit)
 
 
 def _unknown(job: Job, key: str, value: Any) -> Problem:
-    near = [name for name in _near(job.engine, key) if name not in job.extra]
+    similar = [name for name in _similar_keys(job.engine, key) if name not in job.extra]
     examined = (f"{name} {versions()[name].examined[-1]}" for name in programs_of(job.engine) if name in versions())
     values = {"key": key, "engine": job.engine, "versions": ", ".join(examined)}
-    if not near:
+    if not similar:
         return Problem(code="extra_unknown", field=f"extra.{key}", severity="warning", values=values,
                        edit=_without(job, key))  # fmt: skip
     return Problem(code="extra_unknown_near", field=f"extra.{key}", severity="warning",
-                   values={**values, "near": near[0]}, edit=_with(job, key, near[0], value))  # fmt: skip
+                   values={**values, "near": similar[0]}, edit=_with(job, key, similar[0], value))  # fmt: skip
 
 
 @lru_cache(maxsize=64)
-def _near(engine: str, key: str) -> tuple[str, ...]:
+def _similar_keys(engine: str, key: str) -> tuple[str, ...]:
     """Return known keys with a similar spelling. Cached: it compares hundreds of keys at every edit."""
     return tuple(difflib.get_close_matches(key, keys_of(engine), n=3, cutoff=0.8))
 

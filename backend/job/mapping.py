@@ -189,10 +189,10 @@ def _report_unknown(
         # `unknown` uses dotted paths: the key would be written as another key, perhaps as a known one.
         problems.append(Problem(code="dotted_key", field=prefix + name, values={"key": name}))
         return
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
-    code = "unknown_key_near" if near else "unknown_key"
+    similar = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+    code = "unknown_key_near" if similar else "unknown_key"
     severity: typing.Literal["error", "warning"] = "error" if unknown is None else "warning"
-    values = {"key": name, "near": near[0]} if near else {"key": name}
+    values = {"key": name, "near": similar[0]} if similar else {"key": name}
     problems.append(Problem(code=code, field=prefix + name, severity=severity, values=values))
     if unknown is not None:
         unknown[prefix + name] = value

@@ -25,7 +25,7 @@ class _Loader(_Base):  # type: ignore[misc]
             keys: set[Any] = set()
             for key, _ in node.value:
                 if (name := self.construct_object(key, deep=True)) in keys:
-                    raise yaml.MarkedYAMLError(problem=f"the key {name} stands here twice", problem_mark=key.start_mark)
+                    raise yaml.MarkedYAMLError(problem=f"the key {name} occurs twice", problem_mark=key.start_mark)
                 keys.add(name)
         return mapping
 

@@ -200,12 +200,12 @@ class Plans(Sequence[Candidate]):
         engine, row = self.at(ranks)
         members = [np.flatnonzero(engine == number) for number in range(len(self.spaces))]
         columns = [
-            space.column(path, row[own]) if path in space.axis_of else np.full(len(own), default)
-            for space, own in zip(self.spaces, members, strict=True)
+            space.column(path, row[rows_of_space]) if path in space.axis_of else np.full(len(rows_of_space), default)
+            for space, rows_of_space in zip(self.spaces, members, strict=True)
         ]
         values = np.empty(len(engine), np.result_type(*columns) if columns else float)
-        for own, column in zip(members, columns, strict=True):
-            values[own] = column
+        for rows_of_space, column in zip(members, columns, strict=True):
+            values[rows_of_space] = column
         return values
 
     def splits_of(self, ranks: Ranks) -> npt.NDArray[np.int64]:
@@ -257,7 +257,7 @@ class Plans(Sequence[Candidate]):
             is_match[is_match] = space.codes[axis][rows[is_match]] == code
         if is_match.any():
             return int(is_match.argmax())
-        start = sum(before.size for before in self.spaces[:engine])
+        start = sum(earlier.size for earlier in self.spaces[:engine])
         own_rows = np.arange(space.size) if code is None else np.flatnonzero(space.codes[axis] == code)
         return self.order.best(start + own_rows)
 

@@ -68,11 +68,11 @@ def read_template(config: Mapping[str, Any], value: Any) -> Read:
 
     The thinking template trains Instruct models, which never think, to answer with empty thoughts.
     """
-    better = template_without_thoughts(str(config.get("model_name_or_path", "")), str(value))
-    if better is None:
+    replacement = template_without_thoughts(str(config.get("model_name_or_path", "")), str(value))
+    if replacement is None:
         return Read(values={"training.template": value})
-    reason = because("import_thinking_template", "template", template=value, better=better)
-    return Read(values={"training.template": better}, reason=reason)
+    reason = because("import_thinking_template", "template", template=value, better=replacement)
+    return Read(values={"training.template": replacement}, reason=reason)
 
 
 def read_method(config: Mapping[str, Any], value: Any) -> Read:

@@ -133,9 +133,9 @@ class Reading:
             return with_outcome(line, "passed_on", path=f"extra.{line.key}", became=line.value)
         if any(line.key in program.keys for program in programs().values()):
             return with_outcome(line, "dropped", because("import_not_taken", line.key, engine=self.name))
-        near = difflib.get_close_matches(line.key, keys, n=1, cutoff=0.8)
-        reason = because("import_unknown_near", line.key, near=near[0]) if near else because("import_unknown", line.key)
-        return with_outcome(line, "dropped", reason)
+        similar = difflib.get_close_matches(line.key, keys, n=1, cutoff=0.8)
+        code, values = ("import_unknown_near", {"near": similar[0]}) if similar else ("import_unknown", {})
+        return with_outcome(line, "dropped", because(code, line.key, **values))
 
     def _read(self, key: str, value: Any, config: Mapping[str, Any]) -> Read:
         if reader := KEY_READERS.get(key):

@@ -229,11 +229,11 @@ def template_suits_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     template = job.training.template
     if not template or not job.model.path or job.traits.environment != "llamafactory":
         return None
-    fitting = template_without_thoughts(job.model.path, template)
-    if fitting is None:
+    replacement = template_without_thoughts(job.model.path, template)
+    if replacement is None:
         return None
-    return problem("thinking_template", "training.template", "warning", template=template, better=fitting,
-                    edit={"training.template": fitting})  # fmt: skip
+    return problem("thinking_template", "training.template", "warning", template=template, better=replacement,
+                    edit={"training.template": replacement})  # fmt: skip
 
 
 @hugging_face

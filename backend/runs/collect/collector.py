@@ -1,4 +1,4 @@
-"""Collects what a run writes on one node: steps, heartbeats, logs and the exit, every byte exactly once.
+"""Collects the records of a run on one node: steps, heartbeats, logs and the exit, every byte exactly once.
 
 Files are read from a byte offset. Of a log that is far behind, only the newest part is read. One transaction stores
 what one poll read, together with the new offsets. The exit record is stored after every other file was read to its end.
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A file in a node's run folder and what it holds."""
+    """A file in the run folder of a node, and the kind of its records."""
 
     file: str
     kind: Literal["points", "heartbeats", "log", "trainer_log", "megatron_log"]

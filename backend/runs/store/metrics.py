@@ -16,7 +16,7 @@ from backend.runs.records import Point
 from backend.runs.store import attempts, curve_levels, utilization
 
 HEARTBEATS_KEPT_S = 120.0
-"""Stored heartbeats behind the newest one: twice what straggler.py reads. utilization.py condenses all of them."""
+"""Age at which heartbeats are deleted: twice what straggler.py reads. utilization.py condenses all of them."""
 STEPS_KEPT = 500
 """Newest steps that are kept of each rank except 0.
 

@@ -72,7 +72,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             FOREIGN KEY (run, attempt, rank) REFERENCES nodes) WITHOUT ROWID""",
     ),
     (
-        # how often the gang may be restarted by itself, and the step of the checkpoint that an attempt went on from
+        # allowed number of automatic restarts, and step of the checkpoint that an attempt resumed from
         "ALTER TABLE runs ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE attempts ADD COLUMN checkpoint_step INTEGER",
         """CREATE TABLE queue (run TEXT PRIMARY KEY REFERENCES runs, position INTEGER NOT NULL,
@@ -80,22 +80,22 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE launches (token TEXT PRIMARY KEY, run TEXT NOT NULL REFERENCES runs) WITHOUT ROWID",
     ),
     (
-        # the checkpoint of a run that the draft is to begin with
+        # checkpoint of a run that the draft starts from
         "CREATE TABLE draft_source (id INTEGER PRIMARY KEY CHECK (id = 1), source TEXT NOT NULL)",
     ),
     (
-        # up to which event the operator has been sent messages
+        # newest event that the operator was notified of
         "CREATE TABLE messages_sent (id INTEGER PRIMARY KEY CHECK (id = 1), event INTEGER NOT NULL)",
     ),
     (
-        # how busy a node of a run was in a stretch of time, over all attempts (utilization.py)
+        # utilization of the nodes of a run, over all attempts (utilization.py)
         """CREATE TABLE usage (run TEXT NOT NULL REFERENCES runs, rank INTEGER NOT NULL, start INTEGER NOT NULL,
             width INTEGER NOT NULL, beats INTEGER NOT NULL, data TEXT NOT NULL,
             PRIMARY KEY (run, rank, start)) WITHOUT ROWID""",
     ),
     (
         # retention: the records of deleted runs (deletion.py), the runs without raw rows (thinning.py), the
-        # rules (retention.py), and the past sizes of the database (storage.py)
+        # rules (retention.py), and the past sizes of the database (sizes.py)
         """CREATE TABLE deleted_runs (run TEXT PRIMARY KEY, name TEXT NOT NULL, engine TEXT NOT NULL,
             created REAL NOT NULL, ended REAL, state TEXT NOT NULL, step INTEGER, tokens TEXT NOT NULL,
             deleted REAL NOT NULL, by TEXT NOT NULL, row_counts TEXT NOT NULL, archive TEXT, sha256 TEXT,

@@ -35,7 +35,7 @@ def due(connection: sqlite3.Connection, ended_before: float) -> list[str]:
 
 
 def thin(store: Store, run: str, *, now: float) -> int:
-    """Drop the raw rows of a run, a few at a time, and record it; return their number. Nothing if it was resumed."""
+    """Drop the raw rows of a run, a few at a time, and record it; return their number. A resumed run is not changed."""
     total = 0
     while dropped := store.write(lambda connection: _drop_some(connection, run)):
         total += dropped

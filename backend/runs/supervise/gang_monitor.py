@@ -64,7 +64,7 @@ class GangMonitor:
         self._next_status = monotonic() + timing.silent_after_s
 
     def tick(self) -> bool:
-        """Read the state and act once; return True when the attempt has ended. A stop of the nodes happens inside."""
+        """Read the state and act once; return True when the attempt has ended. It also stops the nodes."""
         with self._store.read() as connection:
             state = run_store.state_of(connection, self._run)
             records = attempts.nodes(connection, self._run, self._attempt)

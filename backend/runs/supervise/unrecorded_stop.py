@@ -21,7 +21,7 @@ _ON_NODES = (RunState.STARTING, RunState.RUNNING, RunState.STOPPING)
 def stop_unrecorded(
     store: Store, connections: Connections, run: str, *, save: bool, grace_s: float, why: StoreError
 ) -> ProblemsError:
-    """Stop the run on its nodes, and return the error to raise: what was not recorded, and which nodes failed.
+    """Stop the run on its nodes, and return the error to raise: why the stop is not recorded, and which nodes failed.
 
     With `save`, the ranks save a checkpoint and then exit. A run without processes on nodes is not changed, and the
     returned error is `why`.

@@ -159,7 +159,7 @@ _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 def _command(job: Job, placement: Placement) -> NodeCommand:
     node = placement.nodes[0]
-    # The GPUs may be another run's; the hub is not asked for what lies on the disk.
+    # Another run may use the GPUs. The files are on the disk, so the hub is not needed.
     variables = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", **job.environment, "CUDA_VISIBLE_DEVICES": ""}
     argv = (node.python, f"{node.folder}/{PROGRAM}", node.folder)
     return NodeCommand(rank=0, argv=argv, environment=variables)
