@@ -75,7 +75,7 @@ class Sentence:
 
 
 def why_best(plans: Plans) -> list[Sentence]:
-    """Return why the first plan is the best: what its time goes to, and what other sizes would cost.
+    """Return why the first plan is the best: the largest parts of its time, and the cost of other sizes.
 
     The list is empty if times are not known.
     """

@@ -131,7 +131,7 @@ def _enumerate(job: Job, shape: ModelShape, gpu: Gpu, batch: int, all_factors: S
 
 
 def _legal_of(factors: Factors, shape: ModelShape, gpu: Gpu) -> _Answer:
-    """Return the legal plans. Most edits change nothing that the rules read: then the newest answer holds."""
+    """Return the legal plans. Most edits change no value that the rules read. Then the newest answer is valid."""
     job = factors[0].job
     key = (job.engine, job.world_size, job.training.global_batch_size or 0)
     answer = _legal.get(key)

@@ -13,7 +13,7 @@ Column = npt.NDArray[Any]
 Indices = npt.NDArray[np.intp]
 """Indices of plans among all plans, unsorted."""
 Mask = npt.NDArray[np.bool_]
-"""Whether something holds, for each plan."""
+"""A truth value for each plan."""
 LEAST = 4096
 """Plans that are sorted at once: about as many as a page needs."""
 
@@ -44,7 +44,7 @@ class Group:
         return sorted_indices[:count]
 
     def rank(self, index: int) -> int:
-        """Return how many plans of the group come before one of them."""
+        """Return how many plans of the group are before the plan at an index."""
         position = np.flatnonzero(self._sorted == index)
         if len(position):
             return int(position[0])
@@ -102,7 +102,7 @@ class Order:
         return indices
 
     def rank(self, index: int) -> int | None:
-        """Return how many plans come before the one at an index; None if no group holds it."""
+        """Return how many plans are before the plan at an index; None if it is in no group."""
         before = 0
         for group in self.groups:
             row = int(np.searchsorted(group.indices, index))
@@ -114,7 +114,7 @@ class Order:
         return None
 
     def best(self, indices: Indices) -> int | None:
-        """Return the rank of the first of the plans at these indices; None if no group holds any of them."""
+        """Return the rank of the first of the plans at these indices; None if none is in a group."""
         is_among = np.zeros(int(indices.max(initial=-1)) + 1, bool)
         is_among[indices] = True
         for group in self.groups:

@@ -84,7 +84,7 @@ def redact(text: str) -> str:
 
 
 def redact_value(value: object, name: str = "") -> object:
-    """Redact data of a JSON type. The whole value goes if its name is that of a secret."""
+    """Redact data of a JSON type. A value with the name of a secret is removed as a whole."""
     if _SECRET_NAME.search(name):
         return MARK
     if isinstance(value, str):

@@ -244,7 +244,7 @@ class Retention:
         return True
 
     def _proofs_since(self, by: By) -> float:
-        """Return since when an ended run needs proofs: always for a rule, else for the time in which the reaper asks."""
+        """Return since when an ended run needs proofs: always for a rule, else while the reaper asks for them."""
         return 0.0 if by == "rule" else self._clock() - FORGOTTEN_AFTER_S
 
     def _size(self, connection: sqlite3.Connection, run: str) -> RunSize:

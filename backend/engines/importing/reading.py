@@ -134,8 +134,9 @@ class Reading:
         if any(line.key in program.keys for program in programs().values()):
             return with_outcome(line, "dropped", because("import_not_taken", line.key, engine=self.name))
         similar = difflib.get_close_matches(line.key, keys, n=1, cutoff=0.8)
-        code, values = ("import_unknown_near", {"near": similar[0]}) if similar else ("import_unknown", {})
-        return with_outcome(line, "dropped", because(code, line.key, **values))
+        if similar:
+            return with_outcome(line, "dropped", because("import_unknown_near", line.key, near=similar[0]))
+        return with_outcome(line, "dropped", because("import_unknown", line.key))
 
     def _read(self, key: str, value: Any, config: Mapping[str, Any]) -> Read:
         if reader := KEY_READERS.get(key):

@@ -114,7 +114,7 @@ class Legal:
     """(part of the job or empty, key) -> value: the shared values that the rules read."""
 
     def holds_for(self, job: Job) -> bool:
-        """Return whether the result also holds for another job with the same plans."""
+        """Return whether the result is also valid for another job with the same plans."""
         return all(
             getattr(getattr(job, part) if part else job, name) == value for (part, name), value in self.reads.items()
         )
@@ -194,7 +194,7 @@ class _Result(NamedTuple):
 
     factors: Factors
     factor: int
-    """Index in `factors` of the one that holds all axes that were read."""
+    """Index in `factors` of the factor with all axes that were read."""
     keys: Codes
     """For each row of that factor, the key of its value."""
     values: Mapping[int, Any]

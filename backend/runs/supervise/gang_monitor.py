@@ -121,7 +121,7 @@ class GangMonitor:
         answers, failures = try_all({rank: records[rank] for rank in silent}, self._ask_status, STATUS_S + 10)
         for rank, failure in failures.items():
             _log.warning("status of node %d of %s: %s", rank, self._run, failure)
-            if failure.code == "bad_answer":  # its folder, its disk or its Python is gone
+            if failure.code == "bad_answer":  # its folder, its disk or its Python is missing
                 self._record_once(EventKind.NODE_SILENT, rank, problem=failure.problem)
         for rank, answer in answers.items():
             if not answer["supervisor"] and "exit" not in answer:

@@ -95,7 +95,7 @@ def summaries(connection: sqlite3.Connection, waits: Mapping[str, Problem | None
 
 
 def _broken(row: sqlite3.Row, why: Problem) -> RunSummary:
-    """Return the summary that the run's row alone gives."""
+    """Return a summary from the row of the run only."""
     columns = {key: row[key] for key in ("id", "name", "created", "ended", "engine", "nodes")}
     return RunSummary(**columns, state=RunState.BROKEN, why=why)
 
