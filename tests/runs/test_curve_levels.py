@@ -206,6 +206,18 @@ def test_after_any_batches_duplicates_kills_and_attempts_the_levels_are_those_of
     opened.close()
 
 
+def test_the_first_steps_after_an_emptied_attempt_replace_those_of_earlier_attempts(store: Store) -> None:
+    add(store, range(1, 101))
+    add(store, range(51, 61), 2)
+    store.write(lambda c: metrics.remove_steps(c, RUN, 2, 0, 51))
+    with store.read() as connection:
+        generation = curve_view.state(connection, RUN).generation
+    add(store, range(51, 56), 2)
+    assert view(store)["tokens_per_s"][0].tolist() == [*range(1, 56)]
+    with store.read() as connection:
+        assert curve_view.state(connection, RUN).generation > generation, "the page must read the curves again"
+
+
 def test_a_transaction_that_is_rolled_back_leaves_no_trace_and_a_duplicate_none_either(store: Store) -> None:
     add(store, range(1, 101))
     before = stored(store)

@@ -57,9 +57,11 @@ class Part:
 def add_due_points(connection: sqlite3.Connection, run: str, attempt: int, steps: Sequence[int]) -> None:
     """Add stored steps of rank 0 to the levels, unless they are the next ones and still few."""
     newest = connection.execute(
-        "SELECT attempt, last_step FROM curve_parts WHERE run = ? ORDER BY attempt DESC LIMIT 1", (run,)
+        "SELECT attempt, first_step, last_step FROM curve_parts WHERE run = ? ORDER BY attempt DESC LIMIT 1", (run,)
     ).fetchone()
     is_next = newest is not None and newest["attempt"] == attempt and min(steps) > newest["last_step"]
+    # The first steps of an emptied attempt cut off the steps of earlier attempts, which a view does not see.
+    is_next = is_next and newest["first_step"] <= newest["last_step"]
     if not is_next or max(steps) >= newest["last_step"] + WAITING_STEPS:
         add_points(connection, run)
 
@@ -192,7 +194,7 @@ def _add(
     part = next((part for part in parts if part.attempt == attempt), None)
     first, last = int(points.steps[0]), int(points.steps[-1])
     newest = parts[-1] if parts else None
-    is_back = newest is not None and (attempt < newest.attempt or first <= newest.last_step)
+    is_back = newest is not None and (newest.is_empty or attempt < newest.attempt or first <= newest.last_step)
     is_next = part is not None and first > part.last_step
     before = part.losses if part and is_next else _pairs(losses_before(connection, run, attempt, first))
     _write(connection, run, attempt, points.buckets(before[:, 1]))
