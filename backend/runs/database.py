@@ -115,12 +115,12 @@ class Database:
 
     @property
     def path(self) -> Path:
-        """The database file."""
+        """Return the database file."""
         return self.store.path
 
     @property
     def trouble(self) -> Problem | None:
-        """Why the newest write failed; None once a write has succeeded."""
+        """Return why the newest write failed; None once a write has succeeded."""
         return self.store.trouble
 
     @contextmanager

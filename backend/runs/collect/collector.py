@@ -67,7 +67,7 @@ class Batch:
     after: FileOffset
     data: bytes
     whole: bool
-    """The file was read to its end."""
+    """Whether the file was read to its end."""
     lines: Lines
     """The records in the data; empty for a log."""
 
@@ -77,11 +77,11 @@ class Polled:
     """Result of one poll."""
 
     heartbeat: bool
-    """A new heartbeat or another sign of life of the supervisor arrived."""
+    """Whether a new heartbeat arrived, or another collector has just read the node."""
     more: bool
-    """More data is waiting: poll again at once."""
+    """Whether more data is waiting. Then poll again at once."""
     ended: bool
-    """The node has ended, and all its records are in the store."""
+    """Whether the node has ended and all its records are in the store."""
 
 
 def sources(ranks: Sequence[int]) -> tuple[Source, ...]:

@@ -50,7 +50,7 @@ class Part:
 
     @property
     def is_empty(self) -> bool:
-        """All its steps were removed."""
+        """Return whether all its steps were removed."""
         return self.last_step < self.first_step
 
 

@@ -26,7 +26,7 @@ class Points:
     values: Floats
     """A column each for loss, grad_norm, learning_rate, tokens_per_s and step_s; NaN where it is not finite."""
     came_in_order: bool
-    """The steps of the rows ascended."""
+    """Whether the steps of the rows ascended."""
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[Any]], assumed_tokens: int | None) -> "Points":

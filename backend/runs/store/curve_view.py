@@ -43,7 +43,7 @@ class State:
     seq: int
     """Cursor of the newest point that is shown."""
     is_behind: bool
-    """Many more points are stored. `curve_levels.add_points` must add them first."""
+    """Whether many more points are stored. `curve_levels.add_points` must add them first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -65,12 +65,12 @@ class NodeMemory:
 
     @property
     def host_gib(self) -> float:
-        """Memory of the node, or the limit of its container."""
+        """Return the memory of the node, or the limit of its container."""
         return self.survey.memory_mib / 1024
 
     @property
     def gpu_gib(self) -> float | None:
-        """Memory of the smallest GPU as nvidia-smi reports it; None when it reports none."""
+        """Return the memory of the smallest GPU as nvidia-smi reports it; None without a report."""
         read = [gpu.memory_mib for gpu in self.survey.gpus.gpus if gpu.memory_mib is not None]
         return round(min(read) / 1024, 2) if read else None
 

@@ -64,7 +64,7 @@ class Missing:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Ranks of the nodes that lack a file."""
+        """Return the ranks of the nodes that lack a file."""
         return tuple(sorted({*self.model, *self.data}))
 
 
