@@ -1,7 +1,7 @@
 // Requests that replace each other: one is under way, and only the newest of the others follows it.
 
-// `send(request, ticket)` sends one; `late(ticket)` handles an answer that came after its patience had ended;
-// A request without an answer is sent once more, unless a newer one waits; `overdue()` runs when that has no answer either.
+// `send(request, ticket)` sends one. `late(ticket)` handles an answer that came after `patience_ms`.
+// A request without an answer is sent once more, unless a newer one waits. `overdue()` runs if that has no answer either.
 export function newestOnly({ send, late, overdue, patience_ms }) {
   let ticket = 0, isUnderWay = false, next = null, impatience = 0;
 

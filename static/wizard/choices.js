@@ -1,16 +1,14 @@
 // Choices among plans replace each other, as when a key is held down. Gradio sends every event of a script at once, and
 // the server may finish them in another order.
 import { newestOnly } from "../lib/newest.js";
-import { sendToServer } from "./channel.js";
+import { refresh, sendToServer } from "./channel.js";
 import { fetchAll } from "./draft.js";
 
 const queue = newestOnly({
   send: (plan, ticket) => sendToServer("choose", { plan, ticket }),
   // The widgets show this choice now, which may be older than the newest.
   late: fetchAll,
-  // Seen rarely, soon after a load of the page: Gradio sends no event of this component any more. A new load does, and
-  // the server has the draft.
-  overdue: () => location.reload(),
+  overdue: refresh,
   patience_ms: 8000,
 });
 

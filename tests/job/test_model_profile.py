@@ -17,7 +17,8 @@ from backend.job.mapping import parse_job
 from backend.job.model import ModelShape, parse_model
 from backend.job.model.profile import config_digest
 from backend.job.problems import ProblemsError
-from backend.job.unestimated import _PROFILE_REASONS, UnestimatedModel, shape_or_reason
+from backend.job.rules import check
+from backend.job.unestimated import UnestimatedModel, shape_or_reason
 
 CONFIG: Mapping[str, Any] = {"model_type": "strange", "hidden_size": 64}
 KNOWN = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
@@ -170,10 +171,19 @@ JSON = st.recursive(
 )
 
 
-@given(st.sampled_from(sorted(profile())), JSON)
-def test_no_value_of_a_profile_is_a_crash(key: str, value: object) -> None:
-    codes = {"bad_model_profile"}
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, part in parts for found in paths(part, (*path, key)))]
+
+
+@given(st.sampled_from(paths(profile())[1:]), JSON)
+def test_no_value_of_a_profile_is_a_crash(path: tuple[Any, ...], value: object) -> None:
+    mapping = {"version": 1, "name": "a", "engine": "llamafactory-zero3",
+               "model": {"hf_config": CONFIG, "profile": changed(path, value)},
+               "cluster": {"gpu": "h100-80g", "nodes": 2, "gpus_per_node": 8}}  # fmt: skip
+    job, problems = parse_job(mapping)
+    assert job is not None, problems
     with suppress(ProblemsError):
-        known = shape_or_reason(CONFIG, {**profile(), key: value})
-        codes = {str(known.reason.values["reason_code"])} if isinstance(known, UnestimatedModel) else set()
-    assert codes <= {"bad_model_profile", *_PROFILE_REASONS}
+        assert estimate(job).peak_gib >= 0
+        return
+    assert {problem.code for problem in check(job)} & {"bad_model_profile", "model_not_estimated"}
