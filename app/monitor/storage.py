@@ -164,7 +164,7 @@ class StorageView:
         try:
             folder = self._retention.default_archive() if archive else None
             made = self._retention.delete(
-                run, by="page", archive_to=folder, tell=lambda rows: self._set(run, rows=rows)
+                run, by="page", archive_to=folder, report=lambda rows: self._set(run, rows=rows)
             )
             self._set(run, is_done=True, path=made.archive)
         except ProblemsError as error:

@@ -7,7 +7,7 @@ cannot be read yet stays as it was typed.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from backend.job.cluster import Host, place_name
+from backend.job.cluster import Host, host_name
 from backend.job.problems import Problem
 
 FIELD = "cluster.hosts"
@@ -81,7 +81,7 @@ def with_fabric(form: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[s
 
 def _place(host: Mapping[str, Any]) -> str:
     """`Host.name` of a job file's host."""
-    return place_name(str(host.get("address", "")), host.get("port", 22))
+    return host_name(str(host.get("address", "")), host.get("port", 22))
 
 
 def _line(host: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
@@ -90,7 +90,7 @@ def _line(host: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
     start = f"{user}@" if user and user != shared["user"] else ""
     names = ("fabric_address", "identity_file", "proxy_jump")
     options = [f"{_NAMES[name]}={host[name]}" for name in names if host.get(name) and host[name] != shared.get(name)]
-    return " ".join([start + place_name(address, port), *options])
+    return " ".join([start + host_name(address, port), *options])
 
 
 def _read_address(word: str) -> dict[str, Any]:

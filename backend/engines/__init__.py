@@ -72,7 +72,7 @@ def check_all(job: Job) -> list[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class CheckedJob:
-    """A job without errors as far as checks without nodes can tell. The constructor checks; raises ProblemsError."""
+    """A job without errors that a check without nodes can find. The constructor checks it and raises ProblemsError."""
 
     job: Job
     remarks: tuple[Problem, ...] = field(init=False, compare=False)
@@ -81,12 +81,12 @@ class CheckedJob:
     def __post_init__(self) -> None:
         problems = check_all(self.job)
         object.__setattr__(self, "remarks", tuple(problems))
-        found = errors(problems)
+        refusals = errors(problems)
         if len(dump_job(self.job)) > MAXIMUM_TEXT:
             # The store keeps the job as its file. A run whose file cannot be read back could not be monitored.
-            found.append(Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT}))
-        if found:
-            raise ProblemsError(found)
+            refusals.append(Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT}))
+        if refusals:
+            raise ProblemsError(refusals)
 
     @classmethod
     def of(cls, job: "Job | CheckedJob") -> "CheckedJob":
@@ -136,8 +136,8 @@ def export(job: Job, *, placeholders: bool = False, checkpoint: str | None = Non
     `checkpoint` is the folder of the checkpoint to begin with. Raises ProblemsError as `render` does.
     """
     job = with_placeholders(job) if placeholders else job
-    if found := errors(check_all(job)):
-        raise ProblemsError(found)
+    if problems := errors(check_all(job)):
+        raise ProblemsError(problems)
     engine, target = ENGINES[job.engine], target_of(job)
     variables = merged(target, shared_variables(target, engine))
     resume_keys = engine.resume(target, checkpoint) if checkpoint else {}
@@ -145,6 +145,6 @@ def export(job: Job, *, placeholders: bool = False, checkpoint: str | None = Non
     return files | exported_files(job, variables, files, engine.plain(target))
 
 
-def _config_text(engine: Engine, target: Target, run: str, goes_on: Mapping[str, object]) -> str:
+def _config_text(engine: Engine, target: Target, run: str, resume_keys: Mapping[str, object]) -> str:
     config = engine.config(target, results_folder(target.job, run))
-    return to_yaml({**config, **target.job.extra, **goes_on})
+    return to_yaml({**config, **target.job.extra, **resume_keys})

@@ -52,31 +52,31 @@ class Flaw:
     """Whether the file is truncated; otherwise it is missing."""
 
 
-def newest_complete(job: Job, seen: Mapping[int, Mapping[int, Saved]]) -> int | None:
+def newest_complete(job: Job, by_node: Mapping[int, Mapping[int, Saved]]) -> int | None:
     """Return the last step whose checkpoint is complete on every node.
 
-    `seen`: node rank -> step -> the checkpoint as the node sees it.
+    `by_node`: node rank -> step -> the checkpoint as the node sees it.
     """
-    complete = (step for step in all_steps(seen) if first_flaw(job, step, seen) is None)
+    complete = (step for step in all_steps(by_node) if first_flaw(job, step, by_node) is None)
     return max(complete, default=None)
 
 
-def all_steps(seen: Mapping[int, Mapping[int, Saved]]) -> list[int]:
+def all_steps(by_node: Mapping[int, Mapping[int, Saved]]) -> list[int]:
     """Return the steps with a checkpoint on any node, complete or not, in order."""
-    return sorted({step for steps in seen.values() for step in steps})
+    return sorted({step for steps in by_node.values() for step in steps})
 
 
-def first_flaw(job: Job, step: int, seen: Mapping[int, Mapping[int, Saved]]) -> Flaw | None:
+def first_flaw(job: Job, step: int, by_node: Mapping[int, Mapping[int, Saved]]) -> Flaw | None:
     """Return what the checkpoint of a step lacks on the first node that lacks something; None if it is complete."""
     nothing = Saved(files=frozenset())
-    saved = {rank: steps.get(step, nothing) for rank, steps in seen.items()}
+    saved = {rank: steps.get(step, nothing) for rank, steps in by_node.items()}
     parts = {file for checkpoint in saved.values() for file in checkpoint.files if file.endswith(_PART)}
     size = job.cluster.gpus_per_node
     for rank, checkpoint in sorted(saved.items()):
         if checkpoint.damaged:
             return Flaw(rank=rank, file=checkpoint.damaged[0], damaged=True)
-        own = range(rank * size, (rank + 1) * size)
-        for choice in (*needed(job, step, own, checkpoint.files), *((part,) for part in sorted(parts))):
+        own_ranks = range(rank * size, (rank + 1) * size)
+        for choice in (*needed(job, step, own_ranks, checkpoint.files), *((part,) for part in sorted(parts))):
             if checkpoint.files.isdisjoint(choice):
                 return Flaw(rank=rank, file=choice[0], damaged=False)
     return None

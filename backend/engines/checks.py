@@ -49,23 +49,23 @@ def check_passed_on(job: Job, engine: Engine) -> list[Problem]:
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a key or a variable is named like one that holds a secret."""
+    """Return whether the name of a key or a variable is typical of a secret."""
     return _SECRET.fullmatch(name) is not None
 
 
 def without_secrets(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's mapping without secrets, as it may be stored: without what `check_passed_on` refuses as a secret.
+    """Return a job's mapping without the secrets that `check_passed_on` refuses, so that it may be stored.
 
-    A part that is still text, because it cannot be read yet, is removed if it names or shows a secret.
+    A section that is still text, because it cannot be read yet, is removed if it names or shows a secret.
     """
-    kept = dict(job)
-    for part in ("environment", "extra"):
-        content = kept.get(part)
+    mapping = dict(job)
+    for section in ("environment", "extra"):
+        content = mapping.get(section)
         if isinstance(content, Mapping):
-            kept[part] = {name: value for name, value in content.items() if not _looks_secret(str(name), value)}
-        elif isinstance(content, str) and any(_looks_secret(word, word) for word in re.split(r"[^\w-]+", content)):
-            del kept[part]
-    return kept
+            mapping[section] = {name: value for name, value in content.items() if not _looks_secret(str(name), value)}
+        elif isinstance(content, str) and any(_looks_secret(token, token) for token in re.split(r"[^\w-]+", content)):
+            del mapping[section]
+    return mapping
 
 
 def _looks_secret(name: str, value: Any) -> bool:
@@ -76,8 +76,8 @@ def _check_extra(job: Job, key: Any, value: Any, engine: Engine) -> Problem | No
     code, values = _why_not_passed(key, value, engine)
     if code is None:
         return check_known(job, key, value)
-    rest = {name: kept for name, kept in job.extra.items() if name != key}
-    return Problem(code=code, field=f"extra.{key}", values={"key": key, **values}, edit={"extra": rest})
+    others = {name: value for name, value in job.extra.items() if name != key}
+    return Problem(code=code, field=f"extra.{key}", values={"key": key, **values}, edit={"extra": others})
 
 
 def _why_not_passed(key: Any, value: Any, engine: Engine) -> tuple[str | None, dict[str, object]]:
@@ -90,7 +90,7 @@ def _why_not_passed(key: Any, value: Any, engine: Engine) -> tuple[str | None, d
         return "extra_refused", {"engine": engine.name}
     if _looks_secret(key, value):
         return "extra_secret", {}
-    # OmegaConf, with which llamafactory-cli reads its file, would look up the name instead.
+    # llamafactory-cli reads its file with OmegaConf, which would replace `${name}` by another value.
     if any("${" in text or not re.fullmatch(PRINTABLE, text) for text in texts_in(value)):
         return "extra_bad_value", {}
     return None, {}
@@ -103,8 +103,8 @@ def _check_variable(job: Job, name: str, text: str) -> Problem | None:
         problem = Problem(code="environment_bad", field=field, values={"name": name})
     if problem is None and _looks_secret(name, text):
         problem = Problem(code="environment_secret", field=field, values={"name": name})
-    rest = {other: kept for other, kept in job.environment.items() if other != name}
-    return problem and replace(problem, edit={"environment": rest})
+    others = {other: text for other, text in job.environment.items() if other != name}
+    return problem and replace(problem, edit={"environment": others})
 
 
 def check_name(name: str, field: str) -> Problem | None:
@@ -117,7 +117,7 @@ def check_name(name: str, field: str) -> Problem | None:
 
 
 def _check_folders(job: Job) -> list[Problem]:
-    """LLaMA-Factory reads `~` as the name of a folder, or of a model on a hub."""
+    """Return a problem for each folder that begins with `~`: LLaMA-Factory would not expand it."""
     folders = {
         "model.path": job.model.path,
         "training.dataset_dir": job.training.dataset_dir,

@@ -44,7 +44,7 @@ class Engine:
     config: Callable[[Target, str], dict[str, object]]
     """(target, output folder) -> the engine's configuration, without the job's `extra`."""
     owned: Mapping[str, str]
-    """Configuration key -> the job path that decides it; `extra` may not name these."""
+    """Configuration key -> the job path that decides it. `extra` may not have these keys."""
     resume: Callable[[Target, str], dict[str, object]]
     """(target, folder of a checkpoint) -> the additional keys to resume from it."""
     environment: Callable[[Target], Mapping[str, str]] = lambda target: {}

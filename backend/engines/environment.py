@@ -48,9 +48,9 @@ def node_variables(target: Target, *, interface: str | None, folder: str) -> dic
     return variables
 
 
-def merged(target: Target, *parts: Mapping[str, str]) -> dict[str, str]:
+def merged(target: Target, *groups: Mapping[str, str]) -> dict[str, str]:
     """Return all variables of a rank by name: first Megaboard's, then the job's."""
     variables: dict[str, str] = {}
-    for part in (*parts, target.job.environment):
-        variables |= part
+    for group in (*groups, target.job.environment):
+        variables |= group
     return dict(sorted(variables.items()))

@@ -20,7 +20,7 @@ cd "$(dirname "$0")"
 export FORCE_TORCHRUN=1 NNODES={nodes} NODE_RANK={rank} NPROC_PER_NODE={ranks}
 export MASTER_ADDR={master} MASTER_PORT={port}
 
-# The interface that leads to the master. Left to themselves, NCCL and gloo may choose one the other nodes cannot reach.
+# The interface that leads to the master. By default, NCCL and gloo may choose one that the other nodes cannot reach.
 if [ -z "${{NCCL_SOCKET_IFNAME:-}}" ] && command -v ip > /dev/null; then
   address=$(getent ahostsv4 "$MASTER_ADDR" | awk 'NR == 1 {{ print $1 }}')
   interface=$(ip -o -4 addr show | awk -v a="${{address:-none}}" '{{ split($4, p, "/"); if (p[1] == a) print $2 }}')
@@ -32,7 +32,7 @@ if [ -z "${{NCCL_SOCKET_IFNAME:-}}" ] && command -v ip > /dev/null; then
     export NCCL_SOCKET_IFNAME="=$interface" GLOO_SOCKET_IFNAME="${{GLOO_SOCKET_IFNAME:-$interface}}"
   fi
 fi
-# Given to the ranks alone: some names, such as UID, this shell would not take or would change.
+# Only the ranks get these variables: this shell would refuse or change some names, such as UID.
 variables=(
 {variables}
 )
@@ -92,7 +92,7 @@ stop() {{
 }}
 
 each_node copy
-# What every ssh reads from: nothing is ever written, and it closes with the ssh that holds it.
+# Standard input of every ssh: nobody writes to it, and it closes when its ssh ends.
 held=$(mktemp -u)
 mkfifo -m 600 "$held" && exec 9<> "$held" && rm "$held" || exit 1
 trap 'stop 130' INT TERM

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from backend.engines.known_keys import EngineKey, keys_of, meant, programs_of, type_names, versions
+from backend.engines.known_keys import EngineKey, intended_value, keys_of, programs_of, type_names, versions
 from backend.job.job import Job
 from backend.job.problems import Problem, quoted
 
@@ -21,39 +21,39 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
 
 def check_known(job: Job, key: str, value: Any) -> Problem | None:
     """Return why the examined versions refuse the key or its value."""
-    known = keys_of(job.engine)
-    if key not in known:
+    keys = keys_of(job.engine)
+    if key not in keys:
         return _unknown(job, key, value)
-    entry = known[key]
-    said = meant(value, entry)
+    entry = keys[key]
+    meaning = intended_value(value, entry)
     field = f"extra.{key}"
     # ms-swift's own command line receives text anyway.
-    if not _fits(said if job.traits.environment == "swift" else value, entry, job):
-        edit = _with(job, key, key, said) if _fits(said, entry, job) else _without(job, key)
+    if not _fits(meaning if job.traits.environment == "swift" else value, entry, job):
+        edit = _with(job, key, key, meaning) if _fits(meaning, entry, job) else _without(job, key)
         values = {"key": key, "expected": entry.type, "value": quoted(value)}
         return Problem(code="extra_wrong_type", field=field, values=values, edit=edit)
     texts = tuple(choice for choice in entry.choices if isinstance(choice, str))
     if value is None or not texts or len(texts) < len(entry.choices) or value in texts:
         return None
-    near = difflib.get_close_matches(str(said), texts, n=1)
+    similar = difflib.get_close_matches(str(meaning), texts, n=1)
     values = {"key": key, "value": quoted(value), "choices": ", ".join(texts)}
-    edit = _with(job, key, key, near[0]) if near else _without(job, key)
+    edit = _with(job, key, key, similar[0]) if similar else _without(job, key)
     return Problem(code="extra_not_a_choice", field=field, severity="warning", values=values, edit=edit)
 
 
 def _unknown(job: Job, key: str, value: Any) -> Problem:
-    near = [name for name in _near(job.engine, key) if name not in job.extra]
-    looked_at = (f"{name} {versions()[name].examined[-1]}" for name in programs_of(job.engine) if name in versions())
-    values = {"key": key, "engine": job.engine, "versions": ", ".join(looked_at)}
-    if not near:
+    similar = [name for name in _similar_keys(job.engine, key) if name not in job.extra]
+    examined = (f"{name} {versions()[name].examined[-1]}" for name in programs_of(job.engine) if name in versions())
+    values = {"key": key, "engine": job.engine, "versions": ", ".join(examined)}
+    if not similar:
         return Problem(code="extra_unknown", field=f"extra.{key}", severity="warning", values=values,
                        edit=_without(job, key))  # fmt: skip
     return Problem(code="extra_unknown_near", field=f"extra.{key}", severity="warning",
-                   values={**values, "near": near[0]}, edit=_with(job, key, near[0], value))  # fmt: skip
+                   values={**values, "near": similar[0]}, edit=_with(job, key, similar[0], value))  # fmt: skip
 
 
 @lru_cache(maxsize=64)
-def _near(engine: str, key: str) -> tuple[str, ...]:
+def _similar_keys(engine: str, key: str) -> tuple[str, ...]:
     """Return known keys with a similar spelling. Cached: it compares hundreds of keys at every edit."""
     return tuple(difflib.get_close_matches(key, keys_of(engine), n=3, cutoff=0.8))
 
@@ -75,9 +75,9 @@ def _fits(value: Any, entry: EngineKey, job: Job) -> bool:
 
 
 def _with(job: Job, old: str, key: str, value: Any) -> dict[str, object]:
-    changed = {key if name == old else name: value if name == old else kept for name, kept in job.extra.items()}
-    return {"extra": changed}
+    items = (((key, value) if name == old else (name, present)) for name, present in job.extra.items())
+    return {"extra": dict(items)}
 
 
 def _without(job: Job, key: str) -> dict[str, object]:
-    return {"extra": {name: kept for name, kept in job.extra.items() if name != key}}
+    return {"extra": {name: value for name, value in job.extra.items() if name != key}}

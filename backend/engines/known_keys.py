@@ -88,8 +88,8 @@ def type_names(key: EngineKey) -> frozenset[str]:
     return frozenset(name.strip() for name in key.type.split("|"))
 
 
-def meant(value: Any, key: EngineKey) -> Any:
-    """Return the value that a key means: YAML reads `no` as False, PyYAML `2e-5` as text, digits as a number."""
+def intended_value(value: Any, key: EngineKey) -> Any:
+    """Return the value that the user intended: YAML reads `no` as False, PyYAML `2e-5` as text, digits as a number."""
     names = type_names(key)
     if value is False and "no" in key.choices:
         return "no"

@@ -43,7 +43,7 @@ def common_config(target: Target, output_dir: str) -> dict[str, object]:
     if training.method in ("lora", "qlora"):
         config |= carried(job, "llamafactory", *_LORA)
     if training.method == "qlora":
-        # LLaMA-Factory prints a recommendation of the second wherever it finds the first.
+        # With quantization_bit alone, LLaMA-Factory prints a recommendation of upcast_layernorm.
         config |= {"quantization_bit": 4, "upcast_layernorm": True}
     if training.stage == "dpo":
         config |= carried(job, "llamafactory", *_PREFERENCE)
@@ -67,7 +67,7 @@ def _schedule(target: Target) -> dict[str, object]:
     else:
         config["max_steps"] = training.max_steps
     # transformers 5 deprecates warmup_ratio in favour of a fractional warmup_steps. LLaMA-Factory also accepts 4.57,
-    # which would read 0.03 steps there and not warm up at all; warmup_ratio means the same to both.
+    # which would read 0.03 steps and would not warm up at all. warmup_ratio has one meaning in both versions.
     if training.warmup_ratio > 0:
         config["warmup_ratio"] = training.warmup_ratio
     # transformers refuses this scheduler without a lowest rate; Megatron would take 0.

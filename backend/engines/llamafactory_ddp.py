@@ -16,7 +16,7 @@ def hugging_face_config(target: Target, output_dir: str) -> dict[str, object]:
         config["disable_gradient_checkpointing"] = True
     if target.job.training.liger:
         config["enable_liger_kernel"] = True
-    # Without the first there is no token count. Without the second a NaN loss is logged as the mean of the others.
+    # The first key makes the trainer count tokens. The second one logs a NaN loss as NaN, not as a mean of the others.
     config |= {"include_num_input_tokens_seen": True, "logging_nan_inf_filter": False}
     return config | cpu_config(target)
 

@@ -8,7 +8,7 @@ from backend.job.problems import Problem
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodePlacement:
-    """One node of a run, as the launch found it."""
+    """One node of a run: its paths and its network interface."""
 
     rank: int
     """Node rank: the order of the job's hosts."""

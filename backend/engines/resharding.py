@@ -28,17 +28,17 @@ _RESHARDABLE = {"llamafactory": "distrib_optim_fully_reshardable", "swift": "dis
 """The engine's own key in `extra` that makes an optimizer's state reshardable."""
 
 
-def check_source(before: Job, after: Job, bound: Iterable[str]) -> list[Problem]:
-    """Return why `after` cannot train from a checkpoint of `before` that requires these parts of its plan."""
-    if before.engine != after.engine:
-        values: dict[str, object] = {"engine": before.engine}
-        edit: dict[str, object] = {"engine": before.engine}
+def check_source(source: Job, job: Job, bound: Iterable[str]) -> list[Problem]:
+    """Return why `job` cannot train from a checkpoint of `source` that requires these parts of its plan."""
+    if source.engine != job.engine:
+        values: dict[str, object] = {"engine": source.engine}
+        edit: dict[str, object] = {"engine": source.engine}
         return [Problem(code="checkpoint_of_engine", field="engine", values=values, edit=edit)]
-    fixed = [*_MODEL, "training.method", "parallel.distributed_optimizer" if before.traits.is_megatron else "engine"]
-    if before.training.method in ("lora", "qlora"):
+    fixed = [*_MODEL, "training.method", "parallel.distributed_optimizer" if source.traits.is_megatron else "engine"]
+    if source.training.method in ("lora", "qlora"):
         fixed += _ADAPTERS
-    different = [_fixed(before, after, path) for path in fixed]
-    divided = [_bound(before, after, path) for path in bound]
+    different = [_fixed(source, job, path) for path in fixed]
+    divided = [_bound(source, job, path) for path in bound]
     return [problem for problem in (*different, *divided) if problem is not None]
 
 
@@ -59,20 +59,20 @@ def _is_reshardable(job: Job, files: Iterable[str]) -> bool:
     return spread and optimizer
 
 
-def _fixed(before: Job, after: Job, path: str) -> Problem | None:
-    old, new = get_value(before, path), get_value(after, path)
-    if old == new:
+def _fixed(source: Job, job: Job, path: str) -> Problem | None:
+    source_value, value = get_value(source, path), get_value(job, path)
+    if source_value == value:
         return None
     if path in _MODEL:
         return Problem(code="checkpoint_of_model", field=path)
-    values = {"old": old, "new": new}
-    return Problem(code="checkpoint_of_other", field=path, values=values, edit={path: old})
+    values = {"old": source_value, "new": value}
+    return Problem(code="checkpoint_of_other", field=path, values=values, edit={path: source_value})
 
 
-def _bound(before: Job, after: Job, path: str) -> Problem | None:
-    old, new = get_value(before, path), get_value(after, path)
-    if old == new:
+def _bound(source: Job, job: Job, path: str) -> Problem | None:
+    source_value, value = get_value(source, path), get_value(job, path)
+    if source_value == value:
         return None
     code = "checkpoint_bound_to_ranks" if path in _RANKS else "checkpoint_bound_to_plan"
-    edit = {} if path in _RANKS else {path: old}
-    return Problem(code=code, field=path, values={"old": old, "new": new}, edit=edit)
+    edit = {} if path in _RANKS else {path: source_value}
+    return Problem(code=code, field=path, values={"old": source_value, "new": value}, edit=edit)

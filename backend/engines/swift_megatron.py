@@ -154,8 +154,8 @@ def _carried(target: Target, *paths: str) -> dict[str, object]:
 
 
 def _environment(target: Target) -> Mapping[str, str]:
-    # ms-swift's own launcher sets the first. The others give our programs on the node what to run, and the number of
-    # ranks: a preflight has a single rank.
+    # ms-swift's own launcher sets the first one. Our programs on the node read the command and the number of ranks from
+    # the others, because a preflight has a single rank.
     variables = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "MEGABOARD_TRAINER": f"swift-{swift_command(target)}"}
     return variables | {"MEGABOARD_WORLD_SIZE": str(target.job.world_size)}
 

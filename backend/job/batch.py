@@ -9,12 +9,12 @@ from backend.job.lengths import cut_mean
 def planned_batch(job: Job) -> int:
     """Return the global batch of all plans: the one that the job sets, or that of its present plan.
 
-    If its sizes do not divide the ranks, the present plan has none. Then it is the batch that the learning rate was
-    chosen for, or else micro-batch x accumulation x DP, with DP rounded down.
+    A plan whose sizes do not divide the ranks has no global batch. Then the result is the batch that the learning rate
+    was chosen for, or else micro-batch x accumulation x DP, with DP rounded down.
     """
     training = job.training
-    about = training.micro_batch_size * job.accumulation * max(1, job.world_size // job.model_parallel)
-    return training.global_batch_size or job.global_batch or training.learning_rate_batch or about
+    approximate = training.micro_batch_size * job.accumulation * max(1, job.world_size // job.model_parallel)
+    return training.global_batch_size or job.global_batch or training.learning_rate_batch or approximate
 
 
 def sequences(job: Job) -> int | None:
@@ -38,10 +38,10 @@ def steps_per_epoch(job: Job, global_batch: int | None = None) -> int | None:
 
     `global_batch` replaces the job's own. traits.py says which engines keep the last, incomplete step.
     """
-    each, batch = sequences(job), global_batch or job.global_batch
-    if not each or not batch:
+    epoch_sequences, batch = sequences(job), global_batch or job.global_batch
+    if not epoch_sequences or not batch:
         return None
-    return max(1, ceil(each / batch) if job.traits.last_step == "kept" else each // batch)
+    return max(1, ceil(epoch_sequences / batch) if job.traits.last_step == "kept" else epoch_sequences // batch)
 
 
 def total_steps(job: Job, global_batch: int | None = None) -> int | None:
@@ -49,18 +49,18 @@ def total_steps(job: Job, global_batch: int | None = None) -> int | None:
     training, batch = job.training, global_batch or job.global_batch
     if training.max_steps:
         return training.max_steps
-    each, trained = steps_per_epoch(job, batch), sequences(job)
-    if not each or not trained:
+    epoch_steps, epoch_sequences = steps_per_epoch(job, batch), sequences(job)
+    if not epoch_steps or not epoch_sequences:
         return None
     if job.traits.last_step == "dropped_at_the_end":
-        return max(1, floor(trained * ceil(training.num_train_epochs) / batch))
-    return ceil(training.num_train_epochs * each)
+        return max(1, floor(epoch_sequences * ceil(training.num_train_epochs) / batch))
+    return ceil(training.num_train_epochs * epoch_steps)
 
 
 def scaled_rates(rate: float, growth: float) -> dict[str, float]:
     """Return the learning rate for a global batch `growth` times as large.
 
-    The rules are `linear`, found for SGD, and `root`, derived for Adam. Source of both:
+    The rules are `linear`, known for SGD, and `root`, derived for Adam. Source of both:
     https://arxiv.org/abs/2205.10287. The result has three significant figures: the rules are not more exact.
     """
     return {"linear": float(f"{rate * growth:.3g}"), "root": float(f"{rate * sqrt(growth):.3g}")}

@@ -9,7 +9,7 @@ from backend.job.patterns import ADDRESS, CONSTANTS, DATE, JUMPS, LOCAL_PATH, NA
 from backend.job.traits import EngineName
 
 
-def place_name(address: str, port: int) -> str:
+def host_name(address: str, port: int) -> str:
     """Return the name of a host: its address, and the port if it is not SSH's default."""
     if port == 22:
         return address
@@ -33,7 +33,7 @@ class Host:
     address: str = parameter(pattern=ADDRESS)
     """Name or IP address that SSH connects to."""
     user: str | None = parameter(None, pattern=USER)
-    """Log-in name; null takes ~/.ssh/config's or the current user."""
+    """Log-in name; null takes that of ~/.ssh/config or the current user."""
     port: int = parameter(22, minimum=1, maximum=65535, source="ssh")
     """SSH port."""
     identity_file: str | None = parameter(None, pattern=LOCAL_PATH)
@@ -51,7 +51,7 @@ class Host:
     @property
     def name(self) -> str:
         """Return the name of the host: its address, and the port if it is not SSH's default."""
-        return place_name(self.address, self.port)
+        return host_name(self.address, self.port)
 
     @property
     def dialled_address(self) -> str:

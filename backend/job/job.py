@@ -80,7 +80,7 @@ class Parallel:
         megatron="recompute_granularity",
         hugging_face=("disable_gradient_checkpointing", "gradient_checkpointing"),
     )
-    """Null takes the engine's default: none on Megatron, full (gradient checkpointing) on Hugging Face engines."""
+    """Null: the engine's default, which is none on Megatron, full (gradient checkpointing) on Hugging Face engines."""
     recompute_modules: tuple[RecomputeModule, ...] = parameter((), megatron="recompute_modules")
     """For selective recompute; empty takes the engine's default, core_attn."""
     recompute_num_layers: int | None = parameter(None, minimum=1, megatron=("recompute_num_layers", "recompute_method"))

@@ -7,14 +7,14 @@ from backend.job.problems import Problem
 
 def check_launch(job: Job) -> list[Problem]:
     """Return the missing or contradictory values for a launch, by field."""
-    needed = {
+    values = {
         "model.path": job.model.path,
         "training.dataset": job.training.dataset,
         "training.dataset_dir": job.training.dataset_dir,
         "training.template": job.training.template if _needs_template(job) else "not needed",
         "training.output_dir": job.training.output_dir,
     }
-    problems = [Problem(code="needed_for_launch", field=path) for path, value in needed.items() if not value]
+    problems = [Problem(code="needed_for_launch", field=path) for path, value in values.items() if not value]
     return problems + check_nodes(job)
 
 
@@ -41,11 +41,11 @@ def _check_hosts(job: Job) -> list[Problem]:
         edit = {"cluster.nodes": len(hosts)} if hosts else {}
         return [Problem(code="hosts_not_nodes", field="cluster.hosts", values=values, edit=edit)]
     problems = []
-    seen: dict[tuple[str, int], int] = {}
+    rank_of_host: dict[tuple[str, int], int] = {}
     for rank, host in enumerate(hosts):
-        first = seen.setdefault((host.address, host.port), rank)
-        if first != rank:
-            twice = {"address": host.address, "port": host.port, "first": first}
+        first_rank = rank_of_host.setdefault((host.address, host.port), rank)
+        if first_rank != rank:
+            twice = {"address": host.address, "port": host.port, "first": first_rank}
             problems.append(Problem(code="host_twice", field=f"cluster.hosts[{rank}].address", values=twice))
         if environment_of(job, rank) is None:
             field = f"cluster.environments.{job.traits.environment}.python"

@@ -24,7 +24,7 @@ MAXIMUM_TEXT = 262_144
 """Limit on the characters of a job file; a longer text is refused before YAML reads it."""
 
 _WRITABLE = r"(?s)[^\ud800-\udfff]*"
-"""Return whether UTF-8 can hold a text: JSON, unlike YAML, may contain half of a surrogate pair."""
+"""Pattern of a text that UTF-8 can hold. JSON, unlike YAML, may contain half of a surrogate pair."""
 
 
 @cache
@@ -70,8 +70,8 @@ def to_mapping(job: Job) -> dict[str, Any]:
     """Return the job as plain YAML data: required keys, values that differ from their default, and unknown keys."""
     mapping: dict[str, Any] = _plain(job)
     for path, value in job.unknown.items():
-        target, *rest = _walk(mapping, path)
-        target[rest[0]] = value
+        owner, key = _walk(mapping, path)
+        owner[key] = value
     return mapping
 
 
@@ -114,15 +114,15 @@ def with_values(job: Job, values: Mapping[str, Any]) -> Job:
 
 
 def _with_value(owner: Any, names: list[str], value: Any) -> Any:
-    head, *rest = names
-    return dataclasses.replace(owner, **{head: _with_value(getattr(owner, head), rest, value) if rest else value})
+    name, *inner = names
+    return dataclasses.replace(owner, **{name: _with_value(getattr(owner, name), inner, value) if inner else value})
 
 
 def _walk(mapping: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
-    *parents, last = path.split(".")
+    *parents, key = path.split(".")
     for name in parents:
         mapping = mapping.setdefault(name, {})
-    return mapping, last
+    return mapping, key
 
 
 def _plain(value: Any) -> Any:
@@ -164,35 +164,35 @@ def _parse_dataclass(
         return None
     values: dict[str, Any] = {}
     complete = True
-    known = {item.name: item for item in dataclasses.fields(owner) if not item.metadata.get("hidden")}
-    for name, item in known.items():
+    fields = {item.name: item for item in dataclasses.fields(owner) if not item.metadata.get("hidden")}
+    for name, item in fields.items():
         if name not in mapping:
             if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
                 problems.append(Problem(code="missing_key", field=prefix + name))
                 complete = False
             continue
-        before = len(problems)
+        earlier_problems = len(problems)
         value = _parse_value(_hints(owner)[name], mapping[name], prefix + name, item.metadata, problems, unknown)
-        if not errors(problems[before:]):
+        if not errors(problems[earlier_problems:]):
             values[name] = value
         else:
             complete = False
-    for name in (key for key in mapping if key not in known):
-        _report_unknown(str(name), mapping[name], prefix, list(known), problems, unknown)
+    for name in (key for key in mapping if key not in fields):
+        _report_unknown(str(name), mapping[name], prefix, list(fields), problems, unknown)
     return owner(**values) if complete else None
 
 
 def _report_unknown(
-    name: str, value: Any, prefix: str, known: list[str], problems: list[Problem], unknown: dict[str, Any] | None
+    name: str, value: Any, prefix: str, names: list[str], problems: list[Problem], unknown: dict[str, Any] | None
 ) -> None:
     if "." in name:
         # `unknown` uses dotted paths: the key would be written as another key, perhaps as a known one.
         problems.append(Problem(code="dotted_key", field=prefix + name, values={"key": name}))
         return
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-    code = "unknown_key_near" if near else "unknown_key"
+    similar = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+    code = "unknown_key_near" if similar else "unknown_key"
     severity: typing.Literal["error", "warning"] = "error" if unknown is None else "warning"
-    values = {"key": name, "near": near[0]} if near else {"key": name}
+    values = {"key": name, "near": similar[0]} if similar else {"key": name}
     problems.append(Problem(code=code, field=prefix + name, severity=severity, values=values))
     if unknown is not None:
         unknown[prefix + name] = value
@@ -230,8 +230,8 @@ def _parse_table(inner: Any, value: Any, path: str, limits: Mapping[str, Any], p
         return None
     for key, item in value.items():
         texts = texts_in({key: item if inner is Any else None})
-        if bad := next((text for text in texts if not re.fullmatch(_WRITABLE, text)), None):
-            problems.append(bad_format(f"{path}.{key}", bad, _WRITABLE))
+        if unwritable := next((text for text in texts if not re.fullmatch(_WRITABLE, text)), None):
+            problems.append(bad_format(f"{path}.{key}", unwritable, _WRITABLE))
     if inner is Any:
         return dict(value)
     return {str(key): _parse_value(inner, item, f"{path}.{key}", limits, problems, None) for key, item in value.items()}

@@ -57,12 +57,12 @@ def parameter(
     string of a list). `source` is one of SOURCES. Each Reader takes the keys that carry the value; the first one
     carries it unchanged. `megatron` are keys that mcore_adapter and ms-swift share.
     """
-    given = {reader: (names,) if isinstance(names, str) else tuple(names) for reader, names in keys.items()}
+    keys_by_reader = {reader: (names,) if isinstance(names, str) else tuple(names) for reader, names in keys.items()}
     if megatron:
         shared = (megatron,) if isinstance(megatron, str) else tuple(megatron)
-        given |= {reader: (*given.get(reader, ()), *shared) for reader in ("mcore_adapter", "swift")}
+        keys_by_reader |= {reader: (*keys_by_reader.get(reader, ()), *shared) for reader in ("mcore_adapter", "swift")}
     metadata = {"minimum": minimum, "maximum": maximum, "unit": unit, "pattern": pattern, "above": above,
-                "source": source, "keys": given}  # fmt: skip
+                "source": source, "keys": keys_by_reader}  # fmt: skip
     arguments: dict[str, Any] = {"metadata": metadata}
     if default is not dataclasses.MISSING:
         arguments["default"] = default
@@ -123,9 +123,9 @@ def describe(owner: type, prefix: str = "") -> Iterator[Parameter]:
 def split_optional(hint: Any) -> tuple[Any, bool]:
     """Return (T, True) for `T | None`; (hint, False) for anything else."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        rest = [part for part in typing.get_args(hint) if part is not type(None)]
-        optional = len(rest) < len(typing.get_args(hint))
-        return (rest[0] if len(rest) == 1 else typing.Union[tuple(rest)]), optional  # noqa: UP007
+        members = [member for member in typing.get_args(hint) if member is not type(None)]
+        optional = len(members) < len(typing.get_args(hint))
+        return (members[0] if len(members) == 1 else typing.Union[tuple(members)]), optional  # noqa: UP007
     return hint, False
 
 

@@ -65,11 +65,11 @@ def even_layers(layers: int, pieces: int) -> tuple[int, ...] | None:
     The remainder goes to the middle pieces, from the end: the first stage holds the activations of the most
     micro-batches, the last one the logits. None if a piece at an end would have no layer.
     """
-    each, over = divmod(layers + 2, pieces)
+    each, remainder = divmod(layers + 2, pieces)
     if pieces == 1 or each < 2:
         return None
     layers_of_pieces = [each] * pieces
-    for piece in [*range(pieces - 2, 0, -1), pieces - 1, 0][:over]:
+    for piece in [*range(pieces - 2, 0, -1), pieces - 1, 0][:remainder]:
         layers_of_pieces[piece] += 1
     layers_of_pieces[0] -= 1
     layers_of_pieces[-1] -= 1

@@ -155,13 +155,12 @@ class EfficiencyFigures:
     typical_error: float
     """Median, over the published sources, of the error on dense models of a source that was not fitted."""
     typical_error_of_experts: float
-    """The same for mixtures of experts."""
+    """typical_error of mixtures of experts."""
     date: str
     rows: Mapping[str, int]
     errors: Mapping[str, Mapping[str, float]]
     version: str
-    """Return the version of the constants: their date, for people, and a digest, which distinguishes two fits of a day.
-    """
+    """Version of the constants: their date, and a digest that distinguishes two fits of one day."""
 
 
 @cache
@@ -195,8 +194,8 @@ def calibration_figures() -> CalibrationFigures:
 
 
 READING = 0.03
-"""Shares by which a node's reading of its GPU memory may be below or above the preset's. nvidia-smi counts what the
-driver keeps, up to 2% of a GPU, which torch cannot use."""
+"""Share by which the GPU memory that a node reports may differ from that of the preset. nvidia-smi includes the memory
+of the driver, up to 2% of a GPU, which torch cannot use."""
 
 
 def resolve_gpu(cluster: Cluster) -> Gpu:
@@ -204,8 +203,8 @@ def resolve_gpu(cluster: Cluster) -> Gpu:
 
     Raises ProblemsError (unknown_gpu, bad_gpu).
     """
-    least, margin = least_gpu(cluster), cluster.memory_margin
-    return replace(least, memory_gib=(1 - margin) * least.memory_gib) if margin else least
+    smallest, margin = least_gpu(cluster), cluster.memory_margin
+    return replace(smallest, memory_gib=(1 - margin) * smallest.memory_gib) if margin else smallest
 
 
 def least_gpu(cluster: Cluster) -> Gpu:
@@ -214,8 +213,8 @@ def least_gpu(cluster: Cluster) -> Gpu:
 
 
 def _least_of(named: Gpu, hosts: Iterable[Host]) -> Gpu:
-    read = [host.gpu_memory_gib for host in hosts if host.gpu_memory_gib is not None]
-    least = min(read, default=named.memory_gib)
+    readings = [host.gpu_memory_gib for host in hosts if host.gpu_memory_gib is not None]
+    least = min(readings, default=named.memory_gib)
     return replace(named, memory_gib=usable_gib(least)) if least < (1 - READING) * named.memory_gib else named
 
 
@@ -224,21 +223,21 @@ def smallest_hosts(cluster: Cluster) -> tuple[Host, ...]:
     least = least_gpu(cluster).memory_gib
     if least == named_gpu(cluster).memory_gib:
         return ()
-    read = [(host, host.gpu_memory_gib) for host in cluster.hosts if host.gpu_memory_gib is not None]
-    return tuple(host for host, gib in read if usable_gib(gib) <= (1 + READING) * least)
+    readings = [(host, host.gpu_memory_gib) for host in cluster.hosts if host.gpu_memory_gib is not None]
+    return tuple(host for host, gib in readings if usable_gib(gib) <= (1 + READING) * least)
 
 
 def others_gib(cluster: Cluster) -> float | None:
     """Return the GPU memory of plans without the nodes of `smallest_hosts`; None if no other node is listed."""
     smallest = smallest_hosts(cluster)
-    kept = [host for host in cluster.hosts if host not in smallest]
-    return _least_of(named_gpu(cluster), kept).memory_gib if kept else None
+    other_hosts = [host for host in cluster.hosts if host not in smallest]
+    return _least_of(named_gpu(cluster), other_hosts).memory_gib if other_hosts else None
 
 
 def usable_gib(read: float) -> float:
-    """Return the memory that torch has on a GPU that a node read: that of the presets of about the same size."""
-    alike = [gpu.memory_gib for gpu in gpus().values() if (1 - READING) * read <= gpu.memory_gib <= read]
-    return max(alike, default=read)
+    """Return the GiB that torch can use of a GPU whose node reports `read` GiB: those of a preset of similar size."""
+    sizes = [gpu.memory_gib for gpu in gpus().values() if (1 - READING) * read <= gpu.memory_gib <= read]
+    return max(sizes, default=read)
 
 
 def named_gpu(cluster: Cluster) -> Gpu:
@@ -272,10 +271,10 @@ def resolve_model(model: Model) -> ModelShape:
 
     Raises ProblemsError: as `known_model`, and the warning model_not_estimated.
     """
-    known = known_model(model)
-    if isinstance(known, UnestimatedModel):
-        raise ProblemsError([known.reason])
-    return known
+    shape = known_model(model)
+    if isinstance(shape, UnestimatedModel):
+        raise ProblemsError([shape.reason])
+    return shape
 
 
 def known_model(model: Model) -> ModelShape | UnestimatedModel:

@@ -24,7 +24,7 @@ class Problem:
     field: str = ""
     """Dotted path in the job file; empty for the whole file."""
     severity: Severity = "error"
-    """error: cannot continue. warning: can, but is probably a mistake. note: good to know."""
+    """error: the user cannot continue. warning: the value is probably a mistake. note: information."""
     values: Mapping[str, object] = dataclasses.field(default_factory=dict)
     """Values of the catalogue's placeholders."""
     node: str | None = None

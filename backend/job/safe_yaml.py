@@ -20,14 +20,14 @@ class _Loader(_Base):  # type: ignore[misc]
     """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        if len(found) < len(node.value):
-            seen: set[Any] = set()
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        if len(mapping) < len(node.value):
+            keys: set[Any] = set()
             for key, _ in node.value:
-                if (name := self.construct_object(key, deep=True)) in seen:
-                    raise yaml.MarkedYAMLError(problem=f"the key {name} stands here twice", problem_mark=key.start_mark)
-                seen.add(name)
-        return found
+                if (name := self.construct_object(key, deep=True)) in keys:
+                    raise yaml.MarkedYAMLError(problem=f"the key {name} occurs twice", problem_mark=key.start_mark)
+                keys.add(name)
+        return mapping
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         value: int = super().construct_yaml_int(node)

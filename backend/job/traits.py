@@ -186,7 +186,7 @@ _MCA_MEMORY = replace(MEGATRON_LM_MEMORY, cached_weight_gradients=False, vocabul
 
 # model/adapter.py upcasts trainable parameters to fp32 unless pure_bf16 or ZeRO-3; DDP keeps its buckets beside the
 # gradients. Logits: fp32 log-softmax 4, the gradient of nll 4 and of its input 4; in forward bf16 2, fp32 4, fp32 4.
-# DPO (train/trainer_utils.py get_batch_logps): fp32 logits 4, of which train/dpo/trainer.py holds on to views, all but
+# DPO (train/trainer_utils.py get_batch_logps): fp32 logits 4, of which train/dpo/trainer.py keeps views, all but
 # the last token's copied by log_softmax 4 (torch's native/cuda/SoftMax.cu host_softmax), its result 4.
 _DDP_MEMORY = MemoryTraits(
     weight_bytes=4,

@@ -82,9 +82,9 @@ def shape_or_reason(
 def _parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the configuration, and its parts that are configurations themselves: text_config, thinker_config."""
     yield config
-    for name, part in config.items():
-        if isinstance(part, Mapping) and str(name).endswith("_config"):
-            yield from _parts(part)
+    for name, section in config.items():
+        if isinstance(section, Mapping) and str(name).endswith("_config"):
+            yield from _parts(section)
 
 
 class ShapeUnknownError(Exception):
@@ -92,7 +92,7 @@ class ShapeUnknownError(Exception):
 
 
 class UnknownShape:
-    """Stands for the shape of an UnestimatedModel in the rules. A rule that reads anything else gives no answer."""
+    """Replaces the shape of an UnestimatedModel in the rules. A rule that reads another attribute is skipped."""
 
     def __init__(self, model_type: str) -> None:
         self.model_type = model_type

@@ -71,33 +71,33 @@ def strategies(job: Job) -> tuple[Strategy, ...]:
     All strategies are compared at one global batch: the smallest that all can use, not below the job's own. Raises
     ProblemsError if the model or the GPU is not known.
     """
-    own = planned_batch(job)
-    common = _common_batch(job, own)
+    own_batch = planned_batch(job)
+    common = _common_batch(job, own_batch)
     rows = _rows(job, common)
-    if common != own and not any(row.best for row in rows if row.key != "megatron"):
+    if common != own_batch and not any(row.best for row in rows if row.key != "megatron"):
         # The rules refuse the other strategies at any batch. Megatron then uses the job's own batch.
-        rows_at_own = _rows(job, own)
+        rows_at_own = _rows(job, own_batch)
         rows = [
-            at_own if at_own.key == "megatron" else replace(row, global_batch=own)
+            at_own if at_own.key == "megatron" else replace(row, global_batch=own_batch)
             for at_own, row in zip(rows_at_own, rows, strict=True)
         ]
     chosen = _recommended(job, rows)
     return tuple(_explained(row, chosen) for row in rows)
 
 
-def _common_batch(job: Job, own: int) -> int:
+def _common_batch(job: Job, own_batch: int) -> int:
     """Return the smallest global batch, not below the job's own, that data parallelism over all ranks can split.
 
     Megatron can use it too: its DP divides the number of ranks, and every PP divides the micro-batches of a replica.
     """
-    return -(-own // job.world_size) * job.world_size
+    return -(-own_batch // job.world_size) * job.world_size
 
 
 def _rows(job: Job, batch: int) -> list[Strategy]:
     megatron: EngineName = job.engine if job.traits.is_megatron else "llamafactory-megatron"
     settings: dict[StrategyKey, tuple[EngineName, str]] = {**_SETTINGS, "megatron": (megatron, "full")}
-    full = tuple(name for name in TRAITS if name in {engine for engine, _ in settings.values()})
-    return [_best_of(job, key, engine, method, full, batch) for key, (engine, method) in settings.items()]
+    full_engines = tuple(name for name in TRAITS if name in {engine for engine, _ in settings.values()})
+    return [_best_of(job, key, engine, method, full_engines, batch) for key, (engine, method) in settings.items()]
 
 
 def _best_of(
@@ -149,14 +149,14 @@ def _explained(row: Strategy, chosen: Strategy | None) -> Strategy:
     if row.best is None:
         return row
     figures = row.best.estimate
-    worst = figures.stages[figures.peak_stage]
-    term = max(TERMS, key=lambda name: getattr(worst, f"{name}_gib"))
-    largest_term = {"term": term, "term_gib": getattr(worst, f"{term}_gib")}
+    peak_stage = figures.stages[figures.peak_stage]
+    term = max(TERMS, key=lambda name: getattr(peak_stage, f"{name}_gib"))
+    largest_term = {"term": term, "term_gib": getattr(peak_stage, f"{term}_gib")}
     if not row.fits:
-        over = over_gpu_gib(figures)
-        if not over:
+        over_gib = over_gpu_gib(figures)
+        if not over_gib:
             return replace(row, reason="host_too_large")
-        return replace(row, reason="too_large", values={**largest_term, "over_gib": over})
+        return replace(row, reason="too_large", values={**largest_term, "over_gib": over_gib})
     if row is chosen:
         row, times = replace(row, recommended=True), figures.time_s
         if not times:
@@ -165,7 +165,7 @@ def _explained(row: Strategy, chosen: Strategy | None) -> Strategy:
         return replace(row, reason="fastest", values={"part": part, "share": times[part] / sum(times.values())})
     if row.method in ADAPTERS:
         trained = sum(stage.trainable_parameters for stage in figures.stages)
-        return replace(row, reason="adapters", values={"trained": trained, "total": worst.parameters})
+        return replace(row, reason="adapters", values={"trained": trained, "total": peak_stage.parameters})
     ours, best = figures.time_s, chosen.best.estimate.time_s if chosen and chosen.best else None
     if not ours or not best or not row.tokens_per_s_per_gpu or not chosen or not chosen.tokens_per_s_per_gpu:
         return replace(row, reason="fits", values=largest_term)

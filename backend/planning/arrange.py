@@ -19,12 +19,12 @@ _RECOMPUTE = "parallel.recompute"
 
 def in_order(legal: Legal) -> tuple[Legal, PlanBatch]:
     """Sort plans: those with the same stages are adjacent, and among them those whose layers cost the same."""
-    cut, alike = (legal.space.keys(_axes(legal.space, paths))[0] for paths in (OF_STAGES, OF_LAYERS))
-    space = legal.space.take(_lexsort(cut, alike))
+    cut, cost_group = (legal.space.keys(_axes(legal.space, paths))[0] for paths in (OF_STAGES, OF_LAYERS))
+    space = legal.space.take(_lexsort(cut, cost_group))
     cut, _ = space.keys(_axes(space, OF_STAGES))
     lines, free = _lines(space, cut)
-    alike, _ = space.keys([axis for axis in _axes(space, OF_LAYERS) if axis not in free])
-    return replace(legal, space=space), plan_batch(partial(_columns, space), _choices(space), cut, alike, lines)
+    cost_group, _ = space.keys([axis for axis in _axes(space, OF_LAYERS) if axis not in free])
+    return replace(legal, space=space), plan_batch(partial(_columns, space), _choices(space), cut, cost_group, lines)
 
 
 def _lexsort(first: Indices, second: Indices) -> Indices:
@@ -53,16 +53,16 @@ def _lines_of(space: Space, cut: Indices, free: Sequence[int]) -> Lines | None:
         line = line * len(first) + codes
         shape.append(len(first))
         firsts.append(first)
-    known = {*free, *_axes(space, OF_STAGES)}
-    rest, _ = space.keys([axis for axis in range(len(space.axes)) if axis not in known])
+    known_axes = {*free, *_axes(space, OF_STAGES)}
+    other_codes, _ = space.keys([axis for axis in range(len(space.axes)) if axis not in known_axes])
     count = prod(shape)
-    order = _lexsort(cut.astype(np.int64) * count + line, rest)
+    order = _lexsort(cut.astype(np.int64) * count + line, other_codes)
     begins = [*np.flatnonzero(np.diff(cut, prepend=-1)).tolist(), space.size]
     for begin, end in pairwise(begins):
         if (end - begin) % count:
             return None
         rows = order[begin:end].reshape(count, -1)
-        if (line[rows] != np.arange(count)[:, np.newaxis]).any() or (rest[rows] != rest[rows[0]]).any():
+        if (line[rows] != np.arange(count)[:, np.newaxis]).any() or (other_codes[rows] != other_codes[rows[0]]).any():
             return None
     values: dict[str, Column] = {}
     for number, (axis, first) in enumerate(zip(free, firsts, strict=True)):

@@ -1,6 +1,6 @@
-"""Comparison of plans: what a plan costs against the best one, and why the best one is the best.
+"""Comparison of plans: the cost of a plan against the best one, and why the best one is the best.
 
-The sentences are codes with figures.
+A sentence is a code with figures.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,12 +30,12 @@ class Cost:
 
 def cost(plans: Plans, rank: int) -> Cost:
     """Return the cost of one plan against the first."""
-    both = np.array([rank, 0])
-    figures, times = plans.figures_of(both), plans.parts_s(both)
-    over = float(figures.need_gib[0]) - plans.gpu.memory_gib
+    pair = np.array([rank, 0])
+    figures, times = plans.figures_of(pair), plans.parts_s(pair)
+    over_gib = float(figures.need_gib[0]) - plans.gpu.memory_gib
     host, memory_gib = figures.host_memory_gib, plans.job.cluster.host_memory_gib
     over_host = 0.0 if host is None or memory_gib is None else float(host[0]) - memory_gib
-    memory = {"over_gib": max(0.0, over), "over_host_gib": max(0.0, over_host)}
+    memory = {"over_gib": max(0.0, over_gib), "over_host_gib": max(0.0, over_host)}
     if figures.iteration_s is None or times is None:
         return Cost(**memory, slower=None, part=None)
     grown = times[:, 0] - times[:, 1]
@@ -43,25 +43,25 @@ def cost(plans: Plans, rank: int) -> Cost:
     return Cost(**memory, slower=slower, part=PARTS[int(grown.argmax())])
 
 
-def best_of_splits(plans: Plans, most: int) -> list[int]:
-    """Return the rank of the best plan of each split of the model on each engine, best first, at most `most`.
+def best_of_splits(plans: Plans, limit: int) -> list[int]:
+    """Return the rank of the best plan of each split of the model on each engine, best first, at most `limit`.
 
     Plans of one split differ in micro-batch, recompute, sequence parallel, distributed optimizer and whether embedding
     and loss count as layers.
     """
     count, best = LEAST, np.zeros(0, np.intp)
-    while len(best) < most and len(best) < len(plans):
+    while len(best) < limit and len(best) < len(plans):
         split = plans.splits_of(slice(count))
         best = np.sort(np.unique(split, return_index=True)[1])
         if len(split) == len(plans):
             break
         count *= 4
-    return [int(rank) for rank in best[:most]]
+    return [int(rank) for rank in best[:limit]]
 
 
-def front(plans: Plans, most: int) -> list[int]:
-    """Return the ranks of the plans on the Pareto front of memory and speed, best first, at most `most`."""
-    ranks = (plans.order.rank(index) for index in plans.front[:most].tolist())
+def front(plans: Plans, limit: int) -> list[int]:
+    """Return the ranks of the plans on the Pareto front of memory and speed, best first, at most `limit`."""
+    ranks = (plans.order.rank(index) for index in plans.front[:limit].tolist())
     return [rank for rank in ranks if rank is not None]
 
 
@@ -75,7 +75,7 @@ class Sentence:
 
 
 def why_best(plans: Plans) -> list[Sentence]:
-    """Return why the first plan is the best: what its time goes to, and what other sizes would cost.
+    """Return why the first plan is the best: the largest parts of its time, and the cost of other sizes.
 
     The list is empty if times are not known.
     """

@@ -55,16 +55,16 @@ def effects(job: Job, path: str) -> tuple[Effect, ...] | None:
     """
     parameter = parameters()[path]
     shape = resolve_model(job.model)
-    own = _effective(job, path)
-    others = [value for value in _others(parameter, own) if value != own]
+    own_value = _effective(job, path)
+    other_values = [value for value in _other_values(parameter, own_value) if value != own_value]
     if path == LAYOUT:
-        others = _layouts(job, shape)
-    if not others:
+        other_values = _layouts(job, shape)
+    if not other_values:
         return None
-    own_effect = _effect(job, shape, path, own, is_own=True)
+    own_effect = _effect(job, shape, path, own_value, is_own=True)
     if own_effect.problem is not None:
         raise ProblemsError([own_effect.problem])
-    other_effects = [_effect(job, shape, path, value) for value in others]
+    other_effects = [_effect(job, shape, path, value) for value in other_values]
     allowed = [effect for effect in other_effects if effect.problem is None]
     if allowed and not any(_differs(own_effect, effect) for effect in allowed):
         return ()
@@ -84,7 +84,7 @@ def _effective(job: Job, path: str) -> Any:
     return inferred.get(path) if value is None else value
 
 
-def _others(parameter: Parameter, own: Any) -> Iterator[Any]:
+def _other_values(parameter: Parameter, own: Any) -> Iterator[Any]:
     if parameter.path == "cluster.gpu":
         yield from (gpu.key for gpu in gpus().values() if gpu.device == "cuda")
     elif parameter.kind == "bool":
@@ -95,13 +95,13 @@ def _others(parameter: Parameter, own: Any) -> Iterator[Any]:
         yield from ((choice,) for choice in parameter.choices)
     elif parameter.kind == "int" and own is not None:
         low, high = int(parameter.minimum or 0), int(parameter.maximum or own * 4 + 1)
-        near = (own // 2, own * 2) if own // 2 >= max(low, 1) else (own * 2, own * 4) if own else (1, 2)
-        yield from (value for value in near if low <= value <= high)
+        neighbours = (own // 2, own * 2) if own // 2 >= max(low, 1) else (own * 2, own * 4) if own else (1, 2)
+        yield from (value for value in neighbours if low <= value <= high)
     elif parameter.kind == "float" and parameter.minimum == 0 and parameter.maximum == 1:
         yield from (step / _FRACTION_STEPS for step in range(_FRACTION_STEPS + 1))
     elif parameter.kind == "float" and own:
-        least, most = parameter.minimum or 0.0, parameter.maximum or own * 2
-        yield from (value for value in (own / 2, own * 2) if least <= value <= most)
+        lowest, highest = parameter.minimum or 0.0, parameter.maximum or own * 2
+        yield from (value for value in (own / 2, own * 2) if lowest <= value <= highest)
 
 
 def _layouts(job: Job, shape: ModelShape) -> list[Any]:
@@ -146,12 +146,12 @@ def _effect(job: Job, shape: ModelShape, path: str, value: Any, *, is_own: bool 
     )
 
 
-def _differs(own: Effect, other: Effect) -> bool:
+def _differs(own_effect: Effect, other_effect: Effect) -> bool:
     pairs = (
-        (own.memory_gib, other.memory_gib),
-        (own.host_gib, other.host_gib),
-        (own.tokens_per_s_per_gpu, other.tokens_per_s_per_gpu),
-        (own.bubble_fraction, other.bubble_fraction),
+        (own_effect.memory_gib, other_effect.memory_gib),
+        (own_effect.host_gib, other_effect.host_gib),
+        (own_effect.tokens_per_s_per_gpu, other_effect.tokens_per_s_per_gpu),
+        (own_effect.bubble_fraction, other_effect.bubble_fraction),
     )
     return any(abs((a or 0.0) - (b or 0.0)) > MIN_CHANGE * max(abs(a or 0.0), abs(b or 0.0)) for a, b in pairs)
 

@@ -52,12 +52,12 @@ def enumerate_plans(
     shape, gpu = resolve_model(job.model), resolve_gpu(job.cluster)
     batch = global_batch or planned_batch(job)
     spaces = [space_of(job, shape, engine, batch, beyond) for engine in engines or engines_of(job)]
-    question = (_bare(job), shape, gpu, batch, [(factors[0].job.engine, _identity(factors)) for factors in spaces])
+    arguments = (_bare(job), shape, gpu, batch, [(factors[0].job.engine, _identity(factors)) for factors in spaces])
     key = (job.training.method, job.world_size, batch)
     cached = _newest.get(key)
-    if cached is None or cached[0] != question:
+    if cached is None or cached[0] != arguments:
         # The spaces are kept so that no other array gets the identity of theirs.
-        cached = (question, spaces, _enumerate(job, shape, gpu, batch, spaces))
+        cached = (arguments, spaces, _enumerate(job, shape, gpu, batch, spaces))
         _keep(key, cached)
     return replace(cached[2], job=job)
 
@@ -131,7 +131,7 @@ def _enumerate(job: Job, shape: ModelShape, gpu: Gpu, batch: int, all_factors: S
 
 
 def _legal_of(factors: Factors, shape: ModelShape, gpu: Gpu) -> _Answer:
-    """Return the legal plans. Most edits change nothing that the rules read: then the newest answer holds."""
+    """Return the legal plans. Most edits change no value that the rules read. Then the newest answer is valid."""
     job = factors[0].job
     key = (job.engine, job.world_size, job.training.global_batch_size or 0)
     answer = _legal.get(key)
@@ -199,17 +199,17 @@ _FIGURES = tuple(field.name for field in fields(Figures))
 
 
 def _joined(name: str, figures: list[Figures]) -> Array | None:
-    parts = [getattr(engine_figures, name) for engine_figures in figures]
-    if not parts:
+    columns = [getattr(engine_figures, name) for engine_figures in figures]
+    if not columns:
         return np.zeros(0)
-    return None if any(values is None for values in parts) else np.concatenate(parts)
+    return None if any(values is None for values in columns) else np.concatenate(columns)
 
 
 def _need(job: Job, gpu: Gpu, figures: Figures) -> Array:
     """Return the GiB of a GPU that each plan needs. If it needs a larger share of a node's RAM, that share counts."""
-    needed, host = figures.need_gib, figures.host_memory_gib
+    gpu_gib, host = figures.need_gib, figures.host_memory_gib
     memory_gib = job.cluster.host_memory_gib
     if host is None or memory_gib is None:
-        return needed
-    need: Array = np.maximum(needed, host * (gpu.memory_gib / memory_gib))
-    return need
+        return gpu_gib
+    gib: Array = np.maximum(gpu_gib, host * (gpu.memory_gib / memory_gib))
+    return gib

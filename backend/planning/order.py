@@ -13,7 +13,7 @@ Column = npt.NDArray[Any]
 Indices = npt.NDArray[np.intp]
 """Indices of plans among all plans, unsorted."""
 Mask = npt.NDArray[np.bool_]
-"""Whether something holds, for each plan."""
+"""A truth value for each plan."""
 LEAST = 4096
 """Plans that are sorted at once: about as many as a page needs."""
 
@@ -38,23 +38,23 @@ class Group:
 
     def first(self, count: int) -> Indices:
         """Return the indices of the first `count` plans."""
-        known = self._sorted  # another thread may put a shorter array there meanwhile
-        if len(known) < min(count, len(self)):
-            known = self._sorted = self._least(max(count, LEAST, 4 * len(known)))
-        return known[:count]
+        sorted_indices = self._sorted  # another thread may put a shorter array there meanwhile
+        if len(sorted_indices) < min(count, len(self)):
+            sorted_indices = self._sorted = self._least(max(count, LEAST, 4 * len(sorted_indices)))
+        return sorted_indices[:count]
 
     def rank(self, index: int) -> int:
-        """Return how many plans of the group come before one of them."""
-        near = np.flatnonzero(self._sorted == index)
-        if len(near):
-            return int(near[0])
-        own = int(np.searchsorted(self.indices, index))
-        key, before = self._key[own], np.count_nonzero(self._key < self._key[own])
+        """Return how many plans of the group are before the plan at an index."""
+        position = np.flatnonzero(self._sorted == index)
+        if len(position):
+            return int(position[0])
+        row = int(np.searchsorted(self.indices, index))
+        key, before = self._key[row], np.count_nonzero(self._key < self._key[row])
         equal = np.flatnonzero(self._key == key)
         if len(equal) > 1:
-            is_before = equal < own
+            is_before = equal < row
             if self._tie is not None:
-                ties, tie = self._tie[equal], self._tie[own]
+                ties, tie = self._tie[equal], self._tie[row]
                 is_before = (ties < tie) | (ties == tie) & is_before
             before += np.count_nonzero(is_before)
         return int(before)
@@ -81,32 +81,32 @@ class Order:
 
     def first(self, count: int) -> Indices:
         """Return the indices of the first `count` plans."""
-        known = self._sorted  # as in Group
-        if len(known) < min(count, len(self)):
-            parts, left = [], count
+        sorted_indices = self._sorted  # as in Group
+        if len(sorted_indices) < min(count, len(self)):
+            parts, remaining = [], count
             for group in self.groups:
-                parts.append(group.first(max(0, left)))
-                left -= len(group)
-            known = self._sorted = np.concatenate(parts)
-        return known[:count]
+                parts.append(group.first(max(0, remaining)))
+                remaining -= len(group)
+            sorted_indices = self._sorted = np.concatenate(parts)
+        return sorted_indices[:count]
 
     def indices(self, ranks: Indices) -> Indices:
         """Return the indices of plans by rank. Nothing is sorted if their ranks were computed before."""
-        near = self.first(LEAST)
-        is_far = ranks >= len(near)
-        far = ranks[is_far].tolist()
-        if not all(rank in self._by_rank for rank in far):
-            return self.first(max(far) + 1)[ranks]
+        first = self.first(LEAST)
+        is_later = ranks >= len(first)
+        later = ranks[is_later].tolist()
+        if not all(rank in self._by_rank for rank in later):
+            return self.first(max(later) + 1)[ranks]
         indices = np.empty(len(ranks), np.intp)
-        indices[~is_far], indices[is_far] = near[ranks[~is_far]], [self._by_rank[rank] for rank in far]
+        indices[~is_later], indices[is_later] = first[ranks[~is_later]], [self._by_rank[rank] for rank in later]
         return indices
 
     def rank(self, index: int) -> int | None:
-        """Return how many plans come before the one at an index; None if no group holds it."""
+        """Return how many plans are before the plan at an index; None if it is in no group."""
         before = 0
         for group in self.groups:
-            own = int(np.searchsorted(group.indices, index))
-            if own < len(group) and group.indices[own] == index:
+            row = int(np.searchsorted(group.indices, index))
+            if row < len(group) and group.indices[row] == index:
                 rank = before + group.rank(index)
                 self._by_rank[rank] = index
                 return rank
@@ -114,12 +114,12 @@ class Order:
         return None
 
     def best(self, indices: Indices) -> int | None:
-        """Return the rank of the first of the plans at these indices; None if no group holds any of them."""
+        """Return the rank of the first of the plans at these indices; None if none is in a group."""
         is_among = np.zeros(int(indices.max(initial=-1)) + 1, bool)
         is_among[indices] = True
         for group in self.groups:
-            near = group.indices[: np.searchsorted(group.indices, len(is_among))]
-            members = near[np.flatnonzero(is_among[near])]
+            candidates = group.indices[: np.searchsorted(group.indices, len(is_among))]
+            members = candidates[np.flatnonzero(is_among[candidates])]
             if len(members):
                 return self.rank(int(group.among(members).first(1)[0]))
         return None

@@ -165,8 +165,8 @@ class Plans(Sequence[Candidate]):
         for number, parts in enumerate(self.parts):
             if parts is None:
                 return None
-            own = np.flatnonzero(engine == number)
-            seconds[:, own] = parts.at(row[own])
+            members = np.flatnonzero(engine == number)
+            seconds[:, members] = parts.at(row[members])
         return seconds
 
     def rank_of(self, job: Job) -> int | None:
@@ -200,12 +200,12 @@ class Plans(Sequence[Candidate]):
         engine, row = self.at(ranks)
         members = [np.flatnonzero(engine == number) for number in range(len(self.spaces))]
         columns = [
-            space.column(path, row[own]) if path in space.axis_of else np.full(len(own), default)
-            for space, own in zip(self.spaces, members, strict=True)
+            space.column(path, row[rows_of_space]) if path in space.axis_of else np.full(len(rows_of_space), default)
+            for space, rows_of_space in zip(self.spaces, members, strict=True)
         ]
         values = np.empty(len(engine), np.result_type(*columns) if columns else float)
-        for own, column in zip(members, columns, strict=True):
-            values[own] = column
+        for rows_of_space, column in zip(members, columns, strict=True):
+            values[rows_of_space] = column
         return values
 
     def splits_of(self, ranks: Ranks) -> npt.NDArray[np.int64]:
@@ -214,10 +214,10 @@ class Plans(Sequence[Candidate]):
         splits, first = np.zeros(len(engine), np.int64), 0
         paths = [f"parallel.{name}" for name in SIZES]
         for number, space in enumerate(self.spaces):
-            own = np.flatnonzero(engine == number)
+            members = np.flatnonzero(engine == number)
             axes = sorted({space.axis_of[path][0] for path in paths if path in space.axis_of})
-            keys, count = space.take(row[own]).keys(axes)
-            splits[own] = first + keys.astype(np.int64)
+            keys, count = space.take(row[members]).keys(axes)
+            splits[members] = first + keys.astype(np.int64)
             first += count
         return splits
 
@@ -252,14 +252,14 @@ class Plans(Sequence[Candidate]):
             if code is None:
                 return None
         engines, rows = self.at(slice(LEAST))
-        near = engines == engine
+        is_match = engines == engine
         if code is not None:
-            near[near] = space.codes[axis][rows[near]] == code
-        if near.any():
-            return int(near.argmax())
-        start = sum(before.size for before in self.spaces[:engine])
-        own = np.arange(space.size) if code is None else np.flatnonzero(space.codes[axis] == code)
-        return self.order.best(start + own)
+            is_match[is_match] = space.codes[axis][rows[is_match]] == code
+        if is_match.any():
+            return int(is_match.argmax())
+        start = sum(earlier.size for earlier in self.spaces[:engine])
+        own_rows = np.arange(space.size) if code is None else np.flatnonzero(space.codes[axis] == code)
+        return self.order.best(start + own_rows)
 
     def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
         if key not in self.cache:

@@ -43,7 +43,7 @@ def unequal_stages(job: Job, own: Estimate) -> list[Problem]:
 
     `own` is the plan's estimate.
     """
-    times = [sum(both) for both in own.stage_times or ()]
+    times = [sum(seconds) for seconds in own.stage_times or ()]
     if len(times) < 2 or max(times) < (1 + MIN_GAIN_NOTED) * mean(times):
         return []
     rebalanced = rebalance(job, resolve_model(job.model), resolve_gpu(job.cluster), own)
@@ -87,10 +87,10 @@ def _descend(job: Job, shape: ModelShape, gpu: Gpu, start: Layers, own: Estimate
         return None
     for _ in range(_MAX_MOVES):
         moved = (_estimated(job, shape, gpu, layers, own) for layers in _moves(best[1], best[0]))
-        better = min((result for result in moved if result), key=_seconds, default=best)
-        if _seconds(better) >= _seconds(best):
+        shortest = min((result for result in moved if result), key=_seconds, default=best)
+        if _seconds(shortest) >= _seconds(best):
             break
-        best = better
+        best = shortest
     return best
 
 
@@ -114,10 +114,10 @@ def _current_layers(job: Job, shape: ModelShape) -> Layers:
 
 def _moves(layers: Layers, estimate: Estimate) -> Iterator[Layers]:
     """Move one layer of the slowest stage to each of the fastest: from its largest chunk to their smallest."""
-    times, stages = [sum(both) for both in estimate.stage_times or ()], len(estimate.stages)
-    *others, slowest = sorted(range(stages), key=lambda stage: times[stage])
+    times, stages = [sum(seconds) for seconds in estimate.stage_times or ()], len(estimate.stages)
+    *other_stages, slowest = sorted(range(stages), key=lambda stage: times[stage])
     giver = max(range(slowest, len(layers), stages), key=lambda piece: layers[piece])
-    for stage in others[:_MAX_RECEIVERS]:
+    for stage in other_stages[:_MAX_RECEIVERS]:
         receiver = min(range(stage, len(layers), stages), key=lambda piece: layers[piece])
         if layers[giver] > 1:
             yield tuple(count - (piece == giver) + (piece == receiver) for piece, count in enumerate(layers))

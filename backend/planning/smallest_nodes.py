@@ -40,8 +40,8 @@ def smallest_nodes(job: Job, plans: Plans) -> SmallestNodes | None:
     """
     cluster, smallest = job.cluster, smallest_hosts(job.cluster)
     other_hosts = tuple(host for host in cluster.hosts if host not in smallest)
-    more = others_gib(cluster)
-    if not smallest or more is None or len(cluster.hosts) != cluster.nodes:
+    larger_gib = others_gib(cluster)
+    if not smallest or larger_gib is None or len(cluster.hosts) != cluster.nodes:
         return None
     reduced = replace(
         job,
@@ -57,7 +57,7 @@ def smallest_nodes(job: Job, plans: Plans) -> SmallestNodes | None:
         nodes=tuple(host.name for host in smallest),
         least_gib=least_gpu(cluster).memory_gib,
         others=len(other_hosts),
-        others_gib=more,
+        others_gib=larger_gib,
         best=_fastest(plans),
         without=without,
     )

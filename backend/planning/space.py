@@ -46,9 +46,9 @@ def space_of(
     batches = _micro_batches(global_batch, job.training.micro_batch_size)
     if not job.traits.is_megatron:
         own = job.parallel
-        plain = replace(Parallel(), fsdp=own.fsdp, recompute=own.recompute, offload_device=own.offload_device,
+        unsplit = replace(Parallel(), fsdp=own.fsdp, recompute=own.recompute, offload_device=own.offload_device,
                         offload_folder=own.offload_folder)  # fmt: skip
-        job = replace(job, parallel=plain)
+        job = replace(job, parallel=unsplit)
         return [Space(job=job, axes=axes, codes=codes) for axes, codes in _hugging_face(batches)]
     parallel = job.parallel
     factors = _megatron(
@@ -149,9 +149,9 @@ def _choice(paths: tuple[str, ...], values: tuple[tuple[Any, ...], ...]) -> Plai
     return (Axis(paths=paths, values=values),), (np.arange(len(values), dtype=np.int32),)
 
 
-def _micro_batches(most: int, own: int) -> tuple[int, ...]:
+def _micro_batches(largest: int, own_size: int) -> tuple[int, ...]:
     """Return the powers of two up to the largest micro-batch of a replica, and the job's own."""
-    return tuple(sorted({2**power for power in range(max(1, most).bit_length())} | {own}))
+    return tuple(sorted({2**power for power in range(max(1, largest).bit_length())} | {own_size}))
 
 
 def _sizes(
@@ -160,46 +160,46 @@ def _sizes(
     expert_tensors: tuple[int, ...],
     layers: int,
     experts: int,
-    own: Cut,
+    own_cut: Cut,
 ) -> Iterator[tuple[tuple[int, ...], Cut]]:
     """Yield TP, PP, VPP, CP, EP, ETP, and the cut of the layers, for all sizes whose products divide the ranks."""
     for tensor in tensors:
         for pipeline in divisors(world // tensor):
-            stages = list(_stages(layers, pipeline, own))
+            stages = list(_stages(layers, pipeline, own_cut))
             for expert, expert_tensor in _expert_sizes(expert_tensors, experts, world // pipeline):
                 for context in divisors(world // (tensor * pipeline)):
                     for virtual, cut in stages:
                         yield (tensor, pipeline, virtual, context, expert, expert_tensor), cut
 
 
-def _stages(layers: int, pipeline: int, own: Cut) -> Iterator[tuple[int, Cut]]:
+def _stages(layers: int, pipeline: int, own_cut: Cut) -> Iterator[tuple[int, Cut]]:
     """Yield the ways to cut the layers: chunks per stage, and what counts as a layer, or a layout of unequal chunks."""
-    *accounts, layout = own
+    *accounts, layout = own_cut
     if pipeline == 1:
-        yield 1, (own[0], own[1], None)
+        yield 1, (own_cut[0], own_cut[1], None)
         return
     equal = set()
     for embedding, loss in product((False, True), repeat=2):
-        each, rest = divmod(layers + embedding + loss, pipeline)
-        if rest == 0 and each:
+        each, remainder = divmod(layers + embedding + loss, pipeline)
+        if remainder == 0 and each:
             equal |= (chunks := set(divisors(each)))
             yield from ((virtual, (embedding, loss, None)) for virtual in sorted(chunks))
         elif [embedding, loss] == accounts:
             yield 1, (embedding, loss, None)
-    pieces = readable_layers(layout)
-    if pieces and len(pieces) % pipeline == 0:
-        yield len(pieces) // pipeline, (False, False, layout)
+    layout_layers = readable_layers(layout)
+    if layout_layers and len(layout_layers) % pipeline == 0:
+        yield len(layout_layers) // pipeline, (False, False, layout)
     for virtual in sorted(UNEVEN - equal):
         even = even_layers(layers, pipeline * virtual)
-        if even and even != pieces:
+        if even and even != layout_layers:
             yield virtual, (False, False, layout_of(even))
 
 
 def _own_cut(parallel: Parallel, layers: int) -> Cut:
     """Return the job's own cut of the layers, or no cut if it is offered anyway."""
     accounts, layout = (parallel.account_for_embedding, parallel.account_for_loss), parallel.pipeline_layout
-    own = (parallel.virtual_pipeline, (False, False, layout))
-    is_offered = layout and own in _stages(layers, parallel.pipeline, (False, False, None))
+    cut = (parallel.virtual_pipeline, (False, False, layout))
+    is_offered = layout and cut in _stages(layers, parallel.pipeline, (False, False, None))
     return (False, False, None) if is_offered else (*accounts, layout)
 
 

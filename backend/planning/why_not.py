@@ -135,8 +135,8 @@ def _with_micro_batch(
 
 def _beyond_nodes(job: Job, sizes: Mapping[str, int], plans: Plans) -> WhyNot | None:
     """Return the best plan whose requested TP or ETP is larger than a node. None if it is not larger, or not legal."""
-    inside = divisors(job.cluster.gpus_per_node)
-    beyond = {path: sizes[path] for path in (TENSOR, EXPERT_TENSOR) if sizes.get(path, 1) not in inside}
+    sizes_in_node = divisors(job.cluster.gpus_per_node)
+    beyond = {path: sizes[path] for path in (TENSOR, EXPERT_TENSOR) if sizes.get(path, 1) not in sizes_in_node}
     if not beyond:
         return None
     plans_beyond = _with_micro_batch(job, sizes, plans, beyond)
@@ -195,8 +195,8 @@ def _refused(problems: tuple[Problem, ...], sizes: Mapping[str, int], plans: Pla
     legal = {}
     for path in sizes:
         chosen = _comparable(plans, sizes)
-        for other, size in sizes.items():
-            chosen &= (_column(plans, other) == size) | (other == path)
+        for other_path, size in sizes.items():
+            chosen &= (_column(plans, other_path) == size) | (other_path == path)
         legal[path] = tuple(np.unique(_column(plans, path)[chosen]).tolist())
     # The plans have only powers of two of micro-batch and accumulation, so their legal values are not listed.
     listed = {path: values for path, values in legal.items() if values and path not in (MICRO_BATCH, ACCUMULATION)}

@@ -39,7 +39,7 @@ from backend.runs.tasks import discovery, file_copy
 from backend.runs.tasks.benchmark import Measurement, measure
 from backend.runs.tasks.calibration import RunMeasured, read_run
 from backend.runs.tasks.discovery import Discovery, NodeMemory, refuse_without
-from backend.runs.tasks.export import Exported, Tell, check_target, export_run
+from backend.runs.tasks.export import Exported, ReportLine, check_target, export_run
 from backend.runs.view import snapshot
 
 LOG_BYTES = 64 << 10
@@ -125,16 +125,18 @@ class Controller:
         self._audit("measure_speed", run=run, nodes=[host.address for host in job.cluster.hosts])
         return measure(job, connect_nodes(job, self._connections), run)
 
-    def copy_missing(self, job: Job, report: PreflightReport, tell: file_copy.Tell) -> tuple[Problem, ...]:
+    def copy_missing(self, job: Job, report: PreflightReport, progress: file_copy.ReportBytes) -> tuple[Problem, ...]:
         """Copy the missing model and data from node 0 to the other nodes; return warnings of the clean-up.
 
         ProblemsError names the node that failed. It keeps the part that it received, and the next copy continues there.
         """
         run = new_run_id(replace(job, name="copy"), self._clock())
         self._audit("copy_missing", run=run, nodes=[host.address for host in job.cluster.hosts])
-        return file_copy.copy(job, connect_nodes(job, self._connections), report, run, tell)
+        return file_copy.copy(job, connect_nodes(job, self._connections), report, run, progress)
 
-    def export(self, run_id: str, tell: Tell, *, to: str | None = None, checkpoint: int | None = None) -> Exported:
+    def export(
+        self, run_id: str, progress: ReportLine, *, to: str | None = None, checkpoint: int | None = None
+    ) -> Exported:
         """Export a Hugging Face model on node 0, and return its folder and the command that serves it.
 
         The source is the model that the run saved at its end, else the newest complete checkpoint, or the checkpoint
@@ -144,7 +146,7 @@ class Controller:
         job = self._job(run_id)
         check_target(to)
         self._audit("export", run=run_id, to=to, checkpoint=checkpoint)
-        return export_run(job, run_id, self._connections, tell, to=to, checkpoint=checkpoint)
+        return export_run(job, run_id, self._connections, progress, to=to, checkpoint=checkpoint)
 
     def accept_host_keys(self, keys: Iterable[HostKey]) -> None:
         """Store host keys that the user has confirmed."""
@@ -293,13 +295,14 @@ class Controller:
         with self._store.read() as connection:
             return metrics.points(connection, run_id, rank=rank, after=after)
 
-    def measured(self, run_id: str, known: Calibration | None = None) -> tuple[Job, RunMeasured]:
+    def measured(self, run_id: str, calibration: Calibration | None = None) -> tuple[Job, RunMeasured]:
         """Return the job of a run, and measured values of its newest attempt beside the estimates.
 
-        `known`: the current calibration of the cluster, instead of that of the launch. ProblemsError(unknown_run).
+        `calibration`: the current calibration of the cluster, instead of that of the launch.
+        ProblemsError(unknown_run).
         """
         with self._store.read() as connection:
-            return read_run(connection, run_id, known)
+            return read_run(connection, run_id, calibration)
 
     def log(self, run_id: str, node_rank: int, file: str, *, size: int = LOG_BYTES, attempt: int | None = None) -> str:
         """Return the last `size` bytes of a log of a node as readable text, of the newest attempt or of another."""

@@ -59,7 +59,7 @@ class Reader:
         return run_store.events_of(self._connection, kinds, after=after)
 
     def messages_sent(self) -> int:
-        """Return the newest event about which the operator was notified."""
+        """Return the `seq` of the newest event that the operator was notified of, as run_store.messages_sent."""
         return run_store.messages_sent(self._connection)
 
     def newest_attempt(self, run: str) -> int:
@@ -67,7 +67,7 @@ class Reader:
         return attempts.newest(self._connection, run)
 
     def log_files(self, run: str, attempt: int, rank: int) -> list[str]:
-        """Return the names of the logs of a node of which something was read."""
+        """Return the names of the logs of a node with stored bytes."""
         return metrics.log_files(self._connection, run, attempt, rank)
 
     def log_end(self, key: FileKey) -> int:
@@ -79,7 +79,7 @@ class Reader:
         return metrics.log_tail(self._connection, key, size=size, before=before)
 
     def curve_state(self, run: str) -> State:
-        """Return the version of the curves of a run."""
+        """Return the state of the curves of a run."""
         return curve_view.state(self._connection, run)
 
     def curves(self, run: str, upto: State, first: int = 0, last: int = END) -> Curves:
@@ -115,12 +115,12 @@ class Database:
 
     @property
     def path(self) -> Path:
-        """The database file."""
+        """Return the database file."""
         return self.store.path
 
     @property
     def trouble(self) -> Problem | None:
-        """Why the newest write failed; None once a write has succeeded."""
+        """Return why the newest write failed; None once a write has succeeded."""
         return self.store.trouble
 
     @contextmanager
@@ -131,10 +131,10 @@ class Database:
 
     def process_points(self, run: str) -> bool:
         """Add some points that an older version stored to the curves; return whether more are left."""
-        return self.store.write(lambda connection: curve_levels.take(connection, run))
+        return self.store.write(lambda connection: curve_levels.add_points(connection, run))
 
     def begin_messages(self) -> None:
-        """Set the events up to now as notified, unless a notification was sent before."""
+        """Notify the operator only of events from now on, unless a notification was sent before."""
         self.store.write(run_store.begin_messages)
 
     def set_messages_sent(self, event: int) -> None:

@@ -31,26 +31,27 @@ from backend.runs.supervise.unrecorded_stop import end_on_node, what_was_done
 RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._-]{1,64}-[0-9a-f]{4}")
 LIST_S = 20.0
 LIST = (
-    'cd "$0/$1" 2>/dev/null && for one in */node"$2"/supervisor.py; do [ -e "$one" ] && echo "$PWD/${one%/*}"; done; :'
+    'cd "$0/$1" 2>/dev/null &&'
+    ' for file in */node"$2"/supervisor.py; do [ -e "$file" ] && echo "$PWD/${file%/*}"; done; :'
 )
 """Lists the folders of a node's attempts, also of those that ended."""
 
 
-def find_run(path: Path, given: str, job: Job | None, why: StoreError) -> tuple[str, Job]:
-    """Return the id of the requested run, given in whole or in part, and its job; `job`: the user's job file.
+def find_run(path: Path, requested: str, job: Job | None, why: StoreError) -> tuple[str, Job]:
+    """Return the id of the requested run and its job. `requested`: the id or a part of it; `job`: the user's job file.
 
     ProblemsError: ambiguous_run, unknown_run; `why` with stop_needs_job when no database has the run.
     """
-    known = _jobs(path, backup_path(path))
-    found = [one for one in known if one == given] or [one for one in known if given and given in one]
-    if len(found) > 1:
-        raise ProblemsError([Problem(code="ambiguous_run", values={"given": given, "runs": found})])
-    if found:
-        return found[0], known[found[0]]
-    if job is not None and RUN_ID.fullmatch(given):
-        return given, job
+    jobs = _jobs(path, backup_path(path))
+    matches = [run for run in jobs if run == requested] or [run for run in jobs if requested and requested in run]
+    if len(matches) > 1:
+        raise ProblemsError([Problem(code="ambiguous_run", values={"given": requested, "runs": matches})])
+    if matches:
+        return matches[0], jobs[matches[0]]
+    if job is not None and RUN_ID.fullmatch(requested):
+        return requested, job
     code = "stop_needs_job" if job is None else "unknown_run"
-    raise ProblemsError([why.problem, Problem(code=code, field="--job", values={"run": given})])
+    raise ProblemsError([why.problem, Problem(code=code, field="--job", values={"run": requested})])
 
 
 def stop(run: str, job: Job, connections: Connections, *, save: bool, why: StoreError) -> ProblemsError:

@@ -1,4 +1,4 @@
-"""Removes secrets from text before it is written: the known values of this process, and what looks like a secret."""
+"""Removes secrets from text before it is written: the secrets that this process knows, and text that looks like one."""
 
 import logging
 import re
@@ -25,7 +25,7 @@ _NOTHING = re.compile(r"(?!)")
 _TOKEN_BYTES = re.compile(_TOKEN.pattern.encode())
 
 
-class _Told:
+class _KnownSecrets:
     """The secrets of this process. They are never removed, because logs live longer than users need a secret."""
 
     def __init__(self) -> None:
@@ -42,41 +42,41 @@ class _Told:
             self.data = re.compile(self.text.pattern.encode())
 
 
-_told = _Told()
+_known_secrets = _KnownSecrets()
 
 
 def hide(value: str) -> None:
-    """Hide this value from now on in everything that this module redacts."""
+    """Add a value to the known secrets. From now on, this module hides it."""
     if value:
-        _told.add(value)
+        _known_secrets.add(value)
 
 
 def masked(data: bytes) -> bytes:
     """Return the bytes of a log with each secret as asterisks of the same number, so that offsets stay valid."""
-    data = _told.data.sub(lambda found: b"*" * len(found[0]), data)
-    return _TOKEN_BYTES.sub(lambda found: b"*" * len(found[0]), data)
+    data = _known_secrets.data.sub(lambda match: b"*" * len(match[0]), data)
+    return _TOKEN_BYTES.sub(lambda match: b"*" * len(match[0]), data)
 
 
 def settled(data: bytes) -> int:
     """Return how many of the bytes cannot be a part of a secret whose end is not written yet."""
-    longest = max(map(len, _told.values), default=0)
+    longest = max(map(len, _known_secrets.values), default=0)
     for start in range(max(0, len(data) - longest + 1), len(data)):
         end = data[start:]
-        if any(value.encode().startswith(end) for value in _told.values):
+        if any(value.encode().startswith(end) for value in _known_secrets.values):
             return start
     return len(data)
 
 
-def without_told(text: str) -> str:
+def without_known_secrets(text: str) -> str:
     """Return the text without the known secrets; JSON stays JSON."""
-    return _told.text.sub(MARK, text)
+    return _known_secrets.text.sub(MARK, text)
 
 
 def redact(text: str) -> str:
-    """Return the text without known secrets and without what looks like one: tokens, keys, `name=value` pairs,
+    """Return the text without known secrets and without text that looks like one: tokens, keys, `name=value` pairs,
     passwords in URLs.
     """
-    text = without_told(text)
+    text = without_known_secrets(text)
     text = _TOKEN.sub(MARK, text)
     text = _BEARER.sub(rf"\1{MARK}", text)
     text = _IN_URL.sub(rf"\1{MARK}\2", text)
@@ -84,15 +84,15 @@ def redact(text: str) -> str:
 
 
 def redact_value(value: object, name: str = "") -> object:
-    """Redact data of a JSON type. The whole value goes if its name is that of a secret."""
+    """Redact data of a JSON type. A value with the name of a secret is removed as a whole."""
     if _SECRET_NAME.search(name):
         return MARK
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):
-        return {str(key): redact_value(one, str(key)) for key, one in value.items()}
+        return {str(key): redact_value(item, str(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [redact_value(one) for one in value]
+        return [redact_value(item) for item in value]
     return value if isinstance(value, int | float | bool | None) else redact(str(value))
 
 

@@ -91,9 +91,9 @@ class Runner:
         """Start a run now; return its id, or the id of an earlier run with the same token. ProblemsError."""
         job = checked.job
         with self._store.read() as connection:
-            known = run_store.run_of_token(connection, request.token) if request.token else None
-        if known is not None:
-            return known
+            earlier_run = run_store.run_of_token(connection, request.token) if request.token else None
+        if earlier_run is not None:
+            return earlier_run
         connected = connect_nodes(job, self._connections)
         if connected.failures:
             raise ProblemsError(connected.problems)
@@ -105,7 +105,7 @@ class Runner:
             if created != run:
                 return created
             failure = self._start(run, connected, checked)
-        self._hand_over(run, failure)
+        self._supervise(run, failure)
         return run
 
     def enqueue(self, job: Job, run: str, request: LaunchRequest) -> str:
@@ -117,7 +117,7 @@ class Runner:
     ) -> None:
         """Start the next attempt now, or put it into the queue. ProblemsError.
 
-        Nothing is recorded unless the run can be resumed and, where it starts now, the checkpoint is complete.
+        Nothing is recorded unless the run can be resumed and, if it starts now, the checkpoint is complete.
         """
         policy = {"checkpoint": checkpoint, "accepted": to_stored(accepted_warnings)}
         if waits:
@@ -137,14 +137,13 @@ class Runner:
                 failure = self._start(run, connected)
         except BlockingIOError:
             raise transitions.cannot_resume(run, RunState.STARTING) from None
-        self._hand_over(run, failure)
+        self._supervise(run, failure)
 
     def stop(self, run: str, *, save: bool) -> None:
         """Request the stop of a run, or cancel a queued run; return when the request is recorded. ProblemsError.
 
         When the store cannot be written, the nodes are stopped without a record (unrecorded_stop.py).
         """
-
         try:
             self._store.write(lambda connection: transitions.end(connection, run, save=save, now=self._clock()))
         except StoreError as error:
@@ -156,15 +155,15 @@ class Runner:
     def wait(self, run: str, timeout_s: float | None, *, takes_turn: bool) -> RunState:
         """Supervise a run until it ends; return its state. `takes_turn`: start it when it is queued and may start."""
         deadline = self._monotonic() + (math.inf if timeout_s is None else timeout_s)
-        while not (state := self._state(run)).is_final and (left := deadline - self._monotonic()) > 0:
+        while not (state := self._state(run)).is_final and (remaining_s := deadline - self._monotonic()) > 0:
             if is_launching(self._home, run):
-                self._closing.wait(min(left, LAUNCHING_S))
+                self._closing.wait(min(remaining_s, LAUNCHING_S))
             elif state is RunState.QUEUED:
                 if takes_turn:
                     self._take_turns(run)
-                self._closing.wait(min(left, LAUNCHING_S))
+                self._closing.wait(min(remaining_s, LAUNCHING_S))
             else:
-                self._attach(run).over.wait(None if timeout_s is None else left)
+                self._attach(run).over.wait(None if timeout_s is None else remaining_s)
         return self._state(run)
 
     def _take_turns(self, only: str | None = None) -> None:
@@ -200,7 +199,7 @@ class Runner:
             return error
         return None
 
-    def _hand_over(self, run: str, failure: BaseException | None) -> None:
+    def _supervise(self, run: str, failure: BaseException | None) -> None:
         """Supervise the run. After a failed start, wait for the stop of its processes, then raise the failure."""
         watch = self._attach(run)
         if failure is not None:

@@ -30,12 +30,12 @@ class RunState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """The run has ended, and its nodes are free. Only a resume by a user changes it."""
+        """Return whether the run has ended and its nodes are free. Only a resume by a user changes this state."""
         return self in FINAL
 
     @property
     def can_resume(self) -> bool:
-        """A user may start the next attempt."""
+        """Return whether a user may start the next attempt."""
         return self in RESUMABLE
 
 

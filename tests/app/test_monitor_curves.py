@@ -96,7 +96,7 @@ def test_steps_that_were_taken_back_bring_the_whole_though_they_had_not_been_tak
     desk.steps(1, 1)
     desk.steps(2, 10)
     before = desk.ask()
-    desk.store.write(lambda connection: metrics.take_back(connection, RUN, 1, 0, 5))
+    desk.store.write(lambda connection: metrics.remove_steps(connection, RUN, 1, 0, 5))
     desk.steps(5, 6, loss=3.0)
     after = desk.ask(before["generation"], before["seq"])
     assert "from" not in after

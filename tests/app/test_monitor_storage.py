@@ -162,7 +162,7 @@ def test_a_second_press_while_it_is_archived_begins_nothing(services: Services, 
             seen.append(run)
 
         def delete(self, run: str, **more: Any) -> Any:
-            more["tell"](40_000)
+            more["report"](40_000)
             assert let.wait(10)
             return services.retention.delete(run, by="page")
 

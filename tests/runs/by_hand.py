@@ -83,7 +83,7 @@ class Server(Runner):
             watch = self._watches[run] = self._make_watch(run)  # type: ignore[assignment]
         return watch  # type: ignore[return-value]
 
-    def _hand_over(self, run: str, failure: BaseException | None) -> None:
+    def _supervise(self, run: str, failure: BaseException | None) -> None:
         """A launch that failed returns when what it had started is gone."""
         self._attach(run)
         for _ in range(round(TIMING.stop_deadline_s) if failure is not None else 0):

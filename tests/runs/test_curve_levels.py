@@ -57,7 +57,7 @@ def recomputed(store: Store) -> list[tuple]:
     """The levels of the same points taken in at once."""
 
     def write(connection: sqlite3.Connection) -> None:
-        curve_levels.take_all(connection, RUN)
+        curve_levels.add_all_points(connection, RUN)
 
     store.write(write)
     mine = stored(store)
@@ -65,7 +65,7 @@ def recomputed(store: Store) -> list[tuple]:
     def again(connection: sqlite3.Connection) -> None:
         connection.execute("DELETE FROM curve_levels")
         connection.execute("DELETE FROM curve_parts")
-        curve_levels.take_all(connection, RUN)
+        curve_levels.add_all_points(connection, RUN)
 
     store.write(again)
     return [mine, stored(store)]
@@ -101,7 +101,7 @@ def long_run(tmp_path_factory: pytest.TempPathFactory):
             (MILLION, RUN, SPIKE),
         )
     )
-    opened.write(lambda c: curve_levels.take_all(c, RUN))
+    opened.write(lambda c: curve_levels.add_all_points(c, RUN))
     yield opened
     opened.close()
 
@@ -196,7 +196,7 @@ def test_after_any_batches_duplicates_kills_and_attempts_the_levels_are_those_of
             begun = step + 1
         if kind == "back":
             step = max(begun, step - 70) - 1
-            opened.write(lambda c, at=(attempt, 0, step + 1): metrics.take_back(c, RUN, *at))
+            opened.write(lambda c, at=(attempt, 0, step + 1): metrics.remove_steps(c, RUN, *at))
         first = max(begun, step - 40) if kind == "again" else step + 1
         add(opened, range(first, first + count), attempt, killed=killed, **({} if loss is None else {"loss": loss}))
         step = step if killed else max(step, first + count - 1)
@@ -204,6 +204,18 @@ def test_after_any_batches_duplicates_kills_and_attempts_the_levels_are_those_of
     assert dict(zip(steps.tolist(), values.tolist(), strict=True)) == points_on_the_curve(opened)
     assert_alike(*recomputed(opened))
     opened.close()
+
+
+def test_the_first_steps_after_an_emptied_attempt_replace_those_of_earlier_attempts(store: Store) -> None:
+    add(store, range(1, 101))
+    add(store, range(51, 61), 2)
+    store.write(lambda c: metrics.remove_steps(c, RUN, 2, 0, 51))
+    with store.read() as connection:
+        generation = curve_view.state(connection, RUN).generation
+    add(store, range(51, 56), 2)
+    assert view(store)["tokens_per_s"][0].tolist() == [*range(1, 56)]
+    with store.read() as connection:
+        assert curve_view.state(connection, RUN).generation > generation, "the page must read the curves again"
 
 
 def test_a_transaction_that_is_rolled_back_leaves_no_trace_and_a_duplicate_none_either(store: Store) -> None:
@@ -221,7 +233,7 @@ def test_few_steps_wait_and_are_shown_all_the_same(store: Store) -> None:
     for step in range(2, 60):
         add(store, [step])
     with store.read() as connection:
-        assert curve_levels.parts(connection, RUN)[0].last_step == 1
+        assert curve_levels.read_parts(connection, RUN)[0].last_step == 1
     assert view(store)["loss"][0].tolist() == list(range(1, 60))
 
 
@@ -247,11 +259,11 @@ def test_an_older_database_is_taken_in_by_bounded_transactions_that_can_be_broke
     store.write(as_older_versions_did)
     with store.read() as connection:
         assert curve_view.state(connection, RUN).is_behind
-    assert store.write(lambda c: curve_levels.take(c, RUN, limit=300))
+    assert store.write(lambda c: curve_levels.add_points(c, RUN, limit=300))
     assert view(store)["loss"][0].tolist() == list(range(1, 301))
     with suppress(Killed):
-        store.write(lambda c: [curve_levels.take(c, RUN, limit=300), _kill()])
-    while store.write(lambda c: curve_levels.take(c, RUN, limit=300)):
+        store.write(lambda c: [curve_levels.add_points(c, RUN, limit=300), _kill()])
+    while store.write(lambda c: curve_levels.add_points(c, RUN, limit=300)):
         pass
     assert view(store)["loss"][1].tolist() == [float(step) for step in range(1, 1001)]
     with store.read() as connection:
@@ -274,5 +286,5 @@ def test_the_smoothed_loss_begins_at_the_first_value_and_follows_the_losses_befo
 
 def test_what_is_no_step_breaks_nothing(store: Store) -> None:
     add(store, [-5, 1, 1 << 62, 3])
-    store.write(lambda c: curve_levels.take_all(c, RUN))
+    store.write(lambda c: curve_levels.add_all_points(c, RUN))
     assert {1, 3} < set(view(store)["loss"][0].tolist())

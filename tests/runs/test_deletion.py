@@ -58,7 +58,7 @@ def finished(store: Store, run: str = RUN, *, name: str = "tiny", nodes: int = 2
     for rank in range(nodes):
         made.log(rank, f"rank{rank}.log", b"it trained\n" * 100)
     store.write(lambda c: c.execute("INSERT INTO offsets VALUES (?, 1, 0, 'out.log', 0, 11, x'00')", (run,)))
-    store.write(lambda c: run_store.keep_token(c, f"token of {run}", run))
+    store.write(lambda c: run_store.record_token(c, f"token of {run}", run))
     store.write(lambda c: c.execute("INSERT INTO thinned_runs VALUES (?, 1)", (run,)))
     folder = flight_records.folder_of(store.path.parent, run, 1)
     folder.mkdir(parents=True)

@@ -34,7 +34,7 @@ a line of something else: iteration is a word | loss: 3 |
 def watched(gang: Gang, *sources: Source) -> Collector:
     """Reads the files of somebody's own training."""
     files = sources or (Source(file="trainer_log.jsonl", kind="trainer_log"),)
-    return Collector(gang.store, RUN, 1, gang.records[0], (), gang.clock, outside=files)
+    return Collector(gang.store, RUN, 1, gang.records[0], (), gang.clock, external_sources=files)
 
 
 def line(step: int, *, loss: float = 1.0, elapsed: int | None = None) -> bytes:

@@ -71,7 +71,7 @@ def test_files_outside_the_folder_are_not_copied(name: str) -> None:
 
 
 def test_a_description_of_any_size_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backend.runs.tasks.file_copy.PIECE_BYTES", 16)
+    monkeypatch.setattr("backend.runs.tasks.file_copy.CHUNK_BYTES", 16)
     node = node_with(other={"file_name": "o" * 100}, mine={"file_name": "mine.json"})
     assert roots_to_copy(JOB, Missing(data=(1,)), node) == [{"root": "/d", "names": ["mine.json"]}]
 

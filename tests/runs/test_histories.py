@@ -28,7 +28,7 @@ from backend.runs.store import attempts, metrics, queue_order, run_store
 from backend.runs.store.metrics import FileKey
 from backend.runs.store.store import Store
 from backend.runs.store.transitions import LaunchRequest
-from backend.runs.supervise.reaper import debts
+from backend.runs.supervise.reaper import unproved_nodes
 from backend.runs.view.snapshot import snapshot
 from tests.cluster.jobs import make_job
 from tests.runs.by_hand import Server, ServerDied
@@ -251,7 +251,7 @@ class Histories(RuleBasedStateMachine):
 
     def is_settled(self) -> bool:
         with self.store.read() as connection:
-            return not run_store.unfinished_runs(connection) and not debts(connection, 0.0)
+            return not run_store.unfinished_runs(connection) and not unproved_nodes(connection, 0.0)
 
     def check(self, run: str) -> None:
         with self.store.read() as connection:

@@ -231,7 +231,7 @@ def test_what_an_older_server_stored_as_events_is_read_safely(gang: Gang, capsys
 
 def test_hostile_lines_of_somebody_elses_training_leave_its_good_ones(gang: Gang) -> None:
     source = Source(file="trainer_log.jsonl", kind="trainer_log")
-    collector = Collector(gang.store, RUN, 1, gang.records[0], (), gang.clock, outside=[source])
+    collector = Collector(gang.store, RUN, 1, gang.records[0], (), gang.clock, external_sources=[source])
     path, lines = (
         f"{gang.records[0].folder}/trainer_log.jsonl",
         [json.dumps(one).encode() for one in mutations(TRAINER, HOSTILE)],
@@ -250,7 +250,7 @@ def test_hostile_lines_of_somebody_elses_training_leave_its_good_ones(gang: Gang
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "nan", "9" * 400, "1" * 18, "0x10", "1_000", " "])
 def test_hostile_figures_in_megatrons_own_lines_stop_nothing(gang: Gang, number: str) -> None:
     source = Source(file="train.log", kind="megatron_log")
-    collector = Collector(gang.store, RUN, 1, gang.records[0], (), gang.clock, outside=[source])
+    collector = Collector(gang.store, RUN, 1, gang.records[0], (), gang.clock, external_sources=[source])
     line = f" iteration 7/ 10 | elapsed time per iteration (ms): {number} | lm loss: {number} | grad norm: {number} |\n"
     odd = line.replace("7/ 10", f"{'1' * 18}/ {'9' * 18}")
     gang.nodes[0].files[f"{gang.records[0].folder}/train.log"] = (odd + line).encode()

@@ -10,7 +10,7 @@ from tests.fakes import FakeNode
 
 
 def test_a_secret_that_a_program_said_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redact, "_told", redact._Told())
+    monkeypatch.setattr(redact, "_known_secrets", redact._KnownSecrets())
     redact.hide("a-secret-of-the-ranks")
     node = FakeNode()
     node.files["/out.log"] = b"loading\nOSError: 401 for a-secret-of-the-ranks\n"

@@ -33,7 +33,7 @@ __all__ = ["attempt", "job"]
 @pytest.fixture(autouse=True)
 def untold(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every test in a process that was told nothing yet."""
-    monkeypatch.setattr(redact, "_told", redact._Told())
+    monkeypatch.setattr(redact, "_known_secrets", redact._KnownSecrets())
     yield
     for name in SECRETS.names():
         SECRETS.forget(name)

@@ -273,7 +273,7 @@ def test_a_run_that_changed_since_it_was_archived_is_not_deleted(store: Store, h
     made.tell(EventKind.NODE_STOPPED, 0)
     with pytest.raises(ProblemsError) as error:
         store.write(
-            lambda c: deletion.begin(c, RUN, now=NOW, by="page", asked_since=0.0, archived=archived), orphans=True
+            lambda c: deletion.begin(c, RUN, now=NOW, by="page", proofs_since=0.0, archived=archived), orphans=True
         )
     assert code_of(error) == "run_changed"
     assert rows_of(store, RUN)["runs"] == 1

@@ -59,7 +59,7 @@ def test_a_server_that_was_never_told_the_secret_stores_no_log_that_shows_it(
     )  # fmt: skip
     assert launched.returncode == 0, launched.stdout + launched.stderr
     (run,) = [one.id for one in server.runs()]
-    assert TOKEN not in redact._told.values, "this process must not know it"
+    assert TOKEN not in redact._known_secrets.values, "this process must not know it"
     wait_for(lambda: all(b"my token is ***" in _log(home, run, rank) for rank in range(2)))
     server.stop(run)
     assert server.wait(run, WITHIN_S) is RunState.STOPPED

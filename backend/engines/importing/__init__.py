@@ -11,7 +11,7 @@ from typing import Any
 from backend.engines.importing.choose import ReadJson, choose_engine, refuse_other_work
 from backend.engines.importing.reading import RENAMED, Reading
 from backend.engines.importing.report import Imported, ImportLine
-from backend.engines.known_keys import keys_of, meant
+from backend.engines.known_keys import intended_value, keys_of
 
 __all__ = ["ASSUMED", "ImportLine", "Imported", "import_llamafactory", "is_llamafactory"]
 
@@ -32,15 +32,17 @@ def import_llamafactory(
     """Return the job that the configuration describes, on the machines of `cluster`.
 
     `read_json` opens the DeepSpeed settings that it names, and the config.json of a model that is no preset. Raises
-    ProblemsError if the configuration trains nothing, if no engine trains in its way, or if the cluster is wrong.
+    ProblemsError if the configuration trains nothing, if no engine can train it, or if the cluster is wrong.
     """
     config = {str(key): value for key, value in config.items()}
-    said = {RENAMED.get(key, key): _of_today(key, value) for key, value in config.items()}
-    refuse_other_work(said)
-    choice = choose_engine(said, read_json)
-    known = keys_of(choice.engine)
+    values = {RENAMED.get(key, key): _current_value(key, value) for key, value in config.items()}
+    refuse_other_work(values)
+    choice = choose_engine(values, read_json)
+    keys = keys_of(choice.engine)
     reading = Reading(
-        choice, {key: meant(value, known[key]) if key in known else value for key, value in said.items()}, cluster
+        choice,
+        {key: intended_value(value, keys[key]) if key in keys else value for key, value in values.items()},
+        cluster,
     )
     for key in config:
         reading.take(key)
@@ -51,7 +53,10 @@ def import_llamafactory(
     return Imported(mapping=reading.mapping(), lines=tuple(reading.lines.values()))
 
 
-def _of_today(key: str, value: Any) -> Any:
-    """Return the image resolution: LLaMA-Factory 0.9.0 took the length of a side, 0.9.1 the number of pixels."""
+def _current_value(key: str, value: Any) -> Any:
+    """Return the value in the form of today's versions.
+
+    LLaMA-Factory 0.9.0 took an image resolution as the length of a side, 0.9.1 takes it as the number of pixels.
+    """
     is_side = key.endswith("_resolution") and isinstance(value, int) and value < _LONGEST_SIDE
     return value * value if is_side else value

@@ -1,4 +1,4 @@
-"""Choice of the engine of a LLaMA-Factory configuration. It refuses those that train nothing we launch."""
+"""Choice of the engine of a LLaMA-Factory configuration. Configurations that we cannot launch are refused."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ class Choice:
 
 
 def refuse_other_work(config: Mapping[str, Any]) -> None:
-    """Return the engine. Raises ProblemsError if the configuration trains nothing, or if no engine can do it."""
+    """Raise ProblemsError if the configuration trains nothing, or if no engine can train it."""
     if "model" in config and "model_name_or_path" not in config:
         raise _refused("import_not_v0", "model")
     if not config.get("do_train", False):
@@ -61,22 +61,22 @@ def choose_engine(config: Mapping[str, Any], read_json: ReadJson) -> Choice:
 
 def _is_megatron(config: Mapping[str, Any]) -> bool:
     """Return whether the configuration has keys that only mcore_adapter knows, or its switch."""
-    own = programs()["mcore_adapter"].keys.keys() - _SHARED_WITH_MEGATRON
-    return bool(own & config.keys()) or str(config.get("use_mca", config.get("USE_MCA", ""))).lower() in ("1", "true")
+    keys = programs()["mcore_adapter"].keys.keys() - _SHARED_WITH_MEGATRON
+    return bool(keys & config.keys()) or str(config.get("use_mca", config.get("USE_MCA", ""))).lower() in ("1", "true")
 
 
 def _fsdp_values(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the FSDP settings of transformers' two keys or of accelerate's variables."""
-    words = config.get("fsdp") or ()
-    words = words.split() if isinstance(words, str) else words if isinstance(words, list) else ()
+    options = config.get("fsdp") or ()
+    options = options.split() if isinstance(options, str) else options if isinstance(options, list) else ()
     settings = config.get("fsdp_config")
     settings = settings if isinstance(settings, Mapping) else {}
-    said = {str(key).removeprefix("fsdp_"): value for key, value in settings.items()}
-    said |= {key.removeprefix("FSDP_").lower(): value for key, value in config.items() if key.startswith("FSDP_")}
-    version = 2 if str(said.get("version", 1)) == "2" else 1
-    shards_always = "shard_grad_op" not in words and said.get("sharding_strategy") not in ("SHARD_GRAD_OP", 2)
-    values = {"version": version, "offload": "offload" in words or _is_on(said.get("offload_params"))}
-    values["reshard_after_forward"] = shards_always and _is_on(said.get("reshard_after_forward", True))
+    fsdp = {str(key).removeprefix("fsdp_"): value for key, value in settings.items()}
+    fsdp |= {key.removeprefix("FSDP_").lower(): value for key, value in config.items() if key.startswith("FSDP_")}
+    version = 2 if str(fsdp.get("version", 1)) == "2" else 1
+    shards_always = "shard_grad_op" not in options and fsdp.get("sharding_strategy") not in ("SHARD_GRAD_OP", 2)
+    values = {"version": version, "offload": "offload" in options or _is_on(fsdp.get("offload_params"))}
+    values["reshard_after_forward"] = shards_always and _is_on(fsdp.get("reshard_after_forward", True))
     return {f"parallel.fsdp.{name}": value for name, value in values.items()}
 
 
@@ -93,8 +93,8 @@ def _zero(sharding: Any, read_json: ReadJson) -> Choice:
         zero = settings.get("zero_optimization")
         zero = zero if isinstance(zero, Mapping) else {}
         stage = zero.get("stage", 0)
-        parts = [zero.get(key) for key in ("offload_optimizer", "offload_param")]
-        offloading = [part for part in parts if isinstance(part, Mapping) and part.get("device", "none") != "none"]
+        entries = [zero.get(key) for key in ("offload_optimizer", "offload_param")]
+        offloading = [item for item in entries if isinstance(item, Mapping) and item.get("device", "none") != "none"]
         offload = bool(offloading)
         if offloading and offloading[0]["device"] == "nvme":
             values = {"parallel.offload_device": "nvme", "parallel.offload_folder": offloading[0].get("nvme_path")}

@@ -49,9 +49,9 @@ def read_model(config: Mapping[str, Any], value: Any) -> Read:
 def preset_of(name: str) -> str | None:
     """Return the model preset of a hub name or a folder such as `Qwen/Qwen3-VL-8B-Instruct`."""
     short = name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
-    known = {_bare(key): key for key in models()} | {_bare(model.name): model.key for model in models().values()}
+    presets = {_bare(key): key for key in models()} | {_bare(model.name): model.key for model in models().values()}
     while True:
-        if preset := known.get(_bare(short)):
+        if preset := presets.get(_bare(short)):
             return preset
         shorter = _VARIANT.sub("", short)
         if shorter == short:
@@ -68,11 +68,11 @@ def read_template(config: Mapping[str, Any], value: Any) -> Read:
 
     The thinking template trains Instruct models, which never think, to answer with empty thoughts.
     """
-    better = template_without_thoughts(str(config.get("model_name_or_path", "")), str(value))
-    if better is None:
+    replacement = template_without_thoughts(str(config.get("model_name_or_path", "")), str(value))
+    if replacement is None:
         return Read(values={"training.template": value})
-    reason = because("import_thinking_template", "template", template=value, better=better)
-    return Read(values={"training.template": better}, reason=reason)
+    reason = because("import_thinking_template", "template", template=value, better=replacement)
+    return Read(values={"training.template": replacement}, reason=reason)
 
 
 def read_method(config: Mapping[str, Any], value: Any) -> Read:
@@ -163,9 +163,9 @@ def read_layout(config: Mapping[str, Any], value: Any) -> Read:
     """Read the layout. mcore_adapter takes a missing VPP from it. The rules report a layout that cannot be read."""
     values: dict[str, Any] = {"parallel.pipeline_layout": value}
     pipeline = config.get("pipeline_model_parallel_size") or 1
-    pieces = readable_layers(value) if isinstance(value, str) else None
-    if pieces and isinstance(pipeline, int) and not config.get("virtual_pipeline_model_parallel_size"):
-        values["parallel.virtual_pipeline"] = max(1, len(pieces) // pipeline)
+    layers = readable_layers(value) if isinstance(value, str) else None
+    if layers and isinstance(pipeline, int) and not config.get("virtual_pipeline_model_parallel_size"):
+        values["parallel.virtual_pipeline"] = max(1, len(layers) // pipeline)
     return Read(values=values)
 
 
@@ -217,13 +217,13 @@ def read_reports(config: Mapping[str, Any], value: Any) -> Read:
 
 def read_output(config: Mapping[str, Any], value: Any) -> Read:
     """Read the output folder. The job names its parent, and each run has its own folder in it."""
-    above, _, last = str(value).rstrip("/").rpartition("/")
-    run_id = _RUN_ID.fullmatch(last)
-    values = {"name": _job_name(run_id[1] if run_id else last)}
+    parent, _, name = str(value).rstrip("/").rpartition("/")
+    run_id = _RUN_ID.fullmatch(name)
+    values = {"name": _job_name(run_id[1] if run_id else name)}
     if not re.fullmatch(NODE_PATH, str(value)):
         return Read(values=values, reason=because("import_relative", "output_dir", path=value))
-    values["training.output_dir"] = above or str(value)
-    return Read(values=values, reason=because("import_output", "output_dir", base=above or value))
+    values["training.output_dir"] = parent or str(value)
+    return Read(values=values, reason=because("import_output", "output_dir", base=parent or value))
 
 
 def _job_name(text: str) -> str:
@@ -251,7 +251,7 @@ def read_names(path: str) -> Reader:
 
 
 def read_ratio(config: Mapping[str, Any], value: Any) -> Read:
-    """Read a value of which null means none."""
+    """Read the warm-up ratio, where null means 0."""
     return Read(values={"training.warmup_ratio": value or 0.0})
 
 
@@ -263,8 +263,8 @@ def read_layers(config: Mapping[str, Any], value: Any) -> Read:
 
 
 def _words(value: Any) -> tuple[str, ...]:
-    parts = value if isinstance(value, list | tuple) else str(value or "").split(",")
-    return tuple(word for part in parts if (word := str(part).strip()))
+    items = value if isinstance(value, list | tuple) else str(value or "").split(",")
+    return tuple(name for item in items if (name := str(item).strip()))
 
 
 KEY_READERS: Mapping[str, Reader] = {

@@ -34,7 +34,7 @@ RENAMED: Mapping[str, str] = {
     "image_resolution": "image_max_pixels",
     "video_resolution": "video_max_pixels",
 }
-"""Keys of earlier versions -> their names today."""
+"""Key of an earlier version -> its current name."""
 
 _CONSUMED = re.compile(r"deepspeed|fsdp.*|use_mca|USE_MCA|ACCELERATE_USE_FSDP|FSDP_.*")
 """Keys that choose the engine."""
@@ -59,17 +59,17 @@ _DROPPED: tuple[tuple[str, str], ...] = (
     ("use_unsloth|use_kt|kt_.*|use_hyper_parallel|hyper_parallel_args", "import_other_trainer"),
 )
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
-"""Pattern of an environment variable among the keys, as articles list them."""
+"""Pattern of an environment variable. Articles list such variables among the keys."""
 
 
 class Reading:
     """The part of the job that is read so far, and the lines of the report by key."""
 
-    def __init__(self, choice: Choice, said: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
+    def __init__(self, choice: Choice, config: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
         self.name = choice.engine
         self.reasons = choice.reasons
         self.engine: Engine = ENGINES[choice.engine]
-        self.said = said
+        self.config = config
         self.cluster = cluster
         self.values: dict[str, Any] = dict(choice.values)
         self.extra: dict[str, Any] = {}
@@ -78,10 +78,10 @@ class Reading:
 
     def take(self, key: str) -> None:
         """Read one key of the file."""
-        today = RENAMED.get(key, key)
-        line = self._line(today, self.said[today])
-        if today != key and line.outcome in ("kept", "changed", "passed_on"):
-            reason = line.reason or because("import_renamed", key, today=today)
+        current_key = RENAMED.get(key, key)
+        line = self._line(current_key, self.config[current_key])
+        if current_key != key and line.outcome in ("kept", "changed", "passed_on"):
+            reason = line.reason or because("import_renamed", key, today=current_key)
             line = with_outcome(line, "renamed", reason)
         self.lines[key] = replace(line, key=key)
 
@@ -104,10 +104,10 @@ class Reading:
         """Read a key whose value has a path in the job."""
         if line.key in _ALWAYS:
             return line
-        read = self._read(line.key, line.value, self.said)
+        read = self._read(line.key, line.value, self.config)
         self.values |= read.values
-        own = self.engine.owned.get(line.key, "")
-        path = own if own in read.values else next(iter(read.values), None)
+        own_path = self.engine.owned.get(line.key, "")
+        path = own_path if own_path in read.values else next(iter(read.values), None)
         became = read.values.get(path or "")
         if line.key == "finetuning_type" and self.name == "llamafactory-megatron" and line.value != "full":
             # The job is refused until the user decides which value is meant.
@@ -119,23 +119,24 @@ class Reading:
 
     def _other(self, line: ImportLine) -> ImportLine:
         """Read a key that has no path in the job."""
-        value = self.said[line.key]
+        value = self.config[line.key]
         if value is None or (value is False and any(re.fullmatch(p, line.key) for p, _ in _DROPPED)):
             return with_outcome(line, "dropped", because("import_off", line.key))
         for pattern, code in _DROPPED:
             if re.fullmatch(pattern, line.key):
                 return with_outcome(line, "dropped", because(code, line.key))
-        known = keys_of(self.name)
-        if line.key in known and not _is_plain(value):
+        keys = keys_of(self.name)
+        if line.key in keys and not _is_plain(value):
             return with_outcome(line, "dropped", because("import_not_read", line.key, value=quoted(value)))
-        if line.key in known:
-            self.extra[line.key] = self.said[line.key]
+        if line.key in keys:
+            self.extra[line.key] = self.config[line.key]
             return with_outcome(line, "passed_on", path=f"extra.{line.key}", became=line.value)
         if any(line.key in program.keys for program in programs().values()):
             return with_outcome(line, "dropped", because("import_not_taken", line.key, engine=self.name))
-        near = difflib.get_close_matches(line.key, known, n=1, cutoff=0.8)
-        reason = because("import_unknown_near", line.key, near=near[0]) if near else because("import_unknown", line.key)
-        return with_outcome(line, "dropped", reason)
+        similar = difflib.get_close_matches(line.key, keys, n=1, cutoff=0.8)
+        if similar:
+            return with_outcome(line, "dropped", because("import_unknown_near", line.key, near=similar[0]))
+        return with_outcome(line, "dropped", because("import_unknown", line.key))
 
     def _read(self, key: str, value: Any, config: Mapping[str, Any]) -> Read:
         if reader := KEY_READERS.get(key):
@@ -171,9 +172,9 @@ class Reading:
     def _correct(self, problem: Problem) -> None:
         path = re.sub(r"\[\d+\].*", "", problem.field)
         kind, _, name = path.partition(".")
-        part = {"extra": self.extra, "environment": self.environment}.get(kind)
-        if part is not None and name in part:
-            del part[name]
+        section = {"extra": self.extra, "environment": self.environment}.get(kind)
+        if section is not None and name in section:
+            del section[name]
         elif path in self.values:
             if path in problem.edit:
                 self.values[path] = problem.edit[path]
@@ -186,24 +187,24 @@ class Reading:
                 became = self.values.get(path)
                 outcome = "changed" if path in self.values else "dropped"
                 reason = Problem(code=problem.code, field=key, severity="note", values=problem.values)
-                at = path if outcome == "changed" else None
-                self.lines[key] = with_outcome(line, outcome, reason, path=at, became=became)  # type: ignore[arg-type]
+                new_path = path if outcome == "changed" else None
+                self.lines[key] = with_outcome(line, outcome, reason, path=new_path, became=became)  # type: ignore[arg-type]
 
     def fill_in(self) -> None:
         """Take the engine's default of every key that the renderer would write and the file lacks."""
         job, _ = parse_job(self.mapping())
         if job is None:
             return
-        known = keys_of(self.name)
+        keys = keys_of(self.name)
         absent = {
-            key: known[key].default
-            for key in self.engine.config(_target(job, self.said), "/")
-            if key in known and key not in self.said and key not in _ALWAYS
+            key: keys[key].default
+            for key in self.engine.config(_target(job, self.config), "/")
+            if key in keys and key not in self.config and key not in _ALWAYS
         }
         if self.name == "llamafactory-megatron":
             # Its workflow never reads the method: it trains all weights, whatever LLaMA-Factory's default is.
             absent |= {"finetuning_type": "full"} if "finetuning_type" in absent else {}
-        config = {**absent, **self.said}
+        config = {**absent, **self.config}
         for key, default in absent.items():
             for path, value in self._read(key, default, config).values.items():
                 self._fill(key, path, value)
@@ -245,13 +246,13 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
-def _target(job: Job, said: Mapping[str, Any]) -> Target:
+def _target(job: Job, config: Mapping[str, Any]) -> Target:
     """Return the job for the renderer, with its model, or with a small one of the kind that the file describes."""
     gpu = resolve_gpu(job.cluster)
     try:
         return Target(job=job, shape=resolve_model(job.model), gpu=gpu)
     except ProblemsError:
-        has_vision = any(key in said for key in ("freeze_vision_tower", "image_max_pixels", "freeze_language_model"))
-        has_experts = "expert_model_parallel_size" in said
+        has_vision = any(key in config for key in ("freeze_vision_tower", "image_max_pixels", "freeze_language_model"))
+        has_experts = "expert_model_parallel_size" in config
         preset = "qwen3-vl-2b" if has_vision else "qwen3-30b-a3b" if has_experts else "qwen3-0.6b"
         return Target(job=job, shape=resolve_model(Model(preset=preset)), gpu=gpu)

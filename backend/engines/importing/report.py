@@ -11,11 +11,11 @@ Outcome = Literal["kept", "renamed", "changed", "dropped", "passed_on", "default
 """Results of a key:
 
 - kept: the job has the same value.
-- renamed: under another key of today's versions.
-- changed: with another value.
-- dropped: not in the job.
-- passed_on: in the job's `extra`, unchanged.
-- default: missing in the file; the engine's default differs from that of a new job.
+- renamed: the job has the value under the current name of the key.
+- changed: the job has another value.
+- dropped: the job does not have the key.
+- passed_on: the job's `extra` has the key unchanged.
+- default: the file lacks the key, and the engine's default differs from that of a new job.
 """
 
 

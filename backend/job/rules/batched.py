@@ -114,7 +114,7 @@ class Legal:
     """(part of the job or empty, key) -> value: the shared values that the rules read."""
 
     def holds_for(self, job: Job) -> bool:
-        """Return whether the result also holds for another job with the same plans."""
+        """Return whether the result is also valid for another job with the same plans."""
         return all(
             getattr(getattr(job, part) if part else job, name) == value for (part, name), value in self.reads.items()
         )
@@ -184,8 +184,8 @@ def _with_derived(factors: Factors, name: str, reads: dict[tuple[str, str], Any]
 
 
 def _without_derived(space: Space) -> Space:
-    kept = [number for number, axis in enumerate(space.axes) if axis.paths[0] not in DERIVED]
-    axes, codes = tuple(space.axes[number] for number in kept), tuple(space.codes[number] for number in kept)
+    numbers = [number for number, axis in enumerate(space.axes) if axis.paths[0] not in DERIVED]
+    axes, codes = tuple(space.axes[number] for number in numbers), tuple(space.codes[number] for number in numbers)
     return Space(job=space.job, axes=axes, codes=codes)
 
 
@@ -194,7 +194,7 @@ class _Result(NamedTuple):
 
     factors: Factors
     factor: int
-    """Index in `factors` of the one that holds all axes that were read."""
+    """Index in `factors` of the factor with all axes that were read."""
     keys: Codes
     """For each row of that factor, the key of its value."""
     values: Mapping[int, Any]
@@ -229,10 +229,10 @@ def _evaluate(function: Callable[[Job], Any], factors: Factors, reads: dict[tupl
         else:
             return _Result(factors, index, keys, values, bool(read) or proxy.is_engine_read)
         read |= proxy.read
-        together = {index for index, _ in read}
-        if len(together) > 1:
-            product = reduce(Space.times, (factors[index] for index in sorted(together)))
-            factors = [product, *(space for index, space in enumerate(factors) if index not in together)]
+        read_factors = {index for index, _ in read}
+        if len(read_factors) > 1:
+            product = reduce(Space.times, (factors[index] for index in sorted(read_factors)))
+            factors = [product, *(space for index, space in enumerate(factors) if index not in read_factors)]
             read = set()
 
 

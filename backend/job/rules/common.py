@@ -206,11 +206,11 @@ def learning_rate_is_of_this_batch(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
     growth = job.global_batch / chosen_for
     rates = scaled_rates(rate, growth)
     values = {"rate": written(rate), "chosen_for": chosen_for, "batch": job.global_batch, "growth": written(growth)}
-    keep: dict[str, object] = {"training.learning_rate_batch": job.global_batch}
-    choices = {name: {"training.learning_rate": scaled, **keep} for name, scaled in rates.items()}
+    keep_rate: dict[str, object] = {"training.learning_rate_batch": job.global_batch}
+    choices = {name: {"training.learning_rate": scaled, **keep_rate} for name, scaled in rates.items()}
     return Problem(code="learning_rate_batch", field="training.learning_rate", severity="note",
                    values=values | {name: written(scaled) for name, scaled in rates.items()},
-                   choices={**choices, "keep": keep})  # fmt: skip
+                   choices={**choices, "keep": keep_rate})  # fmt: skip
 
 
 def template_without_thoughts(model: str, template: str) -> str | None:
@@ -229,11 +229,11 @@ def template_suits_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     template = job.training.template
     if not template or not job.model.path or job.traits.environment != "llamafactory":
         return None
-    better = template_without_thoughts(job.model.path, template)
-    if better is None:
+    replacement = template_without_thoughts(job.model.path, template)
+    if replacement is None:
         return None
-    return problem("thinking_template", "training.template", "warning", template=template, better=better,
-                    edit={"training.template": better})  # fmt: skip
+    return problem("thinking_template", "training.template", "warning", template=template, better=replacement,
+                    edit={"training.template": replacement})  # fmt: skip
 
 
 @hugging_face

@@ -25,7 +25,8 @@ class Clash:
     """A key, and the value of the job that it conflicts with."""
 
     key: str
-    within: Callable[[Job], bool]
+    applies: Callable[[Job], bool]
+    """Whether the job has that value."""
     other: str
     """The conflicting part of the job, in technical terms that need no translation."""
 
@@ -101,32 +102,32 @@ def _gathers_all(job: Job) -> bool:
 
 CLASHES = (
     *(
-        Clash(key=key, within=_not_sft, other="training.stage: pt, dpo")
+        Clash(key=key, applies=_not_sft, other="training.stage: pt, dpo")
         for key in ("neat_packing", "train_on_prompt", "mask_history")
     ),
-    *(Clash(key=key, within=_deepspeed, other="DeepSpeed") for key in ("use_galore", "use_apollo")),
-    *(Clash(key=key, within=_hugging_face, other="torchrun") for key in ("galore_layerwise", "apollo_layerwise")),
-    Clash(key="use_badam", within=lambda job: _hugging_face(job) and not _sharded(job), other="DDP, ZeRO-2, FSDP"),
-    Clash(key="pissa_init", within=_sharded, other="DeepSpeed ZeRO-3"),
-    Clash(key="pissa_init", within=_quantised, other="training.method: qlora"),
-    Clash(key="resize_vocab", within=_quantised, other="training.method: qlora"),
-    Clash(key="fp8", within=_quantised, other="training.method: qlora"),
-    Clash(key="streaming", within=_without_limit, other="training.max_steps: null"),
-    Clash(key="max_samples", within=_streams, other="streaming"),
-    Clash(key="streaming", within=_takes_a_share, other="val_size < 1"),
-    Clash(key="val_size", within=_evaluates_on_other_data, other="eval_dataset"),
-    Clash(key="mask_history", within=lambda job: bool(job.extra.get("train_on_prompt")), other="train_on_prompt"),
-    Clash(key="interleave_probs", within=_concatenates, other="mix_strategy: concat"),
-    *(Clash(key=key, within=_prepared, other="training.prepare") for key in ("streaming", "tokenized_path")),
-    Clash(key="variable_seq_lengths", within=_gathers_all, other="parallel.moe_token_dispatcher: allgather"),
-    Clash(key="moe_shared_expert_overlap", within=_gathers_all, other="parallel.moe_token_dispatcher: allgather"),
-    Clash(key="moe_layer_recompute", within=_recomputes_all, other="parallel.recompute: full"),
-    Clash(key="moe_pad_expert_input_to_capacity", within=_lacks("moe_expert_capacity_factor"),
+    *(Clash(key=key, applies=_deepspeed, other="DeepSpeed") for key in ("use_galore", "use_apollo")),
+    *(Clash(key=key, applies=_hugging_face, other="torchrun") for key in ("galore_layerwise", "apollo_layerwise")),
+    Clash(key="use_badam", applies=lambda job: _hugging_face(job) and not _sharded(job), other="DDP, ZeRO-2, FSDP"),
+    Clash(key="pissa_init", applies=_sharded, other="DeepSpeed ZeRO-3"),
+    Clash(key="pissa_init", applies=_quantised, other="training.method: qlora"),
+    Clash(key="resize_vocab", applies=_quantised, other="training.method: qlora"),
+    Clash(key="fp8", applies=_quantised, other="training.method: qlora"),
+    Clash(key="streaming", applies=_without_limit, other="training.max_steps: null"),
+    Clash(key="max_samples", applies=_streams, other="streaming"),
+    Clash(key="streaming", applies=_takes_a_share, other="val_size < 1"),
+    Clash(key="val_size", applies=_evaluates_on_other_data, other="eval_dataset"),
+    Clash(key="mask_history", applies=lambda job: bool(job.extra.get("train_on_prompt")), other="train_on_prompt"),
+    Clash(key="interleave_probs", applies=_concatenates, other="mix_strategy: concat"),
+    *(Clash(key=key, applies=_prepared, other="training.prepare") for key in ("streaming", "tokenized_path")),
+    Clash(key="variable_seq_lengths", applies=_gathers_all, other="parallel.moe_token_dispatcher: allgather"),
+    Clash(key="moe_shared_expert_overlap", applies=_gathers_all, other="parallel.moe_token_dispatcher: allgather"),
+    Clash(key="moe_layer_recompute", applies=_recomputes_all, other="parallel.recompute: full"),
+    Clash(key="moe_pad_expert_input_to_capacity", applies=_lacks("moe_expert_capacity_factor"),
           other="moe_expert_capacity_factor: null"),
-    Clash(key="fp8_param", within=_lacks("fp8"), other="fp8: null"),
-    *(Clash(key=key, within=_cuts_sequences, other="CP > 1") for key in ("neat_packing", "sequence_packing")),
-    *(Clash(key=key, within=_on_cpu, other="transformer_impl: local") for key in ("neat_packing", "sequence_packing")),
-    *(Clash(key=key, within=_megatron_dpo, other="training.stage: dpo")
+    Clash(key="fp8_param", applies=_lacks("fp8"), other="fp8: null"),
+    *(Clash(key=key, applies=_cuts_sequences, other="CP > 1") for key in ("neat_packing", "sequence_packing")),
+    *(Clash(key=key, applies=_on_cpu, other="transformer_impl: local") for key in ("neat_packing", "sequence_packing")),
+    *(Clash(key=key, applies=_megatron_dpo, other="training.stage: dpo")
       for key in ("sequence_packing", "calculate_per_token_loss")),
 )  # fmt: skip
 
@@ -150,10 +151,10 @@ def is_ignored(key: str, traits: EngineTraits) -> bool:
 def keys_go_with_the_job(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory's parser raises this on every rank, after minutes of imports. The first conflict is returned."""
     for clash in CLASHES:
-        if job.extra.get(clash.key) and clash.within(job):
-            rest = {key: value for key, value in job.extra.items() if key != clash.key}
+        if job.extra.get(clash.key) and clash.applies(job):
+            others = {key: value for key, value in job.extra.items() if key != clash.key}
             return problem("extra_clash", f"extra.{clash.key}", key=clash.key, other=clash.other,
-                            edit={"extra": rest})  # fmt: skip
+                            edit={"extra": others})  # fmt: skip
     return None
 
 
@@ -163,6 +164,6 @@ def keys_have_an_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     ignored = [key for key, value in job.extra.items() if value and is_ignored(str(key), job.traits)]
     if not ignored:
         return None
-    rest = {key: value for key, value in job.extra.items() if key not in ignored}
+    others = {key: value for key, value in job.extra.items() if key not in ignored}
     return problem("extra_ignored", f"extra.{ignored[0]}", "warning", keys=", ".join(ignored), engine=job.engine,
-                    edit={"extra": rest})  # fmt: skip
+                    edit={"extra": others})  # fmt: skip

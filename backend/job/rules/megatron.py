@@ -58,9 +58,9 @@ def recomputed_modules_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
         return problem("recompute_needs", "parallel.recompute_modules", module="moe_act", needs="moe_grouped_gemm",
                         edit={"parallel.moe_grouped_gemm": True})  # fmt: skip
     if "mla_up_proj" in modules and shape.mla is None:
-        rest = tuple(module for module in modules if module != "mla_up_proj")
+        other_modules = tuple(module for module in modules if module != "mla_up_proj")
         return problem("recompute_needs", "parallel.recompute_modules", module="mla_up_proj",
-                        needs="multi_latent_attention", edit={"parallel.recompute_modules": rest})  # fmt: skip
+                        needs="multi_latent_attention", edit={"parallel.recompute_modules": other_modules})  # fmt: skip
     return None
 
 
@@ -160,6 +160,6 @@ def wandb_is_dropped(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter's TrainingArguments removes wandb from report_to."""
     if "wandb" not in job.training.report_to:
         return None
-    rest = tuple(name for name in job.training.report_to if name != "wandb")
+    other_reports = tuple(name for name in job.training.report_to if name != "wandb")
     return problem("wandb_dropped", "training.report_to", "warning", engine=job.engine,
-                   edit={"training.report_to": rest})  # fmt: skip
+                   edit={"training.report_to": other_reports})  # fmt: skip

@@ -55,12 +55,12 @@ def tensor_stays_in_node(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     per_node, tensor, parallel = job.cluster.gpus_per_node, job.parallel.tensor, job.parallel
     if per_node % tensor == 0:
         return None
-    inside = _fitting_tensor(job, shape)
-    choices: dict[str, dict[str, object]] = {"copies": {"parallel.tensor": inside}}
-    stages = parallel.pipeline * tensor // inside
-    if is_known(shape) and tensor % inside == 0 and equal_cut(job, shape)(stages, parallel.virtual_pipeline):
-        choices["stages"] = recut(job, {"parallel.tensor": inside, "parallel.pipeline": stages})
-    values = {"tensor": tensor, "per_node": per_node, "inside": inside, "stages": stages}
+    node_tensor = _fitting_tensor(job, shape)
+    choices: dict[str, dict[str, object]] = {"copies": {"parallel.tensor": node_tensor}}
+    stages = parallel.pipeline * tensor // node_tensor
+    if is_known(shape) and tensor % node_tensor == 0 and equal_cut(job, shape)(stages, parallel.virtual_pipeline):
+        choices["stages"] = recut(job, {"parallel.tensor": node_tensor, "parallel.pipeline": stages})
+    values = {"tensor": tensor, "per_node": per_node, "inside": node_tensor, "stages": stages}
     return Problem(code="tensor_across_nodes", field="parallel.tensor", severity="warning", values=values,
                    choices=choices)  # fmt: skip
 
@@ -140,8 +140,8 @@ def _fitting_tensor(job: Job, shape: ModelShape) -> int:
     """Return the largest TP up to the job's that divides the heads, the groups, the widths and a node's GPUs."""
     if not is_known(shape):
         return gcd(job.parallel.tensor, job.cluster.gpus_per_node)
-    groups, wholes = shape.kv_heads, (shape.heads, shape.ffn, shape.vocab, job.cluster.gpus_per_node)
+    groups, dividends = shape.kv_heads, (shape.heads, shape.ffn, shape.vocab, job.cluster.gpus_per_node)
     return largest(
         job.parallel.tensor,
-        lambda size: not any(whole % size for whole in wholes) and (groups % size == 0 or size % groups == 0),
+        lambda size: not any(dividend % size for dividend in dividends) and (groups % size == 0 or size % groups == 0),
     )

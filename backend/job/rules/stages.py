@@ -25,12 +25,12 @@ def layout_is_one(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
         return None
     edit = _other_layout(job, shape)
     try:
-        held = sum(layers_of(layout))
+        layout_layers = sum(layers_of(layout))
     except LayoutError as error:
         return problem(f"pipeline_layout_{error.reason}", LAYOUT, layout=layout, edit=edit)
-    if held == shape.layers:
+    if layout_layers == shape.layers:
         return None
-    return problem("pipeline_layout_layers", LAYOUT, held=held, layers=shape.layers, edit=edit)
+    return problem("pipeline_layout_layers", LAYOUT, held=layout_layers, layers=shape.layers, edit=edit)
 
 
 @megatron
@@ -106,15 +106,15 @@ def deep_stack_fits_first_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Proble
         return None
     parallel, layers = job.parallel, readable_layers(job.parallel.pipeline_layout)
     if layers:
-        first = layers[0]
+        first_layers = layers[0]
     else:
-        each, rest = divmod(counted_layers(job, shape), parallel.pipeline * parallel.virtual_pipeline)
-        first = needed if rest else each - parallel.account_for_embedding
-    if first >= needed:
+        each, remainder = divmod(counted_layers(job, shape), parallel.pipeline * parallel.virtual_pipeline)
+        first_layers = needed if remainder else each - parallel.account_for_embedding
+    if first_layers >= needed:
         return None
-    deep = shape.vision.deep_stack if shape.vision else 0
-    return problem("deep_stack_beyond_first_stage", "parallel.pipeline", layers=first, deep=deep, needed=needed,
-                    edit=_other_layout(job, shape) if layers else _fewer_stages(job, shape))  # fmt: skip
+    deep_stack = shape.vision.deep_stack if shape.vision else 0
+    return problem("deep_stack_beyond_first_stage", "parallel.pipeline", layers=first_layers, deep=deep_stack,
+                    needed=needed, edit=_other_layout(job, shape) if layers else _fewer_stages(job, shape))  # fmt: skip
 
 
 def layout_edit(job: Job, layout: str) -> dict[str, object]:
@@ -138,8 +138,8 @@ def equal_cut(job: Job, shape: ModelShape) -> Callable[[int, int], bool]:
     embedding = job.parallel.account_for_embedding
 
     def legal(stages: int, chunks: int) -> bool:
-        each, rest = divmod(counted, stages * chunks)
-        return rest == 0 and each - embedding >= needed and (stages > 1 or chunks == 1)
+        each, remainder = divmod(counted, stages * chunks)
+        return remainder == 0 and each - embedding >= needed and (stages > 1 or chunks == 1)
 
     return legal
 
@@ -170,17 +170,17 @@ def counted_layers(job: Job, shape: ModelShape) -> int:
 
 def _needed_in_first_stage(job: Job, shape: ModelShape) -> int:
     """Return the layers that the first stage (chunk) needs for deep-stack features; 0 if the model has none."""
-    deep = shape.vision.deep_stack if shape.vision else 0
-    return deep and deep + (job.traits.environment == "llamafactory")
+    deep_stack = shape.vision.deep_stack if shape.vision else 0
+    return deep_stack and deep_stack + (job.traits.environment == "llamafactory")
 
 
 def _fewer_stages(job: Job, shape: ModelShape) -> dict[str, object]:
     """Return the edit to the most stages, and then chunks, that divide the layers; empty if there are none."""
     stages, chunks = job.parallel.pipeline, job.parallel.virtual_pipeline
     ranks, legal = job.world_size, equal_cut(job, shape)
-    for fewer in range(stages, 0, -1):
-        for least in range(chunks, 0, -1) if ranks % fewer == 0 else ():
-            if legal(fewer, least):
-                sizes = {"parallel.pipeline": (stages, fewer), "parallel.virtual_pipeline": (chunks, least)}
-                return {path: now for path, (old, now) in sizes.items() if now != old}
+    for new_stages in range(stages, 0, -1):
+        for new_chunks in range(chunks, 0, -1) if ranks % new_stages == 0 else ():
+            if legal(new_stages, new_chunks):
+                sizes = {"parallel.pipeline": (stages, new_stages), "parallel.virtual_pipeline": (chunks, new_chunks)}
+                return {path: new for path, (present, new) in sizes.items() if new != present}
     return {}

@@ -1,4 +1,4 @@
-"""Collects what a run writes on one node: steps, heartbeats, logs and the exit, every byte exactly once.
+"""Collects the records of a run on one node: steps, heartbeats, logs and the exit, every byte exactly once.
 
 Files are read from a byte offset. Of a log that is far behind, only the newest part is read. One transaction stores
 what one poll read, together with the new offsets. The exit record is stored after every other file was read to its end.
@@ -16,7 +16,7 @@ from backend.cluster.node import Node, NodeError
 from backend.runs.collect import bad_records, flight_records
 from backend.runs.collect.clocks import NodeClock
 from backend.runs.collect.external_logs import Before, megatron_rows, trainer_log_rows
-from backend.runs.collect.log_offset import read_on_at
+from backend.runs.collect.log_offset import offset_to_read
 from backend.runs.collect.node_records import Bad, Exit, Heartbeat, Lines, Step, TrainerLine, read_exit, read_lines
 from backend.runs.collect.step_tokens import RATE, count_tokens
 from backend.runs.diagnosis import alerts, gpu_errors
@@ -39,14 +39,14 @@ OTHER_RANKS_EVERY = 5
 """
 
 _SHAPES: Mapping[str, Any] = {"points": Step, "heartbeats": Heartbeat, "trainer_log": TrainerLine}
-"""Meaning of the lines of a kind of file."""
+"""Kind of file -> type of the record in each line."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A file in a node's run folder and what it holds."""
+    """A file in the run folder of a node, and the kind of its records."""
 
     file: str
     kind: Literal["points", "heartbeats", "log", "trainer_log", "megatron_log"]
@@ -54,7 +54,7 @@ class Source:
     rank: int = 0
     """Global rank of the points."""
     every: int = 1
-    """The file is read once in so many polls."""
+    """The file is read at every n-th poll."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ class Batch:
     after: FileOffset
     data: bytes
     whole: bool
-    """The file was read to its end."""
+    """Whether the file was read to its end."""
     lines: Lines
     """The records in the data; empty for a log."""
 
@@ -77,23 +77,23 @@ class Polled:
     """Result of one poll."""
 
     heartbeat: bool
-    """A new heartbeat or another sign of life of the supervisor arrived."""
+    """Whether a new heartbeat arrived, or another collector has just read the node."""
     more: bool
-    """More data is waiting: poll again at once."""
+    """Whether more data is waiting. Then poll again at once."""
     ended: bool
-    """The node has ended, and all its records are in the store."""
+    """Whether the node has ended and all its records are in the store."""
 
 
 def sources(ranks: Sequence[int]) -> tuple[Source, ...]:
-    """Return the files of a node with these global ranks. Those of its first rank are read at every poll, the others
-    less often.
+    """Return the files of a node with these global ranks. The files of its first rank are read at every poll, the
+    others less often.
     """
-    found = [Source(file="heartbeat.jsonl", kind="heartbeats"), Source(file="out.log", kind="log")]
+    files = [Source(file="heartbeat.jsonl", kind="heartbeats"), Source(file="out.log", kind="log")]
     for rank in ranks:
         every = 1 if rank == ranks[0] else OTHER_RANKS_EVERY
-        found.append(Source(file=f"steps.rank{rank}.jsonl", kind="points", rank=rank, every=every))
-        found.append(Source(file=f"rank{rank}.log", kind="log", every=every))
-    return tuple(found)
+        files.append(Source(file=f"steps.rank{rank}.jsonl", kind="points", rank=rank, every=every))
+        files.append(Source(file=f"rank{rank}.log", kind="log", every=every))
+    return tuple(files)
 
 
 class Collector:
@@ -108,63 +108,63 @@ class Collector:
         ranks: Sequence[int],
         clock: Callable[[], float],
         *,
-        outside: Sequence[Source] | None = None,
+        external_sources: Sequence[Source] | None = None,
     ) -> None:
-        """`outside`: the files of an external run. Nothing writes an exit record for them."""
+        """`external_sources`: the files of an external run, which has no exit record."""
         self._store = store
         self._run = run
         self._attempt = attempt
         self._node = node
-        self._sources = sources(ranks) if outside is None else outside
-        self._ends = outside is None
+        self._sources = sources(ranks) if external_sources is None else external_sources
+        self._ends = external_sources is None
         self._before: Before = {}
         self._last: dict[str, int] = {}
         """The newest step in the file of an external run."""
         self._bad = bad_records.Counts()
         self._clock = clock
         self._node_clock = NodeClock(node.clock_offset_s)
-        self._places = self._load()
+        self._offsets = self._load()
         self._turn = 0
         with store.read() as connection:
-            needed = attempts.secret_names(connection, run, attempt)
-        self._masked: Mapping[str, int] | None = {} if needed else None
+            secret_names = attempts.secret_names(connection, run, attempt)
+        self._masked: Mapping[str, int] | None = {} if secret_names else None
         """Offset up to which the supervisor has masked each log, from its newest heartbeat; None: it masks nothing."""
-        self._knows_secrets = set(needed) <= set(SECRETS.names())
+        self._knows_secrets = set(secret_names) <= set(SECRETS.names())
         self._withheld: set[str] = set()
         """Logs with bytes after the masked part."""
         self._refused: set[str] = set()
 
     def poll(self, node: Node) -> Polled:
-        """Read and store what is new on the node. Raises NodeError and StoreError; then nothing is stored in part."""
+        """Read and store the new records of the node. Raises NodeError and StoreError; then no record is stored."""
         ended, bad_exit = self._read_exit(node) if self._ends else (None, Bad())
-        due = [one for one in self._sources if ended is not None or self._turn % one.every == 0]
+        due = [source for source in self._sources if ended is not None or self._turn % source.every == 0]
         self._turn += 1
-        asked = self._clock()
-        if ended is not None and (self._knows_secrets or _wrote_its_own(ended)):
+        requested_at = self._clock()
+        if ended is not None and (self._knows_secrets or _saw_all_ends(ended)):
             self._masked = None
         batches = [batch for source in due if (batch := self._read(node, source, ended is not None)) is not None]
         more = any(not batch.whole for batch in batches)
         fresh = [batch for batch in batches if batch.data]
         done = ended if ended is not None and not more else None
-        self._note_clock(asked, batches)
+        self._note_clock(requested_at, batches)
         if fresh or done is not None:
-            records = self._keep_flight_records(node) if done is not None else []
+            records = self._copy_flight_records(node) if done is not None else []
             try:
                 self._store.write(lambda connection: self._commit(connection, fresh, done, bad_exit, records))
             except OffsetConflict:
-                self._places = self._load()
+                self._offsets = self._load()
                 return Polled(heartbeat=True, more=True, ended=False)
-            self._places.update({batch.source.file: batch.after for batch in fresh})
+            self._offsets.update({batch.source.file: batch.after for batch in fresh})
             self._bad.settle()
         heartbeat = any(batch.source.kind == "heartbeats" for batch in fresh)
         return Polled(heartbeat=heartbeat, more=more, ended=done is not None)
 
-    def _note_clock(self, asked: float, batches: Sequence[Batch]) -> None:
+    def _note_clock(self, requested_at: float, batches: Sequence[Batch]) -> None:
         beats = next((batch for batch in batches if batch.source.kind == "heartbeats"), None)
         if beats is None:
             return
         time = beats.lines.rows[-1]["time"] if beats.lines.rows else None
-        offset_s = self._node_clock.note(asked, self._clock(), time, whole=beats.whole)
+        offset_s = self._node_clock.note(requested_at, self._clock(), time, whole=beats.whole)
         if offset_s is not None:
             _log.warning("the clock of node %d of %s is %+.0f s off ours now", self._node.rank, self._run, offset_s)
             self._store.write(
@@ -172,14 +172,14 @@ class Collector:
             )
             self._node_clock.offset_s = offset_s
 
-    def _keep_flight_records(self, node: Node) -> list[str]:
+    def _copy_flight_records(self, node: Node) -> list[str]:
         into = flight_records.folder_of(self._store.path.parent, self._run, self._attempt)
         ranks = sorted({source.rank for source in self._sources if source.kind == "points"})
-        return [str(into / name) for name in flight_records.keep(node, self._node.folder, ranks, into)]
+        return [str(into / name) for name in flight_records.copy_records(node, self._node.folder, ranks, into)]
 
     def _load(self) -> dict[str, FileOffset]:
         with self._store.read() as connection:
-            return metrics.places(connection, self._run, self._attempt, self._node.rank)
+            return metrics.offsets(connection, self._run, self._attempt, self._node.rank)
 
     def _read_exit(self, node: Node) -> tuple[Exit | None, Bad]:
         """Return the exit of the node. Any content of the file ends the node, because nothing follows it."""
@@ -193,7 +193,7 @@ class Collector:
 
     def _read(self, node: Node, source: Source, ended: bool) -> Batch | None:
         path = f"{self._node.folder}/{source.file}"
-        before = start = self._places.get(source.file, FileOffset())
+        before = start = self._offsets.get(source.file, FileOffset())
         try:
             data = node.read(path, before.offset - len(before.tail), READ_LIMIT)
             if _tail_of(data[: len(before.tail)]) != before.tail:
@@ -201,7 +201,7 @@ class Collector:
                 data = node.read(path, 0, READ_LIMIT)
             whole = len(data) < READ_LIMIT
             if source.kind == "log" and not whole:
-                start, data = _newest(node, path, start, data)
+                start, data = _skip_to_newest(node, path, start, data)
         except NodeError as error:
             if error.code in ("missing_file", "not_a_file"):
                 self._note_refusal(error, source)
@@ -212,7 +212,7 @@ class Collector:
             new = _complete_lines(new, whole)
         elif self._masked is not None:
             new = self._masked_part(source.file, start.offset, new)
-            whole = whole or source.file in self._withheld  # the rest is there once a heartbeat says so
+            whole = whole or source.file in self._withheld  # a later heartbeat reports the rest as masked
         elif not (whole and ended):
             new = new[: settled(new)]
         read = data[: len(start.tail) + len(new)]
@@ -234,7 +234,7 @@ class Collector:
             self._masked = beats[-1].get("masked")
 
     def _note_refusal(self, error: NodeError, source: Source) -> None:
-        """Log it once per file. A log that became a pipe or a device does not end the run."""
+        """Log the refusal of a file once. A log that became a pipe or a device does not end the run."""
         if error.code == "not_a_file" and source.file not in self._refused:
             self._refused.add(source.file)
             _log.warning("%s of %s is not read: %s", source.file, self._run, error)
@@ -250,45 +250,45 @@ class Collector:
         for batch in batches:
             key = FileKey(run=self._run, attempt=self._attempt, rank=self._node.rank, file=batch.source.file)
             metrics.advance(connection, key, batch.before, batch.after)
-            self._tell_bad(connection, key, batch.lines.bad)
+            self._record_bad(connection, key, batch.lines.bad)
             if batch.source.kind == "points":
                 self._add_points(connection, batch)
             elif batch.source.kind == "heartbeats":
                 rows = batch.lines.rows
                 metrics.add_heartbeats(connection, self._run, self._attempt, self._node.rank, rows, self._clock())
-                self._tell_stuck(connection, rows)
+                self._record_stuck(connection, rows)
             elif batch.source.kind == "trainer_log":
-                told = trainer_log_rows(batch.lines.rows, self._clock(), self._before)
-                self._store_outside(connection, batch, told)
+                steps = trainer_log_rows(batch.lines.rows, self._clock(), self._before)
+                self._store_external(connection, batch, steps)
             else:
                 metrics.add_log(connection, key, batch.start, masked(batch.data))
                 if batch.source.kind == "megatron_log":
-                    self._store_outside(connection, batch, megatron_rows(batch.data, self._clock()))
+                    self._store_external(connection, batch, megatron_rows(batch.data, self._clock()))
         if ended is not None and attempts.set_exit(connection, self._run, self._attempt, self._node.rank, ended):
-            self._tell(connection, EventKind.NODE_EXITED, ended)
+            self._record(connection, EventKind.NODE_EXITED, ended)
             key = FileKey(run=self._run, attempt=self._attempt, rank=self._node.rank, file="exit")
-            self._tell_bad(connection, key, bad_exit)
+            self._record_bad(connection, key, bad_exit)
             if self._masked is not None and self._withheld:
-                self._tell(connection, EventKind.LOG_WITHHELD, {"files": sorted(self._withheld)})
+                self._record(connection, EventKind.LOG_WITHHELD, {"files": sorted(self._withheld)})
             if records:
-                self._tell(connection, EventKind.FLIGHT_RECORDS, {"files": records})
-            self._tell_gpu_errors(connection, ended)
+                self._record(connection, EventKind.FLIGHT_RECORDS, {"files": records})
+            self._record_gpu_errors(connection, ended)
 
-    def _tell_bad(self, connection: sqlite3.Connection, key: FileKey, bad: Bad) -> None:
+    def _record_bad(self, connection: sqlite3.Connection, key: FileKey, bad: Bad) -> None:
         if bad.number and (detail := self._bad.add(connection, key, bad)):
-            self._tell(connection, EventKind.BAD_RECORDS, detail)
+            self._record(connection, EventKind.BAD_RECORDS, detail)
 
-    def _tell_gpu_errors(self, connection: sqlite3.Connection, ended: Exit) -> None:
+    def _record_gpu_errors(self, connection: sqlite3.Connection, ended: Exit) -> None:
         if xids := gpu_errors.xids_of(ended):
-            self._tell(connection, EventKind.GPU_ERROR, {"xids": xids})
+            self._record(connection, EventKind.GPU_ERROR, {"xids": xids})
         if (reason := gpu_errors.unread(ended)) and not ended.get("stopped"):
-            self._tell(connection, EventKind.KERNEL_LOG_UNREAD, {"reason": reason})
+            self._record(connection, EventKind.KERNEL_LOG_UNREAD, {"reason": reason})
 
-    def _tell_stuck(self, connection: sqlite3.Connection, beats: Sequence[Heartbeat]) -> None:
+    def _record_stuck(self, connection: sqlite3.Connection, beats: Sequence[Heartbeat]) -> None:
         stuck = next((beat["stuck"] for beat in beats if beat.get("stuck")), None)
-        told = EventKind.NODE_STUCK
-        if stuck and not run_store.has_event(connection, self._run, self._attempt, told, self._node.rank):
-            self._tell(connection, told, {"stuck": stuck})
+        kind = EventKind.NODE_STUCK
+        if stuck and not run_store.has_event(connection, self._run, self._attempt, kind, self._node.rank):
+            self._record(connection, kind, {"stuck": stuck})
 
     def _add_points(self, connection: sqlite3.Connection, batch: Batch) -> None:
         rows = cast(Sequence[dict[str, Any]], batch.lines.rows)
@@ -296,28 +296,30 @@ class Collector:
             count_tokens(rows, run_store.job_of(connection, self._run))
         self._store_points(connection, batch.source.rank, rows)
 
-    def _store_outside(self, connection: sqlite3.Connection, batch: Batch, rows: Sequence[dict[str, Any]]) -> None:
-        """Treat the steps as one attempt, even after several starts: an earlier step removes all later ones."""
+    def _store_external(self, connection: sqlite3.Connection, batch: Batch, rows: Sequence[dict[str, Any]]) -> None:
+        """Store the steps of an external run as one attempt, even after several starts. An earlier step removes later
+        ones.
+        """
         if batch.before.offset and batch.source.file not in self._last:
             for point in metrics.newest_points(connection, self._run, self._attempt, count=1):
                 self._last[batch.source.file] = point.step
         for row in rows:
             if row["step"] < self._last.get(batch.source.file, 0):
-                metrics.take_back(connection, self._run, self._attempt, 0, row["step"])
+                metrics.remove_steps(connection, self._run, self._attempt, 0, row["step"])
             self._last[batch.source.file] = row["step"]
             metrics.add_points(connection, self._run, self._attempt, 0, [row])
-        self._tell_alerts(connection, 0, rows)
+        self._record_alerts(connection, 0, rows)
 
     def _store_points(self, connection: sqlite3.Connection, rank: int, rows: Sequence[dict[str, Any]]) -> None:
         metrics.add_points(connection, self._run, self._attempt, rank, rows)
-        self._tell_alerts(connection, rank, rows)
+        self._record_alerts(connection, rank, rows)
 
-    def _tell_alerts(self, connection: sqlite3.Connection, rank: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _record_alerts(self, connection: sqlite3.Connection, rank: int, rows: Sequence[Mapping[str, Any]]) -> None:
         steps = alerts.Steps(run=self._run, attempt=self._attempt, node=self._node.rank, rank=rank, rows=rows)
         for kind, detail in alerts.of_steps(connection, steps):
-            self._tell(connection, kind, detail)
+            self._record(connection, kind, detail)
 
-    def _tell(self, connection: sqlite3.Connection, kind: EventKind, detail: Mapping[str, Any]) -> None:
+    def _record(self, connection: sqlite3.Connection, kind: EventKind, detail: Mapping[str, Any]) -> None:
         run_store.append(
             connection,
             self._run,
@@ -329,21 +331,21 @@ class Collector:
         )
 
 
-def _wrote_its_own(ended: Exit) -> bool:
+def _saw_all_ends(ended: Exit) -> bool:
     """Return whether the supervisor saw the end of all processes. Then it has masked every log to its end."""
     return not ended.get("gone") and ended.get("left") == []
 
 
-def _newest(node: Node, path: str, start: FileOffset, data: bytes) -> tuple[FileOffset, bytes]:
+def _skip_to_newest(node: Node, path: str, start: FileOffset, data: bytes) -> tuple[FileOffset, bytes]:
     """Return the offset and the data that was read there. For a log that is far behind, skip to the first whole line of
     the kept part.
     """
-    at = read_on_at(node, path, start.offset, keep=metrics.LOG_BYTES_KEPT, grain=READ_LIMIT)
-    if at == start.offset:
+    offset = offset_to_read(node, path, start.offset, keep=metrics.LOG_BYTES_KEPT, grain=READ_LIMIT)
+    if offset == start.offset:
         return start, data
-    data = node.read(path, at, READ_LIMIT)
+    data = node.read(path, offset, READ_LIMIT)
     cut = data.find(b"\n") + 1
-    return FileOffset(generation=start.generation + 1, offset=at + cut), data[cut:]
+    return FileOffset(generation=start.generation + 1, offset=offset + cut), data[cut:]
 
 
 def _tail_of(data: bytes) -> bytes:
@@ -354,5 +356,5 @@ def _tail_of(data: bytes) -> bytes:
 def _complete_lines(data: bytes, whole: bool) -> bytes:
     """Return the data up to the last line end. An incomplete line is read when it is complete."""
     end = data.rfind(b"\n") + 1
-    # a line longer than a whole read is no record of ours; waiting for its end would wait for ever
+    # A longer line is no record of ours. Its end may never come.
     return data[:end] if end or whole else data

@@ -26,7 +26,7 @@ def trainer_log_rows(lines: Sequence[TrainerLine], now: float, before: Before) -
     Its only clock is the number of whole seconds since the start, so the newest line counts as written `now`. `before`
     holds the values of the line before the data, and is updated to those of the last line.
     """
-    rows = [_of_trainer_log(said) for said in lines if "loss" in said]
+    rows = [_of_trainer_log(line) for line in lines if "loss" in line]
     newest = rows[-1]["elapsed"] if rows else 0.0
     for row in rows:
         elapsed = row.pop("elapsed")
@@ -57,7 +57,7 @@ def _of_trainer_log(line: TrainerLine) -> Row:
 def _seconds(text: str) -> float:
     """Return the seconds of `2:03:04` or `1 day, 2:03:04`, the form in which Python writes a timedelta."""
     match = re.fullmatch(r"(?:(\d{1,4}) days?, )?(\d{1,9}):(\d\d):(\d\d)", text)
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0, 0)
+    days, hours, minutes, seconds = (int(number or 0) for number in match.groups()) if match else (0, 0, 0, 0)
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
@@ -68,8 +68,8 @@ def megatron_rows(data: bytes, now: float) -> list[Row]:
     rows: list[Row] = []
     for line in data.splitlines():
         if match := _ITERATION.search(line):
-            said, _ = read(MegatronLine, {"step": int(match[1]), "total_steps": int(match[2]), **_values(match[3])})
-            rows += [{**said}] if said is not None else []
+            step, _ = read(MegatronLine, {"step": int(match[1]), "total_steps": int(match[2]), **_values(match[3])})
+            rows += [{**step}] if step is not None else []
     left_s = 0.0
     after: Row = {}
     for row in reversed(rows):
@@ -81,8 +81,8 @@ def megatron_rows(data: bytes, now: float) -> list[Row]:
 
 def _values(text: bytes) -> Row:
     row: Row = {}
-    for part in text.decode(errors="replace").split("|"):
-        name, _, value = part.partition(":")
+    for field in text.decode(errors="replace").split("|"):
+        name, _, value = field.partition(":")
         key = _MEGATRON.get(name.strip().lower())
         try:
             number = float(value)

@@ -31,9 +31,9 @@ from backend.runs.view.progress import WATCHED
 _log = logging.getLogger(__name__)
 
 POLL_S = 2.0
-GLANCE_EVERY_S = 10.0
+HEARTBEAT_EVERY_S = 10.0
 """Interval between two reads of a node's GPUs. Every read is a command on the node."""
-LOOK_S = 30.0
+LIST_S = 30.0
 LIST_BYTES = 16 << 20
 """Limit for the list of file names: a folder may hold 100,000 files."""
 TRAINER_LOG = "trainer_log.jsonl"
@@ -54,16 +54,16 @@ def watched_job(hosts: Sequence[Mapping[str, Any]], folder: str) -> Job:
 
 def find_logs(node: Node, folder: str, log: str | None) -> list[str]:
     """Return the files in the folder that can be read; `log` names one more file. ProblemsError(nothing_to_watch)."""
-    listed = node.run(["ls", "-1p", "--", folder], timeout_s=LOOK_S, max_bytes=LIST_BYTES)
+    listed = node.run(["ls", "-1p", "--", folder], timeout_s=LIST_S, max_bytes=LIST_BYTES)
     names = [name for name in listed.out.splitlines() if not name.endswith("/")]
     logs = [name for name in names if LOGS.fullmatch(name)][:MOST_LOGS]
-    found = [*(name for name in names if name == TRAINER_LOG), *logs]
+    files = [*(name for name in names if name == TRAINER_LOG), *logs]
     if log and node.exists(posixpath.join(folder, log)):
-        found.append(log)
-    if not found or (log and log not in found):
+        files.append(log)
+    if not files or (log and log not in files):
         values = {"folder": folder, "file": log or TRAINER_LOG}
         raise ProblemsError([Problem(code="nothing_to_watch", node=node.name, values=values)])
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(files))
 
 
 def register(connection: sqlite3.Connection, run: str, job: Job, files: Sequence[str], time: float) -> None:
@@ -81,7 +81,7 @@ def register(connection: sqlite3.Connection, run: str, job: Job, files: Sequence
 
 
 def folder_of(job: Job) -> str:
-    """Return the paths as files and commands resolve them: both start in the home folder of the login user."""
+    """Return the output folder as SFTP and commands resolve it, from the home folder of the login user."""
     return sftp_path(job.training.output_dir or "/")
 
 
@@ -91,7 +91,7 @@ def sources_of(files: Sequence[str]) -> list[Source]:
 
 
 class NodeReader:
-    """Polls one node: its current load, and on the first node the logs. It fulfils the contract of Collector.poll."""
+    """Polls one node: its current load, and on the first node also the logs. It has the interface of poller.Reader."""
 
     def __init__(
         self, store: Store, run: str, record: NodeRecord, files: Sequence[str], clock: Callable[[], float]
@@ -100,16 +100,16 @@ class NodeReader:
         self._run = run
         self._record = record
         self._clock = clock
-        self._collector = Collector(store, run, 1, record, (), clock, outside=sources_of(files))
-        self._next_glance = 0.0
+        self._collector = Collector(store, run, 1, record, (), clock, external_sources=sources_of(files))
+        self._next_heartbeat = 0.0
 
     def poll(self, node: Node) -> Polled:
         """Read and store new records once. Raises NodeError and StoreError."""
         polled = self._collector.poll(node)
         now = self._clock()
-        if now < self._next_glance:
+        if now < self._next_heartbeat:
             return polled
-        self._next_glance = now + GLANCE_EVERY_S
+        self._next_heartbeat = now + HEARTBEAT_EVERY_S
         beat, _ = read(Heartbeat, read_heartbeat(node, self._record.folder))
         if beat is None:
             return polled
@@ -152,8 +152,8 @@ class WatchOnly:
             )
 
         self._threads = [
-            threading.Thread(target=self._poll, args=(poller(one),), name=f"watch {run} {one.rank}", daemon=True)
-            for one in records
+            threading.Thread(target=self._poll, args=(poller(record),), name=f"watch {run} {record.rank}", daemon=True)
+            for record in records
         ]
 
     def start(self) -> None:

@@ -19,11 +19,9 @@ CHUNK = 1 << 20
 _log = logging.getLogger(__name__)
 
 
-def keep(node: Node, folder: str, ranks: Sequence[int], into: Path) -> list[str]:
-    """Copy the records of these global ranks from a node's run folder; return the names of the copied records.
-    NodeError.
-    """
-    kept = []
+def copy_records(node: Node, folder: str, ranks: Sequence[int], into: Path) -> list[str]:
+    """Copy the records of global ranks from a node's run folder; return the names of the copied records. NodeError."""
+    copied = []
     for name in (f"{RECORDS}{rank}" for rank in ranks):
         try:
             data = _read(node, f"{folder}/{name}")
@@ -35,19 +33,19 @@ def keep(node: Node, folder: str, ranks: Sequence[int], into: Path) -> list[str]
             into.mkdir(mode=0o700, parents=True, exist_ok=True)
             (into / name).touch(mode=0o600)
             (into / name).write_bytes(data)
-        except OSError as error:  # a full disk here must not keep a run from ending
+        except OSError as error:  # a full disk of this machine must not prevent the end of a run
             _log.error("flight record %s of %s could not be kept: %s", name, node.name, error)
             continue
-        kept.append(name)
-    return kept
+        copied.append(name)
+    return copied
 
 
 def _read(node: Node, path: str) -> bytes:
     data = bytearray()
     while len(data) < LIMIT:
-        part = node.read(path, len(data), CHUNK)
-        data += part
-        if len(part) < CHUNK:
+        chunk = node.read(path, len(data), CHUNK)
+        data += chunk
+        if len(chunk) < CHUNK:
             break
     return bytes(data)
 

@@ -9,17 +9,17 @@ FARTHEST = 1 << 60
 """Upper limit of a file's size. It ends the search when a server reports bytes at every offset."""
 
 
-def read_on_at(node: Node, path: str, offset: int, *, keep: int, grain: int) -> int:
+def offset_to_read(node: Node, path: str, offset: int, *, keep: int, grain: int) -> int:
     """Return an offset with `keep` to `keep + grain` bytes after it, or `offset` when fewer bytes follow. NodeError.
 
     A node reports no sizes. About twenty reads, each of one byte, find the end of a file of any size.
     """
-    far, step = 0, keep
-    while step < FARTHEST and node.read(path, offset + far + step, 1):
-        far += step
+    distance, step = 0, keep
+    while step < FARTHEST and node.read(path, offset + distance + step, 1):
+        distance += step
         step *= 2
-    while far and step > grain:
+    while distance and step > grain:
         step //= 2
-        if node.read(path, offset + far + step, 1):
-            far += step
-    return offset + max(0, far - keep)
+        if node.read(path, offset + distance + step, 1):
+            distance += step
+    return offset + max(0, distance - keep)

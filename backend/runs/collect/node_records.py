@@ -1,9 +1,9 @@
-"""Every record that a node writes for a run: its fields, and how it is read.
+"""Types and readers of every record that a node writes for a run.
 
-Only this module reads them: lines of heartbeats and steps, the exit, the supervisor's answers, and the same records
-from the store, where an older server may have put them unchecked. Users of this module need no checks of their own.
-cluster/shapes.py says which parts of a wrong record are left out. cluster/answers.py has the answers of programs that
-belong to no run.
+Only this module reads these records: lines of heartbeats and steps, the exit, the answers of the supervisor, and the
+same records from the store, where an older server may have stored them unchecked. So its users need no own checks.
+cluster/typed_json.py describes which parts of a wrong record are left out. cluster/program_answers.py has the answers
+of programs that belong to no run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,10 +36,10 @@ Mib = Annotated[float, Between(0.0, 1e9)]
 Seconds = Annotated[float, Between(0.0, 1e9)]
 Gib = Annotated[float, Between(0.0, 1e6)]
 Index = Annotated[int, Between(0, 4095)]
-"""Of a GPU."""
+"""Index of a GPU."""
 Rank = Annotated[int, Between(0, 1 << 24)]
 Process = tuple[Count, Word, Word]
-"""Id, name and state."""
+"""Id, name and state of a process."""
 Stuck = tuple[Count, Word, Word, Rank | None]
 """Id, name, state, and the rank if the supervisor reports it."""
 Processes = Annotated[list[Process], Longest(1 << 16), Strict]
@@ -47,7 +47,7 @@ Processes = Annotated[list[Process], Longest(1 << 16), Strict]
 
 
 StepNumber = Annotated[int, Between(0, 10**9)]
-"""And how many there are."""
+"""Number of a step, or of all steps."""
 
 
 class Gpu(TypedDict, total=False):
@@ -258,13 +258,13 @@ def read_lines(data: bytes, shape: Any) -> Lines:
     rows, count, first, why = [], 0, "", ""
     for line in data.splitlines():
         faults: list[str] = []
-        found = None
+        record = None
         try:
-            found, faults = read(shape, parse_node_json(line, any_number=True))
+            record, faults = read(shape, parse_node_json(line, any_number=True))
         except ValueError as error:
             faults = [f"no JSON: {error}"] if line.strip() else []
-        if found is not None:
-            rows.append(found)
+        if record is not None:
+            rows.append(record)
         if faults:
             count += 1
             first, why = (first, why) if first else (shown_line(line), faults[0][:200])
@@ -281,30 +281,30 @@ def read_exit(data: bytes, now: float) -> tuple[Exit, Bad]:
     """Return a node's exit record, which always ends the node. `now` (the node's clock) is used if it has no time."""
     try:
         value = parse_node_json(data, any_number=True)
-        found, faults = exit_of(value), read(Exit, value)[1]
+        exit_record, faults = exit_of(value), read(Exit, value)[1]
     except ValueError as error:
-        found, faults = _unreadable({}), [str(error)]
-    if found.get("unreadable") and not faults:
+        exit_record, faults = _unreadable({}), [str(error)]
+    if exit_record.get("unreadable") and not faults:
         faults = [f"code is missing in {shown(value)}"]
-    return cast(Exit, {"time": now, **found}), Bad(1, shown_line(data), faults[0][:200]) if faults else Bad()
+    return cast(Exit, {"time": now, **exit_record}), Bad(1, shown_line(data), faults[0][:200]) if faults else Bad()
 
 
 def exit_of(value: object) -> Exit:
     """Return the exit record of parsed JSON. It is unreadable unless it has the kind of end and the processes that are
     left.
     """
-    found = read_or_none(Exit, value) or {}
-    told = cast(Mapping[str, Any], value if isinstance(value, dict) else {})
-    is_whole = "code" in told and all(key in found for key in _CRUCIAL if told.get(key) is not None)
-    return found if is_whole and not found.get("unreadable") else _unreadable(found)
+    exit_record = read_or_none(Exit, value) or {}
+    values = cast(Mapping[str, Any], value if isinstance(value, dict) else {})
+    is_whole = "code" in values and all(key in exit_record for key in _CRUCIAL if values.get(key) is not None)
+    return exit_record if is_whole and not exit_record.get("unreadable") else _unreadable(exit_record)
 
 
 _CRUCIAL = ("code", "stopped", "left")
 
 
-def _unreadable(found: Exit) -> Exit:
-    kept = {key: value for key, value in found.items() if key not in (*_CRUCIAL, "signal")}
-    return cast(Exit, {**kept, "stopped": False, "reason": UNREADABLE, "unreadable": True})
+def _unreadable(exit_record: Exit) -> Exit:
+    other_fields = {key: value for key, value in exit_record.items() if key not in (*_CRUCIAL, "signal")}
+    return cast(Exit, {**other_fields, "stopped": False, "reason": UNREADABLE, "unreadable": True})
 
 
 def stored_exit(text: str | None) -> Exit | None:

@@ -71,8 +71,10 @@ def _disk_low(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]:
     if room >= LEAST_CHECKPOINTS:
         return
     history = run_store.events(connection, steps.run)
-    told = [one.detail for one in history if one.kind is EventKind.DISK_LOW and one.attempt == steps.attempt]
-    if not any(one["inode"] == row["results_inode"] and one["room"] <= room for one in told):
+    recorded = [
+        event.detail for event in history if event.kind is EventKind.DISK_LOW and event.attempt == steps.attempt
+    ]
+    if not any(detail["inode"] == row["results_inode"] and detail["room"] <= room for detail in recorded):
         sizes = {"free_gib": row["free_bytes"] / GIB, "checkpoint_gib": row["checkpoint_bytes"] / GIB}
         yield EventKind.DISK_LOW, {"step": row["step"], "room": room, "inode": row["results_inode"], **sizes}
 

@@ -14,7 +14,7 @@ from typing import Literal
 from backend.job.job import Job
 
 Why = Literal["absent", "differ", "hung"]
-"""Some ranks did not join; ranks joined different operations; all joined, as far as is known."""
+"""absent: some ranks did not join. differ: ranks joined different operations. hung: as far as is known, all joined."""
 MOST = 8
 """More absent ranks than this are not the cause."""
 
@@ -67,7 +67,7 @@ class Verdict:
 def read(log: str) -> WatchdogMessages:
     """Return the watchdog messages in a rank's log."""
     waited = {int(match["late"]): match for match in _WAITED.finditer(log)}
-    late = {(match["group"], match["kind"] or "", int(match["late"])) for match in _LATE.finditer(log)}
+    timed_out = {(match["group"], match["kind"] or "", int(match["late"])) for match in _LATE.finditer(log)}
     waits = [
         Wait(
             group=group,
@@ -76,7 +76,7 @@ def read(log: str) -> WatchdogMessages:
             operation=waited[number]["operation"].strip("_"),
             waited_s=int(waited[number]["waited_ms"]) / 1000,
         )
-        for group, kind, number in sorted(late)
+        for group, kind, number in sorted(timed_out)
         if number in waited
     ]
     return WatchdogMessages(
@@ -87,20 +87,20 @@ def read(log: str) -> WatchdogMessages:
 def judge(messages: Mapping[int, WatchdogMessages], job: Job) -> Verdict:
     """Return the cause that the messages of all ranks show. At least one wait must have timed out."""
     waits = {rank: message.waits for rank, message in messages.items() if message.waits}
-    everywhere = [wait for rank_waits in waits.values() for wait in rank_waits]
+    all_waits = [wait for rank_waits in waits.values() for wait in rank_waits]
     absent: set[int] = set()
-    for group in sorted({wait.group for wait in everywhere}):
-        mine = {rank: wait for rank, rank_waits in waits.items() for wait in rank_waits if wait.group == group}
-        number = min(wait.number for wait in mine.values())
-        at_once = {rank: wait for rank, wait in mine.items() if wait.number == number}
-        operations = {wait.operation for wait in at_once.values()}
+    for group in sorted({wait.group for wait in all_waits}):
+        group_waits = {rank: wait for rank, rank_waits in waits.items() for wait in rank_waits if wait.group == group}
+        number = min(wait.number for wait in group_waits.values())
+        first_waits = {rank: wait for rank, wait in group_waits.items() if wait.number == number}
+        operations = {wait.operation for wait in first_waits.values()}
         if len(operations) > 1 and not operations & _BETWEEN_TWO:
-            return _verdict("differ", at_once, at_once.values(), waits)
-        absent |= _absent(messages, job, group, number, mine)
+            return _verdict("differ", first_waits, first_waits.values(), waits)
+        absent |= _absent(messages, job, group, number, group_waits)
     absent -= set(waits)
     if 0 < len(absent) <= MOST:
-        return _verdict("absent", absent, everywhere, waits)
-    return _verdict("hung", waits, everywhere, waits)
+        return _verdict("absent", absent, all_waits, waits)
+    return _verdict("hung", waits, all_waits, waits)
 
 
 def _verdict(why: Why, ranks: Iterable[int], about: Collection[Wait], waits: Collection[int]) -> Verdict:
@@ -117,16 +117,16 @@ def _absent(
     messages: Mapping[int, WatchdogMessages], job: Job, group: str, number: int, waits: Mapping[int, Wait]
 ) -> set[int]:
     """Return the ranks of a group that had not begun the operation in which others waited."""
-    begun = {rank: message.begun[group] for rank, message in messages.items() if group in message.begun}
-    came = {rank for rank, newest in begun.items() if newest >= number} | set(waits)
-    absent = {rank for rank, newest in begun.items() if newest < number} - came
+    newest_numbers = {rank: message.begun[group] for rank, message in messages.items() if group in message.begun}
+    joined = {rank for rank, newest in newest_numbers.items() if newest >= number} | set(waits)
+    absent = {rank for rank, newest in newest_numbers.items() if newest < number} - joined
     if any(wait.operation in _BETWEEN_TWO for wait in waits.values()):
         return absent
-    if 2 * len(came) > job.world_size:
-        # More than half can only be a group of all.
-        return absent | (set(range(job.world_size)) - came)
+    if 2 * len(joined) > job.world_size:
+        # A group with more than half of the ranks contains all ranks.
+        return absent | (set(range(job.world_size)) - joined)
     for rank, wait in waits.items():
-        absent |= set(_members(job, wait.kind, rank)) - came
+        absent |= set(_members(job, wait.kind, rank)) - joined
     return absent
 
 

@@ -1,7 +1,7 @@
 """Finds why a gang failed: the node that failed first, and the meaning of the end of its logs.
 
-Known texts become a Problem with its own code; everything else is `training_failed` with the last lines of that node. A
-text that names a cause wins over one that only says that another rank was gone.
+A known text gives a Problem with its own code. Any other text gives `training_failed` with the last lines of that node.
+A text that names a cause has priority over a text that only says that another rank was gone.
 """
 
 import math
@@ -34,12 +34,11 @@ def diagnose(
     records: Sequence[NodeRecord],
     unreachable: Mapping[int, float] | None = None,
 ) -> Problem:
-    """Return the problem to report: the earliest node with a known cause, else the earliest that failed, with its last
-    lines.
+    """Return the problem of the earliest node with a known cause, else of the node that failed first.
 
-    At least one node must have failed by itself. `unreachable`: nodes without a known end, and the seconds for which
-    they have not answered. The longest silent one is the cause when all failed nodes only say that another rank was
-    gone.
+    The problem has the last lines of that node. At least one node must have failed by itself. `unreachable`: node rank
+    without a known end -> seconds for which it has not answered. The longest silent node is the cause when all failed
+    nodes only say that another rank was gone.
     """
     ended = [NodeView(rank=r.rank, exit=r.exit, clock_offset_s=r.clock_offset_s) for r in records]
     suspects = [records[view.rank] for view in gang_rules.first_failure(ended)]
@@ -50,29 +49,29 @@ def diagnose(
             return problem
     if _loss_is_lost(connection, run, attempt):
         return _problem("loss_not_finite", suspects[0], texts[suspects[0].rank])
-    broken = gpu_errors.find(records)
-    if broken is not None:
-        return broken
-    odd = _unreachable_by_gloo(connection, run, attempt, records)
-    if odd is not None:
-        return odd
-    first = next((r for r in suspects if _has_stalled(r) or not log_patterns.is_consequence(texts[r.rank])), None)
-    if first is None or _has_stalled(first):
+    gpu_error = gpu_errors.find(records)
+    if gpu_error is not None:
+        return gpu_error
+    wrong_address = _unreachable_by_gloo(connection, run, attempt, records)
+    if wrong_address is not None:
+        return wrong_address
+    first_cause = next((r for r in suspects if _has_stalled(r) or not log_patterns.is_consequence(texts[r.rank])), None)
+    if first_cause is None or _has_stalled(first_cause):
         stuck = _stuck(connection, run, attempt, records)
         if stuck is not None:
             return stuck
-    if first is not None:
-        return _by_exit(first, texts[first.rank])
-    gone = next((record for record in records if _end_of_supervisor(record)), None)
-    if gone is not None:
-        return supervisor_gone(gone, rebooted=_end_of_supervisor(gone) == "restart")
+    if first_cause is not None:
+        return _by_exit(first_cause, texts[first_cause.rank])
+    without_supervisor = next((record for record in records if _end_of_supervisor(record)), None)
+    if without_supervisor is not None:
+        return supervisor_gone(without_supervisor, rebooted=_end_of_supervisor(without_supervisor) == "restart")
     killed = next((record for record in suspects if _was_killed(record, texts[record.rank])), None)
     if killed is not None:
         return _by_exit(killed, texts[killed.rank])
     if unreachable:
         return node_lost(records[max(unreachable, key=lambda rank: unreachable[rank])], max(unreachable.values()))
-    late = _timed_out(connection, run, attempt, records)
-    return late or _problem("communication_failed", suspects[0], texts[suspects[0].rank])
+    timed_out = _timed_out(connection, run, attempt, records)
+    return timed_out or _problem("communication_failed", suspects[0], texts[suspects[0].rank])
 
 
 _CODE_OF_VERDICT: Mapping[collectives.Why, str] = {
@@ -114,16 +113,15 @@ def _unreachable_by_gloo(
 ) -> Problem | None:
     """Blame the only node that reports no error while all others cannot connect: it announced a wrong address."""
     logs = [_logs(connection, run, attempt, record.rank) for record in records]
-    silent = [
-        r for r, texts in zip(records, logs, strict=True) if not any(map(log_patterns.NO_WAY.search, texts.values()))
-    ]
+    cannot_connect = log_patterns.CANNOT_CONNECT.search
+    silent = [r for r, texts in zip(records, logs, strict=True) if not any(map(cannot_connect, texts.values()))]
     if len(silent) != 1 or len(records) < 3:
         return None
     return _problem("wrong_interface", silent[0], logs[silent[0].rank])
 
 
 def _stuck(connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]) -> Problem | None:
-    """Return the problem of the node whose processes make no progress while the others wait for them."""
+    """Return the problem of a node whose processes make no progress while the others wait for them; else None."""
     beats = {rank: beat for rank, (_, beat) in metrics.newest_heartbeats(connection, run, attempt).items()}
     stopped = _stopped_since_the_last_step(connection, run, attempt, records)
     for record in records:
@@ -201,10 +199,10 @@ def _known_cause(record: NodeRecord, logs: Mapping[str, str]) -> Problem | None:
 
 def _by_exit(record: NodeRecord, logs: Mapping[str, str]) -> Problem:
     ended: Exit = record.exit or {}
-    if ended.get("disk_full"):  # on which nobody could write that it was full
+    if ended.get("disk_full"):  # no program could write to the disk that it was full
         return _problem("disk_full", record, logs)
     if ended.get("reason") in _CODE_OF_REASON:
-        detail = log_patterns.last_words(logs)[1]
+        detail = log_patterns.last_lines(logs)[1]
         return _problem(_CODE_OF_REASON[ended["reason"]], record, logs, detail=detail, run="?")
     code = "killed" if _was_killed(record, logs) else "training_failed"
     return _problem(code, record, logs, exit=ended.get("code"))
@@ -224,7 +222,7 @@ _CODE_OF_REASON = {
 
 
 def _problem(code: str, record: NodeRecord, logs: Mapping[str, str], **values: object) -> Problem:
-    file, lines = log_patterns.last_words(logs)
+    file, lines = log_patterns.last_lines(logs)
     details = {"node": record.address, "rank": record.rank, "file": file, "lines": lines, **values}
     return Problem(code=code, node=record.address, values=details)
 

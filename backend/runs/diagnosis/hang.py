@@ -17,7 +17,7 @@ from backend.runs.states import EventKind
 from backend.runs.store import metrics
 
 PATIENCE_S, PATIENCE_STEPS = 60.0, 10
-"""Without a step for both limits, the gang makes no progress: step times differ, and some steps save or evaluate."""
+"""A gang that has no step for the longer of both times makes no progress. Some steps save or evaluate."""
 STUCK_S, STUCK_STEPS = 10.0, 3
 """The same limits when a process without progress is known."""
 LOADING_S = 600.0
@@ -26,9 +26,9 @@ QUIET_S = 120.0
 """Before the first step, the gang hangs when for this time no process was active and no log grew."""
 SILENT_S = 15.0
 WORKS_S = 15.0
-"""A process that was active within this time still is, as far as heartbeats show."""
+"""A process that was active within this time counts as active."""
 APART_S = 30.0
-"""A log that ended so much earlier than the others names its node as different."""
+"""A node whose logs last grew this long before those of most nodes is reported."""
 IDLE_PERCENT, BUSY_PERCENT = 10, 50
 """Ranks that wait in a collective keep their GPU busy. The rank that they wait for does not."""
 MOST = 8

@@ -15,7 +15,7 @@ CAUSES = {
     "file_missing": r"(?:FileNotFoundError: |(?=/\S+: No such file))(?P<detail>.+)",
     "disk_full": r"No space left on device|Disk quota exceeded",
     "file_system_read_only": r"Read-only file system",
-    # torch.save drops the system's own words, https://github.com/pytorch/pytorch/issues/156955
+    # torch.save drops the message of the operating system: https://github.com/pytorch/pytorch/issues/156955
     "save_failed": r"inline_container\.cc.*unexpected pos|PytorchStreamWriter failed writing",
     "data_not_prepared": r"megaboard: the data could not be prepared",
     "loss_not_finite": r"(?:loss|grad(?:ient)?[_ ]norm) is (?:nan|inf|NaN|Inf)",
@@ -26,23 +26,23 @@ CONSEQUENCES = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|ChildFailedError|Watchdog caught collective"
     r"|SignalException|DistBackendError|Socket Timeout|recvBytes|RendezvousConnectionError"
 )
-"""What the other ranks report when one is gone; it is not a cause."""
+"""Reports of the other ranks when one rank is gone. They are not a cause."""
 
-NO_WAY = re.compile(r"gloo/transport/tcp/\S+.*connect: |Gloo connectFullMesh failed")
-"""What gloo says on the nodes that another one has told a wrong address; it names none."""
+CANNOT_CONNECT = re.compile(r"gloo/transport/tcp/\S+.*connect: |Gloo connectFullMesh failed")
+"""Errors of gloo on nodes that got a wrong address from another node. They do not name that node."""
 
 
 def cause(text: str) -> tuple[str, Mapping[str, str]] | None:
     """Return the code and the values of the first known cause in a log."""
-    told = _from_first_traceback(text)
+    relevant = _from_first_traceback(text)
     for code, pattern in CAUSES.items():
-        match = re.search(pattern, told)
+        match = re.search(pattern, relevant)
         if match is not None:
             return code, {key: value for key, value in match.groupdict().items() if value}
     return None
 
 
-def last_words(logs: Mapping[str, str]) -> tuple[str, str]:
+def last_lines(logs: Mapping[str, str]) -> tuple[str, str]:
     """Return (file, text): the last traceback of the first log that has one, else the end of the first log."""
     for file, text in logs.items():
         start = text.rfind("Traceback (most recent call last)")
@@ -55,12 +55,12 @@ def last_words(logs: Mapping[str, str]) -> tuple[str, str]:
 
 
 def is_consequence(logs: Mapping[str, str]) -> bool:
-    """Return whether the last lines only say that another rank was gone."""
-    return bool(CONSEQUENCES.search(last_words(logs)[1]))
+    """Return whether the last lines say that another rank was gone. Then they name no cause."""
+    return bool(CONSEQUENCES.search(last_lines(logs)[1]))
 
 
 def _from_first_traceback(text: str) -> str:
-    """Return the part in which a cause is searched: warnings of a healthy start also name missing files and modules."""
+    """Return the part in which to search a cause. Warnings of a healthy start also name missing files and modules."""
     start = text.find("Traceback (most recent call last)")
     return text[start:] if start >= 0 else _end_of(text)
 

@@ -29,7 +29,7 @@ def rise(values: Sequence[float], least_share: float) -> tuple[float, float] | N
     if len(before) < LEAST_BEFORE:
         return None
     usual = median(before)
-    spread = median(abs(one - usual) for one in before)
+    spread = median(abs(value - usual) for value in before)
     if min(newest) <= usual + max(DEVIATIONS * spread, least_share * abs(usual)):
         return None
     return median(newest), usual

@@ -30,9 +30,9 @@ from backend.job.problems import ProblemsError
 PROGRAMS = ("prepare_data.py", "tokenise.py")
 FOLDER = "tokenized"
 """Below the job's output_dir, which nodes of a cluster usually share."""
-LOOK_S = 60.0
+CALL_S = 60.0
 SKEW_S = 1800
-"""Greatest difference between two nodes that both prepare their data. Supervisors call a longer one a stall."""
+"""Greatest delay between two nodes that both prepare their data. Supervisors treat a longer delay as a stall."""
 VERSION = 1
 """Part of the hash in the data's name. Raise it when the same job is to be tokenised differently."""
 
@@ -46,7 +46,7 @@ class Preparation:
     makers: Mapping[int, int]
     """Node rank -> the rank whose data it uses: its own or 0."""
     shuffle: int | None
-    """Seed of the order; None keeps the file's."""
+    """Seed of the order; None: the order of the file."""
 
 
 def prepared(
@@ -67,20 +67,23 @@ def prepared(
 def make_plan(
     job: Job, rendered: Rendered, placement: Placement, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts]
 ) -> Preparation:
-    """Name the data by a hash of its inputs, and find the nodes that see node 0's disk. Raises NodeError."""
+    """Return where the data is prepared: its name is a hash of its inputs, and nodes that see node 0's disk share it.
+
+    Raises NodeError.
+    """
     base = f"{str(job.training.output_dir).rstrip('/')}/{FOLDER}"
     seed = job.training.seed if job.training.prepare.shuffle else None
     name = data_name(job, rendered, _digest_of_data(job, placement, nodes[0]), facts[0].modules, seed)
-    seeing = _nodes_that_see(base, nodes)
-    makers = {rank: 0 if rank in seeing else rank for rank in nodes}
+    sharing = _nodes_that_see(base, nodes)
+    makers = {rank: 0 if rank in sharing else rank for rank in nodes}
     return Preparation(target=f"{base}/{name}", makers=makers, shuffle=seed)
 
 
 def data_name(job: Job, rendered: Rendered, digest: str, modules: Mapping[str, str | None], seed: int | None) -> str:
     """Return a hash of the inputs: files, configuration keys of the data, programs and order."""
     config = yaml.safe_load(rendered.files[CONFIG])
-    parts = (VERSION, digest, data_part(config, job.extra), job.traits.is_megatron, seed, sorted(modules.items()))
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    inputs = (VERSION, digest, data_part(config, job.extra), job.traits.is_megatron, seed, sorted(modules.items()))
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def with_preparation(rendered: Rendered, placement: Placement, plan: Preparation) -> Rendered:
@@ -114,7 +117,7 @@ def _digest_of_data(job: Job, placement: Placement, node: Node) -> str:
         "dataset_dir": job.training.dataset_dir, "datasets": names, "model": job.model.path
     }  # fmt: skip
     environment = Environment(python=master.python, setup=master.setup)
-    return ask_program(node, environment, Digest, PROGRAMS[0], "look", settings, LOOK_S)["digest"]
+    return ask_program(node, environment, Digest, PROGRAMS[0], "look", settings, CALL_S)["digest"]
 
 
 def _nodes_that_see(base: str, nodes: Mapping[int, Node]) -> set[int]:
@@ -123,7 +126,7 @@ def _nodes_that_see(base: str, nodes: Mapping[int, Node]) -> set[int]:
     nodes[0].make_folder(base)
     nodes[0].write(probe, b"")
     try:
-        answers = on_all(nodes, lambda rank, node: node.exists(probe), LOOK_S)
+        answers = on_all(nodes, lambda rank, node: node.exists(probe), CALL_S)
     finally:
-        nodes[0].run(["rm", "-f", "--", probe], timeout_s=LOOK_S)
+        nodes[0].run(["rm", "-f", "--", probe], timeout_s=CALL_S)
     return {rank for rank, is_there in answers.items() if is_there}

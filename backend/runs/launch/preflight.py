@@ -41,7 +41,7 @@ class PreflightReport:
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
-        """Warnings that the user may accept before a launch."""
+        """Return the warnings that the user may accept before a launch."""
         problems = [check.problem for check in self.checks if check.status == "warning"]
         return tuple(problem for problem in problems if problem is not None)
 
@@ -66,12 +66,12 @@ class ConnectedNodes:
 
     @property
     def unknown_host_keys(self) -> tuple[HostKey, ...]:
-        """Keys of hosts that are not known yet."""
+        """Return the keys of hosts that are not known yet."""
         return tuple(error.host_key for error in self.failures.values() if isinstance(error, UnknownHostKey))
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Errors of the nodes that are not connected."""
+        """Return the errors of the nodes that are not connected."""
         return tuple(error.problem for error in self.failures.values())
 
     def all_nodes(self) -> Mapping[int, Node]:
@@ -110,7 +110,7 @@ def run_preflight(checked: CheckedJob, connected: ConnectedNodes, ports: Sequenc
     return PreflightReport(
         checks=tuple(checks),
         facts=facts,
-        surveys={rank: one for rank, one in surveys.items() if isinstance(one, Hardware)},
+        surveys={rank: hardware for rank, hardware in surveys.items() if isinstance(hardware, Hardware)},
         unknown_host_keys=connected.unknown_host_keys,
         problems=tuple(errors(problems)),
         port=port,

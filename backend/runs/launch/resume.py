@@ -69,16 +69,16 @@ def resume_policy_of(connection: sqlite3.Connection, run: str) -> ResumePolicy:
 def find_checkpoints(job: Job, run: str, nodes: Mapping[int, Node]) -> Checkpoints:
     """List the checkpoints on all nodes of a run. ProblemsError when a node cannot be read."""
     try:
-        seen = checkpoints.read_checkpoints(job, nodes, results_folder(job, run))
+        listed = checkpoints.read_checkpoints(job, nodes, results_folder(job, run))
     except GroupError as error:
         raise ProblemsError(error.problems) from error
-    steps = {rank: one.steps for rank, one in seen.items()}
+    steps = {rank: node_checkpoints.steps for rank, node_checkpoints in listed.items()}
     flaws = {step: flaw for step in all_steps(steps) if (flaw := first_flaw(job, step, steps)) is not None}
     files = {
-        step: frozenset(file for one in steps.values() if step in one for file in one[step].files)
+        step: frozenset(file for saved in steps.values() if step in saved for file in saved[step].files)
         for step in all_steps(steps)
     }
-    folder, newest = seen[0].folder, newest_complete(job, steps)
+    folder, newest = listed[0].folder, newest_complete(job, steps)
     hidden = any(steps.values()) and not all(steps.values())
     return Checkpoints(folder=folder, steps=tuple(files), flaws=flaws, newest=newest, files=files, hidden=hidden)
 
@@ -106,27 +106,29 @@ def choose_checkpoint(job: Job, run: str, saved: Checkpoints, policy: ResumePoli
     return step
 
 
-def find_source(before: Job, run: str, step: int | None, connections: Connections, job: Job | None = None) -> Source:
-    """Return a checkpoint of a run (its job: `before`) that another run (`job`) can start from.
+def find_source(
+    source_job: Job, run: str, step: int | None, connections: Connections, job: Job | None = None
+) -> Source:
+    """Return a checkpoint of a run (its job: `source_job`) that another run (`job`) can start from.
 
     ProblemsError when there is no checkpoint, when the plan of `job` cannot load it, or when one of its nodes lacks it.
     """
-    saved = find_checkpoints(before, run, connect_nodes(before, connections).all_nodes())
-    chosen = choose_checkpoint(before, run, saved, ResumePolicy(step=step))
-    values: dict[str, object] = {"run": run, "folder": saved.folder, "step": chosen}
-    if chosen is None:
+    saved = find_checkpoints(source_job, run, connect_nodes(source_job, connections).all_nodes())
+    chosen_step = choose_checkpoint(source_job, run, saved, ResumePolicy(step=step))
+    values: dict[str, object] = {"run": run, "folder": saved.folder, "step": chosen_step}
+    if chosen_step is None:
         raise ProblemsError([Problem(code="no_checkpoint", values=values)])
-    files = saved.files[chosen]
-    source = Source(run=run, step=chosen, folder=saved.path(chosen), bound=bound_to(before, files))
-    if job is not None and (problems := check_source(before, job, source.bound)):
+    files = saved.files[chosen_step]
+    source = Source(run=run, step=chosen_step, folder=saved.path(chosen_step), bound=bound_to(source_job, files))
+    if job is not None and (problems := check_source(source_job, job, source.bound)):
         raise ProblemsError(problems)
-    if job is not None and job.cluster.hosts != before.cluster.hosts:
+    if job is not None and job.cluster.hosts != source_job.cluster.hosts:
         nodes = connect_nodes(job, connections).all_nodes()
-        _refuse_unless_seen(job, nodes, results_folder(before, run), chosen, files, values)
+        _refuse_missing_files(job, nodes, results_folder(source_job, run), chosen_step, files, values)
     return source
 
 
-def _refuse_unless_seen(
+def _refuse_missing_files(
     job: Job,
     nodes: Mapping[int, Node],
     folder: str,
@@ -136,12 +138,12 @@ def _refuse_unless_seen(
 ) -> None:
     """Raise ProblemsError unless the nodes have every file of the checkpoint."""
     try:
-        seen = checkpoints.read_checkpoints(job, nodes, folder)
+        listed = checkpoints.read_checkpoints(job, nodes, folder)
     except GroupError as error:
         raise ProblemsError(error.problems) from error
-    for rank, one in seen.items():
-        saved = one.steps.get(step)
-        if lacking := sorted(files - (saved.files if saved else frozenset())):
+    for rank, node_checkpoints in listed.items():
+        saved = node_checkpoints.steps.get(step)
+        if missing := sorted(files - (saved.files if saved else frozenset())):
             node = queue_order.addresses_of(job)[rank]
-            problem_values = {**values, "file": lacking[0], "node": node}
+            problem_values = {**values, "file": missing[0], "node": node}
             raise ProblemsError([Problem(code="checkpoint_incomplete", node=node, values=problem_values)])

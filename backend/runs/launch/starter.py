@@ -104,8 +104,8 @@ class Starter:
         report = run_preflight(checked, connected, launch.candidate_ports(checked.job))
         if report.problems:
             raise ProblemsError(report.problems)
-        if new := report.not_accepted(accepted):
-            raise ProblemsError([Problem(code=NOT_ACCEPTED), *new])
+        if not_accepted := report.not_accepted(accepted):
+            raise ProblemsError([Problem(code=NOT_ACCEPTED), *not_accepted])
         if report.warnings:
             passed = [problem_to_json(warning) for warning in report.warnings]
             self._record(run, EventKind.WARNINGS_PASSED, None, {"warnings": passed})
@@ -115,10 +115,10 @@ class Starter:
         self, run: str, job: Job, nodes: Mapping[int, Node], saved: Checkpoints, step: int | None, number: int
     ) -> None:
         """Rename the checkpoints after `step`: a trainer would count them, and could resume from the newest one."""
-        later = [later_step for later_step in saved.steps if later_step > (step or 0)]
-        if later:
-            checkpoints.set_aside(job, nodes, saved.folder, later, f"before-attempt-{number}-")
-            self._record(run, EventKind.CHECKPOINTS_SET_ASIDE, None, {"steps": later})
+        later_steps = [later_step for later_step in saved.steps if later_step > (step or 0)]
+        if later_steps:
+            checkpoints.set_aside(job, nodes, saved.folder, later_steps, f"before-attempt-{number}-")
+            self._record(run, EventKind.CHECKPOINTS_SET_ASIDE, None, {"steps": later_steps})
 
     def _record_failure(self, run: str, error: BaseException) -> None:
         """Put an automatic restart that started nothing back into the queue; let any other run fail."""

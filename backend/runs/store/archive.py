@@ -26,7 +26,7 @@ from backend.runs.store.store import MIGRATIONS, Store
 FORMAT, VERSION = "megaboard-run", 1
 MANIFEST = "manifest.json"
 _CHUNK = 1 << 20
-Tell = Callable[[int], object]
+ReportRows = Callable[[int], object]
 """Called with the number of written rows."""
 
 
@@ -36,40 +36,40 @@ def archive_folder(home: Path) -> Path:
 
 
 def archive(
-    store: Store, home: Path, run: str, folder: Path, *, now: float, tell: Tell = lambda rows: None
+    store: Store, home: Path, run: str, folder: Path, *, now: float, report: ReportRows = lambda rows: None
 ) -> Archived:
     """Write a run into `<folder>/<run>.zip`, read it back, and return its contents.
 
-    An older archive of the same run is replaced. ProblemsError: archive_in_the_way, archive_failed; no new file is left
-    then.
+    It replaces an older archive of the same run. ProblemsError: archive_in_the_way, archive_failed. After an error, no
+    new file is left.
     """
     target = folder / f"{run}.zip"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if target.exists() and not _is_of(target, run):
+        if target.exists() and not _is_archive_of(target, run):
             raise ProblemsError([Problem(code="archive_in_the_way", values={"path": str(target)})])
-        handle, part = tempfile.mkstemp(prefix=f"{run}.", suffix=".part", dir=folder)
+        handle, part_file = tempfile.mkstemp(prefix=f"{run}.", suffix=".part", dir=folder)
         try:
             with os.fdopen(handle, "w+b") as file:
-                counts = _write(store, home, run, file, now, tell)
+                counts = _write(store, home, run, file, now, report)
                 file.flush()
                 os.fsync(file.fileno())
-            _verify(Path(part), run, counts)
-            digest = _sha256_of(Path(part))
-            os.replace(part, target)
+            _verify(Path(part_file), run, counts)
+            digest = _sha256_of(Path(part_file))
+            os.replace(part_file, target)
             _sync(folder)
         finally:
-            Path(part).unlink(missing_ok=True)
+            Path(part_file).unlink(missing_ok=True)
     except (OSError, zipfile.BadZipFile, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ProblemsError([Problem(code="archive_failed", values={"path": str(target), "reason": reason})]) from error
     return Archived(path=str(target), sha256=digest, row_counts=counts)
 
 
-def _write(store: Store, home: Path, run: str, file: BinaryIO, now: float, tell: Tell) -> dict[str, int]:
+def _write(store: Store, home: Path, run: str, file: BinaryIO, now: float, report: ReportRows) -> dict[str, int]:
     counts: dict[str, int] = {}
     files: dict[str, dict[str, Any]] = {}
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made, store.read() as connection:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive_file, store.read() as connection:
         run_store.run_row(connection, run)
         for table in ("runs", *run_tables(connection)):
             column = "id" if table == "runs" else "run"
@@ -81,33 +81,33 @@ def _write(store: Store, home: Path, run: str, file: BinaryIO, now: float, tell:
                 for row in rows:
                     counts[table] += 1
                     if counts[table] % 10_000 == 0:
-                        tell(sum(counts.values()))
+                        report(sum(counts.values()))
                     yield json.dumps({key: _plain(row[key]) for key in row.keys()}).encode() + b"\n"  # noqa: SIM118
 
-            files[name] = _add(made, name, lines())
+            files[name] = _add(archive_file, name, lines())
         for record in sorted(flight_records.folder_of(home, run, 0).parent.glob("*/*")):
             name = f"flight_records/{record.parent.name}/{record.name}"
-            files[name] = _add(made, name, _pieces(record))
+            files[name] = _add(archive_file, name, _chunks(record))
         counts = {table: count for table, count in counts.items() if count}
         manifest = {"format": FORMAT, "version": VERSION, "run": run, "made": now, "schema": len(MIGRATIONS)}
-        made.writestr(MANIFEST, json.dumps({**manifest, "rows": counts, "files": files}, indent=1))
+        archive_file.writestr(MANIFEST, json.dumps({**manifest, "rows": counts, "files": files}, indent=1))
     return counts
 
 
-def _add(made: zipfile.ZipFile, name: str, pieces: Iterator[bytes]) -> dict[str, Any]:
+def _add(archive_file: zipfile.ZipFile, name: str, chunks: Iterator[bytes]) -> dict[str, Any]:
     digest, size = hashlib.sha256(), 0
-    with made.open(name, "w", force_zip64=True) as member:
-        for piece in pieces:
-            member.write(piece)
-            digest.update(piece)
-            size += len(piece)
+    with archive_file.open(name, "w", force_zip64=True) as member:
+        for chunk in chunks:
+            member.write(chunk)
+            digest.update(chunk)
+            size += len(chunk)
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
+def _chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        while piece := file.read(_CHUNK):
-            yield piece
+        while chunk := file.read(_CHUNK):
+            yield chunk
 
 
 def _plain(value: Any) -> Any:
@@ -117,28 +117,28 @@ def _plain(value: Any) -> Any:
 
 
 def _verify(path: Path, run: str, counts: dict[str, int]) -> None:
-    """Raise ValueError or BadZipFile unless the file holds what was written."""
-    with zipfile.ZipFile(path) as made:
-        manifest = json.loads(made.read(MANIFEST))
+    """Raise ValueError or BadZipFile unless the file contains the written data."""
+    with zipfile.ZipFile(path) as archive_file:
+        manifest = json.loads(archive_file.read(MANIFEST))
         if manifest["run"] != run or manifest["rows"] != counts:
             raise ValueError("the manifest is not what was written")
-        if {*made.namelist()} != {MANIFEST, *manifest["files"]}:
+        if {*archive_file.namelist()} != {MANIFEST, *manifest["files"]}:
             raise ValueError("the files are not those of the manifest")
-        for name, said in manifest["files"].items():
+        for name, entry in manifest["files"].items():
             digest, lines = hashlib.sha256(), 0
-            with made.open(name) as member:
-                while piece := member.read(_CHUNK):
-                    digest.update(piece)
-                    lines += piece.count(b"\n")
+            with archive_file.open(name) as member:
+                while chunk := member.read(_CHUNK):
+                    digest.update(chunk)
+                    lines += chunk.count(b"\n")
             table = name.removeprefix("tables/").removesuffix(".jsonl")
-            if digest.hexdigest() != said["sha256"] or (name != table and lines != counts.get(table, 0)):
+            if digest.hexdigest() != entry["sha256"] or (name != table and lines != counts.get(table, 0)):
                 raise ValueError(f"{name} is not what was written")
 
 
-def _is_of(path: Path, run: str) -> bool:
+def _is_archive_of(path: Path, run: str) -> bool:
     try:
-        with zipfile.ZipFile(path) as made:
-            manifest = json.loads(made.read(MANIFEST))
+        with zipfile.ZipFile(path) as archive_file:
+            manifest = json.loads(archive_file.read(MANIFEST))
     except (OSError, zipfile.BadZipFile, KeyError, ValueError):
         return False
     return isinstance(manifest, dict) and (manifest.get("format"), manifest.get("run")) == (FORMAT, run)

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 SERIES = ("loss", "grad_norm", "learning_rate", "tokens_per_s", "step_s", "loss_smooth", "loss_bad")
-"""In the order of their places in a bucket. A change here makes stored buckets unreadable: it needs a migration that
-empties the tables of curve_levels.py, which are then filled again from the points."""
+"""Series in the order of a bucket. A change makes the stored buckets unreadable. It needs a migration that empties the
+tables of curve_levels.py, so that they are filled again from the points."""
 SMOOTHING = 0.8
 """Weight of the past in the smoothed loss."""
 WINDOW = 64
@@ -56,8 +56,8 @@ def join(numbers: Steps, buckets: Floats) -> tuple[Steps, Floats]:
 def merge(some: Floats, others: Floats) -> Floats:
     """Merge each bucket of `some` with the one at the same index of `others`."""
     mine, theirs = some * _SIGNS, others * _SIGNS
-    key, key_of_other = (np.where(_BY_STEP, one[..., _STEP], one[..., _VALUE]) for one in (mine, theirs))
-    tie, tie_of_other = (np.where(_BY_STEP, one[..., _VALUE], one[..., _STEP]) for one in (mine, theirs))
+    key, key_of_other = (np.where(_BY_STEP, side[..., _STEP], side[..., _VALUE]) for side in (mine, theirs))
+    tie, tie_of_other = (np.where(_BY_STEP, side[..., _VALUE], side[..., _STEP]) for side in (mine, theirs))
     wins = (key < key_of_other) | ((key == key_of_other) & (tie <= tie_of_other)) | np.isnan(key_of_other)
     return np.where(wins[..., None], some, others)
 
@@ -76,25 +76,25 @@ def candidates(buckets: Floats, series: int) -> tuple[Steps, Floats]:
     """Return the points of one series in the buckets, by step, each once."""
     flat = buckets[:, series].reshape(-1, 2)
     flat = flat[~np.isnan(flat[:, _STEP])]
-    steps, places = np.unique(flat[:, _STEP].astype(np.int64), return_index=True)
-    return steps, flat[places, _VALUE]
+    steps, first_indices = np.unique(flat[:, _STEP].astype(np.int64), return_index=True)
+    return steps, flat[first_indices, _VALUE]
 
 
 def within(buckets: Floats, first: int, last: int) -> Floats:
-    """Return the buckets limited to `first` to `last`; extremes outside are lost."""
+    """Return the buckets with the points of the steps `first` to `last`. Extremes at other steps are lost."""
     outside = (buckets[..., _STEP] < first) | (buckets[..., _STEP] > last)
     return np.where(outside[..., None], np.nan, buckets)
 
 
-def smooth(losses: Floats, told: NDArray[np.bool_], before: Floats) -> tuple[Floats, Floats]:
-    """(smoothed loss, mark of a loss that is not finite) of points in the order of their steps; NaN elsewhere.
+def smooth(losses: Floats, has_loss: NDArray[np.bool_], before: Floats) -> tuple[Floats, Floats]:
+    """Return (smoothed loss, mark of a loss that is not finite) of points in the order of their steps; NaN elsewhere.
 
-    `told`: whether a point has a loss. `before`: the newest finite losses before these points, oldest first.
+    `has_loss`: whether a point has a loss. `before`: the newest finite losses before these points, oldest first.
     """
-    good = told & np.isfinite(losses)
+    is_finite = has_loss & np.isfinite(losses)
     # The leading zero means "none yet".
-    finite = np.concatenate(([0.0], before, losses[good]))
+    finite = np.concatenate(([0.0], before, losses[is_finite]))
     means = np.convolve(finite, _WEIGHTS)[: len(finite)]
     means[1:] *= (1 - SMOOTHING) / (1 - SMOOTHING ** np.minimum(WINDOW, np.arange(1, len(means))))
-    shown = means[len(before) + np.cumsum(good)]
-    return np.where(good, shown, np.nan), np.where(told & ~good, shown, np.nan)
+    shown = means[len(before) + np.cumsum(is_finite)]
+    return np.where(is_finite, shown, np.nan), np.where(has_loss & ~is_finite, shown, np.nan)

@@ -1,10 +1,10 @@
 """The curves of a run in the store at several widths, so that a chart of a million steps reads a thousand rows.
 
-The levels follow the points of global rank 0 by a cursor. `take` adds stored points after the cursor to the levels, so
-each point is added exactly once. This happens for some dozens of steps at a time, in the transaction that stores the
+A cursor marks the newest point of global rank 0 that is in the levels. `add_points` adds stored points after the
+cursor, so each point is added exactly once. It adds some dozens of steps at a time, in the transaction that stores the
 last of them. Until then, a view reads these few points themselves (curve_view.py). In a database of an older version
-the levels are far behind; app/monitor/watch.py then calls `take` repeatedly. Once added, the row of a point is needed
-only for full detail. Code that drops rows of rank 0 must call `take_all` first.
+the levels are far behind; app/monitor/watch.py then calls `add_points` repeatedly. After a point is added, only full
+detail needs its row. Code that drops rows of rank 0 must call `add_all_points` first.
 """
 
 import sqlite3
@@ -24,7 +24,7 @@ from backend.runs.view.progress import assumed_tokens
 
 LEVELS = (5, 9, 13)
 """Widths of the buckets, as powers of two."""
-MOST_TAKEN = 20_000
+POINTS_AT_ONCE = 20_000
 """Points added by one transaction: a tenth of a second."""
 WAITING_STEPS = 64
 """Steps that are added together. One at a time costs as much as collecting it."""
@@ -50,48 +50,52 @@ class Part:
 
     @property
     def is_empty(self) -> bool:
-        """All its steps were removed."""
+        """Return whether all its steps were removed."""
         return self.last_step < self.first_step
 
 
-def follow(connection: sqlite3.Connection, run: str, attempt: int, steps: Sequence[int]) -> None:
-    """Called after steps of rank 0 were stored: add them, unless they are the next ones and still few."""
+def add_due_points(connection: sqlite3.Connection, run: str, attempt: int, steps: Sequence[int]) -> None:
+    """Add stored steps of rank 0 to the levels, unless they are the next ones and still few."""
     newest = connection.execute(
-        "SELECT attempt, last_step FROM curve_parts WHERE run = ? ORDER BY attempt DESC LIMIT 1", (run,)
+        "SELECT attempt, first_step, last_step FROM curve_parts WHERE run = ? ORDER BY attempt DESC LIMIT 1", (run,)
     ).fetchone()
     is_next = newest is not None and newest["attempt"] == attempt and min(steps) > newest["last_step"]
+    # The first steps of an emptied attempt cut off the steps of earlier attempts, which a view does not see.
+    is_next = is_next and newest["first_step"] <= newest["last_step"]
     if not is_next or max(steps) >= newest["last_step"] + WAITING_STEPS:
-        take(connection, run)
+        add_points(connection, run)
 
 
-def take_all(connection: sqlite3.Connection, run: str) -> None:
+def add_all_points(connection: sqlite3.Connection, run: str) -> None:
     """Add all stored points to the levels."""
-    while take(connection, run):
+    while add_points(connection, run):
         pass
 
 
-def take(connection: sqlite3.Connection, run: str, *, limit: int = MOST_TAKEN) -> bool:
+def add_points(connection: sqlite3.Connection, run: str, *, limit: int = POINTS_AT_ONCE) -> bool:
     """Add at most `limit` points that are not in the levels yet; return whether more may be waiting."""
-    known = parts(connection, run)
+    parts = read_parts(connection, run)
     cursor = connection.cursor()
     cursor.row_factory = None
     rows = cursor.execute(
         f"SELECT attempt, seq, {COLUMNS} FROM points WHERE run = ? AND rank = 0 AND seq > ? ORDER BY seq LIMIT ?",  # noqa: S608
-        (run, newest_seq(known), limit),
+        (run, newest_seq(parts), limit),
     ).fetchall()
     if not rows:
         return False
-    for attempt, alike in groupby(rows, key=itemgetter(0)):
-        taken = [*alike]
-        _take(connection, run, known, attempt, taken[-1][1], to_points(connection, run, [row[2:] for row in taken]))
-        if len(taken) < len(rows):
-            known = parts(connection, run)
+    for attempt, group in groupby(rows, key=itemgetter(0)):
+        new_rows = [*group]
+        _add(
+            connection, run, parts, attempt, new_rows[-1][1], to_points(connection, run, [row[2:] for row in new_rows])
+        )
+        if len(new_rows) < len(rows):
+            parts = read_parts(connection, run)
     return len(rows) == limit
 
 
-def take_back(connection: sqlite3.Connection, run: str, attempt: int, step: int) -> None:
-    """Forget an attempt's steps from `step` on; called when the points themselves are gone."""
-    part = next((one for one in parts(connection, run) if one.attempt == attempt), None)
+def remove_steps(connection: sqlite3.Connection, run: str, attempt: int, step: int) -> None:
+    """Remove the steps of an attempt from `step` on. The caller has deleted their points."""
+    part = next((part for part in read_parts(connection, run) if part.attempt == attempt), None)
     if part is None or part.last_step < step:
         return
     where = (run, attempt)
@@ -119,20 +123,20 @@ def take_back(connection: sqlite3.Connection, run: str, attempt: int, step: int)
 
 
 def to_points(connection: sqlite3.Connection, run: str, rows: Sequence[Sequence[Any]]) -> Points:
-    """Rows of COLUMNS, at least one. The run's job gives the tokens of steps whose engine does not report them."""
-    lacks = any(step_s is not None and tokens is None for _, _, _, _, step_s, tokens, _ in rows)
-    return Points.of(rows, _assumed_tokens(connection, run) if lacks else None)
+    """Return the points of rows of COLUMNS, at least one. The job gives the tokens that the engine does not report."""
+    lacks_tokens = any(step_s is not None and tokens is None for _, _, _, _, step_s, tokens, _ in rows)
+    return Points.of(rows, _assumed_tokens(connection, run) if lacks_tokens else None)
 
 
 def _assumed_tokens(connection: sqlite3.Connection, run: str) -> int | None:
-    """None also if the job cannot be read; its points are still added."""
+    """Return the tokens of a step by the job; None also if the job cannot be read. Its points are still added."""
     try:
         return assumed_tokens(run_store.job_of(connection, run))
     except ProblemsError:
         return None
 
 
-def parts(connection: sqlite3.Connection, run: str) -> list[Part]:
+def read_parts(connection: sqlite3.Connection, run: str) -> list[Part]:
     """Return the attempts of a run that are in the levels, oldest first."""
     rows = connection.execute("SELECT * FROM curve_parts WHERE run = ? ORDER BY attempt", (run,))
     return [
@@ -148,9 +152,9 @@ def parts(connection: sqlite3.Connection, run: str) -> list[Part]:
     ]
 
 
-def newest_seq(known: Sequence[Part]) -> int:
+def newest_seq(parts: Sequence[Part]) -> int:
     """Return the cursor of the newest point that is in the levels."""
-    return max((one.seq for one in known), default=0)
+    return max((part.seq for part in parts), default=0)
 
 
 def read_level(
@@ -168,27 +172,29 @@ def read_level(
 
 def losses_before(connection: sqlite3.Connection, run: str, attempt: int, step: int) -> list[tuple[int, float]]:
     """Return the newest finite losses (step, value) on a run's curve before a step of an attempt, oldest first."""
-    found: list[tuple[int, float]] = []
-    for part in reversed([one for one in parts(connection, run) if one.attempt <= attempt and not one.is_empty]):
+    losses: list[tuple[int, float]] = []
+    for part in reversed(
+        [part for part in read_parts(connection, run) if part.attempt <= attempt and not part.is_empty]
+    ):
         rows = connection.execute(
             "SELECT step, loss FROM (SELECT step, loss FROM points WHERE run = ? AND attempt = ? AND rank = 0"
             " AND step < ? ORDER BY step DESC LIMIT ?) WHERE abs(loss) < 9e999 AND typeof(loss) != 'text'",
             (run, part.attempt, step, LOOK_BACK),
         ).fetchall()
-        found += [(row["step"], float(row["loss"])) for row in rows[: LOSSES_KEPT - len(found)]]
+        losses += [(row["step"], float(row["loss"])) for row in rows[: LOSSES_KEPT - len(losses)]]
         step = min(step, part.first_step)
-        if len(found) == LOSSES_KEPT:
+        if len(losses) == LOSSES_KEPT:
             break
-    return found[::-1]
+    return losses[::-1]
 
 
-def _take(
-    connection: sqlite3.Connection, run: str, known: Sequence[Part], attempt: int, seq: int, points: Points
+def _add(
+    connection: sqlite3.Connection, run: str, parts: Sequence[Part], attempt: int, seq: int, points: Points
 ) -> None:
-    part = next((one for one in known if one.attempt == attempt), None)
+    part = next((part for part in parts if part.attempt == attempt), None)
     first, last = int(points.steps[0]), int(points.steps[-1])
-    newest = known[-1] if known else None
-    is_back = newest is not None and (attempt < newest.attempt or first <= newest.last_step)
+    newest = parts[-1] if parts else None
+    is_back = newest is not None and (newest.is_empty or attempt < newest.attempt or first <= newest.last_step)
     is_next = part is not None and first > part.last_step
     before = part.losses if part and is_next else _pairs(losses_before(connection, run, attempt, first))
     _write(connection, run, attempt, points.buckets(before[:, 1]))
@@ -205,23 +211,26 @@ def _take(
     connection.execute("REPLACE INTO curve_parts VALUES (?, ?, ?, ?, ?, ?, ?)", (run, attempt, *values))
 
 
-def _write(connection: sqlite3.Connection, run: str, attempt: int, buckets: tuple[Steps, Floats]) -> None:
+def _write(connection: sqlite3.Connection, run: str, attempt: int, new: tuple[Steps, Floats]) -> None:
     """Merge new buckets of one step each into the stored ones, level by level."""
-    numbers, found = buckets
+    numbers, buckets = new
     width = 0
     for bits in LEVELS:
-        numbers, found = join(numbers >> (bits - width), found)
-        width, merged = bits, found
+        numbers, buckets = join(numbers >> (bits - width), buckets)
+        width, merged = bits, buckets
         older, stored = read_level(connection, run, attempt, bits, int(numbers[0]), int(numbers[-1]))
         if len(older):
-            places = np.searchsorted(numbers, older)
-            is_ours = numbers[places] == older
-            places = places[is_ours]
-            merged = found.copy()
-            merged[places] = merge(stored[is_ours], found[places])
+            indices = np.searchsorted(numbers, older)
+            is_ours = numbers[indices] == older
+            indices = indices[is_ours]
+            merged = buckets.copy()
+            merged[indices] = merge(stored[is_ours], buckets[indices])
         connection.executemany(
             "REPLACE INTO curve_levels VALUES (?, ?, ?, ?, ?)",
-            [(run, attempt, bits, int(n), to_bytes(one)) for n, one in zip(numbers, merged, strict=True)],
+            [
+                (run, attempt, bits, int(number), to_bytes(bucket))
+                for number, bucket in zip(numbers, merged, strict=True)
+            ],
         )
 
 

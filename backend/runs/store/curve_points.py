@@ -26,11 +26,11 @@ class Points:
     values: Floats
     """A column each for loss, grad_norm, learning_rate, tokens_per_s and step_s; NaN where it is not finite."""
     came_in_order: bool
-    """The steps of the rows ascended."""
+    """Whether the steps of the rows ascended."""
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[Any]], assumed_tokens: int | None) -> "Points":
-        """`rows`: rows of COLUMNS, at least one. `assumed_tokens`: for a step whose row has no tokens."""
+        """Return the points of rows of COLUMNS, at least one. `assumed_tokens`: for a step whose row has no tokens."""
         table = np.array(rows, dtype=np.float64)
         steps = np.clip(table[:, 0], 0, LARGEST_STEP).astype(np.int64)
         came_in_order = bool((np.diff(steps) > 0).all())
@@ -46,10 +46,10 @@ class Points:
 
     def finite_losses(self) -> Floats:
         """Return (step, value) of the finite losses."""
-        good = ~np.isnan(self.values[:, 0])
-        return np.stack((self.steps[good].astype(np.float64), self.losses[good]), axis=1)
+        is_finite = ~np.isnan(self.values[:, 0])
+        return np.stack((self.steps[is_finite].astype(np.float64), self.losses[is_finite]), axis=1)
 
     def buckets(self, before: Floats) -> tuple[Steps, Floats]:
-        """One bucket per point, numbered by its step. `before`: the newest finite losses before it, oldest first."""
+        """Return one bucket per point, with its step as number. `before`: newest finite losses before, oldest first."""
         smoothed, bad = smooth(self.losses, self.has_loss, before)
         return self.steps, of_points(self.steps, np.column_stack((self.values, smoothed, bad)))

@@ -16,15 +16,15 @@ from backend.runs.store.curve_levels import (
     Part,
     losses_before,
     newest_seq,
-    parts,
     read_level,
+    read_parts,
     to_points,
 )
 from backend.runs.store.curve_points import COLUMNS
 
 LEAST_BUCKETS = 512
-"""Least number of points in a view of a stretch; at most sixteen times as many. The widest level with so many is read,
-else the points themselves.
+"""Least number of points in a view; it has at most sixteen times as many. A view reads the widest level with so many
+buckets, else the points themselves.
 """
 MOST_WAITING = 4 * WAITING_STEPS
 """Points that a view reads in addition to the levels. More points wait only when an older version stored them."""
@@ -43,7 +43,7 @@ class State:
     seq: int
     """Cursor of the newest point that is shown."""
     is_behind: bool
-    """Many more points are stored. `curve_levels.take` must add them first."""
+    """Whether many more points are stored. `curve_levels.add_points` must add them first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,16 +57,16 @@ class Segment:
 
 def state(connection: sqlite3.Connection, run: str) -> State:
     """Return the state of the curves of a run."""
-    known = parts(connection, run)
-    taken = newest_seq(known)
+    parts = read_parts(connection, run)
+    newest = newest_seq(parts)
     rows = connection.execute(
         "SELECT seq FROM points WHERE run = ? AND rank = 0 AND seq > ? ORDER BY seq LIMIT ?",
-        (run, taken, MOST_WAITING + 1),
+        (run, newest, MOST_WAITING + 1),
     ).fetchall()
-    is_behind = len(rows) > (MOST_WAITING if known else 0)
+    is_behind = len(rows) > (MOST_WAITING if parts else 0)
     return State(
-        generation=sum(one.generation for one in known),
-        seq=rows[-1]["seq"] if rows and not is_behind else taken,
+        generation=sum(part.generation for part in parts),
+        seq=rows[-1]["seq"] if rows and not is_behind else newest,
         is_behind=is_behind,
     )
 
@@ -76,32 +76,32 @@ def view(connection: sqlite3.Connection, run: str, upto: State, first: int = 0, 
 
     A bucket that begins or ends outside the range is included as a whole.
     """
-    known = parts(connection, run)
-    shown = [one for one in _segments(known) if one.last >= first and one.first <= last]
-    begin = max(first, min((one.first for one in shown), default=0))
-    end = min(last, max((one.last for one in shown), default=0))
+    parts = read_parts(connection, run)
+    shown = [segment for segment in _segments(parts) if segment.last >= first and segment.first <= last]
+    begin = max(first, min((segment.first for segment in shown), default=0))
+    end = min(last, max((segment.last for segment in shown), default=0))
     level = sum((end - begin) >> bits >= LEAST_BUCKETS for bits in LEVELS)
-    found = [bucket for one in shown for bucket in _read(connection, run, one, first, last, level)]
-    if known and last > known[-1].last_step:
-        found.append(within(_newest(connection, run, known, newest_seq(known), upto.seq)[1], first, last))
-    return _curves(np.concatenate(found) if found else _nothing())
+    buckets = [bucket for segment in shown for bucket in _read(connection, run, segment, first, last, level)]
+    if parts and last > parts[-1].last_step:
+        buckets.append(within(_newest(connection, run, parts, newest_seq(parts), upto.seq)[1], first, last))
+    return _curves(np.concatenate(buckets) if buckets else _nothing())
 
 
 def news(connection: sqlite3.Connection, run: str, upto: State, seq: int, *, most: int) -> Curves | None:
     """Return the points after a cursor; None if there are more than `most`, or their steps are not in order."""
-    known = parts(connection, run)
+    parts = read_parts(connection, run)
     count = connection.execute(
         "SELECT count(*) FROM (SELECT 1 FROM points WHERE run = ? AND rank = 0 AND seq > ? AND seq <= ? LIMIT ?)",
         (run, seq, upto.seq, most + 1),
     ).fetchone()[0]
     if count > most:
         return None
-    seqs, buckets = _newest(connection, run, known, min(seq, newest_seq(known)), upto.seq)
+    seqs, buckets = _newest(connection, run, parts, min(seq, newest_seq(parts)), upto.seq)
     return None if seqs is None else _curves(buckets[seqs > seq])
 
 
 def _newest(
-    connection: sqlite3.Connection, run: str, known: Sequence[Part], after: int, upto: int
+    connection: sqlite3.Connection, run: str, parts: Sequence[Part], after: int, upto: int
 ) -> tuple[Steps | None, Floats]:
     """Return (cursors, one bucket per point) between two cursors; no cursors if the steps are not in order."""
     cursor = connection.cursor()
@@ -110,25 +110,25 @@ def _newest(
         f"SELECT seq, {COLUMNS} FROM points WHERE run = ? AND rank = 0 AND seq > ? AND seq <= ? ORDER BY seq",  # noqa: S608
         (run, after, upto),
     ).fetchall()
-    if not rows or not known:
+    if not rows or not parts:
         return np.empty(0, dtype=np.int64), _nothing()
     points = to_points(connection, run, [row[1:] for row in rows])
-    buckets = points.buckets(_losses(connection, run, known[-1], int(points.steps[0])))[1]
+    buckets = points.buckets(_losses(connection, run, parts[-1], int(points.steps[0])))[1]
     return (np.array([row[0] for row in rows]) if points.came_in_order else None), buckets
 
 
 def _curves(buckets: Floats) -> Curves:
-    return {name: candidates(buckets, place) for place, name in enumerate(SERIES)}
+    return {name: candidates(buckets, series) for series, name in enumerate(SERIES)}
 
 
-def _segments(known: Sequence[Part]) -> list[Segment]:
-    found: list[Segment] = []
+def _segments(parts: Sequence[Part]) -> list[Segment]:
+    segments: list[Segment] = []
     cut = END
-    for part in reversed([one for one in known if not one.is_empty]):
+    for part in reversed([part for part in parts if not part.is_empty]):
         if part.first_step <= cut:
-            found.append(Segment(part=part, first=part.first_step, last=min(part.last_step, cut)))
+            segments.append(Segment(part=part, first=part.first_step, last=min(part.last_step, cut)))
         cut = min(cut, part.first_step - 1)
-    return found[::-1]
+    return segments[::-1]
 
 
 def _read(
@@ -164,17 +164,17 @@ def _points(connection: sqlite3.Connection, run: str, segment: Segment, first: i
         yield points.buckets(_losses(connection, run, segment.part, int(points.steps[0])))[1]
         return
     bits = LEVELS[0]
-    _, kept = read_level(connection, run, segment.part.attempt, bits, first >> bits, last >> bits)
-    yield within(kept, segment.first, segment.last)
+    _, buckets = read_level(connection, run, segment.part.attempt, bits, first >> bits, last >> bits)
+    yield within(buckets, segment.first, segment.last)
 
 
 def _losses(connection: sqlite3.Connection, run: str, part: Part, step: int) -> Floats:
     """Return the newest finite losses before a step. For the newest steps, the loaded part has them."""
-    known = part.losses[part.losses[:, 0] < step]
-    if len(known) >= WINDOW:
-        return known[:, 1]
-    found = losses_before(connection, run, part.attempt, step)
-    return known[:, 1] if len(known) >= len(found) else np.array([value for _, value in found])
+    loaded = part.losses[part.losses[:, 0] < step]
+    if len(loaded) >= WINDOW:
+        return loaded[:, 1]
+    older = losses_before(connection, run, part.attempt, step)
+    return loaded[:, 1] if len(loaded) >= len(older) else np.array([value for _, value in older])
 
 
 def _nothing() -> Floats:

@@ -18,10 +18,10 @@ from backend.runs.collect import flight_records
 from backend.runs.states import RunState
 from backend.runs.store import attempts, metrics, run_store
 from backend.runs.store.store import Store
-from backend.runs.supervise.reaper import debts
+from backend.runs.supervise.reaper import unproved_nodes
 
 ROWS, BLOB_ROWS = 5000, 64
-"""Deleted in one transaction; those with log bytes hold up to a megabyte each."""
+"""Rows deleted in one transaction, and rows with log bytes, which hold up to a megabyte each."""
 RECORDS = "deleted_runs"
 
 By = Literal["page", "command", "rule"]
@@ -87,19 +87,19 @@ def count_rows(connection: sqlite3.Connection, run: str) -> dict[str, int]:
     return {table: count for table, count in counts.items() if count}
 
 
-def refuse_unless_over(connection: sqlite3.Connection, run: str, *, asked_since: float) -> RunState:
+def refuse_unless_over(connection: sqlite3.Connection, run: str, *, proofs_since: float) -> RunState:
     """Return the final state of a run that may be deleted.
 
     ProblemsError: unknown_run, run_deleted, run_archived, run_unreadable, run_not_over, run_not_proved. A run that
-    ended after `asked_since` needs a proof from each node that no process is left.
+    ended after `proofs_since` needs a proof of each node that no process is left.
     """
     run_store.run_row(connection, run)
     state = run_store.state_of(connection, run)
     if state is None or not state.is_final:
         raise ProblemsError([Problem(code="run_not_over", values={"run": run})])
-    owing = sorted({debt.rank for debt in debts(connection, asked_since, run=run)})
-    if owing:
-        values = {"run": run, "nodes": ", ".join(map(str, owing))}
+    unproved = sorted({node.rank for node in unproved_nodes(connection, proofs_since, run=run)})
+    if unproved:
+        values = {"run": run, "nodes": ", ".join(map(str, unproved))}
         raise ProblemsError([Problem(code="run_not_proved", values=values)])
     return state
 
@@ -110,14 +110,14 @@ def begin(
     *,
     now: float,
     by: By,
-    asked_since: float,
+    proofs_since: float,
     archived: Archived | None = None,
 ) -> Deleted:
     """Record the deletion of a run and delete the run's own row. Needs Store.write(orphans=True).
 
     ProblemsError as refuse_unless_over, and run_changed if the number of the run's rows changed since it was archived.
     """
-    state = refuse_unless_over(connection, run, asked_since=asked_since)
+    state = refuse_unless_over(connection, run, proofs_since=proofs_since)
     row = run_store.run_row(connection, run)
     counts = count_rows(connection, run)
     if archived is not None and counts != archived.row_counts:

@@ -1,7 +1,7 @@
 """Metric storage: points, heartbeats, log bytes, and the offset up to which each file was read.
 
 The transaction that stores a batch also moves the file's offset by compare-and-set. So every byte is stored exactly
-once, with any number of collectors and after any kill.
+once, even with several collectors and after a kill.
 """
 
 import json
@@ -16,7 +16,7 @@ from backend.runs.records import Point
 from backend.runs.store import attempts, curve_levels, utilization
 
 HEARTBEATS_KEPT_S = 120.0
-"""Stored heartbeats behind the newest one: twice what straggler.py reads. utilization.py condenses all of them."""
+"""Age at which heartbeats are deleted: twice what straggler.py reads. utilization.py condenses all of them."""
 STEPS_KEPT = 500
 """Newest steps that are kept of each rank except 0.
 
@@ -57,7 +57,7 @@ class FileKey:
     file: str
 
 
-def places(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> dict[str, FileOffset]:
+def offsets(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> dict[str, FileOffset]:
     """Return the offset of each file of a node."""
     rows = connection.execute("SELECT * FROM offsets WHERE run = ? AND attempt = ? AND rank = ?", (run, attempt, rank))
     return {
@@ -88,7 +88,7 @@ def add_points(
         [(run, attempt, rank, row["step"], row["time"], *map(row.get, _COUNTS), *_number_columns(row)) for row in rows],
     )
     if rank == 0 and rows:
-        curve_levels.follow(connection, run, attempt, [row["step"] for row in rows])
+        curve_levels.add_due_points(connection, run, attempt, [row["step"] for row in rows])
     if rank and rows:
         where = (run, attempt, rank)
         connection.execute(
@@ -98,21 +98,21 @@ def add_points(
         )
 
 
-def take_back(connection: sqlite3.Connection, run: str, attempt: int, rank: int, step: int) -> None:
+def remove_steps(connection: sqlite3.Connection, run: str, attempt: int, rank: int, step: int) -> None:
     """Delete the steps of a global rank from `step` on; the rank reports them again."""
     where = (run, attempt, rank, step)
     if rank == 0:
-        curve_levels.take_all(connection, run)
+        curve_levels.add_all_points(connection, run)
     connection.execute("DELETE FROM points WHERE run = ? AND attempt = ? AND rank = ? AND step >= ?", where)
     if rank == 0:
-        curve_levels.take_back(connection, run, attempt, step)
+        curve_levels.remove_steps(connection, run, attempt, step)
 
 
 def points(connection: sqlite3.Connection, run: str, *, rank: int | None = 0, after: int = 0) -> list[Point]:
     """Return the points of one global rank (None: of all) after a cursor, in the order of arrival."""
-    which, values = ("", ()) if rank is None else ("AND rank = ?", (rank,))
+    condition, values = ("", ()) if rank is None else ("AND rank = ?", (rank,))
     rows = connection.execute(
-        f"SELECT * FROM points WHERE run = ? {which} AND seq > ? ORDER BY seq",  # noqa: S608
+        f"SELECT * FROM points WHERE run = ? {condition} AND seq > ? ORDER BY seq",  # noqa: S608
         (run, *values, after),
     )
     return [_point(row) for row in rows]
@@ -132,21 +132,21 @@ def trail(connection: sqlite3.Connection, run: str, attempt: int, *, count: int)
 
     An attempt replaces all steps after the checkpoint from which it resumed, whether it trained them again or not.
     """
-    found: list[Point] = []
+    newest: list[Point] = []
     last: int | None = None
-    while attempt > 0 and len(found) < count:
+    while attempt > 0 and len(newest) < count:
         rows = connection.execute(
             "SELECT * FROM points WHERE run = ? AND attempt = ? AND rank = 0 AND step <= coalesce(?, step)"
             " ORDER BY step DESC LIMIT ?",
-            (run, attempt, last, count - len(found)),
+            (run, attempt, last, count - len(newest)),
         ).fetchall()
-        found = [_point(row) for row in reversed(rows)] + found
-        begun = attempts.checkpoint_step(connection, run, attempt)
-        if begun is None:
+        newest = [_point(row) for row in reversed(rows)] + newest
+        resumed_at = attempts.checkpoint_step(connection, run, attempt)
+        if resumed_at is None:
             break
-        last = begun if last is None else min(last, begun)
+        last = resumed_at if last is None else min(last, resumed_at)
         attempt -= 1
-    return found
+    return newest
 
 
 def step_times(connection: sqlite3.Connection, run: str, attempt: int, *, count: int) -> list[tuple[int, float]]:
@@ -200,10 +200,11 @@ def add_heartbeats(
     received: float,
 ) -> None:
     """Store heartbeats of a node in the order of writing, and drop those that are too old."""
-    # Its clock was set back: those of a later time are older.
-    later = max((row["time"] for row in rows[-1:]), default=math.inf)
+    # If the clock of the node was set back, heartbeats with a later time are older.
+    newest_time = max((row["time"] for row in rows[-1:]), default=math.inf)
     connection.execute(
-        "DELETE FROM heartbeats WHERE run = ? AND attempt = ? AND rank = ? AND time > ?", (run, attempt, rank, later)
+        "DELETE FROM heartbeats WHERE run = ? AND attempt = ? AND rank = ? AND time > ?",
+        (run, attempt, rank, newest_time),
     )
     connection.executemany(
         "INSERT INTO heartbeats VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
@@ -222,7 +223,7 @@ def add_heartbeats(
 def newest_heartbeats(connection: sqlite3.Connection, run: str, attempt: int) -> dict[int, tuple[float, Beat]]:
     """Return node rank -> (time of arrival, content) of the newest readable heartbeat."""
     nodes = connection.execute("SELECT rank FROM nodes WHERE run = ? AND attempt = ?", (run, attempt)).fetchall()
-    # A seek for each: grouped by rank the question reads a quarter of an hour of all of them.
+    # One seek per node: a query grouped by rank would read all stored heartbeats.
     rows = (
         connection.execute(
             "SELECT rank, received, data FROM heartbeats WHERE run = ? AND attempt = ? AND rank = ?"
@@ -231,12 +232,12 @@ def newest_heartbeats(connection: sqlite3.Connection, run: str, attempt: int) ->
         ).fetchone()
         for node in nodes
     )
-    told = ((row, stored(Beat, row["data"])) for row in rows if row is not None)
-    return {row["rank"]: (row["received"], beat) for row, beat in told if beat is not None}
+    beats = ((row, stored(Beat, row["data"])) for row in rows if row is not None)
+    return {row["rank"]: (row["received"], beat) for row, beat in beats if beat is not None}
 
 
 def recent_gpus(connection: sqlite3.Connection, run: str, attempt: int, rank: int, *, since: float) -> list[list[Gpu]]:
-    """Return the GPUs of a node in each heartbeat that arrived since then."""
+    """Return the GPUs of a node in each heartbeat that arrived at `since` or later."""
     rows = connection.execute(
         "SELECT data FROM heartbeats WHERE run = ? AND attempt = ? AND rank = ? AND received >= ?",
         (run, attempt, rank, since),
@@ -306,7 +307,7 @@ def log_tail(
 
 
 def _number_columns(row: Mapping[str, Any]) -> Iterator[float | str | None]:
-    # SQLite keeps NaN as NULL, which would hide the very step that went wrong; as text it survives
+    # SQLite stores NaN as NULL, which would hide the step that went wrong. Text keeps it.
     for key in _NUMBERS:
         value = row.get(key)
         yield "nan" if value is not None and math.isnan(value) else value

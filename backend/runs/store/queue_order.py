@@ -68,10 +68,10 @@ def move(connection: sqlite3.Connection, run: str, where: Move) -> None:
     order = [queued.run for queued in waiting(connection)]
     if run not in order:
         raise ProblemsError([Problem(code="not_queued", values={"run": run})])
-    place = order.index(run)
-    order.pop(place)
-    places = {"first": 0, "up": max(0, place - 1), "down": place + 1, "last": len(order)}
-    order.insert(places[where], run)
+    index = order.index(run)
+    order.pop(index)
+    indices = {"first": 0, "up": max(0, index - 1), "down": index + 1, "last": len(order)}
+    order.insert(indices[where], run)
     connection.executemany(
         "UPDATE queue SET position = ? WHERE run = ?", [(i, queued) for i, queued in enumerate(order, 1)]
     )
@@ -80,19 +80,19 @@ def move(connection: sqlite3.Connection, run: str, where: Move) -> None:
 def reasons(queue: Iterable[Waiting], claims: Mapping[str, str], now: float) -> dict[str, Problem | None]:
     """Return what each queued run waits for; None: it may start. `claims`: address -> the run that holds the node."""
     problems: dict[str, Problem | None] = {}
-    needed: dict[str, str] = {}
+    needed_by: dict[str, str] = {}
     for queued in queue:
         run, addresses = queued.run, queued.addresses
-        held = [(address, claims[address]) for address in addresses if claims.get(address, run) != run]
-        before = [(address, needed[address]) for address in addresses if address in needed]
+        holders = [(address, claims[address]) for address in addresses if claims.get(address, run) != run]
+        earlier = [(address, needed_by[address]) for address in addresses if address in needed_by]
         problems[run] = None
-        if held or before:
-            node, other = (held or before)[0]
-            code = "waits_for_run" if held else "waits_behind"
-            problems[run] = Problem(code=code, severity="note", values={"node": node, "run": other})
+        if holders or earlier:
+            node, other_run = (holders or earlier)[0]
+            code = "waits_for_run" if holders else "waits_behind"
+            problems[run] = Problem(code=code, severity="note", values={"node": node, "run": other_run})
         elif queued.not_before > now:
             problems[run] = Problem(code="waits_to_restart", severity="note")
-        needed = dict.fromkeys(addresses, run) | needed
+        needed_by = dict.fromkeys(addresses, run) | needed_by
     return problems
 
 

@@ -12,7 +12,7 @@ from backend.job.mapping import load_job
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.collect.node_records import event_detail
 from backend.runs.records import Event, problem_from_json, stored_mapping, unreadable
-from backend.runs.redact import without_told
+from backend.runs.redact import without_known_secrets
 from backend.runs.states import FINAL, MOVING, EventKind, RunState, fold, next_state
 from backend.runs.store import attempts
 
@@ -74,15 +74,15 @@ def run_of_token(connection: sqlite3.Connection, token: str) -> str | None:
     """
     row = connection.execute("SELECT run FROM launches WHERE token = ?", (token,)).fetchone()
     if row is None:
-        gone = connection.execute(
-            "SELECT run FROM deleted_runs, json_each(deleted_runs.tokens) one WHERE one.value = ?", (token,)
+        deleted = connection.execute(
+            "SELECT run FROM deleted_runs, json_each(deleted_runs.tokens) used WHERE used.value = ?", (token,)
         ).fetchone()
-        if gone is not None:
-            refuse_deleted(connection, gone["run"])
+        if deleted is not None:
+            refuse_deleted(connection, deleted["run"])
     return None if row is None else str(row["run"])
 
 
-def keep_token(connection: sqlite3.Connection, token: str, run: str) -> None:
+def record_token(connection: sqlite3.Connection, token: str, run: str) -> None:
     """Record that a launch with this token is this run."""
     connection.execute("INSERT INTO launches VALUES (?, ?)", (token, run))
 
@@ -97,28 +97,29 @@ def append(
     rank: int | None = None,
     detail: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Append an event of the newest attempt, or of another. Return False, and write nothing, when it should change the
-    state and cannot.
+    """Append an event of the newest attempt, or of `attempt`.
+
+    Return False, and write nothing, when the kind of the event changes the state of a run, but not its current state.
 
     So of two processes that detect the same end of a run, one records it. A final event frees the run's nodes and its
     place in the queue.
     """
     state = state_of(connection, run)
-    after = next_state(state, kind)
-    if kind in MOVING and after is state:
+    new_state = next_state(state, kind)
+    if kind in MOVING and new_state is state:
         return False
     attempt = max(1, attempts.newest(connection, run)) if attempt is None else attempt
     connection.execute(
         "INSERT INTO events (run, attempt, rank, kind, time, detail) VALUES (?, ?, ?, ?, ?, ?)",
-        (run, attempt, rank, kind.value, time, without_told(json.dumps(detail or {}, default=str))),
+        (run, attempt, rank, kind.value, time, without_known_secrets(json.dumps(detail or {}, default=str))),
     )
     if kind is EventKind.RESUMED:
         connection.execute("UPDATE runs SET ended = NULL WHERE id = ?", (run,))
-    if after in FINAL and kind in MOVING:
+    if new_state in FINAL and kind in MOVING:
         ended = attempts.ended_at(connection, run, attempt, time)
         connection.execute("UPDATE runs SET ended = ? WHERE id = ?", (ended, run))
         connection.execute("DELETE FROM claims WHERE run = ?", (run,))
-    if after is not RunState.QUEUED and kind in _LEAVING_THE_QUEUE:
+    if new_state is not RunState.QUEUED and kind in _LEAVING_THE_QUEUE:
         connection.execute("DELETE FROM queue WHERE run = ?", (run,))
     return True
 
@@ -153,7 +154,9 @@ def events_of(connection: sqlite3.Connection, kinds: Collection[EventKind], *, a
 
 
 def messages_sent(connection: sqlite3.Connection) -> int:
-    """Return the newest event about which the operator was notified; without one, start from now."""
+    """Return the `seq` of the newest event that the operator was notified of. Before the first notification, it is that
+    of the newest event.
+    """
     row = connection.execute(
         "SELECT coalesce((SELECT event FROM messages_sent), (SELECT max(seq) FROM events), 0)"
     ).fetchone()
@@ -198,7 +201,7 @@ def newest_detail(connection: sqlite3.Connection, run: str, attempt: int, kind: 
 
 
 def cause_of(connection: sqlite3.Connection, run: str) -> Problem | None:
-    """Return why the newest attempt fails or failed: the final reason if there is one, else the first.
+    """Return the newest recorded reason why the newest attempt fails or failed; None without one.
 
     None after a user has resumed the run, because the earlier reason is obsolete.
     """
@@ -208,8 +211,8 @@ def cause_of(connection: sqlite3.Connection, run: str) -> Problem | None:
         " AND kind IN ('failing', 'losing', 'failed', 'lost', 'restarting', 'waiting') ORDER BY seq DESC",
         (run, attempts.newest(connection, run), run),
     )
-    told = (stored_mapping(run, row["detail"]).get("problem") for row in rows)
-    return next((problem_from_json(problem) for problem in told if problem is not None), None)
+    problems = (stored_mapping(run, row["detail"]).get("problem") for row in rows)
+    return next((problem_from_json(problem) for problem in problems if problem is not None), None)
 
 
 def run_row(connection: sqlite3.Connection, run: str) -> sqlite3.Row:

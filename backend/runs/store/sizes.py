@@ -106,13 +106,13 @@ def forget_samples(store: Store) -> None:
     store.write(lambda connection: connection.execute("DELETE FROM storage_samples"))
 
 
-def run_size(connection: sqlite3.Connection, home: Path, run: str, *, asked_since: float) -> RunSize:
-    """Return the size of a run. `asked_since` as in deletion.refuse_unless_over. ProblemsError: unknown_run,
+def run_size(connection: sqlite3.Connection, home: Path, run: str, *, proofs_since: float) -> RunSize:
+    """Return the size of a run. `proofs_since` as in deletion.refuse_unless_over. ProblemsError: unknown_run,
     run_deleted, run_archived.
     """
     row, kept_by = run_store.run_row(connection, run), None
     try:
-        deletion.refuse_unless_over(connection, run, asked_since=asked_since)
+        deletion.refuse_unless_over(connection, run, proofs_since=proofs_since)
     except ProblemsError as error:
         kept_by = error.problems[0]
     thinned = connection.execute("SELECT time FROM thinned_runs WHERE run = ?", (run,)).fetchone()
@@ -127,25 +127,27 @@ def run_size(connection: sqlite3.Connection, home: Path, run: str, *, asked_sinc
 
 
 def _kinds(connection: sqlite3.Connection, home: Path, run: str) -> dict[str, int]:
-    found = dict.fromkeys(KINDS, 0)
+    sizes = dict.fromkeys(KINDS, 0)
     for table in deletion.run_tables(connection):
         if table == "points":
             of_first, of_all = (
-                connection.execute(f"SELECT count(*) FROM points WHERE run = ? {more}", (run,)).fetchone()[0]  # noqa: S608
-                for more in ("AND rank = 0", "")
+                connection.execute(f"SELECT count(*) FROM points WHERE run = ? {condition}", (run,)).fetchone()[0]  # noqa: S608
+                for condition in ("AND rank = 0", "")
             )
             size = POINT_BYTES + 3 * len(run)
-            found["curves"] += size * of_first
-            found["other_ranks"] += size * (of_all - of_first)
+            sizes["curves"] += size * of_first
+            sizes["other_ranks"] += size * (of_all - of_first)
             continue
-        found[_KIND_OF_TABLE.get(table, "rest")] += _table_bytes(connection, table, run)
-    found["flight_records"] = _size_of_folder(flight_records.folder_of(home, run, 0).parent)
-    return found
+        sizes[_KIND_OF_TABLE.get(table, "rest")] += _table_bytes(connection, table, run)
+    sizes["flight_records"] = _size_of_folder(flight_records.folder_of(home, run, 0).parent)
+    return sizes
 
 
 def _table_bytes(connection: sqlite3.Connection, table: str, run: str) -> int:
     columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
-    texts = " + ".join(f"coalesce(length({one['name']}), 0)" for one in columns if one["type"] in ("TEXT", "BLOB"))
+    texts = " + ".join(
+        f"coalesce(length({column['name']}), 0)" for column in columns if column["type"] in ("TEXT", "BLOB")
+    )
     count, size = connection.execute(
         f"SELECT count(*), coalesce(sum({texts}), 0) FROM {table} WHERE run = ?",  # noqa: S608
         (run,),
@@ -177,4 +179,4 @@ def _size(path: Path) -> int:
 
 
 def _size_of_folder(folder: Path) -> int:
-    return sum(_size(Path(place) / name) for place, _, names in os.walk(folder) for name in names)
+    return sum(_size(Path(directory) / name) for directory, _, names in os.walk(folder) for name in names)

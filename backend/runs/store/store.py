@@ -1,12 +1,12 @@
-"""The server's memory: one SQLite file, one writer thread, readers that never wait for it.
+"""The database of the server: one SQLite file, one writer thread, and readers that never wait for it.
 
 store = Store(home / "megaboard.db")
-store.write(lambda connection: ...)       # one transaction on the writer thread; all of it or nothing
+store.write(lambda connection: ...)       # one transaction on the writer thread
 with store.read() as connection: ...      # one consistent snapshot
 
-The schema stands here alone. What goes into the tables: run_store.py (runs, events), metrics.py (points, logs) and
-utilization.py (how busy nodes were). What removes rows: deletion.py (whole runs) and thinning.py (rows that
-nothing reads any more).
+Only this module defines the schema. These modules write rows: run_store.py (runs, events), metrics.py (points, logs)
+and utilization.py (load of the nodes). These delete rows: deletion.py (whole runs) and thinning.py (rows that nothing
+reads any more).
 """
 
 import os
@@ -29,7 +29,7 @@ T = TypeVar("T")
 _INDEX_BYTES = 32 << 10
 """The smallest megaboard.db-shm."""
 BUSY_TIMEOUT_S = 15.0
-"""How long a write waits for another process (a command line beside the server)."""
+"""How long a write waits for another process, such as a command line beside the server."""
 _SHORT_MS = 200
 """How long the end of the log waits for readers. Other writes wait too."""
 
@@ -72,7 +72,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             FOREIGN KEY (run, attempt, rank) REFERENCES nodes) WITHOUT ROWID""",
     ),
     (
-        # how often the gang may be restarted by itself, and the step of the checkpoint that an attempt went on from
+        # allowed number of automatic restarts, and step of the checkpoint that an attempt resumed from
         "ALTER TABLE runs ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE attempts ADD COLUMN checkpoint_step INTEGER",
         """CREATE TABLE queue (run TEXT PRIMARY KEY REFERENCES runs, position INTEGER NOT NULL,
@@ -80,22 +80,22 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE launches (token TEXT PRIMARY KEY, run TEXT NOT NULL REFERENCES runs) WITHOUT ROWID",
     ),
     (
-        # the checkpoint of a run that the draft is to begin with
+        # checkpoint of a run that the draft starts from
         "CREATE TABLE draft_source (id INTEGER PRIMARY KEY CHECK (id = 1), source TEXT NOT NULL)",
     ),
     (
-        # up to which event the operator has been sent messages
+        # newest event that the operator was notified of
         "CREATE TABLE messages_sent (id INTEGER PRIMARY KEY CHECK (id = 1), event INTEGER NOT NULL)",
     ),
     (
-        # how busy a node of a run was in a stretch of time, over all attempts (utilization.py)
+        # utilization of the nodes of a run, over all attempts (utilization.py)
         """CREATE TABLE usage (run TEXT NOT NULL REFERENCES runs, rank INTEGER NOT NULL, start INTEGER NOT NULL,
             width INTEGER NOT NULL, beats INTEGER NOT NULL, data TEXT NOT NULL,
             PRIMARY KEY (run, rank, start)) WITHOUT ROWID""",
     ),
     (
         # retention: the records of deleted runs (deletion.py), the runs without raw rows (thinning.py), the
-        # rules (retention.py), and the past sizes of the database (storage.py)
+        # rules (retention.py), and the past sizes of the database (sizes.py)
         """CREATE TABLE deleted_runs (run TEXT PRIMARY KEY, name TEXT NOT NULL, engine TEXT NOT NULL,
             created REAL NOT NULL, ended REAL, state TEXT NOT NULL, step INTEGER, tokens TEXT NOT NULL,
             deleted REAL NOT NULL, by TEXT NOT NULL, row_counts TEXT NOT NULL, archive TEXT, sha256 TEXT,
@@ -140,10 +140,10 @@ class StoreError(ProblemsError):
 
 
 class Store:
-    """One database file, private to its owner (mode 0600); made when missing, upgraded when older.
+    """One database file, private to its owner (mode 0600). A missing file is created, an older one is upgraded.
 
-    Safe for many threads, and for several processes at once. Raises StoreError; a transaction that fails leaves
-    what was there, and on a disk that is full or read-only an existing file can still be opened and read.
+    Safe for many threads, and for several processes at once. Raises StoreError. A transaction that fails changes
+    nothing. On a disk that is full or read-only, an existing file can still be opened and read.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
@@ -187,7 +187,7 @@ class Store:
         self._call(_vacuum)
 
     def give_back_pages(self, count: int) -> None:
-        """Cut up to `count` free pages off the file, if this version made it or it was vacuumed."""
+        """Cut up to `count` free pages off the file, if this version created the file or vacuumed it."""
         self._call(lambda connection: _give_back(connection, count))
 
     def shrink_log(self) -> None:
@@ -276,10 +276,10 @@ class Store:
         if not _version(connection):  # only vacuum() changes it in a file that has tables
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")  # an act's event must outlive a power cut
+        connection.execute("PRAGMA synchronous = FULL")  # a recorded event must survive a power cut
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA secure_delete = FAST")  # Debian's default writes every deleted page once more
-        if _version(connection) != len(MIGRATIONS):  # a disk that is full can still be read
+        if _version(connection) != len(MIGRATIONS):  # without an upgrade, a full disk can still be read
             _transaction(connection, self._upgrade)
         return connection
 
@@ -291,8 +291,8 @@ class Store:
             self._to_read += "&immutable=1"
         connection = _connect(self._to_read)
         if (version := _version(connection)) != len(MIGRATIONS):
-            needed = f"{reason}; schema {version} cannot be brought to {len(MIGRATIONS)} there"
-            raise StoreError("store_newer" if version > len(MIGRATIONS) else "store_read_only", self.path, needed)
+            detail = f"{reason}; schema {version} cannot be brought to {len(MIGRATIONS)} there"
+            raise StoreError("store_newer" if version > len(MIGRATIONS) else "store_read_only", self.path, detail)
         self.trouble = StoreError("store_read_only", self.path, reason).problem
         return connection
 
@@ -300,7 +300,7 @@ class Store:
         version = _version(connection)
         if version > len(MIGRATIONS):
             raise StoreError("store_newer", self.path, f"schema {version}, this version knows {len(MIGRATIONS)}")
-        for statement in (one for step in MIGRATIONS[version:] for one in step):
+        for statement in (statement for migration in MIGRATIONS[version:] for statement in migration):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
@@ -364,7 +364,7 @@ def _shrink_log(connection: sqlite3.Connection) -> None:
 
 def _code(error: sqlite3.Error, path: Path) -> str:
     name = getattr(error, "sqlite_errorname", "") or ""
-    # The log's index is the first file that finds no room, and SQLite calls that an I/O error.
+    # The index of the log is the first file for which the disk has no room. SQLite reports that as an I/O error.
     if name == "SQLITE_FULL" or (name.startswith("SQLITE_IOERR") and shutil.disk_usage(path).free < _INDEX_BYTES):
         return "store_full"
     if name.startswith("SQLITE_READONLY"):

@@ -1,6 +1,6 @@
-"""Drops rows of ended runs that nothing reads any more; the page, the diagnosis and calibration do not change.
+"""Drops rows of ended runs that no part of the program reads any more.
 
-It drops:
+The page, the diagnosis and the calibration do not change. It drops:
 - all points of ranks other than 0, except the newest
 - the logs of ranks that are not the first of their node, except the end
 - all heartbeats of a node, except the newest
@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from backend.runs.store import run_store
 from backend.runs.store.deletion import BLOB_ROWS, ROWS
 from backend.runs.store.store import Store
-from backend.runs.supervise.reaper import debts
+from backend.runs.supervise.reaper import unproved_nodes
 
 LOG_END_BYTES = 64 << 10
-"""Kept bytes of each log: those that the page shows first, and that the diagnosis reads."""
+"""Kept bytes of each log: the page shows them first, and the diagnosis reads them."""
 _RANK_LOG = re.compile(r"rank(\d+)\.log")
 
 
@@ -30,16 +30,16 @@ def due(connection: sqlite3.Connection, ended_before: float) -> list[str]:
         " WHERE r.ended < ? AND coalesce(t.time <= r.ended, 1) ORDER BY r.ended",
         (ended_before,),
     ).fetchall()
-    owing = {debt.run for debt in debts(connection, 0.0)} if rows else set()
-    return [row["id"] for row in rows if row["id"] not in owing]
+    unproved = {node.run for node in unproved_nodes(connection, 0.0)} if rows else set()
+    return [row["id"] for row in rows if row["id"] not in unproved]
 
 
 def thin(store: Store, run: str, *, now: float) -> int:
-    """Drop the raw rows of a run, a few at a time, and record it; return their number. Nothing if it was resumed."""
+    """Drop the raw rows of a run, a few at a time, and record it; return their number. A resumed run is not changed."""
     total = 0
-    while gone := store.write(lambda connection: _drop_some(connection, run)):
-        total += gone
-    store.write(lambda connection: _remember(connection, run, now))
+    while dropped := store.write(lambda connection: _drop_some(connection, run)):
+        total += dropped
+    store.write(lambda connection: _record_thinned(connection, run, now))
     return total
 
 
@@ -49,7 +49,7 @@ def _drop_some(connection: sqlite3.Connection, run: str) -> int:
     return _drop_points(connection, run) or _drop_heartbeats(connection, run) or _drop_logs(connection, run)
 
 
-def _remember(connection: sqlite3.Connection, run: str, now: float) -> None:
+def _record_thinned(connection: sqlite3.Connection, run: str, now: float) -> None:
     if _is_over(connection, run):
         connection.execute("REPLACE INTO thinned_runs VALUES (?, ?)", (run, now))
 
@@ -62,17 +62,17 @@ def _is_over(connection: sqlite3.Connection, run: str) -> bool:
 
 
 def _drop_points(connection: sqlite3.Connection, run: str) -> int:
-    gone = 0
+    dropped = 0
     for attempt, rank in _ranks(connection, run):
         where = (run, attempt, rank)
-        gone += connection.execute(
+        dropped += connection.execute(
             "DELETE FROM points WHERE seq IN (SELECT seq FROM points WHERE run = ? AND attempt = ? AND rank = ?"
             " AND step < (SELECT max(step) FROM points WHERE run = ? AND attempt = ? AND rank = ?) LIMIT ?)",
-            (*where, *where, ROWS - gone),
+            (*where, *where, ROWS - dropped),
         ).rowcount
-        if gone >= ROWS:
+        if dropped >= ROWS:
             break
-    return gone
+    return dropped
 
 
 def _ranks(connection: sqlite3.Connection, run: str) -> Iterator[tuple[int, int]]:
@@ -95,7 +95,7 @@ def _drop_heartbeats(connection: sqlite3.Connection, run: str) -> int:
 
 
 def _drop_logs(connection: sqlite3.Connection, run: str) -> int:
-    gone = 0
+    dropped = 0
     for attempt, node, file in _other_logs(connection, run):
         where = (run, attempt, node, file)
         newest = connection.execute(
@@ -103,24 +103,26 @@ def _drop_logs(connection: sqlite3.Connection, run: str) -> int:
             " WHERE run = ? AND attempt = ? AND rank = ? AND file = ? ORDER BY generation DESC, offset DESC LIMIT 1",
             where,
         ).fetchone()
-        gone += connection.execute(
+        dropped += connection.execute(
             "DELETE FROM log_chunks WHERE rowid IN (SELECT rowid FROM log_chunks"
             " WHERE run = ? AND attempt = ? AND rank = ? AND file = ?"
             " AND (generation < ? OR offset + length(data) <= ?) LIMIT ?)",
-            (*where, newest["generation"], newest["size"] - LOG_END_BYTES, BLOB_ROWS - gone),
+            (*where, newest["generation"], newest["size"] - LOG_END_BYTES, BLOB_ROWS - dropped),
         ).rowcount
-        if gone >= BLOB_ROWS:
+        if dropped >= BLOB_ROWS:
             break
-    return gone
+    return dropped
 
 
 def _other_logs(connection: sqlite3.Connection, run: str) -> Iterator[tuple[int, int, str]]:
     """Return (attempt, node, file) of the logs of ranks that are not their node's first."""
     rows = connection.execute("SELECT DISTINCT attempt, rank, file FROM log_chunks WHERE run = ?", (run,)).fetchall()
     ranks = {
-        (row["attempt"], row["rank"], row["file"]): found for row in rows if (found := _RANK_LOG.fullmatch(row["file"]))
+        (row["attempt"], row["rank"], row["file"]): int(match[1])
+        for row in rows
+        if (match := _RANK_LOG.fullmatch(row["file"]))
     }
     first: dict[tuple[int, int], int] = {}
-    for (attempt, node, _), found in ranks.items():
-        first[attempt, node] = min(int(found[1]), first.get((attempt, node), int(found[1])))
-    return (place for place, found in ranks.items() if int(found[1]) != first[place[:2]])
+    for (attempt, node, _), rank in ranks.items():
+        first[attempt, node] = min(rank, first.get((attempt, node), rank))
+    return (log for log, rank in ranks.items() if rank != first[log[:2]])

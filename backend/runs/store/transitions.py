@@ -1,6 +1,6 @@
 """State transitions that users request. Each is one transaction, or raises ProblemsError.
 
-Functions on a connection, as in run_store.py. Of two requests at the same time, one is first.
+Functions on a connection, as in run_store.py. Requests at the same time run one after the other.
 """
 
 import sqlite3
@@ -31,9 +31,9 @@ def create(
     connection: sqlite3.Connection, run: str, job: Job, request: LaunchRequest, *, waits: bool, now: float
 ) -> str:
     """Create a run that claims its nodes, or `waits` in the queue; return its id, or the earlier run of the token."""
-    known = run_store.run_of_token(connection, request.token) if request.token else None
-    if known is not None:
-        return known
+    earlier_run = run_store.run_of_token(connection, request.token) if request.token else None
+    if earlier_run is not None:
+        return earlier_run
     run_store.create_run(
         connection,
         run,
@@ -47,7 +47,7 @@ def create(
         accepted=request.accepted,
     )
     if request.token:
-        run_store.keep_token(connection, request.token, run)
+        run_store.record_token(connection, request.token, run)
     if waits:
         queue_order.add(connection, run)
     else:

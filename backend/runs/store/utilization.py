@@ -1,7 +1,7 @@
 """Utilization of the nodes of a run over its whole time: at most ROWS rows per node.
 
-A row is a stretch of time. Once a node has more rows, each two neighbours become one of twice the width. Means stay
-means, and the lowest and highest values of both parts are kept, so no dip or peak is lost.
+A row is a stretch of time. When a node has more rows, each pair of neighbours becomes one row of twice the width. The
+mean of both neighbours and their lowest and highest values are kept. So no dip or peak is lost.
 """
 
 import json
@@ -53,20 +53,20 @@ def add(
     received: float,
 ) -> None:
     """Add heartbeats of a node, oldest first. Its clock is `offset_s` ahead of ours."""
-    last = newest(connection, run, rank)
+    open_stretch = newest(connection, run, rank)
     for beat in beats:
-        width = last.width if last else NARROWEST_S
+        width = open_stretch.width if open_stretch else NARROWEST_S
         start = math.floor(min(beat["time"] - offset_s, received) / width) * width
-        told = Stretch(start=start, width=width, beats=1, measures=_measures(beat))
-        if last and start <= last.start:
-            last = _joined([last, told])
+        stretch = Stretch(start=start, width=width, beats=1, measures=_measures(beat))
+        if open_stretch and start <= open_stretch.start:
+            open_stretch = _joined([open_stretch, stretch])
         else:
-            if last:
-                _put(connection, run, rank, last)
-            last = told
-    if last:
-        _put(connection, run, rank, last)
-        _bound(connection, run, rank)
+            if open_stretch:
+                _put(connection, run, rank, open_stretch)
+            open_stretch = stretch
+    if open_stretch:
+        _put(connection, run, rank, open_stretch)
+        _limit_rows(connection, run, rank)
 
 
 def newest(connection: sqlite3.Connection, run: str, rank: int) -> Stretch | None:
@@ -78,7 +78,7 @@ def newest(connection: sqlite3.Connection, run: str, rank: int) -> Stretch | Non
 
 
 def stretches(connection: sqlite3.Connection, run: str, rank: int, *, since: int = 0) -> list[Stretch]:
-    """Return a node's stretches from one on, oldest first."""
+    """Return the stretches of a node that start at `since` or later, oldest first."""
     rows = connection.execute(
         "SELECT * FROM usage WHERE run = ? AND rank = ? AND start >= ? ORDER BY start", (run, rank, since)
     )
@@ -88,33 +88,34 @@ def stretches(connection: sqlite3.Connection, run: str, rank: int, *, since: int
 def measured(
     connection: sqlite3.Connection, run: str, rank: int, measure: str, *, width: int, since: int = 0
 ) -> list[tuple[int, Measured]]:
-    """Return (start, value) of one measure of a node, in stretches of a width, from one on, without missing values.
+    """Return (start, value) of one measure of a node in each stretch from `since` on, without missing values.
 
-    `width`: that of the stretches, or a multiple of it.
+    `width`: seconds of the returned stretches, a multiple of the width of the stored ones.
     """
     rows = connection.execute(
-        "SELECT start, beats, json_extract(data, '$.' || ?) AS told FROM usage"
+        "SELECT start, beats, json_extract(data, '$.' || ?) AS measured FROM usage"
         " WHERE run = ? AND rank = ? AND start >= ? ORDER BY start",
         (measure, run, rank, since),
     )
-    told = (
-        (row["start"] // width * width, _measured(*_FINITE.decode(row["told"])), row["beats"])
+    values = (
+        (row["start"] // width * width, _measured(*_FINITE.decode(row["measured"])), row["beats"])
         for row in rows
-        if row["told"] is not None
+        if row["measured"] is not None
     )
-    parts = ((start, [one[1:] for one in alike]) for start, alike in groupby(told, key=itemgetter(0)))
-    return [(start, one[0][0] if len(one) == 1 else _mean(one)) for start, one in parts]
+    groups = ((start, [value[1:] for value in group]) for start, group in groupby(values, key=itemgetter(0)))
+    return [(start, group[0][0] if len(group) == 1 else _mean(group)) for start, group in groups]
 
 
-def _put(connection: sqlite3.Connection, run: str, rank: int, one: Stretch) -> None:
-    told = {name: [m.low, m.high, m.devices] for name, m in one.measures.items()}
-    data = json.dumps(told, separators=(",", ":"))
+def _put(connection: sqlite3.Connection, run: str, rank: int, stretch: Stretch) -> None:
+    measures = {name: [value.low, value.high, value.devices] for name, value in stretch.measures.items()}
+    data = json.dumps(measures, separators=(",", ":"))
     connection.execute(
-        "REPLACE INTO usage VALUES (?, ?, ?, ?, ?, ?)", (run, rank, one.start, one.width, one.beats, data)
+        "REPLACE INTO usage VALUES (?, ?, ?, ?, ?, ?)",
+        (run, rank, stretch.start, stretch.width, stretch.beats, data),
     )
 
 
-def _bound(connection: sqlite3.Connection, run: str, rank: int) -> None:
+def _limit_rows(connection: sqlite3.Connection, run: str, rank: int) -> None:
     where = (run, rank)
     count = connection.execute("SELECT count(*) FROM usage WHERE run = ? AND rank = ?", where).fetchone()[0]
     if count <= ROWS:
@@ -123,7 +124,7 @@ def _bound(connection: sqlite3.Connection, run: str, rank: int) -> None:
     while len(rows) > ROWS:
         width = 2 * rows[-1].width
         wider = [replace(row, start=row.start // width * width, width=width) for row in rows]
-        rows = [_joined([*alike]) for _, alike in groupby(wider, key=lambda row: row.start)]
+        rows = [_joined([*group]) for _, group in groupby(wider, key=lambda row: row.start)]
     connection.execute("DELETE FROM usage WHERE run = ? AND rank = ?", where)
     for row in rows:
         _put(connection, run, rank, row)
@@ -139,28 +140,28 @@ def _joined(parts: Sequence[Stretch]) -> Stretch:
 def _mean(parts: Sequence[tuple[Measured, int]]) -> Measured:
     devices = {}
     for device in dict.fromkeys(name for part, _ in parts for name in part.devices):
-        has = [(part.devices[device], beats) for part, beats in parts if device in part.devices]
-        devices[device] = _short(sum(value * beats for value, beats in has) / sum(beats for _, beats in has))
+        means = [(part.devices[device], beats) for part, beats in parts if device in part.devices]
+        devices[device] = _rounded(sum(value * beats for value, beats in means) / sum(beats for _, beats in means))
     return Measured(low=min(part.low for part, _ in parts), high=max(part.high for part, _ in parts), devices=devices)
 
 
 def _measures(beat: Heartbeat) -> dict[str, Measured]:
     gpus = {str(gpu["index"]): gpu for gpu in beat.get("gpus", ())}
-    told = {
+    values = {
         "utilization": {name: gpu.get("utilization") for name, gpu in gpus.items()},
         "memory": {name: _percent(gpu) for name, gpu in gpus.items()},
         "power": {name: gpu.get("power_w") for name, gpu in gpus.items()},
         "load": {"": beat.get("load1")},
         "host_memory": {"": _percent(beat)},
     }
-    return dict(_known(told))
+    return dict(_reported(values))
 
 
-def _known(told: Mapping[str, Mapping[str, float | None]]) -> Iterator[tuple[str, Measured]]:
-    for measure, devices in told.items():
-        values = {name: _short(value) for name, value in devices.items() if value is not None}
+def _reported(measures: Mapping[str, Mapping[str, float | None]]) -> Iterator[tuple[str, Measured]]:
+    for measure, devices in measures.items():
+        values = {name: _rounded(value) for name, value in devices.items() if value is not None}
         if values:
-            mean = _short(sum(values.values()) / len(values))
+            mean = _rounded(sum(values.values()) / len(values))
             yield measure, Measured(low=mean, high=mean, devices=values)
 
 
@@ -169,27 +170,26 @@ def _percent(owner: Mapping[str, Any]) -> float | None:
     return 100 * used / total if used is not None and total is not None and total >= 1 else None
 
 
-def _short(value: float) -> float:
+def _rounded(value: float) -> float:
     return round(value, 2)
 
 
 def _stretch(row: sqlite3.Row) -> Stretch:
-    told = _FINITE.decode(row["data"])
-    measures = {name: _measured(*values) for name, values in told.items()}
+    measures = {name: _measured(*values) for name, values in _FINITE.decode(row["data"]).items()}
     return Stretch(start=row["start"], width=row["width"], beats=row["beats"], measures=measures)
 
 
 def _measured(low: float, high: float, devices: Mapping[str, float]) -> Measured:
-    return Measured(low=low, high=high, devices=_named(devices))
+    return Measured(low=low, high=high, devices=_by_index(devices))
 
 
 _FINITE = json.JSONDecoder(parse_constant=lambda _: 0.0)
-"""Older servers stored infinite values."""
+"""Decoder that reads infinity and NaN as 0, because older servers stored such values."""
 
 
-def _named(devices: Mapping[str, float]) -> Mapping[str, float]:
-    """Keys `0`, `1`, ...: older servers wrote `0.0`, or any name that a node gave its GPUs."""
+def _by_index(devices: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the means by GPU index, such as `0`. Older servers wrote `0.0`, or any name that a node gave its GPUs."""
     if all(name.isdecimal() or not name for name in devices):
         return devices
-    whole = {name.removesuffix(".0"): value for name, value in devices.items()}
-    return {name: value for name, value in whole.items() if name.isdecimal()} or {"": 0.0}
+    by_index = {name.removesuffix(".0"): value for name, value in devices.items()}
+    return {name: value for name, value in by_index.items() if name.isdecimal()} or {"": 0.0}

@@ -36,19 +36,21 @@ def clean_up(
         record = records[rank]
         is_proved = nothing_left(record.stop, record.exit)
         answer = None if is_proved else stop_supervisor(record, node, grace_s)
-        left = answer["left"] if answer else []
+        processes_left = answer["left"] if answer else []
         # Collect before the proof is recorded: after it, nobody asks the node again, even if this process dies.
-        if record.exit is None and not left:
+        if record.exit is None and not processes_left:
             _collect(Collector(store, run, attempt, record, ranks_of(job, rank), clock), node)
         if answer is not None:
-            store.write(lambda c: _keep(c, run, attempt, rank, answer, clock()))
-        if left:
-            raise NodeError("processes_left", node.name, processes=len(left))
+            store.write(lambda c: _record_proof(c, run, attempt, rank, answer, clock()))
+        if processes_left:
+            raise NodeError("processes_left", node.name, processes=len(processes_left))
 
     on_all(nodes, work, STOP_CALL_S + 10)
 
 
-def _keep(connection: sqlite3.Connection, run: str, attempt: int, rank: int, answer: Stopped, now: float) -> None:
+def _record_proof(
+    connection: sqlite3.Connection, run: str, attempt: int, rank: int, answer: Stopped, now: float
+) -> None:
     attempts.set_stop(connection, run, attempt, rank, answer)
     detail = {"left": answer["left"]}
     run_store.append(connection, run, EventKind.NODE_STOPPED, time=now, attempt=attempt, rank=rank, detail=detail)

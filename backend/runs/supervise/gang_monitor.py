@@ -58,13 +58,13 @@ class GangMonitor:
         self._stopping_since: float | None = None
         self._next_try = 0.0
         self._proved: dict[int, float] = {}
-        self._look_again_since: float | None = None
+        self._local_fault_at: float | None = None
         """When a fault of this server last prevented the stop of a node."""
         self._unstopped: dict[int, NodeError] = {}
         self._next_status = monotonic() + timing.silent_after_s
 
     def tick(self) -> bool:
-        """Read the state and act once; return True when the attempt has ended. A stop of the nodes happens inside."""
+        """Read the state and act once; return True when the attempt has ended. It also stops the nodes."""
         with self._store.read() as connection:
             state = run_store.state_of(connection, self._run)
             records = attempts.nodes(connection, self._run, self._attempt)
@@ -79,11 +79,11 @@ class GangMonitor:
         if state is RunState.RUNNING:
             self._judge(records)
         else:
-            self._store.write(self._take_back)
+            self._store.write(self._handle_dead_launch)
         return False
 
-    def _take_back(self, connection: sqlite3.Connection) -> None:
-        """Handle a launch whose process died: a run from the queue waits again if nothing was started, others fail."""
+    def _handle_dead_launch(self, connection: sqlite3.Connection) -> None:
+        """Handle a launch whose process died: a queued run waits again if nothing was started, other runs fail."""
         now = self._clock()
         waits = queue_order.is_waiting(connection, self._run)
         if not (waits and run_store.append(connection, self._run, EventKind.WAITING, time=now)):
@@ -121,7 +121,7 @@ class GangMonitor:
         answers, failures = try_all({rank: records[rank] for rank in silent}, self._ask_status, STATUS_S + 10)
         for rank, failure in failures.items():
             _log.warning("status of node %d of %s: %s", rank, self._run, failure)
-            if failure.code == "bad_answer":  # its folder, its disk or its Python is gone
+            if failure.code == "bad_answer":  # its folder, its disk or its Python is missing
                 self._record_once(EventKind.NODE_SILENT, rank, problem=failure.problem)
         for rank, answer in answers.items():
             if not answer["supervisor"] and "exit" not in answer:
@@ -150,18 +150,18 @@ class GangMonitor:
         """Return whether the stop took too long. After a fault of this server, the deadline starts again."""
         now, failures = self._monotonic(), [self._unstopped.get(record.rank) for record in waiting]
         if any(failure is not None and failure.is_local for failure in failures):
-            self._look_again_since = now
+            self._local_fault_at = now
             return now - since > self._timing.mend_deadline_s
-        return now - (self._look_again_since or since) > self._timing.stop_deadline_s
+        return now - (self._local_fault_at or since) > self._timing.stop_deadline_s
 
     def _save(self, records: Sequence[NodeRecord], history: Sequence[Event], began: Event) -> None:
         """Ask the ranks to save a checkpoint and exit; give up when a node fails or after the deadline."""
         since = self._saving_since = self._saving_since or self._monotonic()
         if not any(event.kind is EventKind.SAVE_ASKED and event.seq > began.seq for event in history):
             items = {record.rank: record for record in records if record.exit is None}
-            asked, failures = try_all(items, self._ask_for_save, STOP_CALL_S)
-            if asked:  # the ranks agree among themselves: one node that got the request is enough
-                self._record(EventKind.SAVE_ASKED, nodes=sorted(asked), silent=sorted(failures))
+            answers, failures = try_all(items, self._ask_for_save, STOP_CALL_S)
+            if answers:  # the ranks agree among themselves: one node that got the request is enough
+                self._record(EventKind.SAVE_ASKED, nodes=sorted(answers), silent=sorted(failures))
         failed = gang_rules.judge(self._views(records), lost_after_s=self._timing.lost_after_s).act in ("fail", "lose")
         if failed or self._monotonic() - since > self._timing.save_deadline_s:
             self._record(EventKind.SAVE_TIMED_OUT)
@@ -174,13 +174,13 @@ class GangMonitor:
         answers, failures = try_all(pending, self._stop_node, STOP_CALL_S)
         for rank, answer in answers.items():
             self._unstopped.pop(rank, None)
-            self._keep_proof(rank, answer)
+            self._record_proof(rank, answer)
         for rank, failure in failures.items():
             self._unstopped[rank] = failure
             self._record_once(EventKind.NODE_STOP_FAILED, rank, problem=failure.problem)
         self._next_try = self._monotonic() + self._timing.retry_s
 
-    def _keep_proof(self, rank: int, answer: Stopped) -> None:
+    def _record_proof(self, rank: int, answer: Stopped) -> None:
         if not answer["left"]:
             self._proved[rank] = self._monotonic()
         self._store.write(lambda c: attempts.set_stop(c, self._run, self._attempt, rank, answer))
@@ -202,8 +202,8 @@ class GangMonitor:
             self._record_end(EventKind.LOST, began.rank, _problem_of(began))
         elif unsure:
             is_left = any(record.stop and record.stop["left"] for record in unsure)
-            is_told = began.detail.get("diagnosed") and not is_left
-            problem: Problem | None = self._diagnose(records) if is_told else self._not_stopped(unsure[0])
+            is_diagnosed = began.detail.get("diagnosed") and not is_left
+            problem: Problem | None = self._diagnose(records) if is_diagnosed else self._not_stopped(unsure[0])
             if began.kind is EventKind.STOP_REQUESTED:
                 self._record(EventKind.LOST, rank=unsure[0].rank, problem=problem)
             else:
@@ -212,8 +212,8 @@ class GangMonitor:
             problem = self._diagnose(records) if began.detail.get("diagnosed") else _problem_of(began)
             self._record_end(EventKind.FAILED, began.rank, problem)
         else:
-            whole = all(view.succeeded for view in views) and self._has_all_steps()
-            self._record(EventKind.FINISHED if whole else EventKind.STOPPED)
+            is_complete = all(view.succeeded for view in views) and self._has_all_steps()
+            self._record(EventKind.FINISHED if is_complete else EventKind.STOPPED)
         return True
 
     def _record_end(self, kind: EventKind, rank: int | None, problem: Problem | None) -> None:
@@ -227,9 +227,9 @@ class GangMonitor:
         return bool(newest) and newest[0].step >= (newest[0].total_steps or float("inf"))
 
     def _diagnose(self, records: Sequence[NodeRecord]) -> Problem:
-        away = {v.rank: v.down_s for v in self._views(records) if not v.is_over and v.down_s is not None}
+        unreachable = {v.rank: v.down_s for v in self._views(records) if not v.is_over and v.down_s is not None}
         with self._store.read() as connection:
-            return diagnose(connection, self._run, self._attempt, records, away)
+            return diagnose(connection, self._run, self._attempt, records, unreachable)
 
     def _views(self, records: Sequence[NodeRecord]) -> list[NodeView]:
         views = []
@@ -250,12 +250,12 @@ class GangMonitor:
 
     def _not_stopped(self, record: NodeRecord) -> Problem:
         """Return why a stop is not proved: processes survived SIGKILL, the stop failed, or the node did not answer."""
-        left = record.stop["left"] if record.stop else []
+        processes = record.stop["left"] if record.stop else []
         failure = self._unstopped.get(record.rank)
-        if not left and failure is not None and (failure.is_local or failure.code == "stop_failed"):
+        if not processes and failure is not None and (failure.is_local or failure.code == "stop_failed"):
             return failure.problem
-        values = {"node": record.address, "processes": len(left)}
-        return Problem(code="processes_left" if left else "node_not_stopped", node=record.address, values=values)
+        values = {"node": record.address, "processes": len(processes)}
+        return Problem(code="processes_left" if processes else "node_not_stopped", node=record.address, values=values)
 
     def _stop_node(self, rank: int, record: NodeRecord) -> Stopped:
         node = self._connect(rank)
@@ -263,8 +263,9 @@ class GangMonitor:
             self._record_once(EventKind.NODE_STOPPING, rank)
         except StoreError as error:  # stop the node even without a record
             _log.error("stopping node %d of %s: %s", rank, self._run, error)
-        before = self._unstopped.get(rank)
-        hangs = before is not None and before.code == "timeout"  # its Python may be on a file server that is down
+        last_failure = self._unstopped.get(rank)
+        # After a timeout, the node's Python may be on a file server that is down.
+        hangs = last_failure is not None and last_failure.code == "timeout"
         return stop_supervisor(record, node, self._timing.grace_s, by_shell=hangs)
 
     def _ask_for_save(self, rank: int, record: NodeRecord) -> None:

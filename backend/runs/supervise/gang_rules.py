@@ -32,7 +32,7 @@ class Timing:
     stop_deadline_s: float = 120.0
     """After this time, a node that could not be stopped counts as lost."""
     mend_deadline_s: float = 3600.0
-    """The same when a fault of this server prevents the stop: the user needs time to repair it."""
+    """The same deadline when a fault of this server prevents the stop: the user needs time to repair it."""
     save_deadline_s: float = 900.0
     """Time for the checkpoint of a stop. After it, the gang is stopped without a checkpoint."""
     drain_s: float = 5.0
@@ -56,17 +56,17 @@ class NodeView:
 
     @property
     def is_over(self) -> bool:
-        """No process of the run is left on the node: it exited by itself, or `stop` proved it."""
+        """Return whether no process of the run is left on the node: it exited by itself, or `stop` proved it."""
         return nothing_left(self.stop, self.exit)
 
     @property
     def succeeded(self) -> bool:
-        """The node exited with code 0, also after a stop with a checkpoint."""
+        """Return whether the node exited with code 0, also after a stop with a checkpoint."""
         return self.exit is not None and self.exit.get("code") == 0
 
     @property
     def ended_at(self) -> float:
-        """When the node exited, by our clock; infinity before the exit."""
+        """Return when the node exited, by our clock; infinity before the exit."""
         return float("inf") if self.exit is None else self.exit.get("time", 0.0) - self.clock_offset_s
 
 

@@ -1,7 +1,7 @@
-"""Stops of ended attempts that some nodes have not proved yet.
+"""Proofs of nodes that no process of an ended attempt is left.
 
 A lost node may continue to train until it can be reached again. On another node, no signal could end the processes.
-The reaper asks each of these nodes again, with pauses that double, for 30 days.
+The reaper asks each node without a proof again, with pauses that double, for 30 days.
 """
 
 import logging
@@ -26,7 +26,7 @@ FORGOTTEN_AFTER_S = 30 * 86400.0
 """After this time since the end of its run, a node is not asked any more."""
 
 
-class Debt(NamedTuple):
+class UnprovedNode(NamedTuple):
     """A node of an ended attempt that has not proved that no process is left."""
 
     run: str
@@ -51,9 +51,9 @@ class Reaper:
         self._grace_s = grace_s
         self._clock = clock
         self._monotonic = monotonic
-        self._waits: dict[Debt, tuple[float, float]] = {}
+        self._waits: dict[UnprovedNode, tuple[float, float]] = {}
         """(time of the next try, pause before it)."""
-        self._left_alone: set[str] = set()
+        self._unreadable: set[str] = set()
         """Runs that could not be read at the last try; each was logged."""
 
     def reap(self) -> None:
@@ -63,36 +63,36 @@ class Reaper:
         shows the reason.
         """
         with self._store.read() as connection:
-            owing = debts(connection, self._clock() - FORGOTTEN_AFTER_S)
-        self._left_alone &= {debt.run for debt in owing}
+            unproved = unproved_nodes(connection, self._clock() - FORGOTTEN_AFTER_S)
+        self._unreadable &= {node.run for node in unproved}
         now = self._monotonic()
-        self._waits = {debt: self._waits.get(debt, (now + FIRST_PAUSE_S, FIRST_PAUSE_S)) for debt in owing}
-        due = [debt for debt, (when, _) in self._waits.items() if when <= now]
-        _, failures = try_all(due, lambda _, debt: self._ask(debt), STOP_CALL_S + 30)
+        self._waits = {node: self._waits.get(node, (now + FIRST_PAUSE_S, FIRST_PAUSE_S)) for node in unproved}
+        due = [node for node, (when, _) in self._waits.items() if when <= now]
+        _, failures = try_all(due, lambda _, node: self._ask(node), STOP_CALL_S + 30)
         for index, failure in failures.items():
             _log.info("node %d of %s, after its end: %s", due[index].rank, due[index].run, failure)
-        for debt in due:
-            pause = min(LONGEST_PAUSE_S, 2 * self._waits[debt][1])
-            self._waits[debt] = (self._monotonic() + pause, pause)
+        for node in due:
+            pause = min(LONGEST_PAUSE_S, 2 * self._waits[node][1])
+            self._waits[node] = (self._monotonic() + pause, pause)
 
-    def _ask(self, debt: Debt) -> None:
+    def _ask(self, node: UnprovedNode) -> None:
         try:
             with self._store.read() as connection:
-                job = run_store.job_of(connection, debt.run)
-                run_store.events(connection, debt.run)
+                job = run_store.job_of(connection, node.run)
+                run_store.events(connection, node.run)
         except ProblemsError as error:
-            if debt.run not in self._left_alone:
-                self._left_alone.add(debt.run)
-                _log.error("nodes of %s are not asked after its end, for the run cannot be read: %s", debt.run, error)
+            if node.run not in self._unreadable:
+                self._unreadable.add(node.run)
+                _log.error("nodes of %s are not asked after its end, for the run cannot be read: %s", node.run, error)
             return
-        if debt.run in self._left_alone:
-            self._left_alone.discard(debt.run)
-            _log.info("%s can be read again", debt.run)
-        nodes = {debt.rank: self._connections.get(job.cluster.hosts[debt.rank])}
+        if node.run in self._unreadable:
+            self._unreadable.discard(node.run)
+            _log.info("%s can be read again", node.run)
+        connected = {node.rank: self._connections.get(job.cluster.hosts[node.rank])}
         try:
-            clean_up(self._store, debt.run, debt.attempt, job, nodes, grace_s=self._grace_s, clock=self._clock)
+            clean_up(self._store, node.run, node.attempt, job, connected, grace_s=self._grace_s, clock=self._clock)
         except GroupError as error:
-            raise error.failures[debt.rank] from error
+            raise error.failures[node.rank] from error
 
 
 _PROVES_NOTHING = (
@@ -103,15 +103,15 @@ _PROVES_NOTHING = (
 `left`."""
 
 
-def debts(connection: sqlite3.Connection, since: float, *, run: str | None = None) -> list[Debt]:
+def unproved_nodes(connection: sqlite3.Connection, since: float, *, run: str | None = None) -> list[UnprovedNode]:
     """Return the nodes without a proof in ended attempts, of runs that ended after `since`, or of one run."""
-    which, values = ("", (since,)) if run is None else (" AND n.run = ?", (since, run))
+    condition, values = ("", (since,)) if run is None else (" AND n.run = ?", (since, run))
     rows = connection.execute(
         "SELECT n.run, n.attempt, n.rank FROM nodes n JOIN runs r ON r.id = n.run"  # noqa: S608
         " WHERE r.engine <> 'watched'"
         " AND coalesce(r.ended > ?, n.attempt < (SELECT max(attempt) FROM attempts a WHERE a.run = n.run))"
-        f" AND {_PROVES_NOTHING.format('n.exit')} AND {_PROVES_NOTHING.format('n.stop')}{which}"
+        f" AND {_PROVES_NOTHING.format('n.exit')} AND {_PROVES_NOTHING.format('n.stop')}{condition}"
         " ORDER BY n.run, n.attempt, n.rank",
         values,
     )
-    return [Debt(*row) for row in rows]
+    return [UnprovedNode(*row) for row in rows]

@@ -48,11 +48,11 @@ def end(
 ) -> None:
     """Record the end of an attempt: `kind`, or a restart if the cause is curable and a restart is left."""
     detail: dict[str, object] = {"problem": problem_to_json(problem)} if problem is not None else {}
-    used, of = restarts_used(run_store.events(connection, run)), allowed(connection, run)
-    if problem is None or used >= of or not _is_curable(connection, run, attempt, problem):
+    restarts, most_restarts = restarts_used(run_store.events(connection, run)), allowed(connection, run)
+    if problem is None or restarts >= most_restarts or not _is_curable(connection, run, attempt, problem):
         run_store.append(connection, run, kind, time=time, attempt=attempt, rank=rank, detail=detail)
         return
-    detail |= {"number": used + 1, "of": of}
+    detail |= {"number": restarts + 1, "of": most_restarts}
     if run_store.append(connection, run, EventKind.RESTARTING, time=time, attempt=attempt, rank=rank, detail=detail):
         queue_order.add(connection, run, first=True, not_before=time + FIRST_WAIT_S)
 

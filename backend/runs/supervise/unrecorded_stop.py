@@ -21,7 +21,7 @@ _ON_NODES = (RunState.STARTING, RunState.RUNNING, RunState.STOPPING)
 def stop_unrecorded(
     store: Store, connections: Connections, run: str, *, save: bool, grace_s: float, why: StoreError
 ) -> ProblemsError:
-    """Stop the run on its nodes, and return the error to raise: what was not recorded, and which nodes failed.
+    """Stop the run on its nodes, and return the error to raise: why the stop is not recorded, and which nodes failed.
 
     With `save`, the ranks save a checkpoint and then exit. A run without processes on nodes is not changed, and the
     returned error is `why`.
@@ -36,8 +36,8 @@ def stop_unrecorded(
     def end(rank: int, record: NodeRecord) -> None:
         end_on_node(record, connections.get(job.cluster.hosts[rank]), save=save, grace_s=grace_s)
 
-    told, failures = try_all(records, end, STOP_CALL_S)
-    return what_was_done(run, len(told), failures, save=save, why=why)
+    stopped, failures = try_all(records, end, STOP_CALL_S)
+    return what_was_done(run, len(stopped), failures, save=save, why=why)
 
 
 def end_on_node(record: NodeRecord, node: Node, *, save: bool, grace_s: float) -> None:
@@ -49,9 +49,9 @@ def end_on_node(record: NodeRecord, node: Node, *, save: bool, grace_s: float) -
 
 
 def what_was_done(
-    run: str, told: int, failures: Mapping[int, NodeError], *, save: bool, why: StoreError
+    run: str, stopped: int, failures: Mapping[int, NodeError], *, save: bool, why: StoreError
 ) -> ProblemsError:
-    """Return the number of stopped nodes with the reason of the missing record, and the errors of the other nodes."""
-    values = {**why.problem.values, "run": run, "told": told, "nodes": told + len(failures)}
+    """Return the number of stopped nodes, the reason of the missing record, and the errors of the other nodes."""
+    values = {**why.problem.values, "run": run, "told": stopped, "nodes": stopped + len(failures)}
     code = "save_unrecorded" if save else "stop_unrecorded"
     return ProblemsError([Problem(code=code, values=values), *(error.problem for error in failures.values())])

@@ -40,7 +40,7 @@ PROGRAM = "benchmark.py"
 LEFT = "measure_left"
 POLL_S = 0.5
 SPARE_S = 30.0
-"""Beyond a rank's own limit: torchrun's start and end."""
+"""Time for the start and the end of torchrun, in addition to the limit of the ranks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,19 +53,18 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """What came of it; without `speeds` the host keys are to be confirmed first."""
+    """Result of a benchmark. Without `speeds`, the user has to confirm the host keys first."""
 
     speeds: Speeds | None = None
     unknown_host_keys: tuple[HostKey, ...] = ()
     problems: tuple[Problem, ...] = ()
-    """Warnings beside speeds, else why there are none."""
+    """Warnings about the speeds, or why there are no speeds."""
 
 
 def measure(job: Job, connected: ConnectedNodes, run: str, *, clock: Clock | None = None) -> Measurement:
-    """The speeds of the job's nodes, with warnings about them; takes a minute or two.
+    """Return the speeds of the job's nodes, with warnings about them. This takes a minute or two. ProblemsError.
 
-    Raises ProblemsError; whatever happens, the processes are ended and the folders removed, or the problems say on
-    which nodes they were not.
+    In every case, the processes are stopped and the folders are removed. A problem names each node where this failed.
     """
     if connected.unknown_host_keys:
         return Measurement(unknown_host_keys=connected.unknown_host_keys, problems=connected.problems)
@@ -79,9 +78,9 @@ def measure(job: Job, connected: ConnectedNodes, run: str, *, clock: Clock | Non
 
 
 def calibration_of(job: Job, speeds: Speeds, date: str) -> Calibration:
-    """The cluster's calibration with these speeds in it.
+    """Return the cluster's calibration with these speeds.
 
-    A time ratio goes: it was of an estimate with other speeds. The memory ratio stays, with the run it is of.
+    The time ratio is removed, because it belongs to an estimate with other speeds. The memory ratio and its run stay.
     """
     previous = job.cluster.calibration
     base = previous if previous.holds_for(job.cluster.gpu) and previous.memory_ratio is not None else Calibration()
@@ -107,7 +106,7 @@ def _attempt(job: Job, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts]
 
 
 def _commands(job: Job, placement: Placement) -> list[NodeCommand]:
-    """As the ranks of a run start, without what belongs to an engine."""
+    """Return the commands that start the ranks like those of a run, without the settings of an engine."""
     commands = []
     for node in placement.nodes:
         variables = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -119,17 +118,17 @@ def _commands(job: Job, placement: Placement) -> list[NodeCommand]:
 
 
 def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], clock: Clock) -> list[Measured]:
-    """Every rank's row once all nodes have ended well; ProblemsError for the first that did not, or after the limit."""
+    """Wait for all nodes; return the row of every rank. ProblemsError for the first failed node, or after the limit."""
     deadline = clock.now() + LIMIT_S + SPARE_S
     ended: dict[int, Exit] = {}
     while len(ended) < len(nodes):
-        open_ = {rank: node for rank, node in nodes.items() if rank not in ended}
-        exits = on_all(open_, lambda rank, node: read_exit(attempt, rank, node), CALL_S)
+        running = {rank: node for rank, node in nodes.items() if rank not in ended}
+        exits = on_all(running, lambda rank, node: read_exit(attempt, rank, node), CALL_S)
         ended |= {rank: content for rank, content in exits.items() if content is not None}
         failed = [rank for rank, content in ended.items() if content.get("code") != 0]
         if failed:
-            first = min(failed, key=lambda rank: ended[rank]["time"] - attempt.records[rank].clock_offset_s)
-            raise ProblemsError([_failure(attempt, first, nodes[first])])
+            failed_first = min(failed, key=lambda rank: ended[rank]["time"] - attempt.records[rank].clock_offset_s)
+            raise ProblemsError([_failure(attempt, failed_first, nodes[failed_first])])
         if len(ended) < len(nodes) and clock.now() > deadline:
             names = [attempt.records[rank].address for rank in nodes if rank not in ended]
             raise ProblemsError([Problem(code="measure_timed_out", values={"nodes": names, "seconds": LIMIT_S})])
@@ -153,14 +152,14 @@ def _rows(attempt: launch.Attempt, rank: int, node: Node) -> list[Measured]:
 
 
 def _failure(attempt: launch.Attempt, rank: int, node: Node) -> Problem:
-    """The first node that failed, with the end of what its ranks and torchrun printed."""
+    """Return the problem of a failed node, with the last lines of its ranks or of torchrun."""
     names = [*(f"rank{global_rank}.log" for global_rank in launch.ranks_of(attempt.job, rank)), "out.log"]
     lines = next(filter(None, (log_excerpt(node, f"{attempt.records[rank].folder}/{name}") for name in names)), "")
     return Problem(code="measure_failed", node=node.name, values={"node": node.name, "lines": lines})
 
 
 def slow_problems(names: Mapping[int, str], speeds: Speeds) -> Sequence[Problem]:
-    """A warning for each rank, node or port that is behind; `names` of the nodes by rank."""
+    """Return a warning for each slow rank, node or port. `names`: node rank -> name."""
     return [
         Problem(code=f"slow_{slow.what}", severity="warning", node=None if slow.node is None else names[slow.node],
                 values={"rank": slow.node, "gpu": slow.local_rank, "measured": f"{slow.measured:.3g}",
@@ -170,7 +169,7 @@ def slow_problems(names: Mapping[int, str], speeds: Speeds) -> Sequence[Problem]
 
 
 def _busy(nodes: Mapping[int, Node], hardware: Mapping[int, Hardware]) -> Sequence[Problem]:
-    """A warning for each GPU that others were using."""
+    """Return a warning for each GPU that other programs were using."""
     return [
         Problem(code="measure_busy", severity="warning", node=nodes[rank].name,
                 values={"node": nodes[rank].name, "gpu": gpu.index, "used_mib": gpu.memory_used_mib})

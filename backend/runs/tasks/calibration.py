@@ -1,7 +1,7 @@
-"""What a run says about the estimates of its cluster: its measured step time and memory over what was predicted.
+"""Calibration of the estimates of a cluster: ratios of the measured to the estimated step time and memory of a run.
 
-From the run's own job file and the points its ranks wrote. The same work is compared: the estimate is of
-sequences as long as the steps really had, and steps that compile, save or evaluate do not count.
+The sources are the job file of the run and the points of its ranks. Both sides of a ratio describe the same work: the
+estimate uses the measured sequence length, and steps that compile, save or evaluate are left out.
 """
 
 import sqlite3
@@ -53,27 +53,27 @@ class RunMeasured:
         return self.time_ratio is not None or self.memory_ratio is not None
 
 
-def read_run(connection: sqlite3.Connection, run: str, known: Calibration | None) -> tuple[Job, RunMeasured]:
-    """A run's job and what its newest attempt says about estimates; ProblemsError(unknown_run).
+def read_run(connection: sqlite3.Connection, run: str, calibration: Calibration | None) -> tuple[Job, RunMeasured]:
+    """Return the job of a run, and the measured values of its newest attempt. ProblemsError(unknown_run).
 
-    `known`: what is known of its cluster now, in place of what the job was launched with.
+    `calibration`: the current calibration of the cluster, instead of that of the launch.
     """
     job = run_store.job_of(connection, run)
     attempt = attempts.newest(connection, run)
     steps = metrics.newest_points(connection, run, attempt, count=NEWEST_STEPS)
     newest = metrics.newest_of_ranks(connection, run, attempt, ranks=job.world_size)
-    if known is not None:
-        job = replace(job, cluster=replace(job.cluster, calibration=known))
+    if calibration is not None:
+        job = replace(job, cluster=replace(job.cluster, calibration=calibration))
     return job, measure_run(job, run, steps, newest)
 
 
 def measure_run(job: Job, run: str, steps: Sequence[Point], newest: Sequence[Point]) -> RunMeasured:
-    """What can be learned from a run.
+    """Return the measured values of a run beside the estimates.
 
-    `job`: its own job file, with the cluster's calibration as it is now. `steps`: of rank 0, of one attempt, in order;
-    `newest`: the newest point of every rank of it, whose memory figures are peaks since the start.
+    `job`: the job of the run, with the current calibration of the cluster. `steps`: points of rank 0 in one attempt, in
+    order. `newest`: the newest point of every rank; its memory figures are peaks since the start.
     """
-    timed = [point for point in steps if point.step_s and _counts(job, point, steps[0].step)]
+    timed = [point for point in steps if point.step_s and _is_typical(job, point, steps[0].step)]
     step_s = median(point.step_s for point in timed if point.step_s) if timed else None
     reserved = [point.reserved_gib for point in newest if point.reserved_gib is not None]
     problems: list[Problem] = []
@@ -101,9 +101,9 @@ def measure_run(job: Job, run: str, steps: Sequence[Point], newest: Sequence[Poi
 
 
 def calibration_of(job: Job, measured: RunMeasured, date: str) -> Calibration:
-    """The cluster's calibration with this run's ratios in place of an earlier run's; the probe's speeds stay.
+    """Return the cluster's calibration with the ratios of this run. The benchmark's speeds stay.
 
-    Raises ProblemsError with the run's problems when it has no ratio.
+    Raises ProblemsError with the problems of the run when it has no ratio.
     """
     if not measured.is_useful:
         raise ProblemsError(measured.problems)
@@ -140,11 +140,15 @@ def _nothing(run: str, steps: int, *problems: Problem) -> RunMeasured:
     )
 
 
-def _counts(job: Job, point: Point, first: int) -> bool:
-    """Return whether a step is typical: not one of the first, and no save or evaluation in it or in the step before."""
-    every = (job.training.save_steps, job.training.eval_steps)
-    disturbed = any(point.step % interval in (0, 1) for interval in every if interval and interval > 2)
-    return point.step >= first + FIRST_STEPS and not disturbed
+def _is_typical(job: Job, point: Point, first_step: int) -> bool:
+    """Return whether a step is typical.
+
+    It is not one of the first FIRST_STEPS, and neither it nor the step before it saves or evaluates. A save or an
+    evaluation at every step or every second step is ignored, because it belongs to all steps.
+    """
+    intervals = (job.training.save_steps, job.training.eval_steps)
+    disturbed = any(point.step % interval in (0, 1) for interval in intervals if interval and interval > 2)
+    return point.step >= first_step + FIRST_STEPS and not disturbed
 
 
 def _full_tokens(job: Job) -> int:
@@ -158,14 +162,14 @@ def _same_work(job: Job, timed: Sequence[Point], problems: list[Problem]) -> Job
     if not tokens and not job.training.packing:
         problems.append(Problem(code="calibrate_tokens_unknown", values={"engine": job.engine}))
         return None
-    full = _full_tokens(job)
-    length = job.training.cutoff_len if not tokens else round(job.training.cutoff_len * median(tokens) / full)
+    full_tokens = _full_tokens(job)
+    length = job.training.cutoff_len if not tokens else round(job.training.cutoff_len * median(tokens) / full_tokens)
     return with_values(job, {"training.cutoff_len": max(1, length), "training.sample_tokens": None})
 
 
 def _time_ratio(job: Job, step_s: float, problems: list[Problem]) -> float | None:
-    bare = replace(job.cluster, calibration=replace(job.cluster.calibration, time_ratio=None))
-    seconds = estimate(replace(job, cluster=bare)).iteration_s
+    uncalibrated = replace(job.cluster, calibration=replace(job.cluster.calibration, time_ratio=None))
+    seconds = estimate(replace(job, cluster=uncalibrated)).iteration_s
     if seconds is None:
         problems.append(Problem(code="calibrate_no_speed", field="cluster.gpu", values={"gpu": str(job.cluster.gpu)}))
         return None
@@ -187,9 +191,9 @@ def _memory_ratio(
         problems.append(Problem(code="calibrate_no_memory", severity="note"))
         return None
     longest = max((point.tokens for point in timed if point.tokens), default=0)
-    full = _full_tokens(job)
-    if not job.training.packing and longest < FULL * full:
-        values = {"longest": longest * job.training.cutoff_len // full, "cutoff": job.training.cutoff_len}
+    full_tokens = _full_tokens(job)
+    if not job.training.packing and longest < FULL * full_tokens:
+        values = {"longest": longest * job.training.cutoff_len // full_tokens, "cutoff": job.training.cutoff_len}
         problems.append(Problem(code="calibrate_short_samples", severity="warning", values=values))
         return None
     return _plausible(max(reserved) / predicted.peak_gib, 0.1, 10, problems)

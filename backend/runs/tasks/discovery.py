@@ -1,4 +1,4 @@
-"""Discovery: what the planning steps read on nodes before a preflight or a launch. It changes nothing there."""
+"""Discovery: reads facts of the nodes for the planning steps, before a preflight or a launch. It changes nothing."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,11 +34,11 @@ class Discovery(Generic[T]):
     problems: tuple[Problem, ...]
 
 
-def refuse_without(job: Job, *needed: str) -> None:
-    """Raise ProblemsError(needed_for_launch) for the needed fields that the job lacks."""
+def refuse_without(job: Job, *paths: str) -> None:
+    """Raise ProblemsError(needed_for_launch) for each of these fields that the job lacks."""
     values = {"cluster.hosts": job.cluster.hosts, "model.path": job.model.path,
               "training.dataset": job.training.dataset, "training.dataset_dir": job.training.dataset_dir}  # fmt: skip
-    missing = [Problem(code="needed_for_launch", field=path) for path in needed if not values[path]]
+    missing = [Problem(code="needed_for_launch", field=path) for path in paths if not values[path]]
     if missing:
         raise ProblemsError(missing)
 
@@ -65,12 +65,12 @@ class NodeMemory:
 
     @property
     def host_gib(self) -> float:
-        """Memory of the node, or the limit of its container."""
+        """Return the memory of the node, or the limit of its container."""
         return self.survey.memory_mib / 1024
 
     @property
     def gpu_gib(self) -> float | None:
-        """Memory of the smallest GPU as nvidia-smi reports it; None when it reports none."""
+        """Return the memory of the smallest GPU as nvidia-smi reports it; None without a report."""
         read = [gpu.memory_mib for gpu in self.survey.gpus.gpus if gpu.memory_mib is not None]
         return round(min(read) / 1024, 2) if read else None
 
@@ -102,10 +102,10 @@ def data_size(job: Job, connected: ConnectedNodes) -> Discovery[DataSize]:
 
 def _ask_first(connected: ConnectedNodes, question: Callable[[int, Node], T], limit_s: float) -> Discovery[T]:
     """Return the answer of the first connected node, or the problems of all nodes."""
-    first = dict(list(connected.nodes.items())[:1])
-    answers, failures = try_all(first, question, limit_s)
+    first_node = dict(list(connected.nodes.items())[:1])
+    answers, failures = try_all(first_node, question, limit_s)
     if answers:
-        return Discovery(answers=answers, nodes={rank: first[rank].name for rank in answers}, unknown_host_keys=(),
+        return Discovery(answers=answers, nodes={rank: first_node[rank].name for rank in answers}, unknown_host_keys=(),
                     problems=())  # fmt: skip
     problems = (*(failure.problem for failure in failures.values()), *connected.problems)
     return Discovery(answers={}, nodes={}, unknown_host_keys=connected.unknown_host_keys, problems=problems)

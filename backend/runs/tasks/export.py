@@ -1,7 +1,7 @@
-"""Makes of what a run has saved a Hugging Face model that can be served: on a node, without a GPU.
+"""Exports the saved model of a run as a Hugging Face model that can be served. It runs on a node, without a GPU.
 
-Adapters are merged by LLaMA-Factory, Megatron's checkpoints converted by mcore_adapter; what is a Hugging Face model
-already stays where it is.
+LLaMA-Factory merges adapters. mcore_adapter converts checkpoints of Megatron. A model that already has the Hugging Face
+format stays in its folder.
 """
 
 import json
@@ -37,7 +37,7 @@ FOLDER = "exported"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 Kind = Literal["ready", "merge", "megatron"]
-Tell = Callable[[str], object]
+ReportLine = Callable[[str], object]
 """Called with the newest output line of the converter."""
 
 
@@ -71,7 +71,7 @@ def check_target(to: str | None) -> None:
 
 
 def export_run(
-    job: Job, run: str, connections: Connections, tell: Tell, *, to: str | None, checkpoint: int | None
+    job: Job, run: str, connections: Connections, progress: ReportLine, *, to: str | None, checkpoint: int | None
 ) -> Exported:
     """Export the model of the end of a run or of a step; without one, the newest complete checkpoint."""
     try:
@@ -86,7 +86,7 @@ def export_run(
         if source is None:
             raise ProblemsError([Problem(code="nothing_saved", node=node.name, values={"folder": folder})])
         target = to or target_of(job, run, checkpoint)
-        return export(job, run, source, target.rstrip("/"), node, tell)
+        return export(job, run, source, target.rstrip("/"), node, progress)
     except NodeError as error:
         raise ProblemsError([error.problem]) from error
 
@@ -106,7 +106,7 @@ def find_source(job: Job, folder: str, node: Node) -> Source | None:
     return Source(folder=folder, kind="megatron") if has("mca_config.json") else None
 
 
-def export(job: Job, run: str, source: Source, target: str, node: Node, tell: Tell) -> Exported:
+def export(job: Job, run: str, source: Source, target: str, node: Node, progress: ReportLine) -> Exported:
     """Convert the model on node 0 unless it is ready. The target is complete or does not exist. ProblemsError."""
     if source.kind == "ready":
         return Exported(folder=source.folder, node=node.name, kind="ready", serve=serve_commands(job, source.folder))
@@ -115,7 +115,7 @@ def export(job: Job, run: str, source: Source, target: str, node: Node, tell: Te
     alone = with_values(job, {"cluster.nodes": 1, "cluster.hosts": job.cluster.hosts[:1]})
     nodes = {0: node}
     attempt = _attempt(alone, run, source, target, read_facts(alone, nodes))
-    _, failures = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, node, tell))
+    _, failures = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, node, progress))
     serve = serve_commands(job, target)
     return Exported(folder=target, node=node.name, kind=source.kind, serve=serve, problems=failures)
 
@@ -159,13 +159,13 @@ _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 def _command(job: Job, placement: Placement) -> NodeCommand:
     node = placement.nodes[0]
-    # The GPUs may be another run's; the hub is not asked for what lies on the disk.
+    # Another run may use the GPUs. The files are on the disk, so the hub is not needed.
     variables = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", **job.environment, "CUDA_VISIBLE_DEVICES": ""}
     argv = (node.python, f"{node.folder}/{PROGRAM}", node.folder)
     return NodeCommand(rank=0, argv=argv, environment=variables)
 
 
-def _wait(attempt: launch.Attempt, node: Node, tell: Tell) -> None:
+def _wait(attempt: launch.Attempt, node: Node, progress: ReportLine) -> None:
     """Wait until the converter has finished. ProblemsError with the end of its log when it fails."""
     log = f"{attempt.records[0].folder}/out.log"
     reported = ""
@@ -173,7 +173,7 @@ def _wait(attempt: launch.Attempt, node: Node, tell: Tell) -> None:
         line = log_excerpt(node, log).rpartition("\n")[2]
         if line and line != reported:
             reported = line
-            tell(line)
+            progress(line)
         time.sleep(POLL_S)
     if ended.get("code") != 0:
         values = {"node": node.name, "lines": log_excerpt(node, log)}

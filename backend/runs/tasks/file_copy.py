@@ -40,14 +40,14 @@ POLL_S = 1.0
 STALL_S = 600.0
 """Node 0 exits after this time without a transferred byte. The hash of a large file takes minutes."""
 INFO = "dataset_info.json"
-PIECE_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20
 INFO_BYTES = 16 << 20
-"""The most that a description of data sets may have; LLaMA-Factory's own has 20 KiB."""
+"""Limit for the description of data sets. That of LLaMA-Factory itself has 20 KiB."""
 MEDIA = ("images", "videos", "audios")
 MODEL = ("model_missing",)
 DATA = ("dataset_info_missing", "dataset_file_missing")
 
-Tell = Callable[[int, int], object]
+ReportBytes = Callable[[int, int], object]
 """Called with (received bytes, all bytes) over all nodes during the copy."""
 
 
@@ -64,30 +64,34 @@ class Missing:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Ranks of the nodes that lack a file."""
+        """Return the ranks of the nodes that lack a file."""
         return tuple(sorted({*self.model, *self.data}))
 
 
 def find_missing(checks: Iterable[CheckResult]) -> Missing | None:
     """Return the missing files that a copy from node 0 can provide; None when there are none."""
     results = list(checks)
-    has = {result.name for result in results if result.rank == 0 and result.status == "ok"}
-    lacks = {
+    present = {result.name for result in results if result.rank == 0 and result.status == "ok"}
+    ranks_by_code = {
         code: tuple(
-            result.rank for result in results if result.name in has and result.problem and result.problem.code == code
+            result.rank
+            for result in results
+            if result.name in present and result.problem and result.problem.code == code
         )
         for code in MODEL + DATA
     }
-    info = lacks["dataset_info_missing"]
-    data = tuple(sorted(info + lacks["dataset_file_missing"]))
-    missing = Missing(model=lacks["model_missing"], info=info, data=data)
+    info = ranks_by_code["dataset_info_missing"]
+    data = tuple(sorted(info + ranks_by_code["dataset_file_missing"]))
+    missing = Missing(model=ranks_by_code["model_missing"], info=info, data=data)
     return missing if missing.ranks else None
 
 
-def copy(job: Job, connected: ConnectedNodes, report: PreflightReport, run: str, tell: Tell) -> tuple[Problem, ...]:
+def copy(
+    job: Job, connected: ConnectedNodes, report: PreflightReport, run: str, progress: ReportBytes
+) -> tuple[Problem, ...]:
     """Copy the files that `report` names as missing; return warnings of the clean-up.
 
-    Raises ProblemsError naming the node; what it has taken so far waits there, and another copy goes on from it.
+    ProblemsError names the node that failed. It keeps the part that it received, and the next copy continues there.
     """
     missing = find_missing(report.checks)
     if missing is None or connected.failures:
@@ -97,7 +101,7 @@ def copy(job: Job, connected: ConnectedNodes, report: PreflightReport, run: str,
         attempt = _attempt(job, missing, nodes, report.facts, run)
     except NodeError as error:
         raise ProblemsError([error.problem]) from error
-    _, clean_up_problems = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, tell))
+    _, clean_up_problems = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, progress))
     return clean_up_problems
 
 
@@ -110,20 +114,20 @@ def roots_to_copy(job: Job, missing: Missing, node: Node) -> list[dict[str, Any]
         folder = str(job.training.dataset_dir)
         entries = _entries(job, node, folder)
         files = [str(entry["file_name"]) for entry in entries if "file_name" in entry]
-        inside = [name for name in files if not name.startswith("/") and ".." not in name.split("/")]
-        # Rows name their pictures by paths of their own; what these are is for LLaMA-Factory to know.
+        inner_files = [name for name in files if not name.startswith("/") and ".." not in name.split("/")]
+        # Rows name their images by paths that only LLaMA-Factory can resolve. So the whole folder is copied.
         with_media = any(
             isinstance(entry.get("columns"), dict) and key in entry["columns"] for entry in entries for key in MEDIA
         )
         info = [INFO] if missing.info else []
-        roots.append({"root": folder, "names": None if with_media else [*info, *inside]})
+        roots.append({"root": folder, "names": None if with_media else [*info, *inner_files]})
     return roots
 
 
 def _entries(job: Job, node: Node, folder: str) -> list[Mapping[str, Any]]:
     path, text = f"{sftp_path(folder)}/{INFO}", b""
-    while len(text) <= INFO_BYTES and (piece := node.read(path, len(text), PIECE_BYTES)):
-        text += piece
+    while len(text) <= INFO_BYTES and (chunk := node.read(path, len(text), CHUNK_BYTES)):
+        text += chunk
     try:
         datasets = parse_node_json(text, max_bytes=INFO_BYTES)
     except BadJson:
@@ -162,7 +166,7 @@ def _commands(placement: Placement) -> list[NodeCommand]:
     ]
 
 
-def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], tell: Tell) -> None:
+def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], progress: ReportBytes) -> None:
     """Wait until every receiver has finished. ProblemsError for the first failure, or when the sender exited."""
     taking = {rank: node for rank, node in nodes.items() if rank}
     while True:
@@ -174,9 +178,9 @@ def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], tell: Tell) -> Non
             return
         if ended[0]:
             raise ProblemsError([_failure(attempt, 0, nodes[0])])
-        progress = on_all(taking, lambda rank, node: _progress(attempt, rank, node), CALL_S)
-        reports = [report for report in progress.values() if report]
-        tell(sum(report["done"] for report in reports), sum(report["total"] for report in reports))
+        answers = on_all(taking, lambda rank, node: _progress(attempt, rank, node), CALL_S)
+        reports = [report for report in answers.values() if report]
+        progress(sum(report["done"] for report in reports), sum(report["total"] for report in reports))
         time.sleep(POLL_S)
 
 

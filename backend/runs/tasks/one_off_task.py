@@ -1,7 +1,7 @@
-"""A short gang that is no run: a program of ours on some nodes, under the same supervisor, and then no trace.
+"""Runs one of our programs on some nodes, under the same supervisor as a run, and removes all its files afterwards.
 
-Nothing of it enters the store. The supervisors take the nodes' locks, so no run starts meanwhile, and end what they
-started if this process dies and nothing happens any more.
+The store has no record of it. The supervisors hold the locks of the nodes, so no run starts meanwhile. If this process
+dies, they stop their processes after a time without output.
 """
 
 import logging
@@ -19,7 +19,7 @@ from backend.engines import Placement, Rendered
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.collect import node_records
-from backend.runs.collect.log_offset import read_on_at
+from backend.runs.collect.log_offset import offset_to_read
 from backend.runs.collect.node_records import Exit, Stopped
 from backend.runs.launch import launch
 from backend.runs.redact import redact
@@ -80,19 +80,20 @@ def run_task(
 ) -> tuple[T, tuple[Problem, ...]]:
     """Start the task and `wait` for its result. In every case, stop its processes and remove its folders afterwards.
 
-    The second part warns, as `code`, of what could not be. ProblemsError carries these warnings behind its cause.
+    The second part of the result warns, with `code`, of processes and folders that are left. ProblemsError has these
+    warnings after its cause.
     """
-    begun: set[int] = set()
+    started: set[int] = set()
     try:
-        launch.start_all(attempt, nodes, lambda kind, rank, detail: begun.add(rank))
+        launch.start_all(attempt, nodes, lambda kind, rank, detail: started.add(rank))
         result = wait()
     except (GroupError, NodeError, ProblemsError) as error:
         problems = (error.problem,) if isinstance(error, NodeError) else error.problems
-        raise ProblemsError((*problems, *clean(attempt, nodes, begun, code))) from error
-    except BaseException:  # Ctrl-C too: what was started is ended before it is raised again
-        clean(attempt, nodes, begun, code)
+        raise ProblemsError((*problems, *clean(attempt, nodes, started, code))) from error
+    except BaseException:  # Ctrl-C too: the processes are stopped before it is raised again
+        clean(attempt, nodes, started, code)
         raise
-    return result, tuple(clean(attempt, nodes, begun, code))
+    return result, tuple(clean(attempt, nodes, started, code))
 
 
 def read_exit(attempt: launch.Attempt, rank: int, node: Node) -> Exit | None:
@@ -128,25 +129,25 @@ def read_file(node: Node, path: str) -> bytes | None:
 def log_excerpt(node: Node, path: str) -> str:
     """Read the end of a log without secrets; empty when there is no log."""
     try:
-        offset = read_on_at(node, path, 0, keep=LOG_BYTES, grain=LOG_BYTES)
+        offset = offset_to_read(node, path, 0, keep=LOG_BYTES, grain=LOG_BYTES)
         data = node.read(path, offset, 3 * LOG_BYTES)[-LOG_BYTES:]
     except NodeError:
         return ""
     return tail(redact(data.decode(errors="replace")))
 
 
-def clean(attempt: launch.Attempt, nodes: Mapping[int, Node], begun: Collection[int], code: str) -> list[Problem]:
+def clean(attempt: launch.Attempt, nodes: Mapping[int, Node], started: Collection[int], code: str) -> list[Problem]:
     """Stop all processes on every node and remove its folder; return failures as warnings with this `code`."""
 
     def clean_one(rank: int, node: Node) -> bool:
         record = attempt.records[rank]
-        if rank in begun:
+        if rank in started:
             stop = launch.supervisor_command(record, "stop", "--grace", str(GRACE_S))
             if launch.stop_answer(node, Stopped, ask(node, stop, timeout_s=CALL_S))["left"]:
                 return False
-        # Nothing but a folder that holds this attempt's own mark; those above it go when they are empty.
-        above = record.folder.rpartition("/")[0]
-        arguments = (record.folder, record.mark, above, above.rpartition("/")[0])
+        # Only a folder with the mark of this attempt is removed. The folders above it are removed when they are empty.
+        parent = record.folder.rpartition("/")[0]
+        arguments = (record.folder, record.mark, parent, parent.rpartition("/")[0])
         return node.run(["sh", "-c", REMOVE, "sh", *arguments], timeout_s=CALL_S).code == 0
 
     cleaned, failures = try_all(nodes, clean_one, CALL_S + 10)

@@ -34,20 +34,20 @@ def progress(job: Job, points: Sequence[Point]) -> Progress:
     timed = [p for p in points if p.step_s and p.step != 1] or [p for p in points if p.step_s]
     step_s = median(p.step_s for p in timed if p.step_s) if timed else None
     rates = [tokens / p.step_s for p in timed if p.step_s and (tokens := step_tokens(job, p)) is not None]
-    left = None if last.total_steps is None else max(0, last.total_steps - last.step)
+    steps_left = None if last.total_steps is None else max(0, last.total_steps - last.step)
     return Progress(
         step=last.step,
         total_steps=last.total_steps,
         step_s=step_s,
-        eta_s=None if left is None or step_s is None else left * step_s,
+        eta_s=None if steps_left is None or step_s is None else steps_left * step_s,
         tokens_per_s=median(rates) if rates else None,
     )
 
 
 def step_tokens(job: Job, point: Point) -> int | None:
-    """Tokens that the whole gang went through in a step; None where nobody tells.
+    """Return the tokens that the whole gang processed in a step; None if they are not known.
 
-    As the trainer counts them, with padding; where it does not, those of mean samples.
+    The trainer counts them with padding. Without its count, they are those of mean samples.
     """
     return assumed_tokens(job) if point.tokens is None else point.tokens
 

@@ -1,4 +1,4 @@
-"""Data of a run that the page shows, read from the store alone. It is cheap enough for every tick of every tab."""
+"""Data of a run that the page shows, read only from the store. A read is cheap enough for every tick of every tab."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -33,14 +33,14 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
     rank_0 = progress(job, trail)
     last = _by_our_clock(connection, run, trail[-1]) if trail else None
     nodes = _nodes(connection, run, attempt, state, history, now)
-    places = _queue_places(connection)
-    runs = state is RunState.RUNNING
+    queue_places = _queue_places(connection)
+    is_running = state is RunState.RUNNING
     readable = [node for node in nodes if node.state != "unseen"]
     hang = (
         standstill(
             connection, run, attempt, job=job, last=last, step_s=rank_0.step_s, nodes=readable, history=history, now=now
         )
-        if runs and readable[:1] == list(nodes[:1])  # the steps are read from node 0
+        if is_running and readable[:1] == list(nodes[:1])  # the steps are read from node 0
         else None
     )
     return RunSnapshot(
@@ -67,13 +67,13 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         elapsed=elapsed(connection, run, history),
         last_step_at=last.time if last and last.attempt == attempt else None,
         standstill=hang,
-        slowdown=slowdown(connection, run, attempt, nodes=nodes, now=now) if runs and hang is None else None,
+        slowdown=slowdown(connection, run, attempt, nodes=nodes, now=now) if is_running and hang is None else None,
         checkpoint_step=attempts.checkpoint_step(connection, run, attempt),
         source=_source(connection, run),
         restarts=restarts_used(history),
         restarts_allowed=row["restarts"],
-        queue_place=places.get(run, (None, 0.0))[0],
-        not_before=places[run][1] or None if run in places else None,
+        queue_place=queue_places.get(run, (None, 0.0))[0],
+        not_before=queue_places[run][1] or None if run in queue_places else None,
         looked_at=now,
     )
 
@@ -84,18 +84,18 @@ def summaries(connection: sqlite3.Connection, waits: Mapping[str, Problem | None
         "SELECT r.*, (SELECT count(*) FROM nodes n WHERE n.run = r.id AND n.attempt = 1) AS nodes FROM runs r"
         " ORDER BY created DESC, id DESC"
     ).fetchall()
-    places = {run: place for place, run in enumerate(waits, 1)}
+    queue_places = {run: position for position, run in enumerate(waits, 1)}
     runs = []
     for row in rows:
         try:
-            runs.append(_summary(connection, row, places.get(row["id"]), waits.get(row["id"]), now))
+            runs.append(_summary(connection, row, queue_places.get(row["id"]), waits.get(row["id"]), now))
         except ProblemsError as error:
             runs.append(_broken(row, error.problems[0]))
     return runs
 
 
 def _broken(row: sqlite3.Row, why: Problem) -> RunSummary:
-    """Return the summary that the run's row alone gives."""
+    """Return a summary from the row of the run only."""
     columns = {key: row[key] for key in ("id", "name", "created", "ended", "engine", "nodes")}
     return RunSummary(**columns, state=RunState.BROKEN, why=why)
 
@@ -120,7 +120,7 @@ def _source(connection: sqlite3.Connection, run: str) -> tuple[str, int] | None:
 def _queue_places(connection: sqlite3.Connection) -> dict[str, tuple[int, float]]:
     """Return run -> (place in the queue, earliest start)."""
     rows = connection.execute("SELECT run, not_before FROM queue ORDER BY position")
-    return {row["run"]: (place, row["not_before"]) for place, row in enumerate(rows, 1)}
+    return {row["run"]: (position, row["not_before"]) for position, row in enumerate(rows, 1)}
 
 
 def _waits_for_data(connection: sqlite3.Connection, row: sqlite3.Row, attempt: int, state: RunState) -> bool:
@@ -191,7 +191,7 @@ def _unseen(history: Sequence[Event], attempt: int, nodes: Sequence[NodeSnapshot
 
 def _node(record: NodeRecord, state: str, beat: tuple[float, Beat] | None, now: float) -> NodeSnapshot:
     received, values = beat if beat is not None else (None, Beat())
-    over = record.exit is not None or state in ("stopped", "lost")
+    has_ended = record.exit is not None or state in ("stopped", "lost")
     return NodeSnapshot(
         rank=record.rank,
         address=record.address,
@@ -199,8 +199,8 @@ def _node(record: NodeRecord, state: str, beat: tuple[float, Beat] | None, now: 
         heartbeat_age_s=None if received is None else max(0.0, now - received),
         gpus=tuple(values.get("gpus", ())),
         host={key: value for key, value in values.items() if key in _HOST_KEYS},
-        members=0 if over else values.get("members", 0),
-        stuck=tuple((record.exit or {}).get("stuck", ()) if over else values.get("stuck", ())),
+        members=0 if has_ended else values.get("members", 0),
+        stuck=tuple((record.exit or {}).get("stuck", ()) if has_ended else values.get("stuck", ())),
         wrote=values["wrote"] - record.clock_offset_s if "wrote" in values else None,
         worked=tuple((rank, when - record.clock_offset_s) for rank, when in values.get("worked", ())),
         exit=record.exit,
@@ -216,10 +216,10 @@ def _summary(
 ) -> RunSummary:
     attempt = attempts.newest(connection, row["id"])
     state = run_store.state_of(connection, row["id"]) or RunState.QUEUED
-    failed, goes_on = state in (RunState.FAILED, RunState.LOST), state in (RunState.RUNNING, RunState.WATCHED)
-    trail = metrics.trail(connection, row["id"], attempt, count=RECENT_STEPS if goes_on else 1)
+    failed, is_active = state in (RunState.FAILED, RunState.LOST), state in (RunState.RUNNING, RunState.WATCHED)
+    trail = metrics.trail(connection, row["id"], attempt, count=RECENT_STEPS if is_active else 1)
     newest = trail[-1] if trail else None
-    begun = newest if newest and newest.attempt == attempt else None
+    newest_of_attempt = newest if newest and newest.attempt == attempt else None
     return RunSummary(
         id=row["id"],
         name=row["name"],
@@ -231,8 +231,10 @@ def _summary(
         step=newest.step if newest else None,
         total_steps=newest.total_steps if newest else None,
         loss=metrics.newest_loss(connection, row["id"]),
-        eta_s=progress(run_job(row["job"]), trail).eta_s if goes_on else None,
-        stands_since=_stands_since(connection, row["id"], begun, now) if state is RunState.RUNNING else None,
+        eta_s=progress(run_job(row["job"]), trail).eta_s if is_active else None,
+        stands_since=_stands_since(connection, row["id"], newest_of_attempt, now)
+        if state is RunState.RUNNING
+        else None,
         queue_place=queue_place,
         has_begun=attempt > 0,
         why=run_store.cause_of(connection, row["id"]) if failed else waits_for,
@@ -243,5 +245,5 @@ def _stands_since(connection: sqlite3.Connection, run: str, newest: Point | None
     """Return since when the run makes no progress. All nodes are read only if the newest step is old, or missing."""
     if newest and now - _by_our_clock(connection, run, newest).time < patience_s(newest.step_s):
         return None
-    found = snapshot(connection, run, now).standstill
-    return found.since if found else None
+    hang = snapshot(connection, run, now).standstill
+    return hang.since if hang else None
