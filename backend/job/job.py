@@ -34,7 +34,7 @@ class Model:
     hf_config: Mapping[str, Any] = parameter(default_factory=dict)
     """The shape inline, with the key names of a Hugging Face config.json. Used if no preset is named."""
     profile: Mapping[str, Any] = parameter(default_factory=dict)
-    """What a node's torch counted in the model (model/model_profile.py). Used if hf_config alone does not give the shape."""
+    """What a node's torch counted in the model (model/model_profile.py). Used if hf_config does not give the shape."""
     path: str | None = parameter(None, pattern=NODE_PATH, llamafactory="model_name_or_path", swift="model")
     """The model's folder on the nodes."""
 
