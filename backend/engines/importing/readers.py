@@ -50,6 +50,7 @@ def preset_of(name: str) -> str | None:
     """Return the model preset of a hub name or a folder such as `Qwen/Qwen3-VL-8B-Instruct`."""
     short = name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
     known = {_bare(key): key for key in models()} | {_bare(model.name): model.key for model in models().values()}
+    known |= {_bare(model.hub.rpartition("/")[2]): model.key for model in models().values() if model.hub}
     while True:
         if preset := known.get(_bare(short)):
             return preset
