@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.estimate.estimate import estimate
+from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.job.mapping import parse_job
@@ -78,6 +79,32 @@ def test_a_job_with_a_profile_has_the_figures_of_the_known_model() -> None:
     assert figures({"hf_config": CONFIG, "profile": profile()}) == figures({"hf_config": KNOWN})
 
 
+def test_what_a_layer_saves_beyond_its_operators_is_kept() -> None:
+    given = profile()
+    known = layer_saved_bytes(given)
+    given["kinds"][0]["figures"] = {"flash_attention_2": {"saved_bytes": {"token": known + 320}}}
+    assert layer_saved_bytes(given) == known + 320
+    given["kinds"][0]["figures"] = {"sdpa": {"saved_bytes": {"token": known - 320}}}
+    assert layer_saved_bytes(given) == known
+
+
+def layer_saved_bytes(given: Mapping[str, Any]) -> float:
+    shape = shape_or_reason(CONFIG, given)
+    assert isinstance(shape, ModelShape)
+    return eager_bytes(model_layers(shape).kinds[0], EagerForm())
+
+
+def test_a_layer_without_a_known_function_has_an_estimate() -> None:
+    given = profile()
+    del given["kinds"][0]["operators"][6]
+    mapping = {"version": 1, "name": "a", "engine": "llamafactory-ddp",
+               "model": {"hf_config": CONFIG, "profile": given},
+               "cluster": {"gpu": "h100-80g", "nodes": 2, "gpus_per_node": 8}}  # fmt: skip
+    job, problems = parse_job(mapping)
+    assert job is not None, problems
+    assert estimate(job).peak_gib > 0
+
+
 def test_a_known_configuration_needs_no_profile() -> None:
     assert shape_or_reason(KNOWN, {"profile": "damaged"}) == parse_model(KNOWN)
 
@@ -117,6 +144,8 @@ def test_a_profile_that_cannot_describe_the_model_is_a_reason(path: tuple[Any, .
         (("towers", 0, "order"), [[0, 10**9]]),
         (("towers", 0, "order"), "ab"),
         (("embedding", "rows"), "many"),
+        (("kinds", 0, "figures"), {"sdpa": 1}),
+        (("kinds", 0, "figures"), {"sdpa": {"saved_bytes": {"token": "x"}}}),
     ],
 )
 def test_a_damaged_profile_names_the_key(path: tuple[Any, ...], value: object) -> None:

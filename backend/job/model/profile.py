@@ -119,8 +119,21 @@ def _kind(index: int, kind: object) -> dict[str, Any]:
         "group": str(kind.get("group")),
         "hidden": kind.get("hidden"),
         "operators": operators,
+        "saved_bytes": _saved_bytes(name, kind),
         "is_complete": kind.get("in_execution_order") is True,
     }
+
+
+def _saved_bytes(name: str, kind: Mapping[str, Any]) -> float:
+    """Return the measured bytes per token. A layer without attention was measured with sdpa only."""
+    figures: Any = kind.get("figures") or {}
+    try:
+        token = figures.get("flash_attention_2", figures.get("sdpa", {})).get("saved_bytes", {}).get("token", 0)
+    except AttributeError as error:
+        raise _damaged(f"{name}.figures", figures) from error
+    if isinstance(token, bool) or not isinstance(token, int | float) or not 0 <= token <= MOST_ELEMENTS:
+        raise _damaged(f"{name}.figures", token)
+    return float(token)
 
 
 def _operator(name: str, operator: object, layer: str) -> Operator:
@@ -153,7 +166,13 @@ def _fits(annotation: object, value: object) -> bool:
 def _layer(kind: Mapping[str, Any], norm: NormWeights) -> LayerShape:
     """Return a kind of layer with what rules read of it: heads, FFN, experts."""
     operators: tuple[Operator, ...] = kind["operators"]
-    return LayerShape(attention=_attention(operators), ffn=_ffn(operators), norm=norm, operators=operators)
+    return LayerShape(
+        attention=_attention(operators),
+        ffn=_ffn(operators),
+        norm=norm,
+        operators=operators,
+        saved_bytes=kind["saved_bytes"],
+    )
 
 
 def _attention(operators: Iterable[Operator]) -> FullAttention | GatedDeltaNet:
