@@ -13,7 +13,7 @@ from app.services import Services
 from app.text.imports import line_json
 from app.text.reference import GPU_FIGURES
 from app.wizard import hardware, launch, sources
-from app.wizard.dependent_keys import chosen_for, no_longer_read
+from app.wizard.dependent_keys import chosen_for, no_longer_read, template_of_preset
 from app.wizard.fields import OWN, Form, look_up
 from app.wizard.hosts import FIELD as HOSTS
 from app.wizard.hosts import to_form
@@ -43,7 +43,10 @@ _EDIT: dict[str, Any] = {
 _ACT = {**_EDIT, "trigger_mode": "multiple"}
 _WORK = {**_ACT, "queue": True, "concurrency_limit": None}
 _WITH_STEP = "(value) => [value, window.Megaboard.wizard.step()]"
-_FOLLOWERS: Mapping[str, tuple[str, ...]] = {"cluster.gpu": tuple(f"cluster.gpu.{name}" for name in GPU_FIGURES)}
+_FOLLOWERS: Mapping[str, tuple[str, ...]] = {
+    "cluster.gpu": tuple(f"cluster.gpu.{name}" for name in GPU_FIGURES),
+    "model.preset": ("training.template",),
+}
 """Fields whose widgets change when another is edited."""
 
 _edit_lock = threading.Lock()
@@ -108,7 +111,8 @@ def _write(services: Services, edits: Mapping[str, Any]) -> tuple[Problem, ...]:
             plain[HOSTS] = {**to_form(look_up(draft, HOSTS)), **hosts}
         if plain.get("cluster.gpu") == OWN:
             plain["cluster.gpu"] = _own_gpu(look_up(draft, "cluster.gpu"))
-        services.draft.edit_all(plain | no_longer_read(draft, plain))
+        template = template_of_preset(draft, plain, services.home)
+        services.draft.edit_all(plain | no_longer_read(draft, plain) | template)
         if noted := chosen_for(draft, _draft(services), plain, services.home):
             services.draft.edit_all(noted)
     except ProblemsError as error:

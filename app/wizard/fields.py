@@ -170,17 +170,17 @@ def choices_of(lang: str, parameter: Parameter) -> list[tuple[str, str]]:
     if parameter.path == "cluster.gpu":
         return [(gpu.name, gpu.key) for gpu in gpus().values()] + [(t(lang, "wizard.gpu.own"), OWN)]
     if parameter.path == "model.preset":
-        # Vision-language models first, which are what most come for.
-        known = sorted(models().values(), key=lambda m: ("vision_config" not in m.hf_config, _by_size(m.name)))
+        known = sorted(models().values(), key=lambda model: (_family(model.name), model.parameters))
         return [(model.name, model.key) for model in known] + [(t(lang, "wizard.model.own"), OWN)]
     values: Iterable[str] = ENGINES if parameter.path == "engine" else parameter.choices
     named = [(_choice(lang, parameter.path, value), value) for value in values]
     return [(t(lang, f"choice.{parameter.path}.default"), OWN), *named] if parameter.optional else named
 
 
-def _by_size(name: str) -> list[str | float]:
-    """Names of one family together, 8B before 14B."""
-    return [float(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+(?:\.\d+)?)", name))]
+def _family(name: str) -> list[str | float]:
+    """The name without its size, to sort by: Qwen2.5 before Qwen2.5-VL before Qwen3."""
+    family = re.sub(r" A?\d[\dx.]*B.*$", "", name).casefold()
+    return [float(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+(?:\.\d+)?)", family))]
 
 
 _PICKED = frozenset({"cluster.gpu", "model.preset"})

@@ -11,14 +11,14 @@ def check_launch(job: Job) -> list[Problem]:
         "model.path": job.model.path,
         "training.dataset": job.training.dataset,
         "training.dataset_dir": job.training.dataset_dir,
-        "training.template": job.training.template if _needs_template(job) else "not needed",
+        "training.template": job.training.template if needs_template(job) else "not needed",
         "training.output_dir": job.training.output_dir,
     }
     problems = [Problem(code="needed_for_launch", field=path) for path, value in values.items() if not value]
     return problems + check_nodes(job)
 
 
-def _needs_template(job: Job) -> bool:
+def needs_template(job: Job) -> bool:
     """Return whether the job needs a template. Pre-training and ms-swift do not."""
     return job.training.stage != "pt" and job.traits.environment != "swift"
 

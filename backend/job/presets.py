@@ -56,6 +56,10 @@ class ModelPreset:
     parameters: int
     """Parameters of the whole model, as published or as counted from its config."""
     sources: tuple[str, ...]
+    hub: str | None = None
+    """A repository of the model on the Hugging Face hub; None if no source names one."""
+    template: str | None = None
+    """LLaMA-Factory's chat template of the model at `hub`; None if LLaMA-Factory does not list the model."""
 
 
 @cache
@@ -75,6 +79,8 @@ def models() -> Mapping[str, ModelPreset]:
                 hf_config=MappingProxyType(entry["hf_config"]),
                 parameters=entry["parameters"],
                 sources=tuple(entry["sources"]),
+                hub=entry.get("hub"),
+                template=entry.get("template"),
             )
             for key, entry in _load("models").items()
         }

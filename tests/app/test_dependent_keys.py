@@ -83,3 +83,28 @@ def test_while_sizes_allow_no_batch_the_plans_keep_the_one_before(services):
         assert "64" in plans_of(reading, "en")["why"]
     change(services, {"parallel.tensor": 4})
     assert (training(services).learning_rate_batch, noted(services)) == (64, [])
+
+
+def test_the_template_of_a_preset_follows_the_choice_of_the_model(services):
+    change(services, {"training.template": None})
+    change(services, {"model.preset": "gemma-3-12b"})
+    assert training(services).template == "gemma3"
+    change(services, {"model.preset": "qwen3-8b"})
+    assert training(services).template == "qwen3"
+    change(services, {"model.preset": "olmo-2-7b"})
+    assert training(services).template is None
+
+
+def test_a_template_that_the_user_chose_stays(services):
+    change(services, {"model.preset": "qwen3-8b", "training.template": "qwen3_nothink"})
+    change(services, {"model.preset": "gemma-3-12b"})
+    assert training(services).template == "qwen3_nothink"
+
+
+@pytest.mark.parametrize(
+    "other", [{"training.stage": "pt"}, {"engine": "swift-megatron"}], ids=["pre-training", "ms-swift"]
+)
+def test_a_job_that_needs_no_template_gets_none(services, other):
+    change(services, {"training.template": None, **other})
+    change(services, {"model.preset": "qwen3-8b"})
+    assert training(services).template is None

@@ -12,15 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from backend.engines import render
 from backend.engines.known_keys import EngineKey, programs
 from backend.job.job import Job
+from backend.job.presets import models
 from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import place
 from tests.nodes import needs_node_environment
 from tools.programs import MCORE_ADAPTER, NODE_PYTHON, mcore_adapter_source
 from tools.write_engine_keys import ask
+from tools.write_templates import FILE as TEMPLATES
+from tools.write_templates import ask_templates
 
 pytestmark = [pytest.mark.e2e, needs_node_environment]
 
@@ -157,3 +161,13 @@ def test_the_kept_list_of_keys_is_what_the_programs_say(environment: dict[str, s
             for name, key in told[part]["keys"].items()
         }
         assert said == programs()[part].keys
+
+
+def test_the_templates_are_those_that_llamafactory_registers() -> None:
+    """The list in presets/templates.yaml, and the template of every model preset: that of its group in the registry."""
+    told = ask_templates()
+    groups = told.pop("groups")
+    assert yaml.safe_load(TEMPLATES.read_text()) == told
+    found = {key: model.template for key, model in models().items()}
+    assert found == {key: groups.get(model.hub) for key, model in models().items()}
+    assert {template for template in found.values() if template} <= set(told["templates"])

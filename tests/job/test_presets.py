@@ -1,8 +1,11 @@
 """Presets are complete, each figure has a source, and the names in a job resolve to them."""
 
 import pytest
+import yaml
 
+from backend.engines.importing.readers import preset_of
 from backend.job.cluster import Cluster
+from backend.job.data_folder import data_folder
 from backend.job.job import Model
 from backend.job.mapping import parse_job
 from backend.job.presets import clusters, gpus, models, resolve_gpu, resolve_model
@@ -34,6 +37,24 @@ def test_only_volta_lacks_bf16():
 def test_every_model_names_its_sources(key):
     assert models()[key].sources
     assert models()[key].name
+
+
+def test_there_are_60_models_and_no_name_or_repository_twice():
+    assert len(models()) >= 60
+    for names in ([model.name for model in models().values()], [model.hub for model in models().values() if model.hub]):
+        assert len(set(names)) == len(names)
+
+
+def test_the_template_of_a_model_is_one_of_llamafactory():
+    known = yaml.safe_load((data_folder("presets") / "templates.yaml").read_text())["templates"]
+    templates = {key: model.template for key, model in models().items() if model.template}
+    assert {key: template for key, template in templates.items() if template not in known} == {}
+    assert len(templates) >= 60
+
+
+@pytest.mark.parametrize("key", [key for key, model in models().items() if model.hub])
+def test_the_repository_of_a_model_names_its_preset(key):
+    assert preset_of(models()[key].hub) == key
 
 
 def test_the_first_cluster_is_four_nodes_of_eight_h100():

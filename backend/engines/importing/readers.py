@@ -50,6 +50,7 @@ def preset_of(name: str) -> str | None:
     """Return the model preset of a hub name or a folder such as `Qwen/Qwen3-VL-8B-Instruct`."""
     short = name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
     presets = {_bare(key): key for key in models()} | {_bare(model.name): model.key for model in models().values()}
+    presets |= {_bare(model.hub.rpartition("/")[2]): model.key for model in models().values() if model.hub}
     while True:
         if preset := presets.get(_bare(short)):
             return preset
