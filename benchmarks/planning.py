@@ -138,7 +138,7 @@ print(json.dumps({"done": done, "asked": len(plans), "seconds": seconds}))
 
 
 def peer(python: str, loop_s: float) -> dict[str, Any]:
-    """Return the plans per second of llm-analysis on a sample of the same plans. It refuses plans that it takes as too large."""
+    """Return the plans per second of llm-analysis on a sample of the same plans. It refuses some plans as too large."""
     all_plans = enumerate_plans(job_of("llama-3.1-8b", 32), ["llamafactory-megatron"])
     step = max(1, len(all_plans) // SAMPLE)
     sample = [all_plans[rank].job for rank in range(0, len(all_plans), step)]
