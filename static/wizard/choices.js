@@ -1,15 +1,15 @@
-// Choices among plans replace each other, as when a key is held down. Gradio sends every event of a script at once, and
-// the server may finish them in another order.
+// A new choice of a plan replaces the previous one, for example while a key is held down. Gradio sends every event of a
+// script at once, and the server may finish them in another order.
 import { newestOnly } from "../lib/newest.js";
 import { sendToServer } from "./channel.js";
 import { fetchAll } from "./draft.js";
 
 const queue = newestOnly({
   send: (plan, ticket) => sendToServer("choose", { plan, ticket }),
-  // The widgets show this choice now, which may be older than the newest.
+  // The widgets now show this choice, which may be older than the newest one.
   late: fetchAll,
-  // Seen rarely, soon after a load of the page: Gradio sends no event of this component any more. A new load does, and
-  // the server has the draft.
+  // Soon after a load of the page, Gradio rarely stops sending events of this component. A reload helps, and the server
+  // has the draft.
   overdue: () => location.reload(),
   patience_ms: 8000,
 });
@@ -17,6 +17,6 @@ const queue = newestOnly({
 export const isSettled = queue.isSettled;
 export const answered = queue.answered;
 
-// The batch of the draft stays where the plans keep it.
+// The draft's batch stays the same if the plans have it.
 export const choosePlan = (row, keepsBatch) =>
   queue.add({ ...row, accumulation: keepsBatch ? row.accumulation : null });
