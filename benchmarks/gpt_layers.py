@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from backend.estimate.model.layers import Keep, LayerKind, Linear, ModelLayers, Norm, Operator
+from backend.estimate.model.layers import LayerKind, ModelLayers
 from backend.estimate.model.model_layers import model_layers
 from backend.job.model import Mla, parse_model
+from backend.job.model.operators import Keep, Linear, Norm, Operator
 
 VOCABULARIES = {
     "GPT2BPETokenizer": 50257,

@@ -6,8 +6,9 @@ from typing import Any
 
 from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.memory.stage import Trained
-from backend.estimate.model.layers import Activation, Attention, ModelLayers
+from backend.estimate.model.layers import ModelLayers
 from backend.estimate.plan import Plan
+from backend.job.model.operators import Activation, Attention
 from backend.job.traits import MemoryTraits
 from benchmarks.rows import needed, rank, recompute, reference, sequences, targets, trained, traits
 from benchmarks.shapes import NotModelled

@@ -9,13 +9,14 @@ from functools import partial
 from typing import Any
 
 from backend.estimate.memory.stage import Trained, rank_parameters, stages
-from backend.estimate.model.layers import Linear, ModelLayers, counted_kinds, has_experts
+from backend.estimate.model.layers import ModelLayers, counted_kinds, has_experts
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.work import flops_per_token
 from backend.estimate.plan import Plan, unsplit
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.efficiency import default_efficiency
 from backend.estimate.time.time_context import Execution, TimeContext
+from backend.job.model.operators import Linear
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
 from benchmarks.errors import Skip

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from backend.estimate.model.layers import Activation, Attention, Norm
 from backend.estimate.model.model_layers import model_layers
 from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape
+from backend.job.model.operators import Activation, Attention, Norm
 from backend.job.pipeline_layout import even_layers, layout_of, readable_layers
 from backend.job.rules.batched import Axis, Codes, Factors, Space
 from backend.job.traits import EngineName

@@ -14,9 +14,10 @@ from backend.estimate.memory.sharding import States, largest_unit, sharded_state
 from backend.estimate.memory.stage import RankParameters, Trained
 from backend.estimate.memory.terms import LIBRARIES, STATIC_BYTES, Moment, StageMemory, Term, Terms, peak_moment
 from backend.estimate.model.adapters import NF4_BYTES, adapter_parameters, quantised_parameters
-from backend.estimate.model.layers import Activation, LayerKind, Linear, ModelLayers, counted_kinds, last_kinds
+from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, last_kinds
 from backend.estimate.model.parameters import layer_counts, model_parameters, vision_parameters
 from backend.estimate.plan import Plan
+from backend.job.model.operators import Activation, Linear
 from backend.job.traits import MemoryTraits
 
 

@@ -25,9 +25,10 @@ from backend.estimate.memory.terms import (
     Terms,
     peak_moment,
 )
-from backend.estimate.model.layers import Attention, LayerKind, ModelLayers, VisionLayers, has_experts, operators_of
+from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, has_experts, operators_of
 from backend.estimate.plan import Plan
 from backend.estimate.time.schedule import in_flight
+from backend.job.model.operators import Attention
 from backend.job.traits import MemoryTraits
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from backend.estimate.memory.saved_activations import SavedBytes
-from backend.estimate.model.layers import LayerKind, Linear, VisionLayers
+from backend.estimate.model.layers import LayerKind, VisionLayers
 from backend.estimate.model.parameters import Counts
+from backend.job.model.operators import Linear
 
 _MODULES = {
     "qkv": "linear_qkv",

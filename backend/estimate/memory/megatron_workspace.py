@@ -3,8 +3,9 @@
 from backend.estimate.array_ops import Number, choose, larger, largest
 from backend.estimate.memory.megatron_adapters import Adapters
 from backend.estimate.memory.stage import Stage
-from backend.estimate.model.layers import Activation, Dispatch, LayerKind, Linear, ModelLayers, operators_of
+from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of
 from backend.estimate.plan import Plan
+from backend.job.model.operators import Activation, Dispatch, Linear
 
 _UP = {"mlp": "up", "moe": "expert_up", "shared_experts": "shared_up"}
 """The projection before each FFN's non-linearity."""

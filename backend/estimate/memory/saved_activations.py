@@ -12,13 +12,13 @@ from typing import Literal, NamedTuple
 
 from backend.estimate.array_ops import Number
 from backend.estimate.frozen_dataclass import frozen_dataclass
-from backend.estimate.model.layers import (
+from backend.estimate.model.layers import LayerKind
+from backend.job.model.operators import (
     CHUNK,
     Activation,
     Attention,
     Dispatch,
     Keep,
-    LayerKind,
     Linear,
     Norm,
     Operator,

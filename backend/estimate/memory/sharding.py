@@ -9,9 +9,10 @@ from backend.estimate.array_ops import ZERO, Number, choose, smaller
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.model.adapters import SCALES_BYTES, matrices
-from backend.estimate.model.layers import Linear, ModelLayers, operators_of
+from backend.estimate.model.layers import ModelLayers, operators_of
 from backend.estimate.model.parameters import layer_counts
 from backend.estimate.plan import Plan
+from backend.job.model.operators import Linear
 from backend.job.traits import MemoryTraits
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from backend.estimate.memory.stage import Trained
-from backend.estimate.model.layers import Attention, LayerKind, Linear, ModelLayers, counted_kinds, operators_of
+from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, operators_of
+from backend.job.model.operators import Attention, Linear
 
 SCALES_BYTES = 1 / 64 + 4 / (64 * 256)
 """Scales of a 4-bit weight with double quantisation: an 8-bit scale for 64 weights, an fp32 scale for 256 scales

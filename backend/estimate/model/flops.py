@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from backend.estimate.array_ops import Number
-from backend.estimate.model.layers import Attention, LayerKind, Linear, Recurrence
+from backend.estimate.model.layers import LayerKind
+from backend.job.model.operators import Attention, Linear, Recurrence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

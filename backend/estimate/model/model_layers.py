@@ -2,19 +2,17 @@
 
 from functools import lru_cache
 
-from backend.estimate.model.layers import (
+from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers
+from backend.job.model.operators import (
     Activation,
     Attention,
     Dispatch,
     Keep,
-    LayerKind,
     Linear,
-    ModelLayers,
     Norm,
     Operator,
     Parameters,
     Recurrence,
-    VisionLayers,
 )
 from backend.job.model.shape import (
     Experts,

@@ -4,16 +4,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from backend.estimate.array_ops import Number
-from backend.estimate.model.layers import (
-    LayerKind,
-    Linear,
-    ModelLayers,
-    Norm,
-    Parameters,
-    Recurrence,
-    VisionLayers,
-    counted_kinds,
-)
+from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, counted_kinds
+from backend.job.model.operators import Linear, Norm, Parameters, Recurrence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

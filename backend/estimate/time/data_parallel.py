@@ -8,12 +8,13 @@ import numpy as np
 from backend.estimate.array_ops import ZERO, Flag, Number, choose, larger, smaller
 from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import RankParameters
-from backend.estimate.model.layers import Linear, ModelLayers
+from backend.estimate.model.layers import ModelLayers
 from backend.estimate.model.parameters import layer_counts
 from backend.estimate.time.collectives import Algorithm, algorithm, algorithm_costs, seconds_per_byte
 from backend.estimate.time.communication import Group, exposed
 from backend.estimate.time.efficiency import HOST_MEMORY_GB_PER_S
 from backend.estimate.time.time_context import Execution, TimeContext
+from backend.job.model.operators import Linear
 from backend.job.traits import MemoryTraits
 
 DDP_BUCKET_BYTES = 25 * 2**20

@@ -10,17 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from backend.estimate.model.layers import (
-    CHUNK,
-    Activation,
-    Attention,
-    Dispatch,
-    LayerKind,
-    Linear,
-    Norm,
-    Operator,
-    Recurrence,
-)
+from backend.estimate.model.layers import LayerKind
+from backend.job.model.operators import CHUNK, Activation, Attention, Dispatch, Linear, Norm, Operator, Recurrence
 
 STREAMS = 4
 """Matrix products of experts that run in parallel: Transformer Engine's grouped GEMM starts one per expert on this many

@@ -1,4 +1,4 @@
-"""Recorder of a running layer's operators. Their fields are those of backend/estimate/model/layers.py."""
+"""Recorder of a running layer's operators. Their fields are those of backend/job/model/operators.py."""
 
 from __future__ import annotations
 
