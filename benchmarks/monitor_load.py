@@ -282,7 +282,7 @@ def _fill(home: Path, runs: list[str], points: int) -> float:
             _copy(store, runs[0], run)
         for rank in range(4):
             stored.exit(rank)
-        stored.tell(EventKind.FINISHED)
+        stored.add_event(EventKind.FINISHED)
     store.close()
     return time.perf_counter() - start
 

@@ -45,7 +45,7 @@ def predicted_s(home: Path) -> float:
     run.steps(1, 40, **fixed)
     for rank in range(2):
         run.exit(rank)
-    run.tell(run_store.EventKind.FINISHED)
+    run.add_event(run_store.EventKind.FINISHED)
     store.close()
     return seconds
 

@@ -31,8 +31,8 @@ def test_runs_that_the_demo_ends_were_stopped_and_those_that_wait_go_on_waiting(
     )
     for run in (trains, stops, over):
         run.start()
-    stops.tell(EventKind.STOP_REQUESTED, save=True)
-    over.tell(EventKind.FINISHED)
+    stops.add_event(EventKind.STOP_REQUESTED, save=True)
+    over.add_event(EventKind.FINISHED)
     store.close()
     stop_runs(tmp_path, NOW + 9)
     stop_runs(tmp_path, NOW + 10)

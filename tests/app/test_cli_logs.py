@@ -22,10 +22,10 @@ def stopped_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = StoredRun(store, RUN, now=1e9)
     run.start()
     run.log(2, "rank2.log", b"of the first\n")
-    run.attempt_again(rank=2)
+    run.restart(rank=2)
     run.log(0, "rank0.log", b"of the second\n")
-    run.tell(EventKind.STOP_REQUESTED, save=False)
-    run.tell(EventKind.STOPPED)
+    run.add_event(EventKind.STOP_REQUESTED, save=False)
+    run.add_event(EventKind.STOPPED)
     store.close()
 
 
@@ -67,8 +67,8 @@ def test_the_node_that_failed_is_not_one_whose_address_begins_alike(
     run.log(0, "rank0.log", b"of the first\n")
     run.log(1, "rank1.log", b"of the second\n")
     problem = problem_to_json(Problem(code="out_of_memory", node="10.0.0.1"))
-    run.tell(EventKind.FAILING, 1, problem=problem)
-    run.tell(EventKind.FAILED, problem=problem)
+    run.add_event(EventKind.FAILING, 1, problem=problem)
+    run.add_event(EventKind.FAILED, problem=problem)
     store.close()
     assert main(["logs", run.id]) == 0
     assert capsys.readouterr().out == "of the second\n\n"

@@ -24,7 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         made.steps(1, 5)
         if ends:
             made.exit(0)
-            made.tell(EventKind.FINISHED)
+            made.add_event(EventKind.FINISHED)
     store.close()
     return tmp_path
 

@@ -28,7 +28,7 @@ def test_status_names_the_node_and_the_rank_that_the_others_wait_for(
     run.steps(1, 30)
     row = {**heartbeat(1, 1, run.now), "stuck": [[4711, "python", "T", 1]]}
     store.write(lambda c: metrics.add_heartbeats(c, RUN, 1, 1, [row], run.now))
-    run.tell(EventKind.NODE_STUCK, 1, stuck=row["stuck"])
+    run.add_event(EventKind.NODE_STUCK, 1, stuck=row["stuck"])
     store.close()
     assert main(["--lang", lang, "status", RUN]) == 0
     out = capsys.readouterr().out

@@ -71,8 +71,8 @@ def messenger(
 
 def fail(run: StoredRun) -> None:
     lost = problem("node_lost", "10.0.0.2", seconds=30)
-    run.tell(EventKind.LOSING, 1, problem=lost)
-    run.tell(EventKind.LOST, 1, problem=lost)
+    run.add_event(EventKind.LOSING, 1, problem=lost)
+    run.add_event(EventKind.LOST, 1, problem=lost)
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_a_message_says_how_a_run_ended_why_where_and_how_far_it_was(store, run,
 def test_a_run_that_finished_is_told_and_one_that_was_stopped_is_not(store, run, places, inbox):
     one = messenger(store, places)
     one.tell()
-    run.tell(EventKind.FINISHED)
+    run.add_event(EventKind.FINISHED)
     other = StoredRun(store, RUN.replace("aaaa", "bbbb"), now=NOW, addresses=["10.0.0.3"])
     other.start()
-    other.tell(EventKind.STOP_REQUESTED)
-    other.tell(EventKind.STOPPED)
+    other.add_event(EventKind.STOP_REQUESTED)
+    other.add_event(EventKind.STOPPED)
     one.tell()
     assert inbox.titles == ["Finished: qwen3-vl-8b-sft"]
     assert inbox.taken[0]["type"] == "success"
@@ -109,11 +109,11 @@ def test_a_run_that_finished_is_told_and_one_that_was_stopped_is_not(store, run,
 def test_alerts_are_told_with_their_figures_and_short_memory_is_not(store, run, places, inbox):
     one = messenger(store, places)
     one.tell()
-    run.tell(EventKind.LOSS_ROSE, step=30, loss=6.25, usual=1.501)
+    run.add_event(EventKind.LOSS_ROSE, step=30, loss=6.25, usual=1.501)
     one.tell()
-    run.tell(EventKind.GRAD_NORM_ROSE, step=31, grad_norm=14.0, usual=0.8123)
-    run.tell(EventKind.DISK_LOW, 1, step=40, room=1, inode=5, free_gib=91.25, checkpoint_gib=60.5)
-    run.tell(EventKind.ALLOC_RETRIES, 1, step=41, of_rank=9, retries=3)
+    run.add_event(EventKind.GRAD_NORM_ROSE, step=31, grad_norm=14.0, usual=0.8123)
+    run.add_event(EventKind.DISK_LOW, 1, step=40, room=1, inode=5, free_gib=91.25, checkpoint_gib=60.5)
+    run.add_event(EventKind.ALLOC_RETRIES, 1, step=41, of_rank=9, retries=3)
     one.tell()
     assert inbox.titles == [
         "Loss has risen to 6.25 by step 30, from 1.501: qwen3-vl-8b-sft",
@@ -123,7 +123,7 @@ def test_alerts_are_told_with_their_figures_and_short_memory_is_not(store, run, 
 
 
 def test_what_happens_while_no_server_is_up_is_told_by_the_next_one_and_nothing_twice(store, run, places, inbox):
-    run.tell(EventKind.LOSS_NOT_FINITE, step=12)
+    run.add_event(EventKind.LOSS_NOT_FINITE, step=12)
     first = messenger(store, places)
     first.tell()
     assert inbox.titles == [], "what was before the first message is old news"
@@ -169,7 +169,7 @@ def test_an_address_that_takes_nothing_stands_in_the_run_s_history_and_holds_up_
         Database(store), places, "en", clock=lambda: NOW + 40, wait=lambda seconds: waited.append(seconds) or True
     )
     one.tell()
-    run.tell(EventKind.LOSS_NOT_FINITE, step=30)
+    run.add_event(EventKind.LOSS_NOT_FINITE, step=30)
     fail(run)
     one.tell()
     assert inbox.titles == ["Loss is not finite at step 30: qwen3-vl-8b-sft", "Lost: qwen3-vl-8b-sft"]
@@ -258,7 +258,7 @@ def test_a_run_whose_record_cannot_be_read_keeps_no_other_from_being_told(store,
     one.tell()
     broken = StoredRun(store, RUN.replace("aaaa", "bbbb"), now=NOW, addresses=["10.0.0.3"])
     broken.start()
-    broken.tell(EventKind.LOSS_NOT_FINITE, step=1)
+    broken.add_event(EventKind.LOSS_NOT_FINITE, step=1)
     store.write(lambda c: c.execute("UPDATE runs SET job = 'no: job' WHERE id = ?", (broken.id,)))
     damaged = (broken.id, EventKind.LOSS_NOT_FINITE.value, NOW, "{")
     store.write(
@@ -321,7 +321,7 @@ def test_a_command_that_waits_tells_what_happens_meanwhile_to_the_last(tmp_path,
     with telling(services, places, "en"):
         assert "JSON" in capsys.readouterr().out
         run.now = services.clock()
-        run.tell(EventKind.FINISHED)
+        run.add_event(EventKind.FINISHED)
     services.close()
     assert inbox.titles == ["Finished: qwen3-vl-8b-sft"]
 

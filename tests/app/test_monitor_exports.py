@@ -56,7 +56,7 @@ def look(run: StoredRun) -> RunSnapshot:
 @pytest.fixture
 def finished(stored: StoredRun) -> RunSnapshot:
     stored.steps(1, 2)
-    stored.tell(EventKind.FINISHED)
+    stored.add_event(EventKind.FINISHED)
     return look(stored)
 
 
@@ -69,7 +69,7 @@ def rest(exports: Exports, run: RunSnapshot) -> dict[str, object]:
 
 def test_a_run_that_has_not_ended_or_took_no_step_offers_nothing(stored: StoredRun) -> None:
     assert Exports(Nodes()).of(look(stored), "en") is None
-    stored.tell(EventKind.FINISHED)
+    stored.add_event(EventKind.FINISHED)
     assert Exports(Nodes()).of(look(stored), "en") is None
 
 

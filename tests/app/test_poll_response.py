@@ -182,10 +182,10 @@ def test_a_failure_is_told_in_words_with_its_node_and_last_lines(tmp_path, lang,
     desk = Desk(tmp_path, lang)
     run = desk.run(addresses=[f"10.0.0.{i}" for i in (1, 2, 3, 4)])
     why = problem("training_failed", "10.0.0.3", rank=2, file="rank2.log", exit=1, lines="ValueError: x")
-    run.tell(EventKind.FAILING, 2, problem=why)
+    run.add_event(EventKind.FAILING, 2, problem=why)
     for rank in range(4):
         run.stopped(rank)
-    run.tell(EventKind.FAILED, 2, problem=why)
+    run.add_event(EventKind.FAILED, 2, problem=why)
     answer = desk.ask(run=RUN)
     cause = answer["head"]["cause"]
     assert words in cause["message"]
@@ -199,13 +199,13 @@ def test_a_failure_is_told_in_words_with_its_node_and_last_lines(tmp_path, lang,
 def test_what_32_nodes_do_alike_is_one_line_and_the_first_failure_stays_in_sight(desk):
     run = desk.run(nodes=32)
     run.exit(17, code=1, reason="failed")
-    run.tell(EventKind.FAILING, 17, problem=problem("training_failed", run.addresses[17], rank=17))
+    run.add_event(EventKind.FAILING, 17, problem=problem("training_failed", run.addresses[17], rank=17))
     for rank in range(32):
-        run.tell(EventKind.NODE_STOPPING, rank)
+        run.add_event(EventKind.NODE_STOPPING, rank)
         if rank != 17:
             run.exit(rank, code=None, signal=15, reason="stopped", stopped=True)
         run.stopped(rank)
-    run.tell(EventKind.FAILED, 17)
+    run.add_event(EventKind.FAILED, 17)
     told = [event["text"] for event in desk.ask(run=RUN)["events"]]
     assert f"{run.addresses[17]}: ended with code 1" in told
     assert t("en", "monitor.event.failing") in told
@@ -225,7 +225,7 @@ def test_a_gang_without_steps_names_who_the_others_wait_for_until_a_step_comes(d
     row = {**heartbeat(2, 2, run.now), "stuck": [[4711, "python", "T", 5]]}
     row["gpus"][1]["utilization"] = 0
     desk.store.write(lambda c: metrics.add_heartbeats(c, RUN, 1, 2, [row], run.now))
-    run.tell(EventKind.NODE_STUCK, 2, stuck=row["stuck"])
+    run.add_event(EventKind.NODE_STUCK, 2, stuck=row["stuck"])
     answer = tab.tick()
     assert answer["progress"]["eta_s"] is None, "nobody knows"
     told = answer["standstill"]
@@ -251,7 +251,7 @@ def test_a_slow_step_is_no_standstill_and_a_gang_that_stands_without_a_culprit_i
     run.beat()
     assert desk.ask(run=RUN)["standstill"]["suspects"] == []
     assert desk.ask(run="")["rows"][0]["stands_since"] == desk.ask(run=RUN)["standstill"]["since"]
-    run.tell(EventKind.STOP_REQUESTED, save=False)
+    run.add_event(EventKind.STOP_REQUESTED, save=False)
     assert desk.ask(run=RUN)["standstill"] is None, "somebody does something about it"
 
 
@@ -265,7 +265,7 @@ def test_a_process_that_waits_for_files_is_no_standstill_while_a_model_is_loaded
         run.steps(step, step)
     row = {**heartbeat(1, 1, desk.now), "stuck": [[7, "python", state, 1]]}
     desk.store.write(lambda c: metrics.add_heartbeats(c, RUN, 1, 1, [row], desk.now))
-    run.tell(EventKind.NODE_STUCK, 1, stuck=row["stuck"])
+    run.add_event(EventKind.NODE_STUCK, 1, stuck=row["stuck"])
     assert (desk.ask(run=RUN)["standstill"] is not None) is is_told
 
 
@@ -318,10 +318,10 @@ def test_a_save_is_no_standstill_while_somebody_works_at_it(desk, step, worked, 
 
 def test_a_run_that_preflight_refused_tells_why_without_nodes(desk):
     run = StoredRun(desk.store, RUN, now=desk.now, attempted=False)
-    run.tell(EventKind.PREFLIGHT)
+    run.add_event(EventKind.PREFLIGHT)
     why = problem("node_lost", "10.0.0.1", seconds=3)
-    run.tell(EventKind.FAILING, problem=why)
-    run.tell(EventKind.FAILED, problem=why)
+    run.add_event(EventKind.FAILING, problem=why)
+    run.add_event(EventKind.FAILED, problem=why)
     answer = desk.ask(run=RUN)
     assert (answer["head"]["attempt"], answer["head"]["proof"], answer["nodes"]) == (0, None, [])
     assert "10.0.0.1" in answer["head"]["cause"]["message"]
@@ -334,10 +334,10 @@ def test_a_run_that_preflight_refused_tells_why_without_nodes(desk):
 
 def test_a_node_that_proved_nothing_is_counted_as_open(desk):
     run = desk.run()
-    run.tell(EventKind.STOP_REQUESTED, save=False)
+    run.add_event(EventKind.STOP_REQUESTED, save=False)
     run.stopped(0)
     run.stopped(1, left=[17, 18])
-    run.tell(EventKind.LOST)
+    run.add_event(EventKind.LOST)
     assert desk.ask(run=RUN)["head"]["proof"] == {"proved": 1, "nodes": 4, "left": 2}
 
 
@@ -345,10 +345,10 @@ def test_while_a_checkpoint_is_saved_a_stop_is_still_offered(desk):
     run = desk.run()
     head = desk.ask(run=RUN)["head"]
     assert (head["can_save"], head["can_stop"], head["is_saving"]) == (True, True, False)
-    run.tell(EventKind.STOP_REQUESTED, save=True)
+    run.add_event(EventKind.STOP_REQUESTED, save=True)
     head = desk.ask(run=RUN)["head"]
     assert (head["can_save"], head["can_stop"], head["is_saving"]) == (False, True, True)
-    run.tell(EventKind.STOP_FORCED)
+    run.add_event(EventKind.STOP_FORCED)
     head = desk.ask(run=RUN)["head"]
     assert (head["can_save"], head["can_stop"], head["is_saving"]) == (False, False, False)
 
@@ -394,7 +394,7 @@ def test_earlier_lines_begin_where_a_line_begins(desk):
 def test_an_older_attempts_log_is_read_beside_the_newest_ones(desk):
     run = desk.run()
     run.log(0, "rank0.log", b"first\n")
-    run.attempt_again(checkpoint_step=4)
+    run.restart(checkpoint_step=4)
     run.log(0, "rank0.log", b"second\n")
     shown = {number: desk.ask(run=RUN, log={"attempt": number})["log"] for number in (None, 1, 2, 9)}
     assert {number: (log["attempt"], log["lines"]) for number, log in shown.items()} == {
@@ -407,7 +407,7 @@ def test_a_file_that_an_attempt_does_not_have_gives_way_to_the_first_that_it_has
     run.log(0, "out.log", b"the console\n")
     asked = {"node": 0, "file": "out.log"}
     assert desk.ask(run=RUN, log=asked)["log"]["lines"] == ["the console"]
-    run.attempt_again(checkpoint_step=4)
+    run.restart(checkpoint_step=4)
     none = desk.ask(run=RUN, log=asked)["log"]
     assert (none["attempt"], none["file"], none["files"], none["lines"]) == (2, None, [], [])
     run.log(0, "rank0.log", b"the second\n")

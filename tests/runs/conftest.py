@@ -130,7 +130,7 @@ class Gang:
     def break_link(self, rank: int) -> None:
         self.nodes[rank].broken = NodeError("unreachable", self.nodes[rank].name, address="x", port=22, detail="down")
 
-    def tell(self, kind: EventKind, rank: int | None = None, **detail: object) -> bool:
+    def add_event(self, kind: EventKind, rank: int | None = None, **detail: object) -> bool:
         return self.store.write(lambda c: run_store.append(c, RUN, kind, time=self.clock.now, rank=rank, detail=detail))
 
     def state(self) -> RunState | None:
@@ -197,7 +197,7 @@ def make_gang(store: Store, home: Path) -> Gang:
         made.on_stop(rank)
         node.on("status", reply={"supervisor": True, "members": [], "exit": None})
     for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED):
-        made.tell(kind)
+        made.add_event(kind)
     return made
 
 

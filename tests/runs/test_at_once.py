@@ -41,7 +41,7 @@ def test_of_two_stops_that_cut_a_checkpoint_short_one_is_told(gang: Gang) -> Non
 
 
 def test_a_stop_of_a_run_that_is_ended_because_a_node_failed_is_no_event(gang: Gang) -> None:
-    gang.tell(EventKind.FAILING, 1)
+    gang.add_event(EventKind.FAILING, 1)
     _end(gang, save=False)
     assert gang.kinds()[-1] == "failing"
 

@@ -99,4 +99,4 @@ def test_a_loss_that_is_no_number_survives_the_trail(gang: Gang) -> None:
         (point,) = metrics.trail(connection, RUN, 1, count=5)
     assert point.loss is not None
     assert math.isnan(point.loss)
-    assert not gang.tell(EventKind.RESUMED), "a running run cannot be resumed"
+    assert not gang.add_event(EventKind.RESUMED), "a running run cannot be resumed"

@@ -123,7 +123,7 @@ def test_a_server_whose_own_clock_is_set_measures_anew(node: Node) -> None:
 def test_a_server_whose_clock_is_set_does_not_cut_a_checkpoint_short(gang: Gang) -> None:
     gang.timing = replace(gang.timing, save_deadline_s=50)
     lead = gang.lead()
-    gang.tell(EventKind.STOP_REQUESTED, save=True)
+    gang.add_event(EventKind.STOP_REQUESTED, save=True)
     gang.pass_time(lead, 5)
     lead._clock = lambda: gang.clock.now + 3600.0
     assert not gang.pass_time(lead, 30)

@@ -20,7 +20,7 @@ def _elapsed(gang: Gang) -> Elapsed | None:
 def _at(gang: Gang, seconds: float, *kinds: EventKind) -> None:
     gang.clock.now = BEGAN + seconds
     for kind in kinds:
-        assert gang.tell(kind)
+        assert gang.add_event(kind)
 
 
 def test_an_attempt_under_way_counts_from_its_start(gang: Gang) -> None:

@@ -48,15 +48,15 @@ def test_a_checkpoint_can_be_asked_for_too(gang: Gang) -> None:
 
 
 def test_a_run_that_has_nothing_on_its_nodes_is_left_as_it_is(gang: Gang) -> None:
-    gang.tell(EventKind.FAILING)
-    gang.tell(EventKind.FAILED)
+    gang.add_event(EventKind.FAILING)
+    gang.add_event(EventKind.FAILED)
     before = [len(node.ran) for node in gang.nodes]
     assert stop(gang).problems[0].code == "store_full"
     assert [len(node.ran) for node in gang.nodes] == before
 
 
 def test_a_gang_that_is_being_stopped_is_stopped_though_the_store_became_read_only(gang: Gang) -> None:
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     lead = gang.lead()
     gang.store.write(lambda connection: connection.execute("PRAGMA query_only = ON"))
     with pytest.raises(StoreError):

@@ -66,7 +66,7 @@ def test_the_final_cause_is_the_earliest_failure_even_if_seen_later(gang: Gang) 
 
 def test_stop_ends_every_node_and_keeps_its_proof(gang: Gang) -> None:
     lead = gang.lead()
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     assert gang.pass_time(lead, 4)
     assert gang.state() is RunState.STOPPED
     assert gang.kinds().count("node_stopping") == gang.kinds().count("node_stopped") == 3
@@ -76,7 +76,7 @@ def test_stop_ends_every_node_and_keeps_its_proof(gang: Gang) -> None:
 def test_processes_that_survive_every_signal_make_the_run_lost_and_are_counted(gang: Gang) -> None:
     lead = gang.lead()
     gang.on_stop(1, left=[[77, "python", "D"]])
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     assert gang.pass_time(lead, 200)
     assert gang.state() is RunState.LOST
     assert (gang.cause().code, gang.cause().values["processes"]) == ("processes_left", 1)
@@ -85,7 +85,7 @@ def test_processes_that_survive_every_signal_make_the_run_lost_and_are_counted(g
 def test_stop_is_tried_again_when_the_node_comes_back(gang: Gang) -> None:
     lead = gang.lead()
     gang.break_link(2)
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     assert not gang.pass_time(lead, 20)
     assert gang.kinds().count("node_stop_failed") == 1
     gang.nodes[2].broken = None
@@ -97,7 +97,7 @@ def test_stop_is_tried_again_when_the_node_comes_back(gang: Gang) -> None:
 def test_a_node_that_stays_away_makes_a_stopped_run_lost(gang: Gang) -> None:
     lead = gang.lead()
     gang.break_link(2)
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     assert gang.pass_time(lead, 300)
     assert gang.state() is RunState.LOST
     assert (gang.cause().code, gang.cause().node) == ("node_not_stopped", "10.0.0.3:22")
@@ -171,7 +171,7 @@ def test_a_node_whose_run_folder_is_gone_is_told_once_and_nothing_is_ended(gang:
 def test_a_node_killed_without_exit_record_is_settled_after_a_short_wait(gang: Gang) -> None:
     lead = gang.lead()
     gang.nodes[1].on("stop", reply={"left": []})
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     assert not gang.pass_time(lead, 4)
     assert gang.pass_time(lead, 6)
     assert gang.state() is RunState.STOPPED
@@ -179,7 +179,7 @@ def test_a_node_killed_without_exit_record_is_settled_after_a_short_wait(gang: G
 
 def test_stop_with_save_asks_every_node_and_waits(gang: Gang) -> None:
     lead = gang.lead()
-    gang.tell(EventKind.STOP_REQUESTED, save=True)
+    gang.add_event(EventKind.STOP_REQUESTED, save=True)
     gang.pass_time(lead, 100)
     assert all("/control/stop" in "".join(node.files) for node in gang.nodes)
     assert _stops(gang) == [0, 0, 0]
@@ -211,7 +211,7 @@ def test_a_failure_beside_a_node_that_was_stopped_by_hand_is_a_failure(gang: Gan
 
 def test_a_run_that_had_done_all_its_steps_is_finished_not_stopped(gang: Gang) -> None:
     lead = gang.lead()
-    gang.tell(EventKind.STOP_REQUESTED, save=True)
+    gang.add_event(EventKind.STOP_REQUESTED, save=True)
     gang.write(0, "steps.rank0.jsonl", {"step": 9, "time": 1, "total_steps": 9})
     for rank in range(3):
         gang.exit(rank, 0)
@@ -222,7 +222,7 @@ def test_a_run_that_had_done_all_its_steps_is_finished_not_stopped(gang: Gang) -
 def test_a_save_that_takes_too_long_becomes_a_plain_stop(gang: Gang) -> None:
     gang.timing = replace(gang.timing, save_deadline_s=50)
     lead = gang.lead()
-    gang.tell(EventKind.STOP_REQUESTED, save=True)
+    gang.add_event(EventKind.STOP_REQUESTED, save=True)
     assert not gang.pass_time(lead, 45)
     assert gang.pass_time(lead, 15)
     assert gang.kinds().count("save_timed_out") == 1
@@ -231,7 +231,7 @@ def test_a_save_that_takes_too_long_becomes_a_plain_stop(gang: Gang) -> None:
 
 def test_a_node_that_fails_while_saving_ends_the_wait(gang: Gang) -> None:
     lead = gang.lead()
-    gang.tell(EventKind.STOP_REQUESTED, save=True)
+    gang.add_event(EventKind.STOP_REQUESTED, save=True)
     gang.pass_time(lead, 5)
     gang.exit(0, 1)
     assert gang.pass_time(lead, 6)
@@ -240,9 +240,9 @@ def test_a_node_that_fails_while_saving_ends_the_wait(gang: Gang) -> None:
 
 def test_a_second_stop_without_save_does_not_wait(gang: Gang) -> None:
     lead = gang.lead()
-    gang.tell(EventKind.STOP_REQUESTED, save=True)
+    gang.add_event(EventKind.STOP_REQUESTED, save=True)
     gang.pass_time(lead, 5)
-    gang.tell(EventKind.STOP_FORCED)
+    gang.add_event(EventKind.STOP_FORCED)
     assert gang.pass_time(lead, 5)
     assert _stops(gang) == [1, 1, 1]
 
@@ -257,7 +257,7 @@ def test_a_run_whose_nodes_all_ended_while_nobody_watched_is_folded_right(gang: 
 
 
 def test_a_stop_goes_on_where_a_killed_server_was(gang: Gang) -> None:
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     gang.pass_time(gang.lead(), 1)
     assert gang.state() is RunState.STOPPING
     assert gang.pass_time(gang.lead(), 4)
@@ -268,7 +268,7 @@ def test_a_stop_goes_on_where_a_killed_server_was(gang: Gang) -> None:
 def test_nothing_is_judged_while_the_launch_is_under_way(gang: Gang) -> None:
     lead = gang.lead()
     with launch_lock(gang.home, RUN):
-        gang.tell(EventKind.STOP_REQUESTED, save=False)
+        gang.add_event(EventKind.STOP_REQUESTED, save=False)
         gang.pass_time(lead, 5)
         assert _stops(gang) == [0, 0, 0]
     assert gang.pass_time(lead, 5)
@@ -300,14 +300,14 @@ def test_whatever_happens_a_run_ends_once_and_nothing_is_left_running(gang: Gang
         elif act in (2, 3):
             gang.nodes[rank].broken = None
         elif act == 4 and chance.random() < 0.2:
-            gang.tell(EventKind.STOP_REQUESTED, save=chance.random() < 0.5)
+            gang.add_event(EventKind.STOP_REQUESTED, save=chance.random() < 0.5)
         elif act == 5:
             lead = gang.lead()
         gang.beat(*[rank for rank in range(3) if not gang.nodes[rank].broken])
         gang.pass_time(lead, chance.randrange(1, 12))
     for node in gang.nodes:
         node.broken = None
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     assert gang.pass_time(lead, 400)
     finals = [kind for kind in gang.kinds() if kind in ("finished", "failed", "stopped", "lost")]
     assert len(finals) == 1
@@ -323,7 +323,7 @@ def test_an_answer_that_is_no_answer_counts_as_no_proof(gang: Gang) -> None:
     lead = gang.lead()
     for word in ("stop", "/bin/sh"):
         gang.nodes[0].on(word, reply=NodeError("bad_answer", "10.0.0.1", command=word, exit=1, detail="no disk"))
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     assert gang.pass_time(lead, 300)
     assert gang.state() is RunState.LOST
     cause = gang.cause()
@@ -342,6 +342,6 @@ def test_a_node_whose_python_is_gone_is_stopped_by_a_shell(gang: Gang, gone: Nod
     lead = gang.lead()
     gang.nodes[0].on("stop", reply=gone)
     gang.nodes[0].on("/bin/sh", "-s", "/r/node0", "m.0", reply={"left": []})
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     assert gang.pass_time(lead, 60)
     assert (gang.state(), gang.cause()) == (RunState.STOPPED, None)

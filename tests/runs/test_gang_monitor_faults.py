@@ -55,7 +55,7 @@ def test_a_stop_that_a_user_wished_waits_for_a_node_longer_than_a_failure_does(g
     lead = gang.lead()
     gang.pass_time(lead, 40)
     gang.break_link(1)
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     assert not gang.pass_time(lead, 60)
     gang.nodes[1].broken = None
     assert gang.pass_time(lead, 30)
@@ -65,7 +65,7 @@ def test_a_stop_that_a_user_wished_waits_for_a_node_longer_than_a_failure_does(g
 def test_processes_that_the_supervisor_itself_could_not_end_make_a_stopped_run_lost(gang: Gang) -> None:
     lead = gang.lead()
     gang.on_stop(1, left=[[77, "python", "D"]])
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     gang.exit(1, None, stopped=True, reason="stopped", left=[[77, "python", "D"]])
     assert gang.pass_time(lead, 300)
     assert gang.state() is RunState.LOST

@@ -168,7 +168,7 @@ def test_a_stop_ends_the_run_whatever_a_node_answers(home: Path, seed: int, caps
         gang.nodes[1].on("stop", reply=_says(answer)).on("-s", reply=_says(answer))
         gang.nodes[1].files[f"{gang.records[1].folder}/exit"] = answer
         lead = gang.lead()
-        gang.tell(EventKind.STOP_REQUESTED, save=False)
+        gang.add_event(EventKind.STOP_REQUESTED, save=False)
         assert gang.pass_time(lead, 400), answer[:200]
         assert gang.state() in (RunState.STOPPED, RunState.LOST), answer[:200]
         assert _claims(gang) == {}

@@ -207,7 +207,7 @@ def test_a_fault_of_one_process_is_not_told_while_another_reads_the_node(gang: G
 def test_a_stop_that_this_server_cannot_carry_out_waits_until_that_is_mended(gang: Gang) -> None:
     lead = gang.lead()
     gang.nodes[2].broken = _fault("passphrase_needed", "10.0.0.3")
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     assert not gang.pass_time(lead, 600)
     assert gang.state() is RunState.STOPPING
     failed = [event for event in gang.events() if event.kind is EventKind.NODE_STOP_FAILED]
@@ -220,7 +220,7 @@ def test_a_stop_that_this_server_cannot_carry_out_waits_until_that_is_mended(gan
 def test_a_node_that_is_away_when_the_fault_is_mended_has_the_usual_time_to_come_back(gang: Gang) -> None:
     lead = gang.lead()
     gang.nodes[2].broken = _fault("passphrase_needed", "10.0.0.3")
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     gang.pass_time(lead, 600)
     gang.break_link(2)
     assert not gang.pass_time(lead, 100)
@@ -232,7 +232,7 @@ def test_a_fault_that_nobody_mends_ends_the_stop_and_is_named_as_what_kept_the_s
     gang.timing = replace(gang.timing, mend_deadline_s=400.0)
     lead = gang.lead()
     gang.nodes[2].broken = _fault("agent_hangs", "10.0.0.3")
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     assert gang.pass_time(lead, 500)
     cause = gang.cause()
     assert cause is not None

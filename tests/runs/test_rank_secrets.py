@@ -169,7 +169,7 @@ def _start_with_secrets(gang: Gang) -> None:
 
 def test_an_event_that_quotes_a_node_does_not_quote_a_secret(gang: Gang, store: Store) -> None:
     hide(CANARY)
-    gang.tell(EventKind.NODE_STOP_FAILED, 0, detail=f"the node said: {CANARY}", code=1)
+    gang.add_event(EventKind.NODE_STOP_FAILED, 0, detail=f"the node said: {CANARY}", code=1)
     assert gang.events()[-1].detail == {"detail": f"the node said: {MARK}", "code": 1}
 
 

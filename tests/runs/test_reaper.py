@@ -79,7 +79,7 @@ def test_a_node_that_goes_away_again_before_it_was_read_is_asked_again_until_it_
 def test_processes_that_no_signal_could_end_are_looked_for_again(gang: Gang) -> None:
     lead = gang.lead()
     gang.on_stop(1, left=[[77, "python", "D"]])
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     assert gang.pass_time(lead, 300)
     reaper = _reaper(gang)
     _pass(gang, reaper, 60)
@@ -121,7 +121,7 @@ def test_a_node_of_a_run_that_goes_on_is_not_asked(gang: Gang) -> None:
 def test_a_node_with_processes_that_would_not_end_is_not_shown_as_stopped(gang: Gang) -> None:
     lead = gang.lead()
     gang.on_stop(1, left=[[77, "python", "D"]])
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     gang.exit(1, None, stopped=True, reason="stopped", left=[[77, "python", "D"]])
     gang.pass_time(lead, 60)
     assert _node_state(gang, 1) == "stopping"

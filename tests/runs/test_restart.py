@@ -114,7 +114,7 @@ def test_a_loss_that_was_not_finite_is_never_restarted(allowed: Gang) -> None:
 
 def test_a_users_stop_is_a_stop_even_when_a_rank_is_killed_meanwhile(allowed: Gang) -> None:
     lead = allowed.lead()
-    allowed.tell(EventKind.STOP_REQUESTED, save=False)
+    allowed.add_event(EventKind.STOP_REQUESTED, save=False)
     allowed.exit(1, None, signal=9)
     assert allowed.pass_time(lead, 20)
     assert allowed.state() is RunState.STOPPED
@@ -152,7 +152,7 @@ def test_after_the_last_allowed_restart_the_run_fails_and_a_resume_counts_anew(a
         assert _place(allowed) == []
     _end_with_killed(allowed)
     assert allowed.state() is RunState.FAILED
-    assert allowed.tell(EventKind.RESUMED)
+    assert allowed.add_event(EventKind.RESUMED)
     _start_again(allowed)
     _end_with_killed(allowed)
     assert (allowed.state(), allowed.events()[-1].detail["number"]) == (RunState.QUEUED, 1)
@@ -166,7 +166,7 @@ def test_a_restart_whose_nodes_are_not_ready_waits_longer_each_time_and_gives_up
     while allowed.clock.now - began < 2 * GIVE_UP_S:
         (one,) = _place(allowed)
         allowed.clock.now = max(allowed.clock.now, one.not_before)
-        assert allowed.tell(EventKind.PREFLIGHT)
+        assert allowed.add_event(EventKind.PREFLIGHT)
         now = allowed.clock.now
         if not allowed.store.write(lambda c, now=now: restart.wait_again(c, RUN, problem, now)):
             break
@@ -178,7 +178,7 @@ def test_a_restart_whose_nodes_are_not_ready_waits_longer_each_time_and_gives_up
 
 def test_a_restart_that_waits_can_be_cancelled_and_is_proved_to_be_gone(allowed: Gang) -> None:
     _end_with_killed(allowed)
-    assert allowed.tell(EventKind.STOP_REQUESTED, save=False)
+    assert allowed.add_event(EventKind.STOP_REQUESTED, save=False)
     assert _place(allowed) == []
     assert allowed.pass_time(allowed.lead(), 10)
     assert allowed.state() is RunState.STOPPED
@@ -197,7 +197,7 @@ def test_the_lead_of_an_attempt_leaves_the_next_one_alone(allowed: Gang) -> None
 
 def test_a_server_killed_in_the_preflight_of_a_restart_puts_it_back(allowed: Gang) -> None:
     _end_with_killed(allowed)
-    assert allowed.tell(EventKind.PREFLIGHT)
+    assert allowed.add_event(EventKind.PREFLIGHT)
     lead = allowed.lead()
     assert not lead.tick()
     assert allowed.state() is RunState.QUEUED

@@ -122,7 +122,7 @@ def test_the_monitor(monitored: Monitored, theme: str) -> None:
                 run.exit(1)
                 cause = problem("training_failed", run.addresses[0], rank=0, file="rank0.log", exit=1, lines="bad")
                 for kind in (EventKind.FAILING, EventKind.FAILED):
-                    run.tell(kind, 0, problem=cause)
+                    run.add_event(kind, 0, problem=cause)
             open_run(page, monitored, run.id)
             page.locator(".mbm-heat td").first.wait_for()
             page.evaluate(OPENED)

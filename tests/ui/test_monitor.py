@@ -231,12 +231,12 @@ def test_a_failure_names_its_node_and_shows_its_last_lines(site, page, lang):
     run.log(2, "rank2.log", b"ValueError: <b>bad</b> shape\n")
     run.exit(2, code=1, reason="failed")
     run.log(1, "rank1.log", b"waiting\n")
-    run.tell(EventKind.FAILING, 1, problem=problem("stalled", run.addresses[1], rank=1, file="rank1.log"))
+    run.add_event(EventKind.FAILING, 1, problem=problem("stalled", run.addresses[1], rank=1, file="rank1.log"))
     open_run(page, site, run.id, lang)
     expect(page.locator(".mbm-log")).to_contain_text("waiting")
     for rank in range(4):
         run.stopped(rank)
-    run.tell(EventKind.FAILED, 2, problem=why)
+    run.add_event(EventKind.FAILED, 2, problem=why)
     cause = page.locator(".mbm-cause:visible")
     expect(cause).to_contain_text(node)  # the whole truth may come with the end of the last node
     expect(cause.locator(".mbm-lines")).to_have_text("ValueError: <b>bad</b> shape")
@@ -276,12 +276,12 @@ def test_a_stop_shows_of_each_node_whether_the_gpus_memory_came_back(site, page,
     run = site.run(f"20260101-000550-back-{lang}ff", nodes=2, gpus_per_node=2)
     run.start()
     run.beat()
-    run.tell(EventKind.NODE_STUCK, 1, stuck=[[4711, "python", "D"]])
-    run.tell(EventKind.STOP_REQUESTED, save=False)
+    run.add_event(EventKind.NODE_STUCK, 1, stuck=[[4711, "python", "D"]])
+    run.add_event(EventKind.STOP_REQUESTED, save=False)
     for rank, used in enumerate((12.0, 40_010.0)):
         run.exit(rank, code=None, signal=15, stopped=True, reason="stopped", gpus=[[0, 10.0, used], [1, 10.0, 10.0]])
         run.stopped(rank)
-    run.tell(EventKind.STOPPED)
+    run.add_event(EventKind.STOPPED)
     open_run(page, site, run.id, lang)
     rows = page.locator(".mbm-table tbody tr:visible")
     back = {"en": "✓ 0 left · ✓ GPU memory is back", "zh": "✓ 残留 0 · ✓ 显存已释放"}
@@ -303,7 +303,7 @@ def test_of_32_nodes_the_one_that_holds_up_the_others_is_named_and_listed(site, 
     run.beat([rank for rank in range(32) if rank != 17])
     row = {**heartbeat(17, 8, run.now), "stuck": [[4711, "python", "T", 141]], "disk_free_mib": 2048}
     site.store.write(lambda c: metrics.add_heartbeats(c, run.id, 1, 17, [row], run.now))
-    run.tell(EventKind.NODE_STUCK, 17, stuck=row["stuck"])
+    run.add_event(EventKind.NODE_STUCK, 17, stuck=row["stuck"])
     open_run(page, site, run.id, lang)
     stands = page.locator(".mbm-standstill[role=alert]")
     expect(stands).to_contain_text({"en": "No step since", "zh": "起没有新的训练步"}[lang])
@@ -356,7 +356,7 @@ def test_the_log_of_an_older_attempt_can_be_read_while_the_newest_goes_on(site, 
     box, attempt = page.locator(".mbm-log"), page.get_by_label(label, exact=True)
     expect(box).to_have_text("of the first\n")
     expect(attempt).to_be_hidden()
-    run.attempt_again(checkpoint_step=30)
+    run.restart(checkpoint_step=30)
     run.log(0, "rank0.log", b"a second, longer than the first\n")
     expect(box).to_have_text("a second, longer than the first\n")
     attempt.select_option("1")

@@ -227,10 +227,10 @@ def test_after_a_restart_the_panel_shows_the_new_attempts_log_of_the_node_that_f
     run.log(2, "out.log", b"signal 9\n")
     open_run(page, site, run.id, lang)
     why = problem("killed", run.addresses[2], rank=2, file="out.log", exit=-9, lines="signal 9")
-    run.tell(EventKind.FAILING, 2, problem=why)
+    run.add_event(EventKind.FAILING, 2, problem=why)
     box, files = page.locator(".mbm-log"), page.get_by_label(file, exact=True)
     expect(box).to_have_text("signal 9\n")
-    run.attempt_again(checkpoint_step=30, rank=2)
+    run.restart(checkpoint_step=30, rank=2)
     expect(box).to_have_attribute("data-empty", none)
     run.log(2, "rank2.log", b"step 31\n")
     expect(box).to_have_text("step 31\n")
@@ -250,7 +250,7 @@ def test_a_file_that_the_user_chose_is_shown_again_once_the_new_attempt_has_it(p
     box, files = page.locator(".mbm-log"), page.get_by_label("File", exact=True)
     files.select_option("out.log")
     expect(box).to_have_text("console\n")
-    run.attempt_again(checkpoint_step=30)
+    run.restart(checkpoint_step=30)
     run.log(0, "rank0.log", b"step 31\n")
     expect(box).to_have_text("step 31\n")
     expect(files).to_have_value("rank0.log")
@@ -267,15 +267,15 @@ def test_the_pause_between_two_attempts_is_not_shown_as_elapsed(page, site, lang
     run.now = time.time() - 90_000
     run.start()
     run.now += 3600
-    run.tell(EventKind.STOP_REQUESTED)
-    run.tell(EventKind.STOPPED)
+    run.add_event(EventKind.STOP_REQUESTED)
+    run.add_event(EventKind.STOPPED)
     run.now += 80_000
-    run.tell(EventKind.RESUMED)
+    run.add_event(EventKind.RESUMED)
     run.attempt += 1
     run.begin(None)
     run.start()
-    run.tell(EventKind.STOP_REQUESTED)
-    run.tell(EventKind.STOPPED)
+    run.add_event(EventKind.STOP_REQUESTED)
+    run.add_event(EventKind.STOPPED)
     open_run(page, site, run.id, lang)
     shown = page.locator(".mbm-facts > div").first
     for one in words:

@@ -22,7 +22,7 @@ def finished(site: Monitored, run: str, name: str = "tiny") -> str:
     made.start()
     made.steps(1, 10)
     made.exit(0)
-    made.tell(EventKind.FINISHED)
+    made.add_event(EventKind.FINISHED)
     return run
 
 
