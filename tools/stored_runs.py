@@ -103,18 +103,10 @@ class StoredRun:
 
     def exit(self, rank: int, **record: Any) -> None:
         """Store the exit of a node."""
-        values = {
-            "protocol": 1,
-            "code": 0,
-            "signal": None,
-            "stopped": False,
-            "reason": "finished",
-            "left": [],
-            **record,
-        }
-        values["time"] = self.now
-        self.store.write(lambda c: attempts.set_exit(c, self.id, self.attempt, rank, values))
-        self.add_event(EventKind.NODE_EXITED, rank, **values)
+        row = {"protocol": 1, "code": 0, "signal": None, "stopped": False, "reason": "finished", "left": [], **record}
+        row["time"] = self.now
+        self.store.write(lambda c: attempts.set_exit(c, self.id, self.attempt, rank, row))
+        self.add_event(EventKind.NODE_EXITED, rank, **row)
 
     def stopped(self, rank: int, left: Sequence[int] = ()) -> None:
         """Write the supervisor's answer to `stop`. `left` has the ids of processes that no signal ends."""

@@ -1,4 +1,4 @@
-"""A TCP proxy that is slow and cuts what it passes into small pieces, as a bad line does."""
+"""A TCP proxy that is slow and forwards data in small pieces, like a poor line."""
 
 import random
 import socket
@@ -7,9 +7,9 @@ import time
 
 
 class SlicingProxy:
-    """Listens at `place` and passes on to `target`: pieces of 1 to `most` bytes, `delay_s` late each way.
+    """A proxy from `place` to `target` that forwards pieces of 1 to `most` bytes, each `delay_s` late.
 
-    Order and content stay. Use as a context; connections end with it.
+    Order and content stay the same. It is a context manager; connections end with it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Runs in the node environment: profiles of models, and what real models on CPU say of the same.
+"""Profiles of models, and the same figures of real models on CPU. It runs in the node environment.
 
 Standard input is {"models": {name: folder}, "bad": {name: place}}. Standard output is {"profiles": {name: profile},
 "real": {name: [parameters, [saved bytes of each kind]]}, "problems": {name: code}}. Real models have weights, and use
@@ -70,7 +70,7 @@ def counted(layer, forward, saved, index):
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             out = forward(*args, **kwargs)
-        # What a branch saved that leads to no output is gone.
+        # The saved tensors of a branch without an output are freed.
         storages = [tensor.untyped_storage() for tensor in (reference() for reference in kept) if tensor is not None]
         saved.setdefault(index, sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values()))
         return out

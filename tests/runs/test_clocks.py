@@ -91,7 +91,7 @@ def test_which_node_failed_first_is_told_by_the_clock_that_it_has_now(node: Node
     gang.exit(0, 1, time=gang.clock.now - 5 + node.ahead_s)
     for rank in range(2):
         gang.collector(rank).poll(gang.nodes[rank])
-    gang.pass_time(gang.lead(), 2)
+    gang.pass_time(gang.monitor(), 2)
     assert next(event.rank for event in gang.events() if event.kind is EventKind.FAILING) == 0
 
 
@@ -122,11 +122,11 @@ def test_a_server_whose_own_clock_is_set_measures_anew(node: Node) -> None:
 
 def test_a_server_whose_clock_is_set_does_not_cut_a_checkpoint_short(gang: Gang) -> None:
     gang.timing = replace(gang.timing, save_deadline_s=50)
-    lead = gang.lead()
+    monitor = gang.monitor()
     gang.add_event(EventKind.STOP_REQUESTED, save=True)
-    gang.pass_time(lead, 5)
-    lead._clock = lambda: gang.clock.now + 3600.0
-    assert not gang.pass_time(lead, 30)
+    gang.pass_time(monitor, 5)
+    monitor._clock = lambda: gang.clock.now + 3600.0
+    assert not gang.pass_time(monitor, 30)
     assert "save_timed_out" not in gang.kinds()
-    assert gang.pass_time(lead, 30)
+    assert gang.pass_time(monitor, 30)
     assert gang.kinds().count("save_timed_out") == 1

@@ -62,7 +62,7 @@ def test_a_run_that_ended_while_no_server_watched_ended_when_its_nodes_say(gang:
     for rank in range(3):
         gang.exit(rank, time=BEGAN + 3600 + rank)
     gang.clock.now = BEGAN + 8 * 3600
-    assert gang.pass_time(gang.lead(), 5)
+    assert gang.pass_time(gang.monitor(), 5)
     shown = _look(gang)
     assert shown.elapsed == Elapsed(done_s=3602.0, since=None)
     assert shown.ended == BEGAN + 3602

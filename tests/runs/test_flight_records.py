@@ -6,11 +6,11 @@ from tests.runs.conftest import RUN, Gang
 
 
 def test_a_flight_record_is_kept_whole_and_privately_and_told(gang: Gang) -> None:
-    lead = gang.lead()
+    monitor = gang.monitor()
     record = bytes(range(256)) * 8192  # two reads
     gang.nodes[1].files["/r/node1/nccl_trace_rank_1"] = record
     gang.exit(1, 1)
-    assert gang.pass_time(lead, 30)
+    assert gang.pass_time(monitor, 30)
     kept = flight_records.folder_of(gang.home, RUN, 1) / "nccl_trace_rank_1"
     assert kept.read_bytes() == record
     assert kept.stat().st_mode & 0o777 == 0o600
@@ -19,8 +19,8 @@ def test_a_flight_record_is_kept_whole_and_privately_and_told(gang: Gang) -> Non
 
 
 def test_a_disk_that_cannot_take_it_does_not_keep_the_run_from_ending(gang: Gang) -> None:
-    lead = gang.lead()
+    monitor = gang.monitor()
     (gang.home / "flight_records").write_text("in the way")
     gang.nodes[1].files["/r/node1/nccl_trace_rank_1"] = b"x"
     gang.exit(1, 1)
-    assert gang.pass_time(lead, 30)
+    assert gang.pass_time(monitor, 30)

@@ -31,7 +31,7 @@ def test_a_stop_that_cannot_be_recorded_reaches_every_node_and_the_run_ends_as_s
     assert [problem.code for problem in error.problems] == ["stop_unrecorded"]
     assert error.problems[0].values["told"] == error.problems[0].values["nodes"] == 3
     assert gang.kinds()[-1] == "started"
-    assert gang.pass_time(gang.lead(), 20)
+    assert gang.pass_time(gang.monitor(), 20)
     assert gang.state() is RunState.STOPPED
 
 
@@ -57,10 +57,10 @@ def test_a_run_that_has_nothing_on_its_nodes_is_left_as_it_is(gang: Gang) -> Non
 
 def test_a_gang_that_is_being_stopped_is_stopped_though_the_store_became_read_only(gang: Gang) -> None:
     gang.add_event(EventKind.STOP_REQUESTED, save=False)
-    lead = gang.lead()
+    monitor = gang.monitor()
     gang.store.write(lambda connection: connection.execute("PRAGMA query_only = ON"))
     with pytest.raises(StoreError):
-        gang.pass_time(lead, 5)
+        gang.pass_time(monitor, 5)
     assert all(any("stop" in argv for argv in node.ran) for node in gang.nodes)
 
 

@@ -26,11 +26,11 @@ def _reaper(gang: Gang) -> Reaper:
 
 def _lose(gang: Gang) -> None:
     """Node 1 is lost; it goes on without anybody watching."""
-    lead = gang.lead()
-    gang.pass_time(lead, 40)
+    monitor = gang.monitor()
+    gang.pass_time(monitor, 40)
     gang.write(1, "steps.rank1.jsonl", {"step": 1, "time": 1})
     gang.break_link(1)
-    while not gang.pass_time(lead, 1):
+    while not gang.pass_time(monitor, 1):
         gang.beat(0, 2)
     assert gang.state() is RunState.LOST
     gang.write(1, "steps.rank1.jsonl", {"step": 2, "time": 2})
@@ -77,10 +77,10 @@ def test_a_node_that_goes_away_again_before_it_was_read_is_asked_again_until_it_
 
 
 def test_processes_that_no_signal_could_end_are_looked_for_again(gang: Gang) -> None:
-    lead = gang.lead()
+    monitor = gang.monitor()
     gang.on_stop(1, left=[[77, "python", "D"]])
     gang.add_event(EventKind.STOP_REQUESTED, save=False)
-    assert gang.pass_time(lead, 300)
+    assert gang.pass_time(monitor, 300)
     reaper = _reaper(gang)
     _pass(gang, reaper, 60)
     assert _left(gang) == [(77, "python", "D")]
@@ -113,19 +113,19 @@ def _unreachable():  # type: ignore[no-untyped-def]
 
 def test_a_node_of_a_run_that_goes_on_is_not_asked(gang: Gang) -> None:
     reaper = _reaper(gang)
-    gang.pass_time(gang.lead(), 3)
+    gang.pass_time(gang.monitor(), 3)
     _pass(gang, reaper, 100)
     assert [node.ran for node in gang.nodes] == [[]] * 3
 
 
 def test_a_node_with_processes_that_would_not_end_is_not_shown_as_stopped(gang: Gang) -> None:
-    lead = gang.lead()
+    monitor = gang.monitor()
     gang.on_stop(1, left=[[77, "python", "D"]])
     gang.add_event(EventKind.STOP_REQUESTED, save=False)
     gang.exit(1, None, stopped=True, reason="stopped", left=[[77, "python", "D"]])
-    gang.pass_time(lead, 60)
+    gang.pass_time(monitor, 60)
     assert _node_state(gang, 1) == "stopping"
-    assert gang.pass_time(lead, 300)
+    assert gang.pass_time(monitor, 300)
     assert _node_state(gang, 1) == "lost"
     gang.on_stop(1)
     _pass(gang, _reaper(gang), 30)

@@ -31,13 +31,13 @@ def allowed(gang: Gang) -> Gang:
 
 
 def _end(gang: Gang, cause: str) -> None:
-    lead = gang.lead()
+    monitor = gang.monitor()
     gang.nodes[1].files["/r/node1/rank1.log"] = CAUSES[cause]
     if cause == "killed":
         gang.exit(1, None, signal=9)
     else:
         gang.exit(1, 1)
-    assert gang.pass_time(lead, 20)
+    assert gang.pass_time(monitor, 20)
 
 
 def _place(gang: Gang) -> list[queue_order.Waiting]:
@@ -71,11 +71,11 @@ def test_without_leave_nothing_restarts(gang: Gang) -> None:
 
 
 def test_a_lost_node_restarts_the_gang(allowed: Gang) -> None:
-    lead = allowed.lead()
+    monitor = allowed.monitor()
     allowed.beat(0, 1, 2)
-    allowed.pass_time(lead, 3)
+    allowed.pass_time(monitor, 3)
     allowed.break_link(2)
-    while not allowed.pass_time(lead, 1):
+    while not allowed.pass_time(monitor, 1):
         allowed.beat(0, 1)
     assert allowed.state() is RunState.QUEUED
     assert allowed.events()[-1].detail["problem"]["code"] == "node_lost"
@@ -85,10 +85,10 @@ def test_a_lost_node_restarts_the_gang(allowed: Gang) -> None:
 def test_of_the_gpus_errors_only_the_one_that_a_new_start_cures_restarts_the_gang(
     allowed: Gang, xid: int, state: RunState
 ) -> None:
-    lead = allowed.lead()
+    monitor = allowed.monitor()
     error = {"pci": "0000:8a:00", "gpu": 3, "xid": xid, "text": "", "time": allowed.clock.now, "count": 1}
     allowed.exit(1, 1, kernel_log={"xids": [error], "unread": ""})
-    assert allowed.pass_time(lead, 20)
+    assert allowed.pass_time(monitor, 20)
     assert allowed.state() is state
 
 
@@ -97,11 +97,11 @@ def test_a_gang_that_hangs_after_some_steps_is_restarted_and_one_that_never_took
     allowed: Gang, steps: int, state: RunState
 ) -> None:
     """NCCL's own time-out would be a broken connection; whether it or the supervisor is faster is chance."""
-    lead = allowed.lead()
+    monitor = allowed.monitor()
     for step in range(steps):
         allowed.write(0, "steps.rank0.jsonl", {"step": step + 1, "time": 1.0, "loss": 1.0})
     allowed.exit(1, None, signal=15, reason="stalled")
-    assert allowed.pass_time(lead, 20)
+    assert allowed.pass_time(monitor, 20)
     assert allowed.state() is state
     assert allowed.events()[-1].detail["problem"]["code"] == "stalled"
 
@@ -113,10 +113,10 @@ def test_a_loss_that_was_not_finite_is_never_restarted(allowed: Gang) -> None:
 
 
 def test_a_users_stop_is_a_stop_even_when_a_rank_is_killed_meanwhile(allowed: Gang) -> None:
-    lead = allowed.lead()
+    monitor = allowed.monitor()
     allowed.add_event(EventKind.STOP_REQUESTED, save=False)
     allowed.exit(1, None, signal=9)
-    assert allowed.pass_time(lead, 20)
+    assert allowed.pass_time(monitor, 20)
     assert allowed.state() is RunState.STOPPED
 
 
@@ -134,7 +134,7 @@ def _start_again(gang: Gang) -> None:
 
 
 def _end_with_killed(gang: Gang) -> None:
-    """An attempt that its lead ends at once."""
+    """An attempt that its monitor ends at once."""
 
     def write(connection) -> None:  # type: ignore[no-untyped-def]
         attempt, now = attempts.newest(connection, RUN), gang.clock.now
@@ -180,25 +180,25 @@ def test_a_restart_that_waits_can_be_cancelled_and_is_proved_to_be_gone(allowed:
     _end_with_killed(allowed)
     assert allowed.add_event(EventKind.STOP_REQUESTED, save=False)
     assert _place(allowed) == []
-    assert allowed.pass_time(allowed.lead(), 10)
+    assert allowed.pass_time(allowed.monitor(), 10)
     assert allowed.state() is RunState.STOPPED
     with allowed.store.read() as connection:
         assert [record.stop for record in attempts.nodes(connection, RUN, 1)] == [{"left": []}] * 3
 
 
 def test_the_lead_of_an_attempt_leaves_the_next_one_alone(allowed: Gang) -> None:
-    lead = allowed.lead()
+    monitor = allowed.monitor()
     _end_with_killed(allowed)
     _start_again(allowed)
     allowed.exit(1, 1)
-    assert lead.tick()
+    assert monitor.tick()
     assert allowed.state() is RunState.RUNNING
 
 
 def test_a_server_killed_in_the_preflight_of_a_restart_puts_it_back(allowed: Gang) -> None:
     _end_with_killed(allowed)
     assert allowed.add_event(EventKind.PREFLIGHT)
-    lead = allowed.lead()
-    assert not lead.tick()
+    monitor = allowed.monitor()
+    assert not monitor.tick()
     assert allowed.state() is RunState.QUEUED
     assert [one.run for one in _place(allowed)] == [RUN]

@@ -55,15 +55,15 @@ def test_node_states_follow_their_events(gang: Gang) -> None:
 def test_node_states_follow_their_ends(gang: Gang) -> None:
     gang.exit(0, 0)
     gang.exit(1, 1)
-    gang.pass_time(gang.lead(), 1)
+    gang.pass_time(gang.monitor(), 1)
     assert _states(gang) == ["finished", "failed", "stopping"]
-    gang.pass_time(gang.lead(), 10)
+    gang.pass_time(gang.monitor(), 10)
     assert _states(gang) == ["finished", "failed", "stopped"]
 
 
 def test_why_a_run_failed_is_told_until_somebody_resumes_it(gang: Gang) -> None:
     gang.exit(1, 1)
-    assert gang.pass_time(gang.lead(), 30)
+    assert gang.pass_time(gang.monitor(), 30)
     assert _look(gang).cause is not None
     gang.add_event(EventKind.RESUMED)
     assert _look(gang).cause is None
@@ -72,7 +72,7 @@ def test_why_a_run_failed_is_told_until_somebody_resumes_it(gang: Gang) -> None:
 def test_a_node_that_was_never_heard_of_again_is_lost(gang: Gang) -> None:
     gang.break_link(2)
     gang.add_event(EventKind.STOP_REQUESTED, save=False)
-    gang.pass_time(gang.lead(), 300)
+    gang.pass_time(gang.monitor(), 300)
     assert _states(gang) == ["stopped", "stopped", "lost"]
 
 

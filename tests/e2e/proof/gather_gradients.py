@@ -1,7 +1,7 @@
-"""mcore_adapter's gather of image features alone, on two CPU ranks of torchrun: gather_gradients.py TP CP IMAGES.
+"""Test of mcore_adapter's gather of image features on two CPU ranks of torchrun: gather_gradients.py TP CP IMAGES.
 
-Rank 0 prints the gradient of three weights as `right` (one rank's) and `got` (the ranks' added up). Each rank keeps
-every second token of the sequence, as context and sequence parallel keep parts of it.
+Rank 0 prints the gradient of three weights as `right` (of one rank) and `got` (the sum over the ranks). Each rank has
+every second token of the sequence, as context and sequence parallelism divide it.
 """
 
 import json
