@@ -35,8 +35,8 @@ HEAD = """\
 """
 
 
-def swift_keys(python: str, action: str, **question_fields: Any) -> dict[str, Any]:
-    """Return the keys of ms-swift's argument classes, without a GPU."""
+def run_swift(python: str, action: str, **question_fields: Any) -> dict[str, Any]:
+    """Return the answer of engine_args.py for ms-swift on a machine without a GPU. `action` is `keys` or `parse`."""
     command = [python, "-W", "ignore", str(WITHOUT_GPU), action]
     question = json.dumps({"engine": "swift", "environment": {}, **question_fields})
     # PYTHONPATH may hold its environment, so the process must not import modules of this folder.
@@ -83,7 +83,7 @@ def main() -> None:
         # A source folder has no version, but the pyproject.toml beside it has one.
         programs["mcore_adapter"] = {**mca, "version": MCORE_ADAPTER_VERSION}
     if python := swift_python():
-        programs |= swift_keys(python, "keys")
+        programs |= run_swift(python, "keys")
     before = yaml.safe_load(FILE.read_text()) if FILE.exists() else {}
     FILE.write_text(to_text({**before, **programs}), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Where the server may listen."""
+"""The addresses at which the server may listen."""
 
 import socket
 

@@ -16,7 +16,7 @@ RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
 
 @pytest.fixture(autouse=True)
 def stopped_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first attempt failed on node 2."""
+    """Store a run whose first attempt failed on node 2."""
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path))
     store = Store(tmp_path / "megaboard.db")
     run = StoredRun(store, RUN, now=1e9)
@@ -54,7 +54,7 @@ def test_an_attempt_and_a_size_that_there_are_not_are_refused(
 
 @pytest.mark.parametrize("command", ["logs", "stop", "calibrate"])
 def test_no_id_at_all_is_no_part_of_the_only_run(command: str) -> None:
-    """`megaboard stop "$RUN"` of a variable that is not set."""
+    """This is `megaboard stop "$RUN"` with an unset variable."""
     assert main([command, ""]) == 2
 
 

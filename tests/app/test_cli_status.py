@@ -1,4 +1,4 @@
-"""`megaboard status` of one run: what its page says of the time."""
+"""`megaboard status` of one run shows the same times as its page."""
 
 import json
 import time
@@ -42,8 +42,8 @@ def test_status_tells_how_long_the_attempts_took_without_the_pause_between_them(
     assert main(["--lang", lang, "status", RUN]) == 0
     assert words in capsys.readouterr().out.splitlines()
     assert main(["status", RUN, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["elapsed"] == {"done_s": pytest.approx(3660.0), "since": None}
+    output = json.loads(capsys.readouterr().out)
+    assert output["elapsed"] == {"done_s": pytest.approx(3660.0), "since": None}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`megaboard stop` of a training that was only watched: there is nothing on its nodes that could be proved gone."""
+"""`megaboard stop` of an external run: it has no processes on nodes whose end could be proved."""
 
 import time
 from pathlib import Path

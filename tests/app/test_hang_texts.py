@@ -1,4 +1,4 @@
-"""`megaboard status` says of a run without steps what its page says."""
+"""`megaboard status` says the same of a run without steps as its page."""
 
 import time
 from pathlib import Path
@@ -32,5 +32,5 @@ def test_status_names_the_node_and_the_rank_that_the_others_wait_for(
     store.close()
     assert main(["--lang", lang, "status", RUN]) == 0
     out = capsys.readouterr().out
-    for one in [*words, "1 · 10.0.0.2", "rank 1: python 4711 (T)"]:
-        assert one in out
+    for item in [*words, "1 · 10.0.0.2", "rank 1: python 4711 (T)"]:
+        assert item in out

@@ -1,4 +1,4 @@
-"""The help beside a field: words in the page's language, figures of the draft, and only where there are some."""
+"""The help beside a field: texts in the page's language, and figures of the draft if there are any."""
 
 from typing import Any
 

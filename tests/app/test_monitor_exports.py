@@ -1,4 +1,5 @@
-"""A finished run offers its export; a page follows it to the commands that serve the model, or to why it failed."""
+"""A finished run offers its export. The page shows its progress up to the commands that serve the model, or to the
+error."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ MADE = Exported(folder="/x", node="10.0.0.1", kind="merge", serve=("vllm serve /
 
 @dataclass
 class Nodes:
-    """A controller whose node works until it is let."""
+    """A controller whose node works until a test lets it end."""
 
     let: threading.Event = field(default_factory=threading.Event)
     telling: threading.Event = field(default_factory=threading.Event)
@@ -42,9 +43,9 @@ class Nodes:
 @pytest.fixture
 def stored(tmp_path: Path) -> Iterator[StoredRun]:
     store = Store(tmp_path / "megaboard.db")
-    made = StoredRun(store, RUN, now=1000.0, nodes=1)
-    made.start()
-    yield made
+    run = StoredRun(store, RUN, now=1000.0, nodes=1)
+    run.start()
+    yield run
     store.close()
 
 

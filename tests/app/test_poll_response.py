@@ -1,4 +1,4 @@
-"""What the server answers to a tick, from a real store: what the tab lacks, and nothing when it lacks nothing."""
+"""The server's answers to polls from a real store: the data that the tab lacks, and nothing if it lacks nothing."""
 
 import json
 import math
@@ -25,7 +25,7 @@ RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
 
 
 class Desk:
-    """A store, a controller that watches nothing, and a tab that remembers what it was sent."""
+    """A store, a controller that monitors no nodes, and a tab that remembers what it received."""
 
     def __init__(self, tmp_path, lang: str = "en") -> None:
         self.now = 1_800_000_000.0
@@ -58,7 +58,7 @@ class Desk:
 
 
 class Tab:
-    """Does with the answers what static/monitor/monitor.js does."""
+    """A tab that handles the answers as static/monitor/monitor.js does."""
 
     def __init__(self, desk: Desk, run: str = RUN) -> None:
         self.desk = desk
@@ -132,13 +132,13 @@ def test_many_tabs_cost_one_look(desk):
 
 def test_tabs_that_lack_the_same_get_one_text_that_was_made_once(desk, monkeypatch):
     desk.run(nodes=128, gpus_per_node=8).beat()
-    made = []
+    calls = []
     for module, name in ((run_section, "nodes"), (curves, "part"), (log_section, "part")):
         real = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *all, real=real, name=name: [made.append(name), real(*all)][1])
+        monkeypatch.setattr(module, name, lambda *all, real=real, name=name: [calls.append(name), real(*all)][1])
     first = desk.ask(run=RUN)
     assert all(desk.ask_now(run=RUN) == first for _ in range(10))
-    assert sorted(made) == ["nodes", "part", "part"]
+    assert sorted(calls) == ["nodes", "part", "part"]
 
 
 def test_a_run_that_an_older_version_stored_is_taken_in_while_it_is_shown(desk):
@@ -206,11 +206,11 @@ def test_what_32_nodes_do_alike_is_one_line_and_the_first_failure_stays_in_sight
             run.exit(rank, code=None, signal=15, reason="stopped", stopped=True)
         run.stopped(rank)
     run.add_event(EventKind.FAILED, 17)
-    told = [event["text"] for event in desk.ask(run=RUN)["events"]]
-    assert f"{run.addresses[17]}: ended with code 1" in told
-    assert t("en", "monitor.event.failing") in told
-    assert {"32 nodes: started", "32 nodes: stopped, 0 processes left", "31 nodes: ended by signal 15"} <= set(told)
-    assert len(told) < 16
+    texts = [event["text"] for event in desk.ask(run=RUN)["events"]]
+    assert f"{run.addresses[17]}: ended with code 1" in texts
+    assert t("en", "monitor.event.failing") in texts
+    assert {"32 nodes: started", "32 nodes: stopped, 0 processes left", "31 nodes: ended by signal 15"} <= set(texts)
+    assert len(texts) < 16
 
 
 def test_a_gang_without_steps_names_who_the_others_wait_for_until_a_step_comes(desk):
@@ -228,9 +228,9 @@ def test_a_gang_without_steps_names_who_the_others_wait_for_until_a_step_comes(d
     run.add_event(EventKind.NODE_STUCK, 2, stuck=row["stuck"])
     answer = tab.tick()
     assert answer["progress"]["eta_s"] is None, "nobody knows"
-    told = answer["standstill"]
-    assert (told["step"], told["ends_at"] - told["since"]) == (30, 1800 + 300)
-    stuck, silent, idle = told["suspects"]
+    standstill = answer["standstill"]
+    assert (standstill["step"], standstill["ends_at"] - standstill["since"]) == (30, 1800 + 300)
+    stuck, silent, idle = standstill["suspects"]
     assert (stuck["kind"], stuck["node"], stuck["rank"], stuck["ids"]) == ("stuck", 2, 5, "4711")
     assert (stuck["processes"], stuck["since"]) == ("rank 5: python 4711 (T)", run.now)
     assert (silent["kind"], silent["node"]) == ("silent", 3), "nobody has ever heard of it"
@@ -270,13 +270,14 @@ def test_a_process_that_waits_for_files_is_no_standstill_while_a_model_is_loaded
 
 
 class Quiet:
-    """A gang of four nodes with a GPU each, whose heartbeats say what they are told to."""
+    """A gang of four nodes with a GPU each. Their heartbeats say what the test sets."""
 
     def __init__(self, desk: Desk) -> None:
         self.desk, self.run = desk, desk.run()
 
     def after(self, seconds: float, *, worked: dict[int, float], busy: tuple[int, ...] = (), wrote: float = 0.0):
-        """What is told `seconds` after the start, when each rank last worked then (never, else) and a log last grew."""
+        """Return the hang as shown `seconds` after the start, with the last work of each rank and the last growth of a
+        log."""
         self.desk.now = now = self.run.now + seconds
         for rank in range(4):
             row = {**heartbeat(rank, 1, now), "wrote": self.run.now + (wrote if rank else wrote / 2)}
@@ -293,16 +294,22 @@ def test_before_the_first_step_who_loads_or_computes_gives_no_alarm_and_a_gang_t
     assert gang.after(212, worked=dict.fromkeys(range(4), 211), busy=(0, 1, 2, 3), wrote=80) is None, (
         "a long first step"
     )
-    told = gang.after(330, worked={2: 205}, wrote=80)
-    assert (told["title"], told["since"], told["wrote"]) == ("waiting", gang.run.now, gang.run.now + 80)
+    hang = gang.after(330, worked={2: 205}, wrote=80)
+    assert (hang["title"], hang["since"], hang["wrote"]) == ("waiting", gang.run.now, gang.run.now + 80)
     assert desk.ask(run="")["rows"][0]["stands_since"] == gang.run.now
-    assert told["ends_at"] == gang.run.now + 40 + 2100, "each node ends its part by itself"
-    assert [(one["kind"], one["node"], one["others"]) for one in told["suspects"]] == [("earlier", 0, told["wrote"])]
-    told = gang.after(332, worked={0: 331, 1: 331, 3: 331}, busy=(0, 1, 3), wrote=80)
-    assert {("idle", 2)} < {(one["kind"], one["node"]) for one in told["suspects"]}, "they wait for it in a collective"
+    assert hang["ends_at"] == gang.run.now + 40 + 2100, "each node ends its part by itself"
+    assert [(suspect["kind"], suspect["node"], suspect["others"]) for suspect in hang["suspects"]] == [
+        ("earlier", 0, hang["wrote"])
+    ]
+    hang = gang.after(332, worked={0: 331, 1: 331, 3: 331}, busy=(0, 1, 3), wrote=80)
+    assert {("idle", 2)} < {(suspect["kind"], suspect["node"]) for suspect in hang["suspects"]}, (
+        "they wait for it in a collective"
+    )
     assert gang.after(340, worked={2: 335}, wrote=80) is None
-    told = gang.after(680, worked=dict.fromkeys(range(4), 675), busy=(0, 1, 3), wrote=80)
-    assert ("working", 2) in [(one["kind"], one["node"]) for one in told["suspects"]], "nothing is written for long"
+    hang = gang.after(680, worked=dict.fromkeys(range(4), 675), busy=(0, 1, 3), wrote=80)
+    assert ("working", 2) in [(suspect["kind"], suspect["node"]) for suspect in hang["suspects"]], (
+        "nothing is written for long"
+    )
 
 
 @pytest.mark.parametrize(
@@ -311,9 +318,9 @@ def test_before_the_first_step_who_loads_or_computes_gives_no_alarm_and_a_gang_t
 def test_a_save_is_no_standstill_while_somebody_works_at_it(desk, step, worked, is_due):
     gang = Quiet(desk)
     gang.run.steps(step, step, step_s=0.0)
-    told = gang.after(200, worked={0: worked}, wrote=0)
-    assert (told and told["is_due"]) is is_due
-    assert (desk.ask(run="")["rows"][0]["stands_since"] is None) == (told is None), "the list says the same"
+    hang = gang.after(200, worked={0: worked}, wrote=0)
+    assert (hang and hang["is_due"]) is is_due
+    assert (desk.ask(run="")["rows"][0]["stands_since"] is None) == (hang is None), "the list says the same"
 
 
 def test_a_run_that_preflight_refused_tells_why_without_nodes(desk):
@@ -405,17 +412,17 @@ def test_an_older_attempts_log_is_read_beside_the_newest_ones(desk):
 def test_a_file_that_an_attempt_does_not_have_gives_way_to_the_first_that_it_has_until_it_is_there(desk):
     run = desk.run()
     run.log(0, "out.log", b"the console\n")
-    asked = {"node": 0, "file": "out.log"}
-    assert desk.ask(run=RUN, log=asked)["log"]["lines"] == ["the console"]
+    request = {"node": 0, "file": "out.log"}
+    assert desk.ask(run=RUN, log=request)["log"]["lines"] == ["the console"]
     run.restart(checkpoint_step=4)
-    none = desk.ask(run=RUN, log=asked)["log"]
+    none = desk.ask(run=RUN, log=request)["log"]
     assert (none["attempt"], none["file"], none["files"], none["lines"]) == (2, None, [], [])
     run.log(0, "rank0.log", b"the second\n")
-    other = desk.ask(run=RUN, log=asked)["log"]
+    other = desk.ask(run=RUN, log=request)["log"]
     assert (other["asked"], other["file"], other["lines"]) == ("out.log", "rank0.log", ["the second"])
     run.log(0, "out.log", b"its console\n")
-    there = desk.ask(run=RUN, log=asked)["log"]
-    assert (there["file"], there["lines"]) == ("out.log", ["its console"])
+    log = desk.ask(run=RUN, log=request)["log"]
+    assert (log["file"], log["lines"]) == ("out.log", ["its console"])
 
 
 def test_an_unknown_run_is_an_answer_not_a_failure(desk):

@@ -1,4 +1,4 @@
-"""The draft survives what a page does not, and the home folder's clusters are found by name."""
+"""The draft survives the end of a page, and the clusters of the home folder are listed by name."""
 
 import threading
 

@@ -1,4 +1,5 @@
-"""Whatever a cluster file or a request has put into the draft, the page opens and shows it, to be corrected there."""
+"""With any value that a cluster file or a request has put into the draft, the page opens and shows the value to be
+corrected."""
 
 from collections.abc import Iterator
 
@@ -34,7 +35,7 @@ def opened(tmp_path_factory) -> Iterator[Services]:
 
 @pytest.fixture
 def services(opened: Services) -> Services:
-    """With a new draft."""
+    """Return services with a new draft."""
     opened.draft.replace(FIRST_DRAFT)
     return opened
 

@@ -150,14 +150,14 @@ class Scene:
     ) -> Row:
         """Add the row to the table and assert all of it except the seconds. `points` says that every node is back."""
         shown = self.controller.snapshot(self.run)
-        seen = next((event.time for event in self.events() if event.kind in SEEN), None)
+        times = next((event.time for event in self.events() if event.kind in SEEN), None)
         if points:
             wait_for(lambda: self._lost() == 0, 60.0)
         wait_for(lambda: not self.left(), 60.0)
         row = Row(
             fault=fault,
             trainer=self.trainer,
-            detected_s=None if seen is None or not self.began else round(seen - self.began, 1),
+            detected_s=None if times is None or not self.began else round(times - self.began, 1),
             ended_s=None if shown.ended is None or not self.began else round(shown.ended - self.began, 1),
             outcome=shown.state.value + (f": {shown.cause.code}" if shown.cause else ""),
             culprit=(shown.cause.node or "") if shown.cause else "",
@@ -199,11 +199,11 @@ class Scene:
 @contextmanager
 def scene(lab: Lab, folder: Path, trainer: str = "fake", **cluster: Any) -> Iterator[Scene]:
     """Yield a Scene, and close it at the end."""
-    made = Scene(lab, folder, trainer, **cluster)
+    new_scene = Scene(lab, folder, trainer, **cluster)
     try:
-        yield made
+        yield new_scene
     finally:
-        made.close()
+        new_scene.close()
 
 
 def _job(lab: Lab, folder: Path, trainer: str, cluster: dict[str, Any]) -> Job:
@@ -223,9 +223,9 @@ def _job(lab: Lab, folder: Path, trainer: str, cluster: dict[str, Any]) -> Job:
         "environments": {"llamafactory": {"python": f"{folder}/python"}},
         **cluster,
     }
-    made, problems = parse_job(mapping)
-    assert made is not None, problems
-    return made
+    parsed, problems = parse_job(mapping)
+    assert parsed is not None, problems
+    return parsed
 
 
 def table(rows: list[Row]) -> list[str]:

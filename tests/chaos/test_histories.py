@@ -1,4 +1,4 @@
-"""Random histories on real processes and a real network; the same invariants as on simulated nodes."""
+"""Random histories with real processes and a real network. The invariants are those of the simulated nodes."""
 
 import contextlib
 import random
@@ -24,7 +24,7 @@ ENDS = (EventKind.FINISHED, EventKind.STOPPED, EventKind.FAILED, EventKind.LOST)
 
 
 class History:
-    """Acts on a running gang, chosen by a seed, and what they were."""
+    """Random acts on a running gang, chosen by a seed, and their record."""
 
     def __init__(self, it: Scene, seed: int) -> None:
         self.it = it

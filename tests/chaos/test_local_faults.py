@@ -1,4 +1,4 @@
-"""Faults of the server's own machine: the gang trains on, and the server takes the run up again."""
+"""Faults of the server's own machine: the gang continues to train, and the server attaches to the run again."""
 
 import time
 from dataclasses import replace

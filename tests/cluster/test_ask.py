@@ -1,4 +1,4 @@
-"""What a program of ours prints on a node is its whole answer, or none."""
+"""The output of a node program is a complete answer, or none."""
 
 import pytest
 

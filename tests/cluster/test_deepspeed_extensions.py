@@ -1,4 +1,4 @@
-"""DeepSpeed's parts in C++: what is needed, what a node has of it, and what is said of that."""
+"""DeepSpeed's C++ extensions: those that a job needs, those on a node, and the resulting check."""
 
 from pathlib import Path
 
@@ -63,9 +63,9 @@ def test_a_node_says_what_is_built_and_which_locks_are_left(tmp_path: Path) -> N
     for name, file in (("cpu_adam", "cpu_adam.so"), ("async_io", "lock")):
         (tmp_path / name).mkdir()
         (tmp_path / name / file).touch()
-    found = find_parts(["cpu_adam", "async_io", "deepspeed_shm_comm"], str(tmp_path))
-    assert found["unbuilt"] == ["async_io", "deepspeed_shm_comm"]
-    assert found["locks"] == [str(tmp_path / "async_io" / "lock")]
+    parts = find_parts(["cpu_adam", "async_io", "deepspeed_shm_comm"], str(tmp_path))
+    assert parts["unbuilt"] == ["async_io", "deepspeed_shm_comm"]
+    assert parts["locks"] == [str(tmp_path / "async_io" / "lock")]
 
 
 def test_a_lock_beside_a_built_part_hangs_the_ranks_too(tmp_path: Path) -> None:

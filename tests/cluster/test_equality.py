@@ -1,4 +1,4 @@
-"""What nodes must have in common: the odd one is named, with a command that a shell takes as it stands."""
+"""Properties that nodes must share: the different node is named, with a command that a shell accepts."""
 
 import shlex
 from typing import Any
@@ -16,7 +16,7 @@ LF = "/opt/lf/bin/python"
 
 
 def odd_versions(here: dict[str, Origin], there: dict[str, Origin], **job: Any) -> str:
-    """The command for node 2 of three, whose packages come from `here`, those of the others from `there`."""
+    """Return the command for node 2 of three, whose packages come from `here`; the others have `there`."""
     gang = Gang(nodes=3, **job)
 
     def facts(origins: dict[str, Origin]) -> Any:
@@ -43,17 +43,17 @@ def test_a_build_for_a_cuda_of_its_own_is_fetched_from_torch_s_index() -> None:
 
 
 def test_a_package_from_git_is_installed_from_the_same_commit() -> None:
-    url, one, two = "https://github.com/alibaba/roll.git", "a" * 40, "b" * 40
-    there = Origin(version="0.10.0", url=url, commit=one, subdirectory="mcore_adapter")
-    here = Origin(version="0.10.0", url=url, commit=two, subdirectory="mcore_adapter")
-    command = odd_versions({"llamafactory": here}, {"llamafactory": there})
-    assert shlex.split(command)[-1] == f"llamafactory @ git+{url}@{one}#subdirectory=mcore_adapter"
+    url, first_one, two = "https://github.com/alibaba/roll.git", "a" * 40, "b" * 40
+    origin = Origin(version="0.10.0", url=url, commit=first_one, subdirectory="mcore_adapter")
+    local = Origin(version="0.10.0", url=url, commit=two, subdirectory="mcore_adapter")
+    command = odd_versions({"llamafactory": local}, {"llamafactory": origin})
+    assert shlex.split(command)[-1] == f"llamafactory @ git+{url}@{first_one}#subdirectory=mcore_adapter"
 
 
 def test_a_checkout_is_moved_to_the_others_commit() -> None:
-    there = Origin(version="0.9.5", commit="a" * 40, folder="/opt/LLaMA-Factory")
-    here = Origin(version="0.9.5", commit="b" * 40, folder="/data/my code/LLaMA-Factory")
-    command = odd_versions({"llamafactory": here}, {"llamafactory": there})
+    origin = Origin(version="0.9.5", commit="a" * 40, folder="/opt/LLaMA-Factory")
+    local = Origin(version="0.9.5", commit="b" * 40, folder="/data/my code/LLaMA-Factory")
+    command = odd_versions({"llamafactory": local}, {"llamafactory": origin})
     folder = "'/data/my code/LLaMA-Factory'"
     assert command == f"git -C {folder} fetch && git -C {folder} checkout {'a' * 40}"
 
@@ -71,8 +71,8 @@ def test_the_placeholder_of_pypi_is_told_from_the_real_mcore_adapter(has_placeho
     gang.facts[0] = make_facts({**MODULES, "mcore_adapter": None, "megatron": "0.16.1"}, origins=origins)
     failure, problem = gang.only_failure()
     assert (failure.name, problem.code) == ("engine", "engine_placeholder" if has_placeholder else "engine_missing")
-    wanted = "mcore_adapter @ git+https://github.com/alibaba/roll.git#subdirectory=mcore_adapter"
-    assert shlex.split(str(problem.values["command"])) == [LF, "-m", "pip", "install", wanted]
+    expected = "mcore_adapter @ git+https://github.com/alibaba/roll.git#subdirectory=mcore_adapter"
+    assert shlex.split(str(problem.values["command"])) == [LF, "-m", "pip", "install", expected]
 
 
 @pytest.mark.parametrize(

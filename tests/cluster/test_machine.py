@@ -1,4 +1,4 @@
-"""What the preflight says of the machines, by what their tools may answer."""
+"""Preflight results about the machines, from possible answers of their tools."""
 
 from typing import Any
 
@@ -135,8 +135,8 @@ def test_torch_must_be_built_for_what_the_driver_takes(cuda: str | None, code: s
     gang = Gang(nodes=1)
     gang.facts[0] = make_facts(cuda=cuda)
     gang.first.on("survey", reply=surveyed(smi=smi(H100, table=TABLE)))
-    found = [r.problem.code for r in gang.check() if r.problem]
-    assert found == ([code] if code else [])
+    codes = [r.problem.code for r in gang.check() if r.problem]
+    assert codes == ([code] if code else [])
     if code:
         gang.only_failure()
 
@@ -196,8 +196,8 @@ def test_a_node_with_fewer_active_ports_is_named_with_those_that_are_down() -> N
 def test_there_must_be_room_for_two_checkpoints(share: float, code: str | None) -> None:
     gang = Gang(nodes=1)
     # Qwen3-0.6B has 596 million parameters (presets/models.yaml), 12 bytes each with plain AdamW in fp32.
-    one = 596_049_920 * 12
-    gang.first.on("survey", reply=surveyed(disks={"/out": {**DISK, "free": int(share * one)}}))
+    item = 596_049_920 * 12
+    gang.first.on("survey", reply=surveyed(disks={"/out": {**DISK, "free": int(share * item)}}))
     assert [r.problem.code for r in gang.check() if r.problem] == ([code] if code else [])
     if code:
         gang.only("failure" if code == "no_space" else "warning")
@@ -221,8 +221,8 @@ def test_a_quota_counts_as_a_full_disk() -> None:
 def test_the_node_whose_clock_is_off_is_named(offsets: tuple[float, ...], odd: int | None) -> None:
     gang = Gang(nodes=3)
     gang.facts = {rank: make_facts(clock_offset_s=offset) for rank, offset in enumerate(offsets)}
-    found = [(r.rank, r.name) for r in gang.check() if r.status == "warning"]
-    assert found == ([(odd, "clock")] if odd is not None else [])
+    result = [(r.rank, r.name) for r in gang.check() if r.status == "warning"]
+    assert result == ([(odd, "clock")] if odd is not None else [])
     if odd is not None:
         assert gang.only_warning()[1].values["seconds"] == "+30"
 
@@ -234,8 +234,8 @@ def test_an_offset_that_the_slow_answer_explains_is_none() -> None:
 
 
 def way(interface: str | None, machine: str) -> NodeFacts:
-    found = make_facts(machine=machine)
-    return NodeFacts(**{name: getattr(found, name) for name in NodeFacts.__slots__} | {"interface": interface})
+    facts = make_facts(machine=machine)
+    return NodeFacts(**{name: getattr(facts, name) for name in NodeFacts.__slots__} | {"interface": interface})
 
 
 @pytest.mark.parametrize("interface", ["lo", "docker0", "virbr0"])
@@ -283,12 +283,12 @@ def test_interfaces_and_ports_that_the_job_names_must_be_there(variable: str, va
     if is_there:
         assert "interface_missing" not in [r.problem.code for r in gang.check() if r.problem]
         return
-    found = [r for r in gang.check() if r.problem and r.problem.code == "interface_missing"]
-    assert found[-1].rank == 1
-    assert found[-1].problem
-    assert found[-1].problem.field == f"environment.{variable}"
+    result = [r for r in gang.check() if r.problem and r.problem.code == "interface_missing"]
+    assert result[-1].rank == 1
+    assert result[-1].problem
+    assert result[-1].problem.field == f"environment.{variable}"
     for lang in LANGUAGES:
-        assert value in render_problem(lang, found[-1].problem)["message"]
+        assert value in render_problem(lang, result[-1].problem)["message"]
 
 
 def test_nodes_that_are_one_machine_may_talk_over_lo() -> None:

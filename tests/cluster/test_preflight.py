@@ -1,4 +1,4 @@
-"""Each check by what a node may answer; all through the same door as a launch."""
+"""Each check with possible answers of a node, through the same function as a launch."""
 
 import json
 from typing import Any, get_args
@@ -41,9 +41,9 @@ def test_room_is_asked_of_the_nodes_that_write_checkpoints(gang: Gang, engine: s
 def test_a_node_with_smaller_gpus_than_the_plan_counts_with_is_named(gang: Gang) -> None:
     gang.job = with_values(gang.job, {"cluster.gpu": "h100-80g"})
     gang.second.on("survey", reply=surveyed(smi=smi(H100.replace("81559", "40960"))))
-    found = {result.rank: result for result in gang.check() if result.name == "gpu_memory"}
-    assert [found[rank].status for rank in (0, 1)] == ["ok", "warning"]
-    problem = found[1].problem
+    results_ = {result.rank: result for result in gang.check() if result.name == "gpu_memory"}
+    assert [results_[rank].status for rank in (0, 1)] == ["ok", "warning"]
+    problem = results_[1].problem
     assert problem
     assert problem.field == "cluster.hosts[1].gpu_memory_gib"
     for lang in LANGUAGES:
@@ -115,8 +115,8 @@ def test_a_folder_that_cannot_be_written_is_named(gang: Gang, path: str, name: s
     failure, problem = gang.only_failure()
     assert (failure.name, problem.field, problem.values["path"]) == (name, field, path)
     assert problem.values["detail"] == "Permission denied"
-    asked = next(argv for argv in gang.first.ran if "paths" in argv)
-    assert path in json.loads(asked[asked.index("paths") + 1])["writable"]
+    request = next(argv for argv in gang.first.ran if "paths" in argv)
+    assert path in json.loads(request[request.index("paths") + 1])["writable"]
 
 
 def test_the_node_with_other_versions_than_most_is_the_odd_one() -> None:

@@ -133,8 +133,8 @@ def hostile_server(behaviour: Hooks | Callable[[socket.socket, Wait], object]) -
         server.shutdown(socket.SHUT_RDWR)
         server.close()
         thread.join()
-        for one in reversed(opened):
-            one.close()
+        for item in reversed(opened):
+            item.close()
 
 
 # ---- the bare socket

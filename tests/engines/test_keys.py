@@ -56,8 +56,8 @@ def test_a_default_that_is_said_to_be_an_engines_is(parameter: Parameter) -> Non
     named = {key for keys in parameter.keys.values() for key in keys if key in known}
     assert named
     own = parameter.default
-    said = [known[key].default for key in named]
-    assert any(_plain(one) in (_plain(own), _same(parameter, own)) for one in said), said
+    defaults = [known[key].default for key in named]
+    assert any(_plain(entry) in (_plain(own), _same(parameter, own)) for entry in defaults), defaults
 
 
 def _plain(value: Any) -> Any:

@@ -26,12 +26,12 @@ def test_the_plain_scripts_set_the_same_variables() -> None:
 
 
 def test_layers_are_freed_after_forward_or_kept() -> None:
-    freed, kept = variables_of(sharded("fsdp")), variables_of(SHARDED["fsdp2 offload"])
-    assert (freed["FSDP_RESHARD_AFTER_FORWARD"], kept["FSDP_RESHARD_AFTER_FORWARD"]) == ("true", "false")
+    freed, variables = variables_of(sharded("fsdp")), variables_of(SHARDED["fsdp2 offload"])
+    assert (freed["FSDP_RESHARD_AFTER_FORWARD"], variables["FSDP_RESHARD_AFTER_FORWARD"]) == ("true", "false")
     first = {"parallel__fsdp__version": 1}
     assert variables_of(sharded("fsdp", **first))["FSDP_SHARDING_STRATEGY"] == "FULL_SHARD"
-    kept = variables_of(sharded("fsdp", **first, parallel__fsdp__reshard_after_forward=False))
-    assert kept["FSDP_SHARDING_STRATEGY"] == "SHARD_GRAD_OP"
+    variables = variables_of(sharded("fsdp", **first, parallel__fsdp__reshard_after_forward=False))
+    assert variables["FSDP_SHARDING_STRATEGY"] == "SHARD_GRAD_OP"
 
 
 def test_shards_go_to_the_host_on_request() -> None:

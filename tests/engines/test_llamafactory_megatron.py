@@ -88,11 +88,11 @@ def test_expert_tensor_size_is_always_said_because_the_default_is_the_tensor_siz
 
 
 def test_without_a_gpu_the_plain_modules_are_taken_and_it_is_said() -> None:
-    made = MEGATRON["cpu"]
-    config = config_of(made)
+    cpu = MEGATRON["cpu"]
+    config = config_of(cpu)
     assert (config["transformer_impl"], config["use_cpu"]) == ("local", True)
     off = ("sequence_parallel", "bias_activation_fusion", "apply_rope_fusion", "moe_grouped_gemm")
     assert not any(config[key] for key in off)
-    (note,) = render(made, place(made)).notes
+    (note,) = render(cpu, place(cpu)).notes
     assert (note.code, note.severity, note.values["keys"]) == ("off_on_cpu", "note", ", ".join(off))
     assert render(MEGATRON["dense"], place(MEGATRON["dense"])).notes == ()

@@ -21,8 +21,8 @@ def zero_of(made: Job) -> dict[str, Any]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_configuration_names_the_file_that_lies_beside_it(engine: str) -> None:
-    made = sharded(engine)
-    files = render(made, place(made)).files
+    the_job = sharded(engine)
+    files = render(the_job, place(the_job)).files
     assert set(files) == {"config.yaml", "deepspeed.json"}
     assert yaml.safe_load(files["config.yaml"])["deepspeed"] == "deepspeed.json"
 

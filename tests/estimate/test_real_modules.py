@@ -85,8 +85,8 @@ def test_every_rank_holds_what_megatron_core_builds_in_30_plans_of_8_models():
         sizes = {size: case[size] for size in SIZES}
         data = 32 // (case["tensor"] * case["pipeline"])
         plan = Plan(**sizes, data=data, sequence_length=4096, micro_batches=8)
-        found = [rank_parameters(layers, plan, stage, Trained()) for stage in stages(layers, plan)]
-        assert [[item.dense, item.expert] for item in found] == built, case
+        result = [rank_parameters(layers, plan, stage, Trained()) for stage in stages(layers, plan)]
+        assert [[item.dense, item.expert] for item in result] == built, case
 
 
 def test_every_preset_has_as_many_parameters_as_its_hugging_face_class():

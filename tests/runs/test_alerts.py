@@ -1,4 +1,4 @@
-"""What steps tell of a disk that fills up and of GPU memory that runs short."""
+"""Alerts from steps: a disk that fills up, and GPU memory that runs short."""
 
 from backend.runs.diagnosis.alerts import GIB
 from backend.runs.states import EventKind
@@ -6,7 +6,7 @@ from tests.runs.conftest import Gang
 
 
 def save(gang: Gang, rank: int, step: int, *, free: float, size: float = 10, inode: int = 5) -> None:
-    """A step of a node's rank after a save, read at once; GiB."""
+    """Write a step of a node's rank after a save, and read it at once. Sizes are in GiB."""
     row = {"step": step, "time": float(step), "free_bytes": int(free * GIB), "checkpoint_bytes": int(size * GIB)}
     gang.write(rank, f"steps.rank{rank}.jsonl", {**row, "results_inode": inode})
     gang.collector(rank).poll(gang.nodes[rank])

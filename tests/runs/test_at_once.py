@@ -1,4 +1,4 @@
-"""Two tabs, or a tab and a command line, that want the same of a run at the same moment: it happens once."""
+"""Two tabs, or a tab and a command line, request the same action of a run at the same moment. It happens once."""
 
 import os
 import threading
@@ -92,7 +92,7 @@ def test_two_processes_that_launch_stop_and_resume_at_once_do_each_once(
 
 
 def _both(*acts: Callable[[], object]) -> list[Any]:
-    """What each returned, or the codes of what it raised; all begin at one moment."""
+    """Run both at the same moment. Return their results, or the codes of their exceptions."""
     barrier = threading.Barrier(len(acts))
     ends: list[Any] = [None] * len(acts)
 

@@ -72,8 +72,8 @@ def test_preflight_shows_new_host_keys_and_is_green_once_they_are_confirmed(
     cluster: LocalNodes, open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:
     (home / "known_hosts").unlink()
-    told: list[str] = []
-    controller = open_controller(audit=lambda action, **fields: told.append(action))
+    calls: list[str] = []
+    controller = open_controller(audit=lambda action, **fields: calls.append(action))
     first = controller.preflight(job)
     assert {key.port for key in first.unknown_host_keys} == {host.port for host in cluster.hosts()}
     assert {problem.code for problem in first.problems} == {"host_key_unknown"}
@@ -84,7 +84,7 @@ def test_preflight_shows_new_host_keys_and_is_green_once_they_are_confirmed(
     second = controller.preflight(job)
     assert (second.problems, second.unknown_host_keys) == ((), ())
     assert {check.status for check in second.checks} == {"ok"}
-    assert told == ["accept_host_key"] * NODES
+    assert calls == ["accept_host_key"] * NODES
 
 
 @pytest.mark.e2e  # seconds of a whole gang's life
@@ -138,7 +138,7 @@ def test_a_second_launch_on_the_same_nodes_is_refused_and_names_the_holder(
         except ProblemsError as error:
             ends.append(error)
 
-    threads = [threading.Thread(target=launch, args=(one,)) for one in controllers]
+    threads = [threading.Thread(target=launch, args=(one_controller,)) for one_controller in controllers]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -217,14 +217,14 @@ def test_a_queued_run_whose_warnings_nobody_accepted_ends_by_name_until_somebody
     shown = controller.snapshot(run)
     assert shown.cause is not None
     assert (shown.cause.code, shown.attempt) == ("warnings_not_accepted", 0)
-    assert [(one.code, one.node) for one in shown.warnings] == [
+    assert [(problem.code, problem.node) for problem in shown.warnings] == [
         ("no_nvidia_smi", host.name) for host in job.cluster.hosts
     ]
-    one, *rest = map(warning_key, shown.warnings)
-    controller.accept_warnings(run, [one, "of no check"])
+    problem, *remainder = map(warning_key, shown.warnings)
+    controller.accept_warnings(run, [problem, "of no check"])
     assert controller.wait(run, WITHIN_S, takes_turn=True) is RunState.FAILED
-    assert [warning_key(left) for left in controller.snapshot(run).warnings] == rest
-    controller.accept_warnings(run, rest)
+    assert [warning_key(left) for left in controller.snapshot(run).warnings] == remainder
+    controller.accept_warnings(run, remainder)
     assert controller.wait(run, WITHIN_S, takes_turn=True) is RunState.FINISHED
     passed = [event for event in controller.snapshot(run).events if event.kind is EventKind.WARNINGS_PASSED]
     assert [warning["node"] for warning in passed[0].detail["warnings"]] == [host.name for host in job.cluster.hosts]
@@ -244,7 +244,7 @@ def test_a_host_that_is_down_is_named_and_no_run_is_made(controller: Controller,
 def test_a_killed_server_goes_on_where_it_was_and_loses_and_doubles_nothing(
     open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:
-    """Only a real SIGKILL of a real process shows that nothing is kept in memory alone."""
+    """Only a real SIGKILL of a real process shows that no state is only in memory."""
     job_file = home / "job.json"
     job_file.write_text(json.dumps(_mapping(with_mode(job, "ok", steps=60, step_s=0.05))))
     server = subprocess.Popen([sys.executable, "-c", SERVER, home, job_file], stdout=subprocess.PIPE, text=True)

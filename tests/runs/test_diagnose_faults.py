@@ -1,4 +1,4 @@
-"""Culprits that the faults of tests/chaos showed to be named wrongly, or not at all."""
+"""Faults from tests/chaos that used to blame a wrong node or no node."""
 
 import pytest
 
@@ -27,8 +27,8 @@ def test_a_process_that_stands_still_is_told_once_and_blamed_for_the_stall_of_al
     assert (gang.cause().code, gang.cause().node) == ("process_stuck", "10.0.0.3:22"), "at once"
     assert gang.pass_time(monitor, 30)
     assert gang.state() is RunState.FAILED
-    told = gang.cause().values
-    assert (told["processes"], told["rank"], told["file"]) == ("rank 2: python3 41 (T)", 2, "rank2.log")
+    values = gang.cause().values
+    assert (values["processes"], values["rank"], values["file"]) == ("rank 2: python3 41 (T)", 2, "rank2.log")
 
 
 def test_a_process_that_stands_still_is_blamed_for_the_time_outs_of_the_others(gang: Gang) -> None:
@@ -110,7 +110,7 @@ TIMED_OUT = b"Watchdog caught collective operation timeout\n"
 
 
 def test_the_gpu_that_the_kernel_log_names_is_blamed_though_another_node_was_the_first_to_complain(gang: Gang) -> None:
-    """Its own rank only hung, and was stopped with the others; a neighbour's link went down with it."""
+    """Its own rank only hung and was stopped with the others. A neighbour's link failed with it."""
     monitor = gang.monitor()
     gang.nodes[0].files["/r/node0/rank0.log"] = TIMED_OUT
     now = gang.clock.now
@@ -122,8 +122,8 @@ def test_the_gpu_that_the_kernel_log_names_is_blamed_though_another_node_was_the
     cause = gang.cause()
     assert (cause.code, cause.node, cause.values["gpu"]) == ("gpu_memory_error", "10.0.0.3:22", "3 (PCI 0000:8a:00)")
     assert DBE in cause.values["lines"]
-    told = [(event.rank, event.detail["xids"]) for event in gang.events() if event.kind is EventKind.GPU_ERROR]
-    assert [(rank, [one["xid"] for one in xids]) for rank, xids in told] == [(0, [74]), (2, [74, 48, 45])]
+    events = [(event.rank, event.detail["xids"]) for event in gang.events() if event.kind is EventKind.GPU_ERROR]
+    assert [(rank, [xid["xid"] for xid in xids]) for rank, xids in events] == [(0, [74]), (2, [74, 48, 45])]
 
 
 def test_a_cause_that_the_rank_itself_tells_comes_before_the_gpu_s(gang: Gang) -> None:
@@ -150,8 +150,8 @@ def test_a_kernel_log_that_could_not_be_read_is_told_of_the_node_that_failed(gan
     gang.pass_time(monitor, 1)
     gang.exit(0, None, stopped=True, reason="stopped", kernel_log=refused)
     assert gang.pass_time(monitor, 30)
-    told = [(event.rank, event.detail) for event in gang.events() if event.kind is EventKind.KERNEL_LOG_UNREAD]
-    assert told == [(1, {"reason": refused["unread"]})]
+    events = [(event.rank, event.detail) for event in gang.events() if event.kind is EventKind.KERNEL_LOG_UNREAD]
+    assert events == [(1, {"reason": refused["unread"]})]
 
 
 NO_WAY = b"Traceback (most recent call last):\nRuntimeError: [enforce fail at third_party/gloo/gloo/transport/tcp/socket.cc:142] rv != -1. -1 vs -1. connect: Network is unreachable\n"  # noqa: E501

@@ -1,4 +1,4 @@
-"""The store's disk is full: a run can be stopped all the same, and its end is recorded once there is room."""
+"""The store's disk is full: a run can still be stopped, and its end is recorded as soon as there is space."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -38,8 +38,8 @@ def test_a_stop_that_cannot_be_recorded_reaches_every_node_and_the_run_ends_as_s
 def test_a_node_that_cannot_be_told_is_named(gang: Gang) -> None:
     gang.break_link(1)
     gang.on_stop(2, left=[[77, "python", "D"]])
-    found = [(problem.code, problem.node) for problem in stop(gang).problems]
-    assert found == [("stop_unrecorded", None), ("unreachable", "10.0.0.2"), ("processes_left", "10.0.0.3")]
+    result = [(problem.code, problem.node) for problem in stop(gang).problems]
+    assert result == [("stop_unrecorded", None), ("unreachable", "10.0.0.2"), ("processes_left", "10.0.0.3")]
 
 
 def test_a_checkpoint_can_be_asked_for_too(gang: Gang) -> None:

@@ -164,8 +164,8 @@ def test_a_node_whose_run_folder_is_gone_is_told_once_and_nothing_is_ended(gang:
     gang.nodes[1].on("status", reply=Result(code=2, out="", err="can't open file supervisor.py"))
     gang.pass_time(monitor, 60)
     assert gang.state() is RunState.RUNNING
-    told = [event for event in gang.events() if event.kind is EventKind.NODE_SILENT]
-    assert [(event.rank, event.detail["problem"]["code"]) for event in told] == [(1, "bad_answer")]
+    events = [event for event in gang.events() if event.kind is EventKind.NODE_SILENT]
+    assert [(event.rank, event.detail["problem"]["code"]) for event in events] == [(1, "bad_answer")]
 
 
 def test_a_node_killed_without_exit_record_is_settled_after_a_short_wait(gang: Gang) -> None:
@@ -287,7 +287,8 @@ def test_two_leads_of_two_processes_end_a_run_once(gang: Gang) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_happens_a_run_ends_once_and_nothing_is_left_running(gang: Gang, seed: int) -> None:
-    """Random histories of exits, outages, user's stops and restarts of the server; test_histories.py plays far more."""
+    """Random histories of exits, outages, user's stops and restarts of the server. test_histories.py runs far more of
+    them."""
     chance = random.Random(seed)
     monitor = gang.monitor()
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""What the faults of tests/chaos showed, told again without a network: who is to blame when a node is gone."""
+"""Faults from tests/chaos without a network: the node that is blamed when a node is gone."""
 
 from backend.runs.states import EventKind, RunState
 from tests.runs.conftest import Gang

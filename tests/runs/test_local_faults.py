@@ -29,7 +29,7 @@ def _fault(code: str = "passphrase_needed", node: str = "10.0.0.2") -> NodeError
 
 
 class _Source:
-    """What a poller reads; raises what it is told to."""
+    """The node of a poller. It raises the exception that the test sets."""
 
     error: Exception | None = None
 
@@ -150,7 +150,7 @@ def _look(gang: Gang, monitor, seconds: int, *, beats: tuple[int, ...]) -> bool:
 def test_a_server_started_again_that_cannot_look_at_a_node_leaves_the_run_alone_and_takes_it_up(
     gang: Gang, code: str
 ) -> None:
-    """The run of the reported fault: it was ended as lost after 36 s while node 1 continued to train."""
+    """The run of the reported fault was ended as lost after 36 s, while node 1 continued to train."""
     _look(gang, gang.monitor(), 5, beats=(0, 1, 2))
     gang.record_reports = True
     gang.nodes[1].broken = _fault(code)
@@ -173,7 +173,7 @@ def test_a_server_started_again_that_cannot_look_at_a_node_leaves_the_run_alone_
 def test_what_the_server_cannot_look_at_is_not_called_a_standstill(
     gang: Gang, unseen: int | None, silent: tuple[int, ...] | None
 ) -> None:
-    """The steps come from node 0; without them nothing is known of the progress."""
+    """The steps come from node 0. Without them the progress is unknown."""
     rows = [{"step": step, "time": gang.clock.now + step, "step_s": 1.0, "total_steps": 900} for step in range(1, 30)]
     gang.write(0, "steps.rank0.jsonl", *rows)
     gang.beat(0, 1, 2)
@@ -185,12 +185,12 @@ def test_what_the_server_cannot_look_at_is_not_called_a_standstill(
     gang.clock.now += 1.0
     if unseen is not None:
         record_connection(gang.store, RUN, 1, unseen, _fault(), gang.clock.now + (HEARD_S if unseen == 0 else 0))
-    found = _shown(gang).standstill
-    assert (None if found is None else found.silent) == silent
+    standstill = _shown(gang).standstill
+    assert (None if standstill is None else standstill.silent) == silent
 
 
 def test_a_fault_of_one_process_is_not_told_while_another_reads_the_node(gang: Gang) -> None:
-    """A command line without the passphrase, beside a server that has it."""
+    """A command line without the passphrase runs beside a server with it."""
     gang.beat(1)
     gang.collector(1).poll(gang.nodes[1])
     record_connection(gang.store, RUN, 1, 1, _fault(), gang.clock.now + HEARD_S - 1)

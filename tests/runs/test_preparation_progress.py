@@ -1,4 +1,4 @@
-"""The last bar in the log says how far the data is; a run whose ranks take steps waits for no data."""
+"""The last progress bar in the log shows the progress of the data. A run with steps no longer waits for data."""
 
 import pytest
 

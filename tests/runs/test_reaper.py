@@ -1,4 +1,4 @@
-"""Nodes that return after their run has ended: ended, read to the end, and shown as they are."""
+"""Nodes that return after the end of their run: they are stopped, read completely, and shown in their present state."""
 
 import json
 
@@ -25,7 +25,7 @@ def _reaper(gang: Gang) -> Reaper:
 
 
 def _lose(gang: Gang) -> None:
-    """Node 1 is lost; it goes on without anybody watching."""
+    """Make node 1 lost. It continues without a monitor."""
     monitor = gang.monitor()
     gang.pass_time(monitor, 40)
     gang.write(1, "steps.rank1.jsonl", {"step": 1, "time": 1})
@@ -58,9 +58,9 @@ def test_a_lost_node_that_returns_is_ended_read_and_shown_as_stopped(gang: Gang)
     assert [point.step for point in gang.points(1)] == [1, 2]
     assert gang.state() is RunState.LOST, "history is not rewritten"
     assert gang.events()[-1].kind is EventKind.NODE_STOPPED
-    asked = len(gang.nodes[1].ran)
+    requested = len(gang.nodes[1].ran)
     _pass(gang, reaper, 3 * LONGEST_PAUSE_S)
-    assert len(gang.nodes[1].ran) == asked, "proved once and for all"
+    assert len(gang.nodes[1].ran) == requested, "proved once and for all"
 
 
 def test_a_node_that_goes_away_again_before_it_was_read_is_asked_again_until_it_is(gang: Gang) -> None:
@@ -141,11 +141,11 @@ def test_an_ended_run_that_cannot_be_read_is_logged_once_and_hides_no_other(
     gang.store.write(
         lambda c: c.execute(f"INSERT INTO events {columns} VALUES (?, 1, 0, 'of a newer version', 0, '{{}}')", (RUN,))
     )
-    reaper, asked = _reaper(gang), len(gang.nodes[1].ran)
+    reaper, requested = _reaper(gang), len(gang.nodes[1].ran)
     _pass(gang, reaper, 3600)
     assert [record.levelname for record in caplog.records if RUN in record.getMessage()] == ["ERROR"]
     assert "of a newer version" in caplog.text
-    assert len(gang.nodes[1].ran) == asked, "nobody knows what may be ended"
+    assert len(gang.nodes[1].ran) == requested, "nobody knows what may be ended"
     with gang.store.read() as connection:
         (line,) = summaries(connection, {}, gang.clock.now)
     assert (line.state, line.why and line.why.code) == (RunState.BROKEN, "run_unreadable")
@@ -166,7 +166,7 @@ def test_a_run_that_can_be_read_again_is_swept_again(gang: Gang) -> None:
 
 
 def test_a_stored_exit_that_cannot_be_read_is_no_proof(gang: Gang) -> None:
-    """Older servers stored records unchecked: an exit with NaN ended the whole sweep."""
+    """Older servers stored records without a check: an exit with NaN ended the whole reaper."""
     _lose(gang)
     gang.nodes[1].broken = None
     stored = "UPDATE nodes SET exit = ? WHERE run = ? AND rank = 1"

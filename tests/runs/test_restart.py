@@ -1,4 +1,4 @@
-"""The gang is started again by itself after what a new start can cure, so often, and not for ever."""
+"""The gang restarts automatically after faults that a restart can fix, up to the limit."""
 
 import math
 
@@ -24,7 +24,7 @@ CAUSES = {
 
 @pytest.fixture
 def allowed(gang: Gang) -> Gang:
-    """Two restarts are allowed."""
+    """Allow two restarts."""
     gang.store.write(lambda connection: restart.allow(connection, RUN, 2))
     gang.store.write(lambda connection: run_store.claim(connection, RUN, ["a", "b", "c"]))
     return gang
@@ -58,7 +58,7 @@ def test_only_causes_that_a_new_start_can_cure_restart_the_gang(allowed: Gang, c
         newest = allowed.events()[-1]
         assert (newest.kind, newest.detail["number"], newest.detail["of"]) == (EventKind.RESTARTING, 1, 2)
         assert newest.detail["problem"]["code"] == cause
-        assert [(one.run, one.not_before) for one in _place(allowed)] == [(RUN, newest.time + FIRST_WAIT_S)]
+        assert [(queued.run, queued.not_before) for queued in _place(allowed)] == [(RUN, newest.time + FIRST_WAIT_S)]
         assert _claims(allowed) == {"a", "b", "c"}, "the gang keeps its nodes"
     else:
         assert allowed.state() is RunState.FAILED
@@ -96,7 +96,7 @@ def test_of_the_gpus_errors_only_the_one_that_a_new_start_cures_restarts_the_gan
 def test_a_gang_that_hangs_after_some_steps_is_restarted_and_one_that_never_took_any_is_not(
     allowed: Gang, steps: int, state: RunState
 ) -> None:
-    """NCCL's own time-out would be a broken connection; whether it or the supervisor is faster is chance."""
+    """NCCL's own time-out would be a broken connection. Either it or the supervisor may be first."""
     monitor = allowed.monitor()
     for step in range(steps):
         allowed.write(0, "steps.rank0.jsonl", {"step": step + 1, "time": 1.0, "loss": 1.0})
@@ -121,7 +121,7 @@ def test_a_users_stop_is_a_stop_even_when_a_rank_is_killed_meanwhile(allowed: Ga
 
 
 def _start_again(gang: Gang) -> None:
-    """What the starter records, for the next attempt on the same nodes."""
+    """Record what the starter records for the next attempt on the same nodes."""
     number = 1 + gang.kinds().count("starting")
 
     def write(connection) -> None:  # type: ignore[no-untyped-def]
@@ -134,7 +134,7 @@ def _start_again(gang: Gang) -> None:
 
 
 def _end_with_killed(gang: Gang) -> None:
-    """An attempt that its monitor ends at once."""
+    """Run an attempt that its monitor ends at once."""
 
     def write(connection) -> None:  # type: ignore[no-untyped-def]
         attempt, now = attempts.newest(connection, RUN), gang.clock.now
@@ -164,8 +164,8 @@ def test_a_restart_whose_nodes_are_not_ready_waits_longer_each_time_and_gives_up
     problem = Problem(code="unreachable", node="10.0.0.2:22")
     waits = []
     while allowed.clock.now - began < 2 * GIVE_UP_S:
-        (one,) = _place(allowed)
-        allowed.clock.now = max(allowed.clock.now, one.not_before)
+        (queued,) = _place(allowed)
+        allowed.clock.now = max(allowed.clock.now, queued.not_before)
         assert allowed.add_event(EventKind.PREFLIGHT)
         now = allowed.clock.now
         if not allowed.store.write(lambda c, now=now: restart.wait_again(c, RUN, problem, now)):
@@ -201,4 +201,4 @@ def test_a_server_killed_in_the_preflight_of_a_restart_puts_it_back(allowed: Gan
     monitor = allowed.monitor()
     assert not monitor.tick()
     assert allowed.state() is RunState.QUEUED
-    assert [one.run for one in _place(allowed)] == [RUN]
+    assert [queued.run for queued in _place(allowed)] == [RUN]

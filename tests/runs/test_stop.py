@@ -1,4 +1,4 @@
-"""Stops over real sshd where the nodes are not what they were at the launch."""
+"""Stops over real sshd of nodes that have changed since the launch."""
 
 import json
 import os

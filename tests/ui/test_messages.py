@@ -1,4 +1,4 @@
-"""A real server tells a real address what becomes of runs, and one that was killed goes on after its restart."""
+"""A real server sends notifications of runs to a real address, and a killed server continues after its restart."""
 
 import time
 from pathlib import Path
@@ -35,8 +35,8 @@ def test_a_killed_server_tells_after_its_restart_what_happened_meanwhile(tmp_pat
         runs[0].add_event(EventKind.FAILED)
         # A server that is killed before it noted what it sent tells it again.
         with store.read() as connection:
-            told = run_store.events_of(connection, [EventKind.FAILED], after=0)[-1].seq
-        wait_for(lambda: _noted(store) == told)
+            events = run_store.events_of(connection, [EventKind.FAILED], after=0)[-1].seq
+        wait_for(lambda: _noted(store) == events)
         assert inbox.titles == ["失败：mine-1"]
         site.kill()
         runs[1].add_event(EventKind.FAILED)

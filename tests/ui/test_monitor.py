@@ -1,4 +1,4 @@
-"""The monitor in a real browser: what a user sees of runs that were written into the store."""
+"""The monitor in a real browser, with runs that the tests write into the store."""
 
 import math
 import re
@@ -182,13 +182,13 @@ def test_a_tab_that_slept_catches_up_by_itself(site, page):
     wait_for_points(page, 10)
     hide = "(hidden) => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });"
     hide += " document.dispatchEvent(new Event('visibilitychange')); }"
-    asked = []
+    requested = []
     page.evaluate(hide, True)
     page.wait_for_timeout(2 * 1000 * TICK_S)
-    page.on("request", lambda request: asked.append(request.url) if "predict" in request.url else None)
+    page.on("request", lambda request: requested.append(request.url) if "predict" in request.url else None)
     run.steps(11, 300, step_s=0.01)
     page.wait_for_timeout(4 * 1000 * TICK_S)
-    assert not asked, "a tab nobody sees asks for nothing"
+    assert not requested, "a tab nobody sees asks for nothing"
     page.evaluate(hide, False)
     wait_for_points(page, 300)
     assert shown_loss(page)["x"] == list(range(1, 301))

@@ -1,4 +1,4 @@
-"""What the monitor looks like where much is to be said: nothing is cut off at 1280 pixels, and every figure is read."""
+"""The look of the monitor with much to show: nothing is cut off at 1280 pixels, and every figure is readable."""
 
 import time
 

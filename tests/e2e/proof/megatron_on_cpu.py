@@ -101,7 +101,9 @@ def _patch_tensors():
     to, kind = torch.Tensor.to, torch.Tensor.type
 
     def to_cpu(self, *arguments, **options):
-        arguments = [_device(one) if isinstance(one, str | torch.device) else one for one in arguments]
+        arguments = [
+            _device(argument) if isinstance(argument, str | torch.device) else argument for argument in arguments
+        ]
         if "device" in options:
             options["device"] = _device(options["device"])
         return to(self, *arguments, **options)

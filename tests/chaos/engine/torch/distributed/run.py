@@ -48,9 +48,9 @@ class Gang:
         if self.rank:
             self._say(mine)
             return self._hear()[0]
-        said = any([mine, *self._hear()])
-        self._say(said)
-        return said
+        is_said = any([mine, *self._hear()])
+        self._say(is_said)
+        return is_said
 
     def _say(self, said: bool) -> None:
         for other in self.others:
