@@ -40,8 +40,10 @@ def folder_of(source: str) -> Path:
 
 
 def job_of(mapping: Mapping[str, Any], home: Path, folder: Path) -> tuple[Job, list[Problem]]:
-    """The job of a mapping; `model.hf_config` may be a path, of a file or a model's folder, relative to `folder`."""
-    job, problems = parse_job(_with_model_config(with_cluster(mapping, home), folder))
+    """The job of a mapping. Relative to `folder`, `model.hf_config` may be the path of a file or of a model's folder,
+    and `model.profile` the path of a file.
+    """
+    job, problems = parse_job(_with_model_files(with_cluster(mapping, home), folder))
     if job is None:
         raise ProblemsError(problems)
     return job, problems
@@ -112,18 +114,23 @@ def opened(source: str) -> Iterator[IO[str]]:
         raise ProblemsError([Problem(code="file_unreadable", values={"path": source, "reason": reason})]) from error
 
 
-def _with_model_config(mapping: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _with_model_files(mapping: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the job's mapping with the contents of the files that `model` names."""
     model = mapping.get("model")
-    if not isinstance(model, Mapping) or not isinstance(given := model.get("hf_config"), str):
+    if not isinstance(model, Mapping):
         return mapping
+    names = {key: model[key] for key in ("hf_config", "profile") if isinstance(model.get(key), str)}
+    contents = {key: _json_file(name, folder, f"model.{key}") for key, name in names.items()}
+    return {**mapping, "model": {**model, **contents}} if contents else mapping
+
+
+def _json_file(name: str, folder: Path, field: str) -> Any:
     try:
-        path = folder / Path(given).expanduser()
-        config = read_json(path / "config.json" if path.is_dir() else path)
+        path = folder / Path(name).expanduser()
+        return read_json(path / "config.json" if path.is_dir() else path)
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: `~name` of a user that is not there
-        values = {"path": quoted(given), "reason": _reason(error)}
-        problem = Problem(code="model_config_unreadable", field="model.hf_config", values=values)
-        raise ProblemsError([problem]) from error
-    return {**mapping, "model": {**model, "hf_config": config}}
+        values = {"path": quoted(name), "reason": _reason(error)}
+        raise ProblemsError([Problem(code="model_config_unreadable", field=field, values=values)]) from error
 
 
 def _reason(error: Exception) -> str:

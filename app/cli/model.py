@@ -4,7 +4,6 @@ import argparse
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from app.cli.output import DONE, print_problems
 from app.model_config import FILE, from_hub, pretty, read_config
 from app.text import t
 from backend.cluster.node_programs import MODEL_PROFILE, node_program
+from backend.cluster.program_answers import ModelProfile
+from backend.cluster.typed_json import answer_of
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.job.problems import Problem, ProblemsError
@@ -25,6 +26,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     """Options of the command."""
     parser.add_argument("id", metavar="ID", help=t(lang, "cli.model.id.help"))
     parser.add_argument("--python", metavar="PATH", help=t(lang, "cli.model.python.help"))
+    parser.add_argument("--profile", metavar="FILE", type=Path, help=t(lang, "cli.model.profile.help"))
     parser.set_defaults(run=run_model)
 
 
@@ -43,28 +45,31 @@ def run_model(chosen: argparse.Namespace, lang: str) -> int:
         counted = model_parameters(model_layers(shape))
         billions = f"{counted / 1e9:.3f}"
         print(t(lang, "cli.model.read", id=chosen.id, type=shape.model_type, billions=billions), file=sys.stderr)
+    if chosen.profile and not chosen.python:
+        raise ProblemsError([Problem(code="profile_needs_python")])
     if chosen.python:
-        _print_profile(lang, read_profile(chosen.python, config), counted)
+        profile = read_profile(chosen.python, config, measure=chosen.profile is not None)
+        _print_profile(lang, profile, counted)
+        if chosen.profile:
+            chosen.profile.write_text(json.dumps(answer_of(chosen.python, ModelProfile, profile)), encoding="utf-8")
     print(pretty(config))
     return DONE
 
 
-def read_profile(python: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what transformers builds from a configuration (backend/node/model_profile), without its measurements.
+def read_profile(python: str, config: Mapping[str, Any], *, measure: bool = False) -> Mapping[str, Any]:
+    """Return what transformers builds from a configuration (backend/node/model_profile).
 
-    `python` is an interpreter with torch and transformers. Raises ProblemsError(no_model_profile).
+    `python` is an interpreter with torch and transformers. `measure`: the layers also run, which gives their operators
+    in the order of execution. Raises ProblemsError(no_model_profile).
     """
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / FILE
-        file.write_text(json.dumps(config), encoding="utf-8")
-        command = [python, "-", str(file), "--no-measure"]
-        try:
-            done = subprocess.run(
-                command, input=node_program(MODEL_PROFILE), capture_output=True, timeout=PROFILE_S, check=False
-            )
-            answer: Mapping[str, Any] = json.loads(done.stdout)
-        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            raise _no_profile(python, str(error)) from error
+    command = [python, "-", json.dumps(config), *([] if measure else ["--no-measure"])]
+    try:
+        done = subprocess.run(
+            command, input=node_program(MODEL_PROFILE), capture_output=True, timeout=PROFILE_S, check=False
+        )
+        answer: Mapping[str, Any] = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise _no_profile(python, str(error)) from error
     if "problem" in answer:
         problem = answer["problem"]
         raise _no_profile(python, f"{problem['code']}: {problem.get('reason', '')}".rstrip(": "))

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.home import named_cluster, with_readable_cluster
@@ -15,8 +15,12 @@ from app.wizard.draft_state import read
 from app.wizard.hosts import to_form, with_gpu_memory
 from backend.cluster.ssh.host_keys import HostKey
 from backend.engines.importing import ImportLine
-from backend.job.job import Job
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.model.parameters import model_parameters
+from backend.job.job import Job, Model
+from backend.job.model import ModelShape
 from backend.job.problems import Problem, ProblemsError
+from backend.job.unestimated import UnestimatedModel, shape_or_reason
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +59,7 @@ def fetch(services: Services, asked: Mapping[str, Any]) -> Fetched:
 
 def _from_hub(services: Services, asked: Mapping[str, Any]) -> Fetched:
     model_id = str(asked.get("id") or "").strip()
-    return _model(from_hub(model_id), model_id)
+    return _config_edits(*read_config(from_hub(model_id), model_id), model_id)
 
 
 def _from_node(services: Services, asked: Mapping[str, Any]) -> Fetched:
@@ -64,8 +68,37 @@ def _from_node(services: Services, asked: Mapping[str, Any]) -> Fetched:
     for rank, data in found.answers.items():
         source = f"{found.nodes[rank]}:{job.model.path}"
         refuse_large(len(data), source)
-        return _model(data.decode("utf-8", errors="replace"), source)
+        config, model = read_config(data.decode("utf-8", errors="replace"), source)
+        fetched = _config_edits(config, model, source)
+        if not isinstance(model, UnestimatedModel):
+            return fetched
+        profiled = _profile(services, asked, replace(job.model, preset=None, hf_config=config), job)
+        return replace(profiled, edits={**fetched.edits, **profiled.edits}, note=profiled.note or fetched.note)
     return Fetched(problems=found.problems, host_keys=found.unknown_host_keys)
+
+
+def _profile_on_node(services: Services, asked: Mapping[str, Any]) -> Fetched:
+    job = _job(services)
+    return _profile(services, asked, job.model, job)
+
+
+def _profile(services: Services, asked: Mapping[str, Any], model: Model, job: Job) -> Fetched:
+    """Have a node build the model whose config.json is not enough for an estimate."""
+    found = _look(services, asked, lambda: services.controller.model_profile(replace(job, model=model)))
+    for rank, profile in found.answers.items():
+        shape = shape_or_reason(model.hf_config, profile)
+        total = profile["parameters"]["total"]
+        note = {"node": found.nodes[rank], "class": profile["architecture"], "billions": f"{total / 1e9:.3f}"}
+        if isinstance(shape, UnestimatedModel):
+            return Fetched(note=note, done="done_no_estimate", problems=(shape.reason,))
+        counted = model_parameters(model_layers(shape))
+        if counted != total:
+            values = {"difference": counted - total}
+            problem = Problem(code="profile_differs", field="model.profile", severity="warning", values=values)
+            return Fetched(note=note, done="done_no_estimate", problems=(problem,))
+        return Fetched(edits={"model.profile": profile}, note=note, done="done_profile")
+    problems = tuple(replace(problem, severity="warning") for problem in found.problems)
+    return Fetched(problems=problems, host_keys=found.unknown_host_keys)
 
 
 def _memory(services: Services, asked: Mapping[str, Any]) -> Fetched:
@@ -172,11 +205,10 @@ def _look(services: Services, asked: Mapping[str, Any], nodes: Callable[[], A]) 
     return ask_nodes(services.controller, nodes, {str(one) for one in asked.get("accept") or ()})
 
 
-def _model(text: str, source: str) -> Fetched:
-    config, shape = read_config(text, source)
+def _config_edits(config: Mapping[str, Any], model: ModelShape | UnestimatedModel, source: str) -> Fetched:
     # The draft keeps it as the text that one would paste.
-    edits = {"model.preset": None, "model.hf_config": pretty(config)}
-    return Fetched(edits=edits, note={"source": source, "type": shape.model_type or "-"})
+    edits: dict[str, Any] = {"model.preset": None, "model.hf_config": pretty(config), "model.profile": {}}
+    return Fetched(edits=edits, note={"source": source, "type": model.model_type or "-"})
 
 
 def _hosts(services: Services) -> Any:
@@ -195,6 +227,7 @@ def _job(services: Services) -> Job:
 KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], Fetched]] = {
     "hub": _from_hub,
     "node": _from_node,
+    "profile": _profile_on_node,
     "memory": _memory,
     "samples": _samples,
     "recipe": _recipe,

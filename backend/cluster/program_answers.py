@@ -318,3 +318,69 @@ class Measured(TypedDict):
     intra: SpeedBySize
     inter: SpeedBySize
     pairs: SpeedBySize
+
+
+ProfileKind = TypedDict(
+    "ProfileKind",
+    {
+        "class": Required[Word],
+        "group": Required[Word],
+        "hidden": Required[Count | None],
+        "in_execution_order": Required[bool],
+        "operators": Required[list[dict[str, str | bool | float]]],
+    },
+)
+"""One kind of layer. backend/job/model/profile.py checks the operators."""
+
+
+class ProfileTower(TypedDict):
+    """A list of layers: the kind and the length of each run of equal layers."""
+
+    name: Word
+    order: list[list[Count]]
+
+
+class ProfileModule(TypedDict):
+    """A module with parameters that is in no tower."""
+
+    role: Word
+    group: Word
+    parameters: Count
+
+
+class ProfileMatrix(TypedDict):
+    """An embedding or an output head."""
+
+    rows: Count
+    width: Count
+
+
+class ProfileTotal(TypedDict):
+    """All parameters of the model."""
+
+    total: Count
+
+
+class ProfileProblem(TypedDict):
+    """Why there is no profile."""
+
+    code: Required[Word]
+    reason: NotRequired[Line]
+
+
+class ModelProfile(TypedDict, total=False):
+    """model_profile.py, without its measurements."""
+
+    problem: ProfileProblem
+    profile: Count
+    digest: Word
+    versions: dict[str, Word]
+    model_type: Word
+    architecture: Word
+    kinds: list[ProfileKind]
+    towers: list[ProfileTower]
+    outside: list[ProfileModule]
+    embedding: ProfileMatrix | None
+    output: ProfileMatrix | None
+    tied: bool
+    parameters: ProfileTotal

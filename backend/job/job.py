@@ -33,6 +33,8 @@ class Model:
     """A key of presets/models.yaml."""
     hf_config: Mapping[str, Any] = parameter(default_factory=dict)
     """The shape inline, with the key names of a Hugging Face config.json. Used if no preset is named."""
+    profile: Mapping[str, Any] = parameter(default_factory=dict)
+    """What a node's torch counted in the model (model/profile.py). Used if hf_config alone does not give the shape."""
     path: str | None = parameter(None, pattern=NODE_PATH, llamafactory="model_name_or_path", swift="model")
     """The model's folder on the nodes."""
 

@@ -279,7 +279,10 @@ def resolve_model(model: Model) -> ModelShape:
 
 
 def known_model(model: Model) -> ModelShape | UnestimatedModel:
-    """Return what is known of a job's model. Raises ProblemsError: unknown_model, no_model, or shape_or_reason's."""
+    """Return what is known of a job's model.
+
+    Raises ProblemsError: unknown_model, no_model, bad_model_profile, or shape_or_reason's.
+    """
     if model.preset is not None:
         if model.preset not in models():
             values = {"preset": model.preset, "known": list(models())}
@@ -287,7 +290,7 @@ def known_model(model: Model) -> ModelShape | UnestimatedModel:
         return _preset_shape(model.preset)
     if not model.hf_config:
         raise ProblemsError([Problem(code="no_model", field="model.preset")])
-    return shape_or_reason(model.hf_config)
+    return shape_or_reason(model.hf_config, model.profile)
 
 
 @cache

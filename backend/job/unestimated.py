@@ -5,9 +5,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.job.model import ModelShape, parse_model
+from backend.job.model.profile import profiled_shape
 from backend.job.problems import Problem, ProblemsError
 
 _REASONS = frozenset({"unsupported_model_type", "unsupported_model_key", "missing_model_key"})
+_PROFILE_REASONS = frozenset(
+    {
+        "profile_of_other_config",
+        "profile_has_towers",
+        "profile_has_unknown_layer",
+        "profile_not_run",
+        "profile_incomplete",
+    }
+)
 _IDENTITY = ("model_type", "architectures", "auto_map")
 """Keys by which transformers finds the class of a model."""
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "num_routed_experts", "moe_num_experts")
@@ -33,10 +43,13 @@ class UnestimatedModel:
         return True
 
 
-def shape_or_reason(hf_config: Mapping[str, Any]) -> ModelShape | UnestimatedModel:
-    """Return the shape in a config.json, or why there is none. ProblemsError if the file is broken.
+def shape_or_reason(
+    hf_config: Mapping[str, Any], profile: Mapping[str, Any] | None = None
+) -> ModelShape | UnestimatedModel:
+    """Return the shape in a config.json, else in the model's profile, or why there is none.
 
-    It is broken if a size is not a number, if a part is not a mapping, or if neither sizes nor a class are named.
+    Raises ProblemsError if the file is broken: if a size is not a number, if a part is not a mapping, or if neither
+    sizes nor a class are named; bad_model_profile if the profile is broken.
     """
     try:
         return parse_model(hf_config)
@@ -46,6 +59,13 @@ def shape_or_reason(hf_config: Mapping[str, Any]) -> ModelShape | UnestimatedMod
         is_broken = problem.code == "missing_model_key" and not is_named
         if is_broken or problem.code not in _REASONS:
             raise
+    if profile:
+        try:
+            return profiled_shape(profile, hf_config)
+        except ProblemsError as error:
+            problem = error.problems[0]
+            if problem.code not in _REASONS | _PROFILE_REASONS:
+                raise
     values = {"reason_code": problem.code, **problem.values}
     reason = Problem(code="model_not_estimated", field=problem.field, severity="warning", values=values)
     types = (str(part["model_type"]) for part in _parts(hf_config) if part.get("model_type"))

@@ -16,7 +16,10 @@ stat_of() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null; }
 # Reads lines `PID START` and prints the ids of the processes that live.
 living() {
     while read -r pid start; do
-        [ -n "$pid" ] && [ "$(stat_of "$pid" | cut -d' ' -f20)" = "$start" ] && [ "$(stat_of "$pid" | cut -c1)" != Z ] && echo "$pid"
+        [ -n "$pid" ] || continue
+        # One read of both values: the process may end between two reads.
+        stat=$(stat_of "$pid")
+        [ -n "$stat" ] && [ "$(echo "$stat" | cut -d' ' -f20)" = "$start" ] && [ "${stat%% *}" != Z ] && echo "$pid"
     done
 }
 # Members of the last heartbeat, if it is from this boot. After a restart other processes may have the same ids.
@@ -57,6 +60,8 @@ left=
 for pid in $(alive | sort -u); do
     name=$(tr -cd 'A-Za-z0-9._-' <"/proc/$pid/comm" 2>/dev/null)
     state=$(stat_of "$pid" | cut -c1)
+    # It ended after `alive` listed it.
+    [ -n "$state" ] && [ "$state" != Z ] || continue
     left="$left${left:+, }[$pid, \"$name\", \"$state\"]"
 done
 echo "$token{\"left\": [$left]}"

@@ -5,9 +5,10 @@ including the runs of other processes.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from backend.cluster.inventory.dataset_size import DataSize
 from backend.cluster.node import Node, NodeError
@@ -100,6 +101,11 @@ class Controller:
         """Read at most `limit` bytes of the model's config.json on a node. ProblemsError without hosts or a folder."""
         refuse_without(job, "cluster.hosts", "model.path")
         return discovery.model_config(job, connect_nodes(job, self._connections), limit)
+
+    def model_profile(self, job: Job) -> Discovery[Mapping[str, Any]]:
+        """Make the profile of the job's model on a node. ProblemsError without hosts."""
+        refuse_without(job, "cluster.hosts")
+        return discovery.model_profile(job, connect_nodes(job, self._connections))
 
     def memory(self, job: Job) -> Discovery[NodeMemory]:
         """Read the memory of every node and of its GPUs. ProblemsError without hosts."""

@@ -5,7 +5,7 @@ import { t } from "../lib/words.js";
 import { latestBundle, sendToServer } from "./channel.js";
 import { goTo } from "./fields.js";
 import { hostKeys } from "./host_keys.js";
-import { drawProblem } from "./problems.js";
+import { drawProblem, noFigures } from "./problems.js";
 
 let busy = null, modelId = "";
 
@@ -70,14 +70,20 @@ function button(kind, more) {
     onclick: () => request(kind, more?.()) }, t(`wizard.fetch.${kind}`));
 }
 
-const drawModel = (element) => panel(element, ["hub", "node"], () => {
+function drawModel(element) {
+  panel(element, ["hub", "node", "profile"], modelForm);
+  const needsProfile = noFigures(latestBundle() ?? {})?.code === "model_not_estimated";
+  element.querySelector('[data-fetch="profile"]').hidden = !needsProfile;
+}
+
+function modelForm() {
   const keep = (event) => { modelId = event.target.value.trim(); };
   const enter = (event) => { if (event.key === "Enter") request("hub", { id: modelId }); };
   const input = h("input.mb-fetch-id", { type: "text", placeholder: "Qwen/Qwen3-8B", spellcheck: "false",
     autocomplete: "off", value: modelId, oninput: keep, onkeydown: enter });
   return [h("label", {}, h("span", {}, t("wizard.fetch.id")), input), button("hub", () => ({ id: modelId })),
-    button("node")];
-});
+    button("node"), button("profile")];
+}
 
 const drawMemory = (element) => panel(element, ["memory"], () => button("memory"));
 

@@ -54,7 +54,7 @@ class TestFields:
                    "cluster.environments": "cluster.environments.swift.python"}  # fmt: skip
         missing = {path for path in parameters() if instead.get(path, path) not in {*form.components, None}}
         # Measured or noted by the page, never typed.
-        noted = {"training.learning_rate_batch", "training.samples_from"}
+        noted = {"model.profile", "training.learning_rate_batch", "training.samples_from"}
         assert {path for path in missing - noted if not path.startswith("cluster.calibration.")} == set()
 
     def test_no_parameter_has_two_widgets(self, form: Form) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from backend.cluster.node_programs import MODEL_PROFILE, node_program
-from backend.estimate.model import layers
 from backend.estimate.model.flops import layer_flops
+from backend.estimate.model.layers import LayerKind
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import layer_counts
-from backend.job.model import parse_model
+from backend.job.model import operators, parse_model
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
 
@@ -145,12 +145,12 @@ def test_measured_operations_are_those_of_the_operators(profiles: dict) -> None:
                 assert (measured["token"], measured["token_pair"]) == (flops.weights, pairs), kind["class"]
 
 
-def estimated(kind: dict) -> layers.LayerKind:
-    operators = [
-        getattr(layers, operator["type"])(**{key: field for key, field in operator.items() if key != "type"})
+def estimated(kind: dict) -> LayerKind:
+    typed = [
+        getattr(operators, operator["type"])(**{key: field for key, field in operator.items() if key != "type"})
         for operator in kind["operators"]
     ]
-    return layers.LayerKind(name=kind["class"], hidden=kind["hidden"], operators=tuple(operators))
+    return LayerKind(name=kind["class"], hidden=kind["hidden"], operators=tuple(typed))
 
 
 def test_layers_of_different_kinds_keep_their_order(profiles: dict) -> None:

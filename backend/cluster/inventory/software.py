@@ -164,11 +164,14 @@ def ask_program(
     max_bytes: int = ANSWER_BYTES,
 ) -> T:
     """Run one of our programs on a node and return its answer, a type of program_answers.py. Raises NodeError."""
-    # Even in quotes csh expands `!`, and fish reads two backslashes as one.
-    text = json.dumps(question).replace("\\\\", "\\u005c").replace("!", "\\u0021")
-    argv = python_command(environment, ["-", action, text])
+    argv = python_command(environment, ["-", action, one_argument(question)])
     answer = ask(node, argv, timeout_s=timeout_s, stdin=node_program(program), max_bytes=max_bytes)
     return answer_of(node.name, shape, answer)
+
+
+def one_argument(value: Mapping[str, object]) -> str:
+    """Return JSON for a command line. Even in quotes csh expands `!`, and fish reads two backslashes as one."""
+    return json.dumps(value).replace("\\\\", "\\u005c").replace("!", "\\u0021")
 
 
 def python_command(environment: Environment, arguments: Sequence[str]) -> list[str]:

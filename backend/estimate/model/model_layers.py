@@ -51,6 +51,8 @@ def model_layers(shape: ModelShape) -> ModelLayers:
 
 def _layer(kind: LayerShape, hidden: int) -> LayerKind:
     moe = kind.ffn if isinstance(kind.ffn, Experts) else None
+    if kind.operators:
+        return LayerKind(name="sparse" if moe else "dense", hidden=hidden, operators=kind.operators)
     attention, ffn = _attention(kind, hidden), _experts(moe, hidden) if moe else _ffn(kind.ffn, hidden)
     latent, before = isinstance(kind.attention, Mla), kind.norms in ("before", "both")
     operators = [

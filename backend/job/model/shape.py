@@ -6,6 +6,8 @@ from functools import cached_property
 from math import gcd
 from typing import Literal
 
+from backend.job.model.operators import Operator
+
 NormWeights = Literal["none", "scale", "scale_and_shift"]
 """The weights of a norm: none, one per element (RMSNorm), or two per element (LayerNorm)."""
 QkNorm = Literal["none", "heads", "whole"]
@@ -106,6 +108,8 @@ class LayerShape:
     ffn: Ffn | Experts
     norms: Norms = "before"
     norm: NormWeights = "scale"
+    operators: tuple[Operator, ...] = ()
+    """The operators that a profile found; empty if they follow from the fields above."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ def main() -> int:
     parser.add_argument("model")
     parser.add_argument("--trust-remote-code", action="store_true")
     parser.add_argument("--no-measure", action="store_true")
+    parser.add_argument("--token", default="")
     options = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -59,7 +60,8 @@ def main() -> int:
         result, code = {"problem": {"code": "profile_failed", "reason": reason(error)}}, 1
         if os.environ.get("MEGABOARD_TRACEBACK"):
             raise
-    json.dump(result, output, ensure_ascii=False)
+    output.write(options.token)
+    json.dump(result, output)
     output.write("\n")
     return code
 

@@ -1,10 +1,11 @@
-"""Source of a model's configuration: a folder, a file, or the local cache of Hugging Face."""
+"""Source of a model's configuration: a folder, a file, the local cache of Hugging Face, or JSON text."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import tempfile
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,9 @@ from .problem import ProfileError, reason
 
 LARGEST = 16 << 20
 """Maximum size of a config.json in bytes."""
+
+_kept: list[Any] = []
+"""Temporary folders. They are removed when the program ends."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +28,15 @@ class Source:
 
 
 def read_source(name: str) -> Source:
-    """Return the configuration of a folder, of a config.json, or of a Hugging Face id in the local cache."""
-    path = _config_path(name)
+    """Return the configuration of a folder, of a config.json, of a Hugging Face id in the local cache, or in JSON."""
+    if name.startswith("{"):
+        # transformers reads configurations from folders only. The program ends with the folder.
+        _kept.append(tempfile.TemporaryDirectory())
+        path = os.path.join(_kept[-1].name, "config.json")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(name)
+    else:
+        path = _config_path(name)
     try:
         if os.path.getsize(path) > LARGEST:
             raise ProfileError("config_too_large", path=path, bytes=os.path.getsize(path))
@@ -41,7 +52,9 @@ def read_source(name: str) -> Source:
         raise ProfileError("config_not_an_object", path=path)
     if not isinstance(config.get("model_type"), str) or not config["model_type"]:
         raise ProfileError("model_type_missing", path=path)
-    return Source(os.path.dirname(os.path.abspath(path)), config, hashlib.sha256(content).hexdigest())
+    # Spaces and the order of keys do not matter. backend/job/model/profile.py computes the same digest.
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+    return Source(os.path.dirname(os.path.abspath(path)), config, digest)
 
 
 def _config_path(name: str) -> str:

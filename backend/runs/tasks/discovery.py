@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from backend.cluster.inventory.dataset_size import COUNT_S, DataSize, data_size_on
 from backend.cluster.inventory.hardware import HARDWARE_S, Hardware, read_node_hardware
+from backend.cluster.inventory.model_profile import PROFILE_S, model_profile_on
 from backend.cluster.inventory.software import SOFTWARE_S, NodeFacts, read_node_software
 from backend.cluster.node import Node, NodeError, sftp_path
 from backend.cluster.node_group import try_all
@@ -46,6 +47,11 @@ def model_config(job: Job, connected: ConnectedNodes, limit: int) -> Discovery[b
     """Read at most `limit` bytes of the model's config.json on the first connected node."""
     path = f"{sftp_path(str(job.model.path))}/config.json"
     return _ask_first(connected, lambda rank, node: node.read(path, limit=limit), READ_S)
+
+
+def model_profile(job: Job, connected: ConnectedNodes) -> Discovery[Mapping[str, Any]]:
+    """Make the profile of the job's model on the first connected node."""
+    return _ask_first(connected, lambda rank, node: model_profile_on(node, job, rank), PROFILE_S + 10)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

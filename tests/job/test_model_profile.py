@@ -1,0 +1,150 @@
+"""A job's model profile: what it describes, and what is refused."""
+
+import copy
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.estimate.estimate import estimate
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.model.parameters import model_parameters
+from backend.job.mapping import parse_job
+from backend.job.model import ModelShape, parse_model
+from backend.job.model.profile import config_digest
+from backend.job.problems import ProblemsError
+from backend.job.unestimated import _PROFILE_REASONS, UnestimatedModel, shape_or_reason
+
+CONFIG: Mapping[str, Any] = {"model_type": "strange", "hidden_size": 64}
+KNOWN = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 320}  # fmt: skip
+
+
+def linear(name: str, inputs: int, outputs: int, parts: int = 1, **fields: Any) -> dict[str, Any]:
+    return {"type": "Linear", "name": name, "inputs": inputs, "outputs": outputs, "share": "split", "parts": parts,
+            **fields}  # fmt: skip
+
+
+def profile(config: Mapping[str, Any] = CONFIG) -> dict[str, Any]:
+    """Llama's layers as a node's profile describes them."""
+    norm = {"type": "Norm", "width": 64, "parameters": 64}
+    operators = [
+        norm,
+        linear("qkv", 64, 128, 3, after_norm=True),
+        {"type": "Attention", "heads": 4, "kv_heads": 2, "key_dim": 16, "value_dim": 16},
+        linear("o", 64, 64),
+        norm,
+        linear("up", 64, 192, 2, after_norm=True),
+        {"type": "Activation", "width": 96, "gated": True, "module": "mlp"},
+        linear("down", 96, 64),
+    ]
+    kind = {"class": "Layer", "group": "language", "hidden": 64, "in_execution_order": True, "operators": operators}
+    matrix = {"rows": 320, "width": 64}
+    outside = [("embedding", 20480), ("norm", 64), ("output", 20480)]
+    return {
+        "profile": 1, "digest": config_digest(config), "kinds": [kind], "embedding": matrix, "output": matrix,
+        "tied": False, "towers": [{"name": "layers", "order": [[0, 4]]}],
+        "outside": [{"role": role, "group": "language", "parameters": count} for role, count in outside],
+    }  # fmt: skip
+
+
+def reason(changed: Mapping[str, Any], config: Mapping[str, Any] = CONFIG) -> str:
+    known = shape_or_reason(config, changed)
+    assert isinstance(known, UnestimatedModel)
+    return str(known.reason.values["reason_code"])
+
+
+def test_a_profile_describes_the_same_layers_as_a_known_configuration() -> None:
+    shape = shape_or_reason(CONFIG, profile())
+    assert isinstance(shape, ModelShape)
+    known = model_layers(parse_model(KNOWN))
+    assert [kind.operators for kind in model_layers(shape).kinds] == [kind.operators for kind in known.kinds]
+    assert (shape.heads, shape.kv_heads, shape.ffn, shape.layers) == (4, 2, 96, 4)
+    assert model_parameters(model_layers(shape)) == model_parameters(known)
+
+
+def test_a_job_with_a_profile_has_the_figures_of_the_known_model() -> None:
+    def figures(model: Mapping[str, Any]) -> Any:
+        mapping = {"version": 1, "name": "a", "engine": "llamafactory-ddp", "model": model,
+                   "cluster": {"gpu": "h100-80g", "nodes": 2, "gpus_per_node": 8}}  # fmt: skip
+        job, problems = parse_job(mapping)
+        assert job is not None, problems
+        computed = estimate(job)
+        return computed.stages, computed.iteration_s, computed.time_s
+
+    assert figures({"hf_config": CONFIG, "profile": profile()}) == figures({"hf_config": KNOWN})
+
+
+def test_a_known_configuration_needs_no_profile() -> None:
+    assert shape_or_reason(KNOWN, {"profile": "damaged"}) == parse_model(KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "code"),
+    [
+        (("digest",), "0" * 64, "profile_of_other_config"),
+        (("kinds", 0, "operators", 2, "type"), "Mixing", "profile_has_unknown_layer"),
+        (("kinds", 0, "in_execution_order"), False, "profile_not_run"),
+        (("kinds", 0, "hidden"), 32, "profile_incomplete"),
+        (("kinds", 0, "group"), "audio", "profile_has_towers"),
+        (("towers",), [], "profile_has_towers"),
+        (("embedding",), None, "profile_incomplete"),
+        (("outside", 1, "parameters"), 5 * 64, "profile_incomplete"),
+        (("outside", 1, "role"), "other", "profile_incomplete"),
+    ],
+)
+def test_a_profile_that_cannot_describe_the_model_is_a_reason(path: tuple[Any, ...], value: object, code: str) -> None:
+    assert reason(changed(path, value)) == code
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("profile",), 2),
+        (("kinds",), {}),
+        (("kinds", 0), 1),
+        (("kinds", 0, "operators", 1), []),
+        (("kinds", 0, "operators", 1, "inputs"), -1),
+        (("kinds", 0, "operators", 1, "inputs"), True),
+        (("kinds", 0, "operators", 1, "inputs"), 1e300),
+        (("kinds", 0, "operators", 1, "share"), "all"),
+        (("kinds", 0, "operators", 1, "colour"), "red"),
+        (("kinds", 0, "operators", 2), {"type": "Attention"}),
+        (("towers", 0, "order"), [[9, 4]]),
+        (("towers", 0, "order"), [[0, 10**9]]),
+        (("towers", 0, "order"), "ab"),
+        (("embedding", "rows"), "many"),
+    ],
+)
+def test_a_damaged_profile_names_the_key(path: tuple[Any, ...], value: object) -> None:
+    with pytest.raises(ProblemsError) as refusal:
+        shape_or_reason(CONFIG, changed(path, value))
+    assert [problem.code for problem in refusal.value.problems] == ["bad_model_profile"]
+
+
+def changed(path: tuple[Any, ...], value: object) -> dict[str, Any]:
+    result: Any = profile()
+    part = result
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = copy.deepcopy(value)
+    return dict(result)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.sampled_from(sorted(profile())), JSON)
+def test_no_value_of_a_profile_is_a_crash(key: str, value: object) -> None:
+    codes = {"bad_model_profile"}
+    with suppress(ProblemsError):
+        known = shape_or_reason(CONFIG, {**profile(), key: value})
+        codes = {str(known.reason.values["reason_code"])} if isinstance(known, UnestimatedModel) else set()
+    assert codes <= {"bad_model_profile", *_PROFILE_REASONS}
