@@ -31,7 +31,7 @@ def test_only_where_there_are_parallel_sizes_a_plan_that_is_too_large_is_told_to
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_padding_is_told_of_experts_only_where_they_cause_it(lang):
+def test_padding_is_reported_of_experts_only_where_they_cause_it(lang):
     def fix(*edits, **more):
         the_job = job(*edits, **more)
         return [render_problem(lang, note)["fix"] for note in much_padding(the_job, estimate(the_job))]
@@ -47,7 +47,7 @@ def test_padding_is_told_of_experts_only_where_they_cause_it(lang):
 
 
 @pytest.mark.parametrize(("lang", "words"), [("en", "micro-batch 1 is "), ("zh", "微批 1 慢 ")])
-def test_what_another_micro_batch_costs_is_said_in_words(lang, words):
+def test_what_another_micro_batch_costs_is_reported_in_words(lang, words):
     the_job = job({"model.preset": "qwen3-30b-a3b", "training.global_batch_size": 256, "parallel.expert": 8})
     message = why_words(all_plans(the_job), lang)
     assert words in message

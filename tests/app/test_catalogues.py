@@ -173,7 +173,7 @@ def test_a_text_of_the_wrong_format_is_told_what_its_own_format_is(lang, path, v
     assert untold not in fix
 
 
-def test_a_run_s_state_is_told_in_the_user_s_language():
+def test_a_run_s_state_is_reported_in_the_user_s_language():
     problem = Problem(code="cannot_resume", values={"run": "r", "state": "finished"})
     assert "已完成" in render_problem("zh", problem)["message"]
     assert "Finished" in render_problem("en", problem)["message"]

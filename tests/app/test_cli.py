@@ -130,7 +130,7 @@ def test_estimate_as_json_is_an_object_for_one_file_and_a_list_for_more(run, job
     assert [answer["name"] for answer in several] == ["seed", "other"]
 
 
-def test_a_plan_that_does_not_fit_is_said_and_is_no_failure(run, job_file):
+def test_a_plan_that_does_not_fit_is_reported_and_is_no_failure(run, job_file):
     path = job_file(parallel={"tensor": 1}, cluster={**JOB["cluster"], "gpu": "rtx4090-24g"})
     status, out, err = run("estimate", "--json", path)
     assert (status, err) == (0, "")
@@ -291,7 +291,7 @@ def test_render_says_what_the_engine_takes_otherwise_than_the_job_says_it(run, j
     assert "launch.sh" in run("render", path, "--out", str(tmp_path / "out"))[2]
 
 
-def test_a_home_folder_or_an_output_that_will_not_do_is_told_in_a_line(run, job_file, tmp_path, monkeypatch):
+def test_a_home_folder_or_an_output_that_will_not_do_is_reported_in_a_line(run, job_file, tmp_path, monkeypatch):
     with open("/dev/full", "w") as full, monkeypatch.context() as patched:
         patched.setattr("sys.stdout", full)
         status, _, err = run("estimate", job_file())
@@ -353,7 +353,7 @@ def test_runs_that_do_not_exist_are_wrong_input(run):
         assert "nothing" in err
 
 
-def test_an_address_or_password_file_that_will_not_do_is_said_before_the_page_is_built(run, tmp_path):
+def test_an_address_or_password_file_that_will_not_do_is_reported_before_the_page_is_built(run, tmp_path):
     status, _, err = run("serve", "--host", "0.0.0.0")
     assert status == 2
     assert "--allowed-host" in err

@@ -93,14 +93,14 @@ def test_json_carries_the_figures_and_why_memory_is_left_out(home, predicted_s, 
     }
 
 
-def test_what_cannot_be_kept_is_told_with_the_figures_and_never_called_kept(home, predicted_s, capsys, monkeypatch):
+def test_what_cannot_be_kept_is_reported_with_the_figures_and_never_called_kept(home, predicted_s, capsys, monkeypatch):
     path = cluster_file(home)
     before = path.read_text()
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.context() as on_a_full_disk:  # no permission holds root back
+    with monkeypatch.context() as on_a_full_disk:  # Permissions do not restrict root.
         on_a_full_disk.setattr("app.calibration.write_whole", full)
         assert main(["calibrate", RUN, "--keep", "--json"]) == 1
     out, err = capsys.readouterr()
@@ -119,7 +119,7 @@ def test_without_a_cluster_of_these_hosts_keep_is_refused(home, predicted_s, cap
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_speeds_and_who_is_slow_are_told_in_words(lang):
+def test_speeds_and_who_is_slow_are_reported_in_words(lang):
     job, _ = parse_job({"cluster": {"gpu": "h100-80g", "nodes": 3, "gpus_per_node": 8}})
     assert job is not None
     slow = (

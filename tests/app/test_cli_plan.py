@@ -40,7 +40,7 @@ def test_what_is_wrong_with_every_plan_is_said_before_them(run, option):
     assert out
 
 
-def test_problems_of_the_present_plan_alone_are_not_said(run):
+def test_problems_of_the_present_plan_alone_are_not_reported(run):
     status, _, err = run("--top=1", training={"micro_batch_size": 3})
     assert (status, err) == (0, "")
 
@@ -49,7 +49,7 @@ def test_problems_of_the_present_plan_alone_are_not_said(run):
 def test_an_unknown_gpu_or_model_is_one_problem_and_no_table(run, option):
     status, out, err = run(option, cluster={"gpu": {"memory_gib": 64}})
     assert (status, out) == (2, "")
-    assert err.count("bf16_tflops") == 2  # what is wrong, and what to give
+    assert err.count("bf16_tflops") == 2  # The problem and its fix.
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
@@ -84,7 +84,7 @@ def test_rows_that_differ_in_switches_alone_say_so(run):
     assert any("SP off" in row for row in rows)
 
 
-def test_a_strategys_plan_is_told_with_its_micro_batch_and_what_it_recomputes(run):
+def test_a_strategys_plan_is_reported_with_its_micro_batch_and_what_it_recomputes(run):
     lines = run("--strategies")[1].splitlines()
     assert any("DP16, micro-batch " in line and "full" in line for line in lines)
 

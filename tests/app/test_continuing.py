@@ -67,7 +67,7 @@ def test_the_runs_job_replaces_the_draft_and_the_mark_survives_a_restart(service
     assert Draft(services.database.store, services.home).source is None
 
 
-def test_what_the_checkpoint_cannot_be_loaded_into_is_said_with_the_edit_that_mends_it(services: Services) -> None:
+def test_what_the_checkpoint_cannot_be_loaded_into_is_reported_with_the_edit_that_mends_it(services: Services) -> None:
     change(services, {"parallel.tensor": 4})
     assert continuing.against(services, reading(services).job) == []
     services.draft.begin_with(MARK)

@@ -52,7 +52,7 @@ def test_what_all_nodes_agree_on_is_filled_in() -> None:
     }
 
 
-def test_what_differs_or_is_not_told_is_left_as_it_is() -> None:
+def test_what_differs_or_is_not_reported_is_left_as_it_is() -> None:
     mixed = {0: node(), 1: node("NVIDIA L40S", mib=46068, link="SYS")}
     assert hardware_edits(job(), mixed).keys() == {"cluster.host_memory_gib", "cluster.gpus_per_node"}
     cpus = {rank: node(smi=None) for rank in (0, 1)}
@@ -166,7 +166,7 @@ def test_nodes_without_gpus_have_no_columns_of_them_and_nothing_is_a_bare_dash(l
     )
 
 
-def test_software_limits_disk_and_the_default_route_are_told() -> None:
+def test_software_limits_disk_and_the_default_route_are_reported() -> None:
     facts = make_facts({"torch": "2.13.0", "mcore_adapter": None}, nccl="2.27.3")
     ways = [interface("eth0", "10.0.0.1/24", "1000"), interface("ib0", "192.168.9.1/24", "200000")]
     interface_ = node(

@@ -98,7 +98,7 @@ def test_a_store_on_a_full_disk_is_read_by_another_process_too(
 
 def test_without_room_for_the_stores_index_it_is_the_full_disk_that_is_named(disk: FullDisk) -> None:
     path = disk.folder / "megaboard.db"
-    Store(path).close()  # the last one out takes the index away
+    Store(path).close()  # The last connection removes the index.
     disk.fill()
     with pytest.raises(StoreError, match="store_full"):
         Store(path)

@@ -21,7 +21,7 @@ def test_status_names_the_node_and_the_rank_that_the_others_wait_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lang: str, words: list[str]
 ) -> None:
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path))
-    monkeypatch.setattr("app.cli.common.REFRESH_S", 0.0)  # its nodes are addresses alone
+    monkeypatch.setattr("app.cli.common.REFRESH_S", 0.0)  # Its nodes have only addresses.
     store = Store(tmp_path / "megaboard.db")
     run = StoredRun(store, RUN, now=time.time() - 900, addresses=["10.0.0.1", "10.0.0.2"])
     run.start()

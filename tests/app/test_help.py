@@ -66,7 +66,7 @@ def test_a_refused_value_says_why_in_the_pages_language(services: Services) -> N
     assert "PP = 3" in refused["2"]
 
 
-def test_what_the_estimate_does_not_depend_on_is_said(services: Services) -> None:
+def test_what_the_estimate_does_not_depend_on_is_reported(services: Services) -> None:
     unread = help_here(services, "parallel.bias_activation_fusion")
     assert unread["why"] == t("en", "wizard.help.unmoved")
     assert help_here(services, "training.seed")["why"] == help_here(services, "model.path")["why"] == ""

@@ -93,7 +93,7 @@ def test_a_message_says_how_a_run_ended_why_where_and_how_far_it_was(store, run,
     assert message["type"] == "failure"
 
 
-def test_a_run_that_finished_is_told_and_one_that_was_stopped_is_not(store, run, places, inbox):
+def test_a_run_that_finished_is_reported_and_one_that_was_stopped_is_not(store, run, places, inbox):
     sender = messenger(store, places)
     sender.tell()
     run.add_event(EventKind.FINISHED)
@@ -106,7 +106,7 @@ def test_a_run_that_finished_is_told_and_one_that_was_stopped_is_not(store, run,
     assert inbox.taken[0]["type"] == "success"
 
 
-def test_alerts_are_told_with_their_figures_and_short_memory_is_not(store, run, places, inbox):
+def test_alerts_are_reported_with_their_figures_and_short_memory_is_not(store, run, places, inbox):
     sender = messenger(store, places)
     sender.tell()
     run.add_event(EventKind.LOSS_ROSE, step=30, loss=6.25, usual=1.501)
@@ -122,7 +122,7 @@ def test_alerts_are_told_with_their_figures_and_short_memory_is_not(store, run, 
     ]
 
 
-def test_what_happens_while_no_server_is_up_is_told_by_the_next_one_and_nothing_twice(store, run, places, inbox):
+def test_what_happens_while_no_server_is_up_is_reported_by_the_next_one_and_nothing_twice(store, run, places, inbox):
     run.add_event(EventKind.LOSS_NOT_FINITE, step=12)
     first = messenger(store, places)
     first.tell()
@@ -137,7 +137,7 @@ def test_what_happens_while_no_server_is_up_is_told_by_the_next_one_and_nothing_
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
 
 
-def test_what_is_a_day_old_is_not_told_any_more(store, run, places, inbox):
+def test_what_is_a_day_old_is_not_reported_any_more(store, run, places, inbox):
     sender = messenger(store, places)
     sender.tell()
     sender.close()
@@ -192,7 +192,7 @@ def test_a_server_that_ends_while_it_tries_leaves_the_message_to_the_next(store,
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
 
 
-def test_a_standstill_is_told_once_with_who_the_others_wait_for_and_again_when_it_comes_back_later(
+def test_a_standstill_is_reported_once_with_who_the_others_wait_for_and_again_when_it_comes_back_later(
     store, run, places, inbox
 ):
     now = [run.now]
@@ -209,7 +209,7 @@ def test_a_standstill_is_told_once_with_who_the_others_wait_for_and_again_when_i
     assert "10.0.0.2" in inbox.taken[0]["message"]
 
 
-def test_a_run_that_became_slow_is_told_once_with_the_gpu_that_holds_it_up(store, run, places, inbox):
+def test_a_run_that_became_slow_is_reported_once_with_the_gpu_that_holds_it_up(store, run, places, inbox):
     run.steps(31, 130, step_s=4)
     run.steps(131, 159, step_s=8)
     run.steps(160, 160, step_s=8)
@@ -253,7 +253,7 @@ def test_a_full_disk_makes_nobody_hear_the_same_thing_again_and_again(store, run
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
 
 
-def test_a_run_whose_record_cannot_be_read_keeps_no_other_from_being_told(store, run, places, inbox):
+def test_a_run_whose_record_cannot_be_read_keeps_no_other_from_being_reported(store, run, places, inbox):
     sender = messenger(store, places)
     sender.tell()
     broken = StoredRun(store, RUN.replace("aaaa", "bbbb"), now=NOW, addresses=["10.0.0.3"])
@@ -269,7 +269,7 @@ def test_a_run_whose_record_cannot_be_read_keeps_no_other_from_being_told(store,
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
 
 
-def test_what_happens_before_the_first_look_is_told(store, run, places, inbox, monkeypatch):
+def test_what_happens_before_the_first_look_is_reported(store, run, places, inbox, monkeypatch):
     sender = messenger(store, places)
     monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
     sender.start()

@@ -160,7 +160,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing(ours, tmp_path, monkeypatc
 
 
 def test_a_deeply_nested_configuration_is_refused(ours):
-    deep = "[" * 100 + "]" * 100  # the parser would take it, what writes it into a job file would not
+    deep = "[" * 100 + "]" * 100  # The parser would accept it, but the writer of the job file would not.
     for text in ("[" * 100_000, f'{{"model_type": "qwen3", "x": {deep}}}'):
         with pytest.raises(ProblemsError) as caught:
             read_config(text, "x")

@@ -88,7 +88,7 @@ def test_an_export_is_followed_to_the_commands_that_serve(finished: RunSnapshot)
     assert nodes.ends == []
 
 
-def test_a_failure_is_told_and_may_be_tried_again(finished: RunSnapshot) -> None:
+def test_a_failure_is_reported_and_may_be_tried_again(finished: RunSnapshot) -> None:
     failure = ProblemsError([Problem(code="export_failed", node="10.0.0.1", values={"node": "n", "lines": "no disk"})])
     nodes = Nodes(ends=[failure, MADE])
     nodes.let.set()

@@ -88,7 +88,7 @@ def test_the_draft_comes_back_whole_after_other_edits(services):
     assert services.audit.seen == [("save_preset", {"name": "first"})]
 
 
-def test_a_taken_name_is_told_and_replaced_on_the_second_word(services):
+def test_a_taken_name_is_reported_and_replaced_on_the_second_word(services):
     fetch(services, {"kind": "preset_save", "name": "a"})
     change(services, {"name": "newer"})
     assert codes(fetch(services, {"kind": "preset_save", "name": "a"})) == ["preset_exists"]

@@ -97,7 +97,7 @@ class TestFields:
         assert change(services, {"cluster.gpu": "h100-80g", "cluster.nodes": 4, "cluster.gpus_per_node": 8}) == ()
         assert shown(form, services)["summary"]["sound"]
 
-    def test_an_edit_that_is_not_taken_is_told(self, form: Form, services: Services) -> None:
+    def test_an_edit_that_is_not_taken_is_reported(self, form: Form, services: Services) -> None:
         before = services.draft.job_mapping()
         refused = change(services, {"environment": "A=" + "x" * 300_000})
         assert services.draft.job_mapping() == before
@@ -156,7 +156,7 @@ class TestBundle:
         assert got["marks"]["training"]["errors"] == 1
         assert got["summary"] == {"sound": False, "errors": 1}
 
-    def test_sizes_that_do_not_go_together_are_told_beside_the_one_to_change(
+    def test_sizes_that_do_not_go_together_are_reported_beside_the_one_to_change(
         self, form: Form, services: Services
     ) -> None:
         change(services, {"model.preset": "qwen3-30b-a3b", "parallel.expert_tensor": 3})
@@ -211,7 +211,7 @@ class TestBundle:
         assert shown(form, services)["at"] < shown(form, services)["at"]
 
     def test_every_plan_of_the_table_can_be_chosen(self, form: Form, services: Services) -> None:
-        change(services, {"training.samples": 1000})  # no whole number of batches: engines count steps differently
+        change(services, {"training.samples": 1000})  # The engines count steps differently.
         plans = shown(form, services, "plan")["data"]["plans"]
         one_an_engine = {values[0]: values for values in plans["rows"]}
         for values in [*plans["rows"][::12], *one_an_engine.values()]:
@@ -322,7 +322,7 @@ class TestBundle:
         change(services, {"training.packing": True})
         assert shown(form, services, "plan")["data"]["memory"]["cutoff_len"] is None
 
-    def test_the_tokens_of_the_fullest_micro_batch_are_said_where_memory_is_counted_by_them(
+    def test_the_tokens_of_the_fullest_micro_batch_are_reported_where_memory_is_counted_by_them(
         self, form: Form, services: Services
     ) -> None:
         known = {"training.samples": 10_000, "training.sample_tokens": 300, "training.micro_batch_size": 8}

@@ -178,7 +178,7 @@ def test_node_rows_say_heartbeat_gpus_and_processes(desk):
 
 
 @pytest.mark.parametrize(("lang", "words"), [("en", "10.0.0.3"), ("zh", "10.0.0.3")])
-def test_a_failure_is_told_in_words_with_its_node_and_last_lines(tmp_path, lang, words):
+def test_a_failure_is_reported_in_words_with_its_node_and_last_lines(tmp_path, lang, words):
     desk = Desk(tmp_path, lang)
     run = desk.run(addresses=[f"10.0.0.{i}" for i in (1, 2, 3, 4)])
     why = problem("training_failed", "10.0.0.3", rank=2, file="rank2.log", exit=1, lines="ValueError: x")

@@ -157,7 +157,7 @@ def test_a_node_that_does_not_answer_is_named_beside_the_others_memory(services,
     assert [problem.code for problem in result.problems] == ["unreachable"]
 
 
-def test_an_engine_s_python_that_does_not_run_is_told_and_the_hardware_read_all_the_same(services, nodes):
+def test_an_engine_s_python_that_does_not_run_is_reported_and_the_hardware_read_all_the_same(services, nodes):
     change(services, {"cluster.environments.llamafactory.python": "/opt/lf/bin/python"})
     for node in nodes.by_address.values():
         node.on("/opt/lf/bin/python", reply=Result(code=127, out="", err="no such file"))

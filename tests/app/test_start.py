@@ -114,7 +114,7 @@ def test_a_job_file_is_taken_whole(services: Services) -> None:
         ("version: 2\n", "missing_key"),
     ],
 )
-def test_what_cannot_be_imported_changes_nothing_and_is_said(services: Services, text: str, code: str) -> None:
+def test_what_cannot_be_imported_changes_nothing_and_is_reported(services: Services, text: str, code: str) -> None:
     before = services.draft.job_mapping()
     result = fetch(services, {"kind": "import", "text": text})
     assert code in {problem.code for problem in result.problems}
@@ -122,5 +122,5 @@ def test_what_cannot_be_imported_changes_nothing_and_is_said(services: Services,
     assert services.draft.job_mapping() == before
 
 
-def test_a_recipe_that_is_not_there_is_said(services: Services) -> None:
+def test_a_recipe_that_is_not_there_is_reported(services: Services) -> None:
     assert [problem.code for problem in fetch(services, {"kind": "recipe", "key": "x"}).problems] == ["unknown_recipe"]

@@ -101,7 +101,7 @@ def test_unknown_host_keys_are_confirmed_first(services):
     assert services.controller.accepted == [key]
 
 
-def test_a_failure_is_told_and_nothing_waits(services):
+def test_a_failure_is_reported_and_nothing_waits(services):
     services.controller.answers = [ProblemsError([Problem(code="measure_failed", node="10.0.0.2")])]
     result = fetch(services, {"kind": "speed"})
     assert ([problem.code for problem in result.problems], dict(result.note)) == (["measure_failed"], {})
@@ -109,7 +109,7 @@ def test_a_failure_is_told_and_nothing_waits(services):
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_a_calibration_of_another_gpu_is_said_not_to_be_used(services, lang):
+def test_a_calibration_of_another_gpu_is_reported_as_unused(services, lang):
     change(services, {"cluster.calibration": {"gpu": "a100-80g", "run": "r-1", "time_ratio": 1.2}})
     lines = card(services, lang)["lines"]
     assert "a100-80g" in lines[0]

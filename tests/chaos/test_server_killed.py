@@ -120,7 +120,7 @@ def harm(it: Scene, folder: Path, death: Death) -> None:
     if death.refused:
         (folder / "model").rename(folder / "away")
     if death.act == "cut":
-        it.lab.signal(1, "sshd", signal.SIGKILL)  # away at once, and trains on
+        it.lab.signal(1, "sshd", signal.SIGKILL)  # It is unreachable at once, and continues to train.
     else:
         it.lab.signal(1, "run.py worker", signal.SIGKILL)
 

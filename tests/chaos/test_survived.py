@@ -60,7 +60,7 @@ def test_what_passes_harms_nothing(lab: Lab, folder: Path, passing: Passing, tra
         with scene(lab, folder, trainer) as it:
             it.launch(steps=STEPS + round(20 * passing.lasts_s))
             it.strike(lambda: passing.act(it))
-            time.sleep(passing.lasts_s)  # the fault itself: what it lasts is what is tested
+            time.sleep(passing.lasts_s)  # The duration of the fault is tested.
             passing.undo(it)
             it.end()
             it.conclude(passing.name, state=RunState.FINISHED)

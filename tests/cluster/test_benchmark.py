@@ -61,7 +61,7 @@ def test_who_is_below_four_fifths_of_the_median_is_named(changes, expected):
     assert (slow.what, slow.node, slow.local_rank, slow.measured, slow.median) == expected
 
 
-def test_a_slow_node_is_told_from_its_neighbours_by_being_slow_with_both():
+def test_a_slow_node_is_distinguished_from_its_neighbours_by_being_slow_with_both():
     slow_with_2 = {(1, i): {"0": 42.0, "2": 9.0} for i in range(2)} | {(3, i): {"2": 9.0, "0": 42.0} for i in range(2)}
     (slow,) = summarise(rows_of(pairs={**slow_with_2, (2, 0): {"1": 9.0, "3": 9.0}, (2, 1): {"1": 9.0, "3": 9.0}})).slow
     assert (slow.what, slow.node, slow.measured, slow.median) == ("network", 2, 18.0, 84.0)

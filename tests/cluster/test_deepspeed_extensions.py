@@ -49,7 +49,7 @@ def test_extensions_that_are_built_or_can_be_built_pass() -> None:
         ({"unbuilt": ["cpu_adam"], "locks": ["/x/cpu_adam/lock"]}, "warning", "deepspeed_locked"),
     ],
 )
-def test_what_would_stop_or_hang_the_ranks_is_told(found: dict[str, object], status: str, code: str) -> None:
+def test_what_would_stop_or_hang_the_ranks_is_reported(found: dict[str, object], status: str, code: str) -> None:
     (result,) = check(**found)
     assert result.problem
     assert (result.name, result.status, result.problem.code) == ("deepspeed", status, code)

@@ -65,7 +65,7 @@ def test_the_setup_file_and_the_home_folder_are_kept_in_the_command() -> None:
 
 
 @pytest.mark.parametrize("has_placeholder", [True, False])
-def test_the_placeholder_of_pypi_is_told_from_the_real_mcore_adapter(has_placeholder: bool) -> None:
+def test_the_placeholder_of_pypi_is_distinguished_from_the_real_mcore_adapter(has_placeholder: bool) -> None:
     gang = Gang(nodes=1, engine="llamafactory-megatron")
     origins = {"mcore_adapter": Origin(version="0.0.1")} if has_placeholder else {}
     gang.facts[0] = make_facts({**MODULES, "mcore_adapter": None, "megatron": "0.16.1"}, origins=origins)
@@ -160,7 +160,7 @@ def test_a_file_that_only_one_node_has_is_named() -> None:
     assert (failure.rank, problem.values["command"]) == (2, "rm -i -- /models/qwen/adapter_config.json")
 
 
-def test_a_name_that_is_no_unicode_can_be_told() -> None:
+def test_a_name_that_is_no_unicode_can_be_reported() -> None:
     gang = Gang(nodes=3)
     gang.fakes[2].on("prints", reply={**PRINTS, "model": {**PRINTS["model"], "caf\udce9": "9 ff"}})
     problem = gang.only_failure()[1]
@@ -182,7 +182,7 @@ def test_data_that_differs_is_named_by_its_file() -> None:
     assert problem.values["command"] == "rsync -as --checksum train@10.0.0.1:/data/a.json /data/"
 
 
-def test_a_description_that_differs_is_told_by_dataset_info_json() -> None:
+def test_a_description_that_differs_is_reported_by_dataset_info_json() -> None:
     gang = Gang()
     for node, digest in zip(gang.fakes, ("aa", "bb"), strict=True):
         node.on("prints", reply={**PRINTS, "data": {"/data/dataset_info.json: a": digest}})

@@ -37,7 +37,7 @@ def test_gpus_are_read_with_their_memory_and_lanes() -> None:
     assert result.usable == result.gpus
 
 
-def test_a_gpu_that_somebody_holds_below_its_power_is_told_from_one_that_nobody_does() -> None:
+def test_a_gpu_that_somebody_holds_below_its_power_is_distinguished_from_one_that_nobody_does() -> None:
     first, second = read(H100 + SECOND, power="0, 700.00, 700.00\n1, 500.00, 700.00\n").gpus
     assert (first.is_held, second.is_held) == (False, True)
     assert (second.power_w, second.default_power_w) == (500, 700)
@@ -85,7 +85,7 @@ def test_errors_of_the_memory_are_read_for_the_gpus_that_tell_of_them() -> None:
         " the system to recover this GPU\n",
     ],
 )
-def test_a_lost_gpu_that_leaves_no_row_is_told_in_nvidia_smi_s_words(text: str) -> None:
+def test_a_lost_gpu_that_leaves_no_row_is_reported_in_nvidia_smi_s_words(text: str) -> None:
     result = read(H100 + text)
     assert len(result.gpus) == 1
     assert result.trouble == " ".join(text.split())
@@ -98,7 +98,7 @@ def test_a_lost_gpu_that_leaves_its_row_has_a_fault(word: str) -> None:
     assert result.usable == result.gpus[:1]
 
 
-def test_a_driver_that_does_not_answer_is_told() -> None:
+def test_a_driver_that_does_not_answer_is_reported() -> None:
     # https://github.com/lyulyul/shine-cluster/issues/30
     err = "Failed to initialize NVML: Driver/library version mismatch\n"
     smi = {**said(""), "query": {"code": 18, "out": err, "err": ""}}
@@ -107,7 +107,7 @@ def test_a_driver_that_does_not_answer_is_told() -> None:
     assert read_gpus(hangs, {}) == Gpus(is_nvidia=True, trouble="no answer within 20 s")
 
 
-def test_no_devices_is_no_gpu_and_said() -> None:
+def test_no_devices_is_no_gpu_and_reported() -> None:
     # The words: https://github.com/NVIDIA/open-gpu-kernel-modules/issues/862. Status 6, "a query to find an object was
     # unsuccessful": https://docs.nvidia.com/deploy/nvidia-smi/index.html, under Return Value.
     smi = {**said(""), "query": {"code": 6, "out": "No devices were found\n", "err": ""}}
@@ -197,7 +197,7 @@ BRIDGED = "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV4\tSYS\nGPU1\tNV4\t X \tSYS\nGPU2\tS
     [(WITH_NICS, "NV8"), (UNDERLINED, "PIX, SYS"), (GLUED, "NV18"), (ALONE, ""), (BRIDGED, "NV4, SYS"), ("", "")],
     ids=["with NICs", "underlined", "glued", "alone", "bridged", "no answer"],
 )
-def test_the_links_between_gpus_are_told(topo: str, words: str) -> None:
+def test_the_links_between_gpus_are_reported(topo: str, words: str) -> None:
     assert link_words(read(H100, topo=topo).links) == words
 
 

@@ -49,14 +49,14 @@ def test_too_few_gpus_are_counted() -> None:
     ],
     ids=["its row", "no row", "driver"],
 )  # fmt: skip
-def test_a_lost_gpu_is_told_with_what_brings_it_back(query: str, command: str) -> None:
+def test_a_lost_gpu_is_reported_with_what_brings_it_back(query: str, command: str) -> None:
     gang = Gang(nodes=1)
     gang.first.on("survey", reply=surveyed(smi=smi(query)))
     failure, problem = gang.only_failure()
     assert (failure.name, problem.code, problem.values["command"]) == ("gpus", "gpu_lost", command)
 
 
-def test_a_divided_gpu_is_told_with_what_makes_it_whole() -> None:
+def test_a_divided_gpu_is_reported_with_what_makes_it_whole() -> None:
     gang = Gang(nodes=1)
     gang.first.on("survey", reply=surveyed(smi=smi(H100, more="0, Enabled, 5, 16, 16\n")))
     _, problem = gang.only_failure()
@@ -159,7 +159,7 @@ def test_a_torch_without_cuda_is_replaced_by_the_same_version_with_it() -> None:
         ({"ends_at_logout": True}, "ends_at_logout"),
     ],
 )
-def test_room_that_docker_s_defaults_do_not_give_is_told(more: dict[str, Any], code: str) -> None:
+def test_room_that_docker_s_defaults_do_not_give_is_reported(more: dict[str, Any], code: str) -> None:
     gang = Gang()
     gang.second.on("survey", reply=surveyed(**more))
     warning, problem = gang.only_warning()
@@ -297,7 +297,7 @@ def test_nodes_that_are_one_machine_may_talk_over_lo() -> None:
     assert {result.status for result in gang.check()} == {"ok"}
 
 
-def test_a_survey_that_fails_is_told_and_hides_nothing_else() -> None:
+def test_a_survey_that_fails_is_reported_and_hides_nothing_else() -> None:
     gang = Gang()
     gang.second.on("survey", reply=Result(code=1, out="", err="boom"))
     failure, problem = gang.only_failure()

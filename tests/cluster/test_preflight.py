@@ -106,7 +106,7 @@ def test_ms_swift_reads_plain_files_and_needs_no_description_of_them(gang: Gang)
     ("path", "name", "field"),
     [
         ("~/.megaboard", "run_root", "cluster.run_root"),
-        ("~/.megaboard/locks", "run_root", "cluster.run_root"),  # of another user who shares the run root
+        ("~/.megaboard/locks", "run_root", "cluster.run_root"),  # It belongs to another user of the run root.
         ("/out", "output_dir", "training.output_dir"),
     ],
 )
@@ -184,7 +184,7 @@ def test_a_free_port_is_asked_from_the_master() -> None:
     assert caught.value.problem.field == "cluster.port_range"
 
 
-def test_locks_are_told_apart_by_what_the_others_dial() -> None:
+def test_locks_are_distinguished_by_what_the_others_dial() -> None:
     assert lock_path("/r", Host(address="login.example", fabric_address="10.0.0.1")) == "/r/locks/10.0.0.1"
     assert lock_path("/r", Host(address="127.0.0.1", port=2223)) == "/r/locks/127.0.0.1_2223"
     assert lock_path("/r", Host(address="fd00::1")) == "/r/locks/fd00__1"

@@ -100,7 +100,7 @@ def test_a_process_without_threads_says_so_and_connects_once_there_are_some(
 
 def test_a_known_hosts_file_that_cannot_be_read_is_named(cluster: LocalNodes, tmp_path: Path) -> None:
     with pytest.raises(NodeError) as caught:
-        connect(cluster.hosts()[0], KnownHosts(tmp_path))  # a folder
+        connect(cluster.hosts()[0], KnownHosts(tmp_path))  # It is a folder.
     assert (caught.value.code, caught.value.is_local) == ("bad_known_hosts", True)
     assert str(tmp_path) in caught.value.values["detail"]
 
@@ -150,7 +150,7 @@ def test_a_connection_that_ends_during_the_log_in_is_no_refusal(cluster: LocalNo
         (EOFError(), "unreachable"),
     ],
 )
-def test_what_this_machine_refuses_is_told_from_what_the_network_says(error: Exception, code: str) -> None:
+def test_what_this_machine_refuses_is_distinguished_from_what_the_network_says(error: Exception, code: str) -> None:
     result = explain(error, TARGET)
     assert (result.code, result.is_local) == (code, code != "unreachable")
 

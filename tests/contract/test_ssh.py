@@ -227,7 +227,7 @@ def test_a_node_behind_another_is_reached_through_it(cluster: LocalNodes, known_
 @pytest.mark.parametrize(
     ("jump", "code"), [("127.0.0.1:1", "unreachable"), ("127.0.0.1:65536", "bad_proxy_jump")], ids=("down", "no_port")
 )
-def test_a_host_in_between_that_fails_is_told_at_its_own_field(
+def test_a_host_in_between_that_fails_is_reported_at_its_own_field(
     cluster: LocalNodes, known_hosts: KnownHosts, jump: str, code: str
 ) -> None:
     with pytest.raises(NodeError) as caught:

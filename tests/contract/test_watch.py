@@ -109,7 +109,7 @@ def test_megatrons_own_log_is_enough(cluster: LocalNodes, controller: Controller
     assert "hello" in controller.log(run, 0, "their.output")
 
 
-def test_what_is_no_target_is_told(
+def test_what_is_no_target_is_reported(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path))

@@ -94,7 +94,7 @@ def command_lines() -> list[str]:
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError:  # it has ended
+    except OSError:  # It has ended.
         return b""
 
 
@@ -108,7 +108,7 @@ def test_a_token_and_a_passphrase_are_typed_once_and_found_nowhere(site: Site, c
     def look(response: Any) -> None:
         try:
             observed.append((response.url, response.body()))
-        except Exception:  # a stream that is still open, a redirect without a body
+        except Exception:  # The stream is still open, or a redirect has no body.
             observed.append((response.url, b""))
 
     with logged_in(site) as page:

@@ -32,7 +32,7 @@ def test_the_nodes_are_measured_together_and_nothing_is_left(
     controller: Controller, job: Job, cluster: LocalNodes, record_property: Callable[[str, object], None]
 ) -> None:
     speed = controller.measure_speed(job)
-    assert errors(speed.problems) == []  # on shared cores one node may well be slower than the others
+    assert errors(speed.problems) == []  # On shared cores one node may be slower than the others.
     speeds = speed.speeds
     assert speeds is not None
     record_property("speeds", asdict(speeds))
@@ -46,7 +46,7 @@ def test_the_nodes_are_measured_together_and_nothing_is_left(
     assert _marked() == []
 
 
-def test_a_node_that_fails_ends_the_whole_gang_and_its_words_are_told(
+def test_a_node_that_fails_ends_the_whole_gang_and_its_words_are_reported(
     controller: Controller, job: Job, cluster: LocalNodes, tmp_path: Path
 ) -> None:
     python = tmp_path / "python"

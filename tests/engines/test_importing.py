@@ -200,7 +200,7 @@ def test_a_configuration_of_the_second_trainer_is_refused() -> None:
         import_llamafactory({"model": "Qwen/Qwen3-0.6B", "train_dataset": "d.yaml"}, CLUSTER)
 
 
-def test_a_value_out_of_range_is_corrected_and_said() -> None:
+def test_a_value_out_of_range_is_corrected_and_reported() -> None:
     job, lines = imported({"cutoff_len": 4, "lr_scheduler_type": "cosine_with_restarts", "seed": "x"})
     assert (job.training.cutoff_len, job.training.seed) == (8, 42)
     assert (lines["cutoff_len"].outcome, lines["seed"].outcome) == ("changed", "dropped")

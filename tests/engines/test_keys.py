@@ -67,5 +67,5 @@ def _plain(value: Any) -> Any:
 def _same(parameter: Parameter, own: Any) -> Any:
     """Return the value in the form of the program's own default."""
     if parameter.path == "training.lora.alpha":
-        return None  # twice the rank, whose default is 8
+        return None  # This is twice the rank, whose default is 8.
     return NOTHING.get(own, own)

@@ -25,7 +25,7 @@ def test_the_engine_knows_every_key_which_names_the_job_path_that_decides_it(mad
     assert keys - ENGINES[made.engine].owned.keys() <= {"lr_scheduler_kwargs"}
 
 
-def test_the_method_is_always_said_because_the_default_is_lora() -> None:
+def test_the_method_is_always_written_because_the_default_is_lora() -> None:
     methods = {name: config_of(created)["finetuning_type"] for name, created in HUGGING_FACE.items()}
     assert methods["full"] == "full"
     assert methods["partial"] == "freeze"

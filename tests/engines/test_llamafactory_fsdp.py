@@ -14,7 +14,7 @@ def variables_of(made: Job) -> Mapping[str, str]:
     return render(made, place(made)).commands[1].environment
 
 
-def test_the_plan_is_said_by_the_variables_that_llamafactory_reads_too() -> None:
+def test_the_plan_is_in_the_variables_that_llamafactory_reads_too() -> None:
     variables = variables_of(sharded("fsdp"))
     assert (variables["ACCELERATE_USE_FSDP"], variables["FSDP_VERSION"]) == ("true", "2")
     config = yaml.safe_load(render(sharded("fsdp"), place(sharded("fsdp"))).files["config.yaml"])

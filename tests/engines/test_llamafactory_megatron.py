@@ -13,7 +13,7 @@ def config_of(made: Job) -> dict[str, object]:
     return ENGINES[made.engine].config(target_of(made), "/runs/it")
 
 
-def test_tensor_and_pipeline_sizes_are_always_said() -> None:
+def test_tensor_and_pipeline_sizes_are_always_written() -> None:
     config = config_of(job())
     assert (config["tensor_model_parallel_size"], config["pipeline_model_parallel_size"]) == (1, 1)
 
@@ -78,7 +78,7 @@ def test_selective_recompute_lists_its_modules() -> None:
     assert config_of(MEGATRON["experts"])["recompute_modules"] == "core_attn,moe_act"
 
 
-def test_expert_tensor_size_is_always_said_because_the_default_is_the_tensor_size() -> None:
+def test_expert_tensor_size_is_always_written_because_the_default_is_the_tensor_size() -> None:
     config = config_of(MEGATRON["experts"])
     assert config["expert_tensor_parallel_size"] == 1
     assert config["expert_model_parallel_size"] == 4
@@ -87,7 +87,7 @@ def test_expert_tensor_size_is_always_said_because_the_default_is_the_tensor_siz
     assert not [key for key in config_of(MEGATRON["dense"]) if "expert" in key or "moe" in key]
 
 
-def test_without_a_gpu_the_plain_modules_are_taken_and_it_is_said() -> None:
+def test_without_a_gpu_the_plain_modules_are_taken_and_it_is_reported() -> None:
     cpu = MEGATRON["cpu"]
     config = config_of(cpu)
     assert (config["transformer_impl"], config["use_cpu"]) == ("local", True)

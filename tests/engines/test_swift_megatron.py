@@ -82,7 +82,7 @@ def test_every_key_names_the_job_path_that_decides_it(made: Job) -> None:
     assert engine.config(target_of(made), "/runs/it").keys() <= engine.owned.keys()
 
 
-def test_lora_and_freezing_are_said_in_its_words() -> None:
+def test_lora_and_freezing_are_written_in_its_words() -> None:
     lora, vision = config_of(CASES["lora"]), config_of(CASES["vision"])
     assert (lora["tuner_type"], lora["target_modules"]) == ("lora", ["linear_qkv", "linear_proj"])
     assert (vision["freeze_vit"], vision["freeze_aligner"], vision["freeze_llm"]) == (True, False, False)

@@ -152,7 +152,7 @@ def test_frozen_weights_on_the_gradients_path_cost_two_thirds():
     assert lora - attention == pytest.approx((full - attention) * 2 / 3)
 
 
-def test_a_method_that_the_engine_does_not_have_is_said_and_not_guessed():
+def test_a_method_that_the_engine_does_not_have_is_reported_and_not_guessed():
     with pytest.raises(ProblemsError) as raised:
         estimate(job(training__method="lora"))
     [problem] = raised.value.problems

@@ -68,7 +68,7 @@ def test_packing_ends_a_run_sooner_and_every_token_of_it_counts():
     assert padded.peak_gib == packed.peak_gib == unknown.peak_gib
 
 
-def test_much_padding_is_told_with_what_packing_makes_of_the_hours_where_it_may_be():
+def test_much_padding_is_reported_with_what_packing_makes_of_the_hours_where_it_may_be():
     def told(*edits):
         the_job = job(
             TEXT,

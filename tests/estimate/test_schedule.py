@@ -128,7 +128,7 @@ def test_a_pipeline_whose_last_stage_sets_the_pace_is_not_followed(monkeypatch):
     assert iteration_time(forward_times, behind, 2, 8) == pytest.approx(expected)
 
 
-def test_plans_are_told_apart_even_where_the_weighted_sum_of_their_times_does_not():
+def test_plans_are_distinguished_even_where_the_weighted_sums_of_their_times_are_equal():
     weights = np.random.default_rng(0).random(2)
     alike = np.array([[weights[1], 0.0], [0.0, weights[0]]])
     first, inverse = _distinct(alike)

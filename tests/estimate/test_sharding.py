@@ -192,7 +192,7 @@ def test_lora_on_megatron_keeps_dropouts_masks_and_the_copies_that_adapters_read
     hidden, ffn, heads = 4096, 12288, 4096
     outputs, gathered = 4 * 2 * 8, 2 * 2 * hidden * (1 - 1 / tensor)
     masks = 2 * hidden + (heads + ffn) / tensor
-    copy = 2 * heads / tensor  # of the attention's output, which the attention keeps too
+    copy = 2 * heads / tensor  # The attention's output, which the attention saves, too.
     a_layer = 4096 * (outputs + gathered + masks + copy)
     assert lora.activations_gib - full.activations_gib == pytest.approx(36 * a_layer / GIB, rel=0.01)
 

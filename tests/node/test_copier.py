@@ -79,7 +79,7 @@ def test_what_is_there_stays_and_only_the_rest_is_taken(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("other", [b"[]", b"{ }"])
-def test_a_file_that_differs_is_told_and_nothing_is_taken(pair: Pair, other: bytes) -> None:
+def test_a_file_that_differs_is_reported_and_nothing_is_taken(pair: Pair, other: bytes) -> None:
     pair.write(pair.target, {"config.json": other})
     assert pair.take() == {"code": "copy_differs", "paths": [str(pair.target / "config.json")], "count": 1}
     assert pair.taken() == {"config.json": other}
@@ -107,7 +107,7 @@ def test_parts_of_files_that_are_no_longer_given_do_not_become_part_of_the_folde
     assert pair.taken() == FILES
 
 
-def test_a_part_that_went_bad_is_thrown_away_and_told(pair: Pair) -> None:
+def test_a_part_that_went_bad_is_thrown_away_and_reported(pair: Pair) -> None:
     part = pair.folder / f"taker{PART}" / "weights/1.bin"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"\0" * (2 << 20))
@@ -147,7 +147,7 @@ def test_a_giver_has_no_say_over_what_lies_outside(tmp_path: Path, path: str) ->
         Destination(str(tmp_path / "root")).check(path)
 
 
-def test_a_disk_without_room_is_told_before_anything_is_taken(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_disk_without_room_is_reported_before_anything_is_taken(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: (10 << 30, 0, 2 << 30))
     destination = Destination(str(tmp_path / "root"))
     check_room([destination], [{"root": 0, "path": "a", "size": 1 << 30}])

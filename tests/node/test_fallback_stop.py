@@ -16,7 +16,7 @@ from backend.node.tools import MARK
 from tests.node.test_supervisor import Run, run  # noqa: F401 - a fixture
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.e2e  # seconds of signals and grace each
+pytestmark = pytest.mark.e2e  # Each takes seconds of signals and grace time.
 
 
 def _end(

@@ -27,7 +27,7 @@ def test_equal_folders_have_equal_prints_whatever_documents_lie_beside(tmp_path:
     assert printed(first_one)["model"] != printed(two)["model"]
 
 
-def test_a_large_file_is_told_apart_by_its_middle_and_its_end(tmp_path: Path) -> None:
+def test_a_large_file_is_distinguished_by_its_middle_and_its_end(tmp_path: Path) -> None:
     path, result = tmp_path / "model.safetensors", set()
     for offset in (None, 0, 3 * WHOLE, 6 * WHOLE - 1):
         with open(path, "wb") as file:

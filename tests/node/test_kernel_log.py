@@ -83,7 +83,7 @@ def stamped(*lines: str, ago_s: float = 0.0, host: str = "") -> str:
     return "".join(f"[{seconds + index / 100:12.6f}] {host}{line}\n" for index, line in enumerate(lines))
 
 
-def test_each_error_of_each_gpu_is_told_once_with_its_first_time_and_how_often(machine: Machine) -> None:
+def test_each_error_of_each_gpu_is_reported_once_with_its_first_time_and_how_often(machine: Machine) -> None:
     machine.put("dmesg", stamped(PEERMEM, DBE, RETIRED, OFF_BUS, GSP, GSP, CONTAINED, OLD))
     result = machine.read()
     assert result["unread"] == ""
@@ -130,7 +130,7 @@ def test_a_run_s_lines_are_those_behind_the_last_one_at_its_start_whatever_the_l
     assert [xid["xid"] for xid in machine.read()["xids"]] == [79]
 
 
-def test_a_log_that_may_not_be_read_is_said_unless_the_journal_has_it(machine: Machine) -> None:
+def test_a_log_that_may_not_be_read_is_reported_unless_the_journal_has_it(machine: Machine) -> None:
     refused = "dmesg: read kernel buffer failed: Operation not permitted\n"
     machine.put("dmesg", "", refused, 1)
     assert machine.read() == {"xids": [], "unread": refused.strip()}
@@ -140,7 +140,7 @@ def test_a_log_that_may_not_be_read_is_said_unless_the_journal_has_it(machine: M
     assert ([xid["xid"] for xid in result["xids"]], result["unread"]) == ([79], "")
 
 
-def test_this_machine_s_own_dmesg_is_read_or_said_why_not(machine: Machine) -> None:
+def test_this_machine_s_own_dmesg_is_read_or_the_reason_is_given(machine: Machine) -> None:
     result = machine.read()
     done = subprocess.run(["dmesg"], capture_output=True, text=True, check=False)
     assert bool(result["unread"]) == (done.returncode != 0)

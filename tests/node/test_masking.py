@@ -101,7 +101,7 @@ def test_however_a_log_grows_nothing_cleared_holds_a_secret(
         assert log.read_text() == re.sub("|".join(VALUES), lambda found: "*" * len(found[0]), written)
 
 
-def test_a_fault_of_one_log_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_one_log_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     printed: list[object] = []
     monkeypatch.setattr(masking, "say", lambda *words: printed.append(words))
     mask = _mask(tmp_path, ["secret-one"])

@@ -23,7 +23,7 @@ def test_memory_that_nobody_allocated_of_has_no_peak_and_a_cpu_has_none_to_tell(
     assert memory(torch_with({}, is_there=False)) == {}
 
 
-def test_room_is_told_by_the_first_rank_of_a_node_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_is_reported_by_the_first_rank_of_a_node_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "checkpoint-1").mkdir()
     (tmp_path / "checkpoint-1" / "model").write_bytes(bytes(500))
     monkeypatch.setenv("LOCAL_RANK", "0")

@@ -100,7 +100,7 @@ def test_what_the_entry_and_the_job_say_about_the_number_counts(tmp_path: Path) 
         ({"file_name": "latin.json"}, "dataset_unreadable"),
     ],
 )
-def test_what_cannot_be_counted_is_said_why(tmp_path: Path, entry: dict[str, Any] | None, code: str) -> None:
+def test_what_cannot_be_counted_has_a_reason(tmp_path: Path, entry: dict[str, Any] | None, code: str) -> None:
     (tmp_path / "a.zip").touch()
     (tmp_path / "torn.json").write_text('[{"a": 1}, {"a": ')
     (tmp_path / "latin.json").write_bytes(b'[{"a": "\xe9"}]')

@@ -116,7 +116,7 @@ def test_a_finished_program_leaves_its_output_and_its_exit_and_frees_the_node(ru
     assert not run.lock.exists()
 
 
-def test_a_program_that_a_signal_ended_is_told_by_the_signal(run: Run) -> None:
+def test_a_program_that_a_signal_ended_is_reported_by_the_signal(run: Run) -> None:
     run.write_spec(["/bin/sh", "-c", "kill -9 $$"])
     run.call("start")
     exit_ = run.wait_exit()
@@ -184,7 +184,7 @@ def test_what_a_killed_leader_leaves_behind_is_ended(run: Run) -> None:
 
 
 def test_a_process_that_hides_its_mark_is_ended_too(run: Run) -> None:
-    seconds = f"119.{os.getpid()}"  # of these tests alone
+    seconds = f"119.{os.getpid()}"  # Only of these tests.
     hidden = f"import subprocess; subprocess.Popen(['env', '-i', 'setsid', 'sleep', '{seconds}'])"
     run.write_spec([sys.executable, "-c", f"{hidden}; import time; time.sleep(120)"])
     run.call("start")

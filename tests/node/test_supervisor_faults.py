@@ -20,7 +20,7 @@ from tests.node.test_supervisor import Run, beats
 from tests.node.test_supervisor import run as run_fixture
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.e2e  # seconds of heartbeats, stalls and grace each
+pytestmark = pytest.mark.e2e  # Each takes seconds of heartbeats, stalls and grace time.
 run = run_fixture
 
 STACKS = "import faulthandler, signal, time; faulthandler.register(signal.SIGUSR1); open('up', 'w'); time.sleep(60)"
@@ -150,7 +150,7 @@ time.sleep(60)
 
 def test_a_stalled_rank_writes_its_flight_record_before_it_is_ended(run: Run) -> None:
     """With the default settings, a stall is detected before NCCL's own time-out, which would write the record."""
-    os.mkfifo(run.folder / "nccl_wanted_4.pipe")  # of a rank that is gone
+    os.mkfifo(run.folder / "nccl_wanted_4.pipe")  # The rank has ended.
     variables = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_DUMP_TEMP_FILE": f"{run.folder}/nccl_trace_rank_"}
     run.write_spec(_heard_until_up(LISTENER), stall_s=1, environment=variables)
     run.call("start")

@@ -27,7 +27,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("made", PLANS.values(), ids=PLANS)
-def test_the_stages_that_are_offered_are_legal_and_shorten_a_step_by_what_is_said(made):
+def test_the_stages_that_are_offered_are_legal_and_shorten_a_step_by_what_is_reported(made):
     own = estimate(made)
     [note] = unequal_stages(made, own)
     assert note.severity == "note"

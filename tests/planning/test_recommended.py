@@ -42,7 +42,7 @@ def test_a_margin_or_a_calibrated_memory_decides_instead(told):
     assert "fills" not in explain(plans, "en")
 
 
-def test_where_no_plan_leaves_room_the_fastest_is_taken_and_that_is_said():
+def test_where_no_plan_leaves_room_the_fastest_is_taken_and_that_is_reported():
     plans = enumerate_plans(job_on(nodes=1, model="qwen3-32b"), ENGINES)
     assert recommended(plans) == 0
     assert is_tight(plans, 0)

@@ -51,11 +51,11 @@ def test_every_size_that_cannot_be_asked_about_is_a_problem_of_its_own(text, tol
     assert [problem.code for problem in raised.value.problems] == told
 
 
-def test_the_rule_that_refuses_it_is_told_and_no_other_that_only_follows():
+def test_the_rule_that_refuses_it_is_reported_and_no_other_that_only_follows():
     assert codes(asked(job_of(), "TP8 PP3")) == ["ranks_not_divisible"]
     assert asked(job_of(), "TP3").problems[0].values["product"] == 3
     for sizes in ("TP8 PP3", "TP4"):
-        assert codes(asked(job_of(nodes=1, gpus=2), sizes)) == ["ranks_not_divisible"]  # fewer GPUs than TP
+        assert codes(asked(job_of(nodes=1, gpus=2), sizes)) == ["ranks_not_divisible"]  # TP exceeds the GPUs.
     # Two chunks need two stages, which the question does not set; with them it is a plan.
     assert asked(job_of(), "VPP2").best is not None
 

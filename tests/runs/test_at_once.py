@@ -54,7 +54,7 @@ def test_a_lock_that_was_let_go_while_it_was_waited_for_is_taken_where_all_see_i
     def open_and_lose(path: Any, *more: Any) -> int:
         opened.append(real(path, *more))
         if len(opened) == 1:
-            os.unlink(path)  # whoever launched before is done
+            os.unlink(path)  # The first launch is complete.
         return opened[-1]
 
     monkeypatch.setattr(os, "open", open_and_lose)
@@ -64,7 +64,7 @@ def test_a_lock_that_was_let_go_while_it_was_waited_for_is_taken_where_all_see_i
 
 
 @pytest.mark.contract
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_two_processes_that_launch_stop_and_resume_at_once_do_each_once(
     open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:

@@ -127,7 +127,7 @@ def test_samples_that_reach_the_full_length_tell_of_memory():
     ],
     ids=["unpacked", "images", "cpu"],
 )
-def test_what_cannot_be_known_is_refused_or_said(values: dict[str, object], expected: list[str]):
+def test_what_cannot_be_known_is_refused_or_reported(values: dict[str, object], expected: list[str]):
     assert codes(measured(job_of(**values), step_s=3.0)) == expected
 
 

@@ -84,7 +84,7 @@ def test_a_gang_that_hangs_after_its_clock_was_set_is_seen_to_stand_still_as_soo
     assert standstill.since == pytest.approx(since, abs=5.0)
 
 
-def test_which_node_failed_first_is_told_by_the_clock_that_it_has_now(node: Node) -> None:
+def test_which_node_failed_first_is_reported_by_the_clock_that_it_has_now(node: Node) -> None:
     gang = node.gang
     node.ahead_s = 600.0
     node.work(10)

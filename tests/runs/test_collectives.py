@@ -102,7 +102,7 @@ def test_when_all_came_the_network_or_a_gpu_is_to_blame() -> None:
     assert (result.why, result.waiting) == ("hung", 16)
 
 
-def test_ranks_that_began_different_operations_at_one_place_are_told_apart() -> None:
+def test_ranks_that_began_different_operations_at_one_place_are_distinguished() -> None:
     logs = {rank: waited(rank, 11, operation="BROADCAST" if rank == 2 else "ALLREDUCE") for rank in range(4)}
     result = verdict(logs, job(nodes=1, gpus=4))
     assert (result.why, result.operations) == ("differ", ("ALLREDUCE", "BROADCAST"))

@@ -83,7 +83,7 @@ def test_a_number_that_cannot_be_kept_is_left_out_and_stops_nothing(gang: Gang, 
     assert "nan" not in str([(point.total_steps, point.tokens) for point in gang.points()])
 
 
-def test_nan_and_infinity_survive_and_are_told_once(gang: Gang) -> None:
+def test_nan_and_infinity_survive_and_are_reported_once(gang: Gang) -> None:
     gang.write(0, "steps.rank0.jsonl", _step(1, loss=float("nan")), _step(2, loss=float("inf")), _step(3, loss=0.0))
     gang.collector().poll(gang.nodes[0])
     losses = [point.loss for point in gang.points()]
@@ -143,7 +143,9 @@ def test_a_line_longer_than_a_read_does_not_stop_the_file(gang: Gang, monkeypatc
     assert [point.step for point in gang.points()] == [1]
 
 
-def test_a_log_that_became_a_pipe_is_told_once_and_stops_nothing(gang: Gang, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_became_a_pipe_is_reported_once_and_stops_nothing(
+    gang: Gang, caplog: pytest.LogCaptureFixture
+) -> None:
     collector = gang.collector()
     for _ in range(3):
         gang.nodes[0].special.add("/r/node0/out.log")

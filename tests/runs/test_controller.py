@@ -50,7 +50,7 @@ def test_a_run_from_launch_to_finish(
     ]
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_a_model_without_an_estimate_is_launched_stopped_and_resumed(controller: Controller, job: Job) -> None:
     unknown = with_values(job, {"model.hf_config": {"model_type": "brand_new"}})
     report = controller.preflight(unknown)
@@ -87,7 +87,7 @@ def test_preflight_shows_new_host_keys_and_is_green_once_they_are_confirmed(
     assert calls == ["accept_host_key"] * NODES
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_one_failing_node_ends_the_gang_and_is_named(controller: Controller, job: Job, home: Path) -> None:
     run = controller.launch(with_mode(job, "fail@1", steps=10_000))
     assert controller.wait(run, WITHIN_S) is RunState.FAILED
@@ -100,7 +100,7 @@ def test_one_failing_node_ends_the_gang_and_is_named(controller: Controller, job
     assert marked(home, run) == 0
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_stop_leaves_nothing_whatever_the_workers_do(controller: Controller, job: Job, home: Path) -> None:
     run = controller.launch(with_mode(job, "stubborn@0,orphan@1", steps=10_000))
     wait_for(lambda: len(steps_of(controller, run)) == NODES)
@@ -114,7 +114,7 @@ def test_stop_leaves_nothing_whatever_the_workers_do(controller: Controller, job
     assert caught.value.problems[0].code == "run_ended"
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_stop_with_save_lets_the_ranks_end_by_themselves(controller: Controller, job: Job, home: Path) -> None:
     run = controller.launch(with_mode(job, "ok", steps=10_000))
     wait_for(lambda: len(steps_of(controller, run)) == NODES)
@@ -125,7 +125,7 @@ def test_stop_with_save_lets_the_ranks_end_by_themselves(controller: Controller,
     assert marked(home, run) == 0
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_a_second_launch_on_the_same_nodes_is_refused_and_names_the_holder(
     open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:
@@ -151,7 +151,7 @@ def test_a_second_launch_on_the_same_nodes_is_refused_and_names_the_holder(
     assert marked(home, run) == 0
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_a_node_that_cannot_be_started_leaves_none_running(
     controller: Controller, job: Job, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,7 +240,7 @@ def test_a_host_that_is_down_is_named_and_no_run_is_made(controller: Controller,
     assert controller.runs() == []
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_a_killed_server_goes_on_where_it_was_and_loses_and_doubles_nothing(
     open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:
@@ -261,7 +261,7 @@ def test_a_killed_server_goes_on_where_it_was_and_loses_and_doubles_nothing(
     assert marked(home, run) == 0
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_a_server_killed_while_launching_leaves_nothing_running(
     open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:

@@ -13,7 +13,7 @@ def _beat_stuck(gang: Gang, rank: int) -> None:
     gang.write(rank, "heartbeat.jsonl", beat)
 
 
-def test_a_process_that_stands_still_is_told_once_and_blamed_for_the_stall_of_all(gang: Gang) -> None:
+def test_a_process_that_stands_still_is_reported_once_and_blamed_for_the_stall_of_all(gang: Gang) -> None:
     monitor = gang.monitor()
     for _ in range(3):
         _beat_stuck(gang, 2)
@@ -143,7 +143,7 @@ def test_what_a_run_lived_through_for_hours_did_not_end_it(gang: Gang) -> None:
     assert gang.cause().code == "training_failed"
 
 
-def test_a_kernel_log_that_could_not_be_read_is_told_of_the_node_that_failed(gang: Gang) -> None:
+def test_a_kernel_log_that_could_not_be_read_is_reported_of_the_node_that_failed(gang: Gang) -> None:
     monitor = gang.monitor()
     refused = {"xids": [], "unread": "dmesg: read kernel buffer failed: Operation not permitted"}
     gang.exit(1, 1, kernel_log=refused)

@@ -65,7 +65,7 @@ def test_a_run_that_no_database_knows_wants_its_job_file_and_its_whole_id(tmp_pa
     assert find_run(path, RUN, make_job(), _why(path)) == (RUN, make_job())
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 @pytest.mark.parametrize("trouble", ["full", "damaged"])
 def test_a_stop_reaches_the_nodes_though_the_store_cannot_be_opened(
     home: Path,
@@ -85,7 +85,7 @@ def test_a_stop_reaches_the_nodes_though_the_store_cannot_be_opened(
         wait_for(lambda: (server.snapshot(run).step or 0) > 5)
         server.close()
         server._store.close()
-        Store(home / "megaboard.db").close()  # with nobody reading beside it, its log and index are removed
+        Store(home / "megaboard.db").close()  # Without another reader, SQLite removes its log and index.
         options = []
         if trouble == "full":
             disk.fill()

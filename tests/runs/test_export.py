@@ -44,7 +44,7 @@ def node_with(*names: str) -> FakeNode:
         (("mca_config.json", "config.json"), "megatron"),
     ],
 )
-def test_results_are_told_apart_by_their_files(names: tuple[str, ...], kind: str) -> None:
+def test_results_are_distinguished_by_their_files(names: tuple[str, ...], kind: str) -> None:
     source = find_source(job_of(), RESULTS, node_with(*names))
     assert source is not None
     assert (source.kind, source.folder) == (kind, RESULTS)

@@ -5,9 +5,9 @@ from backend.runs.states import EventKind
 from tests.runs.conftest import RUN, Gang
 
 
-def test_a_flight_record_is_kept_whole_and_privately_and_told(gang: Gang) -> None:
+def test_a_flight_record_is_kept_whole_and_privately_and_reported(gang: Gang) -> None:
     monitor = gang.monitor()
-    record = bytes(range(256)) * 8192  # two reads
+    record = bytes(range(256)) * 8192  # This needs two reads.
     gang.nodes[1].files["/r/node1/nccl_trace_rank_1"] = record
     gang.exit(1, 1)
     assert gang.pass_time(monitor, 30)

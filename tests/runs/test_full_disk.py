@@ -64,11 +64,11 @@ def test_a_gang_that_is_being_stopped_is_stopped_though_the_store_became_read_on
     assert all(any("stop" in argv for argv in node.ran) for node in gang.nodes)
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_a_full_disk_keeps_no_process_alive(
     home: Path, open_controller: Callable[..., Controller], job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(poller, "LONGEST_BACK_OFF_S", 1.0)  # until a collector tries to store again
+    monkeypatch.setattr(poller, "LONGEST_BACK_OFF_S", 1.0)  # A collector must try to store again.
     known_hosts = (home / "known_hosts").read_text()
     with full_disk(home) as disk:
         (home / "known_hosts").write_text(known_hosts)

@@ -44,7 +44,7 @@ def test_one_failure_ends_the_others_within_seconds_and_is_named(gang: Gang) -> 
         assert [record.stop for record in attempts.nodes(connection, RUN, 1)] == [{"left": []}] * 3
 
 
-def test_the_cause_is_told_before_the_others_are_stopped(gang: Gang) -> None:
+def test_the_cause_is_reported_before_the_others_are_stopped(gang: Gang) -> None:
     monitor = gang.monitor()
     gang.exit(2, 1)
     gang.pass_time(monitor, 1)
@@ -119,7 +119,7 @@ def test_a_lost_node_ends_the_others_and_the_run(gang: Gang) -> None:
     assert "stopped" in {event.kind.value[-7:] for event in gang.events() if event.rank == 0}
 
 
-def test_a_short_outage_is_told_and_harms_nothing(gang: Gang) -> None:
+def test_a_short_outage_is_reported_and_harms_nothing(gang: Gang) -> None:
     monitor = gang.monitor()
     gang.pass_time(monitor, 3)
     gang.break_link(1)
@@ -159,7 +159,7 @@ def test_a_slow_heartbeat_with_a_living_supervisor_is_left_alone(gang: Gang) -> 
     assert sum("status" in argv for argv in gang.nodes[0].ran) <= 200 / Timing().silent_after_s
 
 
-def test_a_node_whose_run_folder_is_gone_is_told_once_and_nothing_is_ended(gang: Gang) -> None:
+def test_a_node_whose_run_folder_is_gone_is_reported_once_and_nothing_is_ended(gang: Gang) -> None:
     monitor = gang.monitor()
     gang.nodes[1].on("status", reply=Result(code=2, out="", err="can't open file supervisor.py"))
     gang.pass_time(monitor, 60)
@@ -336,7 +336,7 @@ def test_an_answer_that_is_no_answer_counts_as_no_proof(gang: Gang) -> None:
     "gone",
     [
         NodeError("bad_answer", "10.0.0.1", command="py", exit=127, detail="not found"),
-        NodeError("timeout", "10.0.0.1", seconds=60),  # on a file server that is dead
+        NodeError("timeout", "10.0.0.1", seconds=60),  # The file server is dead.
     ],
 )
 def test_a_node_whose_python_is_gone_is_stopped_by_a_shell(gang: Gang, gone: NodeError) -> None:

@@ -27,7 +27,7 @@ def test_a_node_that_died_is_to_blame_for_what_the_others_say_of_it(gang: Gang) 
     assert (gang.cause().code, gang.cause().node) == ("node_lost", "10.0.0.2:22")
 
 
-def test_a_cause_that_is_known_is_told_though_another_node_cannot_be_reached(gang: Gang) -> None:
+def test_a_cause_that_is_known_is_reported_though_another_node_cannot_be_reached(gang: Gang) -> None:
     monitor = gang.monitor()
     gang.pass_time(monitor, 3)
     gang.break_link(1)

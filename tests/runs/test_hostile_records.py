@@ -302,11 +302,11 @@ def test_what_was_read_once_is_read_again_without_a_fault(value: Any) -> None:
     for shape in (Heartbeat, Step, Exit, Stopped, Status):
         found, faults = read(shape, value)
         assert len(faults) <= FAULTS
-        if found is not None and shape is not Step:  # a loss may be NaN, which is not equal to itself
+        if found is not None and shape is not Step:  # A loss may be NaN, which does not equal itself.
             assert read(shape, parse_node_json(json.dumps(found))) == (found, [])
 
 
-def test_what_could_not_be_read_is_counted_and_told_at_every_tenfold(gang: Gang) -> None:
+def test_what_could_not_be_read_is_counted_and_reported_at_every_tenfold(gang: Gang) -> None:
     collector, path = gang.collector(), f"{gang.records[0].folder}/heartbeat.jsonl"
     gang.nodes[0].files[path] = b""
     for _ in range(120):

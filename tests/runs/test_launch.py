@@ -114,7 +114,7 @@ def test_nothing_is_started_unless_every_upload_succeeded(attempt: launch.Attemp
     assert nodes[0].ran == []
 
 
-def test_start_is_told_before_and_after_and_a_refusal_names_the_holder(attempt: launch.Attempt) -> None:
+def test_start_is_recorded_before_and_after_and_a_refusal_names_the_holder(attempt: launch.Attempt) -> None:
     nodes = {0: FakeNode("10.0.0.1"), 1: FakeNode("10.0.0.2")}
     nodes[0].on("start", reply={"ok": True, "pid": 7})
     nodes[1].on("start", reply={"ok": False, "reason": "lock_held", "holder": {"run": "other"}})

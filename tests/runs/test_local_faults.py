@@ -189,7 +189,7 @@ def test_what_the_server_cannot_look_at_is_not_called_a_standstill(
     assert (None if standstill is None else standstill.silent) == silent
 
 
-def test_a_fault_of_one_process_is_not_told_while_another_reads_the_node(gang: Gang) -> None:
+def test_a_fault_of_one_process_is_not_reported_while_another_reads_the_node(gang: Gang) -> None:
     """A command line without the passphrase runs beside a server with it."""
     gang.beat(1)
     gang.collector(1).poll(gang.nodes[1])

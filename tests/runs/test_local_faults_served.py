@@ -65,7 +65,7 @@ def test_a_server_started_again_without_a_passphrase_leaves_the_run_alone_and_ta
     server = _server(open_controller, passphrases)
     wait_for(lambda: _is_told(server, run, EventKind.NODE_UNSEEN))
     since = time.monotonic()
-    wait_for(lambda: time.monotonic() - since > 5 * PATIENT.lost_after_s)  # the time itself is what is tested
+    wait_for(lambda: time.monotonic() - since > 5 * PATIENT.lost_after_s)  # The time itself is tested.
     shown = server.snapshot(run)
     assert (shown.state, [node.state for node in shown.nodes]) == (RunState.RUNNING, ["running", "unseen"])
     assert [problem.code for problem in shown.unseen] == ["passphrase_needed"]

@@ -69,7 +69,7 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_everything_of_an_older_version_is_there_and_can_go_on(old: Path) -> None:
-    for _ in range(2):  # the second time there is nothing to do
+    for _ in range(2):  # The second call has nothing to do.
         opened = Store(old)
         assert opened.get_draft() == "name: draft\n"
         with opened.read() as connection:

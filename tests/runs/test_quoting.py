@@ -193,7 +193,7 @@ def node_words(job: Job, rank: int, home: str) -> list[str]:
         str(PurePosixPath(python).parent),
         job.cluster.hosts[0].dialled_address,
         *("env", *(f"{name}={value}" for name, value in variables.items() if not name.startswith("MEGABOARD_"))),
-        *("nice", "-n", "0") * ("=" in environment.python),  # env would take it for a variable
+        *("nice", "-n", "0") * ("=" in environment.python),  # env would read it as a variable.
         *(python, "-m", *engine.plain(target).split()),
     ]
 

@@ -339,7 +339,9 @@ def test_sizes_by_kind_add_up_to_what_the_file_holds(store: Store, retention: Re
     assert found.kept_by.code == "run_not_over"
 
 
-def test_growth_is_told_once_there_is_something_to_compare(store: Store, retention: Retention, clock: Clock) -> None:
+def test_growth_is_reported_once_there_is_something_to_compare(
+    store: Store, retention: Retention, clock: Clock
+) -> None:
     retention.tick()
     assert retention.storage().growth_per_day is None
     store.set_draft("x" * 1_000_000)

@@ -61,7 +61,7 @@ def test_node_states_follow_their_ends(gang: Gang) -> None:
     assert _states(gang) == ["finished", "failed", "stopped"]
 
 
-def test_why_a_run_failed_is_told_until_somebody_resumes_it(gang: Gang) -> None:
+def test_why_a_run_failed_is_reported_until_somebody_resumes_it(gang: Gang) -> None:
     gang.exit(1, 1)
     assert gang.pass_time(gang.monitor(), 30)
     assert _look(gang).cause is not None
@@ -76,7 +76,7 @@ def test_a_node_that_was_never_heard_of_again_is_lost(gang: Gang) -> None:
     assert _states(gang) == ["stopped", "stopped", "lost"]
 
 
-def test_time_left_is_told_only_while_it_runs(gang: Gang) -> None:
+def test_time_left_is_shown_only_while_it_runs(gang: Gang) -> None:
     gang.write(0, "steps.rank0.jsonl", {"step": 1, "time": 1, "step_s": 2.0, "total_steps": 10})
     gang.collector(0).poll(gang.nodes[0])
     assert _look(gang).eta_s == 18.0

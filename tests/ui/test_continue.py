@@ -102,7 +102,7 @@ def test_a_run_opens_in_the_wizard_with_a_mark_that_stays_until_it_is_taken_off(
     expect(box(page, "cluster.gpus_per_node")).to_have_value("8")
 
 
-def test_a_plan_that_the_checkpoint_does_not_fit_is_said_while_it_is_chosen_and_not_launched(page, site) -> None:
+def test_a_plan_that_the_checkpoint_does_not_fit_is_reported_while_it_is_chosen_and_not_launched(page, site) -> None:
     banner = _open_marked(page, site)
     expect(banner).to_have_attribute("data-state", "fits")
     expect(banner).to_contain_text("Tensor parallel")

@@ -120,7 +120,7 @@ def test_the_page_runs_under_its_policy_without_a_complaint_or_a_foreign_request
     assert page.faults == []
 
 
-def test_a_failure_inside_the_server_is_told_until_it_is_closed(open_page):
+def test_a_failure_inside_the_server_is_reported_until_it_is_closed(open_page):
     page = open_page()
     headers = "{ 'Content-Type': 'application/json' }"
     too_few = f"{{ method: 'POST', headers: {headers}, body: '{{\"fn_index\": 0, \"data\": []}}' }}"

@@ -125,7 +125,8 @@ def test_measured_stands_beside_predicted_and_one_press_calibrates_the_cluster(s
     run.steps(1, 30, step_s=20.0, tokens=64 * 2048, total_steps=100_000)
     open_run(page, site, run.id, lang)
     expect(page.locator("[data-beside=tokens_per_s]")).not_to_be_empty()
-    expect(page.locator("[data-beside=eta]")).to_contain_text(re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d"))  # days ahead
+    # The end is days ahead.
+    expect(page.locator("[data-beside=eta]")).to_contain_text(re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d"))
     page.get_by_role("button", name=words).click()
     page.get_by_text(done).wait_for()
     expect(page.get_by_role("button", name=words)).to_be_hidden()
@@ -154,7 +155,7 @@ def test_a_curve_grows_in_place_and_keeps_its_zoom_and_sends_only_what_is_new(si
     assert page.evaluate("() => plot.data[1].x.length") == 65
     assert max(sizes) < 1500
     sizes.clear()
-    while len(sizes) < 3 or max(sizes[-3:]) >= 400:  # nothing changes any more, nothing is sent
+    while len(sizes) < 3 or max(sizes[-3:]) >= 400:  # Without a change, nothing is sent.
         page.wait_for_event("response", lambda answer: "predict" in answer.url)
 
 
@@ -238,7 +239,7 @@ def test_a_failure_names_its_node_and_shows_its_last_lines(site, page, lang):
         run.stopped(rank)
     run.add_event(EventKind.FAILED, 2, problem=why)
     cause = page.locator(".mbm-cause:visible")
-    expect(cause).to_contain_text(node)  # the whole truth may come with the end of the last node
+    expect(cause).to_contain_text(node)  # The complete diagnosis may come with the end of the last node.
     expect(cause.locator(".mbm-lines")).to_have_text("ValueError: <b>bad</b> shape")
     proof = {"en": "4 of 4 nodes confirmed: 0 processes left", "zh": "4 个节点中 4 个已确认：残留进程 0 个"}
     expect(page.locator(".mbm-proof")).to_contain_text(proof[lang])
@@ -461,7 +462,7 @@ def test_a_reader_hears_the_last_value_and_the_trend(site, page):
     expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "25")
 
 
-def test_an_unknown_run_is_told(site, page):
+def test_an_unknown_run_is_reported(site, page):
     page.goto(f"{site.url}/en/#runs/20200101-000000-never-0000")
     expect(page.locator("#mb-monitor .mbm-cause:visible")).to_contain_text("20200101-000000-never-0000")
     expect(page.locator("#mb-monitor button:visible")).to_have_count(0)

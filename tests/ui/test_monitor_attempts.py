@@ -95,7 +95,7 @@ def _eventually(page, holds) -> None:
     deadline = time.monotonic() + WITHIN_S
     while not holds():
         assert time.monotonic() < deadline
-        page.wait_for_timeout(50)  # the page lives on meanwhile
+        page.wait_for_timeout(50)  # The page continues to poll.
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

@@ -164,7 +164,7 @@ def test_a_plan_of_the_table_is_chosen_and_its_groups_are_shown(page, site):
     expect(page.locator("#place-ranks")).to_contain_text("PP groups: 16 of 2 ranks, each over 2 nodes")
 
 
-def test_a_plan_that_trains_wrongly_is_told_and_the_right_one_is_taken_with_one_press(page, site):
+def test_a_plan_that_trains_wrongly_is_reported_and_the_right_one_is_taken_with_one_press(page, site):
     begin_anew(page, {"training": {}, "parallel": {"tensor": 4}})
     go(page, site, "plan")
     locator = page.locator(".mb-plans-even .mb-problem")

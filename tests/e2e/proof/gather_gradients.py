@@ -11,7 +11,7 @@ import torch
 from mcore_adapter import parallel_functions
 from megatron.core import mpu
 
-TOKENS = 2  # of an image
+TOKENS = 2  # Tokens of an image.
 
 
 def main(tensor, context, images):

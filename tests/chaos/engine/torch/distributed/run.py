@@ -87,7 +87,7 @@ def train(folder: Path, rank: int, size: int, address: str, port: int) -> None:
         _steps(folder, rank, Gang(rank, size, address, port))
     except Exception:
         traceback.print_exc()
-        os._exit(1)  # without the child: as a crash leaves it
+        os._exit(1)  # The child stays, as after a crash.
     child.kill()
     child.wait()
 
