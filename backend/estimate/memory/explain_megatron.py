@@ -51,15 +51,12 @@ def _saved(layers: ModelLayers, plan: Plan, stage: Stage, costs: PlanCosts) -> I
         yield part("activations_inputs", unit_micro_batches=units, tokens=plan.tokens, bytes_per_token=per_token)
     else:
         for index, (kind, cost) in enumerate(zip(layers.kinds, costs.kinds, strict=True)):
-            live_layers = sum(chunk.counts[index] * count for chunk, count in chunks)
-            if live_layers:
+            live = sum(chunk.counts[index] * count for chunk, count in chunks)
+            if live:
                 name = "sparse" if has_experts(kind) else "dense"
                 per_token = cost.saved / plan.tokens
                 yield part(
-                    f"activations_{name}",
-                    layer_micro_batches=live_layers,
-                    tokens=plan.tokens,
-                    bytes_per_token=per_token,
+                    f"activations_{name}", layer_micro_batches=live, tokens=plan.tokens, bytes_per_token=per_token
                 )
     if stage.first and costs.tower:
         per_token = costs.tower / plan.vision_patches
