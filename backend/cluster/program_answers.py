@@ -320,6 +320,25 @@ class Measured(TypedDict):
     pairs: SpeedBySize
 
 
+class ProfilePolynomial(TypedDict, total=False):
+    """A figure of a layer as a function of batch and sequence; only what grows with the tokens."""
+
+    token: float
+
+
+class ProfileSaved(TypedDict, total=False):
+    """Measured figures of a layer."""
+
+    saved_bytes: ProfilePolynomial
+
+
+class ProfileFigures(TypedDict, total=False):
+    """Measured figures by attention implementation. A layer without attention has those of sdpa only."""
+
+    flash_attention_2: ProfileSaved
+    sdpa: ProfileSaved
+
+
 ProfileKind = TypedDict(
     "ProfileKind",
     {
@@ -327,6 +346,7 @@ ProfileKind = TypedDict(
         "group": Required[Word],
         "hidden": Required[Count | None],
         "in_execution_order": Required[bool],
+        "figures": Required[ProfileFigures | None],
         "operators": Required[list[dict[str, str | bool | float]]],
     },
 )

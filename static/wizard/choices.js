@@ -1,16 +1,14 @@
 // A new choice of a plan replaces the previous one, for example while a key is held down. Gradio sends every event of a
 // script at once, and the server may finish them in another order.
 import { newestOnly } from "../lib/newest.js";
-import { sendToServer } from "./channel.js";
+import { refresh, sendToServer } from "./channel.js";
 import { fetchAll } from "./draft.js";
 
 const queue = newestOnly({
   send: (plan, ticket) => sendToServer("choose", { plan, ticket }),
   // The widgets now show this choice, which may be older than the newest one.
   late: fetchAll,
-  // Soon after a load of the page, Gradio rarely stops sending events of this component. A reload helps, and the server
-  // has the draft.
-  overdue: () => location.reload(),
+  overdue: refresh,
   patience_ms: 8000,
 });
 

@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.estimate.estimate import estimate
+from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.job.mapping import parse_job
 from backend.job.model import ModelShape, parse_model
 from backend.job.model.profile import config_digest
 from backend.job.problems import ProblemsError
-from backend.job.unestimated import _PROFILE_REASONS, UnestimatedModel, shape_or_reason
+from backend.job.rules import check
+from backend.job.unestimated import UnestimatedModel, shape_or_reason
 
 CONFIG: Mapping[str, Any] = {"model_type": "strange", "hidden_size": 64}
 KNOWN = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
@@ -78,6 +80,32 @@ def test_a_job_with_a_profile_has_the_figures_of_the_known_model() -> None:
     assert figures({"hf_config": CONFIG, "profile": profile()}) == figures({"hf_config": KNOWN})
 
 
+def test_what_a_layer_saves_beyond_its_operators_is_kept() -> None:
+    given = profile()
+    known = layer_saved_bytes(given)
+    given["kinds"][0]["figures"] = {"flash_attention_2": {"saved_bytes": {"token": known + 320}}}
+    assert layer_saved_bytes(given) == known + 320
+    given["kinds"][0]["figures"] = {"sdpa": {"saved_bytes": {"token": known - 320}}}
+    assert layer_saved_bytes(given) == known
+
+
+def layer_saved_bytes(given: Mapping[str, Any]) -> float:
+    shape = shape_or_reason(CONFIG, given)
+    assert isinstance(shape, ModelShape)
+    return eager_bytes(model_layers(shape).kinds[0], EagerForm())
+
+
+def test_a_layer_without_a_known_function_has_an_estimate() -> None:
+    given = profile()
+    del given["kinds"][0]["operators"][6]
+    mapping = {"version": 1, "name": "a", "engine": "llamafactory-ddp",
+               "model": {"hf_config": CONFIG, "profile": given},
+               "cluster": {"gpu": "h100-80g", "nodes": 2, "gpus_per_node": 8}}  # fmt: skip
+    job, problems = parse_job(mapping)
+    assert job is not None, problems
+    assert estimate(job).peak_gib > 0
+
+
 def test_a_known_configuration_needs_no_profile() -> None:
     assert shape_or_reason(KNOWN, {"profile": "damaged"}) == parse_model(KNOWN)
 
@@ -117,6 +145,8 @@ def test_a_profile_that_cannot_describe_the_model_is_a_reason(path: tuple[Any, .
         (("towers", 0, "order"), [[0, 10**9]]),
         (("towers", 0, "order"), "ab"),
         (("embedding", "rows"), "many"),
+        (("kinds", 0, "figures"), {"sdpa": 1}),
+        (("kinds", 0, "figures"), {"sdpa": {"saved_bytes": {"token": "x"}}}),
     ],
 )
 def test_a_damaged_profile_names_the_key(path: tuple[Any, ...], value: object) -> None:
@@ -141,10 +171,19 @@ JSON = st.recursive(
 )
 
 
-@given(st.sampled_from(sorted(profile())), JSON)
-def test_no_value_of_a_profile_is_a_crash(key: str, value: object) -> None:
-    codes = {"bad_model_profile"}
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, part in parts for found in paths(part, (*path, key)))]
+
+
+@given(st.sampled_from(paths(profile())[1:]), JSON)
+def test_no_value_of_a_profile_is_a_crash(path: tuple[Any, ...], value: object) -> None:
+    mapping = {"version": 1, "name": "a", "engine": "llamafactory-zero3",
+               "model": {"hf_config": CONFIG, "profile": changed(path, value)},
+               "cluster": {"gpu": "h100-80g", "nodes": 2, "gpus_per_node": 8}}  # fmt: skip
+    job, problems = parse_job(mapping)
+    assert job is not None, problems
     with suppress(ProblemsError):
-        known = shape_or_reason(CONFIG, {**profile(), key: value})
-        codes = {str(known.reason.values["reason_code"])} if isinstance(known, UnestimatedModel) else set()
-    assert codes <= {"bad_model_profile", *_PROFILE_REASONS}
+        assert estimate(job).peak_gib >= 0
+        return
+    assert {problem.code for problem in check(job)} & {"bad_model_profile", "model_not_estimated"}

@@ -10,25 +10,34 @@ import pytest
 
 from backend.job.presets import models
 from tests.hub import hub
-from tests.nodes import ssh_nodes
+from tests.nodes import needs_node_environment, ssh_nodes
 from tests.ui.browser import begin_anew, box, expect, go, needs_chromium, problems, until
 from tools.browser import Site, logged_in, served
+from tools.programs import NODE_PYTHON
 
 pytestmark = [pytest.mark.ui, needs_chromium]
 
 CONFIG = json.dumps(dict(models()["qwen3-30b-a3b"].hf_config)).encode()
 
 
+UNKNOWN = {
+    "model_type": "apertus", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "vocab_size": 320,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024,
+}  # fmt: skip
+"""A configuration that no family describes. transformers knows its class."""
 BROKEN = b'{"model_type": "qwen3", "num_hidden_layers": 2, "hidden_size": "4096"}'
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Iterator[Site]:
     home = tmp_path_factory.mktemp("fetch")
-    with hub({"Qwen/Qwen3-30B-A3B": CONFIG, "someone/odd": BROKEN, "someone/strange": b'{"model_type": "mamba9"}'}) as (
-        address,
-        _,
-    ):
+    configs = {
+        "Qwen/Qwen3-30B-A3B": CONFIG,
+        "someone/odd": BROKEN,
+        "someone/strange": b'{"model_type": "mamba9"}',
+        "someone/new": json.dumps(UNKNOWN).encode(),
+    }
+    with hub(configs) as (address, _):
         hub_only = {"HF_ENDPOINT": address, "HF_HOME": str(home / "hub"), "HF_HUB_OFFLINE": "0"}
         with served(home, **hub_only) as site:
             yield site
@@ -104,3 +113,34 @@ def test_what_a_node_has_is_read_once_its_key_is_confirmed(page, site, tmp_path:
         expect(page.locator('#place-steps [data-fact="each"] b')).to_have_text("20")
         box(page, "training.dataset").fill("other")
         expect(page.locator('#place-steps [data-fact="samples"]')).to_contain_text("未经节点统计")
+
+
+@needs_node_environment
+def test_a_model_of_an_unknown_family_is_planned_after_a_node_built_it(page, site, tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps(UNKNOWN))
+    with ssh_nodes(tmp_path / "nodes", nodes=1) as nodes:
+        host = nodes.hosts()[0]
+        machines = {
+            "hosts": [{"address": host.address, "port": host.port, "user": host.user,
+                       "identity_file": host.identity_file}],
+            "gpu": "h100-80g", "nodes": 1, "gpus_per_node": 8,
+            "environments": {"llamafactory": {"python": str(NODE_PYTHON)}},
+        }  # fmt: skip
+        begin_anew(page, {"cluster": machines, "model": {"path": str(tmp_path)}, "engine": "llamafactory-ddp"})
+        go(page, site, "model")
+        page.fill(".mb-fetch-id", "someone/new")
+        page.click('[data-fetch="hub"]')
+        until(page, "b.problems.some((one) => one.code === 'model_not_estimated')")
+        page.click('[data-fetch="profile"]')
+        page.click('#place-fetch_model [data-act="accept"]')
+        answer = page.locator("#place-fetch_model .mb-fetch-answer")
+        expect(answer).to_contain_text("ApertusForCausalLM")
+        until(page, "b.summary.parameters === 139976 && !b.problems.some((one) => one.code === 'model_not_estimated')")
+        expect(page.locator('[data-fetch="profile"]')).to_be_hidden()
+        go(page, site, "plan")
+        until(page, "b.summary.fits")
+        go(page, site, "model")
+        box(page, "model.hf_config").fill(json.dumps({**UNKNOWN, "vocab_size": 640}))
+        until(page, "b.problems.some((one) => one.code === 'model_not_estimated' && /another/.test(one.message))")
+        page.click('[data-fetch="node"]')
+        until(page, "b.summary.parameters === 139976 && b.fetched.kind === 'node'")

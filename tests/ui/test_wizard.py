@@ -421,8 +421,6 @@ def test_a_choice_whose_answer_comes_too_late_leaves_the_drafts_plan_chosen(page
     page.locator(".mb-plans").focus()
     page.keyboard.press("Home")
     until(page, "b.data.plans?.own === 0 && Megaboard.wizard.isSettled() && Megaboard.draft.isResting()")
-    # The page may have loaded itself again (static/wizard/choices.js), which ends the focus.
-    page.locator(".mb-plans").focus()
     chosen = page.locator('.mb-plans tr[aria-selected="true"]')
     with held(page, lambda asked: "ticket" in (asked.get("event_data") or {})) as release:
         page.keyboard.press("ArrowDown")

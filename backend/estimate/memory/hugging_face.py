@@ -370,6 +370,8 @@ def _layer_works(
     works = []
     for kind in layers.kinds:
         widths = [op.width * (2 if op.gated else 1) for op in kind.operators if isinstance(op, Activation)]
+        # A profile may have found no function that it knows.
+        widths = widths or [op.outputs for op in kind.operators if isinstance(op, Linear)]
         # Routed experts are one parameter with three dimensions in transformers 5, so their gradient is one tensor.
         sizes = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
         elements = (largest_unit(layers) if memory.reduces_layers else max(sizes)) if form.trained else 0

@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 
+from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers
 from backend.job.model.operators import (
     Activation,
@@ -52,7 +53,7 @@ def model_layers(shape: ModelShape) -> ModelLayers:
 def _layer(kind: LayerShape, hidden: int) -> LayerKind:
     moe = kind.ffn if isinstance(kind.ffn, Experts) else None
     if kind.operators:
-        return LayerKind(name="sparse" if moe else "dense", hidden=hidden, operators=kind.operators)
+        return _profiled(kind, hidden)
     attention, ffn = _attention(kind, hidden), _experts(moe, hidden) if moe else _ffn(kind.ffn, hidden)
     latent, before = isinstance(kind.attention, Mla), kind.norms in ("before", "both")
     operators = [
@@ -66,6 +67,17 @@ def _layer(kind: LayerShape, hidden: int) -> LayerKind:
     ]
     buffer = moe.count if moe and moe.router_bias else 0
     return LayerKind(name="sparse" if moe else "dense", hidden=hidden, operators=tuple(operators), buffer=buffer)
+
+
+def _profiled(kind: LayerShape, hidden: int) -> LayerKind:
+    """Return a kind of layer of a profile. What it saves beyond its operators is kept without a name."""
+    name = "sparse" if isinstance(kind.ffn, Experts) else "dense"
+    known = LayerKind(name=name, hidden=hidden, operators=kind.operators)
+    form = EagerForm()
+    unknown = round((kind.saved_bytes - eager_bytes(known, form)) / form.element)
+    if unknown <= 0:
+        return known
+    return LayerKind(name=name, hidden=hidden, operators=(*kind.operators, Keep(width=unknown)))
 
 
 def _norm(kind: LayerShape, hidden: int, *, detached: bool = False) -> Norm:

@@ -45,6 +45,7 @@ _FIELDS: Mapping[type[Operator], Mapping[str, tuple[object, bool]]] = {
     for kind in _OPERATORS.values()
 }
 """For every operator, the type of every field, and whether it has no default."""
+_MAY_BE_ZERO = frozenset({"bias", "whole_bias", "window", "parameters", "count"})
 _NORMS: Mapping[int, NormWeights] = {0: "none", 1: "scale", 2: "scale_and_shift"}
 """Weights per element."""
 
@@ -97,7 +98,7 @@ def _decoder(profile: Mapping[str, Any], model_type: str) -> tuple[list[dict[str
     kinds = [_kind(index, kind) for index, kind in enumerate(_list(profile, "kinds"))]
     orders = [_order(index, tower, len(kinds)) for index, tower in enumerate(_list(profile, "towers"))]
     others = [order for order in orders if order and kinds[order[0]]["group"] != "language"]
-    decoders = [order for order in orders if order not in others]
+    decoders = [order for order in orders if order and order not in others]
     if len(decoders) != 1 or (others and model_type not in TOWERS):
         raise _refusal("profile_has_towers", towers=len(orders))
     used = sorted(set(decoders[0]))
@@ -114,13 +115,28 @@ def _kind(index: int, kind: object) -> dict[str, Any]:
         _operator(f"{name}.operators[{place}]", operator, str(kind.get("class")))
         for place, operator in enumerate(_list(kind, "operators", name))
     )
+    if not any(isinstance(operator, Linear) for operator in operators):
+        raise _damaged(f"{name}.operators", len(operators))
     return {
         "class": str(kind.get("class")),
         "group": str(kind.get("group")),
         "hidden": kind.get("hidden"),
         "operators": operators,
+        "saved_bytes": _saved_bytes(name, kind),
         "is_complete": kind.get("in_execution_order") is True,
     }
+
+
+def _saved_bytes(name: str, kind: Mapping[str, Any]) -> float:
+    """Return the measured bytes per token. A layer without attention was measured with sdpa only."""
+    figures: Any = kind.get("figures") or {}
+    try:
+        token = figures.get("flash_attention_2", figures.get("sdpa", {})).get("saved_bytes", {}).get("token", 0)
+    except AttributeError as error:
+        raise _damaged(f"{name}.figures", figures) from error
+    if isinstance(token, bool) or not isinstance(token, int | float) or not 0 <= token <= MOST_ELEMENTS:
+        raise _damaged(f"{name}.figures", token)
+    return float(token)
 
 
 def _operator(name: str, operator: object, layer: str) -> Operator:
@@ -133,18 +149,18 @@ def _operator(name: str, operator: object, layer: str) -> Operator:
     for key, (annotation, is_needed) in _FIELDS[kind].items():
         if key not in values and is_needed:
             raise _damaged(f"{name}.{key}", None)
-        if key in values and not _fits(annotation, values[key]):
+        if key in values and not _fits(annotation, values[key], 0 if key in _MAY_BE_ZERO else 1):
             raise _damaged(f"{name}.{key}", values[key])
     if unknown := sorted(values.keys() - _FIELDS[kind].keys()):
         raise _damaged(f"{name}.{unknown[0]}", values[unknown[0]])
     return kind(**values)
 
 
-def _fits(annotation: object, value: object) -> bool:
+def _fits(annotation: object, value: object, least: int) -> bool:
     if annotation is bool:
         return isinstance(value, bool)
     if annotation is int:
-        return type(value) is int and 0 <= value <= MOST_ELEMENTS
+        return type(value) is int and least <= value <= MOST_ELEMENTS
     if typing.get_origin(annotation) is Literal:
         return value in typing.get_args(annotation)
     return isinstance(value, str) and len(value) <= 100
@@ -153,7 +169,13 @@ def _fits(annotation: object, value: object) -> bool:
 def _layer(kind: Mapping[str, Any], norm: NormWeights) -> LayerShape:
     """Return a kind of layer with what rules read of it: heads, FFN, experts."""
     operators: tuple[Operator, ...] = kind["operators"]
-    return LayerShape(attention=_attention(operators), ffn=_ffn(operators), norm=norm, operators=operators)
+    return LayerShape(
+        attention=_attention(operators),
+        ffn=_ffn(operators),
+        norm=norm,
+        operators=operators,
+        saved_bytes=kind["saved_bytes"],
+    )
 
 
 def _attention(operators: Iterable[Operator]) -> FullAttention | GatedDeltaNet:

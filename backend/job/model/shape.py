@@ -110,6 +110,8 @@ class LayerShape:
     norm: NormWeights = "scale"
     operators: tuple[Operator, ...] = ()
     """The operators that a profile found; empty if they follow from the fields above."""
+    saved_bytes: float = 0.0
+    """Bytes per token that the profile measured as saved for the backward pass: flash attention, 16 bits. 0 if none."""
 
 
 @dataclass(frozen=True, slots=True)
