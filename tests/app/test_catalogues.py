@@ -155,7 +155,7 @@ def test_a_file_s_name_makes_no_command_of_its_own(lang):
 
 @pytest.mark.parametrize("lang", LANGUAGES)
 @pytest.mark.parametrize(
-    ("path", "value", "told", "untold"),
+    ("path", "value", "expected", "untold"),
     [
         ("name", "x" * 65, "64", "shell"),
         ("cluster.hosts", [{"address": "fe80::1%eth0"}], "fe80::", "shell"),
@@ -163,13 +163,13 @@ def test_a_file_s_name_makes_no_command_of_its_own(lang):
         ("cluster.run_root", "/a b", "~/", "64"),
     ],
 )
-def test_a_text_of_the_wrong_format_is_told_what_its_own_format_is(lang, path, value, told, untold):
+def test_a_text_of_the_wrong_format_is_told_what_its_own_format_is(lang, path, value, expected, untold):
     mapping = {"version": 1, "cluster": {"gpu": "cpu", "nodes": 1, "gpus_per_node": 1}, "engine": "llamafactory-ddp"}
     top, _, key = path.rpartition(".")
     (mapping[top] if top else mapping)[key] = value
     (problem,) = (item for item in parse_job(mapping)[1] if item.code == "bad_format")
     fix = render_problem(lang, problem)["fix"]
-    assert told in fix
+    assert expected in fix
     assert untold not in fix
 
 

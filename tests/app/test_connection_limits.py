@@ -79,9 +79,9 @@ def server(**limits: float) -> Iterator[Server]:
         limited.end()
 
 
-def dial(port: int, said: bytes = b"") -> socket.socket:
+def dial(port: int, opening: bytes = b"") -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
-    connection.sendall(said)
+    connection.sendall(opening)
     return connection
 
 
@@ -92,37 +92,37 @@ def request(path: str = "/", *, more: str = "") -> bytes:
 OPERATOR = "cookie: operator\r\n"
 
 
-def is_ended(one: socket.socket) -> bool:
+def is_ended(client: socket.socket) -> bool:
     """Return whether the server ends the connection, however long it takes."""
     try:
-        while one.recv(1 << 16):
+        while client.recv(1 << 16):
             continue
     except ConnectionResetError:
         return True
     return True
 
 
-def is_open(one: socket.socket) -> bool:
-    one.setblocking(False)
+def is_open(client: socket.socket) -> bool:
+    client.setblocking(False)
     try:
-        while one.recv(1 << 16):
+        while client.recv(1 << 16):
             continue
     except BlockingIOError:
         return True
     except ConnectionResetError:
         return False
     finally:
-        one.settimeout(PATIENCE_S)
+        client.settimeout(PATIENCE_S)
     return False
 
 
-def drip(one: socket.socket, part: bytes) -> None:
+def drip(client: socket.socket, part: bytes) -> None:
     """Send a few bytes again and again until the server ends the connection."""
-    one.settimeout(0.02)
+    client.settimeout(0.02)
     for _ in range(int(PATIENCE_S / 0.02)):
         try:
-            one.sendall(part)
-            if not one.recv(1 << 16):
+            client.sendall(part)
+            if not client.recv(1 << 16):
                 return
         except TimeoutError:
             continue
@@ -131,9 +131,9 @@ def drip(one: socket.socket, part: bytes) -> None:
     raise AssertionError("it was never ended")
 
 
-@pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\n"])
-def test_a_connection_that_does_not_say_what_it_wants_is_ended(said):
-    with server(request_s=SOON_S) as limited, dial(limited.port, said) as silent:
+@pytest.mark.parametrize("opening", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\n"])
+def test_a_connection_that_does_not_say_what_it_wants_is_ended(opening):
+    with server(request_s=SOON_S) as limited, dial(limited.port, opening) as silent:
         assert is_ended(silent)
         assert len(limited.connections) == 0
 
@@ -192,10 +192,10 @@ def test_with_the_operators_connections_alone_a_newcomer_is_refused_unless_one_i
         assert is_open(lives[1])
 
 
-def dial_until_answered(one: Server, said: bytes) -> socket.socket:
+def dial_until_answered(client: Server, opening: bytes) -> socket.socket:
     """Connect again until the server answers. A slot is free only after the server has seen that a client has gone."""
     for _ in range(1000):
-        sock = dial(one.port, said)
+        sock = dial(client.port, opening)
         try:
             if b"200" in sock.recv(1 << 16):
                 return sock
@@ -320,8 +320,8 @@ def test_at_256_files_700_hostile_sockets_keep_nobody_out_and_fill_no_log(proces
     with ExitStack() as opened:
         hostile = []
 
-        def more(count: int, said: bytes) -> None:
-            hostile.extend(opened.enter_context(dial(limited.port, said)) for _ in range(count))
+        def more(count: int, opening: bytes) -> None:
+            hostile.extend(opened.enter_context(dial(limited.port, opening)) for _ in range(count))
 
         post = b"POST /login HTTP/1.1\r\nhost: 127.0.0.1\r\norigin: http://127.0.0.1\r\ncontent-length: 500\r\n\r\npass"
         more(400, b"")

@@ -30,8 +30,8 @@ def ask(services: Services, kind: str, name: str, **more: Any) -> Fetched:
     return result
 
 
-def codes(found: Fetched) -> list[str]:
-    return [problem.code for problem in found.problems]
+def codes(problems: Fetched) -> list[str]:
+    return [problem.code for problem in problems.problems]
 
 
 def job(services: Services) -> Job:

@@ -25,8 +25,8 @@ def services(tmp_path):
     store.close()
 
 
-def codes(found):
-    return [problem.code for problem in found.problems]
+def codes(problems):
+    return [problem.code for problem in problems.problems]
 
 
 def raised(act, *given, **named):

@@ -82,9 +82,9 @@ class TestFields:
         problem = next(p for p in shown(form, services)["problems"] if p["at"] == "cluster.nodes")
         assert problem["message"] == "Nodes cannot be empty."
 
-    @pytest.mark.parametrize(("typed", "kept"), [("2e-5", 2e-5), ("0.001", 0.001), ("fast", "fast")])
-    def test_a_learning_rate_is_typed_as_people_write_it(self, form: Form, typed: str, kept: object) -> None:
-        assert form.value("training.learning_rate", typed) == kept
+    @pytest.mark.parametrize(("typed", "stored"), [("2e-5", 2e-5), ("0.001", 0.001), ("fast", "fast")])
+    def test_a_learning_rate_is_typed_as_people_write_it(self, form: Form, typed: str, stored: object) -> None:
+        assert form.value("training.learning_rate", typed) == stored
 
     def test_an_emptied_optional_field_takes_its_default(self, form: Form) -> None:
         assert form.value("training.dataset", " ") is None
@@ -238,10 +238,10 @@ class TestBundle:
         assert (own["tensor"], own["context"]) == (8, 4)
         assert len(rows) < plans["count"]
 
-    @pytest.mark.parametrize("asked", [None, 7, "x", [], {}, {"engine": 1}])
-    def test_an_event_that_names_no_row_is_refused(self, asked: Any) -> None:
+    @pytest.mark.parametrize("event", [None, 7, "x", [], {}, {"engine": 1}])
+    def test_an_event_that_names_no_row_is_refused(self, event: Any) -> None:
         with pytest.raises(ProblemsError, match="not_a_row"):
-            edits_of(asked)
+            edits_of(event)
 
     @pytest.mark.parametrize("value", [None, {}, [], "x", -1, 10**30])
     def test_a_row_of_wrong_values_is_answered(self, form: Form, services: Services, value: Any) -> None:

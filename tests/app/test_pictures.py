@@ -69,9 +69,9 @@ def test_the_speed_up_over_one_node_stands_beside_the_speed(reading: Any) -> Non
     assert time["exchange"] == "ring"
 
 
-@pytest.mark.parametrize(("known", "told"), [({"time_ratio": 1.2}, "run-1"), ({"memory_ratio": 1.1}, None)])
+@pytest.mark.parametrize(("known", "expected"), [({"time_ratio": 1.2}, "run-1"), ({"memory_ratio": 1.1}, None)])
 def test_times_are_called_calibrated_only_where_a_run_corrects_times(
-    tmp_path: Path, known: dict[str, float], told: str | None
+    tmp_path: Path, known: dict[str, float], expected: str | None
 ) -> None:
     calibration = {"gpu": "h100-80g", "run": "run-1", "engine": "llamafactory-megatron", **known}
     cluster = {**QWEN["cluster"], "calibration": calibration}
@@ -80,7 +80,7 @@ def test_times_are_called_calibrated_only_where_a_run_corrects_times(
     assert result.estimate.calibrated_on == "run-1"
     time = spent(result)
     assert time is not None
-    assert time["calibrated_on"] == told
+    assert time["calibrated_on"] == expected
 
 
 def test_an_unsound_draft_has_no_pictures(reading: Any) -> None:

@@ -25,8 +25,8 @@ def services(tmp_path: Path):
     opened.close()
 
 
-def job_after(services: Services, asked: dict[str, str]) -> tuple[Job, Fetched]:
-    result = fetch(services, asked)
+def job_after(services: Services, request: dict[str, str]) -> tuple[Job, Fetched]:
+    result = fetch(services, request)
     assert result.problems == ()
     assert change(services, result.edits) == ()
     job = read(services.draft.job_mapping(), services.home).job

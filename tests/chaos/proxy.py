@@ -13,13 +13,13 @@ class SlicingProxy:
     """
 
     def __init__(
-        self, place: tuple[str, int], target: tuple[str, int], *, seed: int, most: int = 700, delay_s: float = 0.02
+        self, address: tuple[str, int], target: tuple[str, int], *, seed: int, most: int = 700, delay_s: float = 0.02
     ) -> None:
         self._target = target
         self._chance = random.Random(seed)
         self._most = most
         self._delay_s = delay_s
-        self._server = socket.create_server(place)
+        self._server = socket.create_server(address)
         self._ends: list[socket.socket] = []
 
     def __enter__(self) -> "SlicingProxy":

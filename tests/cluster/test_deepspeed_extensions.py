@@ -43,14 +43,14 @@ def test_extensions_that_are_built_or_can_be_built_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "status", "code"),
+    ("parts", "status", "code"),
     [
         ({"unbuilt": ["cpu_adam"], "compiler": False}, "failure", "deepspeed_needs_compiler"),
         ({"unbuilt": ["cpu_adam"], "locks": ["/x/cpu_adam/lock"]}, "warning", "deepspeed_locked"),
     ],
 )
-def test_what_would_stop_or_hang_the_ranks_is_reported(found: dict[str, object], status: str, code: str) -> None:
-    (result,) = check(**found)
+def test_what_would_stop_or_hang_the_ranks_is_reported(parts: dict[str, object], status: str, code: str) -> None:
+    (result,) = check(**parts)
     assert result.problem
     assert (result.name, result.status, result.problem.code) == ("deepspeed", status, code)
     for language in LANGUAGES:

@@ -33,11 +33,14 @@ def facts(rank: int, machine: str = "") -> NodeFacts:
 
 
 def check(
-    made: Job, nodes: Mapping[int, Node], known: Mapping[int, NodeFacts] | None = None, rendered: Rendered | None = None
+    the_job: Job,
+    nodes: Mapping[int, Node],
+    known: Mapping[int, NodeFacts] | None = None,
+    rendered: Rendered | None = None,
 ) -> list[CheckResult]:
     checks = {rank: Checks(rank, node.name) for rank, node in nodes.items()}
     known = known or {rank: facts(rank) for rank in nodes}
-    return check_configuration(made, checks, nodes, known, rendered or render(made, place(made)))
+    return check_configuration(the_job, checks, nodes, known, rendered or render(the_job, place(the_job)))
 
 
 def nodes_that_say(*answers: Mapping[str, Any] | NodeError) -> dict[int, FakeNode]:
@@ -67,7 +70,7 @@ def test_a_refusal_names_the_node_and_the_field_in_the_engine_s_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "message", "field"),
+    ("the_job", "message", "field"),
     [
         (ddp(extra={"use_galore": True}), "GaLore and APOLLO are incompatible with deepspeed yet.", "engine"),
         (ddp(), "Template nonsense does not exist.", "training.template"),
@@ -81,8 +84,8 @@ def test_a_refusal_names_the_node_and_the_field_in_the_engine_s_words() -> None:
         (job(), "", "engine"),
     ],
 )
-def test_the_key_in_a_message_tells_the_field(made: Job, message: str, field: str) -> None:
-    assert field_of(made, message) == field
+def test_the_key_in_a_message_tells_the_field(the_job: Job, message: str, field: str) -> None:
+    assert field_of(the_job, message) == field
 
 
 def test_nodes_that_are_one_machine_are_asked_once_and_all_told() -> None:

@@ -15,7 +15,7 @@ from tests.cluster.gang import H100, MODULES, PRINTS, Gang, make_facts, smi, sur
 LF = "/opt/lf/bin/python"
 
 
-def odd_versions(here: dict[str, Origin], there: dict[str, Origin], **job: Any) -> str:
+def odd_versions(local: dict[str, Origin], others: dict[str, Origin], **job: Any) -> str:
     """Return the command for node 2 of three, whose packages come from `here`; the others have `there`."""
     gang = Gang(nodes=3, **job)
 
@@ -23,7 +23,7 @@ def odd_versions(here: dict[str, Origin], there: dict[str, Origin], **job: Any) 
         texts = {n: f"{o.version} (commit {o.commit[:10]})" if o.commit else o.version for n, o in origins.items()}
         return make_facts({**MODULES, **texts}, origins=origins)
 
-    gang.facts = {0: facts(there), 1: facts(there), 2: facts(here)}
+    gang.facts = {0: facts(others), 1: facts(others), 2: facts(local)}
     failure, problem = gang.only_failure()
     assert (failure.name, failure.rank) == ("versions", 2)
     command = str(problem.values["command"])
@@ -116,7 +116,7 @@ def test_flash_attention_that_crashes_in_one_version_of_transformers_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("python", "query", "here"),
+    ("python", "query", "local"),
     [
         ("3.10.4", H100, "Python 3.10"),
         ("3.11.9", H100, None),
@@ -124,15 +124,15 @@ def test_flash_attention_that_crashes_in_one_version_of_transformers_is_refused(
         ("3.11.2", H100.replace("570.124.06", "535.54.03"), "driver 535.54.03"),
     ],
 )
-def test_a_machine_unlike_the_others_is_named(python: str, query: str, here: str | None) -> None:
+def test_a_machine_unlike_the_others_is_named(python: str, query: str, local: str | None) -> None:
     gang = Gang(nodes=3)
     gang.facts[1] = make_facts(python=python)
     gang.fakes[1].on("survey", reply=surveyed(smi=smi(query)))
-    if here is None:
+    if local is None:
         assert {result.status for result in gang.check()} == {"ok"}
         return
     warning, problem = gang.only_warning()
-    assert (warning.name, warning.rank, problem.values["here"]) == ("machines", 1, here)
+    assert (warning.name, warning.rank, problem.values["here"]) == ("machines", 1, local)
 
 
 def test_one_machine_under_two_names_is_named_with_the_first() -> None:

@@ -197,7 +197,7 @@ Host *
 
 
 @pytest.mark.parametrize(
-    ("address", "found"),
+    ("address", "expected"),
     [
         ("plain", ("first", 22)),
         ("other", ("last", 22)),
@@ -207,18 +207,18 @@ Host *
     ],
 )
 def test_a_criterion_that_cannot_be_evaluated_is_refused_for_those_it_may_concern(
-    folder: Path, address: str, found: tuple[object, object]
+    folder: Path, address: str, expected: tuple[object, object]
 ) -> None:
     (folder / "config").write_text(UNDECIDED)
     host = Host(address=address)
-    if isinstance(found[1], int):
+    if isinstance(expected[1], int):
         target = find_target(host, folder)
-        assert (target.user, target.port) == found
+        assert (target.user, target.port) == expected
         return
     with pytest.raises(NodeError, match="match_undecided") as caught:
         find_target(host, folder)
     values = caught.value.values
-    assert (values["setting"], values["line"], values["path"]) == (*found, f"{folder}/config")
+    assert (values["setting"], values["line"], values["path"]) == (*expected, f"{folder}/config")
     assert caught.value.is_local
     assert find_target(Host(address=address, user="me", port=2222), folder).port == 2222, "nothing hangs on it"
 

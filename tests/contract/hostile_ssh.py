@@ -49,8 +49,8 @@ class _Transport(paramiko.Transport):
         super().__init__(sock, default_window_size=hooks.window)
         self._hooks, self._over = hooks, over
 
-    def _stall(self, place: str) -> None:
-        if self._hooks.stalls_at == place:
+    def _stall(self, hook: str) -> None:
+        if self._hooks.stalls_at == hook:
             self._over(600)
 
     def _negotiate_keys(self, m: Message) -> None:

@@ -10,8 +10,8 @@ from backend.job.problems import Problem
 from tests.engines.jobs import ddp, job
 
 
-def only(made: Job) -> Problem:
-    (problem,) = check_engine(made)
+def only(the_job: Job) -> Problem:
+    (problem,) = check_engine(the_job)
     return problem
 
 

@@ -22,18 +22,18 @@ printf '%s\\0' "$PWD" "$@" > "$(dirname "$0")/arguments"
 """
 
 
-def recording(folder: Path, made: Job) -> Job:
+def recording(folder: Path, the_job: Job) -> Job:
     """Return the job with an interpreter in `folder` that only records how it was started."""
     folder.mkdir(parents=True)
     (folder / "python").write_text(RECORDER)
     (folder / "python").chmod(0o700)
-    return with_values(made, {"cluster.environments": {"llamafactory": Environment(python=f"{folder}/python")}})
+    return with_values(the_job, {"cluster.environments": {"llamafactory": Environment(python=f"{folder}/python")}})
 
 
-def written(folder: Path, made: Job) -> Path:
+def written(folder: Path, the_job: Job) -> Path:
     """Return `folder` with the exported files."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in export(made).items():
+    for name, text in export(the_job).items():
         (folder / name).write_text(text)
     return folder
 

@@ -37,8 +37,8 @@ def imported(config: Mapping[str, Any], **more: Any) -> tuple[Job, dict[str, Imp
     return job_of(imported_job), {line.key: line for line in imported_job.lines}
 
 
-def job_of(made: Imported) -> Job:
-    job, problems = parse_job(made.mapping)
+def job_of(imported_job: Imported) -> Job:
+    job, problems = parse_job(imported_job.mapping)
     assert job is not None, problems
     assert problems == []
     return job

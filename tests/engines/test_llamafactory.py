@@ -10,19 +10,19 @@ from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import ddp, job
 
 
-def config_of(made: Job) -> dict[str, object]:
-    return ENGINES[made.engine].config(target_of(made), "/runs/it")
+def config_of(the_job: Job) -> dict[str, object]:
+    return ENGINES[the_job.engine].config(target_of(the_job), "/runs/it")
 
 
 @pytest.mark.parametrize(
-    "made",
+    "the_job",
     [*HUGGING_FACE.values(), *SHARDED.values(), *MEGATRON.values()],
     ids=[*HUGGING_FACE, *SHARDED, *MEGATRON],
 )
-def test_the_engine_knows_every_key_which_names_the_job_path_that_decides_it(made: Job) -> None:
-    keys = config_of(made).keys()
-    assert keys <= keys_of(made.engine).keys()
-    assert keys - ENGINES[made.engine].owned.keys() <= {"lr_scheduler_kwargs"}
+def test_the_engine_knows_every_key_which_names_the_job_path_that_decides_it(the_job: Job) -> None:
+    keys = config_of(the_job).keys()
+    assert keys <= keys_of(the_job.engine).keys()
+    assert keys - ENGINES[the_job.engine].owned.keys() <= {"lr_scheduler_kwargs"}
 
 
 def test_the_method_is_always_written_because_the_default_is_lora() -> None:

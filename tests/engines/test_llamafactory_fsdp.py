@@ -10,8 +10,8 @@ from tests.engines.cases import SHARDED
 from tests.engines.jobs import place, sharded
 
 
-def variables_of(made: Job) -> Mapping[str, str]:
-    return render(made, place(made)).commands[1].environment
+def variables_of(the_job: Job) -> Mapping[str, str]:
+    return render(the_job, place(the_job)).commands[1].environment
 
 
 def test_the_plan_is_in_the_variables_that_llamafactory_reads_too() -> None:

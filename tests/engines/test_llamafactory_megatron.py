@@ -9,8 +9,8 @@ from tests.engines.cases import MEGATRON
 from tests.engines.jobs import job, place
 
 
-def config_of(made: Job) -> dict[str, object]:
-    return ENGINES[made.engine].config(target_of(made), "/runs/it")
+def config_of(the_job: Job) -> dict[str, object]:
+    return ENGINES[the_job.engine].config(target_of(the_job), "/runs/it")
 
 
 def test_tensor_and_pipeline_sizes_are_always_written() -> None:
@@ -18,10 +18,10 @@ def test_tensor_and_pipeline_sizes_are_always_written() -> None:
     assert (config["tensor_model_parallel_size"], config["pipeline_model_parallel_size"]) == (1, 1)
 
 
-@pytest.mark.parametrize("made", MEGATRON.values(), ids=MEGATRON)
-def test_nothing_is_written_that_transformers_5_refuses_or_megatron_ignores(made: Job) -> None:
+@pytest.mark.parametrize("the_job", MEGATRON.values(), ids=MEGATRON)
+def test_nothing_is_written_that_transformers_5_refuses_or_megatron_ignores(the_job: Job) -> None:
     unwanted = {"overwrite_output_dir", "deepspeed", "gradient_checkpointing", "disable_gradient_checkpointing"}
-    assert not config_of(made).keys() & (unwanted | {"pure_bf16", "enable_liger_kernel", "optim"})
+    assert not config_of(the_job).keys() & (unwanted | {"pure_bf16", "enable_liger_kernel", "optim"})
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from tests.engines.jobs import place, sharded
 ENGINES = ("zero2", "zero2-offload", "zero3", "zero3-offload")
 
 
-def zero_of(made: Job) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads(render(made, place(made)).files["deepspeed.json"])
+def zero_of(the_job: Job) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads(render(the_job, place(the_job)).files["deepspeed.json"])
     return config["zero_optimization"]
 
 

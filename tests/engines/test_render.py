@@ -14,20 +14,20 @@ from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import RUN, ddp, job, place
 
 
-def config_of(made: Job) -> dict[str, object]:
-    loaded: dict[str, object] = yaml.safe_load(render(made, place(made)).files["config.yaml"])
+def config_of(the_job: Job) -> dict[str, object]:
+    loaded: dict[str, object] = yaml.safe_load(render(the_job, place(the_job)).files["config.yaml"])
     return loaded
 
 
-def codes_of(made: Job) -> set[str]:
+def codes_of(the_job: Job) -> set[str]:
     with pytest.raises(ProblemsError) as raised:
-        render(made, place(made))
+        render(the_job, place(the_job))
     return {problem.code for problem in raised.value.problems}
 
 
-@pytest.mark.parametrize("made", [*HUGGING_FACE.values(), *SHARDED.values(), *MEGATRON.values()])
-def test_the_same_job_gives_the_same_bytes(made: Job) -> None:
-    assert render(made, place(made)) == render(dataclasses.replace(made), place(made))
+@pytest.mark.parametrize("the_job", [*HUGGING_FACE.values(), *SHARDED.values(), *MEGATRON.values()])
+def test_the_same_job_gives_the_same_bytes(the_job: Job) -> None:
+    assert render(the_job, place(the_job)) == render(dataclasses.replace(the_job), place(the_job))
 
 
 def test_every_node_starts_torchrun_with_static_rendezvous_in_host_order() -> None:
@@ -46,12 +46,12 @@ def test_results_go_to_a_folder_of_the_run() -> None:
     assert config_of(ddp(training__output_dir="/runs/"))["output_dir"] == f"/runs/{RUN}"
 
 
-@pytest.mark.parametrize("made", [job(), ddp(training__method="qlora"), *SHARDED.values()])
-def test_an_attempt_that_resumes_names_its_checkpoint_and_changes_nothing_else(made: Job) -> None:
-    resumed = render(made, dataclasses.replace(place(made), checkpoint="/runs/it/checkpoint-40"))
+@pytest.mark.parametrize("the_job", [job(), ddp(training__method="qlora"), *SHARDED.values()])
+def test_an_attempt_that_resumes_names_its_checkpoint_and_changes_nothing_else(the_job: Job) -> None:
+    resumed = render(the_job, dataclasses.replace(place(the_job), checkpoint="/runs/it/checkpoint-40"))
     loaded = yaml.safe_load(resumed.files["config.yaml"])
-    assert loaded == config_of(made) | {"resume_from_checkpoint": "/runs/it/checkpoint-40"}
-    assert loaded.keys() <= keys_of(made.engine).keys()
+    assert loaded == config_of(the_job) | {"resume_from_checkpoint": "/runs/it/checkpoint-40"}
+    assert loaded.keys() <= keys_of(the_job.engine).keys()
 
 
 def test_each_node_gets_the_interface_towards_the_master() -> None:

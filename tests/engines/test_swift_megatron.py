@@ -64,22 +64,22 @@ FOLDERS = {
 """Hugging Face model type -> a folder's name, and the architecture that its config.json names."""
 
 
-def config_of(made: Job) -> dict[str, Any]:
-    config: dict[str, Any] = yaml.safe_load(render(made, place(made)).files["config.yaml"])
+def config_of(the_job: Job) -> dict[str, Any]:
+    config: dict[str, Any] = yaml.safe_load(render(the_job, place(the_job)).files["config.yaml"])
     return config
 
 
-@pytest.mark.parametrize("made", CASES.values(), ids=CASES)
-def test_ms_swift_knows_every_key_and_no_value_is_null(made: Job) -> None:
-    config = config_of(made)
+@pytest.mark.parametrize("the_job", CASES.values(), ids=CASES)
+def test_ms_swift_knows_every_key_and_no_value_is_null(the_job: Job) -> None:
+    config = config_of(the_job)
     assert config.keys() <= keys_of("swift-megatron").keys()
     assert None not in config.values()
 
 
-@pytest.mark.parametrize("made", CASES.values(), ids=CASES)
-def test_every_key_names_the_job_path_that_decides_it(made: Job) -> None:
+@pytest.mark.parametrize("the_job", CASES.values(), ids=CASES)
+def test_every_key_names_the_job_path_that_decides_it(the_job: Job) -> None:
     engine = ENGINES["swift-megatron"]
-    assert engine.config(target_of(made), "/runs/it").keys() <= engine.owned.keys()
+    assert engine.config(target_of(the_job), "/runs/it").keys() <= engine.owned.keys()
 
 
 def test_lora_and_freezing_are_written_in_its_words() -> None:
@@ -153,9 +153,9 @@ def test_its_own_argument_classes_take_what_resumes(case: str, python: str, tmp_
     assert refusal_of(python, render(path, replace(place(path), checkpoint=str(checkpoint)))) == (None, "")
 
 
-def on_disk(made: Job, folder: Path) -> Job:
+def on_disk(the_job: Job, folder: Path) -> Job:
     """Return the job with its model and data in a folder that has all files that ms-swift reads before it trains."""
-    config = dict(models()[made.model.preset or ""].hf_config)
+    config = dict(models()[the_job.model.preset or ""].hf_config)
     # If several models share an architecture, it knows a model by the name of its folder.
     name, architecture = FOLDERS[config["model_type"]]
     config["architectures"] = [architecture]
@@ -164,7 +164,7 @@ def on_disk(made: Job, folder: Path) -> Job:
     (model / "config.json").write_text(json.dumps(config))
     for name in ("a.jsonl", "b.jsonl"):
         (folder / name).touch()
-    return with_values(made, {"model.path": str(model), "training.dataset_dir": str(folder)})
+    return with_values(the_job, {"model.path": str(model), "training.dataset_dir": str(folder)})
 
 
 def refusal_of(python: str, rendered: Rendered) -> tuple[str | None, str]:

@@ -67,10 +67,10 @@ CASES = [
 SIZES = ("tensor", "pipeline", "virtual_pipeline", "expert", "expert_tensor")
 
 
-def real(what, given=""):
+def real(what, case=""):
     command = [str(NODE_PYTHON), "-W", "ignore", "-m", "benchmarks.real_modules", what]
     done = subprocess.run(
-        command, input=given, capture_output=True, text=True, cwd=ROOT, check=False,
+        command, input=case, capture_output=True, text=True, cwd=ROOT, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

@@ -30,9 +30,9 @@ def main() -> None:
     print(json.dumps(answers))
 
 
-def problem(place):
+def problem(folder):
     try:
-        profile(place)
+        profile(folder)
     except ProfileError as error:
         return error.problem["code"]
 

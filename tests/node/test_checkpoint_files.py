@@ -68,10 +68,10 @@ def test_whole_files_are_listed_and_nothing_is_said_against_them(results: Path) 
 @pytest.mark.parametrize(
     "name", ["optimizer.pt", "rng_state_0.pth", "model.safetensors", "old/optimizer.bin", "latest"]
 )
-@pytest.mark.parametrize("kept", [0, -1])
-def test_a_file_that_was_not_written_to_its_end_is_damaged(results: Path, name: str, kept: int) -> None:
+@pytest.mark.parametrize("length", [0, -1])
+def test_a_file_that_was_not_written_to_its_end_is_damaged(results: Path, name: str, length: int) -> None:
     path = results / "checkpoint-6" / name
-    path.write_bytes(path.read_bytes()[:kept])
+    path.write_bytes(path.read_bytes()[:length])
     assert _look(results)["6"]["damaged"] == [name]
 
 

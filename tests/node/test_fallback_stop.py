@@ -20,9 +20,9 @@ pytestmark = pytest.mark.e2e  # Each takes seconds of signals and grace time.
 
 
 def _end(
-    of: Run, shell: str = "/bin/sh", grace: str = "1", folder: str | None = None, path: str = os.defpath
+    mark: Run, shell: str = "/bin/sh", grace: str = "1", folder: str | None = None, path: str = os.defpath
 ) -> dict[str, Any]:
-    command = [shell, "-s", folder or str(of.folder), of.mark, grace, "--token", "T"]
+    command = [shell, "-s", folder or str(mark.folder), mark.mark, grace, "--token", "T"]
     bare = {"PATH": path}
     done = subprocess.run(
         command, input=node_program(FALLBACK_STOP), capture_output=True, env=bare, timeout=30, check=True

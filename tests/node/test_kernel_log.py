@@ -157,9 +157,9 @@ def test_a_node_without_gpus_or_one_that_restarted_has_nothing_to_say(
     assert machine.read() is None
 
 
-@pytest.mark.parametrize("said", [NO_DEVICES, "0, [N/A]", 'Field "x" is not a valid field to query.'])
-def test_an_nvidia_smi_that_lists_no_gpus_ends_no_supervisor(machine: Machine, said: str) -> None:
-    machine.put("nvidia-smi", f"{said}\n", status=6)
+@pytest.mark.parametrize("text", [NO_DEVICES, "0, [N/A]", 'Field "x" is not a valid field to query.'])
+def test_an_nvidia_smi_that_lists_no_gpus_ends_no_supervisor(machine: Machine, text: str) -> None:
+    machine.put("nvidia-smi", f"{text}\n", status=6)
     assert read_gpus() == []
 
 

@@ -73,10 +73,10 @@ MISSING = {"folder_missing": "/nowhere/at/all", "not_in_cache": "nobody/never-lo
 """Code of the problem -> place of the model."""
 
 
-def ask(arguments: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
+def ask(arguments: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     command = [str(NODE_PYTHON), "-W", "ignore", *arguments]
-    return subprocess.run(command, input=given, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -165,7 +165,7 @@ def test_rows_are_drawn_from_all_parts_of_a_stream_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "columns", "found"),
+    ("row", "columns", "expected"),
     [
         (b'{"instruction": "a", "input": "b", "output": "c", "id": "x"}', None, [("a\nb\nc", 2)]),
         ({"system": "s", "instruction": "a", "output": "b", "history": [["c", "d"]]}, None, [("a\nb\ns\nc\nd", 5)]),
@@ -177,9 +177,9 @@ def test_rows_are_drawn_from_all_parts_of_a_stream_alike() -> None:
     ],
 )
 def test_a_row_is_measured_by_what_is_trained_on(
-    row: Any, columns: dict[str, str] | None, found: list[tuple[str, int]]
+    row: Any, columns: dict[str, str] | None, expected: list[tuple[str, int]]
 ) -> None:
-    assert sequences(as_mapping(row), columns) == found
+    assert sequences(as_mapping(row), columns) == expected
 
 
 def test_it_runs_on_an_interpreter_that_has_nothing_else(tmp_path: Path) -> None:

@@ -26,14 +26,14 @@ PLANS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("made", PLANS.values(), ids=PLANS)
-def test_the_stages_that_are_offered_are_legal_and_shorten_a_step_by_what_is_reported(made):
-    own = estimate(made)
-    [note] = unequal_stages(made, own)
+@pytest.mark.parametrize("the_job", PLANS.values(), ids=PLANS)
+def test_the_stages_that_are_offered_are_legal_and_shorten_a_step_by_what_is_reported(the_job):
+    own = estimate(the_job)
+    [note] = unequal_stages(the_job, own)
     assert note.severity == "note"
     assert note.values["then"] != note.values["now"]
-    assert sum(map(int, note.values["then"].split("/"))) == resolve_model(made.model).layers
-    changed = with_values(made, note.edit)
+    assert sum(map(int, note.values["then"].split("/"))) == resolve_model(the_job.model).layers
+    changed = with_values(the_job, note.edit)
     assert errors(check(changed)) == []
     result = estimate(changed)
     assert result.fits >= own.fits

@@ -25,8 +25,8 @@ def asked(job, sizes):
     return why_not(job, parse_sizes(sizes), enumerate_plans(job))
 
 
-def codes(found):
-    return [problem.code for problem in found.problems]
+def codes(problems):
+    return [problem.code for problem in problems.problems]
 
 
 @pytest.mark.parametrize("text", ["TP=8 PP=3", "tp8pp3", "TP：8，PP＝3", "TP 8; PP 3"])
@@ -35,7 +35,7 @@ def test_sizes_are_read_as_people_write_them(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("TP=-1 PP=0 CP=99999999999999999999", ["too_small", "too_small", "too_large"]),
         ("TP=4.5 EP=2 EP=4", ["size_not_whole", "size_twice"]),
@@ -45,10 +45,10 @@ def test_sizes_are_read_as_people_write_them(text):
         ("", ["why_not_unreadable"]),
     ],
 )
-def test_every_size_that_cannot_be_asked_about_is_a_problem_of_its_own(text, told):
+def test_every_size_that_cannot_be_asked_about_is_a_problem_of_its_own(text, expected):
     with pytest.raises(ProblemsError) as raised:
         parse_sizes(text)
-    assert [problem.code for problem in raised.value.problems] == told
+    assert [problem.code for problem in raised.value.problems] == expected
 
 
 def test_the_rule_that_refuses_it_is_reported_and_no_other_that_only_follows():

@@ -96,12 +96,12 @@ def _both(*acts: Callable[[], object]) -> list[Any]:
     barrier = threading.Barrier(len(acts))
     ends: list[Any] = [None] * len(acts)
 
-    def work(place: int) -> None:
+    def work(index: int) -> None:
         barrier.wait()
         try:
-            ends[place] = acts[place]()
+            ends[index] = acts[index]()
         except ProblemsError as error:
-            ends[place] = [problem.code for problem in error.problems]
+            ends[index] = [problem.code for problem in error.problems]
 
     threads = [threading.Thread(target=work, args=(place,)) for place in range(len(acts))]
     for thread in threads:

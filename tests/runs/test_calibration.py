@@ -52,8 +52,8 @@ def measured(job: Job, *, step_s: float = 2.0, reserved: tuple[float, ...] = (),
     return measure_run(job, RUN, points(step_s=step_s, **more), newest)
 
 
-def codes(found: RunMeasured) -> list[str]:
-    return [problem.code for problem in found.problems]
+def codes(problems: RunMeasured) -> list[str]:
+    return [problem.code for problem in problems.problems]
 
 
 def test_the_ratio_is_the_median_step_over_the_estimated_one():

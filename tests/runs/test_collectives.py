@@ -64,8 +64,8 @@ def dumped(rank: int, begun: int, by: str = " rank 6") -> str:
     )
 
 
-def verdict(logs: dict[int, str], of: Job) -> Verdict:
-    return judge({rank: read(log) for rank, log in logs.items()}, of)
+def verdict(logs: dict[int, str], ranks: Job) -> Verdict:
+    return judge({rank: read(log) for rank, log in logs.items()}, ranks)
 
 
 def test_the_ranks_that_had_begun_fewer_operations_did_not_come() -> None:

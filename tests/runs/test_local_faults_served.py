@@ -36,8 +36,8 @@ def locked_job(cluster: LocalNodes, job: Job, tmp_path: Path, monkeypatch: pytes
     return with_mode(replace(job, cluster=replace(job.cluster, hosts=hosts)), "ok", steps=100_000, step_s=0.05)
 
 
-def _server(open_controller: Callable[..., Controller], told: Passphrases) -> Controller:
-    controller = open_controller(PATIENT, connect=partial(connect, passphrases=told))
+def _server(open_controller: Callable[..., Controller], passphrases: Passphrases) -> Controller:
+    controller = open_controller(PATIENT, connect=partial(connect, passphrases=passphrases))
     controller.start()
     return controller
 

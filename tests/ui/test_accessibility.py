@@ -60,8 +60,10 @@ def faults(page: Any) -> list[str]:
     return page.evaluate(SERIOUS)
 
 
-def check(found: dict[str, list[str]]) -> None:
-    assert not any(found.values()), "\n".join(f"{state}: {fault}" for state in found for fault in found[state])
+def check(violations: dict[str, list[str]]) -> None:
+    assert not any(violations.values()), "\n".join(
+        f"{state}: {fault}" for state in violations for fault in violations[state]
+    )
 
 
 def test_the_log_in(wizard: Site, theme: str) -> None:

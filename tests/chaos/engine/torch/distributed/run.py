@@ -52,9 +52,9 @@ class Gang:
         self._say(is_said)
         return is_said
 
-    def _say(self, said: bool) -> None:
+    def _say(self, value: bool) -> None:
         for other in self.others:
-            other.write(b"1" if said else b"0")
+            other.write(b"1" if value else b"0")
             other.flush()
 
     def _hear(self) -> list[bool]:
