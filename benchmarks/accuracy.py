@@ -30,10 +30,10 @@ def _summary(name: str, runs: list[Measurement]) -> None:
         "SimuMax": [run.simumax_gib / max(run.measured_gib) - 1 for run in runs],
         "18 B rule": [run.rule_gib / max(run.measured_gib) - 1 for run in runs],
     }
-    for who, errors in columns.items():
+    for estimator, errors in columns.items():
         sizes = [abs(error) for error in errors]
         mean, largest = sum(sizes) / len(sizes), max(sizes)
-        print(f"{name}, {len(runs)} layouts, worst stage: {who:9} mean {mean:.2%}, max {largest:.2%}")
+        print(f"{name}, {len(runs)} layouts, worst stage: {estimator:9} mean {mean:.2%}, max {largest:.2%}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Accuracy of times that one measured run corrects, on published runs that differ only in the plan.
+"""Accuracy of times that are corrected by one measured run, on published runs that differ only in the plan.
 
     python -m benchmarks.calibration [--json] [--write]
 
-In a group (same source, model and GPUs), each run in turn corrects the estimates of the others: their times are
-multiplied by its measured time over its estimated time. The table shows the median absolute errors with and without the
-correction, by the error of the correcting run itself. FP8 rows are left out.
+A group has the runs of one source, model and GPU. Each run in turn corrects the estimates of the others: the factor is
+its measured time over its estimated time. The table shows the median absolute errors with and without the correction,
+by the error of the correcting run itself. FP8 rows are left out.
 
 --write stores the median over all groups in presets/calibration.yaml. The page shows it as the error of calibrated
 times.
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     groups = plan_groups(timed_rows(carried_rows())[0])
-    uncorrected, corrected = whole(groups)
+    uncorrected, corrected = median_errors(groups)
     lines = by_distance(groups)
     if arguments.write:
         figures = {
@@ -87,7 +87,7 @@ def plan_groups(rows: Iterable[Timed]) -> list[list[Pair]]:
     return [group[:MOST_ROWS] for group in by_plan_group.values() if len(group) > 1]
 
 
-def whole(groups: Sequence[Sequence[Pair]]) -> tuple[float, float]:
+def median_errors(groups: Sequence[Sequence[Pair]]) -> tuple[float, float]:
     """Return the median over the groups of the median errors: (uncorrected, corrected by one run)."""
     errors = [[_errors(group, index) for index in range(len(group))] for group in groups]
     bare, corrected = (median(median(pair[side] for pair in pairs) for pairs in errors) for side in (0, 1))

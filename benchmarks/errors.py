@@ -84,8 +84,8 @@ def by_group(results: Iterable[Result]) -> dict[str, dict[str, float | int | Non
         if result.family:
             groups.setdefault(result.family, []).append(result)
             groups.setdefault(f"{result.family}-{result.kind}", []).append(result)
-    large = {name: found for name, found in sorted(groups.items()) if "-" not in name or len(found) >= FEWEST}
-    return {name: {"rows": len(found), **_figures(found)} for name, found in large.items()}
+    large = {name: rows for name, rows in sorted(groups.items()) if "-" not in name or len(rows) >= FEWEST}
+    return {name: {"rows": len(rows), **_figures(rows)} for name, rows in large.items()}
 
 
 def _figures(results: Sequence[Result]) -> dict[str, float | None]:

@@ -48,18 +48,18 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--without", action="store_true")
     arguments = parser.parse_args()
-    seen, held = halves(fit_rows())
-    fitted = fit(seen)
+    fitted_rows, held_out = halves(fit_rows())
+    fitted = fit(fitted_rows)
     print("constants:", {name: float(f"{value:.4g}") for name, value in asdict(fitted).items()})
-    for name, value in errors_by_source(fitted, seen, held).items():
+    for name, value in errors_by_source(fitted, fitted_rows, held_out).items():
         print(f"{name:56} {value}")
     if arguments.without:
         print("\nweighted error on the held-out half without each constant (fitted again):")
-        print(f"{'all of them':16} {loss(fitted, held):.4f}")
+        print(f"{'all of them':16} {loss(fitted, held_out):.4f}")
         for name in NAMES:
-            print(f"{name:16} {loss(fit(seen, without=(name,)), held):.4f}")
+            print(f"{name:16} {loss(fit(fitted_rows, without=(name,)), held_out):.4f}")
     if arguments.write:
-        write(fitted, seen, held)
+        write(fitted, fitted_rows, held_out)
 
 
 def carried_rows() -> list[Mapping[str, Any]]:
@@ -69,7 +69,7 @@ def carried_rows() -> list[Mapping[str, Any]]:
 
 
 def single_node_rows() -> list[Mapping[str, Any]]:
-    """Return vTrain's single-node runs as rows like the others."""
+    """Return vTrain's single-node runs in the fields of the other published rows."""
     table = json.loads((DATA / "vtrain_single_node.json").read_text())
     rows = []
     for values in table["rows"]:
@@ -156,8 +156,8 @@ def _quick(row: Timed, efficiency: Efficiency) -> _Quick:
 
 def _closed(forward: ChunkTimes, backward: ChunkTimes, virtual: int, micro_batches: Number) -> Number:
     """Return the time of a pipeline whose stages are equal except for the slowest."""
-    both = [sum(there) + sum(back) for there, back in zip(forward, backward, strict=True)]
-    return micro_batches * max(both) + (sum(both) - max(both)) / virtual
+    stage_times = [sum(chunks[0]) + sum(chunks[1]) for chunks in zip(forward, backward, strict=True)]
+    return micro_batches * max(stage_times) + (sum(stage_times) - max(stage_times)) / virtual
 
 
 def fit(rows: Sequence[Timed], *, without: tuple[str, ...] = (), start: Efficiency | None = None) -> Efficiency:
@@ -199,7 +199,7 @@ def _descend(errors: Callable[[Vector], Vector], point: Vector, weights: Vector)
     for _ in range(ROUNDS):
         slopes = np.stack([(errors(point + step) - now) / 0.02 for step in 0.02 * np.eye(len(point))], axis=1)
         scale = np.sqrt(weights / np.maximum(np.abs(now), 0.02))
-        # A little damping keeps constants in place that the rows do not determine.
+        # Damping keeps constants that the rows do not determine close to their last value.
         system = (slopes * scale[:, None]).T @ (slopes * scale[:, None]) + 1e-3 * np.eye(len(point))
         step = -np.linalg.solve(system, (slopes * scale[:, None]).T @ (now * scale))
         step = np.clip(step, -1, 1)
@@ -224,12 +224,12 @@ def _out(name: str, value: float) -> float:
 
 
 def errors_by_source(
-    efficiency: Efficiency, seen: Sequence[Timed], held: Sequence[Timed]
+    efficiency: Efficiency, fitted_rows: Sequence[Timed], held_out: Sequence[Timed]
 ) -> dict[str, dict[str, float | int]]:
-    """Return the median absolute error of each source, in the sample and held out."""
+    """Return the median absolute error of each source, on the fitted rows and on the held-out rows."""
     errors_of: dict[str, dict[str, float | int]] = {}
-    for source in sorted({row.source for row in (*seen, *held)}):
-        for side, rows in (("in_sample", seen), ("held_out", held)):
+    for source in sorted({row.source for row in (*fitted_rows, *held_out)}):
+        for side, rows in (("in_sample", fitted_rows), ("held_out", held_out)):
             errors = [abs(row.seconds(efficiency) / row.measured_s - 1) for row in rows if row.source == source]
             if errors:
                 errors_of.setdefault(source, {})[side] = round(statistics.median(errors), 4)
@@ -237,19 +237,19 @@ def errors_by_source(
     return errors_of
 
 
-def write(fitted: Efficiency, seen: Sequence[Timed], held: Sequence[Timed]) -> None:
+def write(fitted: Efficiency, fitted_rows: Sequence[Timed], held_out: Sequence[Timed]) -> None:
     """Store the constants, their errors, and the constants fitted without each source."""
     without = {
-        source: fit([row for row in seen if row.source != source], start=fitted)
-        for source in sorted({row.source for row in seen})
+        source: fit([row for row in fitted_rows if row.source != source], start=fitted)
+        for source in sorted({row.source for row in fitted_rows})
     }
-    kept = {source: _figures(constants) for source, constants in without.items()}
-    (DATA / "leave_one_out.json").write_text(json.dumps(kept, indent=1) + "\n")
-    errors = errors_by_source(fitted, seen, held)
+    figures_by_source = {source: _figures(constants) for source, constants in without.items()}
+    (DATA / "leave_one_out.json").write_text(json.dumps(figures_by_source, indent=1) + "\n")
+    errors = errors_by_source(fitted, fitted_rows, held_out)
     unfitted = unfitted_rows()
     left_out: dict[str, list[float]] = {"dense": [], "moe": []}
     for source, constants in {**without, **{row.source: fitted for row in unfitted}}.items():
-        rows = [row for row in (*seen, *held, *unfitted) if row.source == source]
+        rows = [row for row in (*fitted_rows, *held_out, *unfitted) if row.source == source]
         off = [abs(row.seconds(constants) / row.measured_s - 1) for row in rows]
         errors.setdefault(source, {})["left_out"] = round(statistics.median(off), 4)
         for family, medians in left_out.items():
@@ -261,7 +261,7 @@ def write(fitted: Efficiency, seen: Sequence[Timed], held: Sequence[Timed]) -> N
         "typical_error": round(statistics.median(left_out["dense"]), 3),
         "typical_error_of_experts": round(statistics.median(left_out["moe"]), 3),
         "date": datetime.now(tz=UTC).date().isoformat(),
-        "rows": {"in_sample": len(seen), "held_out": len(held)},
+        "rows": {"in_sample": len(fitted_rows), "held_out": len(held_out)},
         "errors": errors,
     }
     text = "# The constants of the time model: backend/estimate/time/efficiency.py says what each is.\n"

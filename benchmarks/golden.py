@@ -55,7 +55,7 @@ class Replay:
 
     @property
     def last_stage(self) -> StageMemory:
-        """Return our memory of the rank that was read."""
+        """Return our estimate of the memory of the rank that the row measures."""
         return pipeline_memory(self.layers, self.plan, self.memory, Trained())[-1]
 
     @property
@@ -87,7 +87,7 @@ class Replay:
 
 
 def golden_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], list[Skip], dict[str, float]]:
-    """Return the results (static bytes of the odd rows, all peaks), the skips, and the MiB each environment adds.
+    """Return the results (static bytes of the odd rows, all peaks), the skips, and the MiB that each environment adds.
 
     The constant of an environment (workspaces of its libraries) is the median residual of its even rows. A case is
     measured in several environments; its peak counts once, by the median of its errors. If the number of ranks is not
@@ -188,8 +188,8 @@ def _read(row: Mapping[str, Any]) -> Replay | str:
     count = layers.count
     if sum(plan.pipeline_layout or ()) != count and count % (plan.pipeline * plan.virtual_pipeline):
         return "layers that do not divide over the stages"
-    known = not args.get("--use-distributed-optimizer") or _world(row) is not None
-    replayed = Replay(row=row, layers=layers, plan=plan, memory=_memory(row, args), has_world=known)
+    has_world = not args.get("--use-distributed-optimizer") or _world(row) is not None
+    replayed = Replay(row=row, layers=layers, plan=plan, memory=_memory(row, args), has_world=has_world)
     return replayed if 0 < replayed.static_bytes < math.inf and replayed.above_static_bytes > 0 else "no such plan"
 
 
@@ -252,7 +252,7 @@ def _library_bytes(row: Mapping[str, Any]) -> float:
 def _plan(row: Mapping[str, Any], args: Mapping[str, Any]) -> Plan:
     tensor, pipeline = number(args, "--tensor-model-parallel-size"), number(args, "--pipeline-model-parallel-size")
     context = number(args, "--context-parallel-size")
-    # Without a distributed optimizer, only the micro-batches in flight depend on the number of replicas.
+    # Without a distributed optimizer, only the number of micro-batches in flight depends on the number of replicas.
     world = _world(row) or tensor * pipeline * context
     data = max(1, world // (tensor * pipeline * context))
     micro_batch = int(args["--micro-batch-size"])
@@ -288,16 +288,16 @@ def _plan(row: Mapping[str, Any], args: Mapping[str, Any]) -> Plan:
 
 
 def _layout(args: Mapping[str, Any], layers: int, pipeline: int) -> tuple[int, ...] | None:
-    """Return the layers of each piece if they are not equal."""
+    """Return the number of layers of each piece, or None if all pieces are equal."""
     if text := args.get("--pipeline-model-parallel-layout"):
         return layers_of(text)
     ends = [args.get(f"--decoder-{end}-pipeline-num-layers") for end in ("first", "last")]
     if ends == [None, None] or pipeline < 2:
         return None
     inner = layers - sum(int(end or 0) for end in ends)
-    each = inner // (pipeline - sum(end is not None for end in ends))
-    first, last = (each if end is None else int(end) for end in ends)
-    return first, *[each] * (pipeline - 2), last
+    middle = inner // (pipeline - sum(end is not None for end in ends))
+    first, last = (middle if end is None else int(end) for end in ends)
+    return first, *[middle] * (pipeline - 2), last
 
 
 def _memory(row: Mapping[str, Any], args: Mapping[str, Any]) -> MemoryTraits:

@@ -77,7 +77,7 @@ def gpt_layers(args: Mapping[str, Any]) -> ModelLayers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Gpt:
-    """Parts of a Megatron-LM GPT that the model families of the presets lack."""
+    """Parts of a Megatron-LM GPT that the model families in backend/job/model do not have."""
 
     bias: bool
     layer_norm: bool

@@ -95,8 +95,8 @@ ANYONE = Habits()
 def habits_of(row: Mapping[str, Any]) -> Habits:
     """Return the habits of a row by its source; llm-foundry's tables differ."""
     source = str(row.get("source"))
-    found = next((item for name, item in HABITS if name in source), ANYONE)
-    if found is _MPT and str(row.get("precision")).startswith("amp"):
+    habits = next((item for name, item in HABITS if name in source), ANYONE)
+    if habits is _MPT and str(row.get("precision")).startswith("amp"):
         large = "h100" in str(row.get("hardware")) and isinstance(row.get("gpus"), int) and row["gpus"] >= 128
         return _MPT_LARGE if large else _MPT_LATER
-    return found
+    return habits

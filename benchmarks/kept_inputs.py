@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 class Adapted(nn.Module):
-    """A frozen projection with its adapter. PEFT's policy makes each an FSDP unit."""
+    """A frozen projection with its adapter. PEFT's policy makes each of them an FSDP unit."""
 
     def __init__(self, version: int) -> None:
         super().__init__()
@@ -58,18 +58,18 @@ def _unit(module: nn.Module, version: int) -> nn.Module:
 
 
 def alive(version: int, *, reentrant: bool) -> int:
-    """Return the number of distinct storages of the size of a layer's input. Version 0 is without FSDP."""
+    """Return the number of distinct storages as large as a layer's input. Version 0 is without FSDP."""
     inputs = torch.randn(TOKENS, HIDDEN, requires_grad=True)
     storages: set[int] = set()
 
-    def look(_: Tensor) -> None:
+    def count_storages(_: Tensor) -> None:
         gc.collect()
-        for one in [item for item in gc.get_objects() if type(item) is Tensor]:
-            for tensor in (one, one.grad if one.is_leaf else None):
+        for existing in [item for item in gc.get_objects() if type(item) is Tensor]:
+            for tensor in (existing, existing.grad if existing.is_leaf else None):
                 if tensor is not None and tensor.untyped_storage().nbytes() == inputs.untyped_storage().nbytes():
                     storages.add(tensor.untyped_storage().data_ptr())
 
-    inputs.register_hook(look)
+    inputs.register_hook(count_storages)
     _unit(Stack(version, reentrant=reentrant), version)(inputs).sum().backward()
     return len(storages)
 

@@ -32,7 +32,7 @@ from typing import Any
 
 AT_ONCE = 16
 TARGET = 1.3
-"""Return our figures over those of the faster of the others, in CPU and in wall time."""
+"""Target of the ratio of our CPU and wall time to those of the faster of the other two."""
 FILES = {"supervisor.py": 24_000, "config.yaml": 2_000}
 START = 'cd "$(dirname "$0")" && { setsid sleep 2 < /dev/null > /dev/null 2>&1 & echo $! > pid; }\n'
 SAMPLE_S = 0.05
@@ -65,9 +65,9 @@ def main() -> None:
 
 
 def show(nodes: int, rounds: dict[str, list[dict[str, float]]]) -> None:
-    """Print a row for each client, and our figures over those of the faster of the others."""
-    rows = {name: {key: statistics.median(figures[key] for figures in taken) for key in taken[0]}
-            for name, taken in rounds.items()}  # fmt: skip
+    """Print a row for each client, and the ratio of our figures to those of the faster of the other two."""
+    rows = {name: {key: statistics.median(figures[key] for figures in costs) for key in costs[0]}
+            for name, costs in rounds.items()}  # fmt: skip
     for name, row in rows.items():
         print(f"{nodes:5} {name:14}{row['wall_s']:8.2f}{row['cpu_s']:8.2f}{row['servers_s']:11.2f}"
               f"{row['peak_mib']:10.0f}{row['grown_mib']:9.0f}{row['threads']:9.0f}")  # fmt: skip
@@ -83,7 +83,7 @@ def measure(nodes: int, rounds: int, pythons: dict[str, str]) -> dict[str, list[
     """Run every client in turn, `rounds` times, against the same servers."""
     from app.demo.local_nodes import LocalNodes
 
-    taken: dict[str, list[dict[str, float]]] = {name: [] for name in pythons}
+    costs: dict[str, list[dict[str, float]]] = {name: [] for name in pythons}
     with tempfile.TemporaryDirectory() as folder:
         cluster = LocalNodes(Path(folder) / "nodes", nodes=nodes)
         hosts = cluster.start()
@@ -101,11 +101,11 @@ def measure(nodes: int, rounds: int, pythons: dict[str, str]) -> dict[str, list[
                     before = servers_cpu_s(cluster)
                     result = run_contender(name, python, spec)
                     result["servers_s"] = servers_cpu_s(cluster) - before
-                    taken[name].append(result)
+                    costs[name].append(result)
                     check(spec)
         finally:
             assert cluster.stop() == []
-    return taken
+    return costs
 
 
 def run_contender(name: str, python: str, spec: dict[str, Any]) -> dict[str, float]:
@@ -130,13 +130,13 @@ def run_contender(name: str, python: str, spec: dict[str, Any]) -> dict[str, flo
     process.stdin.write("go\n")
     process.stdin.flush()
     with ThreadPoolExecutor(1) as reader:
-        answer = reader.submit(process.stdout.readline)
-        while not answer.done():
+        cost = reader.submit(process.stdout.readline)
+        while not cost.done():
             peak, threads = max(peak, tree_mib(process.pid)), max(threads, tree_threads(process.pid))
             time.sleep(SAMPLE_S)
     process.stdin.close()
     assert process.wait() == 0
-    return {**json.loads(answer.result()), "peak_mib": peak, "grown_mib": peak - loaded, "threads": threads}
+    return {**json.loads(cost.result()), "peak_mib": peak, "grown_mib": peak - loaded, "threads": threads}
 
 
 def contend(name: str, spec_path: str) -> None:
@@ -149,7 +149,7 @@ def contend(name: str, spec_path: str) -> None:
     work()
     print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": cpu_s() - cpu}), flush=True)
     sys.stdin.readline()
-    os._exit(0)  # without closing 128 connections one by one
+    os._exit(0)  # A normal exit would close 128 connections, one after another.
 
 
 def by_megaboard(spec: dict[str, Any]) -> Any:
@@ -160,13 +160,13 @@ def by_megaboard(spec: dict[str, Any]) -> Any:
     from backend.job.cluster import Host
 
     assert POOL == AT_ONCE
-    known = KnownHosts(Path(spec["work"]) / "app_known_hosts", Path(spec["known_hosts"]))
+    known_hosts = KnownHosts(Path(spec["work"]) / "app_known_hosts", Path(spec["known_hosts"]))
     hosts = [Host(address=address, port=port, user=user, identity_file=spec["key"])
              for address, port, user in spec["hosts"]]  # fmt: skip
     files = {path.name: path.read_bytes() for path in Path(spec["local"]).iterdir()}
 
     def launch(rank: int, host: Host) -> SshNode:
-        node, folder = connect(host, known), f"{spec['work']}/node{rank}"
+        node, folder = connect(host, known_hosts), f"{spec['work']}/node{rank}"
         node.fill_folder(folder, files)
         assert node.run(["sh", f"{folder}/start.sh"], timeout_s=30).code == 0
         return node
@@ -188,7 +188,7 @@ def by_openssh(spec: dict[str, Any]) -> Any:
         folder = f"{spec['work']}/node{rank}"
         command = f"mkdir -p {folder} && tar -C {folder} -xf - && sh {folder}/start.sh"
         ssh = ["ssh", *options, "-p", str(port), f"{user}@{address}", command]
-        for _ in range(3):  # a server may drop connections that arrive all at once
+        for _ in range(3):  # A server may drop connections that arrive at the same time.
             if subprocess.run(ssh, input=packed.getvalue(), stderr=subprocess.DEVNULL, check=False).returncode == 0:
                 return
         raise AssertionError(f"ssh to node {rank} failed")

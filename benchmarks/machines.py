@@ -13,7 +13,7 @@ from benchmarks.shapes import NotModelled
 
 
 def _in_layers(best: float) -> float:
-    """Return TFLOP/s in the shapes of layers on a Blackwell GPU with the best GEMM `best`, in the ratio of the B200."""
+    """Return the TFLOP/s in the shapes of layers on a Blackwell GPU whose best GEMM is `best`, by the B200's ratio."""
     return (gpus()["b200-180g"].matmul_tflops or 0.0) * best / 1745
 
 
@@ -100,6 +100,6 @@ def published_machine(hardware: str, source: str, *, fp8: bool = False) -> Machi
             factor = next((value for key, value in FP8_OVER_BF16.items() if key in hardware_name), None)
             if factor is None:
                 raise NotModelled("FP8 on a GPU without it")
-            # A FLOP takes half the energy.
+            # An FP8 FLOP takes half the energy.
             return replace(machine, gemm=machine.gemm * factor, peak=2 * machine.peak, power=2 * machine.power)
     raise NotModelled(f"hardware: {hardware}")

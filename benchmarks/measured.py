@@ -1,4 +1,4 @@
-"""Published rows of memory, converted to the types of the estimate without the job file.
+"""Published memory rows, converted to the types of the estimate without the job file.
 
 A row: {source, model, model_arch, gpus, tp, pp, vpp, dp, cp, ep, etp, mbs, gbs, seq, recompute, zero, precision,
 method, measured_mem_gb, mem_kind, flags, ...}. Only these fields decide which rows are not modelled.
@@ -36,18 +36,18 @@ _GPUS_PER_NODE = 8
 
 
 def measured_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], list[Skip]]:
-    """Return our estimate for every row with a memory figure. A case that repeats counts once."""
-    results, skips, seen = [], [], set()
+    """Return our estimate for every row with a memory figure, and the skipped rows. A case that repeats counts once."""
+    results, skips, cases = [], [], set()
     for number, row in enumerate(rows, 1):
         source, case = "unknown", f"row {number}"
         try:
             if not row.get("measured_mem_gb"):
                 continue
             source, case = _source(row), _case(row)
-            if case in seen:
+            if case in cases:
                 raise NotModelled("the same case again")
             results += _results(row, case)
-            seen.add(case)
+            cases.add(case)
         except (NotModelled, ProblemsError) as problem:
             skips.append(Skip(source=source, case=case, reason=str(problem)))
         except UNREADABLE as error:
@@ -68,14 +68,14 @@ def _source(row: Mapping[str, Any]) -> str:
 
 def _results(row: Mapping[str, Any], case: str) -> list[Result]:
     _refuse(row)
-    given = figure(row["measured_mem_gb"])
-    if given is None:
+    published = figure(row["measured_mem_gb"])
+    if published is None:
         raise NotModelled("no measured figure")
     shape = published_shape(row)
     layers = model_layers(shape)
     peaks = [peak / GIB for peak in _peaks(row, layers)]
     unit = str(row.get("mem_kind") or "GiB")
-    measured = given * (1 if "GiB" in unit or "header" in unit else 1e9 / GIB)
+    measured = published * (1 if "GiB" in unit or "header" in unit else 1e9 / GIB)
     ours = max(peaks)
     if not 0 < ours < math.inf:
         raise NotModelled("no such plan")
@@ -93,13 +93,13 @@ def _results(row: Mapping[str, Any], case: str) -> list[Result]:
     by_stage = [figure(value) for value in row.get("measured_mem_by_stage_gb") or []]
     if len(by_stage) < 2 or len(by_stage) != len(peaks) or None in by_stage:
         return [result]
-    each = [
+    stages = [
         Result(
             source=f"{source}, each stage", case=f"{case}, stage {stage}", measured=read, ours=estimated, baseline=rule
         )
         for stage, (read, estimated) in enumerate(zip(by_stage, peaks, strict=True))
     ]
-    return [result, *each]
+    return [result, *stages]
 
 
 def _outside_gib(row: Mapping[str, Any]) -> float:
@@ -135,14 +135,14 @@ def _refuse(row: Mapping[str, Any]) -> None:
     if str(row.get("flags") or "").startswith("header names"):
         raise NotModelled("the script is another variant than its header")
     # torchtitan's float8 applies only to GEMMs: weights stay fp32, saved activations bf16.
-    known = ("bf16", "bfloat16", "float8") if "torchtitan" in source else ("bf16", "bfloat16")
-    if not str(row.get("precision") or "bf16").lower().startswith(known) or "fp8" in method:
+    precisions = ("bf16", "bfloat16", "float8") if "torchtitan" in source else ("bf16", "bfloat16")
+    if not str(row.get("precision") or "bf16").lower().startswith(precisions) or "fp8" in method:
         raise NotModelled("not bf16")
     kind = re.search(r"rlhf_type=(\S+)", method)
     if kind and kind[1] != "dpo":
         raise NotModelled(f"training stage: {kind[1]}")
-    for word in ("mbedding", "eranker", "seq_cls"):
-        if word in reference(row):
+    for head in ("mbedding", "eranker", "seq_cls"):
+        if head in reference(row):
             raise NotModelled("another head than language modelling")
     tuner = re.search(r"tuner_type=(\S+)", method)
     if tuner and tuner[1] not in ("full", "lora"):

@@ -33,7 +33,7 @@ def main() -> None:
     results, skips, constants = evaluate(arguments.measured, arguments.golden)
     by_source = summary(results, skips)
     if arguments.write:
-        arguments.write.write_text(_kept(results, datetime.now(tz=UTC).date().isoformat()))
+        arguments.write.write_text(_as_yaml(results, datetime.now(tz=UTC).date().isoformat()))
     if arguments.json:
         print(json.dumps(by_source, indent=1))
         return
@@ -48,11 +48,11 @@ def evaluate(measured: Path, golden: Path) -> tuple[list[Result], list[Skip], di
     results, skips = measured_results(rows["rows"] if isinstance(rows, dict) else rows)
     readings = json.loads(golden.read_text())
     readings = readings["rows"] if isinstance(readings, dict) else readings
-    golden_found, golden_skips, constants = golden_results(readings)
-    return [*results, *golden_found], [*skips, *golden_skips], constants
+    golden_errors, golden_skips, constants = golden_results(readings)
+    return [*results, *golden_errors], [*skips, *golden_skips], constants
 
 
-def _kept(results: Sequence[Result], date: str) -> str:
+def _as_yaml(results: Sequence[Result], date: str) -> str:
     """Return the errors of each engine family and kind of run as YAML."""
     lines = [
         "# How far the memory estimate was off on published runs, by engine family and kind of run.",

@@ -20,7 +20,7 @@ SIZES = (1, 2, 4)
 
 
 def fastest_that_fits(row: Mapping[str, Any], build: Callable[[Mapping[str, Any]], Timed]) -> Timed:
-    """Return the run that `build` makes of a row, with its own micro-batch or the fastest of SIZES that fits.
+    """Return the run that `build` returns for a row, with its own micro-batch or the fastest of SIZES that fits.
 
     If none fits, the smallest is taken. Raises NotModelled if `build` does for every size.
     """
@@ -41,7 +41,7 @@ def fastest_that_fits(row: Mapping[str, Any], build: Callable[[Mapping[str, Any]
 
 
 def _peak(timed: Timed) -> float:
-    """Return the bytes on the fullest GPU."""
+    """Return the peak bytes of the GPU with the highest peak."""
     plan, run = timed.time_context.plan, timed.time_context.run
     if not run.megatron:
         return float(data_parallel_memory(timed.layers, plan, run.memory, Tuning(trained=Trained())).peak)

@@ -68,10 +68,10 @@ class Poller:
     def work(self) -> None:
         time.sleep(POLL_S * (self.node.rank % 16) / 16)
         while True:
-            begun = time.monotonic()
+            start = time.monotonic()
             self.node.grow()
             self.collector.poll(self.node)  # type: ignore[arg-type]
-            time.sleep(max(0.0, POLL_S - (time.monotonic() - begun)))
+            time.sleep(max(0.0, POLL_S - (time.monotonic() - start)))
 
 
 def main(port: int, home: Path, tick_s: float, password: str, run: str) -> None:

@@ -1,9 +1,9 @@
-"""Load of the server by long runs and many tabs: seconds per answer, CPU and memory, over real HTTP.
+"""Load of the server by long runs and many tabs: seconds per response, CPU and memory, over real HTTP.
 
     python -m benchmarks.monitor_load [--points 1000000] [--runs 3] [--tabs 50] [--ticks 10] [--part long|live|store]
 
-Each part starts the real page behind its gate in a process of its own (tools/monitor_server.py) and asks it as
-static/monitor/monitor.js does: each tab polls every two seconds and says what it already has.
+Each part starts the real page and its log-in in a process of its own (tools/monitor_server.py). Each tab polls it every
+two seconds with the versions that it already has, as static/monitor/monitor.js does.
 
 - store: CPU to store a step of rank 0, in batches as after a backlog, and one at a time as in a live run.
 - long: finished runs of --points steps: the first view after a start, the next tab, then all tabs at once.
@@ -77,20 +77,20 @@ class Tab:
         self.last = 0
 
     async def tick(self) -> float:
-        question: dict[str, Any] = {"run": self.run, "seen": self.seen, "points": self.points, "log": self.log}
+        poll_request: dict[str, Any] = {"run": self.run, "seen": self.seen, "points": self.points, "log": self.log}
         if self.ticks % 5 == 0:
-            question["usage"] = {"measure": self.measure, "have": self.have}
+            poll_request["usage"] = {"measure": self.measure, "have": self.have}
         self.ticks += 1
-        body = {"data": [], "event_data": {"question": question}, **self.poll}
-        begun = time.perf_counter()
+        body = {"data": [], "event_data": {"question": poll_request}, **self.poll}
+        start = time.perf_counter()
         try:
-            answer = await self.client.post("/en/gradio_api/run/predict", json=body)
+            response = await self.client.post("/en/gradio_api/run/predict", json=body)
         except httpx.TimeoutException:
             return TIMEOUT_S
-        seconds = time.perf_counter() - begun
-        answer.raise_for_status()
-        self.last = len(answer.content)
-        value = answer.json()["data"][0]
+        seconds = time.perf_counter() - start
+        response.raise_for_status()
+        self.last = len(response.content)
+        value = response.json()["data"][0]
         if isinstance(value, str):
             self._take(json.loads(value))
         return seconds
@@ -141,10 +141,10 @@ def _store(home: Path) -> None:
     def poll(seconds: int, polls: int, *, beats: bool) -> float:
         for _ in range(seconds):
             node.grow(beats=beats)
-        begun = time.process_time()
+        start = time.process_time()
         for _ in range(polls):
             collector.poll(node)  # type: ignore[arg-type]
-        return time.process_time() - begun
+        return time.process_time() - start
 
     # Five polls read every rank once (collect.OTHER_RANKS_EVERY).
     backlog = [poll(BATCH, 10, beats=False) for _ in range(5)]
@@ -177,9 +177,9 @@ async def _ask_long(site: Served, runs: list[str], options: argparse.Namespace) 
         for number, run in enumerate(runs[:2]):
             cpu = site.cpu_s()
             tab = Tab(client, poll, run)
-            first = await tab.tick()
+            first_s = await tab.tick()
             name = "first view" if number == 0 else "first view of another run"
-            print(f"long: {name} {first:.2f} s, {site.cpu_s() - cpu:.2f} s of CPU, {tab.last:,} bytes,", end=" ")
+            print(f"long: {name} {first_s:.2f} s, {site.cpu_s() - cpu:.2f} s of CPU, {tab.last:,} bytes,", end=" ")
             print(f"peak memory {site.peak_mib():.0f} MiB ({before:.0f} before)", flush=True)
         cpu = site.cpu_s()
         further = [await Tab(client, poll, runs[0]).tick() for _ in range(10)]
@@ -212,14 +212,14 @@ async def _ask_live(site: Served, options: argparse.Namespace) -> None:
     async with _client(site) as client:
         poll = await _enter(client)
         await Tab(client, poll, "").tick()
-        cpu, begun = site.cpu_s(), time.perf_counter()
+        cpu, start = site.cpu_s(), time.perf_counter()
         await asyncio.sleep(5 * TICK_S)
-        alone = (site.cpu_s() - cpu) / (time.perf_counter() - begun)
-        print(f"live: {options.nodes} x 8 without tabs: {100 * alone:.0f}% of a core", flush=True)
+        idle = (site.cpu_s() - cpu) / (time.perf_counter() - start)
+        print(f"live: {options.nodes} x 8 without tabs: {100 * idle:.0f}% of a core", flush=True)
         tabs = [Tab(client, poll, LIVE) for _ in range(options.tabs)]
-        cpu, begun = site.cpu_s(), time.perf_counter()
+        cpu, start = site.cpu_s(), time.perf_counter()
         firsts, ticks = await _watch(tabs, options.ticks)
-        busy = (site.cpu_s() - cpu) / (time.perf_counter() - begun)
+        busy = (site.cpu_s() - cpu) / (time.perf_counter() - start)
         _report("live", f"{options.nodes} x 8, {options.tabs} tabs", firsts, ticks)
         print(f"live: {100 * busy:.0f}% of a core with them, peak memory {site.peak_mib():.0f} MiB", flush=True)
 
@@ -240,9 +240,9 @@ async def _watch(tabs: list[Tab], ticks: int) -> tuple[list[float], list[float]]
     return firsts, later
 
 
-def _report(part: str, what: str, firsts: list[float], ticks: list[float]) -> None:
+def _report(part: str, tabs: str, firsts: list[float], ticks: list[float]) -> None:
     print(
-        f"{part}: {what}: first views p50 {_median(firsts):.2f} s, p95 {_p95(firsts):.2f} s, worst {max(firsts):.2f} s;"
+        f"{part}: {tabs}: first views p50 {_median(firsts):.2f} s, p95 {_p95(firsts):.2f} s, worst {max(firsts):.2f} s;"
     )
     print(f"{part}: their ticks p50 {1000 * _median(ticks):.0f} ms, p95 {1000 * _p95(ticks):.0f} ms", end="")
     lost = sum(seconds >= TIMEOUT_S for seconds in firsts + ticks)
@@ -267,7 +267,7 @@ async def _enter(client: httpx.AsyncClient) -> dict[str, Any]:
 
 def _fill(home: Path, runs: list[str], points: int) -> float:
     """Store the first run step by step, and copy its rows for the others."""
-    begun = time.perf_counter()
+    start = time.perf_counter()
     store = Store(home / "megaboard.db")
     for number, run in enumerate(runs):
         stored = StoredRun(store, run, now=1_700_000_000.0 + number, name="long", nodes=4, gpus_per_node=8)
@@ -282,9 +282,9 @@ def _fill(home: Path, runs: list[str], points: int) -> float:
             _copy(store, runs[0], run)
         for rank in range(4):
             stored.exit(rank)
-        stored.tell(EventKind.FINISHED)
+        stored.add_event(EventKind.FINISHED)
     store.close()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 def _copy(store: Store, source: str, target: str) -> None:
@@ -294,10 +294,12 @@ def _copy(store: Store, source: str, target: str) -> None:
         columns = {name: [row["name"] for row in connection.execute(f"PRAGMA table_info({name})")] for name in tables}
     newest = "(SELECT max(seq) FROM points WHERE run = ?)"
     for name in ["points", *sorted(name for name in tables if name.startswith("curve"))]:
-        kept = [column for column in columns[name] if column != "run" and (name != "points" or column != "seq")]
-        read = [f"seq + {newest} - {newest}" if column == "seq" else column for column in kept]
-        values = [target, source] if "seq" in kept else []
-        text = f"INSERT INTO {name} (run, {', '.join(kept)}) SELECT ?, {', '.join(read)} FROM {name} WHERE run = ?"  # noqa: S608
+        copied = [column for column in columns[name] if column != "run" and (name != "points" or column != "seq")]
+        values_of = [f"seq + {newest} - {newest}" if column == "seq" else column for column in copied]
+        values = [target, source] if "seq" in copied else []
+        text = (
+            f"INSERT INTO {name} (run, {', '.join(copied)}) SELECT ?, {', '.join(values_of)} FROM {name} WHERE run = ?"  # noqa: S608
+        )
         store.write(lambda c, text=text, values=values: c.execute(text, [target, *values, source]))
 
 
@@ -327,7 +329,7 @@ def _add(store: Store, run: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _add_usage(store: Store, nodes: int) -> None:
-    """Return a day of heartbeats: as many stretches per node as the store keeps."""
+    """Store a day of utilization: as many intervals per node as the store keeps."""
     from backend.runs.store import utilization as usage
     from tools.stored_runs import heartbeat
 

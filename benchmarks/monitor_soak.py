@@ -96,7 +96,7 @@ def _size(request: Any) -> int:
 
 def _measure(page: Page, session: CDPSession, pid: int, sizes: list[int]) -> dict[str, float]:
     session.send("HeapProfiler.collectGarbage")
-    metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+    metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
     return {
         "ticks": len(sizes),
         "heap MB": metrics["JSHeapUsedSize"] / 1e6,

@@ -27,7 +27,7 @@ SIZES = (1024, 2048)
 _MOVE_NOTHING = ("view", "transpose", "expand", "detach", "squeeze", "aten.t.", "alias", "empty")
 
 Counted = tuple[float, float]
-"""Bytes of forward and backward."""
+"""Bytes of forward, and bytes of backward."""
 
 
 class Moved(TorchDispatchMode):
@@ -38,11 +38,11 @@ class Moved(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count one operation, and run it."""
-        answer = function(*args, **(kwargs or {}))
-        if not any(word in str(function) for word in _MOVE_NOTHING):
-            self.total += sum(map(_stored, tree_leaves((args, kwargs, answer))))
+        outputs = function(*args, **(kwargs or {}))
+        if not any(name in str(function) for name in _MOVE_NOTHING):
+            self.total += sum(map(_stored, tree_leaves((args, kwargs, outputs))))
             self.started += 1
-        return answer
+        return outputs
 
 
 def _stored(leaf: Any) -> float:
@@ -56,11 +56,11 @@ def counted(module: Callable[[torch.Tensor], torch.Tensor], inputs: int, *, auto
     """Return the bytes of one call on 16-bit activations that need a gradient, and of its backward."""
     leaf = torch.randn(1, TOKENS, inputs, dtype=torch.bfloat16, requires_grad=True)
     entering = leaf.view(1, TOKENS, inputs)
-    with Moved() as there, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        answer = module(entering)
-    with Moved() as back:
-        answer.backward(torch.ones_like(answer))
-    return there.total, back.total
+    with Moved() as forward, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        outputs = module(entering)
+    with Moved() as backward:
+        outputs.backward(torch.ones_like(outputs))
+    return forward.total, backward.total
 
 
 def rms_norm() -> list[float]:
@@ -68,8 +68,8 @@ def rms_norm() -> list[float]:
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
     size = SIZES[0]
-    found = counted(LlamaRMSNorm(size).to(torch.bfloat16), size)
-    return [bytes_ / TOKENS / size for bytes_ in found]
+    moved = counted(LlamaRMSNorm(size).to(torch.bfloat16), size)
+    return [bytes_ / TOKENS / size for bytes_ in moved]
 
 
 def adapter(dtype: torch.dtype, *, autocast: bool) -> list[float]:
@@ -78,12 +78,12 @@ def adapter(dtype: torch.dtype, *, autocast: bool) -> list[float]:
 
     def extra(inputs: int, outputs: int) -> Counted:
         base = torch.nn.Linear(inputs, outputs, bias=False).to(torch.bfloat16).requires_grad_(requires_grad=False)
-        alone = counted(base, inputs, autocast=autocast)
+        frozen = counted(base, inputs, autocast=autocast)
         adapted = Linear(base, "default", r=RANK, lora_alpha=1, lora_dropout=0.0)
         adapted.lora_A.to(dtype)
         adapted.lora_B.to(dtype)
-        with_it = counted(adapted, inputs, autocast=autocast)
-        return with_it[0] - alone[0], with_it[1] - alone[1]
+        with_adapter = counted(adapted, inputs, autocast=autocast)
+        return with_adapter[0] - frozen[0], with_adapter[1] - frozen[1]
 
     small, large = SIZES
     least, wide, tall = extra(small, small), extra(large, small), extra(small, large)
@@ -100,18 +100,18 @@ def experts(number: int) -> int:
         num_attention_heads=1, num_key_value_heads=1, head_dim=8, vocab_size=8,
     )  # fmt: skip
     block = Qwen3MoeModel(config).to(torch.bfloat16).layers[0].mlp
-    with Moved() as both:
+    with Moved() as moved:
         block(torch.randn(1, TOKENS, size, dtype=torch.bfloat16, requires_grad=True)).sum().backward()
-    return both.started
+    return moved.started
 
 
-def _each(bytes_: Sequence[float]) -> list[float]:
+def _per_element(bytes_: Sequence[float]) -> list[float]:
     small, large = SIZES
     return [value / TOKENS / (large - small) for value in bytes_]
 
 
 if __name__ == "__main__":
     forms = {"plain": (torch.bfloat16, False), "upcast": (torch.float32, True)}
-    adapters = {name: _each(adapter(dtype, autocast=cast)) for name, (dtype, cast) in forms.items()}
+    adapters = {name: _per_element(adapter(dtype, autocast=cast)) for name, (dtype, cast) in forms.items()}
     blocks = {number: experts(number) for number in (8, 64)}
     print(json.dumps({"rms_norm": rms_norm(), "adapter": adapters, "experts": blocks}))

@@ -53,7 +53,7 @@ class Edited(Site):
 
 
 def main() -> None:
-    """Measure and print."""
+    """Print the time of edits and of empty events."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--edits", type=int, default=40)
     parser.add_argument("--gpus", type=int, default=32, help="GPUs of the cluster, eight a node")
@@ -86,7 +86,7 @@ def serve(port: int, home: Path, gpus: int, model: str | None) -> None:
     from app.services import Services
     from app.web.passwords import PasswordHash
     from app.web.server import create_app
-    from app.web.server import serve as answer
+    from app.web.server import serve as serve_app
     from app.web.shell import build
 
     services = Services.open(home)
@@ -96,14 +96,14 @@ def serve(port: int, home: Path, gpus: int, model: str | None) -> None:
     page = build("en", services)
     with page:
         box = gr.Number(elem_id="empty")
-        told = gr.HTML(
+        effect = gr.HTML(
             "", js_on_load="watch('value', () => document.dispatchEvent(new Event('empty:drawn')))", elem_id="told"
         )
-        box.input(str, box, told, queue=False, trigger_mode="always_last", show_progress="hidden")
+        box.input(str, box, effect, queue=False, trigger_mode="always_last", show_progress="hidden")
     binding = Binding(port=port)
     password = PasswordHash.of(PASSWORD)
     app = create_app({"en": page}, home=home, password=password, audit=services.audit, binding=binding)
-    answer(app, binding, binding.listen())
+    serve_app(app, binding, binding.listen())
 
 
 def measure(page: Any, site: Site, edits: int) -> dict[str, Any]:
@@ -111,22 +111,22 @@ def measure(page: Any, site: Site, edits: int) -> dict[str, Any]:
     page.goto(f"{site.url}/en/#plan")
     page.reload()
     page.wait_for_selector(".mb-plans tr[data-index]")
-    asked = {
+    edits_of = {
         "edit": ("#field-training-micro_batch_size input", "megaboard:drawn"),
         "empty": ("#empty input", "empty:drawn"),
     }
-    took: dict[str, list[tuple[float, float, float]]] = {name: [] for name in asked}
+    times: dict[str, list[tuple[float, float, float]]] = {name: [] for name in edits_of}
     server = site.process.pid
     browsers = set(tree(os.getpid())) - {os.getpid()} - set(tree(server))
     for number in range(edits + 3):
-        for name, (selector, event) in asked.items():
+        for name, (selector, event) in edits_of.items():
             before = _cpu_ms({server}), _cpu_ms(browsers)
             painted = page.evaluate(MEASURE, [selector, str(2 - number % 2), event])
             page.wait_for_timeout(60)
             after = _cpu_ms({server}), _cpu_ms(browsers)
-            took[name].append((painted, after[0] - before[0], after[1] - before[1]))
-    # The first three warm up.
-    edit, empty = ([*zip(*took[name][3:], strict=True)] for name in asked)
+            times[name].append((painted, after[0] - before[0], after[1] - before[1]))
+    # The first three edits warm the page up.
+    edit, empty = ([*zip(*times[name][3:], strict=True)] for name in edits_of)
     return {
         "plans": int(page.get_attribute(".mb-plans", "aria-rowcount") or 1) - 1,
         "edit_ms": _figures(edit),
@@ -137,7 +137,7 @@ def measure(page: Any, site: Site, edits: int) -> dict[str, Any]:
 
 
 def as_text(result: dict[str, Any]) -> str:
-    """Print one table."""
+    """Return the table as text."""
     lines = [f"{result['plans']} plans, {result['gpus']} GPUs, load average {result['load']}"]
     lines.append(f"{'':14}{'median':>8}{'p95':>8}{'max':>8}  ms, CPU ms: {'server':>8}{'browser':>8}")
     for name in ("edit_ms", "empty_ms"):
@@ -149,8 +149,8 @@ def as_text(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _figures(took: Sequence[Sequence[float]]) -> dict[str, float]:
-    painted, server, browser = took
+def _figures(times: Sequence[Sequence[float]]) -> dict[str, float]:
+    painted, server, browser = times
     ordered = sorted(painted)
     return {
         "median": round(statistics.median(ordered), 1),

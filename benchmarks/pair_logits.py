@@ -3,7 +3,7 @@
     .venv-node/bin/python -m benchmarks.pair_logits
 
 Prints JSON {moment: bytes per logit}. A count of tensors (step_peak.py) misses the copies inside a kernel: log_softmax
-copies logits without each last token into a contiguous tensor, on CPU as on CUDA.
+copies the logits without the last token of each sequence into a contiguous tensor, on CPU as on CUDA.
 """
 
 import json
@@ -18,7 +18,7 @@ PAIR, SEQUENCE, VOCABULARY = 2, 256, 8192
 
 
 def main() -> None:
-    """Measure the policy's forward, what it keeps, the reference's forward, and the backward."""
+    """Measure the policy's forward, what autograd saves of it, the reference's forward, and the backward."""
     labels = torch.randint(0, VOCABULARY, (PAIR, SEQUENCE))
     model = torch.randn(PAIR, SEQUENCE, VOCABULARY, dtype=torch.bfloat16, requires_grad=True)
 
@@ -29,7 +29,7 @@ def main() -> None:
     (logits, chances), forward, kept = _allocated(judged)
     with torch.no_grad():
         reference = _allocated(judged)[1]
-    # The metrics of the trainer are computed now: of the logits, only what autograd saves is left.
+    # The trainer has computed its metrics by now. Of the logits, only what autograd saves remains.
     kept_for_backward = kept - logits.numel() * 4 / model.numel()
     del logits
     backward = kept_for_backward + _allocated(lambda: chances.sum().backward())[1]
@@ -38,15 +38,15 @@ def main() -> None:
 
 def _allocated(run: Callable[[], Any]) -> tuple[Any, float, float]:
     """Return the result of a call, and its bytes per logit at the peak and at the end."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         result = run()
-    events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
     now = most = 0
-    for event in sorted(events, key=lambda one: one.start_ns()):
+    for event in sorted(events, key=lambda item: item.start_ns()):
         now += event.nbytes()
         most = max(most, now)
-    each = PAIR * SEQUENCE * VOCABULARY
-    return result, most / each, now / each
+    logits = PAIR * SEQUENCE * VOCABULARY
+    return result, most / logits, now / logits
 
 
 if __name__ == "__main__":

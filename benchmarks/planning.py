@@ -31,7 +31,7 @@ TARGET_S, LARGE_TARGET_S = 1.0, 3.0
 
 
 def main() -> None:
-    """Measure and print."""
+    """Print the speed of every model and cluster size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--largest", type=int, default=1024, help="GPUs of the largest cluster")
     parser.add_argument("--peer", help="a Python that has llm-analysis")
@@ -41,7 +41,7 @@ def main() -> None:
     sizes = [32 * 2**power for power in range(12) if 32 * 2**power <= chosen.largest]
     rows = [measure(model, 32, loop_s) for model in MODELS]
     rows += [measure(model, gpus, loop_s) for model in MODELS[1:] for gpus in sizes[1:]]
-    result = {"loop_s": loop_s, "rows": rows, "alone": alone(loop_s)}
+    result = {"loop_s": loop_s, "rows": rows, "alone": one_by_one(loop_s)}
     if chosen.peer:
         result["peer"] = peer(chosen.peer, loop_s)
     print(json.dumps(result, indent=1) if chosen.json else as_text(result))
@@ -62,14 +62,14 @@ def measure(model: str, gpus: int, loop_s: float) -> dict[str, Any]:
     job = job_of(model, gpus)
     begin = time.process_time()
     plans = enumerate_plans(job)
-    look_at(plans)
-    first = time.process_time() - begin
+    sort_plans(plans)
+    first_s = time.process_time() - begin
     edits = iter(range(1000))
 
     def again() -> Plans:
-        # Every edit of the data changes nothing that rules read, and everything that figures read.
+        # An edit of the data changes no input of the rules and every input of the figures.
         plans = enumerate_plans(replace(job, training=replace(job.training, cutoff_len=4096 - 8 * next(edits))))
-        look_at(plans)
+        sort_plans(plans)
         return plans
 
     seconds = cpu_seconds(again, 5)
@@ -78,20 +78,20 @@ def measure(model: str, gpus: int, loop_s: float) -> dict[str, Any]:
         "gpus": gpus,
         "plans": len(plans),
         "refused": sum(plans.rejected.values()),
-        "first_s": first,
+        "first_s": first_s,
         "edit_s": seconds,
         "plans_per_s": len(plans) / seconds,
         "ratio": seconds / loop_s,
     }
 
 
-def look_at(plans: Plans) -> None:
-    """Sort what the page's table lists."""
+def sort_plans(plans: Plans) -> None:
+    """Sort the plans that the page's table lists."""
     best_of_splits(plans, 300)
     front(plans, 60)
 
 
-def alone(loop_s: float) -> dict[str, Any]:
+def one_by_one(loop_s: float) -> dict[str, Any]:
     """Estimate the same plans one by one, by the same formulas with plain numbers."""
     all_plans = enumerate_plans(job_of("llama-3.1-8b", 32))
     step = max(1, len(all_plans) // SAMPLE)
@@ -138,22 +138,22 @@ print(json.dumps({"done": done, "asked": len(plans), "seconds": seconds}))
 
 
 def peer(python: str, loop_s: float) -> dict[str, Any]:
-    """Return the plans per second of llm-analysis on a sample of the same plans. It refuses some as too large."""
+    """Return the plans per second of llm-analysis on a sample of the same plans. It refuses some plans as too large."""
     all_plans = enumerate_plans(job_of("llama-3.1-8b", 32), ["llamafactory-megatron"])
     step = max(1, len(all_plans) // SAMPLE)
     sample = [all_plans[rank].job for rank in range(0, len(all_plans), step)]
     plans = [{"tp": job.parallel.tensor, "pp": job.parallel.pipeline, "dp": job.data_parallel,
               "mbs": job.training.micro_batch_size, "ga": job.accumulation} for job in sample]  # fmt: skip
-    ended = subprocess.run([python, "-c", PEER], input=json.dumps(plans), capture_output=True, text=True, check=False)
-    if ended.returncode:
-        return {"error": ended.stderr.strip().splitlines()[-1:]}
-    got = json.loads(ended.stdout)
-    seconds = got["seconds"] / max(1, got["done"])
-    return {**got, "plans_per_s": 1 / seconds, "ratio": seconds / loop_s}
+    process = subprocess.run([python, "-c", PEER], input=json.dumps(plans), capture_output=True, text=True, check=False)
+    if process.returncode:
+        return {"error": process.stderr.strip().splitlines()[-1:]}
+    output = json.loads(process.stdout)
+    seconds = output["seconds"] / max(1, output["done"])
+    return {**output, "plans_per_s": 1 / seconds, "ratio": seconds / loop_s}
 
 
 def as_text(result: dict[str, Any]) -> str:
-    """Print one table. Ratios are CPU time over the loop's."""
+    """Return the table as text. A ratio is CPU time over the CPU time of the loop."""
     lines = [
         f"loop of {LOOP:,} multiply-adds: {1e3 * result['loop_s']:.0f} ms of CPU time; ratios are to it",
         f"{'model':16}{'GPUs':>6}{'plans':>11}{'refused':>11}{'first ms':>10}{'edit ms':>9}{'plans/s':>10}{'ratio':>7}",
@@ -165,14 +165,15 @@ def as_text(result: dict[str, Any]) -> str:
         )
     lines.append(f"targets: {TARGET_S:.0f} s at 32 GPUs, {LARGE_TARGET_S:.0f} s at 1,024")
     lines.append(f"one by one: {result['alone']['plans_per_s']:,.0f} plans/s over {result['alone']['plans']} plans")
-    if (known := result.get("peer")) and "plans_per_s" in known:
-        times = result["rows"][1]["plans_per_s"] / known["plans_per_s"]
+    if (peer_result := result.get("peer")) and "plans_per_s" in peer_result:
+        times = result["rows"][1]["plans_per_s"] / peer_result["plans_per_s"]
         lines.append(
-            f"llm-analysis: {known['plans_per_s']:,.0f} plans/s over {known['done']} of {known['asked']} plans; "
+            f"llm-analysis: {peer_result['plans_per_s']:,.0f} plans/s over "
+            f"{peer_result['done']} of {peer_result['asked']} plans; "
             f"this is {times:,.0f} times as fast"
         )
-    elif known:
-        lines.append(f"llm-analysis: {known['error']}")
+    elif peer_result:
+        lines.append(f"llm-analysis: {peer_result['error']}")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Published measurements in the project, with our estimate for each."""
+"""Published measurements in the project, each with our estimate."""
 
 import json
 from collections.abc import Iterator

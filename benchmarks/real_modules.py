@@ -147,14 +147,14 @@ def hugging_face() -> dict[str, int]:
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    found = {}
+    counts = {}
     for key, preset in models().items():
         config = CONFIG_MAPPING[preset.hf_config["model_type"]].from_dict(dict(preset.hf_config))
         kind = AutoModelForImageTextToText if "vision_config" in preset.hf_config else AutoModelForCausalLM
         with torch.device("meta"):
             model = kind.from_config(config)
-        found[key] = _count(model)
-    return found
+        counts[key] = _count(model)
+    return counts
 
 
 def families() -> dict[str, dict[str, Any]]:
@@ -172,13 +172,13 @@ def families() -> dict[str, dict[str, Any]]:
         # DeepSeek-V2's default config names no number of experts of a token.
         if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and name != "deepseek_v2":
             classes.setdefault(name, AutoModelForCausalLM)
-    known = {}
+    by_family = {}
     for name, kind in classes.items():
         config = CONFIG_MAPPING[name]()
         with torch.device("meta"):
             model = kind.from_config(config)
-        known[name] = {"config": {**config.to_dict(), "model_type": name}, "parameters": _count(model)}
-    return known
+        by_family[name] = {"config": {**config.to_dict(), "model_type": name}, "parameters": _count(model)}
+    return by_family
 
 
 def _count(model: torch.nn.Module) -> int:

@@ -53,12 +53,12 @@ def recipe_of(row: Mapping[str, Any]) -> Recipe:
         return Recipe(rope_fused="moonlight" not in str(row.get("model")).lower())
     model, gpu = str(row.get("model")).lower(), str(row.get("hardware")).upper()
     if "Megatron-Bridge" in source and "fp8" in precision:
-        # Nearly all of its MoE models in FP8. From container 26.06 on (tag v0.5.0), those in MXFP8 overlap the
-        # exchange on these GPUs and capture the whole iteration.
+        # Nearly all of its MoE models in FP8 have this recipe. From container 26.06 on (tag v0.5.0), those in MXFP8
+        # overlap the exchange on these GPUs and capture the whole iteration.
         release = re.search(r"\b\d\d\.\d\d\b", source)
         later = release is not None and release[0] >= "26.06" and "mx" in precision
         return _WHOLE if later and ("GB" in gpu or ("B300" in gpu and "30b" in model)) else _HYBRID
     fitting = (
-        recipe for name, wanted, where, recipe in _RECIPES if name in source and wanted in ("", model) and where in gpu
+        recipe for name, named, part, recipe in _RECIPES if name in source and named in ("", model) and part in gpu
     )
     return next(fitting, NONE)

@@ -37,9 +37,9 @@ def main() -> None:
     for name, config, model in (("llama", LlamaConfig, LlamaForCausalLM), ("qwen3", Qwen3Config, Qwen3ForCausalLM)):
         layer = model_layers(parse_model({"model_type": name, **SMALL, "num_hidden_layers": 1})).kinds[0]
         for autocast in (False, True):
-            kept = _decoder(config, model, 2, autocast) - _decoder(config, model, 1, autocast)
+            saved = _decoder(config, model, 2, autocast) - _decoder(config, model, 1, autocast)
             form = EagerForm(residual=4, casts=True) if autocast else EagerForm()
-            _line(f"{name} decoder layer, {'autocast' if autocast else 'bf16'}", kept, eager_bytes(layer, form))
+            _line(f"{name} decoder layer, {'autocast' if autocast else 'bf16'}", saved, eager_bytes(layer, form))
     for preset, tower in (("qwen3-vl-8b", _qwen3_vl), ("qwen2.5-vl-7b", _qwen2_5_vl)):
         vision = model_layers(resolve_model(Model(preset=preset))).vision
         if vision:
@@ -53,11 +53,11 @@ def _line(name: str, measured: float, formula: float) -> None:
 def _decoder(config: Any, model: Any, layers: int, autocast: bool) -> float:
     settings = config(**SMALL, num_hidden_layers=layers)
     settings._attn_implementation = "sdpa"
-    built = model(settings).to(torch.float32 if autocast else torch.bfloat16).train()
+    decoder = model(settings).to(torch.float32 if autocast else torch.bfloat16).train()
     tokens = torch.randint(0, SMALL["vocab_size"], (1, TOKENS))
     context = torch.autocast("cpu", dtype=torch.bfloat16) if autocast else contextlib.nullcontext()
     with context:
-        return _kept(built, lambda: built.model(tokens, use_cache=False))
+        return _saved_bytes(decoder, lambda: decoder.model(tokens, use_cache=False))
 
 
 def _qwen3_vl(depth: int) -> float:
@@ -72,12 +72,12 @@ def _qwen2_5_vl(depth: int) -> float:
 
 def _tower(model: Any, config: Any, pixels: int) -> float:
     config._attn_implementation = "sdpa"
-    built = model(config).to(torch.bfloat16).train()
+    tower = model(config).to(torch.bfloat16).train()
     patches = torch.randn(TOKENS, pixels, dtype=torch.bfloat16)
-    return _kept(built, lambda: built(patches, grid_thw=GRID))
+    return _saved_bytes(tower, lambda: tower(patches, grid_thw=GRID))
 
 
-def _kept(model: torch.nn.Module, forward: Callable[[], object]) -> float:
+def _saved_bytes(model: torch.nn.Module, forward: Callable[[], object]) -> float:
     """Return the bytes per token of all storages that autograd saves, without weights and their casts."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     shapes = {tuple(p.shape) for p in model.parameters()} | {tuple(p.shape)[::-1] for p in model.parameters()}

@@ -29,11 +29,11 @@ def published_shape(row: Mapping[str, Any]) -> ModelShape:
     arch = row.get("model_arch")
     if arch and {"hidden", "layers", "heads", "vocab"} <= arch.keys():
         return parse_model(_plain(arch))
-    known = _shapes()
+    shapes = _shapes()
     name = row["model"].split("/")[-1].lower().removeprefix("meta-")
     for alias in (name, *(name.removesuffix(tail) for tail in ("-instruct", "-base", "-instruct-2507", "-fp8"))):
-        if alias in known:
-            return parse_model(known[alias])
+        if alias in shapes:
+            return parse_model(shapes[alias])
     raise NotModelled("architecture not published or not supported")
 
 
@@ -56,4 +56,4 @@ def _plain(arch: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     if arch.get("tied"):
         plain["tie_word_embeddings"] = True
-    return plain | {ours: arch[theirs] for theirs, ours in names.items() if arch.get(theirs)}
+    return plain | {config_key: arch[published] for published, config_key in names.items() if arch.get(published)}

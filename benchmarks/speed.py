@@ -3,8 +3,8 @@
     python -m benchmarks.speed
 
 Compare machines, and runs on a busy machine, by the ratio. Each estimate has another job object with another plan:
-micro-batch, accumulation, recompute, sequence parallel and distributed optimizer change. Earlier estimates leave in the
-caches only what no plan changes:
+micro-batch, accumulation, recompute, sequence parallel and distributed optimizer change. The caches
+of earlier estimates hold only what no plan changes:
 
 - the model's layers and sums over their operators, the machine's speeds, and FLOPs per token;
 - for a plan, how its layers are cut into stages, and the order of its passes.
@@ -71,15 +71,15 @@ def plain_loop(rounds: int = LOOP) -> int:
     return total
 
 
-def cpu_seconds(run: Callable[[], object], times: int) -> float:
+def cpu_seconds(run: Callable[[], object], count: int) -> float:
     """Return the median CPU time of a call, after one call that fills the caches."""
     run()
-    taken = []
-    for _ in range(times):
+    times = []
+    for _ in range(count):
         begin = time.process_time()
         run()
-        taken.append(time.process_time() - begin)
-    return statistics.median(taken)
+        times.append(time.process_time() - begin)
+    return statistics.median(times)
 
 
 if __name__ == "__main__":

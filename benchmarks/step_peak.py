@@ -101,8 +101,8 @@ class Tracker(MemTracker):
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         super().__init__()
-        # It hooks the gradient of every parameter, which raises for one without a gradient. Known handles are
-        # skipped.
+        # MemTracker hooks the gradient of every parameter, and the hook raises for a parameter without a gradient.
+        # It skips a parameter whose handle it has.
         none = RemovableHandle(OrderedDict())
         for parameter in model.parameters():
             if not parameter.requires_grad:
@@ -165,7 +165,7 @@ def _measure(case: Case) -> float:
     tracker = Tracker(model, optimizer)
 
     def forward(**inputs: torch.Tensor) -> Any:
-        # It follows modules through one forward and backward only, but goes on counting bytes.
+        # MemTracker follows modules through one forward and one backward only, but it counts bytes after that, too.
         tracker.reset_mod_stats()
         return model(**inputs)
 

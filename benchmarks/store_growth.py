@@ -35,13 +35,13 @@ def main() -> None:
 def grow(folder: Path, chosen: argparse.Namespace) -> dict[str, float]:
     """Store some hours of a run in a new store."""
     store = Store(folder / "megaboard.db")
-    made = StoredRun(store, RUN, now=START, nodes=chosen.nodes, gpus_per_node=chosen.gpus)
-    made.start()
+    run = StoredRun(store, RUN, now=START, nodes=chosen.nodes, gpus_per_node=chosen.gpus)
+    run.start()
     total = round(chosen.hours * 3600)
     began, sizes = time.process_time(), []
     for now in range(POLL_S, total + 1, POLL_S):
         for node in range(chosen.nodes):
-            store.write(lambda c, node=node, now=now: _take_in(c, node, now, chosen))
+            store.write(lambda c, node=node, now=now: _store_poll(c, node, now, chosen))
         if now in (total // 2 // POLL_S * POLL_S, total):
             sizes.append(_bytes(store))
     growth = (sizes[1] - sizes[0]) * 86400 / (total / 2)
@@ -54,7 +54,7 @@ def grow(folder: Path, chosen: argparse.Namespace) -> dict[str, float]:
     }
 
 
-def _take_in(connection, node, now, chosen) -> None:  # type: ignore[no-untyped-def]
+def _store_poll(connection, node, now, chosen) -> None:  # type: ignore[no-untyped-def]
     times = range(now - POLL_S + BEAT_S, now + 1, BEAT_S)
     beats = [heartbeat(node, chosen.gpus, START + time) for time in times]
     metrics.add_heartbeats(connection, RUN, 1, node, beats, START + now)

@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def figures(timed: Sequence[Timed], skips: Iterable[Skip]) -> dict[str, dict[str, Any]]:
-    """Return the figures of each source."""
+    """Return the errors, their baselines and the ranking quality of each source."""
     efficiency = default_efficiency()
     seconds = {id(row): row.seconds(efficiency) for row in timed}
     baselines = _baselines(timed)
@@ -70,11 +70,11 @@ def figures(timed: Sequence[Timed], skips: Iterable[Skip]) -> dict[str, dict[str
     ]
     by_source = summary(results, skips)
     without = _left_out()
-    seen, held = (_cases(side) for side in halves(fit_rows()))
+    fitted, held_out = (_cases(side) for side in halves(fit_rows()))
     for source, entry in by_source.items():
         own_rows = [row for row in timed if row.source == source]
         errors = {id(row): abs(seconds[id(row)] / row.measured_s - 1) for row in own_rows}
-        for name, side in (("in_sample", seen), ("held_out", held)):
+        for name, side in (("in_sample", fitted), ("held_out", held_out)):
             entry[f"{name}_median"] = _median(errors[id(row)] for row in own_rows if (source, row.case) in side)
         entry["left_out_median"] = _without_source(own_rows, without.get(source))
         for family in ("dense", "moe", "fp8"):
@@ -107,8 +107,8 @@ def _baselines(rows: Iterable[Timed]) -> dict[str, float]:
 
 
 def _left_out() -> dict[str, Efficiency]:
-    kept = json.loads((DATA / "leave_one_out.json").read_text())
-    return {source: Efficiency(**values) for source, values in kept.items()}
+    by_source = json.loads((DATA / "leave_one_out.json").read_text())
+    return {source: Efficiency(**values) for source, values in by_source.items()}
 
 
 def _without_source(rows: Iterable[Timed], efficiency: Efficiency | None) -> float | None:

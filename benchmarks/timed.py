@@ -27,7 +27,7 @@ from benchmarks.named_shapes import named_shape
 from benchmarks.recipes import Recipe, recipe_of
 from benchmarks.shapes import NotModelled
 from benchmarks.timed_engine import engine_run, row_adapters
-from benchmarks.timed_plan import check_ranks, number, timed_plan, whole
+from benchmarks.timed_plan import check_ranks, number, size, timed_plan
 from benchmarks.timed_run import Timed
 
 FUSED_LOSS = (6, 4)
@@ -38,10 +38,10 @@ FIGURES = ("measured_iter_s", "measured_tokens_per_s_per_gpu", "measured_tflops_
 
 
 def timed_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Timed], list[Skip]]:
-    """Return every row with a time. A case that repeats counts once."""
+    """Return the run of every row with a time, and the skipped rows. A case that repeats counts once."""
     runs: list[Timed] = []
     skips: list[Skip] = []
-    seen = set()
+    keys = set()
     for row in rows:
         if not any(number(row.get(figure)) for figure in FIGURES):
             continue
@@ -49,9 +49,9 @@ def timed_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Timed], list[Ski
         try:
             timed = fastest_that_fits(row, partial(_timed, source=source, case=case))
             key = (row.get("source"), case)
-            if key in seen:
+            if key in keys:
                 raise NotModelled("the same case again")
-            seen.add(key)
+            keys.add(key)
             runs.append(timed)
         except (NotModelled, ProblemsError) as problem:
             skips.append(Skip(source=source, case=case, reason=str(problem)))
@@ -87,14 +87,14 @@ def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
     recipe = recipe_of(row)
     if recipe.recompute_modules:
         plan = replace(plan, recompute="selective", recompute_modules=recipe.recompute_modules)
-    check_ranks(plan, whole(row, "gpus"))
+    check_ranks(plan, size(row, "gpus"))
     method = str(row.get("method") or "").lower()
     adapters = "lora" in method or "peft" in method
     run = engine_run(row, layers) if row.get("engine") else _execution(row, habits, recipe, plan, layers)
     machine = published_machine(str(row.get("hardware") or ""), source, fp8=fp8)
     flops = float(flops_per_token(layers, unsplit(plan), Trained(), adapters))
-    tokens = whole(row, "gbs", plan.micro_batch * plan.micro_batches * plan.data) * plan.sequence_length
-    per_gpu = tokens / whole(row, "gpus")
+    tokens = size(row, "gbs", plan.micro_batch * plan.micro_batches * plan.data) * plan.sequence_length
+    per_gpu = tokens / size(row, "gpus")
     counted = _counted(layers, plan, habits) if not adapters else flops
     parameters = tuple(rank_parameters(layers, plan, stage, Trained(), 1) for stage in stages(layers, plan))
     if adapters:
@@ -134,8 +134,8 @@ def _predicting_further(layers: ModelLayers, plan: Plan) -> tuple[ModelLayers, P
     hidden, output = layers.output.hidden, layers.output
     joined = Linear(name="eh_proj", inputs=2 * hidden, outputs=hidden, share="split")
     output = replace(output, operators=(*output.operators, joined, *output.operators))
-    *pieces, last = plan.pipeline_layout or (layers.count,)
-    layout = (*pieces, last + 1) if plan.pipeline_layout else None
+    *pieces, last_piece = plan.pipeline_layout or (layers.count,)
+    layout = (*pieces, last_piece + 1) if plan.pipeline_layout else None
     longer = replace(layers, order=(*layers.order, layers.order[-1]), output=output)
     return longer, replace(plan, pipeline_layout=layout)
 
@@ -217,10 +217,10 @@ def _dense_layers(layers: ModelLayers) -> int:
 
 def _counted(layers: ModelLayers, plan: Plan, habits: Habits) -> float:
     """Return the FLOPs per token as the source counts them."""
-    alone = unsplit(plan)
-    flops = float(flops_per_token(layers, alone, Trained()))
-    without = float(flops_per_token(layers, replace(alone, sequence_length=1), Trained()))
-    attention = flops - without
+    unsplit_plan = unsplit(plan)
+    flops = float(flops_per_token(layers, unsplit_plan, Trained()))
+    outside_attention = float(flops_per_token(layers, replace(unsplit_plan, sequence_length=1), Trained()))
+    attention = flops - outside_attention
     if habits.whole_attention:
         flops += attention
     if habits.recompute_counted and plan.recompute == "full":

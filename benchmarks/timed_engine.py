@@ -32,8 +32,8 @@ def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
         raise NotModelled(f"engine: {row['engine']}")
     memory = traits.memory
     if row.get("liger"):
-        there, back = LIGER_LOSS_MOVED
-        memory = replace(memory, loss_forward_moved=there, loss_backward_moved=back)
+        forward, backward = LIGER_LOSS_MOVED
+        memory = replace(memory, loss_forward_moved=forward, loss_backward_moved=backward)
     overlaps = traits.overlaps or bool(row.get("overlap_comm"))
     return Execution(
         fused=False,

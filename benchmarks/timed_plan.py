@@ -16,7 +16,7 @@ def number(value: Any) -> float | None:
     return float(value) if usable else None
 
 
-def whole(row: Mapping[str, Any], key: str, default: int | None = None) -> int:
+def size(row: Mapping[str, Any], key: str, default: int | None = None) -> int:
     """Return a size of the row. Raises NotModelled if it and the default are missing."""
     value = int(number(row.get(key)) or 0)
     if value:
@@ -35,21 +35,21 @@ def _chunks(layers: int) -> int:
 def timed_plan(row: Mapping[str, Any], habits: Habits, layers: int) -> Plan:
     """Return the plan. Raises NotModelled if a size is missing or does not divide."""
     source = str(row.get("source"))
-    gpus, tensor, pipeline = whole(row, "gpus"), whole(row, "tp", 1), whole(row, "pp", 1)
-    context = whole(row, "cp", 1)
+    gpus, tensor, pipeline = size(row, "gpus"), size(row, "tp", 1), size(row, "pp", 1)
+    context = size(row, "cp", 1)
     if row.get("tp") is None and row.get("fsdp") is None:
         raise NotModelled("not published: tp")
     data = max(1, gpus // (tensor * pipeline * context))
     # The default sequence length of Megatron-Bridge's pretraining recipes is 4096.
     recipe = 4096 if "verification card" in source and str(row.get("method")).startswith("pretrain") else None
-    sequence = whole(row, "seq", recipe)
-    batch = whole(row, "gbs", 0)
-    micro_batch = whole(row, "mbs", 1)
+    sequence = size(row, "seq", recipe)
+    batch = size(row, "gbs", 0)
+    micro_batch = size(row, "mbs", 1)
     if batch and batch % (micro_batch * data):
         raise NotModelled("a batch that the copies do not share")
     local = re.search(r"local batch (\d+)", str(row.get("notes")))
     micro_batches = batch // (micro_batch * data) if batch else int(local[1]) // micro_batch if local else 1
-    virtual = whole(row, "vpp", _chunks(layers // pipeline) if habits.interleaved else 1)
+    virtual = size(row, "vpp", _chunks(layers // pipeline) if habits.interleaved else 1)
     if pipeline > 1 and "nterleaved" in str(row.get("notes")) and virtual == 1:
         # torchtitan's Interleaved1F1B: two chunks per stage by default.
         virtual = 2
@@ -61,14 +61,14 @@ def timed_plan(row: Mapping[str, Any], habits: Habits, layers: int) -> Plan:
         pipeline=pipeline,
         virtual_pipeline=virtual if pipeline > 1 else 1,
         context=context,
-        expert=whole(row, "ep", 1),
-        expert_tensor=whole(row, "etp", 1),
+        expert=size(row, "ep", 1),
+        expert_tensor=size(row, "etp", 1),
         data=data,
         sequence_parallel=_sequence_parallel(source, tensor, recompute),
         sequence_length=sequence,
         micro_batch=micro_batch,
         micro_batches=max(1, micro_batches),
-        distributed_optimizer=whole(row, "zero", 1) > 0 if row.get("zero") != 0 else False,
+        distributed_optimizer=size(row, "zero", 1) > 0 if row.get("zero") != 0 else False,
         flash_attention=habits.flash,
         context_a2a="SimuMax" in source and context > 1,
         **_cut(layers, pipeline * virtual),
@@ -86,8 +86,8 @@ def _cut(layers: int, pieces: int) -> dict[str, Any]:
         return {}
     if (layers + 2) % pieces == 0:
         return {"account_for_embedding": True, "account_for_loss": True}
-    each = -(-layers // pieces)
-    return {"pipeline_layout": tuple(max(0, min(each, layers - each * piece)) for piece in range(pieces))}
+    per_piece = -(-layers // pieces)
+    return {"pipeline_layout": tuple(max(0, min(per_piece, layers - per_piece * piece)) for piece in range(pieces))}
 
 
 def _sequence_parallel(source: str, tensor: int, recompute: str) -> bool:

@@ -42,7 +42,7 @@ class Timed:
 
     @property
     def plan_key(self) -> tuple[object, ...]:
-        """Values that make the plan another one."""
+        """Return the values that distinguish this plan from another one."""
         plan = self.time_context.plan
         sizes = (
             plan.sequence_parallel,

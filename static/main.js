@@ -1,4 +1,4 @@
-// The page's only entry. Gradio's own script comes after it, so that everything here is ready when components mount.
+// The page's only entry. Gradio's own script runs after it, so all of this is ready when components mount.
 import { setLanguage } from "./lib/words.js";
 import "./web/frames.js";
 import "./web/connection.js";
@@ -12,7 +12,7 @@ import { carrier, mounted, mountedTabs, panels, take } from "./wizard/wizard.js"
 
 setLanguage(location.pathname.split("/")[1]);
 
-// The only global: Python's scripts of components call it, and tests read it.
+// The only global. Scripts of Python's components call it, and tests read it.
 window.Megaboard = {
   attachMonitor: attach,
   monitor,

@@ -1,4 +1,4 @@
-"""What every test shares."""
+"""Settings that all tests share."""
 
 import inspect
 import os
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# No test may fail because the machine is busy.
+# A busy machine must not make a test fail.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-# Read by Gradio when it is imported: no test may reach for the network.
+# Gradio reads this when it is imported. No test may connect to the network.
 os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_OFFLINE="1")
 
 _file_of = inspect.getfile
@@ -23,13 +23,13 @@ def _file_of_all_but_components(thing: Any) -> str:
     return _file_of(thing)
 
 
-# Half of the time that importing Gradio takes goes into writing its own .pyi files anew, for editors.
+# Half of the time to import Gradio is spent on writing its .pyi files for editors.
 inspect.getfile = _file_of_all_but_components
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _words_must_exist():
-    """A missing catalogue key is an error in tests; users see the key instead."""
+    """Make a missing catalogue key an error in tests. Users would see the key instead."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MEGABOARD_STRICT_WORDS", "1")
         yield

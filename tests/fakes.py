@@ -1,4 +1,4 @@
-"""A node without a machine: files in memory, answers prepared in advance. It passes the same cases as a real one."""
+"""A node without a machine: files in memory and prepared answers. It passes the same contract tests as a real node."""
 
 import json
 import posixpath
@@ -8,25 +8,25 @@ from typing import Any
 from backend.cluster.node import OUTPUT_BYTES, NodeError, Result
 
 Reply = Result | NodeError | Mapping[str, Any] | Callable[[Sequence[str], bytes], Result]
-"""A mapping answers as our own programs do: one line `TOKEN{json}` for the token it was asked with."""
+"""A mapping answers as our own node programs do: one line `TOKEN{json}` with the token of the request."""
 
 
 class FakeNode:
-    """Keeps `Node`. A command without a prepared answer is an error of the test: nothing is made up."""
+    """A node in memory that keeps the contract of `Node`. A command without a prepared answer fails the test."""
 
     def __init__(self, name: str = "10.0.0.1") -> None:
         self.name = name
         self.files: dict[str, bytes] = {}
         self.folders: set[str] = {"/", "/tmp"}
         self.special = {"/dev/zero"}
-        """Paths that are there and no regular files: devices, pipes."""
+        """Existing paths that are no regular files: devices, pipes."""
         self.ran: list[tuple[str, ...]] = []
         self.broken: NodeError | None = None
-        """Set it, and every call fails with it, as after a lost link."""
+        """If it is set, every call fails with it, as after a lost connection."""
         self._replies: list[tuple[tuple[str, ...], Reply]] = []
 
     def on(self, *words: str, reply: Reply) -> "FakeNode":
-        """Answer commands that contain `words`, in this order; the newest rule that fits wins."""
+        """Prepare the answer to commands that contain `words` in this order. The newest rule that matches wins."""
         self._replies.insert(0, (words, reply))
         return self
 
@@ -82,8 +82,8 @@ class FakeNode:
 
 
 def _contains(argv: Sequence[str], words: Sequence[str]) -> bool:
-    rest = iter(argv)
-    return all(word in rest for word in words)
+    remaining = iter(argv)
+    return all(word in remaining for word in words)
 
 
 def _answer(reply: Reply, argv: Sequence[str], stdin: bytes) -> Result:

@@ -1,4 +1,4 @@
-"""A disk that is really full: a file system of its own, small and in memory."""
+"""A disk that is really full: a small file system in memory."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 
 class FullDisk:
-    """A mounted folder that can be filled to its last byte, and emptied again."""
+    """A mounted folder that a test can fill to its last byte and empty again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,14 +31,14 @@ class FullDisk:
 
 @contextmanager
 def full_disk(folder: Path) -> Iterator[FullDisk]:
-    """A small file system at `folder`; skips the test where none may be mounted."""
+    """Yield a small file system at `folder`. Skip the test if it cannot be mounted."""
     folder.mkdir(exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", str(folder)]
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {process.stderr.strip()}")
     try:
         yield FullDisk(folder)
     finally:
@@ -47,12 +47,12 @@ def full_disk(folder: Path) -> Iterator[FullDisk]:
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """The folder on a disk that is really read-only, for root too; skips the test where none may be mounted."""
+    """Mount the folder read-only, also for root. Skip the test if it cannot be mounted."""
     if os.geteuid() != 0:
         pytest.skip("mounting a folder read-only needs root")
-    done = subprocess.run(["mount", "--bind", str(folder), str(folder)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"a folder cannot be mounted here: {done.stderr.strip()}")
+    process = subprocess.run(["mount", "--bind", str(folder), str(folder)], capture_output=True, text=True)
+    if process.returncode:
+        pytest.skip(f"a folder cannot be mounted here: {process.stderr.strip()}")
     try:
         subprocess.run(["mount", "-o", "remount,ro,bind", str(folder)], check=True)
         yield

@@ -1,7 +1,7 @@
-"""Text that breaks careless quoting, for every place of the job file that holds text.
+"""Text that breaks careless quoting, for every text value of the job file.
 
-The places are read off the job's dataclasses, so a new text field is fuzzed from the day it exists. What they carry
-would make a file CANARY appear in the working folder of any shell that ran a part of it.
+The values are read off the job's dataclasses, so a new text field is tested as soon as it exists. A hostile text would
+make a file CANARY appear in the working folder of any shell that ran a part of it.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ _LETTERS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
-    """One place for text: the value, or the key, at a path of the job's mapping."""
+    """One text of a job's mapping: the value or the key at a path."""
 
     path: Path
     pattern: str | None
@@ -55,13 +55,13 @@ class Slot:
 
     @property
     def field(self) -> str:
-        """Its dotted path, as problems name it, without what comes after a free key."""
+        """Return its dotted path as problems name it, without the part after a free key."""
         parts = self.path[:-1] if self.is_key else self.path
         return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
 
 
 def slots(mapping: Mapping[str, Any]) -> list[Slot]:
-    """Every place for text of a job that has the lists and tables of `mapping`."""
+    """Return every text of a job that has the lists and tables of `mapping`."""
     return [slot for slot in _slots(Job, mapping, ()) if slot.path[0] != "unknown"]
 
 
@@ -79,11 +79,11 @@ def _of_hint(hint: Any, value: Any, path: Path, pattern: str | None) -> Iterator
     elif dataclasses.is_dataclass(hint):
         yield from _slots(typing.cast(type, hint), value or {}, path)
     elif origin is tuple:
-        for number, one in enumerate(value or ()):
-            yield from _of_hint(inner[0], one, (*path, number), pattern)
+        for number, item in enumerate(value or ()):
+            yield from _of_hint(inner[0], item, (*path, number), pattern)
     elif origin is _MAP:
-        for key, one in (value or {}).items():
-            yield from _of_hint(inner[1], one, (*path, key), pattern)
+        for key, item in (value or {}).items():
+            yield from _of_hint(inner[1], item, (*path, key), pattern)
             yield Slot(path=(*path, key), pattern=None, is_key=True)
     elif hint is Any:
         yield Slot(path=path, pattern=None)
@@ -95,36 +95,36 @@ _MAP = typing.get_origin(Mapping[str, str])
 
 
 def text(source: random.Random, pattern: str | None) -> str:
-    """A hostile text; two of three times one that `pattern` lets in, unless nothing of it can be."""
+    """Return a hostile text. Two of three match `pattern`, unless none can match."""
     atoms = [source.choice(source.choice((_COMMANDS, _SYNTAX, _LETTERS))) for _ in range(source.randint(1, 5))]
-    made = "".join(atoms)
+    joined = "".join(atoms)
     if pattern is None or source.random() < 1 / 3:
-        return made
+        return joined
     start = next((start for start in ("", "/", "~/", "a") if re.fullmatch(pattern, f"{start}a")), "")
     shaped = start
-    for letter in [*made, "a"]:
+    for letter in [*joined, "a"]:
         if re.fullmatch(pattern, f"{shaped}{letter}a") or re.fullmatch(pattern, shaped + letter):
             shaped += letter
     while shaped and not re.fullmatch(pattern, shaped):
         shaped = shaped[:-1]
-    return shaped or made
+    return shaped or joined
 
 
-def put(mapping: dict[str, Any], slot: Slot, made: str) -> None:
+def put(mapping: dict[str, Any], slot: Slot, new: str) -> None:
     """Set the slot's value, or rename its key."""
     owner: Any = mapping
     for part in slot.path[:-1]:
         owner = owner[part] if isinstance(part, int) else owner.setdefault(part, {})
     if slot.is_key:
-        owner[made] = owner.pop(slot.path[-1])
+        owner[new] = owner.pop(slot.path[-1])
     else:
-        owner[slot.path[-1]] = made
+        owner[slot.path[-1]] = new
 
 
-def refusals(mapping: Mapping[str, Any], slot: Slot, made: str) -> list[str]:
-    """The fields that the job's own checks refuse when only this slot is hostile; empty when it is let in."""
+def refusals(mapping: Mapping[str, Any], slot: Slot, new: str) -> list[str]:
+    """Return the fields that the job's own checks refuse if only this slot is hostile; empty if it is accepted."""
     changed = copied(mapping)
-    put(changed, slot, made)
+    put(changed, slot, new)
     job, problems = parse_job(changed)
     if job is not None:
         problems = [*problems, *check(job), *check_launch(job), *check_engine(job)]
@@ -132,7 +132,7 @@ def refusals(mapping: Mapping[str, Any], slot: Slot, made: str) -> list[str]:
 
 
 def copied(value: Any) -> Any:
-    """The same mappings and lists, none shared."""
+    """Return a deep copy of mappings and lists."""
     if isinstance(value, dict):
-        return {key: copied(one) for key, one in value.items()}
-    return [copied(one) for one in value] if isinstance(value, list) else value
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value

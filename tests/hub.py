@@ -1,4 +1,4 @@
-"""A Hugging Face hub on this machine: it answers what huggingface_hub asks for one file, over real HTTP."""
+"""A Hugging Face hub on this machine: it answers huggingface_hub's requests for one file over real HTTP."""
 
 import gzip
 import hashlib
@@ -12,14 +12,15 @@ REFUSALS = {"gated": (403, "GatedRepo"), "private": (401, "RepoNotFound"), "adap
 """Model name -> (status, X-Error-Code), as https://huggingface.co answers."""
 
 HOSTILE = ("endless", "lying", "unsized", "dripping", "dripping-headers", "bomb")
-"""Model names whose file has no end, more bytes than told, no size told, or comes byte by byte."""
+"""Model names whose file never ends, has more bytes than announced, has no announced size, or arrives byte by byte."""
 DRIP_S = 0.02
 
 
 @contextmanager
 def hub(files: dict[str, bytes]) -> Iterator[tuple[str, list[str]]]:
-    """(address, paths asked for) of a hub whose models `owner/name` have these config.json files."""
-    asked: list[str] = []
+    """Yield the address of a hub, and the list of requested paths. Its models `owner/name` have these config.json
+    files."""
+    paths: list[str] = []
 
     class Answer(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -32,14 +33,14 @@ def hub(files: dict[str, bytes]) -> Iterator[tuple[str, list[str]]]:
             pass
 
         def _answer(self, *, with_body: bool) -> None:
-            asked.append(f"{self.command} {self.path}")
-            model, _, rest = self.path.removeprefix("/").partition("/resolve/")
+            paths.append(f"{self.command} {self.path}")
+            model, _, path = self.path.removeprefix("/").partition("/resolve/")
             if model.rpartition("/")[2] in HOSTILE:
                 self._harm(model.rpartition("/")[2], with_body=with_body)
                 return
-            known = files.get(model) if rest.endswith("/config.json") else None
-            status, code = REFUSALS.get(model.rpartition("/")[2], (200, "") if known else (404, "RepoNotFound"))
-            data = known if known is not None and status == 200 else b""
+            file = files.get(model) if path.endswith("/config.json") else None
+            status, code = REFUSALS.get(model.rpartition("/")[2], (200, "") if file else (404, "RepoNotFound"))
+            data = file if file is not None and status == 200 else b""
             self.send_response(status)
             if code:
                 self.send_header("X-Error-Code", code)
@@ -81,7 +82,7 @@ def hub(files: dict[str, bytes]) -> Iterator[tuple[str, list[str]]]:
     thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.01))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield f"http://127.0.0.1:{server.server_port}", paths
     finally:
         over.set()
         server.shutdown()

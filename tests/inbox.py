@@ -1,4 +1,4 @@
-"""Where messages arrive: a real HTTP server, whose address is one of Apprise's."""
+"""A receiver of messages: a real HTTP server at one of Apprise's addresses."""
 
 import json
 import threading
@@ -8,7 +8,7 @@ TOKEN = "s3cr3t-t0ken-0123456789"
 
 
 class Inbox:
-    """An HTTP server that keeps what it takes; it refuses as often as it is told."""
+    """An HTTP server that stores what it receives. It refuses as many requests as the test says."""
 
     def __init__(self) -> None:
         self.taken: list[dict[str, str]] = []
@@ -27,7 +27,7 @@ class Inbox:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Not on the terminal."""
+                """Write nothing to the terminal."""
 
         self._server = HTTPServer(("127.0.0.1", 0), Handler)
         self.address = f"json://127.0.0.1:{self._server.server_port}/{TOKEN}"
@@ -35,7 +35,7 @@ class Inbox:
 
     @property
     def titles(self) -> list[str]:
-        return [one["title"] for one in self.taken]
+        return [message["title"] for message in self.taken]
 
     def close(self) -> None:
         self._server.shutdown()

@@ -1,4 +1,4 @@
-"""Real SSH nodes for a test module or session, and the environment of a node; tests skip where there is none."""
+"""Real SSH nodes for a test module or session, and the environment of a node. Without one, tests are skipped."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,14 +14,14 @@ needs_node_environment = pytest.mark.skipif(bool(_MISSING), reason=_MISSING)
 
 
 def skip_without_node_environment() -> None:
-    """The same for fixtures, which marks do not reach."""
+    """Skip the test in a fixture, where marks have no effect."""
     if _MISSING:
         pytest.skip(_MISSING)
 
 
 @contextmanager
 def ssh_nodes(folder: Path, nodes: int) -> Iterator[LocalNodes]:
-    """A running LocalNodes in `folder`; at the end it must stop without leaving a process."""
+    """Yield a running LocalNodes in `folder`. At the end it must stop and leave no process."""
     demo = LocalNodes(folder, nodes=nodes)
     try:
         demo.start()

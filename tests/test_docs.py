@@ -45,7 +45,7 @@ def test_links_lead_to_headings_that_exist(page):
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub makes of a page's headings."""
+    """Return the anchors that GitHub makes of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
@@ -73,9 +73,9 @@ def strip_comments(page: Path) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_in_pages_exist_and_have_the_options_shown(page):
     shown = COMMAND.findall(page.read_text(encoding="utf-8"))
-    for names, rest in shown:
+    for names, remainder in shown:
         known = set().union(*(options_of(name) for name in names.split("|")))
-        assert set(re.findall(r"--[a-z-]+", rest)) <= known, (names, rest)
+        assert set(re.findall(r"--[a-z-]+", remainder)) <= known, (names, remainder)
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)

@@ -123,7 +123,7 @@ def test_a_library_is_imported_at_home_only(library, home):
 
 
 def loaded_roots(script: str, *arguments: str) -> set[str]:
-    """Top-level names of all modules a fresh interpreter has loaded; the script's last line lists its modules."""
+    """Return the top-level names of all modules that a fresh interpreter has loaded. The script prints them."""
     command = [sys.executable, "-c", script, *arguments]
     out = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return {name.split(".")[0] for name in json.loads(out.splitlines()[-1])}
@@ -131,7 +131,7 @@ def loaded_roots(script: str, *arguments: str) -> set[str]:
 
 @cache
 def imports(path: Path) -> frozenset[str]:
-    """Dotted names a file imports, wherever in the file; `from a import b` gives both `a` and `a.b`."""
+    """Return the dotted names that a file imports anywhere. `from a import b` gives both `a` and `a.b`."""
     package, names = path.relative_to(ROOT).parent.parts, set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -19,20 +19,20 @@ DEV = PROJECT["dependency-groups"]["dev"]
 
 
 def pins(lock: str) -> dict[str, list[str]]:
-    """Package -> its locked versions: one a Python version where they differ."""
-    found: dict[str, list[str]] = {}
+    """Return package -> its locked versions. There are several if they differ by Python version."""
+    result: dict[str, list[str]] = {}
     for pin, hashes in PIN.findall((REQUIREMENTS / lock).read_text(encoding="utf-8")):
         assert hashes, f"{lock}: {pin} has no hash"
-        wanted = Requirement(pin)
-        found.setdefault(canonicalize_name(wanted.name), []).append(str(wanted.specifier).removeprefix("=="))
-    return found
+        requirement = Requirement(pin)
+        result.setdefault(canonicalize_name(requirement.name), []).append(str(requirement.specifier).removeprefix("=="))
+    return result
 
 
 @pytest.mark.parametrize("lock", ["page.txt", "dev.txt", "node.txt", "node-no-deps.txt", "engines.txt", "swift.txt"])
 def test_every_line_of_a_lock_is_a_pin_with_its_hashes(lock: str) -> None:
     text = (REQUIREMENTS / lock).read_text(encoding="utf-8")
-    rest = PIN.sub("", text)
-    assert [line for line in rest.splitlines() if line and not line.startswith("#")] == []
+    remainder = PIN.sub("", text)
+    assert [line for line in remainder.splitlines() if line and not line.startswith("#")] == []
     assert pins(lock)
 
 
@@ -40,10 +40,10 @@ def test_every_line_of_a_lock_is_a_pin_with_its_hashes(lock: str) -> None:
 def test_the_lock_holds_what_pyproject_asks_for(lock: str, asked: list[str]) -> None:
     locked = pins(lock)
     wrong = []
-    for one in map(Requirement, asked):
-        versions = locked.get(canonicalize_name(one.name), [])
-        if not versions or not all(one.specifier.contains(version) for version in versions):
-            wrong.append(f"{one} is locked as {versions}: run `make lock`")
+    for requirement in map(Requirement, asked):
+        versions = locked.get(canonicalize_name(requirement.name), [])
+        if not versions or not all(requirement.specifier.contains(version) for version in versions):
+            wrong.append(f"{requirement} is locked as {versions}: run `make lock`")
     assert wrong == []
 
 
@@ -56,5 +56,7 @@ def test_tests_run_with_the_versions_that_the_page_is_installed_with() -> None:
 def test_a_lock_of_a_node_holds_the_versions_that_were_chosen_by_hand(name: str) -> None:
     lines = (REQUIREMENTS / f"{name}.in").read_text(encoding="utf-8").splitlines()
     chosen = [Requirement(line) for line in lines if line and not line.startswith("#")]
-    asked = {canonicalize_name(one.name): [str(one.specifier).removeprefix("==")] for one in chosen}
-    assert pins(f"{name}.txt") == asked
+    request = {
+        canonicalize_name(requirement.name): [str(requirement.specifier).removeprefix("==")] for requirement in chosen
+    }
+    assert pins(f"{name}.txt") == request

@@ -1,4 +1,4 @@
-"""An installed Megaboard has what a checkout has: presets, static files and words travel in the wheel."""
+"""An installed Megaboard has the data of a checkout: presets, static files and catalogues are in the wheel."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A process that really cannot start a thread, as at the limit of its processes."""
+"""A process that cannot start a thread, as at its limit of processes."""
 
 import threading
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ LARGER_THAN_ANY_MEMORY = 1 << 47
 
 @contextmanager
 def without_threads() -> Iterator[None]:
-    """The system refuses every new thread of this process; those that run go on."""
+    """Make the system refuse every new thread of this process. Running threads continue."""
     before = threading.stack_size(LARGER_THAN_ANY_MEMORY)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Waiting for what must happen, by a deadline far beyond what it takes: a busy machine is no failure."""
+"""Functions that wait for an event. Their deadlines are long, so that a busy machine causes no failure."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ WITHIN_S = 120.0
 
 
 def wait_for(holds: Callable[[], object], within_s: float = WITHIN_S) -> None:
-    """Returns once it holds; an AssertionError where it does not in time."""
+    """Return when the condition holds. Raise AssertionError after the deadline."""
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline, f"did not happen within {within_s:.0f} s"
@@ -17,7 +17,7 @@ def wait_for(holds: Callable[[], object], within_s: float = WITHIN_S) -> None:
 
 
 def while_it_runs(flag: Path, act: Callable[[], object]) -> list[str]:
-    """A command that lasts a minute; what `act` does happens once it makes the file, and so is under way."""
+    """Return a command that takes a minute. `act` runs after the command has made a file, and so is under way."""
 
     def once_under_way() -> None:
         wait_for(flag.exists)
@@ -28,5 +28,5 @@ def while_it_runs(flag: Path, act: Callable[[], object]) -> list[str]:
 
 
 def whole_lines(path: Path) -> list[str]:
-    """The lines of a file that somebody may be writing, without one that is not ended; none where there is no file."""
+    """Return the complete lines of a file that another process may be writing; none if there is no file."""
     return path.read_text().split("\n")[:-1] if path.exists() else []

@@ -1,4 +1,4 @@
-"""Chromium, and servers of the page in their own processes, for tests and benchmarks that use it as a user does."""
+"""Chromium, and servers of the page in processes of their own. Tests and benchmarks use the page as a user does."""
 
 import os
 import random
@@ -23,7 +23,7 @@ PASSWORD = "correct-horse-battery"  # noqa: S105 - of servers that live as long 
 VIEWPORT = {"width": 1280, "height": 900}
 READY_S, END_S = 180, 120
 PORTS = range(20000, 29000)
-"""Ports below those that Linux gives to connections: a restarted server finds its port free."""
+"""Ports that Linux gives to no connection, so the port of a restarted server is free."""
 
 
 class Site:
@@ -121,7 +121,7 @@ def logged_in(site: Site, browser: Any = None) -> Iterator[Any]:
             yield page
         return
     context = browser.new_context(viewport=VIEWPORT)
-    context.set_default_timeout(180_000)  # for every page in this context
+    context.set_default_timeout(180_000)  # This holds for every page in this context.
     page = context.new_page()
     with without_faults(page):
         log_in(page, site)
@@ -131,8 +131,8 @@ def logged_in(site: Site, browser: Any = None) -> Iterator[Any]:
 def log_in(page: Any, site: Site, lang: str = "en") -> None:
     """Type the password and log in.
 
-    It waits for the page behind the log-in: Chromium may never finish to close a page whose log-in is still running (5
-    times in 60 on two cores).
+    It waits for the page behind the log-in, because Chromium may never close a page whose log-in is still running
+    (5 times in 60 on two cores).
     """
     if "/login" not in page.url:
         page.goto(f"{site.url}/login?lang={lang}")
@@ -142,10 +142,10 @@ def log_in(page: Any, site: Site, lang: str = "en") -> None:
 
 
 def fetched(page: Any, path: str) -> bytes:
-    """Return the server's answer to the page. Only the browser resolves the server's own host name."""
-    asked = """async (path) => {
+    """Return the server's answer to a request of the page. Only the browser resolves the server's own host name."""
+    script = """async (path) => {
         const answer = await fetch(path);
         if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
         return Array.from(new Uint8Array(await answer.arrayBuffer()));
     }"""
-    return bytes(page.evaluate(asked, path))
+    return bytes(page.evaluate(script, path))

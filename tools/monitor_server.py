@@ -1,8 +1,8 @@
-"""The real page with its log-in, and only the monitor on it.
+"""The real page with its log-in, but with the monitor only.
 
     python -m tools.monitor_server PORT HOME TICK_S PASSWORD
 
-The controller reads the store and takes orders, but watches no nodes: what a test writes changes the runs.
+The controller reads the store and takes orders, but it monitors no nodes. Tests write to the store to change runs.
 """
 
 import sys
@@ -13,7 +13,7 @@ from app.web.gradio_settings import prepare_gradio
 from app.web.passwords import PasswordHash
 
 
-def main(port: int, home: Path, tick_s: float, word: str) -> None:
+def main(port: int, home: Path, tick_s: float, password: str) -> None:
     home.mkdir(parents=True, exist_ok=True)
     prepare_gradio(home)
     import gradio as gr
@@ -34,8 +34,8 @@ def main(port: int, home: Path, tick_s: float, word: str) -> None:
 
     pages = {lang: frame(lang, services, wizard=wizard, monitor=monitor) for lang in LANGUAGES}
     binding = Binding(port=port)
-    password = PasswordHash.of(word)
-    page = create_app(pages, home=home, password=password, audit=services.audit, binding=binding)
+    password_hash = PasswordHash.of(password)
+    page = create_app(pages, home=home, password=password_hash, audit=services.audit, binding=binding)
     listener = binding.listen()
     try:
         serve(page, binding, listener)

@@ -12,11 +12,11 @@ SWIFT = "MEGABOARD_SWIFT_PYTHON"
 
 
 def mcore_adapter_source() -> str | None:
-    """Source folder of mcore_adapter (github.com/alibaba/ROLL; it is not on PyPI)."""
+    """Return the source folder of mcore_adapter (github.com/alibaba/ROLL; it is not on PyPI)."""
     return os.environ.get(MCORE_ADAPTER)
 
 
 def swift_python() -> str | None:
     """Return an interpreter whose environment has ms-swift: the one in the variable, else that of `make engines`."""
-    built = NODE_PYTHON.with_name("swift-python")
-    return os.environ.get(SWIFT) or (str(built) if built.exists() else None)
+    built_python = NODE_PYTHON.with_name("swift-python")
+    return os.environ.get(SWIFT) or (str(built_python) if built_python.exists() else None)

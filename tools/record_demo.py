@@ -81,12 +81,12 @@ class Film:
         self.caption = ""
 
     def say(self, caption: str, seconds: float = 3.0) -> None:
-        """Show a caption, which stays, over the page as it is."""
+        """Show a caption over the page. It stays until the next caption."""
         self.caption = caption
         self.show(seconds)
 
     def show(self, seconds: float) -> None:
-        """Add a screenshot. A picture that did not change takes no more room in the film."""
+        """Add a screenshot. A screenshot without a change adds no bytes to the film."""
         self.page.evaluate(CAPTION, [self.caption])
         path = self.folder / f"{len(self.frames):05}.png"
         self.page.screenshot(path=path)
@@ -102,7 +102,7 @@ class Film:
         element.click()
 
     def until(self, is_done: Callable[[], bool], every_ms: int = 500, seconds: float = 0.15) -> None:
-        """Film in time lapse until a condition holds: a screenshot every `every_ms`, each shown for `seconds`."""
+        """Film in time lapse until a condition holds: take a screenshot every `every_ms`, and show it for `seconds`."""
         deadline = time.monotonic() + LONGEST_WAIT_MS / 1000
         while not is_done():
             if time.monotonic() > deadline:
@@ -124,7 +124,7 @@ class Film:
 
 
 def ffmpeg() -> str:
-    """Return ffmpeg's path: that of PATH, or that of the package imageio-ffmpeg."""
+    """Return the path of ffmpeg from PATH or from the package imageio-ffmpeg."""
     path = shutil.which("ffmpeg")
     if path:
         return path
@@ -187,7 +187,7 @@ def launch(film: Film) -> None:
 
 
 def kill_and_restart(film: Film, demo: Demo) -> None:
-    """Kill a rank, show what the page says of it, and film the restart to the end of the run."""
+    """Kill a rank, show the page's diagnosis, and film the restart up to the end of the run."""
     page = film.page
     run = page.evaluate("() => decodeURIComponent(location.hash).slice(6)")
     cause = page.locator("[role=alert]:visible").first

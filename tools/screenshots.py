@@ -1,4 +1,4 @@
-"""Screenshots for the READMEs, docs/images/*.png, of the real page: a plan, and the demo's run in training.
+"""Take the screenshots of the READMEs, docs/images/*.png, from the real page: a plan, and the demo's running job.
 
 python -m tools.screenshots        (a few minutes; needs what `make demo` needs, and Debian's chromium)
 """
@@ -61,27 +61,27 @@ def plan(browser: Any, site: Site) -> None:
 
 
 def run(browser: Any, site: Site) -> None:
-    """Launch the demo's job as a user does, and take it after some steps."""
+    """Launch the demo's job as a user does, and take its screenshots after some steps."""
     page = open_page(browser, site, "en")
     page.goto(f"{site.url}/en/#launch")
     page.reload()
     for act in ("check", "accept", "launch"):
         page.wait_for_selector(f'[data-act="{act}"]:enabled').click()
     page.wait_for_function("() => location.hash.startsWith('#runs/')")
-    place = page.evaluate("() => location.hash")
+    view = page.evaluate("() => location.hash")
     page.wait_for_function(
         f"() => Megaboard.monitor?.view()?.charts?.data('loss')?.x.length >= {SHOWN_STEPS}", timeout=600_000
     )
     save(page, "run.en")
     page = open_page(browser, site, "zh")
-    page.goto(f"{site.url}/zh/{place}")
+    page.goto(f"{site.url}/zh/{view}")
     page.reload()
     page.wait_for_function("() => Megaboard.monitor?.view()?.charts?.data('loss')?.x.length > 0")
     save(page, "run.zh")
 
 
 def open_page(browser: Any, site: Site, lang: str) -> Any:
-    """Log in."""
+    """Return a page of the site after the log-in."""
     page = browser.new_context(viewport=SIZE, color_scheme="light").new_page()
     page.set_default_timeout(180_000)
     log_in(page, site, lang)
@@ -89,7 +89,7 @@ def open_page(browser: Any, site: Site, lang: str) -> Any:
 
 
 def save(page: Any, name: str) -> None:
-    """Take a screenshot when everything is drawn."""
+    """Take a screenshot after everything is drawn."""
     page.wait_for_timeout(2000)
     page.screenshot(path=IMAGES / f"{name}.png")
 

@@ -1,4 +1,4 @@
-"""Runs written directly into a store, as collectors and the supervisor's tasks write them: a monitor without nodes."""
+"""Runs that are written directly into a store, as collectors and supervisors write them. They need no nodes."""
 
 import json
 import math
@@ -18,7 +18,7 @@ TOTAL_STEPS = 400
 
 
 class StoredRun:
-    """One run in the store. The caller writes its events. Times are arguments, never read from a clock."""
+    """One run in the store. The caller writes its events. Times are arguments, never a clock's."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class StoredRun:
         self.attempt = 1
         self._offsets: dict[tuple[int, int, str], int] = {}
         cluster = {"gpu": "h100-80g", "nodes": nodes, "gpus_per_node": gpus_per_node}
-        cluster["hosts"] = [dict(zip(("address", "port"), _split(one), strict=True)) for one in self.addresses]
+        cluster["hosts"] = [dict(zip(("address", "port"), _split(address), strict=True)) for address in self.addresses]
         engine = "llamafactory-megatron"
         job = {"version": 1, "name": name, "cluster": cluster, "model": {"preset": "qwen3-vl-8b"}, "engine": engine}
         store.write(
@@ -56,29 +56,29 @@ class StoredRun:
             NodeRecord(rank=i, address=one, folder=f"/run/node{i}", python="/opt/python", mark=f"m.{i}")
             for i, one in enumerate(self.addresses)
         ]
-        begun = {"master": ("10.0.0.1", 29500), "rendered": {}, "nodes": records, "checkpoint_step": checkpoint_step}
-        self.store.write(lambda c: attempts.create(c, self.id, self.attempt, time=self.now, **begun))
+        attempt = {"master": ("10.0.0.1", 29500), "rendered": {}, "nodes": records, "checkpoint_step": checkpoint_step}
+        self.store.write(lambda c: attempts.create(c, self.id, self.attempt, time=self.now, **attempt))
 
-    def attempt_again(self, checkpoint_step: int | None = None, rank: int | None = None) -> None:
+    def restart(self, checkpoint_step: int | None = None, rank: int | None = None) -> None:
         """End the attempt by a node's failure and restart. Further writes belong to the new attempt."""
-        self.tell(EventKind.FAILING, rank)
-        self.tell(EventKind.RESTARTING, number=self.attempt, of=3)
+        self.add_event(EventKind.FAILING, rank)
+        self.add_event(EventKind.RESTARTING, number=self.attempt, of=3)
         self.attempt += 1
         self.begin(checkpoint_step)
         self.start()
 
-    def tell(self, kind: EventKind, rank: int | None = None, **detail: Any) -> None:
+    def add_event(self, kind: EventKind, rank: int | None = None, **detail: Any) -> None:
         """Append an event."""
         self.store.write(lambda c: run_store.append(c, self.id, kind, time=self.now, rank=rank, detail=detail))
 
     def start(self) -> None:
         """Start all nodes."""
-        self.tell(EventKind.PREFLIGHT)
-        self.tell(EventKind.STARTING)
+        self.add_event(EventKind.PREFLIGHT)
+        self.add_event(EventKind.STARTING)
         for rank in range(len(self.addresses)):
-            self.tell(EventKind.NODE_STARTING, rank)
-            self.tell(EventKind.NODE_STARTED, rank)
-        self.tell(EventKind.STARTED)
+            self.add_event(EventKind.NODE_STARTING, rank)
+            self.add_event(EventKind.NODE_STARTED, rank)
+        self.add_event(EventKind.STARTED)
 
     def steps(self, first: int, last: int, *, step_s: float = 0.9, attempt: int = 1, **fixed: Any) -> None:
         """Write steps first..last of rank 0 with a falling loss; `fixed` replaces values."""
@@ -102,22 +102,22 @@ class StoredRun:
         self._offsets[self.attempt, rank, file] = offset + len(data)
 
     def exit(self, rank: int, **record: Any) -> None:
-        """End a node's part."""
-        ended = {"protocol": 1, "code": 0, "signal": None, "stopped": False, "reason": "finished", "left": [], **record}
-        ended["time"] = self.now
-        self.store.write(lambda c: attempts.set_exit(c, self.id, self.attempt, rank, ended))
-        self.tell(EventKind.NODE_EXITED, rank, **ended)
+        """Store the exit of a node."""
+        row = {"protocol": 1, "code": 0, "signal": None, "stopped": False, "reason": "finished", "left": [], **record}
+        row["time"] = self.now
+        self.store.write(lambda c: attempts.set_exit(c, self.id, self.attempt, rank, row))
+        self.add_event(EventKind.NODE_EXITED, rank, **row)
 
     def stopped(self, rank: int, left: Sequence[int] = ()) -> None:
-        """Write the supervisor's answer to `stop`; `left` are ids of processes that no signal ends."""
+        """Write the supervisor's answer to `stop`. `left` has the ids of processes that no signal ends."""
         rows = [(pid, "python", "D") for pid in left]
         self.store.write(lambda c: attempts.set_stop(c, self.id, self.attempt, rank, {"left": rows}))
-        self.tell(EventKind.NODE_STOPPED, rank, left=rows)
+        self.add_event(EventKind.NODE_STOPPED, rank, left=rows)
 
 
 def step_row(step: int, time: float, step_s: float) -> dict[str, Any]:
     """Return one line of steps.rank0.jsonl."""
-    noise = random.Random(step)  # noqa: S311 - drawn alike each time
+    noise = random.Random(step)  # noqa: S311 - the same draws each time
     return {
         "step": step,
         "total_steps": TOTAL_STEPS,
@@ -130,7 +130,7 @@ def step_row(step: int, time: float, step_s: float) -> dict[str, Any]:
 
 
 def heartbeat(rank: int, gpus: int, now: float) -> Mapping[str, Any]:
-    """Return one line of heartbeat.jsonl; without GPU on a CPU node."""
+    """Return one line of heartbeat.jsonl. A CPU node has no GPUs."""
     noise = random.Random(f"{rank} {now}")  # noqa: S311
     cards = [
         {

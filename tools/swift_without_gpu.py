@@ -1,8 +1,8 @@
-"""ms-swift's argument classes without Transformer Engine: the program of a node, with empty classes in its place.
+"""Run the node program engine_args.py for ms-swift without Transformer Engine, with empty classes in place of it.
 
     python swift_without_gpu.py parse|keys JSON --token T
 
-Every name of transformer_engine and triton is an empty class. Then engine_args.py runs as it does on a node.
+Every name of transformer_engine and triton is an empty class. After that, engine_args.py runs as it does on a node.
 """
 
 import importlib.machinery
@@ -23,10 +23,10 @@ class Anything(type):
 
 
 def empty(name):
-    """A class that accepts every argument. Its objects are decorators that change nothing."""
+    """Return a class that accepts every argument. Its objects are decorators that change nothing."""
     parts = {
-        "__init__": lambda self, *given, **named: None,
-        "__call__": lambda self, *given, **named: given[0] if given else self,
+        "__init__": lambda self, *arguments, **keywords: None,
+        "__call__": lambda self, *arguments, **keywords: arguments[0] if arguments else self,
         "__module__": ABSENT[0],
     }
     return Anything(name, (), parts)

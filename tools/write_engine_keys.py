@@ -1,4 +1,4 @@
-"""Write presets/engine_keys.yaml: the keys of the programs in .venv-node and in the named sources.
+"""Write presets/engine_keys.yaml: the keys of the engines in .venv-node and in the named sources.
 
     python -m tools.write_engine_keys
 
@@ -35,30 +35,30 @@ HEAD = """\
 """
 
 
-def ask_swift(python: str, action: str, **question_fields: Any) -> dict[str, Any]:
-    """Return the keys of ms-swift's argument classes, without a GPU."""
+def run_swift(python: str, action: str, **question_fields: Any) -> dict[str, Any]:
+    """Return the answer of engine_args.py for ms-swift on a machine without a GPU. `action` is `keys` or `parse`."""
     command = [python, "-W", "ignore", str(WITHOUT_GPU), action]
     question = json.dumps({"engine": "swift", "environment": {}, **question_fields})
-    # Its environment may come from path variables; the file must not import modules of this folder.
-    done = subprocess.run([*command, question, "--token", "T"], capture_output=True, check=False, cwd="/")
-    return _answer(done)
+    # PYTHONPATH may hold its environment, so the process must not import modules of this folder.
+    process = subprocess.run([*command, question, "--token", "T"], capture_output=True, check=False, cwd="/")
+    return _output(process)
 
 
-def _answer(done: "subprocess.CompletedProcess[bytes]") -> dict[str, Any]:
-    lines = [line for line in done.stdout.decode().splitlines() if line.startswith("T{")]
+def _output(process: "subprocess.CompletedProcess[bytes]") -> dict[str, Any]:
+    lines = [line for line in process.stdout.decode().splitlines() if line.startswith("T{")]
     if not lines:
-        raise RuntimeError(done.stderr.decode()[-3000:])
-    answer: dict[str, Any] = json.loads(lines[-1][1:])
-    return answer
+        raise RuntimeError(process.stderr.decode()[-3000:])
+    output: dict[str, Any] = json.loads(lines[-1][1:])
+    return output
 
 
-def ask(python: Path | str, engine: str, environment: Mapping[str, str]) -> dict[str, Any]:
+def engine_keys(python: Path | str, engine: str, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return program -> {version, keys} of an installed engine."""
     question = {"engine": engine, "environment": {"HF_HUB_OFFLINE": "1", **environment}}
     command = [str(python), "-W", "ignore", "-", "keys", json.dumps(question), "--token", "T"]
     env = {**os.environ, **environment}
-    done = subprocess.run(command, input=ENGINE_WORD.read_bytes(), env=env, capture_output=True, check=False)
-    return _answer(done)
+    process = subprocess.run(command, input=ENGINE_WORD.read_bytes(), env=env, capture_output=True, check=False)
+    return _output(process)
 
 
 def to_text(programs: Mapping[str, Any]) -> str:
@@ -72,18 +72,18 @@ def to_text(programs: Mapping[str, Any]) -> str:
 
 
 def _flow(entry: Mapping[str, Any]) -> str:
-    kept = {key: value for key, value in entry.items() if key != "default" or value is not None}
-    return yaml.safe_dump(kept, default_flow_style=True, sort_keys=False, width=float("inf")).strip()
+    shown = {key: value for key, value in entry.items() if key != "default" or value is not None}
+    return yaml.safe_dump(shown, default_flow_style=True, sort_keys=False, width=float("inf")).strip()
 
 
 def main() -> None:
-    programs = ask(NODE_PYTHON, "llamafactory", {})
+    programs = engine_keys(NODE_PYTHON, "llamafactory", {})
     if source := mcore_adapter_source():
-        mca = ask(NODE_PYTHON, "llamafactory", {"USE_MCA": "1", "PYTHONPATH": source})["mcore_adapter"]
+        mca = engine_keys(NODE_PYTHON, "llamafactory", {"USE_MCA": "1", "PYTHONPATH": source})["mcore_adapter"]
         # A source folder has no version, but the pyproject.toml beside it has one.
         programs["mcore_adapter"] = {**mca, "version": MCORE_ADAPTER_VERSION}
     if python := swift_python():
-        programs |= ask_swift(python, "keys")
+        programs |= run_swift(python, "keys")
     before = yaml.safe_load(FILE.read_text()) if FILE.exists() else {}
     FILE.write_text(to_text({**before, **programs}), encoding="utf-8")
 

@@ -28,7 +28,7 @@ MODULES = {
 NAMES = {"ms_swift": "swift"}
 ARGUMENTS = "mcore_adapter/src/mcore_adapter/training_args.py"
 VERSIONED = ("mcore_adapter/pyproject.toml", "mcore_adapter/src/mcore_adapter/__init__.py")
-"""Files with its version; since 0.9.0 it is the first one."""
+"""Files that hold its version. Since 0.9.0 it is in the first one."""
 HEAD = """\
 # The versions of each program that were looked at, oldest first; and for keys that the oldest does not take, the first
 # one that does. Written by tools/write_key_versions.py from PyPI's wheels, for mcore_adapter from its history.
@@ -60,10 +60,10 @@ def of_history(clone: Path) -> dict[str, set[str]]:
     commits = _git(clone, "log", "--reverse", "--format=%H", "--", ARGUMENTS, *VERSIONED).split()
     by_version: dict[str, set[str]] = {}
     for commit in commits:
-        there = set(_git(clone, "ls-tree", "-r", "--name-only", commit, "mcore_adapter").split())
-        text = next(_git(clone, "show", f"{commit}:{path}") for path in VERSIONED if path in there)
-        if said := re.search(r'^(?:__version__|version)\s*=\s*"([^"]+)"', text, re.MULTILINE):
-            by_version[said[1]] = fields(_git(clone, "show", f"{commit}:{ARGUMENTS}"))
+        files = set(_git(clone, "ls-tree", "-r", "--name-only", commit, "mcore_adapter").split())
+        text = next(_git(clone, "show", f"{commit}:{path}") for path in VERSIONED if path in files)
+        if match := re.search(r'^(?:__version__|version)\s*=\s*"([^"]+)"', text, re.MULTILINE):
+            by_version[match[1]] = fields(_git(clone, "show", f"{commit}:{ARGUMENTS}"))
     return by_version
 
 
@@ -77,14 +77,14 @@ def order(version: str) -> tuple[int, ...]:
 
 
 def since(versions: Mapping[str, set[str]], keys: Iterable[str]) -> dict[str, str]:
-    """Return key -> the first version from which on all have it, without keys that all have."""
+    """Return key -> the first version since which every version has it, without keys that all versions have."""
     ordered = sorted(versions, key=order)
-    found = {}
+    since_version = {}
     for key in sorted(keys):
         lacking = [index for index, version in enumerate(ordered) if key not in versions[version]]
         if lacking and lacking[-1] + 1 < len(ordered):
-            found[key] = ordered[lacking[-1] + 1]
-    return found
+            since_version[key] = ordered[lacking[-1] + 1]
+    return since_version
 
 
 def main() -> None:

@@ -33,9 +33,9 @@ GROUPS: Mapping[str, str] = {
     "parallel": r"parallel\..*",
     "passed": r"environment|extra",
 }
-"""Heading -> its paths."""
+"""Heading -> pattern of its paths."""
 MANY = 8
-"""Limit on listed choices. The engine's own documentation has longer lists."""
+"""Limit of listed choices. The engine's own documentation has longer lists."""
 
 
 def page(lang: str) -> str:
@@ -53,7 +53,10 @@ _LANGUAGES = {"en": "English", "zh": "中文"}
 def _versions(lang: str) -> Iterator[str]:
     yield f"## {t(lang, 'reference.versions')}"
     yield t(lang, "reference.versions.lead")
-    rows = [(t(lang, f"reference.reader.{name}"), ", ".join(known.examined)) for name, known in versions().items()]
+    rows = [
+        (t(lang, f"reference.reader.{name}"), ", ".join(program_versions.examined))
+        for name, program_versions in versions().items()
+    ]
     yield _table([t(lang, f"reference.versions.{name}") for name in ("program", "examined")], rows)
 
 
@@ -65,29 +68,29 @@ def _job(lang: str) -> Iterator[str]:
 
 
 def _parameter(path: str, lang: str) -> str:
-    found = entry(path, lang)
+    item = entry(path, lang)
     shown = path.replace(f"{HOSTS}.", f"{HOSTS}[].") if path.startswith(f"{HOSTS}.") else path
-    lines = [f"#### `{shown}`", "", t(lang, "reference.named", name=found.name, meaning=_text(found.meaning)), ""]
-    facts = {"value": found.value, "default": _default(found, lang)}
-    facts |= {name: _text(words) for name, words in found.sentences.items()}
+    lines = [f"#### `{shown}`", "", t(lang, "reference.named", name=item.name, meaning=_text(item.meaning)), ""]
+    facts = {"value": item.value, "default": _default(item, lang)}
+    facts |= {name: _text(words) for name, words in item.sentences.items()}
     readers: dict[str, list[str]] = {}
-    for key in found.keys:
+    for key in item.keys:
         readers.setdefault(key.reader, []).append(_dated(f"`{key.name}`", key.since, lang))
     if readers:
         facts["keys"] = t(lang, "reference.also").join(f"{name}: {', '.join(keys)}" for name, keys in readers.items())
-    return "\n".join([*lines, *(f"- {_said(name, words, lang)}" for name, words in facts.items() if words)])
+    return "\n".join([*lines, *(f"- {_labelled(name, words, lang)}" for name, words in facts.items() if words)])
 
 
-def _said(name: str, words: str, lang: str) -> str:
+def _labelled(name: str, words: str, lang: str) -> str:
     """Return `Memory: its effect`."""
     return t(lang, "reference.said", name=t(lang, f"reference.fact.{name}"), words=words)
 
 
-def _default(found: Entry, lang: str) -> str:
-    if not found.default:
+def _default(item: Entry, lang: str) -> str:
+    if not item.default:
         return ""
-    source = f"[{found.source}][{table()[found.path].source}]" if found.address else found.source
-    return t(lang, "reference.default", value=f"`{found.default}`", source=source)
+    source = f"[{item.source}][{table()[item.path].source}]" if item.address else item.source
+    return t(lang, "reference.default", value=f"`{item.default}`", source=source)
 
 
 def _dated(name: str, since: str, lang: str) -> str:
@@ -96,8 +99,8 @@ def _dated(name: str, since: str, lang: str) -> str:
 
 def _sources() -> str:
     """Return the addresses of the sources of defaults."""
-    known = {name: address for name, address in SOURCES.items() if address}
-    return "\n".join(f"[{name}]: {url if '://' in url else f'../{url}'}" for name, url in known.items())
+    addresses = {name: address for name, address in SOURCES.items() if address}
+    return "\n".join(f"[{name}]: {url if '://' in url else f'../{url}'}" for name, url in addresses.items())
 
 
 def _extra(lang: str) -> Iterator[str]:
@@ -109,7 +112,7 @@ def _extra(lang: str) -> Iterator[str]:
 
 def _extra_row(key: str, lang: str) -> Iterable[str]:
     takers = {name: program.keys[key] for name, program in programs().items() if key in program.keys}
-    values = dict.fromkeys(_of_program(one) for one in takers.values())
+    values = dict.fromkeys(_of_program(key_of) for key_of in takers.values())
     by = []
     for name in takers:
         since = since_words((name,), key, lang)
@@ -137,8 +140,8 @@ def _effect(path: str, lang: str) -> str:
 
 
 def _sentences(path: str, names: Iterable[str], lang: str) -> list[str]:
-    said = sentences(path, lang)
-    return [_said(name, _text(said[name]), lang) for name in names if name in said]
+    texts = sentences(path, lang)
+    return [_labelled(name, _text(texts[name]), lang) for name in names if name in texts]
 
 
 def _environment(lang: str) -> Iterator[str]:
@@ -147,17 +150,17 @@ def _environment(lang: str) -> Iterator[str]:
     own, on_node = _variables()
     rows = []
     for name in documented("environment"):
-        who = []
+        owners = []
         if name in own:
             values = " / ".join(dict.fromkeys(value for value, _ in own[name]))
             engines = dict.fromkeys(engine for _, engine in own[name])
-            said = t(lang, "reference.all") if len(engines) == len(ENGINES) else ", ".join(engines)
-            who.append(t(lang, "reference.environment.set", value=values, engines=said))
+            engines_text = t(lang, "reference.all") if len(engines) == len(ENGINES) else ", ".join(engines)
+            owners.append(t(lang, "reference.environment.set", value=values, engines=engines_text))
         elif name in on_node:
-            who.append(t(lang, "reference.environment.node"))
-        who.append(t(lang, f"reference.environment.{'owned' if _is_owned(name) else 'free'}"))
+            owners.append(t(lang, "reference.environment.node"))
+        owners.append(t(lang, f"reference.environment.{'owned' if _is_owned(name) else 'free'}"))
         path = f"environment.{name}"
-        rows.append((f"`{name}`", _use(path, lang), _effect(path, lang), t(lang, "reference.also").join(who)))
+        rows.append((f"`{name}`", _use(path, lang), _effect(path, lang), t(lang, "reference.also").join(owners)))
     yield _table([t(lang, f"reference.column.{name}") for name in ("variable", "meaning", "effect", "who")], rows)
 
 
@@ -168,16 +171,16 @@ def _is_owned(name: str) -> bool:
 
 
 def _variables() -> tuple[dict[str, list[tuple[str, str]]], set[str]]:
-    """Return name -> (value, engine) of the variables of all nodes, and the names of those of each node."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    """Return name -> (value, engine) of the variables of all nodes, and the names of the variables of each node."""
+    shared: dict[str, list[tuple[str, str]]] = {}
     on_node: set[str] = set()
     for name in get_args(EngineName):
         engine = ENGINES[name]
         for target in _targets(name):
             for variable, value in shared_variables(target, engine).items():
-                found.setdefault(variable, []).append((value, engine.name))
+                shared.setdefault(variable, []).append((value, engine.name))
             on_node |= node_variables(target, interface="eth0", folder="/run").keys()
-    return found, on_node
+    return shared, on_node
 
 
 def _targets(engine: EngineName) -> Iterator[Target]:

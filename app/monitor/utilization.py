@@ -109,24 +109,24 @@ class _Rows:
 
 
 def _rows(reader: Reader, run: str, rank: int, measure: str, width: int, since: int) -> tuple[list[int], list[str]]:
-    """(start, row as JSON) of each stretch, from the given one on."""
+    """Return the starts and the rows as JSON of the stretches from `since` on."""
     told = reader.utilization(run, rank, measure, width=width, since=since)
     return [start for start, _ in told], [to_json(_row(start, one, measure)) for start, one in told]
 
 
 def _joined(nodes: int) -> int:
-    """How many stretches of a node are sent as one: a power of two, 1 up to 32 nodes."""
+    """Return how many stretches of a node are sent as one: a power of two, and 1 for up to 34 nodes."""
     return 1 << max(0, math.ceil(math.log2(nodes * ROWS / MOST_ROWS)))
 
 
 def _mark(newest: Stretch, joined: int) -> tuple[int, int, int]:
-    """(width, start of the newest, a number that changes with every heartbeat) of what is sent of a node."""
+    """Return (width, start of the newest row, a number that changes with every heartbeat) of a node's rows."""
     width = newest.width * joined
     return width, newest.start // width * width, newest.start + newest.beats
 
 
 def _row(start: int, told: Measured, measure: str) -> list[Any]:
-    """[start, mean, lowest, highest], and of several GPUs the worst one: its value and its index."""
+    """Return [start, mean, lowest, highest]; for several GPUs also the value and the index of the worst GPU."""
     mean = sum(told.devices.values()) / len(told.devices)
     row: list[Any] = [start, *(float(f"{value:.4g}") for value in (mean, told.low, told.high))]
     if len(told.devices) > 1 and measure in _WORST:

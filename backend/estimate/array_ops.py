@@ -22,18 +22,18 @@ def plain(value: Number) -> float:
     return value
 
 
-def larger(one: Number, other: Number) -> Number:
+def larger(first: Number, second: Number) -> Number:
     """Return the larger of two values, entry by entry where one of them is an array."""
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return np.maximum(one, other)
-    return one if one > other else other
+    if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
+        return np.maximum(first, second)
+    return first if first > second else second
 
 
-def smaller(one: Number, other: Number) -> Number:
+def smaller(first: Number, second: Number) -> Number:
     """Return the smaller of two values, entry by entry where one of them is an array."""
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return np.minimum(one, other)
-    return one if one < other else other
+    if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
+        return np.minimum(first, second)
+    return first if first < second else second
 
 
 def largest(*values: Number) -> Number:

@@ -101,7 +101,7 @@ class PlanBatch:
     """Every (recompute, modules) that occurs."""
     cuts: tuple[Cut, ...]
     lines: Columns
-    """Values of the choices that every plan of `base` has, each along its own dimension before the last."""
+    """Values of the choices that every plan of `base` has. Each choice has its own dimension before the last."""
     shape: tuple[int, ...]
     """The number of values of each choice."""
     place: Indices
@@ -155,11 +155,11 @@ def plan_batch(
     # The last write stays, which is the first plan of each kind.
     first[alike[::-1]] = np.arange(len(alike))[::-1]
     occurs = first >= 0
-    kind, place = (np.cumsum(occurs) - 1)[alike], np.empty(len(cut), np.intp)
+    kind, index = (np.cumsum(occurs) - 1)[alike], np.empty(len(cut), np.intp)
     cuts, bases = list[Cut](), dict[tuple[Any, ...], Base]()
     for number, (begin, end) in enumerate(pairwise([*begins.tolist(), len(cut)])):
         rows = lines.order[begin:end]
-        place[rows] = np.arange(end - begin)
+        index[rows] = np.arange(end - begin)
         own = rows[: (end - begin) // prod(lines.shape)]
         sizes = {path: values for path, values in columns(own).items() if path not in OF_STAGES}
         how = {path.removeprefix("parallel."): values[number] for path, values in stages.items()}
@@ -171,7 +171,7 @@ def plan_batch(
         cuts=tuple(cuts),
         lines=lines.values,
         shape=lines.shape,
-        place=place,
+        place=index,
         alike={path: values for path, values in columns(first[occurs]).items() if path in OF_LAYERS},
     )
 
@@ -212,20 +212,20 @@ def evaluate(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch) -> tuple[F
     machine = machine_of(job.cluster, gpu, job.training.precision)
     costs = _costs(job, shape, gpu, batch, machine)
     size, figures_by_name, parts = len(batch.place), dict[str, Array](), []
-    known: dict[int, tuple[_Costs, Memo]] = {}
+    costs_and_memo: dict[int, tuple[_Costs, Memo]] = {}
     for cut in batch.cuts:
         base = cut.base
-        if id(base) not in known:
-            known[id(base)] = _take(costs, base.kind), Memo()
+        if id(base) not in costs_and_memo:
+            costs_and_memo[id(base)] = _take(costs, base.kind), Memo()
         columns = {**base.columns, **batch.lines}
         cut_job = _job_of(job, columns, cut.stages)
         plan = _plan_of(cut_job, shape, gpu, batch.choices, columns)
-        figures, times = _evaluate_cut(cut_job, shape, gpu, plan, machine, *known[id(base)])
+        figures, times = _evaluate_cut(cut_job, shape, gpu, plan, machine, *costs_and_memo[id(base)])
         parts.append(times)
-        place, lines = batch.place[cut.rows], (*batch.shape, len(base.kind))
+        indices, lines = batch.place[cut.rows], (*batch.shape, len(base.kind))
         for name, values in figures.items():
             flat = np.broadcast_to(values, lines).reshape(-1)
-            figures_by_name.setdefault(name, np.empty(size, flat.dtype))[cut.rows] = flat.take(place)
+            figures_by_name.setdefault(name, np.empty(size, flat.dtype))[cut.rows] = flat.take(indices)
     figures_of = Figures(**{field.name: figures_by_name.get(field.name) for field in fields(Figures)})  # type: ignore[arg-type]
     return figures_of, Parts(batch=batch, of_cuts=tuple(parts)) if machine else None
 

@@ -13,9 +13,9 @@ class Memo:
     """
 
     def __init__(self) -> None:
-        self.held: dict[Any, Any] = {}
+        self.stages: dict[Any, Any] = {}
         """The contents of stages (megatron.py)."""
-        self.kept: dict[Any, Any] = {}
+        self.chunks: dict[Any, Any] = {}
         """The saved activations of chunks (megatron.py)."""
         self._known: dict[Hashable, Any] = {}
         self._objects: dict[int, object] = {}
@@ -24,8 +24,8 @@ class Memo:
         """Return the value of a key; compute it on the first call."""
         if key not in self._known:
             self._known[key] = compute(*arguments)
-        found: Value = self._known[key]
-        return found
+        value: Value = self._known[key]
+        return value
 
     def number(self, value: object) -> int:
         """Return a number that identifies an object in a key."""

@@ -4,11 +4,11 @@ import { t } from "./words.js";
 
 const LONG = 20, SHOWN_MS = 1600;
 
-// Text as children, with each command as code; a long one has a button that copies it.
+// Returns the text as children, with each command as code. A long command has a button that copies it.
 export const commands = (text) => text.split("`").map((part, index) => index % 2 === 0 ? part
   : h("span.mb-command", {}, h("code", {}, part), part.length > LONG && copyButton(part)));
 
-// Writes only a text that differs; its commands are code without a button.
+// Writes the text if it differs. Its commands are code without a button.
 export function setCommands(node, text) {
   if (node.textContent === text.replaceAll("`", "")) return;
   node.replaceChildren(...text.split("`").map((part, index) => index % 2 ? h("code", {}, part) : part));

@@ -1,7 +1,7 @@
-// Elements of the page. They are made one by one and never from strings, so that text from a node stays text.
+// Elements of the page. They are never made from strings of HTML, so that text from a node stays text.
 
 // h("p.mb-quiet", { title, onclick }, "text", child) makes an element: the tag and its classes, then attributes and
-// listeners, then children. It leaves out what is false, null or undefined.
+// listeners, then children. It leaves out values that are false, null or undefined.
 export function h(kind, props, ...children) {
   const [tag, ...classes] = kind.split(".");
   const node = document.createElement(tag);
@@ -32,7 +32,7 @@ export function keepFocus(element, redraw) {
   [...element.querySelectorAll(focused.tagName)].find(isSame)?.focus({ preventScroll: true });
 }
 
-// Writes only a text that differs, so that a poll without news changes no layout and no selection.
+// Writes the text if it differs. So a poll without changes keeps the layout and the selection.
 export function text(node, value) {
   const words = String(value ?? "");
   if (node.textContent !== words) node.textContent = words;
@@ -43,13 +43,13 @@ export function attribute(node, name, value) {
   else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
 }
 
-// Makes the children of `parent` match `rows` by key. Known children are updated in place, so they keep the focus.
+// Makes the children of `parent` match `rows` by key. It updates existing children in place, so they keep the focus.
 export function keyed(parent, rows, key, make, update) {
-  const known = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  const existing = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   rows.forEach((row, index) => {
     const name = String(key(row));
-    let node = known.get(name);
-    known.delete(name);
+    let node = existing.get(name);
+    existing.delete(name);
     if (!node) {
       node = make(row);
       node.dataset.key = name;
@@ -57,10 +57,11 @@ export function keyed(parent, rows, key, make, update) {
     if (parent.children[index] !== node) parent.insertBefore(node, parent.children[index] ?? null);
     update(node, row);
   });
-  for (const gone of known.values()) gone.remove();
+  for (const child of existing.values()) child.remove();
 }
 
-// A table in a box that scrolls. A cell that is an element stays as it is; the first cell of a row names the row.
+// A table in a box that scrolls. A cell that is already a table cell stays as it is. The first cell of a row is its
+// header.
 export function table(classes, head, rows, caption) {
   const heading = (cell) => cell instanceof Element ? cell : h("th", { scope: "col" }, cell);
   const cellOf = (cell, index) => cell instanceof HTMLTableCellElement ? cell

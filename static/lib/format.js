@@ -1,4 +1,4 @@
-// Numbers as the page writes them. A dash stands for a number that is not known.
+// Numbers as the page writes them. A dash means that a number is unknown.
 import { lang } from "./words.js";
 
 const isUnknown = (value) => value === null || value === undefined;
@@ -10,7 +10,7 @@ export const grouped = (value) => value.toLocaleString("en");
 export const percent = (value) => `${value ? (100 * value).toFixed(1) : 0}%`;
 export const hourCount = (value) => value < 0.1 ? rounded(value, 1) : value.toFixed(value < 1 ? 2 : value < 10 ? 1 : 0);
 
-// 7.62 B
+// Example: 7.62 B.
 export function count(value) {
   for (const [size, letter] of /** @type {[number, string][]} */ ([[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]])) {
     const digits = value >= 100 * size ? 0 : value >= 10 * size ? 1 : 2;
@@ -33,7 +33,7 @@ export const whole = (value) => isUnknown(value) ? "–" : new Intl.NumberFormat
 
 export const mibAsGib = (value) => isUnknown(value) ? "–" : number(value / 1024, 3);
 
-// The step of an axis: 1, 2 or 5 times a power of ten, at most `steps` of them up to `most`.
+// Returns the step of an axis: 1, 2 or 5 times a power of ten. At most `steps` of them lie below `most`.
 export function axisStep(most, steps) {
   const rough = most / steps, power = 10 ** Math.floor(Math.log10(rough));
   return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= rough);

@@ -1,9 +1,10 @@
-// Requests that replace each other: one is under way, and only the newest of the others follows it.
+// Requests that replace each other: one is under way, and only the newest of the waiting requests follows it.
 
-// `send(request, ticket)` sends one. `late(ticket)` handles an answer that came after `patience_ms`.
-// A request without an answer is sent once more, unless a newer one waits. `overdue()` runs if that has no answer either.
+// `send(request, ticket)` sends a request. `late(ticket)` handles an answer that comes after patience_ms. A request
+// without an answer is sent once more, unless a newer one waits. `overdue()` runs if the second one has no answer
+// either.
 export function newestOnly({ send, late, overdue, patience_ms }) {
-  let ticket = 0, isUnderWay = false, next = null, impatience = 0;
+  let ticket = 0, isUnderWay = false, next = null, timer = 0;
 
   function add(request) {
     if (isUnderWay) next = request;
@@ -15,7 +16,7 @@ export function newestOnly({ send, late, overdue, patience_ms }) {
     ticket += 1;
     const own = ticket;
     send(request, own);
-    impatience = setTimeout(() => {
+    timer = setTimeout(() => {
       if (!next && !isRepeated) start(request, true);
       else if (answered(own)) overdue();
     }, patience_ms);
@@ -25,7 +26,7 @@ export function newestOnly({ send, late, overdue, patience_ms }) {
   function answered(number) {
     if (number < ticket) late(number);
     if (number !== ticket || !isUnderWay) return false;
-    clearTimeout(impatience);
+    clearTimeout(timer);
     isUnderWay = false;
     const request = next;
     next = null;

@@ -1,4 +1,4 @@
-// What the Plotly charts share: the page's colours, their frame, and redrawing when size or theme change.
+// Parts that all Plotly charts share: colours, frame, and redrawing when the size or the theme changes.
 import { w } from "./words.js";
 
 export function palette(node) {
@@ -43,7 +43,7 @@ export function config() {
   };
 }
 
-// The plots follow the size of their boxes; `redraw` is called when the page turns dark or light.
+// Fits the plots to the size of their boxes, and calls `redraw` when the page turns dark or light.
 export function watchPlots(plots, redraw) {
   const resize = new ResizeObserver((changes) => changes.forEach((change) => fitBox(change.target)));
   const isDark = () => document.body.classList.contains("dark");

@@ -4,7 +4,7 @@ import { t, w } from "./words.js";
 
 const two = (value) => String(value).padStart(2, "0");
 
-// 3 h 05 min
+// Example: 3 h 05 min.
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   const all = Math.max(0, Math.round(seconds));
@@ -15,7 +15,7 @@ export function duration(seconds) {
   return w("time.days", { days, hours });
 }
 
-// 2026-11-21 09:30:00: the month cannot be mistaken for the day.
+// Example: 2026-11-21 09:30:00. In this order nobody takes the month for the day.
 export function moment(epoch, withDate = true) {
   if (!epoch) return "–";
   const date = new Date(epoch * 1000);
@@ -23,6 +23,6 @@ export function moment(epoch, withDate = true) {
   return withDate ? `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock}` : clock;
 }
 
-// An estimated number of hours, in minutes where it is below one.
+// An estimated number of hours. Below one hour, it is shown in minutes.
 export const hoursInWords = (value) => value < 1 ? t("wizard.time.in_minutes", { count: rounded(60 * value, 2) })
   : t("wizard.time.in_hours", { count: rounded(value, value < 10 ? 2 : 3) });

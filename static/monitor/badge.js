@@ -1,4 +1,4 @@
-// The badge of a state: always in words; the sign and the colour only repeat it.
+// The badge of a state. It always has words; the sign and the colour repeat them.
 import { attribute, h, text } from "../lib/dom.js";
 import { w } from "../lib/words.js";
 
@@ -8,7 +8,7 @@ const SIGNS = {
   watched: "◉", unwatched: "○",
 };
 
-// `kind`: whose state it is, as in the catalogue's keys.
+// `kind` is the group of the state in the catalogue's keys.
 export function badge(kind, state) {
   const node = h("span.mbm-badge", {}, h("span.mbm-sign", { "aria-hidden": "true" }), h("span"));
   setBadge(node, kind, state);

@@ -1,4 +1,5 @@
-// The curves of one run, drawn by Plotly: whole once, then only grown, so that nothing flickers and a zoom stays.
+// The curves of one run, drawn by Plotly. A curve is drawn as a whole once; then points are appended, so that nothing
+// flickers and the zoom stays.
 import { attribute, h, keyed, text } from "../lib/dom.js";
 import { number } from "../lib/format.js";
 import { axis, config, frame, palette, watchPlots } from "../lib/plots.js";
@@ -15,12 +16,12 @@ const SPECS = [
   { name: "step_s", series: ["step_s"] },
 ];
 
-// ask: lets the monitor ask the server now.
-export function Charts(ask) {
-  const charts = SPECS.map((spec) => build(spec, ask));
+// `poll` makes the monitor poll the server now.
+export function Charts(poll) {
+  const charts = SPECS.map((spec) => build(spec, poll));
   const twin = figures();
   const root = h("section.mbm-charts", { "aria-label": w("charts") }, ...charts.map((c) => c.card), twin);
-  const look = watchPlots(charts.map((c) => c.plot), () => charts.filter((c) => c.drawn).forEach(draw));
+  const watcher = watchPlots(charts.map((c) => c.plot), () => charts.filter((c) => c.drawn).forEach(draw));
   let have = { run: "", generation: null, seq: null };
 
   function take(run, points, detail) {
@@ -36,31 +37,32 @@ export function Charts(ask) {
     if (points.generation !== have.generation) charts.forEach((chart) => chart.detail.forget());
     have = { run, generation: points.generation, seq: points.seq };
     charts.forEach((chart) => (whole ? replace(chart, run, points.series) : extend(chart, points.series)));
-    tell();
+    updateFigures();
   }
 
-  function tell() {
+  function updateFigures() {
     keyed(twin.tBodies[0], charts, (c) => c.spec.name, figureRow, (row, chart) => {
-      const seen = summary(chart.data[chart.spec.series[0]].y);
-      const values = seen ? [seen.last, seen.lowest, seen.highest].map((v) => number(v)) : ["–", "–", "–"];
-      [...values, w(`trend.${seen ? seen.trend : "none"}`)].forEach((value, i) =>
+      const stats = summary(chart.data[chart.spec.series[0]].y);
+      const values = stats ? [stats.last, stats.lowest, stats.highest].map((v) => number(v)) : ["–", "–", "–"];
+      [...values, w(`trend.${stats ? stats.trend : "none"}`)].forEach((value, i) =>
         text(row.cells[i + 1], value));
-      text(chart.now, seen ? number(seen.last) : "");
-      text(chart.range, seen ? w("range", { low: values[1], high: values[2] }) : "");
+      text(chart.now, stats ? number(stats.last) : "");
+      text(chart.range, stats ? w("range", { low: values[1], high: values[2] }) : "");
       attribute(chart.plot, "aria-label", w("chart.spoken", {
         name: title(chart), last: values[0], low: values[1], high: values[2],
-        trend: w(`trend.${seen ? seen.trend : "none"}`),
+        trend: w(`trend.${stats ? stats.trend : "none"}`),
       }));
-      chart.empty.hidden = Boolean(seen);
+      chart.empty.hidden = Boolean(stats);
     });
   }
 
   return {
     root,
     take,
-    // The request for the server. A curve that has grown too long is requested whole, and the server thins it.
+    // Returns the request for the server. A curve that has grown too long is requested as a whole, and the server thins
+    // it.
     query(run) {
-      const long = charts.some((c) => Object.values(c.data).some((one) => one.x.length > MOST));
+      const long = charts.some((c) => Object.values(c.data).some((points) => points.x.length > MOST));
       return have.run === run && !long ? { generation: have.generation, seq: have.seq } : {};
     },
     detailQuery: () => charts.map((chart) => chart.detail.query()).find(Boolean),
@@ -68,13 +70,13 @@ export function Charts(ask) {
     summary: () => charts.map((c) => ({ name: c.spec.name, points: c.data[c.spec.series[0]].x.length })),
     data: (name) => charts.find((c) => name in c.data)?.data[name],
     close() {
-      look.close();
+      watcher.close();
       charts.forEach((chart) => window.Plotly.purge(chart.plot));
     },
   };
 }
 
-function build(spec, ask) {
+function build(spec, poll) {
   const now = h("span.mbm-now");
   const range = h("span.mb-quiet");
   const plot = h("div.mbm-plot", { role: "figure" });
@@ -85,7 +87,7 @@ function build(spec, ask) {
   const head = h("header", {}, heading, now, range, legend);
   const card = h(`section.mb-card.mbm-chart${spec.wide ? ".mbm-wide" : ""}`, {}, head, h("div.mbm-frame", {}, plot, empty));
   const data = Object.fromEntries(spec.series.map((name) => [name, { x: [], y: [] }]));
-  return { spec, card, plot, now, range, empty, data, detail: Detail(data), ask, drawn: false };
+  return { spec, card, plot, now, range, empty, data, detail: Detail(data), poll, drawn: false };
 }
 
 function title(chart) {
@@ -111,11 +113,11 @@ function draw(chart) {
 function zoomed(chart) {
   const { autorange, range } = chart.plot.layout.xaxis;
   if (chart.detail.zoomed(autorange || !range ? null : range)) draw(chart);
-  if (chart.detail.query()) chart.ask();
+  if (chart.detail.query()) chart.poll();
 }
 
 function extend(chart, series) {
-  const grown = chart.spec.series.map((name, place) => ({ name, place, more: series[name] })).filter((one) => one.more);
+  const grown = chart.spec.series.map((name, place) => ({ name, place, more: series[name] })).filter((item) => item.more);
   if (!grown.length) return;
   const fewBefore = isFew(chart);
   const emptyBefore = isEmpty(chart);
@@ -127,14 +129,14 @@ function extend(chart, series) {
     draw(chart);
     return;
   }
-  // Plotly appends to arrays of its own: the traces were given copies.
-  const update = { x: grown.map((one) => one.more.x), y: grown.map((one) => one.more.y) };
-  window.Plotly.extendTraces(chart.plot, update, grown.map((one) => one.place));
+  // Plotly appends to its own arrays: the traces are copies.
+  const update = { x: grown.map((item) => item.more.x), y: grown.map((item) => item.more.y) };
+  window.Plotly.extendTraces(chart.plot, update, grown.map((item) => item.place));
   if (fewBefore && !isFew(chart)) window.Plotly.restyle(chart.plot, { mode: "lines" }, [0]);
 }
 
 function isEmpty(chart) {
-  return Object.values(chart.data).every((one) => !one.x.length);
+  return Object.values(chart.data).every((points) => !points.x.length);
 }
 
 function isFew(chart) {
@@ -160,7 +162,7 @@ function trace(chart, name) {
 
 function layout(chart) {
   const colours = palette(chart.plot), shared = axis(colours, !isEmpty(chart));
-  // A run that goes on from another's checkpoint has nothing to show before its first step.
+  // A run that continues from another run's checkpoint has no points before its first step.
   const isContinued = chart.data[chart.spec.series[0]].x[0] > FEW;
   return {
     ...frame(colours),
@@ -172,7 +174,7 @@ function layout(chart) {
   };
 }
 
-// The last value, the extremes, and whether the last tenth lies above or below what came before it.
+// Returns the last value, the extremes, and whether the last tenth lies above or below the values before it.
 function summary(values) {
   if (!values.length) return null;
   let lowest = Infinity;

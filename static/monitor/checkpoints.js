@@ -1,4 +1,4 @@
-// A dialog that shows which checkpoints of a run are complete on all nodes, and does something with the chosen one.
+// A dialog that shows which checkpoints of a run are complete on all nodes, and acts on the chosen one.
 import { h, text } from "../lib/dom.js";
 import { whole } from "../lib/format.js";
 import { w } from "../lib/words.js";
@@ -6,9 +6,10 @@ import { isLost } from "../web/connection.js";
 import { go } from "../web/shell.js";
 import { latestBundle, sendToServer } from "../wizard/channel.js";
 
-// The keys of its words are monitor.<name>. `look` requests the search on the nodes; `go(step, dialog)` acts, 0 being the
-// beginning, and closes the dialog; `needsNodes`: without their answer nothing can be done, not even begin anew.
-export function Checkpoints(name, { look, go, needsNodes = false, kind = "" }) {
+// The keys of its texts are monitor.<name>. `requestSearch` starts the search on the nodes. `go(step, dialog)` acts and
+// closes the dialog; step 0 is the beginning. With `needsNodes`, nothing can be chosen before the nodes have answered,
+// not even the beginning.
+export function Checkpoints(name, { requestSearch, go, needsNodes = false, kind = "" }) {
   const button = h(`button.mb-button${kind}`, { type: "button", hidden: true, onclick: open }, w(name));
   const heading = h("h3", { id: `mbm-${name}` }, w(`${name}.title`));
   const words = h("p", { role: "status" });
@@ -27,7 +28,7 @@ export function Checkpoints(name, { look, go, needsNodes = false, kind = "" }) {
     drawn = "";
     draw({ phase: "looking" });
     root.showModal();
-    look();
+    requestSearch();
   }
 
   function take(mayOpen, search) {
@@ -41,15 +42,15 @@ export function Checkpoints(name, { look, go, needsNodes = false, kind = "" }) {
     if (state === drawn || search.phase === "offer") return;
     drawn = state;
     const { checkpoints = [], newest = null } = search;
-    say(search.phase === "failed" ? search.problem : { fix: "",
+    show(search.phase === "failed" ? search.problem : { fix: "",
       message: w(search.phase === "looking" ? "resume.looking" : newest === null ? "resume.none" : "resume.found") });
     const start = { step: 0, why: "" };
     const isKnown = search.phase === "found" || (search.phase === "failed" && !needsNodes);
-    list.replaceChildren(...(isKnown ? [...checkpoints, start].map((one) => row(one, newest ?? 0)) : []));
+    list.replaceChildren(...(isKnown ? [...checkpoints, start].map((checkpoint) => row(checkpoint, newest ?? 0)) : []));
     yes.disabled = !chosen();
   }
 
-  function say({ message, fix: how }) {
+  function show({ message, fix: how }) {
     text(words, message);
     text(fix, how);
     fix.hidden = !how;
@@ -66,13 +67,13 @@ export function Checkpoints(name, { look, go, needsNodes = false, kind = "" }) {
   const dialog = {
     isOpen: () => root.open,
     close: () => root.close(),
-    // While what was chosen is under way, and when it was refused.
+    // Shows a message while the chosen action runs.
     wait(message) {
-      say({ message, fix: "" });
+      show({ message, fix: "" });
       yes.disabled = true;
     },
     fail(problem) {
-      say(problem);
+      show(problem);
       yes.disabled = !chosen();
     },
   };
@@ -80,17 +81,17 @@ export function Checkpoints(name, { look, go, needsNodes = false, kind = "" }) {
   return { button, root, open, take };
 }
 
-// The wizard takes the run's job over, and then the page goes there.
+// Makes the wizard read the run's job, and then shows the wizard.
 export function openInWizard(run, step, dialog) {
   const before = latestBundle()?.fetched;
   dialog.wait(w("continue.opening"));
-  document.addEventListener("megaboard:drawn", heard);
+  document.addEventListener("megaboard:drawn", onDrawn);
   sendToServer("fetch", { kind: "continue", run, checkpoint: step });
 
-  function heard() {
+  function onDrawn() {
     const fetched = latestBundle().fetched;
     if (fetched === before || fetched?.kind !== "continue") return;
-    document.removeEventListener("megaboard:drawn", heard);
+    document.removeEventListener("megaboard:drawn", onDrawn);
     if (!dialog.isOpen()) return;
     if (fetched.problems.length) {
       dialog.fail(fetched.problems[0]);

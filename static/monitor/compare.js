@@ -1,4 +1,5 @@
-// What a run measured beside what was predicted for it, and the button that corrects the cluster's estimates by it.
+// The measured figures of a run beside the predicted ones, and the button that corrects the cluster's estimates by
+// them.
 import { attribute, h, text } from "../lib/dom.js";
 import { number } from "../lib/format.js";
 import { w } from "../lib/words.js";

@@ -1,10 +1,11 @@
-// Deleting a run: the dialog that shows what is deleted and what stays, and the progress of deletions.
+// Deletion of a run: the dialog that shows what is deleted and what stays, and the progress of deletions.
 import { attribute, h, keyed, text } from "../lib/dom.js";
 import { whole } from "../lib/format.js";
 import { w } from "../lib/words.js";
 import { isLost } from "../web/connection.js";
 
-// link: { act(name, values), ask(), forget(section) } of monitor.js; gone(): the deletion was requested.
+// `link` is { act(name, values), poll(), forget(section) } of monitor.js. `gone()` is called after the request for a
+// deletion.
 export function DeleteDialog(link, gone = () => {}) {
   const goes = h("p"), stays = h("p", {}, w("delete.stays")), record = h("p.mb-quiet", {}, w("delete.record"));
   const kinds = h("ul.mbm-delete-list"), places = h("ul.mbm-delete-list"), refused = h("p.mbm-delete-refused", { role: "alert" });
@@ -29,7 +30,7 @@ export function DeleteDialog(link, gone = () => {}) {
     text(goes, w("delete.measuring"));
     plan.hidden = refused.hidden = sure.disabled = true;
     root.showModal();
-    link.ask();
+    link.poll();
   }
 
   function take(deletion) {
@@ -52,14 +53,14 @@ function lines(list, texts) {
   keyed(list, texts, (line) => line, () => h("li"), text);
 }
 
-// One line for each deletion that a page requested since the server's start.
+// One line for each deletion that a page has requested since the server started.
 export function Deletions() {
   const root = h("div.mbm-deletions", { role: "status" });
-  const update = (line, one) => {
-    const key = one.phase === "done" && one.path ? "done.archive" : one.phase;
-    attribute(line, "data-tone", { failed: "bad", done: "good" }[one.phase]);
-    text(line, w(`delete.${key}`, { run: one.run, rows: whole(one.rows), path: one.path, message: one.problem?.message,
-      fix: one.problem?.fix.replaceAll("`", "") }));
+  const update = (line, deletion) => {
+    const key = deletion.phase === "done" && deletion.path ? "done.archive" : deletion.phase;
+    attribute(line, "data-tone", { failed: "bad", done: "good" }[deletion.phase]);
+    text(line, w(`delete.${key}`, { run: deletion.run, rows: whole(deletion.rows), path: deletion.path, message: deletion.problem?.message,
+      fix: deletion.problem?.fix.replaceAll("`", "") }));
   };
-  return { root, take: (deletions) => keyed(root, deletions, (one) => one.run, () => h("p"), update) };
+  return { root, take: (deletions) => keyed(root, deletions, (deletion) => deletion.run, () => h("p"), update) };
 }

@@ -1,10 +1,10 @@
-// The range that a chart is zoomed into: curves are sent thinned, so all points of such a range are requested.
-// `data`: series -> { x, y }, ascending; each series grows at its end.
+// The range that a chart is zoomed into. The server thins curves, so the page requests all points of this range. `data`
+// maps a series to { x, y } in ascending order; each series grows at its end.
 export function Detail(data) {
   let zoom = null;
   let fetched = null;
 
-  // The request for the server; null if every step on screen has its point.
+  // Returns the request for the server, or null if every step on screen has its point.
   function query() {
     if (!zoom || isSame(fetched, zoom)) return null;
     const lacks = Object.values(data).some(({ x }) => {
@@ -16,14 +16,14 @@ export function Detail(data) {
 
   return {
     query,
-    // `range`: the steps on screen, null for all. Returns whether the drawing must change at once.
+    // `range` has the steps on screen; null means all steps. Returns whether the chart must be redrawn now.
     zoomed(range) {
       zoom = range && { first: Math.max(0, Math.floor(range[0])), last: Math.max(0, Math.ceil(range[1])) };
       const was = fetched;
       if (!zoom) fetched = null;
       return was !== fetched;
     },
-    // Returns whether it answers the current request.
+    // Returns whether `detail` answers the current request.
     take(detail) {
       if (!isSame(detail, zoom)) return false;
       fetched = detail;
@@ -32,7 +32,7 @@ export function Detail(data) {
     forget() {
       fetched = null;
     },
-    // A copy of a series, with all known points of the range.
+    // Returns a copy of a series with all known points of the range.
     points(name) {
       const { x, y } = data[name];
       const fine = fetched?.series[name];
@@ -50,7 +50,7 @@ function isSame(one, other) {
   return Boolean(one && other) && one.first === other.first && one.last === other.last;
 }
 
-// The index of the first of the ascending steps that is not below `step`.
+// Returns the index of the first step that is not below `step`. `steps` are ascending.
 function firstFrom(steps, step) {
   let [low, high] = [0, steps.length];
   while (low < high) {

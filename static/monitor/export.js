@@ -1,4 +1,4 @@
-// After a run: its model for Hugging Face, made on a node, and the commands that serve it.
+// After a run: its model in the Hugging Face format, exported on a node, and the commands that serve it.
 import { h, text } from "../lib/dom.js";
 import { w } from "../lib/words.js";
 

@@ -1,5 +1,5 @@
-// A run that goes on without a step: since when, who the others wait for, and what can be done before it is ended; and
-// one that goes on more slowly.
+// A run without a new step: since when, which ranks the others wait for, and what the user can do. Also a run that has
+// become slower.
 import { setCommands } from "../lib/commands.js";
 import { h, keyed, text } from "../lib/dom.js";
 import { number, whole } from "../lib/format.js";
@@ -10,7 +10,7 @@ const FALLBACK = { kind: "none" };
 
 export function Hang(now, showLog) {
   const title = h("strong");
-  // Hidden from screen readers, which would read it every second.
+  // This is hidden from screen readers, because they would read it every second.
   const lasts = h("span.mb-quiet", { "aria-hidden": "true" });
   const usual = h("p");
   const list = h("ul.mbm-suspects");
@@ -26,8 +26,8 @@ export function Hang(now, showLog) {
     if (!hang) return;
     const { suspects } = hang;
     text(title, w(`standstill.${hang.title}`, { at: moment(hang.since) }));
-    text(usual, known(hang));
-    keyed(list, suspects.length ? suspects : [FALLBACK], keyOf, () => h("li", {}, h("span"), h("small")), tell);
+    text(usual, lastStepWords(hang));
+    keyed(list, suspects.length ? suspects : [FALLBACK], keyOf, () => h("li", {}, h("span"), h("small")), updateSuspect);
     text(fix, w("standstill.fix", { at: moment(hang.ends_at, false) }));
     button.hidden = !suspects.length;
     if (suspects.length) text(button, w("cause.log", { node: suspects[0].address }));
@@ -41,14 +41,14 @@ export function Hang(now, showLog) {
   return { root, take, age };
 }
 
-function known({ step, step_s: seconds, wrote, is_due: isDue }) {
+function lastStepWords({ step, step_s: seconds, wrote, is_due: isDue }) {
   if (step === null) return wrote === null ? "" : w("standstill.wrote", { at: moment(wrote, false) });
   const last = w("standstill.usual", { step: whole(step), seconds: number(seconds, 3) });
   return isDue ? `${last} ${w("standstill.due")}` : last;
 }
 
-// A title, lines and what to do, as text from the server (they contain no time of day): a run whose steps take longer
-// than before, or nodes that the server cannot monitor.
+// A title, lines and a fix as text from the server, for a run whose steps take longer than before and for nodes that
+// the server cannot monitor. The text contains no time of day.
 export function Notice() {
   const title = h("strong");
   const list = h("ul.mbm-suspects");
@@ -66,15 +66,15 @@ export function Notice() {
   return { root, take };
 }
 
-const keyOf = (one) => [one.kind, one.node, one.rank, one.gpu].join();
+const keyOf = (suspect) => [suspect.kind, suspect.node, suspect.rank, suspect.gpu].join();
 
-const logOf = (one) => Number.isInteger(one.rank) ? `rank${one.rank}.log` : null;
+const logOf = (suspect) => Number.isInteger(suspect.rank) ? `rank${suspect.rank}.log` : null;
 
-function tell(item, one) {
-  const node = `${one.node} · ${one.address}`;
-  const values = { ...one, node, at: moment(one.since, false), others: moment(one.others, false), step: whole(one.step),
-    usual: whole(one.usual) };
-  text(item.firstChild, w(`standstill.${one.kind}`, values));
-  const help = [one.ids && w("standstill.stopped", values), one.waits && w("standstill.waits")].filter(Boolean);
+function updateSuspect(item, suspect) {
+  const node = `${suspect.node} · ${suspect.address}`;
+  const values = { ...suspect, node, at: moment(suspect.since, false), others: moment(suspect.others, false), step: whole(suspect.step),
+    usual: whole(suspect.usual) };
+  text(item.firstChild, w(`standstill.${suspect.kind}`, values));
+  const help = [suspect.ids && w("standstill.stopped", values), suspect.waits && w("standstill.waits")].filter(Boolean);
   setCommands(item.lastChild, help.join(" "));
 }

@@ -1,4 +1,4 @@
-// Nodes x GPUs as a heat map, where there are GPUs: one table of a few nodes, tables of eight side by side of many.
+// A heat map of nodes x GPUs. Few nodes are one table; many nodes are tables of eight nodes side by side.
 import { attribute, h, keyed, text } from "../lib/dom.js";
 import { mibAsGib } from "../lib/format.js";
 import { w } from "../lib/words.js";
@@ -6,7 +6,8 @@ import { w } from "../lib/words.js";
 const MEASURES = ["utilization", "memory"];
 export const MANY_NODES = 8;
 const MOST_LETTERS = 15;
-// From here on white is read better than black: both stand out by 4.5 to 1 or more on every colour of the scale.
+// From this share on, white text is easier to read than black text. Each has a contrast of 4.5 to 1 or more on its
+// colours.
 const STRONG = 0.8;
 
 export function Heat() {
@@ -82,7 +83,7 @@ export function Heat() {
     root,
     take,
     isDense,
-    // Marks a node that needs attention (nodes.js decides).
+    // Marks a node that needs attention. nodes.js decides which ones do.
     mark(rank, needsLook) {
       const row = maps.querySelector(`tr[data-key="${rank}"]`);
       if (row) attribute(row, "data-look", needsLook && isDense());
@@ -90,7 +91,7 @@ export function Heat() {
   };
 }
 
-// Long names without what all of them begin with, up to a sign between words, and without their common domain.
+// Shortens long names: removes the common beginning, up to a sign between words, and the common domain.
 function shortener(names) {
   if (names.every((name) => name.length <= MOST_LETTERS)) return (name) => name;
   const [first] = names;

@@ -1,10 +1,11 @@
-// The logs of a run: one file of one node, its newest lines, followed live, with a filter. All of it is text.
+// The logs of a run: the newest lines of one file of one node, followed live, with a filter. Everything is inserted as
+// text.
 import { attribute, h, keyed, text } from "../lib/dom.js";
 import { w } from "../lib/words.js";
 
 const MOST_LINES = 5000;
 
-export function Logs(ask) {
+export function Logs(poll) {
   const attempt = h("select", { "aria-label": w("log.attempt"), hidden: true, onchange: () =>
     choose(state.node, state.file, attempt.selectedIndex ? Number(attempt.value) : null) });
   const node = h("select", { "aria-label": w("log.node"), hidden: true, onchange: () => choose(Number(node.value), null, state.attempt) });
@@ -13,14 +14,14 @@ export function Logs(ask) {
   const filter = h("input.mbm-filter", { type: "search", placeholder: w("log.filter"), "aria-label": w("log.filter"),
     oninput: () => refilter() });
   const count = h("span.mb-quiet.mbm-found", { role: "status" });
-  const earlier = h("button.mbm-chip", { type: "button", onclick: () => askEarlier() }, w("log.earlier"));
+  const earlier = h("button.mbm-chip", { type: "button", onclick: () => loadEarlier() }, w("log.earlier"));
   const box = h("pre.mbm-log", { role: "group", tabindex: "0", "aria-label": w("logs"), onscroll: () => noteScroll() });
   const root = h("section.mb-card.mbm-logs", { "aria-labelledby": "mbm-logs" },
     h("header", {}, h("h3", { id: "mbm-logs" }, w("logs")),
       h("div.mbm-tools", {}, attempt, node, file, filter, count, h("label", { for: "mbm-follow" }, follow, w("log.follow")))),
     h("div.mbm-earlier", {}, earlier), box);
-  // attempt and file: the chosen ones, null for the newest and for the node's first; shown and named: the attempt and
-  // the file whose lines are here. An attempt may lack the chosen file, or get it later.
+  // `attempt` and `file` are the choices; null means the newest attempt and the node's first file. `shown` and `named`
+  // are the attempt and the file of the lines on screen. An attempt may not have the chosen file, or may get it later.
   const state = { attempt: null, shown: null, node: 0, file: null, named: null, start: null, end: null, open: false, before: null };
   let chosen = false;
 
@@ -32,30 +33,30 @@ export function Logs(ask) {
   function turnTo(rank, name, number = null) {
     Object.assign(state, { attempt: number, node: rank, file: name });
     forget();
-    ask();
+    poll();
   }
 
   const forget = () => Object.assign(state, { start: null, end: null, open: false, before: null });
 
-  function askEarlier() {
+  function loadEarlier() {
     if (!state.start) return;
     state.before = state.start;
-    ask();
+    poll();
   }
 
   function take(log) {
     if (!log || log.node !== state.node || log.asked !== state.file) return;
     if (state.attempt !== null && log.attempt !== state.attempt) return;
     if (log.files) offerFiles(log.files);
-    // A new attempt has begun, or the chosen file exists now: the request was for the rest of the previous file.
+    // A new attempt has begun, or the chosen file exists now. This answer continues the previous file.
     const isOther = log.attempt !== state.shown || log.file !== state.named;
     if (isOther && (log.from !== undefined || log.before !== undefined)) {
       forget();
       box.replaceChildren();
-      ask();
+      poll();
       return;
     }
-    // Without a choice by the user, do not wait in the next attempt for the file that explained a failure.
+    // If the user has chosen no file, the next attempt does not wait for the file that explained a failure.
     if (state.shown !== null && log.attempt !== state.shown && !chosen) state.file = null;
     state.shown = log.attempt;
     state.named = log.file;
@@ -74,15 +75,15 @@ export function Logs(ask) {
 
   function takeAttempts(newest) {
     const numbers = Array.from({ length: newest }, (_, before) => newest - before);
-    offer(attempt, numbers, (one) => one, (one) =>
-      w(one === newest ? "log.attempt_newest" : "log.attempt_number", { attempt: one }));
+    offer(attempt, numbers, (number) => number, (number) =>
+      w(number === newest ? "log.attempt_newest" : "log.attempt_number", { attempt: number }));
     attempt.hidden = newest < 2;
     attempt.value = String(state.attempt ?? newest);
   }
 
   function takeNodes(nodes) {
     node.hidden = !nodes.length;
-    offer(node, nodes, (one) => one.rank, (one) => w("log.node_name", { rank: one.rank, address: one.address }));
+    offer(node, nodes, ({ rank }) => rank, ({ rank, address }) => w("log.node_name", { rank, address }));
     node.value = String(state.node);
   }
 
@@ -123,14 +124,14 @@ export function Logs(ask) {
   }
 
   function refilter() {
-    for (const one of box.children) one.hidden = !fits(one.textContent);
+    for (const span of box.children) span.hidden = !fits(span.textContent);
     scrollDown();
     note();
   }
 
   function note() {
     const all = box.childElementCount;
-    const shown = filter.value.trim() ? [...box.children].filter((one) => !one.hidden).length : all;
+    const shown = filter.value.trim() ? [...box.children].filter((span) => !span.hidden).length : all;
     text(count, shown === all ? w(all === 1 ? "log.line" : "log.lines", { count: all }) : w("log.found", { shown, count: all }));
     const nothing = all ? w("log.unmatched") : state.named ? w("log.empty")
       : state.shown > 1 ? w("log.none_of", { attempt: state.shown }) : w("log.none");
@@ -141,7 +142,7 @@ export function Logs(ask) {
     if (follow.checked) box.scrollTop = box.scrollHeight;
   }
 
-  // Scrolling up to read stops following; back at the end it goes on.
+  // The log stops following when the user scrolls up, and follows again at the end.
   function noteScroll() {
     if (box.clientHeight) follow.checked = box.scrollTop + box.clientHeight >= box.scrollHeight - 24;
   }
@@ -151,7 +152,7 @@ export function Logs(ask) {
     take,
     takeAttempts,
     takeNodes,
-    // The node that failed, unless the user has chosen one.
+    // Turns to the node that failed, unless the user has chosen a node.
     prefer({ rank, file }) {
       const isShown = rank === state.node && (!file || file === state.file || file === state.named);
       if (!chosen && Number.isInteger(rank) && !isShown) turnTo(rank, file || null);

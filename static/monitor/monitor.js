@@ -1,5 +1,6 @@
-// The monitor polls the server every few seconds and draws what is new. The hash of the address selects the view:
-// #runs is the list, #runs/<id> one run. The server keeps no state of a tab: each poll request says what the tab has.
+// The monitor polls the server every few seconds and draws what has changed. The hash of the address selects the view:
+// #runs is the list, #runs/<id> is one run. The server keeps no state of a tab: each poll request says what the tab
+// has.
 import { attribute, h, keyed, text } from "../lib/dom.js";
 import { number, whole } from "../lib/format.js";
 import { duration, moment } from "../lib/time.js";
@@ -12,12 +13,12 @@ import { RowActs } from "./resume.js";
 import { Run } from "./run.js";
 import { Storage } from "./storage.js";
 
-// A question without an answer for so long is given up; an answer is drawn after so long.
+// A poll request without an answer is given up after PATIENCE_MS. An answer is drawn after DRAWN_MS.
 const PATIENCE_MS = 15000;
 const DRAWN_MS = 50;
 const NAMES = ["name", "state", "engine", "nodes", "started", "progress", "loss", "acts"];
 
-// What the script of Python's component and tests use once it is attached.
+// The script of Python's component and the tests use this object after `attach`.
 export const monitor = { answered() {}, view: () => null };
 
 export function attach(element, trigger, props, watch) {
@@ -29,61 +30,61 @@ export function attach(element, trigger, props, watch) {
   let view = null;
   let shown = null;
   let skew = 0;
-  let askedAt = 0;
-  let again = false;
+  let polledAt = 0;
+  let isPollWanted = false;
 
   let resumes = null;
   const forget = (section) => delete view.versions[section];
-  const link = { now: () => Date.now() / 1000 + skew, ask, act, forget, openToResume, wantsResume };
+  const link = { now: () => Date.now() / 1000 + skew, poll, act, forget, openToResume, wantsResume };
 
-  function place() {
+  function route() {
     const [area, ...rest] = decodeURIComponent(location.hash.slice(1)).split("/");
     return area === "runs" ? { run: rest.join("/") } : null;
   }
 
   function show() {
-    const where = place();
-    if (!where) return;
-    if (shown !== where.run) {
+    const target = route();
+    if (!target) return;
+    if (shown !== target.run) {
       view?.close();
-      view = where.run ? Run(where.run, link) : List(link);
+      view = target.run ? Run(target.run, link) : List(link);
       view.versions = {};
-      shown = where.run;
+      shown = target.run;
       body.replaceChildren(view.root);
-      tell(null);
+      showProblem(null);
     }
-    ask();
+    poll();
   }
 
-  function question() {
+  function pollRequest() {
     return { run: shown, seen: view.versions, ...view.query() };
   }
 
-  // One poll at a time: a second one would request what the first is about to bring.
-  function ask() {
-    if (!view || !place() || document.hidden || isLost()) return;
-    again = askedAt > Date.now() - PATIENCE_MS;
-    if (again) return;
-    askedAt = Date.now();
-    trigger("poll", { question: question() });
+  // One poll at a time: a second poll would request what the first one is about to bring.
+  function poll() {
+    if (!view || !route() || document.hidden || isLost()) return;
+    isPollWanted = polledAt > Date.now() - PATIENCE_MS;
+    if (isPollWanted) return;
+    polledAt = Date.now();
+    trigger("poll", { question: pollRequest() });
   }
 
   function answered() {
-    askedAt = 0;
-    if (again) setTimeout(ask, DRAWN_MS);
+    polledAt = 0;
+    if (isPollWanted) setTimeout(poll, DRAWN_MS);
   }
 
   function tick() {
-    if (askedAt <= Date.now() - PATIENCE_MS) ask();
+    if (polledAt <= Date.now() - PATIENCE_MS) poll();
   }
 
   function act(name, values = {}) {
     if (isLost()) return; // the notice on screen says so
-    tell(null);
-    trigger("act", { name, values, question: question() });
+    showProblem(null);
+    trigger("act", { name, values, question: pollRequest() });
   }
 
-  // From its line in the list: the run's view opens with its dialog.
+  // Opens the run's view with its resume dialog. The button in the run's line of the list calls this.
   function openToResume(run) {
     resumes = run;
     go(`runs/${run}`);
@@ -100,19 +101,19 @@ export function attach(element, trigger, props, watch) {
     if (!view || bundle.run !== shown) return;
     skew = bundle.now - Date.now() / 1000;
     Object.assign(view.versions, bundle.versions);
-    if ("trouble" in bundle) tell(bundle.trouble);
-    if (bundle.error || bundle.refused) tell(bundle.error ?? bundle.refused);
+    if ("trouble" in bundle) showProblem(bundle.trouble);
+    if (bundle.error || bundle.refused) showProblem(bundle.error ?? bundle.refused);
     view.take(bundle);
   }
 
-  function tell(problem) {
+  function showProblem(problem) {
     notice.hidden = !problem;
-    if (problem) [problem.message, problem.fix].forEach((words, place) => text(notice.children[place], words));
+    if (problem) [problem.message, problem.fix].forEach((words, index) => text(notice.children[index], words));
   }
 
   watch("value", draw);
   document.addEventListener("megaboard:show", show);
-  document.addEventListener("visibilitychange", ask);
+  document.addEventListener("visibilitychange", poll);
   window.addEventListener("hashchange", show);
   setInterval(tick, props.interval_ms);
   setInterval(() => view?.everySecond(), 1000);

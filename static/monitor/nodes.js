@@ -1,5 +1,5 @@
-// The nodes of a run: a table with a row a node, and the heat map of their GPUs (heat.js). Of many nodes the table
-// shows those that need a look, and all of them on demand.
+// The nodes of a run: a table with a row per node, and the heat map of their GPUs (heat.js). Of many nodes the table
+// shows those that need attention, and all of them on demand.
 import { attribute, h, keyed, text } from "../lib/dom.js";
 import { mibAsGib, number } from "../lib/format.js";
 import { duration } from "../lib/time.js";
@@ -40,20 +40,20 @@ export function Nodes(now) {
     age();
   }
 
-  // The number of nodes in each state, because not all rows are shown.
+  // Shows the number of nodes in each state, because the table does not show all nodes.
   function sum() {
     const isMany = heat.isDense();
     for (const part of [states, oldest, all]) part.hidden = !isMany;
-    const counts = [...countStates(rows)].sort(([, one], [, other]) => other - one);
-    keyed(states, isMany ? counts : [], ([state]) => state, ([state]) => badge("node_state", state), (one, [state, count]) => {
-      setBadge(one, "node_state", state);
-      text(one.lastChild, w("nodes.in_state", { state: w(`node_state.${state}`), count }));
+    const counts = [...countStates(rows)].sort(([, first], [, second]) => second - first);
+    keyed(states, isMany ? counts : [], ([state]) => state, ([state]) => badge("node_state", state), (node, [state, count]) => {
+      setBadge(node, "node_state", state);
+      text(node.lastChild, w("nodes.in_state", { state: w(`node_state.${state}`), count }));
     });
   }
 
   const ageOf = (node) => node.heard === null || OVER.includes(node.state) ? null : Math.max(0, Math.round(now() - node.heard));
 
-  // Ages grow by the browser's clock between two heartbeats.
+  // Between two heartbeats, ages grow by the browser's clock.
   function age() {
     rows.forEach((node, place) => {
       const cell = body.rows[place].cells[3], seconds = ageOf(node);
@@ -69,7 +69,7 @@ export function Nodes(now) {
   function choose() {
     const isMany = heat.isDense();
     const counts = countStates(rows);
-    // If no node has sent a heartbeat, the fault is on the side of the server.
+    // If no node has sent a heartbeat, the server is at fault, not the nodes.
     const late = rows.filter((node) => ageOf(node) > LATE_S || isUnheard(node, rows));
     const lateOnes = new Set(late.length <= MANY_NODES ? late : []);
     rows.forEach((node, place) => {
@@ -91,12 +91,12 @@ function countStates(nodes) {
   return counts;
 }
 
-// It runs and has given no sign of life, while others have.
+// Returns whether the node runs and has sent no heartbeat, while other nodes have.
 function isUnheard(node, rows) {
   return node.heard === null && node.state === "running" && rows.some((other) => other.heard !== null);
 }
 
-// Something is wrong with the node, or it is one of a few in a state that the others are not in.
+// Returns whether something is wrong with the node, or whether it is one of few nodes in its state.
 function isOdd(node, counts) {
   const exits = !node.exit || ["finished", "stopped"].includes(node.exit.reason);
   if (BAD.includes(node.state) || node.stuck.length || node.left || holdsMemory(node) || isDiskLow(node) || !exits) return true;
@@ -136,7 +136,7 @@ function gpuWords(node) {
   return w("gpus_busy", { count: node.gpus.length, percent: mean });
 }
 
-// Of the run's folder, to which its logs and heartbeats are written.
+// This is the disk of the run's folder, where the node writes logs and heartbeats.
 function isDiskLow(node) {
   return node.disk_free !== null && node.disk_free < LOW_DISK_MIB && !OVER.includes(node.state);
 }

@@ -1,10 +1,11 @@
-// The attempts of a run: where the newest began, how often the gang is started again by itself, what its line offers.
+// The attempts of a run: where the newest one began, how many automatic restarts are left, and the actions in its line
+// of the list.
 import { attribute, h, text } from "../lib/dom.js";
 import { whole } from "../lib/format.js";
 import { moment } from "../lib/time.js";
 import { w } from "../lib/words.js";
 
-// "Went on from step 400 · automatic restarts: 1 used of [3]", and why a run waits.
+// Example: "Resumed from step 400 · automatic restarts: 1 used of [3]". It also says why a run waits.
 export function Attempts(allow) {
   const about = h("span");
   const used = h("span");
@@ -18,7 +19,7 @@ export function Attempts(allow) {
     const [done, allowed] = head.restarts;
     root.hidden = head.is_watched;
     origin.hidden = !head.source;
-    if (head.source) tellOrigin(...head.source);
+    if (head.source) showOrigin(...head.source);
     const isOrigin = head.source && head.attempt === 1;
     text(about, isOrigin ? "" : head.checkpoint ? w("attempt.from", { step: whole(head.checkpoint) })
       : head.attempt > 1 ? w("attempt.start") : "");
@@ -26,13 +27,13 @@ export function Attempts(allow) {
     text(used, w("restarts.used", { used: done }));
     if (document.activeElement !== count) count.value = allowed;
     count.parentElement.hidden = head.state === "finished";
-    // A run that was just launched goes to its nodes at once: it has no place.
+    // A run that was just launched has no place in the queue: it starts at once.
     waits.hidden = !head.is_waiting || !(head.not_before || head.queue_place);
     if (!waits.hidden) text(waits, head.not_before ? w("waits.restart", { at: moment(head.not_before, false) })
       : w("waits", { place: head.queue_place }));
   }
 
-  function tellOrigin(run, step) {
+  function showOrigin(run, step) {
     text(origin, w("origin", { run, step: whole(step) }));
     attribute(origin, "href", `#${encodeURI(`runs/${run}`)}`);
     attribute(origin, "data-go", `runs/${run}`);
@@ -41,7 +42,7 @@ export function Attempts(allow) {
   return { root, take };
 }
 
-// What can be done with a run from its line in the list; `act(name, values)`.
+// The actions of a run in its line of the list. `act(name, values)` requests one.
 export function RowActs(act, open, erase) {
   const button = (name, label, onclick) => h("button.mbm-chip", { type: "button", "data-do": name, "aria-label": label,
     title: label, onclick: (event) => {

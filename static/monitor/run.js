@@ -1,4 +1,4 @@
-// One run: its head with progress and the ways to stop it, its charts, nodes, events and logs.
+// One run: its head with progress and the stop buttons, its charts, nodes, events and logs.
 import { setCommands } from "../lib/commands.js";
 import { attribute, h, keyed, text } from "../lib/dom.js";
 import { number, whole } from "../lib/format.js";
@@ -21,7 +21,7 @@ import { Utilization } from "./utilization.js";
 const FACTS = ["elapsed", "eta", "tokens_per_s", "step_s", "loss"];
 const BESIDE = ["elapsed", "eta", "tokens_per_s"];
 
-// link: { now(), ask(), act(name, values), wantsResume(id) } of monitor.js.
+// `link` is { now(), poll(), act(name, values), wantsResume(id) } of monitor.js.
 export function Run(id, link) {
   const parts = {
     head: Head(id, link),
@@ -31,11 +31,11 @@ export function Run(id, link) {
     unseen: Notice(),
     compare: Compare(() => link.act("calibrate")),
     export: Export(() => link.act("export")),
-    charts: Charts(link.ask),
-    usage: Utilization(id, link.ask),
+    charts: Charts(link.poll),
+    usage: Utilization(id, link.poll),
     nodes: Nodes(link.now),
     events: Events(),
-    logs: Logs(link.ask),
+    logs: Logs(link.poll),
   };
   const below = h("div.mbm-below", {}, parts.logs.root, parts.events.root);
   let head = {};
@@ -44,7 +44,7 @@ export function Run(id, link) {
     parts.charts.root, parts.compare.root, parts.usage.root, parts.nodes.root, parts.export.root, below);
 
   function take(bundle) {
-    // Of a run that is unknown or cannot be read there is nothing to show, and nothing to press.
+    // A run that is unknown or cannot be read has nothing to show and no buttons.
     parts.head.erase.take(bundle.erase);
     if (bundle.error || bundle.head) root.classList.toggle("mbm-nothing", !bundle.head && !head.state);
     if (bundle.head || bundle.progress || "compare" in bundle) takeHead(bundle);
@@ -66,13 +66,13 @@ export function Run(id, link) {
     parts.logs.root.hidden = !head.attempt;
   }
 
-  // What seldom changes is not sent with every step.
+  // The server does not send the values that seldom change with every step.
   function takeHead(bundle) {
     const { compare = head.compare } = bundle;
     head = { ...head, ...bundle.head, ...bundle.progress, compare };
     parts.head.take(head);
     parts.compare.take(compare);
-    // What comes next after a run that has finished; otherwise its course matters more.
+    // After a finished run, the export comes first. Otherwise the course of the run matters more.
     const next = head.state === "finished" ? parts.charts.root : below;
     if (parts.export.root.nextSibling !== next) next.before(parts.export.root);
   }
@@ -100,7 +100,7 @@ function Head(id, link) {
   const title = h("h2", { tabindex: "-1" });
   const state = badge("state", "queued");
   const save = h("button.mb-button", { type: "button", onclick: () => link.act("save") }, w("stop.save"));
-  const stop = h("button.mb-button.mbm-danger", { type: "button", onclick: () => (shown.is_waiting || shown.is_watched ? link.act("stop") : ask.open(shown)) }, w("stop.now"));
+  const stop = h("button.mb-button.mbm-danger", { type: "button", onclick: () => (shown.is_waiting || shown.is_watched ? link.act("stop") : confirmStop.open(shown)) }, w("stop.now"));
   const about = h("p.mbm-about.mb-quiet");
   const bar = h("div.mbm-bar", { role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100",
     "aria-label": w("progress") }, h("i"));
@@ -108,22 +108,22 @@ function Head(id, link) {
   const facts = h("dl.mbm-facts", {}, ...FACTS.map((name) => h("div", {}, h("dt", {}, w(`fact.${name}`)), h("dd"),
     BESIDE.includes(name) ? h("dd.mbm-beside.mb-quiet", { "data-beside": name }) : null)));
   const spoken = h("p.mbm-spoken", { role: "status" });
-  const ask = Ask(() => link.act("stop"));
-  const look = () => link.act("checkpoints");
-  const resume = Checkpoints("resume", { look, needsNodes: true, kind: ".mb-primary", go(step, dialog) {
+  const confirmStop = ConfirmStop(() => link.act("stop"));
+  const requestSearch = () => link.act("checkpoints");
+  const resume = Checkpoints("resume", { requestSearch, needsNodes: true, kind: ".mb-primary", go(step, dialog) {
     dialog.close();
     link.act("resume", { step });
   } });
   const again = h("button.mb-button.mb-primary", { type: "button", title: w("queue.again.label"),
     onclick: () => link.act("resume") }, w("queue.again"));
-  const more = Checkpoints("continue", { look, go: (step, dialog) => openInWizard(id, step, dialog) });
+  const more = Checkpoints("continue", { requestSearch, go: (step, dialog) => openInWizard(id, step, dialog) });
   const erase = DeleteDialog(link, () => go("runs"));
   const remove = h("button.mb-button", { type: "button", onclick: () => erase.open(id) }, w("delete"));
   const attempts = Attempts((restarts) => link.act("restarts", { restarts }));
   const root = h("header.mbm-head", {},
     h("a.mbm-back", { href: "#runs", "data-go": "runs" }, `← ${w("runs")}`),
     h("div.mbm-title", {}, title, state, h("div.mbm-buttons", {}, remove, more.button, resume.button, again, save, stop)), about, attempts.root,
-    h("div.mb-card.mbm-progress", {}, progressWords, bar, facts), spoken, ask.root, resume.root, more.root, erase.root);
+    h("div.mb-card.mbm-progress", {}, progressWords, bar, facts), spoken, confirmStop.root, resume.root, more.root, erase.root);
   let shown = null;
   let wantsResume = link.wantsResume(id);
 
@@ -149,7 +149,7 @@ function Head(id, link) {
     text(save, w(head.is_saving ? "stop.saving" : "stop.save"));
     progress(head);
     age();
-    if (!head.can_stop) ask.close();
+    if (!head.can_stop) confirmStop.close();
   }
 
   function progress(head) {
@@ -186,7 +186,7 @@ function Head(id, link) {
     return done + (since === null ? 0 : Math.max(0, link.now() - since));
   }
 
-  // The time of day at which the run ends, with the date if it is another day.
+  // Returns the time of day at which the run ends, with the date if it is another day.
   function until() {
     if (shown.eta_s === null) return "";
     const end = link.now() + shown.eta_s, isToday = moment(end).slice(0, 10) === moment(link.now()).slice(0, 10);
@@ -196,8 +196,8 @@ function Head(id, link) {
   return { root, take, age, erase };
 }
 
-// Asks once more before a run is ended without a checkpoint; the safe answer has the focus.
-function Ask(yes) {
+// Asks for confirmation before a run is ended without a checkpoint. The safe answer has the focus.
+function ConfirmStop(yes) {
   const words = h("p");
   const no = h("button.mb-button", { type: "button", autofocus: true, onclick: () => root.close() }, w("stop.keep"));
   const sure = h("button.mb-button.mbm-danger", { type: "button", onclick: () => {
@@ -217,8 +217,8 @@ function Ask(yes) {
   };
 }
 
-// Why the run failed, what to do, the last lines that say so, and the proof that nothing is left running; the warnings
-// that kept it from starting, which are accepted just as they are, or seen to and looked for again.
+// Why the run failed, the fix, the last lines that show the cause, and the proof that no process is left. Also the
+// warnings that kept the run from starting: the user accepts them, or fixes their causes and checks again.
 function Trouble(showLog, accept, again) {
   const message = h("strong");
   const fix = h("p");
@@ -227,16 +227,16 @@ function Trouble(showLog, accept, again) {
   const more = h("details", {}, h("summary"), lines);
   const button = h("button.mbm-chip", { type: "button", onclick: () => showLog(cause.rank, cause.file) });
   const list = h("ul.mbm-warnings");
-  const yes = h("button.mb-button.mb-primary", { type: "button", onclick: () => accept(warnings.map((one) => one.key)) },
+  const yes = h("button.mb-button.mb-primary", { type: "button", onclick: () => accept(warnings.map((warning) => warning.key)) },
     w("warnings.accept"));
-  const mended = h("button.mb-button", { type: "button", onclick: again }, w("warnings.again"));
-  const unaccepted = h("div.mbm-unaccepted", { hidden: true }, list, h("div.mbm-buttons", {}, yes, mended));
+  const checkAgain = h("button.mb-button", { type: "button", onclick: again }, w("warnings.again"));
+  const unaccepted = h("div.mbm-unaccepted", { hidden: true }, list, h("div.mbm-buttons", {}, yes, checkAgain));
   const why = h("div.mbm-cause", { role: "alert", hidden: true }, h("div", {}, message, fix, last), button, unaccepted, more);
   const proof = h("p.mbm-proof", { hidden: true });
   const make = () => h("li", {}, h("span"), h("small"));
-  const update = (item, one) => {
-    text(item.firstChild, one.message);
-    setCommands(item.lastChild, one.fix);
+  const update = (item, warning) => {
+    text(item.firstChild, warning.message);
+    setCommands(item.lastChild, warning.fix);
   };
   let cause = null, warnings = [];
 
@@ -244,15 +244,15 @@ function Trouble(showLog, accept, again) {
     cause = head.cause;
     warnings = head.warnings;
     unaccepted.hidden = !warnings.length;
-    keyed(list, warnings, (one) => one.key, make, update);
+    keyed(list, warnings, (warning) => warning.key, make, update);
     why.hidden = !cause;
-    if (cause) tell();
+    if (cause) showCause();
     prove(head.proof);
   }
 
-  function tell() {
+  function showCause() {
     text(message, cause.message);
-    // The fix of the problem also names other places to accept warnings.
+    // The fix of the problem also names the other pages where the user can accept warnings.
     setCommands(fix, warnings.length ? w("warnings.read") : cause.fix);
     text(last, cause.last ? w("cause.last", { step: whole(cause.last[0]), at: moment(cause.last[1]), ended: moment(cause.last[2]) }) : "");
     last.hidden = !cause.last;

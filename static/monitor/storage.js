@@ -8,7 +8,7 @@ const FILES = ["database", "reusable", "spare", "archives", "flight_records", "d
 const SIZES = ["total", "curves", "other_ranks", "logs"];
 const DAY_S = 86400;
 
-// link: { act, ask, now } of monitor.js; erase(run): opens the dialog before a deletion.
+// `link` is { act, poll, now } of monitor.js. `erase(run)` opens the dialog before a deletion.
 export function Storage(link, erase) {
   const short = h("span.mb-quiet");
   const files = h("dl.mbm-storage-files", {}, ...FILES.map((name) => h("div", {}, h("dt", {}, w(`storage.${name}`)), h("dd"))));
@@ -24,16 +24,16 @@ export function Storage(link, erase) {
   const inner = h("div.mbm-storage-inner", {}, files, compaction, rules.root,
     h("h4", {}, w("storage.runs")), h("p.mb-quiet", {}, `${w("storage.measured")} ${w("storage.estimated")}`),
     h("div.mbm-scroll.mbm-storage-scroll", { tabindex: "0" }, table), gone);
-  const root = h("details.mb-card.mbm-storage", { ontoggle: () => root.open && link.ask() }, h("summary", {}, h("strong", {}, w("storage")), " ", short), inner);
+  const root = h("details.mb-card.mbm-storage", { ontoggle: () => root.open && link.poll() }, h("summary", {}, h("strong", {}, w("storage")), " ", short), inner);
 
   function take(storage) {
     if (!storage) return;
     rules.take(storage);
     takeCompaction(storage);
     gone.hidden = !storage.deleted.length;
-    keyed(deleted, storage.deleted, (one) => one.run, () => h("li", {}, h("span"), h("small")), (item, one) => {
-      text(item.firstChild, w("storage.deleted.line", { at: moment(one.deleted), run: one.run, by: w(`storage.by.${one.by}`) }));
-      text(item.lastChild, one.archive ? w("storage.archive_at", { path: one.archive }) : "");
+    keyed(deleted, storage.deleted, (run) => run.run, () => h("li", {}, h("span"), h("small")), (item, run) => {
+      text(item.firstChild, w("storage.deleted.line", { at: moment(run.deleted), run: run.run, by: w(`storage.by.${run.by}`) }));
+      text(item.lastChild, run.archive ? w("storage.archive_at", { path: run.archive }) : "");
     });
     text(short, storage.look ? "" : w("delete.measuring"));
     if (storage.look) takeLook(storage.look);
@@ -79,7 +79,7 @@ function updateRow(row, run) {
   attribute(button, "title", run.why || null);
 }
 
-// Days until rows and runs are deleted; empty: never. A field that is being edited stays as it is.
+// Days until rows and runs are deleted; an empty field means never. A field that the user is editing stays as it is.
 function Rules(link) {
   const days = () => h("input", { type: "number", min: 0, max: 36500, step: 1, placeholder: w("storage.never"), oninput: edited });
   const raw = days(), whole_runs = days(), archive = h("input", { type: "checkbox", onchange: edited });

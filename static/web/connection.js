@@ -1,5 +1,5 @@
-// Notices of a server that does not answer, or that failed. Gradio shows neither; it retries by itself, and it reloads
-// the page when the server is back. A restarted server asks for the log-in (shell.js).
+// Notices for a server that does not answer or that failed. Gradio shows neither: it retries, and it reloads the page
+// when the server is back. A restarted server requires a new log-in (shell.js).
 import { h } from "../lib/dom.js";
 import { w } from "../lib/words.js";
 import { watchRequests } from "./requests.js";
@@ -16,7 +16,7 @@ watchRequests(() => ({
     if (status >= 500) failed();
   },
   failed(error) {
-    // The page itself ended an aborted request: the server is not lost.
+    // The page itself aborted the request: the server is not lost.
     if (error.name === "TypeError") lost();
   },
 }));

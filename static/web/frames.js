@@ -1,5 +1,5 @@
-// Gradio's first "Loading" does not stop its clock when it ends: it asks for sixty frames a second while the page is open
-// (6.31.0). A chain of frames that began before the page was drawn, and that goes on after that, is stopped here.
+// Gradio's first "Loading" (6.31.0) does not stop its clock when it ends: it requests sixty frames a second while the
+// page is open. This script stops a chain of frames that began before the page was drawn and goes on after that.
 const ask = window.requestAnimationFrame.bind(window);
 const early = new WeakSet();
 let isLoading = true, running = null;

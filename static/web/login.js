@@ -1,2 +1,2 @@
-// When another tab has logged in (shell.js), this one reloads: it has the session too, and returns to its place.
+// When another tab has logged in (shell.js), this tab reloads: the session is shared, and the tab returns to its view.
 new BroadcastChannel("megaboard").onmessage = () => location.replace(location.href);

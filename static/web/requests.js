@@ -1,4 +1,4 @@
-// Every request of the page passes here, Gradio's included, so that others hear of its end.
+// All requests of the page pass through here, also Gradio's, so that watchers learn when they end.
 const watchers = [];
 
 // `watcher(address, options)` is called before a request and may return { answered(answer), failed(error) }.
@@ -9,9 +9,9 @@ const plainFetch = window.fetch;
 window.fetch = async (...request) => {
   const watched = watchers.map((watcher) => watcher(...request)).filter(Boolean);
   const answer = await plainFetch(...request).catch((error) => {
-    watched.forEach((one) => one.failed?.(error));
+    watched.forEach((watcher) => watcher.failed?.(error));
     throw error;
   });
-  watched.forEach((one) => one.answered?.(answer));
+  watched.forEach((watcher) => watcher.answered?.(answer));
   return answer;
 };

@@ -1,5 +1,5 @@
-// The page frame: which area and step are shown, the theme, and the way to the log-in when the session is over.
-// The location's hash names what is shown: #plan is a step of the wizard, #runs... the monitor.
+// The page frame: the area and the step on screen, the theme, and the log-in after the session has ended. The hash of
+// the address names the view: #plan is a step of the wizard, #runs is the monitor.
 import { watchRequests } from "./requests.js";
 
 export const steps = ["hardware", "model", "training", "plan", "review", "launch"];
@@ -21,7 +21,8 @@ function show() {
   document.dispatchEvent(new CustomEvent("megaboard:show", { detail: { area, step } }));
 }
 
-// Gradio renders the links after this script ran, and again when it re-renders: mark whatever is there now.
+// Gradio renders the links after this script has run, and again at each re-render. So this marks the links that exist
+// now.
 function mark() {
   const { area, step } = root.dataset;
   const reached = steps.indexOf(step);
@@ -44,7 +45,7 @@ function current(link, value) {
 
 export function go(target) {
   if (location.hash !== `#${target}`) {
-    // Not location.hash: the page's <base> would turn it into another address.
+    // location.hash does not work here: the page's <base> would turn it into another address.
     history.pushState(null, "", `${location.pathname}${location.search}#${target}`);
     show();
   }
@@ -75,7 +76,7 @@ function setTheme(dark) {
   document.dispatchEvent(new CustomEvent("megaboard:theme", { detail: { dark } }));
 }
 
-// Gradio takes its theme from the address once, when it starts.
+// Gradio reads its theme from the address once, at its start.
 function askGradioFor(dark) {
   const address = new URL(location.href);
   address.searchParams.set("__theme", dark ? "dark" : "light");
@@ -97,16 +98,16 @@ watchRequests(() => ({
   },
 }));
 
-// The place is kept over the log-in, which has no room for it: a server that was restarted asks for one.
+// The view is stored in the tab during the log-in, because the log-in page cannot carry it.
 function logIn() {
   sessionStorage.setItem(PLACE_KEY, location.hash);
   location.assign(`/login?lang=${location.pathname.split("/")[1]}`);
 }
 
 function returnToPlace() {
-  const kept = sessionStorage.getItem(PLACE_KEY);
+  const view = sessionStorage.getItem(PLACE_KEY);
   sessionStorage.removeItem(PLACE_KEY);
-  if (kept && !location.hash) history.replaceState(null, "", `${location.pathname}${location.search}${kept}`);
+  if (view && !location.hash) history.replaceState(null, "", `${location.pathname}${location.search}${view}`);
 }
 
 returnToPlace();

@@ -2,7 +2,7 @@
 import { percent } from "../lib/format.js";
 import { sentences, t } from "../lib/words.js";
 
-// Of the memory estimate.
+// Returns the expected error of the memory estimate.
 export function accuracy(known) {
   if (!known) return t("accuracy.unknown");
   if (known.run) return t("accuracy.calibrated", { run: known.run });
@@ -11,7 +11,8 @@ export function accuracy(known) {
     group: t(`accuracy.group.${own.group}`), rows: own.rows, median: percent(own.median), largest: percent(own.largest) })]);
 }
 
-// The expected error of an estimate: a sentence, and a few words beside a figure. Without sources, a run corrects it.
+// The expected error of an estimate: as a sentence, and in a few words beside a figure. Without sources, the estimate
+// is corrected by a run.
 const whole = (share) => `${Math.round(100 * share)}%`;
 const kind = (name, { sources }) => sources ? name : `${name}.calibrated`;
 export const errorWords = (name, known) => t(`accuracy.${kind(name, known)}`, { sources: known.sources,

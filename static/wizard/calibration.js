@@ -1,4 +1,5 @@
-// Hardware: what was measured on the cluster, and the buttons that keep or forget it. fetch.js starts the measurement.
+// Hardware: the measured speeds of the cluster, and the buttons that store or delete them. fetch.js starts the
+// measurement.
 import { fill, h } from "../lib/dom.js";
 import { t } from "../lib/words.js";
 import { sendToServer } from "./channel.js";

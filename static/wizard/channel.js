@@ -1,8 +1,8 @@
-// The wizard's channel to the server: events go out, and after every edit a payload of JSON comes back.
+// The wizard's channel to the server: it sends events, and the server answers each edit with a payload of JSON.
 /** @type {(event: string, data: object) => void} */
 let trigger = () => {};
 let latest = null;
-// The newest payload that held what a step shows, by step.
+// The newest payload with the data of a step, by step.
 const known = new Map();
 
 export function connect(gradioTrigger) {
@@ -11,13 +11,13 @@ export function connect(gradioTrigger) {
 
 export const currentStep = () => document.documentElement.dataset.step || "hardware";
 
-// Another step shows other figures, so every event names the step.
+// Each step shows other figures, so every event names the step.
 export const sendToServer = (event, data = {}) => trigger(event, { ...data, step: currentStep() });
 export const refresh = () => sendToServer("refresh");
 
 export const latestBundle = () => latest;
 
-// Two edits may be answered out of order: a payload that is older than what is on screen is dropped.
+// The server may answer two edits out of order. A payload that is older than the one on screen is dropped.
 export function keep(bundle) {
   if (bundle.at <= (known.get(bundle.step)?.at ?? 0)) return false;
   known.set(bundle.step, bundle);
@@ -26,5 +26,5 @@ export function keep(bundle) {
   return true;
 }
 
-// An edit that is answered after the next step was shown holds what the step before shows.
+// If the user turns to the next step before an edit is answered, the answer has the data of the previous step.
 export const isStale = () => Boolean(latest) && (known.get(currentStep())?.draft ?? 0) < latest.draft;

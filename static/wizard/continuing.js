@@ -1,4 +1,5 @@
-// The run that the draft goes on from: named on every step, with what of the draft its checkpoint cannot be loaded into.
+// The run that the draft continues. Every step names it, with the settings of the draft that its checkpoint does not
+// fit.
 import { fill, h } from "../lib/dom.js";
 import { lang, t } from "../lib/words.js";
 import { currentStep, sendToServer } from "./channel.js";
@@ -28,7 +29,8 @@ export function draw(element, bundle) {
     currentStep() !== "launch" && problems.map(briefly).map(drawProblem)));
 }
 
-// One button reverts all edits, and problems of one kind show their fix once. The launch step lists them itself.
+// One button reverts all edits, so problems have no buttons. Problems of one kind show their fix once. The launch step
+// has its own list.
 function briefly(problem, at, problems) {
   const isLast = problems.findLastIndex((other) => other.code === problem.code) === at;
   return { ...problem, edits: null, fix: isLast ? problem.fix : "" };

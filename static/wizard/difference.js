@@ -1,11 +1,12 @@
-// What the draft changes against an earlier run or the recommended plan. The page requests it when it draws Review.
+// The differences of the draft to an earlier run or to the recommended plan. The page requests them when it draws
+// Review.
 import { fill, h, table } from "../lib/dom.js";
 import { gib, percent, rounded } from "../lib/format.js";
 import { lang, t } from "../lib/words.js";
 
 let section = null, requestedAt = 0, base = "", shownFile = null;
 
-// One element for the life of the page: a bundle that changes nothing leaves the choice and the scroll as they are.
+// The element stays for the life of the page: a payload without changes keeps the choice and the scroll position.
 export function difference(bundle) {
   section ??= h("section.mb-card.mb-section.mb-difference", {}, h("p.mb-quiet", {},
     t("wizard.difference.asking")));
@@ -15,39 +16,39 @@ export function difference(bundle) {
 
 async function load(at) {
   const own = (requestedAt = at);
-  let got = null;
+  let result = null;
   try {
     const answer = await fetch(`/api/difference?base=${encodeURIComponent(base)}&lang=${lang()}`);
-    got = answer.ok ? await answer.json() : null;
+    result = answer.ok ? await answer.json() : null;
   } catch { /* said below */ }
   if (own !== requestedAt) return;
-  const text = JSON.stringify(got);
+  const text = JSON.stringify(result);
   if (section.dataset.text === text) return;
   section.dataset.text = text;
-  draw(got);
+  draw(result);
 }
 
-function draw(got) {
+function draw(result) {
   fill(section, h("h3", {}, t("wizard.difference")),
-    got?.bases.length > 0 && choice(got),
-    h("div.mb-difference-told", { role: "status" }, body(got)));
+    result?.bases.length > 0 && choice(result),
+    h("div.mb-difference-told", { role: "status" }, body(result)));
 }
 
-function choice(got) {
-  const option = (key, index) => h("option", { value: key, selected: key === got.base }, key === "recommended"
-    ? t("wizard.difference.recommended") : index === 0 && got.same_name ? t("wizard.difference.last", { run: key }) : key);
+function choice(result) {
+  const option = (key, index) => h("option", { value: key, selected: key === result.base }, key === "recommended"
+    ? t("wizard.difference.recommended") : index === 0 && result.same_name ? t("wizard.difference.last", { run: key }) : key);
   return h("label.mb-pick", {}, h("span", {}, t("wizard.difference.base")),
     h("select", { id: "mb-difference-base", onchange: (event) => {
       base = event.target.value;
       load(requestedAt);
-    } }, got.bases.map(option)));
+    } }, result.bases.map(option)));
 }
 
-function body(got) {
-  if (!got || got.why) return h("p.mb-quiet", {}, got?.why ?? t("wizard.plan.ask.failed"));
-  if (!got.fields.length && !got.files.length) return h("p.mb-quiet", {}, t("wizard.difference.none"));
-  const before = got.base === "recommended" ? "recommended" : "before";
-  return [figures(got.figures, before), fields(got.fields, before), got.files.length > 0 && files(got)];
+function body(result) {
+  if (!result || result.why) return h("p.mb-quiet", {}, result?.why ?? t("wizard.plan.ask.failed"));
+  if (!result.fields.length && !result.files.length) return h("p.mb-quiet", {}, t("wizard.difference.none"));
+  const before = result.base === "recommended" ? "recommended" : "before";
+  return [figures(result.figures, before), fields(result.fields, before), result.files.length > 0 && files(result)];
 }
 
 /** @type {[string, (side: any) => any, ((value: any) => string)?][]} */
@@ -61,7 +62,7 @@ const FIGURES = [
   ["hours", (side) => side.hours, rounded],
 ];
 
-// Estimates of both sides with today's formulas, so that only the job makes the difference.
+// Estimates of both sides with today's formulas, so that only the jobs differ.
 function figures({ before, after }, name) {
   if (!before || !after) return h("p.mb-quiet", {}, t("wizard.difference.unestimated"));
   const rows = FIGURES.map(([name, take, write]) => [name, take(before), take(after), write])
@@ -98,13 +99,13 @@ function fields(rows, name) {
       value(old, "removed"), value(now, "added")]), t("wizard.difference.fields", { count: rows.length }));
 }
 
-function files(got) {
-  if (!got.files.some((file) => file.name === shownFile)) shownFile = got.files[0].name;
-  const file = got.files.find((one) => one.name === shownFile);
+function files(result) {
+  if (!result.files.some((file) => file.name === shownFile)) shownFile = result.files[0].name;
+  const file = result.files.find(({ name }) => name === shownFile);
   const kind = (line) => ({ "+": "added", "-": "removed", "@": "place" })[line[0]];
   return h("div.mb-difference-files", {}, h("h4", {}, t("wizard.difference.files")),
-    h("div.mb-choice", { role: "group" }, got.files.map((one) => h("button", { type: "button",
-      "aria-pressed": String(one.name === shownFile), onclick: () => { shownFile = one.name; draw(got); } }, one.name))),
+    h("div.mb-choice", { role: "group" }, result.files.map(({ name }) => h("button", { type: "button",
+      "aria-pressed": String(name === shownFile), onclick: () => { shownFile = name; draw(result); } }, name))),
     h("pre.mb-code", { role: "group", tabindex: "0", "aria-label": file.name }, file.lines.map((line) =>
       h("span.mb-diff", { "data-kind": kind(line) }, `${line}\n`))));
 }

@@ -1,20 +1,21 @@
-// One draft may be open in two tabs. Edits of another page are fetched, so that fields and table show the same draft.
+// One draft may be open in two tabs. A tab fetches the edits of the other tab, so that fields and table show the same
+// draft.
 import { draftVersions } from "../lib/versions.js";
 import { watchRequests } from "../web/requests.js";
 import { latestBundle, sendToServer } from "./channel.js";
 import { resend, resent, taken } from "./unsent.js";
 
-// An answer to an edit of this page may still be under way for so long.
+// The answer to an edit of this page may take this long.
 const QUIET_MS = 1500;
 const versions = draftVersions();
 let timer = 0, typedAt = 0, fetchedAt = 0;
 
-// A payload names the draft's version, and the versions before and after an edit of this page.
+// A payload has the draft's version, and the versions before and after an edit of this page.
 export function note({ draft, span, synced, resent: isResent }) {
   if (draft === undefined) return;
   if (isResent) resent();
   if (synced) resend();
-  // Fields that were typed in while they were fetched may have been overwritten.
+  // Fields in which the user typed during a fetch may have been overwritten.
   versions.note({ draft, span, isSynced: synced && typedAt <= fetchedAt });
   clearTimeout(timer);
   if (versions.isBehind()) timer = setTimeout(fetchAll, QUIET_MS);
@@ -27,8 +28,8 @@ export const fetchAll = () => atRest(() => {
   sendToServer("sync", { typed: isTyping ? document.activeElement?.closest(".block")?.id ?? "" : "" });
 });
 
-// Edits of this page that are not answered yet; choices among plans do not count. Until the answer the figures may be
-// of the draft before. Of several edits of a field Gradio sends the last one after the first answer, hence the pause.
+// Edits of this page that have no answer yet, without choices of a plan. Until the answer comes, the figures may be of
+// the previous draft. Of several edits of a field, Gradio sends the last one after the first answer, hence the pause.
 const PAUSE_MS = 100;
 const waiting = [];
 let underWay = 0, pause = 0, isPaused = true, isLost = false, changed = () => {};
@@ -37,7 +38,7 @@ const isEdit = (address, options) => String(address).endsWith("/run/predict") &&
 
 export const isResting = () => isPaused;
 
-// `listener` runs when edits begin to be under way, and when none is left.
+// `listener` runs when the first edit is sent, and when no edit is left without an answer.
 export const onRestChange = (listener) => { changed = listener; };
 
 watchRequests((address, options) => {
@@ -63,14 +64,14 @@ function rest() {
 
 const actNow = () => { for (const act of waiting.splice(0)) act(); };
 
-// A question about figures waits until the figures are of the newest edit.
+// A request about figures waits until the figures are of the newest edit.
 export const atRest = (act) => { if (isPaused) act(); else waiting.push(act); };
 
-// Requests that wait are sent before the input that comes after them.
+// Waiting requests are sent before the next input.
 document.addEventListener("input", () => {
   typedAt = Date.now();
   actNow();
 }, true);
 
-// Another window may have edited the draft meanwhile.
+// Another window may have edited the draft in the meantime.
 window.addEventListener("focus", () => latestBundle() && sendToServer("refresh"));

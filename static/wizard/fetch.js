@@ -1,4 +1,5 @@
-// Fetching into the draft: a model's config.json from the hub or a node, the memory of the nodes, the size of the data.
+// Fetches data into the draft: a model's config.json from the hub or a node, the memory of the nodes, the size of the
+// data set.
 import { fill, h, table } from "../lib/dom.js";
 import { t } from "../lib/words.js";
 import { latestBundle, sendToServer } from "./channel.js";
@@ -8,27 +9,27 @@ import { drawProblem, noFigures } from "./problems.js";
 
 let busy = null, modelId = "";
 
-// Made once: a bundle after every edit must not take the id away from under the cursor.
+// This is made once: a payload after every edit must not remove the text that the user is typing.
 function panel(element, kinds, form) {
   let answer = element.querySelector(".mb-fetch-answer");
   if (!answer) {
     answer = h("div.mb-fetch-answer", { role: "status" });
     fill(element, h("div.mb-fetch.mb-desk", {}, form()), answer);
   }
-  const told = latestBundle()?.fetched;
-  if (told && told !== seen) settle(told);
-  const isMine = kinds.includes(busy?.kind ?? told?.kind);
+  const result = latestBundle()?.fetched;
+  if (result && result !== seen) settle(result);
+  const isMine = kinds.includes(busy?.kind ?? result?.kind);
   for (const button of element.querySelectorAll(".mb-fetch button")) button.disabled = busy !== null;
-  fill(answer, isMine && (busy ? progress() : said(told)));
+  fill(answer, isMine && (busy ? progress() : resultView(result)));
 }
 
 let seen = null;
-function settle(told) {
-  seen = told;
+function settle(result) {
+  seen = result;
   busy = null;
 }
 
-function ask(kind, more = {}) {
+function request(kind, more = {}) {
   if (busy) return;
   busy = { kind };
   sendToServer("fetch", { kind, ...more });
@@ -45,15 +46,15 @@ function redraw() {
 const progress = () => [h("span.mb-spinner", { "aria-hidden": "true" }),
   t(`wizard.fetch.${busy.kind}.busy`, { id: modelId })];
 
-function said(told) {
-  const isDone = Object.keys(told.note).length > 0;
-  const waits = told.keys.length > 0;
-  // An unknown host key is no fault: the user is asked to confirm it below.
-  const problems = told.problems.filter((problem) => !waits || problem.code !== "host_key_unknown");
-  return [isDone && h("p.mb-good", {}, t(`wizard.fetch.${told.kind}.${told.done}`, told.note)),
-    told.table && h("div.mb-found", {}, table("mb-table", told.table.head, told.table.rows)),
-    problems.map((problem) => drawMissing({ ...problem, again: () => ask(told.kind) })),
-    waits && hostKeys(told.keys, () => ask(told.kind, { accept: told.keys.map((key) => key.fingerprint) }))];
+function resultView(result) {
+  const isDone = Object.keys(result.note).length > 0;
+  const waits = result.keys.length > 0;
+  // An unknown host key is no error: the user confirms it below.
+  const problems = result.problems.filter((problem) => !waits || problem.code !== "host_key_unknown");
+  return [isDone && h("p.mb-good", {}, t(`wizard.fetch.${result.kind}.${result.done}`, result.note)),
+    result.table && h("div.mb-found", {}, table("mb-table", result.table.head, result.table.rows)),
+    problems.map((problem) => drawMissing({ ...problem, again: () => request(result.kind) })),
+    waits && hostKeys(result.keys, () => request(result.kind, { accept: result.keys.map((key) => key.fingerprint) }))];
 }
 
 function drawMissing(problem) {
@@ -66,7 +67,7 @@ function drawMissing(problem) {
 
 function button(kind, more) {
   return h("button.mb-button", { type: "button", "data-fetch": kind,
-    onclick: () => ask(kind, more?.()) }, t(`wizard.fetch.${kind}`));
+    onclick: () => request(kind, more?.()) }, t(`wizard.fetch.${kind}`));
 }
 
 function drawModel(element) {
@@ -77,7 +78,7 @@ function drawModel(element) {
 
 function modelForm() {
   const keep = (event) => { modelId = event.target.value.trim(); };
-  const enter = (event) => { if (event.key === "Enter") ask("hub", { id: modelId }); };
+  const enter = (event) => { if (event.key === "Enter") request("hub", { id: modelId }); };
   const input = h("input.mb-fetch-id", { type: "text", placeholder: "Qwen/Qwen3-8B", spellcheck: "false",
     autocomplete: "off", value: modelId, oninput: keep, onkeydown: enter });
   return [h("label", {}, h("span", {}, t("wizard.fetch.id")), input), button("hub", () => ({ id: modelId })),

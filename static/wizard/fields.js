@@ -1,4 +1,5 @@
-// What the page adds to the fields: problems with their fix, marks on the steps, parts that open, and fields that are hidden.
+// What the page adds to the fields: problems with their fix, counts on the steps, sections that open, and hidden
+// fields.
 import { h } from "../lib/dom.js";
 import { t } from "../lib/words.js";
 import { go, steps } from "../web/shell.js";
@@ -19,7 +20,8 @@ export function placeProblems(bundle) {
   openSizes(bundle);
 }
 
-// Without a table of plans, the parallel sizes are set by hand. The part is opened once, so that the user can close it.
+// Without a table of plans, the user sets the parallel sizes by hand. The section opens once, so that the user can
+// close it.
 let isByHand = false;
 function openSizes(bundle) {
   const button = document.querySelector('[data-more="wizard-strategy-more"]');
@@ -36,14 +38,15 @@ function hide(paths) {
   for (const block of document.querySelectorAll('[id^="field-"]'))
     block.toggleAttribute("data-off", ids.has(block.id));
   document.querySelectorAll(".mb-fields > .form").forEach(balance);
-  // What would open to nothing, as parallel sizes do on an engine without them, is not offered.
+  // A section without fields has no button, for example parallel sizes on an engine without them.
   for (const button of document.querySelectorAll("[data-more]")) {
     const part = document.getElementById(button.dataset.more);
     button.toggleAttribute("data-off", Boolean(part) && !part.querySelector('[id^="field-"]:not([data-off])'));
   }
 }
 
-// As many columns as fit an engine's name or a problem, but rows of equal length: five fields are three and two.
+// There are as many columns as fit an engine's name or a problem, but rows have similar lengths: five fields are three
+// and two.
 const COLUMN = 260, GAP = 20, FEWEST = 3;
 function balance(form) {
   const count = [...form.children].filter((child) => !child.hasAttribute("data-off")).length;
@@ -82,7 +85,7 @@ function onceFixed(problems) {
     : { ...problem, edits: null });
 }
 
-// Problems of the whole job, or of a field without a widget, are shown at the top of their step.
+// A problem of the whole job, or of a field without a widget, is shown at the top of its step.
 function unplaced(bundle) {
   for (const step of steps) {
     const heading = document.getElementById(`heading-${step}`)?.closest(".mb-heading");
@@ -122,7 +125,7 @@ function open(button, isOpen) {
   document.getElementById(button.dataset.more)?.toggleAttribute("data-open", isOpen);
 }
 
-// Go to a field wherever it is: its step, the part it is hidden in, then the input itself.
+// Goes to a field: shows its step, opens its section and focuses its input.
 export function goTo(path, step) {
   go(step);
   const block = document.getElementById(idOf(path));

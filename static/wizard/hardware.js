@@ -1,4 +1,4 @@
-// Hardware: clusters to start from, and the nodes as the lines above were understood. Model: its card.
+// Hardware: clusters to start from, and the nodes as the server has parsed the lines above. Model: its card.
 import { fill, h, table } from "../lib/dom.js";
 import { count } from "../lib/format.js";
 import { t } from "../lib/words.js";
@@ -29,7 +29,7 @@ export function drawHosts(element, bundle) {
   const rows = hosts.map((host, rank) => names.map((name) => cells[name](host, rank)));
   const caption = t("wizard.hosts.caption", { count: hosts.length });
   fill(element, table("mb-table", names.map((name) => t(`wizard.hosts.${name}`)), rows, caption));
-  // Many nodes scroll in their box.
+  // With many nodes, the table scrolls in its box.
   element.firstChild.tabIndex = 0;
 }
 

@@ -1,5 +1,5 @@
-// The help beside a field: a button that opens what the parameter means and what other values of it do to this job.
-// Asked of the server when it is opened, never with an edit.
+// The help beside a field: a button that opens the meaning of the parameter and the effects of other values on this
+// job. The page requests it when it is opened, never with an edit.
 import { fill, h, table } from "../lib/dom.js";
 import { gib, percent, rounded } from "../lib/format.js";
 import { lang, t } from "../lib/words.js";
@@ -8,7 +8,7 @@ import { sendToServer } from "./channel.js";
 const PREFIX = "field-", WIDTH = 600, GAP = 8, BUTTON = 20;
 const pathOf = (block) => block.id.slice(PREFIX.length).replaceAll("-", ".");
 
-// The browser itself opens and closes a popover by its button: again, Escape and a click elsewhere close it.
+// The browser itself opens and closes a popover by its button, and closes it on Escape and on a click elsewhere.
 function addButtons() {
   for (const block of document.querySelectorAll(`.block[id^="${PREFIX}"]:not(:has(> .mb-ask))`)) {
     const button = h("button.mb-ask", { type: "button", "aria-haspopup": "dialog",
@@ -28,23 +28,23 @@ function opened(box, block) {
   fillIn(box, block, null);
   place(box, block);
   box.focus();
-  ask(box, block);
+  load(box, block);
 }
 
-async function ask(box, block) {
-  let got = null;
+async function load(box, block) {
+  let help = null;
   try {
     const answer = await fetch(`/api/help?path=${pathOf(block)}&lang=${lang()}`);
-    got = answer.ok ? await answer.json() : null;
+    help = answer.ok ? await answer.json() : null;
   } catch { /* said below */ }
   if (!isOpen(box)) return;
-  fillIn(box, block, got ?? { failed: true });
+  fillIn(box, block, help ?? { failed: true });
   place(box, block);
 }
 
 const isOpen = (box) => box.matches(":popover-open");
 
-// At the side of its field where there is room, else below it; it scrolls with the page.
+// The help is beside its field if there is room, else below it. It scrolls with the page.
 function place(box, block) {
   const at = block.getBoundingClientRect(), { clientWidth, clientHeight } = document.documentElement;
   const width = Math.min(WIDTH, clientWidth - 2 * GAP);
@@ -58,18 +58,18 @@ function place(box, block) {
   box.style.top = `${top + scrollY}px`;
 }
 
-function fillIn(box, block, got) {
-  const head = h("div.mb-help-head", {}, h("h4", { id: `${block.id}-help` }, got?.name ?? labelOf(block)),
-    h("code", {}, got?.path ?? pathOf(block)),
+function fillIn(box, block, help) {
+  const head = h("div.mb-help-head", {}, h("h4", { id: `${block.id}-help` }, help?.name ?? labelOf(block)),
+    h("code", {}, help?.path ?? pathOf(block)),
     h("button.mb-tool", { type: "button", onclick: () => box.hidePopover() }, t("wizard.help.close")));
-  if (!got || got.failed)
-    return fill(box, head, h("p.mb-quiet", { role: "status" }, t(`wizard.help.${got ? "failed" : "asking"}`)));
-  fill(box, head, h("p", {}, got.meaning), list(got.facts),
-    got.rows.length > 0 && figures(got, (row) => choose(row, box, block)),
-    got.why && h("p.mb-quiet", {}, got.why),
-    got.guides && h("div.mb-help-guides", {}, h("b", {}, t("wizard.help.guides")), " ", got.guides),
-    list(got.effects), got.names.length > 0 && names(got.names),
-    list([...got.values, ...keysOf(got.keys)], "mb-help-small"));
+  if (!help || help.failed)
+    return fill(box, head, h("p.mb-quiet", { role: "status" }, t(`wizard.help.${help ? "failed" : "asking"}`)));
+  fill(box, head, h("p", {}, help.meaning), list(help.facts),
+    help.rows.length > 0 && figures(help, (row) => choose(row, box, block)),
+    help.why && h("p.mb-quiet", {}, help.why),
+    help.guides && h("div.mb-help-guides", {}, h("b", {}, t("wizard.help.guides")), " ", help.guides),
+    list(help.effects), help.names.length > 0 && names(help.names),
+    list([...help.values, ...keysOf(help.keys)], "mb-help-small"));
 }
 
 const list = (pairs, classes) => pairs.length > 0 && h("dl", { class: classes }, pairs.map(([name, words]) =>
@@ -81,14 +81,14 @@ const names = (known) => h("details.mb-help-names", {},
 
 function keysOf(keys) {
   const readers = [...new Set(keys.map(([reader]) => reader))];
-  return readers.map((reader) => [reader, keys.filter(([one]) => one === reader)
+  return readers.map((reader) => [reader, keys.filter(([name]) => name === reader)
     .map(([, name, since], index) => [index ? ", " : "", h("code", {}, name), since ? ` (${since})` : ""])]);
 }
 
-function figures(got, use) {
-  const own = got.rows.find((row) => row.own);
-  const head = ["value", ...got.columns].map((name) => t(`wizard.help.column.${name}`));
-  const rows = got.rows.map((row) => [named(row), ...cells(row, own, got.columns, use)]);
+function figures(help, use) {
+  const own = help.rows.find((row) => row.own);
+  const head = ["value", ...help.columns].map((name) => t(`wizard.help.column.${name}`));
+  const rows = help.rows.map((row) => [named(row), ...cells(row, own, help.columns, use)]);
   return table("mb-table mb-help-figures", [...head, ""], rows, t("wizard.help.here"));
 }
 
@@ -114,7 +114,7 @@ const SHOWN = {
   batch: (value) => value.toLocaleString("en"),
 };
 
-// Against the present value: GiB and points are differences, speeds are shares.
+// Returns the change against the present value: a difference for GiB and points, a share for speeds.
 function change(name, value, own) {
   const by = name === "speed" ? 100 * (value / own - 1) : name === "bubble" ? 100 * (value - own) : value - own;
   const text = Math.abs(by).toFixed(1);
@@ -122,14 +122,14 @@ function change(name, value, own) {
   return h("small", {}, `${by < 0 ? "−" : "+"}${text}${name === "speed" ? "%" : ""}`);
 }
 
-// The figures are those of the changed job, so they are requested again after it is drawn.
+// The figures are those of the changed job, so the page requests them again after the change is drawn.
 function choose(row, box, block) {
-  document.addEventListener("megaboard:drawn", () => isOpen(box) && ask(box, block), { once: true });
+  document.addEventListener("megaboard:drawn", () => isOpen(box) && load(box, block), { once: true });
   sendToServer("apply", { edits: row.edits });
   box.focus();
 }
 
-// A step that is left takes its help with it.
+// The help closes when the user turns to another step.
 const close = () => document.querySelector(".mb-help:popover-open")?.hidePopover();
 
 document.addEventListener("megaboard:drawn", addButtons);

@@ -1,8 +1,8 @@
-// Host keys that nodes show for the first time.
+// Host keys of nodes that the user has not confirmed yet.
 import { h, table } from "../lib/dom.js";
 import { t } from "../lib/words.js";
 
-// `accept` is called once the user has compared them.
+// `accept` is called after the user has compared them.
 export function hostKeys(keys, accept, isBusy = false) {
   const head = ["host", "type", "fingerprint", "command"].map((name) => t(`wizard.keys.${name}`));
   const rows = keys.map((key) =>

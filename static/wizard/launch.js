@@ -1,4 +1,4 @@
-// Launch: check the nodes, confirm host keys, start. The launch session of the server decides; this module shows its state.
+// Launch: check the nodes, confirm host keys, start. The server's launch session decides; this module shows its state.
 import { commands } from "../lib/commands.js";
 import { fill, h, keepFocus, table } from "../lib/dom.js";
 import { gap, t } from "../lib/words.js";
@@ -9,14 +9,14 @@ import { hostKeys } from "./host_keys.js";
 import { drawProblem, unlock, withRunLink } from "./problems.js";
 import { todoList } from "./review.js";
 
-// `request`: the last action that this page requested, until it is done.
+// `request` is the last action that this page requested; null after it is done.
 let request = null, clock = null, watched = 0, accepted = null;
 
 export function draw(element, bundle) {
   const session = bundle.data.launch;
   if (!session || currentStep() !== "launch") return;
   const isBusy = ["checking", "copying", "launching"].includes(session.phase);
-  // Another page started this work, or this page was reloaded: watch it.
+  // Another page started this work, or this page was reloaded: this page watches the work.
   if (isBusy && !request && watched !== session.version) {
     watched = session.version;
     sendToServer("desk", { act: "watch" });
@@ -50,7 +50,7 @@ function launchButton(session, isBusy) {
   return button("launch", t("wizard.launch.go", { name: session.name }), !isOpen || isBusy, isOpen);
 }
 
-// A launch or a queued run needs the warnings of this very check accepted.
+// The user must accept the warnings of this check before a launch or before the run is queued.
 function warnings(element, bundle) {
   const session = bundle.data.launch;
   const box = h("input", { type: "checkbox", "data-act": "accept_warnings", checked: accepted === session.version,
@@ -61,7 +61,7 @@ function warnings(element, bundle) {
   return h("label.mb-accept", {}, box, " ", t("wizard.launch.accept_warnings", { count: session.warnings }));
 }
 
-// A queued run needs no green check: its nodes are checked when its turn comes.
+// A queued run does not need a passed check: its nodes are checked before it starts.
 function queueButton(session, isBusy) {
   const isQueued = session.phase === "queued" && session.same;
   const isOpen = !session.same || !session.warnings || accepted === session.version;
@@ -71,7 +71,7 @@ function queueButton(session, isBusy) {
 const whoIsTold = (places) => places.length
   ? t("wizard.launch.told", { to: places.join(", ") }) : commands(t("wizard.launch.untold"));
 
-// Copies what node 0 has and other nodes lack, only when the user clicks.
+// Copies the files that only node 0 has to the other nodes, after the user clicks.
 function copyOffer(session, isBusy) {
   return h("div.mb-desk", {}, button("copy", t("wizard.launch.copy"), isBusy, false),
     h("p.mb-desk-words", {}, session.copy, h("br"), h("small.mb-quiet", {},
@@ -80,18 +80,18 @@ function copyOffer(session, isBusy) {
 
 function button(act, label, isOff, isPrimary) {
   return h("button", { type: "button", class: `mb-button${isPrimary ? " mb-primary" : ""}`, "data-act": act,
-    disabled: isOff, onclick: () => ask(act, { accepted }) }, label);
+    disabled: isOff, onclick: () => send(act, { accepted }) }, label);
 }
 
-function ask(act, more = {}) {
+function send(act, more = {}) {
   request = act;
-  for (const one of document.querySelectorAll("[data-act]")) one.disabled = true;
+  for (const control of document.querySelectorAll("[data-act]")) control.disabled = true;
   sendToServer("desk", { act, ...more });
 }
 
-const accept = (session) => ask("accept", { fingerprints: session.keys.map((key) => key.fingerprint) });
+const accept = (session) => send("accept", { fingerprints: session.keys.map((key) => key.fingerprint) });
 
-// The reason beside each disabled button.
+// Returns the reason why a button is disabled.
 function sentence(session, isBusy) {
   const seconds = h("span", { "data-seconds": "", "aria-hidden": "true" });
   if (isBusy) return [h("span.mb-spinner", { "aria-hidden": "true" }),
@@ -141,6 +141,6 @@ function drawFinding(finding) {
   return h("div.mb-problem", { "data-severity": finding.severity },
     h("b", {}, t("wizard.checks.finding", finding)), gap(), withRunLink(finding), gap(),
     h("span.mb-fix", {}, commands(finding.fix)),
-    finding.unlock ? unlock(finding.unlock, () => ask("check"))
+    finding.unlock ? unlock(finding.unlock, () => send("check"))
       : finding.at && h("button.mb-apply", { type: "button", onclick: open }, finding.label));
 }

@@ -1,4 +1,5 @@
-// The memory of the chosen plan: one stacked bar per pipeline stage, against the size of the GPU. A bar opens to show its formula.
+// The memory of the chosen plan: a stacked bar per pipeline stage, against the GPU's memory. A bar opens to show its
+// formula.
 import { fill, h, table } from "../lib/dom.js";
 import { count, gib } from "../lib/format.js";
 import { gap, t } from "../lib/words.js";
@@ -29,14 +30,14 @@ export function draw(element, bundle) {
     figures(memory, isOpen));
 }
 
-// How long the samples are taken to be; nothing where they are packed.
+// Returns the assumed length of the samples; nothing for packed samples.
 function counted({ cutoff_len: length, fullest_tokens: fullest }) {
   const tokens = fullest || length;
   const key = fullest ? "wizard.memory.fullest" : "wizard.memory.unpacked";
   return tokens && t(key, { tokens: tokens.toLocaleString("en") });
 }
 
-// RAM of a node beside what is offloaded to it.
+// The RAM of a node beside the size of what is offloaded to it.
 function host({ need_gib: need, node_gib: node }) {
   if (node === null) return h("p.mb-host", {}, t("wizard.memory.host", { need: gib(need) }));
   const words = t("wizard.memory.host_of", { need: gib(need), node: gib(node) });
@@ -45,7 +46,7 @@ function host({ need_gib: need, node_gib: node }) {
 
 const swatch = (term) => h("i.mb-swatch", { "data-term": term, "aria-hidden": "true" });
 
-// What a closed stage would show is made when it is opened.
+// The content of a closed stage is made when the user opens it.
 function stack(memory, stage, whole) {
   const part = (term) => stage[term] > 0 && h("i", { "data-term": term,
     style: { width: `${100 * stage[term] / whole}%` }, title: `${t(`term.${term}`)}: ${gib(stage[term])} GiB` });
@@ -69,7 +70,8 @@ function stack(memory, stage, whole) {
   return details;
 }
 
-// Each term has one cell that spans its products, and one with their sum: the length of its part of the bar.
+// Each term has one cell that spans its products, and one cell with their sum, which is the length of its part of the
+// bar.
 function why(memory, stage) {
   const rows = memory.terms.flatMap((term) => {
     const parts = stage.why.filter((part) => part.term === term && part.gib > 0);
@@ -95,7 +97,7 @@ function formula(factors) {
       ` ${t(`explain.factor.${name}`)}`)]);
 }
 
-// 1,234 in full, 0.0625 as 1/16, the rest with as many places as a reader can use.
+// Examples: 1,234 in full, 0.0625 as 1/16, other numbers with as many digits as a reader can use.
 function figure(number) {
   const parts = Math.round(1 / number);
   if (number < 1 && parts * number > 1 - 1e-9 && parts * number < 1 + 1e-9) return `1/${parts}`;

@@ -1,4 +1,4 @@
-// Needed memory against what a GPU has, and the verdict in words.
+// The needed memory against the GPU's memory, and the verdict in words.
 import { h } from "../lib/dom.js";
 import { gib } from "../lib/format.js";
 import { t } from "../lib/words.js";

@@ -1,4 +1,5 @@
-// The plans of the table as points, memory against speed: the front, the GPU's limit, the chosen plan. A click chooses.
+// The plans of the table as points, memory against speed: the Pareto front, the GPU's limit, the chosen plan. A click
+// chooses a plan.
 import { attribute, fill, h, table } from "../lib/dom.js";
 import { gib, rounded } from "../lib/format.js";
 import { axis, config, frame, palette, watchPlots } from "../lib/plots.js";
@@ -43,7 +44,7 @@ export function draw(element, bundle) {
   paint();
 }
 
-// A little beyond the limit; where hardly a plan is there, as far as some are.
+// The axis ends a little beyond the limit. If few plans lie below it, the axis extends to some of the others.
 function farthest(rows, limit) {
   const needs = rows.map((row) => row.need_gib).sort((a, b) => a - b);
   return Math.max(BEYOND * limit, 1.05 * needs[Math.min(FEWEST, needs.length) - 1]);
@@ -73,7 +74,7 @@ function paint() {
   const colourOf = (row) => style.getPropertyValue(COLOURS[familyOf(row.engine)] ?? "--mb-c9").trim();
   const isChosenDrawn = own && own.speed !== null && own.need_gib <= most;
   const x = (rows) => rows.map((row) => row.need_gib), y = (rows) => rows.map((row) => row.speed);
-  // The best are drawn last, so that they lie on top.
+  // The best plans are drawn last, so that they lie on top.
   const points = [...rows].reverse(), inFront = front.filter((row) => row.need_gib <= most);
   const mark = (row, whenFront, otherwise) => row.marks.includes("p") ? whenFront : otherwise;
   const traces = [
@@ -114,5 +115,5 @@ function chosenNote(row, most, fastest, colours) {
     bgcolor: colours.card });
 }
 
-// As the table does; which may not have been drawn yet.
+// Chooses a plan without the table, which may not have been drawn yet.
 const take = (row, plans) => atRest(() => choosePlan(row, plans.keeps_batch));

@@ -1,4 +1,5 @@
-// The table of legal plans. Only the rows in view are in the document, so an edit costs the same for 20 and for 300.
+// The table of legal plans. Only the rows in view are in the document, so an edit costs the same for 20 rows and for
+// 300.
 import { fill, h } from "../lib/dom.js";
 import { gib, grouped, hourCount, percent, rounded } from "../lib/format.js";
 import { sentences, t } from "../lib/words.js";
@@ -17,8 +18,8 @@ const NOTICED = 0.005;
 const WRONG = new Set(["vision_gradients_wrong", "vision_replicas_drift"]);
 const filters = new Set();
 let all = [], rows = [], columns = [], plans = null, chosen = null, place = null;
-// Where the box is scrolled to, where it must scroll to, and its height. Reading them from the box after a change would
-// force another layout of the page.
+// `at` is the scroll position, `top` the position to scroll to, and `height` the height of the box. Reading them from
+// the box after a change would force another layout of the page.
 let at = 0, top = 0, height = 0;
 
 export function draw(element, bundle) {
@@ -39,13 +40,13 @@ export function draw(element, bundle) {
   const before = chosen && keyOf(chosen);
   if (isSettled()) chosen = all.find((row) => row.rank === plans.own) || null;
   else if (chosen) chosen = all.find((row) => keyOf(row) === before) || chosen;
-  // What was scrolled to is not listed any more.
+  // The row at the scroll position is no longer listed.
   if (before && !chosen) top = 0;
   // If the speed is unknown, the sentence above the table explains the order.
   part("count").textContent = t("wizard.plan.count", { shown: grouped(all.length), count: grouped(plans.count),
     fitting: grouped(plans.fitting), sorted: all[0].speed === null ? "" : t("wizard.plan.sorted") });
-  even(part("even"), bundle.problems.find((one) => WRONG.has(one.code) || one.code === "stages_unequal"));
-  // At first the best are in view, as the sentences above say.
+  showWarning(part("even"), bundle.problems.find(({ code }) => WRONG.has(code) || code === "stages_unequal"));
+  // At first the best plans are in view, as the sentences above say.
   sift(before && chosen && keyOf(chosen) !== before);
 }
 
@@ -57,7 +58,7 @@ function named(values) {
 
 const keyOf = (row) => plans.keys.slice(0, plans.keys.indexOf("rank")).map((name) => row[name]).join("|");
 
-// Applies the filters, and chooses the columns that differ between the rows.
+// Applies the filters, and chooses the columns whose values differ between rows.
 function sift(isMoved) {
   const engine = chosen?.engine ?? all[0].engine;
   rows = all.filter((row) => (!filters.has("fits") || row.fits) && (!filters.has("engine") || row.engine === engine)
@@ -79,15 +80,15 @@ function bringIntoView() {
   else if ((index + 2) * ROW > top + height) top = ROW * Math.ceil(((index + 2) * ROW - height) / ROW);
 }
 
-// The box was scrolled, is shown again or has another size.
-function look() {
+// Handles that the box was scrolled, became visible or changed its size.
+function onScroll() {
   const box = place.querySelector(".mb-plans-box");
   if (!box.clientHeight || (box.scrollTop === at && box.clientHeight === height)) return;
   at = top = box.scrollTop;
   height = box.clientHeight;
   paint();
 }
-const resized = new ResizeObserver(look);
+const resized = new ResizeObserver(onScroll);
 
 function build(element) {
   place = element;
@@ -99,7 +100,7 @@ function build(element) {
     h("p.mb-plans-loads", {}),
     h("p.mb-plans-else.mb-problem", { "data-severity": "warning" }, t("wizard.plan.elsewhere")),
     h("div.mb-plans-filters", {}, FILTERS.map(filter)),
-    h("div.mb-plans-box", { onscroll: () => requestAnimationFrame(look) }, table),
+    h("div.mb-plans-box", { onscroll: () => requestAnimationFrame(onScroll) }, table),
     h("p.mb-plans-cost", { "aria-live": "polite" }), h("div.mb-plans-even", {}),
     h("p.mb-plans-count.mb-quiet", {}),
     whyNot());
@@ -148,7 +149,7 @@ function paint() {
   if (costLine.textContent !== words) costLine.textContent = words;
 }
 
-// The button chooses the recommended plan, or the next one that the checkpoint can be loaded into.
+// The button chooses the recommended plan, or the next plan that the checkpoint can be loaded into.
 const best = () => all.find((row) => row.rank >= plans.recommended && row.fits && row.speed !== null && !row.marks.includes("x"));
 function offer(button) {
   const row = best();
@@ -183,19 +184,19 @@ function cell(row, name) {
 const isOver = (row) => !row.fits && row.need_gib > plans.gpu_gib;
 
 function costOf(row) {
-  const says = [];
-  if (row.marks.includes("x")) says.push(t("wizard.plan.mark.unfit"));
-  if (isOver(row)) says.push(t("wizard.plan.cost.over", { gib: gib(row.need_gib - plans.gpu_gib) }));
-  if (row.over_host > 0) says.push(t("wizard.plan.cost.over_host", { gib: gib(row.over_host) }));
-  if (row.rank === 0) says.push(t(row.fits ? "wizard.plan.cost.best" : "wizard.plan.cost.closest"));
-  // Where nothing fits, how fast the closest would be is no measure.
-  else if (plans.fitting && row.slower !== null) says.push(paceOf(row));
+  const costs = [];
+  if (row.marks.includes("x")) costs.push(t("wizard.plan.mark.unfit"));
+  if (isOver(row)) costs.push(t("wizard.plan.cost.over", { gib: gib(row.need_gib - plans.gpu_gib) }));
+  if (row.over_host > 0) costs.push(t("wizard.plan.cost.over_host", { gib: gib(row.over_host) }));
+  if (row.rank === 0) costs.push(t(row.fits ? "wizard.plan.cost.best" : "wizard.plan.cost.closest"));
+  // If nothing fits, the speed of the closest plan is no measure.
+  else if (plans.fitting && row.slower !== null) costs.push(paceOf(row));
   const less = all[0].need_gib - row.need_gib;
-  if (row.account_for_embedding || row.account_for_loss) says.push(t("wizard.plan.cost.accounts"));
-  if (row.pipeline_layout) says.push(t("wizard.plan.cost.layout", { layout: row.pipeline_layout }));
-  if (row.fits && row.rank !== 0 && Math.abs(less) >= 0.05) says.push(t(less > 0 ? "wizard.plan.cost.less"
+  if (row.account_for_embedding || row.account_for_loss) costs.push(t("wizard.plan.cost.accounts"));
+  if (row.pipeline_layout) costs.push(t("wizard.plan.cost.layout", { layout: row.pipeline_layout }));
+  if (row.fits && row.rank !== 0 && Math.abs(less) >= 0.05) costs.push(t(less > 0 ? "wizard.plan.cost.less"
     : "wizard.plan.cost.more", { gib: gib(Math.abs(less)) }));
-  return sentences(says);
+  return sentences(costs);
 }
 
 function paceOf({ slower, part }) {
@@ -203,15 +204,16 @@ function paceOf({ slower, part }) {
   return slower < -NOTICED ? t("wizard.plan.cost.faster", { percent: percent(-slower) }) : t("wizard.plan.cost.same");
 }
 
-// The draft's plan trains something wrongly, or its stages wait for each other. The fields to fix are closed at first.
-function even(element, note) {
+// A warning if the draft's plan trains something incorrectly or its stages wait for each other. The fields to fix are
+// closed at first.
+function showWarning(element, note) {
   const text = note ? JSON.stringify(note) : "";
   if (element.dataset.text === text) return;
   element.dataset.text = text;
   element.replaceChildren(...(note ? [drawProblem(note)] : []));
 }
 
-// A chosen row is written again too: another page may have written since.
+// A chosen row is sent again, too, because another page may have edited the draft since.
 function take(row, isRepeated) {
   if (!row || (row === chosen && isRepeated)) return;
   chosen = row;
@@ -231,7 +233,7 @@ function onClick(event) {
   choose(rows[Number(line.dataset.index)]);
 }
 
-// The keys go on from the row.
+// After a click, the arrow keys continue from the row.
 function choose(row) {
   place.querySelector("table").focus({ preventScroll: true });
   takeSame(row);

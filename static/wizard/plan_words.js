@@ -4,7 +4,7 @@ import { listed, t } from "../lib/words.js";
 const SIZES = [["tensor", "TP"], ["pipeline", "PP"], ["virtual_pipeline", "VPP"], ["context", "CP"], ["expert", "EP"],
   ["expert_tensor", "ETP"]];
 
-// `TP2 PP2 VPP6 DP8`, with the engine's name where it splits nothing.
+// Example: `TP2 PP2 VPP6 DP8`. The engine's name comes first for engines without tensor and pipeline parallelism.
 export function planName(row) {
   const isMegatron = row.engine.endsWith("megatron");
   const isSaid = ([key]) => row[key] > 1 || (isMegatron && ["tensor", "pipeline"].includes(key));
@@ -13,7 +13,7 @@ export function planName(row) {
   return [...engine, ...sizes, `DP${row.data}`].join(" ");
 }
 
-// The recompute setting, and other settings of the plan that differ from the defaults.
+// Returns the recompute setting, and the other settings of the plan that differ from the defaults.
 export function recompute(row) {
   const isSelective = row.recompute === "selective";
   const kind = isSelective ? row.recompute_modules.join("+") : t(`wizard.recompute.${row.recompute}`);

@@ -1,14 +1,14 @@
-// A problem of the draft: what is wrong, and what to do, with a button where the server knows the edit.
+// A problem of the draft and its fix, with a button if the server knows the edit.
 import { fill, h } from "../lib/dom.js";
 import { gap, t } from "../lib/words.js";
 import { sendToServer } from "./channel.js";
-import { ask, form, hiddenInput } from "./secret_form.js";
+import { sendRequest, form, hiddenInput } from "./secret_form.js";
 
-// The warning that explains why a job without errors has no figures; undefined if it has them.
+// Returns the warning that explains why a valid job has no figures; undefined if it has figures.
 export const noFigures = ({ problems = [], summary }) => summary?.sound
   ? problems.find(({ code }) => code === "model_not_estimated" || code === "estimate_not_modelled") : undefined;
 
-// What stands in place of figures: that reason, or else the text of `key`.
+// Returns the text in place of figures: that warning, or else the text of `key`.
 export const insteadOfFigures = (bundle, key) => noFigures(bundle)?.message ?? t(key);
 
 export function drawProblem(problem) {
@@ -23,7 +23,7 @@ export function drawProblem(problem) {
       problem.choices.map((choice) => apply(choice.words, choice.edits))));
 }
 
-// A run of this server that a problem names is a link to its page.
+// If a problem names a run of this server, the name links to the run's page.
 export function withRunLink({ message, run }) {
   const offset = run ? message.indexOf(run) : -1;
   return offset < 0 ? message : [message.slice(0, offset),
@@ -33,13 +33,13 @@ export function withRunLink({ message, run }) {
 const apply = (words, edits) => h("button.mb-apply", { type: "button",
   onclick: () => sendToServer("apply", { edits }) }, words);
 
-// The form below a problem that only a key's passphrase removes; `after` is called once it was sent.
+// The form below a problem that needs a key's passphrase. `after` is called once the passphrase was sent.
 export function unlock(path, after) {
   const value = hiddenInput(), status = h("div", { role: "status" });
   const send = async () => {
     const passphrase = value.value;
     value.value = "";
-    const { problems } = await ask("POST", "/api/passphrases", { name: path, value: passphrase });
+    const { problems } = await sendRequest("POST", "/api/passphrases", { name: path, value: passphrase });
     fill(status, (problems || []).map(drawProblem));
     if (!problems) after?.();
   };

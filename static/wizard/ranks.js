@@ -1,5 +1,5 @@
-// Where every rank runs, coloured by the group it talks to: TP, PP, DP, EP or CP, one at a time. The rank under the
-// pointer, or under the arrow keys, says all its groups, and lights up the one that is shown.
+// A map of the ranks on the nodes, coloured by group: TP, PP, DP, EP or CP, one kind at a time. The rank under the
+// pointer or chosen by arrow keys shows all its groups, and highlights its group of the chosen kind.
 import { fill, h } from "../lib/dom.js";
 import { t } from "../lib/words.js";
 
@@ -26,10 +26,10 @@ export function draw(element, bundle) {
     h("p.mb-quiet", {}, sentence(ranks)),
     h("p.mb-rank-says", { "aria-live": "polite" }, t("wizard.ranks.point")),
     h("div", { class: ranks.nodes.length > MANY ? "mb-nodes mb-many" : "mb-nodes", tabindex: "0", role: "group",
-        "aria-label": t("wizard.ranks.map"), onmouseover: point, onmouseleave: () => light(element, null), onkeydown: move,
-        onblur: () => light(element, null) },
+        "aria-label": t("wizard.ranks.map"), onmouseover: point, onmouseleave: () => highlight(element, null), onkeydown: move,
+        onblur: () => highlight(element, null) },
       ranks.nodes.map((name, node) => h("div.mb-node", { "aria-hidden": "true" },
-        // In so little room long names would all be the same few letters.
+        // Here is little room: long names would all be cut to the same few letters.
         h("span.mb-node-name", { title: name },
           ranks.nodes.length > MANY ? t("wizard.ranks.unnamed", { node }) : name),
         h("div.mb-gpus", {}, Array.from({ length: ranks.per_node }, (_, gpu) =>
@@ -62,7 +62,7 @@ function sentence({ spans }) {
   return t(key, { kind: t(`wizard.ranks.${kind}`), groups, ranks, nodes });
 }
 
-// 0–3, 8–11; of many separate ranks the first and the last.
+// Example: 0–3, 8–11. Of many separate ranks it shows the first ones and the last.
 function inWords(members) {
   const runs = [];
   for (const rank of members) {
@@ -73,20 +73,20 @@ function inWords(members) {
   return words.length <= 8 ? words.join(", ") : `${words.slice(0, 4).join(", ")} … ${words.at(-1)}`;
 }
 
-function says(ranks, rank) {
+function describe(ranks, rank) {
   const groups = ranks.kinds.map((name) => {
     const group = ranks.groups[name][rank], members = membersOf(ranks, name, group), nodes = nodesOf(ranks, members);
-    const known = ranks.left_out > 0 && ranks.spans[name].ranks > members.length;
+    const isPartial = ranks.left_out > 0 && ranks.spans[name].ranks > members.length;
     const where = ranks.spans[name].nodes === 1 ? t("wizard.ranks.reach.inside")
-      : t("wizard.ranks.reach.across", { nodes: known ? ranks.spans[name].nodes : nodes.length });
+      : t("wizard.ranks.reach.across", { nodes: isPartial ? ranks.spans[name].nodes : nodes.length });
     return t("wizard.ranks.member", { kind: t(`wizard.ranks.${name}.short`), group, where,
-      ranks: known ? `${inWords(members)} …` : inWords(members) });
+      ranks: isPartial ? `${inWords(members)} …` : inWords(members) });
   });
   return t("wizard.ranks.says", { rank, node: ranks.nodes[nodeOf(ranks, rank)], gpu: rank % ranks.per_node,
     groups: groups.join("; ") });
 }
 
-function light(element, rank) {
+function highlight(element, rank) {
   at = rank;
   const group = rank === null ? null : shown.groups[kind][rank];
   for (const other of element.querySelectorAll(".mb-rank")) {
@@ -95,12 +95,12 @@ function light(element, rank) {
     other.classList.toggle("mb-dim", group !== null && !isIn);
     other.classList.toggle("mb-here", number === rank);
   }
-  element.querySelector(".mb-rank-says").textContent = rank === null ? t("wizard.ranks.point") : says(shown, rank);
+  element.querySelector(".mb-rank-says").textContent = rank === null ? t("wizard.ranks.point") : describe(shown, rank);
 }
 
 function point(event) {
   const hit = event.target.closest(".mb-rank"), rank = hit ? Number(hit.dataset.rank) : null;
-  if (rank !== at) light(event.currentTarget.closest(".mb-place"), rank);
+  if (rank !== at) highlight(event.currentTarget.closest(".mb-place"), rank);
 }
 
 function move(event) {
@@ -109,10 +109,10 @@ function move(event) {
     Home: 0, End: last }[event.key];
   if (to === undefined) return;
   event.preventDefault();
-  light(event.currentTarget.closest(".mb-place"), Math.max(0, Math.min(last, to)));
+  highlight(event.currentTarget.closest(".mb-place"), Math.max(0, Math.min(last, to)));
 }
 
-// The same for those who do not see the map: the ranks of every group, with the nodes they are on.
+// The map as text for screen readers: the ranks of every group, and their nodes.
 function list(ranks) {
   const groups = ranks.groups[kind];
   const lines = () => [...new Set(groups)].map((group) => {

@@ -1,4 +1,5 @@
-// Review: the files and commands of the launch, to read, copy and download. difference.js compares them with an earlier run.
+// Review: the files and commands of the launch, to read, copy and download. difference.js compares them with an earlier
+// run.
 import { copyButton } from "../lib/commands.js";
 import { fill, h } from "../lib/dom.js";
 import { gap, t } from "../lib/words.js";
@@ -32,7 +33,7 @@ function card(title, ...children) {
   return h("section.mb-card.mb-section", {}, h("h3", {}, title), children);
 }
 
-// Problems to solve, by step, each with a link to its field.
+// Problems to solve in the order of the steps, each with a link to its field.
 export function todoList(bundle, ...severities) {
   const problems = bundle.problems.filter((problem) => severities.includes(problem.severity));
   problems.sort((one, other) => steps.indexOf(one.step) - steps.indexOf(other.step));
@@ -48,9 +49,9 @@ function files(element, bundle, review) {
   const all = [{ name: "job.yaml", text: review.job }, { name: "job.json", text: review.json },
     ...(review.files || [])];
   if (!all.some((file) => file.name === shownFile)) shownFile = all[0].name;
-  const file = all.find((one) => one.name === shownFile);
+  const file = all.find(({ name }) => name === shownFile);
   return card(t("wizard.review.files"),
-    h("div.mb-bar", {}, pick(all.map((one) => [one.name, one.name]), shownFile, (name) => {
+    h("div.mb-bar", {}, pick(all.map(({ name }) => [name, name]), shownFile, (name) => {
       shownFile = name;
       draw(element, bundle);
     }), copyButton(file.text), download(file),
@@ -59,14 +60,14 @@ function files(element, bundle, review) {
     (review.notes || []).map(drawProblem));
 }
 
-// A plan is taken along before anything is known of its nodes.
+// The user can download a plan before the nodes are known.
 const download = ({ name, text }) => h("a.mb-tool", { download: name,
   href: `data:text/plain;charset=utf-8,${encodeURIComponent(text)}` }, t("wizard.review.download_one", { name }));
 
 function commands(element, bundle, review) {
   if (!review.complete) return null;
   const command = review.commands[Math.min(shownNode, review.commands.length - 1)];
-  const nodes = review.commands.map((one) => [one.rank, `${one.rank} · ${one.node}`]);
+  const nodes = review.commands.map(({ rank, node }) => [rank, `${rank} · ${node}`]);
   const variables = review.environment.map(([name, value]) => `${name}=${value}`).join("\n");
   return card(t("wizard.review.commands"), h("p.mb-quiet", {}, t("wizard.review.commands.lead")),
     h("div.mb-bar", {}, (nodes.length > MANY_NODES ? select : pick)(nodes, command.rank, (rank) => {
@@ -83,11 +84,11 @@ function pick(choices, chosen, onPick) {
     h("button", { type: "button", "aria-pressed": String(value === chosen), onclick: () => onPick(value) }, label)));
 }
 
-// An argument is not broken at its hyphens while a line holds it.
+// An argument does not break at its hyphens if it fits on one line.
 const words = (text) => text.split(" ").flatMap((word, place) => [place ? " " : "",
   h("span.mb-word", {}, word)]);
 
-// The same of many.
+// The same choice for many nodes.
 function select(choices, chosen, onPick) {
   const onchange = (event) => onPick(choices[event.target.selectedIndex][0]);
   return h("label.mb-choice.mb-pick", {}, t("wizard.review.node"), h("select", { onchange, "aria-label": t("wizard.review.node") },

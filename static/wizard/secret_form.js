@@ -1,4 +1,4 @@
-// A form for what is typed and never shown again, and the request that sends it. The page keeps no copy.
+// A form for a secret that is typed and never shown again, and the request that sends it. The page keeps no copy.
 import { h } from "../lib/dom.js";
 import { lang, t } from "../lib/words.js";
 
@@ -10,7 +10,7 @@ export function form(submit, ...parts) {
   return h("form.mb-desk.mb-secret-form", { autocomplete: "off", onsubmit: send }, ...parts);
 }
 
-export async function ask(method, path, body) {
+export async function sendRequest(method, path, body) {
   const failed = { problems: [{ severity: "error", message: t("wizard.secrets.failed"), fix: "" }] };
   const headers = body && { "content-type": "application/json" };
   try {

@@ -1,12 +1,13 @@
-// Secrets of the ranks: typed and never shown again. The server answers their names alone.
+// Secrets of the ranks. The user types them, and the page never shows them again. The server answers only with their
+// names.
 import { fill, h } from "../lib/dom.js";
 import { t } from "../lib/words.js";
 import { drawProblem } from "./problems.js";
-import { ask, form, hiddenInput } from "./secret_form.js";
+import { sendRequest, form, hiddenInput } from "./secret_form.js";
 
-let kept = null;
+let storedNames = null;
 
-// Made once: a bundle must not take away what is being typed.
+// This is made once: a payload must not remove what the user is typing.
 export function drawSecrets(element) {
   if (element.firstChild) return;
   const names = h("datalist", { id: "mb-secret-names" });
@@ -17,18 +18,18 @@ export function drawSecrets(element) {
   const keep = async () => {
     const secret = { name: name.value, value: value.value };
     value.value = "";
-    const answer = await ask("POST", "/api/secrets", secret);
+    const answer = await sendRequest("POST", "/api/secrets", secret);
     if (answer.names) name.value = "";
     show(answer, t("wizard.secrets.kept", { name: secret.name.trim() }));
   };
-  const forget = async (one) => show(await ask("DELETE", `/api/secrets/${encodeURIComponent(one)}`),
-    t("wizard.secrets.forgotten", { name: one }));
+  const forget = async (secretName) => show(await sendRequest("DELETE", `/api/secrets/${encodeURIComponent(secretName)}`),
+    t("wizard.secrets.forgotten", { name: secretName }));
   const show = (answer, words) => {
-    if (answer.names) kept = answer.names;
-    if (answer.common) fill(names, answer.common.map((one) => h("option", { value: one })));
-    fill(list, (kept || []).map((one) => h("li", {}, h("code", {}, one), " ",
-      h("button.mb-link", { type: "button", onclick: () => forget(one) },
-        t("wizard.secrets.forget", { name: one })))));
+    if (answer.names) storedNames = answer.names;
+    if (answer.common) fill(names, answer.common.map((secretName) => h("option", { value: secretName })));
+    fill(list, (storedNames || []).map((secretName) => h("li", {}, h("code", {}, secretName), " ",
+      h("button.mb-link", { type: "button", onclick: () => forget(secretName) },
+        t("wizard.secrets.forget", { name: secretName })))));
     fill(status, answer.problems ? answer.problems.map(drawProblem) : words);
   };
   fill(element, h("section.mb-card.mb-section", {}, h("h3", {}, t("wizard.secrets")),
@@ -36,5 +37,5 @@ export function drawSecrets(element) {
     form(keep, h("label", {}, h("span", {}, t("wizard.secrets.name")), name),
       h("label", {}, h("span", {}, t("wizard.secrets.value")), value),
       h("button.mb-button", {}, t("wizard.secrets.keep"))), status));
-  ask("GET", "/api/secrets").then((answer) => show(answer, ""));
+  sendRequest("GET", "/api/secrets").then((answer) => show(answer, ""));
 }

@@ -1,4 +1,4 @@
-// Where a job can come from: a recipe, a preset that the user saved, or a file.
+// Sources of a job: a recipe, a saved preset, or a file.
 import { fill, h, table } from "../lib/dom.js";
 import { t } from "../lib/words.js";
 import { currentStep, latestBundle, sendToServer } from "./channel.js";
@@ -7,12 +7,12 @@ import { drawProblem } from "./problems.js";
 const OWN = "own:";
 const KINDS = ["recipe", "import", "preset", "preset_save", "preset_import", "preset_delete", "cluster", "cluster_save",
   "cluster_delete"];
-let isBusy = false, seen = null, listed = null, asked = null;
+let isBusy = false, seen = null, listed = null, lastRequest = null;
 
-function ask(kind, more) {
+function request(kind, more) {
   if (isBusy) return;
   isBusy = true;
-  asked = [kind, more];
+  lastRequest = [kind, more];
   sendToServer("fetch", { kind, ...more });
   redraw();
 }
@@ -22,7 +22,7 @@ function redraw() {
   if (element) drawStart(element, latestBundle());
 }
 
-// Made once: a bundle after every edit must not take the text away from under the cursor.
+// This is made once: a payload after every edit must not remove the text that the user is typing.
 export function drawStart(element, bundle) {
   const { recipes, presets } = bundle?.data ?? {};
   if (!element.firstChild && recipes) {
@@ -32,12 +32,12 @@ export function drawStart(element, bundle) {
   const answer = element.querySelector(".mb-start-answer");
   if (!answer) return;
   if (recipes) list(element.querySelector("#mb-recipe"), recipes, presets);
-  const told = KINDS.includes(bundle?.fetched?.kind) ? bundle.fetched : null;
-  if (told && told !== seen) {
-    seen = told;
+  const result = KINDS.includes(bundle?.fetched?.kind) ? bundle.fetched : null;
+  if (result && result !== seen) {
+    seen = result;
     isBusy = false;
-    fill(answer, said(told));
-    // Below an open import it would not be seen; on another step there is nothing to see.
+    fill(answer, resultView(result));
+    // Below an open import the user would not see it, and on another step it is not on screen.
     if (currentStep() === "hardware") answer.scrollIntoView({ block: "nearest" });
   }
   for (const button of element.querySelectorAll("button")) button.disabled = isBusy;
@@ -58,7 +58,7 @@ function list(select, recipes, presets) {
 
 function choose() {
   const own = () => select.value.startsWith(OWN) && select.value.slice(OWN.length);
-  const use = () => own() ? ask("preset", { name: own() }) : select.value && ask("recipe", { key: select.value });
+  const use = () => own() ? request("preset", { name: own() }) : select.value && request("recipe", { key: select.value });
   const get = h("a.mb-tool", { id: "mb-preset-get", download: "", hidden: true }, t("wizard.start.own.get"));
   const remove = h("button.mb-tool", { type: "button", id: "mb-preset-delete", hidden: true,
     onclick: () => own() && confirmDelete(own()) }, t("wizard.start.own.delete"));
@@ -76,13 +76,13 @@ function confirmDelete(name, kind = "preset_delete", question = "wizard.start.ow
   fill(answer, h("div.mb-problem", { "data-severity": "warning" }, t(question, { name }),
     h("div.mb-choices", {},
       h("button.mb-apply", { type: "button", id: "mb-preset-delete-do",
-        onclick: () => ask(kind, { name }) }, t("wizard.start.own.delete")),
+        onclick: () => request(kind, { name }) }, t("wizard.start.own.delete")),
       h("button.mb-apply", { type: "button", onclick: () => fill(answer) }, t("wizard.start.own.stay")))));
   answer.scrollIntoView({ block: "nearest" });
 }
 
 function keep() {
-  const save = () => ask("preset_save", { name: input.value.trim() });
+  const save = () => request("preset_save", { name: input.value.trim() });
   const input = h("input", { type: "text", id: "mb-preset-name", class: "mb-fetch-id", maxlength: "64",
     spellcheck: "false", autocomplete: "off", onkeydown: (event) => { if (event.key === "Enter") save(); } });
   return h("div.mb-fetch.mb-desk.mb-keep", {},
@@ -94,7 +94,7 @@ function bring() {
   let stem = "";
   const text = h("textarea", { id: "mb-import-text", rows: "10", spellcheck: "false", autocomplete: "off",
     placeholder: "model_name_or_path: /models/Qwen3-8B\nstage: sft\n..." });
-  // The browser's own button speaks the browser's language.
+  // The browser's own button has the browser's language.
   const name = h("span.mb-quiet", {});
   const file = h("input", { type: "file", id: "mb-import-file", class: "mb-only-read", accept: ".yaml,.yml,text/yaml",
     onchange: async () => {
@@ -110,32 +110,32 @@ function bring() {
     h("label", { for: "mb-import-text" }, t("wizard.start.import.text")), text,
     h("div.mb-desk", {},
       h("button.mb-button", { type: "button", id: "mb-import-do",
-        onclick: () => ask("import", { text: text.value }) }, t("wizard.start.import.do")),
+        onclick: () => request("import", { text: text.value }) }, t("wizard.start.import.do")),
       h("button.mb-button", { type: "button", id: "mb-import-keep",
-        onclick: () => ask("preset_import", { name: stem, text: text.value }) }, t("wizard.start.own.import"))));
+        onclick: () => request("preset_import", { name: stem, text: text.value }) }, t("wizard.start.own.import"))));
 }
 
-function said(told) {
-  const isDone = Object.keys(told.note).length > 0 && !told.problems.length;
-  const isDemo = told.kind === "recipe" && told.note.key === "demo";
+function resultView(result) {
+  const isDone = Object.keys(result.note).length > 0 && !result.problems.length;
+  const isDemo = result.kind === "recipe" && result.note.key === "demo";
   const done = isDemo ? "wizard.start.recipe.demo.done"
-    : told.kind === "recipe" ? "wizard.start.recipe.done"
-    : told.kind !== "import" ? `wizard.start.${told.kind}.done`
-    : told.lines.length ? "wizard.start.import.done" : "wizard.start.import.job";
-  const isTaken = told.problems.some((problem) => ["preset_exists", "cluster_exists"].includes(problem.code));
-  return [isDone && h("p.mb-good", {}, t(done, told.note)),
-    told.problems.map((problem) => drawProblem(problem)),
+    : result.kind === "recipe" ? "wizard.start.recipe.done"
+    : result.kind !== "import" ? `wizard.start.${result.kind}.done`
+    : result.lines.length ? "wizard.start.import.done" : "wizard.start.import.job";
+  const isTaken = result.problems.some((problem) => ["preset_exists", "cluster_exists"].includes(problem.code));
+  return [isDone && h("p.mb-good", {}, t(done, result.note)),
+    result.problems.map((problem) => drawProblem(problem)),
     isTaken && h("div.mb-choices", {}, h("button.mb-button", { type: "button", id: "mb-preset-replace",
-      onclick: () => ask(asked[0], { ...asked[1], replace: true }) }, t("wizard.start.own.replace"))),
-    isDone && report(told.lines)];
+      onclick: () => request(lastRequest[0], { ...lastRequest[1], replace: true }) }, t("wizard.start.own.replace"))),
+    isDone && report(result.lines)];
 }
 
-// The clusters that the user saved, and a form that saves the fields as a cluster.
+// The saved clusters, and a form that saves the fields as a cluster.
 export function drawOwnClusters(element, bundle) {
   const own = bundle?.data?.own_clusters;
   if (!own) return;
   if (!element.firstChild) {
-    const save = () => ask("cluster_save", { name: input.value.trim() });
+    const save = () => request("cluster_save", { name: input.value.trim() });
     const input = h("input", { type: "text", id: "mb-cluster-name", class: "mb-fetch-id", maxlength: "64",
       spellcheck: "false", autocomplete: "off", onkeydown: (event) => { if (event.key === "Enter") save(); } });
     fill(element, h("div.mb-chips", { role: "group", "aria-label": t("wizard.clusters.own") }),
@@ -143,18 +143,18 @@ export function drawOwnClusters(element, bundle) {
         h("button.mb-button", { type: "button", id: "mb-cluster-save", onclick: save }, t("wizard.clusters.save"))));
   }
   fill(element.firstChild, own.length > 0 && h("span.mb-quiet", {}, t("wizard.clusters.own")), own.map(({ name, on }) => [
-    h("button", { type: "button", "data-key": name, "aria-pressed": String(on), onclick: () => ask("cluster", { name }) }, name),
+    h("button", { type: "button", "data-key": name, "aria-pressed": String(on), onclick: () => request("cluster", { name }) }, name),
     on && h("button.mb-tool", { type: "button", "data-key": `- ${name}`, "aria-label": t("wizard.clusters.delete", { name }),
       title: t("wizard.clusters.delete", { name }),
       onclick: () => confirmDelete(name, "cluster_delete", "wizard.clusters.delete.sure") }, "×")]));
 }
 
-// What is simply kept needs no reason; the rest does.
+// A value that is kept needs no reason, unless it has one. All other lines are shown.
 function report(lines) {
-  const told = lines.filter((line) => line.outcome !== "kept" || line.reason);
-  if (!told.length) return null;
+  const notable = lines.filter((line) => line.outcome !== "kept" || line.reason);
+  if (!notable.length) return null;
   const names = ["key", "outcome", "value", "became", "why"];
-  const rows = told.map((line) => [line.key, t(`import.outcome.${line.outcome}`), line.value, line.became,
+  const rows = notable.map((line) => [line.key, t(`import.outcome.${line.outcome}`), line.value, line.became,
     line.reason]);
   return table("mb-table mb-import-report", names.map((name) => t(`import.column.${name}`)), rows,
     t("wizard.start.import.report"));

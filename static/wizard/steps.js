@@ -1,4 +1,4 @@
-// From samples to steps and hours, each with what it comes from.
+// From samples to steps and hours, each figure with its source.
 import { fill, h } from "../lib/dom.js";
 import { grouped, rounded } from "../lib/format.js";
 import { hoursInWords } from "../lib/time.js";

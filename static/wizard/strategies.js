@@ -1,4 +1,5 @@
-// The strategy table. The page requests it when it is shown, because the server searches the plans of every engine for it.
+// The strategy table. The page requests it when it is shown, because the server searches the plans of every engine for
+// it.
 import { fill, h, table } from "../lib/dom.js";
 import { hourCount, rounded } from "../lib/format.js";
 import { lang, sentences, t } from "../lib/words.js";
@@ -10,24 +11,24 @@ let requestedAt = 0;
 export async function draw(element, bundle) {
   const own = (requestedAt = bundle.at);
   if (!element.childElementCount) fill(element, h("p.mb-quiet", {}, t("wizard.strategies.asking")));
-  let got = null;
+  let result = null;
   try {
     const answer = await fetch(`/api/strategies?lang=${lang()}`);
-    got = answer.ok ? await answer.json() : null;
+    result = answer.ok ? await answer.json() : null;
   } catch { /* said below */ }
   if (own !== requestedAt) return;
-  const text = JSON.stringify(got);
+  const text = JSON.stringify(result);
   if (element.dataset.text === text) return;
   element.dataset.text = text;
-  if (!got?.rows.length) return fill(element, h("p.mb-quiet", {}, got?.why ?? t("wizard.plan.ask.failed")));
+  if (!result?.rows.length) return fill(element, h("p.mb-quiet", {}, result?.why ?? t("wizard.plan.ask.failed")));
   // Columns without any value are left out.
-  const isEmpty = { speed: got.rows.every((row) => row.speed === null), hours: got.rows.every((row) => row.hours === null) };
+  const isEmpty = { speed: result.rows.every((row) => row.speed === null), hours: result.rows.every((row) => row.hours === null) };
   const names = ["name", "memory", "speed", "hours", "why", "rule", "choose"].filter((name) => !isEmpty[name]);
   const head = names.map((name) => h("th", { scope: "col",
     class: ["speed", "hours"].includes(name) ? "mb-figure" : null }, t(`wizard.strategies.${name}`)));
   fill(element, h("p.mb-quiet", {}, t("wizard.strategies.lead")),
-    got.batch && h("p.mb-problem", { "data-severity": "note" }, sentences(got.batch)),
-    table("mb-table mb-strategies", head, got.rows.map((row) => names.map((name) => line(row, got.gpu_gib)[name]))));
+    result.batch && h("p.mb-problem", { "data-severity": "note" }, sentences(result.batch)),
+    table("mb-table mb-strategies", head, result.rows.map((row) => names.map((name) => line(row, result.gpu_gib)[name]))));
 }
 
 function line(row, gpu) {

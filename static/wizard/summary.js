@@ -1,4 +1,4 @@
-// The estimate in one line under the stepper: does it fit, how full is a GPU, how fast and how long it runs.
+// The estimate in one line under the stepper: whether it fits, the memory of a GPU, the speed and the duration.
 import { fill, h } from "../lib/dom.js";
 import { count, gib, percent, rounded } from "../lib/format.js";
 import { hoursInWords } from "../lib/time.js";
@@ -34,7 +34,8 @@ export function draw(element, bundle) {
   say(element, verdict);
 }
 
-// A learning rate that was chosen for another batch: beside its field on its own step, here on the others.
+// A learning rate that was chosen for another batch. Its own step shows this problem beside the field; the other steps
+// show it here.
 function offer(bundle) {
   const problem = bundle.problems.find((problem) => problem.code === "learning_rate_batch");
   return problem && currentStep() !== problem.step && drawProblem(problem);
@@ -42,7 +43,7 @@ function offer(bundle) {
 
 const fact = (name, value) => labelled(t(`wizard.summary.${name}`), value, t(`wizard.summary.${name}.long`));
 
-// Unknown where the GPU's speed, or the number of samples, is.
+// A figure is missing if the GPU's speed or the number of samples is unknown.
 function paces({ speed, hours, time_error: error }) {
   const title = error && errorWords("time", error);
   return [speed !== null && labelled(t("wizard.time.speed"), rounded(speed), title),
@@ -53,7 +54,7 @@ function labelled(name, value, title) {
   return h("div.mb-fact", { title }, h("span", {}, name), h("b", {}, String(value)));
 }
 
-// Read aloud only when the verdict turns, not at every keystroke.
+// A screen reader reads this only when the verdict changes, not at every keystroke.
 function say(element, text) {
   if (text === spoken) return;
   spoken = text;

@@ -1,26 +1,26 @@
-// Rows of tabs over places of which one is shown: arrow keys move as WAI-ARIA's tabs pattern says. Python makes the
-// rows with `tabs(...)`; the choice is kept while the browser's tab is open.
+// Rows of tabs; each tab shows one panel. The arrow keys work as in WAI-ARIA's tabs pattern. Python makes the rows with
+// `tabs(...)`. The choice is stored while the browser's tab is open.
 const keyOf = (list) => `megaboard-tab-${list.dataset.tabs}`;
 const tabsOf = (list) => [...list.querySelectorAll('[role="tab"]')];
-const placeOf = (tab) => document.getElementById(`place-${tab.dataset.tab}`);
+const panelOf = (tab) => document.getElementById(`place-${tab.dataset.tab}`);
 
-// `redraw(name)` draws the place that a tab shows.
+// `redraw(name)` draws the panel of a tab.
 export function mount(element, redraw) {
   const list = element.querySelector('[role="tablist"]'), all = tabsOf(list);
-  const kept = sessionStorage.getItem(keyOf(list));
+  const stored = sessionStorage.getItem(keyOf(list));
   list.addEventListener("click", ({ target }) => target.dataset.tab && show(list, target, redraw));
   list.addEventListener("keydown", (event) => onKey(list, event, redraw));
-  show(list, all.find((tab) => tab.dataset.tab === kept) || all[0], redraw);
+  show(list, all.find((tab) => tab.dataset.tab === stored) || all[0], redraw);
 }
 
-// Places mount after their row: each asks whether it is the one on show.
+// Panels mount after their row of tabs, so each one asks whether it is shown.
 export function isShown(name) {
   const tab = document.getElementById(`tab-${name}`);
   return !tab || tab.getAttribute("aria-selected") === "true";
 }
 
 export function arrange(name) {
-  const tab = document.getElementById(`tab-${name}`), place = tab && placeOf(tab);
+  const tab = document.getElementById(`tab-${name}`), place = tab && panelOf(tab);
   if (!place) return;
   place.setAttribute("role", "tabpanel");
   place.setAttribute("aria-labelledby", tab.id);

@@ -1,4 +1,4 @@
-// Where the iteration's time goes: a waterfall whose rows are those of a table, so that it is read as well as seen.
+// Where the time of an iteration goes: a waterfall. It is a table, so that screen readers can read it, too.
 import { fill, h, table } from "../lib/dom.js";
 import { percent, rounded } from "../lib/format.js";
 import { hoursInWords } from "../lib/time.js";
@@ -21,7 +21,7 @@ export function draw(element, bundle) {
     waterfall(time));
 }
 
-// All as fine as the whole needs.
+// All figures have the number of digits that the sum needs.
 function seconds(value, whole) {
   const digits = whole >= 100 ? 1 : whole >= 10 ? 2 : 3, least = 10 ** -digits;
   return value < least ? `< ${least}` : value.toFixed(digits);

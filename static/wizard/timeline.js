@@ -33,7 +33,7 @@ const watch = new ResizeObserver(() => shown?.canvas.isConnected && paint(shown)
 const seconds = (value) => value >= 10 ? value.toFixed(1) : value >= 0.1 ? value.toFixed(2) : value.toFixed(3);
 const idle = (plan) => plan.busy_s.map((busy) => 1 - busy / plan.total_s);
 const slowest = (plan) => plan.busy_s.indexOf(Math.max(...plan.busy_s));
-const mean = (list) => list.reduce((sum, one) => sum + one, 0) / list.length;
+const mean = (list) => list.reduce((sum, value) => sum + value, 0) / list.length;
 
 function sentence(plan) {
   const values = { idle: seconds(plan.bubble * plan.total_s), total: seconds(plan.total_s),
@@ -67,7 +67,7 @@ function legend(plan) {
 }
 
 function figures(plan, isOpen) {
-  const all = (list) => list.reduce((sum, one) => sum + one, 0);
+  const all = (list) => list.reduce((sum, value) => sum + value, 0);
   const head = ["stage", "layers", "forward_s", "backward_s", "busy", "idle", "share"].map((name) =>
     t(`wizard.schedule.column.${name}`));
   const rows = plan.busy_s.map((busy, stage) => [String(stage), String(plan.layers[stage]),
@@ -181,7 +181,7 @@ function torn(pen, plan, at, top, tall, ink) {
   pen.setLineDash([]);
 }
 
-// Colours: a later chunk is paler, and the number on it is black or white, whichever has more contrast.
+// Colours: a later chunk is paler. Its number is black or white, whichever has the higher contrast.
 const share = (chunk, virtual) => virtual === 1 ? 1 : 1 - 0.62 * chunk / (virtual - 1);
 const shade = (kind, chunk, virtual) => `color-mix(in srgb, var(${kind === "forward" ? "--mb-c0" : "--mb-c2"}) `
   + `${Math.round(100 * share(chunk, virtual))}%, var(--background-fill-primary))`;
@@ -208,11 +208,11 @@ function colours(canvas) {
 
 function channels(colour) {
   const numbers = colour.match(/[\d.]+/g).slice(0, 3).map(Number);
-  return colour.startsWith("color(") ? numbers : numbers.map((one) => one / 255);
+  return colour.startsWith("color(") ? numbers : numbers.map((value) => value / 255);
 }
 
 function readable(colour) {
-  const [red, green, blue] = channels(colour).map((one) => one <= 0.04 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
+  const [red, green, blue] = channels(colour).map((value) => value <= 0.04 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
   const light = 0.2126 * red + 0.7152 * green + 0.0722 * blue;
   return 1.05 / (light + 0.05) > (light + 0.05) / 0.06 ? "#fff" : "#111";
 }
@@ -234,7 +234,7 @@ function hatch(line, ground) {
   return pen.createPattern(tile, "repeat");
 }
 
-// What is under the pointer, in words.
+// Describes the pass under the pointer.
 function hover(event) {
   const box = event.currentTarget.parentElement, tip = box.querySelector(".mb-tip");
   const { offsetX: x, offsetY: y } = event;

@@ -1,4 +1,4 @@
-// Where the passes of a pipeline's schedule lie on the canvas. Pure functions of the plan and the width.
+// The positions of a pipeline's passes on the canvas. Pure functions of the plan and the width.
 import { axisStep } from "../lib/format.js";
 
 // Widths of the stage names, of the idle shares and of the gap; heights of the phases and of the time axis.
@@ -17,7 +17,7 @@ export function passesOf(plan) {
 
 const rowHeight = (stages) => stages <= 8 ? 30 : stages <= 16 ? 22 : stages <= 32 ? 15 : 11;
 
-// Where micro-batches are left out, the steady phase has a gap at `cut`: times after it lie one BREAK further right.
+// If micro-batches are left out, the steady phase has a gap at `cut`, and later times lie one BREAK further right.
 export function layoutOf(plan, passes, width) {
   const unit = (width - NAME - SIDE - (plan.left_out ? BREAK : 0)) / plan.drawn_s;
   const cut = plan.left_out ? (plan.warm_s + plan.cool_s) / 2 : Infinity;
@@ -29,7 +29,7 @@ export function layoutOf(plan, passes, width) {
     const top = TOP + stage * row, bottom = top + laneHeight;
     for (const [from, to, isAfter] of parts) {
       lanes.push({ left: x(from, isAfter), right: x(to, isAfter), top, bottom });
-      // A pass over the cut lies on both sides of it.
+      // A pass across the cut lies on both sides of it.
       for (const pass of list) {
         const left = x(Math.max(pass.start, from), isAfter), right = x(Math.min(pass.end, to), isAfter);
         const number = pass.micro + 1 + (isAfter ? plan.left_out : 0);
@@ -44,7 +44,7 @@ export function layoutOf(plan, passes, width) {
     ticks: ticksOf(plan, cut, x) };
 }
 
-// Seconds from the start on the left of a gap, to the end on its right.
+// Left of a gap the axis shows the seconds from the start, right of it the seconds up to the end.
 function ticksOf(plan, cut, x) {
   const step = axisStep(plan.drawn_s, 8), digits = Math.max(0, -Math.floor(Math.log10(step)));
   const leftOut_s = plan.total_s - plan.drawn_s, ticks = [];

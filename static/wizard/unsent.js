@@ -1,17 +1,17 @@
-// What was typed and not taken by the server is kept in this tab over the log-in or the reload that follows, and sent
-// then. Gradio itself sends nothing more once a request was lost, and reloads the page when the server is back.
+// Input that the server has not taken is stored in this tab during the log-in or the reload that follows, and is sent
+// then. After a lost request, Gradio sends nothing more, and it reloads the page when the server is back.
 import { lang } from "../lib/words.js";
 import { sendToServer } from "./channel.js";
 
 const KEY = "megaboard-unsent";
-// These fields are not kept, because free text may hold a secret. The notice of a lost server tells the user.
+// These fields are not stored, because free text may hold a secret. The notice of a lost server tells the user.
 const NOT_KEPT = ["field-environment", "field-extra"];
-// What fields showed that the user has been at since the server last took everything, by element id.
+// The earlier values of the fields that the user has focused since the server last took everything, by element id.
 const before = new Map();
 let pending = JSON.parse(sessionStorage.getItem(KEY) || "null");
 sessionStorage.removeItem(KEY);
 
-// The value of a field. Check boxes and choices are sent by their labels, which the server maps to values.
+// Returns the value of a field. Check boxes and choices are sent by their labels, which the server maps to values.
 function shown(block) {
   const inputs = [...block.querySelectorAll("input, textarea")].filter((input) => !input.closest(".mb-beside"));
   const [first] = inputs;
@@ -26,7 +26,7 @@ function touch({ target }) {
   if (block && !target.closest(".mb-beside") && !before.has(block.id)) before.set(block.id, shown(block));
 }
 
-// The server has taken everything that was typed.
+// Notes that the server has taken all input.
 export function taken() {
   before.clear();
   touch({ target: document.activeElement });
@@ -43,7 +43,7 @@ function keep() {
   if (Object.keys(fields).length) sessionStorage.setItem(KEY, JSON.stringify({ lang: lang(), fields }));
 }
 
-// The page shows the draft: what was typed before it was left comes over it.
+// The page now shows the draft. This sends the input from before the reload.
 let isAsked = false;
 export function resend() {
   if (!pending || isAsked) return;

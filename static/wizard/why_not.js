@@ -1,9 +1,10 @@
-// The form "Why not TP=8 PP=3?". The server knows the rules and answers; the user can choose a plan that it offers.
+// The form "Why not TP=8 PP=3?". The server knows the rules and answers. The user can choose a plan that the answer
+// offers.
 import { fill, h } from "../lib/dom.js";
 import { lang, t } from "../lib/words.js";
 import { latestBundle, sendToServer } from "./channel.js";
 
-// What the answer on screen was about: with other plans it holds no longer.
+// The plans that the answer on screen is about. With other plans it is no longer valid.
 let answered = null, clear = () => {};
 const plansNow = () => JSON.stringify([latestBundle()?.data.plans?.why, latestBundle()?.data.plans?.count]);
 
@@ -16,9 +17,9 @@ export function whyNot() {
     event.preventDefault();
     const query = new URLSearchParams({ sizes: field.value, lang: lang() });
     try {
-      const got = await fetch(`/api/why-not?${query}`);
-      if (!got.ok) throw new Error(got.statusText);
-      const { words, choose } = await got.json();
+      const response = await fetch(`/api/why-not?${query}`);
+      if (!response.ok) throw new Error(response.statusText);
+      const { words, choose } = await response.json();
       fill(answer, h("p", {}, words), choose && h("button.mb-tool", { type: "button",
         onclick: ({ target }) => {
           target.disabled = true;

@@ -1,4 +1,4 @@
-// The wizard draws the newest payload of the server in the places that Python made with `place(name)`.
+// The wizard draws the newest payload of the server in the panels that Python made with `place(name)`.
 import { keepFocus } from "../lib/dom.js";
 import { addWords } from "../lib/words.js";
 import { connect, currentStep, isStale, keep, latestBundle, refresh } from "./channel.js";
@@ -25,7 +25,7 @@ import * as tabs from "./tabs.js";
 import { draw as drawTime } from "./time.js";
 import { draw as drawSchedule } from "./timeline.js";
 
-// (element, bundle) => draws, by the name of the place.
+// Name of a panel -> its function (element, bundle) that draws it.
 export const panels = {
   ...fetchPanels, calibration: drawCalibration, clusters: drawClusters, continuing: drawContinuing, hosts: drawHosts,
   launch: drawLaunch, memory: drawMemory, model: drawModel, own_clusters: drawOwnClusters, pareto: drawPareto,
@@ -35,7 +35,7 @@ export const panels = {
 const places = new Map();
 let isPressed = false, isWaiting = false;
 
-// The script of the component that carries payloads calls this once: its first value holds the words.
+// The script of the component that carries payloads calls this once. Its first value holds the texts.
 export function carrier(element, trigger, props, watch) {
   connect(trigger);
   places.set("summary", element.querySelector("[data-panel]"));
@@ -53,7 +53,8 @@ export function take(text) {
   catchUp();
 }
 
-// Requests what the step on screen lacks, once for each step and version, if the newest payload belongs to another step.
+// Requests the data that the step on screen lacks, once for each step and version, if the newest payload is of another
+// step.
 let requested = "";
 function catchUp() {
   const question = `${currentStep()} ${latestBundle().draft}`;
@@ -62,13 +63,13 @@ function catchUp() {
   refresh();
 }
 
-// Figures of an older draft are dimmed, unless newer ones come before anybody would see it. (A transition in CSS with a
-// delay would cost every edit a layer for each place.)
+// Dims figures of an older draft, unless newer ones come before the user would see it. (A transition in CSS with a
+// delay would cost every edit a layer for each panel.)
 const DIMMED_MS = 250;
 const dimming = new Map();
 function markBusy() {
   mark(document.getElementById(`step-${currentStep()}`), !isResting() || isStale());
-  // Every payload has the summary, that of another step too.
+  // Every payload has the summary, also that of another step.
   mark(places.get("summary"), !isResting());
 }
 onRestChange(markBusy);
@@ -91,9 +92,9 @@ function drawAll() {
   document.dispatchEvent(new CustomEvent("megaboard:drawn", { detail: { at: latestBundle().at } }));
 }
 
-// A button or row that is replaced between the two halves of a click is not clicked: a new payload waits until then.
-// Gradio's own sliders and text fields are not drawn here, and are answered while they are dragged.
-// The release of the other mouse buttons goes to the menu that they open, and never comes here.
+// If a button or row is replaced between press and release, the browser sends no click. So a new payload waits for the
+// release. Gradio draws its own sliders and text fields, and the server answers them during a drag. The release of the
+// other mouse buttons goes to the menu that they open and never comes here.
 document.addEventListener("pointerdown", ({ button, target }) => {
   isPressed = button === 0 && target instanceof Element && Boolean(target.closest("[data-panel], .mb-problem"));
 }, true);
@@ -102,7 +103,7 @@ for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end,
   if (isWaiting) setTimeout(drawAll);
 }, true);
 
-// What is on no visible step is drawn when its step is shown, which asks for a payload anyway.
+// A panel on a hidden step is drawn when its step is shown. The step then requests a payload anyway.
 function draw(name, element) {
   const home = element.closest(".mb-step")?.id, isHere = !home || home === `step-${currentStep()}`;
   if (!latestBundle() || !panels[name] || !isHere || !tabs.isShown(name)) return;

@@ -1,4 +1,4 @@
-"""A draft as the wizard has it, without a browser and without nodes."""
+"""The state of the wizard without a browser and without nodes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,14 +21,14 @@ READY = {
     "training.output_dir": "/runs",
     "parallel.tensor": 4,
 }
-"""Fields as they are typed: with them the draft can be launched."""
+"""Fields as a user types them. With them the draft can be launched."""
 DRAFT = {**FIRST_DRAFT, "training": {"images_per_sample": 0}, "parallel": {"tensor": 4}}
-"""The first draft with TP in place of PP, and without images, whose gradients TP would make wrong."""
+"""The initial draft with TP instead of PP. It has no images, because TP would compute their gradients incorrectly."""
 
 
 @pytest.fixture
 def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
-    """DRAFT in a store of its own."""
+    """Return services of a new home folder whose draft is DRAFT."""
     monkeypatch.setattr("app.services.FIRST_DRAFT", DRAFT)
     store = Store(tmp_path / "megaboard.db")
     draft = Draft(store, tmp_path)

@@ -1,4 +1,4 @@
-"""The real application with a tiny page on it, for tests of what stands in front of the page."""
+"""The real application with a tiny page, for tests of the log-in and of the limits before the page."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,14 +16,14 @@ from app.web.server import create_app
 
 PASSWORD = "correct-horse-battery"
 HASH = PasswordHash.of(PASSWORD, cost=2)
-"""Cheap to check: most tests log in, and only those of app/web/passwords.py ask what a guess costs."""
+"""A hash that is cheap to check. Most tests log in; only those of app/web/passwords.py test the cost of a guess."""
 IDENTITY = Identity(host="mb-k3v7q2m4x8p5t6w9.localhost", salt=b"s" * 16, secret=b"k" * 32)
 OWN = f"http://{IDENTITY.host}:7860"
 PLAIN = "http://127.0.0.1:7860"
 
 
 class Clock:
-    """Time that moves when told to."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self) -> None:
         self.now_s = 1_800_000_000.0
@@ -40,16 +40,16 @@ def tiny_page() -> gr.Blocks:
 
 
 def site(home: Path, clock: Clock, pages: Mapping[str, gr.Blocks], **more: Any) -> ASGIApp:
-    """The gated application with these pages by language."""
+    """Return the application with its log-in and these pages by language."""
     more = {"password": HASH, "identity": IDENTITY, **more}
     return create_app(pages, home=home, audit=Audit(home, clock), clock=clock, **more)
 
 
 def browser(app: ASGIApp, base: str = OWN, address: str = "127.0.0.1") -> TestClient:
-    """A client that keeps cookies and says its Origin, as a browser does with a POST."""
-    one = TestClient(app, base_url=base, client=(address, 50000), follow_redirects=False)
-    one.headers["origin"] = base
-    return one
+    """Return a client that keeps cookies and sends its Origin, as a browser does with a POST."""
+    client = TestClient(app, base_url=base, client=(address, 50000), follow_redirects=False)
+    client.headers["origin"] = base
+    return client
 
 
 def log_in(client: TestClient, password: str = PASSWORD) -> httpx.Response:

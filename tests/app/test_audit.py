@@ -1,4 +1,4 @@
-"""The audit log keeps whole lines whatever happens, and what cannot be recorded does not pass."""
+"""The audit log always has whole lines. An action that cannot be recorded is refused."""
 
 import errno
 import json

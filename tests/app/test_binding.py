@@ -1,4 +1,4 @@
-"""Where the server may listen."""
+"""The addresses at which the server may listen."""
 
 import socket
 
@@ -58,7 +58,7 @@ def test_a_tls_key_that_its_owner_and_a_group_for_it_can_read_is_accepted(pem, m
     Binding(certificate=pem, key=pem).check()
 
 
-def test_a_port_that_is_taken_is_said_with_its_number():
+def test_a_port_that_is_taken_is_reported_with_its_number():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

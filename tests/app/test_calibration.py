@@ -1,4 +1,4 @@
-"""A calibration is kept with its cluster, and nothing else of the cluster's file changes."""
+"""A calibration is stored with its cluster, and the rest of the cluster's file stays the same."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Both languages say the same things, and every word the code asks for exists."""
+"""Both catalogues have the same texts, and every key in the code exists."""
 
 import ast
 import json
@@ -46,11 +46,11 @@ def test_no_words_are_empty(lang):
 
 
 def test_every_key_the_code_names_exists():
-    named = {key: place for place, key in named_keys()}
+    named = {key: location for location, key in named_keys()}
     known = {re.escape(key) for key in english()}
     missing = [
-        f"{place}: {key}"
-        for key, place in named.items()
+        f"{location}: {key}"
+        for key, location in named.items()
         if key not in known and not any(map(re.compile(key).fullmatch, english()))
     ]
     assert missing == []
@@ -58,8 +58,8 @@ def test_every_key_the_code_names_exists():
 
 def test_every_problem_the_code_raises_has_words_and_a_fix():
     missing = [
-        f"{place}: {key}"
-        for place, code in problem_codes()
+        f"{location}: {key}"
+        for location, code in problem_codes()
         for key in (f"problem.{code}", f"problem.{code}.fix")
         if key not in english()
     ]
@@ -81,11 +81,15 @@ def test_every_parameter_has_a_label_and_help():
 
 
 def test_a_run_and_a_job_have_one_word_each_in_chinese():
-    """A job is the file, 任务; what was launched of it is a run, 运行; each start of a run's gang is a 启动."""
-    words, said = catalogue("zh"), catalogue(ENGLISH)
+    """A job is the file, 任务. A launched job is a run, 运行. Each start of a run's gang is a 启动."""
+    chinese, english_texts = catalogue("zh"), catalogue(ENGLISH)
     run, job = re.compile(r"\bruns?\b", re.I), re.compile(r"\bjobs?\b", re.I)
-    assert [k for k, v in words.items() if "任务" in v and run.search(said[k]) and not job.search(said[k])] == []
-    assert [key for key, text in words.items() if "训练任务" in text or "作业" in text] == []
+    assert [
+        k
+        for k, v in chinese.items()
+        if "任务" in v and run.search(english_texts[k]) and not job.search(english_texts[k])
+    ] == []
+    assert [key for key, text in chinese.items() if "训练任务" in text or "作业" in text] == []
 
 
 def english() -> set[str]:
@@ -97,10 +101,11 @@ def placeholders(words: str) -> set[str]:
 
 
 def named_keys() -> Iterator[tuple[str, str]]:
-    """Where and which key `t(lang, key)` names, as a pattern: what an f-string fills in may be anything."""
-    for place, call in calls({"t"}):
+    """Yield the location and the key of each `t(lang, key)`. The key is a pattern: the values of an f-string may be any
+    text."""
+    for location, call in calls({"t"}):
         if len(call.args) > 1:
-            yield from ((place, pattern) for pattern in key_patterns(call.args[1]))
+            yield from ((location, pattern) for pattern in key_patterns(call.args[1]))
 
 
 def key_patterns(key: ast.expr) -> Iterator[str]:
@@ -114,20 +119,20 @@ def key_patterns(key: ast.expr) -> Iterator[str]:
 
 
 def problem_codes() -> Iterator[tuple[str, str]]:
-    for place, call in calls({"Problem", "NodeError"}):
+    for location, call in calls({"Problem", "NodeError"}):
         codes = [keyword.value for keyword in call.keywords if keyword.arg == "code"] or call.args[:1]
         for code in codes:
             choices = (code.body, code.orelse) if isinstance(code, ast.IfExp) else (code,)
-            yield from ((place, str(choice.value)) for choice in choices if isinstance(choice, ast.Constant))
+            yield from ((location, str(choice.value)) for choice in choices if isinstance(choice, ast.Constant))
 
 
 def calls(names: set[str]) -> Iterator[tuple[str, ast.Call]]:
-    return ((place, call) for name, place, call in all_calls() if name in names)
+    return ((location, call) for name, location, call in all_calls() if name in names)
 
 
 @cache
 def all_calls() -> list[tuple[str | None, str, ast.Call]]:
-    """Name, place and node of every call in the files that ask for words or tell of problems."""
+    """Yield name, location and node of every call in the files that use catalogue keys or raise problems."""
     return [
         (getattr(node.func, "id", getattr(node.func, "attr", None)), f"{path.relative_to(ROOT)}:{node.lineno}", node)
         for path in [*(ROOT / "app").rglob("*.py"), *(ROOT / "backend").rglob("*.py")]
@@ -139,18 +144,18 @@ def all_calls() -> list[tuple[str | None, str, ast.Call]]:
 
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_a_file_s_name_makes_no_command_of_its_own(lang):
-    """The page offers to copy what stands between backticks."""
+    """The page offers to copy the text between backticks."""
     values = {"variable": "A", "name": "x`; rm -rf ~`", "command": "rsync 'x`; rm -rf ~`' /m"}
     key = next(key for key, words in catalogue(lang).items() if key.endswith(".fix") and "`{command}`" in words)
     code = key.removeprefix("problem.").removesuffix(".fix")
-    wanted = placeholders(catalogue(lang)[key]) | placeholders(catalogue(lang)[f"problem.{code}"])
-    problem = Problem(code=code, field="f", values={**dict.fromkeys(wanted, "v"), **values})
+    expected = placeholders(catalogue(lang)[key]) | placeholders(catalogue(lang)[f"problem.{code}"])
+    problem = Problem(code=code, field="f", values={**dict.fromkeys(expected, "v"), **values})
     assert render_problem(lang, problem)["fix"].count("`") == catalogue(lang)[key].count("`")
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
 @pytest.mark.parametrize(
-    ("path", "value", "told", "untold"),
+    ("path", "value", "expected", "untold"),
     [
         ("name", "x" * 65, "64", "shell"),
         ("cluster.hosts", [{"address": "fe80::1%eth0"}], "fe80::", "shell"),
@@ -158,17 +163,17 @@ def test_a_file_s_name_makes_no_command_of_its_own(lang):
         ("cluster.run_root", "/a b", "~/", "64"),
     ],
 )
-def test_a_text_of_the_wrong_format_is_told_what_its_own_format_is(lang, path, value, told, untold):
+def test_a_text_of_the_wrong_format_is_told_what_its_own_format_is(lang, path, value, expected, untold):
     mapping = {"version": 1, "cluster": {"gpu": "cpu", "nodes": 1, "gpus_per_node": 1}, "engine": "llamafactory-ddp"}
     top, _, key = path.rpartition(".")
     (mapping[top] if top else mapping)[key] = value
-    (problem,) = (one for one in parse_job(mapping)[1] if one.code == "bad_format")
+    (problem,) = (item for item in parse_job(mapping)[1] if item.code == "bad_format")
     fix = render_problem(lang, problem)["fix"]
-    assert told in fix
+    assert expected in fix
     assert untold not in fix
 
 
-def test_a_run_s_state_is_told_in_the_user_s_language():
+def test_a_run_s_state_is_reported_in_the_user_s_language():
     problem = Problem(code="cannot_resume", values={"run": "r", "state": "finished"})
     assert "已完成" in render_problem("zh", problem)["message"]
     assert "Finished" in render_problem("en", problem)["message"]

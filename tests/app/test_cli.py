@@ -1,4 +1,4 @@
-"""The command line: what it prints where, and the status it exits with."""
+"""The command line: its output on each stream, and its exit status."""
 
 import io
 import json
@@ -46,7 +46,7 @@ def job_file(tmp_path):
 
 @pytest.fixture
 def run(capsys):
-    """(status, stdout, stderr) of a command."""
+    """Return a function that runs a command and returns (status, stdout, stderr)."""
 
     def run(*arguments):
         try:
@@ -124,13 +124,13 @@ def test_the_language_comes_from_the_option_or_the_terminal(run, job_file, monke
 
 
 def test_estimate_as_json_is_an_object_for_one_file_and_a_list_for_more(run, job_file):
-    one = json.loads(run("estimate", "--json", job_file())[1])
-    assert (one["name"], one["fits"], one["data_parallel"], one["problems"]) == ("seed", True, 8, [])
+    output = json.loads(run("estimate", "--json", job_file())[1])
+    assert (output["name"], output["fits"], output["data_parallel"], output["problems"]) == ("seed", True, 8, [])
     several = json.loads(run("estimate", "--json", job_file(), job_file("other.yaml", name="other"))[1])
     assert [answer["name"] for answer in several] == ["seed", "other"]
 
 
-def test_a_plan_that_does_not_fit_is_said_and_is_no_failure(run, job_file):
+def test_a_plan_that_does_not_fit_is_reported_and_is_no_failure(run, job_file):
     path = job_file(parallel={"tensor": 1}, cluster={**JOB["cluster"], "gpu": "rtx4090-24g"})
     status, out, err = run("estimate", "--json", path)
     assert (status, err) == (0, "")
@@ -161,7 +161,7 @@ def test_a_file_that_cannot_be_read_is_wrong_input(run, tmp_path):
         assert status == 2
         assert path in err
     status, out, err = run("plan", "--json", path)
-    assert (status, [one["code"] for one in json.loads(out)["problems"]]) == (2, ["file_unreadable"])
+    assert (status, [problem["code"] for problem in json.loads(out)["problems"]]) == (2, ["file_unreadable"])
     assert len(err.splitlines()) == 1
     assert "longer" in run("estimate", "/dev/zero")[2]
 
@@ -291,7 +291,7 @@ def test_render_says_what_the_engine_takes_otherwise_than_the_job_says_it(run, j
     assert "launch.sh" in run("render", path, "--out", str(tmp_path / "out"))[2]
 
 
-def test_a_home_folder_or_an_output_that_will_not_do_is_told_in_a_line(run, job_file, tmp_path, monkeypatch):
+def test_a_home_folder_or_an_output_that_will_not_do_is_reported_in_a_line(run, job_file, tmp_path, monkeypatch):
     with open("/dev/full", "w") as full, monkeypatch.context() as patched:
         patched.setattr("sys.stdout", full)
         status, _, err = run("estimate", job_file())
@@ -353,7 +353,7 @@ def test_runs_that_do_not_exist_are_wrong_input(run):
         assert "nothing" in err
 
 
-def test_an_address_or_password_file_that_will_not_do_is_said_before_the_page_is_built(run, tmp_path):
+def test_an_address_or_password_file_that_will_not_do_is_reported_before_the_page_is_built(run, tmp_path):
     status, _, err = run("serve", "--host", "0.0.0.0")
     assert status == 2
     assert "--allowed-host" in err
@@ -383,8 +383,8 @@ def test_a_learning_rate_of_another_batch_is_noted_with_both_ways_to_scale_it(ru
     assert "chosen for a global batch of 32" in err
     assert "4e-5 (linear) or 2.83e-5 (square root" in err
     top = ["--top", "1"] if command == "plan" else []
-    told = json.loads(run(command, job_file(training=training), "--json", *top)[1])["problems"]
-    assert [one["field"] for one in told] == ["training.learning_rate"]
+    problems = json.loads(run(command, job_file(training=training), "--json", *top)[1])["problems"]
+    assert [item["field"] for item in problems] == ["training.learning_rate"]
     assert run(command, job_file(training={**training, "learning_rate_batch": 64}))[2] == ""
 
 
@@ -412,6 +412,6 @@ def test_what_a_strangers_file_says_cannot_steer_the_terminal(tmp_path, command,
     head = yaml.safe_dump(training if command == ["import"] else JOB)
     path.write_text(f"{head}\n{odd}: {odd}\n")
     main([*command, str(path)])
-    told = "".join(capsys.readouterr())
-    assert "red" in told
-    assert not set(told) & {chr(code) for code in range(32) if chr(code) not in "\n\t"}
+    message = "".join(capsys.readouterr())
+    assert "red" in message
+    assert not set(message) & {chr(code) for code in range(32) if chr(code) not in "\n\t"}

@@ -1,4 +1,4 @@
-"""`megaboard calibrate` on runs in the store, and what `megaboard probe` prints of measured speeds."""
+"""`megaboard calibrate` on stored runs, and the output of `megaboard probe` for measured speeds."""
 
 import errno
 import json
@@ -32,7 +32,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def predicted_s(home: Path) -> float:
-    """A finished run of 40 steps that took 1.1 times what was predicted for their tokens."""
+    """Store a finished run of 40 steps that took 1.1 times the predicted seconds, and return the prediction."""
     store = Store(home / "megaboard.db")
     run = StoredRun(store, RUN, now=1000.0, addresses=["10.0.0.1", "10.0.0.2"], gpus_per_node=4)
     run.start()
@@ -45,7 +45,7 @@ def predicted_s(home: Path) -> float:
     run.steps(1, 40, **fixed)
     for rank in range(2):
         run.exit(rank)
-    run.tell(run_store.EventKind.FINISHED)
+    run.add_event(run_store.EventKind.FINISHED)
     store.close()
     return seconds
 
@@ -61,9 +61,9 @@ def test_a_run_is_shown_beside_its_prediction_and_nothing_is_written(home, predi
     path = cluster_file(home)
     before = path.read_text()
     assert main(["calibrate", "job"]) == 0
-    told = capsys.readouterr().out
-    assert f"predicted {predicted_s:.3f} s" in told
-    assert f"run: {RUN}" in told
+    output = capsys.readouterr().out
+    assert f"predicted {predicted_s:.3f} s" in output
+    assert f"run: {RUN}" in output
     assert path.read_text() == before
 
 
@@ -72,38 +72,41 @@ def test_kept_it_goes_to_the_cluster_with_the_runs_hosts_and_corrects_its_estima
     assert main(["calibrate", RUN, "--keep"]) == 0
     job, problems = parse_job({"cluster": yaml.safe_load(path.read_text()), "model": {"preset": "qwen3-8b"}})
     assert job is not None, problems
-    kept = job.cluster.calibration
-    assert (kept.run, kept.engine) == (RUN, "llamafactory-megatron")
+    calibration = job.cluster.calibration
+    assert (calibration.run, calibration.engine) == (RUN, "llamafactory-megatron")
     # Stored steps scatter by a tenth.
-    assert kept.time_ratio == pytest.approx(1.1, rel=0.05)
+    assert calibration.time_ratio == pytest.approx(1.1, rel=0.05)
     assert estimate(job).calibrated_on == RUN
     # Measured again it is the same: the ratio is of the uncorrected estimate.
     assert main(["calibrate", RUN, "--keep", "lab"]) == 0
-    assert yaml.safe_load(path.read_text())["calibration"]["time_ratio"] == kept.time_ratio
+    assert yaml.safe_load(path.read_text())["calibration"]["time_ratio"] == calibration.time_ratio
 
 
 def test_json_carries_the_figures_and_why_memory_is_left_out(home, predicted_s, capsys):
     assert main(["calibrate", RUN, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["time_ratio"] == pytest.approx(1.1, rel=0.05)
-    assert told["calibration"]["run"] == RUN
-    assert {problem["code"] for problem in told["problems"]} == {"calibrate_images_assumed", "calibrate_short_samples"}
+    output = json.loads(capsys.readouterr().out)
+    assert output["time_ratio"] == pytest.approx(1.1, rel=0.05)
+    assert output["calibration"]["run"] == RUN
+    assert {problem["code"] for problem in output["problems"]} == {
+        "calibrate_images_assumed",
+        "calibrate_short_samples",
+    }
 
 
-def test_what_cannot_be_kept_is_told_with_the_figures_and_never_called_kept(home, predicted_s, capsys, monkeypatch):
+def test_what_cannot_be_kept_is_reported_with_the_figures_and_never_called_kept(home, predicted_s, capsys, monkeypatch):
     path = cluster_file(home)
     before = path.read_text()
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.context() as on_a_full_disk:  # no permission holds root back
+    with monkeypatch.context() as on_a_full_disk:  # Permissions do not restrict root.
         on_a_full_disk.setattr("app.calibration.write_whole", full)
         assert main(["calibrate", RUN, "--keep", "--json"]) == 1
     out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert (told["kept_in"], told["calibration"]["run"]) == (None, RUN)
-    assert "cannot_write" in {problem["code"] for problem in told["problems"]}
+    data = json.loads(out)
+    assert (data["kept_in"], data["calibration"]["run"]) == (None, RUN)
+    assert "cannot_write" in {problem["code"] for problem in data["problems"]}
     assert str(path) in err
     assert path.read_text() == before
     assert main(["calibrate", RUN, "--keep", "--json"]) == 0
@@ -116,7 +119,7 @@ def test_without_a_cluster_of_these_hosts_keep_is_refused(home, predicted_s, cap
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_speeds_and_who_is_slow_are_told_in_words(lang):
+def test_speeds_and_who_is_slow_are_reported_in_words(lang):
     job, _ = parse_job({"cluster": {"gpu": "h100-80g", "nodes": 3, "gpus_per_node": 8}})
     assert job is not None
     slow = (
@@ -135,5 +138,14 @@ def test_speeds_and_who_is_slow_are_told_in_words(lang):
         slow=slow,
     )
     assert "360.00" in speeds_text(speeds, job, lang)
-    told = [render_problem(lang, one)["message"] for one in slow_problems({0: "a", 1: "b", 2: "c"}, speeds)]
-    assert ["c" in told[0], "21%" in told[0], "7" in told[1], "360" in told[2], "50%" in told[3]] == [True] * 5
+    messages = [
+        render_problem(lang, slow_problem)["message"]
+        for slow_problem in slow_problems({0: "a", 1: "b", 2: "c"}, speeds)
+    ]
+    assert [
+        "c" in messages[0],
+        "21%" in messages[0],
+        "7" in messages[1],
+        "360" in messages[2],
+        "50%" in messages[3],
+    ] == [True] * 5

@@ -1,4 +1,4 @@
-"""`megaboard check` tells what the nodes are made of in the page's words, and proposes lines for the job file."""
+"""`megaboard check` prints the hardware of the nodes in the page's words, and proposes lines for the job file."""
 
 import json
 import subprocess
@@ -73,13 +73,13 @@ def test_what_is_proposed_can_be_pasted_into_the_job_file(
 
 
 def test_json_has_the_nodes_as_they_were_read_and_the_same_lines(job: Job) -> None:
-    told = json.loads(json.dumps(report_json(report(smi=smi("")), job, "en"), allow_nan=False))
-    first, second = told["nodes"]
+    data = json.loads(json.dumps(report_json(report(smi=smi("")), job, "en"), allow_nan=False))
+    first, second = data["nodes"]
     assert (first["node"], first["rank"], first["survey"]["gpus"]["gpus"][0]["memory_mib"]) == ("10.0.0.1", 0, 81559)
     assert first["facts"]["modules"]["torch"] == "2.13.0"
     assert second["survey"]["gpus"]["gpus"] == []
-    assert [host["fabric_address"] for host in told["proposed"]["cluster"]["hosts"]] == ["192.168.9.1", "192.168.9.2"]
-    assert told["proposed"]["environment"]["NCCL_IB_GID_INDEX"] == "3"
+    assert [host["fabric_address"] for host in data["proposed"]["cluster"]["hosts"]] == ["192.168.9.1", "192.168.9.2"]
+    assert data["proposed"]["environment"]["NCCL_IB_GID_INDEX"] == "3"
 
 
 @pytest.mark.parametrize("modules", ["app.cli.launch", "app.cli.notify, app.notifications.sender"])

@@ -1,4 +1,4 @@
-"""The demo prints correctly what its page holds; it ends as its user asked, with every run on its nodes."""
+"""The demo prints correctly what its page can do. It ends as its user requests, with every run on its nodes."""
 
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ def test_runs_that_the_demo_ends_were_stopped_and_those_that_wait_go_on_waiting(
     )
     for run in (trains, stops, over):
         run.start()
-    stops.tell(EventKind.STOP_REQUESTED, save=True)
-    over.tell(EventKind.FINISHED)
+    stops.add_event(EventKind.STOP_REQUESTED, save=True)
+    over.add_event(EventKind.FINISHED)
     store.close()
     stop_runs(tmp_path, NOW + 9)
     stop_runs(tmp_path, NOW + 10)
@@ -47,7 +47,7 @@ def test_runs_that_the_demo_ends_were_stopped_and_those_that_wait_go_on_waiting(
 
 @pytest.fixture
 def job(tmp_path: Path) -> dict[str, Any]:
-    """The demo's job in a home whose model was made by hand."""
+    """Return the demo's job in a home folder whose model a test wrote."""
     (tmp_path / tiny_model.MODEL_FOLDER).mkdir()
     (tmp_path / tiny_model.MODEL_FOLDER / "config.json").write_text('{"model_type": "qwen3"}')
     hosts = [{"address": "127.0.0.1", "port": 20_000 + rank} for rank in range(4)]

@@ -38,13 +38,13 @@ def test_the_job_file_goes_to_standard_output_and_the_report_to_standard_error(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["import", str(source), "--gpu", "a100-80g", "--nodes", "2"]) == 0
-    told = capsys.readouterr()
-    job, problems = load_job(told.out)
+    output = capsys.readouterr()
+    job, problems = load_job(output.out)
     assert problems == []
     assert job is not None
     assert (job.engine, job.cluster.nodes, job.cluster.gpu) == ("llamafactory-zero2", 2, "a100-80g")
-    assert "overwrite_output_dir" in told.err
-    assert "of 13 keys" in told.err
+    assert "overwrite_output_dir" in output.err
+    assert "of 13 keys" in output.err
 
 
 @pytest.mark.parametrize(("lang", "word"), [("en", "dropped"), ("zh", "丢弃")])
@@ -59,11 +59,11 @@ def test_with_out_the_report_goes_to_standard_output_in_the_user_s_language(
 
 def test_json_carries_the_job_and_a_code_for_every_reason(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", str(source), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["job"]["training"]["cutoff_len"] == 2048
-    codes = {line["key"]: line["code"] for line in told["lines"]}
+    output = json.loads(capsys.readouterr().out)
+    assert output["job"]["training"]["cutoff_len"] == 2048
+    codes = {line["key"]: line["code"] for line in output["lines"]}
     assert codes["overwrite_output_dir"] == "import_own_folder"
-    assert "import_cluster" in {problem["code"] for problem in told["problems"]}
+    assert "import_cluster" in {problem["code"] for problem in output["problems"]}
 
 
 def test_a_job_file_and_other_work_are_refused_with_a_fix(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,5 +79,5 @@ def test_deepspeed_settings_larger_than_a_job_file_may_be_are_not_read(
     settings = {"padding": "x" * MAXIMUM_TEXT, "zero_optimization": {"stage": 2}}
     source.with_name("ds.json").write_text(json.dumps(settings))
     assert main(["import", str(source), "--json"]) == 0
-    (line,) = (one for one in json.loads(capsys.readouterr().out)["lines"] if one["key"] == "deepspeed")
+    (line,) = (entry for entry in json.loads(capsys.readouterr().out)["lines"] if entry["key"] == "deepspeed")
     assert line["code"] == "import_deepspeed_unknown"

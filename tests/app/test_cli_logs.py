@@ -16,16 +16,16 @@ RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
 
 @pytest.fixture(autouse=True)
 def stopped_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first attempt failed on node 2."""
+    """Store a run whose first attempt failed on node 2."""
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path))
     store = Store(tmp_path / "megaboard.db")
     run = StoredRun(store, RUN, now=1e9)
     run.start()
     run.log(2, "rank2.log", b"of the first\n")
-    run.attempt_again(rank=2)
+    run.restart(rank=2)
     run.log(0, "rank0.log", b"of the second\n")
-    run.tell(EventKind.STOP_REQUESTED, save=False)
-    run.tell(EventKind.STOPPED)
+    run.add_event(EventKind.STOP_REQUESTED, save=False)
+    run.add_event(EventKind.STOPPED)
     store.close()
 
 
@@ -54,7 +54,7 @@ def test_an_attempt_and_a_size_that_there_are_not_are_refused(
 
 @pytest.mark.parametrize("command", ["logs", "stop", "calibrate"])
 def test_no_id_at_all_is_no_part_of_the_only_run(command: str) -> None:
-    """`megaboard stop "$RUN"` of a variable that is not set."""
+    """This is `megaboard stop "$RUN"` with an unset variable."""
     assert main([command, ""]) == 2
 
 
@@ -67,8 +67,8 @@ def test_the_node_that_failed_is_not_one_whose_address_begins_alike(
     run.log(0, "rank0.log", b"of the first\n")
     run.log(1, "rank1.log", b"of the second\n")
     problem = problem_to_json(Problem(code="out_of_memory", node="10.0.0.1"))
-    run.tell(EventKind.FAILING, 1, problem=problem)
-    run.tell(EventKind.FAILED, problem=problem)
+    run.add_event(EventKind.FAILING, 1, problem=problem)
+    run.add_event(EventKind.FAILED, problem=problem)
     store.close()
     assert main(["logs", run.id]) == 0
     assert capsys.readouterr().out == "of the second\n\n"

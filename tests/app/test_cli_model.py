@@ -1,4 +1,4 @@
-"""`megaboard model` compares the estimate's parameters with what transformers builds, where it is asked to."""
+"""`megaboard model` compares the estimate's parameters with those that transformers builds, if the user requests it."""
 
 import json
 from pathlib import Path

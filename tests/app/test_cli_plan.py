@@ -1,4 +1,4 @@
-"""`megaboard plan`: what is said beside the table."""
+"""`megaboard plan`: the output beside the table."""
 
 import json
 
@@ -17,7 +17,7 @@ JOB = {
 
 @pytest.fixture
 def run(tmp_path, capsys, monkeypatch):
-    """(status, stdout, stderr) of `plan` for JOB with changes by section."""
+    """Return a function that runs `plan` for JOB with changes by section, and returns (status, stdout, stderr)."""
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))
 
     def run(*options, **changes):
@@ -40,7 +40,7 @@ def test_what_is_wrong_with_every_plan_is_said_before_them(run, option):
     assert out
 
 
-def test_problems_of_the_present_plan_alone_are_not_said(run):
+def test_problems_of_the_present_plan_alone_are_not_reported(run):
     status, _, err = run("--top=1", training={"micro_batch_size": 3})
     assert (status, err) == (0, "")
 
@@ -49,25 +49,25 @@ def test_problems_of_the_present_plan_alone_are_not_said(run):
 def test_an_unknown_gpu_or_model_is_one_problem_and_no_table(run, option):
     status, out, err = run(option, cluster={"gpu": {"memory_gib": 64}})
     assert (status, out) == (2, "")
-    assert err.count("bf16_tflops") == 2  # what is wrong, and what to give
+    assert err.count("bf16_tflops") == 2  # The problem and its fix.
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_an_offloading_plan_says_what_it_needs_of_a_nodes_memory(run, lang):
     small = {"nodes": 1, "gpus_per_node": 1}
-    said = [run(f"--lang={lang}", "--top=1", model={"preset": "qwen3-8b"}, cluster={**small, "host_memory_gib": gib})[1]
-            for gib in (None, 1000)]  # fmt: skip
+    clusters = [{**small, "host_memory_gib": gib} for gib in (None, 1000)]
+    texts = [run(f"--lang={lang}", "--top=1", model={"preset": "qwen3-8b"}, cluster=cluster)[1] for cluster in clusters]
     need = json.loads(run("--json", "--top=1", model={"preset": "qwen3-8b"}, cluster=small)[1])["plans"][0]
     assert need["host_memory_gib"] > 16
-    assert all(f"{need['host_memory_gib']:.1f} GiB" in text for text in said)
-    assert "1,000.0 GiB" in said[1]
+    assert all(f"{need['host_memory_gib']:.1f} GiB" in text for text in texts)
+    assert "1,000.0 GiB" in texts[1]
 
 
 def test_a_plan_that_exceeds_a_nodes_memory_does_not_fit_and_says_why(run):
     small = {"model": {"preset": "qwen3-8b"},
              "cluster": {"nodes": 1, "gpus_per_node": 1, "host_memory_gib": 16}}  # fmt: skip
-    found = json.loads(run("--json", **small)[1])["plans"]
-    over = [plan for plan in found if "host_memory_exceeded" in [problem["code"] for problem in plan["problems"]]]
+    plans = json.loads(run("--json", **small)[1])["plans"]
+    over = [plan for plan in plans if "host_memory_exceeded" in [problem["code"] for problem in plan["problems"]]]
     assert over
     assert not any(plan["fits"] for plan in over)
     assert all(plan["host_memory_gib"] > 16 for plan in over)
@@ -84,7 +84,7 @@ def test_rows_that_differ_in_switches_alone_say_so(run):
     assert any("SP off" in row for row in rows)
 
 
-def test_a_strategys_plan_is_told_with_its_micro_batch_and_what_it_recomputes(run):
+def test_a_strategys_plan_is_reported_with_its_micro_batch_and_what_it_recomputes(run):
     lines = run("--strategies")[1].splitlines()
     assert any("DP16, micro-batch " in line and "full" in line for line in lines)
 
@@ -92,11 +92,11 @@ def test_a_strategys_plan_is_told_with_its_micro_batch_and_what_it_recomputes(ru
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_strategies_that_are_compared_at_another_global_batch_say_so(run, lang):
     small = {"training": {"global_batch_size": 8}}
-    said = run(f"--lang={lang}", "--strategies", **small)[1].splitlines()[1]
-    assert all(number in said for number in ("16", "8"))
-    told = json.loads(run("--strategies", "--json", **small)[1])
-    assert (told["global_batch_size"], told["job_global_batch_size"]) == (16, 8)
-    assert {row["plan"]["global_batch_size"] for row in told["strategies"] if row["plan"]} == {16}
+    line = run(f"--lang={lang}", "--strategies", **small)[1].splitlines()[1]
+    assert all(number in line for number in ("16", "8"))
+    output = json.loads(run("--strategies", "--json", **small)[1])
+    assert (output["global_batch_size"], output["job_global_batch_size"]) == (16, 8)
+    assert {row["plan"]["global_batch_size"] for row in output["strategies"] if row["plan"]} == {16}
     same = json.loads(run("--strategies", "--json")[1])
     assert (same["global_batch_size"], same["job_global_batch_size"]) == (64, 64)
     assert t(lang, "advice.batch", batch="64", wanted="64", ranks="16") not in run(f"--lang={lang}", "--strategies")[1]

@@ -1,4 +1,4 @@
-"""`megaboard preset`: job files kept by name, listed, shown, replaced on request, deleted."""
+"""`megaboard preset`: job files are stored by name, listed, shown, replaced on request, and deleted."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""`megaboard status` of one run: what its page says of the time."""
+"""`megaboard status` of one run shows the same times as its page."""
 
 import json
 import time
@@ -29,21 +29,21 @@ def test_status_tells_how_long_the_attempts_took_without_the_pause_between_them(
     run = StoredRun(store, RUN, now=time.time() - 90_000, addresses=["10.0.0.1", "10.0.0.2"])
     run.start()
     run.now += 3600
-    run.tell(EventKind.STOP_REQUESTED)
-    run.tell(EventKind.STOPPED)
+    run.add_event(EventKind.STOP_REQUESTED)
+    run.add_event(EventKind.STOPPED)
     run.now += 40_000
-    run.tell(EventKind.RESUMED)
+    run.add_event(EventKind.RESUMED)
     run.attempt += 1
     run.begin(30)
     run.start()
     run.now += 60
-    run.tell(EventKind.FINISHED)
+    run.add_event(EventKind.FINISHED)
     store.close()
     assert main(["--lang", lang, "status", RUN]) == 0
     assert words in capsys.readouterr().out.splitlines()
     assert main(["status", RUN, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["elapsed"] == {"done_s": pytest.approx(3660.0), "since": None}
+    output = json.loads(capsys.readouterr().out)
+    assert output["elapsed"] == {"done_s": pytest.approx(3660.0), "since": None}
 
 
 @pytest.mark.parametrize(
@@ -80,15 +80,15 @@ def test_status_tells_the_newest_alert_of_each_kind_in_this_attempt(
     store = Store(tmp_path / "megaboard.db")
     run = StoredRun(store, RUN, now=time.time() - 90_000, addresses=["10.0.0.1", "10.0.0.2"])
     run.start()
-    run.tell(EventKind.LOSS_ROSE, step=3, loss=7.0, usual=1.0)
-    run.attempt_again()
-    run.tell(EventKind.GRAD_NORM_ROSE, step=30, grad_norm=9.0, usual=1.0)
-    run.tell(EventKind.LOSS_NOT_FINITE, step=40, loss="nan")
-    run.tell(EventKind.GRAD_NORM_ROSE, step=90, grad_norm=20.0, usual=0.81234)
-    run.tell(EventKind.DISK_LOW, 1, step=90, room=1, inode=5, free_gib=91.25, checkpoint_gib=60.5)
-    run.tell(EventKind.ALLOC_RETRIES, 1, step=91, of_rank=9, retries=3)
-    run.tell(EventKind.FAILING)
-    run.tell(EventKind.FAILED)
+    run.add_event(EventKind.LOSS_ROSE, step=3, loss=7.0, usual=1.0)
+    run.restart()
+    run.add_event(EventKind.GRAD_NORM_ROSE, step=30, grad_norm=9.0, usual=1.0)
+    run.add_event(EventKind.LOSS_NOT_FINITE, step=40, loss="nan")
+    run.add_event(EventKind.GRAD_NORM_ROSE, step=90, grad_norm=20.0, usual=0.81234)
+    run.add_event(EventKind.DISK_LOW, 1, step=90, room=1, inode=5, free_gib=91.25, checkpoint_gib=60.5)
+    run.add_event(EventKind.ALLOC_RETRIES, 1, step=91, of_rank=9, retries=3)
+    run.add_event(EventKind.FAILING)
+    run.add_event(EventKind.FAILED)
     store.close()
     assert main(["--lang", lang, "status", RUN]) == 0
     lines = [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()]

@@ -1,4 +1,4 @@
-"""`megaboard stop` of a training that was only watched: there is nothing on its nodes that could be proved gone."""
+"""`megaboard stop` of an external run: it has no processes on nodes whose end could be proved."""
 
 import time
 from pathlib import Path
@@ -12,7 +12,7 @@ from backend.runs.store.store import Store
 RUN = "20260101-000000-mine-aaaa"
 
 
-def test_the_end_of_watching_is_told_and_done(
+def test_the_end_of_watching_is_reported_and_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Silent or slow sockets lock nobody out, and take no file descriptor that nodes need."""
+"""Silent or slow sockets lock nobody out, and take no file descriptor that connections to nodes need."""
 
 import asyncio
 import resource
@@ -31,7 +31,7 @@ PATIENCE_S = 60.0
 
 
 async def _app(scope, receive, send) -> None:
-    """Answers whoever says `operator` as an operator; /wait answers once the other side has gone."""
+    """Answer a request with the header `operator` as an operator. /wait answers after the client has gone."""
     assert scope["type"] in ("http", "lifespan")
     if scope["type"] == "lifespan":
         return
@@ -45,7 +45,7 @@ async def _app(scope, receive, send) -> None:
 
 
 class Server:
-    """The limits at work on a real socket, in a thread."""
+    """A real socket with the limits, served in a thread."""
 
     def __init__(self, limits: Limits) -> None:
         self.connections = Connections(limits)
@@ -72,17 +72,17 @@ class Server:
 @contextmanager
 def server(**limits: float) -> Iterator[Server]:
     patient = dict.fromkeys(("request_s", "stranger_body_s", "body_s", "stranger_answer_s", "idle_s"), FOREVER_S)
-    one = Server(Limits(**{"most": 8, "look_every_s": 0.02, **patient, **limits}))  # type: ignore[arg-type]
+    limited = Server(Limits(**{"most": 8, "look_every_s": 0.02, **patient, **limits}))  # type: ignore[arg-type]
     try:
-        yield one
+        yield limited
     finally:
-        one.end()
+        limited.end()
 
 
-def dial(port: int, said: bytes = b"") -> socket.socket:
-    one = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
-    one.sendall(said)
-    return one
+def dial(port: int, opening: bytes = b"") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+    connection.sendall(opening)
+    return connection
 
 
 def request(path: str = "/", *, more: str = "") -> bytes:
@@ -92,37 +92,37 @@ def request(path: str = "/", *, more: str = "") -> bytes:
 OPERATOR = "cookie: operator\r\n"
 
 
-def is_ended(one: socket.socket) -> bool:
-    """Whether the other side ends it, however long that takes."""
+def is_ended(client: socket.socket) -> bool:
+    """Return whether the server ends the connection, however long it takes."""
     try:
-        while one.recv(1 << 16):
+        while client.recv(1 << 16):
             continue
     except ConnectionResetError:
         return True
     return True
 
 
-def is_open(one: socket.socket) -> bool:
-    one.setblocking(False)
+def is_open(client: socket.socket) -> bool:
+    client.setblocking(False)
     try:
-        while one.recv(1 << 16):
+        while client.recv(1 << 16):
             continue
     except BlockingIOError:
         return True
     except ConnectionResetError:
         return False
     finally:
-        one.settimeout(PATIENCE_S)
+        client.settimeout(PATIENCE_S)
     return False
 
 
-def drip(one: socket.socket, part: bytes) -> None:
-    """Send a little again and again until the other side ends it."""
-    one.settimeout(0.02)
+def drip(client: socket.socket, part: bytes) -> None:
+    """Send a few bytes again and again until the server ends the connection."""
+    client.settimeout(0.02)
     for _ in range(int(PATIENCE_S / 0.02)):
         try:
-            one.sendall(part)
-            if not one.recv(1 << 16):
+            client.sendall(part)
+            if not client.recv(1 << 16):
                 return
         except TimeoutError:
             continue
@@ -131,71 +131,71 @@ def drip(one: socket.socket, part: bytes) -> None:
     raise AssertionError("it was never ended")
 
 
-@pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\n"])
-def test_a_connection_that_does_not_say_what_it_wants_is_ended(said):
-    with server(request_s=SOON_S) as one, dial(one.port, said) as silent:
+@pytest.mark.parametrize("opening", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\n"])
+def test_a_connection_that_does_not_say_what_it_wants_is_ended(opening):
+    with server(request_s=SOON_S) as limited, dial(limited.port, opening) as silent:
         assert is_ended(silent)
-        assert len(one.connections) == 0
+        assert len(limited.connections) == 0
 
 
 def test_headers_that_drip_are_ended_after_a_first_request_too():
-    with server(request_s=SOON_S) as one:
-        with dial(one.port) as slow:
+    with server(request_s=SOON_S) as limited:
+        with dial(limited.port) as slow:
             drip(slow, b"x")
-        with dial(one.port, request()) as slow:
+        with dial(limited.port, request()) as slow:
             slow.recv(1 << 16)
             drip(slow, b"x")
 
 
 def test_a_body_that_drips_is_ended_even_when_it_was_answered_already():
     post = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n"
-    with server(stranger_body_s=SOON_S, body_s=SOON_S) as one:
+    with server(stranger_body_s=SOON_S, body_s=SOON_S) as limited:
         for more in (b"\r\n", OPERATOR.encode() + b"\r\n"):
-            with dial(one.port, post + more) as slow:
+            with dial(limited.port, post + more) as slow:
                 drip(slow, b"x")
 
 
 def test_an_answer_may_last_for_the_operator_alone():
-    with server(stranger_answer_s=SOON_S, request_s=SOON_S) as one:
-        live = dial(one.port, request("/wait", more=OPERATOR))
-        with live, dial(one.port, request("/wait")) as stranger:
+    with server(stranger_answer_s=SOON_S, request_s=SOON_S) as limited:
+        live = dial(limited.port, request("/wait", more=OPERATOR))
+        with live, dial(limited.port, request("/wait")) as stranger:
             assert is_ended(stranger)
             assert is_open(live)
 
 
 def test_at_the_limit_silent_connections_go_first_the_oldest_before_the_others_and_the_operators_stay():
-    with server(most=4) as one, ExitStack() as opened:
-        live = opened.enter_context(dial(one.port, request("/wait", more=OPERATOR)))
+    with server(most=4) as limited, ExitStack() as opened:
+        live = opened.enter_context(dial(limited.port, request("/wait", more=OPERATOR)))
         assert live.recv(1 << 16)
-        asking = opened.enter_context(dial(one.port, request("/wait")))
+        asking = opened.enter_context(dial(limited.port, request("/wait")))
         assert asking.recv(1 << 16)
-        silent = [opened.enter_context(dial(one.port)) for _ in range(40)]
+        silent = [opened.enter_context(dial(limited.port)) for _ in range(40)]
         assert all(is_ended(old) for old in silent[:-2])
-        with dial(one.port, request()) as late:
+        with dial(limited.port, request()) as late:
             assert b"200" in late.recv(1 << 16)
         assert is_open(live)
         assert is_open(asking)
-        assert len(one.connections) <= 4
+        assert len(limited.connections) <= 4
 
 
 def test_with_the_operators_connections_alone_a_newcomer_is_refused_unless_one_is_idle():
-    with server(most=2) as one, ExitStack() as opened:
-        lives = [opened.enter_context(dial(one.port, request("/wait", more=OPERATOR))) for _ in range(2)]
+    with server(most=2) as limited, ExitStack() as opened:
+        lives = [opened.enter_context(dial(limited.port, request("/wait", more=OPERATOR))) for _ in range(2)]
         assert all(live.recv(1 << 16) for live in lives)
-        with dial(one.port) as refused:
+        with dial(limited.port) as refused:
             assert is_ended(refused)
         lives[0].close()
-        idle = opened.enter_context(dial_until_answered(one, request(more=OPERATOR)))
-        with dial(one.port, request()) as late:
+        idle = opened.enter_context(dial_until_answered(limited, request(more=OPERATOR)))
+        with dial(limited.port, request()) as late:
             assert b"200" in late.recv(1 << 16)
         assert is_ended(idle)
         assert is_open(lives[1])
 
 
-def dial_until_answered(one: Server, said: bytes) -> socket.socket:
-    """A place is free once the server has seen that another has gone."""
+def dial_until_answered(client: Server, opening: bytes) -> socket.socket:
+    """Connect again until the server answers. A slot is free only after the server has seen that a client has gone."""
     for _ in range(1000):
-        sock = dial(one.port, said)
+        sock = dial(client.port, opening)
         try:
             if b"200" in sock.recv(1 << 16):
                 return sock
@@ -206,17 +206,17 @@ def dial_until_answered(one: Server, said: bytes) -> socket.socket:
 
 
 def test_at_the_limit_the_client_that_holds_most_loses_one():
-    """Loopback has many addresses."""
-    with server(most=8) as one, ExitStack() as opened:
-        others = opened.enter_context(socket.create_connection(("127.0.0.1", one.port), 60, ("127.0.0.2", 0)))
-        crowd = [opened.enter_context(dial(one.port)) for _ in range(50)]
+    """Loopback has many addresses, so one machine can be several clients."""
+    with server(most=8) as limited, ExitStack() as opened:
+        others = opened.enter_context(socket.create_connection(("127.0.0.1", limited.port), 60, ("127.0.0.2", 0)))
+        crowd = [opened.enter_context(dial(limited.port)) for _ in range(50)]
         assert all(is_ended(old) for old in crowd[:-7])
         assert is_open(others)
 
 
 @pytest.mark.usefixtures("_many_files")
 def test_without_a_descriptor_left_asyncio_is_told_once_and_not_thousands_of_times():
-    """asyncio asks again at once, and logs and schedules a retry each time (2,048 times)."""
+    """asyncio would accept again at once, and log and schedule a retry each time (2,048 times)."""
     listener = LimitedListener(socket.create_server(("127.0.0.1", 0)), Connections(Limits(most=8)))
     with listener, dial(listener.getsockname()[1]), ExitStack() as opened:
         listener.setblocking(False)
@@ -235,9 +235,9 @@ def test_of_what_the_system_lets_us_open_enough_stays_for_nodes():
     assert connections_for(4096, 60) == MOST_CONNECTIONS
     assert 1024 - 60 - 2 * connections_for(1024, 60) >= KEPT_BACK
     for limit in (64, 128, 256, 512):
-        kept = limit - 40 - 2 * connections_for(limit, 40)
+        remaining = limit - 40 - 2 * connections_for(limit, 40)
         assert connections_for(limit, 40) > 0
-        assert kept >= min(KEPT_BACK, (limit - 40) // 2)
+        assert remaining >= min(KEPT_BACK, (limit - 40) // 2)
 
 
 def test_a_message_that_comes_without_end_is_logged_a_few_times_a_minute_with_how_many_there_were(caplog):
@@ -284,9 +284,9 @@ def process(tmp_path) -> Iterator[Callable[..., Process]]:
     with ExitStack() as started:
 
         def start(*given) -> Process:
-            one = Process(tmp_path, *given)
-            started.callback(one.end)
-            return one
+            limited = Process(tmp_path, *given)
+            started.callback(limited.end)
+            return limited
 
         yield start
 
@@ -300,7 +300,7 @@ def _many_files() -> Iterator[None]:
 
 
 def owner(port: int, scheme: str = "http", **more) -> httpx.Client:
-    """As a browser does it: the own name leads to this machine."""
+    """Return a client as a browser: the server's own name resolves to this machine."""
     host = f"{IDENTITY.host}:{port}"
     headers = {"host": host, "origin": f"{scheme}://{host}"}
     return httpx.Client(base_url=f"{scheme}://127.0.0.1:{port}", headers=headers, timeout=PATIENCE_S, **more)
@@ -316,22 +316,22 @@ def comes_in(client: httpx.Client) -> None:
 
 @pytest.mark.usefixtures("_many_files")
 def test_at_256_files_700_hostile_sockets_keep_nobody_out_and_fill_no_log(process):
-    one = process(256)
+    limited = process(256)
     with ExitStack() as opened:
         hostile = []
 
-        def more(count: int, said: bytes) -> None:
-            hostile.extend(opened.enter_context(dial(one.port, said)) for _ in range(count))
+        def more(count: int, opening: bytes) -> None:
+            hostile.extend(opened.enter_context(dial(limited.port, opening)) for _ in range(count))
 
         post = b"POST /login HTTP/1.1\r\nhost: 127.0.0.1\r\norigin: http://127.0.0.1\r\ncontent-length: 500\r\n\r\npass"
         more(400, b"")
         more(150, b"GET /login HTTP/1.1\r\nhost: 127.0.0.1\r\nx: ")
         more(150, post)
-        with owner(one.port) as client:
+        with owner(limited.port) as client:
             comes_in(client)
             more(100, b"no HTTP at all\r\n\r\n")
             comes_in(client)
-    assert len(one.log.read_text().splitlines()) < 50, one.log.read_text()[:3000]
+    assert len(limited.log.read_text().splitlines()) < 50, limited.log.read_text()[:3000]
 
 
 @pytest.mark.usefixtures("_many_files")
@@ -344,13 +344,13 @@ def test_handshakes_that_never_end_keep_nobody_out_under_tls(process, tmp_path):
         check=True, capture_output=True,
     )  # fmt: skip
     key.chmod(0o600)
-    one = process(256, certificate, key)
+    limited = process(256, certificate, key)
     with ExitStack() as opened:
-        for said in (b"", b"\x16\x03\x01\x02\x00\x01"):
+        for opening in (b"", b"\x16\x03\x01\x02\x00\x01"):
             for _ in range(200):
-                opened.enter_context(dial(one.port, said))
+                opened.enter_context(dial(limited.port, opening))
         context = ssl.create_default_context(cafile=str(certificate))
         context.check_hostname = False
-        with owner(one.port, "https", verify=context) as client:
+        with owner(limited.port, "https", verify=context) as client:
             comes_in(client)
-    assert len(one.log.read_text().splitlines()) < 50
+    assert len(limited.log.read_text().splitlines()) < 50

@@ -1,4 +1,5 @@
-"""The run that the draft goes on from, without a browser: kept, said at every edit by the launch's own rule, shown."""
+"""The run that the draft continues, without a browser: it is stored, checked at every edit by the launch's rule, and
+shown."""
 
 import io
 import zipfile
@@ -32,12 +33,12 @@ MARK = Source(run="before", step=40, folder="/runs/before/checkpoint-40", bound=
 
 @pytest.fixture
 def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
-    """A draft, and a run of the same job with TP 2."""
+    """Return services with a draft, and with a run of the same job with TP 2."""
     monkeypatch.setattr("app.services.FIRST_DRAFT", DRAFT)
     store = Store(tmp_path / "megaboard.db")
-    found = SimpleNamespace(find_source=lambda run, step: MARK)
+    source = SimpleNamespace(find_source=lambda run, step: MARK)
     services: Any = SimpleNamespace(
-        home=tmp_path, database=Database(store), draft=Draft(store, tmp_path), controller=found
+        home=tmp_path, database=Database(store), draft=Draft(store, tmp_path), controller=source
     )
     change(services, {**READY, "parallel.tensor": 2})
     job = reading(services).job
@@ -66,7 +67,7 @@ def test_the_runs_job_replaces_the_draft_and_the_mark_survives_a_restart(service
     assert Draft(services.database.store, services.home).source is None
 
 
-def test_what_the_checkpoint_cannot_be_loaded_into_is_said_with_the_edit_that_mends_it(services: Services) -> None:
+def test_what_the_checkpoint_cannot_be_loaded_into_is_reported_with_the_edit_that_mends_it(services: Services) -> None:
     change(services, {"parallel.tensor": 4})
     assert continuing.against(services, reading(services).job) == []
     services.draft.begin_with(MARK)
@@ -75,42 +76,42 @@ def test_what_the_checkpoint_cannot_be_loaded_into_is_said_with_the_edit_that_me
     assert change(services, problem.edit) == ()
     assert continuing.against(services, reading(services).job) == []
     services.draft.begin_with(Source(run="gone", step=1, folder="/x"))
-    assert [one.code for one in continuing.against(services, reading(services).job)] == ["unknown_run"]
+    assert [item.code for item in continuing.against(services, reading(services).job)] == ["unknown_run"]
 
 
 def test_plans_are_marked_by_the_rule_that_the_launch_asks(services: Services) -> None:
     services.draft.begin_with(MARK)
-    found = reading(services)
-    assert found.job is not None
-    shown = plans_of(found, "en", continuing.loads(services, found.job))
+    result = reading(services)
+    assert result.job is not None
+    shown = plans_of(result, "en", continuing.loads(services, result.job))
     with services.database.read() as reader:
         before = reader.job("before")
     marked = set()
     for row in (dict(zip(KEYS, values, strict=True)) for values in shown["rows"]):
         plan = {"engine": row["engine"], **{path: row[path.removeprefix("parallel.")] for path in SIZES}}
         plan["parallel.distributed_optimizer"] = row["distributed_optimizer"]
-        assert ("x" in row["marks"]) == bool(check_source(before, with_values(found.job, plan), MARK.bound))
+        assert ("x" in row["marks"]) == bool(check_source(before, with_values(result.job, plan), MARK.bound))
         marked.add("x" in row["marks"])
     assert marked == {True, False}
     assert "TP2" in shown["loads"]
-    assert plans_of(found, "en")["loads"] is None
+    assert plans_of(result, "en")["loads"] is None
 
 
 def test_strategies_are_marked_by_the_same_rule(services: Services) -> None:
-    found = reading(services)
+    result = reading(services)
     fits = partial(continuing.fits, services)
-    assert not any(row["is_unfit"] for row in strategies_of(found, "en", fits)["rows"])
+    assert not any(row["is_unfit"] for row in strategies_of(result, "en", fits)["rows"])
     services.draft.begin_with(MARK)
-    unfit = {row["name"] for row in strategies_of(found, "en", fits)["rows"] if row["is_unfit"]}
+    unfit = {row["name"] for row in strategies_of(result, "en", fits)["rows"] if row["is_unfit"]}
     assert {"DDP", "LoRA with DDP"} <= unfit
 
 
 def test_the_difference_is_that_to_the_run_it_goes_on_from(services: Services) -> None:
     change(services, {"name": "another", "parallel.tensor": 4})
     services.draft.begin_with(MARK)
-    found = difference_of(services, reading(services), None, "en")
-    assert found["base"] == "before"
-    assert "parallel.tensor" in {row[0] for row in found["fields"]}
+    difference = difference_of(services, reading(services), None, "en")
+    assert difference["base"] == "before"
+    assert "parallel.tensor" in {row[0] for row in difference["fields"]}
 
 
 def test_what_is_downloaded_begins_with_the_checkpoint(services: Services) -> None:

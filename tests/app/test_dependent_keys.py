@@ -1,4 +1,4 @@
-"""Keys that speak of others follow them: the batch a learning rate is for, and where a number of samples is from."""
+"""Keys that depend on other keys follow them: the batch of a learning rate, and the source of a number of samples."""
 
 import pytest
 
@@ -20,8 +20,8 @@ def noted(services):
 def test_a_rate_belongs_to_the_batch_that_was_there_before_the_first_change(services):
     change(services, {"training.gradient_accumulation_steps": 16})
     assert training(services).learning_rate_batch == 64
-    (found,) = noted(services)
-    assert (found.values["batch"], found.values["linear"], found.values["root"]) == (128, "4e-5", "2.83e-5")
+    (result,) = noted(services)
+    assert (result.values["batch"], result.values["linear"], result.values["root"]) == (128, "4e-5", "2.83e-5")
     change(services, {"training.micro_batch_size": 4})
     assert noted(services)[0].values["growth"] == "8"
     change(services, {"training.micro_batch_size": 1, "training.gradient_accumulation_steps": 8})
@@ -74,7 +74,7 @@ def test_a_number_that_was_read_is_known_as_such_until_it_or_the_data_changes(se
 
 
 def test_while_sizes_allow_no_batch_the_plans_keep_the_one_before(services):
-    """Three of eight is typed on the way to another size: the table must not plan for some batch in between."""
+    """The user types another size, digit by digit. The table must not plan for a batch in between."""
     for tensor in (3, 64):
         change(services, {"parallel.tensor": tensor})
         reading = read(services.draft.job_mapping(), services.home)

@@ -1,4 +1,4 @@
-"""What nodes tell of themselves fills the Hardware step, or is proposed; what they do not agree on is left."""
+"""The detected hardware fills the Hardware step or is proposed. Values that differ between nodes are left out."""
 
 from dataclasses import replace
 from typing import Any
@@ -41,8 +41,8 @@ def job(**more: Any) -> Job:
 
 
 def test_what_all_nodes_agree_on_is_filled_in() -> None:
-    found = {rank: node(rdma=[port("mlx5_0"), port("mlx5_1")]) for rank in (0, 1)}
-    assert hardware_edits(job(), found) == {
+    result = {rank: node(rdma=[port("mlx5_0"), port("mlx5_1")]) for rank in (0, 1)}
+    assert hardware_edits(job(), result) == {
         "cluster.host_memory_gib": 1000.0,
         "cluster.gpus_per_node": 2,
         "cluster.gpu": "a100-80g",
@@ -52,7 +52,7 @@ def test_what_all_nodes_agree_on_is_filled_in() -> None:
     }
 
 
-def test_what_differs_or_is_not_told_is_left_as_it_is() -> None:
+def test_what_differs_or_is_not_reported_is_left_as_it_is() -> None:
     mixed = {0: node(), 1: node("NVIDIA L40S", mib=46068, link="SYS")}
     assert hardware_edits(job(), mixed).keys() == {"cluster.host_memory_gib", "cluster.gpus_per_node"}
     cpus = {rank: node(smi=None) for rank in (0, 1)}
@@ -89,10 +89,10 @@ def test_gpus_that_may_draw_less_than_the_estimate_counts_on_are_told_until_thei
         power = "".join(f"{i}, {watts}.00, {watts}.00\n" for i in range(2))
         return NodeMemory(survey=parse_hardware(surveyed(smi=smi(rows, power=power))))
 
-    made = job(**{"cluster.gpu": "a100-80g"})
-    (note,) = power_notes(made, {0: limited(500), 1: limited(700)}, "h100-80g")
+    the_job = job(**{"cluster.gpu": "a100-80g"})
+    (note,) = power_notes(the_job, {0: limited(500), 1: limited(700)}, "h100-80g")
     assert note.values == {
-        "nodes": made.cluster.hosts[0].name,
+        "nodes": the_job.cluster.hosts[0].name,
         "watts": 500,
         "counted": 700,
         "share": 10,
@@ -100,7 +100,7 @@ def test_gpus_that_may_draw_less_than_the_estimate_counts_on_are_told_until_thei
     }
     for lang in LANGUAGES:
         assert "500 W" in render_problem(lang, note)["message"]
-    assert power_notes(made, {0: limited(700), 1: node()}, "h100-80g") == []
+    assert power_notes(the_job, {0: limited(700), 1: node()}, "h100-80g") == []
     measured = job(**{"cluster.calibration.matmul_tflops": 600.0})
     assert power_notes(measured, {0: limited(500)}, "h100-80g") == []
 
@@ -123,14 +123,14 @@ def test_a_faster_common_network_is_proposed_as_the_fabric_addresses() -> None:
         ways = [interface("eth0", f"10.0.0.{last}/24", "1000"), interface("ib0", f"192.168.9.{last}/24", "200000")]
         return node(interfaces=ways)
 
-    made, hosts = job(), {"lines": "train@10.0.0.1\n10.0.0.2 key=/k"}
-    (note,) = proposals(made, {0: two(1), 1: two(2)}, hosts)
+    the_job, hosts = job(), {"lines": "train@10.0.0.1\n10.0.0.2 key=/k"}
+    (note,) = proposals(the_job, {0: two(1), 1: two(2)}, hosts)
     lines = note.edit["cluster.hosts"]["lines"]  # type: ignore[index]
     assert lines == "train@10.0.0.1 fabric=192.168.9.1\n10.0.0.2 key=/k fabric=192.168.9.2"
     for lang in LANGUAGES:
         assert "192.168.9.2" in render_problem(lang, note)["message"]
     same = {rank: node(interfaces=[interface("eth0", f"10.0.0.{rank + 1}/24", "1000")]) for rank in (0, 1)}
-    assert proposals(made, same, hosts) == []
+    assert proposals(the_job, same, hosts) == []
 
 
 def test_nccl_is_told_what_it_would_not_find_by_itself() -> None:
@@ -166,11 +166,13 @@ def test_nodes_without_gpus_have_no_columns_of_them_and_nothing_is_a_bare_dash(l
     )
 
 
-def test_software_limits_disk_and_the_default_route_are_told() -> None:
+def test_software_limits_disk_and_the_default_route_are_reported() -> None:
     facts = make_facts({"torch": "2.13.0", "mcore_adapter": None}, nccl="2.27.3")
     ways = [interface("eth0", "10.0.0.1/24", "1000"), interface("ib0", "192.168.9.1/24", "200000")]
-    one = node(interfaces=ways, default_routes=["eth0", "wlan0"], memlock=8192 << 10, shm={**DISK, "total": 64 << 20})
-    (row,) = table(job(), {0: replace(one, facts=facts)}, "en")["rows"]
+    interface_ = node(
+        interfaces=ways, default_routes=["eth0", "wlan0"], memlock=8192 << 10, shm={**DISK, "total": 64 << 20}
+    )
+    (row,) = table(job(), {0: replace(interface_, facts=facts)}, "en")["rows"]
     text = " | ".join(row)
     assert "Python 3.11.2, torch 2.13.0, mcore_adapter –, NCCL 2.27.3" in text
     assert "shm 0.0625 GiB · ulimit -l 8192 KiB -n 65536" in text

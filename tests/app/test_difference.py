@@ -1,4 +1,4 @@
-"""What the draft changes against an earlier run or the recommended plan: keys, files, memory and speed."""
+"""The differences of the draft to an earlier run or the recommended plan: keys, files, memory and speed."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ class Site(SimpleNamespace):
         return read(self.draft.job_mapping(), self.home).job
 
     def ran(self, run, name, **values):
-        """A run of the draft's job with other values, in the store; a later one is newer."""
+        """Store a run of the draft's job with other values. A later call stores a newer run."""
         job = with_values(
             self.job(), {"name": name, **{path.replace("__", "."): each for path, each in values.items()}}
         )
@@ -48,8 +48,12 @@ def site(tmp_path, monkeypatch):
 def test_the_last_run_of_this_job_comes_first_then_others_then_the_recommended_plan(site):
     for run, name in {"r1": "mine", "r2": "mine", "r3": "other"}.items():
         site.ran(run, name)
-    found = site.difference()
-    assert (found["bases"], found["base"], found["same_name"]) == (["r2", "r1", "r3", RECOMMENDED], "r2", 2)
+    difference = site.difference()
+    assert (difference["bases"], difference["base"], difference["same_name"]) == (
+        ["r2", "r1", "r3", RECOMMENDED],
+        "r2",
+        2,
+    )
     assert site.difference("r1")["base"] == "r1"
     assert site.difference("no-such-run")["base"] == "r2"
 
@@ -74,19 +78,19 @@ def test_files_are_those_of_the_engine_and_hold_only_what_differs(site):
 
 
 def test_the_recommended_plan_shows_what_the_own_choice_costs(site):
-    found = site.difference()
-    assert found["base"] == RECOMMENDED
-    before, after = found["figures"]["before"], found["figures"]["after"]
+    difference = site.difference()
+    assert difference["base"] == RECOMMENDED
+    before, after = difference["figures"]["before"], difference["figures"]["after"]
     assert before["fits"]
     assert before["speed"] > after["speed"]
-    assert {path.partition(".")[0] for path, *_ in found["fields"]} <= {"training", "parallel", "engine"}
+    assert {path.partition(".")[0] for path, *_ in difference["fields"]} <= {"training", "parallel", "engine"}
     assert before["batch"] == after["batch"]
 
 
 def test_the_same_job_differs_in_nothing(site):
     site.ran("r1", "mine")
-    found = site.difference()
-    assert (found["fields"], found["files"]) == ([], [])
+    difference = site.difference()
+    assert (difference["fields"], difference["files"]) == ([], [])
 
 
 def test_a_draft_or_a_run_that_cannot_be_read_says_so(site):

@@ -1,4 +1,4 @@
-"""A home folder on a full disk: what cannot be recorded is refused with its reason, coming in and reading go on."""
+"""A home folder on a full disk: an action that cannot be recorded is refused; log-in and reading work."""
 
 import json
 import logging
@@ -44,10 +44,10 @@ def test_one_can_still_come_in_and_what_is_refused_names_the_file_and_the_fix(
     assert caplog.text.count("login_failed") == caplog.text.count('"login"') == 1
     assert "wrong password" not in caplog.text
     assert client.get("/en/").status_code == 200
-    told = {"name": "HF_TOKEN", "value": "a-value-of-no-known-shape"}
+    values = {"name": "HF_TOKEN", "value": "a-value-of-no-known-shape"}
     for answer in (
-        client.post("/api/secrets?lang=zh", json=told),
-        client.post("/api/passphrases?lang=zh", json={**told, "name": "/key"}),
+        client.post("/api/secrets?lang=zh", json=values),
+        client.post("/api/passphrases?lang=zh", json={**values, "name": "/key"}),
     ):
         assert answer.status_code == 422
         problem = answer.json()["problems"][0]
@@ -58,7 +58,7 @@ def test_one_can_still_come_in_and_what_is_refused_names_the_file_and_the_fix(
     assert client.post("/logout").status_code == 303
     disk.free()
     log_in(client)
-    assert client.post("/api/secrets", json=told).json()["names"] == ["HF_TOKEN"]
+    assert client.post("/api/secrets", json=values).json()["names"] == ["HF_TOKEN"]
     assert client.delete("/api/secrets/HF_TOKEN").json()["names"] == []
 
 
@@ -98,7 +98,7 @@ def test_a_store_on_a_full_disk_is_read_by_another_process_too(
 
 def test_without_room_for_the_stores_index_it_is_the_full_disk_that_is_named(disk: FullDisk) -> None:
     path = disk.folder / "megaboard.db"
-    Store(path).close()  # the last one out takes the index away
+    Store(path).close()  # The last connection removes the index.
     disk.fill()
     with pytest.raises(StoreError, match="store_full"):
         Store(path)
@@ -110,10 +110,10 @@ def test_the_monitor_says_that_nothing_new_can_be_kept_until_it_can(services: Se
     )
     disk.fill()
     change(services, {"name": "after"})
-    told = json.loads(bundler.answer(Question.of({}), 0.0) or "")
-    assert "megaboard.db is full" in told["trouble"]["message"]
-    seen = {"seen": told["versions"]}
-    assert bundler.answer(Question.of(seen), 0.0) is None
+    data = json.loads(bundler.answer(Question.of({}), 0.0) or "")
+    assert "megaboard.db is full" in data["trouble"]["message"]
+    observed = {"seen": data["versions"]}
+    assert bundler.answer(Question.of(observed), 0.0) is None
     disk.free()
     change(services, {"name": "after"})
-    assert json.loads(bundler.answer(Question.of(seen), 0.0) or "")["trouble"] is None
+    assert json.loads(bundler.answer(Question.of(observed), 0.0) or "")["trouble"] is None

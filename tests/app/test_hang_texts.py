@@ -1,4 +1,4 @@
-"""`megaboard status` says of a run without steps what its page says."""
+"""`megaboard status` says the same of a run without steps as its page."""
 
 import time
 from pathlib import Path
@@ -21,16 +21,16 @@ def test_status_names_the_node_and_the_rank_that_the_others_wait_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lang: str, words: list[str]
 ) -> None:
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path))
-    monkeypatch.setattr("app.cli.common.REFRESH_S", 0.0)  # its nodes are addresses alone
+    monkeypatch.setattr("app.cli.common.REFRESH_S", 0.0)  # Its nodes have only addresses.
     store = Store(tmp_path / "megaboard.db")
     run = StoredRun(store, RUN, now=time.time() - 900, addresses=["10.0.0.1", "10.0.0.2"])
     run.start()
     run.steps(1, 30)
     row = {**heartbeat(1, 1, run.now), "stuck": [[4711, "python", "T", 1]]}
     store.write(lambda c: metrics.add_heartbeats(c, RUN, 1, 1, [row], run.now))
-    run.tell(EventKind.NODE_STUCK, 1, stuck=row["stuck"])
+    run.add_event(EventKind.NODE_STUCK, 1, stuck=row["stuck"])
     store.close()
     assert main(["--lang", lang, "status", RUN]) == 0
     out = capsys.readouterr().out
-    for one in [*words, "1 · 10.0.0.2", "rank 1: python 4711 (T)"]:
-        assert one in out
+    for item in [*words, "1 · 10.0.0.2", "rank 1: python 4711 (T)"]:
+        assert item in out

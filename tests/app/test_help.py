@@ -1,4 +1,4 @@
-"""The help beside a field: words in the page's language, figures of the draft, and only where there are some."""
+"""The help beside a field: texts in the page's language, and figures of the draft if there are any."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_a_refused_value_says_why_in_the_pages_language(services: Services) -> N
     assert "PP = 3" in refused["2"]
 
 
-def test_what_the_estimate_does_not_depend_on_is_said(services: Services) -> None:
+def test_what_the_estimate_does_not_depend_on_is_reported(services: Services) -> None:
     unread = help_here(services, "parallel.bias_activation_fusion")
     assert unread["why"] == t("en", "wizard.help.unmoved")
     assert help_here(services, "training.seed")["why"] == help_here(services, "model.path")["why"] == ""

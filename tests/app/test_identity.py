@@ -1,4 +1,4 @@
-"""The server's own name and keys stay over restarts, and nobody else reads them."""
+"""The server's own name and keys survive a restart, and no other user can read them."""
 
 import pytest
 

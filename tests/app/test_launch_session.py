@@ -1,4 +1,4 @@
-"""The desk between the page and the nodes: what a check allows, and that a launch begins once."""
+"""The launch session between the page and the nodes: what a check allows, and that a launch starts once."""
 
 import threading
 from collections.abc import Callable, Collection
@@ -24,7 +24,7 @@ from tests.app.conftest import READY
 
 
 class Nodes:
-    """A controller whose nodes answer when they are let; counts launches."""
+    """A controller whose nodes answer when a test lets them. It counts launches."""
 
     def __init__(self, *reports: PreflightReport) -> None:
         self.reports = list(reports)
@@ -135,7 +135,7 @@ def test_a_check_with_warnings_opens_the_launch_for_whoever_has_accepted_them(jo
             assert refused.value.problems[0].code == "warnings_not_accepted"
     desk.launch(job, accepted=desk.state().version)
     assert rest(desk).run == "run-1"
-    assert nodes.accepts == [{warning_key(one) for one in warned.warnings}]
+    assert nodes.accepts == [{warning_key(warning) for warning in warned.warnings}]
 
 
 def test_the_warnings_of_the_check_at_hand_are_accepted_for_the_queue_and_none_without_one(job: Job) -> None:
@@ -148,7 +148,7 @@ def test_the_warnings_of_the_check_at_hand_are_accepted_for_the_queue_and_none_w
     desk.check(job)
     desk.queue(job, accepted=rest(desk).version)
     desk.queue(replace(job, name="another"), accepted=rest(desk).version)
-    assert nodes.accepts == [{warning_key(one) for one in warned.warnings}, set()]
+    assert nodes.accepts == [{warning_key(warning) for warning in warned.warnings}, set()]
 
 
 def test_a_warning_that_only_the_launch_finds_was_accepted_by_nobody_and_shuts_it_with_its_words(job: Job) -> None:
@@ -255,14 +255,14 @@ def test_only_confirmed_fingerprints_are_accepted_and_the_nodes_checked_again(jo
     ],
 )
 def test_a_fingerprint_is_compared_with_that_of_the_sshd_that_showed_it(port: int, kind: str, command: str) -> None:
-    """Not with the machine's own one: the demo's nodes, and many containers, have keys of theirs."""
+    """It is not compared with the machine's key: the demo's nodes, and many containers, have their own keys."""
     key = HostKey(host="10.0.0.1", port=port, key_type=kind, fingerprint="SHA256:1", line="")
     assert shown_key(key)["command"] == command
 
 
 def test_what_nodes_lack_is_copied_on_the_users_word_and_the_nodes_checked_again(job: Job) -> None:
-    here, there = Checks(0, "10.0.0.1"), Checks(1, "10.0.0.2")
-    lacks = (here.ok("model"), there.wrong("model", "model_missing", "model.path"))
+    checks, second = Checks(0, "10.0.0.1"), Checks(1, "10.0.0.2")
+    lacks = (checks.ok("model"), second.wrong("model", "model_missing", "model.path"))
     nodes = Nodes(PreflightReport(checks=lacks, problems=(Problem(code="model_missing"),)), PreflightReport())
     nodes.let.set()
     desk = desk_of(nodes)

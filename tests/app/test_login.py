@@ -1,4 +1,4 @@
-"""The log-in page: what it shows, how it slows guessing, and what it leaves in the audit log."""
+"""The log-in page: its content, its throttle, and its entries in the audit log."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def test_a_wrong_password_gets_a_clear_message_and_no_session(client, home):
     assert answer.status_code == 401
     assert "That is not the password" in answer.text
     assert "set-cookie" not in answer.headers
-    assert [one["action"] for one in audit(home)] == ["login_failed"]
+    assert [entry["action"] for entry in audit(home)] == ["login_failed"]
 
 
 def test_what_was_typed_is_written_nowhere(client, home):
@@ -63,7 +63,7 @@ def test_guessing_is_slowed_and_the_right_password_must_wait_too(client, clock, 
     assert "Wait 1 s" in throttled.text
     clock.now_s += 1
     assert log_in(client).status_code == 303
-    assert [one["action"] for one in audit(home)][-2:] == ["login_throttled", "login"]
+    assert [entry["action"] for entry in audit(home)][-2:] == ["login_throttled", "login"]
 
 
 def test_whoever_floods_the_log_in_fills_no_disk(client, clock, home):
@@ -71,11 +71,11 @@ def test_whoever_floods_the_log_in_fills_no_disk(client, clock, home):
         log_in(client, "wrong")
     for _ in range(20):
         assert log_in(client, "wrong").status_code == 429
-    assert [one["action"] for one in audit(home)][3:] == ["login_throttled"]
+    assert [entry["action"] for entry in audit(home)][3:] == ["login_throttled"]
     clock.now_s += 1
     for _ in range(20):
         log_in(client, "wrong")
-    assert [one["action"] for one in audit(home)][4:] == ["login_failed", "login_throttled"]
+    assert [entry["action"] for entry in audit(home)][4:] == ["login_failed", "login_throttled"]
 
 
 def test_a_form_that_is_too_long_or_not_text_is_a_wrong_password(client, clock):

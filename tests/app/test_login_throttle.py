@@ -1,4 +1,4 @@
-"""Guessing is slowed for whoever guesses, and costs one core at most."""
+"""The throttle slows a client that guesses, and takes at most one core."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Whoever is not at the page is told how runs end: real addresses of Apprise's, and a real server that takes them."""
+"""Notifications of how runs end, through real Apprise addresses and a real server that receives them."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def run(store: Store) -> StoredRun:
-    """One that trains."""
+    """Return a run that trains."""
     run = StoredRun(store, RUN, now=NOW, addresses=["10.0.0.1", "10.0.0.2"])
     run.start()
     run.steps(1, 30)
@@ -71,8 +71,8 @@ def messenger(
 
 def fail(run: StoredRun) -> None:
     lost = problem("node_lost", "10.0.0.2", seconds=30)
-    run.tell(EventKind.LOSING, 1, problem=lost)
-    run.tell(EventKind.LOST, 1, problem=lost)
+    run.add_event(EventKind.LOSING, 1, problem=lost)
+    run.add_event(EventKind.LOST, 1, problem=lost)
 
 
 @pytest.mark.parametrize(
@@ -83,38 +83,38 @@ def fail(run: StoredRun) -> None:
     ],
 )
 def test_a_message_says_how_a_run_ended_why_where_and_how_far_it_was(store, run, places, inbox, lang, words):
-    one = messenger(store, places, lang)
-    one.tell()
+    sender = messenger(store, places, lang)
+    sender.tell()
     fail(run)
-    one.tell()
-    [told] = inbox.taken
+    sender.tell()
+    [message] = inbox.taken
     for word in words:
-        assert word in f"{told['title']}\n{told['message']}"
-    assert told["type"] == "failure"
+        assert word in f"{message['title']}\n{message['message']}"
+    assert message["type"] == "failure"
 
 
-def test_a_run_that_finished_is_told_and_one_that_was_stopped_is_not(store, run, places, inbox):
-    one = messenger(store, places)
-    one.tell()
-    run.tell(EventKind.FINISHED)
+def test_a_run_that_finished_is_reported_and_one_that_was_stopped_is_not(store, run, places, inbox):
+    sender = messenger(store, places)
+    sender.tell()
+    run.add_event(EventKind.FINISHED)
     other = StoredRun(store, RUN.replace("aaaa", "bbbb"), now=NOW, addresses=["10.0.0.3"])
     other.start()
-    other.tell(EventKind.STOP_REQUESTED)
-    other.tell(EventKind.STOPPED)
-    one.tell()
+    other.add_event(EventKind.STOP_REQUESTED)
+    other.add_event(EventKind.STOPPED)
+    sender.tell()
     assert inbox.titles == ["Finished: qwen3-vl-8b-sft"]
     assert inbox.taken[0]["type"] == "success"
 
 
-def test_alerts_are_told_with_their_figures_and_short_memory_is_not(store, run, places, inbox):
-    one = messenger(store, places)
-    one.tell()
-    run.tell(EventKind.LOSS_ROSE, step=30, loss=6.25, usual=1.501)
-    one.tell()
-    run.tell(EventKind.GRAD_NORM_ROSE, step=31, grad_norm=14.0, usual=0.8123)
-    run.tell(EventKind.DISK_LOW, 1, step=40, room=1, inode=5, free_gib=91.25, checkpoint_gib=60.5)
-    run.tell(EventKind.ALLOC_RETRIES, 1, step=41, of_rank=9, retries=3)
-    one.tell()
+def test_alerts_are_reported_with_their_figures_and_short_memory_is_not(store, run, places, inbox):
+    sender = messenger(store, places)
+    sender.tell()
+    run.add_event(EventKind.LOSS_ROSE, step=30, loss=6.25, usual=1.501)
+    sender.tell()
+    run.add_event(EventKind.GRAD_NORM_ROSE, step=31, grad_norm=14.0, usual=0.8123)
+    run.add_event(EventKind.DISK_LOW, 1, step=40, room=1, inode=5, free_gib=91.25, checkpoint_gib=60.5)
+    run.add_event(EventKind.ALLOC_RETRIES, 1, step=41, of_rank=9, retries=3)
+    sender.tell()
     assert inbox.titles == [
         "Loss has risen to 6.25 by step 30, from 1.501: qwen3-vl-8b-sft",
         "Gradient norm has risen to 14 by step 31, from 0.8123: qwen3-vl-8b-sft",
@@ -122,8 +122,8 @@ def test_alerts_are_told_with_their_figures_and_short_memory_is_not(store, run, 
     ]
 
 
-def test_what_happens_while_no_server_is_up_is_told_by_the_next_one_and_nothing_twice(store, run, places, inbox):
-    run.tell(EventKind.LOSS_NOT_FINITE, step=12)
+def test_what_happens_while_no_server_is_up_is_reported_by_the_next_one_and_nothing_twice(store, run, places, inbox):
+    run.add_event(EventKind.LOSS_NOT_FINITE, step=12)
     first = messenger(store, places)
     first.tell()
     assert inbox.titles == [], "what was before the first message is old news"
@@ -137,10 +137,10 @@ def test_what_happens_while_no_server_is_up_is_told_by_the_next_one_and_nothing_
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
 
 
-def test_what_is_a_day_old_is_not_told_any_more(store, run, places, inbox):
-    one = messenger(store, places)
-    one.tell()
-    one.close()
+def test_what_is_a_day_old_is_not_reported_any_more(store, run, places, inbox):
+    sender = messenger(store, places)
+    sender.tell()
+    sender.close()
     fail(run)
     messenger(store, places, now=run.now + LATEST_S + 1).tell()
     assert inbox.titles == []
@@ -148,13 +148,13 @@ def test_what_is_a_day_old_is_not_told_any_more(store, run, places, inbox):
 
 def test_a_message_that_is_refused_is_tried_again_later(store, run, places, inbox):
     waited = []
-    one = Messenger(
+    sender = Messenger(
         Database(store), places, "en", clock=lambda: NOW + 40, wait=lambda seconds: waited.append(seconds) or True
     )
-    one.tell()
+    sender.tell()
     inbox.refuses = 2
     fail(run)
-    one.tell()
+    sender.tell()
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
     assert waited == list(RETRIES_S[:2])
 
@@ -165,13 +165,13 @@ def test_an_address_that_takes_nothing_stands_in_the_run_s_history_and_holds_up_
     nobody = "json://127.0.0.1:9/" + TOKEN
     waited = []
     places = read_addresses(write(nobody, inbox.address))
-    one = Messenger(
+    sender = Messenger(
         Database(store), places, "en", clock=lambda: NOW + 40, wait=lambda seconds: waited.append(seconds) or True
     )
-    one.tell()
-    run.tell(EventKind.LOSS_NOT_FINITE, step=30)
+    sender.tell()
+    run.add_event(EventKind.LOSS_NOT_FINITE, step=30)
     fail(run)
-    one.tell()
+    sender.tell()
     assert inbox.titles == ["Loss is not finite at step 30: qwen3-vl-8b-sft", "Lost: qwen3-vl-8b-sft"]
     assert waited == list(RETRIES_S), "once it was found silent it is tried once a message"
     with store.read() as connection:
@@ -182,34 +182,34 @@ def test_an_address_that_takes_nothing_stands_in_the_run_s_history_and_holds_up_
 
 
 def test_a_server_that_ends_while_it_tries_leaves_the_message_to_the_next(store, run, places, inbox):
-    one = messenger(store, places, waits=False)
-    one.tell()
+    sender = messenger(store, places, waits=False)
+    sender.tell()
     inbox.refuses = 1
     fail(run)
-    assert not one.tell()
-    one.close()
+    assert not sender.tell()
+    sender.close()
     messenger(store, places).tell()
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
 
 
-def test_a_standstill_is_told_once_with_who_the_others_wait_for_and_again_when_it_comes_back_later(
+def test_a_standstill_is_reported_once_with_who_the_others_wait_for_and_again_when_it_comes_back_later(
     store, run, places, inbox
 ):
     now = [run.now]
-    one = Messenger(Database(store), places, "en", clock=lambda: now[0], wait=lambda _: True)
-    one.tell()
+    sender = Messenger(Database(store), places, "en", clock=lambda: now[0], wait=lambda _: True)
+    sender.tell()
     run.beat([0])
     for number, later in enumerate((300, 100, AGAIN_S + 100)):
         now[0] += later
-        one.tell()
+        sender.tell()
         run.now = now[0]
         run.steps(31 + 2 * number, 32 + 2 * number)
-        one.tell()
+        sender.tell()
     assert inbox.titles == ["No progress: qwen3-vl-8b-sft"] * 2
     assert "10.0.0.2" in inbox.taken[0]["message"]
 
 
-def test_a_run_that_became_slow_is_told_once_with_the_gpu_that_holds_it_up(store, run, places, inbox):
+def test_a_run_that_became_slow_is_reported_once_with_the_gpu_that_holds_it_up(store, run, places, inbox):
     run.steps(31, 130, step_s=4)
     run.steps(131, 159, step_s=8)
     run.steps(160, 160, step_s=8)
@@ -218,13 +218,13 @@ def test_a_run_that_became_slow_is_told_once_with_the_gpu_that_holds_it_up(store
     cards += [{"index": 1, "utilization": 99, "clock_mhz": 1100, "clock_limits": 64}]
     row = {**heartbeat(1, 0, run.now), "gpus": cards}
     store.write(lambda c: metrics.add_heartbeats(c, RUN, 1, 1, [row], run.now))
-    one = messenger(store, places, "zh", now=run.now)
-    one.tell()
-    one.tell()
-    [told] = inbox.taken
-    assert told["title"] == "变慢：qwen3-vl-8b-sft"
+    sender = messenger(store, places, "zh", now=run.now)
+    sender.tell()
+    sender.tell()
+    [message] = inbox.taken
+    assert message["title"] == "变慢：qwen3-vl-8b-sft"
     for words in ("每步 8", "节点 1 · 10.0.0.2，GPU 1：因过热被降频。1,100 MHz"):
-        assert words in told["message"]
+        assert words in message["message"]
 
 
 def test_of_two_servers_of_one_home_one_tells_and_the_other_when_it_is_gone(store, run, places, inbox):
@@ -240,41 +240,41 @@ def test_of_two_servers_of_one_home_one_tells_and_the_other_when_it_is_gone(stor
 
 
 def test_a_full_disk_makes_nobody_hear_the_same_thing_again_and_again(store, run, places, inbox, monkeypatch):
-    one = messenger(store, places)
-    one.tell()
+    sender = messenger(store, places)
+    sender.tell()
     fail(run)
 
     def full(change: object) -> None:
         raise StoreError("store_full", store.path, "database or disk is full")
 
     monkeypatch.setattr(store, "write", full)
-    one.tell()
-    one.tell()
+    sender.tell()
+    sender.tell()
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
 
 
-def test_a_run_whose_record_cannot_be_read_keeps_no_other_from_being_told(store, run, places, inbox):
-    one = messenger(store, places)
-    one.tell()
+def test_a_run_whose_record_cannot_be_read_keeps_no_other_from_being_reported(store, run, places, inbox):
+    sender = messenger(store, places)
+    sender.tell()
     broken = StoredRun(store, RUN.replace("aaaa", "bbbb"), now=NOW, addresses=["10.0.0.3"])
     broken.start()
-    broken.tell(EventKind.LOSS_NOT_FINITE, step=1)
+    broken.add_event(EventKind.LOSS_NOT_FINITE, step=1)
     store.write(lambda c: c.execute("UPDATE runs SET job = 'no: job' WHERE id = ?", (broken.id,)))
     damaged = (broken.id, EventKind.LOSS_NOT_FINITE.value, NOW, "{")
     store.write(
         lambda c: c.execute("INSERT INTO events (run, attempt, kind, time, detail) VALUES (?, 1, ?, ?, ?)", damaged)
     )
     fail(run)
-    one.tell()
+    sender.tell()
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
 
 
-def test_what_happens_before_the_first_look_is_told(store, run, places, inbox, monkeypatch):
-    one = messenger(store, places)
+def test_what_happens_before_the_first_look_is_reported(store, run, places, inbox, monkeypatch):
+    sender = messenger(store, places)
     monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
-    one.start()
+    sender.start()
     fail(run)
-    one.tell()
+    sender.tell()
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
 
 
@@ -321,7 +321,7 @@ def test_a_command_that_waits_tells_what_happens_meanwhile_to_the_last(tmp_path,
     with telling(services, places, "en"):
         assert "JSON" in capsys.readouterr().out
         run.now = services.clock()
-        run.tell(EventKind.FINISHED)
+        run.add_event(EventKind.FINISHED)
     services.close()
     assert inbox.titles == ["Finished: qwen3-vl-8b-sft"]
 

@@ -31,7 +31,7 @@ FILES = {
 
 
 def point_at(address, monkeypatch):
-    """As HF_ENDPOINT does when huggingface_hub is imported."""
+    """Set the address of the hub, as HF_ENDPOINT does when huggingface_hub is imported."""
     monkeypatch.setattr(constants, "ENDPOINT", address)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     template = constants.HUGGINGFACE_CO_URL_TEMPLATE
@@ -40,11 +40,11 @@ def point_at(address, monkeypatch):
 
 @pytest.fixture
 def ours(tmp_path, monkeypatch):
-    """A hub that huggingface_hub asks, and an empty cache."""
-    with hub(FILES) as (address, asked):
+    """Yield a hub that huggingface_hub uses, and an empty cache."""
+    with hub(FILES) as (address, request):
         point_at(address, monkeypatch)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        yield asked
+        yield request
 
 
 def refused(model_id):
@@ -126,7 +126,7 @@ def test_a_hub_that_says_nothing_is_given_up(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hub_that_means_harm_is_given_up_within_a_deadline_and_a_limit(ours, name):
-    """Whatever it says of the size, and however it sends it."""
+    """This holds for any announced size and any way of sending."""
     tracemalloc.start()
     started = time.monotonic()
     try:
@@ -160,7 +160,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing(ours, tmp_path, monkeypatc
 
 
 def test_a_deeply_nested_configuration_is_refused(ours):
-    deep = "[" * 100 + "]" * 100  # the parser would take it, what writes it into a job file would not
+    deep = "[" * 100 + "]" * 100  # The parser would accept it, but the writer of the job file would not.
     for text in ("[" * 100_000, f'{{"model_type": "qwen3", "x": {deep}}}'):
         with pytest.raises(ProblemsError) as caught:
             read_config(text, "x")
@@ -168,10 +168,10 @@ def test_a_deeply_nested_configuration_is_refused(ours):
 
 
 def test_the_command_prints_a_configuration_that_a_job_file_takes(tmp_path):
-    """In a process of its own, because huggingface_hub reads HF_ENDPOINT when it is imported."""
+    """It runs in a process of its own, because huggingface_hub reads HF_ENDPOINT when it is imported."""
     with hub(FILES) as (address, _):
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        environment = {**kept, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "MEGABOARD_HOME": str(tmp_path)}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        environment = {**variables, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "MEGABOARD_HOME": str(tmp_path)}
         command = [sys.executable, "-m", "app.main", "--lang", "en", "model", "Qwen/Qwen3-8B"]
         folder = Path(__file__).parents[2]
         done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=folder)

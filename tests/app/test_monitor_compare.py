@@ -1,4 +1,4 @@
-"""The monitor sets measured beside predicted, and one press keeps it with the draft's cluster."""
+"""The monitor shows measured beside predicted figures, and one click stores the correction in the draft's cluster."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,9 +42,9 @@ def work(run: StoredRun, first: int = 1, last: int = 40) -> None:
 
 def test_before_there_are_enough_steps_nothing_is_offered(services: Services, run: StoredRun):
     work(run, last=5)
-    found = Compare(services, "en").of(RUN)
-    assert (found["useful"], found["why"]) == (False, [])
-    assert found["predicted_tokens_per_s"] > 0
+    result = Compare(services, "en").of(RUN)
+    assert (result["useful"], result["why"]) == (False, [])
+    assert result["predicted_tokens_per_s"] > 0
 
 
 def test_measured_stands_beside_predicted_and_is_looked_at_again_after_a_while(services: Services, run: StoredRun):
@@ -54,11 +54,11 @@ def test_measured_stands_beside_predicted_and_is_looked_at_again_after_a_while(s
     work(run, 6, 40)
     assert compare.of(RUN)["useful"] is False
     services.clock.now += COMPARE_S  # type: ignore[attr-defined]
-    found = compare.of(RUN)
-    assert found["useful"]
-    assert found["step_s"] == pytest.approx(2.0, rel=0.1)
-    assert found["predicted_step_s"] > 0
-    assert any("the images in the job file" in reason for reason in found["why"])
+    result = compare.of(RUN)
+    assert result["useful"]
+    assert result["step_s"] == pytest.approx(2.0, rel=0.1)
+    assert result["predicted_step_s"] > 0
+    assert any("the images in the job file" in reason for reason in result["why"])
 
 
 def test_using_a_run_calibrates_the_drafts_own_cluster(services: Services, run: StoredRun):

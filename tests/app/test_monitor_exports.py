@@ -1,4 +1,5 @@
-"""A finished run offers its export; a page follows it to the commands that serve the model, or to why it failed."""
+"""A finished run offers its export. The page shows its progress up to the commands that serve the model, or to the
+error."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ MADE = Exported(folder="/x", node="10.0.0.1", kind="merge", serve=("vllm serve /
 
 @dataclass
 class Nodes:
-    """A controller whose node works until it is let."""
+    """A controller whose node works until a test lets it end."""
 
     let: threading.Event = field(default_factory=threading.Event)
     telling: threading.Event = field(default_factory=threading.Event)
@@ -42,9 +43,9 @@ class Nodes:
 @pytest.fixture
 def stored(tmp_path: Path) -> Iterator[StoredRun]:
     store = Store(tmp_path / "megaboard.db")
-    made = StoredRun(store, RUN, now=1000.0, nodes=1)
-    made.start()
-    yield made
+    run = StoredRun(store, RUN, now=1000.0, nodes=1)
+    run.start()
+    yield run
     store.close()
 
 
@@ -56,7 +57,7 @@ def look(run: StoredRun) -> RunSnapshot:
 @pytest.fixture
 def finished(stored: StoredRun) -> RunSnapshot:
     stored.steps(1, 2)
-    stored.tell(EventKind.FINISHED)
+    stored.add_event(EventKind.FINISHED)
     return look(stored)
 
 
@@ -69,7 +70,7 @@ def rest(exports: Exports, run: RunSnapshot) -> dict[str, object]:
 
 def test_a_run_that_has_not_ended_or_took_no_step_offers_nothing(stored: StoredRun) -> None:
     assert Exports(Nodes()).of(look(stored), "en") is None
-    stored.tell(EventKind.FINISHED)
+    stored.add_event(EventKind.FINISHED)
     assert Exports(Nodes()).of(look(stored), "en") is None
 
 
@@ -87,7 +88,7 @@ def test_an_export_is_followed_to_the_commands_that_serve(finished: RunSnapshot)
     assert nodes.ends == []
 
 
-def test_a_failure_is_told_and_may_be_tried_again(finished: RunSnapshot) -> None:
+def test_a_failure_is_reported_and_may_be_tried_again(finished: RunSnapshot) -> None:
     failure = ProblemsError([Problem(code="export_failed", node="10.0.0.1", values={"node": "n", "lines": "no disk"})])
     nodes = Nodes(ends=[failure, MADE])
     nodes.let.set()

@@ -59,7 +59,7 @@ def run(services: Services, clock: Clock) -> StoredRun:
 
 def finish(run: StoredRun) -> None:
     run.exit(0)
-    run.tell(EventKind.FINISHED)
+    run.add_event(EventKind.FINISHED)
 
 
 def ask(services: Services, **question: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The chart of the nodes' use: each tab is sent what it lacks of the measure it shows, and of nothing else."""
+"""The utilization chart: a tab gets the data that it lacks of the measure that it shows, and nothing else."""
 
 import json
 
@@ -23,7 +23,7 @@ def store(tmp_path):
 
 
 class Tab:
-    """Does with the answers what static/monitor/utilization.js does."""
+    """A tab that handles the answers as static/monitor/utilization.js does."""
 
     def __init__(self, store: Store, ranks: int) -> None:
         self.ranks = range(ranks)
@@ -34,22 +34,22 @@ class Tab:
         self.rows: dict[int, list] = {}
 
     def clock(self) -> float:
-        """Every tick is later than what may be kept of the one before."""
+        """Return a clock whose every tick is later than the caches of the tick before."""
         self.looks += 2 * section.FRESH_S
         return self.looks
 
     def tick(self, measure: str | None = None):
         if measure:
             self.measure, self.have, self.rows = measure, {}, {}
-        asked = {"measure": self.measure, "have": self.have}
-        text = self.usage.part(RUN, self.ranks, Question.of({"usage": asked}).usage)
+        request = {"measure": self.measure, "have": self.have}
+        text = self.usage.part(RUN, self.ranks, Question.of({"usage": request}).usage)
         if text is None:
             return None
         answer = json.loads(text)
         self.measure = answer["measure"]
         for node in answer["nodes"]:
-            kept = [row for row in self.rows.get(node["rank"], []) if row[0] < node.get("from", 0)]
-            self.rows[node["rank"]] = kept + node["rows"]
+            stored = [row for row in self.rows.get(node["rank"], []) if row[0] < node.get("from", 0)]
+            self.rows[node["rank"]] = stored + node["rows"]
             self.have[str(node["rank"])] = node["have"]
         return answer
 
@@ -104,16 +104,16 @@ def test_a_tab_that_is_left_behind_by_wider_stretches_gets_the_whole_again(store
     for module in ("backend.runs.store.utilization", "app.monitor.utilization"):
         monkeypatch.setattr(f"{module}.ROWS", 8)
     run = run_of(store, 1, 1)
-    tab, told = Tab(store, 1), []
+    tab, calls = Tab(store, 1), []
     for _ in range(30):
         run.beat()
         run.now += 2
         tab.tick()
-        told.append(len(tab.rows[0]))
+        calls.append(len(tab.rows[0]))
     fresh = Tab(store, 1)
     fresh.tick()
     assert tab.rows == fresh.rows
-    assert max(told) <= 8
+    assert max(calls) <= 8
 
 
 def test_a_tab_that_does_not_ask_is_sent_none_and_nonsense_is_asked_as_a_new_tab(store):

@@ -1,4 +1,4 @@
-"""Whatever the monitor's scripts and the server can say has words in both languages."""
+"""Both languages have every text that the monitor's scripts and the server use."""
 
 import re
 from pathlib import Path

@@ -41,7 +41,7 @@ build-backend = "hatchling.build"
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel of one tiny package."""
+    """Return a folder with the wheel of one tiny package."""
     source = tmp_path_factory.mktemp("source")
     (source / "demo_package").mkdir()
     (source / "demo_package" / "__init__.py").touch()
@@ -53,7 +53,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def locks(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Lock files that ask for that package, without a network."""
+    """Return lock files that require that package, without a network."""
     (wheel,) = wheels.iterdir()
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     locks = tmp_path / "locks"

@@ -1,4 +1,4 @@
-"""Machines and nodes kept under a name: chosen, saved and deleted on the Hardware step."""
+"""Clusters that users save under a name: chosen, saved and deleted on the Hardware step."""
 
 from pathlib import Path
 from typing import Any
@@ -25,19 +25,19 @@ def services(tmp_path: Path):
 
 
 def ask(services: Services, kind: str, name: str, **more: Any) -> Fetched:
-    found = fetch(services, {"kind": kind, "name": name, **more})
-    assert change(services, found.edits) == ()
-    return found
+    result = fetch(services, {"kind": kind, "name": name, **more})
+    assert change(services, result.edits) == ()
+    return result
 
 
-def codes(found: Fetched) -> list[str]:
-    return [problem.code for problem in found.problems]
+def codes(problems: Fetched) -> list[str]:
+    return [problem.code for problem in problems.problems]
 
 
 def job(services: Services) -> Job:
-    found = read(services.draft.job_mapping(), services.home).job
-    assert found is not None
-    return found
+    result = read(services.draft.job_mapping(), services.home).job
+    assert result is not None
+    return result
 
 
 def test_a_saved_cluster_is_the_draft_s_and_can_be_chosen_after_others(services: Services) -> None:

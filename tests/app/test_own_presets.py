@@ -1,4 +1,5 @@
-"""The user's own presets: private files by validated names, never overwritten unasked, whole jobs back."""
+"""Presets that users save: private files with validated names. They are overwritten only on request, and return whole
+jobs."""
 
 from types import SimpleNamespace
 
@@ -24,8 +25,8 @@ def services(tmp_path):
     store.close()
 
 
-def codes(found):
-    return [problem.code for problem in found.problems]
+def codes(problems):
+    return [problem.code for problem in problems.problems]
 
 
 def raised(act, *given, **named):
@@ -55,8 +56,8 @@ def test_what_is_there_is_replaced_only_when_asked(tmp_path):
     "name", ["", ".", "..", ".hidden", "../a", "a/b", "a\\b", "a\nb", " a", "a ", "a.", "x" * 65, "a\0"]
 )
 def test_a_name_can_lead_nowhere_else(tmp_path, name):
-    for act, *rest in ((read_preset,), (delete_preset,), (keep_preset, "")):
-        assert raised(act, tmp_path, name, *rest) == "bad_preset_name"
+    for act, *remainder in ((read_preset,), (delete_preset,), (keep_preset, "")):
+        assert raised(act, tmp_path, name, *remainder) == "bad_preset_name"
 
 
 def test_a_deleted_preset_is_gone_and_others_stay(tmp_path):
@@ -87,7 +88,7 @@ def test_the_draft_comes_back_whole_after_other_edits(services):
     assert services.audit.seen == [("save_preset", {"name": "first"})]
 
 
-def test_a_taken_name_is_told_and_replaced_on_the_second_word(services):
+def test_a_taken_name_is_reported_and_replaced_on_the_second_word(services):
     fetch(services, {"kind": "preset_save", "name": "a"})
     change(services, {"name": "newer"})
     assert codes(fetch(services, {"kind": "preset_save", "name": "a"})) == ["preset_exists"]

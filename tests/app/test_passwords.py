@@ -1,4 +1,4 @@
-"""Passwords are made strong, read from private files only, and kept as a hash."""
+"""Generated passwords are strong. Passwords are read from private files only, and stored as a hash."""
 
 import json
 
@@ -9,9 +9,9 @@ from app.web.passwords import PasswordError, PasswordHash, load_hash, random_pas
 
 
 def test_a_made_password_is_different_each_time_and_easy_to_type():
-    made = {random_password() for _ in range(100)}
-    assert len(made) == 100
-    assert all(len(one) == 24 and not set(one) & set("l0o1") for one in made)
+    passwords = {random_password() for _ in range(100)}
+    assert len(passwords) == 100
+    assert all(len(password) == 24 and not set(password) & set("l0o1") for password in passwords)
 
 
 def test_a_hash_knows_its_password_and_no_other():

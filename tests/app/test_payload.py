@@ -1,4 +1,4 @@
-"""The wizard without a browser: what was typed is kept, and what follows from it is right."""
+"""The wizard without a browser: edits are stored, and the values that depend on them are correct."""
 
 import itertools
 import json
@@ -38,11 +38,11 @@ EXPLAINED = {
 
 @pytest.fixture(scope="module")
 def form() -> Form:
-    made = Form("en")
+    draft_form = Form("en")
     with gr.Blocks(analytics_enabled=False):
         for step in STEPS:
-            step.build(made)
-    return made
+            step.build(draft_form)
+    return draft_form
 
 
 def shown(form: Form, services: Services, step: str = "training") -> dict[str, Any]:
@@ -63,7 +63,7 @@ class TestFields:
             form.field("name")
 
     def test_no_widget_shows_the_progress_of_an_event(self, services: Services) -> None:
-        """Gradio would tell all of them of every event."""
+        """Gradio would notify every such widget of every event."""
         with gr.Blocks(analytics_enabled=False) as page:
             app.wizard.build("en", services)
         drawn = {number for number, block in page.blocks.items() if getattr(block, "visible", False)}
@@ -83,9 +83,9 @@ class TestFields:
         problem = next(p for p in shown(form, services)["problems"] if p["at"] == "cluster.nodes")
         assert problem["message"] == "Nodes cannot be empty."
 
-    @pytest.mark.parametrize(("typed", "kept"), [("2e-5", 2e-5), ("0.001", 0.001), ("fast", "fast")])
-    def test_a_learning_rate_is_typed_as_people_write_it(self, form: Form, typed: str, kept: object) -> None:
-        assert form.value("training.learning_rate", typed) == kept
+    @pytest.mark.parametrize(("typed", "stored"), [("2e-5", 2e-5), ("0.001", 0.001), ("fast", "fast")])
+    def test_a_learning_rate_is_typed_as_people_write_it(self, form: Form, typed: str, stored: object) -> None:
+        assert form.value("training.learning_rate", typed) == stored
 
     def test_an_emptied_optional_field_takes_its_default(self, form: Form) -> None:
         assert form.value("training.dataset", " ") is None
@@ -98,12 +98,12 @@ class TestFields:
         assert change(services, {"cluster.gpu": "h100-80g", "cluster.nodes": 4, "cluster.gpus_per_node": 8}) == ()
         assert shown(form, services)["summary"]["sound"]
 
-    def test_an_edit_that_is_not_taken_is_told(self, form: Form, services: Services) -> None:
+    def test_an_edit_that_is_not_taken_is_reported(self, form: Form, services: Services) -> None:
         before = services.draft.job_mapping()
         refused = change(services, {"environment": "A=" + "x" * 300_000})
         assert services.draft.job_mapping() == before
-        told = json.loads(bundle(form, services, "training", refused))
-        assert "file_too_large" in {problem["code"] for problem in told["problems"]}
+        data = json.loads(bundle(form, services, "training", refused))
+        assert "file_too_large" in {problem["code"] for problem in data["problems"]}
 
     def test_a_gpu_of_ones_own_starts_from_the_figures_of_the_last(self, form: Form, services: Services) -> None:
         change(services, {"cluster.gpu": ""})
@@ -157,17 +157,17 @@ class TestBundle:
         assert got["marks"]["training"]["errors"] == 1
         assert got["summary"] == {"sound": False, "errors": 1}
 
-    def test_sizes_that_do_not_go_together_are_told_beside_the_one_to_change(
+    def test_sizes_that_do_not_go_together_are_reported_beside_the_one_to_change(
         self, form: Form, services: Services
     ) -> None:
         change(services, {"model.preset": "qwen3-30b-a3b", "parallel.expert_tensor": 3})
-        told = {p["code"]: p for p in shown(form, services)["problems"] if p["severity"] == "error"}
-        assert told["expert_ranks_not_divisible"]["at"] == "parallel.expert_tensor"
-        assert told["expert_ranks_not_divisible"]["apply"] == "Set to 2"
+        values = {p["code"]: p for p in shown(form, services)["problems"] if p["severity"] == "error"}
+        assert values["expert_ranks_not_divisible"]["at"] == "parallel.expert_tensor"
+        assert values["expert_ranks_not_divisible"]["apply"] == "Set to 2"
         change(services, {"parallel.expert": 3})
-        told = {p["code"]: p for p in shown(form, services)["problems"] if p["severity"] == "error"}
-        assert told["expert_ranks_not_divisible"]["at"] == "parallel.expert"
-        assert told["expert_ranks_not_divisible"]["apply"] == "Set ETP = 2, EP = 2"
+        values = {p["code"]: p for p in shown(form, services)["problems"] if p["severity"] == "error"}
+        assert values["expert_ranks_not_divisible"]["at"] == "parallel.expert"
+        assert values["expert_ranks_not_divisible"]["apply"] == "Set ETP = 2, EP = 2"
         change(services, {"training.dataset": "mine"})
         note = next(p for p in shown(form, services)["problems"] if p["code"] == "no_shuffling")
         assert (note["at"], note["apply"]) == ("training.prepare.shuffle", "Turn on")
@@ -176,9 +176,9 @@ class TestBundle:
         change(services, {"parallel.tensor": 640, "training.seed": -1})
         for problem in shown(form, services)["problems"]:
             change(services, problem["edits"] or {})
-        told = shown(form, services)
-        assert [p["code"] for p in told["problems"] if p["severity"] == "error"] == []
-        assert told["summary"]["plan"] == "TP8 PP1 DP4"
+        calls = shown(form, services)
+        assert [p["code"] for p in calls["problems"] if p["severity"] == "error"] == []
+        assert calls["summary"]["plan"] == "TP8 PP1 DP4"
 
     def test_what_stands_in_a_line_of_text_has_no_button_that_writes_beside_it(
         self, form: Form, services: Services
@@ -212,7 +212,7 @@ class TestBundle:
         assert shown(form, services)["at"] < shown(form, services)["at"]
 
     def test_every_plan_of_the_table_can_be_chosen(self, form: Form, services: Services) -> None:
-        change(services, {"training.samples": 1000})  # no whole number of batches: engines count steps differently
+        change(services, {"training.samples": 1000})  # The engines count steps differently.
         plans = shown(form, services, "plan")["data"]["plans"]
         one_an_engine = {values[0]: values for values in plans["rows"]}
         for values in [*plans["rows"][::12], *one_an_engine.values()]:
@@ -239,10 +239,10 @@ class TestBundle:
         assert (own["tensor"], own["context"]) == (8, 4)
         assert len(rows) < plans["count"]
 
-    @pytest.mark.parametrize("asked", [None, 7, "x", [], {}, {"engine": 1}])
-    def test_an_event_that_names_no_row_is_refused(self, asked: Any) -> None:
+    @pytest.mark.parametrize("event", [None, 7, "x", [], {}, {"engine": 1}])
+    def test_an_event_that_names_no_row_is_refused(self, event: Any) -> None:
         with pytest.raises(ProblemsError, match="not_a_row"):
-            edits_of(asked)
+            edits_of(event)
 
     @pytest.mark.parametrize("value", [None, {}, [], "x", -1, 10**30])
     def test_a_row_of_wrong_values_is_answered(self, form: Form, services: Services, value: Any) -> None:
@@ -253,10 +253,10 @@ class TestBundle:
     def test_beside_a_plan_that_trains_wrongly_the_one_to_take_is_offered(
         self, services: Services, sequence: bool
     ) -> None:
-        seen = {"training.images_per_sample": 1, "parallel.tensor": 4, "parallel.sequence": sequence}
-        change(services, seen)
+        observed = {"training.images_per_sample": 1, "parallel.tensor": 4, "parallel.sequence": sequence}
+        change(services, observed)
         reading = read(services.draft.job_mapping(), services.home)
-        (problem,) = (one for one in reading.problems if one.code in TRAINED_WRONGLY)
+        (problem,) = (item for item in reading.problems if item.code in TRAINED_WRONGLY)
         assert reading.job is not None
         assert reading.is_sound == sequence
         assert dict(problem.edit) == {}
@@ -265,19 +265,19 @@ class TestBundle:
         after = read(services.draft.job_mapping(), services.home)
         assert after.job is not None
         assert after.estimate is not None
-        assert TRAINED_WRONGLY.isdisjoint(one.code for one in after.problems)
+        assert TRAINED_WRONGLY.isdisjoint(item.code for item in after.problems)
         assert after.estimate.fits
         assert after.job.global_batch == reading.job.global_batch
         assert plan_name(plan_sizes(after.job)) == problem.values["plan"] == "TP1 PP2 VPP3 DP16"
 
     def test_freezing_stands_beside_it_where_that_helps(self, services: Services) -> None:
         change(services, {"training.images_per_sample": 1, "model.preset": "qwen2.5-vl-7b"})
-        (problem,) = (one for one in read(services.draft.job_mapping(), services.home).problems
-                      if one.code in TRAINED_WRONGLY)  # fmt: skip
+        (problem,) = (item for item in read(services.draft.job_mapping(), services.home).problems
+                      if item.code in TRAINED_WRONGLY)  # fmt: skip
         assert list(problem.choices) == ["plan", "freeze"]
         change(services, problem.choices["freeze"])
         after = read(services.draft.job_mapping(), services.home)
-        assert TRAINED_WRONGLY.isdisjoint(one.code for one in after.problems)
+        assert TRAINED_WRONGLY.isdisjoint(item.code for item in after.problems)
 
     @pytest.mark.parametrize("lang", LANGUAGES)
     def test_a_plan_that_trains_wrongly_is_not_in_the_table(self, form: Form, services: Services, lang: str) -> None:
@@ -323,7 +323,7 @@ class TestBundle:
         change(services, {"training.packing": True})
         assert shown(form, services, "plan")["data"]["memory"]["cutoff_len"] is None
 
-    def test_the_tokens_of_the_fullest_micro_batch_are_said_where_memory_is_counted_by_them(
+    def test_the_tokens_of_the_fullest_micro_batch_are_reported_where_memory_is_counted_by_them(
         self, form: Form, services: Services
     ) -> None:
         known = {"training.samples": 10_000, "training.sample_tokens": 300, "training.micro_batch_size": 8}
@@ -344,21 +344,21 @@ class TestBundle:
                 assert bool(parts) == (stage[term] > 0), term
                 assert sum(part["gib"] for part in parts) == pytest.approx(stage[term], abs=0.005), term
         named = [part for stage in memory["stages"] for part in stage["why"]]
-        asked = {f"explain.{part['name']}" for part in named}
-        asked |= {f"explain.factor.{name}" for part in named for name, _ in part["factors"]}
+        request = {f"explain.{part['name']}" for part in named}
+        request |= {f"explain.factor.{name}" for part in named for name, _ in part["factors"]}
         for lang in LANGUAGES:
-            assert asked <= set(json.loads(opening(lang))["words"])
+            assert request <= set(json.loads(opening(lang))["words"])
 
     def test_the_figures_come_with_the_error_of_measured_runs(self, form: Form, services: Services) -> None:
         known, expected = accuracy()["megatron"], expected_errors()
-        said = shown(form, services)["summary"]
+        summary = shown(form, services)["summary"]
         own = {"group": "megatron", "rows": known.rows, "median": known.median, "largest": known.max}
         memory, time = (
-            {"error": one.median, "low": one.low_share, "sources": expected.sources}
-            for one in (expected.memory, expected.time)
+            {"error": item.median, "low": item.low_share, "sources": expected.sources}
+            for item in (expected.memory, expected.time)
         )
-        assert said["accuracy"] == {"expected": memory, "own": own}
-        assert said["time_error"] == time
+        assert summary["accuracy"] == {"expected": memory, "own": own}
+        assert summary["time_error"] == time
 
     def test_only_the_plan_step_carries_the_explanation(self, services: Services) -> None:
         form = Form("en")

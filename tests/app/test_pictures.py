@@ -1,4 +1,4 @@
-"""What the Plan step draws says the same as the estimate, at every size."""
+"""The diagrams of the Plan step agree with the estimate at every size."""
 
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,12 @@ def reading(tmp_path: Path) -> Any:
 
 
 def test_the_timeline_holds_every_pass_and_the_bubble_of_the_estimate(reading: Any) -> None:
-    found = reading(tensor=2, pipeline=2, virtual_pipeline=2)
-    drawn = timeline(found)
+    result = reading(tensor=2, pipeline=2, virtual_pipeline=2)
+    drawn = timeline(result)
     assert drawn is not None
-    assert found.estimate is not None
+    assert result.estimate is not None
     assert [len(stage) for stage in drawn["passes"]] == [2 * 2 * 2 * 8] * 2
-    assert drawn["bubble"] == found.estimate.bubble_fraction
+    assert drawn["bubble"] == result.estimate.bubble_fraction
     waits = [1 - busy / drawn["total_s"] for busy in drawn["busy_s"]]
     assert sum(waits) / 2 == pytest.approx(drawn["bubble"])
     assert drawn["total_s"] == pytest.approx(drawn["drawn_s"])
@@ -69,18 +69,18 @@ def test_the_speed_up_over_one_node_stands_beside_the_speed(reading: Any) -> Non
     assert time["exchange"] == "ring"
 
 
-@pytest.mark.parametrize(("known", "told"), [({"time_ratio": 1.2}, "run-1"), ({"memory_ratio": 1.1}, None)])
+@pytest.mark.parametrize(("known", "expected"), [({"time_ratio": 1.2}, "run-1"), ({"memory_ratio": 1.1}, None)])
 def test_times_are_called_calibrated_only_where_a_run_corrects_times(
-    tmp_path: Path, known: dict[str, float], told: str | None
+    tmp_path: Path, known: dict[str, float], expected: str | None
 ) -> None:
     calibration = {"gpu": "h100-80g", "run": "run-1", "engine": "llamafactory-megatron", **known}
     cluster = {**QWEN["cluster"], "calibration": calibration}
-    found = read({"version": 1, **QWEN, "cluster": cluster, "engine": "llamafactory-megatron"}, tmp_path)
-    assert found.estimate is not None
-    assert found.estimate.calibrated_on == "run-1"
-    time = spent(found)
+    result = read({"version": 1, **QWEN, "cluster": cluster, "engine": "llamafactory-megatron"}, tmp_path)
+    assert result.estimate is not None
+    assert result.estimate.calibrated_on == "run-1"
+    time = spent(result)
     assert time is not None
-    assert time["calibrated_on"] == told
+    assert time["calibrated_on"] == expected
 
 
 def test_an_unsound_draft_has_no_pictures(reading: Any) -> None:
@@ -112,21 +112,21 @@ def test_two_drafts_asked_about_at_once_get_their_own_strategies(monkeypatch: py
 
 
 def test_a_strategy_is_called_chosen_where_its_plan_is_the_drafts(reading: Any, tmp_path: Path) -> None:
-    found = reading(tensor=2)
-    (best,) = (row for row in strategies_of(found, "en")["rows"] if row["recommended"])
-    assert best["edits"]["engine"] == found.job.engine
+    result = reading(tensor=2)
+    (best,) = (row for row in strategies_of(result, "en")["rows"] if row["recommended"])
+    assert best["edits"]["engine"] == result.job.engine
     assert not best["is_own"], "another plan of the same engine"
-    taken = read(to_mapping(with_values(found.job, best["edits"])), tmp_path)
+    taken = read(to_mapping(with_values(result.job, best["edits"])), tmp_path)
     assert [row["name"] for row in strategies_of(taken, "en")["rows"] if row["is_own"]] == [best["name"]]
 
 
 def test_strategies_of_another_global_batch_than_the_drafts_say_so_and_none_is_called_chosen(reading: Any) -> None:
     at_own = strategies_of(reading(accumulation=8, tensor=4), "en")
     assert at_own["batch"] is None
-    found = strategies_of(reading(accumulation=2, tensor=4), "en")
-    assert found["batch"] is not None
-    compared, choose = found["batch"]
+    result = strategies_of(reading(accumulation=2, tensor=4), "en")
+    assert result["batch"] is not None
+    compared, choose = result["batch"]
     assert "global batch of 32, not at the job's 16" in compared
     assert "32" in choose
-    assert all(row["plan"] for row in found["rows"])
-    assert not any(row["is_own"] for row in found["rows"])
+    assert all(row["plan"] for row in result["rows"])
+    assert not any(row["is_own"] for row in result["rows"])

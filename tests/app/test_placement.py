@@ -1,4 +1,4 @@
-"""Which rank stands in which group, and on which node."""
+"""The groups and the node of each rank."""
 
 from app.wizard.placement import SHOWN_NODES, placement
 from backend.job.job import Job

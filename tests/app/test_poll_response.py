@@ -1,4 +1,4 @@
-"""What the server answers to a tick, from a real store: what the tab lacks, and nothing when it lacks nothing."""
+"""The server's answers to polls from a real store: the data that the tab lacks, and nothing if it lacks nothing."""
 
 import json
 import math
@@ -25,7 +25,7 @@ RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
 
 
 class Desk:
-    """A store, a controller that watches nothing, and a tab that remembers what it was sent."""
+    """A store, a controller that monitors no nodes, and a tab that remembers what it received."""
 
     def __init__(self, tmp_path, lang: str = "en") -> None:
         self.now = 1_800_000_000.0
@@ -58,7 +58,7 @@ class Desk:
 
 
 class Tab:
-    """Does with the answers what static/monitor/monitor.js does."""
+    """A tab that handles the answers as static/monitor/monitor.js does."""
 
     def __init__(self, desk: Desk, run: str = RUN) -> None:
         self.desk = desk
@@ -132,13 +132,13 @@ def test_many_tabs_cost_one_look(desk):
 
 def test_tabs_that_lack_the_same_get_one_text_that_was_made_once(desk, monkeypatch):
     desk.run(nodes=128, gpus_per_node=8).beat()
-    made = []
+    calls = []
     for module, name in ((run_section, "nodes"), (curves, "part"), (log_section, "part")):
         real = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *all, real=real, name=name: [made.append(name), real(*all)][1])
+        monkeypatch.setattr(module, name, lambda *all, real=real, name=name: [calls.append(name), real(*all)][1])
     first = desk.ask(run=RUN)
     assert all(desk.ask_now(run=RUN) == first for _ in range(10))
-    assert sorted(made) == ["nodes", "part", "part"]
+    assert sorted(calls) == ["nodes", "part", "part"]
 
 
 def test_a_run_that_an_older_version_stored_is_taken_in_while_it_is_shown(desk):
@@ -178,14 +178,14 @@ def test_node_rows_say_heartbeat_gpus_and_processes(desk):
 
 
 @pytest.mark.parametrize(("lang", "words"), [("en", "10.0.0.3"), ("zh", "10.0.0.3")])
-def test_a_failure_is_told_in_words_with_its_node_and_last_lines(tmp_path, lang, words):
+def test_a_failure_is_reported_in_words_with_its_node_and_last_lines(tmp_path, lang, words):
     desk = Desk(tmp_path, lang)
     run = desk.run(addresses=[f"10.0.0.{i}" for i in (1, 2, 3, 4)])
     why = problem("training_failed", "10.0.0.3", rank=2, file="rank2.log", exit=1, lines="ValueError: x")
-    run.tell(EventKind.FAILING, 2, problem=why)
+    run.add_event(EventKind.FAILING, 2, problem=why)
     for rank in range(4):
         run.stopped(rank)
-    run.tell(EventKind.FAILED, 2, problem=why)
+    run.add_event(EventKind.FAILED, 2, problem=why)
     answer = desk.ask(run=RUN)
     cause = answer["head"]["cause"]
     assert words in cause["message"]
@@ -199,18 +199,18 @@ def test_a_failure_is_told_in_words_with_its_node_and_last_lines(tmp_path, lang,
 def test_what_32_nodes_do_alike_is_one_line_and_the_first_failure_stays_in_sight(desk):
     run = desk.run(nodes=32)
     run.exit(17, code=1, reason="failed")
-    run.tell(EventKind.FAILING, 17, problem=problem("training_failed", run.addresses[17], rank=17))
+    run.add_event(EventKind.FAILING, 17, problem=problem("training_failed", run.addresses[17], rank=17))
     for rank in range(32):
-        run.tell(EventKind.NODE_STOPPING, rank)
+        run.add_event(EventKind.NODE_STOPPING, rank)
         if rank != 17:
             run.exit(rank, code=None, signal=15, reason="stopped", stopped=True)
         run.stopped(rank)
-    run.tell(EventKind.FAILED, 17)
-    told = [event["text"] for event in desk.ask(run=RUN)["events"]]
-    assert f"{run.addresses[17]}: ended with code 1" in told
-    assert t("en", "monitor.event.failing") in told
-    assert {"32 nodes: started", "32 nodes: stopped, 0 processes left", "31 nodes: ended by signal 15"} <= set(told)
-    assert len(told) < 16
+    run.add_event(EventKind.FAILED, 17)
+    texts = [event["text"] for event in desk.ask(run=RUN)["events"]]
+    assert f"{run.addresses[17]}: ended with code 1" in texts
+    assert t("en", "monitor.event.failing") in texts
+    assert {"32 nodes: started", "32 nodes: stopped, 0 processes left", "31 nodes: ended by signal 15"} <= set(texts)
+    assert len(texts) < 16
 
 
 def test_a_gang_without_steps_names_who_the_others_wait_for_until_a_step_comes(desk):
@@ -225,12 +225,12 @@ def test_a_gang_without_steps_names_who_the_others_wait_for_until_a_step_comes(d
     row = {**heartbeat(2, 2, run.now), "stuck": [[4711, "python", "T", 5]]}
     row["gpus"][1]["utilization"] = 0
     desk.store.write(lambda c: metrics.add_heartbeats(c, RUN, 1, 2, [row], run.now))
-    run.tell(EventKind.NODE_STUCK, 2, stuck=row["stuck"])
+    run.add_event(EventKind.NODE_STUCK, 2, stuck=row["stuck"])
     answer = tab.tick()
     assert answer["progress"]["eta_s"] is None, "nobody knows"
-    told = answer["standstill"]
-    assert (told["step"], told["ends_at"] - told["since"]) == (30, 1800 + 300)
-    stuck, silent, idle = told["suspects"]
+    standstill = answer["standstill"]
+    assert (standstill["step"], standstill["ends_at"] - standstill["since"]) == (30, 1800 + 300)
+    stuck, silent, idle = standstill["suspects"]
     assert (stuck["kind"], stuck["node"], stuck["rank"], stuck["ids"]) == ("stuck", 2, 5, "4711")
     assert (stuck["processes"], stuck["since"]) == ("rank 5: python 4711 (T)", run.now)
     assert (silent["kind"], silent["node"]) == ("silent", 3), "nobody has ever heard of it"
@@ -251,7 +251,7 @@ def test_a_slow_step_is_no_standstill_and_a_gang_that_stands_without_a_culprit_i
     run.beat()
     assert desk.ask(run=RUN)["standstill"]["suspects"] == []
     assert desk.ask(run="")["rows"][0]["stands_since"] == desk.ask(run=RUN)["standstill"]["since"]
-    run.tell(EventKind.STOP_REQUESTED, save=False)
+    run.add_event(EventKind.STOP_REQUESTED, save=False)
     assert desk.ask(run=RUN)["standstill"] is None, "somebody does something about it"
 
 
@@ -265,18 +265,19 @@ def test_a_process_that_waits_for_files_is_no_standstill_while_a_model_is_loaded
         run.steps(step, step)
     row = {**heartbeat(1, 1, desk.now), "stuck": [[7, "python", state, 1]]}
     desk.store.write(lambda c: metrics.add_heartbeats(c, RUN, 1, 1, [row], desk.now))
-    run.tell(EventKind.NODE_STUCK, 1, stuck=row["stuck"])
+    run.add_event(EventKind.NODE_STUCK, 1, stuck=row["stuck"])
     assert (desk.ask(run=RUN)["standstill"] is not None) is is_told
 
 
 class Quiet:
-    """A gang of four nodes with a GPU each, whose heartbeats say what they are told to."""
+    """A gang of four nodes with a GPU each. Their heartbeats say what the test sets."""
 
     def __init__(self, desk: Desk) -> None:
         self.desk, self.run = desk, desk.run()
 
     def after(self, seconds: float, *, worked: dict[int, float], busy: tuple[int, ...] = (), wrote: float = 0.0):
-        """What is told `seconds` after the start, when each rank last worked then (never, else) and a log last grew."""
+        """Return the hang as shown `seconds` after the start, with the last work of each rank and the last growth of a
+        log."""
         self.desk.now = now = self.run.now + seconds
         for rank in range(4):
             row = {**heartbeat(rank, 1, now), "wrote": self.run.now + (wrote if rank else wrote / 2)}
@@ -293,16 +294,22 @@ def test_before_the_first_step_who_loads_or_computes_gives_no_alarm_and_a_gang_t
     assert gang.after(212, worked=dict.fromkeys(range(4), 211), busy=(0, 1, 2, 3), wrote=80) is None, (
         "a long first step"
     )
-    told = gang.after(330, worked={2: 205}, wrote=80)
-    assert (told["title"], told["since"], told["wrote"]) == ("waiting", gang.run.now, gang.run.now + 80)
+    hang = gang.after(330, worked={2: 205}, wrote=80)
+    assert (hang["title"], hang["since"], hang["wrote"]) == ("waiting", gang.run.now, gang.run.now + 80)
     assert desk.ask(run="")["rows"][0]["stands_since"] == gang.run.now
-    assert told["ends_at"] == gang.run.now + 40 + 2100, "each node ends its part by itself"
-    assert [(one["kind"], one["node"], one["others"]) for one in told["suspects"]] == [("earlier", 0, told["wrote"])]
-    told = gang.after(332, worked={0: 331, 1: 331, 3: 331}, busy=(0, 1, 3), wrote=80)
-    assert {("idle", 2)} < {(one["kind"], one["node"]) for one in told["suspects"]}, "they wait for it in a collective"
+    assert hang["ends_at"] == gang.run.now + 40 + 2100, "each node ends its part by itself"
+    assert [(suspect["kind"], suspect["node"], suspect["others"]) for suspect in hang["suspects"]] == [
+        ("earlier", 0, hang["wrote"])
+    ]
+    hang = gang.after(332, worked={0: 331, 1: 331, 3: 331}, busy=(0, 1, 3), wrote=80)
+    assert {("idle", 2)} < {(suspect["kind"], suspect["node"]) for suspect in hang["suspects"]}, (
+        "they wait for it in a collective"
+    )
     assert gang.after(340, worked={2: 335}, wrote=80) is None
-    told = gang.after(680, worked=dict.fromkeys(range(4), 675), busy=(0, 1, 3), wrote=80)
-    assert ("working", 2) in [(one["kind"], one["node"]) for one in told["suspects"]], "nothing is written for long"
+    hang = gang.after(680, worked=dict.fromkeys(range(4), 675), busy=(0, 1, 3), wrote=80)
+    assert ("working", 2) in [(suspect["kind"], suspect["node"]) for suspect in hang["suspects"]], (
+        "nothing is written for long"
+    )
 
 
 @pytest.mark.parametrize(
@@ -311,17 +318,17 @@ def test_before_the_first_step_who_loads_or_computes_gives_no_alarm_and_a_gang_t
 def test_a_save_is_no_standstill_while_somebody_works_at_it(desk, step, worked, is_due):
     gang = Quiet(desk)
     gang.run.steps(step, step, step_s=0.0)
-    told = gang.after(200, worked={0: worked}, wrote=0)
-    assert (told and told["is_due"]) is is_due
-    assert (desk.ask(run="")["rows"][0]["stands_since"] is None) == (told is None), "the list says the same"
+    hang = gang.after(200, worked={0: worked}, wrote=0)
+    assert (hang and hang["is_due"]) is is_due
+    assert (desk.ask(run="")["rows"][0]["stands_since"] is None) == (hang is None), "the list says the same"
 
 
 def test_a_run_that_preflight_refused_tells_why_without_nodes(desk):
     run = StoredRun(desk.store, RUN, now=desk.now, attempted=False)
-    run.tell(EventKind.PREFLIGHT)
+    run.add_event(EventKind.PREFLIGHT)
     why = problem("node_lost", "10.0.0.1", seconds=3)
-    run.tell(EventKind.FAILING, problem=why)
-    run.tell(EventKind.FAILED, problem=why)
+    run.add_event(EventKind.FAILING, problem=why)
+    run.add_event(EventKind.FAILED, problem=why)
     answer = desk.ask(run=RUN)
     assert (answer["head"]["attempt"], answer["head"]["proof"], answer["nodes"]) == (0, None, [])
     assert "10.0.0.1" in answer["head"]["cause"]["message"]
@@ -334,10 +341,10 @@ def test_a_run_that_preflight_refused_tells_why_without_nodes(desk):
 
 def test_a_node_that_proved_nothing_is_counted_as_open(desk):
     run = desk.run()
-    run.tell(EventKind.STOP_REQUESTED, save=False)
+    run.add_event(EventKind.STOP_REQUESTED, save=False)
     run.stopped(0)
     run.stopped(1, left=[17, 18])
-    run.tell(EventKind.LOST)
+    run.add_event(EventKind.LOST)
     assert desk.ask(run=RUN)["head"]["proof"] == {"proved": 1, "nodes": 4, "left": 2}
 
 
@@ -345,10 +352,10 @@ def test_while_a_checkpoint_is_saved_a_stop_is_still_offered(desk):
     run = desk.run()
     head = desk.ask(run=RUN)["head"]
     assert (head["can_save"], head["can_stop"], head["is_saving"]) == (True, True, False)
-    run.tell(EventKind.STOP_REQUESTED, save=True)
+    run.add_event(EventKind.STOP_REQUESTED, save=True)
     head = desk.ask(run=RUN)["head"]
     assert (head["can_save"], head["can_stop"], head["is_saving"]) == (False, True, True)
-    run.tell(EventKind.STOP_FORCED)
+    run.add_event(EventKind.STOP_FORCED)
     head = desk.ask(run=RUN)["head"]
     assert (head["can_save"], head["can_stop"], head["is_saving"]) == (False, False, False)
 
@@ -394,7 +401,7 @@ def test_earlier_lines_begin_where_a_line_begins(desk):
 def test_an_older_attempts_log_is_read_beside_the_newest_ones(desk):
     run = desk.run()
     run.log(0, "rank0.log", b"first\n")
-    run.attempt_again(checkpoint_step=4)
+    run.restart(checkpoint_step=4)
     run.log(0, "rank0.log", b"second\n")
     shown = {number: desk.ask(run=RUN, log={"attempt": number})["log"] for number in (None, 1, 2, 9)}
     assert {number: (log["attempt"], log["lines"]) for number, log in shown.items()} == {
@@ -405,17 +412,17 @@ def test_an_older_attempts_log_is_read_beside_the_newest_ones(desk):
 def test_a_file_that_an_attempt_does_not_have_gives_way_to_the_first_that_it_has_until_it_is_there(desk):
     run = desk.run()
     run.log(0, "out.log", b"the console\n")
-    asked = {"node": 0, "file": "out.log"}
-    assert desk.ask(run=RUN, log=asked)["log"]["lines"] == ["the console"]
-    run.attempt_again(checkpoint_step=4)
-    none = desk.ask(run=RUN, log=asked)["log"]
+    request = {"node": 0, "file": "out.log"}
+    assert desk.ask(run=RUN, log=request)["log"]["lines"] == ["the console"]
+    run.restart(checkpoint_step=4)
+    none = desk.ask(run=RUN, log=request)["log"]
     assert (none["attempt"], none["file"], none["files"], none["lines"]) == (2, None, [], [])
     run.log(0, "rank0.log", b"the second\n")
-    other = desk.ask(run=RUN, log=asked)["log"]
+    other = desk.ask(run=RUN, log=request)["log"]
     assert (other["asked"], other["file"], other["lines"]) == ("out.log", "rank0.log", ["the second"])
     run.log(0, "out.log", b"its console\n")
-    there = desk.ask(run=RUN, log=asked)["log"]
-    assert (there["file"], there["lines"]) == ("out.log", ["its console"])
+    log = desk.ask(run=RUN, log=request)["log"]
+    assert (log["file"], log["lines"]) == ("out.log", ["its console"])
 
 
 def test_an_unknown_run_is_an_answer_not_a_failure(desk):

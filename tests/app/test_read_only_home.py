@@ -1,4 +1,4 @@
-"""A home folder that cannot be written: the page says so and why, and what was saved can be read."""
+"""A read-only home folder: the page says so and why, and stored data can be read."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ from tools.browser import PASSWORD, Site
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """One in which a draft was edited, and whose server has ended."""
+    """Return a home folder whose draft was edited and whose server has ended."""
     home = make_home(tmp_path / "home")
     store = Store(home / "megaboard.db")
     store.set_draft("version: 1\nname: kept\n")
@@ -69,7 +69,7 @@ class Readable(Site):
 
 @pytest.mark.e2e
 def test_the_server_itself_starts_on_it_and_ends(home: Path, tmp_path: Path) -> None:
-    """The command line and the controller, which the tests above leave out."""
+    """This covers the command line and the controller, which the tests above leave out."""
     store_hash(home, PasswordHash.of(PASSWORD, cost=2))
     site = Readable(home)
     host = site.url.removeprefix("http://")
@@ -83,10 +83,10 @@ def test_the_server_itself_starts_on_it_and_ends(home: Path, tmp_path: Path) -> 
             client.headers["cookie"] = answer.headers["set-cookie"].split(";")[0]
             assert client.get("/en/").status_code == 200
         site.end()
-    said = site.log.read_text()
-    assert site.process.returncode == 0, said
-    assert f"Nothing can be saved in {home}" in said
-    assert "Traceback" not in said
+    text = site.log.read_text()
+    assert site.process.returncode == 0, text
+    assert f"Nothing can be saved in {home}" in text
+    assert "Traceback" not in text
 
 
 def test_without_a_password_to_be_read_the_server_says_how_to_give_one(
@@ -96,6 +96,6 @@ def test_without_a_password_to_be_read_the_server_says_how_to_give_one(
     with read_only(home):
         assert main(["--lang", "en", "serve", "--port", "0"]) == 2
         assert main(["status"]) == 0
-    told = capsys.readouterr().err
-    assert f"Nothing can be saved in {home}: Read-only file system" in told
-    assert "--password-file" in told
+    output = capsys.readouterr().err
+    assert f"Nothing can be saved in {home}: Read-only file system" in output
+    assert "--password-file" in output

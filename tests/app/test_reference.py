@@ -1,4 +1,4 @@
-"""The parameter reference is complete, says what the estimate shows, and stands in docs/ as the code makes it."""
+"""The parameter reference is complete, agrees with the estimate, and equals the files in docs/."""
 
 import re
 from pathlib import Path
@@ -55,9 +55,9 @@ def test_every_part_of_a_plan_says_what_binds_it_or_what_it_does(path: str) -> N
 
 @pytest.mark.parametrize("path", NAMES["taught"])
 def test_what_guides_teach_is_explained_in_full(path: str) -> None:
-    said = entry(path, LANGUAGES[0]).sentences
-    assert {"set", "constraint"} <= said.keys()
-    assert set(EFFECTS) & said.keys()
+    sentences = entry(path, LANGUAGES[0]).sentences
+    assert {"set", "constraint"} <= sentences.keys()
+    assert set(EFFECTS) & sentences.keys()
 
 
 def test_no_words_are_about_what_is_no_parameter() -> None:
@@ -91,19 +91,19 @@ def test_an_effect_that_the_estimate_shows_has_words(edits: dict[str, object]) -
     job, problems = parse_job(BASE)
     assert job is not None, problems
     felt = {(path, effect) for path in parameters() for effect in effects_of(with_values(job, edits), path)}
-    silent = {one for one in felt if one[1] not in entry(one[0], LANGUAGES[0]).sentences}
+    silent = {item for item in felt if item[1] not in entry(item[0], LANGUAGES[0]).sentences}
     assert silent == set()
 
 
 def effects_of(job: Job, path: str) -> set[str]:
-    """Which of memory, bubble and speed change by a twentieth or more with another value."""
+    """Return which of memory, bubble and speed change by a twentieth or more with another value."""
     try:
-        found = effects(job, path) or ()
+        result = effects(job, path) or ()
     except ProblemsError:
         return set()
-    own = next((item for item in found if item.is_own), None)
+    own = next((item for item in result if item.is_own), None)
     changed = set()
-    for item in found:
+    for item in result:
         if own is None or item.problem is not None:
             continue
         if abs(item.memory_gib - own.memory_gib) > 0.05 * own.memory_gib:

@@ -1,4 +1,4 @@
-"""The Review step shows exactly what will run, and offers it for download."""
+"""The Review step shows exactly the files and commands of the launch, and offers them for download."""
 
 import io
 import json
@@ -19,8 +19,8 @@ from tests.app.conftest import READY
 
 
 def shown(services: Services) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(bundle(Form("en"), services, "review"))["data"]["review"]
-    return found
+    result: dict[str, Any] = json.loads(bundle(Form("en"), services, "review"))["data"]["review"]
+    return result
 
 
 def test_a_ready_job_shows_files_and_one_command_a_node(services: Services) -> None:

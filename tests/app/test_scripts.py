@@ -16,7 +16,7 @@ def test_no_script_makes_html_from_strings() -> None:
 
 
 def test_every_word_that_a_script_asks_for_is_there() -> None:
-    asked = {
+    request = {
         key for text in scripts().values() for key in re.findall(r'["\']((?:monitor|wizard)\.[a-z_.]+[a-z])["\']', text)
     }
-    assert asked - set(catalogue("en")) == set()
+    assert request - set(catalogue("en")) == set()

@@ -1,4 +1,4 @@
-"""The gate, asked at every route of the real application with Gradio mounted."""
+"""Access control at every route of the real application with Gradio mounted."""
 
 import itertools
 import re
@@ -24,7 +24,7 @@ def clock():
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory, clock):
-    """A tiny page in English, the real one in Chinese, and every route that is served beside them."""
+    """Return the application with a tiny page in English, the real page in Chinese, and all other routes."""
     services = Services.open(tmp_path_factory.mktemp("home"))
     pages = {"en": tiny_page(), "zh": build("zh", services)}
     yield site(services.home, clock, pages, routers=[routes(services)])
@@ -33,7 +33,7 @@ def app(tmp_path_factory, clock):
 
 @pytest.fixture(autouse=True)
 def _quiet_while(clock):
-    """Past the throttle's memory, so that one test's wrong passwords do not slow the next."""
+    """Move the clock past the throttle's memory, so that wrong passwords of one test do not slow the next."""
     clock.now_s += 100_000
 
 
@@ -50,13 +50,13 @@ def operator(app):
 
 
 def every_route(app) -> list[tuple[str, str]]:
-    """(method, path) of each route of the application and of what is mounted in it, parameters filled."""
+    """Return (method, path) of each route of the application and its mounts, with parameters filled in."""
     inner = app
     while not hasattr(inner, "routes"):
         inner = inner._app
-    found = sorted(set(_walk(inner.routes, "")))
-    assert len(found) > 100, "the walk must see Gradio's own routes"
-    return found
+    routes = sorted(set(_walk(inner.routes, "")))
+    assert len(routes) > 100, "the walk must see Gradio's own routes"
+    return routes
 
 
 def _walk(routes, prefix):
@@ -83,9 +83,9 @@ def test_no_route_but_the_login_page_answers_without_a_session(app, stranger):
 
 
 def test_a_browser_without_a_session_is_sent_to_the_login_page(stranger):
-    for path, place in (("/", "/login"), ("/zh/", "/login?lang=zh"), ("/?lang=zh", "/login?lang=zh")):
+    for path, target in (("/", "/login"), ("/zh/", "/login?lang=zh"), ("/?lang=zh", "/login?lang=zh")):
         answer = stranger.get(path, headers={"accept": "text/html"})
-        assert (answer.status_code, answer.headers["location"]) == (303, place)
+        assert (answer.status_code, answer.headers["location"]) == (303, target)
 
 
 def test_no_route_answers_a_foreign_origin_even_with_a_session(app, operator):
@@ -126,15 +126,15 @@ def test_a_loopback_name_that_the_operator_allows_is_served_itself():
 
 
 def test_a_host_allowed_with_a_port_is_served_on_that_port_alone():
-    one = door("Train.lan:443")
-    assert one.allows("train.lan:443")
-    assert not one.allows("train.lan:80")
-    assert not one.allows("train.lan")
+    item = door("Train.lan:443")
+    assert item.allows("train.lan:443")
+    assert not item.allows("train.lan:80")
+    assert not item.allows("train.lan")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
 def test_at_a_name_that_other_programs_share_no_session_counts_and_no_cookie_is_given(app, operator, host):
-    """Browsers send the cookies of a host name to every port of it."""
+    """Browsers send the cookies of a host name to all of its ports."""
     cookie = "; ".join(f"{name}={value}" for name, value in operator.cookies.items())
     for path in ("/en/", "/en/config", "/static/web/shell.js", "/api/secrets"):
         plain = browser(app, f"http://{host}:7860")
@@ -161,12 +161,12 @@ def test_the_log_in_at_a_shared_name_leads_once_to_the_servers_own_name(app):
 
 
 def test_nobody_without_the_password_learns_the_servers_own_name(app):
-    """A program that knew it could lead the browser to that name on its own port, and collect the cookies."""
+    """A program with that name could lead the browser to its own port at that name, and collect the cookies."""
     plain = browser(app, PLAIN)
     answers = [plain.request(method, path) for method, path in every_route(app)]
     answers += [log_in(plain, "wrong") for _ in range(5)]
     answers.append(plain.get("/", headers={"host": "evil.example"}))
-    assert not [one for one in answers if IDENTITY.host in one.text + str(one.headers)]
+    assert not [answer for answer in answers if IDENTITY.host in answer.text + str(answer.headers)]
 
 
 def test_a_post_that_says_nothing_of_its_origin_is_refused(operator):

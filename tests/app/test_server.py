@@ -1,4 +1,4 @@
-"""The web server's own life: a signal ends it, whenever it comes."""
+"""The life of the web server: a signal ends it at any time."""
 
 import signal
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def _own_signals() -> Iterator[None]:
 @pytest.mark.usefixtures("_own_signals")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_that_comes_before_the_first_answer_ends_it(tmp_path, number: signal.Signals) -> None:
-    """Its end was told by then; the signal was lost, and the server stayed."""
+    """Such a signal used to be lost: the server had recorded its end, but it continued."""
     prepare_gradio(tmp_path)
     from app.web.server import serve
 

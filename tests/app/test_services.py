@@ -1,4 +1,4 @@
-"""The draft survives what a page does not, and the home folder's clusters are found by name."""
+"""The draft survives the end of a page, and the clusters of the home folder are listed by name."""
 
 import threading
 
@@ -57,7 +57,7 @@ def test_wrong_values_are_kept_because_the_user_is_still_typing(store, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("part", "typed", "kept"),
+    ("part", "typed", "value"),
     [
         ("environment", {"HF_TOKEN": "typed-by-mistake", "NCCL_DEBUG": "INFO"}, {"NCCL_DEBUG": "INFO"}),
         ("environment", {"NOTE": "hf_typedByMistake"}, {}),
@@ -66,11 +66,11 @@ def test_wrong_values_are_kept_because_the_user_is_still_typing(store, tmp_path)
         ("environment", "NCCL_DEBUG: [", "NCCL_DEBUG: ["),
     ],
 )
-def test_what_looks_like_a_secret_is_shown_and_not_stored(store, tmp_path, part, typed, kept):
+def test_what_looks_like_a_secret_is_shown_and_not_stored(store, tmp_path, part, typed, value):
     draft = Draft(store, tmp_path)
     draft.edit(part, typed)
     assert draft.job_mapping()[part] == typed
-    assert Draft(store, tmp_path).job_mapping().get(part) == kept
+    assert Draft(store, tmp_path).job_mapping().get(part) == value
     assert b"ypedByMistake" not in (text := store.get_draft().encode())
     assert b"typed-by-mistake" not in text
 

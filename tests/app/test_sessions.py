@@ -1,4 +1,4 @@
-"""Sessions and tickets end by themselves; their tables do not grow with those that ended."""
+"""Sessions and tickets expire, and their tables do not grow with expired ones."""
 
 from app.web.sessions import IDLE_S, LONGEST_S, RENEW_S, Sessions, Tickets
 from tests.app.site import Clock

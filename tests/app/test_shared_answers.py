@@ -1,4 +1,4 @@
-"""Many tabs that ask at once cost one answer, and nobody waits for somebody else's."""
+"""Many tabs with the same request at once cost one answer, and no tab waits for another request."""
 
 import threading
 
@@ -15,16 +15,16 @@ class Clock:
 
 
 def test_all_who_ask_at_once_get_the_one_answer_that_the_first_makes():
-    shared, made, begun, may_end = Shared(Clock(), fresh_s=1.0, kept=4), [], threading.Event(), threading.Event()
+    shared, calls, begun, may_end = Shared(Clock(), fresh_s=1.0, kept=4), [], threading.Event(), threading.Event()
 
     def make() -> int:
-        made.append(1)
+        calls.append(1)
         begun.set()
         may_end.wait(60)
         return 7
 
-    found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(shared.get("run", make))) for _ in range(20)]
+    result: list[int] = []
+    threads = [threading.Thread(target=lambda: result.append(shared.get("run", make))) for _ in range(20)]
     for thread in threads:
         thread.start()
     assert begun.wait(60)
@@ -32,18 +32,18 @@ def test_all_who_ask_at_once_get_the_one_answer_that_the_first_makes():
     may_end.set()
     for thread in threads:
         thread.join(60)
-    assert (found, len(made)) == ([7] * 20, 1)
+    assert (result, len(calls)) == ([7] * 20, 1)
 
 
 def test_an_answer_is_made_anew_when_it_is_old_or_of_another_version_or_was_forgotten():
     clock = Clock()
-    shared, made = Shared(clock, fresh_s=1.0, kept=4), iter(range(9))
+    shared, calls = Shared(clock, fresh_s=1.0, kept=4), iter(range(9))
     first, second = object(), object()
-    assert [shared.get("a", lambda: next(made), version) for version in (first, first, second)] == [0, 0, 1]
+    assert [shared.get("a", lambda: next(calls), version) for version in (first, first, second)] == [0, 0, 1]
     clock.now = 1.0
-    assert shared.get("a", lambda: next(made), second) == 2
+    assert shared.get("a", lambda: next(calls), second) == 2
     shared.forget("a")
-    assert shared.get("a", lambda: next(made), second) == 3
+    assert shared.get("a", lambda: next(calls), second) == 3
 
 
 def test_what_goes_wrong_is_raised_and_not_kept():
@@ -54,7 +54,7 @@ def test_what_goes_wrong_is_raised_and_not_kept():
 
 
 def test_only_the_newest_answers_stay():
-    shared, made = Shared(Clock(), fresh_s=9.0, kept=2), []
+    shared, calls = Shared(Clock(), fresh_s=9.0, kept=2), []
     for key in ("a", "b", "c", "a", "c"):
-        shared.get(key, lambda key=key: made.append(key))
-    assert made == ["a", "b", "c", "a"]
+        shared.get(key, lambda key=key: calls.append(key))
+    assert calls == ["a", "b", "c", "a"]

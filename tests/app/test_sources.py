@@ -1,4 +1,4 @@
-"""What a step fetches into the draft: a config.json, the nodes' memory; host keys are confirmed by fingerprint."""
+"""Data that a step fetches: a config.json and the nodes' memory. Users confirm host keys by fingerprint."""
 
 import json
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ HOSTS = {"cluster.hosts.lines": "10.0.0.1\n10.0.0.2", "cluster.nodes": 2, "model
 
 
 class Nodes:
-    """Two nodes by address, their host keys, and those that were confirmed."""
+    """Two nodes by address, their host keys, and the confirmed keys."""
 
     def __init__(self):
         self.by_address = {name: FakeNode(name) for name in ("10.0.0.1", "10.0.0.2")}
@@ -65,9 +65,9 @@ def shape_of(services):
 
 def test_a_configuration_on_a_node_becomes_the_drafts_model(services, nodes):
     nodes.by_address["10.0.0.1"].files[PATH] = CONFIG
-    found = fetch(services, {"kind": "node"})
-    assert (found.problems, dict(found.note)) == ((), {"source": "10.0.0.1:/models/mine", "type": "qwen3_moe"})
-    assert change(services, found.edits) == ()
+    result = fetch(services, {"kind": "node"})
+    assert (result.problems, dict(result.note)) == ((), {"source": "10.0.0.1:/models/mine", "type": "qwen3_moe"})
+    assert change(services, result.edits) == ()
     assert shape_of(services).experts == 128
 
 
@@ -96,23 +96,23 @@ def test_the_first_node_that_answers_is_read(services, nodes):
 def test_what_is_no_known_model_leaves_the_draft_alone(services, nodes, content, code):
     if content is not None:
         nodes.by_address["10.0.0.1"].files[PATH] = content
-    found = fetch(services, {"kind": "node"})
-    assert ([problem.code for problem in found.problems], dict(found.edits)) == ([code], {})
+    result = fetch(services, {"kind": "node"})
+    assert ([problem.code for problem in result.problems], dict(result.edits)) == ([code], {})
 
 
 def test_a_configuration_without_an_estimate_becomes_the_drafts_model_too(services, nodes):
     nodes.by_address["10.0.0.1"].files[PATH] = b'{"model_type": "mamba9"}'
-    found = fetch(services, {"kind": "node"})
+    result = fetch(services, {"kind": "node"})
     # Only an environment with torch could build the model.
-    assert ([problem.code for problem in found.problems], found.note["type"]) == (["no_environment"], "mamba9")
-    assert change(services, found.edits) == ()
+    assert ([problem.code for problem in result.problems], result.note["type"]) == (["no_environment"], "mamba9")
+    assert change(services, result.edits) == ()
     assert "model_not_estimated" in [p.code for p in read(services.draft.job_mapping(), services.home).problems]
 
 
 def test_what_is_missing_for_it_is_named(services):
     change(services, {"cluster.hosts.lines": "", "model.path": None})
-    found = fetch(services, {"kind": "node"})
-    assert [(p.code, p.field) for p in found.problems] == [
+    result = fetch(services, {"kind": "node"})
+    assert [(p.code, p.field) for p in result.problems] == [
         ("needed_for_launch", "cluster.hosts"),
         ("needed_for_launch", "model.path"),
     ]
@@ -121,19 +121,19 @@ def test_what_is_missing_for_it_is_named(services):
 def test_an_unknown_host_key_is_asked_about_and_accepted_by_its_fingerprint_alone(services, nodes):
     nodes.unknown = {"10.0.0.1", "10.0.0.2"}
     nodes.by_address["10.0.0.1"].files[PATH] = CONFIG
-    found = fetch(services, {"kind": "node"})
-    assert [key.host for key in found.host_keys] == ["10.0.0.1", "10.0.0.2"]
+    result = fetch(services, {"kind": "node"})
+    assert [key.host for key in result.host_keys] == ["10.0.0.1", "10.0.0.2"]
     fetch(services, {"kind": "node", "accept": ["SHA256:something-else"]})
     assert nodes.accepted == []
-    again = fetch(services, {"kind": "node", "accept": [key.fingerprint for key in found.host_keys]})
+    again = fetch(services, {"kind": "node", "accept": [key.fingerprint for key in result.host_keys]})
     assert [key.host for key in nodes.accepted] == ["10.0.0.1", "10.0.0.2"]
     assert again.edits
 
 
 def test_the_memory_of_the_smallest_node_is_taken(services):
-    found = fetch(services, {"kind": "memory"})
-    assert dict(found.edits) == {"cluster.host_memory_gib": 512.0}
-    assert (found.done, dict(found.note)) == ("done_cpu", {"least": 512.0, "nodes": 2})
+    result = fetch(services, {"kind": "memory"})
+    assert dict(result.edits) == {"cluster.host_memory_gib": 512.0}
+    assert (result.done, dict(result.note)) == ("done_cpu", {"least": 512.0, "nodes": 2})
 
 
 def test_the_memory_of_every_nodes_gpus_is_kept_and_the_smallest_decides(services, nodes):
@@ -141,9 +141,9 @@ def test_the_memory_of_every_nodes_gpus_is_kept_and_the_smallest_decides(service
     for address, mib in (("10.0.0.1", 81920), ("10.0.0.2", 40960)):
         rows = "".join(f"{index}, GPU-{index}, NVIDIA A100-SXM4, {mib}, 0, 550\n" for index in range(8))
         nodes.by_address[address].on("survey", reply=surveyed(smi=smi(rows)))
-    found = fetch(services, {"kind": "memory"})
-    assert found.note["gpus"] == "40.0"
-    assert change(services, found.edits) == ()
+    result = fetch(services, {"kind": "memory"})
+    assert result.note["gpus"] == "40.0"
+    assert change(services, result.edits) == ()
     reading = read(services.draft.job_mapping(), services.home)
     assert [host.gpu_memory_gib for host in reading.job.cluster.hosts] == [80.0, 40.0]
     assert reading.gpu.memory_gib == gpus()["a100-40g"].memory_gib
@@ -153,18 +153,18 @@ def test_the_memory_of_every_nodes_gpus_is_kept_and_the_smallest_decides(service
 
 def test_a_node_that_does_not_answer_is_named_beside_the_others_memory(services, nodes):
     nodes.by_address["10.0.0.1"].broken = NodeError("unreachable", "10.0.0.1", port=22, detail="no route")
-    found = fetch(services, {"kind": "memory"})
-    assert found.edits == {"cluster.host_memory_gib": 1024.0}
-    assert [problem.code for problem in found.problems] == ["unreachable"]
+    result = fetch(services, {"kind": "memory"})
+    assert result.edits == {"cluster.host_memory_gib": 1024.0}
+    assert [problem.code for problem in result.problems] == ["unreachable"]
 
 
-def test_an_engine_s_python_that_does_not_run_is_told_and_the_hardware_read_all_the_same(services, nodes):
+def test_an_engine_s_python_that_does_not_run_is_reported_and_the_hardware_read_all_the_same(services, nodes):
     change(services, {"cluster.environments.llamafactory.python": "/opt/lf/bin/python"})
     for node in nodes.by_address.values():
         node.on("/opt/lf/bin/python", reply=Result(code=127, out="", err="no such file"))
-    found = fetch(services, {"kind": "memory"})
-    assert found.edits["cluster.host_memory_gib"] == 512.0
-    assert [problem.code for problem in found.problems] == ["no_python", "no_python"]
+    result = fetch(services, {"kind": "memory"})
+    assert result.edits["cluster.host_memory_gib"] == 512.0
+    assert [problem.code for problem in result.problems] == ["no_python", "no_python"]
 
 
 def test_a_fault_of_our_own_is_answered_too(services, caplog):
@@ -179,10 +179,10 @@ def test_samples_are_counted_and_measured_on_a_node_and_the_draft_says_where(ser
     change(services, {**DATA, "training.images_per_sample": 2})
     answer = {"samples": 1500, "rows": {"a": 1000, "b": 500}, "tokens": 321}
     nodes.by_address["10.0.0.1"].on("count", reply=answer)
-    found = fetch(services, {"kind": "samples"})
+    result = fetch(services, {"kind": "samples"})
     # 451,584 pixels are 441 tokens of 32 x 32.
-    assert dict(found.note) == {"node": "10.0.0.1", "samples": "1,500", "rows": "a 1,000, b 500", "tokens": "1,203"}
-    change(services, found.edits)
+    assert dict(result.note) == {"node": "10.0.0.1", "samples": "1,500", "rows": "a 1,000, b 500", "tokens": "1,203"}
+    change(services, result.edits)
     training = read(services.draft.job_mapping(), services.home).job.training
     assert (training.samples, training.samples_from, training.sample_tokens) == (1500, "10.0.0.1: a,b", 1203)
 
@@ -191,10 +191,10 @@ def test_samples_that_cannot_be_measured_are_counted_all_the_same_and_keep_what_
     change(services, {**DATA, "training.sample_tokens": 700})
     answer = {"samples": 1500, "rows": {"a": 1500}, "unmeasured": "/m/tokenizer.json: No such file"}
     nodes.by_address["10.0.0.1"].on("count", reply=answer)
-    found = fetch(services, {"kind": "samples"})
-    (problem,) = found.problems
-    assert (found.done, problem.code, problem.values["node"]) == ("done_counted", "samples_not_measured", "10.0.0.1")
-    change(services, found.edits)
+    result = fetch(services, {"kind": "samples"})
+    (problem,) = result.problems
+    assert (result.done, problem.code, problem.values["node"]) == ("done_counted", "samples_not_measured", "10.0.0.1")
+    change(services, result.edits)
     training = read(services.draft.job_mapping(), services.home).job.training
     assert (training.samples, training.sample_tokens) == (1500, 700)
 

@@ -1,4 +1,4 @@
-"""A recipe or a file fills the draft; nodes and their folders stay."""
+"""A recipe or a file fills the draft, but the nodes and their folders stay."""
 
 from pathlib import Path
 
@@ -25,13 +25,13 @@ def services(tmp_path: Path):
     opened.close()
 
 
-def job_after(services: Services, asked: dict[str, str]) -> tuple[Job, Fetched]:
-    found = fetch(services, asked)
-    assert found.problems == ()
-    assert change(services, found.edits) == ()
+def job_after(services: Services, request: dict[str, str]) -> tuple[Job, Fetched]:
+    result = fetch(services, request)
+    assert result.problems == ()
+    assert change(services, result.edits) == ()
     job = read(services.draft.job_mapping(), services.home).job
     assert job is not None
-    return job, found
+    return job, result
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
@@ -45,11 +45,11 @@ def test_every_recipe_has_a_name_of_its_own(lang: str) -> None:
 def test_a_recipe_fills_in_the_plan_and_leaves_the_nodes(services: Services, key: str) -> None:
     services.draft.edit_all({"model.path": "/old", "training.method": "lora", "parallel.pipeline": 3})
     job, _ = job_after(services, {"kind": "recipe", "key": key})
-    wanted = recipes()[key]["job"]
-    assert (job.engine, job.model.preset, job.model.path) == (wanted["engine"], wanted["model"]["preset"], None)
-    assert job.cluster.nodes == wanted["cluster"]["nodes"]
+    expected = recipes()[key]["job"]
+    assert (job.engine, job.model.preset, job.model.path) == (expected["engine"], expected["model"]["preset"], None)
+    assert job.cluster.nodes == expected["cluster"]["nodes"]
     assert [host.address for host in job.cluster.hosts] == ["10.0.0.1", "10.0.0.2"]
-    assert job.parallel.pipeline == wanted["parallel"].get("pipeline", 1)
+    assert job.parallel.pipeline == expected["parallel"].get("pipeline", 1)
 
 
 DEMO = {
@@ -75,34 +75,34 @@ def test_the_demo_s_job_can_be_chosen_again_whole_after_any_recipe(tmp_path: Pat
     services = Services.open(tmp_path, demo=DEMO)
     try:
         services.draft.replace(DEMO)
-        wanted = read(services.draft.job_mapping(), services.home).job
+        expected = read(services.draft.job_mapping(), services.home).job
         job, _ = job_after(services, {"kind": "recipe", "key": other})
         assert job.training.output_dir is None
-        job, found = job_after(services, {"kind": "recipe", "key": "demo"})
+        job, result = job_after(services, {"kind": "recipe", "key": "demo"})
     finally:
         services.close()
-    assert job == wanted
-    assert found.note == {"key": "demo"}
+    assert job == expected
+    assert result.note == {"key": "demo"}
 
 
 def test_a_server_that_is_no_demo_does_not_know_the_demo_s_recipe(services: Services) -> None:
-    found = fetch(services, {"kind": "recipe", "key": "demo"})
-    assert [problem.code for problem in found.problems] == ["unknown_recipe"]
+    result = fetch(services, {"kind": "recipe", "key": "demo"})
+    assert [problem.code for problem in result.problems] == ["unknown_recipe"]
 
 
 def test_a_yaml_runs_on_the_draft_s_machines_and_reports_its_keys(services: Services) -> None:
     services.draft.edit_all({"cluster.gpu": "a100-80g", "cluster.nodes": 2})
-    job, found = job_after(services, {"kind": "import", "text": YAML})
+    job, result = job_after(services, {"kind": "import", "text": YAML})
     assert (job.cluster.gpu, job.cluster.nodes, job.training.cutoff_len) == ("a100-80g", 2, 1024)
     assert (job.model.preset, job.engine) == ("qwen3-8b", "llamafactory-ddp")
-    assert found.note["all"] == 5
-    assert {line.key for line in found.lines} >= {"model_name_or_path", "cutoff_len"}
+    assert result.note["all"] == 5
+    assert {line.key for line in result.lines} >= {"model_name_or_path", "cutoff_len"}
 
 
 def test_a_job_file_is_taken_whole(services: Services) -> None:
     text = "version: 1\nname: mine\ncluster: {gpu: h20-96g, nodes: 1, gpus_per_node: 8}\nmodel: {preset: qwen3-8b}\n"
-    job, found = job_after(services, {"kind": "import", "text": text})
-    assert (job.name, job.cluster.gpu, job.cluster.hosts, found.lines) == ("mine", "h20-96g", (), ())
+    job, result = job_after(services, {"kind": "import", "text": text})
+    assert (job.name, job.cluster.gpu, job.cluster.hosts, result.lines) == ("mine", "h20-96g", (), ())
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,13 @@ def test_a_job_file_is_taken_whole(services: Services) -> None:
         ("version: 2\n", "missing_key"),
     ],
 )
-def test_what_cannot_be_imported_changes_nothing_and_is_said(services: Services, text: str, code: str) -> None:
+def test_what_cannot_be_imported_changes_nothing_and_is_reported(services: Services, text: str, code: str) -> None:
     before = services.draft.job_mapping()
-    found = fetch(services, {"kind": "import", "text": text})
-    assert code in {problem.code for problem in found.problems}
-    assert found.edits == {}
+    result = fetch(services, {"kind": "import", "text": text})
+    assert code in {problem.code for problem in result.problems}
+    assert result.edits == {}
     assert services.draft.job_mapping() == before
 
 
-def test_a_recipe_that_is_not_there_is_said(services: Services) -> None:
+def test_a_recipe_that_is_not_there_is_reported(services: Services) -> None:
     assert [problem.code for problem in fetch(services, {"kind": "recipe", "key": "x"}).problems] == ["unknown_recipe"]

@@ -1,4 +1,4 @@
-"""A node that a run of this server uses leads to that run's page."""
+"""If a run of this server uses a node, the problem links to the run's page."""
 
 import time
 
@@ -35,8 +35,8 @@ def test_the_run_that_holds_a_node_is_a_link_where_it_has_a_page_here(services: 
         launch.build(form)
     launch.act(services, {"act": "check"})
     rest(launch.desk(services))
-    found = launch.data(read(services.draft.job_mapping(), services.home), form, services)["launch"]
-    (finding,) = found["checks"]["findings"]
+    result = launch.data(read(services.draft.job_mapping(), services.home), form, services)["launch"]
+    (finding,) = result["checks"]["findings"]
     assert run in finding["message"]
     assert finding["run"] == known
-    assert [(problem["code"], problem["run"]) for problem in found["problems"]] in ([], [("node_taken", known)])
+    assert [(problem["code"], problem["run"]) for problem in result["problems"]] in ([], [("node_taken", known)])

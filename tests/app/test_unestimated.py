@@ -1,4 +1,4 @@
-"""A model without an estimate on the page and on the command line: why there are no figures, and nothing refused."""
+"""A model without an estimate, on the page and on the command line: the reason is shown, and nothing is refused."""
 
 import json
 from collections.abc import Callable
@@ -29,11 +29,11 @@ JOB = {
 
 @pytest.fixture(scope="module")
 def form() -> Form:
-    made = Form("en")
+    draft_form = Form("en")
     with gr.Blocks(analytics_enabled=False):
         for step in (hardware, model, training, plan, review, launch):
-            step.build(made)
-    return made
+            step.build(draft_form)
+    return draft_form
 
 
 @pytest.fixture
@@ -61,15 +61,15 @@ def run(tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
 
 
 def test_the_draft_is_sound_and_the_summary_has_no_figures(form: Form, draft: Services) -> None:
-    told = shown(form, draft, "model")
-    summary = told["summary"]
+    payload = shown(form, draft, "model")
+    summary = payload["summary"]
     assert (summary["sound"], summary["plan"]) == (True, "DP32")
     assert {summary[name] for name in ("fits", "need_gib", "parameters", "bubble", "speed", "hours")} == {None}
-    (problem,) = (one for one in told["problems"] if one["code"] == "model_not_estimated")
+    (problem,) = (item for item in payload["problems"] if item["code"] == "model_not_estimated")
     assert (problem["severity"], problem["at"], problem["step"]) == ("warning", "model.hf_config", "model")
     assert problem["reason"] == "unsupported_model_type"
     assert "brand_new" in problem["message"]
-    assert told["data"]["model"] == {"name": "", "type": "brand_new", "parameters": None, "facts": []}
+    assert payload["data"]["model"] == {"name": "", "type": "brand_new", "parameters": None, "facts": []}
 
 
 def test_every_part_of_the_plan_step_says_why(form: Form, draft: Services) -> None:
@@ -87,7 +87,7 @@ def test_the_sizes_are_chosen_by_hand_and_judged(form: Form, draft: Services) ->
     assert change(draft, {"engine": "swift-megatron", "parallel.tensor": 2}) == ()
     assert shown(form, draft, "plan")["summary"]["plan"] == "TP2 PP1 DP16"
     change(draft, {"parallel.tensor": 3})
-    assert "ranks_not_divisible" in [one["code"] for one in shown(form, draft, "plan")["problems"]]
+    assert "ranks_not_divisible" in [problem["code"] for problem in shown(form, draft, "plan")["problems"]]
 
 
 def test_with_an_error_the_plans_wait_for_its_correction(form: Form, draft: Services) -> None:
@@ -109,13 +109,13 @@ def test_an_estimate_says_what_else_is_wrong(run: Callable[..., Any]) -> None:
     job = {"engine": "swift-megatron", "parallel": {"tensor": 3}}
     status, answer, _ = run("estimate", "--json", **job)
     assert status == 2
-    assert {one["code"] for one in answer["problems"]} > {"model_not_estimated", "ranks_not_divisible"}
+    assert {problem["code"] for problem in answer["problems"]} > {"model_not_estimated", "ranks_not_divisible"}
 
 
 @pytest.mark.parametrize("option", ["--top=1", "--strategies", "--why-not=TP2"])
 def test_plans_are_refused_with_the_reason_and_without_an_error(run: Callable[..., Any], option: str) -> None:
     status, answer, _ = run("plan", option, "--json")
-    assert (status, [one["code"] for one in answer["problems"]]) == (1, ["model_not_estimated"])
+    assert (status, [problem["code"] for problem in answer["problems"]]) == (1, ["model_not_estimated"])
     assert run("plan", option)[:2] == (1, "")
 
 

@@ -1,4 +1,4 @@
-"""The routes of what is typed unseen: a value that went into the wrong field is written nowhere."""
+"""The routes of hidden inputs: a secret that was typed into the wrong field is written nowhere."""
 
 import json
 from argparse import Namespace
@@ -92,8 +92,8 @@ def test_a_new_password_of_the_page_is_audited_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(serve.PASSWORD_FILE_VARIABLE, raising=False)
-    given = Namespace(new_password=True, password_file=None)
-    serve._password(tmp_path, given, "en")
+    arguments = Namespace(new_password=True, password_file=None)
+    serve._password(tmp_path, arguments, "en")
     line = json.loads((tmp_path / "audit.jsonl").read_text())
     assert line["action"] == "new_password"
     (handed,) = tmp_path.glob("password-*.txt")

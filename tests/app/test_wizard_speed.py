@@ -1,4 +1,4 @@
-"""The Hardware step measures the cluster, and keeps or forgets what was measured on the user's word."""
+"""The Hardware step measures the cluster, and stores or deletes the measured speeds when the user says so."""
 
 from types import SimpleNamespace
 
@@ -28,7 +28,7 @@ SPEEDS = Speeds(
 
 
 class Controller:
-    """Answers as the nodes would."""
+    """A controller that answers as the nodes would."""
 
     def __init__(self):
         self.answers = [Measurement(speeds=SPEEDS)]
@@ -65,8 +65,8 @@ def calibration(services):
 
 
 def test_what_was_measured_is_shown_and_waits_for_the_users_word(services):
-    found = fetch(services, {"kind": "speed"})
-    assert (found.problems, found.note) == ((), {"nodes": 2})
+    result = fetch(services, {"kind": "speed"})
+    assert (result.problems, result.note) == ((), {"nodes": 2})
     assert all(figure in card(services)["waiting"] for figure in ("701", "360", "39.5"))
     assert calibration(services).matmul_tflops is None
     fetch(services, {"kind": "keep_speed"})
@@ -101,15 +101,15 @@ def test_unknown_host_keys_are_confirmed_first(services):
     assert services.controller.accepted == [key]
 
 
-def test_a_failure_is_told_and_nothing_waits(services):
+def test_a_failure_is_reported_and_nothing_waits(services):
     services.controller.answers = [ProblemsError([Problem(code="measure_failed", node="10.0.0.2")])]
-    found = fetch(services, {"kind": "speed"})
-    assert ([problem.code for problem in found.problems], dict(found.note)) == (["measure_failed"], {})
+    result = fetch(services, {"kind": "speed"})
+    assert ([problem.code for problem in result.problems], dict(result.note)) == (["measure_failed"], {})
     assert card(services)["waiting"] == ""
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_a_calibration_of_another_gpu_is_said_not_to_be_used(services, lang):
+def test_a_calibration_of_another_gpu_is_reported_as_unused(services, lang):
     change(services, {"cluster.calibration": {"gpu": "a100-80g", "run": "r-1", "time_ratio": 1.2}})
     lines = card(services, lang)["lines"]
     assert "a100-80g" in lines[0]

@@ -1,4 +1,5 @@
-"""Whatever a cluster file or a request has put into the draft, the page opens and shows it, to be corrected there."""
+"""With any value that a cluster file or a request has put into the draft, the page opens and shows the value to be
+corrected."""
 
 from collections.abc import Iterator
 
@@ -34,7 +35,7 @@ def opened(tmp_path_factory) -> Iterator[Services]:
 
 @pytest.fixture
 def services(opened: Services) -> Services:
-    """With a new draft."""
+    """Return services with a new draft."""
     opened.draft.replace(FIRST_DRAFT)
     return opened
 
@@ -57,7 +58,7 @@ def test_a_number_beyond_every_machine_does_not_shut_the_page(form, services, va
     typed = form.value("cluster.nodes", value)
     services.draft.edit_all({"cluster.nodes": typed, "training.samples": value})
     shown = form.shown(services.draft.job_mapping())
-    assert orjson.loads(orjson.dumps(list(shown.values())))  # as Gradio sends it
+    assert orjson.loads(orjson.dumps(list(shown.values())))  # Gradio sends this.
     assert shown["cluster.nodes"] is None or shown["cluster.nodes"] == pytest.approx(float(value), nan_ok=True)
     assert bundle(form, services, review.STEP)
 

@@ -1,4 +1,4 @@
-"""A server process with a tiny page: `python -m tests.app.tiny_server HOME [CERTIFICATE KEY]`; it prints its port.
+"""A server process with a tiny page: `python -m tests.app.tiny_server HOME [CERTIFICATE KEY]`. It prints its port.
 
 Beside the page, /open?count=N opens N files at once, as nodes and the database would.
 """
@@ -32,7 +32,7 @@ def main(home: Path, certificate: Path | None = None, key: Path | None = None) -
         pages, home=home, password=HASH, audit=Audit(home), binding=binding, identity=IDENTITY, routers=[router]
     )
     listener = binding.listen()
-    listener.listen(1024)  # whoever reads the port may connect at once
+    listener.listen(1024)  # The reader of the port may connect at once.
     serve(app, binding, listener, lambda: print(listener.getsockname()[1], flush=True))
 
 

@@ -1,4 +1,4 @@
-"""Labs for the faults, and the table of what they did at the end of the session."""
+"""Labs for the faults, and the table of results at the end of the session."""
 
 import json
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from tests.chaos.scene import NODES, ROWS, Row, table
 
 @pytest.fixture(scope="session")
 def missing() -> str:
-    """What is missing for a lab here; empty when it can run."""
+    """Return what is missing for a lab on this machine; empty if it can run."""
     return why_not()
 
 
 @pytest.fixture
 def folder(tmp_path: Path, missing: str) -> Path:
-    """A test's own folder, on all nodes. Skips where there can be no lab."""
+    """Return a folder for one test that all nodes can read. Skip the test if no lab can run."""
     if missing:
         pytest.skip(missing)
     return tmp_path
@@ -28,14 +28,14 @@ def folder(tmp_path: Path, missing: str) -> Path:
 
 @pytest.fixture
 def lab(folder: Path) -> Iterator[Lab]:
-    """A lab of its own for each fault: most leave it broken."""
+    """Return a new lab for each fault, because most faults break it."""
     (folder / "lab").mkdir()
-    with Lab(folder / "lab", NODES) as made:
-        yield made
+    with Lab(folder / "lab", NODES) as new_lab:
+        yield new_lab
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of xdist hands its rows to the session that prints them."""
+    """Pass the rows of an xdist worker to the session that prints them."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["faults"] = [asdict(row) for row in ROWS]
 

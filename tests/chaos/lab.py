@@ -1,7 +1,8 @@
-"""Nodes that can be cut off, frozen and killed: each in namespaces of its own, with its own sshd.
+"""Nodes that a test can cut off, freeze and kill. Each node has its own namespaces and its own sshd.
 
-Bridge, links and addresses lie in one private parent namespace, so their fixed names meet nobody's; killing that
-namespace's first process takes everything with it. Needs root. Run as a script this file is that first process.
+The bridge, links and addresses are in one private parent namespace, so their fixed names meet no others. If that
+namespace's first process is killed, everything in it ends. This needs root. Run as a script, this file is that first
+process.
 """
 
 import contextlib
@@ -20,16 +21,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 SUBNET = "10.88.0"
-# A bridge left to itself takes the lowest address of its ports, and so a new one when that port's node dies: what the
-# living nodes send goes to the old one until they ask again, seconds later.
+# A bridge without an address of its own takes the lowest address of its ports, and another one after that port's node
+# has died. Until the living nodes ask again, seconds later, they send to the old address.
 BRIDGE = "02:00:0a:58:00:fe"
 WITHIN_S = 30.0
 NAMESPACE = ["unshare", "--net", "--pid", "--mount", "--uts", "--fork", "--kill-child=KILL", "--mount-proc"]
 CLONE_NEWNET = 0x40000000
 NOWHERE = "02:00:00:00:00:99"
 
-# File descriptor 9 gives the word when the node's end of the cable is plugged in. /run/local is the node's own disk, of
-# 8 MiB. bash stays as the first process: it outlives sshd and buries orphans.
+# File descriptor 9 has a byte after the node's end of the cable is plugged in. /run/local is the node's own disk of 8
+# MiB. bash stays the first process: it outlives sshd and reaps orphans.
 NODE = """
 hostname node$RANK
 mount -t tmpfs none /run; mkdir -p /run/sshd /run/local
@@ -60,9 +61,9 @@ T = TypeVar("T")
 
 
 class Lab:
-    """`nodes` nodes at SUBNET.1 and up. Use as a context; `inside` runs a function where they can be reached.
+    """A cluster of `nodes` nodes at SUBNET.1 and up. It is a context manager; `inside` runs a function in its network.
 
-    `sshd`: lines of the configuration that differ from OpenSSH's defaults.
+    `sshd` has the lines of the configuration that differ from OpenSSH's defaults.
     """
 
     def __init__(self, folder: Path, nodes: int, sshd: str = "") -> None:
@@ -81,7 +82,7 @@ class Lab:
         key = " ".join((self.folder / "host.pub").read_text().split()[:2])
         (self.folder / "known_hosts").write_text("".join(f"{address} {key}\n" for address in self.addresses))
         with (self.folder / "lab.log").open("wb") as log:
-            # With the tests, however they end.
+            # The nodes end with the tests, however these end.
             command = ["setpriv", "--pdeathsig", "KILL", *NAMESPACE]
             command += [sys.executable, __file__, str(self.nodes), str(self.folder)]
             self.parent = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -93,17 +94,17 @@ class Lab:
                 raise RuntimeError((self.folder / "lab.log").read_text()[-1000:])
             time.sleep(0.01)
         self.inits: list[int] = json.loads(ready.read_text())
-        """First process of each node, by its id in the parent namespace."""
+        """The first process of each node, by its id in the parent namespace."""
         (self.first,) = _children(self.parent.pid)
         return self
 
     def __exit__(self, *_: object) -> None:
-        # unshare takes the namespace's first process with it, and that one everything else.
+        # When unshare ends, the namespace's first process ends, and with it everything else.
         self.parent.kill()
         self.parent.wait()
 
     def inside(self, action: Callable[[], T]) -> T:
-        """Run `action` in the parent's network, in a thread of its own: threads that it starts are there too."""
+        """Run `action` in the parent's network, in a new thread. Threads that it starts are in that network, too."""
         ends: list[Any] = []
 
         def work() -> None:
@@ -124,24 +125,24 @@ class Lab:
         return result
 
     def set_link(self, rank: int, state: str) -> None:
-        """Pull the node's cable (down), or plug it in again (up)."""
+        """Unplug the node's cable (`down`) or plug it in again (`up`)."""
         self._run(["-t", str(self.first), "-n"], "ip", "link", "set", f"v{rank}", state)
 
     def deafen(self, rank: int) -> None:
-        """What the server sends to the node is lost; what the node sends arrives."""
+        """Drop what the server sends to the node. What the node sends arrives."""
         self._misdirect(self.first, self.addresses[rank], "br0")
 
     def silence(self, rank: int, towards: int | None = None) -> None:
-        """What the node sends to the server, or to another node, is lost; what is sent to it arrives."""
+        """Drop what the node sends to the server or to another node. What is sent to the node arrives."""
         address = f"{SUBNET}.254" if towards is None else self.addresses[towards]
         self._misdirect(self.init(rank), address, "eth0")
 
     def forbid(self, rank: int) -> None:
-        """The server's own machine refuses to send to the node, as by a route or a firewall there."""
+        """Make the server's own machine refuse to send to the node, as a route or a firewall would."""
         self._run(["-t", str(self.first), "-n"], "ip", "route", "add", "prohibit", f"{self.addresses[rank]}/32")
 
     def allow(self, rank: int) -> None:
-        """Undo forbid."""
+        """Undo `forbid`."""
         self._run(["-t", str(self.first), "-n"], "ip", "route", "del", "prohibit", f"{self.addresses[rank]}/32")
 
     def heal(self, rank: int) -> None:
@@ -152,11 +153,11 @@ class Lab:
         self._run(["-t", str(self.init(rank)), "-n"], *forget[:-1], "eth0")
 
     def kill_node(self, rank: int) -> None:
-        """The node's first process, and so all of its processes, by SIGKILL."""
+        """Kill the node's first process, and so all of its processes."""
         os.kill(self.init(rank), signal.SIGKILL)
 
     def init(self, rank: int) -> int:
-        """The node's first process, by its id here."""
+        """Return the id of the node's first process as this process sees it."""
         for pid in _children(self.first):
             for first in _children(pid):
                 if f"\t{self.inits[rank]}\t1\n" in Path(f"/proc/{first}/status").read_text():
@@ -164,42 +165,43 @@ class Lab:
         raise ProcessLookupError(f"node {rank} is dead")
 
     def processes(self, rank: int, name: str) -> list[int]:
-        """The node's living processes whose command line holds `name`, its first one aside, by their ids here."""
+        """Return the ids, as this process sees them, of the node's living processes whose command line holds `name`.
+        The node's first process is left out."""
         init = self.init(rank)
         namespace = os.readlink(f"/proc/{init}/ns/pid")
-        found = []
+        pids = []
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 line = (path / "cmdline").read_text().replace("\0", " ")
                 if name in line and path.name != str(init) and os.readlink(path / "ns/pid") == namespace:
-                    found.append(int(path.name))
+                    pids.append(int(path.name))
             except OSError:
                 continue
-        return sorted(found)
+        return sorted(pids)
 
     def signal(self, rank: int, name: str, number: int) -> int:
-        """Signal all of them; how many there were."""
-        found = self.processes(rank, name)
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):  # gone with its parent
+        """Send a signal to all of these processes. Return how many there were."""
+        pids = self.processes(rank, name)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # It ended with its parent.
                 os.kill(pid, number)
-        return len(found)
+        return len(pids)
 
     def kill(self, pid: int) -> None:
-        """One process, by its id here."""
+        """Kill one process, by its id as this process sees it."""
         os.kill(pid, signal.SIGKILL)
 
     def disk(self, rank: int) -> Path:
-        """The node's /run/local, from here."""
+        """Return the path of the node's /run/local as this process sees it."""
         return Path(f"/proc/{self.init(rank)}/root/run/local")
 
     def start_sshd(self, rank: int, key: str = "host") -> None:
-        """Start sshd again, with another host key or the same."""
+        """Start sshd again, with the same host key or another one."""
         self._configure(rank, key)
         self._run(["-t", str(self.init(rank)), "-a"], "/usr/sbin/sshd", "-f", f"{self.folder}/sshd{rank}.conf")
 
     def on_node(self, rank: int, *command: str) -> "subprocess.Popen[bytes]":
-        """Start a command on the node, past sshd. It ends with the node."""
+        """Start a command on the node without sshd. It ends with the node."""
         return subprocess.Popen(["nsenter", "-t", str(self.init(rank)), "-a", *command], stdout=subprocess.PIPE)
 
     def _configure(self, rank: int, key: str) -> None:
@@ -215,7 +217,7 @@ class Lab:
 
 
 def why_not() -> str:
-    """What is missing for a lab here; empty when it can run."""
+    """Return what is missing for a lab on this machine; empty if it can run."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     for program in ("unshare", "nsenter", "setpriv", "ip", "sshd", "ssh-keygen"):
@@ -226,7 +228,7 @@ def why_not() -> str:
 
 
 def main(nodes: int, folder: Path) -> None:
-    """The first process of the parent namespace: builds the network, then buries what ends."""
+    """Run as the first process of the parent namespace: build the network, then reap processes that end."""
     bridge = f"link add br0 address {BRIDGE} type bridge"
     _ip("link set lo up", bridge, f"addr add {SUBNET}.254/24 dev br0", "link set br0 up")
     inits = [_start_node(rank, folder) for rank in range(nodes)]
@@ -247,8 +249,8 @@ def _start_node(rank: int, folder: Path) -> int:
     command = [*NAMESPACE, "bash", "-ec", f"exec 9<&{read}\n{NODE}"]
     node = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[read])
     os.close(read)
-    ours = os.readlink("/proc/self/ns/net")
-    while not (first := _children(node.pid)) or os.readlink(f"/proc/{first[0]}/ns/net") == ours:
+    own_network = os.readlink("/proc/self/ns/net")
+    while not (first := _children(node.pid)) or os.readlink(f"/proc/{first[0]}/ns/net") == own_network:
         time.sleep(0.002)
     _ip(f"link add v{rank} type veth peer name eth0 netns {first[0]}", f"link set v{rank} master br0 up")
     os.write(write, b"go\n")

@@ -1,4 +1,4 @@
-"""A TCP proxy that is slow and cuts what it passes into small pieces, as a bad line does."""
+"""A TCP proxy that is slow and forwards data in small pieces, like a poor line."""
 
 import random
 import socket
@@ -7,19 +7,19 @@ import time
 
 
 class SlicingProxy:
-    """Listens at `place` and passes on to `target`: pieces of 1 to `most` bytes, `delay_s` late each way.
+    """A proxy from `place` to `target` that forwards pieces of 1 to `most` bytes, each `delay_s` late.
 
-    Order and content stay. Use as a context; connections end with it.
+    Order and content stay the same. It is a context manager; connections end with it.
     """
 
     def __init__(
-        self, place: tuple[str, int], target: tuple[str, int], *, seed: int, most: int = 700, delay_s: float = 0.02
+        self, address: tuple[str, int], target: tuple[str, int], *, seed: int, most: int = 700, delay_s: float = 0.02
     ) -> None:
         self._target = target
         self._chance = random.Random(seed)
         self._most = most
         self._delay_s = delay_s
-        self._server = socket.create_server(place)
+        self._server = socket.create_server(address)
         self._ends: list[socket.socket] = []
 
     def __enter__(self) -> "SlicingProxy":

@@ -1,4 +1,4 @@
-"""A server and a gang on a lab's nodes: launches, waits for steps, and says afterwards how a fault went."""
+"""A server and a gang on a lab's nodes: it launches, waits for steps, and records the outcome of a fault."""
 
 import json
 import shutil
@@ -39,14 +39,14 @@ class Row:
     fault: str
     trainer: str
     detected_s: float | None
-    """From the fault to the event that tells of it; None where it had to do no harm."""
+    """Seconds from the fault to the event that reports it; None if the fault must do no harm."""
     ended_s: float | None
     outcome: str
     culprit: str
     left: int
-    """Marked processes on all nodes when the run had ended and the network was whole again."""
+    """Processes with the run's mark on all nodes, after the run had ended and the network was whole again."""
     lost: int
-    """Steps in a node's file that the store lacks."""
+    """Steps in a node's file that the store does not have."""
     doubled: int
 
 
@@ -54,11 +54,11 @@ TRAINERS = ("fake", "torchrun")
 """A program that only writes what ranks write, and real torchrun whose ranks all-reduce over gloo."""
 
 ROWS: list[Row] = []
-"""Of this test session, in its order; printed at its end (conftest.py)."""
+"""The rows of this test session in order. conftest.py prints them at its end."""
 
 
 class Scene:
-    """One home folder, one server, one run at a time. Everything in it happens in the lab's network."""
+    """One home folder, one server, one run at a time. All of its connections are in the lab's network."""
 
     def __init__(self, lab: Lab, folder: Path, trainer: str, **cluster: Any) -> None:
         self.lab = lab
@@ -73,7 +73,7 @@ class Scene:
         self.began = 0.0
 
     def open(self, watch: bool = True) -> Controller:
-        """A server; a second one when called again."""
+        """Start a server. A second call starts a second server."""
         store = Store(self.home / "megaboard.db")
         known = KnownHosts(self.home / "known_hosts")
         controller = Controller(self.home, store, known, timing=self.timing)
@@ -87,7 +87,7 @@ class Scene:
         return self.opened[-1][0] if self.opened else self.open()
 
     def launch(self, *, steps: int = 100_000, step_s: float = 0.05, after: int = 3, **values: Any) -> str:
-        """Start the run and wait until every rank is `after` steps far."""
+        """Start the run and wait until every rank has done `after` steps."""
         variables = {"TRAINER_STEPS": str(steps), "TRAINER_STEP_S": str(step_s)}
         variables |= values.pop("environment", {})
         self.run = self.controller.launch(with_values(self.job, {"environment": variables, **values}))
@@ -98,12 +98,12 @@ class Scene:
         wait_for(lambda: all(len(self.stored(rank)) >= count for rank in range(self.lab.nodes)))
 
     def strike(self, fault: Callable[[], object]) -> None:
-        """Let the fault happen, now."""
+        """Cause the fault now."""
         self.began = time.time()
         fault()
 
     def end(self, within_s: float = WITHIN_S) -> RunState:
-        """Wait for the end of the run; its state."""
+        """Wait for the end of the run and return its state."""
         state = self.controller.wait(self.run, within_s)
         assert state.is_final, (state, [event.kind.value for event in self.events()])
         return state
@@ -113,19 +113,19 @@ class Scene:
             return run_store.events(connection, self.run)
 
     def attempts(self) -> dict[int, tuple[NodeRecord, ...]]:
-        """The nodes of every attempt."""
+        """Return the nodes of every attempt."""
         with self.opened[-1][1].read() as connection:
             numbers = range(1, attempts.newest(connection, self.run) + 1)
             return {number: attempts.nodes(connection, self.run, number) for number in numbers}
 
     def stored(self, rank: int, attempt: int = 1) -> list[int]:
-        """Steps of a rank in the store."""
+        """Return the steps of a rank in the store."""
         with self.opened[-1][1].read() as connection:
             points = metrics.points(connection, self.run, rank=rank)
         return [point.step for point in points if point.attempt == attempt]
 
     def on_disk(self, record: NodeRecord) -> list[int]:
-        """Steps of a node's rank in its file."""
+        """Return the steps of a node's rank in its file."""
         folder, rank = record.folder, record.rank
         if folder.startswith("/run/local"):
             folder = str(self.lab.disk(rank)) + folder.removeprefix("/run/local")
@@ -134,7 +134,7 @@ class Scene:
         return [json.loads(line)["step"] for line in whole.splitlines()]
 
     def left(self) -> list[str]:
-        """Living processes with the run's mark, on whichever node."""
+        """Return the living processes with the run's mark on all nodes."""
         marks = [record.mark for records in self.attempts().values() for record in records]
         return [process.name for mark in marks for process in members(mark)]
 
@@ -148,16 +148,16 @@ class Scene:
         detected_within_s: float | None = None,
         points: bool = True,
     ) -> Row:
-        """Put the row on the table and assert it: exactly but for the seconds. `points`: every node is back."""
+        """Add the row to the table and assert all of it except the seconds. `points` says that every node is back."""
         shown = self.controller.snapshot(self.run)
-        seen = next((event.time for event in self.events() if event.kind in SEEN), None)
+        times = next((event.time for event in self.events() if event.kind in SEEN), None)
         if points:
             wait_for(lambda: self._lost() == 0, 60.0)
         wait_for(lambda: not self.left(), 60.0)
         row = Row(
             fault=fault,
             trainer=self.trainer,
-            detected_s=None if seen is None or not self.began else round(seen - self.began, 1),
+            detected_s=None if times is None or not self.began else round(times - self.began, 1),
             ended_s=None if shown.ended is None or not self.began else round(shown.ended - self.began, 1),
             outcome=shown.state.value + (f": {shown.cause.code}" if shown.cause else ""),
             culprit=(shown.cause.node or "") if shown.cause else "",
@@ -177,7 +177,8 @@ class Scene:
         return row
 
     def _lost(self) -> int:
-        """Steps that a node wrote and the store lacks; of ranks other than 0 it keeps the newest alone."""
+        """Return the steps that a node wrote and the store does not have. Of ranks other than 0 the store keeps only
+        the newest."""
         lost = 0
         for record, stored in self._steps():
             oldest = max(stored, default=0) - STEPS_KEPT if record.rank else 0
@@ -185,7 +186,7 @@ class Scene:
         return lost
 
     def _steps(self) -> list[tuple[NodeRecord, list[int]]]:
-        """The nodes of every attempt, and the steps that are stored of each."""
+        """Return the nodes of every attempt, and the stored steps of each."""
         all_of_them = self.attempts().items()
         return [(record, self.stored(record.rank, number)) for number, records in all_of_them for record in records]
 
@@ -197,16 +198,16 @@ class Scene:
 
 @contextmanager
 def scene(lab: Lab, folder: Path, trainer: str = "fake", **cluster: Any) -> Iterator[Scene]:
-    """A Scene, closed at the end."""
-    made = Scene(lab, folder, trainer, **cluster)
+    """Yield a Scene, and close it at the end."""
+    new_scene = Scene(lab, folder, trainer, **cluster)
     try:
-        yield made
+        yield new_scene
     finally:
-        made.close()
+        new_scene.close()
 
 
 def _job(lab: Lab, folder: Path, trainer: str, cluster: dict[str, Any]) -> Job:
-    """A job whose Python has a stand-in engine, under the stand-in torchrun or the real one."""
+    """Return a job whose Python has a stand-in engine, under the stand-in torchrun or the real one."""
     if trainer == "fake":
         path, program, options = f"{ENGINES}/engine:{STAND_INS}", sys.executable, "-S -B"
     else:
@@ -222,13 +223,13 @@ def _job(lab: Lab, folder: Path, trainer: str, cluster: dict[str, Any]) -> Job:
         "environments": {"llamafactory": {"python": f"{folder}/python"}},
         **cluster,
     }
-    made, problems = parse_job(mapping)
-    assert made is not None, problems
-    return made
+    parsed, problems = parse_job(mapping)
+    assert parsed is not None, problems
+    return parsed
 
 
 def table(rows: list[Row]) -> list[str]:
-    """The rows as lines of text, columns aligned."""
+    """Return the rows as lines of text with aligned columns."""
     columns = list(Row.__dataclass_fields__)
     cells = [columns, *[["-" if value is None else str(value) for value in asdict(row).values()] for row in rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -1,4 +1,4 @@
-"""Nodes with disks of their own: what two of them lack comes from node 0, over their own network, and without trace."""
+"""Nodes with their own disks: node 0 sends the missing files to two nodes over their own network."""
 
 import json
 import os
@@ -33,7 +33,7 @@ FILES = {
 
 
 class Copying:
-    """A server whose three nodes have FILES on node 0, the model on node 2 and nothing on node 1."""
+    """A server with three nodes: FILES are on node 0, the model is on node 2, and node 1 has nothing."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab = lab
@@ -47,7 +47,7 @@ class Copying:
                 self.write(2, name, content)
 
     def disk(self, rank: int) -> Path:
-        """A node's own disk, as it is seen from here."""
+        """Return the path of a node's own disk as this process sees it."""
         return Path(f"/proc/{self.lab.init(rank)}/root{LOCAL}")
 
     def write(self, rank: int, name: str, content: bytes) -> None:
@@ -96,10 +96,10 @@ def _job(lab: Lab) -> Job:
 @pytest.fixture
 def copying(lab: Lab, folder: Path) -> Iterator[Copying]:
     (folder / "home").mkdir()
-    made = Copying(lab, folder / "home")
-    yield made
-    made.controller.close()
-    made.store.close()
+    new_copying = Copying(lab, folder / "home")
+    yield new_copying
+    new_copying.controller.close()
+    new_copying.store.close()
 
 
 @pytest.mark.worst
@@ -107,8 +107,8 @@ def test_what_nodes_lack_is_copied_and_nothing_else_is_left(copying: Copying) ->
     assert copying.missing() == Missing(model=(1,), info=(1, 2), data=(1, 2))
     copying.copy()
     assert copying.missing() is None
-    wanted = {name: content for name, content in FILES.items() if name != "data/o.json"}
-    assert [copying.files(rank) for rank in (1, 2)] == [wanted, wanted]
+    expected = {name: content for name, content in FILES.items() if name != "data/o.json"}
+    assert [copying.files(rank) for rank in (1, 2)] == [expected, expected]
     assert copying.files(0) == FILES
     for rank in range(3):
         assert copying.lab.processes(rank, "copy_files.py") == []
@@ -116,9 +116,9 @@ def test_what_nodes_lack_is_copied_and_nothing_else_is_left(copying: Copying) ->
 
 def test_a_file_that_differs_stays_and_its_node_is_named(copying: Copying) -> None:
     copying.write(2, "data/mine.json", b"[2]")
-    with pytest.raises(ProblemsError) as told:
+    with pytest.raises(ProblemsError) as raised:
         copying.copy()
-    (problem,) = told.value.problems
+    (problem,) = raised.value.problems
     assert (problem.code, problem.node) == ("copy_differs", copying.lab.addresses[2])
     assert problem.values["paths"] == [f"{LOCAL}/data/mine.json"]
     assert copying.files(2)["data/mine.json"] == b"[2]"

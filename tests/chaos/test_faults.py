@@ -1,4 +1,4 @@
-"""Every fault that a gang can meet: seen in time, the node to blame named, nothing left, no point lost or doubled."""
+"""Every fault of a gang: detected in time, with the right node, no process left, and no point lost or doubled."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ TORCH_STALL_S = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What strikes node 1 of a running gang, and what has to come of it."""
+    """A fault of node 1 in a running gang, and its expected outcome."""
 
     name: str
     act: Callable[[Scene], object]
@@ -99,7 +99,7 @@ def test_a_fault_of_one_node_ends_the_gang(lab: Lab, folder: Path, fault: Fault,
 
 
 def bring_back(lab: Lab) -> None:
-    """Node 1 can be reached again, whatever kept it away."""
+    """Make the server reach node 1 again after any of the faults."""
     lab.heal(1)
     lab.signal(1, "sshd", signal.SIGCONT)
     if not lab.processes(1, "sshd"):
@@ -136,7 +136,7 @@ def test_a_worker_that_someone_stopped_is_named_as_what_the_others_wait_for(
 def test_a_fabric_that_loses_one_direction_between_two_nodes_stalls_all_and_is_ended(
     lab: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch, trainer: str, stall_s: int
 ) -> None:
-    """Nobody's fault that a node could show: every rank waits. The stall is told, with where each rank stood."""
+    """No node can show this fault: every rank waits. The hang is reported with the position of each rank."""
 
     def play() -> None:
         with scene(lab, folder, trainer) as it:
@@ -163,7 +163,7 @@ def test_a_fabric_that_loses_one_direction_between_two_nodes_stalls_all_and_is_e
 def test_two_nodes_of_one_rank_stall_and_are_ended(
     lab: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch, trainer: str, stall_s: int
 ) -> None:
-    """Ranks are the order of the hosts, so that only a changed file on a node can do it."""
+    """Ranks follow the order of the hosts, so only a changed file on a node can cause this."""
 
     def play() -> None:
         with scene(lab, folder, trainer) as it:
@@ -242,8 +242,8 @@ def test_a_changed_host_key_ends_the_trust_in_a_node_that_must_be_reached_again(
 
             it.strike(change)
             it.end()
-            told = next(event for event in it.events() if event.kind is EventKind.NODE_UNREACHABLE)
-            assert told.detail["problem"]["code"] == "host_key_changed"
+            events = next(event for event in it.events() if event.kind is EventKind.NODE_UNREACHABLE)
+            assert events.detail["problem"]["code"] == "host_key_changed"
             lab.signal(1, "sshd", signal.SIGKILL)
             lab.start_sshd(1)
             it.conclude("host key changed", **LOST, culprit=1, detected_within_s=90)
@@ -272,9 +272,9 @@ def test_a_changed_host_key_stops_a_launch_before_anything_is_done(lab: Lab, fol
 def test_a_wrong_interface_is_named_with_its_node(
     lab: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch, trainer: str, cause: str
 ) -> None:
-    """Preflight finds each node's interface; only a changed file on a node can make gloo take another.
+    """Preflight finds each node's interface, so only a changed file on a node can make gloo use another one.
 
-    The stand-in says in its own words that it cannot reach the others.
+    The stand-in writes in its own words that it cannot reach the others.
     """
 
     def play() -> None:
@@ -297,7 +297,7 @@ def test_a_wrong_interface_is_named_with_its_node(
 
 
 def test_processes_that_no_signal_ends_are_reported_and_cleared_once_they_can_be(lab: Lab, folder: Path) -> None:
-    """A frozen process is as deaf as one in a driver: SIGKILL waits until it is thawed."""
+    """A frozen process behaves like one in a driver: SIGKILL waits until it is thawed."""
     freezer = Path(f"/sys/fs/cgroup/freezer/megaboard-chaos-{os.getpid()}")
     try:
         freezer.mkdir()
@@ -343,7 +343,7 @@ def change_spec(
     environment: Mapping[str, str] | None = None,
     **more: object,
 ) -> None:
-    """What the supervisors of all nodes (`more`) and that of one node are told to run, other than it should be."""
+    """Change what the supervisors of all nodes (`more`) and that of one node are told to run."""
     real = launch.make_spec
 
     def changed(attempt: launch.Attempt, of: int) -> dict[str, Any]:

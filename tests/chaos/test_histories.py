@@ -1,4 +1,4 @@
-"""Random histories on real processes and a real network; the same invariants as on simulated nodes."""
+"""Random histories with real processes and a real network. The invariants are those of the simulated nodes."""
 
 import contextlib
 import random
@@ -24,7 +24,7 @@ ENDS = (EventKind.FINISHED, EventKind.STOPPED, EventKind.FAILED, EventKind.LOST)
 
 
 class History:
-    """Acts on a running gang, chosen by a seed, and what they were."""
+    """Random acts on a running gang, chosen by a seed, and their record."""
 
     def __init__(self, it: Scene, seed: int) -> None:
         self.it = it
@@ -38,7 +38,7 @@ class History:
         act = self.chance.choice((self.kill, self.cut, self.heal, self.heal, self.freeze, self.restart, self.stop))
         self.told.append(f"{act.__name__} {rank}")
         act(rank)
-        time.sleep(self.chance.choice((0.2, 2.0, 6.0)))  # what goes by between two acts is part of the history
+        time.sleep(self.chance.choice((0.2, 2.0, 6.0)))  # The time between two acts is part of the history.
 
     def kill(self, rank: int) -> None:
         what = self.chance.choice(("run.py worker", "torch.distributed.run", "supervisor.py start"))
@@ -70,7 +70,7 @@ class History:
     def stop(self, _: int) -> None:
         if self.chance.random() < 0.5:
             return
-        with contextlib.suppress(ProblemsError):  # it has ended already
+        with contextlib.suppress(ProblemsError):  # It has already ended.
             self.it.controller.stop(self.it.run, save=self.chance.random() < 0.5)
             self.wished = True
 

@@ -1,4 +1,4 @@
-"""Faults of the server's own machine: the gang trains on, and the server takes the run up again."""
+"""Faults of the server's own machine: the gang continues to train, and the server attaches to the run again."""
 
 import time
 from dataclasses import replace
@@ -27,7 +27,7 @@ def test_a_server_whose_machine_refuses_to_send_to_a_node_does_not_call_it_lost(
             it.strike(lambda: lab.forbid(1))
             wait_for(lambda: _told(it, EventKind.NODE_UNSEEN) == ["local_network"])
             stored = len(it.stored(1))
-            time.sleep(2 * LOST_AFTER_S)  # the fault itself: it lasts far longer than a dead node is waited for
+            time.sleep(2 * LOST_AFTER_S)  # The fault lasts far longer than the limit of a lost node.
             assert it.controller.snapshot(it.run).state is RunState.RUNNING
             lab.allow(1)
             wait_for(lambda: len(it.stored(1)) > stored)

@@ -1,4 +1,4 @@
-"""Nodes that die and cables that are pulled: seen in time, and the connection comes back with the node."""
+"""Nodes that die and unplugged cables: the fault is detected in time, and the connection returns with the node."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,10 +118,10 @@ def test_nothing_is_left_of_a_lab(tmp_path: Path) -> None:
 
 
 def _commands() -> list[str]:
-    found = []
+    result = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            found.append(path.read_text())
+            result.append(path.read_text())
         except OSError:
             continue
-    return found
+    return result

@@ -1,4 +1,4 @@
-"""The server killed at every step of launch, run and stop: the next one goes on from there, and harms nothing."""
+"""The server is killed at every step of launch, run and stop. The next one continues from there and harms nothing."""
 
 import json
 import signal
@@ -25,7 +25,7 @@ ENDS = (EventKind.FINISHED, EventKind.STOPPED, EventKind.FAILED, EventKind.LOST)
 
 @dataclass(frozen=True, kw_only=True)
 class Death:
-    """The server dies as soon as the first event of `kind` is recorded, or before it is."""
+    """The server dies as soon as the first event of `kind` is recorded, or just before."""
 
     kind: EventKind
     before: bool = False
@@ -120,7 +120,7 @@ def harm(it: Scene, folder: Path, death: Death) -> None:
     if death.refused:
         (folder / "model").rename(folder / "away")
     if death.act == "cut":
-        it.lab.signal(1, "sshd", signal.SIGKILL)  # away at once, and trains on
+        it.lab.signal(1, "sshd", signal.SIGKILL)  # It is unreachable at once, and continues to train.
     else:
         it.lab.signal(1, "run.py worker", signal.SIGKILL)
 

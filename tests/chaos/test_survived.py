@@ -1,4 +1,4 @@
-"""Faults that a run has to outlive: it ends as if nothing had been, and no point of it is lost or doubled."""
+"""Faults that a run must survive: it ends as without the fault, and no point is lost or doubled."""
 
 import contextlib
 import signal
@@ -23,7 +23,7 @@ STEPS = 400
 
 @dataclass(frozen=True, kw_only=True)
 class Passing:
-    """Something that happens to node 1 and is over after `lasts_s`."""
+    """An event on node 1 that is over after `lasts_s`."""
 
     name: str
     act: Callable[[Scene], object]
@@ -60,7 +60,7 @@ def test_what_passes_harms_nothing(lab: Lab, folder: Path, passing: Passing, tra
         with scene(lab, folder, trainer) as it:
             it.launch(steps=STEPS + round(20 * passing.lasts_s))
             it.strike(lambda: passing.act(it))
-            time.sleep(passing.lasts_s)  # the fault itself: what it lasts is what is tested
+            time.sleep(passing.lasts_s)  # The duration of the fault is tested.
             passing.undo(it)
             it.end()
             it.conclude(passing.name, state=RunState.FINISHED)
@@ -99,7 +99,7 @@ def test_a_slow_line_that_cuts_everything_into_pieces(lab: Lab, folder: Path, tr
 @pytest.mark.parametrize("trainer", TRAINERS)
 @pytest.mark.parametrize("limit", ["MaxSessions 1", "MaxStartups 1"])
 def test_a_node_whose_sshd_allows_one_thing_at_a_time(folder: Path, limit: str, trainer: str) -> None:
-    """Two servers at once: each has its own connection to every node, and both want to connect at the same time."""
+    """Two servers have their own connection to every node, and both connect at the same time."""
     (folder / "lab").mkdir()
     with Lab(folder / "lab", NODES, sshd=limit) as lab:
 
@@ -142,7 +142,7 @@ def test_a_changed_host_key_is_no_concern_of_an_open_connection(lab: Lab, folder
 
 
 def change_key(lab: Lab) -> None:
-    """A new listener with another key; the sessions of the old one go on."""
+    """Start a new listener with another key. Sessions of the old one continue."""
     oldest = min(lab.processes(1, "sshd"))
     lab.kill(oldest)
     wait_for(lambda: oldest not in lab.processes(1, "sshd"))

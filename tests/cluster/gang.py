@@ -1,4 +1,4 @@
-"""A gang of nodes that answer as prepared, for the tests of single checks: all go through preflight itself."""
+"""A gang of fake nodes with prepared answers, for the tests of single checks. Each test runs the whole preflight."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,27 +31,28 @@ DISK = {"free": 1 << 50, "total": 1 << 50, "source": "nas:/out", "kind": "nfs4"}
 
 
 def smi(query: str, **more: str) -> dict[str, Any]:
-    """What nvidia-smi answers when it says `query`, and nothing to the other questions but `more`."""
+    """Return nvidia-smi's answer with `query` for the question of that name, `more` for others, and nothing for the
+    rest."""
     none = dict.fromkeys(("more", "errors", "power", "rows", "apps", "list", "topo", "table"), "")
     texts = {"query": query, **none, **more}
     return {name: {"code": 0, "out": text, "err": ""} for name, text in texts.items()}
 
 
 def surveyed(**more: Any) -> dict[str, Any]:
-    """hardware.py's answer on a sound node."""
+    """Return the answer of hardware.py on a node without faults, with the changes `more`."""
     return {"smi": smi(H100), "owners": {}, "rdma": [], "interfaces": [], "default_routes": [], "quota": "",
             "shm": {**DISK, "kind": "tmpfs"}, "memlock": -1, "nofile": 65536, "cpus": 8,
             "memory_mib": 1000, "ends_at_logout": False, "disks": {"/out": DISK}, **more}  # fmt: skip
 
 
 def own_gpu(name: str) -> str:
-    """H100 of a machine of its own: no two have one of the same UUID."""
+    """Return nvidia-smi's lines of H100s with UUIDs that no other machine has."""
     return H100.replace("GPU-aaaa", f"GPU-{name}")
 
 
 def make_facts(modules: Mapping[str, str | None] = MODULES, **more: Any) -> NodeFacts:
-    given = {"home": "/home/train", "hostname": "n", "python": "3.11.2", **more}
-    return NodeFacts(modules=modules, interface="eth0", **given)
+    values = {"home": "/home/train", "hostname": "n", "python": "3.11.2", **more}
+    return NodeFacts(modules=modules, interface="eth0", **values)
 
 
 def good_node(name: str) -> FakeNode:
@@ -62,7 +63,7 @@ def good_node(name: str) -> FakeNode:
 
 
 class Gang:
-    """Two good nodes, to be spoilt by a test."""
+    """Two nodes without faults. A test adds the fault."""
 
     def __init__(self, nodes: int = 2, **job: Any) -> None:
         self.job = make_job(nodes=nodes, **job)
@@ -77,11 +78,11 @@ class Gang:
         return run_checks(self.job, self.nodes, self.facts, surveys, PORT)
 
     def only_failure(self) -> tuple[CheckResult, Problem]:
-        """The one check that failed and its problem, which has words in all languages."""
+        """Return the one failed check and its problem, which must have a text in every language."""
         return self.only("failure")
 
     def only_warning(self) -> tuple[CheckResult, Problem]:
-        """The one check that warns, where no other fails."""
+        """Return the one check with a warning, if no check failed."""
         assert not [result for result in self.check() if result.status == "failure"]
         return self.only("warning")
 
@@ -95,6 +96,6 @@ class Gang:
             assert failure.node in words["message"]
             assert words["fix"]
             assert "{" not in words["message"] + words["fix"]
-            if failure.problem.code != "bad_answer":  # whose command is what was run
+            if failure.problem.code != "bad_answer":  # Its command is the one that was run.
                 assert str(failure.problem.values.get("command", "")) in words["fix"]
         return failure, failure.problem

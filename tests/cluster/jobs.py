@@ -7,7 +7,7 @@ from backend.job.mapping import parse_job
 
 
 def make_job(*, nodes: int = 2, cluster: dict[str, Any] | None = None, **parts: Any) -> Job:
-    """`cluster` adds to and overrides the part of that name; `parts` do so for the others, key by key."""
+    """Return the job. `cluster` changes keys of the section of that name, and `parts` change keys of other sections."""
     hosts = [{"address": f"10.0.0.{rank + 1}", "user": "train"} for rank in range(nodes)]
     mapping: dict[str, Any] = {
         "version": 1,

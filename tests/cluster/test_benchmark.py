@@ -1,4 +1,4 @@
-"""The cluster's speeds from what its ranks saw, and the rank, node or port that is behind."""
+"""The cluster's speeds from the figures of its ranks, and the slow rank, node or port."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from backend.node.benchmark import rounds
 
 
 def rows_of(nodes=4, per_node=2, **changes):
-    """Rows of equal ranks; a change is {(node, local rank): value} by the name of the figure."""
+    """Return rows of equal ranks. A change is {(node, local rank): value} by the name of the figure."""
     rows = []
     for node in range(nodes):
         around = {(node + 1) % nodes, (node - 1) % nodes} - {node} if nodes > 2 else set()
@@ -28,15 +28,19 @@ def rows_of(nodes=4, per_node=2, **changes):
 
 
 def test_the_speeds_are_the_best_over_sizes():
-    found = summarise(rows_of())
-    assert (found.matmul_tflops, found.intra_node_bus_gb_per_s, found.inter_node_bus_gb_per_s) == (700.0, 360.0, 40.0)
-    assert found.sizes == {"intra": {1: 90.0, 256: 360.0}, "inter": {1: 8.0, 64: 40.0, 256: 39.0}}
-    assert found.slow == ()
+    result = summarise(rows_of())
+    assert (result.matmul_tflops, result.intra_node_bus_gb_per_s, result.inter_node_bus_gb_per_s) == (
+        700.0,
+        360.0,
+        40.0,
+    )
+    assert result.sizes == {"intra": {1: 90.0, 256: 360.0}, "inter": {1: 8.0, 64: 40.0, 256: 39.0}}
+    assert result.slow == ()
 
 
 def test_a_collective_is_as_fast_as_its_slowest_rank_saw_it():
-    found = summarise(rows_of(intra={(n, 0): {"256": 355.0} for n in range(4)}))
-    assert found.intra_node_bus_gb_per_s == 355.0
+    result = summarise(rows_of(intra={(n, 0): {"256": 355.0} for n in range(4)}))
+    assert result.intra_node_bus_gb_per_s == 355.0
 
 
 def test_one_rank_a_node_or_one_node_leave_what_cannot_be_measured_open():
@@ -57,7 +61,7 @@ def test_who_is_below_four_fifths_of_the_median_is_named(changes, expected):
     assert (slow.what, slow.node, slow.local_rank, slow.measured, slow.median) == expected
 
 
-def test_a_slow_node_is_told_from_its_neighbours_by_being_slow_with_both():
+def test_a_slow_node_is_distinguished_from_its_neighbours_by_being_slow_with_both():
     slow_with_2 = {(1, i): {"0": 42.0, "2": 9.0} for i in range(2)} | {(3, i): {"2": 9.0, "0": 42.0} for i in range(2)}
     (slow,) = summarise(rows_of(pairs={**slow_with_2, (2, 0): {"1": 9.0, "3": 9.0}, (2, 1): {"1": 9.0, "3": 9.0}})).slow
     assert (slow.what, slow.node, slow.measured, slow.median) == ("network", 2, 18.0, 84.0)
@@ -69,9 +73,9 @@ def test_a_rank_that_is_little_behind_is_not_named():
 
 @pytest.mark.parametrize("nodes", [3, 4, 5, 8, 33])
 def test_every_node_meets_both_neighbours_and_one_at_a_time(nodes):
-    made = rounds(nodes)
-    assert sorted(pair for part in made for pair in part) == sorted((k, (k + 1) % nodes) for k in range(nodes))
-    for part in made:
+    schedule = rounds(nodes)
+    assert sorted(pair for part in schedule for pair in part) == sorted((k, (k + 1) % nodes) for k in range(nodes))
+    for part in schedule:
         busy = [node for pair in part for node in pair]
         assert len(busy) == len(set(busy))
 

@@ -1,4 +1,4 @@
-"""Whatever a call waits for, it ends by its deadline."""
+"""A call ends by its deadline, whatever it waits for."""
 
 import errno
 import socket
@@ -22,7 +22,7 @@ from tests.waiting import WITHIN_S, wait_for
 
 
 def wait_until_closed(closed: threading.Event) -> None:
-    """As paramiko waits: without an end, and with an error once the channel is closed."""
+    """Wait as paramiko does: without a limit, and with an error after the channel is closed."""
     assert closed.wait(WITHIN_S)
     raise EOFError
 

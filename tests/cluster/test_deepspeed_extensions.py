@@ -1,4 +1,4 @@
-"""DeepSpeed's parts in C++: what is needed, what a node has of it, and what is said of that."""
+"""DeepSpeed's C++ extensions: those that a job needs, those on a node, and the resulting check."""
 
 from pathlib import Path
 
@@ -43,14 +43,14 @@ def test_extensions_that_are_built_or_can_be_built_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "status", "code"),
+    ("parts", "status", "code"),
     [
         ({"unbuilt": ["cpu_adam"], "compiler": False}, "failure", "deepspeed_needs_compiler"),
         ({"unbuilt": ["cpu_adam"], "locks": ["/x/cpu_adam/lock"]}, "warning", "deepspeed_locked"),
     ],
 )
-def test_what_would_stop_or_hang_the_ranks_is_told(found: dict[str, object], status: str, code: str) -> None:
-    (result,) = check(**found)
+def test_what_would_stop_or_hang_the_ranks_is_reported(parts: dict[str, object], status: str, code: str) -> None:
+    (result,) = check(**parts)
     assert result.problem
     assert (result.name, result.status, result.problem.code) == ("deepspeed", status, code)
     for language in LANGUAGES:
@@ -63,9 +63,9 @@ def test_a_node_says_what_is_built_and_which_locks_are_left(tmp_path: Path) -> N
     for name, file in (("cpu_adam", "cpu_adam.so"), ("async_io", "lock")):
         (tmp_path / name).mkdir()
         (tmp_path / name / file).touch()
-    found = find_parts(["cpu_adam", "async_io", "deepspeed_shm_comm"], str(tmp_path))
-    assert found["unbuilt"] == ["async_io", "deepspeed_shm_comm"]
-    assert found["locks"] == [str(tmp_path / "async_io" / "lock")]
+    parts = find_parts(["cpu_adam", "async_io", "deepspeed_shm_comm"], str(tmp_path))
+    assert parts["unbuilt"] == ["async_io", "deepspeed_shm_comm"]
+    assert parts["locks"] == [str(tmp_path / "async_io" / "lock")]
 
 
 def test_a_lock_beside_a_built_part_hangs_the_ranks_too(tmp_path: Path) -> None:

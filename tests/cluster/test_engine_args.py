@@ -1,4 +1,4 @@
-"""What an engine says against its configuration is told at the field that caused it; each machine is asked once."""
+"""An engine's refusal of its configuration is reported at the field that caused it. Each machine is asked once."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -33,11 +33,14 @@ def facts(rank: int, machine: str = "") -> NodeFacts:
 
 
 def check(
-    made: Job, nodes: Mapping[int, Node], known: Mapping[int, NodeFacts] | None = None, rendered: Rendered | None = None
+    the_job: Job,
+    nodes: Mapping[int, Node],
+    known: Mapping[int, NodeFacts] | None = None,
+    rendered: Rendered | None = None,
 ) -> list[CheckResult]:
     checks = {rank: Checks(rank, node.name) for rank, node in nodes.items()}
     known = known or {rank: facts(rank) for rank in nodes}
-    return check_configuration(made, checks, nodes, known, rendered or render(made, place(made)))
+    return check_configuration(the_job, checks, nodes, known, rendered or render(the_job, place(the_job)))
 
 
 def nodes_that_say(*answers: Mapping[str, Any] | NodeError) -> dict[int, FakeNode]:
@@ -55,9 +58,9 @@ def test_an_engine_that_takes_its_files_passes_on_every_node() -> None:
 
 
 def test_a_refusal_names_the_node_and_the_field_in_the_engine_s_words() -> None:
-    made = ddp(extra={"foo_bar": 1})
+    the_job = ddp(extra={"foo_bar": 1})
     words = "Some keys are not used by the HfArgumentParser: ['foo_bar']"
-    first, second = check(made, nodes_that_say(TAKEN, refused(words)))
+    first, second = check(the_job, nodes_that_say(TAKEN, refused(words)))
     assert (first.status, second.status) == ("ok", "failure")
     problem = second.problem
     assert problem is not None
@@ -67,7 +70,7 @@ def test_a_refusal_names_the_node_and_the_field_in_the_engine_s_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "message", "field"),
+    ("the_job", "message", "field"),
     [
         (ddp(extra={"use_galore": True}), "GaLore and APOLLO are incompatible with deepspeed yet.", "engine"),
         (ddp(), "Template nonsense does not exist.", "training.template"),
@@ -81,36 +84,36 @@ def test_a_refusal_names_the_node_and_the_field_in_the_engine_s_words() -> None:
         (job(), "", "engine"),
     ],
 )
-def test_the_key_in_a_message_tells_the_field(made: Job, message: str, field: str) -> None:
-    assert field_of(made, message) == field
+def test_the_key_in_a_message_tells_the_field(the_job: Job, message: str, field: str) -> None:
+    assert field_of(the_job, message) == field
 
 
 def test_nodes_that_are_one_machine_are_asked_once_and_all_told() -> None:
     nodes = nodes_that_say(refused("no"), refused("no"), TAKEN)
-    made = ddp(nodes=3)
+    the_job = ddp(nodes=3)
     known = {rank: facts(0, "boot") for rank in (0, 1)} | {2: facts(2, "other")}
-    assert [result.status for result in check(made, nodes, known)] == ["failure", "failure", "ok"]
+    assert [result.status for result in check(the_job, nodes, known)] == ["failure", "failure", "ok"]
     assert [len(node.ran) for node in nodes.values()] == [1, 0, 1]
 
 
 def test_what_was_taken_is_not_asked_again_until_it_changes() -> None:
-    nodes, made = nodes_that_say(TAKEN, refused("no")), ddp()
-    check(made, nodes)
-    assert [result.status for result in check(made, nodes)] == ["ok", "failure"]
+    nodes, the_job = nodes_that_say(TAKEN, refused("no")), ddp()
+    check(the_job, nodes)
+    assert [result.status for result in check(the_job, nodes)] == ["ok", "failure"]
     assert [len(node.ran) for node in nodes.values()] == [1, 2]
     check(ddp(training__seed=7), nodes)
     newer = {rank: NodeFacts(home="/", hostname="n", python="3", modules={"torch": "3"})
              for rank in nodes}  # fmt: skip
-    check(made, nodes, newer)
+    check(the_job, nodes, newer)
     assert len(nodes[0].ran) == 3
 
 
 def test_a_machine_that_comes_in_when_much_is_remembered_leaves_the_others_their_answer() -> None:
-    made = ddp()
-    check(made, nodes_that_say(TAKEN, TAKEN))
+    the_job = ddp()
+    check(the_job, nodes_that_say(TAKEN, TAKEN))
     engine_args._accepted.update({("another configuration", number): TAKEN for number in range(100)})
     changed = {0: facts(0), 1: facts(1, machine="new")}
-    assert [result.status for result in check(made, nodes_that_say(TAKEN, TAKEN), changed)] == ["ok", "ok"]
+    assert [result.status for result in check(the_job, nodes_that_say(TAKEN, TAKEN), changed)] == ["ok", "ok"]
 
 
 def test_a_slow_node_is_a_warning_and_a_crash_is_a_failure() -> None:
@@ -127,8 +130,8 @@ def test_a_version_that_takes_other_keys_is_noted_and_stops_nobody() -> None:
     known = programs()["llamafactory"]
     keys = {name: dataclasses.asdict(key) for name, key in known.keys.items() if name != "cutoff_len"}
     keys["template"] = {"type": "str", "default": "qwen9"}
-    told = {"llamafactory": {"version": "0.9.9", "keys": {**keys, "a_new_key": {"type": "int", "default": 1}}}}
-    (result,) = check(ddp(nodes=1), nodes_that_say({**TAKEN, "programs": told}))
+    message = {"llamafactory": {"version": "0.9.9", "keys": {**keys, "a_new_key": {"type": "int", "default": 1}}}}
+    (result,) = check(ddp(nodes=1), nodes_that_say({**TAKEN, "programs": message}))
     assert (result.status, result.problem and result.problem.severity) == ("ok", "note")
     assert result.problem is not None
     values = result.problem.values
@@ -138,7 +141,7 @@ def test_a_version_that_takes_other_keys_is_noted_and_stops_nobody() -> None:
 
 
 def test_the_version_that_the_files_are_written_for_says_nothing() -> None:
-    told = {name: {"version": program.version, "keys": {k: dataclasses.asdict(v) for k, v in program.keys.items()}}
+    values = {name: {"version": program.version, "keys": {k: dataclasses.asdict(v) for k, v in program.keys.items()}}
             for name, program in programs().items()}  # fmt: skip
-    (result,) = check(ddp(nodes=1), nodes_that_say({**TAKEN, "programs": told}))
+    (result,) = check(ddp(nodes=1), nodes_that_say({**TAKEN, "programs": values}))
     assert (result.status, result.problem) == ("ok", None)

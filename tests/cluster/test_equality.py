@@ -1,4 +1,4 @@
-"""What nodes must have in common: the odd one is named, with a command that a shell takes as it stands."""
+"""Properties that nodes must share: the different node is named, with a command that a shell accepts."""
 
 import shlex
 from typing import Any
@@ -15,15 +15,15 @@ from tests.cluster.gang import H100, MODULES, PRINTS, Gang, make_facts, smi, sur
 LF = "/opt/lf/bin/python"
 
 
-def odd_versions(here: dict[str, Origin], there: dict[str, Origin], **job: Any) -> str:
-    """The command for node 2 of three, whose packages come from `here`, those of the others from `there`."""
+def odd_versions(local: dict[str, Origin], others: dict[str, Origin], **job: Any) -> str:
+    """Return the command for node 2 of three, whose packages come from `here`; the others have `there`."""
     gang = Gang(nodes=3, **job)
 
     def facts(origins: dict[str, Origin]) -> Any:
         texts = {n: f"{o.version} (commit {o.commit[:10]})" if o.commit else o.version for n, o in origins.items()}
         return make_facts({**MODULES, **texts}, origins=origins)
 
-    gang.facts = {0: facts(there), 1: facts(there), 2: facts(here)}
+    gang.facts = {0: facts(others), 1: facts(others), 2: facts(local)}
     failure, problem = gang.only_failure()
     assert (failure.name, failure.rank) == ("versions", 2)
     command = str(problem.values["command"])
@@ -43,17 +43,17 @@ def test_a_build_for_a_cuda_of_its_own_is_fetched_from_torch_s_index() -> None:
 
 
 def test_a_package_from_git_is_installed_from_the_same_commit() -> None:
-    url, one, two = "https://github.com/alibaba/roll.git", "a" * 40, "b" * 40
-    there = Origin(version="0.10.0", url=url, commit=one, subdirectory="mcore_adapter")
-    here = Origin(version="0.10.0", url=url, commit=two, subdirectory="mcore_adapter")
-    command = odd_versions({"llamafactory": here}, {"llamafactory": there})
-    assert shlex.split(command)[-1] == f"llamafactory @ git+{url}@{one}#subdirectory=mcore_adapter"
+    url, first_one, two = "https://github.com/alibaba/roll.git", "a" * 40, "b" * 40
+    origin = Origin(version="0.10.0", url=url, commit=first_one, subdirectory="mcore_adapter")
+    local = Origin(version="0.10.0", url=url, commit=two, subdirectory="mcore_adapter")
+    command = odd_versions({"llamafactory": local}, {"llamafactory": origin})
+    assert shlex.split(command)[-1] == f"llamafactory @ git+{url}@{first_one}#subdirectory=mcore_adapter"
 
 
 def test_a_checkout_is_moved_to_the_others_commit() -> None:
-    there = Origin(version="0.9.5", commit="a" * 40, folder="/opt/LLaMA-Factory")
-    here = Origin(version="0.9.5", commit="b" * 40, folder="/data/my code/LLaMA-Factory")
-    command = odd_versions({"llamafactory": here}, {"llamafactory": there})
+    origin = Origin(version="0.9.5", commit="a" * 40, folder="/opt/LLaMA-Factory")
+    local = Origin(version="0.9.5", commit="b" * 40, folder="/data/my code/LLaMA-Factory")
+    command = odd_versions({"llamafactory": local}, {"llamafactory": origin})
     folder = "'/data/my code/LLaMA-Factory'"
     assert command == f"git -C {folder} fetch && git -C {folder} checkout {'a' * 40}"
 
@@ -65,14 +65,14 @@ def test_the_setup_file_and_the_home_folder_are_kept_in_the_command() -> None:
 
 
 @pytest.mark.parametrize("has_placeholder", [True, False])
-def test_the_placeholder_of_pypi_is_told_from_the_real_mcore_adapter(has_placeholder: bool) -> None:
+def test_the_placeholder_of_pypi_is_distinguished_from_the_real_mcore_adapter(has_placeholder: bool) -> None:
     gang = Gang(nodes=1, engine="llamafactory-megatron")
     origins = {"mcore_adapter": Origin(version="0.0.1")} if has_placeholder else {}
     gang.facts[0] = make_facts({**MODULES, "mcore_adapter": None, "megatron": "0.16.1"}, origins=origins)
     failure, problem = gang.only_failure()
     assert (failure.name, problem.code) == ("engine", "engine_placeholder" if has_placeholder else "engine_missing")
-    wanted = "mcore_adapter @ git+https://github.com/alibaba/roll.git#subdirectory=mcore_adapter"
-    assert shlex.split(str(problem.values["command"])) == [LF, "-m", "pip", "install", wanted]
+    expected = "mcore_adapter @ git+https://github.com/alibaba/roll.git#subdirectory=mcore_adapter"
+    assert shlex.split(str(problem.values["command"])) == [LF, "-m", "pip", "install", expected]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_flash_attention_that_crashes_in_one_version_of_transformers_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("python", "query", "here"),
+    ("python", "query", "local"),
     [
         ("3.10.4", H100, "Python 3.10"),
         ("3.11.9", H100, None),
@@ -124,15 +124,15 @@ def test_flash_attention_that_crashes_in_one_version_of_transformers_is_refused(
         ("3.11.2", H100.replace("570.124.06", "535.54.03"), "driver 535.54.03"),
     ],
 )
-def test_a_machine_unlike_the_others_is_named(python: str, query: str, here: str | None) -> None:
+def test_a_machine_unlike_the_others_is_named(python: str, query: str, local: str | None) -> None:
     gang = Gang(nodes=3)
     gang.facts[1] = make_facts(python=python)
     gang.fakes[1].on("survey", reply=surveyed(smi=smi(query)))
-    if here is None:
+    if local is None:
         assert {result.status for result in gang.check()} == {"ok"}
         return
     warning, problem = gang.only_warning()
-    assert (warning.name, warning.rank, problem.values["here"]) == ("machines", 1, here)
+    assert (warning.name, warning.rank, problem.values["here"]) == ("machines", 1, local)
 
 
 def test_one_machine_under_two_names_is_named_with_the_first() -> None:
@@ -160,7 +160,7 @@ def test_a_file_that_only_one_node_has_is_named() -> None:
     assert (failure.rank, problem.values["command"]) == (2, "rm -i -- /models/qwen/adapter_config.json")
 
 
-def test_a_name_that_is_no_unicode_can_be_told() -> None:
+def test_a_name_that_is_no_unicode_can_be_reported() -> None:
     gang = Gang(nodes=3)
     gang.fakes[2].on("prints", reply={**PRINTS, "model": {**PRINTS["model"], "caf\udce9": "9 ff"}})
     problem = gang.only_failure()[1]
@@ -182,7 +182,7 @@ def test_data_that_differs_is_named_by_its_file() -> None:
     assert problem.values["command"] == "rsync -as --checksum train@10.0.0.1:/data/a.json /data/"
 
 
-def test_a_description_that_differs_is_told_by_dataset_info_json() -> None:
+def test_a_description_that_differs_is_reported_by_dataset_info_json() -> None:
     gang = Gang()
     for node, digest in zip(gang.fakes, ("aa", "bb"), strict=True):
         node.on("prints", reply={**PRINTS, "data": {"/data/dataset_info.json: a": digest}})

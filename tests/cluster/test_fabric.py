@@ -1,4 +1,4 @@
-"""RDMA ports and interfaces as /sys shows them, and what NCCL is to be told."""
+"""RDMA ports and interfaces from /sys, and the resulting settings of NCCL."""
 
 from typing import Any
 
@@ -44,27 +44,27 @@ IPV6 = {
 
 @pytest.mark.parametrize(("gids", "index"), [(GIDS, 3), (POD, 7), (IPV6, 2), ({"0": GIDS["0"], "1": GIDS["1"]}, None)])
 def test_the_gid_is_roce_v2_with_an_address_that_is_routed(gids: dict[str, list[str]], index: int | None) -> None:
-    found = fabric(roce("mlx5_bond_0", gids))
-    assert found.ports[0].gid_index == index
-    assert found.gid_index == index
-    assert bool(found.hca) == (index is not None)
+    result = fabric(roce("mlx5_bond_0", gids))
+    assert result.ports[0].gid_index == index
+    assert result.gid_index == index
+    assert bool(result.hca) == (index is not None)
 
 
 def test_an_infiniband_port_needs_no_gid() -> None:
-    found = fabric(port("mlx5_0"), port("mlx5_1"))
-    assert (found.hca, found.gid_index) == ("=mlx5_0:1,mlx5_1:1", None)
-    assert found.ports[0].rate_gbit == 400
+    result = fabric(port("mlx5_0"), port("mlx5_1"))
+    assert (result.hca, result.gid_index) == ("=mlx5_0:1,mlx5_1:1", None)
+    assert result.ports[0].rate_gbit == 400
 
 
 def test_ports_that_are_not_active_or_slower_are_left_out() -> None:
-    found = fabric(
+    result = fabric(
         port("mlx5_0"),
         port("mlx5_1", state="1: DOWN"),
         port("mlx5_2", state="2: INIT"),
         port("mlx5_3", rate="100 Gb/sec (4X EDR)"),
     )
-    assert found.hca == "=mlx5_0:1"
-    assert [one.state for one in found.ports] == ["ACTIVE", "DOWN", "INIT", "ACTIVE"]
+    assert result.hca == "=mlx5_0:1"
+    assert [port_.state for port_ in result.ports] == ["ACTIVE", "DOWN", "INIT", "ACTIVE"]
 
 
 def test_infiniband_and_roce_are_not_mixed() -> None:
@@ -105,15 +105,15 @@ def test_interfaces_inside_a_node_are_not_proposed(name: str) -> None:
     "name", ["eth0", "bond0", "ib0", "br0", "ens1f0np0", "enp3s0", "net1", "lom1", "vlan100", "hsn0"]
 )
 def test_interfaces_between_nodes_are(name: str) -> None:
-    assert [one.name for one in fabric(interfaces=(interface(name, "10.1.0.2/16"),)).interfaces] == [name]
+    assert [interface_.name for interface_ in fabric(interfaces=(interface(name, "10.1.0.2/16"),)).interfaces] == [name]
 
 
 def test_what_is_down_bonded_a_tunnel_or_without_address_is_not_proposed() -> None:
-    found = fabric(interfaces=(
+    result = fabric(interfaces=(
         interface("eth1", "10.1.0.2/16", state="down"), interface("eth2", "10.1.0.3/16", bonded=True),
         interface("eth3"), interface("vpn", "10.9.0.1/24", tunnel=True), interface("bond0", "10.1.0.4/16"),
     ))  # fmt: skip
-    assert [one.name for one in found.interfaces] == ["bond0"]
+    assert [interface_.name for interface_ in result.interfaces] == ["bond0"]
 
 
 def test_the_fabric_addresses_are_in_the_fastest_network_that_all_share() -> None:

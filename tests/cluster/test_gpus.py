@@ -1,4 +1,4 @@
-"""nvidia-smi as real drivers answer it; where each text was seen stands beside it."""
+"""nvidia-smi as real drivers answer it. The source of each text is beside it."""
 
 from typing import Any
 
@@ -9,7 +9,8 @@ from backend.node.nvidia_smi import read_count
 
 
 def said(query: str, **more: str) -> dict[str, Any]:
-    """The answers of a driver that says `query`, and nothing to the other questions but `more`."""
+    """Return nvidia-smi's answers with `query` for the question of that name, `more` for others, and nothing for the
+    rest."""
     none = dict.fromkeys(("more", "errors", "power", "rows", "apps", "list", "topo", "table"), "")
     texts = {"query": query, **none, **more}
     return {name: {"code": 0, "out": text, "err": ""} for name, text in texts.items()}
@@ -28,15 +29,15 @@ def test_a_node_without_nvidia_smi_is_a_cpu_node() -> None:
 
 
 def test_gpus_are_read_with_their_memory_and_lanes() -> None:
-    found = read(H100 + SECOND, more="0, Disabled, 5, 16, 16\n1, Disabled, 5, 8, 16\n")
-    first, second = found.gpus
+    result = read(H100 + SECOND, more="0, Disabled, 5, 16, 16\n1, Disabled, 5, 8, 16\n")
+    first, second = result.gpus
     assert (first.name, first.memory_mib, first.memory_used_mib) == ("NVIDIA H100 80GB HBM3", 81559, 4)
     assert (first.pcie, second.pcie) == ("5.0 x16", "5.0 x8 of x16")
     assert not first.is_divided
-    assert found.usable == found.gpus
+    assert result.usable == result.gpus
 
 
-def test_a_gpu_that_somebody_holds_below_its_power_is_told_from_one_that_nobody_does() -> None:
+def test_a_gpu_that_somebody_holds_below_its_power_is_distinguished_from_one_that_nobody_does() -> None:
     first, second = read(H100 + SECOND, power="0, 700.00, 700.00\n1, 500.00, 700.00\n").gpus
     assert (first.is_held, second.is_held) == (False, True)
     assert (second.power_w, second.default_power_w) == (500, 700)
@@ -54,8 +55,8 @@ def test_what_a_gpu_does_not_tell_is_not_known(none: str) -> None:
 
 
 def test_a_driver_too_old_for_a_question_answers_the_others() -> None:
-    found = read(H100, more='Field "mig.mode.current" is not a valid field to query.\n')
-    assert (len(found.gpus), found.gpus[0].pcie, found.trouble) == (1, "", "")
+    result = read(H100, more='Field "mig.mode.current" is not a valid field to query.\n')
+    assert (len(result.gpus), result.gpus[0].pcie, result.trouble) == (1, "", "")
 
 
 def test_errors_of_the_memory_are_read_for_the_gpus_that_tell_of_them() -> None:
@@ -84,20 +85,20 @@ def test_errors_of_the_memory_are_read_for_the_gpus_that_tell_of_them() -> None:
         " the system to recover this GPU\n",
     ],
 )
-def test_a_lost_gpu_that_leaves_no_row_is_told_in_nvidia_smi_s_words(text: str) -> None:
-    found = read(H100 + text)
-    assert len(found.gpus) == 1
-    assert found.trouble == " ".join(text.split())
+def test_a_lost_gpu_that_leaves_no_row_is_reported_in_nvidia_smi_s_words(text: str) -> None:
+    result = read(H100 + text)
+    assert len(result.gpus) == 1
+    assert result.trouble == " ".join(text.split())
 
 
 @pytest.mark.parametrize("word", ["[Unknown Error]", "[GPU is lost]", "[GPU requires reset]"])
 def test_a_lost_gpu_that_leaves_its_row_has_a_fault(word: str) -> None:
-    found = read(H100 + f"1, GPU-b, NVIDIA H100 80GB HBM3, {word}, {word}, 570.124.06\n")
-    assert [gpu.fault for gpu in found.gpus] == ["", word.strip("[]")]
-    assert found.usable == found.gpus[:1]
+    result = read(H100 + f"1, GPU-b, NVIDIA H100 80GB HBM3, {word}, {word}, 570.124.06\n")
+    assert [gpu.fault for gpu in result.gpus] == ["", word.strip("[]")]
+    assert result.usable == result.gpus[:1]
 
 
-def test_a_driver_that_does_not_answer_is_told() -> None:
+def test_a_driver_that_does_not_answer_is_reported() -> None:
     # https://github.com/lyulyul/shine-cluster/issues/30
     err = "Failed to initialize NVML: Driver/library version mismatch\n"
     smi = {**said(""), "query": {"code": 18, "out": err, "err": ""}}
@@ -106,7 +107,7 @@ def test_a_driver_that_does_not_answer_is_told() -> None:
     assert read_gpus(hangs, {}) == Gpus(is_nvidia=True, trouble="no answer within 20 s")
 
 
-def test_no_devices_is_no_gpu_and_said() -> None:
+def test_no_devices_is_no_gpu_and_reported() -> None:
     # The words: https://github.com/NVIDIA/open-gpu-kernel-modules/issues/862. Status 6, "a query to find an object was
     # unsuccessful": https://docs.nvidia.com/deploy/nvidia-smi/index.html, under Return Value.
     smi = {**said(""), "query": {"code": 6, "out": "No devices were found\n", "err": ""}}
@@ -149,9 +150,9 @@ PADDED = """GPU 0: NVIDIA A100 40GB PCIe (UUID: GPU-48aeb943-9458-4282-da24-e5f4
 )
 def test_mig_devices_belong_to_their_gpu(listed: str, gpu: str, part: str) -> None:
     row = f"0, {gpu}, A100-SXM4-40GB, 40536, 12, 470.57.02\n"
-    found = read(row, more="0, Enabled, 4, 16, 16\n", list=listed, apps=f"{part}, 77, python, 512\n")
-    assert found.gpus[0].is_divided
-    assert found.processes[0].gpu == 0
+    result = read(row, more="0, Enabled, 4, 16, 16\n", list=listed, apps=f"{part}, 77, python, 512\n")
+    assert result.gpus[0].is_divided
+    assert result.processes[0].gpu == 0
 
 
 # https://github.com/NVIDIA/nccl/issues/933 (8 GPUs and 9 NICs there)
@@ -196,7 +197,7 @@ BRIDGED = "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV4\tSYS\nGPU1\tNV4\t X \tSYS\nGPU2\tS
     [(WITH_NICS, "NV8"), (UNDERLINED, "PIX, SYS"), (GLUED, "NV18"), (ALONE, ""), (BRIDGED, "NV4, SYS"), ("", "")],
     ids=["with NICs", "underlined", "glued", "alone", "bridged", "no answer"],
 )
-def test_the_links_between_gpus_are_told(topo: str, words: str) -> None:
+def test_the_links_between_gpus_are_reported(topo: str, words: str) -> None:
     assert link_words(read(H100, topo=topo).links) == words
 
 

@@ -1,4 +1,4 @@
-"""Whatever a program on a node answers: a check says what is wrong, or NodeError does, and nothing else is raised."""
+"""Any answer of a node program: a check reports the fault or NodeError is raised, and nothing else."""
 
 import json
 import math
@@ -59,12 +59,12 @@ MEASURED = {"rank": 0, "node": 0, "local_rank": 0, "device": "CPU", "precision":
 
 def _mutations(record: Any, count: int) -> list[Any]:
     """Return some mutations of the record, and some hostile values alone."""
-    found = [*HOSTILE, *mutations(record, HOSTILE)]
-    return random.Random(14).sample(found, min(count, len(found)))
+    result = [*HOSTILE, *mutations(record, HOSTILE)]
+    return random.Random(14).sample(result, min(count, len(result)))
 
 
 def _says(answer: Any) -> Callable[[Any, bytes], Result]:
-    """What a node prints after the token, an object or not."""
+    """Return what a node prints after the token, an object or not."""
 
     def reply(argv: Any, stdin: bytes) -> Result:
         token = argv[list(argv).index("--token") + 1]
@@ -90,7 +90,7 @@ def test_the_preflight_says_what_it_thinks_of_every_answer(action: str) -> None:
             node.on(action, reply=_says(answer))
         results = gang.check()
         surveys = read_all_hardware(gang.job, gang.nodes)
-        common_network({rank: one.fabric for rank, one in surveys.items() if not isinstance(one, NodeError)})
+        common_network({rank: item.fabric for rank, item in surveys.items() if not isinstance(item, NodeError)})
         for result in results:
             for lang in LANGUAGES if result.problem else ():
                 words = render_problem(lang, result.problem)
@@ -98,7 +98,7 @@ def test_the_preflight_says_what_it_thinks_of_every_answer(action: str) -> None:
 
 
 def _end(act: Callable[[], Any]) -> tuple[Any, list[NodeError]]:
-    """What came of it, or the errors of nodes that it was refused with."""
+    """Return the result, or the errors of nodes with which it was refused."""
     try:
         return act(), []
     except NodeError as error:
@@ -110,11 +110,11 @@ def _end(act: Callable[[], Any]) -> tuple[Any, list[NodeError]]:
 def test_every_misshapen_answer_about_a_nodes_software_is_a_nodes_error() -> None:
     for answer in _mutations(FACTS, 200):
         node = FakeNode("10.0.0.1").on("facts", reply=_says(answer)).on("true", reply=Result(code=0, out="", err=""))
-        found, errors = _end(lambda node=node: read_software(node, PYTHON, modules=MODULES))
+        result, errors = _end(lambda node=node: read_software(node, PYTHON, modules=MODULES))
         assert {error.code for error in errors} <= {"bad_python"}
-        if found is not None:
+        if result is not None:
             gang = Gang()
-            gang.facts[0] = found
+            gang.facts[0] = result
             run_checks(gang.job, gang.nodes, gang.facts, read_all_hardware(gang.job, dict(enumerate(gang.fakes))), PORT)
 
 
@@ -122,8 +122,8 @@ def test_every_misshapen_answer_about_a_nodes_software_is_a_nodes_error() -> Non
 def test_every_misshapen_count_of_samples_is_a_nodes_error(good: Mapping[str, Any]) -> None:
     for answer in _mutations(good, 100):
         node = FakeNode("10.0.0.1").on("count", reply=_says(answer))
-        found, errors = _end(lambda node=node: data_size_on(node, make_job(), 0))
-        assert found is None or found.samples >= 0
+        result, errors = _end(lambda node=node: data_size_on(node, make_job(), 0))
+        assert result is None or result.samples >= 0
         assert {error.code for error in errors} <= {"bad_answer", "dataset_unknown"}
         assert all("{" not in render_problem("en", error.problem)["fix"] for error in errors)
 
@@ -162,8 +162,8 @@ def test_every_misshapen_word_of_an_engine_is_a_check_that_failed() -> None:
 def test_every_misshapen_port_is_a_nodes_error() -> None:
     for answer in _mutations({"port": 29500}, 60):
         node = FakeNode("10.0.0.1").on("free_port", reply=_says(answer))
-        found, errors = _end(lambda node=node: choose_port(make_job(), node, [PORT]))
-        assert found is None or 0 <= found <= 65535
+        result, errors = _end(lambda node=node: choose_port(make_job(), node, [PORT]))
+        assert result is None or 0 <= result <= 65535
         assert {error.code for error in errors} <= {"bad_answer", "no_free_port"}
 
 
@@ -177,10 +177,15 @@ def test_every_misshapen_port_is_a_nodes_error() -> None:
 )
 def test_every_misshapen_file_of_an_errand_is_a_nodes_error(shape: Any, good: Mapping[str, Any]) -> None:
     node = FakeNode("10.0.0.1")
-    for data in [json.dumps(one).encode() for one in _mutations(good, 80)] + [b"", b"{", b"\xff", b"[" * 100_000]:
+    for data in [json.dumps(mutation).encode() for mutation in _mutations(good, 80)] + [
+        b"",
+        b"{",
+        b"\xff",
+        b"[" * 100_000,
+    ]:
         node.files["/f"] = data
-        found, errors = _end(lambda: read_answer(node, "/f", shape))
+        result, errors = _end(lambda: read_answer(node, "/f", shape))
         assert {error.code for error in errors} <= {"bad_answer"}
-        assert found is None or answer_of("n", shape, found) == found
+        assert result is None or answer_of("n", shape, result) == result
     node.files["/f"] = json.dumps(good).encode()
     assert read_answer(node, "/f", shape) == good

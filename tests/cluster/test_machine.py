@@ -1,4 +1,4 @@
-"""What the preflight says of the machines, by what their tools may answer."""
+"""Preflight results about the machines, from possible answers of their tools."""
 
 from typing import Any
 
@@ -49,14 +49,14 @@ def test_too_few_gpus_are_counted() -> None:
     ],
     ids=["its row", "no row", "driver"],
 )  # fmt: skip
-def test_a_lost_gpu_is_told_with_what_brings_it_back(query: str, command: str) -> None:
+def test_a_lost_gpu_is_reported_with_what_brings_it_back(query: str, command: str) -> None:
     gang = Gang(nodes=1)
     gang.first.on("survey", reply=surveyed(smi=smi(query)))
     failure, problem = gang.only_failure()
     assert (failure.name, problem.code, problem.values["command"]) == ("gpus", "gpu_lost", command)
 
 
-def test_a_divided_gpu_is_told_with_what_makes_it_whole() -> None:
+def test_a_divided_gpu_is_reported_with_what_makes_it_whole() -> None:
     gang = Gang(nodes=1)
     gang.first.on("survey", reply=surveyed(smi=smi(H100, more="0, Enabled, 5, 16, 16\n")))
     _, problem = gang.only_failure()
@@ -135,8 +135,8 @@ def test_torch_must_be_built_for_what_the_driver_takes(cuda: str | None, code: s
     gang = Gang(nodes=1)
     gang.facts[0] = make_facts(cuda=cuda)
     gang.first.on("survey", reply=surveyed(smi=smi(H100, table=TABLE)))
-    found = [r.problem.code for r in gang.check() if r.problem]
-    assert found == ([code] if code else [])
+    codes = [r.problem.code for r in gang.check() if r.problem]
+    assert codes == ([code] if code else [])
     if code:
         gang.only_failure()
 
@@ -159,7 +159,7 @@ def test_a_torch_without_cuda_is_replaced_by_the_same_version_with_it() -> None:
         ({"ends_at_logout": True}, "ends_at_logout"),
     ],
 )
-def test_room_that_docker_s_defaults_do_not_give_is_told(more: dict[str, Any], code: str) -> None:
+def test_room_that_docker_s_defaults_do_not_give_is_reported(more: dict[str, Any], code: str) -> None:
     gang = Gang()
     gang.second.on("survey", reply=surveyed(**more))
     warning, problem = gang.only_warning()
@@ -196,8 +196,8 @@ def test_a_node_with_fewer_active_ports_is_named_with_those_that_are_down() -> N
 def test_there_must_be_room_for_two_checkpoints(share: float, code: str | None) -> None:
     gang = Gang(nodes=1)
     # Qwen3-0.6B has 596 million parameters (presets/models.yaml), 12 bytes each with plain AdamW in fp32.
-    one = 596_049_920 * 12
-    gang.first.on("survey", reply=surveyed(disks={"/out": {**DISK, "free": int(share * one)}}))
+    item = 596_049_920 * 12
+    gang.first.on("survey", reply=surveyed(disks={"/out": {**DISK, "free": int(share * item)}}))
     assert [r.problem.code for r in gang.check() if r.problem] == ([code] if code else [])
     if code:
         gang.only("failure" if code == "no_space" else "warning")
@@ -221,8 +221,8 @@ def test_a_quota_counts_as_a_full_disk() -> None:
 def test_the_node_whose_clock_is_off_is_named(offsets: tuple[float, ...], odd: int | None) -> None:
     gang = Gang(nodes=3)
     gang.facts = {rank: make_facts(clock_offset_s=offset) for rank, offset in enumerate(offsets)}
-    found = [(r.rank, r.name) for r in gang.check() if r.status == "warning"]
-    assert found == ([(odd, "clock")] if odd is not None else [])
+    result = [(r.rank, r.name) for r in gang.check() if r.status == "warning"]
+    assert result == ([(odd, "clock")] if odd is not None else [])
     if odd is not None:
         assert gang.only_warning()[1].values["seconds"] == "+30"
 
@@ -234,8 +234,8 @@ def test_an_offset_that_the_slow_answer_explains_is_none() -> None:
 
 
 def way(interface: str | None, machine: str) -> NodeFacts:
-    found = make_facts(machine=machine)
-    return NodeFacts(**{name: getattr(found, name) for name in NodeFacts.__slots__} | {"interface": interface})
+    facts = make_facts(machine=machine)
+    return NodeFacts(**{name: getattr(facts, name) for name in NodeFacts.__slots__} | {"interface": interface})
 
 
 @pytest.mark.parametrize("interface", ["lo", "docker0", "virbr0"])
@@ -283,12 +283,12 @@ def test_interfaces_and_ports_that_the_job_names_must_be_there(variable: str, va
     if is_there:
         assert "interface_missing" not in [r.problem.code for r in gang.check() if r.problem]
         return
-    found = [r for r in gang.check() if r.problem and r.problem.code == "interface_missing"]
-    assert found[-1].rank == 1
-    assert found[-1].problem
-    assert found[-1].problem.field == f"environment.{variable}"
+    result = [r for r in gang.check() if r.problem and r.problem.code == "interface_missing"]
+    assert result[-1].rank == 1
+    assert result[-1].problem
+    assert result[-1].problem.field == f"environment.{variable}"
     for lang in LANGUAGES:
-        assert value in render_problem(lang, found[-1].problem)["message"]
+        assert value in render_problem(lang, result[-1].problem)["message"]
 
 
 def test_nodes_that_are_one_machine_may_talk_over_lo() -> None:
@@ -297,7 +297,7 @@ def test_nodes_that_are_one_machine_may_talk_over_lo() -> None:
     assert {result.status for result in gang.check()} == {"ok"}
 
 
-def test_a_survey_that_fails_is_told_and_hides_nothing_else() -> None:
+def test_a_survey_that_fails_is_reported_and_hides_nothing_else() -> None:
     gang = Gang()
     gang.second.on("survey", reply=Result(code=1, out="", err="boom"))
     failure, problem = gang.only_failure()

@@ -90,4 +90,4 @@ def test_what_has_not_begun_when_the_time_is_over_is_never_begun() -> None:
 def test_a_machine_without_a_thread_left_blames_no_node() -> None:
     with without_threads():
         _, failures = try_all(["a", "b"], lambda rank, item: item, 5)
-    assert [(one.code, one.is_local) for one in failures.values()] == [("local_resources", True)] * 2
+    assert [(failure.code, failure.is_local) for failure in failures.values()] == [("local_resources", True)] * 2

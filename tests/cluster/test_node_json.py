@@ -1,4 +1,4 @@
-"""What a node writes as JSON comes in bounded, or not at all."""
+"""JSON that a node writes is read up to a limit, or not at all."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""What is sent to the nodes to run there."""
+"""The programs that are sent to the nodes."""
 
 import gc
 import time
@@ -10,7 +10,7 @@ from backend.cluster import node_programs
 
 
 def test_nodes_that_are_asked_at_once_get_the_same_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python 3.11 may not switch to another thread's ast.parse within one, as it does where something is collected."""
+    """Python 3.11 must not switch to another thread's ast.parse within one, as it does when garbage is collected."""
     monkeypatch.setattr(node_programs, "_join", node_programs._join.__wrapped__)
     switch, threshold = (lambda phase, info: time.sleep(0)), gc.get_threshold()
     gc.callbacks.append(switch)

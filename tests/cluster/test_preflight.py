@@ -1,4 +1,4 @@
-"""Each check by what a node may answer; all through the same door as a launch."""
+"""Each check with possible answers of a node, through the same function as a launch."""
 
 import json
 from typing import Any, get_args
@@ -41,9 +41,9 @@ def test_room_is_asked_of_the_nodes_that_write_checkpoints(gang: Gang, engine: s
 def test_a_node_with_smaller_gpus_than_the_plan_counts_with_is_named(gang: Gang) -> None:
     gang.job = with_values(gang.job, {"cluster.gpu": "h100-80g"})
     gang.second.on("survey", reply=surveyed(smi=smi(H100.replace("81559", "40960"))))
-    found = {result.rank: result for result in gang.check() if result.name == "gpu_memory"}
-    assert [found[rank].status for rank in (0, 1)] == ["ok", "warning"]
-    problem = found[1].problem
+    results_ = {result.rank: result for result in gang.check() if result.name == "gpu_memory"}
+    assert [results_[rank].status for rank in (0, 1)] == ["ok", "warning"]
+    problem = results_[1].problem
     assert problem
     assert problem.field == "cluster.hosts[1].gpu_memory_gib"
     for lang in LANGUAGES:
@@ -106,7 +106,7 @@ def test_ms_swift_reads_plain_files_and_needs_no_description_of_them(gang: Gang)
     ("path", "name", "field"),
     [
         ("~/.megaboard", "run_root", "cluster.run_root"),
-        ("~/.megaboard/locks", "run_root", "cluster.run_root"),  # of another user who shares the run root
+        ("~/.megaboard/locks", "run_root", "cluster.run_root"),  # It belongs to another user of the run root.
         ("/out", "output_dir", "training.output_dir"),
     ],
 )
@@ -115,8 +115,8 @@ def test_a_folder_that_cannot_be_written_is_named(gang: Gang, path: str, name: s
     failure, problem = gang.only_failure()
     assert (failure.name, problem.field, problem.values["path"]) == (name, field, path)
     assert problem.values["detail"] == "Permission denied"
-    asked = next(argv for argv in gang.first.ran if "paths" in argv)
-    assert path in json.loads(asked[asked.index("paths") + 1])["writable"]
+    request = next(argv for argv in gang.first.ran if "paths" in argv)
+    assert path in json.loads(request[request.index("paths") + 1])["writable"]
 
 
 def test_the_node_with_other_versions_than_most_is_the_odd_one() -> None:
@@ -184,7 +184,7 @@ def test_a_free_port_is_asked_from_the_master() -> None:
     assert caught.value.problem.field == "cluster.port_range"
 
 
-def test_locks_are_told_apart_by_what_the_others_dial() -> None:
+def test_locks_are_distinguished_by_what_the_others_dial() -> None:
     assert lock_path("/r", Host(address="login.example", fabric_address="10.0.0.1")) == "/r/locks/10.0.0.1"
     assert lock_path("/r", Host(address="127.0.0.1", port=2223)) == "/r/locks/127.0.0.1_2223"
     assert lock_path("/r", Host(address="fd00::1")) == "/r/locks/fd00__1"

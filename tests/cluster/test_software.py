@@ -84,9 +84,9 @@ def test_a_node_with_an_environment_of_its_own_is_probed_by_that_one() -> None:
 def test_one_broken_node_does_not_hide_the_others() -> None:
     good, broken = FakeNode().on("facts", reply=facts()), FakeNode("10.0.0.2")
     broken.broken = NodeError("lost", "10.0.0.2", detail="gone")
-    found = read_all_software(make_job(), {0: good, 1: broken})
-    assert isinstance(found[0], NodeFacts)
-    assert found[1] is broken.broken
+    software = read_all_software(make_job(), {0: good, 1: broken})
+    assert isinstance(software[0], NodeFacts)
+    assert software[1] is broken.broken
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_setup_is_sourced_first_and_the_home_folder_is_the_nodes() -> None:
 
 @pytest.mark.parametrize("text", ["a!b", "x\\y", "\\\\!", 'say "hi"\n', "\\u4e2d\\n", "数据"])
 def test_what_a_program_is_asked_holds_nothing_that_csh_or_fish_reads_in_quotes(text: str) -> None:
-    """csh looks for `!` even there, and fish takes two backslashes for one."""
+    """csh expands `!` even in quotes, and fish reads two backslashes as one."""
     node = FakeNode().on("facts", reply=facts())
     ask_software(node, ENVIRONMENT, Facts, "facts", {"name": text, text: [text]})
     argument = node.ran[0][node.ran[0].index("facts") + 1]

@@ -1,4 +1,4 @@
-"""~/.ssh/config means here what it means to OpenSSH, and nothing in it runs a program."""
+"""~/.ssh/config has the same meaning as for OpenSSH, and nothing in it runs a program."""
 
 import random
 import shutil
@@ -100,7 +100,7 @@ def test_an_included_file_is_found_beside_the_configuration_and_may_include_othe
 
 
 def test_files_that_all_include_one_another_come_to_an_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Taken in every order, ten of them are ten million."""
+    """In every order, ten such files would be ten million."""
     (folder / "config").write_text("Include all/*\nHost x\n  Include all/*\n  User late\n")
     (folder / "all").mkdir()
     for number in range(10):
@@ -197,7 +197,7 @@ Host *
 
 
 @pytest.mark.parametrize(
-    ("address", "found"),
+    ("address", "expected"),
     [
         ("plain", ("first", 22)),
         ("other", ("last", 22)),
@@ -207,18 +207,18 @@ Host *
     ],
 )
 def test_a_criterion_that_cannot_be_evaluated_is_refused_for_those_it_may_concern(
-    folder: Path, address: str, found: tuple[object, object]
+    folder: Path, address: str, expected: tuple[object, object]
 ) -> None:
     (folder / "config").write_text(UNDECIDED)
     host = Host(address=address)
-    if isinstance(found[1], int):
+    if isinstance(expected[1], int):
         target = find_target(host, folder)
-        assert (target.user, target.port) == found
+        assert (target.user, target.port) == expected
         return
     with pytest.raises(NodeError, match="match_undecided") as caught:
         find_target(host, folder)
     values = caught.value.values
-    assert (values["setting"], values["line"], values["path"]) == (*found, f"{folder}/config")
+    assert (values["setting"], values["line"], values["path"]) == (*expected, f"{folder}/config")
     assert caught.value.is_local
     assert find_target(Host(address=address, user="me", port=2222), folder).port == 2222, "nothing hangs on it"
 
@@ -237,8 +237,8 @@ def test_names_are_made_canonical_as_the_file_says(folder: Path) -> None:
     known = {"gpu1.b.example."}
 
     def port(name: str) -> object:
-        wanted = frozenset({"hostname", "port", "proxyjump"})
-        values = read_settings(folder / "config", name, user="me", wanted=wanted, resolves=known.__contains__).values
+        expected = frozenset({"hostname", "port", "proxyjump"})
+        values = read_settings(folder / "config", name, user="me", wanted=expected, resolves=known.__contains__).values
         return values["hostname"], values.get("port")
 
     assert port("gpu1") == ("gpu1.b.example", "2200")
@@ -305,21 +305,21 @@ MORE = "Host gpu1\n  Port 2201\nMatch host gpu2\n  Port 2202\nHost *\n  Identity
 
 
 def _targets(folder: Path, host: Host, monkeypatch: pytest.MonkeyPatch) -> tuple[object, object]:
-    """Where the host leads by our reading and by OpenSSH's, or the code of the error."""
-    found: list[object] = []
+    """Return where the host leads by our reading and by OpenSSH's, or the code of the error."""
+    result: list[object] = []
     for allowed in ("0", "1"):
         monkeypatch.setenv(ALLOWED, allowed)
         try:
             target = find_target(host, folder)
-            found.append(replace(target, address=target.address.lower()))
+            result.append(replace(target, address=target.address.lower()))
         except NodeError as error:
-            found.append(error.code)
-    return found[0], found[1]
+            result.append(error.code)
+    return result[0], result[1]
 
 
 @pytest.mark.parametrize("name", AS_OPENSSH)
 def test_the_file_means_what_it_means_to_openssh(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """What OpenSSH refuses is refused here for the hosts that it concerns; never is it taken for something else."""
+    """A file that OpenSSH refuses is refused for the hosts that it concerns. It never gets another meaning."""
     if shutil.which("ssh") is None:
         pytest.skip("there is no ssh")
     text = AS_OPENSSH[name]
@@ -327,7 +327,7 @@ def test_the_file_means_what_it_means_to_openssh(folder: Path, monkeypatch: pyte
     (folder / "config").write_bytes(written)
     (folder / "more").write_text(MORE)
     agreed = refused = 0
-    for host in (*(Host(address=one) for one in ("gpu1", "gpu2", "gpu3", "other")), Host(address="gpu1", user="me")):
+    for host in (*(Host(address=item) for item in ("gpu1", "gpu2", "gpu3", "other")), Host(address="gpu1", user="me")):
         ours, theirs = _targets(folder, host, monkeypatch)
         assert theirs in (ours, "bad_ssh_config"), host.address
         agreed += ours == theirs

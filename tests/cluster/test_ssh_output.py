@@ -1,4 +1,4 @@
-"""What a command over SSH has printed, and how it ended."""
+"""The output of a command over SSH, and its exit status."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ from backend.cluster.ssh.channel import _collect
 
 
 class EndedStreams:
-    """A paramiko channel whose streams have ended: its pipe stays readable for ever, and the exit status is to come."""
+    """A paramiko channel whose streams have ended: its pipe is always readable, and the exit status comes later."""
 
     closed = False
     eof_received = True
@@ -46,7 +46,7 @@ class EndedStreams:
 
 
 class ToldToWhoWaits(threading.Event):
-    """The exit status comes while somebody sleeps for it, and at no other time."""
+    """A channel whose exit status comes only while a thread waits for it."""
 
     def wait(self, timeout: float | None = None) -> bool:
         self.set()
@@ -55,9 +55,9 @@ class ToldToWhoWaits(threading.Event):
 
 @pytest.fixture
 def channel() -> Iterator[Any]:
-    made = EndedStreams()
-    yield made
-    made.close()
+    ended_streams = EndedStreams()
+    yield ended_streams
+    ended_streams.close()
 
 
 def test_waiting_for_an_exit_status_does_not_spin(channel: Any) -> None:

@@ -19,13 +19,13 @@ CODES = re.compile(
 
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_whatever_a_node_can_do_wrong_has_words(lang: str) -> None:
-    codes = {code for source in SOURCES for found in CODES.findall(source) for code in found if code}
+    codes = {code for source in SOURCES for match in CODES.findall(source) for code in match if code}
     assert codes >= {"unreachable", "host_key_changed", "passphrase_needed", "not_writable", "no_python", "bad_python"}
-    wanted = {key for code in codes for key in (f"problem.{code}", f"problem.{code}.fix")}
-    assert wanted - set(catalogue(lang)) == set()
+    expected = {key for code in codes for key in (f"problem.{code}", f"problem.{code}.fix")}
+    assert expected - set(catalogue(lang)) == set()
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_every_check_and_status_has_a_title(lang: str) -> None:
-    wanted = {f"check.{name}" for name in get_args(CheckName)} | {f"check.status.{name}" for name in get_args(Status)}
-    assert wanted - set(catalogue(lang)) == set()
+    expected = {f"check.{name}" for name in get_args(CheckName)} | {f"check.status.{name}" for name in get_args(Status)}
+    assert expected - set(catalogue(lang)) == set()

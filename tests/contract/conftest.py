@@ -1,4 +1,4 @@
-"""Four real SSH servers for the whole session, started once; skipped with the reason where there is no sshd."""
+"""Four real SSH servers for the whole session. The tests are skipped with a reason if there is no sshd."""
 
 from collections.abc import Iterator
 from pathlib import Path

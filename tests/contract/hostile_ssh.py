@@ -1,6 +1,6 @@
-"""SSH servers that break the protocol or a client's patience, on real sockets: each is one function.
+"""SSH servers that break the protocol or keep a client waiting, on real sockets. Each server is one function.
 
-Those of `RAW` are given the bare socket. The others hook into paramiko's server side at one place: `Hooks`.
+Functions in `RAW` get the bare socket. The others use paramiko's server side through `Hooks`.
 """
 
 import socket
@@ -23,16 +23,16 @@ KEXINIT, NEWKEYS, AUTH = "kexinit", "newkeys", "auth"
 
 Channel = paramiko.Channel
 Wait = Callable[[float], bool]
-"""Returns True once the test is over."""
+"""A function that returns True after the test has ended."""
 
 
 def _nothing(*_: object) -> None:
-    """Does nothing, and so the client waits for the answer."""
+    """Do nothing, so the client waits for the answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hooks:
-    """Where a server misbehaves; what it is not told to do it does as it should."""
+    """The places where a server misbehaves. Without a hook, it behaves as it should."""
 
     stalls_at: str = ""
     auth: Callable[[paramiko.Transport, Wait], int] = lambda transport, over: paramiko.AUTH_SUCCESSFUL
@@ -49,8 +49,8 @@ class _Transport(paramiko.Transport):
         super().__init__(sock, default_window_size=hooks.window)
         self._hooks, self._over = hooks, over
 
-    def _stall(self, place: str) -> None:
-        if self._hooks.stalls_at == place:
+    def _stall(self, hook: str) -> None:
+        if self._hooks.stalls_at == hook:
             self._over(600)
 
     def _negotiate_keys(self, m: Message) -> None:
@@ -103,7 +103,7 @@ def _beside(act: Callable[..., object], *args: object) -> None:
 
 @contextmanager
 def hostile_server(behaviour: Hooks | Callable[[socket.socket, Wait], object]) -> Iterator[int]:
-    """The port of a server that behaves so towards everybody who connects."""
+    """Yield the port of a server that behaves so towards every client."""
     over = threading.Event()
     server = socket.create_server(("127.0.0.1", 0))
     opened: list[Any] = []
@@ -133,8 +133,8 @@ def hostile_server(behaviour: Hooks | Callable[[socket.socket, Wait], object]) -
         server.shutdown(socket.SHUT_RDWR)
         server.close()
         thread.join()
-        for one in reversed(opened):
-            one.close()
+        for item in reversed(opened):
+            item.close()
 
 
 # ---- the bare socket
@@ -217,7 +217,7 @@ def drips(transport: paramiko.Transport, over: Wait) -> int:
 
 
 def chatters(transport: paramiko.Transport, over: Wait) -> int:
-    """SSH_MSG_IGNORE, which a client passes over, without end."""
+    """Send SSH_MSG_IGNORE without end. A client skips these messages."""
     message = Message()
     message.add_byte(cMSG_IGNORE)
     message.add_string(BLOCK)
@@ -245,7 +245,7 @@ def endless_stderr(channel: Channel, over: Wait) -> None:
 
 
 def flood(channel: Channel, over: Wait) -> None:
-    """More than the client's window allows."""
+    """Send more than the client's window allows."""
     while not over(0):
         message = Message()
         message.add_byte(cMSG_CHANNEL_DATA)
@@ -285,7 +285,7 @@ def hangs_up_in_the_middle(channel: Channel, over: Wait) -> None:
 
 
 def opens_no_window(channel: Channel, over: Wait) -> None:
-    """The command's input is never read."""
+    """Never read the command's input."""
     over(600)
 
 
@@ -295,7 +295,7 @@ def window_by_drips(channel: Channel, over: Wait) -> None:
 
 
 def reads_no_socket(channel: Channel, over: Wait) -> None:
-    """Not a byte of the connection: the client's own writes wait in its kernel."""
+    """Read no byte from the connection, so the client's own writes wait in its kernel."""
     channel.transport.packetizer.read_message = lambda: over(600)
 
 
@@ -311,7 +311,7 @@ def new_keys_all_the_time(channel: Channel, over: Wait) -> None:
 
 
 def asks_all_the_time(channel: Channel, over: Wait) -> None:
-    """Global requests that want no answer."""
+    """Send global requests that need no answer."""
     while not over(0):
         channel.transport.global_request("nothing@example.com", wait=False)
         time.sleep(0.001)
@@ -343,7 +343,7 @@ def _exactly(channel: Channel, count: int) -> bytes:
 
 
 def sftp(answer: Callable[[Channel, Wait, bytes, bytes], bool]) -> Callable[[Channel, Wait], None]:
-    """A file server for which `answer` takes some requests (kind, id and rest); True where it did."""
+    """Run a file server whose `answer` handles some requests (kind, id and rest) and returns True for them."""
 
     def serve(channel: Channel, over: Wait) -> None:
         while not over(0):
@@ -383,7 +383,7 @@ def packet_of_2_gib(channel: Channel, over: Wait) -> None:
 
 
 def packet_of_16_mib(channel: Channel, over: Wait) -> None:
-    """The largest that paramiko takes, and then silence."""
+    """Send the largest packet that paramiko accepts, and then nothing."""
     channel.sendall(struct.pack(">IB", 0xFFFFFF, VERSION))
     for _ in range(400):
         channel.sendall(BLOCK)
@@ -403,7 +403,7 @@ def wrong_ids(channel: Channel, over: Wait, kind: bytes, number: bytes) -> bool:
 
 
 def a_byte_a_read(channel: Channel, over: Wait, kind: bytes, number: bytes) -> bool:
-    """Of a file that has no end."""
+    """Answer each read with one byte of a file that never ends."""
     if kind[0] == READ:
         over(0.001)
         channel.sendall(_packet(DATA, number, _text(b"x")))

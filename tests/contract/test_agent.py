@@ -1,4 +1,4 @@
-"""An SSH agent that hangs holds up nothing: it is named, by a real sshd's log-in and by a process that must end."""
+"""An SSH agent that hangs delays nothing: it is named by a log-in at a real sshd, and its process ends."""
 
 import json
 import os
@@ -35,16 +35,16 @@ LIST, SIGN = 11, 13
 
 
 @contextmanager
-def speaking(place: Path, monkeypatch: pytest.MonkeyPatch, talk: Callable[[socket.socket], None]) -> Iterator[None]:
-    """A program behind SSH_AUTH_SOCK that talks as it is told to."""
+def speaking(path: Path, monkeypatch: pytest.MonkeyPatch, talk: Callable[[socket.socket], None]) -> Iterator[None]:
+    """Yield the socket of a program in place of an SSH agent that answers as the test says."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    server.bind(str(place))
+    server.bind(str(path))
     server.listen(8)
     taken: list[socket.socket] = []
 
-    def hold(one: socket.socket) -> None:
+    def hold(connection: socket.socket) -> None:
         with suppress(OSError):
-            talk(one)
+            talk(connection)
 
     def serve() -> None:
         with suppress(OSError):
@@ -53,7 +53,7 @@ def speaking(place: Path, monkeypatch: pytest.MonkeyPatch, talk: Callable[[socke
                 threading.Thread(target=hold, args=(taken[-1],), daemon=True).start()
 
     threading.Thread(target=serve, daemon=True).start()
-    monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
     try:
         yield
     finally:
@@ -63,40 +63,40 @@ def speaking(place: Path, monkeypatch: pytest.MonkeyPatch, talk: Callable[[socke
             one.close()
 
 
-def question(one: socket.socket) -> bytes:
-    (length,) = struct.unpack(">I", one.recv(4, socket.MSG_WAITALL))
-    return one.recv(length, socket.MSG_WAITALL)
+def question(connection: socket.socket) -> bytes:
+    (length,) = struct.unpack(">I", connection.recv(4, socket.MSG_WAITALL))
+    return connection.recv(length, socket.MSG_WAITALL)
 
 
-def says_nothing(one: socket.socket) -> None:
-    while one.recv(4096):
+def says_nothing(connection: socket.socket) -> None:
+    while connection.recv(4096):
         pass
 
 
-def drips(one: socket.socket) -> None:
+def drips(connection: socket.socket) -> None:
     """Each byte comes well within any time-out for one read."""
-    question(one)
-    one.sendall(struct.pack(">I", 5000) + b"\x0c")
+    question(connection)
+    connection.sendall(struct.pack(">I", 5000) + b"\x0c")
     for _ in range(5000):
-        one.sendall(b"\0")
+        connection.sendall(b"\0")
         time.sleep(0.05)
 
 
 def _answer(body: bytes) -> Callable[[socket.socket], None]:
-    def talk(one: socket.socket) -> None:
-        question(one)
-        one.sendall(struct.pack(">I", len(body)) + body)
-        says_nothing(one)
+    def talk(connection: socket.socket) -> None:
+        question(connection)
+        connection.sendall(struct.pack(">I", len(body)) + body)
+        says_nothing(connection)
 
     return talk
 
 
 @contextmanager
-def real_agent(place: Path) -> Iterator[None]:
+def real_agent(path: Path) -> Iterator[None]:
     if shutil.which("ssh-agent") is None:
         pytest.skip("there is no ssh-agent")
-    process = subprocess.Popen(["ssh-agent", "-D", "-a", place], stdout=subprocess.DEVNULL)
-    while not place.exists():
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
+    while not path.exists():
         assert process.poll() is None
     try:
         yield
@@ -129,7 +129,7 @@ def test_an_agent_that_does_not_answer_is_named(
 def test_an_agent_that_hangs_is_named_though_most_of_the_time_was_over_before(
     cluster: LocalNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a slow name service or handshake."""
+    """This happens after a slow name service or handshake."""
     late = Deadline(600)
     late.at -= 600 - TIMEOUT_S
     monkeypatch.setattr(connection, "Deadline", lambda timeout_s: late)
@@ -144,15 +144,15 @@ def test_an_agent_that_lists_its_keys_and_hangs_at_signing_is_named(
         environment = {**os.environ, "SSH_AUTH_SOCK": str(tmp_path / "real")}
         subprocess.run(["ssh-add", "-q", cluster.identity_file], env=environment, check=True)
 
-        def lists_only(one: socket.socket) -> None:
+        def lists_only(connection: socket.socket) -> None:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as behind:
                 behind.connect(str(tmp_path / "real"))
-                while (asked := question(one))[0] == LIST:
-                    behind.sendall(struct.pack(">I", len(asked)) + asked)
+                while (request := question(connection))[0] == LIST:
+                    behind.sendall(struct.pack(">I", len(request)) + request)
                     answer = question(behind)
-                    one.sendall(struct.pack(">I", len(answer)) + answer)
-                assert asked[0] == SIGN
-                says_nothing(one)
+                    connection.sendall(struct.pack(">I", len(answer)) + answer)
+                assert request[0] == SIGN
+                says_nothing(connection)
 
         with speaking(tmp_path / "agent", monkeypatch, lists_only):
             error = _failure(cluster, tmp_path)
@@ -197,9 +197,9 @@ def test_an_agent_with_no_room_for_another_caller_is_named(tmp_path: Path, monke
         monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
         callers = [Agent("node", Deadline(0.2)) for _ in range(8)]
         with pytest.raises(NodeError, match="agent_hangs"):
-            all(one._open_socket() for one in callers)
-        for one in callers:
-            one.close()
+            all(caller._open_socket() for caller in callers)
+        for caller in callers:
+            caller.close()
 
 
 ASKING = """\
@@ -250,7 +250,7 @@ def test_check_names_the_agent_in_place_of_the_nodes_and_ends(
             [sys.executable, "-m", "app.main", "check", "--lang", "en", str(tmp_path / "job.yaml")],
             capture_output=True, text=True, timeout=300, env={**environment, "SSH_AUTH_SOCK": str(tmp_path / "agent")},
         )  # fmt: skip
-    said = done.stdout + done.stderr
-    assert done.returncode not in (0, None), said
-    assert f"The SSH agent at {tmp_path}/agent did not answer" in said
-    assert "sshd listens" not in said
+    text = done.stdout + done.stderr
+    assert done.returncode not in (0, None), text
+    assert f"The SSH agent at {tmp_path}/agent did not answer" in text
+    assert "sshd listens" not in text

@@ -1,4 +1,4 @@
-"""How nodes are reached, against real sshd servers: agents, hosts in between, dropped connections, few channels."""
+"""Connections to nodes through real sshd servers: agents, jump hosts, dropped connections, few channels."""
 
 import getpass
 import os
@@ -28,13 +28,13 @@ pytestmark = pytest.mark.contract
 
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A real ssh-agent without keys."""
+    """Yield the socket of a real ssh-agent without keys."""
     if shutil.which("ssh-agent") is None:
         pytest.skip("there is no ssh-agent")
-    place = tmp_path / "agent"
-    process = subprocess.Popen(["ssh-agent", "-D", "-a", place], stdout=subprocess.DEVNULL)
-    monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
-    while not place.exists():
+    path_ = tmp_path / "agent"
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", path_], stdout=subprocess.DEVNULL)
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(path_))
+    while not path_.exists():
         assert process.poll() is None
     yield
     process.terminate()
@@ -79,7 +79,7 @@ def test_two_hosts_in_between_are_passed_in_their_order(cluster: LocalNodes, kno
 def test_a_host_in_between_has_keys_of_its_own_in_the_ssh_configuration(
     cluster: LocalNodes, known_hosts: KnownHosts, tmp_path: Path
 ) -> None:
-    """And where it has none it is offered all of those of the node behind it."""
+    """Without keys of its own, it is offered all keys of the node behind it."""
     first, second = cluster.hosts()[:2]
     other = make_key(tmp_path / "other", "-t", "ed25519", "-N", "")
     entries = {"bastion": (first, [first.identity_file]), "plain": (first, []), "*": (second, [])}
@@ -98,7 +98,7 @@ def test_a_host_in_between_has_keys_of_its_own_in_the_ssh_configuration(
 def test_a_connection_that_is_dropped_before_the_banner_is_tried_three_times(
     cluster: LocalNodes, tmp_path: Path, drops: int, works: bool
 ) -> None:
-    """As sshd does with those beyond MaxStartups."""
+    """sshd drops connections beyond MaxStartups in this way."""
     host = cluster.hosts()[0]
     with Dropping(host.port, drops) as port:
         kinds = (cluster.folder / "host0.pub").read_text().split()
@@ -117,7 +117,7 @@ def test_a_connection_that_is_dropped_before_the_banner_is_tried_three_times(
 
 
 class Dropping:
-    """A door before an sshd that shuts on the first `drops` who come, and on others after so many bytes of theirs."""
+    """A proxy before an sshd that drops the first `drops` connections, and later ones after some of their bytes."""
 
     def __init__(self, port: int, drops: int, *, after_bytes: int | None = None) -> None:
         self._port, self._drops, self._after_bytes = port, drops, after_bytes
@@ -132,8 +132,8 @@ class Dropping:
     def __exit__(self, *error: object) -> None:
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        for one in self._open:
-            one.close()
+        for item in self._open:
+            item.close()
         self._thread.join()
 
     def _serve(self) -> None:
@@ -145,9 +145,9 @@ class Dropping:
             if number < self._drops:
                 here.close()
                 continue
-            there = socket.create_connection(("127.0.0.1", self._port))
-            self._open += [here, there]
-            for source, sink, limit in ((here, there, self._after_bytes), (there, here, None)):
+            connection = socket.create_connection(("127.0.0.1", self._port))
+            self._open += [here, connection]
+            for source, sink, limit in ((here, connection, self._after_bytes), (connection, here, None)):
                 threading.Thread(target=_pass_on, args=(source, sink, limit), daemon=True).start()
 
 
@@ -185,7 +185,7 @@ def test_a_node_never_has_more_than_four_channels(cluster: LocalNodes, known_hos
 
 
 def channels(node: SshNode) -> int:
-    """Those that are in use; paramiko keeps one that was closed until the server has said so too."""
+    """Return the channels in use. paramiko keeps a closed one until the server has confirmed it."""
     connection = node._connection
     return sum(not channel.closed for channel in connection.transport._channels.values()) if connection else 0
 
@@ -194,7 +194,7 @@ def channels(node: SshNode) -> int:
 def test_a_file_channel_that_cannot_be_closed_locks_no_files_and_hides_no_error(
     cluster: LocalNodes, known_hosts: KnownHosts, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
-    """Both ways in which it is given up: to make room for a command, and after a failed answer."""
+    """It is given up in two ways: to make room for a command, and after a failed answer."""
 
     def fail() -> None:
         raise failure
@@ -226,7 +226,7 @@ def test_a_file_channel_that_cannot_be_closed_locks_no_files_and_hides_no_error(
 
 @pytest.fixture
 def config(tmp_path: Path, cluster: LocalNodes) -> Path:
-    """~/.ssh/config that reaches node 0 by programs alone."""
+    """Write an ~/.ssh/config that reaches node 0 only through programs."""
     host = cluster.hosts()[0]
     ran = tmp_path / "ran"
     lines = (
@@ -266,9 +266,9 @@ def test_programs_of_the_ssh_configuration_run_where_the_operator_allows_them(
     connection = open_connection(Host(address="gpu0"), KnownHosts(tmp_path / "known"), ssh_folder=config.parent)
     assert connection.alive
     connection.close()
-    said = (tmp_path / "ran").read_text()
-    assert "match\n" in said
-    assert f"proxy gpu0 gpu0 22 {cluster.hosts()[0].user} 100%\n" in said
+    text = (tmp_path / "ran").read_text()
+    assert "match\n" in text
+    assert f"proxy gpu0 gpu0 22 {cluster.hosts()[0].user} 100%\n" in text
 
 
 # What netcat does.

@@ -1,4 +1,4 @@
-"""The demo cluster leaves nothing behind, and touches nothing that is not its own."""
+"""The demo cluster leaves nothing behind and touches only its own files and processes."""
 
 import json
 import socket

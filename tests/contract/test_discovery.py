@@ -1,4 +1,4 @@
-"""Planning's questions to real SSH nodes: host keys first, then a model's config.json and the memory of each."""
+"""Requests of planning to real SSH nodes: host keys first, then a model's config.json and the memory of each node."""
 
 import json
 import shutil
@@ -39,16 +39,16 @@ def test_a_configuration_and_the_memory_are_read_once_the_keys_are_confirmed(
         assert (counted.answers[0].samples, dict(counted.answers[0].rows)) == (7, {"few": 7})
         memory = controller.memory(job).answers
         assert sorted(memory) == [0, 1, 2, 3]
-        assert all(0.1 < found.host_gib < 2**20 for found in memory.values())
+        assert all(0.1 < result.host_gib < 2**20 for result in memory.values())
         has_gpu = shutil.which("nvidia-smi") is not None
-        assert all((found.gpu_gib is not None) == has_gpu for found in memory.values())
+        assert all((result.gpu_gib is not None) == has_gpu for result in memory.values())
     finally:
         controller.close()
         store.close()
 
 
 def _data(folder: Path) -> dict[str, Any]:
-    """What of the job says where its data lies."""
+    """Return the part of the job that says where its data lies."""
     (folder / "few.json").write_text(json.dumps([{"instruction": str(number)} for number in range(7)]))
     (folder / "dataset_info.json").write_text(json.dumps({"few": {"file_name": "few.json"}}))
     environments = {"llamafactory": Environment(python=sys.executable)}

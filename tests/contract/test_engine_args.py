@@ -1,4 +1,5 @@
-"""Real LLaMA-Factory on real nodes: what it would refuse at the start, the preflight refuses, at its field."""
+"""Real LLaMA-Factory on real nodes: a configuration that it would refuse at the start is refused by preflight, at its
+field."""
 
 from collections.abc import Iterator
 
@@ -31,13 +32,13 @@ def node(cluster: LocalNodes, known_hosts: KnownHosts) -> Iterator[Node]:
 
 
 def verdict(cluster: LocalNodes, node: Node, **parts: object) -> Problem | None:
-    """What stands against a job on one CPU node, None where LLaMA-Factory takes it."""
+    """Return the problem of a job on one CPU node; None if LLaMA-Factory accepts it."""
     mapping = cluster.cluster_mapping(str(NODE_PYTHON))
     machines = {**mapping, "gpu": "cpu", "nodes": 1, "hosts": mapping["hosts"][:1]}
     training = {"precision": "fp32", **dict(parts.pop("training", {}))}  # type: ignore[call-overload]
-    made: Job = make_job(nodes=1, cluster=machines, training=training, **parts)
-    facts = {rank: fact for rank, fact in read_all_software(made, {0: node}).items() if isinstance(fact, NodeFacts)}
-    (result,) = check_configuration(made, {0: Checks(0, node.name)}, {0: node}, facts, render(made, place(made)))
+    job: Job = make_job(nodes=1, cluster=machines, training=training, **parts)
+    facts = {rank: fact for rank, fact in read_all_software(job, {0: node}).items() if isinstance(fact, NodeFacts)}
+    (result,) = check_configuration(job, {0: Checks(0, node.name)}, {0: node}, facts, render(job, place(job)))
     return result.problem
 
 

@@ -1,4 +1,4 @@
-"""With a hostile server, every call ends in time, names its node, and leaves nothing behind."""
+"""With a hostile server every call ends in time, names its node and leaves nothing behind."""
 
 import getpass
 import threading
@@ -40,7 +40,7 @@ INPUT = bytes(16 << 20)
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A server, what is asked of it, and how that must end."""
+    """A server, the call to it, and the expected end."""
 
     behaviour: Any
     codes: str
@@ -161,7 +161,7 @@ def node_of(port: int, cluster: LocalNodes, folder: Path, *, connect_s: float, f
 
 
 def outcome(act: Callable[[], object], within_s: float) -> object:
-    """What it returns or raises; an AssertionError where it does neither in time."""
+    """Return the result or the exception of the call. Raise AssertionError if it does not end in time."""
     ends: list[object] = []
 
     def work() -> None:
@@ -178,12 +178,12 @@ def outcome(act: Callable[[], object], within_s: float) -> object:
 
 
 def client_threads() -> list[threading.Thread]:
-    """Those that calls to a node leave: of connections, and of what ended them."""
+    """Return the threads that calls to a node leave: those of connections and of deadlines."""
     ours = ("past a deadline", "look up")
     return [
-        one
-        for one in threading.enumerate()
-        if one.name.startswith(ours) or (isinstance(one, paramiko.Transport) and not one.server_mode)
+        thread_
+        for thread_ in threading.enumerate()
+        if thread_.name.startswith(ours) or (isinstance(thread_, paramiko.Transport) and not thread_.server_mode)
     ]
 
 
@@ -247,7 +247,7 @@ def test_a_thread_that_waits_for_the_file_channel_waits_no_longer_than_its_deadl
 
 
 def test_a_jump_host_that_stalls_holds_up_no_call(cluster: LocalNodes, tmp_path: Path) -> None:
-    """Between us and a node that means well."""
+    """The jump host lies between us and a good node."""
     with hostile_server(Hooks(opens=hostile.stalls)) as port:
         node = node_of(port, cluster, tmp_path, connect_s=LONG_S, file_s=SHORT_S)
         jump = f"{getpass.getuser()}@127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""Faults on the server's side with a real sshd: the error names them, and after the fix the connection works."""
+"""Faults of the server's own machine with a real sshd: the error names them, and after the fix the connection works."""
 
 import errno
 import json
@@ -72,7 +72,7 @@ print(json.dumps(said), flush=True)
 
 
 def test_a_process_without_descriptors_says_so_wherever_the_connection_needs_one(cluster: LocalNodes) -> None:
-    """The run of the attack: its reconnect found no descriptor, and the node was called lost."""
+    """This is the reported fault: a reconnect found no descriptor, and the node was reported lost."""
     host = cluster.hosts()[0]
     values = {"address": host.address, "port": host.port, "user": host.user, "identity_file": host.identity_file}
     done = subprocess.run(
@@ -82,9 +82,9 @@ def test_a_process_without_descriptors_says_so_wherever_the_connection_needs_one
     assert done.returncode == 0, done.stderr
     first, *without, last = json.loads(done.stdout)
     assert (first, last) == (True, "answered")
-    failed = [said for said in without if said != "answered"]
+    failed = [outcome for outcome in without if outcome != "answered"]
     assert len(failed) >= 2
-    assert all(said == ["local_resources", True] for said in failed), without
+    assert all(outcome == ["local_resources", True] for outcome in failed), without
 
 
 def test_a_process_without_threads_says_so_and_connects_once_there_are_some(
@@ -100,7 +100,7 @@ def test_a_process_without_threads_says_so_and_connects_once_there_are_some(
 
 def test_a_known_hosts_file_that_cannot_be_read_is_named(cluster: LocalNodes, tmp_path: Path) -> None:
     with pytest.raises(NodeError) as caught:
-        connect(cluster.hosts()[0], KnownHosts(tmp_path))  # a folder
+        connect(cluster.hosts()[0], KnownHosts(tmp_path))  # It is a folder.
     assert (caught.value.code, caught.value.is_local) == ("bad_known_hosts", True)
     assert str(tmp_path) in caught.value.values["detail"]
 
@@ -117,7 +117,7 @@ def test_a_key_that_is_gone_or_not_let_in_says_nothing_of_the_node(
 
 
 def test_a_connection_that_ends_during_the_log_in_is_no_refusal(cluster: LocalNodes, tmp_path: Path) -> None:
-    """A node that dies at that moment is unreachable, whatever it said last."""
+    """A node that dies at that moment is unreachable, whatever it sent last."""
     host = cluster.hosts()[0]
     kinds = (cluster.folder / "host0.pub").read_text().split()
     codes = set()
@@ -150,14 +150,14 @@ def test_a_connection_that_ends_during_the_log_in_is_no_refusal(cluster: LocalNo
         (EOFError(), "unreachable"),
     ],
 )
-def test_what_this_machine_refuses_is_told_from_what_the_network_says(error: Exception, code: str) -> None:
-    found = explain(error, TARGET)
-    assert (found.code, found.is_local) == (code, code != "unreachable")
+def test_what_this_machine_refuses_is_distinguished_from_what_the_network_says(error: Exception, code: str) -> None:
+    result = explain(error, TARGET)
+    assert (result.code, result.is_local) == (code, code != "unreachable")
 
 
 def _places(monkeypatch: pytest.MonkeyPatch, *places: tuple[int, object]) -> None:
-    found = [(family, socket.SOCK_STREAM, 0, "", place) for family, place in places]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    result = [(family, socket.SOCK_STREAM, 0, "", address) for family, address in places]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: result)
 
 
 NO_FAMILY = (200, ("::1", 22, 0, 0))

@@ -1,4 +1,4 @@
-"""What every node promises: the same cases against the fake one and over a real sshd."""
+"""The contract of every node: the same cases with the fake node and over a real sshd."""
 
 import os
 import threading
@@ -144,14 +144,14 @@ def test_folders_are_made_with_their_parents_and_may_exist(node: Node, folder: s
 
 
 def test_a_folder_is_filled_at_once(node: Node, folder: str) -> None:
-    made = f"{folder}/new folder/it's"
+    path = f"{folder}/new folder/it's"
     files = {"empty": b"", "large": bytes(range(256)) * 4000, "with blank": "行\n".encode()}
-    node.fill_folder(made, files, ["control"])
-    assert {name: node.read(f"{made}/{name}", limit=1 << 21) for name in files} == files
-    assert node.exists(f"{made}/control")
-    node.fill_folder(made, {"empty": b"no more"})
-    assert node.read(f"{made}/empty") == b"no more"
-    assert node.read(f"{made}/with blank") == files["with blank"]
+    node.fill_folder(path, files, ["control"])
+    assert {name: node.read(f"{path}/{name}", limit=1 << 21) for name in files} == files
+    assert node.exists(f"{path}/control")
+    node.fill_folder(path, {"empty": b"no more"})
+    assert node.read(f"{path}/empty") == b"no more"
+    assert node.read(f"{path}/with blank") == files["with blank"]
 
 
 def test_what_is_made_is_of_its_user_alone(cluster: LocalNodes, known_hosts: KnownHosts, free_folder: str) -> None:

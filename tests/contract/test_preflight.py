@@ -1,4 +1,4 @@
-"""The preflight on real nodes: what is wrong is found and named, and nothing is left behind."""
+"""The preflight on real nodes: faults are found and named, and nothing is left behind."""
 
 import contextlib
 import json
@@ -45,7 +45,7 @@ def nodes(cluster: LocalNodes, known_hosts: KnownHosts) -> Iterator[dict[int, No
 
 @pytest.fixture
 def make(cluster: LocalNodes, tmp_path: Path) -> Callable[..., Job]:
-    """A job for the nodes, whose home folders are apart though they share a disk."""
+    """Return a job for the nodes. They have separate home folders on one shared disk."""
     for rank in range(NODES):
         home = tmp_path / f"node{rank}"
         (home / "model").mkdir(parents=True)
@@ -90,10 +90,10 @@ def test_the_real_environment_passes(nodes: dict[int, Node], make: Callable[...,
 
 def test_facts_are_each_nodes_own(nodes: dict[int, Node], make: Callable[..., Job], tmp_path: Path) -> None:
     facts = read_all_software(make(), nodes)
-    for rank, of in facts.items():
-        assert isinstance(of, NodeFacts)
-        assert (of.home, of.interface) == (str(tmp_path / f"node{rank}"), "lo")
-        assert abs(of.clock_offset_s) <= of.clock_error_s
+    for rank, named in facts.items():
+        assert isinstance(named, NodeFacts)
+        assert (named.home, named.interface) == (str(tmp_path / f"node{rank}"), "lo")
+        assert abs(named.clock_offset_s) <= named.clock_error_s
 
 
 def test_what_is_missing_on_one_node_only_is_found_there(
@@ -102,8 +102,8 @@ def test_what_is_missing_on_one_node_only_is_found_there(
     (tmp_path / "node1" / "model" / "config.json").unlink()
     (tmp_path / "node0" / "data" / "d.json").unlink()
     (tmp_path / "node0" / "runs").write_text("a file where the folder should be")
-    found = [failure for failure in failures(check(make(), nodes)) if failure[0] != "engine"]
-    assert found == [
+    result = [failure for failure in failures(check(make(), nodes)) if failure[0] != "engine"]
+    assert result == [
         ("dataset", 0, "dataset_file_missing"),
         ("run_root", 0, "not_writable"),
         ("model", 1, "model_missing"),
@@ -149,8 +149,8 @@ def test_a_master_that_cannot_be_dialled_is_found(
     job = make()
     first = replace(job.cluster.hosts[0], fabric_address=address)
     job = replace(job, cluster=replace(job.cluster, hosts=(first, *job.cluster.hosts[1:])))
-    found = [failure for failure in failures(check(job, nodes)) if failure[0] == "master_port"]
-    assert found == [("master_port", 0, code), ("master_port", 1, code)]
+    result = [failure for failure in failures(check(job, nodes)) if failure[0] == "master_port"]
+    assert result == [("master_port", 0, code), ("master_port", 1, code)]
 
 
 def test_a_model_that_differs_and_an_output_folder_that_is_not_shared_are_found_and_nothing_is_left(
@@ -169,8 +169,8 @@ def test_a_model_that_differs_and_an_output_folder_that_is_not_shared_are_found_
 
 
 def test_a_survey_of_real_nodes_tells_what_this_machine_is(nodes: dict[int, Node]) -> None:
-    found = read_hardware(nodes[0], None, ["/tmp/not/yet"])
-    assert found.cpus == len(os.sched_getaffinity(0))
-    assert found.disks["/tmp/not/yet"].total == os.statvfs("/tmp").f_blocks * os.statvfs("/tmp").f_frsize
-    assert found.gpus.is_nvidia == (shutil.which("nvidia-smi") is not None)
-    assert "lo" not in [interface.name for interface in found.fabric.interfaces]
+    hardware = read_hardware(nodes[0], None, ["/tmp/not/yet"])
+    assert hardware.cpus == len(os.sched_getaffinity(0))
+    assert hardware.disks["/tmp/not/yet"].total == os.statvfs("/tmp").f_blocks * os.statvfs("/tmp").f_frsize
+    assert hardware.gpus.is_nvidia == (shutil.which("nvidia-smi") is not None)
+    assert "lo" not in [interface.name for interface in hardware.fabric.interfaces]

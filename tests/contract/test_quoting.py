@@ -61,16 +61,16 @@ def test_two_hundred_hostile_texts_reach_the_rank_as_they_are(
 
 
 def hostile_job(source: random.Random, cluster: LocalNodes, folder: Path) -> Job:
-    """A job of one demo node whose every text that reaches the node is hostile."""
+    """Return a job of one demo node. Every text of it that reaches the node is hostile."""
 
     def name(pattern: str) -> str:
-        made = text(source, pattern).replace("/", "").replace("\0", "")[:50]
-        return made if re.fullmatch(pattern, f"/{made}") and made.strip(".") else "plain"
+        created = text(source, pattern).replace("/", "").replace("\0", "")[:50]
+        return created if re.fullmatch(pattern, f"/{created}") and created.strip(".") else "plain"
 
     def path(pattern: str = NODE_PATH) -> str:
-        made = f"{folder}/{name(pattern)}{source.randrange(1000)}/{name(pattern)}{source.randrange(1000)}"
-        Path(made).parent.mkdir(parents=True)
-        return made
+        created = f"{folder}/{name(pattern)}{source.randrange(1000)}/{name(pattern)}{source.randrange(1000)}"
+        Path(created).parent.mkdir(parents=True)
+        return created
 
     python, setup, key = path(), path(), path(LOCAL_PATH)
     for file, lines in ((python, PYTHON.format(python=sys.executable)), (setup, "export FROM_SETUP=yes\n")):
@@ -107,15 +107,15 @@ def hostile_job(source: random.Random, cluster: LocalNodes, folder: Path) -> Job
 
 
 def started_and_heard(node: Node, job: Job, folder: Path) -> int:
-    """Start the job's one rank as a launch does, and compare what it got; how many texts were compared."""
+    """Start the job's one rank as a launch does, compare what it received, and return the number of compared texts."""
     environment = environment_of(job, 0)
     assert environment is not None
     facts = {0: read_software(node, environment)}
-    place = launch.make_placement(job, "the-run", 1, facts, 29500)
-    rendered = render(job, place)
-    records = launch.make_records(job, place, facts)
+    placement = launch.make_placement(job, "the-run", 1, facts, 29500)
+    rendered = render(job, placement)
+    records = launch.make_records(job, placement, facts)
     attempt = launch.Attempt(
-        run="the-run", number=1, job=job, placement=place, rendered=rendered, records=records, grace_s=1.0
+        run="the-run", number=1, job=job, placement=placement, rendered=rendered, records=records, grace_s=1.0
     )
     launch.upload(attempt, 0, node)
     home = records[0].folder
@@ -128,21 +128,21 @@ def started_and_heard(node: Node, job: Job, folder: Path) -> int:
     command = rendered.commands[0]
     assert words(folder / "said.arguments") == list(command.argv[1:])
     got = dict(word.split("=", 1) for word in words(folder / "said.environment"))
-    wanted = {**command.environment, "FROM_SETUP": "yes"}
-    assert {key: got.get(key) for key in wanted} == wanted
+    expected = {**command.environment, "FROM_SETUP": "yes"}
+    assert {key: got.get(key) for key in expected} == expected
     config = yaml.safe_load(node.read(f"{home}/config.yaml"))
     training = job.training
-    said = {
+    output = {
         "model_name_or_path": job.model.path,
         "dataset": training.dataset,
         "dataset_dir": training.dataset_dir,
         "template": training.template,
         **job.extra,
     }
-    assert {key: config.get(key) for key in said} == said
+    assert {key: config.get(key) for key in output} == output
     assert str(training.output_dir) in config["output_dir"]
     # The rest: run_root, python, setup, the key.
-    return len(said) + len(job.environment) + 4
+    return len(output) + len(job.environment) + 4
 
 
 def words(path: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Nodes whose shell start-up files print, or leave, on every command; a real sshd starts a shell for each."""
+"""Nodes whose shell start-up files print, or exit, at every command. A real sshd starts a shell for each command."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,14 +22,14 @@ OpenNode = Callable[[str, str], Node]
 
 @pytest.fixture
 def open_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenNode]:
-    """A node where something is done first: before each command, and before files are served."""
+    """Return a node that runs a command before each command and before it serves files."""
     with ExitStack() as stack:
 
         def make(command: str, files: str) -> Node:
             serve = next(
-                one
-                for one in ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server")
-                if Path(one).exists()
+                item
+                for item in ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server")
+                if Path(item).exists()
             )
             login = tmp_path / "login"
             login.write_text(

@@ -1,4 +1,4 @@
-"""What only a real sshd shows: who is let in, who is not and why, lost connections."""
+"""Behaviour that only a real sshd shows: accepted and refused log-ins with their reasons, and lost connections."""
 
 import getpass
 import json
@@ -92,14 +92,14 @@ def test_a_protected_key_needs_its_passphrase(
     host = replace(cluster.hosts()[0], identity_file=key)
     with (cluster.folder / "authorized_keys").open("a") as file:
         file.write(Path(f"{key}.pub").read_text())
-    asked = refused(host, known_hosts)
-    assert (asked.code, asked.values["identity_file"]) == ("passphrase_needed", key)
-    told = Passphrases()
-    told.put(key, "wrong")
-    assert refused(host, known_hosts, told).code == "passphrase_wrong"
-    told.put(key, "correct horse")
-    assert "horse" not in repr(told)
-    node = connect(host, known_hosts, passphrases=told)
+    request = refused(host, known_hosts)
+    assert (request.code, request.values["identity_file"]) == ("passphrase_needed", key)
+    passphrases = Passphrases()
+    passphrases.put(key, "wrong")
+    assert refused(host, known_hosts, passphrases).code == "passphrase_wrong"
+    passphrases.put(key, "correct horse")
+    assert "horse" not in repr(passphrases)
+    node = connect(host, known_hosts, passphrases=passphrases)
     node.close()
     assert node.exists("/"), "a connection that is opened again asks nobody"
     node.close()
@@ -158,7 +158,7 @@ def test_a_lost_connection_is_opened_again_by_the_next_call(
 def test_a_connection_whose_other_end_says_nothing_any_more_is_replaced(
     cluster: LocalNodes, known_hosts: KnownHosts
 ) -> None:
-    """Behind a jump host no kernel here can notice it: the bytes are taken by the host in between."""
+    """Behind a jump host the kernel cannot notice it, because the jump host accepts the bytes."""
     first, second = cluster.hosts()[1:3]
     host = replace(second, proxy_jump=f"{first.user}@127.0.0.1:{first.port}")
     node = connect(host, known_hosts, timeout_s=1)
@@ -174,7 +174,7 @@ def test_a_connection_whose_other_end_says_nothing_any_more_is_replaced(
 
 
 def signal_sessions(cluster: LocalNodes, rank: int, number: int) -> list[Process]:
-    """To every process of the sessions, not to the listener."""
+    """Send a signal to every process of the sessions, but not to the listener."""
     listener = read_process(json.loads((cluster.folder / "nodes.json").read_text())[str(rank)]["pid"])
     assert listener
     sessions = [process for process in _with_children(listener) if process.pid != listener.pid]
@@ -227,7 +227,7 @@ def test_a_node_behind_another_is_reached_through_it(cluster: LocalNodes, known_
 @pytest.mark.parametrize(
     ("jump", "code"), [("127.0.0.1:1", "unreachable"), ("127.0.0.1:65536", "bad_proxy_jump")], ids=("down", "no_port")
 )
-def test_a_host_in_between_that_fails_is_told_at_its_own_field(
+def test_a_host_in_between_that_fails_is_reported_at_its_own_field(
     cluster: LocalNodes, known_hosts: KnownHosts, jump: str, code: str
 ) -> None:
     with pytest.raises(NodeError) as caught:

@@ -1,4 +1,4 @@
-"""`megaboard watch`: somebody's own training over real sshd, read and never touched."""
+"""`megaboard watch`: an external training over real sshd is read and never changed."""
 
 import os
 import re
@@ -28,7 +28,7 @@ LINE = '{{"current_steps": {step}, "total_steps": 40, "loss": {loss}, "lr": 1e-4
 
 @pytest.fixture
 def training(tmp_path: Path) -> Iterator[Path]:
-    """The output folder of a training that runs: a process of somebody's own, its log and its steps."""
+    """Yield the output folder of a running external training: a process, its log and its steps."""
     folder = tmp_path / "runs" / "their-run"
     folder.mkdir(parents=True)
     (folder / "trainer_log.jsonl").write_text("".join(LINE.format(step=n, loss=5 - n / 10) for n in range(1, 4)))
@@ -53,12 +53,12 @@ def controller(cluster: LocalNodes, tmp_path: Path) -> Iterator[Controller]:
 
 
 def hosts(cluster: LocalNodes) -> list[dict[str, Any]]:
-    return [{"address": one.address, "port": one.port, "user": one.user, "identity_file": one.identity_file}
-            for one in cluster.hosts()[:2]]  # fmt: skip
+    return [{"address": host.address, "port": host.port, "user": host.user, "identity_file": host.identity_file}
+            for host in cluster.hosts()[:2]]  # fmt: skip
 
 
 def look_of(folder: Path) -> dict[str, tuple[int, int]]:
-    """Everything in a folder with size and time of its last change."""
+    """Return every file in a folder with its size and the time of its last change."""
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in [folder, *folder.rglob("*")]}
 
 
@@ -66,12 +66,12 @@ def look_of(folder: Path) -> dict[str, tuple[int, int]]:
 def test_a_training_is_read_as_it_goes_on_and_nothing_on_its_nodes_changes(
     cluster: LocalNodes, controller: Controller, training: Path
 ) -> None:
-    before, made = look_of(training), look_of(cluster.run_root)
+    before, created = look_of(training), look_of(cluster.run_root)
     run = controller.watch(watched_job(hosts(cluster), str(training)))
     controller.start()
     wait_for(lambda: len(controller.points(run)) == 3)
     assert look_of(training) == before
-    assert look_of(cluster.run_root) == made, "no run folder, no lock"
+    assert look_of(cluster.run_root) == created, "no run folder, no lock"
     with (training / "trainer_log.jsonl").open("a") as file:
         file.write(LINE.format(step=4, loss=4.5) + '{"current_steps": 5, "total')
     wait_for(lambda: len(controller.points(run)) == 4)
@@ -109,7 +109,7 @@ def test_megatrons_own_log_is_enough(cluster: LocalNodes, controller: Controller
     assert "hello" in controller.log(run, 0, "their.output")
 
 
-def test_what_is_no_target_is_told(
+def test_what_is_no_target_is_reported(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path))
@@ -133,8 +133,8 @@ def test_the_command_prints_steps_until_it_is_interrupted(cluster: LocalNodes, t
     )  # fmt: skip
     assert process.stdout
     assert "Megaboard changes nothing on the nodes" in process.stdout.readline()
-    said = [process.stdout.readline() for _ in range(3)]
-    assert [re.search(r"step (\d+)/40", line)[1] for line in said] == ["1", "2", "3"]
+    lines = [process.stdout.readline() for _ in range(3)]
+    assert [re.search(r"step (\d+)/40", line)[1] for line in lines] == ["1", "2", "3"]
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=WITHIN_S)
     assert "megaboard stop" in errors

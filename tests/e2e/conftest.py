@@ -1,4 +1,4 @@
-"""Nodes that run the real engine, and a controller that knows them."""
+"""Nodes that run the real engine, and a controller that knows their host keys."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.nodes import skip_without_node_environment, ssh_nodes
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNodes]:
-    """As many real SSH nodes as the test module's NODES says."""
+    """Yield as many real SSH nodes as the test module's NODES says."""
     skip_without_node_environment()
     with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=request.module.NODES) as demo:
         yield demo
@@ -22,7 +22,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def home(cluster: LocalNodes, tmp_path: Path) -> Path:
-    """A home folder where the nodes' host keys are confirmed."""
+    """Return a home folder in which the nodes' host keys are confirmed."""
     (tmp_path / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""One tiny training run of an engine on demo nodes: through `megaboard launch --wait`, or by the plain scripts."""
+"""One tiny training run of an engine on demo nodes, through `megaboard launch --wait` or by the plain scripts."""
 
 import hashlib
 import json
@@ -21,16 +21,16 @@ from tools.programs import NODE_ENVIRONMENT, NODE_PYTHON
 
 ROOT = Path(__file__).parents[2]
 EXTRA = NODE_ENVIRONMENT / "extra"
-"""What only some engine runs import: tools/engine_packages.sh."""
+"""Packages that only some engine runs import: tools/engine_packages.sh."""
 EXTENSIONS = NODE_ENVIRONMENT / "torch_extensions"
-"""Where DeepSpeed builds its parts in C++, once."""
+"""The folder in which DeepSpeed builds its C++ parts once."""
 PROOF = Path(__file__).with_name("proof")
 STEPS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A run: its engine, its nodes of one rank each, and how its job differs from the plain one."""
+    """A run: its engine, its nodes with one rank each, and the changes to the plain job."""
 
     engine: str
     nodes: int = 2
@@ -39,21 +39,21 @@ class Case:
     needs: str = ""
     """A package of EXTRA."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """More variables."""
+    """Further environment variables."""
     paths: Sequence[str] = ()
-    """More folders of Python packages."""
+    """Further folders of Python packages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a finished run left behind, by rank where it is a list."""
+    """The results of a finished run. Lists have one entry per rank."""
 
     state: int
     output: str
     steps: list[list[dict[str, Any]]]
     proofs: list[dict[str, Any]]
     results: Path
-    """What the engine wrote: checkpoints, logs."""
+    """The folder of checkpoints and logs that the engine wrote."""
 
     @property
     def losses(self) -> list[float]:
@@ -65,7 +65,7 @@ class Outcome:
 
 
 class Site:
-    """Demo nodes with models and data, and a home for `megaboard`."""
+    """Demo nodes with models and data, and a home folder for `megaboard`."""
 
     def __init__(self, cluster: LocalNodes) -> None:
         self.cluster = cluster
@@ -77,7 +77,7 @@ class Site:
         tiny_data.write_datasets(self.folder)
 
     def model(self, kind: str) -> Path:
-        """The folder of a tiny model, made when it is first asked for."""
+        """Return the folder of a tiny model. The first call creates it."""
         if kind == "text":
             return self.folder / tiny_model.MODEL_FOLDER
         folder = self.folder / tiny_data.MODELS[kind]
@@ -86,7 +86,7 @@ class Site:
         return folder
 
     def job(self, name: str, case: Case) -> dict[str, Any]:
-        """The job file of a case."""
+        """Return the job file of a case."""
         model, pictures = self.model(case.model), case.model == "vision"
         cluster = self.cluster.cluster_mapping(str(NODE_PYTHON))
         cluster["environments"]["llamafactory"]["setup"] = str(self._setup(case))
@@ -121,7 +121,8 @@ class Site:
         return dict(to_mapping(with_values(job, dict(case.values))))
 
     def _setup(self, case: Case) -> Path:
-        """What a user's modules would do: the engine's packages are found, in the preflight too."""
+        """Return the lines that a user's environment modules would run. With them the engine's packages are found, also
+        in the preflight."""
         text = "".join(
             f"export {name}={value}\n" for name, value in {**case.environment, "PYTHONPATH": _path(case)}.items()
         )
@@ -133,7 +134,7 @@ class Site:
         """Launch and wait for the end."""
         file = self.folder / f"{name}.yaml"
         file.write_text(dump_mapping(self.job(name, case)))
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "app.main", "--lang", "en", "launch", str(file), "--wait"],
             env={**os.environ, "MEGABOARD_HOME": str(self.home)},
             cwd=ROOT,
@@ -142,19 +143,20 @@ class Site:
             text=True,
             check=False,
         )
-        found = re.search(rf"\d{{8}}-\d{{6}}-{name}-\w{{4}}", done.stdout)
-        assert found, done.stdout
-        nodes = [self.folder / "run" / found[0] / "1" / f"node{rank}" for rank in range(case.nodes)]
+        match = re.search(rf"\d{{8}}-\d{{6}}-{name}-\w{{4}}", process.stdout)
+        assert match, process.stdout
+        nodes = [self.folder / "run" / match[0] / "1" / f"node{rank}" for rank in range(case.nodes)]
         return Outcome(
-            state=done.returncode,
-            output=done.stdout + _tail(nodes),
+            state=process.returncode,
+            output=process.stdout + _tail(nodes),
             steps=[_rows(node / f"steps.rank{rank}.jsonl") for rank, node in enumerate(nodes)],
             proofs=[_read(node / f"proof.rank{rank}.json") for rank, node in enumerate(nodes)],
-            results=self.folder / "out" / found[0],
+            results=self.folder / "out" / match[0],
         )
 
     def continue_plainly(self, name: str, case: Case, steps: int) -> list[dict[str, Any]]:
-        """Run the exported launch.sh up to `steps`; it goes on from what it finds. The engine's log, line by line."""
+        """Run the exported launch.sh up to `steps` and return the lines of the engine's log. The engine resumes from
+        its newest checkpoint."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         changed = {"training.max_steps": steps, "cluster.port_range": (port, port)}
@@ -169,11 +171,11 @@ class Site:
         ssh.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F none -o UserKnownHostsFile={self.home}/known_hosts "$@"\n')
         ssh.chmod(0o700)
         environment = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}"}
-        done = subprocess.run(
+        process = subprocess.run(
             ["bash", scripts / "launch.sh"], env=environment, capture_output=True, text=True, check=False
         )
         logs = "".join(log.read_text()[-3000:] for log in (scripts / "logs").glob("*.log"))
-        assert done.returncode == 0, done.stdout + done.stderr + logs
+        assert process.returncode == 0, process.stdout + process.stderr + logs
         return _rows(self.folder / "out" / name / "trainer_log.jsonl")
 
 
@@ -195,6 +197,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _tail(nodes: list[Path]) -> str:
-    """The end of every rank's log, for whoever reads a failure."""
+    """Return the end of every rank's log, for the reader of a failure."""
     logs = [log for node in nodes for log in node.glob("rank*.log")]
     return "".join(f"\n--- {log.parent.name}/{log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)

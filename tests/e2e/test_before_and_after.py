@@ -1,4 +1,4 @@
-"""Before a run its data is tokenised once, on one of two nodes; after it, what it saved becomes a model that serves.
+"""Before a run, one of two nodes tokenises the data once. After it, the saved model is exported and served.
 
 Real sshd, supervisors, torchrun and LLaMA-Factory, on CPU.
 """
@@ -46,7 +46,7 @@ for folder in sys.argv[2:]:
 
 
 class Life:
-    """One run from its data to the model that it was exported to."""
+    """One run from its data to its exported model."""
 
     def __init__(self, site: Site, name: str, case: Case) -> None:
         self.site = site
@@ -59,7 +59,7 @@ class Life:
         self.data = Path(config["tokenized_path"])
 
     def export(self) -> Path:
-        """The folder that `megaboard export` names."""
+        """Return the folder that `megaboard export` names."""
         done = subprocess.run(
             [sys.executable, "-m", "app.main", "--lang", "en", "export", self.run],
             env={**os.environ, "MEGABOARD_HOME": str(self.site.home)},
@@ -69,12 +69,12 @@ class Life:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        found = re.search(r"vllm serve (\S+)", done.stdout)
-        assert found, done.stdout
-        return Path(found[1])
+        match = re.search(r"vllm serve (\S+)", done.stdout)
+        assert match, done.stdout
+        return Path(match[1])
 
     def losses(self, *folders: Path) -> list[float]:
-        """The mean loss of each model on the first rows of the data."""
+        """Return the mean loss of each model on the first rows of the data."""
         return [float(line) for line in _node_python(LOSSES, self.data, *folders).split()]
 
 

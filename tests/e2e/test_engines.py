@@ -62,7 +62,7 @@ ON_REQUEST = [pytest.param(name, marks=pytest.mark.engines) for name in CASES if
 
 
 class Runs:
-    """Runs each case once, when it is first asked for."""
+    """A cache that runs each case once, at its first use."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -155,7 +155,7 @@ def _skip_unless_possible(case: Case) -> None:
 
 
 def _build(name: str, builder: str) -> None:
-    """DeepSpeed's C++ parts are built once, before the ranks ask: theirs would wait for each other."""
+    """Build DeepSpeed's C++ extensions once before the ranks start. Otherwise they would wait for each other."""
     if (EXTENSIONS / name / f"{name}.so").exists():
         return
     if shutil.which("g++") is None:

@@ -1,4 +1,4 @@
-"""A run saved, stopped and resumed on two demo nodes: real sshd, supervisor, torchrun and LLaMA-Factory, on CPU."""
+"""A run is saved, stopped and resumed on two demo nodes: real sshd, supervisor, torchrun and LLaMA-Factory, on CPU."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def job(cluster: LocalNodes) -> Job:
     subprocess.run([NODE_PYTHON, tiny_model.__file__, cluster.folder], check=True, timeout=300)
     folder = cluster.folder
     model = folder / tiny_model.MODEL_FOLDER
-    made, problems = parse_job(
+    parsed, problems = parse_job(
         {
             "name": "gang",
             "cluster": cluster.cluster_mapping(str(NODE_PYTHON)),
@@ -57,8 +57,8 @@ def job(cluster: LocalNodes) -> Job:
             "engine": "llamafactory-ddp",
         }
     )
-    assert made is not None, problems
-    return made
+    assert parsed is not None, problems
+    return parsed
 
 
 def test_stop_with_save_ends_both_ranks_after_the_same_step_and_a_resume_goes_on_from_there(
@@ -92,7 +92,7 @@ def test_stop_with_save_ends_both_ranks_after_the_same_step_and_a_resume_goes_on
 
 
 def _damage_a_newer_checkpoint(results: Path, saved: int) -> None:
-    """What a rank killed while it saves leaves: LLaMA-Factory by itself would take it."""
+    """Write the files that a rank leaves when it is killed during a save. LLaMA-Factory would resume from them."""
     whole, newer = results / f"checkpoint-{saved}", results / f"checkpoint-{saved + 1}"
     shutil.copytree(whole, newer)
     (newer / "trainer_state.json").unlink()

@@ -1,4 +1,4 @@
-"""A LLaMA-Factory YAML as somebody has it, imported and launched on two demo nodes by the command line."""
+"""A user's LLaMA-Factory YAML is imported and launched on two demo nodes by the command line."""
 
 import json
 import os

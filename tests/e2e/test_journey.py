@@ -36,7 +36,7 @@ pytestmark = [
 
 
 class Demo(Site):
-    """`megaboard demo` in a process of its own, which can be killed and started again."""
+    """`megaboard demo` in a process of its own. A test can kill it and start it again."""
 
     call = ("--lang", "en", "demo", "--nodes", str(NODES))
     program = (INSTALLED,) if INSTALLED else Site.program
@@ -47,7 +47,7 @@ class Demo(Site):
         self.folder = home / "demo"
 
     def fingerprints(self) -> set[str]:
-        """What ssh-keygen says of the nodes' host keys."""
+        """Return ssh-keygen's fingerprints of the nodes' host keys."""
         keys = [self.folder / "cluster" / f"host{rank}.pub" for rank in range(NODES)]
         answers = [
             subprocess.run(["ssh-keygen", "-lf", key], capture_output=True, text=True, check=True) for key in keys
@@ -55,7 +55,7 @@ class Demo(Site):
         return {answer.stdout.split()[1] for answer in answers}
 
     def points(self, run: str) -> list[int]:
-        """Steps of global rank 0 in the server's store, in the order they came in."""
+        """Return the steps of global rank 0 in the server's store, in order of arrival."""
         store = Store(self.folder / "megaboard.db")
         try:
             with store.read() as connection:
@@ -64,13 +64,13 @@ class Demo(Site):
             store.close()
 
     def written_steps(self, run: str) -> int:
-        """Lines that the job's rank 0 has written on its node, whoever may be reading them."""
+        """Return the lines that the job's rank 0 has written on its node."""
         files = list((self.folder / "cluster" / "run").glob(f"{run}/*/node0/steps.rank0.jsonl"))
         return sum(len(file.read_text().splitlines()) for file in files)
 
     def marked(self) -> list[int]:
-        """Processes that carry a run's mark and live in this demo's folder."""
-        found = []
+        """Return the living processes of this demo's folder with a run's mark."""
+        result = []
         for entry in Path("/proc").iterdir():
             try:
                 environment = (entry / "environ").read_bytes() if entry.name.isdigit() else b""
@@ -78,8 +78,8 @@ class Demo(Site):
             except OSError:
                 continue
             if is_ours:
-                found.append(int(entry.name))
-        return found
+                result.append(int(entry.name))
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -122,13 +122,13 @@ def set_field(page, path: str, value: str) -> None:
 
 
 def launch(page) -> None:
-    """Press Launch once the nodes are checked; the run opens."""
+    """Click Launch after the nodes are checked. The run opens."""
     page.click('[data-act="launch"]')
     page.wait_for_function("() => location.hash.startsWith('#runs/')")
 
 
 def shown_run(page) -> str:
-    """The id of the run that the page shows."""
+    """Return the id of the run that the page shows."""
     return page.evaluate("() => decodeURIComponent(location.hash).slice(6)")
 
 
@@ -184,10 +184,10 @@ def test_host_keys_are_confirmed_and_the_run_learns(demo, page):
     expect(page.locator('[data-act="launch"]')).to_be_enabled(timeout=180_000)
     launch(page)
     wait_for_step(page, 60)
-    seen = shown_loss(page)
-    assert seen["x"] == list(range(1, len(seen["x"]) + 1))
-    assert sum(seen["y"][-10:]) / 10 < 0.8 * seen["y"][0]
-    wait_for_step(page, len(seen["x"]) + 5)
+    observed = shown_loss(page)
+    assert observed["x"] == list(range(1, len(observed["x"]) + 1))
+    assert sum(observed["y"][-10:]) / 10 < 0.8 * observed["y"][0]
+    wait_for_step(page, len(observed["x"]) + 5)
     assert len(demo.marked()) >= NODES
 
 

@@ -1,6 +1,6 @@
-"""LLaMA-Factory on Megatron-Core really trains over four nodes, on CPU ranks (proof/megatron_on_cpu.py).
+"""LLaMA-Factory on Megatron-Core really trains on four nodes, on CPU ranks (proof/megatron_on_cpu.py).
 
-mcore_adapter is on GitHub only (alibaba/ROLL): without its source these tests are skipped.
+mcore_adapter is only on GitHub (alibaba/ROLL). Without its source these tests are skipped.
 """
 
 import math
@@ -44,7 +44,7 @@ WANTED = {
 
 
 class Runs:
-    """Runs each case once, when it is first asked for."""
+    """A cache that runs each case once, at its first use."""
 
     def __init__(self, site: Site, source: str) -> None:
         self.site = site

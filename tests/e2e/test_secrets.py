@@ -1,7 +1,7 @@
-"""Two canaries, a token and a key's passphrase, typed once in the page: they do their work and are found nowhere after.
+"""Two canaries, a token and a key's passphrase, are typed once in the page. They work and are found nowhere afterwards.
 
-Everything is real but torchrun: Chromium, the server in a process of its own, two sshd, the supervisors. The stand-in's
-ranks print the token, as careless programs do.
+Only torchrun is a stand-in. Chromium, the server in its own process, two sshd and the supervisors are real. The
+stand-in's ranks print the token, as careless programs do.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ def site(cluster: LocalNodes, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def job(cluster: LocalNodes) -> dict[str, Any]:
-    """A job of the stand-in engine, whose nodes let in a protected key alone."""
+    """Return a job of the stand-in engine whose nodes accept only a protected key."""
     folder = cluster.folder
     key = folder / "protected"
     # One round of the key's derivation: the test is not about that, and sixteen take a second.
@@ -76,13 +76,13 @@ def job(cluster: LocalNodes) -> dict[str, Any]:
 
 
 def has_canary(data: bytes) -> bool:
-    """Either canary, as it is or as JSON and HTML may write it."""
+    """Return whether the data has a canary, as it is or as JSON or HTML may write it."""
     pieces = (TOKEN, "canary horse", "battery' $taple", "T0ken")
     return any(piece.encode() in data for piece in pieces)
 
 
 def holding(folder: Path) -> list[str]:
-    """Files below a folder in which a canary stands."""
+    """Return the files below a folder that contain a canary."""
     return [str(path) for path in folder.rglob("*") if path.is_file() and has_canary(path.read_bytes())]
 
 
@@ -94,7 +94,7 @@ def command_lines() -> list[str]:
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError:  # it has ended
+    except OSError:  # It has ended.
         return b""
 
 
@@ -103,13 +103,13 @@ def _ps() -> bytes:
 
 
 def test_a_token_and_a_passphrase_are_typed_once_and_found_nowhere(site: Site, cluster: LocalNodes) -> None:
-    seen: list[tuple[str, bytes]] = []
+    observed: list[tuple[str, bytes]] = []
 
     def look(response: Any) -> None:
         try:
-            seen.append((response.url, response.body()))
-        except Exception:  # a stream that is still open, a redirect without a body
-            seen.append((response.url, b""))
+            observed.append((response.url, response.body()))
+        except Exception:  # The stream is still open, or a redirect has no body.
+            observed.append((response.url, b""))
 
     with logged_in(site) as page:
         page.on("requestfinished", lambda request: look(request.response()))
@@ -130,8 +130,8 @@ def test_a_token_and_a_passphrase_are_typed_once_and_found_nowhere(site: Site, c
         try:
             folder = cluster.folder
             wait_for(lambda: len([path for path in folder.glob("token.*") if path.stat().st_size]) == 2)
-            said = {path.read_text().split()[0] for path in folder.glob("token.*")}
-            assert said == {hashlib.sha256(TOKEN.encode()).hexdigest()}, "both ranks have the token"
+            values = {path.read_text().split()[0] for path in folder.glob("token.*")}
+            assert values == {hashlib.sha256(TOKEN.encode()).hexdigest()}, "both ranks have the token"
             assert command_lines() == []
             written = [path for path in (folder / "run").rglob("*") if path.is_file()]
             wait_for(lambda: not any(has_canary(path.read_bytes()) for path in written))
@@ -149,23 +149,23 @@ def test_a_token_and_a_passphrase_are_typed_once_and_found_nowhere(site: Site, c
                 [sys.executable, "-m", "app.main", "--lang", "en", "stop", run],
                 env={**site.environment, "SSH_ASKPASS": ""}, capture_output=True, text=True, stdin=subprocess.DEVNULL,
             )  # fmt: skip
-    assert len(seen) > 20
-    assert [url for url, body in seen if has_canary(body)] == []
+    assert len(observed) > 20
+    assert [url for url, body in observed if has_canary(body)] == []
     assert holding(site.home) == []
     assert not has_canary((stopped.stdout + stopped.stderr).encode())
 
 
 def keep_token(page: Any) -> None:
-    """Type the token; one that would not be taken first."""
-    place = page.locator("#place-secrets")
-    name, value = place.locator("input").nth(0), place.locator('input[type="password"]')
+    """Type the token, after one that is refused."""
+    locator = page.locator("#place-secrets")
+    name, value = locator.locator("input").nth(0), locator.locator('input[type="password"]')
     name.fill("HF_TOKEN")
     value.fill("short")
     value.press("Enter")
-    expect(place).to_contain_text("at least 8 characters")
+    expect(locator).to_contain_text("at least 8 characters")
     value.fill(TOKEN)
     value.press("Enter")
-    expect(place.locator("code")).to_have_text("HF_TOKEN")
+    expect(locator.locator("code")).to_have_text("HF_TOKEN")
     assert (name.input_value(), value.input_value()) == ("", "")
 
 

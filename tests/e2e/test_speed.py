@@ -1,4 +1,4 @@
-"""A cluster's speed, measured on the four demo nodes: real sshd, real supervisors, real torchrun, gloo on CPU."""
+"""A cluster's speed, measured on four demo nodes: real sshd, real supervisors, real torchrun, gloo on CPU."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -23,17 +23,17 @@ NODES = 4
 @pytest.fixture
 def job(cluster: LocalNodes) -> Job:
     mapping = {"cluster": cluster.cluster_mapping(str(NODE_PYTHON)), "engine": "llamafactory-ddp"}
-    made, problems = parse_job(mapping)
-    assert made is not None, problems
-    return made
+    parsed, problems = parse_job(mapping)
+    assert parsed is not None, problems
+    return parsed
 
 
 def test_the_nodes_are_measured_together_and_nothing_is_left(
     controller: Controller, job: Job, cluster: LocalNodes, record_property: Callable[[str, object], None]
 ) -> None:
-    found = controller.measure_speed(job)
-    assert errors(found.problems) == []  # on shared cores one node may well be slower than the others
-    speeds = found.speeds
+    speed = controller.measure_speed(job)
+    assert errors(speed.problems) == []  # On shared cores one node may be slower than the others.
+    speeds = speed.speeds
     assert speeds is not None
     record_property("speeds", asdict(speeds))
     assert (speeds.device, speeds.precision) == ("CPU", "fp32")
@@ -46,7 +46,7 @@ def test_the_nodes_are_measured_together_and_nothing_is_left(
     assert _marked() == []
 
 
-def test_a_node_that_fails_ends_the_whole_gang_and_its_words_are_told(
+def test_a_node_that_fails_ends_the_whole_gang_and_its_words_are_reported(
     controller: Controller, job: Job, cluster: LocalNodes, tmp_path: Path
 ) -> None:
     python = tmp_path / "python"
@@ -56,9 +56,9 @@ def test_a_node_that_fails_ends_the_whole_gang_and_its_words_are_told(
     good, bad = job.cluster.hosts[:2]
     bad = replace(bad, environments={"llamafactory": Environment(python=str(python))})
     pair = with_values(job, {"cluster.nodes": 2, "cluster.hosts": (good, bad)})
-    with pytest.raises(ProblemsError) as told:
+    with pytest.raises(ProblemsError) as raised:
         controller.measure_speed(pair)
-    (problem,) = told.value.problems
+    (problem,) = raised.value.problems
     assert (problem.code, problem.node) == ("measure_failed", f"127.0.0.1:{bad.port}")
     assert problem.values["lines"] == "no fabric here"
     assert list(cluster.run_root.iterdir()) == [cluster.run_root / "locks"]
@@ -66,8 +66,8 @@ def test_a_node_that_fails_ends_the_whole_gang_and_its_words_are_told(
 
 
 def _marked() -> list[str]:
-    """Processes of this machine that carry any mark and run the measurement."""
-    found = []
+    """Return the processes of this machine with any mark that run the measurement."""
+    result = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             environment = (process / "environ").read_bytes()
@@ -75,5 +75,5 @@ def _marked() -> list[str]:
         except OSError:
             continue
         if f"{MARK}=".encode() in environment and b"benchmark.py" in command:
-            found.append(process.name)
-    return found
+            result.append(process.name)
+    return result

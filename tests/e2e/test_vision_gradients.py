@@ -37,7 +37,7 @@ MENDED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How a run splits the model, and how far its weights move."""
+    """The parallelism of a run, and its learning rate."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -54,7 +54,7 @@ PLANS = {
 
 
 class Runs:
-    """Runs each plan once, when it is first asked for."""
+    """A cache that runs each plan once, at its first use."""
 
     def __init__(self, folder: Path, source: str) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ class Runs:
         subprocess.run([NODE_PYTHON, "-W", "ignore", *words], env={**os.environ, **paths}, check=True, timeout=600)
 
     def of(self, name: str) -> list[dict[str, Any]]:
-        """What each rank proves."""
+        """Return the proof of each rank."""
         if name not in self.known:
             self.known[name] = self._run(self.folder / name.replace(" ", "-"), PLANS[name])
         return self.known[name]
@@ -144,11 +144,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 def shares(runs: Runs, name: str, part: str) -> dict[int, float]:
-    """Images -> the norm of a part's gradient on rank 0, as a share of one rank's."""
-    wanted, found = (runs.of(plan)[0]["gradients"] for plan in ("one rank", name))
-    assert len(wanted) == len(found) == STEPS
+    """Return images -> the norm of a part's gradient on rank 0, as a share of one rank's."""
+    expected, result = (runs.of(plan)[0]["gradients"] for plan in ("one rank", name))
+    assert len(expected) == len(result) == STEPS
     return {images: mine[part] / whole[part]
-            for images, mine, whole in zip(tiny_data.IMAGES, found, wanted, strict=True)}  # fmt: skip
+            for images, mine, whole in zip(tiny_data.IMAGES, result, expected, strict=True)}  # fmt: skip
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -158,10 +158,10 @@ def test_pipeline_stages_train_vision_parts_as_one_rank_does(runs: Runs, part: s
 
 @pytest.mark.parametrize("part", PARTS)
 def test_tensor_parallel_gives_vision_parts_wrong_gradients(runs: Runs, part: str) -> None:
-    found = shares(runs, "tensor with sequence parallel", part)
-    assert found[1] == pytest.approx(1 / 2, rel=NOISE), MENDED
-    assert found[2] < 1 - 3 * NOISE, MENDED
-    assert found[4] < 1 - 3 * NOISE, MENDED
+    result = shares(runs, "tensor with sequence parallel", part)
+    assert result[1] == pytest.approx(1 / 2, rel=NOISE), MENDED
+    assert result[2] < 1 - 3 * NOISE, MENDED
+    assert result[4] < 1 - 3 * NOISE, MENDED
     first, second = runs.of("tensor with sequence parallel")
     assert first["weights"]["tower"] == second["weights"]["tower"]
 
@@ -180,7 +180,7 @@ def test_without_sequence_parallel_tensor_parallel_replicas_drift_apart(runs: Ru
 def test_the_gather_of_images_loses_gradients_under_context_parallel_too(
     tensor: int, context: int, images: int
 ) -> None:
-    """The whole model needs Transformer Engine for that; its gather alone runs on CPU ranks."""
+    """The whole model needs Transformer Engine for this, but its gather alone runs on CPU ranks."""
     words = [NODE_PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*words, PROOF / "gather_gradients.py", *map(str, (tensor, context, images))],
@@ -190,8 +190,8 @@ def test_the_gather_of_images_loses_gradients_under_context_parallel_too(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    data = json.loads(done.stdout.splitlines()[-1])
     if images == 1:
-        assert found["got"] == pytest.approx([each / tensor for each in found["right"]], rel=1e-4), MENDED
+        assert data["got"] == pytest.approx([each / tensor for each in data["right"]], rel=1e-4), MENDED
     else:
-        assert found["got"] != pytest.approx(found["right"], rel=NOISE), MENDED
+        assert data["got"] != pytest.approx(data["right"], rel=NOISE), MENDED

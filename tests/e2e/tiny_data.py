@@ -1,6 +1,6 @@
 """Data sets for the engine runs, made from the demo's rows: preference pairs, plain text, pictures.
 
-Run by a node's Python to make a tiny model more: `python tiny_data.py FOLDER vision|experts`.
+A node's Python runs this file to make another tiny model: `python tiny_data.py FOLDER vision|experts`.
 """
 
 import json
@@ -17,14 +17,14 @@ MODELS = {"vision": "vision-model", "experts": "experts-model"}
 VISION_TEMPLATE = "qwen3_vl_nothink"
 ROWS = 200
 IMAGES = (1, 2, 4)
-"""Of GALLERIES: the samples have so many images, in turn."""
+"""Numbers of images per sample of GALLERIES, in turn."""
 
 _ROLES = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
 _SEEN = {"formatting": "sharegpt", "columns": {"messages": "messages", "images": "images"}, "tags": _ROLES}
 
 
 def write_datasets(folder: Path) -> None:
-    """Beside the demo's data set, in the same dataset_info.json."""
+    """Write data sets beside the demo's, in the same dataset_info.json."""
     rows = make_rows(ROWS)
     answers = [row["output"] for row in rows]
     wrong = random.Random(0).sample(answers, len(answers))
@@ -54,7 +54,7 @@ def write_datasets(folder: Path) -> None:
 
 
 def _seen(row: Mapping[str, str], number: int, images: int) -> dict[str, Any]:
-    """A row about some of the four pictures."""
+    """Return a row about some of the four pictures."""
     messages = [
         {"role": "user", "content": "<image>" * images + row["instruction"]},
         {"role": "assistant", "content": row["output"]},
@@ -63,7 +63,7 @@ def _seen(row: Mapping[str, str], number: int, images: int) -> dict[str, Any]:
 
 
 def write_vision_model(folder: Path, text_model: Path, pictures: Path) -> None:
-    """A random Qwen3-VL of four text and two vision layers on the demo's tokenizer, and four pictures."""
+    """Write a random Qwen3-VL with four text and two vision layers, the demo's tokenizer, and four pictures."""
     import torch
     from PIL import Image
     from transformers import (
@@ -127,7 +127,7 @@ def write_vision_model(folder: Path, text_model: Path, pictures: Path) -> None:
 
 
 def write_expert_model(folder: Path, text_model: Path) -> None:
-    """A random Qwen3-MoE of four experts, two of them for each token, on the demo's tokenizer."""
+    """Write a random Qwen3-MoE with four experts, two of them for each token, and the demo's tokenizer."""
     import torch
     from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
 

@@ -23,9 +23,9 @@ def job(preset: str = "qwen3-8b", *, gpu: str = "h100-80g", nodes: int = 2, rank
         "model": {"preset": preset, "path": "/models/it"},
         "training": {"dataset": "my_data", "dataset_dir": "/data", "template": "qwen3", "output_dir": "/runs"},
     }
-    made, problems = parse_job(mapping)
-    assert made is not None, problems
-    return with_values(made, {path.replace("__", "."): value for path, value in values.items()})
+    result, problems = parse_job(mapping)
+    assert result is not None, problems
+    return with_values(result, {path.replace("__", "."): value for path, value in values.items()})
 
 
 def ddp(preset: str = "qwen3-0.6b", **values: Any) -> Job:
@@ -38,12 +38,12 @@ def sharded(engine: str, preset: str = "qwen3-0.6b", **values: Any) -> Job:
     return job(preset, engine=f"llamafactory-{engine}", **values)
 
 
-def place(made: Job, *, interface: str | None = "eth1") -> Placement:
+def place(launched: Job, *, interface: str | None = "eth1") -> Placement:
     """Return the job's nodes as a launch finds them."""
     return Placement(
         run_id=RUN,
         attempt=1,
-        master_address=made.cluster.hosts[0].dialled_address,
+        master_address=launched.cluster.hosts[0].dialled_address,
         master_port=29511,
         nodes=tuple(
             NodePlacement(
@@ -53,6 +53,6 @@ def place(made: Job, *, interface: str | None = "eth1") -> Placement:
                 interface=interface,
                 address=host.address,
             )
-            for rank, host in enumerate(made.cluster.hosts)
+            for rank, host in enumerate(launched.cluster.hosts)
         ),
     )

@@ -49,42 +49,42 @@ def test_what_an_engine_wrote_is_complete_and_without_any_needed_file_it_is_not(
     job, files = _job(engine), WRITTEN[engine]
     assert newest_complete(job, _seen(*files)) == 6
     for file in files:
-        rest = [other for other in files if other != file]
+        remainder = [other for other in files if other != file]
         needless = file.rpartition("/")[2] in SPARE and not (engine.endswith("ddp") and file == "model.safetensors")
         needless |= engine.endswith("megatron") and file.endswith(("dist_optimizer/common.pt", ".distcp"))
-        assert (newest_complete(job, _seen(*rest)) == 6) is needless, file
+        assert (newest_complete(job, _seen(*remainder)) == 6) is needless, file
 
 
 @pytest.mark.parametrize("engine", WRITTEN)
 def test_a_disk_of_its_own_needs_what_its_ranks_load_and_no_more(engine: str) -> None:
     job, files = _job(engine), frozenset(WRITTEN[engine])
-    seen = _seen(*files)
-    seen[1][6] = Saved(
+    files_seen = _seen(*files)
+    files_seen[1][6] = Saved(
         files=frozenset(files - {"rng_state_0.pth", "global_step6/zero_pp_rank_0_mp_rank_00_optim_states.pt"})
     )
-    assert newest_complete(job, seen) == 6
+    assert newest_complete(job, files_seen) == 6
     for lacking in ("trainer_state.json", "latest_checkpointed_iteration.txt"):
         if lacking in files:
-            seen[1][6] = Saved(files=files - {lacking})
-            assert first_flaw(job, 6, seen) == Flaw(rank=1, file=lacking, damaged=False)
+            files_seen[1][6] = Saved(files=files - {lacking})
+            assert first_flaw(job, 6, files_seen) == Flaw(rank=1, file=lacking, damaged=False)
 
 
 def test_every_part_of_a_distributed_checkpoint_must_be_seen_by_every_node() -> None:
     job, files = _job("llamafactory-megatron"), frozenset(WRITTEN["llamafactory-megatron"])
     part = f"{MEGATRON}/dist_optimizer/__1_0.distcp"
-    seen = _seen(*files)
-    seen[0][6] = Saved(files=files - {part})
-    assert first_flaw(job, 6, seen) == Flaw(rank=0, file=part, damaged=False)
+    files_seen = _seen(*files)
+    files_seen[0][6] = Saved(files=files - {part})
+    assert first_flaw(job, 6, files_seen) == Flaw(rank=0, file=part, damaged=False)
 
 
 def test_the_newest_complete_one_is_taken_not_the_newest() -> None:
     job, whole = _job("llamafactory-ddp"), Saved(files=frozenset(WRITTEN["llamafactory-ddp"]))
     cut = Saved(files=whole.files, damaged=("optimizer.pt",))
     half = Saved(files=whole.files - {"rng_state_1.pth"})
-    seen = {rank: {2: whole, 4: whole, 6: cut, 8: half} for rank in (0, 1)}
-    del seen[1][4]
-    assert newest_complete(job, seen) == 2
-    flaws = {step: first_flaw(job, step, seen) for step in (4, 6, 8)}
+    observed = {rank: {2: whole, 4: whole, 6: cut, 8: half} for rank in (0, 1)}
+    del observed[1][4]
+    assert newest_complete(job, observed) == 2
+    flaws = {step: first_flaw(job, step, observed) for step in (4, 6, 8)}
     assert flaws[4] == Flaw(rank=1, file="trainer_state.json", damaged=False)
     assert flaws[6] == Flaw(rank=0, file="optimizer.pt", damaged=True)
     assert flaws[8] == Flaw(rank=1, file="rng_state_1.pth", damaged=False)

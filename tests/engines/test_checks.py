@@ -10,8 +10,8 @@ from backend.job.problems import Problem
 from tests.engines.jobs import ddp, job
 
 
-def only(made: Job) -> Problem:
-    (problem,) = check_engine(made)
+def only(the_job: Job) -> Problem:
+    (problem,) = check_engine(the_job)
     return problem
 
 
@@ -79,10 +79,10 @@ def test_a_key_belongs_to_the_engine_that_has_it() -> None:
 def test_a_value_of_the_wrong_type_is_refused_because_llamafactory_takes_it_without_a_look(
     key: str, value: object, code: str, edit: object
 ) -> None:
-    made = ddp(extra={"plot_loss": True, key: value})
-    problem = only(made)
+    the_job = ddp(extra={"plot_loss": True, key: value})
+    problem = only(the_job)
     assert (problem.code, problem.field, problem.severity) == (code, f"extra.{key}", "error")
-    fixed = with_values(made, problem.edit or {"extra": {}})
+    fixed = with_values(the_job, problem.edit or {"extra": {}})
     assert fixed.extra == ({"plot_loss": True} if edit is None else {"plot_loss": True, key: edit})
     assert check_engine(fixed) == []
 
@@ -100,10 +100,10 @@ def test_a_value_of_the_wrong_type_is_refused_because_llamafactory_takes_it_with
 def test_what_no_known_version_takes_is_warned_of_with_what_was_probably_meant(
     key: str, value: object, code: str, extra: dict[str, object]
 ) -> None:
-    made = ddp(extra={key: value})
-    problem = only(made)
+    the_job = ddp(extra={key: value})
+    problem = only(the_job)
     assert (problem.code, problem.field, problem.severity) == (code, f"extra.{key}", "warning")
-    assert with_values(made, problem.edit).extra == extra
+    assert with_values(the_job, problem.edit).extra == extra
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_every_problem_has_words(monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {"learning_rate": 1, "deepspeed": 1, "api_key": "x", "A": 1, "b": "${c}", "max_grad_norm": "x"}
     extra |= {"flash_attn": "x", "max_samplse": 1, "nonsense": 1}
     environment = {"RANK": "0", "KEY": "x", "A-B": "c"}
-    made = ddp(extra=extra, environment=environment, model__path="~/m", training__eval_steps=1)
-    problems = check_engine(made)
+    the_job = ddp(extra=extra, environment=environment, model__path="~/m", training__eval_steps=1)
+    problems = check_engine(the_job)
     assert len({problem.code for problem in problems}) == 14
     for problem in problems:
         for language in LANGUAGES:

@@ -22,18 +22,18 @@ printf '%s\\0' "$PWD" "$@" > "$(dirname "$0")/arguments"
 """
 
 
-def recording(folder: Path, made: Job) -> Job:
+def recording(folder: Path, the_job: Job) -> Job:
     """Return the job with an interpreter in `folder` that only records how it was started."""
     folder.mkdir(parents=True)
     (folder / "python").write_text(RECORDER)
     (folder / "python").chmod(0o700)
-    return with_values(made, {"cluster.environments": {"llamafactory": Environment(python=f"{folder}/python")}})
+    return with_values(the_job, {"cluster.environments": {"llamafactory": Environment(python=f"{folder}/python")}})
 
 
-def written(folder: Path, made: Job) -> Path:
+def written(folder: Path, the_job: Job) -> Path:
     """Return `folder` with the exported files."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in export(made).items():
+    for name, text in export(the_job).items():
         (folder / name).write_text(text)
     return folder
 
@@ -58,21 +58,27 @@ def test_every_script_is_shell(tmp_path: Path) -> None:
 
 
 def test_a_node_script_starts_llamafactorys_own_launcher_with_its_rank(tmp_path: Path) -> None:
-    made = recording(tmp_path / "bin", job(nodes=3, ranks=4, environment={"NCCL_DEBUG": "WARN"}))
-    folder = written(tmp_path / "it", made)
+    the_job = recording(tmp_path / "bin", job(nodes=3, ranks=4, environment={"NCCL_DEBUG": "WARN"}))
+    folder = written(tmp_path / "it", the_job)
     subprocess.run(["bash", folder / "node2.sh"], check=True, cwd="/")
     recorded = read_zero_ended(tmp_path / "bin" / "arguments")
     assert recorded == [str(folder), "-m", "llamafactory.cli", "train", "config.yaml"]
     environment = dict(line.split("=", 1) for line in read_zero_ended(tmp_path / "bin" / "environment"))
-    wanted = {"FORCE_TORCHRUN": "1", "NNODES": "3", "NODE_RANK": "2", "NPROC_PER_NODE": "4", "MASTER_ADDR": "10.0.0.1"}
-    assert wanted.items() <= environment.items()
+    expected = {
+        "FORCE_TORCHRUN": "1",
+        "NNODES": "3",
+        "NODE_RANK": "2",
+        "NPROC_PER_NODE": "4",
+        "MASTER_ADDR": "10.0.0.1",
+    }
+    assert expected.items() <= environment.items()
     assert (environment["USE_MCA"], environment["NCCL_DEBUG"]) == ("1", "WARN")
     assert environment["PATH"].startswith(f"{tmp_path}/bin:")
 
 
 def test_the_interface_towards_the_master_is_looked_up_where_the_script_runs(tmp_path: Path) -> None:
-    made = recording(tmp_path / "bin", ddp(cluster__hosts=(Host(address="127.0.0.1"), Host(address="10.0.0.2"))))
-    subprocess.run(["bash", written(tmp_path / "it", made) / "node1.sh"], check=True)
+    the_job = recording(tmp_path / "bin", ddp(cluster__hosts=(Host(address="127.0.0.1"), Host(address="10.0.0.2"))))
+    subprocess.run(["bash", written(tmp_path / "it", the_job) / "node1.sh"], check=True)
     environment = dict(line.split("=", 1) for line in read_zero_ended(tmp_path / "bin" / "environment"))
     assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == ("lo", "=lo")
 
@@ -81,8 +87,8 @@ HOSTILE = 'it\'s; "$(touch /tmp/never)" `id` 用户 & | > \\ *'
 
 
 def test_hostile_values_reach_the_ranks_as_they_are(tmp_path: Path) -> None:
-    made = recording(tmp_path / "x=y $(x) ; '", ddp(environment={"LABEL": HOSTILE, "NCCL_SOCKET_IFNAME": "a b"}))
-    subprocess.run(["bash", written(tmp_path / "it", made) / "node0.sh"], check=True)
+    the_job = recording(tmp_path / "x=y $(x) ; '", ddp(environment={"LABEL": HOSTILE, "NCCL_SOCKET_IFNAME": "a b"}))
+    subprocess.run(["bash", written(tmp_path / "it", the_job) / "node0.sh"], check=True)
     environment = dict(line.split("=", 1) for line in read_zero_ended(tmp_path / "x=y $(x) ; '" / "environment"))
     assert (environment["LABEL"], environment["NCCL_SOCKET_IFNAME"]) == (HOSTILE, "a b")
 

@@ -42,8 +42,8 @@ def cluster(tmp_path: Path) -> Iterator[LocalNodes]:
     """Run two sshd servers, and put an ssh that knows their host keys in tmp_path/bin."""
     options = f"-F none -o StrictHostKeyChecking=accept-new -o UserKnownHostsFile={tmp_path}/known_hosts"
     write_program(tmp_path / "bin" / "ssh", f'#!/bin/sh\nexec /usr/bin/ssh {options} "$@"\n')
-    with ssh_nodes(tmp_path / "cluster", nodes=2) as made:
-        yield made
+    with ssh_nodes(tmp_path / "cluster", nodes=2) as path:
+        yield path
 
 
 def write_program(path: Path, text: str) -> Path:

@@ -33,12 +33,12 @@ IMPORTING = Path(__file__).parents[2] / "backend" / "engines" / "importing"
 
 def imported(config: Mapping[str, Any], **more: Any) -> tuple[Job, dict[str, ImportLine]]:
     """Return the job of SMALL with these keys, and the report by key."""
-    made = import_llamafactory({**SMALL, **config}, CLUSTER, **more)
-    return job_of(made), {line.key: line for line in made.lines}
+    imported_job = import_llamafactory({**SMALL, **config}, CLUSTER, **more)
+    return job_of(imported_job), {line.key: line for line in imported_job.lines}
 
 
-def job_of(made: Imported) -> Job:
-    job, problems = parse_job(made.mapping)
+def job_of(imported_job: Imported) -> Job:
+    job, problems = parse_job(imported_job.mapping)
     assert job is not None, problems
     assert problems == []
     return job
@@ -73,8 +73,8 @@ USE_MCA: 1
 
 
 def test_an_article_s_file_keeps_its_plan_and_loses_its_traps() -> None:
-    made = import_llamafactory(yaml.safe_load(ARTICLE), CLUSTER)
-    job, lines = job_of(made), {line.key: line for line in made.lines}
+    imported_job = import_llamafactory(yaml.safe_load(ARTICLE), CLUSTER)
+    job, lines = job_of(imported_job), {line.key: line for line in imported_job.lines}
     assert (job.engine, job.parallel.tensor, job.parallel.sequence) == ("llamafactory-megatron", 4, True)
     assert (job.training.learning_rate, job.training.eval_steps) == (2e-5, None)
     assert (job.training.template, job.training.dataset) == ("qwen3_vl_nothink", "photos,captions")
@@ -93,11 +93,11 @@ def test_an_article_s_file_keeps_its_plan_and_loses_its_traps() -> None:
 
 def test_every_key_of_the_file_has_one_line_with_words() -> None:
     config = yaml.safe_load(ARTICLE)
-    made = import_llamafactory(config, CLUSTER)
-    assert [line.key for line in made.lines if line.outcome != "default"] == list(config)
+    imported_job = import_llamafactory(config, CLUSTER)
+    assert [line.key for line in imported_job.lines if line.outcome != "default"] == list(config)
     for lang in LANGUAGES:
-        words = {line.key: reason_of(line, lang) for line in made.lines}
-        assert all(words[line.key] for line in made.lines if line.outcome not in ("kept", "passed_on"))
+        words = {line.key: reason_of(line, lang) for line in imported_job.lines}
+        assert all(words[line.key] for line in imported_job.lines if line.outcome not in ("kept", "passed_on"))
 
 
 def test_every_reason_the_code_gives_has_words() -> None:
@@ -167,8 +167,8 @@ def test_the_engine_follows_from_what_shards(config: dict[str, Any], engine: str
     ],
 )
 def test_fsdp_keeps_its_version_and_what_it_shards(config: dict[str, Any], fsdp: tuple[int, bool, bool]) -> None:
-    made = imported(config)[0].parallel.fsdp
-    assert (made.version, made.reshard_after_forward, made.offload) == fsdp
+    created = imported(config)[0].parallel.fsdp
+    assert (created.version, created.reshard_after_forward, created.offload) == fsdp
 
 
 def test_deepspeed_settings_at_hand_count_more_than_the_name_of_their_file() -> None:
@@ -200,7 +200,7 @@ def test_a_configuration_of_the_second_trainer_is_refused() -> None:
         import_llamafactory({"model": "Qwen/Qwen3-0.6B", "train_dataset": "d.yaml"}, CLUSTER)
 
 
-def test_a_value_out_of_range_is_corrected_and_said() -> None:
+def test_a_value_out_of_range_is_corrected_and_reported() -> None:
     job, lines = imported({"cutoff_len": 4, "lr_scheduler_type": "cosine_with_restarts", "seed": "x"})
     assert (job.training.cutoff_len, job.training.seed) == (8, 42)
     assert (lines["cutoff_len"].outcome, lines["seed"].outcome) == ("changed", "dropped")
@@ -282,12 +282,12 @@ KEYS = sorted({key for engine in ENGINES.values() for key in engine.owned} | set
 @example(wild={"ddp_timeout": float("inf")})
 def test_whatever_stands_in_a_file_it_is_imported_or_refused_with_words(wild: dict[str, Any]) -> None:
     try:
-        made = import_llamafactory({**SMALL, **wild}, CLUSTER)
+        imported_job = import_llamafactory({**SMALL, **wild}, CLUSTER)
     except ProblemsError:
         return
-    job_of(made)
-    assert [line.key for line in made.lines if line.outcome != "default"] == list({**SMALL, **wild})
-    for line in made.lines:
+    job_of(imported_job)
+    assert [line.key for line in imported_job.lines if line.outcome != "default"] == list({**SMALL, **wild})
+    for line in imported_job.lines:
         reason_of(line, "en")
 
 
@@ -309,7 +309,7 @@ TEXTS = {
 
 
 def values_of(item: Parameter) -> st.SearchStrategy[Any]:
-    """Values of a parameter within its range."""
+    """Return values of a parameter within its range."""
     if item.path in TEXTS:
         return TEXTS[item.path]
     choices: dict[str, st.SearchStrategy[Any]] = {
@@ -320,12 +320,12 @@ def values_of(item: Parameter) -> st.SearchStrategy[Any]:
     low = item.minimum if item.minimum is not None else item.above or 0
     high = min(item.maximum if item.maximum is not None else 1e6, 86_400 if "timeout" in item.path else 1e6)
     if item.kind == "int":
-        found = st.integers(int(low), int(high))
+        result = st.integers(int(low), int(high))
     elif item.kind == "float":
-        found = st.floats(float(low), float(high), exclude_min=item.above is not None, allow_subnormal=False)
+        result = st.floats(float(low), float(high), exclude_min=item.above is not None, allow_subnormal=False)
     else:
-        found = choices[item.kind]
-    return st.one_of(st.none(), found) if item.optional else found
+        result = choices[item.kind]
+    return st.one_of(st.none(), result) if item.optional else result
 
 
 LEAVES = {
@@ -337,7 +337,7 @@ LEAVES = {
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Job:
-    """A job with any engine values within their ranges; the plan need not be legal."""
+    """Return a job with any engine values within their ranges. The plan need not be legal."""
     name = draw(st.sampled_from([engine for engine in ENGINES if engine.startswith("llamafactory-")]))
     preset = draw(st.sampled_from(list(MODELS)))
     changed = draw(st.lists(st.sampled_from(list(LEAVES)), unique=True, max_size=12))
@@ -358,12 +358,12 @@ def test_what_a_job_renders_to_is_imported_as_the_same_job_as_far_as_the_engine_
     folder = "/runs/base/20261121-120000-it-abcd"
     target = target_of(job)
     config, files, variables = engine.config(target, folder), engine.files(target), engine.environment(target)
-    made = import_llamafactory(
+    imported_job = import_llamafactory(
         {**yaml.safe_load(to_yaml(config)), **variables},
         CLUSTER,
         lambda path: yaml.safe_load(files[path]) if path in files else None,
     )
-    back = job_of(made)
+    back = job_of(imported_job)
     assert (back.engine, back.name, back.training.output_dir) == (job.engine, "it", "/runs/base")
     again = target_of(back)
     assert engine.config(again, folder) == config
@@ -371,6 +371,6 @@ def test_what_a_job_renders_to_is_imported_as_the_same_job_as_far_as_the_engine_
 
 
 def test_what_is_dropped_went_nowhere() -> None:
-    said = {"stage": "sft", "do_train": True, "finetuning_type": "lora", "lora_rank": "eight", "adam_beta1": "loud"}
-    lines = {line.key: line for line in import_llamafactory(said, ASSUMED).lines}
+    values = {"stage": "sft", "do_train": True, "finetuning_type": "lora", "lora_rank": "eight", "adam_beta1": "loud"}
+    lines = {line.key: line for line in import_llamafactory(values, ASSUMED).lines}
     assert [(lines[key].outcome, lines[key].path) for key in ("lora_rank", "adam_beta1")] == [("dropped", None)] * 2

@@ -56,8 +56,8 @@ def test_a_default_that_is_said_to_be_an_engines_is(parameter: Parameter) -> Non
     named = {key for keys in parameter.keys.values() for key in keys if key in known}
     assert named
     own = parameter.default
-    said = [known[key].default for key in named]
-    assert any(_plain(one) in (_plain(own), _same(parameter, own)) for one in said), said
+    defaults = [known[key].default for key in named]
+    assert any(_plain(entry) in (_plain(own), _same(parameter, own)) for entry in defaults), defaults
 
 
 def _plain(value: Any) -> Any:
@@ -67,5 +67,5 @@ def _plain(value: Any) -> Any:
 def _same(parameter: Parameter, own: Any) -> Any:
     """Return the value in the form of the program's own default."""
     if parameter.path == "training.lora.alpha":
-        return None  # twice the rank, whose default is 8
+        return None  # This is twice the rank, whose default is 8.
     return NOTHING.get(own, own)

@@ -10,27 +10,27 @@ from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import ddp, job
 
 
-def config_of(made: Job) -> dict[str, object]:
-    return ENGINES[made.engine].config(target_of(made), "/runs/it")
+def config_of(the_job: Job) -> dict[str, object]:
+    return ENGINES[the_job.engine].config(target_of(the_job), "/runs/it")
 
 
 @pytest.mark.parametrize(
-    "made",
+    "the_job",
     [*HUGGING_FACE.values(), *SHARDED.values(), *MEGATRON.values()],
     ids=[*HUGGING_FACE, *SHARDED, *MEGATRON],
 )
-def test_the_engine_knows_every_key_which_names_the_job_path_that_decides_it(made: Job) -> None:
-    keys = config_of(made).keys()
-    assert keys <= keys_of(made.engine).keys()
-    assert keys - ENGINES[made.engine].owned.keys() <= {"lr_scheduler_kwargs"}
+def test_the_engine_knows_every_key_which_names_the_job_path_that_decides_it(the_job: Job) -> None:
+    keys = config_of(the_job).keys()
+    assert keys <= keys_of(the_job.engine).keys()
+    assert keys - ENGINES[the_job.engine].owned.keys() <= {"lr_scheduler_kwargs"}
 
 
-def test_the_method_is_always_said_because_the_default_is_lora() -> None:
-    methods = {name: config_of(made)["finetuning_type"] for name, made in HUGGING_FACE.items()}
+def test_the_method_is_always_written_because_the_default_is_lora() -> None:
+    methods = {name: config_of(created)["finetuning_type"] for name, created in HUGGING_FACE.items()}
     assert methods["full"] == "full"
     assert methods["partial"] == "freeze"
     assert methods["lora"] == methods["qlora"] == "lora"
-    assert all(config_of(made)["finetuning_type"] == "full" for made in MEGATRON.values())
+    assert all(config_of(created)["finetuning_type"] == "full" for created in MEGATRON.values())
 
 
 def test_partial_training_names_the_last_layers() -> None:
@@ -52,8 +52,8 @@ def test_vision_keys_come_with_a_vision_tower_only() -> None:
 
 
 def test_accumulation_follows_from_the_wanted_global_batch() -> None:
-    made = job(nodes=2, ranks=4, parallel__tensor=2, training__global_batch_size=32, training__micro_batch_size=2)
-    assert config_of(made)["gradient_accumulation_steps"] == 4
+    the_job = job(nodes=2, ranks=4, parallel__tensor=2, training__global_batch_size=32, training__micro_batch_size=2)
+    assert config_of(the_job)["gradient_accumulation_steps"] == 4
 
 
 def test_steps_take_the_place_of_epochs() -> None:
@@ -72,8 +72,8 @@ def test_gradient_checkpointing_is_left_on_or_turned_off() -> None:
 
 
 def test_a_lowest_rate_comes_with_the_scheduler_that_needs_one() -> None:
-    made = ddp(training__lr_scheduler="cosine_with_min_lr", training__learning_rate=1e-4)
-    assert config_of(made)["lr_scheduler_kwargs"] == {"min_lr": 1e-5}
+    the_job = ddp(training__lr_scheduler="cosine_with_min_lr", training__learning_rate=1e-4)
+    assert config_of(the_job)["lr_scheduler_kwargs"] == {"min_lr": 1e-5}
 
 
 def test_nan_losses_and_tokens_are_reported() -> None:

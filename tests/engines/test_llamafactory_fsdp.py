@@ -10,11 +10,11 @@ from tests.engines.cases import SHARDED
 from tests.engines.jobs import place, sharded
 
 
-def variables_of(made: Job) -> Mapping[str, str]:
-    return render(made, place(made)).commands[1].environment
+def variables_of(the_job: Job) -> Mapping[str, str]:
+    return render(the_job, place(the_job)).commands[1].environment
 
 
-def test_the_plan_is_said_by_the_variables_that_llamafactory_reads_too() -> None:
+def test_the_plan_is_in_the_variables_that_llamafactory_reads_too() -> None:
     variables = variables_of(sharded("fsdp"))
     assert (variables["ACCELERATE_USE_FSDP"], variables["FSDP_VERSION"]) == ("true", "2")
     config = yaml.safe_load(render(sharded("fsdp"), place(sharded("fsdp"))).files["config.yaml"])
@@ -26,12 +26,12 @@ def test_the_plain_scripts_set_the_same_variables() -> None:
 
 
 def test_layers_are_freed_after_forward_or_kept() -> None:
-    freed, kept = variables_of(sharded("fsdp")), variables_of(SHARDED["fsdp2 offload"])
-    assert (freed["FSDP_RESHARD_AFTER_FORWARD"], kept["FSDP_RESHARD_AFTER_FORWARD"]) == ("true", "false")
+    freed, variables = variables_of(sharded("fsdp")), variables_of(SHARDED["fsdp2 offload"])
+    assert (freed["FSDP_RESHARD_AFTER_FORWARD"], variables["FSDP_RESHARD_AFTER_FORWARD"]) == ("true", "false")
     first = {"parallel__fsdp__version": 1}
     assert variables_of(sharded("fsdp", **first))["FSDP_SHARDING_STRATEGY"] == "FULL_SHARD"
-    kept = variables_of(sharded("fsdp", **first, parallel__fsdp__reshard_after_forward=False))
-    assert kept["FSDP_SHARDING_STRATEGY"] == "SHARD_GRAD_OP"
+    variables = variables_of(sharded("fsdp", **first, parallel__fsdp__reshard_after_forward=False))
+    assert variables["FSDP_SHARDING_STRATEGY"] == "SHARD_GRAD_OP"
 
 
 def test_shards_go_to_the_host_on_request() -> None:

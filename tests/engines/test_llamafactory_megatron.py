@@ -9,19 +9,19 @@ from tests.engines.cases import MEGATRON
 from tests.engines.jobs import job, place
 
 
-def config_of(made: Job) -> dict[str, object]:
-    return ENGINES[made.engine].config(target_of(made), "/runs/it")
+def config_of(the_job: Job) -> dict[str, object]:
+    return ENGINES[the_job.engine].config(target_of(the_job), "/runs/it")
 
 
-def test_tensor_and_pipeline_sizes_are_always_said() -> None:
+def test_tensor_and_pipeline_sizes_are_always_written() -> None:
     config = config_of(job())
     assert (config["tensor_model_parallel_size"], config["pipeline_model_parallel_size"]) == (1, 1)
 
 
-@pytest.mark.parametrize("made", MEGATRON.values(), ids=MEGATRON)
-def test_nothing_is_written_that_transformers_5_refuses_or_megatron_ignores(made: Job) -> None:
+@pytest.mark.parametrize("the_job", MEGATRON.values(), ids=MEGATRON)
+def test_nothing_is_written_that_transformers_5_refuses_or_megatron_ignores(the_job: Job) -> None:
     unwanted = {"overwrite_output_dir", "deepspeed", "gradient_checkpointing", "disable_gradient_checkpointing"}
-    assert not config_of(made).keys() & (unwanted | {"pure_bf16", "enable_liger_kernel", "optim"})
+    assert not config_of(the_job).keys() & (unwanted | {"pure_bf16", "enable_liger_kernel", "optim"})
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_selective_recompute_lists_its_modules() -> None:
     assert config_of(MEGATRON["experts"])["recompute_modules"] == "core_attn,moe_act"
 
 
-def test_expert_tensor_size_is_always_said_because_the_default_is_the_tensor_size() -> None:
+def test_expert_tensor_size_is_always_written_because_the_default_is_the_tensor_size() -> None:
     config = config_of(MEGATRON["experts"])
     assert config["expert_tensor_parallel_size"] == 1
     assert config["expert_model_parallel_size"] == 4
@@ -87,12 +87,12 @@ def test_expert_tensor_size_is_always_said_because_the_default_is_the_tensor_siz
     assert not [key for key in config_of(MEGATRON["dense"]) if "expert" in key or "moe" in key]
 
 
-def test_without_a_gpu_the_plain_modules_are_taken_and_it_is_said() -> None:
-    made = MEGATRON["cpu"]
-    config = config_of(made)
+def test_without_a_gpu_the_plain_modules_are_taken_and_it_is_reported() -> None:
+    cpu = MEGATRON["cpu"]
+    config = config_of(cpu)
     assert (config["transformer_impl"], config["use_cpu"]) == ("local", True)
     off = ("sequence_parallel", "bias_activation_fusion", "apply_rope_fusion", "moe_grouped_gemm")
     assert not any(config[key] for key in off)
-    (note,) = render(made, place(made)).notes
+    (note,) = render(cpu, place(cpu)).notes
     assert (note.code, note.severity, note.values["keys"]) == ("off_on_cpu", "note", ", ".join(off))
     assert render(MEGATRON["dense"], place(MEGATRON["dense"])).notes == ()

@@ -14,15 +14,15 @@ from tests.engines.jobs import place, sharded
 ENGINES = ("zero2", "zero2-offload", "zero3", "zero3-offload")
 
 
-def zero_of(made: Job) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads(render(made, place(made)).files["deepspeed.json"])
+def zero_of(the_job: Job) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads(render(the_job, place(the_job)).files["deepspeed.json"])
     return config["zero_optimization"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_configuration_names_the_file_that_lies_beside_it(engine: str) -> None:
-    made = sharded(engine)
-    files = render(made, place(made)).files
+    the_job = sharded(engine)
+    files = render(the_job, place(the_job)).files
     assert set(files) == {"config.yaml", "deepspeed.json"}
     assert yaml.safe_load(files["config.yaml"])["deepspeed"] == "deepspeed.json"
 

@@ -22,7 +22,7 @@ from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import place
 from tests.nodes import needs_node_environment
 from tools.programs import MCORE_ADAPTER, NODE_PYTHON, mcore_adapter_source
-from tools.write_engine_keys import ask
+from tools.write_engine_keys import engine_keys
 from tools.write_templates import FILE as TEMPLATES
 from tools.write_templates import ask_templates
 
@@ -45,10 +45,10 @@ def mcore_adapter() -> dict[str, str]:
 
 def parsed(cases: Mapping[str, Job], environment: Mapping[str, str]) -> dict[str, Any]:
     """Return case -> the parser's result."""
-    rendered = {name: render(made, place(made)) for name, made in cases.items()}
-    said = {
-        name: {"files": dict(one.files), "environment": dict(one.commands[0].environment)}
-        for name, one in rendered.items()
+    rendered = {name: render(created, place(created)) for name, created in cases.items()}
+    values = {
+        name: {"files": dict(item.files), "environment": dict(item.commands[0].environment)}
+        for name, item in rendered.items()
     }
     gang_of_one = {
         "RANK": "0",
@@ -59,7 +59,7 @@ def parsed(cases: Mapping[str, Job], environment: Mapping[str, str]) -> dict[str
     }
     done = subprocess.run(
         [str(NODE_PYTHON), "-W", "ignore", str(HERE / "parse_with_llamafactory.py")],
-        input=json.dumps(said),
+        input=json.dumps(values),
         env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **gang_of_one, **environment},
         capture_output=True,
         text=True,
@@ -152,22 +152,22 @@ def test_megatron_reads_the_plan() -> None:
 
 @pytest.mark.parametrize("environment", [{}, {"USE_MCA": "1"}], ids=["llamafactory", "mcore_adapter"])
 def test_the_kept_list_of_keys_is_what_the_programs_say(environment: dict[str, str]) -> None:
-    """Name, type, default and choices of every key; tools/write_engine_keys.py writes the list."""
-    told = ask(NODE_PYTHON, "llamafactory", environment | mcore_adapter() if environment else {})
+    """This compares name, type, default and choices of every key. tools/write_engine_keys.py writes the list."""
+    keys = engine_keys(NODE_PYTHON, "llamafactory", environment | mcore_adapter() if environment else {})
     parts = ["mcore_adapter"] if environment else ["llamafactory", "transformers", "llamafactory_trainer"]
     for part in parts:
-        said = {
+        values = {
             name: EngineKey(type=key["type"], default=key["default"], choices=tuple(key.get("choices", ())))
-            for name, key in told[part]["keys"].items()
+            for name, key in keys[part]["keys"].items()
         }
-        assert said == programs()[part].keys
+        assert values == programs()[part].keys
 
 
 def test_the_templates_are_those_that_llamafactory_registers() -> None:
     """The list in presets/templates.yaml, and the template of every model preset: that of its group in the registry."""
-    told = ask_templates()
-    groups = told.pop("groups")
-    assert yaml.safe_load(TEMPLATES.read_text()) == told
-    found = {key: model.template for key, model in models().items()}
-    assert found == {key: groups.get(model.hub) for key, model in models().items()}
-    assert {template for template in found.values() if template} <= set(told["templates"])
+    registered = ask_templates()
+    groups = registered.pop("groups")
+    assert yaml.safe_load(TEMPLATES.read_text()) == registered
+    templates = {key: model.template for key, model in models().items()}
+    assert templates == {key: groups.get(model.hub) for key, model in models().items()}
+    assert {template for template in templates.values() if template} <= set(registered["templates"])

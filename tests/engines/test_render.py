@@ -14,25 +14,25 @@ from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import RUN, ddp, job, place
 
 
-def config_of(made: Job) -> dict[str, object]:
-    loaded: dict[str, object] = yaml.safe_load(render(made, place(made)).files["config.yaml"])
+def config_of(the_job: Job) -> dict[str, object]:
+    loaded: dict[str, object] = yaml.safe_load(render(the_job, place(the_job)).files["config.yaml"])
     return loaded
 
 
-def codes_of(made: Job) -> set[str]:
+def codes_of(the_job: Job) -> set[str]:
     with pytest.raises(ProblemsError) as raised:
-        render(made, place(made))
+        render(the_job, place(the_job))
     return {problem.code for problem in raised.value.problems}
 
 
-@pytest.mark.parametrize("made", [*HUGGING_FACE.values(), *SHARDED.values(), *MEGATRON.values()])
-def test_the_same_job_gives_the_same_bytes(made: Job) -> None:
-    assert render(made, place(made)) == render(dataclasses.replace(made), place(made))
+@pytest.mark.parametrize("the_job", [*HUGGING_FACE.values(), *SHARDED.values(), *MEGATRON.values()])
+def test_the_same_job_gives_the_same_bytes(the_job: Job) -> None:
+    assert render(the_job, place(the_job)) == render(dataclasses.replace(the_job), place(the_job))
 
 
 def test_every_node_starts_torchrun_with_static_rendezvous_in_host_order() -> None:
-    made = job(nodes=2, ranks=4)
-    commands = render(made, place(made)).commands
+    the_job = job(nodes=2, ranks=4)
+    commands = render(the_job, place(the_job)).commands
     assert [command.rank for command in commands] == [0, 1]
     folder = f"/home/me/.megaboard/{RUN}/1/node1"
     assert commands[1].argv == (
@@ -46,42 +46,42 @@ def test_results_go_to_a_folder_of_the_run() -> None:
     assert config_of(ddp(training__output_dir="/runs/"))["output_dir"] == f"/runs/{RUN}"
 
 
-@pytest.mark.parametrize("made", [job(), ddp(training__method="qlora"), *SHARDED.values()])
-def test_an_attempt_that_resumes_names_its_checkpoint_and_changes_nothing_else(made: Job) -> None:
-    resumed = render(made, dataclasses.replace(place(made), checkpoint="/runs/it/checkpoint-40"))
+@pytest.mark.parametrize("the_job", [job(), ddp(training__method="qlora"), *SHARDED.values()])
+def test_an_attempt_that_resumes_names_its_checkpoint_and_changes_nothing_else(the_job: Job) -> None:
+    resumed = render(the_job, dataclasses.replace(place(the_job), checkpoint="/runs/it/checkpoint-40"))
     loaded = yaml.safe_load(resumed.files["config.yaml"])
-    assert loaded == config_of(made) | {"resume_from_checkpoint": "/runs/it/checkpoint-40"}
-    assert loaded.keys() <= keys_of(made.engine).keys()
+    assert loaded == config_of(the_job) | {"resume_from_checkpoint": "/runs/it/checkpoint-40"}
+    assert loaded.keys() <= keys_of(the_job.engine).keys()
 
 
 def test_each_node_gets_the_interface_towards_the_master() -> None:
-    made = ddp()
-    environment = render(made, place(made, interface="ib0")).commands[0].environment
+    the_job = ddp()
+    environment = render(the_job, place(the_job, interface="ib0")).commands[0].environment
     # NCCL reads a bare name as a prefix.
     assert (environment["NCCL_SOCKET_IFNAME"], environment["GLOO_SOCKET_IFNAME"]) == ("=ib0", "ib0")
-    assert "NCCL_SOCKET_IFNAME" not in render(made, place(made, interface=None)).commands[0].environment
+    assert "NCCL_SOCKET_IFNAME" not in render(the_job, place(the_job, interface=None)).commands[0].environment
 
 
 def test_the_jobs_own_variables_come_last() -> None:
-    made = ddp(environment={"NCCL_SOCKET_IFNAME": "bond0", "NCCL_DEBUG": "WARN"})
-    environment = render(made, place(made)).commands[1].environment
+    the_job = ddp(environment={"NCCL_SOCKET_IFNAME": "bond0", "NCCL_DEBUG": "WARN"})
+    environment = render(the_job, place(the_job)).commands[1].environment
     assert environment["NCCL_SOCKET_IFNAME"] == "bond0"
     assert environment["NCCL_DEBUG"] == "WARN"
 
 
 def test_gpu_ranks_record_their_collectives_in_the_run_folder() -> None:
-    made = ddp()
-    environment = render(made, place(made)).commands[1].environment
+    the_job = ddp()
+    environment = render(the_job, place(the_job)).commands[1].environment
     assert environment["TORCH_FR_BUFFER_SIZE"] == environment["TORCH_NCCL_TRACE_BUFFER_SIZE"]
     assert environment["TORCH_FR_DUMP_TEMP_FILE"] == f"/home/me/.megaboard/{RUN}/1/node1/nccl_trace_rank_"
 
 
 def test_cpu_ranks_are_told_so() -> None:
-    made = HUGGING_FACE["cpu"]
-    environment = render(made, place(made)).commands[0].environment
+    cpu = HUGGING_FACE["cpu"]
+    environment = render(cpu, place(cpu)).commands[0].environment
     assert environment["ACCELERATE_TORCH_DEVICE"] == "cpu"
     assert not [name for name in environment if "CUDA" in name or name.startswith("TORCH_NCCL")]
-    config = config_of(made)
+    config = config_of(cpu)
     assert (config["use_cpu"], config["ddp_backend"], config["bf16"], config["fp16"]) == (True, "gloo", False, False)
     assert config["report_to"] == "none"
 

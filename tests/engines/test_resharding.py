@@ -19,8 +19,8 @@ def _job(engine: str, **values: object) -> Job:
 
 
 def _codes(before: Job, files: tuple[str, ...], **changes: object) -> list[tuple[str, str]]:
-    found = check_source(before, with_values(before, changes), bound_to(before, files))
-    return [(problem.code, problem.field) for problem in found]
+    source = check_source(before, with_values(before, changes), bound_to(before, files))
+    return [(problem.code, problem.field) for problem in source]
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ from backend.job.presets import models
 from backend.job.rules import check
 from tests.engines.jobs import job, place
 from tools.programs import SWIFT, swift_python
-from tools.write_engine_keys import ask_swift
+from tools.write_engine_keys import run_swift
 
 
 def swift(preset: str = "qwen3-8b", **values: Any) -> Job:
-    made = job(preset, training__dataset="a.jsonl, b.jsonl", **values)
+    the_job = job(preset, training__dataset="a.jsonl, b.jsonl", **values)
     environments = {"swift": Environment(python="/opt/swift/bin/python")}
-    return with_values(made, {"engine": "swift-megatron", "cluster.environments": environments})
+    return with_values(the_job, {"engine": "swift-megatron", "cluster.environments": environments})
 
 
 CASES: Mapping[str, Job] = {
@@ -64,25 +64,25 @@ FOLDERS = {
 """Hugging Face model type -> a folder's name, and the architecture that its config.json names."""
 
 
-def config_of(made: Job) -> dict[str, Any]:
-    config: dict[str, Any] = yaml.safe_load(render(made, place(made)).files["config.yaml"])
+def config_of(the_job: Job) -> dict[str, Any]:
+    config: dict[str, Any] = yaml.safe_load(render(the_job, place(the_job)).files["config.yaml"])
     return config
 
 
-@pytest.mark.parametrize("made", CASES.values(), ids=CASES)
-def test_ms_swift_knows_every_key_and_no_value_is_null(made: Job) -> None:
-    config = config_of(made)
+@pytest.mark.parametrize("the_job", CASES.values(), ids=CASES)
+def test_ms_swift_knows_every_key_and_no_value_is_null(the_job: Job) -> None:
+    config = config_of(the_job)
     assert config.keys() <= keys_of("swift-megatron").keys()
     assert None not in config.values()
 
 
-@pytest.mark.parametrize("made", CASES.values(), ids=CASES)
-def test_every_key_names_the_job_path_that_decides_it(made: Job) -> None:
+@pytest.mark.parametrize("the_job", CASES.values(), ids=CASES)
+def test_every_key_names_the_job_path_that_decides_it(the_job: Job) -> None:
     engine = ENGINES["swift-megatron"]
-    assert engine.config(target_of(made), "/runs/it").keys() <= engine.owned.keys()
+    assert engine.config(target_of(the_job), "/runs/it").keys() <= engine.owned.keys()
 
 
-def test_lora_and_freezing_are_said_in_its_words() -> None:
+def test_lora_and_freezing_are_written_in_its_words() -> None:
     lora, vision = config_of(CASES["lora"]), config_of(CASES["vision"])
     assert (lora["tuner_type"], lora["target_modules"]) == ("lora", ["linear_qkv", "linear_proj"])
     assert (vision["freeze_vit"], vision["freeze_aligner"], vision["freeze_llm"]) == (True, False, False)
@@ -99,19 +99,19 @@ def test_the_data_are_files_below_the_folder_and_the_global_batch_is_whole() -> 
     ("case", "key"), [("dense", "mcore_model"), ("lora", "mcore_adapter"), ("preference", "mcore_model")]
 )
 def test_an_attempt_that_resumes_loads_the_whole_state_of_the_checkpoint(case: str, key: str) -> None:
-    made = CASES[case]
-    resumed = render(made, replace(place(made), checkpoint="/runs/it/checkpoint-40"))
+    created = CASES[case]
+    resumed = render(created, replace(place(created), checkpoint="/runs/it/checkpoint-40"))
     config = yaml.safe_load(resumed.files["config.yaml"])
-    assert config == config_of(made) | {key: "/runs/it/checkpoint-40", "finetune": False}
+    assert config == config_of(created) | {key: "/runs/it/checkpoint-40", "finetune": False}
     assert config["model"] == "/models/it"
     assert config.keys() <= keys_of("swift-megatron").keys()
 
 
 def test_what_it_means_differently_is_noted() -> None:
-    made = CASES["switches"]
-    notes = {note.code for note in render(made, place(made)).notes}
+    switches = CASES["switches"]
+    notes = {note.code for note in render(switches, place(switches)).notes}
     assert notes == {"swift_template", "swift_whole_epochs", "swift_keeps_two", "swift_reports"}
-    assert config_of(made)["save_total_limit"] == 2
+    assert config_of(switches)["save_total_limit"] == 2
 
 
 def test_losses_and_warnings_are_its_own() -> None:
@@ -131,31 +131,31 @@ def test_the_rank_is_told_which_command_to_run_and_the_plain_script_starts_ms_sw
 
 @pytest.fixture(scope="module")
 def python() -> str:
-    found = swift_python()
-    if not found:
+    result = swift_python()
+    if not result:
         pytest.skip(f"no ms-swift here: `make engines` installs it, or {SWIFT} names a Python that has it")
-    return found
+    return result
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("case", CASES)
 def test_its_own_argument_classes_take_the_rendered_file(case: str, python: str, tmp_path: Path) -> None:
-    made = on_disk(CASES[case], tmp_path)
-    assert refusal_of(python, render(made, place(made))) == (None, "")
+    path = on_disk(CASES[case], tmp_path)
+    assert refusal_of(python, render(path, place(path))) == (None, "")
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("case", ["dense", "lora", "preference"])
 def test_its_own_argument_classes_take_what_resumes(case: str, python: str, tmp_path: Path) -> None:
-    made = on_disk(CASES[case], tmp_path)
+    path = on_disk(CASES[case], tmp_path)
     checkpoint = tmp_path / "checkpoint-40"
     checkpoint.mkdir()
-    assert refusal_of(python, render(made, replace(place(made), checkpoint=str(checkpoint)))) == (None, "")
+    assert refusal_of(python, render(path, replace(place(path), checkpoint=str(checkpoint)))) == (None, "")
 
 
-def on_disk(made: Job, folder: Path) -> Job:
-    """Return the job with its model and data in a folder, with all that ms-swift reads before it trains."""
-    config = dict(models()[made.model.preset or ""].hf_config)
+def on_disk(the_job: Job, folder: Path) -> Job:
+    """Return the job with its model and data in a folder that has all files that ms-swift reads before it trains."""
+    config = dict(models()[the_job.model.preset or ""].hf_config)
     # If several models share an architecture, it knows a model by the name of its folder.
     name, architecture = FOLDERS[config["model_type"]]
     config["architectures"] = [architecture]
@@ -164,18 +164,18 @@ def on_disk(made: Job, folder: Path) -> Job:
     (model / "config.json").write_text(json.dumps(config))
     for name in ("a.jsonl", "b.jsonl"):
         (folder / name).touch()
-    return with_values(made, {"model.path": str(model), "training.dataset_dir": str(folder)})
+    return with_values(the_job, {"model.path": str(model), "training.dataset_dir": str(folder)})
 
 
 def refusal_of(python: str, rendered: Rendered) -> tuple[str | None, str]:
-    """Return the error that ms-swift raises and its text; None and nothing if it accepts the files."""
-    answer = ask_swift(python, "parse", environment=dict(rendered.commands[0].environment), files=dict(rendered.files))
+    """Return ms-swift's error and its text; None and an empty text if it accepts the files."""
+    answer = run_swift(python, "parse", environment=dict(rendered.commands[0].environment), files=dict(rendered.files))
     return answer["error"], answer["message"]
 
 
 @pytest.mark.e2e
 def test_the_kept_list_of_keys_is_what_ms_swift_says(python: str) -> None:
-    told = ask_swift(python, "keys")["swift"]
+    values = run_swift(python, "keys")["swift"]
     said = {name: EngineKey(type=key["type"], default=key["default"], choices=tuple(key.get("choices", ())))
-            for name, key in told["keys"].items()}  # fmt: skip
-    assert (told["version"], said) == (programs()["swift"].version, dict(programs()["swift"].keys))
+            for name, key in values["keys"].items()}  # fmt: skip
+    assert (values["version"], said) == (programs()["swift"].version, dict(programs()["swift"].keys))

@@ -1,4 +1,4 @@
-"""The jobs that the tests of the estimate start from."""
+"""Jobs from which the tests of the estimate start."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ NO_IMAGES = {"training.images_per_sample": 0}
 
 
 def job(*edits: dict[str, Any], **values: Any) -> Job:
-    """The seed's job with edits; a keyword's double underscore is a dot."""
+    """Return the base job with edits. A double underscore in a keyword stands for a dot."""
     merged = {path: value for edit in edits for path, value in edit.items()}
     merged |= {name.replace("__", "."): value for name, value in values.items()}
     return with_values(SEED, merged)

@@ -1,4 +1,4 @@
-"""What adapters add to a step, beside runs that were measured."""
+"""The time that adapters add to a step, compared with measured runs."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ QWEN_14B = QWEN_7B | {
 
 
 def lora_seconds(model, tokens):
-    found, problems = parse_job(
+    result, problems = parse_job(
         {
             "cluster": {"gpu": "a100-80g", "nodes": 1, "gpus_per_node": 1},
             "model": {"hf_config": model},
@@ -31,8 +31,8 @@ def lora_seconds(model, tokens):
             "parallel": {"recompute": "full"},
         }
     )  # fmt: skip
-    assert found, problems
-    return estimate(found).iteration_s
+    assert result, problems
+    return estimate(result).iteration_s
 
 
 @pytest.mark.parametrize(
@@ -41,15 +41,16 @@ def lora_seconds(model, tokens):
      (QWEN_14B, 2048, 8.4), (QWEN_14B, 4096, 17.0), (QWEN_14B, 8192, 36.0)],
 )  # fmt: skip
 def test_lora_takes_as_long_as_qwen_published(model, tokens, measured):
-    """One A100, README.md of github.com/QwenLM/Qwen; without the adapters' own work these were 17 to 23% too fast."""
+    """One A100, README.md of github.com/QwenLM/Qwen. Without the adapters' own work these times were 17 to 23% too
+    short."""
     assert lora_seconds(model, tokens) == pytest.approx(measured, rel=0.10)
 
 
 def compute_s(method, targets="all", **sizes):
     plain = job(**sizes)
     lora = replace(plain.training.lora, targets=targets)
-    found = estimate(replace(plain, training=replace(plain.training, method=method, lora=lora)))
-    return found.time_s["compute"] + found.time_s.get("recompute", 0.0)
+    result = estimate(replace(plain, training=replace(plain.training, method=method, lora=lora)))
+    return result.time_s["compute"] + result.time_s.get("recompute", 0.0)
 
 
 @pytest.mark.parametrize("engine", ["llamafactory-ddp", "llamafactory-zero2", "llamafactory-fsdp"])

@@ -1,4 +1,4 @@
-"""Arrays of plans give what single plans give, on every engine: one set of formulas serves both."""
+"""Arrays of plans have the same figures as single plans, on every engine. One set of formulas serves both."""
 
 import itertools
 
@@ -45,14 +45,14 @@ def each_row(columns):
 
 
 def assert_equal(together, singles, *where):
-    """`together` is one StageMemory of arrays, `singles` those of the same plans one by one."""
+    """Compare `together`, one StageMemory of arrays, with `singles`, those of the same plans one by one."""
     for name in TERMS:
         np.testing.assert_allclose(
-            getattr(together, name), [getattr(one, name) for one in singles], 1e-12, err_msg=f"{name} {where}"
+            getattr(together, name), [getattr(single, name) for single in singles], 1e-12, err_msg=f"{name} {where}"
         )
     for name in COUNTS:
-        found = np.broadcast_to(getattr(together.parameters, name), len(singles))
-        assert [getattr(one.parameters, name) for one in singles] == found.tolist(), (name, where)
+        result = np.broadcast_to(getattr(together.parameters, name), len(singles))
+        assert [getattr(single.parameters, name) for single in singles] == result.tolist(), (name, where)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_arrays_of_megatron_plans_give_what_single_plans_give(memory, run, stati
         together = pipeline_memory(layers, Plan(**fixed, **arrays), memory, run)
         singles = [pipeline_memory(layers, Plan(**fixed, **row), memory, run) for row in each_row(columns)]
         assert len(together) == pipeline
-        for stage, found in enumerate(together):
-            assert_equal(found, [stages[stage] for stages in singles], model, pipeline, virtual, stage)
+        for stage, result in enumerate(together):
+            assert_equal(result, [stages[stage] for stages in singles], model, pipeline, virtual, stage)
 
 
 @pytest.mark.parametrize("engine", [name for name, traits in TRAITS.items() if not traits.is_megatron])

@@ -1,4 +1,4 @@
-"""What was measured on a cluster takes the place of what is assumed of it, and only there."""
+"""Measured values of a cluster replace assumed ones, and nothing else."""
 
 import pytest
 
@@ -59,9 +59,9 @@ def test_a_cpu_gets_its_speed_in_fp32_from_the_probe_alone():
     probed = Cluster(
         gpu="cpu", nodes=4, gpus_per_node=1, calibration=Calibration(matmul_tflops=0.06, matmul_precision="fp32")
     )
-    found = machine_of(probed, cpu, "fp32")
-    assert found is not None
-    assert found.gemm == pytest.approx(0.06e12)
+    machine = machine_of(probed, cpu, "fp32")
+    assert machine is not None
+    assert machine.gemm == pytest.approx(0.06e12)
 
 
 def test_nothing_of_another_gpu_is_used():
@@ -116,23 +116,23 @@ def test_a_probe_is_named_by_its_day():
 
 def test_a_calibrated_estimate_is_corrected_and_says_by_what_and_how_far_such_times_are_off():
     bare = estimate(job())
-    found = estimate(
+    result = estimate(
         job_with(gpu="h100-80g", run="r-1", engine="llamafactory-megatron", time_ratio=1.25, memory_ratio=1.5)
     )
-    assert found.iteration_s == pytest.approx(1.25 * bare.iteration_s)  # type: ignore[operator]
-    assert found.tokens_per_s_per_gpu == pytest.approx(bare.tokens_per_s_per_gpu / 1.25)  # type: ignore[operator]
-    assert sum(found.time_s.values()) == pytest.approx(found.iteration_s)  # type: ignore[union-attr]
-    assert found.peak_gib == bare.peak_gib
-    assert found.reserved_gib == pytest.approx(1.5 * bare.peak_gib)
-    assert (found.calibrated_on, found.time_error) == ("r-1", calibration_figures().typical_error)
+    assert result.iteration_s == pytest.approx(1.25 * bare.iteration_s)  # type: ignore[operator]
+    assert result.tokens_per_s_per_gpu == pytest.approx(bare.tokens_per_s_per_gpu / 1.25)  # type: ignore[operator]
+    assert sum(result.time_s.values()) == pytest.approx(result.iteration_s)  # type: ignore[union-attr]
+    assert result.peak_gib == bare.peak_gib
+    assert result.reserved_gib == pytest.approx(1.5 * bare.peak_gib)
+    assert (result.calibrated_on, result.time_error) == ("r-1", calibration_figures().typical_error)
     assert (bare.calibrated_on, bare.probed_on) == (None, None)
-    assert to_json(found)["calibrated_on"] == "r-1"
+    assert to_json(result)["calibrated_on"] == "r-1"
 
 
 def test_a_memory_ratio_alone_leaves_the_error_of_the_times():
-    found = estimate(job_with(gpu="h100-80g", run="r-1", engine="llamafactory-megatron", memory_ratio=1.05))
-    assert found.calibrated_on == "r-1"
-    assert found.time_error == estimate(job()).time_error
+    result = estimate(job_with(gpu="h100-80g", run="r-1", engine="llamafactory-megatron", memory_ratio=1.05))
+    assert result.calibrated_on == "r-1"
+    assert result.time_error == estimate(job()).time_error
 
 
 def test_nothing_declines_from_a_product_that_was_measured_on_busy_gpus():

@@ -1,14 +1,14 @@
-"""The benchmark of corrections by one run: what it would say of clusters that are known."""
+"""The benchmark of corrections by one run, on constructed clusters."""
 
 import pytest
 
 from backend.job.presets import calibration_figures
-from benchmarks.calibration import by_distance, whole
+from benchmarks.calibration import by_distance, median_errors
 
 
 def test_a_cluster_that_is_slower_throughout_is_corrected_wholly():
     slow = [(2.0, 1.0), (4.0, 2.0), (6.0, 3.0)]
-    uncorrected, corrected = whole([slow])
+    uncorrected, corrected = median_errors([slow])
     assert (uncorrected, corrected) == (0.5, pytest.approx(0.0))
 
 

@@ -1,4 +1,4 @@
-"""Which algorithm NCCL would take for gradients, and how long it is."""
+"""NCCL's algorithm for gradients, and its time."""
 
 from dataclasses import replace
 
@@ -94,6 +94,6 @@ def test_many_groups_at_once_are_each_group_alone():
     ],
 )
 def test_a_job_is_told_how_its_gradients_are_summed(gpu, changes, algorithm):
-    asked = job({"cluster.nodes": 32, "cluster.gpu": gpu, "model.preset": "qwen3-8b", **changes})
-    found = gradient_exchange(asked, resolve_model(asked.model), resolve_gpu(asked.cluster))
-    assert found == algorithm
+    the_job = job({"cluster.nodes": 32, "cluster.gpu": gpu, "model.preset": "qwen3-8b", **changes})
+    result = gradient_exchange(the_job, resolve_model(the_job.model), resolve_gpu(the_job.cluster))
+    assert result == algorithm

@@ -82,7 +82,7 @@ def test_recompute_never_raises_what_is_kept(layers, plan, modules):
 
 def _revived(layers, plan):
     kinds = layers.kinds
-    return max(layer_cost(kind, plan, MCA, Run(trained=Trained())).kept for kind in kinds)
+    return max(layer_cost(kind, plan, MCA, Run(trained=Trained())).saved for kind in kinds)
 
 
 @settings(max_examples=25)

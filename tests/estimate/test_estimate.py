@@ -22,27 +22,27 @@ TERMS = ("weights_gib", "gradients_gib", "optimizer_gib", "activations_gib", "lo
     ids=["TP4 with SP", "TP4 without SP", "TP8 mbs 2", "TP2 PP2 VPP2 without SP"],
 )
 def test_the_seeds_case_without_images_is_near_its_corrected_figures(plan, sequence, expected_gib):
-    found = estimate(job(plan, NO_IMAGES, parallel__sequence=sequence))
-    assert found.peak_stage == 0
-    assert found.peak_gib == pytest.approx(expected_gib, abs=0.7)
+    result = estimate(job(plan, NO_IMAGES, parallel__sequence=sequence))
+    assert result.peak_stage == 0
+    assert result.peak_gib == pytest.approx(expected_gib, abs=0.7)
 
 
 def test_the_trained_tower_adds_about_two_gib_an_image():
-    one, two = (estimate(job(TP4, training__images_per_sample=count)).peak_gib for count in (1, 2))
-    assert two - one == pytest.approx(1.98, abs=0.05)
+    first_one, two = (estimate(job(TP4, training__images_per_sample=count)).peak_gib for count in (1, 2))
+    assert two - first_one == pytest.approx(1.98, abs=0.05)
 
 
 def test_the_seeds_three_plans_have_the_same_global_batch_and_fit():
-    found = [estimate(job(plan)) for plan in (TP4, TP8, TP2_PP2_VPP2)]
-    assert [item.global_batch_size for item in found] == [64, 64, 64]
-    assert [item.data_parallel for item in found] == [8, 4, 8]
-    assert all(item.fits for item in found)
+    estimates = [estimate(job(plan)) for plan in (TP4, TP8, TP2_PP2_VPP2)]
+    assert [item.global_batch_size for item in estimates] == [64, 64, 64]
+    assert [item.data_parallel for item in estimates] == [8, 4, 8]
+    assert all(item.fits for item in estimates)
 
 
 def test_a_pipeline_shows_its_bubble_and_the_textbooks():
-    found = estimate(job(TP2_PP2_VPP2, NO_IMAGES))
-    assert found.bubble_textbook == pytest.approx(1 / 17)
-    assert found.bubble_fraction > found.bubble_textbook, "the output layer makes the last stage slower"
+    result = estimate(job(TP2_PP2_VPP2, NO_IMAGES))
+    assert result.bubble_textbook == pytest.approx(1 / 17)
+    assert result.bubble_fraction > result.bubble_textbook, "the output layer makes the last stage slower"
     assert estimate(job(TP4)).bubble_fraction == estimate(job(TP4)).bubble_textbook == 0
 
 
@@ -59,28 +59,30 @@ def test_a_pipeline_shows_its_bubble_and_the_textbooks():
     ids=["TP4", "VPP", "recompute", "experts", "DDP", "QLoRA"],
 )
 def test_terms_add_up_to_the_peak_and_the_worst_stage_decides(edits):
-    found = estimate(job(edits))
-    for stage in found.stages:
+    result = estimate(job(edits))
+    for stage in result.stages:
         assert sum(getattr(stage, term) for term in TERMS) == pytest.approx(stage.peak_gib)
         assert all(getattr(stage, term) >= 0 for term in TERMS)
-    assert found.peak_gib == max(stage.peak_gib for stage in found.stages) == found.stages[found.peak_stage].peak_gib
-    assert found.reserved_gib == pytest.approx(found.peak_gib * RESERVED_PER_ALLOCATED)
+    assert (
+        result.peak_gib == max(stage.peak_gib for stage in result.stages) == result.stages[result.peak_stage].peak_gib
+    )
+    assert result.reserved_gib == pytest.approx(result.peak_gib * RESERVED_PER_ALLOCATED)
 
 
 def test_what_fits_depends_on_the_memory_outside_the_allocator():
-    found = estimate(job(TP4))
-    slack = found.gpu_memory_gib - found.reserved_gib
+    result = estimate(job(TP4))
+    slack = result.gpu_memory_gib - result.reserved_gib
     assert estimate(job(TP4, cluster__outside_gib=slack - 0.01)).fits
     assert not estimate(job(TP4, cluster__outside_gib=slack + 0.01)).fits
 
 
 def test_a_margin_leaves_its_share_of_the_gpu_free_and_moves_no_other_figure():
-    found = estimate(job(TP4))
-    margin = 1 - (found.reserved_gib + found.outside_gib) / found.gpu_memory_gib
+    result = estimate(job(TP4))
+    margin = 1 - (result.reserved_gib + result.outside_gib) / result.gpu_memory_gib
     below, above = (estimate(job(TP4, cluster__memory_margin=margin + change)) for change in (-0.001, 0.001))
     assert (below.fits, above.fits) == (True, False)
-    assert above.gpu_memory_gib == pytest.approx((1 - margin - 0.001) * found.gpu_memory_gib)
-    assert dataclasses.replace(above, fits=True, gpu_memory_gib=found.gpu_memory_gib) == found
+    assert above.gpu_memory_gib == pytest.approx((1 - margin - 0.001) * result.gpu_memory_gib)
+    assert dataclasses.replace(above, fits=True, gpu_memory_gib=result.gpu_memory_gib) == result
 
 
 def test_ddp_holds_twenty_bytes_a_parameter():
@@ -132,15 +134,15 @@ def test_freezing_has_no_effect_in_pretraining_under_megatron():
 
 
 def test_flops_are_six_a_weight_and_token_and_attention():
-    found = estimate(job(TP4, model__preset="llama-3.1-8b"))
+    result = estimate(job(TP4, model__preset="llama-3.1-8b"))
     weights = 8030261248 - 128256 * 4096 - 65 * 4096
-    assert found.flops_per_token == pytest.approx(6 * weights + 6 * 32 * 4096 * 32 * 128)
+    assert result.flops_per_token == pytest.approx(6 * weights + 6 * 32 * 4096 * 32 * 128)
 
 
 def test_experts_count_only_those_a_token_visits():
-    found = estimate(job(model__preset="qwen3-30b-a3b", parallel__pipeline=4))
+    result = estimate(job(model__preset="qwen3-30b-a3b", parallel__pipeline=4))
     active = 48 * (2048 * (4096 + 2 * 512) + 4096 * 2048 + 2048 * 128 + 8 * 3 * 2048 * 768) + 2048 * 151936
-    assert found.flops_per_token == pytest.approx(6 * active + 6 * 48 * 4096 * 32 * 128)
+    assert result.flops_per_token == pytest.approx(6 * active + 6 * 48 * 4096 * 32 * 128)
 
 
 def test_frozen_weights_on_the_gradients_path_cost_two_thirds():
@@ -150,7 +152,7 @@ def test_frozen_weights_on_the_gradients_path_cost_two_thirds():
     assert lora - attention == pytest.approx((full - attention) * 2 / 3)
 
 
-def test_a_method_that_the_engine_does_not_have_is_said_and_not_guessed():
+def test_a_method_that_the_engine_does_not_have_is_reported_and_not_guessed():
     with pytest.raises(ProblemsError) as raised:
         estimate(job(training__method="lora"))
     [problem] = raised.value.problems
@@ -165,9 +167,9 @@ def test_every_engine_has_an_estimate_for_all_that_it_offers(engine, preset):
         for method in traits.methods:
             for precision in ("bf16", "fp16", "fp32"):
                 edits = {"training.stage": stage, "training.method": method, "training.precision": precision}
-                found = estimate(job(edits, engine=engine, model__preset=preset))
-                assert 0 < found.peak_gib < 2000
-                assert 0 < found.stages[0].trainable_parameters <= found.stages[0].parameters
+                result = estimate(job(edits, engine=engine, model__preset=preset))
+                assert 0 < result.peak_gib < 2000
+                assert 0 < result.stages[0].trainable_parameters <= result.stages[0].parameters
 
 
 def test_an_unknown_model_is_a_problem_of_its_field():
@@ -177,10 +179,10 @@ def test_an_unknown_model_is_a_problem_of_its_field():
 
 
 def test_offloaded_optimizer_states_move_to_the_host():
-    kept, moved = (estimate(job(TP4, parallel__optimizer_offload_fraction=part)) for part in (0.0, 0.5))
-    assert kept.host_memory_gib == 0
-    assert moved.stages[0].optimizer_gib == pytest.approx(kept.stages[0].optimizer_gib / 2)
-    assert moved.host_memory_gib == pytest.approx(8 * kept.stages[0].optimizer_gib / 2 * 16 / 12)
+    resident, moved = (estimate(job(TP4, parallel__optimizer_offload_fraction=part)) for part in (0.0, 0.5))
+    assert resident.host_memory_gib == 0
+    assert moved.stages[0].optimizer_gib == pytest.approx(resident.stages[0].optimizer_gib / 2)
+    assert moved.host_memory_gib == pytest.approx(8 * resident.stages[0].optimizer_gib / 2 * 16 / 12)
 
 
 def test_the_report_has_the_contracts_keys_and_is_json():
@@ -228,5 +230,5 @@ def test_a_layout_costs_what_its_stages_hold():
 def test_chunks_of_a_layout_are_dealt_to_stages_in_turns():
     base = job(model__preset="qwen3-8b", parallel__pipeline=2, parallel__virtual_pipeline=2,
                training__gradient_accumulation_steps=4)  # fmt: skip
-    found = estimate(with_values(base, {"parallel.pipeline_layout": "Et*5|t*9|t*11|t*11L"}))
-    assert [stage.layers for stage in found.stages] == [16, 20]
+    result = estimate(with_values(base, {"parallel.pipeline_layout": "Et*5|t*9|t*11|t*11L"}))
+    assert [stage.layers for stage in result.stages] == [16, 20]

@@ -1,4 +1,4 @@
-"""Every term is taken apart into products that add up to it."""
+"""Every term is the sum of its products."""
 
 from math import prod
 
@@ -95,16 +95,16 @@ def test_activations_are_layers_in_flight_times_tokens_times_bytes():
 
 
 def test_every_part_and_factor_has_words():
-    asked = set()
+    requested = set()
     for edits in JOBS.values():
         tried = job(edits)
         parts = [
             part for stage in explain(tried, resolve_model(tried.model), resolve_gpu(tried.cluster)) for part in stage
         ]
-        asked |= {f"explain.{part.name}" for part in parts}
-        asked |= {f"explain.factor.{name}" for part in parts for name, _ in part.factors}
+        requested |= {f"explain.{part.name}" for part in parts}
+        requested |= {f"explain.factor.{name}" for part in parts for name, _ in part.factors}
     for lang in LANGUAGES:
-        assert asked <= set(catalogue(lang))
+        assert requested <= set(catalogue(lang))
 
 
 def test_the_vision_towers_share_is_images_in_flight_times_patches():

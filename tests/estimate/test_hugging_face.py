@@ -1,4 +1,4 @@
-"""The peak of a whole step on the Hugging Face path agrees with the storages that torch really holds."""
+"""The peak of a whole step on the Hugging Face path agrees with the storages that torch really allocates."""
 
 from dataclasses import replace
 
@@ -77,10 +77,10 @@ def test_the_peak_of_a_vision_language_step_is_within_three_percent_of_torchs(re
 
 def test_buckets_are_there_only_where_replicas_talk():
     alone = Plan(sequence_length=256, micro_batches=2)
-    one, two = (
+    first_one, two = (
         data_parallel_memory(VISION, replace(alone, data=copies), DDP, Tuning(trained=Trained())) for copies in (1, 2)
     )
-    assert two.gradients - one.gradients == 4 * two.parameters.trained_dense
+    assert two.gradients - first_one.gradients == 4 * two.parameters.trained_dense
 
 
 def test_checkpointing_passes_by_a_frozen_decoder_which_then_keeps_everything():

@@ -1,4 +1,4 @@
-"""Sequences where samples are shorter than cutoff_len: padding, and the wait for the copy with the longest."""
+"""Sequences with samples shorter than cutoff_len: padding, and the wait for the copy with the longest samples."""
 
 import numpy as np
 import pytest
@@ -14,9 +14,10 @@ TEXT = {"model.preset": "llama-3.1-8b"}
 
 
 def drawn(made, *, steps=200):
-    """Mean length of a sequence as its micro-batch pads it, and of those of the slowest copy, of steps drawn at random.
+    """Return mean lengths of randomly drawn steps: of a sequence after padding, and of the slowest copy's sequences.
 
-    By what the engines do, written down once more: the largest of a micro-batch or of a whole step, or none.
+    This is an independent implementation of what the engines do: pad to the longest of a micro-batch or of a step, or
+    not.
     """
     plan, training = plan_of(made, None), made.training
     shape = (steps, plan.data, plan.micro_batches, plan.micro_batch)
@@ -37,14 +38,14 @@ def drawn(made, *, steps=200):
 )  # fmt: skip
 @pytest.mark.parametrize("micro_batch", [1, 4])
 def test_the_slowest_copy_is_that_of_steps_drawn_at_random(engine, edits, mean, micro_batch):
-    made = job(TEXT, edits, engine=engine, training__sample_tokens=mean, training__micro_batch_size=micro_batch)
-    padded, slowest = drawn(made)
-    length = computed_length(made)
+    the_job = job(TEXT, edits, engine=engine, training__sample_tokens=mean, training__micro_batch_size=micro_batch)
+    padded, slowest = drawn(the_job)
+    length = computed_length(the_job)
     # mcore_adapter fills up to a multiple of 64.
     filled = 32 if engine == "llamafactory-megatron" else 0
-    if made.parallel.pipeline == 1:
+    if the_job.parallel.pipeline == 1:
         assert length == pytest.approx(min(padded + filled, 4096), rel=0.02)
-    assert length * slowest_share(made, plan_of(made, None)) == pytest.approx(slowest, rel=0.1)
+    assert length * slowest_share(the_job, plan_of(the_job, None)) == pytest.approx(slowest, rel=0.1)
 
 
 def test_experts_of_llamafactory_are_fed_full_sequences_and_those_of_swift_are_not():
@@ -55,7 +56,7 @@ def test_experts_of_llamafactory_are_fed_full_sequences_and_those_of_swift_are_n
 
 
 def test_packing_ends_a_run_sooner_and_every_token_of_it_counts():
-    """Eight times as many samples a step, and nothing is padded."""
+    """A step has eight times as many samples, and no padding."""
     short = {**TEXT, "training.sample_tokens": 500, "training.samples": 100_000}
     padded, packed, unknown = (
         estimate(job(short, edits)) for edits in ({}, {"training.packing": True}, {"training.sample_tokens": None})
@@ -67,15 +68,15 @@ def test_packing_ends_a_run_sooner_and_every_token_of_it_counts():
     assert padded.peak_gib == packed.peak_gib == unknown.peak_gib
 
 
-def test_much_padding_is_told_with_what_packing_makes_of_the_hours_where_it_may_be():
+def test_much_padding_is_reported_with_what_packing_makes_of_the_hours_where_it_may_be():
     def told(*edits):
-        made = job(
+        the_job = job(
             TEXT,
             TP4,
             {"training.sample_tokens": 500, "training.samples": 100_000, "training.micro_batch_size": 4},
             *edits,
         )
-        return much_padding(made, estimate(made))
+        return much_padding(the_job, estimate(the_job))
 
     (note,) = told()
     assert (note.code, note.severity, note.values["mean"]) == ("packing_pays", "note", 500)
@@ -87,10 +88,10 @@ def test_much_padding_is_told_with_what_packing_makes_of_the_hours_where_it_may_
 
 
 def test_attention_of_packed_samples_goes_over_the_sample_that_a_token_is_in():
-    """Drawn at random: a token is in a long sample more often than in a short one."""
-    made = job(TEXT, engine="swift-megatron", training__sample_tokens=2000, training__packing=True)
+    """In random draws, a token is in a long sample more often than in a short one."""
+    the_job = job(TEXT, engine="swift-megatron", training__sample_tokens=2000, training__packing=True)
     lengths = np.minimum(np.random.default_rng(1).exponential(2000, 1_000_000), 4096)
-    assert attended_length(made) == pytest.approx((lengths**2).sum() / lengths.sum(), rel=0.01)
+    assert attended_length(the_job) == pytest.approx((lengths**2).sum() / lengths.sum(), rel=0.01)
 
 
 def test_only_attention_that_crosses_samples_costs_as_much_as_the_whole_sequence():
@@ -108,7 +109,7 @@ def test_only_attention_that_crosses_samples_costs_as_much_as_the_whole_sequence
 @pytest.mark.parametrize("micro_batch", [1, 2, 8, 32])
 def test_without_padding_a_micro_batch_is_as_full_as_the_fullest_of_runs_drawn_at_random(mean, micro_batch):
     samples = 9600
-    made = job(
+    the_job = job(
         TEXT,
         engine="swift-megatron",
         training__sample_tokens=mean,
@@ -117,11 +118,11 @@ def test_without_padding_a_micro_batch_is_as_full_as_the_fullest_of_runs_drawn_a
         training__num_train_epochs=1,
     )
     lengths = np.random.default_rng(1).exponential(mean, (60, samples // micro_batch, micro_batch))
-    cut = np.minimum(lengths, made.training.cutoff_len)
+    cut = np.minimum(lengths, the_job.training.cutoff_len)
     # One sample of cutoff_len is always taken to be there.
-    with_longest = cut.mean() + (made.training.cutoff_len - cut.mean()) / micro_batch
+    with_longest = cut.mean() + (the_job.training.cutoff_len - cut.mean()) / micro_batch
     worst_length = max(cut.mean(2).max(1).mean(), with_longest)
-    assert worst_microbatch_length(made) == pytest.approx(worst_length, rel=0.1)
+    assert worst_microbatch_length(the_job) == pytest.approx(worst_length, rel=0.1)
 
 
 def test_memory_is_that_of_full_sequences_where_they_are_padded_packed_or_not_known():

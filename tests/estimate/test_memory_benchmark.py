@@ -1,4 +1,4 @@
-"""The memory benchmark: errors stay within what was promised, skips come from arguments alone, cases count once."""
+"""The memory benchmark: errors stay within their limits, skips depend only on arguments, and each case counts once."""
 
 import json
 import math
@@ -55,20 +55,20 @@ def test_qwen3_30b_on_16_h100_is_within_three_percent():
 
 def test_runs_with_experts_and_packs_of_pairs_on_megatron_are_within_ten_percent():
     results, _ = measured_results(MEASURED)
-    megatron = [one for one in results if one.family == "megatron"]
-    experts = [one for one in megatron if one.kind == "moe"]
-    pairs = [one for one in megatron if "packing=true" in one.case and "rlhf_type=dpo" in one.case]
+    megatron = [result for result in results if result.family == "megatron"]
+    experts = [result for result in megatron if result.kind == "moe"]
+    pairs = [result for result in megatron if "packing=true" in result.case and "rlhf_type=dpo" in result.case]
     assert (len(experts), len(pairs)) == (15, 3)
-    assert max(abs(one.error) for one in (*experts, *pairs)) < 0.10
+    assert max(abs(result.error) for result in (*experts, *pairs)) < 0.10
 
 
 def test_megatrons_own_readings_are_covered_and_close(golden):
     results, skips, _ = golden
     assert len(GOLDEN) - len(skips) >= 400
     assert within_tolerance(results) >= 0.90
-    found = summary(results, skips)
-    assert found[PEAK]["median"] <= 0.06
-    assert found[SMALL_PEAK]["median"] <= 0.03
+    result = summary(results, skips)
+    assert result[PEAK]["median"] <= 0.06
+    assert result[SMALL_PEAK]["median"] <= 0.03
 
 
 def test_a_golden_row_is_skipped_or_not_whatever_was_measured():
@@ -90,14 +90,14 @@ def test_a_case_counts_once():
 
 
 def test_the_summary_has_the_figures_of_each_source():
-    made = [Result(source="s", case=str(n), measured=1.0, ours=1 + n / 100, baseline=2.0) for n in range(11)]
-    found = summary(made, [Skip(source="s", case="x", reason="why")])["s"]
-    assert found["rows"] == 11
-    assert found["skipped"] == {"why": 1}
-    assert found["median"] == pytest.approx(0.05)
-    assert found["p90"] == pytest.approx(0.09)
-    assert found["max"] == pytest.approx(0.10)
-    assert found["baseline_median"] == 1
+    results = [Result(source="s", case=str(n), measured=1.0, ours=1 + n / 100, baseline=2.0) for n in range(11)]
+    result = summary(results, [Skip(source="s", case="x", reason="why")])["s"]
+    assert result["rows"] == 11
+    assert result["skipped"] == {"why": 1}
+    assert result["median"] == pytest.approx(0.05)
+    assert result["p90"] == pytest.approx(0.09)
+    assert result["max"] == pytest.approx(0.10)
+    assert result["baseline_median"] == 1
 
 
 def test_the_data_lies_in_the_project():
@@ -109,8 +109,8 @@ def test_the_page_quotes_the_errors_of_this_benchmark():
     groups = by_group(results)
     assert set(accuracy()) == set(groups)
     for group, figures in groups.items():
-        kept = accuracy()[group]
-        assert (kept.rows, kept.median, kept.max) == pytest.approx(
+        stored = accuracy()[group]
+        assert (stored.rows, stored.median, stored.max) == pytest.approx(
             (figures["rows"], figures["median"], figures["max"]), abs=1e-4
         ), "run: python -m benchmarks.memory --write presets/accuracy.yaml"
 
@@ -149,11 +149,11 @@ def test_a_row_with_odd_fields_is_a_result_or_a_skip_and_never_a_crash(rows, rea
     for owner, key in fields:
         changed = [{**owner, key: value} for value in ODD] + [{k: v for k, v in owner.items() if k != key}]
         if owner is rows.get("args"):
-            changed = [{**rows, "args": one} for one in changed]
+            changed = [{**rows, "args": item} for item in changed]
         elif owner is rows.get("model_arch"):
-            changed = [{**rows, "model_arch": one} for one in changed]
-        for one in changed:
-            results, skips, *_ = read([one])
+            changed = [{**rows, "model_arch": item} for item in changed]
+        for item in changed:
+            results, skips, *_ = read([item])
             assert all(math.isfinite(result.error) and math.isfinite(result.baseline) for result in results)
             assert all(skip.reason for skip in skips)
 
@@ -170,5 +170,5 @@ def test_releases_without_a_published_world_size_are_compared_without_their_opti
     assert len(above) == 7
     assert summary(results, skips)[ABOVE_STATIC]["median"] <= 0.07
     row = next(row for row in GOLDEN if row["case"].startswith("mixtral_8x22b"))
-    found, known = replay(row), replay({**row, "world": 128})
-    assert found.above_static_bytes == known.above_static_bytes
+    results_, known = replay(row), replay({**row, "world": 128})
+    assert results_.above_static_bytes == known.above_static_bytes

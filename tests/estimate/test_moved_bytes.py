@@ -1,6 +1,6 @@
-"""What the formulas say of norms, adapters and experts is what torch's operations in the real modules do.
+"""The formulas of norms, adapters and experts agree with torch's operations in the real modules.
 
-The modules are run afresh in the node environment: an upgrade of transformers or PEFT may change them.
+The modules run in the node environment, because an upgrade of transformers or PEFT may change them.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What lies outside torch's allocator grows with the groups of ranks that a plan talks in."""
+"""Memory outside torch's allocator grows with the communicators of a plan."""
 
 import numpy as np
 import pytest
@@ -42,14 +42,14 @@ def test_every_group_of_a_megatron_plan_has_buffers_of_its_own(edits, groups):
 
 @pytest.mark.parametrize(("link", "share"), [(900, 1), (600, 1), (400, 2 / 3), (64, 64 / 600)])
 def test_slower_links_have_fewer_channels_and_these_less_memory(link, share):
-    found = estimate(job(TP4, cluster__intra_node_gb_per_s=float(link)))
-    assert found.outside_gib == pytest.approx(FIRST_GIB + share * 4 * GROUP_GIB)
+    result = estimate(job(TP4, cluster__intra_node_gb_per_s=float(link)))
+    assert result.outside_gib == pytest.approx(FIRST_GIB + share * 4 * GROUP_GIB)
 
 
 def test_what_the_job_says_lies_outside_does_so_in_every_plan():
-    said = job(EXPERTS, cluster__outside_gib=3.0)
-    assert estimate(said).outside_gib == 3.0
-    figures = enumerate_plans(said).figures_of(slice(0, 50))
+    with_memory = job(EXPERTS, cluster__outside_gib=3.0)
+    assert estimate(with_memory).outside_gib == 3.0
+    figures = enumerate_plans(with_memory).figures_of(slice(0, 50))
     assert set(figures.outside_gib.tolist()) == {3.0}
 
 
@@ -58,6 +58,6 @@ def test_many_plans_at_once_have_outside_what_each_has_alone():
     ranks = np.arange(0, len(plans), len(plans) // 20)
     figures = plans.figures_of(ranks)
     alone = [plans[int(rank)].estimate for rank in ranks]
-    assert figures.outside_gib == pytest.approx([one.outside_gib for one in alone])
-    assert figures.fits.tolist() == [one.fits for one in alone]
+    assert figures.outside_gib == pytest.approx([item.outside_gib for item in alone])
+    assert figures.fits.tolist() == [item.fits for item in alone]
     assert len({*figures.outside_gib.round(3).tolist()}) > 4

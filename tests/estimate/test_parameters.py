@@ -101,16 +101,16 @@ def test_each_rank_holds_what_megatron_core_builds(case):
         sequence_length=4096,
         micro_batches=8,
     )
-    found = [rank_parameters(layers, plan, stage, Trained()) for stage in stages(layers, plan)]
-    assert [(item.dense, item.expert) for item in found] == MEGATRON_CORE[case]
+    result = [rank_parameters(layers, plan, stage, Trained()) for stage in stages(layers, plan)]
+    assert [(item.dense, item.expert) for item in result] == MEGATRON_CORE[case]
 
 
 def test_tied_weights_are_held_once_on_one_stage_and_twice_on_two():
     layers = model_layers(resolve_model(Model(preset="qwen3-0.6b")))
-    one = Plan(sequence_length=4096, micro_batches=8)
-    two = replace(one, pipeline=2)
+    plan = Plan(sequence_length=4096, micro_batches=8)
+    two = replace(plan, pipeline=2)
     held = sum(rank_parameters(layers, two, stage, Trained()).dense for stage in stages(layers, two))
-    [single] = [rank_parameters(layers, one, stage, Trained()) for stage in stages(layers, one)]
+    [single] = [rank_parameters(layers, plan, stage, Trained()) for stage in stages(layers, plan)]
     assert single.dense == model_parameters(layers)
     assert held == single.dense + layers.embedding
 

@@ -67,10 +67,10 @@ CASES = [
 SIZES = ("tensor", "pipeline", "virtual_pipeline", "expert", "expert_tensor")
 
 
-def real(what, given=""):
+def real(what, case=""):
     command = [str(NODE_PYTHON), "-W", "ignore", "-m", "benchmarks.real_modules", what]
     done = subprocess.run(
-        command, input=given, capture_output=True, text=True, cwd=ROOT, check=False,
+        command, input=case, capture_output=True, text=True, cwd=ROOT, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
@@ -85,8 +85,8 @@ def test_every_rank_holds_what_megatron_core_builds_in_30_plans_of_8_models():
         sizes = {size: case[size] for size in SIZES}
         data = 32 // (case["tensor"] * case["pipeline"])
         plan = Plan(**sizes, data=data, sequence_length=4096, micro_batches=8)
-        found = [rank_parameters(layers, plan, stage, Trained()) for stage in stages(layers, plan)]
-        assert [[item.dense, item.expert] for item in found] == built, case
+        result = [rank_parameters(layers, plan, stage, Trained()) for stage in stages(layers, plan)]
+        assert [[item.dense, item.expert] for item in result] == built, case
 
 
 def test_every_preset_has_as_many_parameters_as_its_hugging_face_class():

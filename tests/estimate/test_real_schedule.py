@@ -42,10 +42,14 @@ def test_warm_up_and_order_of_chunks_are_megatrons():
         for stage in range(pipeline):
             warm_up, table = next(answers)
             order = passes(pipeline, virtual, micro_batches, stage)
-            forwards = [(one.micro_batch, one.chunk) for one in order if one.is_forward]
-            backwards = [(one.micro_batch, virtual - 1 - one.chunk) for one in order if not one.is_forward]
+            forwards = [(order_pass.micro_batch, order_pass.chunk) for order_pass in order if order_pass.is_forward]
+            backwards = [
+                (order_pass.micro_batch, virtual - 1 - order_pass.chunk)
+                for order_pass in order
+                if not order_pass.is_forward
+            ]
             assert forwards == backwards == [tuple(unit) for unit in table]
-            kinds = [one.is_forward for one in order]
+            kinds = [order_pass.is_forward for order_pass in order]
             # Then one forward, one backward; all forwards may be warm-up.
             steady = [True, False] * (len(table) - warm_up)
             assert kinds == [True] * warm_up + steady + [False] * warm_up

@@ -1,4 +1,4 @@
-"""What Hugging Face's modules save agrees with the tensors that torch's autograd really keeps."""
+"""The formula for Hugging Face's modules agrees with the tensors that torch's autograd really saves."""
 
 import pytest
 

@@ -36,7 +36,8 @@ LONG = {
 
 
 def stages(pipeline, virtual, *, tower=0.0, tower_backward=2.0, head=0.0):
-    """Equal layers, a vision tower in the first chunk of the first stage, an output layer in the last of the last."""
+    """Return times of equal layers, a vision tower in the first chunk of the first stage, and an output layer in the
+    last chunk."""
     forward = [[1 / virtual] * virtual for _ in range(pipeline)]
     backward = [[2 / virtual] * virtual for _ in range(pipeline)]
     forward[0][0] += tower
@@ -47,7 +48,7 @@ def stages(pipeline, virtual, *, tower=0.0, tower_backward=2.0, head=0.0):
 
 
 def fullest(events, pipeline, virtual):
-    """Per stage, the micro-batches in each chunk when the most are in flight."""
+    """Return, per stage, the micro-batches in each chunk at the moment with the most of them in flight."""
     most = [(0,) * virtual] * pipeline
     holding = [[0] * virtual for _ in range(pipeline)]
     for event in sorted(events, key=lambda one: one.end):
@@ -96,7 +97,7 @@ def test_many_plans_together_take_what_one_takes_within_two_percent(pipeline, vi
     ]
     for micro_batches in CUTS[pipeline, virtual] + LONG.get((pipeline, virtual), []):
         times = iteration_time(*together, virtual, np.full(len(UNEVEN), micro_batches))
-        assert list(times) == pytest.approx([iteration_time(*one, virtual, micro_batches) for one in alone], rel=0.02)
+        assert list(times) == pytest.approx([iteration_time(*item, virtual, micro_batches) for item in alone], rel=0.02)
 
 
 @pytest.mark.parametrize(("pipeline", "virtual"), [(2, 1), (2, 3), (4, 1), (4, 2), (8, 1), (8, 2)])
@@ -109,25 +110,25 @@ def test_passes_that_are_not_followed_take_what_following_them_gives(pipeline, v
             tower = 0.0
         elif uneven == "short first chunk":
             tower, back = -tower / virtual, 1.0
-        there, behind = stages(pipeline, virtual, tower=tower, tower_backward=back, head=head)
+        forward_times, behind = stages(pipeline, virtual, tower=tower, tower_backward=back, head=head)
         if uneven == "all differ":
-            there, behind = (
-                [[random.random()] * virtual for _ in there],
+            forward_times, behind = (
+                [[random.random()] * virtual for _ in forward_times],
                 [[1.5 * random.random()] * virtual for _ in behind],
             )
         for micro_batches in (pipeline, 2 * pipeline, 3 * pipeline, 8 * pipeline):
-            followed = duration(there, behind, virtual, micro_batches)
-            assert iteration_time(there, behind, virtual, micro_batches) == pytest.approx(followed, rel=1e-9)
+            followed = duration(forward_times, behind, virtual, micro_batches)
+            assert iteration_time(forward_times, behind, virtual, micro_batches) == pytest.approx(followed, rel=1e-9)
 
 
 def test_a_pipeline_whose_last_stage_sets_the_pace_is_not_followed(monkeypatch):
-    there, behind = stages(4, 2, head=0.2)
-    expected = duration(there, behind, 2, 8)
+    forward_times, behind = stages(4, 2, head=0.2)
+    expected = duration(forward_times, behind, 2, 8)
     monkeypatch.setattr("backend.estimate.time.schedule.duration", None)
-    assert iteration_time(there, behind, 2, 8) == pytest.approx(expected)
+    assert iteration_time(forward_times, behind, 2, 8) == pytest.approx(expected)
 
 
-def test_plans_are_told_apart_even_where_the_weighted_sum_of_their_times_does_not():
+def test_plans_are_distinguished_even_where_the_weighted_sums_of_their_times_are_equal():
     weights = np.random.default_rng(0).random(2)
     alike = np.array([[weights[1], 0.0], [0.0, weights[0]]])
     first, inverse = _distinct(alike)
@@ -152,7 +153,7 @@ def test_the_events_of_a_stage_neither_overlap_nor_start_before_what_they_need()
     ends = {}
     for stage in range(4):
         own = sorted((event for event in events if event.stage == stage), key=lambda event: event.start)
-        assert all(one.end <= following.start + 1e-9 for one, following in itertools.pairwise(own))
+        assert all(item.end <= following.start + 1e-9 for item, following in itertools.pairwise(own))
         ends |= {(stage, event.chunk, event.micro_batch, event.is_forward): event.end for event in own}
     for event in events:
         if event.is_forward and event.stage:
@@ -175,18 +176,20 @@ def test_arrays_of_plans_give_what_numbers_give():
     forward = [1.0, np.array([1.2, 1.0, 1.1, 0.9]), 1.0, 1.5]
     backward = [[1.0, 1.2], 2.4, 2.0, 3.0]
     for virtual in (1, 2):
-        there = forward if virtual == 2 else [1.3, *forward[1:]]
+        forward_times = forward if virtual == 2 else [1.3, *forward[1:]]
         back = backward if virtual == 2 else [2.2, *backward[1:]]
-        together = iteration_time(there, back, virtual, counts)
+        together = iteration_time(forward_times, back, virtual, counts)
         alone = [
-            iteration_time([there[0], float(there[1][place]), *there[2:]], back, virtual, int(count))
-            for place, count in enumerate(counts)
+            iteration_time(
+                [forward_times[0], float(forward_times[1][index]), *forward_times[2:]], back, virtual, int(count)
+            )
+            for index, count in enumerate(counts)
         ]
         assert list(together) == pytest.approx(alone, rel=0.01)
         flying = in_flight(4, virtual, counts, 0)
         for position, count in enumerate(counts):
-            here = [int(np.broadcast_to(chunk, 4)[position]) for chunk in flying]
-            assert here == list(in_flight(4, virtual, int(count), 0))
+            local = [int(np.broadcast_to(chunk, 4)[position]) for chunk in flying]
+            assert local == list(in_flight(4, virtual, int(count), 0))
 
 
 def test_layers_are_dealt_to_stages_in_turns_and_accounted_ends_get_one_less():

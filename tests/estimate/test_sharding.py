@@ -1,4 +1,4 @@
-"""What ranks of ZeRO and FSDP share, what is offloaded, and what a reference model adds."""
+"""States that ranks of ZeRO and FSDP share, offloaded states, and the memory of a reference model."""
 
 import pytest
 from hypothesis import given, settings
@@ -74,10 +74,10 @@ def test_more_sharding_never_needs_more():
 
 @pytest.mark.parametrize(("engine", "host_bytes"), [("zero2-offload", 12 + 4), ("zero3-offload", 12 + 4 + 2)])
 def test_offloaded_states_leave_the_gpu_and_are_counted_on_each_node(engine, host_bytes):
-    offloaded, kept = of(engine), of(engine.removesuffix("-offload"))
+    offloaded, resident = of(engine), of(engine.removesuffix("-offload"))
     assert offloaded.stages[0].optimizer_gib == 0
-    assert offloaded.peak_gib < kept.peak_gib
-    assert kept.host_memory_gib == 0
+    assert offloaded.peak_gib < resident.peak_gib
+    assert resident.host_memory_gib == 0
     assert offloaded.host_memory_gib == pytest.approx(8 * host_bytes * PARAMETERS / 32 / GIB)
 
 
@@ -100,9 +100,9 @@ def test_what_goes_to_nvme_is_no_host_memory():
 
 
 def test_fsdp_keeps_all_parameters_gathered_when_it_does_not_reshard():
-    resharded, kept = of("fsdp"), of("fsdp", parallel__fsdp__reshard_after_forward=False)
-    assert kept.peak_gib - resharded.peak_gib > 8
-    assert kept.stages[0].workspace_gib > 2 * PARAMETERS / GIB
+    resharded, resident = of("fsdp"), of("fsdp", parallel__fsdp__reshard_after_forward=False)
+    assert resident.peak_gib - resharded.peak_gib > 8
+    assert resident.stages[0].workspace_gib > 2 * PARAMETERS / GIB
 
 
 @pytest.mark.parametrize(("engine", "more_bytes"), [("fsdp", 2), ("zero3", 0)])
@@ -192,7 +192,7 @@ def test_lora_on_megatron_keeps_dropouts_masks_and_the_copies_that_adapters_read
     hidden, ffn, heads = 4096, 12288, 4096
     outputs, gathered = 4 * 2 * 8, 2 * 2 * hidden * (1 - 1 / tensor)
     masks = 2 * hidden + (heads + ffn) / tensor
-    copy = 2 * heads / tensor  # of the attention's output, which the attention keeps too
+    copy = 2 * heads / tensor  # The attention's output, which the attention saves, too.
     a_layer = 4096 * (outputs + gathered + masks + copy)
     assert lora.activations_gib - full.activations_gib == pytest.approx(36 * a_layer / GIB, rel=0.01)
 

@@ -1,7 +1,7 @@
-"""The Hugging Face path's peak is what torch itself counts on real steps of small models.
+"""The Hugging Face path's peak agrees with torch's own count in real steps of small models.
 
-Cheaper tests (test_hugging_face.py) hold figures that were counted so once, and cannot see that an upgrade of torch or
-transformers keeps other tensors.
+Cheaper tests (test_hugging_face.py) have stored counts. They cannot detect that an upgrade of torch or transformers
+saves other tensors.
 """
 
 import json
@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.e2e, needs_node_environment]
 def _printed_by(module: str, *arguments: str) -> dict[str, Any]:
     command = [NODE_PYTHON, "-W", "ignore", "-m", module, *arguments]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    found = subprocess.run(command, cwd=ROOT, env=one_thread, capture_output=True, text=True, check=True)
-    printed: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    process = subprocess.run(command, cwd=ROOT, env=one_thread, capture_output=True, text=True, check=True)
+    printed: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return printed
 
 
@@ -43,9 +43,9 @@ def test_fsdp_1_alone_keeps_each_layers_input_and_its_gradient_and_where_checkpo
 
 
 def test_dpos_log_probabilities_hold_what_torchs_allocator_hands_out_for_them() -> None:
-    found = _printed_by("benchmarks.pair_logits")
+    printed_by = _printed_by("benchmarks.pair_logits")
     memory = TRAITS["llamafactory-zero3"].memory
     assert memory is not None
     ours = {"forward": memory.pairs_forward_bytes, "kept": memory.pairs_kept_bytes}
     ours |= {"reference": memory.pairs_forward_bytes, "backward": memory.logits_backward_bytes}
-    assert found == pytest.approx(ours, rel=0.01)
+    assert printed_by == pytest.approx(ours, rel=0.01)

@@ -1,4 +1,4 @@
-"""The time of a step: its parts, what makes it longer, and orders that were measured."""
+"""The time of a step: its parts, what makes it longer, and measured orders of plans."""
 
 from dataclasses import replace
 
@@ -94,10 +94,10 @@ def plans(draw):
 @settings(max_examples=25)
 @given(plan=plans())
 def test_the_parts_add_up_and_none_is_negative(layers, plan):
-    found = timed(layers, plan)
-    assert sum(found.parts.values()) == pytest.approx(found.iteration_s)
-    assert all(value >= 0 for value in found.parts.values())
-    assert 0 <= found.bubble < 1
+    result = timed(layers, plan)
+    assert sum(result.parts.values()) == pytest.approx(result.iteration_s)
+    assert all(value >= 0 for value in result.parts.values())
+    assert 0 <= result.bubble < 1
 
 
 @settings(max_examples=25)
@@ -161,7 +161,7 @@ def test_llama_70b_on_32_h100_is_ordered_as_measured():
 
 @pytest.mark.parametrize("part", ["dense", "tower"])
 def test_attention_is_that_of_the_parts_modules(part):
-    """Transformer Engine's in Megatron's layers; in the vision tower Hugging Face's on any engine."""
+    """Megatron's layers use Transformer Engine's attention; the vision tower uses Hugging Face's on every engine."""
     plan = plan_of(images=1, patches=4096) if part == "tower" else plan_of(sequence_length=65536)
     base = time_context_of_plan(plan)
     times = []
@@ -253,8 +253,8 @@ def test_zero_3_of_2021_pays_for_every_rank_of_every_weight():
 def test_the_errors_shown_are_those_on_sources_that_the_estimates_were_not_built_with():
     expected = expected_errors()
     for preset in ("qwen3-8b", "qwen3-30b-a3b"):
-        found = estimate(job(TP4, model__preset=preset))
-        assert (found.time_error, found.memory_error) == (expected.time.median, expected.memory.median)
+        result = estimate(job(TP4, model__preset=preset))
+        assert (result.time_error, result.memory_error) == (expected.time.median, expected.memory.median)
     figures = efficiency_figures()
     assert expected.time.median > max(figures.typical_error, figures.typical_error_of_experts)
     assert expected.memory.median > max(known.median for known in accuracy().values())
@@ -298,8 +298,8 @@ def test_recomputing_flash_attention_buys_no_time():
 
 def test_full_recompute_costs_about_a_third_of_forward_and_backward():
     plan = plan_of()
-    found = timed(DENSE, replace(plan, recompute="full"))
-    assert 0.25 < found.parts["recompute"] / found.parts["compute"] < 0.36
+    result = timed(DENSE, replace(plan, recompute="full"))
+    assert 0.25 < result.parts["recompute"] / result.parts["compute"] < 0.36
 
 
 def test_a_ring_takes_the_bytes_it_passes_over_its_slowest_edge():
@@ -379,22 +379,22 @@ def test_arrays_of_plans_give_what_single_plans_give(layers, recompute):
 
 @pytest.mark.parametrize("edits", [TP4, TP8, TP2_PP2_VPP2], ids=["TP4", "TP8", "TP2 PP2 VPP2"])
 def test_the_estimate_reports_its_speed_consistently(edits):
-    found = estimate(job(edits, training__samples=1000, training__num_train_epochs=2))
-    assert sum(found.time_s.values()) == pytest.approx(found.iteration_s)
-    assert 0 < found.mfu < 1
-    tokens = found.global_batch_size * 4096
-    assert found.tokens_per_s_per_gpu * 32 * found.iteration_s == pytest.approx(tokens)
-    assert found.model_tflops_per_gpu == pytest.approx(found.tokens_per_s_per_gpu * found.flops_per_token / 1e12)
-    assert found.mfu == pytest.approx(found.model_tflops_per_gpu / 989)
+    result = estimate(job(edits, training__samples=1000, training__num_train_epochs=2))
+    assert sum(result.time_s.values()) == pytest.approx(result.iteration_s)
+    assert 0 < result.mfu < 1
+    tokens = result.global_batch_size * 4096
+    assert result.tokens_per_s_per_gpu * 32 * result.iteration_s == pytest.approx(tokens)
+    assert result.model_tflops_per_gpu == pytest.approx(result.tokens_per_s_per_gpu * result.flops_per_token / 1e12)
+    assert result.mfu == pytest.approx(result.model_tflops_per_gpu / 989)
     # mcore_adapter drops the samples of each epoch that do not fill a batch.
-    assert found.hours == pytest.approx(2 * (1000 // 64) * found.iteration_s / 3600)
-    assert set(found.communication_s) == {"tensor", "pipeline", "data", "context", "expert"}
+    assert result.hours == pytest.approx(2 * (1000 // 64) * result.iteration_s / 3600)
+    assert set(result.communication_s) == {"tensor", "pipeline", "data", "context", "expert"}
 
 
 def test_hours_follow_max_steps_and_are_unknown_without_samples():
     assert estimate(job(TP4, training__samples=None)).hours is None
-    found = estimate(job(TP4, training__max_steps=100))
-    assert found.hours == pytest.approx(100 * found.iteration_s / 3600)
+    result = estimate(job(TP4, training__max_steps=100))
+    assert result.hours == pytest.approx(100 * result.iteration_s / 3600)
 
 
 def test_the_seeds_case_is_within_what_such_machines_reach():
@@ -415,14 +415,14 @@ def test_the_seeds_case_is_within_what_such_machines_reach():
 @pytest.mark.parametrize("preset", ["qwen3-8b", "qwen3-30b-a3b", "qwen3-vl-8b"])
 def test_every_engine_has_a_time_below_its_peak(engine, preset):
     for method in TRAITS[engine].methods:
-        found = estimate(job(engine=engine, model__preset=preset, training__method=method))
-        assert 0 < found.mfu < 1
+        result = estimate(job(engine=engine, model__preset=preset, training__method=method))
+        assert 0 < result.mfu < 1
 
 
 def test_offloading_the_optimizer_takes_time_and_says_where():
-    kept, moved = (estimate(job(TP4, parallel__optimizer_offload_fraction=part)) for part in (0.0, 1.0))
+    resident, moved = (estimate(job(TP4, parallel__optimizer_offload_fraction=part)) for part in (0.0, 1.0))
     assert moved.time_s["offload"] > 0
-    assert moved.iteration_s > kept.iteration_s
+    assert moved.iteration_s > resident.iteration_s
 
 
 def test_sharding_parameters_costs_more_communication_than_sharding_gradients():
@@ -435,25 +435,25 @@ def test_sharding_parameters_costs_more_communication_than_sharding_gradients():
 def test_fsdp_reduces_once_a_step_in_16_bits_and_gathers_in_every_micro_batch():
     """Over a slow network: weights there and back for each micro-batch, gradients of as many bytes at the end."""
     slow = {"engine": "llamafactory-fsdp", "cluster.inter_node_gbit_per_s": 1}
-    one, two, three = (
+    first_one, two, three = (
         estimate(job(slow, training__gradient_accumulation_steps=count)).time_s["data"] for count in (1, 2, 3)
     )
-    assert three - two == pytest.approx(two - one)
-    assert one == pytest.approx(1.5 * (two - one), rel=0.02)
+    assert three - two == pytest.approx(two - first_one)
+    assert first_one == pytest.approx(1.5 * (two - first_one), rel=0.02)
 
 
 def test_a_gpu_without_a_speed_in_the_precision_has_no_times():
-    found = estimate(job(TP4, training__precision="fp32", cluster__gpu="h20-96g"))
-    assert found.iteration_s is found.mfu is found.time_s is None
-    assert found.bubble_fraction == 0
+    result = estimate(job(TP4, training__precision="fp32", cluster__gpu="h20-96g"))
+    assert result.iteration_s is result.mfu is result.time_s is None
+    assert result.bubble_fraction == 0
 
 
 def test_preference_optimisation_runs_the_reference_model_too():
-    one, two = (
+    first_one, two = (
         estimate(job(TP4, NO_IMAGES, training__stage=stage, training__micro_batch_size=size)).iteration_s
         for stage, size in (("sft", 2), ("dpo", 1))
     )
-    assert 1.2 < two / one < 1.4
+    assert 1.2 < two / first_one < 1.4
 
 
 def test_four_nodes_are_nearly_four_times_as_fast_as_one_and_less_over_a_slow_network():

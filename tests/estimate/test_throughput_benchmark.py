@@ -1,4 +1,4 @@
-"""The throughput benchmark: errors stay within what was promised, skips come from arguments alone, no row breaks it."""
+"""The throughput benchmark: errors stay within their limits, skips depend only on arguments, and no row breaks it."""
 
 import json
 import statistics
@@ -19,8 +19,8 @@ DEEPEST = 16
 
 
 def rows_of(source, step=1):
-    found = [row for row in ROWS if row["source"].startswith(source) and (row.get("pp") or 1) <= DEEPEST]
-    return found[::step]
+    result = [row for row in ROWS if row["source"].startswith(source) and (row.get("pp") or 1) <= DEEPEST]
+    return result[::step]
 
 
 def errors(rows, families=("dense", "moe")):
@@ -58,9 +58,9 @@ def test_single_node_steps_are_within_what_was_promised():
 
 def test_flops_of_a_token_are_within_one_percent_of_what_megatron_bridge_counts():
     timed, _ = timed_rows(rows_of("Megatron-Bridge performance", 3))
-    found = [row.flops_error for row in timed if row.flops_error is not None]
-    assert len(found) >= 20
-    assert statistics.median(found) < 0.01
+    flops_errors = [row.flops_error for row in timed if row.flops_error is not None]
+    assert len(flops_errors) >= 20
+    assert statistics.median(flops_errors) < 0.01
 
 
 def test_a_row_is_skipped_or_not_whatever_was_measured():
@@ -111,8 +111,8 @@ def test_an_unknown_source_is_replayed_as_megatron():
 
 def test_no_group_of_plans_is_on_both_sides_of_the_fit():
     timed, _ = timed_rows([*ROWS[::2], *single_node_rows()[::40]])
-    seen, held = halves(timed)
-    assert not {row.group for row in seen} & {row.group for row in held}
+    observed, held = halves(timed)
+    assert not {row.group for row in observed} & {row.group for row in held}
     assert 0.3 < len(held) / len(timed) < 0.7
 
 
@@ -132,9 +132,9 @@ def test_kendall_tau_counts_pairs():
 
 
 def test_there_are_at_most_twelve_constants_and_their_error_is_kept():
-    kept = efficiency_figures()
-    assert set(kept.constants) == set(asdict(default_efficiency()))
-    assert len(kept.constants) <= 12
-    assert 0 < kept.typical_error < 0.2
-    assert 0 < kept.typical_error_of_experts < 0.2
-    assert {"in_sample", "held_out"} <= kept.rows.keys()
+    stored = efficiency_figures()
+    assert set(stored.constants) == set(asdict(default_efficiency()))
+    assert len(stored.constants) <= 12
+    assert 0 < stored.typical_error < 0.2
+    assert 0 < stored.typical_error_of_experts < 0.2
+    assert {"in_sample", "held_out"} <= stored.rows.keys()

@@ -19,9 +19,9 @@ def of(engine, **values):
     [("llamafactory-ddp", 4, 10), ("llamafactory-megatron", 3, 8), ("swift-megatron", 3, 9)],
 )
 def test_the_last_incomplete_step_is_counted_as_the_engine_does(engine, each, total):
-    made = of(engine, training__samples=100, training__num_train_epochs=2.5)
+    the_job = of(engine, training__samples=100, training__num_train_epochs=2.5)
     # Of 3.125 steps, transformers takes 4 and mcore_adapter 3. ms-swift trains 3 whole epochs and drops the rest.
-    assert (steps_per_epoch(made), total_steps(made)) == (each, total)
+    assert (steps_per_epoch(the_job), total_steps(the_job)) == (each, total)
 
 
 def test_a_number_of_steps_takes_the_place_of_epochs_and_fewer_samples_than_a_batch_are_one_step():
@@ -47,17 +47,17 @@ def test_rates_are_scaled_by_growth_or_its_root_to_three_figures():
 
 
 def test_a_rate_of_another_batch_is_offered_to_be_scaled_or_kept_and_each_choice_settles_it():
-    made = of("llamafactory-ddp", training__learning_rate_batch=16)
-    (found,) = [one for one in check(made) if one.code == "learning_rate_batch"]
-    assert found.severity == "note"
-    assert (found.values["growth"], found.values["linear"], found.values["root"]) == ("2", "4e-5", "2.83e-5")
-    rates = {name: with_values(made, edit).training.learning_rate for name, edit in found.choices.items()}
+    the_job = of("llamafactory-ddp", training__learning_rate_batch=16)
+    (result,) = [problem for problem in check(the_job) if problem.code == "learning_rate_batch"]
+    assert result.severity == "note"
+    assert (result.values["growth"], result.values["linear"], result.values["root"]) == ("2", "4e-5", "2.83e-5")
+    rates = {name: with_values(the_job, edit).training.learning_rate for name, edit in result.choices.items()}
     assert rates == {"linear": 4e-5, "root": 2.83e-5, "keep": 2e-5}
-    for edit in found.choices.values():
-        assert "learning_rate_batch" not in {one.code for one in check(with_values(made, edit))}
+    for edit in result.choices.values():
+        assert "learning_rate_batch" not in {problem.code for problem in check(with_values(the_job, edit))}
 
 
 @pytest.mark.parametrize("chosen_for", [None, 32])
 def test_a_rate_whose_batch_is_not_known_or_the_same_is_let_be(chosen_for):
-    made = of("llamafactory-ddp", training__learning_rate_batch=chosen_for)
-    assert "learning_rate_batch" not in {one.code for one in check(made)}
+    the_job = of("llamafactory-ddp", training__learning_rate_batch=chosen_for)
+    assert "learning_rate_batch" not in {problem.code for problem in check(the_job)}

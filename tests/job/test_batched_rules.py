@@ -44,32 +44,32 @@ def test_a_random_sample_is_judged_as_each_plan_alone(case):
     base = job(**case, training__global_batch_size=64)
     shape, gpu = resolve_model(base.model), resolve_gpu(base.cluster)
     whole = space(base)
-    about_job = {one.code for one in errors(check_resolved(base, shape, gpu))}
+    about_job = {error.code for error in errors(check_resolved(base, shape, gpu))}
     expected = []
     for row in range(whole.size):
-        found = check_resolved(with_values(base, whole.values(row)), shape, gpu)
-        refusals = [one for one in found if one.code not in about_job and
-                    (one.severity == "error" or any(path in whole.axis_of for path in one.edit))]  # fmt: skip
+        result = check_resolved(with_values(base, whole.values(row)), shape, gpu)
+        refusals = [error for error in result if error.code not in about_job and
+                    (error.severity == "error" or any(path in whole.axis_of for path in error.edit))]  # fmt: skip
         expected.append(not refusals)
-    found = legal([whole], shape, gpu, RULES)
-    kept = {tuple(codes) for codes in zip(*found.space.codes, strict=True)}
-    assert [tuple(codes) in kept for codes in zip(*whole.codes, strict=True)] == expected
-    assert found.space.size + sum(found.rejected.values()) == whole.size
+    result = legal([whole], shape, gpu, RULES)
+    stored = {tuple(codes) for codes in zip(*result.space.codes, strict=True)}
+    assert [tuple(codes) in stored for codes in zip(*whole.codes, strict=True)] == expected
+    assert result.space.size + sum(result.rejected.values()) == whole.size
 
 
 def test_a_rule_is_asked_once_for_every_combination_of_what_it_reads():
-    asked = []
+    requested = []
 
     def rule(job, shape, gpu):
-        asked.append(job.parallel.tensor)
+        requested.append(job.parallel.tensor)
         return problem("odd", "parallel.tensor") if job.parallel.tensor == 3 else None
 
     base = job()
     bound = BoundRule(function=rule, binds=lambda traits: True)
-    found = legal([space(base)], resolve_model(base.model), resolve_gpu(base.cluster), [bound])
-    assert found.rejected["odd"] > 0
-    assert {*found.space.column("parallel.tensor").tolist()} == {1, 2, 8}
-    assert len(asked) <= 1 + 4
+    result = legal([space(base)], resolve_model(base.model), resolve_gpu(base.cluster), [bound])
+    assert result.rejected["odd"] > 0
+    assert {*result.space.column("parallel.tensor").tolist()} == {1, 2, 8}
+    assert len(requested) <= 1 + 4
 
 
 def test_what_is_read_only_for_some_plans_tells_these_apart():
@@ -80,8 +80,8 @@ def test_what_is_read_only_for_some_plans_tells_these_apart():
 
     base = job()
     bound = BoundRule(function=rule, binds=lambda traits: True)
-    found = legal([space(base)], resolve_model(base.model), resolve_gpu(base.cluster), [bound]).space
-    tensor, pipeline = found.column("parallel.tensor"), found.column("parallel.pipeline")
+    result = legal([space(base)], resolve_model(base.model), resolve_gpu(base.cluster), [bound]).space
+    tensor, pipeline = result.column("parallel.tensor"), result.column("parallel.pipeline")
     assert ((tensor == 1) | (pipeline <= 2)).all()
     assert (pipeline[tensor == 1] > 2).any()
 
@@ -93,9 +93,9 @@ def test_what_some_plans_read_and_others_do_not_is_asked_in_the_end():
 
     base = job()
     bound = BoundRule(function=rule, binds=lambda traits: True)
-    found = legal([space(base)], resolve_model(base.model), resolve_gpu(base.cluster), [bound]).space
-    odd = np.isin(found.column("parallel.tensor"), (1, 3))
-    assert (np.where(odd, found.column("parallel.pipeline"), found.column("parallel.context")) != 2).all()
+    result = legal([space(base)], resolve_model(base.model), resolve_gpu(base.cluster), [bound]).space
+    odd = np.isin(result.column("parallel.tensor"), (1, 3))
+    assert (np.where(odd, result.column("parallel.pipeline"), result.column("parallel.context")) != 2).all()
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -105,16 +105,16 @@ def test_choices_apart_are_judged_as_every_combination_of_them(case):
     sizes = Space(job=base, axes=AXES[:5], codes=space(base).codes[:5])
     choices = [Space(job=base, axes=(axis,), codes=(np.arange(len(axis.values), dtype=np.int32),)) for axis in AXES[5:]]
     whole = reduce(Space.times, choices, sizes)
-    found, expected = (legal(factors, shape, gpu, RULES) for factors in ([sizes, *choices], [whole]))
-    assert found.rejected == expected.rejected
-    assert found.space.size + sum(found.rejected.values()) == whole.size == 300 * 2 * 3 * 2
-    plans = [sorted(zip(*map(one.space.column, whole.axis_of), strict=True)) for one in (found, expected)]
+    result, expected = (legal(factors, shape, gpu, RULES) for factors in ([sizes, *choices], [whole]))
+    assert result.rejected == expected.rejected
+    assert result.space.size + sum(result.rejected.values()) == whole.size == 300 * 2 * 3 * 2
+    plans = [sorted(zip(*map(plan.space.column, whole.axis_of), strict=True)) for plan in (result, expected)]
     assert plans[0] == plans[1] != []
 
 
 def test_an_answer_holds_for_another_job_as_long_as_what_was_read_is_the_same():
     base = job(training__global_batch_size=64)
-    found = legal([space(base)], resolve_model(base.model), resolve_gpu(base.cluster), RULES)
-    assert found.holds_for(with_values(base, {"training.cutoff_len": 128, "name": "other"}))
-    assert not found.holds_for(with_values(base, {"training.packing": True}))
-    assert not found.holds_for(with_values(base, {"cluster.nodes": 2}))
+    result = legal([space(base)], resolve_model(base.model), resolve_gpu(base.cluster), RULES)
+    assert result.holds_for(with_values(base, {"training.cutoff_len": 128, "name": "other"}))
+    assert not result.holds_for(with_values(base, {"training.packing": True}))
+    assert not result.holds_for(with_values(base, {"cluster.nodes": 2}))

@@ -225,4 +225,4 @@ def test_a_key_with_a_dot_is_refused_for_written_out_again_it_would_be_another(k
     """`cluster.nodes: 64` was read as an unknown key, and saved as 64 nodes."""
     job, problems = parse_job({"cluster": {"gpu": "cpu", "nodes": 1, "gpus_per_node": 1}, "a": 1, key: 64})
     assert job is None
-    assert [one.field for one in problems if one.code == "dotted_key"] == [key]
+    assert [problem.field for problem in problems if problem.code == "dotted_key"] == [key]

@@ -83,9 +83,9 @@ def test_a_key_that_config_json_omits_has_the_value_that_transformers_gives_it()
 
 
 def test_a_null_is_the_absence_of_what_the_key_says():
-    of = {**PLAIN, "model_type": "mistral"}
-    assert parse_model(of).kinds[0].attention.window == 4096
-    assert parse_model({**of, "sliding_window": None}).kinds[0].attention.window == 0
+    named = {**PLAIN, "model_type": "mistral"}
+    assert parse_model(named).kinds[0].attention.window == 4096
+    assert parse_model({**named, "sliding_window": None}).kinds[0].attention.window == 0
 
 
 def test_the_deep_stack_is_counted_by_its_mergers():

@@ -57,21 +57,21 @@ def test_what_is_no_layout_says_why(text, reason):
 
 @given(st.integers(1, 200), st.integers(1, 64))
 def test_an_even_layout_holds_every_layer_and_no_piece_has_two_more_to_do_than_another(layers, pieces):
-    found = even_layers(layers, pieces)
-    if found is None:
+    result = even_layers(layers, pieces)
+    if result is None:
         assert pieces == 1 or layers + 2 < 2 * pieces
         return
-    assert (sum(found), len(found)) == (layers, pieces)
-    assert min(found) > 0
-    work = [found[0] + 1, *found[1:-1], found[-1] + 1]
+    assert (sum(result), len(result)) == (layers, pieces)
+    assert min(result) > 0
+    work = [result[0] + 1, *result[1:-1], result[-1] + 1]
     assert max(work) - min(work) <= 1
-    assert layers_of(layout_of(found)) == found
+    assert layers_of(layout_of(result)) == result
 
 
 @pytest.mark.e2e
 @needs_node_environment
 def test_megatron_reads_the_same():
-    written = [layout_of(found) for pieces in (2, 4, 7, 16) if (found := even_layers(61, pieces))]
+    written = [layout_of(result) for pieces in (2, 4, 7, 16) if (result := even_layers(61, pieces))]
     texts = [*READ, *written]
     command = [str(NODE_PYTHON), "-W", "ignore", "-c", MEGATRON, json.dumps(texts)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

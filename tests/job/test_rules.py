@@ -191,9 +191,9 @@ ONLY_THE_USER_KNOWS = {
 def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
     job = job_of(base, values)
     before = check(job)
-    found = {problem.code: problem for problem in before}
-    assert code in found
-    buttons = [edit for edit in (found[code].edit, *found[code].choices.values()) if edit]
+    result = {problem.code: problem for problem in before}
+    assert code in result
+    buttons = [edit for edit in (result[code].edit, *result[code].choices.values()) if edit]
     assert bool(buttons) == (code not in ONLY_THE_USER_KNOWS)
     for edit in buttons:
         after = check(with_values(job, edit))
@@ -261,9 +261,9 @@ def test_keys_of_extra_that_go_together_pass(base, values):
 )
 def test_a_method_that_the_engine_lacks_comes_with_an_engine_that_has_it(engine, method, offered):
     job = job_of(DENSE, {"engine": engine, "training.method": method})
-    (found,) = (problem for problem in check(job) if problem.code == "method_not_supported")
-    assert found.choices["engine"] == {"engine": offered}
-    for edit in found.choices.values():
+    (result,) = (problem for problem in check(job) if problem.code == "method_not_supported")
+    assert result.choices["engine"] == {"engine": offered}
+    for edit in result.choices.values():
         assert "method_not_supported" not in {problem.code for problem in check(with_values(job, edit))}
 
 

@@ -56,12 +56,12 @@ def test_the_rule_holds_while_any_vision_part_is_trained(preset, stage, frozen):
 @pytest.mark.parametrize("stage", ["sft", "pt"])
 def test_every_edit_that_is_offered_removes_the_problem(preset, sequence, stage):
     job = job_of(preset, {"parallel.tensor": 4, "parallel.sequence": sequence, "training.stage": stage})
-    (problem,) = (one for one in check(job) if one.code in TRAINED_WRONGLY)
+    (problem,) = (item for item in check(job) if item.code in TRAINED_WRONGLY)
     assert problem.edit == {"parallel.tensor": 1}
     assert dict(problem.choices) == ({"freeze": FROZEN} if preset == QWEN25_VL and stage == "sft" else {})
     for edit in (problem.edit, *problem.choices.values()):
         after = check(with_values(job, edit))
-        assert TRAINED_WRONGLY.isdisjoint(one.code for one in after)
+        assert TRAINED_WRONGLY.isdisjoint(item.code for item in after)
         assert errors(after) == []
 
 

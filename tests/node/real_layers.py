@@ -1,4 +1,4 @@
-"""Runs in the node environment: profiles of models, and what real models on CPU say of the same.
+"""Profiles of models, and the same figures of real models on CPU. It runs in the node environment.
 
 Standard input is {"models": {name: folder}, "bad": {name: place}}. Standard output is {"profiles": {name: profile},
 "real": {name: [parameters, [saved bytes of each kind]]}, "problems": {name: code}}. Real models have weights, and use
@@ -21,18 +21,18 @@ BATCH, LENGTH = 2, 128
 
 def main() -> None:
     torch.manual_seed(0)
-    given = json.load(sys.stdin)
+    values = json.load(sys.stdin)
     answers = {
-        "profiles": {name: profile(folder) for name, folder in given["models"].items()},
-        "real": {name: real(folder) for name, folder in given["models"].items()},
-        "problems": {name: problem(place) for name, place in given["bad"].items()},
+        "profiles": {name: profile(folder) for name, folder in values["models"].items()},
+        "real": {name: real(folder) for name, folder in values["models"].items()},
+        "problems": {name: problem(model_place) for name, model_place in values["bad"].items()},
     }
     print(json.dumps(answers))
 
 
-def problem(place):
+def problem(folder):
     try:
-        profile(place)
+        profile(folder)
     except ProfileError as error:
         return error.problem["code"]
 
@@ -55,23 +55,23 @@ def real(folder):
 def counted(layer, forward, saved, index):
     def run(*args, **kwargs):
         own = {tensor.untyped_storage().data_ptr() for tensor in (*layer.parameters(), *layer.buffers())}
-        given, hidden = [*args, *kwargs.values()], None
-        for value in given:
+        values, hidden = [*args, *kwargs.values()], None
+        for value in values:
             if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
                 hidden = value
                 break
-        others = {t.untyped_storage().data_ptr() for t in tensors(given) if t is not hidden} | own
-        kept = []
+        others = {t.untyped_storage().data_ptr() for t in tensors(values) if t is not hidden} | own
+        stored = []
 
         def pack(tensor):
             if tensor.untyped_storage().data_ptr() not in others:
-                kept.append(weakref.ref(tensor))
+                stored.append(weakref.ref(tensor))
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             out = forward(*args, **kwargs)
-        # What a branch saved that leads to no output is gone.
-        storages = [tensor.untyped_storage() for tensor in (reference() for reference in kept) if tensor is not None]
+        # The saved tensors of a branch without an output are freed.
+        storages = [tensor.untyped_storage() for tensor in (reference() for reference in stored) if tensor is not None]
         saved.setdefault(index, sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values()))
         return out
 

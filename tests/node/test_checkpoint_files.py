@@ -1,4 +1,4 @@
-"""What a node says of its checkpoints, and renaming them; against files that torch.save and safetensors would write."""
+"""The checkpoints that a node lists and renames, with files as torch.save and safetensors write them."""
 
 import io
 import json
@@ -18,11 +18,11 @@ from tests.fakes import FakeNode
 
 
 def _torch() -> bytes:
-    """torch.save writes a zip without a comment."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    """Return a file as torch.save writes it: a zip without a comment."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("archive/data.pkl", b"x" * 100)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def _safetensors() -> bytes:
@@ -53,9 +53,9 @@ def results(tmp_path: Path) -> Path:
 
 
 def _look(folder: Path) -> dict[str, dict[str, list[str]]]:
-    found = checkpoint_files.look({"folder": str(folder)})
-    assert found["folder"] == str(folder)
-    return found["checkpoints"]
+    result = checkpoint_files.look({"folder": str(folder)})
+    assert result["folder"] == str(folder)
+    return result["checkpoints"]
 
 
 def test_whole_files_are_listed_and_nothing_is_said_against_them(results: Path) -> None:
@@ -68,10 +68,10 @@ def test_whole_files_are_listed_and_nothing_is_said_against_them(results: Path) 
 @pytest.mark.parametrize(
     "name", ["optimizer.pt", "rng_state_0.pth", "model.safetensors", "old/optimizer.bin", "latest"]
 )
-@pytest.mark.parametrize("kept", [0, -1])
-def test_a_file_that_was_not_written_to_its_end_is_damaged(results: Path, name: str, kept: int) -> None:
+@pytest.mark.parametrize("length", [0, -1])
+def test_a_file_that_was_not_written_to_its_end_is_damaged(results: Path, name: str, length: int) -> None:
     path = results / "checkpoint-6" / name
-    path.write_bytes(path.read_bytes()[:kept])
+    path.write_bytes(path.read_bytes()[:length])
     assert _look(results)["6"]["damaged"] == [name]
 
 
@@ -88,13 +88,13 @@ def test_the_state_of_another_step_and_an_index_of_missing_parts_are_damaged(res
 
 
 def _long_state(step: int) -> bytes:
-    """As the Trainer writes it (sorted keys, two spaces) after many logged steps: more than is ever read at once."""
+    """Return a state as the Trainer writes (sorted keys, two spaces) after many logged steps: more than one read."""
     record = {"epoch": 0.5, "grad_norm": 1.25, "learning_rate": 1e-05, "loss": 2.5, "step": 3}
     state = {"best_global_step": 2, "best_metric": None, "epoch": 1.0, "global_step": step}
     few = json.dumps({**state, "log_history": [record]}, indent=2, sort_keys=True) + "\n"
-    one = json.dumps(record, indent=2, sort_keys=True).replace("\n", "\n    ")
-    many = f"{one},\n    " * (MOST_JSON_BYTES // len(one))
-    return few.replace(one, many + one).encode()
+    item = json.dumps(record, indent=2, sort_keys=True).replace("\n", "\n    ")
+    many = f"{item},\n    " * (MOST_JSON_BYTES // len(item))
+    return few.replace(item, many + item).encode()
 
 
 def _large_safetensors() -> bytes:
@@ -132,9 +132,9 @@ def test_no_results_yet_are_no_checkpoints(tmp_path: Path) -> None:
 
 
 def test_set_aside_renames_once_however_often_and_from_wherever_it_is_asked(results: Path) -> None:
-    wanted = {"folder": str(results), "steps": [6, 8], "prefix": "before-attempt-2-"}
-    assert checkpoint_files.set_aside(wanted) == {"moved": [6]}
-    assert checkpoint_files.set_aside(wanted) == {"moved": []}
+    expected = {"folder": str(results), "steps": [6, 8], "prefix": "before-attempt-2-"}
+    assert checkpoint_files.set_aside(expected) == {"moved": [6]}
+    assert checkpoint_files.set_aside(expected) == {"moved": []}
     assert _look(results) == {}
     assert (results / "before-attempt-2-checkpoint-6/optimizer.pt").read_bytes() == WHOLE["optimizer.pt"]
 

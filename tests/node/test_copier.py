@@ -1,4 +1,4 @@
-"""Files are taken whole and checked, never over what is there; another try goes on where the last one ended."""
+"""Files are copied completely and verified. They are never overwritten, and a second try continues the first."""
 
 import json
 import os
@@ -21,7 +21,7 @@ FILES = {"config.json": b"{}", "weights/1.bin": os.urandom(3 << 20), "weights/2.
 
 
 class Pair:
-    """A giver and a taker on this machine, with a folder each for what they have."""
+    """A sender and a receiver on this machine, each with a folder of its files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,12 +34,12 @@ class Pair:
             (root / name).write_bytes(content)
 
     def told(self, root: Path, names: list[str] | None = None, token: str = "t") -> dict[str, Any]:
-        """What copy.json says to a node."""
+        """Return the content of copy.json for a node."""
         port = self.server.server_port if self.server else 0
         return {"address": "127.0.0.1", "port": port, "token": token, "roots": [{"root": str(root), "names": names}]}
 
     def take(self, names: list[str] | None = None, token: str = "t") -> dict[str, Any]:
-        """What the taker says went wrong; empty where it has all."""
+        """Return the receiver's error; empty if it has all files."""
         if self.server is None:
             self.server, _ = serve(self.told(self.source, names))
         try:
@@ -55,12 +55,12 @@ class Pair:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    made = Pair(tmp_path)
-    made.write(made.source)
-    yield made
-    if made.server:
-        made.server.shutdown()
-        made.server.server_close()
+    path = Pair(tmp_path)
+    path.write(path.source)
+    yield path
+    if path.server:
+        path.server.shutdown()
+        path.server.server_close()
 
 
 def test_a_folder_is_taken_whole(pair: Pair) -> None:
@@ -79,7 +79,7 @@ def test_what_is_there_stays_and_only_the_rest_is_taken(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("other", [b"[]", b"{ }"])
-def test_a_file_that_differs_is_told_and_nothing_is_taken(pair: Pair, other: bytes) -> None:
+def test_a_file_that_differs_is_reported_and_nothing_is_taken(pair: Pair, other: bytes) -> None:
     pair.write(pair.target, {"config.json": other})
     assert pair.take() == {"code": "copy_differs", "paths": [str(pair.target / "config.json")], "count": 1}
     assert pair.taken() == {"config.json": other}
@@ -107,7 +107,7 @@ def test_parts_of_files_that_are_no_longer_given_do_not_become_part_of_the_folde
     assert pair.taken() == FILES
 
 
-def test_a_part_that_went_bad_is_thrown_away_and_told(pair: Pair) -> None:
+def test_a_part_that_went_bad_is_thrown_away_and_reported(pair: Pair) -> None:
     part = pair.folder / f"taker{PART}" / "weights/1.bin"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"\0" * (2 << 20))
@@ -147,10 +147,10 @@ def test_a_giver_has_no_say_over_what_lies_outside(tmp_path: Path, path: str) ->
         Destination(str(tmp_path / "root")).check(path)
 
 
-def test_a_disk_without_room_is_told_before_anything_is_taken(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_disk_without_room_is_reported_before_anything_is_taken(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: (10 << 30, 0, 2 << 30))
-    place = Destination(str(tmp_path / "root"))
-    check_room([place], [{"root": 0, "path": "a", "size": 1 << 30}])
-    with pytest.raises(CopyError) as told:
-        check_room([place], [{"root": 0, "path": "a", "size": 2 << 30}])
-    assert told.value.answer == {"code": "copy_no_room", "path": place.root, "needed_gib": 2.0, "free_gib": 2.0}
+    destination = Destination(str(tmp_path / "root"))
+    check_room([destination], [{"root": 0, "path": "a", "size": 1 << 30}])
+    with pytest.raises(CopyError) as raised:
+        check_room([destination], [{"root": 0, "path": "a", "size": 2 << 30}])
+    assert raised.value.answer == {"code": "copy_no_room", "path": destination.root, "needed_gib": 2.0, "free_gib": 2.0}

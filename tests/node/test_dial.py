@@ -1,4 +1,4 @@
-"""The listener at the master's port answers its own launch only."""
+"""The listener at the master's port answers only its own launch."""
 
 import socket
 import threading
@@ -14,9 +14,9 @@ def _free_port() -> int:
 def test_a_caller_of_another_launch_gets_no_answer_and_does_not_end_the_listening() -> None:
     port = _free_port()
     own = {"address": "127.0.0.1", "port": port, "seconds": 10.0, "word": "node0"}
-    wanted = {"port": port, "seconds": 10.0, "words": ["node0", "node1"], "dial": own}
+    expected = {"port": port, "seconds": 10.0, "words": ["node0", "node1"], "dial": own}
     answers = []
-    listener = threading.Thread(target=lambda: answers.append(dial.listen(wanted)))
+    listener = threading.Thread(target=lambda: answers.append(dial.listen(expected)))
     listener.start()
     strangers = [dial.dial({**own, "word": f"stranger{number}"}) for number in range(3)]
     assert [answer["reached"] for answer in strangers] == [False] * 3

@@ -1,4 +1,4 @@
-"""The entry script under real torchrun and gloo, one rank a node; only the engine is a stand-in that is quick."""
+"""The entry script under real torchrun and gloo, one rank per node. Only the engine is a fast stand-in."""
 
 import json
 import os
@@ -101,7 +101,7 @@ def megatron_sft_main(argv):
 
 
 class Gang:
-    """A run folder and a torchrun a node."""
+    """A run folder and a torchrun for each node."""
 
     def __init__(self, root: Path, config: dict[str, Any], nodes: int, **variables: str) -> None:
         self.folders = [root / f"node{rank}" for rank in range(nodes)]
@@ -151,7 +151,7 @@ class Gang:
 
 
 def stop_on_one_node(gang: Gang) -> None:
-    """All ranks end after the same step, each step a line, with a checkpoint."""
+    """All ranks end after the same step, each step has a line, and there is a checkpoint."""
     gang.wait_for_steps(5)
     (gang.folders[1] / "control" / "stop").touch()
     assert gang.wait() == [0, 0]

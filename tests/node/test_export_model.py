@@ -1,4 +1,4 @@
-"""A model appears whole in its place, or not at all; what is there already stays."""
+"""An exported model appears completely or not at all, and existing files stay."""
 
 import json
 import os
@@ -15,17 +15,17 @@ MAKES = "import os; os.mkdir(part); open(part + '/model.safetensors', 'w').write
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run folder, with results that have what converters leave behind."""
+    """Return a run folder whose results contain leftovers of converters."""
     results = tmp_path / "results"
     results.mkdir()
     (results / "generation_config.json").write_text("{}")
-    told = {"kind": "megatron", "source": str(results), "target": str(tmp_path / "exported/model")}
-    (tmp_path / "export.json").write_text(json.dumps(told))
+    values = {"kind": "megatron", "source": str(results), "target": str(tmp_path / "exported/model")}
+    (tmp_path / "export.json").write_text(json.dumps(values))
     return tmp_path
 
 
 def export(folder: Path, convert: str) -> subprocess.CompletedProcess[str]:
-    """export_model.py, with `convert` in the place of mcore_adapter's converter."""
+    """Run export_model.py with `convert` in place of mcore_adapter's converter."""
     package = folder / "lib/mcore_adapter/models/converter"
     package.mkdir(parents=True)
     (package / "post_converter.py").write_text(f"def convert_checkpoint_to_hf(source, part):\n    {convert}\n")
@@ -59,8 +59,8 @@ def test_what_is_there_already_stays(folder: Path) -> None:
 
 
 def test_what_somebody_else_keeps_beside_the_target_stays(folder: Path) -> None:
-    kept = folder / "exported/model.part/model.safetensors"
-    kept.parent.mkdir(parents=True)
-    kept.write_text("mine")
+    path = folder / "exported/model.part/model.safetensors"
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
     assert export(folder, MAKES).returncode == 0
-    assert kept.read_text() == "mine"
+    assert path.read_text() == "mine"

@@ -1,4 +1,4 @@
-"""A node without a Python that starts: a shell alone ends the run there, all that shows its mark and nothing else."""
+"""A node without a working Python: a shell ends every process with the mark of the run and nothing else."""
 
 import json
 import os
@@ -16,13 +16,13 @@ from backend.node.tools import MARK
 from tests.node.test_supervisor import Run, run  # noqa: F401 - a fixture
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.e2e  # seconds of signals and grace each
+pytestmark = pytest.mark.e2e  # Each takes seconds of signals and grace time.
 
 
 def _end(
-    of: Run, shell: str = "/bin/sh", grace: str = "1", folder: str | None = None, path: str = os.defpath
+    mark: Run, shell: str = "/bin/sh", grace: str = "1", folder: str | None = None, path: str = os.defpath
 ) -> dict[str, Any]:
-    command = [shell, "-s", folder or str(of.folder), of.mark, grace, "--token", "T"]
+    command = [shell, "-s", folder or str(mark.folder), mark.mark, grace, "--token", "T"]
     bare = {"PATH": path}
     done = subprocess.run(
         command, input=node_program(FALLBACK_STOP), capture_output=True, env=bare, timeout=30, check=True
@@ -87,7 +87,7 @@ def test_without_a_mark_nothing_is_said_to_have_ended(run: Run) -> None:  # noqa
 
 
 def test_a_folder_on_a_file_server_that_is_dead_is_not_waited_for(run: Run, tmp_path: Path) -> None:  # noqa: F811
-    """A stand-in for the look at it hangs, as each access would."""
+    """A stand-in for the check of the folder hangs, as each access would."""
     run.start_tree()
     run.kill_supervisor()
     (tmp_path / "mkdir").write_text("#!/bin/sh\nexec sleep 40\n")
@@ -97,18 +97,18 @@ def test_a_folder_on_a_file_server_that_is_dead_is_not_waited_for(run: Run, tmp_
 
 
 def test_look_alikes_survive(run: Run) -> None:  # noqa: F811
-    """The mark of node 1 begins that of node 10, and any text may stand in an environment."""
+    """The mark of node 1 begins like that of node 10, and an environment may hold any text."""
     command = [sys.executable, "-c", "import signal; signal.pause()"]
     others = [{MARK: f"{run.mark}0"}, {"NOTE": f"{MARK}={run.mark}"}, {f"X{MARK}": run.mark}]
     started = [subprocess.Popen(command, env=other) for other in others]
     try:
         run.start_tree()
         assert _end(run) == {"left": []}
-        assert [one.poll() for one in started] == [None] * len(others)
+        assert [item.poll() for item in started] == [None] * len(others)
     finally:
-        for one in started:
-            one.kill()
-            one.wait()
+        for item in started:
+            item.kill()
+            item.wait()
 
 
 def test_a_stopped_process_is_ended(run: Run) -> None:  # noqa: F811

@@ -1,4 +1,4 @@
-"""Fingerprints of real files, and the file by which nodes tell whether they share a disk."""
+"""Fingerprints of real files, and the file that shows whether nodes share a disk."""
 
 import json
 import os
@@ -20,23 +20,23 @@ def make(home: Path) -> Path:
 
 
 def test_equal_folders_have_equal_prints_whatever_documents_lie_beside(tmp_path: Path) -> None:
-    one, two = make(tmp_path / "one"), make(tmp_path / "two")
-    (one / "model" / "README.md").write_text("hello")
-    assert printed(one)["model"] == printed(two)["model"]
+    first_one, two = make(tmp_path / "one"), make(tmp_path / "two")
+    (first_one / "model" / "README.md").write_text("hello")
+    assert printed(first_one)["model"] == printed(two)["model"]
     (two / "model" / "config.json").write_text("{ }")
-    assert printed(one)["model"] != printed(two)["model"]
+    assert printed(first_one)["model"] != printed(two)["model"]
 
 
-def test_a_large_file_is_told_apart_by_its_middle_and_its_end(tmp_path: Path) -> None:
-    path, found = tmp_path / "model.safetensors", set()
-    for place in (None, 0, 3 * WHOLE, 6 * WHOLE - 1):
+def test_a_large_file_is_distinguished_by_its_middle_and_its_end(tmp_path: Path) -> None:
+    path, result = tmp_path / "model.safetensors", set()
+    for offset in (None, 0, 3 * WHOLE, 6 * WHOLE - 1):
         with open(path, "wb") as file:
             file.truncate(6 * WHOLE)
-            if place is not None:
-                file.seek(place)
+            if offset is not None:
+                file.seek(offset)
                 file.write(b"x")
-        found.add(print_of(str(path)))
-    assert len(found) == 4
+        result.add(print_of(str(path)))
+    assert len(result) == 4
     assert BLOCK < WHOLE
 
 
@@ -58,21 +58,21 @@ def test_a_description_counts_and_a_missing_file_is_left_to_others(tmp_path: Pat
 def test_plain_data_may_be_files_or_folders_with_a_count_behind_them(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "a.parquet").write_bytes(b"1")
-    found = printed(tmp_path, datasets=[f"{tmp_path}/rows#500"], plain=True)["data"]
-    assert list(found) == [f"{tmp_path}/rows"]
-    assert found[f"{tmp_path}/rows"].startswith("1 files ")
+    data = printed(tmp_path, datasets=[f"{tmp_path}/rows#500"], plain=True)["data"]
+    assert list(data) == [f"{tmp_path}/rows"]
+    assert data[f"{tmp_path}/rows"].startswith("1 files ")
 
 
 def test_what_one_writes_the_other_reads_and_only_that_is_removed(tmp_path: Path) -> None:
-    wanted = {"folder": str(tmp_path / "runs" / "later"), "name": ".megaboard-1", "seconds": 0}
-    assert write(wanted) == {"written": True}
+    expected = {"folder": str(tmp_path / "runs" / "later"), "name": ".megaboard-1", "seconds": 0}
+    assert write(expected) == {"written": True}
     path = tmp_path / ".megaboard-1"
-    assert read(wanted) == {"seen": True}
+    assert read(expected) == {"seen": True}
     # The same words may be another folder on another node: `~/out` of another home.
-    assert read({**wanted, "folder": str(tmp_path.parent / "other")}) == {"seen": False}
+    assert read({**expected, "folder": str(tmp_path.parent / "other")}) == {"seen": False}
     path.write_text("mine")
-    remove(wanted)
+    remove(expected)
     assert path.exists()
     path.write_text(".megaboard-1")
-    remove(wanted)
+    remove(expected)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""What runs on a node to say what it is made of, run here."""
+"""The program that lists a node's hardware, run on this machine."""
 
 import os
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def test_a_container_has_no_more_memory_than_it_may_use(
 
 
 class TestLogout:
-    """What logind and the control group say of the processes that a log-in leaves behind."""
+    """The settings of logind and of the control group for the processes that a log-in leaves behind."""
 
     SCOPE = "0::/user.slice/user-1000.slice/session-12.scope"
 

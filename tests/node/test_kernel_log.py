@@ -1,4 +1,4 @@
-"""What the kernel log says of the GPUs; every text is one that somebody's machine wrote, the address beside it."""
+"""GPU errors in the kernel log. A real machine wrote every text; its address is beside it."""
 
 import json
 import os
@@ -44,7 +44,7 @@ NO_DEVICES = "No devices were found"
 
 
 class Machine:
-    """A run folder, and the tools that stand on PATH."""
+    """A run folder, and the tools on its PATH."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.tools = folder / "node0", folder / "bin"
@@ -57,7 +57,7 @@ class Machine:
         self.put("journalctl", "-- No entries --\n")
 
     def put(self, tool: str, out: str, err: str = "", status: int = 0) -> None:
-        """From now on the tool says so."""
+        """Set what the tool prints from now on."""
         (self.tools / f"{tool}.out").write_text(out)
         (self.tools / f"{tool}.err").write_text(err)
         script = f'#!/bin/sh\ncat "$0.out"; cat "$0.err" >&2; exit {status}\n'
@@ -80,14 +80,14 @@ def _both(before: str, after: str, last_s: float | None) -> str:
 
 def stamped(*lines: str, ago_s: float = 0.0, host: str = "") -> str:
     seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - ago_s
-    return "".join(f"[{seconds + place / 100:12.6f}] {host}{line}\n" for place, line in enumerate(lines))
+    return "".join(f"[{seconds + index / 100:12.6f}] {host}{line}\n" for index, line in enumerate(lines))
 
 
-def test_each_error_of_each_gpu_is_told_once_with_its_first_time_and_how_often(machine: Machine) -> None:
+def test_each_error_of_each_gpu_is_reported_once_with_its_first_time_and_how_often(machine: Machine) -> None:
     machine.put("dmesg", stamped(PEERMEM, DBE, RETIRED, OFF_BUS, GSP, GSP, CONTAINED, OLD))
-    found = machine.read()
-    assert found["unread"] == ""
-    xids = [(one["pci"], one["xid"], one["count"]) for one in found["xids"]]
+    result = machine.read()
+    assert result["unread"] == ""
+    xids = [(xid["pci"], xid["xid"], xid["count"]) for xid in result["xids"]]
     assert xids == [
         ("0000:8a:00", 48, 1),
         ("0000:8a:00", 63, 1),
@@ -96,54 +96,54 @@ def test_each_error_of_each_gpu_is_told_once_with_its_first_time_and_how_often(m
         ("0000:9b:00", 94, 1),
         ("0000:03:00", 14, 1),
     ]
-    first = found["xids"][0]
+    first = result["xids"][0]
     assert first["text"].startswith("An uncorrectable double bit error (DBE)")
     assert abs(first["time"] - time.time()) < 60
     assert first["gpu"] is None
 
 
 def test_a_gpu_is_called_by_its_index_and_one_that_is_not_the_node_s_is_left_out(machine: Machine) -> None:
-    """A container reads the machine's log, its neighbours' GPUs with it."""
+    """A container reads the machine's log, which includes the GPUs of its neighbours."""
     machine.put("nvidia-smi", "0, 00000000:44:00.0\n3, 00000000:8A:00.0\n")
     buses = read_buses()
     assert buses == {0: "0000:44:00", 3: "0000:8a:00"}
     gpus = [{"index": index, "memory_used_mib": 1.0, "bus": bus} for index, bus in buses.items()]
     (machine.folder / "gpus").write_text(json.dumps({"gpus": gpus}))
     machine.put("dmesg", stamped(DBE, GSP))
-    found = machine.read()
-    assert [(one["gpu"], one["xid"]) for one in found["xids"]] == [(3, 48)]
+    result = machine.read()
+    assert [(xid["gpu"], xid["xid"]) for xid in result["xids"]] == [(3, 48)]
 
 
 def test_what_was_before_the_run_is_not_its_own(machine: Machine) -> None:
     uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
     machine.put("dmesg", stamped(DBE, ago_s=uptime) + stamped(OFF_BUS))
-    assert [one["xid"] for one in machine.read()["xids"]] == [79]
+    assert [xid["xid"] for xid in machine.read()["xids"]] == [79]
 
 
 def test_a_run_s_lines_are_those_behind_the_last_one_at_its_start_whatever_the_log_s_clock_says(
     machine: Machine,
 ) -> None:
-    """That clock and the others part; and the run before, on the same node, may have ended seconds ago."""
+    """The log's clock and other clocks differ, and the previous run on this node may have ended seconds ago."""
     machine.put("dmesg", stamped(DBE, ago_s=-300.0))
     (machine.folder / "gpus").write_text(json.dumps({"gpus": [], "log_end": log_end()}))
     machine.put("dmesg", _both(DBE, OFF_BUS, log_end()))
-    assert [one["xid"] for one in machine.read()["xids"]] == [79]
+    assert [xid["xid"] for xid in machine.read()["xids"]] == [79]
 
 
-def test_a_log_that_may_not_be_read_is_said_unless_the_journal_has_it(machine: Machine) -> None:
+def test_a_log_that_may_not_be_read_is_reported_unless_the_journal_has_it(machine: Machine) -> None:
     refused = "dmesg: read kernel buffer failed: Operation not permitted\n"
     machine.put("dmesg", "", refused, 1)
     assert machine.read() == {"xids": [], "unread": refused.strip()}
     # The form: https://github.com/systemd/systemd/issues/34250
     machine.put("journalctl", stamped(OFF_BUS, host="gpu1 kernel: "))
-    found = machine.read()
-    assert ([one["xid"] for one in found["xids"]], found["unread"]) == ([79], "")
+    result = machine.read()
+    assert ([xid["xid"] for xid in result["xids"]], result["unread"]) == ([79], "")
 
 
-def test_this_machine_s_own_dmesg_is_read_or_said_why_not(machine: Machine) -> None:
-    found = machine.read()
+def test_this_machine_s_own_dmesg_is_read_or_the_reason_is_given(machine: Machine) -> None:
+    result = machine.read()
     done = subprocess.run(["dmesg"], capture_output=True, text=True, check=False)
-    assert bool(found["unread"]) == (done.returncode != 0)
+    assert bool(result["unread"]) == (done.returncode != 0)
 
 
 def test_a_node_without_gpus_or_one_that_restarted_has_nothing_to_say(
@@ -157,9 +157,9 @@ def test_a_node_without_gpus_or_one_that_restarted_has_nothing_to_say(
     assert machine.read() is None
 
 
-@pytest.mark.parametrize("said", [NO_DEVICES, "0, [N/A]", 'Field "x" is not a valid field to query.'])
-def test_an_nvidia_smi_that_lists_no_gpus_ends_no_supervisor(machine: Machine, said: str) -> None:
-    machine.put("nvidia-smi", f"{said}\n", status=6)
+@pytest.mark.parametrize("text", [NO_DEVICES, "0, [N/A]", 'Field "x" is not a valid field to query.'])
+def test_an_nvidia_smi_that_lists_no_gpus_ends_no_supervisor(machine: Machine, text: str) -> None:
+    machine.put("nvidia-smi", f"{text}\n", status=6)
     assert read_gpus() == []
 
 

@@ -1,4 +1,4 @@
-"""Of several starters that find a node's lock stale at once, one takes the node and the others are told who has it."""
+"""If several starters find a node's lock stale at once, one takes the node, and the others learn who has it."""
 
 import os
 import threading
@@ -25,9 +25,9 @@ def test_a_stale_lock_that_another_has_just_taken_away_is_no_obstacle(
     look = locks.holder
 
     def look_and_lose(path: str) -> dict[str, Any] | None:
-        found = look(path)
+        result = look(path)
         lock.unlink(missing_ok=True)
-        return found
+        return result
 
     monkeypatch.setattr(locks, "holder", look_and_lose)
     assert locks.take_lock(str(lock), mine("one")) is None
@@ -47,10 +47,10 @@ def test_of_many_starters_one_takes_the_node(tmp_path: Path, attempt: int) -> No
         answers[run] = locks.take_lock(lock, mine(run))
 
     starters = [threading.Thread(target=start, args=(str(number),)) for number in range(8)]
-    for one in starters:
-        one.start()
-    for one in starters:
-        one.join()
+    for starter in starters:
+        starter.start()
+    for starter in starters:
+        starter.join()
     (winner,) = (run for run, held in answers.items() if held is None)
     assert {held["run"] for held in answers.values() if held} == {winner}
     assert len(answers) == 8

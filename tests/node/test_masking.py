@@ -1,4 +1,4 @@
-"""Secrets that a run prints do not stay in its logs: the supervisor knows them and puts asterisks in their place."""
+"""Secrets that a run prints do not stay in its logs: the supervisor replaces them by asterisks."""
 
 import json
 import os
@@ -101,14 +101,14 @@ def test_however_a_log_grows_nothing_cleared_holds_a_secret(
         assert log.read_text() == re.sub("|".join(VALUES), lambda found: "*" * len(found[0]), written)
 
 
-def test_a_fault_of_one_log_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[object] = []
-    monkeypatch.setattr(masking, "say", lambda *words: said.append(words))
+def test_a_fault_of_one_log_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[object] = []
+    monkeypatch.setattr(masking, "say", lambda *words: printed.append(words))
     mask = _mask(tmp_path, ["secret-one"])
     (tmp_path / "rank1.log").mkdir()
     mask.mask()
     mask.mask()
-    assert len(said) == 1
+    assert len(printed) == 1
 
 
 def test_a_log_that_grows_faster_than_it_is_masked_does_not_keep_the_supervisor(

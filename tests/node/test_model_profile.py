@@ -73,10 +73,10 @@ MISSING = {"folder_missing": "/nowhere/at/all", "not_in_cache": "nobody/never-lo
 """Code of the problem -> place of the model."""
 
 
-def ask(arguments: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
+def ask(arguments: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     command = [str(NODE_PYTHON), "-W", "ignore", *arguments]
-    return subprocess.run(command, input=given, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
         (root / name).mkdir()
         (root / name / "config.json").write_text(content)
     bad = {name: str(root / name) for name in BAD} | MISSING
-    given = {"models": {name: str(root / name) for name in MODELS}, "bad": bad}
-    done = ask(["-m", "tests.node.real_layers"], json.dumps(given))
+    values = {"models": {name: str(root / name) for name in MODELS}, "bad": bad}
+    done = ask(["-m", "tests.node.real_layers"], json.dumps(values))
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -100,13 +100,13 @@ def profiles(answers: dict) -> dict[str, dict]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_and_saved_bytes_are_those_of_the_real_model(answers: dict, name: str) -> None:
-    found, (parameters, saved) = answers["profiles"][name], answers["real"][name]
-    assert found["problems"] == []
-    assert found["parameters"]["total"] == parameters
-    inside = sum(kind["count"] * kind["parameters"] for kind in found["kinds"])
-    assert inside + sum(module["parameters"] for module in found["outside"]) == parameters
-    assert not any(op["type"] == "Parameters" for kind in found["kinds"] for op in kind["operators"])
-    figures = [kind["figures"].get("eager", kind["figures"]["sdpa"])["saved_bytes"] for kind in found["kinds"]]
+    profile, (parameters, saved) = answers["profiles"][name], answers["real"][name]
+    assert profile["problems"] == []
+    assert profile["parameters"]["total"] == parameters
+    inside = sum(kind["count"] * kind["parameters"] for kind in profile["kinds"])
+    assert inside + sum(module["parameters"] for module in profile["outside"]) == parameters
+    assert not any(op["type"] == "Parameters" for kind in profile["kinds"] for op in kind["operators"])
+    figures = [kind["figures"].get("eager", kind["figures"]["sdpa"])["saved_bytes"] for kind in profile["kinds"]]
     # Text does not reach the tower of images.
     predicted = [None if real is None else value(figure, 2, 128) for figure, real in zip(figures, saved, strict=True)]
     assert predicted == saved
@@ -119,8 +119,8 @@ def value(figure: dict, batch: int, length: int) -> float:
 
 
 def test_operators_have_the_fields_of_the_estimate(profiles: dict) -> None:
-    for found in profiles.values():
-        assert all(estimated(kind).operators for kind in found["kinds"])
+    for profile in profiles.values():
+        assert all(estimated(kind).operators for kind in profile["kinds"])
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in {"gemma3", "qwen2_5_vl"}])
@@ -135,8 +135,8 @@ def test_the_estimate_has_the_same_kinds_from_the_configuration_alone(profiles: 
 
 
 def test_measured_operations_are_those_of_the_operators(profiles: dict) -> None:
-    for found in profiles.values():
-        for kind in found["kinds"]:
+    for profile in profiles.values():
+        for kind in profile["kinds"]:
             flops, measured = layer_flops(estimated(kind)), kind["figures"]["sdpa"]["forward_flops"]
             core = next((operator for operator in kind["operators"] if operator["type"] == "Attention"), None)
             if core is not None and not (core["window"] and not core["causal"]):
@@ -154,7 +154,7 @@ def estimated(kind: dict) -> LayerKind:
 
 
 def test_layers_of_different_kinds_keep_their_order(profiles: dict) -> None:
-    orders = {name: [tower["order"] for tower in found["towers"]] for name, found in profiles.items()}
+    orders = {name: [tower["order"] for tower in result["towers"]] for name, result in profiles.items()}
     assert orders["deepseek_v3"] == [[[0, 1], [1, 2]]]
     assert orders["qwen3_next"] == [[[0, 3], [1, 1], [0, 3], [1, 1]]]
     assert orders["gemma3"] == [[[0, 2]], [[1, 5], [2, 1], [1, 1]]]

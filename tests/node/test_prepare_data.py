@@ -1,4 +1,4 @@
-"""The data is there, whole, before the gang's command starts; a maker that fails or is stopped leaves nothing."""
+"""The data is complete before the gang's command starts. A program that fails or is stopped leaves nothing."""
 
 import json
 import os
@@ -24,15 +24,15 @@ def target(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, target: Path) -> Path:
-    """A run folder."""
-    made = tmp_path / "node0"
-    made.mkdir()
-    (made / "prepare.json").write_text(json.dumps({"target": str(target), "run": "r-1", "shuffle": 7}))
-    return made
+    """Return a run folder."""
+    path = tmp_path / "node0"
+    path.mkdir()
+    (path / "prepare.json").write_text(json.dumps({"target": str(target), "run": "r-1", "shuffle": 7}))
+    return path
 
 
 def start(folder: Path, rank: int, maker: int, program: str = MAKES, **variables: str) -> subprocess.Popen[str]:
-    """prepare_data.py of one node; `program` stands where LLaMA-Factory's tokenising does."""
+    """Run prepare_data.py of one node with `program` in place of LLaMA-Factory's tokenisation."""
     (folder / prepare_data.MAKER).write_text(program)
     program_file = folder / "prepare_data.py"
     program_file.write_bytes(node_program(program_file.name))
@@ -52,9 +52,9 @@ def test_tokenising_has_neither_the_gpus_nor_the_variables_of_a_training(folder:
     program = "import json, os, sys; os.mkdir(sys.argv[2]); json.dump(dict(os.environ), open(sys.argv[2] + '/e', 'w'))"
     variables = {"CUDA_VISIBLE_DEVICES": "0,1", "USE_MCA": "1", "ACCELERATE_USE_FSDP": "true"}
     start(folder, 0, 0, program, **variables).communicate(timeout=60)
-    seen = json.loads((target / "e").read_text())
-    assert seen["CUDA_VISIBLE_DEVICES"] == ""
-    assert not set(prepare_data.OF_TRAINING) & set(seen)
+    data = json.loads((target / "e").read_text())
+    assert data["CUDA_VISIBLE_DEVICES"] == ""
+    assert not set(prepare_data.OF_TRAINING) & set(data)
 
 
 def test_data_that_is_there_is_taken_as_it_is(folder: Path, target: Path) -> None:
@@ -113,7 +113,7 @@ def test_the_faster_of_two_runs_gives_the_data_its_name(target: Path) -> None:
 
 
 class TestLook:
-    """The digest tells data apart that would be tokenised differently."""
+    """The digest differs for data that would be tokenised differently."""
 
     @pytest.fixture
     def wanted(self, tmp_path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a rank measures of its GPU's memory and of its last checkpoint."""
+"""The figures that a rank measures: its GPU's memory, and its last checkpoint."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from backend.node.training.rank_facts import GIB, memory, room
 
 
 def torch_with(stats: dict[str, int], *, is_there: bool = True) -> SimpleNamespace:
-    """There is no GPU here: what torch says of one."""
+    """Return a stand-in for torch with a GPU, because this machine has none."""
     return SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: is_there, memory_stats=lambda: stats))
 
 
@@ -23,12 +23,12 @@ def test_memory_that_nobody_allocated_of_has_no_peak_and_a_cpu_has_none_to_tell(
     assert memory(torch_with({}, is_there=False)) == {}
 
 
-def test_room_is_told_by_the_first_rank_of_a_node_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_is_reported_by_the_first_rank_of_a_node_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "checkpoint-1").mkdir()
     (tmp_path / "checkpoint-1" / "model").write_bytes(bytes(500))
     monkeypatch.setenv("LOCAL_RANK", "0")
-    told = room(f"{tmp_path}/checkpoint-1")
-    assert (told["checkpoint_bytes"], told["results_inode"]) == (500, tmp_path.stat().st_ino)
+    message = room(f"{tmp_path}/checkpoint-1")
+    assert (message["checkpoint_bytes"], message["results_inode"]) == (500, tmp_path.stat().st_ino)
     assert room("") == {}
     assert room(f"{tmp_path}/checkpoint-2") == {}, "rotated away meanwhile"
     monkeypatch.setenv("LOCAL_RANK", "1")

@@ -20,7 +20,7 @@ DEEP = b'{"a": ' + b"[" * 200_000
 
 
 def strange(path: Path, kind: str) -> None:
-    """Puts something at the path that no program may wait for, or hold in memory."""
+    """Put something at the path that no program may wait for or read into memory."""
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "device":
@@ -64,8 +64,8 @@ def prints(folder: str) -> object:
 
 
 def samples(folder: str) -> object:
-    wanted = {"folder": folder, "names": ["a"], "described": True, "max_samples": None, "val_size": 0}
-    return count({**wanted, "model": None, "chat": True})["code"]
+    expected = {"folder": folder, "names": ["a"], "described": True, "max_samples": None, "val_size": 0}
+    return count({**expected, "model": None, "chat": True})["code"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,8 +91,8 @@ def test_a_strange_file_of_a_checkpoint_counts_as_damaged(tmp_path: Path, kind: 
     folder = tmp_path / "checkpoint-5"
     folder.mkdir()
     strange(folder / name, kind)
-    seen = checkpoint_files.look({"folder": str(tmp_path)})["checkpoints"]["5"]
-    assert seen["damaged"] == ([] if kind == "folder" else [name])
+    checkpoint = checkpoint_files.look({"folder": str(tmp_path)})["checkpoints"]["5"]
+    assert checkpoint["damaged"] == ([] if kind == "folder" else [name])
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "model.safetensors", "latest", ".metadata"])
@@ -109,8 +109,8 @@ def described(folder: Path, data: Callable[[Path], object], name: str) -> Any:
 
 
 def samples_of(folder: Path) -> Any:
-    wanted = {"folder": str(folder), "names": ["a"], "described": True, "max_samples": None, "val_size": 0}
-    return count({**wanted, "model": str(folder), "chat": True})
+    expected = {"folder": str(folder), "names": ["a"], "described": True, "max_samples": None, "val_size": 0}
+    return count({**expected, "model": str(folder), "chat": True})
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.csv", "a.txt", "a.parquet", "a.arrow"])
@@ -143,15 +143,15 @@ def test_a_tokenizer_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("program", [name for name, modules in PROGRAMS.items() if "regular_file.py" in modules])
 def test_the_programs_carry_what_reads_files(program: str, tmp_path: Path) -> None:
-    """As they are sent: one file, standard input to the node's Python."""
-    wanted = {
+    """The programs run as they are sent: one file on standard input of the node's Python."""
+    expected = {
         "fingerprints.py": ("read", {"folder": str(tmp_path), "name": "x", "seconds": 0}, {"seen": False}),
         "software.py": ("facts", {"master": None, "modules": {}}, None),
         "prepare_data.py": ("look", {"dataset_dir": str(tmp_path), "datasets": [], "model": str(tmp_path)}, None),
         "checkpoint_files.py": ("look", {"folder": str(tmp_path)}, {"folder": str(tmp_path), "checkpoints": {}}),
         SAMPLES: ("count", {"folder": str(tmp_path), "names": [], "described": True}, None),
     }
-    action, arguments, answer = wanted[program]
+    action, arguments, answer = expected[program]
     command = [sys.executable, "-", action, json.dumps(arguments), "--token", "T"]
     done = subprocess.run(command, input=node_program(program), capture_output=True, check=True, cwd=tmp_path)
     assert done.stdout.startswith(b"T{")

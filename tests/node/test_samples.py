@@ -1,4 +1,5 @@
-"""Samples of data sets are counted as the engine takes them, or it is said why not. The program runs as on a node."""
+"""Samples of data sets are counted as the engine reads them, or the reason why not is given. The program runs as on a
+node."""
 
 import json
 import random
@@ -19,24 +20,24 @@ from tools.programs import NODE_PYTHON
 
 
 def wanted(folder: Path, *names: str, **others: Any) -> dict[str, Any]:
-    asked = {"folder": str(folder), "names": names, "described": False, "max_samples": None, "val_size": 0}
-    return {**asked, "model": None, "chat": False, **others}
+    request = {"folder": str(folder), "names": names, "described": False, "max_samples": None, "val_size": 0}
+    return {**request, "model": None, "chat": False, **others}
 
 
 def asked(folder: Path, *names: str, described: bool = True, most: int | None = None, val: float = 0) -> dict[str, Any]:
-    found = count(wanted(folder, *names, described=described, max_samples=most, val_size=val))
-    assert found.pop("unmeasured", None) or "code" in found
-    return found
+    result = count(wanted(folder, *names, described=described, max_samples=most, val_size=val))
+    assert result.pop("unmeasured", None) or "code" in result
+    return result
 
 
 def on_node(python: str, *arguments: str, **question: Any) -> dict[str, Any]:
-    """The answer of the program as it runs on a node."""
+    """Return the answer of the program as it runs on a node."""
     answer = subprocess.run(
         [python, *arguments, "-", "count", json.dumps(question), "--token", "T"],
         input=node_program(SAMPLES), check=True, capture_output=True, timeout=300,
     )  # fmt: skip
-    found: dict[str, Any] = json.loads(answer.stdout.decode().removeprefix("T"))
-    return found
+    data: dict[str, Any] = json.loads(answer.stdout.decode().removeprefix("T"))
+    return data
 
 
 def describe(folder: Path, **entries: Any) -> None:
@@ -99,7 +100,7 @@ def test_what_the_entry_and_the_job_say_about_the_number_counts(tmp_path: Path) 
         ({"file_name": "latin.json"}, "dataset_unreadable"),
     ],
 )
-def test_what_cannot_be_counted_is_said_why(tmp_path: Path, entry: dict[str, Any] | None, code: str) -> None:
+def test_what_cannot_be_counted_has_a_reason(tmp_path: Path, entry: dict[str, Any] | None, code: str) -> None:
     (tmp_path / "a.zip").touch()
     (tmp_path / "torn.json").write_text('[{"a": 1}, {"a": ')
     (tmp_path / "latin.json").write_bytes(b'[{"a": "\xe9"}]')
@@ -138,11 +139,11 @@ tokenizer.save(sys.argv[1] + "/tokenizer.json")
 @pytest.mark.e2e
 @needs_node_environment
 def test_samples_are_measured_by_the_models_tokenizer_and_weigh_as_their_data_sets_do(tmp_path: Path) -> None:
-    """A word is a token: 900 rows of 10 and 300 of 30, of which the tokenizer of a chat would cut all."""
+    """A word is a token: 900 rows of 10 and 300 of 30. A chat tokenizer would cut all of them."""
     subprocess.run([NODE_PYTHON, "-c", TOKENIZER, tmp_path], check=True, capture_output=True)
     (tmp_path / "short.jsonl").write_text(900 * f"{json.dumps({'instruction': 4 * 'ask ', 'output': 6 * 'tell '})}\n")
-    said = [{"from": "human", "value": 8 * "ask "}, {"from": "gpt", "value": 20 * "tell "}]
-    (tmp_path / "long.json").write_text(json.dumps(300 * [{"talk": said, "note": 500 * "never "}]))
+    text = [{"from": "human", "value": 8 * "ask "}, {"from": "gpt", "value": 20 * "tell "}]
+    (tmp_path / "long.json").write_text(json.dumps(300 * [{"talk": text, "note": 500 * "never "}]))
     entry = {"file_name": "long.json", "formatting": "sharegpt", "columns": {"messages": "talk"}}
     describe(tmp_path, short={"file_name": "short.jsonl"}, long=entry)
     question = wanted(tmp_path, "short", "long", described=True, model=str(tmp_path))
@@ -164,7 +165,7 @@ def test_rows_are_drawn_from_all_parts_of_a_stream_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "columns", "found"),
+    ("row", "columns", "expected"),
     [
         (b'{"instruction": "a", "input": "b", "output": "c", "id": "x"}', None, [("a\nb\nc", 2)]),
         ({"system": "s", "instruction": "a", "output": "b", "history": [["c", "d"]]}, None, [("a\nb\ns\nc\nd", 5)]),
@@ -176,9 +177,9 @@ def test_rows_are_drawn_from_all_parts_of_a_stream_alike() -> None:
     ],
 )
 def test_a_row_is_measured_by_what_is_trained_on(
-    row: Any, columns: dict[str, str] | None, found: list[tuple[str, int]]
+    row: Any, columns: dict[str, str] | None, expected: list[tuple[str, int]]
 ) -> None:
-    assert sequences(as_mapping(row), columns) == found
+    assert sequences(as_mapping(row), columns) == expected
 
 
 def test_it_runs_on_an_interpreter_that_has_nothing_else(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is read on a node: a data set's description, whatever stands in it, and where software comes from."""
+"""Facts that are read on a node: a data set's description with any content, and the origin of software."""
 
 import importlib.machinery
 import json
@@ -17,8 +17,8 @@ def test_a_description_that_is_no_mapping_is_none(tmp_path: Path, text: str) -> 
 
 def test_a_data_set_whose_entry_says_nothing_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "dataset_info.json").write_text(json.dumps({"mine": "mine.json", "other": {"file_name": 5}}))
-    found = find_datasets(str(tmp_path), ["mine", "other"])
-    assert found == {"info": True, "unknown": ["mine"], "missing": [str(tmp_path / "5")]}
+    datasets = find_datasets(str(tmp_path), ["mine", "other"])
+    assert datasets == {"info": True, "unknown": ["mine"], "missing": [str(tmp_path / "5")]}
 
 
 def checkout(folder: Path, head: str = "ref: refs/heads/main") -> Path:
@@ -54,13 +54,13 @@ def test_a_version_tells_the_commit_it_was_installed_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: dict[str, object] | None, text: str
 ) -> None:
     # The files of PEP 610: https://packaging.python.org/en/latest/specifications/direct-url/
-    made = tmp_path / "mine_probe-0.9.5.dist-info"
-    made.mkdir()
-    (made / "METADATA").write_text("Name: mine-probe\nVersion: 0.9.5\n")
+    path = tmp_path / "mine_probe-0.9.5.dist-info"
+    path.mkdir()
+    (path / "METADATA").write_text("Name: mine-probe\nVersion: 0.9.5\n")
     (tmp_path / "mine_probe.py").touch()
     if source:
         folder = checkout(tmp_path / "checkout", "e" * 40)
-        (made / "direct_url.json").write_text(json.dumps(source).replace("{checkout}", str(folder)))
+        (path / "direct_url.json").write_text(json.dumps(source).replace("{checkout}", str(folder)))
     monkeypatch.syspath_prepend(str(tmp_path))
     assert version_of("mine_probe", "mine-probe") == text
     # Installed, but without the module, as PyPI's mcore-adapter.

@@ -1,6 +1,6 @@
-"""The supervisor with real processes: what it starts it also ends, all of it and nothing else.
+"""The supervisor with real processes: it ends all processes that it starts, and no others.
 
-Only real processes show this: sessions, orphans, signals that are ignored, a killed supervisor.
+Only real processes show this: sessions, orphans, ignored signals, a killed supervisor.
 """
 
 import ast
@@ -37,7 +37,7 @@ time.sleep(120)
 
 
 class Run:
-    """One run folder, driven through the command line as from a server."""
+    """One run folder. The tests use its command line as a server does."""
 
     def __init__(self, root: Path, name: str = "run") -> None:
         self.root = root
@@ -116,7 +116,7 @@ def test_a_finished_program_leaves_its_output_and_its_exit_and_frees_the_node(ru
     assert not run.lock.exists()
 
 
-def test_a_program_that_a_signal_ended_is_told_by_the_signal(run: Run) -> None:
+def test_a_program_that_a_signal_ended_is_reported_by_the_signal(run: Run) -> None:
     run.write_spec(["/bin/sh", "-c", "kill -9 $$"])
     run.call("start")
     exit_ = run.wait_exit()
@@ -134,12 +134,12 @@ def test_the_program_gets_a_clean_environment_then_setup_then_spec_then_secrets(
     run.write_spec(argv, setup=str(setup), secrets=str(secrets), environment={"BOTH": "spec"})
     run.call("start")
     assert run.wait_exit()["code"] == 0
-    found = run.read("environment.json")
+    result = run.read("environment.json")
     assert (run.folder / "out.log").read_text() == "setup speaks\n"
-    assert (found["FROM_SETUP"], found["BOTH"], found["TOKEN"]) == ("1", "spec", "hidden")
-    assert found["MEGABOARD_RUN"] == run.mark
-    assert found["PATH"].split(":")[0] == str(Path(sys.executable).parent)
-    assert "LEAK" not in found
+    assert (result["FROM_SETUP"], result["BOTH"], result["TOKEN"]) == ("1", "spec", "hidden")
+    assert result["MEGABOARD_RUN"] == run.mark
+    assert result["PATH"].split(":")[0] == str(Path(sys.executable).parent)
+    assert "LEAK" not in result
     assert not secrets.exists()
 
 
@@ -184,7 +184,7 @@ def test_what_a_killed_leader_leaves_behind_is_ended(run: Run) -> None:
 
 
 def test_a_process_that_hides_its_mark_is_ended_too(run: Run) -> None:
-    seconds = f"119.{os.getpid()}"  # of these tests alone
+    seconds = f"119.{os.getpid()}"  # Only of these tests.
     hidden = f"import subprocess; subprocess.Popen(['env', '-i', 'setsid', 'sleep', '{seconds}'])"
     run.write_spec([sys.executable, "-c", f"{hidden}; import time; time.sleep(120)"])
     run.call("start")
@@ -202,7 +202,7 @@ def test_a_stopped_process_is_woken_to_hear_the_term(run: Run) -> None:
 
 @pytest.mark.e2e
 def test_look_alikes_survive(run: Run, tmp_path: Path) -> None:
-    """The same command line without a mark, and with the mark of another node."""
+    """Their command line is the same, but they have no mark or the mark of another node."""
     twin = Run(tmp_path, "twin")
     command = [sys.executable, "tree.py", "look-alike"]
     plain = subprocess.Popen(command, cwd=twin.folder)
@@ -309,8 +309,8 @@ def test_heartbeats_name_the_members_and_the_gpus(run: Run, tmp_path: Path, monk
     wait_for(lambda: any((len(beat["gpus"]), len(beat["members"])) == complete for beat in beats(run)))
     beat = beats(run)[-1]
     first = {"index": 0, "utilization": 97, "memory_used_mib": 70123, "memory_total_mib": 81559}
-    told = {"power_w": 612.5, "temperature_c": 61, "clock_mhz": 1755, "clock_limits": 0x44}
-    assert beat["gpus"][0] == {**first, **told}
+    values = {"power_w": 612.5, "temperature_c": 61, "clock_mhz": 1755, "clock_limits": 0x44}
+    assert beat["gpus"][0] == {**first, **values}
     assert [beat["gpus"][1][key] for key in ("utilization", "clock_mhz", "clock_limits")] == [None] * 3
     assert {pid for pid, _ in beat["members"]} == {int(path.read_text()) for path in run.folder.glob("ready.*")}
     assert beat["memory_total_mib"] > beat["memory_used_mib"] > 0
@@ -332,15 +332,15 @@ def test_it_runs_on_python_3_8() -> None:
 @pytest.mark.parametrize("program", [name for name, modules in node_programs.PROGRAMS.items() if len(modules) > 1])
 def test_a_name_means_one_thing_in_all_modules_that_are_joined(program: str) -> None:
     defined = [
-        made.name if isinstance(made, ast.FunctionDef | ast.ClassDef) else ast.unparse(made.targets[0])
-        for made in ast.parse(node_programs.node_program(program)).body
-        if isinstance(made, ast.FunctionDef | ast.ClassDef | ast.Assign)
+        created.name if isinstance(created, ast.FunctionDef | ast.ClassDef) else ast.unparse(created.targets[0])
+        for created in ast.parse(node_programs.node_program(program)).body
+        if isinstance(created, ast.FunctionDef | ast.ClassDef | ast.Assign)
     ]
     assert len(defined) == len(set(defined))
 
 
 def test_every_module_is_part_of_a_program() -> None:
-    """A module that was forgotten would be missed on the node alone."""
+    """A forgotten module would be missing only on the nodes."""
     root = Path(node.__file__).parent
     modules = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if path.name != "__init__.py"}
     assert modules <= {module for parts in node_programs.PROGRAMS.values() for module in parts}
@@ -368,7 +368,7 @@ def _find(command: str) -> int | None:
 
 @pytest.mark.parametrize("first", ["stop", "kill"])
 def test_secrets_of_a_run_that_never_started_are_removed_by_its_stop(run: Run, first: str) -> None:
-    """Sent just before the start, which then did not come or was refused; or cut on their way."""
+    """They were sent just before a start that did not come or was refused, or they were cut during the transfer."""
     secrets, half = run.folder / "secrets.json", run.folder / ".secrets.json.1a2b3c4d"
     half.write_text('{"TOK')
     run.write_spec(["/bin/true"], secrets=str(secrets))

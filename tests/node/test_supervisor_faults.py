@@ -1,4 +1,4 @@
-"""The supervisor when the machine fails it: a full disk, processes that stand still, GPU memory that stays taken."""
+"""The supervisor during faults of its machine: a full disk, processes that hang, GPU memory that is not freed."""
 
 import contextlib
 import json
@@ -20,21 +20,22 @@ from tests.node.test_supervisor import Run, beats
 from tests.node.test_supervisor import run as run_fixture
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.e2e  # seconds of heartbeats, stalls and grace each
+pytestmark = pytest.mark.e2e  # Each takes seconds of heartbeats, stalls and grace time.
 run = run_fixture
 
 STACKS = "import faulthandler, signal, time; faulthandler.register(signal.SIGUSR1); open('up', 'w'); time.sleep(60)"
 
 
 def _heard_until_up(program: str) -> list[str]:
-    """The command of a program whose log grows until it has made the file `up`: a slow start is no stall."""
+    """Return the command of a program whose log grows until it has made the file `up`, because a slow start is no
+    stall."""
     keep_writing = 'until [ -e up ]; do echo; sleep 0.1; done & exec "$@"'
     return ["/bin/sh", "-c", keep_writing, "sh", sys.executable, "-c", program]
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB that holds the run folders."""
+    """Mount a file system of 1 MiB for the run folders."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small disk needs root")
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(tmp_path)], capture_output=True)
@@ -51,22 +52,22 @@ def _fill(folder: Path) -> None:
 
 
 def test_a_run_that_dies_of_a_full_disk_says_so(small_disk: Path) -> None:
-    made = Run(small_disk)
-    made.write_spec([sys.executable, "-c", "import sys, time; time.sleep(1); sys.exit(1)"])
-    assert made.call("start")["ok"]
+    stored_run = Run(small_disk)
+    stored_run.write_spec([sys.executable, "-c", "import sys, time; time.sleep(1); sys.exit(1)"])
+    assert stored_run.call("start")["ok"]
     _fill(small_disk)
-    exit_ = made.wait_exit()
+    exit_ = stored_run.wait_exit()
     assert (exit_["reason"], exit_["disk_full"]) == ("failed", True)
 
 
 def test_a_run_on_a_full_disk_can_be_stopped(small_disk: Path) -> None:
-    made = Run(small_disk)
-    made.start_tree()
+    stored_run = Run(small_disk)
+    stored_run.start_tree()
     _fill(small_disk)
-    answer = made.call("stop", "--grace", "0.5")
+    answer = stored_run.call("stop", "--grace", "0.5")
     assert answer["left"] == []
     assert answer["exit"]["reason"] == "stopped"
-    assert made.alive() == []
+    assert stored_run.alive() == []
 
 
 def test_the_time_of_an_end_is_when_the_program_ended_not_when_all_was_cleared_up(run: Run) -> None:
@@ -82,7 +83,7 @@ def test_the_time_of_an_end_is_when_the_program_ended_not_when_all_was_cleared_u
 
 
 def test_a_process_that_stands_still_is_in_the_heartbeat_and_blamed_for_the_stall(run: Run) -> None:
-    """Though the stop wakes it, and it takes its time to end."""
+    """The stop wakes the process, which then takes its time to end."""
     slow = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(3), sys.exit(0)))"
     body = f"import signal, sys, time; {slow}; print('up', flush=True); time.sleep(60)"
     run.write_spec([sys.executable, "-c", body], stall_s=20, grace_s=10, environment={"RANK": "3"})
@@ -148,8 +149,8 @@ time.sleep(60)
 
 
 def test_a_stalled_rank_writes_its_flight_record_before_it_is_ended(run: Run) -> None:
-    """With the usual patience a stall is seen before NCCL's own time-out, which would write it."""
-    os.mkfifo(run.folder / "nccl_wanted_4.pipe")  # of a rank that is gone
+    """With the default settings, a stall is detected before NCCL's own time-out, which would write the record."""
+    os.mkfifo(run.folder / "nccl_wanted_4.pipe")  # The rank has ended.
     variables = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_DUMP_TEMP_FILE": f"{run.folder}/nccl_trace_rank_"}
     run.write_spec(_heard_until_up(LISTENER), stall_s=1, environment=variables)
     run.call("start")
@@ -176,7 +177,7 @@ def test_the_end_says_whether_the_gpus_memory_came_back(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A stand-in nvidia-smi: GPU 0 gives its memory back with the program's end, GPU 1 does not."""
+    """In a stand-in nvidia-smi, GPU 0 frees its memory at the program's end and GPU 1 does not."""
     tools = tmp_path / "bin"
     tools.mkdir()
     used = "[ -e $D/taken ] && A=40000 || A=10; [ -e $D/began ] && B=39000 || B=10"

@@ -1,4 +1,4 @@
-"""backend/node stays alone: a node has a Python, the engine's environment, and nothing else of this project."""
+"""backend/node imports nothing else of this project: a node has only a Python and the engine's environment."""
 
 import ast
 import subprocess
@@ -45,7 +45,7 @@ def test_a_node_needs_nothing_but_its_standard_library_and_engine() -> None:
 
 
 def modules(statement: ast.AST) -> list[str]:
-    """Names of the modules that a statement imports, except those of its own package."""
+    """Yield the names of modules that a statement imports, except those of its own package."""
     if isinstance(statement, ast.Import):
         return [alias.name for alias in statement.names]
     if isinstance(statement, ast.ImportFrom) and statement.level != 1:

@@ -53,9 +53,9 @@ def test_strategies_are_compared_at_the_smallest_global_batch_from_the_job_s_on_
     assert sum(row.recommended for row in rows) == 1
 
 
-@pytest.mark.parametrize(("wanted", "compared"), [(8, 32), (32, 32), (40, 64), (96, 96)])
-def test_choosing_a_strategy_makes_the_global_batch_that_it_was_compared_at(wanted, compared):
-    job = _recipe(LARGE, training__global_batch_size=wanted)
+@pytest.mark.parametrize(("expected", "compared"), [(8, 32), (32, 32), (40, 64), (96, 96)])
+def test_choosing_a_strategy_makes_the_global_batch_that_it_was_compared_at(expected, compared):
+    job = _recipe(LARGE, training__global_batch_size=expected)
     for row in strategies(job):
         assert row.global_batch == compared
         chosen = with_values(job, row.edits)

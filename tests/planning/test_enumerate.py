@@ -125,7 +125,7 @@ def test_no_plan_trains_vision_parts_wrongly(preset, tower):
     assert plans.fitting
     assert {*plans.column("parallel.tensor").tolist()} == {*plans.column("parallel.context").tolist()} == {1}
     assert (plans.column("parallel.pipeline") > 1).any()
-    assert {one.code for one in some(plans) for one in one.warnings} & TRAINED_WRONGLY == set()
+    assert {warning.code for warning in some(plans) for warning in warning.warnings} & TRAINED_WRONGLY == set()
     assert plans.rejected["vision_gradients_wrong"] > 0
     assert plans.rejected["vision_replicas_drift"] > 0
 
@@ -142,7 +142,7 @@ def test_the_recommended_plan_of_the_seed_trains_right_and_is_no_slower_than_the
     assert rank is not None
     assert rank < plans.fitting
     best = plans[rank]
-    assert TRAINED_WRONGLY.isdisjoint(one.code for one in best.warnings)
+    assert TRAINED_WRONGLY.isdisjoint(warning.code for warning in best.warnings)
     assert best.estimate.tokens_per_s_per_gpu > estimate(job(TP4)).tokens_per_s_per_gpu
 
 
@@ -157,19 +157,19 @@ def test_what_fits_comes_first_by_speed_and_what_does_not_by_its_need():
 
 def test_without_a_known_speed_the_bubble_takes_its_place_and_offloading_comes_last():
     values = {"cluster__gpu": "cpu", "cluster__gpus_per_node": 2, "training__precision": "fp32"}
-    found = enumerate_plans(job(TP4, model__preset="qwen3-0.6b", **values))
-    assert found.figures_of(ALL).iteration_s is None
-    fitting = found.figures_of(ALL).fits
-    offloads = np.array([space.job.traits.offloads != "none" for space in found.spaces])[found.engine][fitting]
+    result = enumerate_plans(job(TP4, model__preset="qwen3-0.6b", **values))
+    assert result.figures_of(ALL).iteration_s is None
+    fitting = result.figures_of(ALL).fits
+    offloads = np.array([space.job.traits.offloads != "none" for space in result.spaces])[result.engine][fitting]
     assert 0 < offloads.sum() < len(offloads)
     assert (np.diff(offloads.astype(int)) >= 0).all()
-    assert (np.diff(found.figures_of(ALL).bubble_fraction[fitting][~offloads]) >= 0).all()
+    assert (np.diff(result.figures_of(ALL).bubble_fraction[fitting][~offloads]) >= 0).all()
 
 
 def test_the_wanted_global_batch_decides_the_accumulation():
-    found = enumerate_plans(job(TP4, training__global_batch_size=128))
-    assert {item.estimate.global_batch_size for item in some(found)} == {128}
-    assert all("training.gradient_accumulation_steps" not in item.edits for item in some(found))
+    result = enumerate_plans(job(TP4, training__global_batch_size=128))
+    assert {item.estimate.global_batch_size for item in some(result)} == {128}
+    assert all("training.gradient_accumulation_steps" not in item.edits for item in some(result))
 
 
 def test_a_global_batch_that_replicas_cannot_share_is_counted_as_a_refusal():
@@ -200,7 +200,8 @@ def test_layers_that_do_not_divide_are_cut_into_unequal_stages_and_choosing_them
 def test_a_layout_that_cannot_be_leaves_the_other_plans(layout):
     base = job(TP4, model__preset="qwen3-8b", parallel__pipeline=2)
     plans, others = (
-        enumerate_plans(made, MEGATRON) for made in (with_values(base, {"parallel.pipeline_layout": layout}), base)
+        enumerate_plans(created, MEGATRON)
+        for created in (with_values(base, {"parallel.pipeline_layout": layout}), base)
     )
     assert len(plans) == len(others)
     assert plans[0].edits == others[0].edits
@@ -267,7 +268,7 @@ def test_no_plan_recomputes_what_its_model_or_its_switches_do_not_have():
         plans = enumerate_plans(
             job(model__preset=preset, cluster__nodes=1, cluster__gpus_per_node=2, **values), MEGATRON
         )
-        return {one for _, chosen, _ in plans.recompute(slice(0, None, 7)) for one in chosen}
+        return {plan for _, chosen, _ in plans.recompute(slice(0, None, 7)) for plan in chosen}
 
     assert modules("qwen3-8b") <= {"core_attn", "mlp", "layernorm"}
     assert "moe_act" in modules("mixtral-8x7b")
@@ -312,8 +313,8 @@ def test_values_of_some_plans_are_those_of_the_whole_column():
     plans = enumerate_plans(job(TP4, cluster__nodes=1, model__preset="mixtral-8x7b"))
     ranks = np.array([0, 7, len(plans) - 1])
     for path, default in (("parallel.expert", 1), ("parallel.sequence", True), ("training.micro_batch_size", 1)):
-        found = plans.values(path, ranks, default)
-        assert found.tolist() == plans.column(path, default)[ranks].tolist()
+        result = plans.values(path, ranks, default)
+        assert result.tolist() == plans.column(path, default)[ranks].tolist()
 
 
 @pytest.mark.parametrize("preset", ["qwen3-8b", "qwen3-30b-a3b"])

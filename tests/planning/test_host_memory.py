@@ -79,7 +79,7 @@ def test_strategies_say_what_a_node_must_hold_and_refuse_what_it_cannot(lang):
         words = reason_words(rows[gib]["zero2-offload"], lang)
         assert f"{row.best.estimate.host_memory_gib:.1f} GiB" in words
         assert ("16.0 GiB" in words) == (gib == 16.0)
-    assert not any(one.reason == "host_too_large" for one in rows[None].values())
+    assert not any(item.reason == "host_too_large" for item in rows[None].values())
     assert "GiB" not in reason_words(rows[16.0]["qlora"], lang)
 
 
@@ -87,11 +87,11 @@ def test_strategies_say_what_a_node_must_hold_and_refuse_what_it_cannot(lang):
 def test_why_not_says_that_a_nodes_memory_is_what_is_missing(lang):
     job = job_of(16)
     plans = enumerate_plans(job, OFFLOADED)
-    found = why_not(job, parse_sizes("MBS1"), plans)
-    assert (found.cost.over_gib, found.cost.over_host_gib) == (
-        0.0, pytest.approx(found.best.estimate.host_memory_gib - 16))  # fmt: skip
-    words = why_not_words(found, plans, lang)
-    assert f"{found.best.estimate.host_memory_gib:.1f}" in words
+    result = why_not(job, parse_sizes("MBS1"), plans)
+    assert (result.cost.over_gib, result.cost.over_host_gib) == (
+        0.0, pytest.approx(result.best.estimate.host_memory_gib - 16))  # fmt: skip
+    words = why_not_words(result, plans, lang)
+    assert f"{result.best.estimate.host_memory_gib:.1f}" in words
     assert "16.0 GiB" in words
     needs = f"{plans[0].estimate.host_memory_gib:.1f}"
     assert t(lang, "wizard.plan.host.exceeded", needs=needs, has="16.0") in explain(plans, lang)

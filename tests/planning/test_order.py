@@ -36,9 +36,9 @@ def test_the_first_are_those_of_all_sorted(plans, count):
 def test_ranks_places_and_the_best_of_some_are_those_of_all_sorted(plans):
     order, whole = order_of(*plans), sorted_whole(*plans)
     for rank in (0, LEAST - 1, LEAST, 2 * LEAST, SIZE - 1):
-        place = int(whole[rank])
-        assert order.rank(place) == rank
-        assert order.indices(np.array([rank, 5])).tolist() == [place, whole[5]]
+        position = int(whole[rank])
+        assert order.rank(position) == rank
+        assert order.indices(np.array([rank, 5])).tolist() == [position, whole[5]]
         assert order.best(np.sort(whole[rank:])) == rank
     assert order.indices(np.array([SIZE - 2])).tolist() == [whole[-2]]
     assert order.rank(SIZE) is None
@@ -50,11 +50,11 @@ def test_the_front_is_that_of_all_sorted(plans):
     front = front_of(*order.groups, memory, time)
     whole = sorted_whole(*plans)
     best = [
-        place for place in whole.tolist() if not ((memory <= memory[place]) & (time <= time[place])
-        & ((memory < memory[place]) | (time < time[place]))).any()
+        position for position in whole.tolist() if not ((memory <= memory[position]) & (time <= time[position])
+        & ((memory < memory[position]) | (time < time[position]))).any()
     ]  # fmt: skip
-    first = {(time[place], memory[place]): place for place in reversed(best)}
-    assert front.tolist() == [place for place in best if first[time[place], memory[place]] == place]
+    first = {(time[position], memory[position]): position for position in reversed(best)}
+    assert front.tolist() == [position for position in best if first[time[position], memory[position]] == position]
 
 
 def test_who_asks_for_more_gets_it_though_another_thread_keeps_less_meanwhile():

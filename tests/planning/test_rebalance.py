@@ -26,26 +26,26 @@ PLANS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("made", PLANS.values(), ids=PLANS)
-def test_the_stages_that_are_offered_are_legal_and_shorten_a_step_by_what_is_said(made):
-    own = estimate(made)
-    [note] = unequal_stages(made, own)
+@pytest.mark.parametrize("the_job", PLANS.values(), ids=PLANS)
+def test_the_stages_that_are_offered_are_legal_and_shorten_a_step_by_what_is_reported(the_job):
+    own = estimate(the_job)
+    [note] = unequal_stages(the_job, own)
     assert note.severity == "note"
     assert note.values["then"] != note.values["now"]
-    assert sum(map(int, note.values["then"].split("/"))) == resolve_model(made.model).layers
-    changed = with_values(made, note.edit)
+    assert sum(map(int, note.values["then"].split("/"))) == resolve_model(the_job.model).layers
+    changed = with_values(the_job, note.edit)
     assert errors(check(changed)) == []
-    found = estimate(changed)
-    assert found.fits >= own.fits
-    assert note.values["faster"] == f"{100 * (1 - found.iteration_s / own.iteration_s):.0f}"
-    assert unequal_stages(changed, found) == []
+    result = estimate(changed)
+    assert result.fits >= own.fits
+    assert note.values["faster"] == f"{100 * (1 - result.iteration_s / own.iteration_s):.0f}"
+    assert unequal_stages(changed, result) == []
 
 
 def test_no_other_way_to_cut_two_stages_is_faster():
-    made = job(model__preset="qwen3-8b", parallel__pipeline=2)
-    best = rebalance(made, resolve_model(made.model), resolve_gpu(made.cluster), estimate(made))
+    the_job = job(model__preset="qwen3-8b", parallel__pipeline=2)
+    best = rebalance(the_job, resolve_model(the_job.model), resolve_gpu(the_job.cluster), estimate(the_job))
     every = {
-        first: estimate(with_values(made, {"parallel.pipeline_layout": f"E,t*{first}|t*{36 - first},L"})).iteration_s
+        first: estimate(with_values(the_job, {"parallel.pipeline_layout": f"E,t*{first}|t*{36 - first},L"})).iteration_s
         for first in range(1, 36)
     }
     assert layers_of(best.layout)[0] == min(every, key=every.get)
@@ -67,13 +67,13 @@ def test_no_other_way_to_cut_two_stages_is_faster():
     ],
 )
 def test_equal_stages_and_no_stages_are_left_alone(values):
-    made = job(values)
-    assert unequal_stages(made, estimate(made)) == []
+    the_job = job(values)
+    assert unequal_stages(the_job, estimate(the_job)) == []
 
 
 def test_the_help_of_the_layout_compares_equal_and_evened_stages():
-    made = PLANS["a layout of one's own"]
-    own, equal, evened = effects(made, "parallel.pipeline_layout")
+    plan_job = PLANS["a layout of one's own"]
+    own, equal, evened = effects(plan_job, "parallel.pipeline_layout")
     assert own.is_own
     assert equal.problem.code == "layers_not_divisible"
     assert evened.tokens_per_s_per_gpu > own.tokens_per_s_per_gpu

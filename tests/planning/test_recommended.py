@@ -34,15 +34,15 @@ def test_the_fastest_is_passed_over_where_it_fills_the_gpu_and_the_next_that_lea
     assert f"{shares(plans, rank) * plans.gpu.memory_gib:.1f} GiB" in words
 
 
-@pytest.mark.parametrize("told", [{"memory_margin": 0.01}, {"calibration": Calibration(memory_ratio=1.01)}])
-def test_a_margin_or_a_calibrated_memory_decides_instead(told):
-    plans = enumerate_plans(job_on(**told), ENGINES)
+@pytest.mark.parametrize("values", [{"memory_margin": 0.01}, {"calibration": Calibration(memory_ratio=1.01)}])
+def test_a_margin_or_a_calibrated_memory_decides_instead(values):
+    plans = enumerate_plans(job_on(**values), ENGINES)
     assert shares(plans, 0) > 1 - HEADROOM
     assert recommended(plans) == 0
     assert "fills" not in explain(plans, "en")
 
 
-def test_where_no_plan_leaves_room_the_fastest_is_taken_and_that_is_said():
+def test_where_no_plan_leaves_room_the_fastest_is_taken_and_that_is_reported():
     plans = enumerate_plans(job_on(nodes=1, model="qwen3-32b"), ENGINES)
     assert recommended(plans) == 0
     assert is_tight(plans, 0)

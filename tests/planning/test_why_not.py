@@ -25,8 +25,8 @@ def asked(job, sizes):
     return why_not(job, parse_sizes(sizes), enumerate_plans(job))
 
 
-def codes(found):
-    return [problem.code for problem in found.problems]
+def codes(problems):
+    return [problem.code for problem in problems.problems]
 
 
 @pytest.mark.parametrize("text", ["TP=8 PP=3", "tp8pp3", "TP：8，PP＝3", "TP 8; PP 3"])
@@ -35,7 +35,7 @@ def test_sizes_are_read_as_people_write_them(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("TP=-1 PP=0 CP=99999999999999999999", ["too_small", "too_small", "too_large"]),
         ("TP=4.5 EP=2 EP=4", ["size_not_whole", "size_twice"]),
@@ -45,27 +45,27 @@ def test_sizes_are_read_as_people_write_them(text):
         ("", ["why_not_unreadable"]),
     ],
 )
-def test_every_size_that_cannot_be_asked_about_is_a_problem_of_its_own(text, told):
+def test_every_size_that_cannot_be_asked_about_is_a_problem_of_its_own(text, expected):
     with pytest.raises(ProblemsError) as raised:
         parse_sizes(text)
-    assert [problem.code for problem in raised.value.problems] == told
+    assert [problem.code for problem in raised.value.problems] == expected
 
 
-def test_the_rule_that_refuses_it_is_told_and_no_other_that_only_follows():
+def test_the_rule_that_refuses_it_is_reported_and_no_other_that_only_follows():
     assert codes(asked(job_of(), "TP8 PP3")) == ["ranks_not_divisible"]
     assert asked(job_of(), "TP3").problems[0].values["product"] == 3
     for sizes in ("TP8 PP3", "TP4"):
-        assert codes(asked(job_of(nodes=1, gpus=2), sizes)) == ["ranks_not_divisible"]  # fewer GPUs than TP
+        assert codes(asked(job_of(nodes=1, gpus=2), sizes)) == ["ranks_not_divisible"]  # TP exceeds the GPUs.
     # Two chunks need two stages, which the question does not set; with them it is a plan.
     assert asked(job_of(), "VPP2").best is not None
 
 
 @pytest.mark.parametrize("sizes", ["TP4", "TP2 PP2", "CP2", "TP2 CP2"])
 def test_of_a_plan_that_would_train_vision_parts_wrongly_that_is_the_answer(sizes):
-    found = asked(job_of(model="qwen3-vl-8b"), sizes)
-    assert codes(found) == ["vision_gradients_wrong"]
-    assert found.nearest is not None
-    assert found.nearest.job.parallel.tensor == found.nearest.job.parallel.context == 1
+    result = asked(job_of(model="qwen3-vl-8b"), sizes)
+    assert codes(result) == ["vision_gradients_wrong"]
+    assert result.nearest is not None
+    assert result.nearest.job.parallel.tensor == result.nearest.job.parallel.context == 1
 
 
 @pytest.mark.parametrize("sizes", ["EP2", "ETP2"])
@@ -83,13 +83,13 @@ def test_chunks_that_no_number_of_stages_allows_are_refused_for_their_own_sake()
 
 
 def test_a_micro_batch_that_is_not_among_the_compared_is_put_among_them():
-    found = asked(job_of(batch=96), "MBS3")
-    assert found.best.job.training.micro_batch_size == 3
-    assert found.best.job.global_batch == 96
-    kept = asked(with_values(job_of(batch=None), {"training.gradient_accumulation_steps": 3}), "MBS3").best
-    assert (kept.job.global_batch, kept.edits["training.micro_batch_size"]) == (96, 3)
-    assert found.rank is not None
-    assert found.cost.slower >= 0
+    result = asked(job_of(batch=96), "MBS3")
+    assert result.best.job.training.micro_batch_size == 3
+    assert result.best.job.global_batch == 96
+    best = asked(with_values(job_of(batch=None), {"training.gradient_accumulation_steps": 3}), "MBS3").best
+    assert (best.job.global_batch, best.edits["training.micro_batch_size"]) == (96, 3)
+    assert result.rank is not None
+    assert result.cost.slower >= 0
 
 
 def test_a_micro_batch_is_not_refused_for_sizes_that_the_question_leaves_open():
@@ -107,30 +107,30 @@ def test_copies_and_accumulation_are_asked_about_as_the_table_shows_them():
     job = job_of()
     parallel = asked(job, "TP4 DP8").best.job.parallel
     assert (parallel.tensor, parallel.pipeline, parallel.context) == (4, 1, 1)
-    found = asked(job, "TP4 PP2 DP8")
-    assert codes(found) == ["size_follows"]
-    assert found.legal[REPLICAS] == (1, 2, 4)
+    result = asked(job, "TP4 PP2 DP8")
+    assert codes(result) == ["size_follows"]
+    assert result.legal[REPLICAS] == (1, 2, 4)
     assert asked(job, "GA2").best.job.accumulation == 2
 
 
 def test_what_is_refused_comes_with_what_is_legal_instead():
     job = job_of()
-    found = asked(job, "TP8 PP3")
-    assert found.legal == {"parallel.pipeline": (1, 2, 4)}
-    assert found.nearest.job.parallel.tensor == 8
-    sizes = found.nearest.job.parallel
+    result = asked(job, "TP8 PP3")
+    assert result.legal == {"parallel.pipeline": (1, 2, 4)}
+    assert result.nearest.job.parallel.tensor == 8
+    sizes = result.nearest.job.parallel
     assert job.world_size % prod((sizes.tensor, sizes.pipeline, sizes.context)) == 0
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_tensor_parallel_across_nodes_is_computed_though_no_plan_of_the_table_has_it(lang):
     job = job_of()
-    found = asked(job, "TP16")
-    assert codes(found) == ["tensor_across_nodes"]
-    assert found.rank is None
-    assert found.best.job.parallel.tensor == 16
-    assert found.cost.slower > 0.3
-    words = why_not_words(found, enumerate_plans(job), lang)
+    result = asked(job, "TP16")
+    assert codes(result) == ["tensor_across_nodes"]
+    assert result.rank is None
+    assert result.best.job.parallel.tensor == 16
+    assert result.cost.slower > 0.3
+    words = why_not_words(result, enumerate_plans(job), lang)
     assert "TP16" in words
     assert "8" in words
 
@@ -139,10 +139,10 @@ def test_the_best_plan_across_nodes_is_the_best_of_its_kind():
     """Open sizes are chosen as in the table: with PP 1 and unsplit experts, the plan needs far too much memory."""
     job = job_of(model="mixtral-8x7b")
     for sizes in ("TP16", "ETP16"):
-        found = asked(job, sizes)
-        assert found.rank is None
-        assert found.best.job.parallel.pipeline > 1
-        assert found.best.edits["parallel.pipeline"] == found.best.job.parallel.pipeline
+        result = asked(job, sizes)
+        assert result.rank is None
+        assert result.best.job.parallel.pipeline > 1
+        assert result.best.edits["parallel.pipeline"] == result.best.job.parallel.pipeline
 
 
 def test_a_layout_of_ones_own_does_not_stand_against_other_sizes():
@@ -154,6 +154,6 @@ def test_a_layout_of_ones_own_does_not_stand_against_other_sizes():
 
 
 def test_layers_that_do_not_divide_are_no_reason_where_stages_may_be_unequal():
-    found = asked(job_of(), "PP8")
-    assert found.problems == ()
-    assert found.best.job.parallel.pipeline_layout
+    result = asked(job_of(), "PP8")
+    assert result.problems == ()
+    assert result.best.job.parallel.pipeline_layout

@@ -1,4 +1,4 @@
-"""A server without threads: what Runner and Watch do by the clock is done when told, and it can die at any write."""
+"""A server without threads. Tests run its work themselves, and the server can die at any write."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +18,11 @@ TIMING = Timing(grace_s=1.0, save_deadline_s=40.0)
 
 
 class ServerDied(Exception):
-    """In the middle of what it did."""
+    """The server died in the middle of its work."""
 
 
 class MortalStore:
-    """A store as a server sees it that dies after some more writes: of what it does then nothing is recorded."""
+    """The store of a server that dies after some more writes. Later writes are not recorded."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -38,7 +38,7 @@ class MortalStore:
 
 
 class Server(Runner):
-    """`turn` is what its threads do in a second; `pass_second` lets the world take one, this server with it."""
+    """A server whose `turn` does the work of a second, and whose `pass_second` also moves the simulated cluster."""
 
     def __init__(self, home: Path, store: Store, cluster: Cluster, pass_second: Callable[[], None]) -> None:
         self.store = MortalStore(store)
@@ -55,7 +55,7 @@ class Server(Runner):
         return self.store.left == 0
 
     def turn(self) -> None:
-        """Everything that is due, once."""
+        """Do all due work once."""
         self.turns += 1
         try:
             self._find_work()
@@ -84,7 +84,7 @@ class Server(Runner):
         return watch  # type: ignore[return-value]
 
     def _supervise(self, run: str, failure: BaseException | None) -> None:
-        """A launch that failed returns when what it had started is gone."""
+        """Watch the run; after a failed launch, let time pass until the run is over, and raise the failure."""
         self._attach(run)
         for _ in range(round(TIMING.stop_deadline_s) if failure is not None else 0):
             if self.is_dead or self._is_over(run):

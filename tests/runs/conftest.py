@@ -1,4 +1,4 @@
-"""A run in a store and its nodes in memory, with a clock that moves only when told."""
+"""A run in a store and its nodes in memory, with a clock that moves only when a test moves it."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ RUN = "20261121-120000-job-abcd"
 
 
 class Clock:
-    """Time as the test tells it."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -55,10 +55,10 @@ class Gang:
     pollers: list[Poller] = field(default_factory=list)
     timing: Timing = field(default_factory=Timing)
     record_reports: bool = False
-    """Whether what a poller reports of its node is recorded with the run, as a server does."""
+    """Whether the reports of a poller are recorded with the run, as a server does it."""
 
     def collector(self, rank: int = 0, store: Store | None = None) -> Collector:
-        """One more collector of a node, as another process would have."""
+        """Return another collector of a node, as another process would have it."""
         return Collector(store or self.store, RUN, 1, self.records[rank], [rank], self.clock)
 
     def poller(self, rank: int) -> Poller:
@@ -75,7 +75,7 @@ class Gang:
         if self.record_reports:
             record_connection(self.store, RUN, 1, rank, error, self.clock.now)
 
-    def lead(self) -> GangMonitor:
+    def monitor(self) -> GangMonitor:
         """Return the gang monitor of a freshly started server, with its pollers."""
         self.pollers = [self.poller(rank) for rank in range(len(self.nodes))]
         return GangMonitor(
@@ -90,14 +90,14 @@ class Gang:
             timing=self.timing,
         )
 
-    def pass_time(self, lead: GangMonitor, seconds: int) -> bool:
-        """Let seconds go by, one poll of every node and one look of the lead each; True when the run is over."""
+    def pass_time(self, monitor: GangMonitor, seconds: int) -> bool:
+        """Let seconds pass. Each second polls every node and runs the monitor once. Return whether the run is over."""
         for _ in range(seconds):
             self.clock.now += 1.0
             for poller in self.pollers:
                 if not poller.ended:
                     poller.step()
-            if lead.tick():
+            if monitor.tick():
                 return True
         return False
 
@@ -112,13 +112,13 @@ class Gang:
             self.write(rank, "heartbeat.jsonl", {"time": self.clock.now, "members": [[1, 2]], "gpus": []})
 
     def exit(self, rank: int, code: int | None = 0, **more: object) -> None:
-        """The supervisor of a node writes its exit."""
+        """Write the exit file of a node's supervisor."""
         reason = "finished" if code == 0 else "failed"
-        ended = {"code": code, "stopped": False, "reason": reason, "left": [], "time": self.clock.now, **more}
-        self.nodes[rank].files[f"{self.records[rank].folder}/exit"] = json.dumps(ended).encode()
+        record = {"code": code, "stopped": False, "reason": reason, "left": [], "time": self.clock.now, **more}
+        self.nodes[rank].files[f"{self.records[rank].folder}/exit"] = json.dumps(record).encode()
 
     def on_stop(self, rank: int, left: list[object] | None = None) -> None:
-        """The supervisor of a node answers `stop`, and writes its exit as the real one does."""
+        """Make a node's supervisor answer `stop` and write its exit, as the real one does."""
 
         def reply(argv, stdin):  # type: ignore[no-untyped-def]
             if not left and f"{self.records[rank].folder}/exit" not in self.nodes[rank].files:
@@ -130,7 +130,7 @@ class Gang:
     def break_link(self, rank: int) -> None:
         self.nodes[rank].broken = NodeError("unreachable", self.nodes[rank].name, address="x", port=22, detail="down")
 
-    def tell(self, kind: EventKind, rank: int | None = None, **detail: object) -> bool:
+    def add_event(self, kind: EventKind, rank: int | None = None, **detail: object) -> bool:
         return self.store.write(lambda c: run_store.append(c, RUN, kind, time=self.clock.now, rank=rank, detail=detail))
 
     def state(self) -> RunState | None:
@@ -155,7 +155,7 @@ class Gang:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """In memory where that is possible: thousands of durable commits take their time on a disk."""
+    """Yield a home folder, in memory if possible, because thousands of durable commits are slow on a disk."""
     memory = Path("/dev/shm")
     with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder)
@@ -170,18 +170,18 @@ def store(home: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def gang(store: Store, home: Path) -> Gang:
-    """Three nodes, running."""
+    """Return a gang of three running nodes."""
     return make_gang(store, home)
 
 
 def make_gang(store: Store, home: Path) -> Gang:
-    """For tests that need many."""
+    """Return a gang of three running nodes in a store. Tests that need several gangs call it."""
     nodes = [FakeNode(f"10.0.0.{rank + 1}") for rank in range(3)]
     records = tuple(
         NodeRecord(rank=rank, address=f"{node.name}:22", folder=f"/r/node{rank}", python="/py", mark=f"m.{rank}")
         for rank, node in enumerate(nodes)
     )
-    made = Gang(store=store, home=home, clock=Clock(), nodes=nodes, records=records)
+    gang = Gang(store=store, home=home, clock=Clock(), nodes=nodes, records=records)
     hosts = ", ".join(f"{{address: {node.name}}}" for node in nodes)
     cluster = f"{{gpu: cpu, nodes: 3, gpus_per_node: 1, hosts: [{hosts}]}}"
     job = f"version: 1\nname: job\ncluster: {cluster}\nengine: llamafactory-ddp\n"
@@ -194,11 +194,11 @@ def make_gang(store: Store, home: Path) -> Gang:
     for rank, node in enumerate(nodes):
         node.make_folder(f"/r/node{rank}/control")
         node.files[f"/r/node{rank}/supervisor.py"] = b"#"
-        made.on_stop(rank)
+        gang.on_stop(rank)
         node.on("status", reply={"supervisor": True, "members": [], "exit": None})
     for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED):
-        made.tell(kind)
-    return made
+        gang.add_event(kind)
+    return gang
 
 
 @pytest.fixture(scope="module")
@@ -209,16 +209,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNodes]:
 
 @pytest.fixture(scope="module")
 def job(cluster: LocalNodes) -> Job:
-    """A job whose Python has the stand-in engine."""
+    """Return a job whose Python has the stand-in engine."""
     mapping = stand_in_job(cluster.folder, f'PYTHONPATH={ENGINE} exec {sys.executable} -S -B "$@"')
-    made, problems = parse_job({**mapping, "cluster": cluster.cluster_mapping(f"{cluster.folder}/python")})
-    assert made is not None, problems
-    return made
+    parsed, problems = parse_job({**mapping, "cluster": cluster.cluster_mapping(f"{cluster.folder}/python")})
+    assert parsed is not None, problems
+    return parsed
 
 
 @pytest.fixture
 def open_controller(home: Path, cluster: LocalNodes) -> Iterator[Callable[..., Controller]]:
-    """Controllers of one home folder that knows the nodes' host keys, with the stand-in's patience."""
+    """Return a function that opens controllers of one home folder with confirmed host keys and short timeouts."""
     (home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
     opened: list[tuple[Controller, Store]] = []
 

@@ -1,4 +1,4 @@
-"""Whole gangs over real sshd with the real supervisor; only torchrun is a stand-in (engine/): a run takes a second."""
+"""Whole gangs over real sshd with the real supervisor. torchrun is a stand-in (engine/), so a run takes a second."""
 
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,16 @@ ENGINE = Path(__file__).with_name("engine")
 
 
 def with_mode(job: Job, mode: str, *, steps: int = 20, step_s: float = 0.02, save: int = 0) -> Job:
-    """The job as the stand-in is to behave: its TRAINER_ variables."""
+    """Return the job with the TRAINER_ variables of the stand-in's mode."""
     mapping = {"TRAINER_MODE": mode, "TRAINER_STEPS": str(steps), "TRAINER_STEP_S": str(step_s)}
     mapping |= {"TRAINER_SAVE": str(save)}
     return with_values(job, {"environment": mapping})
 
 
 def stand_in_job(folder: Path, script: str) -> dict[str, Any]:
-    """Writes what a job is about below `folder`: an empty model and data set, and the nodes' `python`, a shell script.
+    """Write an empty model and data set and the nodes' `python`, a shell script, into `folder`; return a job with them.
 
-    A job file without its cluster, for an engine that reads none of it.
+    The job has no cluster. Its engine is the stand-in.
     """
     python = folder / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
@@ -56,7 +56,7 @@ def stand_in_job(folder: Path, script: str) -> dict[str, Any]:
 
 
 def marked(home: Path, run: str) -> int:
-    """Processes of any attempt of a run that live."""
+    """Return the living processes of any attempt of a run."""
     store = Store(home / "megaboard.db")
     with store.read() as connection:
         numbers = range(1, attempts.newest(connection, run) + 1)
@@ -67,8 +67,8 @@ def marked(home: Path, run: str) -> int:
 
 
 def steps_of(controller: Controller, run: str) -> dict[int, list[int]]:
-    """Global rank -> the steps that came in, in their order."""
-    found: dict[int, list[int]] = {}
+    """Return global rank -> the stored steps in order."""
+    steps: dict[int, list[int]] = {}
     for point in controller.points(run, rank=None):
-        found.setdefault(point.rank, []).append(point.step)
-    return found
+        steps.setdefault(point.rank, []).append(point.step)
+    return steps

@@ -1,7 +1,7 @@
-"""A cluster without machines: nodes that start, train, fail and die as real ones do, by a clock that moves when told.
+"""A cluster without machines. Its nodes start, train, fail and die as real ones do, by a clock that tests move.
 
-What runs against it is the real code of launch, collection, lead and sweep. A gang trains in lockstep; when one node's
-processes are gone the others' end with the words of a closed connection, when they stand still the others wait.
+The code of launch, collection, gang monitor and reaper that runs against it is real. A gang trains in lockstep. If one
+node's processes end, those of the others end with the message of a closed connection. If they hang, the others wait.
 """
 
 import json
@@ -21,7 +21,7 @@ BEAT_S = 2
 
 @dataclass(kw_only=True)
 class Part:
-    """What one attempt has on one node."""
+    """The part of one attempt on one node."""
 
     run: str
     attempt: int
@@ -32,10 +32,10 @@ class Part:
     alive: bool = True
     supervisor: bool = True
     wedged: bool = False
-    """In a driver: no signal ends it."""
+    """It hangs in a driver: no signal ends it."""
     step: int = 0
     half: str = ""
-    """Of a line: what a buffer has not given to the disk yet."""
+    """The end of a line that a buffer has not yet written to the disk."""
 
     @property
     def trains(self) -> bool:
@@ -44,29 +44,29 @@ class Part:
 
 @dataclass
 class Machine:
-    """One simulated node: what FakeNode shows of it to the server, and what happens there."""
+    """One simulated node: its state, and the FakeNode that the server sees."""
 
     rank: int
     node: FakeNode
     parts: dict[str, Part] = field(default_factory=dict)
-    """By run folder; those of this boot."""
+    """The parts of this boot, by run folder."""
     powered: bool = True
     cut: bool = False
     away_s: int = 0
     there_s: int = 0
-    """How long the server could not reach it, and could."""
+    """The periods in which the server could not reach the node, and could."""
 
     @property
     def reachable(self) -> bool:
         return self.powered and not self.cut
 
     def connect(self) -> None:
-        """Show the server whether the node can be reached."""
+        """Let the server reach the node, or fail to reach it, as `reachable` says."""
         away = NodeError("unreachable", self.node.name, address=self.node.name, port=22, detail="down")
         self.node.broken = None if self.reachable else away
 
     def holder(self) -> Part | None:
-        """The attempt that has the node: its lock is stale once nothing of it lives."""
+        """Return the part that holds the node. A lock is stale after all of its processes have ended."""
         return next((part for part in self.parts.values() if part.alive or part.supervisor), None)
 
     def append(self, part: Part, file: str, text: str) -> None:
@@ -74,7 +74,7 @@ class Machine:
         self.node.files[path] = self.node.files.get(path, b"") + text.encode()
 
     def exit(self, part: Part, now: float, code: int | None, **more: object) -> None:
-        """What the supervisor writes at the end; nothing when it is gone."""
+        """End a part. Its supervisor writes the exit file if it still runs."""
         part.alive = part.wedged
         if part.supervisor and f"{part.folder}/exit" not in self.node.files:
             self.write_exit(part, now, code, **more)
@@ -103,7 +103,7 @@ class Cluster:
         return self.now
 
     def tick(self) -> None:
-        """One second: every gang that is whole takes two steps, and what must end ends."""
+        """Advance by one second: every whole gang does two steps, and what must end ends."""
         self.now += 1.0
         for machine in self.machines:
             machine.away_s = 0 if machine.reachable else machine.away_s + 1
@@ -121,12 +121,12 @@ class Cluster:
                     machine.append(part, "heartbeat.jsonl", json.dumps(beat) + "\n")
 
     def _gangs(self) -> list[list[tuple[Machine, Part]]]:
-        """What is on the machines of each attempt, ended or not."""
-        found: dict[tuple[str, int], list[tuple[Machine, Part]]] = {}
+        """Return the parts of each attempt, ended or not."""
+        gangs: dict[tuple[str, int], list[tuple[Machine, Part]]] = {}
         for machine in self.machines:
             for part in machine.parts.values():
-                found.setdefault((part.run, part.attempt), []).append((machine, part))
-        return list(found.values())
+                gangs.setdefault((part.run, part.attempt), []).append((machine, part))
+        return list(gangs.values())
 
     def _train(self, gang: Sequence[tuple[Machine, Part]]) -> None:
         stops = any(f"{part.folder}/control/stop" in machine.node.files for machine, part in gang)
@@ -146,7 +146,7 @@ class Cluster:
                 machine.exit(part, self.now, 0, stopped=stops)
 
     def _break_up(self, gang: Sequence[tuple[Machine, Part]]) -> None:
-        """Half a line is the last of what a rank wrote; then the traceback."""
+        """Write half a line and the traceback as the last output of a rank."""
         for machine, part in gang:
             if part.trains:
                 words = "step\nTraceback (most recent call last):\nConnectionError: Connection closed by peer\n"
@@ -154,18 +154,18 @@ class Cluster:
                 machine.exit(part, self.now, 1)
 
     def kill_worker(self, rank: int) -> bool:
-        """SIGKILL; True where there was one."""
+        """Kill a worker. Return True if there was one."""
         return self._end(rank, lambda machine, part: machine.exit(part, self.now, None, signal=9, **FAILED))
 
     def kill_supervisor(self, rank: int) -> bool:
         return self._end(rank, lambda machine, part: setattr(part, "supervisor", False))
 
     def wedge(self, rank: int) -> bool:
-        """The processes hang in a driver."""
+        """Let the processes hang in a driver."""
         return self._end(rank, lambda machine, part: setattr(part, "wedged", True))
 
     def free(self, rank: int) -> None:
-        """The driver lets go: a process that had a SIGKILL waiting ends, and one that had none goes on."""
+        """End the hang in the driver. A process with a pending SIGKILL ends; a process without one continues."""
         machine = self.machines[rank]
         for part in machine.parts.values():
             if part.wedged:
@@ -175,13 +175,13 @@ class Cluster:
 
     def _end(self, rank: int, act: Any) -> bool:
         machine = self.machines[rank]
-        found = [part for part in machine.parts.values() if part.trains] if machine.powered else []
-        for part in found:
+        parts = [part for part in machine.parts.values() if part.trains] if machine.powered else []
+        for part in parts:
             act(machine, part)
-        return bool(found)
+        return bool(parts)
 
     def power_off(self, rank: int) -> bool:
-        """Everything on the node is gone at once; its disk stays. True where something trained."""
+        """End everything on the node at once. Its disk stays. Return True if something trained."""
         machine = self.machines[rank]
         trained = any(part.alive for part in machine.parts.values())
         machine.parts.clear()
@@ -190,7 +190,7 @@ class Cluster:
         return trained
 
     def processes(self, run: str | None = None) -> int:
-        """Parts alive, of one run or of all."""
+        """Return the living parts of one run or of all runs."""
         return sum(part.alive for m in self.machines for part in m.parts.values() if run in (None, part.run))
 
     def _reply(self, machine: Machine, action: str) -> Any:
@@ -221,13 +221,13 @@ class Cluster:
 
     def _status(self, machine: Machine, folder: str) -> dict[str, Any]:
         part = machine.parts.get(folder)
-        ended = machine.node.files.get(f"{folder}/exit")
+        exit_file = machine.node.files.get(f"{folder}/exit")
         alive = bool(part and part.supervisor)
         return {
             "supervisor": alive,
             "rebooted": part is None,
             "members": [],
-            "exit": json.loads(ended) if ended else None,
+            "exit": json.loads(exit_file) if exit_file else None,
         }
 
     def _stop(self, machine: Machine, folder: str) -> dict[str, Any]:
@@ -243,12 +243,12 @@ class Cluster:
         left = [[77, "python", "D"]] if part.wedged else []
         return {"left": left, "exit": json.loads(machine.node.files[f"{folder}/exit"])}
 
-    def _look(self, _: Machine, wanted: str) -> dict[str, Any]:
-        return self.disk.look(json.loads(wanted)["folder"])
+    def _look(self, _: Machine, request: str) -> dict[str, Any]:
+        return self.disk.look(json.loads(request)["folder"])
 
-    def _set_aside(self, _: Machine, wanted: str) -> dict[str, Any]:
-        asked = json.loads(wanted)
-        return self.disk.set_aside(asked["folder"], asked["steps"])
+    def _set_aside(self, _: Machine, request: str) -> dict[str, Any]:
+        values = json.loads(request)
+        return self.disk.set_aside(values["folder"], values["steps"])
 
 
 FAILED = {"reason": "failed", "stopped": False}

@@ -1,4 +1,4 @@
-"""A warning that nobody accepted is passed by nobody but an automatic restart."""
+"""A warning that the user has not accepted stops a launch, but not an automatic restart."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What steps tell of a disk that fills up and of GPU memory that runs short."""
+"""Alerts from steps: a disk that fills up, and GPU memory that runs short."""
 
 from backend.runs.diagnosis.alerts import GIB
 from backend.runs.states import EventKind
@@ -6,7 +6,7 @@ from tests.runs.conftest import Gang
 
 
 def save(gang: Gang, rank: int, step: int, *, free: float, size: float = 10, inode: int = 5) -> None:
-    """A step of a node's rank after a save, read at once; GiB."""
+    """Write a step of a node's rank after a save, and read it at once. Sizes are in GiB."""
     row = {"step": step, "time": float(step), "free_bytes": int(free * GIB), "checkpoint_bytes": int(size * GIB)}
     gang.write(rank, f"steps.rank{rank}.jsonl", {**row, "results_inode": inode})
     gang.collector(rank).poll(gang.nodes[rank])
@@ -16,7 +16,7 @@ def told(gang: Gang, kind: EventKind) -> list[tuple[int | None, object]]:
     return [(event.rank, event.detail["step"]) for event in gang.events() if event.kind is kind]
 
 
-def test_a_disk_with_room_for_fewer_than_two_checkpoints_is_told_and_again_for_fewer_than_one(gang: Gang) -> None:
+def test_a_disk_with_room_for_fewer_than_two_checkpoints_is_reported_and_again_for_fewer_than_one(gang: Gang) -> None:
     save(gang, 0, 10, free=20)
     assert told(gang, EventKind.DISK_LOW) == []
     for step, free in ((20, 19.9), (30, 12.0), (40, 0), (50, 9.0), (60, 15.0)):
@@ -39,7 +39,7 @@ def test_a_checkpoint_without_bytes_says_nothing(gang: Gang) -> None:
     assert told(gang, EventKind.DISK_LOW) == []
 
 
-def test_gpu_memory_that_runs_short_is_told_once_a_node(gang: Gang) -> None:
+def test_gpu_memory_that_runs_short_is_reported_once_a_node(gang: Gang) -> None:
     for rank, step, retries in ((1, 1, 0), (1, 2, 3), (1, 3, 9), (0, 4, 1)):
         gang.write(rank, f"steps.rank{rank}.jsonl", {"step": step, "time": float(step), "alloc_retries": retries})
         gang.collector(rank).poll(gang.nodes[rank])

@@ -1,4 +1,4 @@
-"""Two tabs, or a tab and a command line, that want the same of a run at the same moment: it happens once."""
+"""Two tabs, or a tab and a command line, request the same action of a run at the same moment. It happens once."""
 
 import os
 import threading
@@ -41,7 +41,7 @@ def test_of_two_stops_that_cut_a_checkpoint_short_one_is_told(gang: Gang) -> Non
 
 
 def test_a_stop_of_a_run_that_is_ended_because_a_node_failed_is_no_event(gang: Gang) -> None:
-    gang.tell(EventKind.FAILING, 1)
+    gang.add_event(EventKind.FAILING, 1)
     _end(gang, save=False)
     assert gang.kinds()[-1] == "failing"
 
@@ -54,7 +54,7 @@ def test_a_lock_that_was_let_go_while_it_was_waited_for_is_taken_where_all_see_i
     def open_and_lose(path: Any, *more: Any) -> int:
         opened.append(real(path, *more))
         if len(opened) == 1:
-            os.unlink(path)  # whoever launched before is done
+            os.unlink(path)  # The first launch is complete.
         return opened[-1]
 
     monkeypatch.setattr(os, "open", open_and_lose)
@@ -64,7 +64,7 @@ def test_a_lock_that_was_let_go_while_it_was_waited_for_is_taken_where_all_see_i
 
 
 @pytest.mark.contract
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_two_processes_that_launch_stop_and_resume_at_once_do_each_once(
     open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:
@@ -92,16 +92,16 @@ def test_two_processes_that_launch_stop_and_resume_at_once_do_each_once(
 
 
 def _both(*acts: Callable[[], object]) -> list[Any]:
-    """What each returned, or the codes of what it raised; all begin at one moment."""
+    """Run both at the same moment. Return their results, or the codes of their exceptions."""
     barrier = threading.Barrier(len(acts))
     ends: list[Any] = [None] * len(acts)
 
-    def work(place: int) -> None:
+    def work(index: int) -> None:
         barrier.wait()
         try:
-            ends[place] = acts[place]()
+            ends[index] = acts[index]()
         except ProblemsError as error:
-            ends[place] = [problem.code for problem in error.problems]
+            ends[index] = [problem.code for problem in error.problems]
 
     threads = [threading.Thread(target=work, args=(place,)) for place in range(len(acts))]
     for thread in threads:

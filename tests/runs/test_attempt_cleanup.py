@@ -1,4 +1,4 @@
-"""Between two attempts: nothing is left, nothing is unread, and each step counts once."""
+"""Between two attempts no process is left, nothing is unread, and each step counts once."""
 
 import math
 
@@ -16,9 +16,9 @@ from tests.runs.conftest import RUN, Gang
 @pytest.fixture
 def job(gang: Gang) -> Job:
     with gang.store.read() as connection:
-        made, _ = load_job(run_store.run_row(connection, RUN)["job"])
-    assert made is not None
-    return made
+        parsed, _ = load_job(run_store.run_row(connection, RUN)["job"])
+    assert parsed is not None
+    return parsed
 
 
 def _settle(gang: Gang, job: Job) -> None:
@@ -99,4 +99,4 @@ def test_a_loss_that_is_no_number_survives_the_trail(gang: Gang) -> None:
         (point,) = metrics.trail(connection, RUN, 1, count=5)
     assert point.loss is not None
     assert math.isnan(point.loss)
-    assert not gang.tell(EventKind.RESUMED), "a running run cannot be resumed"
+    assert not gang.add_event(EventKind.RESUMED), "a running run cannot be resumed"

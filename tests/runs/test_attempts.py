@@ -1,7 +1,7 @@
-"""Attempts after the first, and the queue: whole gangs over real sshd, with a trainer that stands in and saves.
+"""Later attempts and the queue: whole gangs over real sshd, with a stand-in trainer that saves.
 
-Only whole lives show that the pieces agree: what a preflight finds once a gang is gone, which checkpoint the engine is
-told, and that nobody starts a run twice.
+Only whole runs show that the parts agree: the preflight after the end of a gang, the checkpoint for the engine, and
+that no run starts twice.
 """
 
 import threading
@@ -41,7 +41,7 @@ def _trail(home: Path, run: str) -> list[tuple[int, int]]:
 
 
 def _on(job: Job, *ranks: int, name: str = "job") -> Job:
-    """The job on some of the nodes alone."""
+    """Return the job on only some of the nodes."""
     hosts = tuple(job.cluster.hosts[rank] for rank in ranks)
     return replace(job, name=name, cluster=replace(job.cluster, nodes=len(ranks), hosts=hosts))
 
@@ -56,8 +56,8 @@ def test_a_killed_rank_restarts_the_gang_from_its_checkpoint_without_anybody(
     shown = controller.snapshot(run)
     assert (shown.attempt, shown.checkpoint_step, shown.step, shown.restarts, shown.cause) == (2, 6, 20, 1, None)
     assert _trail(home, run) == [(1, step) for step in range(1, 7)] + [(2, step) for step in range(7, 21)]
-    (told,) = [event for event in shown.events if event.kind is EventKind.RESTARTING]
-    assert (told.detail["problem"]["code"], told.detail["number"], told.detail["of"]) == ("killed", 1, 1)
+    (message,) = [event for event in shown.events if event.kind is EventKind.RESTARTING]
+    assert (message.detail["problem"]["code"], message.detail["number"], message.detail["of"]) == ("killed", 1, 1)
     assert marked(home, run) == 0
 
 
@@ -68,9 +68,9 @@ def test_a_failed_run_is_resumed_where_it_is_complete_and_nothing_is_recorded_wh
     assert controller.wait(run, WITHIN_S) is RunState.FAILED
     results = cluster.folder / "out" / run
     (results / "checkpoint-6/rng_state_1.pth").unlink()
-    found = controller.checkpoints(run)
-    assert (found.steps[:2], found.newest) == ((3, 6), 3)
-    assert (found.flaws[6].rank, found.flaws[6].file) == (1, "rng_state_1.pth")
+    checkpoints = controller.checkpoints(run)
+    assert (checkpoints.steps[:2], checkpoints.newest) == ((3, 6), 3)
+    assert (checkpoints.flaws[6].rank, checkpoints.flaws[6].file) == (1, "rng_state_1.pth")
     before = len(controller.snapshot(run).events)
     for step, code in ((6, "checkpoint_incomplete"), (4, "checkpoint_missing")):
         with pytest.raises(ProblemsError) as caught:
@@ -109,8 +109,8 @@ def test_an_edited_job_begins_with_another_runs_checkpoint_and_what_cannot_load_
         controller.launch(other, source=(first, None))
     assert [problem.code for problem in caught.value.problems] == ["checkpoint_of_engine"]
     monkeypatch.setenv("MEGABOARD_HOME", str(home))
-    for asked, status in ((other, 1), (job, 0)):
-        (home / "job.yaml").write_text(dump_job(asked))
+    for the_job, status in ((other, 1), (job, 0)):
+        (home / "job.yaml").write_text(dump_job(the_job))
         assert main(["check", str(home / "job.yaml"), "--from", first]) == status
     assert len(controller.runs()) == 1
     edited = with_mode(with_values(job, {"training.learning_rate": 1e-6}), "killed@1", steps=10)
@@ -136,7 +136,7 @@ def test_two_that_resume_at_once_start_one_attempt(
         except ProblemsError as error:
             refusals.append(error.problems[0].code)
 
-    threads = [threading.Thread(target=resume, args=(one,)) for one in controllers]
+    threads = [threading.Thread(target=resume, args=(one_controller,)) for one_controller in controllers]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -169,14 +169,14 @@ def test_a_token_launches_once_however_many_press(
 def test_queued_runs_start_side_by_side_where_they_share_no_node_and_else_in_their_order(
     open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:
-    """Two servers of one home dispatch at once; a third one, started later, finds the queue."""
+    """Two servers of one home start runs at once. A third server, started later, finds the queue."""
     waiting = open_controller()
     long = with_mode(job, "ok", steps=10_000)
     both = waiting.launch(_on(with_mode(job, "ok"), 0, 1, name="both"), queue=True)
     left, right = (waiting.launch(_on(long, rank, name=f"n{rank}"), queue=True) for rank in range(NODES))
     last = waiting.launch(_on(with_mode(job, "ok"), 1, name="last"), queue=True)
     cancelled = waiting.launch(_on(long, 0, name="cancelled"), queue=True)
-    assert {one.state for one in waiting.runs()} == {RunState.QUEUED}
+    assert {queued.state for queued in waiting.runs()} == {RunState.QUEUED}
     waiting.move(both, "last")
     waiting.stop(cancelled)
     assert waiting.snapshot(cancelled).state is RunState.STOPPED

@@ -1,4 +1,4 @@
-"""There is always a whole copy of the database to go back to."""
+"""There is always a complete copy of the database for a restore."""
 
 import os
 import sqlite3
@@ -32,7 +32,7 @@ def draft_of(path: Path) -> str | None:
 
 
 def damage(path: Path) -> None:
-    """What a disk may do to the middle of a file."""
+    """Damage the middle of a file, as a disk may do."""
     size = path.stat().st_size
     with path.open("r+b") as file:
         file.seek(size // 4)
@@ -46,7 +46,7 @@ def test_a_database_that_the_disk_damaged_can_be_replaced_by_its_copy(path: Path
         back_up(path, NOW + EVERY_S + 1)
     backup_path(path).replace(path)
     assert draft_of(path) == "good" * 20_000
-    assert {one.name for one in path.parent.iterdir()} <= {path.name, f"{path.name}-wal", f"{path.name}-shm"}
+    assert {item.name for item in path.parent.iterdir()} <= {path.name, f"{path.name}-wal", f"{path.name}-shm"}
 
 
 def test_a_copy_is_private_of_one_moment_and_made_once_a_day_beside_a_writer(path: Path) -> None:
@@ -73,11 +73,11 @@ def test_a_copy_is_on_the_disk_before_it_takes_the_place_of_the_last(
 
 def test_where_there_is_no_room_the_old_copy_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     back_up(path, NOW)
-    kept = backup_path(path).read_bytes()
+    content = backup_path(path).read_bytes()
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("usage", (), {"free": 0}))
     with pytest.raises(OSError, match="no room"):
         back_up(path, NOW + EVERY_S + 1)
-    assert backup_path(path).read_bytes() == kept
+    assert backup_path(path).read_bytes() == content
 
 
 @pytest.mark.parametrize("damaged", [False, True])

@@ -1,4 +1,5 @@
-"""The probe's gang is ended and cleaned up however it ends; what it puts into the cluster's calibration."""
+"""The gang of the benchmark is stopped and cleaned up after any end. Its speeds are written to the cluster's
+calibration."""
 
 import json
 from collections.abc import Sequence
@@ -45,17 +46,22 @@ def test_the_speeds_go_into_the_calibration_of_this_gpu():
 
 def test_a_time_ratio_of_an_estimate_with_other_speeds_goes_and_the_memory_ratio_stays():
     known = {"gpu": "h100-80g", "run": "r", "run_date": "2026-11-01", "engine": "llamafactory-ddp"}
-    made = calibration_of(job_with(**known, time_ratio=1.2, memory_ratio=1.03), SPEEDS, "2026-11-21")
-    assert (made.time_ratio, made.memory_ratio, made.run, made.engine) == (None, 1.03, "r", "llamafactory-ddp")
+    calibration = calibration_of(job_with(**known, time_ratio=1.2, memory_ratio=1.03), SPEEDS, "2026-11-21")
+    assert (calibration.time_ratio, calibration.memory_ratio, calibration.run, calibration.engine) == (
+        None,
+        1.03,
+        "r",
+        "llamafactory-ddp",
+    )
 
 
 def test_nothing_of_another_gpu_stays():
-    made = calibration_of(job_with(gpu="a100-80g", run="r", memory_ratio=1.03), SPEEDS, "2026-11-21")
-    assert (made.gpu, made.memory_ratio, made.run) == ("h100-80g", None, None)
+    calibration = calibration_of(job_with(gpu="a100-80g", run="r", memory_ratio=1.03), SPEEDS, "2026-11-21")
+    assert (calibration.gpu, calibration.memory_ratio, calibration.run) == ("h100-80g", None, None)
 
 
 class Ticking:
-    """Time that passes in waits alone."""
+    """A clock that advances only in waits."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -68,7 +74,7 @@ class Ticking:
 
 
 def connected(*, left: list[object] | None = None, exits: bytes | None = None) -> ConnectedNodes:
-    """Two nodes that start what they are told to; `exits`: the record that each supervisor writes at once."""
+    """Return two nodes that start their programs. `exits` has the record that each supervisor writes at once."""
     facts = {**software.facts({"master": None, "modules": {}}), "home": "/home/me"}
     nodes = {}
     for rank in range(2):
@@ -105,7 +111,7 @@ def job_on_two() -> Job:
 
 
 def told(connected: ConnectedNodes, word: str) -> list[int]:
-    """The nodes that were asked for something."""
+    """Return the nodes that received a request."""
     return [rank for rank, node in connected.nodes.items() if any(word in argv for argv in node.ran)]  # type: ignore[attr-defined]
 
 
@@ -137,7 +143,7 @@ def test_a_node_that_ended_badly_ends_the_others_at_once():
 
 
 def with_rows(met: ConnectedNodes) -> ConnectedNodes:
-    """Every rank has left its row."""
+    """Write a row of every rank."""
     row = {"node": 0, "local_rank": 0, "device": "CPU", "precision": "fp32", "matmul_tflops": 0.1, "intra": {}}
     for rank, node in met.nodes.items():
         content = json.dumps({**row, "rank": rank, "node": rank, "inter": {"1": 2.0}, "pairs": {}})
@@ -147,9 +153,9 @@ def with_rows(met: ConnectedNodes) -> ConnectedNodes:
 
 def test_every_rank_that_ended_well_has_left_its_row():
     met = with_rows(connected(exits=b'{"code": 0, "time": 5.0}'))
-    found = measure(job_on_two(), met, "run", clock=Ticking().clock())
-    assert found.speeds is not None
-    assert (found.speeds.inter_node_bus_gb_per_s, found.problems) == (2.0, ())
+    result = measure(job_on_two(), met, "run", clock=Ticking().clock())
+    assert result.speeds is not None
+    assert (result.speeds.inter_node_bus_gb_per_s, result.problems) == (2.0, ())
     assert told(met, "sh") == [0, 1]
 
 

@@ -1,4 +1,4 @@
-"""A run's measured steps and memory correct the estimates of its cluster, or the reason why not is told."""
+"""A run's measured steps and memory correct the estimates of its cluster, or the reason why not is given."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ RUN = "20261121-101500-job-0a1b"
 
 
 def job_of(**values: object) -> Job:
-    """A packed text job on Megatron, 2 nodes of 8 H100."""
+    """Return a packed text job on Megatron, with 2 nodes of 8 H100."""
     job, problems = parse_job(
         {
             "cluster": {"gpu": "h100-80g", "nodes": 2, "gpus_per_node": 8},
@@ -31,7 +31,7 @@ def job_of(**values: object) -> Job:
 
 
 def points(count: int = 30, *, step_s: float = 2.0, first: int = 1, **more: object) -> list[Point]:
-    """Steps of rank 0; the first three are slow, as are those that save."""
+    """Return steps of rank 0. The first three are slow, and so are those that save."""
     return [
         Point(
             seq=step,
@@ -52,17 +52,17 @@ def measured(job: Job, *, step_s: float = 2.0, reserved: tuple[float, ...] = (),
     return measure_run(job, RUN, points(step_s=step_s, **more), newest)
 
 
-def codes(found: RunMeasured) -> list[str]:
-    return [problem.code for problem in found.problems]
+def codes(problems: RunMeasured) -> list[str]:
+    return [problem.code for problem in problems.problems]
 
 
 def test_the_ratio_is_the_median_step_over_the_estimated_one():
     job = job_of()
     seconds = estimate(job).iteration_s
     assert seconds is not None
-    found = measured(job, step_s=1.1 * seconds)
-    assert (found.steps, found.step_s, found.predicted_step_s) == (25, pytest.approx(1.1 * seconds), seconds)
-    assert found.time_ratio == pytest.approx(1.1)
+    result = measured(job, step_s=1.1 * seconds)
+    assert (result.steps, result.step_s, result.predicted_step_s) == (25, pytest.approx(1.1 * seconds), seconds)
+    assert result.time_ratio == pytest.approx(1.1)
 
 
 def test_a_ratio_within_the_models_scatter_is_said_to_be_of_little_use():
@@ -75,10 +75,10 @@ def test_a_ratio_within_the_models_scatter_is_said_to_be_of_little_use():
 def test_the_memory_ratio_is_the_fullest_ranks_reserve_over_the_estimated_allocation():
     job = job_of()
     peak = estimate(job).peak_gib
-    found = measured(job, reserved=(0.9 * peak, 1.04 * peak, 1.0 * peak))
-    assert found.memory_ratio == pytest.approx(1.04)
-    assert found.reserved_gib == pytest.approx(1.04 * peak)
-    assert codes(found) == []
+    result = measured(job, reserved=(0.9 * peak, 1.04 * peak, 1.0 * peak))
+    assert result.memory_ratio == pytest.approx(1.04)
+    assert result.reserved_gib == pytest.approx(1.04 * peak)
+    assert codes(result) == []
 
 
 def test_a_second_calibration_is_measured_against_the_uncorrected_estimate():
@@ -86,19 +86,19 @@ def test_a_second_calibration_is_measured_against_the_uncorrected_estimate():
     seconds = estimate(bare).iteration_s
     assert seconds is not None
     job = job_of(cluster__calibration=Calibration(gpu="h100-80g", run="old", time_ratio=1.3))
-    found = measured(job, step_s=1.1 * seconds)
-    assert found.predicted_step_s == pytest.approx(1.3 * seconds)
-    assert found.time_ratio == pytest.approx(1.1)
+    result = measured(job, step_s=1.1 * seconds)
+    assert result.predicted_step_s == pytest.approx(1.3 * seconds)
+    assert result.time_ratio == pytest.approx(1.1)
 
 
 def test_the_probes_speeds_stay_in_the_estimate_that_is_compared():
     probed = job_of(cluster__calibration=Calibration(gpu="h100-80g", probe_date="2026-11-20", matmul_tflops=400.0))
     seconds = estimate(probed).iteration_s
     assert seconds is not None
-    found = measured(probed, step_s=seconds)
-    assert found.time_ratio == pytest.approx(1.0)
-    made = calibration_of(probed, found, "2026-11-21")
-    assert (made.matmul_tflops, made.probe_date, made.run) == (400.0, "2026-11-20", RUN)
+    result = measured(probed, step_s=seconds)
+    assert result.time_ratio == pytest.approx(1.0)
+    calibration = calibration_of(probed, result, "2026-11-21")
+    assert (calibration.matmul_tflops, calibration.probe_date, calibration.run) == (400.0, "2026-11-20", RUN)
 
 
 def test_shorter_samples_are_compared_with_the_estimate_of_their_length():
@@ -106,16 +106,16 @@ def test_shorter_samples_are_compared_with_the_estimate_of_their_length():
     half = with_values(job, {"training.cutoff_len": 2048})
     seconds = estimate(half).iteration_s
     assert seconds is not None
-    found = measured(job, step_s=seconds, tokens=job.global_batch * 2048, reserved=(40.0,))
-    assert found.time_ratio == pytest.approx(1.0)
-    assert found.memory_ratio is None
-    assert "calibrate_short_samples" in codes(found)
+    result = measured(job, step_s=seconds, tokens=job.global_batch * 2048, reserved=(40.0,))
+    assert result.time_ratio == pytest.approx(1.0)
+    assert result.memory_ratio is None
+    assert "calibrate_short_samples" in codes(result)
 
 
 def test_samples_that_reach_the_full_length_tell_of_memory():
     job = job_of(training__packing=False)
-    found = measured(job, tokens=job.global_batch * 4096, reserved=(40.0,))
-    assert found.memory_ratio is not None
+    result = measured(job, tokens=job.global_batch * 4096, reserved=(40.0,))
+    assert result.memory_ratio is not None
 
 
 @pytest.mark.parametrize(
@@ -127,34 +127,34 @@ def test_samples_that_reach_the_full_length_tell_of_memory():
     ],
     ids=["unpacked", "images", "cpu"],
 )
-def test_what_cannot_be_known_is_refused_or_said(values: dict[str, object], expected: list[str]):
+def test_what_cannot_be_known_is_refused_or_reported(values: dict[str, object], expected: list[str]):
     assert codes(measured(job_of(**values), step_s=3.0)) == expected
 
 
 def test_a_step_that_is_far_from_any_estimate_corrects_nothing():
-    found = measured(job_of(), step_s=5000.0)
-    assert (found.time_ratio, "calibrate_far_off" in codes(found)) == (None, True)
+    result = measured(job_of(), step_s=5000.0)
+    assert (result.time_ratio, "calibrate_far_off" in codes(result)) == (None, True)
 
 
 @pytest.mark.parametrize("count", [0, 1, 12])
 def test_too_few_steps_say_how_many_are_needed(count: int):
-    found = measure_run(job_of(), RUN, points(count), [])
-    assert codes(found) == ["calibrate_few_steps"]
-    assert found.problems[0].values["needed"] == 10
+    result = measure_run(job_of(), RUN, points(count), [])
+    assert codes(result) == ["calibrate_few_steps"]
+    assert result.problems[0].values["needed"] == 10
     with pytest.raises(ProblemsError):
-        calibration_of(job_of(), found, "2026-11-21")
+        calibration_of(job_of(), result, "2026-11-21")
 
 
 def test_a_resumed_attempts_own_first_steps_do_not_count():
     job = job_of()
-    found = measure_run(job, RUN, points(30, first=104), [])
-    assert found.step_s == 2.0
+    result = measure_run(job, RUN, points(30, first=104), [])
+    assert result.step_s == 2.0
 
 
 def test_a_calibration_names_its_run_gpu_and_engine():
     job = job_of(cluster__calibration=Calibration(gpu="a100-80g", matmul_tflops=250.0, memory_ratio=1.2))
-    found = dataclasses.replace(measured(job_of()), time_ratio=1.23456, memory_ratio=None)
-    assert calibration_of(job, found, "2026-11-21") == Calibration(
+    result = dataclasses.replace(measured(job_of()), time_ratio=1.23456, memory_ratio=None)
+    assert calibration_of(job, result, "2026-11-21") == Calibration(
         gpu="h100-80g",
         run=RUN,
         run_date="2026-11-21",

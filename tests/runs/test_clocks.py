@@ -1,4 +1,5 @@
-"""Clocks of nodes that are off, and that somebody sets while a run goes on: what is shown stays true by our clock."""
+"""Clocks of nodes that are wrong, or that somebody sets during a run. Displayed times are correct by the server's
+clock."""
 
 from dataclasses import replace
 
@@ -24,7 +25,7 @@ def _offset(gang: Gang, rank: int = 0) -> float:
 
 
 class Node:
-    """Node 0, by its own clock; a step, and a heartbeat that says so, every two seconds."""
+    """Node 0 by its own clock. It writes a step and a heartbeat every two seconds."""
 
     def __init__(self, gang: Gang) -> None:
         self.gang = gang
@@ -48,9 +49,9 @@ class Node:
 
 @pytest.fixture
 def node(gang: Gang) -> Node:
-    made = Node(gang)
-    made.work(60)
-    return made
+    new_node = Node(gang)
+    new_node.work(60)
+    return new_node
 
 
 @pytest.mark.parametrize("off_s", OFF_S)
@@ -78,12 +79,12 @@ def test_a_gang_that_hangs_after_its_clock_was_set_is_seen_to_stand_still_as_soo
     node.work(10)
     since = node.gang.clock.now
     node.work(90, steps=False)
-    found = _look(node.gang).standstill
-    assert found is not None
-    assert found.since == pytest.approx(since, abs=5.0)
+    standstill = _look(node.gang).standstill
+    assert standstill is not None
+    assert standstill.since == pytest.approx(since, abs=5.0)
 
 
-def test_which_node_failed_first_is_told_by_the_clock_that_it_has_now(node: Node) -> None:
+def test_which_node_failed_first_is_reported_by_the_clock_that_it_has_now(node: Node) -> None:
     gang = node.gang
     node.ahead_s = 600.0
     node.work(10)
@@ -91,7 +92,7 @@ def test_which_node_failed_first_is_told_by_the_clock_that_it_has_now(node: Node
     gang.exit(0, 1, time=gang.clock.now - 5 + node.ahead_s)
     for rank in range(2):
         gang.collector(rank).poll(gang.nodes[rank])
-    gang.pass_time(gang.lead(), 2)
+    gang.pass_time(gang.monitor(), 2)
     assert next(event.rank for event in gang.events() if event.kind is EventKind.FAILING) == 0
 
 
@@ -122,11 +123,11 @@ def test_a_server_whose_own_clock_is_set_measures_anew(node: Node) -> None:
 
 def test_a_server_whose_clock_is_set_does_not_cut_a_checkpoint_short(gang: Gang) -> None:
     gang.timing = replace(gang.timing, save_deadline_s=50)
-    lead = gang.lead()
-    gang.tell(EventKind.STOP_REQUESTED, save=True)
-    gang.pass_time(lead, 5)
-    lead._clock = lambda: gang.clock.now + 3600.0
-    assert not gang.pass_time(lead, 30)
+    monitor = gang.monitor()
+    gang.add_event(EventKind.STOP_REQUESTED, save=True)
+    gang.pass_time(monitor, 5)
+    monitor._clock = lambda: gang.clock.now + 3600.0
+    assert not gang.pass_time(monitor, 30)
     assert "save_timed_out" not in gang.kinds()
-    assert gang.pass_time(lead, 30)
+    assert gang.pass_time(monitor, 30)
     assert gang.kinds().count("save_timed_out") == 1

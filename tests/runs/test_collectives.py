@@ -1,6 +1,6 @@
-"""Who did not come to a collective that timed out: words that torch's watchdogs wrote on real clusters.
+"""Ranks that did not join a collective that timed out, from lines that torch's watchdogs wrote on real clusters.
 
-NCCL needs GPUs, so nothing here makes it hang: the lines are those of published logs, by their addresses.
+NCCL needs GPUs, so nothing here makes it hang: the lines are those of published logs, with their addresses.
 """
 
 import pytest
@@ -19,9 +19,9 @@ AT = "ProcessGroupNCCL.cpp"
 
 
 def job(engine: str = "llamafactory-zero2", nodes: int = 2, gpus: int = 8, **parallel: int) -> Job:
-    found, problems = load_job(text(engine, nodes, gpus, **parallel))
-    assert found is not None, problems
-    return found
+    result, problems = load_job(text(engine, nodes, gpus, **parallel))
+    assert result is not None, problems
+    return result
 
 
 def text(engine: str, nodes: int, gpus: int, **parallel: int) -> str:
@@ -42,7 +42,7 @@ def waited(
     place: int | None = None,
     operation: str = "ALLREDUCE",
 ) -> str:
-    """torch 2.6 and later (https://github.com/OpenRLHF/OpenRLHF/issues/1126)."""
+    """Return a line of torch 2.6 and later (https://github.com/OpenRLHF/OpenRLHF/issues/1126)."""
     begun = number if begun is None else begun
     return (
         f"[rank{rank}]:[E901 05:20:03.123992144 {AT}:632] [Rank {rank}] Watchdog caught collective operation timeout: "
@@ -55,7 +55,7 @@ def waited(
 
 
 def dumped(rank: int, begun: int, by: str = " rank 6") -> str:
-    """What every rank answers to the first that timed out (the same)."""
+    """Return the line that every rank writes after the first time-out (same source)."""
     return (
         f"[rank{rank}]:[E901 05:20:03.118859045 {AT}:1746] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Received a dump "
         f"signal due to a collective timeout from {by} and we will try our best to dump the debug info. Last enqueued "
@@ -64,22 +64,22 @@ def dumped(rank: int, begun: int, by: str = " rank 6") -> str:
     )
 
 
-def verdict(logs: dict[int, str], of: Job) -> Verdict:
-    return judge({rank: read(log) for rank, log in logs.items()}, of)
+def verdict(logs: dict[int, str], ranks: Job) -> Verdict:
+    return judge({rank: read(log) for rank, log in logs.items()}, ranks)
 
 
 def test_the_ranks_that_had_begun_fewer_operations_did_not_come() -> None:
-    """Node 1 waits at operation 167 of all ranks; the ranks of node 0 had begun 166, as on a cluster of 16."""
+    """Node 1 waits in operation 167 of all ranks; the ranks of node 0 had begun 166, as on a cluster of 16."""
     logs = {rank: waited(rank, 167) for rank in range(8, 16)}
     logs |= {rank: dumped(rank, 167) for rank in range(1, 8)} | {0: dumped(0, 166)}
-    found = verdict(logs, job())
-    assert (found.why, found.ranks, found.operations, found.waited_s) == ("absent", (0,), ("ALLREDUCE",), 600.02)
-    assert found.waiting == 8
+    result = verdict(logs, job())
+    assert (result.why, result.ranks, result.operations, result.waited_s) == ("absent", (0,), ("ALLREDUCE",), 600.02)
+    assert result.waiting == 8
 
 
 def test_a_rank_that_says_nothing_at_all_did_not_come_where_more_than_half_wait() -> None:
-    found = verdict({rank: waited(rank, 7) for rank in range(16) if rank != 5} | {5: "step 3\n"}, job())
-    assert (found.why, found.ranks) == ("absent", (5,))
+    result = verdict({rank: waited(rank, 7) for rank in range(16) if rank != 5} | {5: "step 3\n"}, job())
+    assert (result.why, result.ranks) == ("absent", (5,))
 
 
 def test_words_of_torch_2_5_are_read_too() -> None:
@@ -93,19 +93,19 @@ def test_words_of_torch_2_5_are_read_too() -> None:
         "[rank{0}]:[E1206 18:44:12.7 ProcessGroupNCCL.cpp:1709] [PG 1 Rank {0}] Timeout at NCCL work: 7753, last "
         "enqueued NCCL work: 7755, last completed NCCL work: 7752.\n"
     )
-    found = verdict({rank: line.format(rank) for rank in range(8) if rank != 3}, job(nodes=1))
-    assert (found.why, found.ranks, found.operations) == ("absent", (3,), ("REDUCE_SCATTER_BASE",))
+    result = verdict({rank: line.format(rank) for rank in range(8) if rank != 3}, job(nodes=1))
+    assert (result.why, result.ranks, result.operations) == ("absent", (3,), ("REDUCE_SCATTER_BASE",))
 
 
 def test_when_all_came_the_network_or_a_gpu_is_to_blame() -> None:
-    found = verdict({rank: waited(rank, 9, begun=12) for rank in range(16)}, job())
-    assert (found.why, found.waiting) == ("hung", 16)
+    result = verdict({rank: waited(rank, 9, begun=12) for rank in range(16)}, job())
+    assert (result.why, result.waiting) == ("hung", 16)
 
 
-def test_ranks_that_began_different_operations_at_one_place_are_told_apart() -> None:
+def test_ranks_that_began_different_operations_at_one_place_are_distinguished() -> None:
     logs = {rank: waited(rank, 11, operation="BROADCAST" if rank == 2 else "ALLREDUCE") for rank in range(4)}
-    found = verdict(logs, job(nodes=1, gpus=4))
-    assert (found.why, found.operations) == ("differ", ("ALLREDUCE", "BROADCAST"))
+    result = verdict(logs, job(nodes=1, gpus=4))
+    assert (result.why, result.operations) == ("differ", ("ALLREDUCE", "BROADCAST"))
 
 
 def test_one_that_was_told_to_dump_has_not_waited_itself() -> None:
@@ -114,32 +114,32 @@ def test_one_that_was_told_to_dump_has_not_waited_itself() -> None:
 
 
 class TestGroupsOfMegatron:
-    """16 ranks, TP 2, PP 2, so that DP is 4: rank 5 stands still, each other rank waits where it needs it."""
+    """16 ranks with TP 2 and PP 2, so DP is 4. Rank 5 hangs, and each other rank waits where it needs rank 5."""
 
     plan = job("llamafactory-megatron", tensor=2, pipeline=2)
     tensor = waited(4, 40, group="ID 3 PG GUID 31(TENSOR_MODEL_PARALLEL_GROUP)", place=0, operation="_ALLGATHER_BASE")
     data = waited(1, 12, group="ID 2 PG GUID 9(DATA_PARALLEL_GROUP_WITH_CP)", place=0, operation="_REDUCE_SCATTER_BASE")
 
     def test_the_one_that_its_tensor_parallel_peer_waits_for_is_named(self) -> None:
-        found = verdict(dict.fromkeys(range(16), "") | {4: self.tensor}, self.plan)
-        assert (found.why, found.ranks, found.operations) == ("absent", (5,), ("ALLGATHER_BASE",))
+        result = verdict(dict.fromkeys(range(16), "") | {4: self.tensor}, self.plan)
+        assert (result.why, result.ranks, result.operations) == ("absent", (5,), ("ALLGATHER_BASE",))
 
     def test_who_waits_elsewhere_is_not_named_by_those_that_wait_for_it(self) -> None:
         tensor_of_3 = waited(3, 44, group="ID 3 PG GUID 30(TENSOR_MODEL_PARALLEL_GROUP)", place=1)
         peers = {2: tensor_of_3, 3: tensor_of_3, 7: waited(7, 9), 6: waited(6, 9)}
-        found = verdict({1: self.data, 4: self.tensor, **peers}, self.plan)
-        assert (found.why, found.ranks) == ("absent", (5,))
+        result = verdict({1: self.data, 4: self.tensor, **peers}, self.plan)
+        assert (result.why, result.ranks) == ("absent", (5,))
 
     def test_a_stage_that_waits_for_its_neighbour_says_nothing_of_the_other_stages(self) -> None:
         pipe = waited(13, 8, group="ID 6 PG GUID 50(PIPELINE_MODEL_PARALLEL_GROUP)", place=1, operation="RECV")
-        found = verdict({13: pipe}, self.plan)
-        assert found.why == "hung"
+        result = verdict({13: pipe}, self.plan)
+        assert result.why == "hung"
 
     def test_more_than_a_few_are_not_named(self) -> None:
         wide = job("llamafactory-megatron", nodes=4, tensor=1)
         alone = waited(0, 3, group="ID 2 PG GUID 9(DATA_PARALLEL_GROUP_WITH_CP)", place=0)
-        found = verdict({0: alone}, wide)
-        assert found.why == "hung"
+        result = verdict({0: alone}, wide)
+        assert result.why == "hung"
         assert wide.world_size - 1 > MOST
 
 
@@ -155,15 +155,15 @@ class TestGroupsOfMegatron:
 def test_the_run_names_the_node_of_who_did_not_come_and_shows_its_log(
     store: Store, silent: int | None, wrote: str, code: str, node: str
 ) -> None:
-    """The first node to give up is another one; torchrun and torch's abort end every log."""
+    """Another node gives up first. torchrun's and torch's abort messages end every log."""
     nodes = [
         NodeRecord(rank=i, address=f"10.0.0.{i + 1}", folder="/f", python="/p", mark="m", exit=_ended(i))
         for i in (0, 1)
     ]
 
     def write(connection) -> None:
-        made = text("llamafactory-zero2", 2, 8)
-        run_store.create_run(connection, RUN, name="n", engine="e", job=made, addresses=[], time=0)
+        lines = text("llamafactory-zero2", 2, 8)
+        run_store.create_run(connection, RUN, name="n", engine="e", job=lines, addresses=[], time=0)
         attempts.create(connection, RUN, 1, master=("a", 1), rendered={}, nodes=nodes, time=0)
         for rank in range(16):
             if log := wrote if rank == silent else waited(rank, 7) + ABORT.format(rank):

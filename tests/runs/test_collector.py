@@ -83,7 +83,7 @@ def test_a_number_that_cannot_be_kept_is_left_out_and_stops_nothing(gang: Gang, 
     assert "nan" not in str([(point.total_steps, point.tokens) for point in gang.points()])
 
 
-def test_nan_and_infinity_survive_and_are_told_once(gang: Gang) -> None:
+def test_nan_and_infinity_survive_and_are_reported_once(gang: Gang) -> None:
     gang.write(0, "steps.rank0.jsonl", _step(1, loss=float("nan")), _step(2, loss=float("inf")), _step(3, loss=0.0))
     gang.collector().poll(gang.nodes[0])
     losses = [point.loss for point in gang.points()]
@@ -143,7 +143,9 @@ def test_a_line_longer_than_a_read_does_not_stop_the_file(gang: Gang, monkeypatc
     assert [point.step for point in gang.points()] == [1]
 
 
-def test_a_log_that_became_a_pipe_is_told_once_and_stops_nothing(gang: Gang, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_became_a_pipe_is_reported_once_and_stops_nothing(
+    gang: Gang, caplog: pytest.LogCaptureFixture
+) -> None:
     collector = gang.collector()
     for _ in range(3):
         gang.nodes[0].special.add("/r/node0/out.log")
@@ -240,13 +242,13 @@ def test_the_newest_bytes_of_a_long_log_stay(gang: Gang, monkeypatch: pytest.Mon
     for number in range(100):
         gang.nodes[0].files["/r/node0/out.log"] = b"".join(b"%09d\n" % index for index in range(number + 1))
         collector.poll(gang.nodes[0])
-    kept = _log(gang)
-    assert kept.endswith(b"000000099\n")
-    assert len(kept) < 100
+    log = _log(gang)
+    assert log.endswith(b"000000099\n")
+    assert len(log) < 100
 
 
 class TestFarBehind:
-    """A log that grew faster than it is read: what is kept of it is read at once, for a node's end waits for that."""
+    """A log that grew faster than it is read. Its kept part is read at once, because the end of a node waits for it."""
 
     LINE = b"%09d\n"
 
@@ -259,7 +261,7 @@ class TestFarBehind:
         return b"".join(self.LINE % number for number in range(first, last))
 
     def _poll(self, gang: Gang, collector: Collector) -> int:
-        """How many polls it takes to be up to date."""
+        """Return the number of polls until it is up to date."""
         polls = 1
         while collector.poll(gang.nodes[0]).more:
             polls += 1
@@ -270,9 +272,9 @@ class TestFarBehind:
         whole = self._lines(0, lines)
         gang.nodes[0].files["/r/node0/out.log"] = whole
         assert self._poll(gang, gang.collector()) <= 25
-        kept = _log(gang)
-        assert whole.endswith(kept)
-        assert len(kept) >= min(len(whole), 800)
+        log = _log(gang)
+        assert whole.endswith(log)
+        assert len(log) >= min(len(whole), 800)
 
     def test_nothing_is_left_out_while_it_is_followed(self, gang: Gang) -> None:
         collector = gang.collector()
@@ -334,11 +336,11 @@ def test_other_ranks_are_looked_at_less_often_and_wholly_at_the_end(gang: Gang) 
     collector = Collector(gang.store, RUN, 1, gang.records[0], [0, 1], gang.clock)
     collector.poll(gang.nodes[0])
     gang.write(0, "steps.rank1.jsonl", _step(1))
-    seen = []
+    observed = []
     for _ in range(5):
         collector.poll(gang.nodes[0])
-        seen.append(len(gang.points(rank=1)))
-    assert seen == [0, 0, 0, 0, 1]
+        observed.append(len(gang.points(rank=1)))
+    assert observed == [0, 0, 0, 0, 1]
     gang.write(0, "steps.rank1.jsonl", _step(2))
     gang.exit(0)
     assert collector.poll(gang.nodes[0]).ended

@@ -1,6 +1,6 @@
 """A killed run is continued with a change from the page, and trains on from its checkpoint: nodes, gang and browser.
 
-Only the whole way shows that the engine is told the checkpoint that the page has marked.
+Only the whole path shows that the engine gets the checkpoint that the user has chosen in the page.
 """
 
 from pathlib import Path

@@ -50,7 +50,7 @@ def test_a_run_from_launch_to_finish(
     ]
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_a_model_without_an_estimate_is_launched_stopped_and_resumed(controller: Controller, job: Job) -> None:
     unknown = with_values(job, {"model.hf_config": {"model_type": "brand_new"}})
     report = controller.preflight(unknown)
@@ -72,8 +72,8 @@ def test_preflight_shows_new_host_keys_and_is_green_once_they_are_confirmed(
     cluster: LocalNodes, open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:
     (home / "known_hosts").unlink()
-    told: list[str] = []
-    controller = open_controller(audit=lambda action, **fields: told.append(action))
+    calls: list[str] = []
+    controller = open_controller(audit=lambda action, **fields: calls.append(action))
     first = controller.preflight(job)
     assert {key.port for key in first.unknown_host_keys} == {host.port for host in cluster.hosts()}
     assert {problem.code for problem in first.problems} == {"host_key_unknown"}
@@ -84,10 +84,10 @@ def test_preflight_shows_new_host_keys_and_is_green_once_they_are_confirmed(
     second = controller.preflight(job)
     assert (second.problems, second.unknown_host_keys) == ((), ())
     assert {check.status for check in second.checks} == {"ok"}
-    assert told == ["accept_host_key"] * NODES
+    assert calls == ["accept_host_key"] * NODES
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_one_failing_node_ends_the_gang_and_is_named(controller: Controller, job: Job, home: Path) -> None:
     run = controller.launch(with_mode(job, "fail@1", steps=10_000))
     assert controller.wait(run, WITHIN_S) is RunState.FAILED
@@ -100,7 +100,7 @@ def test_one_failing_node_ends_the_gang_and_is_named(controller: Controller, job
     assert marked(home, run) == 0
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_stop_leaves_nothing_whatever_the_workers_do(controller: Controller, job: Job, home: Path) -> None:
     run = controller.launch(with_mode(job, "stubborn@0,orphan@1", steps=10_000))
     wait_for(lambda: len(steps_of(controller, run)) == NODES)
@@ -114,7 +114,7 @@ def test_stop_leaves_nothing_whatever_the_workers_do(controller: Controller, job
     assert caught.value.problems[0].code == "run_ended"
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_stop_with_save_lets_the_ranks_end_by_themselves(controller: Controller, job: Job, home: Path) -> None:
     run = controller.launch(with_mode(job, "ok", steps=10_000))
     wait_for(lambda: len(steps_of(controller, run)) == NODES)
@@ -125,7 +125,7 @@ def test_stop_with_save_lets_the_ranks_end_by_themselves(controller: Controller,
     assert marked(home, run) == 0
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_a_second_launch_on_the_same_nodes_is_refused_and_names_the_holder(
     open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:
@@ -138,7 +138,7 @@ def test_a_second_launch_on_the_same_nodes_is_refused_and_names_the_holder(
         except ProblemsError as error:
             ends.append(error)
 
-    threads = [threading.Thread(target=launch, args=(one,)) for one in controllers]
+    threads = [threading.Thread(target=launch, args=(one_controller,)) for one_controller in controllers]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -151,7 +151,7 @@ def test_a_second_launch_on_the_same_nodes_is_refused_and_names_the_holder(
     assert marked(home, run) == 0
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_a_node_that_cannot_be_started_leaves_none_running(
     controller: Controller, job: Job, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,14 +217,14 @@ def test_a_queued_run_whose_warnings_nobody_accepted_ends_by_name_until_somebody
     shown = controller.snapshot(run)
     assert shown.cause is not None
     assert (shown.cause.code, shown.attempt) == ("warnings_not_accepted", 0)
-    assert [(one.code, one.node) for one in shown.warnings] == [
+    assert [(problem.code, problem.node) for problem in shown.warnings] == [
         ("no_nvidia_smi", host.name) for host in job.cluster.hosts
     ]
-    one, *rest = map(warning_key, shown.warnings)
-    controller.accept_warnings(run, [one, "of no check"])
+    problem, *remainder = map(warning_key, shown.warnings)
+    controller.accept_warnings(run, [problem, "of no check"])
     assert controller.wait(run, WITHIN_S, takes_turn=True) is RunState.FAILED
-    assert [warning_key(left) for left in controller.snapshot(run).warnings] == rest
-    controller.accept_warnings(run, rest)
+    assert [warning_key(left) for left in controller.snapshot(run).warnings] == remainder
+    controller.accept_warnings(run, remainder)
     assert controller.wait(run, WITHIN_S, takes_turn=True) is RunState.FINISHED
     passed = [event for event in controller.snapshot(run).events if event.kind is EventKind.WARNINGS_PASSED]
     assert [warning["node"] for warning in passed[0].detail["warnings"]] == [host.name for host in job.cluster.hosts]
@@ -240,11 +240,11 @@ def test_a_host_that_is_down_is_named_and_no_run_is_made(controller: Controller,
     assert controller.runs() == []
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_a_killed_server_goes_on_where_it_was_and_loses_and_doubles_nothing(
     open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:
-    """Only a real SIGKILL of a real process shows that nothing is kept in memory alone."""
+    """Only a real SIGKILL of a real process shows that no state is only in memory."""
     job_file = home / "job.json"
     job_file.write_text(json.dumps(_mapping(with_mode(job, "ok", steps=60, step_s=0.05))))
     server = subprocess.Popen([sys.executable, "-c", SERVER, home, job_file], stdout=subprocess.PIPE, text=True)
@@ -261,7 +261,7 @@ def test_a_killed_server_goes_on_where_it_was_and_loses_and_doubles_nothing(
     assert marked(home, run) == 0
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_a_server_killed_while_launching_leaves_nothing_running(
     open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:

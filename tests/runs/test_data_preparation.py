@@ -1,4 +1,4 @@
-"""Which node makes the data, what it is called, and what the nodes then run."""
+"""The node that prepares the data, the name of the data, and the commands of all nodes."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ FACTS = {rank: NodeFacts(home="/home/me", hostname="h", python="3.11") for rank 
 
 @pytest.fixture
 def job() -> Job:
-    made, problems = parse_job(
+    parsed, problems = parse_job(
         {
             "cluster": {
                 "gpu": "h100-80g", "nodes": 3, "gpus_per_node": 8,
@@ -34,12 +34,12 @@ def job() -> Job:
             },
         }
     )  # fmt: skip
-    assert made is not None, problems
-    return made
+    assert parsed is not None, problems
+    return parsed
 
 
 def nodes_of(digest: str = "d", sharing: tuple[int, ...] = (0, 1, 2)) -> dict[int, FakeNode]:
-    """Three nodes; a file that node 0 writes is there on those that share its disk."""
+    """Return three nodes. A file that node 0 writes exists on the nodes that share its disk."""
     nodes = {rank: FakeNode(f"10.0.0.{rank}") for rank in range(3)}
     nodes[0].on("look", reply={"digest": digest}).on("rm", reply=Result(code=0, out="", err=""))
     for rank in sharing:
@@ -48,8 +48,8 @@ def nodes_of(digest: str = "d", sharing: tuple[int, ...] = (0, 1, 2)) -> dict[in
 
 
 def prepare(job: Job, nodes: dict[int, FakeNode] | None = None) -> Rendered:
-    place = make_placement(job, "run", 1, FACTS, 29500)
-    return prepared(job, render(job, place), place, nodes or nodes_of(), FACTS)
+    placement = make_placement(job, "run", 1, FACTS, 29500)
+    return prepared(job, render(job, placement), placement, nodes or nodes_of(), FACTS)
 
 
 def target_of(rendered: Rendered) -> str:
@@ -58,9 +58,9 @@ def target_of(rendered: Rendered) -> str:
 
 def test_without_the_wish_nothing_is_asked_and_nothing_changes(job: Job) -> None:
     plain = with_values(job, {"training.prepare.shuffle": False})
-    place = make_placement(plain, "run", 1, FACTS, 29500)
-    rendered = render(plain, place)
-    assert prepared(plain, rendered, place, {}, FACTS) is rendered
+    placement = make_placement(plain, "run", 1, FACTS, 29500)
+    rendered = render(plain, placement)
+    assert prepared(plain, rendered, placement, {}, FACTS) is rendered
 
 
 def test_nodes_that_see_node_0s_disk_wait_for_it(job: Job) -> None:
@@ -105,9 +105,9 @@ def test_data_that_would_differ_has_another_name(job: Job, values: dict[str, obj
 
 def test_so_has_data_of_other_files_and_of_other_programs(job: Job) -> None:
     assert target_of(prepare(job, nodes_of(digest="e"))) != target_of(prepare(job))
-    place = make_placement(job, "run", 1, FACTS, 29500)
+    placement = make_placement(job, "run", 1, FACTS, 29500)
     newer = {rank: replace(facts, modules={"transformers": "6"}) for rank, facts in FACTS.items()}
-    assert target_of(prepared(job, render(job, place), place, nodes_of(), newer)) != target_of(prepare(job))
+    assert target_of(prepared(job, render(job, placement), placement, nodes_of(), newer)) != target_of(prepare(job))
 
 
 @pytest.mark.parametrize("values", [{"training.learning_rate": 1e-3}, {"parallel.tensor": 2}, {"name": "other"}])
@@ -118,6 +118,6 @@ def test_what_does_not_shape_the_data_leaves_its_name(job: Job, values: dict[str
 def test_a_node_that_fails_is_named(job: Job) -> None:
     nodes = nodes_of()
     nodes[1].broken = NodeError("lost", "10.0.0.1", detail="down")
-    with pytest.raises(ProblemsError) as told:
+    with pytest.raises(ProblemsError) as raised:
         prepare(job, nodes)
-    assert [(problem.code, problem.node) for problem in told.value.problems] == [("lost", "10.0.0.1")]
+    assert [(problem.code, problem.node) for problem in raised.value.problems] == [("lost", "10.0.0.1")]

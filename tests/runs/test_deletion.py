@@ -66,7 +66,7 @@ def finished(store: Store, run: str = RUN, *, name: str = "tiny", nodes: int = 2
     if ends:
         for rank in range(nodes):
             made.exit(rank)
-        made.tell(EventKind.FINISHED)
+        made.add_event(EventKind.FINISHED)
     return made
 
 
@@ -140,8 +140,8 @@ def test_a_run_that_goes_on_or_waits_or_has_not_proved_its_end_is_refused(
             retention.delete(run, by="page")
         assert code_of(error) == "run_not_over"
     made.exit(0)
-    made.tell(EventKind.FAILING, 1)
-    made.tell(EventKind.FAILED)
+    made.add_event(EventKind.FAILING, 1)
+    made.add_event(EventKind.FAILED)
     clock.now = made.now + 3600
     with pytest.raises(ProblemsError) as error:
         retention.delete(RUN, by="page")

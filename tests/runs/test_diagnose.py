@@ -111,16 +111,16 @@ def test_without_any_log_the_node_and_its_exit_are_named(store: Store) -> None:
     assert (problem.code, problem.values["exit"], problem.values["lines"]) == ("training_failed", 137, "")
 
 
-def test_kill_and_stall_are_told_by_the_exit_record(store: Store) -> None:
+def test_kill_and_stall_are_reported_by_the_exit_record(store: Store) -> None:
     killed = _diagnose(store, [_node(0, code=None, signal=9)], {})
     assert killed.code == "killed"
 
 
-def test_stalled_is_told_by_the_exit_record(store: Store) -> None:
+def test_stalled_is_reported_by_the_exit_record(store: Store) -> None:
     assert _diagnose(store, [_node(0, code=None, reason="stalled")], {}).code == "stalled"
 
 
-def test_a_stall_is_told_though_torchrun_complains_of_the_signal_that_ended_it(store: Store) -> None:
+def test_a_stall_is_reported_though_torchrun_complains_of_the_signal_that_ended_it(store: Store) -> None:
     text = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 37 got signal: 15\n"
     nodes = [_node(rank, code=1, reason="stalled", time=10.0 + rank) for rank in range(2)]
     problem = _diagnose(store, nodes, {(0, "out.log"): text, (1, "out.log"): text})

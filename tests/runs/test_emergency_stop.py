@@ -1,4 +1,4 @@
-"""A store that cannot be opened: what the database says as it lies there is enough to end a run on its nodes."""
+"""A store that cannot be opened: the database file has enough data to end a run on its nodes."""
 
 import os
 import shutil
@@ -54,18 +54,18 @@ def test_a_run_is_found_in_the_database_as_it_lies_there_with_its_log_and_in_its
 
 def test_a_run_that_no_database_knows_wants_its_job_file_and_its_whole_id(tmp_path: Path) -> None:
     path = tmp_path / "megaboard.db"
-    for given, job, codes in (
+    for arguments, job, codes in (
         ("my-job", None, ["store_full", "stop_needs_job"]),
         ("my-job", make_job(), ["store_full", "unknown_run"]),
         ("../../etc", make_job(), ["store_full", "unknown_run"]),
     ):
         with pytest.raises(ProblemsError) as caught:
-            find_run(path, given, job, _why(path))
+            find_run(path, arguments, job, _why(path))
         assert [problem.code for problem in caught.value.problems] == codes
     assert find_run(path, RUN, make_job(), _why(path)) == (RUN, make_job())
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 @pytest.mark.parametrize("trouble", ["full", "damaged"])
 def test_a_stop_reaches_the_nodes_though_the_store_cannot_be_opened(
     home: Path,
@@ -85,7 +85,7 @@ def test_a_stop_reaches_the_nodes_though_the_store_cannot_be_opened(
         wait_for(lambda: (server.snapshot(run).step or 0) > 5)
         server.close()
         server._store.close()
-        Store(home / "megaboard.db").close()  # with nobody reading beside it, its log and index are removed
+        Store(home / "megaboard.db").close()  # Without another reader, SQLite removes its log and index.
         options = []
         if trouble == "full":
             disk.fill()
@@ -108,7 +108,7 @@ def test_a_stop_reaches_the_nodes_though_the_store_cannot_be_opened(
 
 
 def marked_by_job(job: Job, run: str) -> int:
-    """Processes that run out of the run's folders."""
+    """Return the processes that run in the run's folders."""
     inside = f"/{run}/"
     commands = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):

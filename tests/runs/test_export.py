@@ -1,4 +1,4 @@
-"""What a run has saved is told apart by its files; an export that cannot be is refused before anything is started."""
+"""The kind of a run's saved files decides about its export. An impossible export is refused before anything starts."""
 
 import pytest
 
@@ -44,10 +44,10 @@ def node_with(*names: str) -> FakeNode:
         (("mca_config.json", "config.json"), "megatron"),
     ],
 )
-def test_results_are_told_apart_by_their_files(names: tuple[str, ...], kind: str) -> None:
-    found = find_source(job_of(), RESULTS, node_with(*names))
-    assert found is not None
-    assert (found.kind, found.folder) == (kind, RESULTS)
+def test_results_are_distinguished_by_their_files(names: tuple[str, ...], kind: str) -> None:
+    source = find_source(job_of(), RESULTS, node_with(*names))
+    assert source is not None
+    assert (source.kind, source.folder) == (kind, RESULTS)
 
 
 def test_a_folder_without_a_model_is_none() -> None:
@@ -55,23 +55,23 @@ def test_a_folder_without_a_model_is_none() -> None:
 
 
 def test_adapters_of_ms_swift_are_refused_with_its_own_command() -> None:
-    with pytest.raises(NodeError) as told:
+    with pytest.raises(NodeError) as raised:
         find_source(job_of("swift-megatron"), RESULTS, node_with("adapter_config.json"))
-    assert (told.value.code, told.value.problem.values["folder"]) == ("export_by_swift", RESULTS)
+    assert (raised.value.code, raised.value.problem.values["folder"]) == ("export_by_swift", RESULTS)
 
 
 def test_what_is_a_model_already_stays_and_nothing_is_asked_of_the_node() -> None:
     node = FakeNode()
-    made = export(job_of(), "run-1", Source(folder=RESULTS, kind="ready"), "/x", node, lambda line: None)
-    assert (made.folder, made.kind, node.ran) == (RESULTS, "ready", [])
+    calls = export(job_of(), "run-1", Source(folder=RESULTS, kind="ready"), "/x", node, lambda line: None)
+    assert (calls.folder, calls.kind, node.ran) == (RESULTS, "ready", [])
 
 
 def test_nothing_is_written_over_what_is_there() -> None:
     node = FakeNode()
     node.folders.add("/x")
-    with pytest.raises(ProblemsError) as told:
+    with pytest.raises(ProblemsError) as raised:
         export(job_of(), "run-1", Source(folder=RESULTS, kind="merge"), "/x", node, lambda line: None)
-    assert [problem.code for problem in told.value.problems] == ["export_exists"]
+    assert [problem.code for problem in raised.value.problems] == ["export_exists"]
     assert node.ran == []
 
 

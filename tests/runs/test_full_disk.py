@@ -1,4 +1,4 @@
-"""The store's disk is full: a run can be stopped all the same, and its end is recorded once there is room."""
+"""The store's disk is full: a run can still be stopped, and its end is recorded as soon as there is space."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,15 +31,15 @@ def test_a_stop_that_cannot_be_recorded_reaches_every_node_and_the_run_ends_as_s
     assert [problem.code for problem in error.problems] == ["stop_unrecorded"]
     assert error.problems[0].values["told"] == error.problems[0].values["nodes"] == 3
     assert gang.kinds()[-1] == "started"
-    assert gang.pass_time(gang.lead(), 20)
+    assert gang.pass_time(gang.monitor(), 20)
     assert gang.state() is RunState.STOPPED
 
 
 def test_a_node_that_cannot_be_told_is_named(gang: Gang) -> None:
     gang.break_link(1)
     gang.on_stop(2, left=[[77, "python", "D"]])
-    found = [(problem.code, problem.node) for problem in stop(gang).problems]
-    assert found == [("stop_unrecorded", None), ("unreachable", "10.0.0.2"), ("processes_left", "10.0.0.3")]
+    result = [(problem.code, problem.node) for problem in stop(gang).problems]
+    assert result == [("stop_unrecorded", None), ("unreachable", "10.0.0.2"), ("processes_left", "10.0.0.3")]
 
 
 def test_a_checkpoint_can_be_asked_for_too(gang: Gang) -> None:
@@ -48,27 +48,27 @@ def test_a_checkpoint_can_be_asked_for_too(gang: Gang) -> None:
 
 
 def test_a_run_that_has_nothing_on_its_nodes_is_left_as_it_is(gang: Gang) -> None:
-    gang.tell(EventKind.FAILING)
-    gang.tell(EventKind.FAILED)
+    gang.add_event(EventKind.FAILING)
+    gang.add_event(EventKind.FAILED)
     before = [len(node.ran) for node in gang.nodes]
     assert stop(gang).problems[0].code == "store_full"
     assert [len(node.ran) for node in gang.nodes] == before
 
 
 def test_a_gang_that_is_being_stopped_is_stopped_though_the_store_became_read_only(gang: Gang) -> None:
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
-    lead = gang.lead()
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
+    monitor = gang.monitor()
     gang.store.write(lambda connection: connection.execute("PRAGMA query_only = ON"))
     with pytest.raises(StoreError):
-        gang.pass_time(lead, 5)
+        gang.pass_time(monitor, 5)
     assert all(any("stop" in argv for argv in node.ran) for node in gang.nodes)
 
 
-@pytest.mark.e2e  # seconds of a whole gang's life
+@pytest.mark.e2e  # A whole gang takes seconds.
 def test_a_full_disk_keeps_no_process_alive(
     home: Path, open_controller: Callable[..., Controller], job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(poller, "LONGEST_BACK_OFF_S", 1.0)  # until a collector tries to store again
+    monkeypatch.setattr(poller, "LONGEST_BACK_OFF_S", 1.0)  # A collector must try to store again.
     known_hosts = (home / "known_hosts").read_text()
     with full_disk(home) as disk:
         (home / "known_hosts").write_text(known_hosts)

@@ -107,7 +107,7 @@ class Histories(RuleBasedStateMachine):
             return "server_died"
         return None
 
-    # what may happen
+    # Possible acts.
 
     @rule(
         restarts=st.sampled_from([0, 1, 3]),
@@ -156,7 +156,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(rank=RANKS, kind=st.sampled_from(["kill_worker", "kill_supervisor", "wedge", "power_off"]), then_s=THEN_S)
     def strike(self, rank: int, kind: str, then_s: int) -> None:
-        if getattr(self.cluster, kind)(rank) or kind == "power_off":  # what it wrote last may not have been read yet
+        if getattr(self.cluster, kind)(rank) or kind == "power_off":  # Its last lines may not have been read yet.
             self.note(rank)
         self.pass_time(then_s)
 
@@ -196,7 +196,7 @@ class Histories(RuleBasedStateMachine):
         for _ in range(seconds):
             self.second()
 
-    # what must hold at any time
+    # Invariants at any time.
 
     @invariant()
     def one_run_holds_a_node(self) -> None:

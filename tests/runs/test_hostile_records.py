@@ -1,7 +1,7 @@
 """Whatever a node writes, the run is shown, good parts are kept, and the run ends when it should.
 
 Every field of a good record of each kind takes every hostile value; a part of the cases is random JSON. All go through
-the real collector, store, lead, page and command line; the node alone is a fake.
+the real collector, store, monitor, page and command line; the node alone is a fake.
 """
 
 import json
@@ -147,11 +147,11 @@ def test_a_hostile_exit_ends_its_node_and_the_run(home: Path, seed: int, capsys:
     cases = [json.dumps(one).encode() for one in mutations(EXIT, HOSTILE)] + _raw(b'{"code": 0, "time": "soon"}')
     for number, data in enumerate(_sampled(cases, 60, seed)):
         gang = _new_gang(home / f"{seed}.{number}")
-        lead = gang.lead()
+        monitor = gang.monitor()
         gang.nodes[1].files[f"{gang.records[1].folder}/exit"] = data
         gang.exit(0)
         gang.exit(2)
-        assert gang.pass_time(lead, 60), data[:200]
+        assert gang.pass_time(monitor, 60), data[:200]
         assert gang.state() in (RunState.FAILED, RunState.FINISHED, RunState.STOPPED), data[:200]
         if gang.state() is RunState.FAILED:
             assert gang.cause() is not None
@@ -167,9 +167,9 @@ def test_a_stop_ends_the_run_whatever_a_node_answers(home: Path, seed: int, caps
         gang = _new_gang(home / f"{seed}.{number}")
         gang.nodes[1].on("stop", reply=_says(answer)).on("-s", reply=_says(answer))
         gang.nodes[1].files[f"{gang.records[1].folder}/exit"] = answer
-        lead = gang.lead()
-        gang.tell(EventKind.STOP_REQUESTED, save=False)
-        assert gang.pass_time(lead, 400), answer[:200]
+        monitor = gang.monitor()
+        gang.add_event(EventKind.STOP_REQUESTED, save=False)
+        assert gang.pass_time(monitor, 400), answer[:200]
         assert gang.state() in (RunState.STOPPED, RunState.LOST), answer[:200]
         assert _claims(gang) == {}
         _look(gang, capsys)
@@ -181,7 +181,7 @@ def test_a_hostile_status_leaves_the_run_or_ends_it(home: Path) -> None:
     for number, answer in enumerate(_sampled(answers, 60)):
         gang = _new_gang(home / str(number))
         gang.nodes[1].on("status", reply=_says(answer))
-        gang.pass_time(gang.lead(), 30)
+        gang.pass_time(gang.monitor(), 30)
         assert gang.state() in (RunState.RUNNING, RunState.FAILED), answer[:200]
         gang.store.close()
 
@@ -302,11 +302,11 @@ def test_what_was_read_once_is_read_again_without_a_fault(value: Any) -> None:
     for shape in (Heartbeat, Step, Exit, Stopped, Status):
         found, faults = read(shape, value)
         assert len(faults) <= FAULTS
-        if found is not None and shape is not Step:  # a loss may be NaN, which is not equal to itself
+        if found is not None and shape is not Step:  # A loss may be NaN, which does not equal itself.
             assert read(shape, parse_node_json(json.dumps(found))) == (found, [])
 
 
-def test_what_could_not_be_read_is_counted_and_told_at_every_tenfold(gang: Gang) -> None:
+def test_what_could_not_be_read_is_counted_and_reported_at_every_tenfold(gang: Gang) -> None:
     collector, path = gang.collector(), f"{gang.records[0].folder}/heartbeat.jsonl"
     gang.nodes[0].files[path] = b""
     for _ in range(120):

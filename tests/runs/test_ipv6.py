@@ -1,4 +1,4 @@
-"""A whole run on nodes that are reached by IPv6 addresses alone: SSH, host keys, the master's port, names and locks."""
+"""A whole run on nodes with only IPv6 addresses: SSH, host keys, the master's port, names and locks."""
 
 import socket
 import sys

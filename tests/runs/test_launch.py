@@ -21,7 +21,7 @@ FACTS = NodeFacts(home="/home/me", hostname="h", python="3.11", interface="eth0"
 
 @pytest.fixture
 def job() -> Job:
-    made, problems = parse_job(
+    parsed, problems = parse_job(
         {
             "name": "my-job",
             "cluster": {
@@ -38,29 +38,29 @@ def job() -> Job:
             "engine": "llamafactory-ddp",
         }
     )
-    assert made is not None, problems
-    return made
+    assert parsed is not None, problems
+    return parsed
 
 
 @pytest.fixture
 def attempt(job: Job) -> launch.Attempt:
     facts = {0: FACTS, 1: FACTS}
-    place = launch.make_placement(job, "the-run", 1, facts, 29501)
+    placement = launch.make_placement(job, "the-run", 1, facts, 29501)
     commands = tuple(NodeCommand(rank=rank, argv=("py", str(rank)), environment={"A": "b"}) for rank in (0, 1))
     return launch.Attempt(
         run="the-run",
         number=1,
         job=job,
-        placement=place,
+        placement=placement,
         rendered=Rendered(files={"config.yaml": "a: 1\n"}, commands=commands),
-        records=launch.make_records(job, place, facts),
+        records=launch.make_records(job, placement, facts),
         grace_s=10.0,
     )
 
 
 def test_run_ids_carry_time_and_name_and_differ(job: Job) -> None:
     ids = {launch.new_run_id(job, 1_795_262_400.0) for _ in range(8)}
-    assert all(re.fullmatch(r"20261121-120000-my-job-[0-9a-f]{4}", one) for one in ids)
+    assert all(re.fullmatch(r"20261121-120000-my-job-[0-9a-f]{4}", run_id) for run_id in ids)
     assert len(ids) > 1
 
 
@@ -69,10 +69,10 @@ def test_ports_are_of_the_range_in_any_order(job: Job) -> None:
 
 
 def test_places_are_absolute_and_the_master_is_what_others_dial(attempt: launch.Attempt) -> None:
-    place = attempt.placement
-    assert (place.master_address, place.master_port) == ("192.168.0.1", 29501)
-    assert [node.folder for node in place.nodes] == [f"/home/me/.megaboard/the-run/1/node{rank}" for rank in (0, 1)]
-    assert (place.nodes[0].python, place.nodes[0].setup) == ("/home/me/venv/bin/python", "/home/me/env.sh")
+    placement = attempt.placement
+    assert (placement.master_address, placement.master_port) == ("192.168.0.1", 29501)
+    assert [node.folder for node in placement.nodes] == [f"/home/me/.megaboard/the-run/1/node{rank}" for rank in (0, 1)]
+    assert (placement.nodes[0].python, placement.nodes[0].setup) == ("/home/me/venv/bin/python", "/home/me/env.sh")
 
 
 def test_every_node_has_a_mark_of_its_own(attempt: launch.Attempt) -> None:
@@ -114,16 +114,16 @@ def test_nothing_is_started_unless_every_upload_succeeded(attempt: launch.Attemp
     assert nodes[0].ran == []
 
 
-def test_start_is_told_before_and_after_and_a_refusal_names_the_holder(attempt: launch.Attempt) -> None:
+def test_start_is_recorded_before_and_after_and_a_refusal_names_the_holder(attempt: launch.Attempt) -> None:
     nodes = {0: FakeNode("10.0.0.1"), 1: FakeNode("10.0.0.2")}
     nodes[0].on("start", reply={"ok": True, "pid": 7})
     nodes[1].on("start", reply={"ok": False, "reason": "lock_held", "holder": {"run": "other"}})
-    told: list[tuple[object, ...]] = []
+    raised: list[tuple[object, ...]] = []
     with pytest.raises(GroupError) as caught:
-        launch.start_all(attempt, nodes, lambda kind, rank, detail: told.append((kind.value, rank)))
+        launch.start_all(attempt, nodes, lambda kind, rank, detail: raised.append((kind.value, rank)))
     (problem,) = caught.value.problems
     assert (problem.code, problem.values["run"]) == ("node_locked", "other")
-    assert sorted(told) == [("node_started", 0), ("node_starting", 0), ("node_starting", 1)]
+    assert sorted(raised) == [("node_started", 0), ("node_starting", 0), ("node_starting", 1)]
 
 
 def test_a_launch_lock_is_seen_by_others_and_gone_afterwards(home) -> None:  # type: ignore[no-untyped-def]

@@ -29,7 +29,7 @@ def _fault(code: str = "passphrase_needed", node: str = "10.0.0.2") -> NodeError
 
 
 class _Source:
-    """What a poller reads; raises what it is told to."""
+    """The node of a poller. It raises the exception that the test sets."""
 
     error: Exception | None = None
 
@@ -138,10 +138,10 @@ def _shown(gang: Gang) -> RunSnapshot:
         return snapshot(connection, RUN, gang.clock.now)
 
 
-def _look(gang: Gang, lead, seconds: int, *, beats: tuple[int, ...]) -> bool:  # type: ignore[no-untyped-def]
+def _look(gang: Gang, monitor, seconds: int, *, beats: tuple[int, ...]) -> bool:  # type: ignore[no-untyped-def]
     for _ in range(seconds):
         gang.beat(*beats)
-        if gang.pass_time(lead, 1):
+        if gang.pass_time(monitor, 1):
             return True
     return False
 
@@ -150,12 +150,12 @@ def _look(gang: Gang, lead, seconds: int, *, beats: tuple[int, ...]) -> bool:  #
 def test_a_server_started_again_that_cannot_look_at_a_node_leaves_the_run_alone_and_takes_it_up(
     gang: Gang, code: str
 ) -> None:
-    """The run of the reported fault: it was ended as lost after 36 s while node 1 continued to train."""
-    _look(gang, gang.lead(), 5, beats=(0, 1, 2))
+    """The run of the reported fault was ended as lost after 36 s, while node 1 continued to train."""
+    _look(gang, gang.monitor(), 5, beats=(0, 1, 2))
     gang.record_reports = True
     gang.nodes[1].broken = _fault(code)
-    lead = gang.lead()
-    _look(gang, lead, 300, beats=(0, 2))
+    monitor = gang.monitor()
+    _look(gang, monitor, 300, beats=(0, 2))
     assert gang.state() is RunState.RUNNING
     shown = _shown(gang)
     assert [node.state for node in shown.nodes][1] == "unseen"
@@ -164,7 +164,7 @@ def test_a_server_started_again_that_cannot_look_at_a_node_leaves_the_run_alone_
         assert len(lines(shown, lang)) == 3
     assert gang.kinds().count("node_unseen") == 1
     gang.nodes[1].broken = None
-    _look(gang, lead, 20, beats=(0, 1, 2))
+    _look(gang, monitor, 20, beats=(0, 1, 2))
     assert gang.kinds()[-1] == "node_reachable"
     assert (_shown(gang).unseen, gang.state()) == ((), RunState.RUNNING)
 
@@ -173,7 +173,7 @@ def test_a_server_started_again_that_cannot_look_at_a_node_leaves_the_run_alone_
 def test_what_the_server_cannot_look_at_is_not_called_a_standstill(
     gang: Gang, unseen: int | None, silent: tuple[int, ...] | None
 ) -> None:
-    """The steps come from node 0; without them nothing is known of the progress."""
+    """The steps come from node 0. Without them the progress is unknown."""
     rows = [{"step": step, "time": gang.clock.now + step, "step_s": 1.0, "total_steps": 900} for step in range(1, 30)]
     gang.write(0, "steps.rank0.jsonl", *rows)
     gang.beat(0, 1, 2)
@@ -185,12 +185,12 @@ def test_what_the_server_cannot_look_at_is_not_called_a_standstill(
     gang.clock.now += 1.0
     if unseen is not None:
         record_connection(gang.store, RUN, 1, unseen, _fault(), gang.clock.now + (HEARD_S if unseen == 0 else 0))
-    found = _shown(gang).standstill
-    assert (None if found is None else found.silent) == silent
+    standstill = _shown(gang).standstill
+    assert (None if standstill is None else standstill.silent) == silent
 
 
-def test_a_fault_of_one_process_is_not_told_while_another_reads_the_node(gang: Gang) -> None:
-    """A command line without the passphrase, beside a server that has it."""
+def test_a_fault_of_one_process_is_not_reported_while_another_reads_the_node(gang: Gang) -> None:
+    """A command line without the passphrase runs beside a server with it."""
     gang.beat(1)
     gang.collector(1).poll(gang.nodes[1])
     record_connection(gang.store, RUN, 1, 1, _fault(), gang.clock.now + HEARD_S - 1)
@@ -205,47 +205,47 @@ def test_a_fault_of_one_process_is_not_told_while_another_reads_the_node(gang: G
 
 
 def test_a_stop_that_this_server_cannot_carry_out_waits_until_that_is_mended(gang: Gang) -> None:
-    lead = gang.lead()
+    monitor = gang.monitor()
     gang.nodes[2].broken = _fault("passphrase_needed", "10.0.0.3")
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
-    assert not gang.pass_time(lead, 600)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
+    assert not gang.pass_time(monitor, 600)
     assert gang.state() is RunState.STOPPING
     failed = [event for event in gang.events() if event.kind is EventKind.NODE_STOP_FAILED]
     assert [event.detail["problem"]["code"] for event in failed] == ["passphrase_needed"]
     gang.nodes[2].broken = None
-    assert gang.pass_time(lead, 30)
+    assert gang.pass_time(monitor, 30)
     assert gang.state() is RunState.STOPPED
 
 
 def test_a_node_that_is_away_when_the_fault_is_mended_has_the_usual_time_to_come_back(gang: Gang) -> None:
-    lead = gang.lead()
+    monitor = gang.monitor()
     gang.nodes[2].broken = _fault("passphrase_needed", "10.0.0.3")
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
-    gang.pass_time(lead, 600)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
+    gang.pass_time(monitor, 600)
     gang.break_link(2)
-    assert not gang.pass_time(lead, 100)
-    assert gang.pass_time(lead, 60)
+    assert not gang.pass_time(monitor, 100)
+    assert gang.pass_time(monitor, 60)
     assert (gang.state(), gang.cause().code) == (RunState.LOST, "node_not_stopped")
 
 
 def test_a_fault_that_nobody_mends_ends_the_stop_and_is_named_as_what_kept_the_server_from_it(gang: Gang) -> None:
     gang.timing = replace(gang.timing, mend_deadline_s=400.0)
-    lead = gang.lead()
+    monitor = gang.monitor()
     gang.nodes[2].broken = _fault("agent_hangs", "10.0.0.3")
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
-    assert gang.pass_time(lead, 500)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
+    assert gang.pass_time(monitor, 500)
     cause = gang.cause()
     assert cause is not None
     assert (gang.state(), cause.code, cause.node) == (RunState.LOST, "agent_hangs", "10.0.0.3")
 
 
 def test_a_failed_run_waits_for_the_node_that_it_cannot_stop_and_keeps_its_cause(gang: Gang) -> None:
-    lead = gang.lead()
-    _look(gang, lead, 3, beats=(0, 1, 2))
+    monitor = gang.monitor()
+    _look(gang, monitor, 3, beats=(0, 1, 2))
     gang.nodes[1].broken = _fault()
     gang.nodes[0].files["/r/node0/rank0.log"] = b"Traceback (most recent call last):\nImportError: boom\n"
     gang.exit(0, 1)
-    assert not gang.pass_time(lead, 300)
+    assert not gang.pass_time(monitor, 300)
     gang.nodes[1].broken = None
-    assert gang.pass_time(lead, 30)
+    assert gang.pass_time(monitor, 30)
     assert (gang.state(), gang.cause().code) == (RunState.FAILED, "module_missing")

@@ -1,4 +1,4 @@
-"""A loss or a gradient norm that rises out of what it was is told, and noise is not."""
+"""A loss or a gradient norm that rises above its level causes an alert, and noise does not."""
 
 import random
 
@@ -17,9 +17,9 @@ def noisy(count: int, at: float = 1.5, spread: float = 0.15, seed: int = 1) -> l
 
 
 def test_three_losses_far_above_the_fifty_before_are_a_rise() -> None:
-    found = rise([*noisy(100), 4.1, 5.0, 6.2], LOSS)
-    assert found is not None
-    newest, usual = found
+    result = rise([*noisy(100), 4.1, 5.0, 6.2], LOSS)
+    assert result is not None
+    newest, usual = result
     assert newest == 5.0
     assert usual == pytest.approx(1.5, abs=0.1)
 
@@ -41,12 +41,12 @@ def test_what_is_no_rise(losses: list[float]) -> None:
 
 
 def test_noise_alone_is_hardly_ever_taken_for_a_rise() -> None:
-    """Of ten runs of a thousand steps with a small batch."""
-    told = sum(
+    """This is ten runs of a thousand steps with a small batch."""
+    count = sum(
         any(rise(losses[: end + 1], LOSS) for end in range(BEFORE, len(losses)))
         for losses in (noisy(1000, spread=0.3, seed=seed) for seed in range(10))
     )
-    assert told == 0
+    assert count == 0
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_what_gradient_norms_do_in_trainings_that_go_well_is_no_rise(norms: list
 
 
 def test_gradient_norms_that_stay_at_many_times_what_they_were_are_a_rise() -> None:
-    found = rise([*noisy(100, spread=0.5), 9.0, 14.0, 30.0], NORM)
-    assert found is not None
-    assert found[0] == 14.0
+    result = rise([*noisy(100, spread=0.5), 9.0, 14.0, 30.0], NORM)
+    assert result is not None
+    assert result[0] == 14.0
 
 
 def test_a_run_tells_of_a_gradient_norm_that_rose_while_its_loss_does_not(gang: Gang) -> None:
@@ -74,9 +74,9 @@ def test_a_run_tells_of_a_gradient_norm_that_rose_while_its_loss_does_not(gang: 
         row = {"step": step, "time": float(step), "loss": 1.5, "grad_norm": norm}
         gang.write(0, "steps.rank0.jsonl", row)
     gang.collector().poll(gang.nodes[0])
-    (told,) = [event for event in gang.events() if event.kind in (EventKind.LOSS_ROSE, EventKind.GRAD_NORM_ROSE)]
-    assert (told.kind, told.detail["step"], told.detail["grad_norm"]) == (EventKind.GRAD_NORM_ROSE, 65, 12.0)
-    assert told.detail["usual"] == pytest.approx(1.5, abs=0.1)
+    (message,) = [event for event in gang.events() if event.kind in (EventKind.LOSS_ROSE, EventKind.GRAD_NORM_ROSE)]
+    assert (message.kind, message.detail["step"], message.detail["grad_norm"]) == (EventKind.GRAD_NORM_ROSE, 65, 12.0)
+    assert message.detail["usual"] == pytest.approx(1.5, abs=0.1)
 
 
 def test_a_run_tells_of_a_rise_once_and_of_another_one_much_later(gang: Gang) -> None:
@@ -96,6 +96,6 @@ def test_a_run_tells_of_a_rise_once_and_of_another_one_much_later(gang: Gang) ->
     for number in range(AGAIN_STEPS // 10):
         write(*noisy(10, seed=number))
     write(*([7.0] * NEWEST))
-    told = [event.detail for event in gang.events() if event.kind is EventKind.LOSS_ROSE]
-    assert [(one["step"], one["loss"]) for one in told] == [(63, 5.0), (567, 7.0)]
-    assert told[0]["usual"] == pytest.approx(1.5, abs=0.1)
+    details = [event.detail for event in gang.events() if event.kind is EventKind.LOSS_ROSE]
+    assert [(item["step"], item["loss"]) for item in details] == [(63, 5.0), (567, 7.0)]
+    assert details[0]["usual"] == pytest.approx(1.5, abs=0.1)

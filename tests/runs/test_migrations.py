@@ -1,4 +1,4 @@
-"""A database of an older version is brought up to date with all that was in it; one that cannot be stays as it was."""
+"""A database of an older version is migrated with all of its data. If that fails, it stays as it was."""
 
 import json
 import sqlite3
@@ -54,11 +54,11 @@ HISTORY = (
 
 @pytest.fixture(params=range(1, len(MIGRATIONS) + 1))
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The file as that version left it."""
+    """Return the database file of that version."""
     path = tmp_path / "megaboard.db"
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA synchronous = OFF")
-    for statement in (one for step in MIGRATIONS[: request.param] for one in step):
+    for statement in (item for step in MIGRATIONS[: request.param] for item in step):
         connection.execute(statement)
     for statement, values in HISTORY:
         connection.execute(statement, values)
@@ -69,7 +69,7 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_everything_of_an_older_version_is_there_and_can_go_on(old: Path) -> None:
-    for _ in range(2):  # the second time there is nothing to do
+    for _ in range(2):  # The second call has nothing to do.
         opened = Store(old)
         assert opened.get_draft() == "name: draft\n"
         with opened.read() as connection:

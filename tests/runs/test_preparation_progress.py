@@ -1,4 +1,4 @@
-"""The last bar in the log says how far the data is; a run whose ranks take steps waits for no data."""
+"""The last progress bar in the log shows the progress of the data. A run with steps no longer waits for data."""
 
 import pytest
 
@@ -18,7 +18,7 @@ SAVING = b"\rSaving the dataset (0/1 shards):   0%|          | 0/512 [00:00<?, ?
 
 
 @pytest.mark.parametrize(
-    ("log", "found"),
+    ("log", "expected"),
     [
         (b"", Preparing(stage="starting")),
         (b"loading file tokenizer.json: 3", Preparing(stage="starting")),
@@ -31,8 +31,8 @@ SAVING = b"\rSaving the dataset (0/1 shards):   0%|          | 0/512 [00:00<?, ?
         (MANY + b"\nmegaboard: the data is ready: /runs/tokenized/abc\n", None),
     ],
 )
-def test_the_last_bar_says_how_far_it_is(log: bytes, found: Preparing | None) -> None:
-    assert read_progress(log) == found
+def test_the_last_bar_says_how_far_it_is(log: bytes, expected: Preparing | None) -> None:
+    assert read_progress(log) == expected
 
 
 def test_a_run_shows_how_far_its_data_is_until_the_first_step(gang: Gang) -> None:

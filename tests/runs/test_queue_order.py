@@ -1,4 +1,4 @@
-"""Whose turn it is: one run a node, in the user's order, side by side where they share none."""
+"""The next run of the queue: one run per node, in the user's order, and several at once if they share no node."""
 
 import random
 
@@ -39,8 +39,8 @@ def test_a_restart_keeps_its_own_nodes_and_starts_when_it_is_due() -> None:
 
 def test_each_run_says_what_it_waits_for() -> None:
     queue = [_waiting("1", "ab"), _waiting("2", "bc"), _waiting("3", "d", not_before=10.0), _waiting("4", "e")]
-    told = {run: why and (why.code, dict(why.values)) for run, why in reasons(queue, {"b": "0"}, 9.0).items()}
-    assert told == {
+    values = {run: why and (why.code, dict(why.values)) for run, why in reasons(queue, {"b": "0"}, 9.0).items()}
+    assert values == {
         "1": ("waits_for_run", {"node": "b", "run": "0"}),
         "2": ("waits_for_run", {"node": "b", "run": "0"}),
         "3": ("waits_to_restart", {}),
@@ -53,7 +53,7 @@ def test_each_run_says_what_it_waits_for() -> None:
 def test_every_run_gets_its_turn_alone_on_its_nodes_and_none_overtakes_one_it_shares_a_node_with(seed: int) -> None:
     chance = random.Random(seed)
     queue = [_waiting(str(i), "".join(chance.sample("abcdef", chance.randint(1, 4)))) for i in range(12)]
-    nodes = {one.run: one.addresses for one in queue}
+    nodes = {queued.run: queued.addresses for queued in queue}
     started: list[str] = []
     claims: dict[str, str] = {}
     while queue or claims:
@@ -61,14 +61,14 @@ def test_every_run_gets_its_turn_alone_on_its_nodes_and_none_overtakes_one_it_sh
             assert claims.keys().isdisjoint(nodes[run])
             claims |= dict.fromkeys(nodes[run], run)
             started.append(run)
-        queue = [one for one in queue if one.run not in started]
+        queue = [queued for queued in queue if queued.run not in started]
         assert claims, "nothing runs, nothing starts"
         ended = chance.choice(sorted(set(claims.values())))
         claims = {address: run for address, run in claims.items() if run != ended}
     assert sorted(started) == sorted(nodes)
-    for place, run in enumerate(started):
+    for index, run in enumerate(started):
         assert all(
-            int(later) > int(run) for later in started[place:] if set(nodes[later]) & set(nodes[run]) and later != run
+            int(later) > int(run) for later in started[index:] if set(nodes[later]) & set(nodes[run]) and later != run
         )
 
 
@@ -84,7 +84,7 @@ def _enqueue(store: Store, *runs: str) -> None:
 
 def _order(store: Store) -> list[str]:
     with store.read() as connection:
-        return [one.run for one in queue_order.waiting(connection)]
+        return [queued.run for queued in queue_order.waiting(connection)]
 
 
 @pytest.mark.parametrize(

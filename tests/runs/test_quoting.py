@@ -1,8 +1,8 @@
-"""Hostile text in every text field of a job: refused by its field's name, or carried whole by everything we render, and
-no shell that reads it runs a part of it.
+"""Hostile text in every text field of a job: it is refused with its field, or all rendered files keep it, and no shell
+that reads it runs a part of it.
 
-A case is one text in one field. What is rendered goes through real shells, hundreds of jobs a process. Over a real
-sshd: tests/contract/test_quoting.py.
+A case is one text in one field. The rendered text goes through real shells, hundreds of jobs in each process.
+tests/contract/test_quoting.py does this over a real sshd.
 """
 
 import random
@@ -36,7 +36,7 @@ RUN = "20261121-120000-fuzz-abcd"
 
 
 def base(engine: str) -> dict[str, Any]:
-    """A job that can be launched and has an entry in every list and table."""
+    """Return a job that can be launched and has an entry in every list and table."""
     name = "swift" if engine.startswith("swift") else "llamafactory"
     environment = {"python": "/p/bin/python", "setup": "/p/setup.sh"}
     host = {"user": "me", "identity_file": "~/k", "proxy_jump": "j", "fabric_address": "f0"}
@@ -61,7 +61,7 @@ def base(engine: str) -> dict[str, Any]:
 
 @dataclass(kw_only=True)
 class Fuzzed:
-    """Jobs with hostile text in every field that let some in."""
+    """Jobs with hostile text in every field that accepts some."""
 
     cases: int = 0
     refused: int = 0
@@ -72,29 +72,29 @@ class Fuzzed:
 
 @pytest.fixture(scope="module", params=[1_000, pytest.param(10_000, marks=pytest.mark.e2e)])
 def fuzz(request: pytest.FixtureRequest) -> Fuzzed:
-    source, made = random.Random(SEED + request.param), Fuzzed()
-    while made.cases < request.param:
+    source, fuzzed = random.Random(SEED + request.param), Fuzzed()
+    while fuzzed.cases < request.param:
         mapping = base(source.choice(ENGINES_FUZZED))
         changed = copied(mapping)
         # Keys last: until then the paths of the values below them hold.
         for slot in sorted(slots(mapping), key=lambda slot: slot.is_key):
-            one = text(source, slot.pattern)
-            made.cases += 1
-            if not (refused := refusals(changed, slot, one)):
-                put(changed, slot, one)
+            text_ = text(source, slot.pattern)
+            fuzzed.cases += 1
+            if not (refused := refusals(changed, slot, text_)):
+                put(changed, slot, text_)
                 continue
-            made.refused += 1
+            fuzzed.refused += 1
             if not any(name.startswith(slot.field) for name in refused):
-                made.unnamed.append((slot.field, one, refused))
+                fuzzed.unnamed.append((slot.field, text_, refused))
         job, problems = parse_job(changed)
         assert job is not None, problems
-        made.jobs.append(job)
-    return made
+        fuzzed.jobs.append(job)
+    return fuzzed
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Where shells run: nothing may appear in their folder nor in their home."""
+    """Return the working folder of the shells. Nothing may appear in it or in their home."""
     for name in ("here", "home"):
         (tmp_path / name).mkdir()
     yield tmp_path
@@ -102,7 +102,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def said(shell: str, script: str, folder: Path) -> list[list[str]]:
-    """What a script said with `say WORD...`, a list of words each time."""
+    """Return the lists of words that a script printed with `say WORD...`."""
     say = f"say() {{ printf '%s\\0' \"$@\" '{END}'; }}\n"
     (folder / "script").write_text(say + script)
     environment = {"HOME": str(folder / "home"), "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
@@ -114,7 +114,7 @@ def said(shell: str, script: str, folder: Path) -> list[list[str]]:
 
 
 def test_a_shell_that_gets_text_unquoted_does_run_it(tmp_path: Path) -> None:
-    """What the other tests rest on: the canary sings."""
+    """The other tests depend on this: unquoted, the canary file appears."""
     (tmp_path / "here").mkdir()
     assert said("sh", f"say a$(>{CANARY})\n", tmp_path) == [["a"]]
     assert [path.name for path in (tmp_path / "here").iterdir()] == [CANARY]
@@ -134,10 +134,10 @@ def test_the_job_file_keeps_every_text(fuzz: Fuzzed) -> None:
 
 def test_the_engines_configuration_keeps_every_text(fuzz: Fuzzed) -> None:
     for job in fuzz.jobs:
-        place = make_placement(job, RUN, 1, {0: FACTS, 1: FACTS}, 29500)
-        read = yaml.safe_load(render(job, place).files[CONFIG].encode().decode())
-        made = ENGINES[job.engine].config(target_of(job), f"{(job.training.output_dir or '').rstrip('/')}/{RUN}")
-        assert set(texts_in(read)) == set(texts_in(made | dict(job.extra)))
+        placement = make_placement(job, RUN, 1, {0: FACTS, 1: FACTS}, 29500)
+        read = yaml.safe_load(render(job, placement).files[CONFIG].encode().decode())
+        config = ENGINES[job.engine].config(target_of(job), f"{(job.training.output_dir or '').rstrip('/')}/{RUN}")
+        assert set(texts_in(read)) == set(texts_in(config | dict(job.extra)))
         assert {job.model.path, *texts_in(job.extra)} <= set(texts_in(read))
         written = "\n".join(texts_in(read))
         names = [name.strip() for name in str(job.training.dataset).split(",")]
@@ -153,25 +153,25 @@ def test_every_command_reaches_its_node_as_it_was_made(fuzz: Fuzzed, folder: Pat
 
 
 def commands_of(job: Job) -> Iterator[list[str]]:
-    """What a launch runs on the job's nodes: the probe, the supervisor, torchrun."""
+    """Yield the commands that a launch runs on the job's nodes: the probe, the supervisor, torchrun."""
     facts = {0: FACTS, 1: FACTS}
-    place = make_placement(job, RUN, 1, facts, 29500)
-    for rank, record in enumerate(make_records(job, place, facts)):
+    placement = make_placement(job, RUN, 1, facts, 29500)
+    for rank, record in enumerate(make_records(job, placement, facts)):
         environment = environment_of(job, rank)
         assert environment is not None
         yield python_command(environment, ["-", "facts"])
         yield supervisor_command(record, "start")
-    for command in render(job, place).commands:
+    for command in render(job, placement).commands:
         yield [*command.argv, *(f"{name}={value}" for name, value in command.environment.items())]
 
 
 def test_exported_scripts_start_what_the_job_says(fuzz: Fuzzed, folder: Path) -> None:
-    script, wanted = [], []
+    script, expected = [], []
     for job in fuzz.jobs:
         for rank in range(2):
             script.append(f"(\n{_STAND_INS}\n{export(job)[f'node{rank}.sh']}\n)\n")
-            wanted.append(node_words(job, rank, str(folder / "home")))
-    assert said("bash", "".join(script), folder) == wanted
+            expected.append(node_words(job, rank, str(folder / "home")))
+    assert said("bash", "".join(script), folder) == expected
 
 
 _STAND_INS = """
@@ -193,20 +193,20 @@ def node_words(job: Job, rank: int, home: str) -> list[str]:
         str(PurePosixPath(python).parent),
         job.cluster.hosts[0].dialled_address,
         *("env", *(f"{name}={value}" for name, value in variables.items() if not name.startswith("MEGABOARD_"))),
-        *("nice", "-n", "0") * ("=" in environment.python),  # env would take it for a variable
+        *("nice", "-n", "0") * ("=" in environment.python),  # env would read it as a variable.
         *(python, "-m", *engine.plain(target).split()),
     ]
 
 
 def test_the_exported_launcher_hands_ssh_every_host_as_it_is(fuzz: Fuzzed, folder: Path) -> None:
-    script, wanted, home = [], [], str(folder / "home")
+    script, expected, home = [], [], str(folder / "home")
     for job in fuzz.jobs:
         head = export(job)["launch.sh"].partition("\ncopy() {")[0].partition("\nfolder=")[2]
         # The last word is for the shell on the node.
         script.append(f'(\nfolder={head}\nshow() {{ eval "say \\"\\$@\\" $folder/file"; }}\neach_node show\n)\n')
         path = f"{expand(job.cluster.run_root, home)}/plain/{job.name}/file"
-        wanted += [[str(rank), *ssh_words(host, home), path] for rank, host in enumerate(job.cluster.hosts)]
-    assert said("bash", "".join(script), folder) == wanted
+        expected += [[str(rank), *ssh_words(host, home), path] for rank, host in enumerate(job.cluster.hosts)]
+    assert said("bash", "".join(script), folder) == expected
 
 
 def ssh_words(host: Host, home: str) -> list[str]:
@@ -223,7 +223,7 @@ def test_a_variable_that_means_something_to_a_shell_reaches_the_ranks_as_it_is(n
 
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_job_is_not_named_like_a_folder_above(name: str) -> None:
-    """Its name ends the paths of what is exported."""
+    """Exported paths end in the job's name."""
     mapping = base("llamafactory-ddp")
     assert refusals(mapping, next(slot for slot in slots(mapping) if slot.path == ("name",)), name) == ["name"]
 
@@ -239,15 +239,15 @@ def test_a_host_in_between_is_no_option_of_ssh(jump: str) -> None:
 def test_setup_and_interpreter_are_found_by_their_names_alone(home: bool, tmp_path: Path) -> None:
     source = random.Random(SEED)
     for number in range(8):
-        made = {"python": "", "setup": ""}
-        for name in made:
+        created = {"python": "", "setup": ""}
+        for name in created:
             shaped = text(source, None).replace("\0", "").replace("/", "").encode(errors="ignore").decode()[:60]
             folder = tmp_path / str(number) / f"{name}{shaped}"
             folder.mkdir(parents=True)
-            made[name] = f"{'~/' if home else f'{tmp_path}/'}{number}/{folder.name}/it"
-        _program(tmp_path, made["python"], '#!/bin/sh\nprintf \'%s\\0\' "$FROM_SETUP" "$@"\n')
-        _program(tmp_path, made["setup"], "export FROM_SETUP=yes\n")
-        line = command_line(python_command(Environment(**made), ["-", "$(>canary)"]), 5)
+            created[name] = f"{'~/' if home else f'{tmp_path}/'}{number}/{folder.name}/it"
+        _program(tmp_path, created["python"], '#!/bin/sh\nprintf \'%s\\0\' "$FROM_SETUP" "$@"\n')
+        _program(tmp_path, created["setup"], "export FROM_SETUP=yes\n")
+        line = command_line(python_command(Environment(**created), ["-", "$(>canary)"]), 5)
         environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
         done = subprocess.run(["sh", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert (done.stdout, done.stderr) == ("yes\0-\0$(>canary)\0", "")
@@ -261,7 +261,7 @@ def _program(home: Path, path: str, lines: str) -> None:
 
 
 def test_a_text_that_no_file_can_hold_is_refused() -> None:
-    """Half of a surrogate pair, which YAML can write and UTF-8 cannot."""
+    """This is half of a surrogate pair, which YAML can write and UTF-8 cannot."""
     mapping = base("llamafactory-ddp")
     for slot in slots(mapping):
         if not slot.is_key:

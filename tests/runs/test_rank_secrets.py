@@ -133,7 +133,7 @@ def test_a_server_that_does_not_know_the_secrets_takes_of_a_log_what_the_node_ha
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_what_a_dead_supervisor_has_not_masked_is_withheld_and_said(gang: Gang, gone: bool) -> None:
+def test_what_a_dead_supervisor_has_not_masked_is_withheld_and_reported(gang: Gang, gone: bool) -> None:
     _start_with_secrets(gang)
     gang.nodes[0].files["/r/node0/out.log"] = b"masked, and unknown-here-0123"
     gang.write(0, "heartbeat.jsonl", {"time": 1.0, "members": [], "gpus": [], "masked": {"out.log": 8}})
@@ -169,7 +169,7 @@ def _start_with_secrets(gang: Gang) -> None:
 
 def test_an_event_that_quotes_a_node_does_not_quote_a_secret(gang: Gang, store: Store) -> None:
     hide(CANARY)
-    gang.tell(EventKind.NODE_STOP_FAILED, 0, detail=f"the node said: {CANARY}", code=1)
+    gang.add_event(EventKind.NODE_STOP_FAILED, 0, detail=f"the node said: {CANARY}", code=1)
     assert gang.events()[-1].detail == {"detail": f"the node said: {MARK}", "code": 1}
 
 
@@ -196,7 +196,7 @@ def test_a_run_that_began_with_a_secret_does_not_go_on_without_it(attempt: launc
     SECRETS.put("HF_TOKEN", CANARY)
     launch.record_attempt(store, replace(attempt, secrets=SECRETS.taken()), 2.0)
     starter = Starter(store, Connections(never), grace_s=1.0, clock=lambda: 3.0)
-    SECRETS.forget("HF_TOKEN")  # as after a restart of the server
+    SECRETS.forget("HF_TOKEN")  # This is like a restart of the server.
     with pytest.raises(ProblemsError, match="secrets_gone") as caught:
         starter.start(attempt.run)
     assert caught.value.problems[0].values == {"run": attempt.run, "names": "HF_TOKEN"}

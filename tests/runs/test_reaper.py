@@ -1,4 +1,4 @@
-"""Nodes that return after their run has ended: ended, read to the end, and shown as they are."""
+"""Nodes that return after the end of their run: they are stopped, read completely, and shown in their present state."""
 
 import json
 
@@ -25,12 +25,12 @@ def _reaper(gang: Gang) -> Reaper:
 
 
 def _lose(gang: Gang) -> None:
-    """Node 1 is lost; it goes on without anybody watching."""
-    lead = gang.lead()
-    gang.pass_time(lead, 40)
+    """Make node 1 lost. It continues without a monitor."""
+    monitor = gang.monitor()
+    gang.pass_time(monitor, 40)
     gang.write(1, "steps.rank1.jsonl", {"step": 1, "time": 1})
     gang.break_link(1)
-    while not gang.pass_time(lead, 1):
+    while not gang.pass_time(monitor, 1):
         gang.beat(0, 2)
     assert gang.state() is RunState.LOST
     gang.write(1, "steps.rank1.jsonl", {"step": 2, "time": 2})
@@ -58,9 +58,9 @@ def test_a_lost_node_that_returns_is_ended_read_and_shown_as_stopped(gang: Gang)
     assert [point.step for point in gang.points(1)] == [1, 2]
     assert gang.state() is RunState.LOST, "history is not rewritten"
     assert gang.events()[-1].kind is EventKind.NODE_STOPPED
-    asked = len(gang.nodes[1].ran)
+    requested = len(gang.nodes[1].ran)
     _pass(gang, reaper, 3 * LONGEST_PAUSE_S)
-    assert len(gang.nodes[1].ran) == asked, "proved once and for all"
+    assert len(gang.nodes[1].ran) == requested, "proved once and for all"
 
 
 def test_a_node_that_goes_away_again_before_it_was_read_is_asked_again_until_it_is(gang: Gang) -> None:
@@ -77,10 +77,10 @@ def test_a_node_that_goes_away_again_before_it_was_read_is_asked_again_until_it_
 
 
 def test_processes_that_no_signal_could_end_are_looked_for_again(gang: Gang) -> None:
-    lead = gang.lead()
+    monitor = gang.monitor()
     gang.on_stop(1, left=[[77, "python", "D"]])
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
-    assert gang.pass_time(lead, 300)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
+    assert gang.pass_time(monitor, 300)
     reaper = _reaper(gang)
     _pass(gang, reaper, 60)
     assert _left(gang) == [(77, "python", "D")]
@@ -113,19 +113,19 @@ def _unreachable():  # type: ignore[no-untyped-def]
 
 def test_a_node_of_a_run_that_goes_on_is_not_asked(gang: Gang) -> None:
     reaper = _reaper(gang)
-    gang.pass_time(gang.lead(), 3)
+    gang.pass_time(gang.monitor(), 3)
     _pass(gang, reaper, 100)
     assert [node.ran for node in gang.nodes] == [[]] * 3
 
 
 def test_a_node_with_processes_that_would_not_end_is_not_shown_as_stopped(gang: Gang) -> None:
-    lead = gang.lead()
+    monitor = gang.monitor()
     gang.on_stop(1, left=[[77, "python", "D"]])
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
     gang.exit(1, None, stopped=True, reason="stopped", left=[[77, "python", "D"]])
-    gang.pass_time(lead, 60)
+    gang.pass_time(monitor, 60)
     assert _node_state(gang, 1) == "stopping"
-    assert gang.pass_time(lead, 300)
+    assert gang.pass_time(monitor, 300)
     assert _node_state(gang, 1) == "lost"
     gang.on_stop(1)
     _pass(gang, _reaper(gang), 30)
@@ -141,11 +141,11 @@ def test_an_ended_run_that_cannot_be_read_is_logged_once_and_hides_no_other(
     gang.store.write(
         lambda c: c.execute(f"INSERT INTO events {columns} VALUES (?, 1, 0, 'of a newer version', 0, '{{}}')", (RUN,))
     )
-    reaper, asked = _reaper(gang), len(gang.nodes[1].ran)
+    reaper, requested = _reaper(gang), len(gang.nodes[1].ran)
     _pass(gang, reaper, 3600)
     assert [record.levelname for record in caplog.records if RUN in record.getMessage()] == ["ERROR"]
     assert "of a newer version" in caplog.text
-    assert len(gang.nodes[1].ran) == asked, "nobody knows what may be ended"
+    assert len(gang.nodes[1].ran) == requested, "nobody knows what may be ended"
     with gang.store.read() as connection:
         (line,) = summaries(connection, {}, gang.clock.now)
     assert (line.state, line.why and line.why.code) == (RunState.BROKEN, "run_unreadable")
@@ -166,7 +166,7 @@ def test_a_run_that_can_be_read_again_is_swept_again(gang: Gang) -> None:
 
 
 def test_a_stored_exit_that_cannot_be_read_is_no_proof(gang: Gang) -> None:
-    """Older servers stored records unchecked: an exit with NaN ended the whole sweep."""
+    """Older servers stored records without a check: an exit with NaN ended the whole reaper."""
     _lose(gang)
     gang.nodes[1].broken = None
     stored = "UPDATE nodes SET exit = ? WHERE run = ? AND rank = 1"

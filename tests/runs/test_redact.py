@@ -57,6 +57,6 @@ def test_the_audit_log_only_grows_is_private_and_redacted(tmp_path):
     audit.record("launch", run="r1", environment={"HF_TOKEN": "hf_abcdefgh1"}, nodes=["10.0.0.1"], note="line\nbreak")
     Audit(tmp_path, clock=lambda: 6.0).record("stop", run="r1", path=tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
-    assert [(one["time"], one["action"]) for one in lines] == [(5.0, "launch"), (6.0, "stop")]
+    assert [(entry["time"], entry["action"]) for entry in lines] == [(5.0, "launch"), (6.0, "stop")]
     assert lines[0]["environment"] == {"HF_TOKEN": MARK}
     assert (tmp_path / "audit.jsonl").stat().st_mode & 0o777 == 0o600

@@ -1,4 +1,4 @@
-"""The gang is started again by itself after what a new start can cure, so often, and not for ever."""
+"""The gang restarts automatically after faults that a restart can fix, up to the limit."""
 
 import math
 
@@ -24,20 +24,20 @@ CAUSES = {
 
 @pytest.fixture
 def allowed(gang: Gang) -> Gang:
-    """Two restarts are allowed."""
+    """Allow two restarts."""
     gang.store.write(lambda connection: restart.allow(connection, RUN, 2))
     gang.store.write(lambda connection: run_store.claim(connection, RUN, ["a", "b", "c"]))
     return gang
 
 
 def _end(gang: Gang, cause: str) -> None:
-    lead = gang.lead()
+    monitor = gang.monitor()
     gang.nodes[1].files["/r/node1/rank1.log"] = CAUSES[cause]
     if cause == "killed":
         gang.exit(1, None, signal=9)
     else:
         gang.exit(1, 1)
-    assert gang.pass_time(lead, 20)
+    assert gang.pass_time(monitor, 20)
 
 
 def _place(gang: Gang) -> list[queue_order.Waiting]:
@@ -58,7 +58,7 @@ def test_only_causes_that_a_new_start_can_cure_restart_the_gang(allowed: Gang, c
         newest = allowed.events()[-1]
         assert (newest.kind, newest.detail["number"], newest.detail["of"]) == (EventKind.RESTARTING, 1, 2)
         assert newest.detail["problem"]["code"] == cause
-        assert [(one.run, one.not_before) for one in _place(allowed)] == [(RUN, newest.time + FIRST_WAIT_S)]
+        assert [(queued.run, queued.not_before) for queued in _place(allowed)] == [(RUN, newest.time + FIRST_WAIT_S)]
         assert _claims(allowed) == {"a", "b", "c"}, "the gang keeps its nodes"
     else:
         assert allowed.state() is RunState.FAILED
@@ -71,11 +71,11 @@ def test_without_leave_nothing_restarts(gang: Gang) -> None:
 
 
 def test_a_lost_node_restarts_the_gang(allowed: Gang) -> None:
-    lead = allowed.lead()
+    monitor = allowed.monitor()
     allowed.beat(0, 1, 2)
-    allowed.pass_time(lead, 3)
+    allowed.pass_time(monitor, 3)
     allowed.break_link(2)
-    while not allowed.pass_time(lead, 1):
+    while not allowed.pass_time(monitor, 1):
         allowed.beat(0, 1)
     assert allowed.state() is RunState.QUEUED
     assert allowed.events()[-1].detail["problem"]["code"] == "node_lost"
@@ -85,10 +85,10 @@ def test_a_lost_node_restarts_the_gang(allowed: Gang) -> None:
 def test_of_the_gpus_errors_only_the_one_that_a_new_start_cures_restarts_the_gang(
     allowed: Gang, xid: int, state: RunState
 ) -> None:
-    lead = allowed.lead()
+    monitor = allowed.monitor()
     error = {"pci": "0000:8a:00", "gpu": 3, "xid": xid, "text": "", "time": allowed.clock.now, "count": 1}
     allowed.exit(1, 1, kernel_log={"xids": [error], "unread": ""})
-    assert allowed.pass_time(lead, 20)
+    assert allowed.pass_time(monitor, 20)
     assert allowed.state() is state
 
 
@@ -96,12 +96,12 @@ def test_of_the_gpus_errors_only_the_one_that_a_new_start_cures_restarts_the_gan
 def test_a_gang_that_hangs_after_some_steps_is_restarted_and_one_that_never_took_any_is_not(
     allowed: Gang, steps: int, state: RunState
 ) -> None:
-    """NCCL's own time-out would be a broken connection; whether it or the supervisor is faster is chance."""
-    lead = allowed.lead()
+    """NCCL's own time-out would be a broken connection. Either it or the supervisor may be first."""
+    monitor = allowed.monitor()
     for step in range(steps):
         allowed.write(0, "steps.rank0.jsonl", {"step": step + 1, "time": 1.0, "loss": 1.0})
     allowed.exit(1, None, signal=15, reason="stalled")
-    assert allowed.pass_time(lead, 20)
+    assert allowed.pass_time(monitor, 20)
     assert allowed.state() is state
     assert allowed.events()[-1].detail["problem"]["code"] == "stalled"
 
@@ -113,15 +113,15 @@ def test_a_loss_that_was_not_finite_is_never_restarted(allowed: Gang) -> None:
 
 
 def test_a_users_stop_is_a_stop_even_when_a_rank_is_killed_meanwhile(allowed: Gang) -> None:
-    lead = allowed.lead()
-    allowed.tell(EventKind.STOP_REQUESTED, save=False)
+    monitor = allowed.monitor()
+    allowed.add_event(EventKind.STOP_REQUESTED, save=False)
     allowed.exit(1, None, signal=9)
-    assert allowed.pass_time(lead, 20)
+    assert allowed.pass_time(monitor, 20)
     assert allowed.state() is RunState.STOPPED
 
 
 def _start_again(gang: Gang) -> None:
-    """What the starter records, for the next attempt on the same nodes."""
+    """Record what the starter records for the next attempt on the same nodes."""
     number = 1 + gang.kinds().count("starting")
 
     def write(connection) -> None:  # type: ignore[no-untyped-def]
@@ -134,7 +134,7 @@ def _start_again(gang: Gang) -> None:
 
 
 def _end_with_killed(gang: Gang) -> None:
-    """An attempt that its lead ends at once."""
+    """Run an attempt that its monitor ends at once."""
 
     def write(connection) -> None:  # type: ignore[no-untyped-def]
         attempt, now = attempts.newest(connection, RUN), gang.clock.now
@@ -152,7 +152,7 @@ def test_after_the_last_allowed_restart_the_run_fails_and_a_resume_counts_anew(a
         assert _place(allowed) == []
     _end_with_killed(allowed)
     assert allowed.state() is RunState.FAILED
-    assert allowed.tell(EventKind.RESUMED)
+    assert allowed.add_event(EventKind.RESUMED)
     _start_again(allowed)
     _end_with_killed(allowed)
     assert (allowed.state(), allowed.events()[-1].detail["number"]) == (RunState.QUEUED, 1)
@@ -164,9 +164,9 @@ def test_a_restart_whose_nodes_are_not_ready_waits_longer_each_time_and_gives_up
     problem = Problem(code="unreachable", node="10.0.0.2:22")
     waits = []
     while allowed.clock.now - began < 2 * GIVE_UP_S:
-        (one,) = _place(allowed)
-        allowed.clock.now = max(allowed.clock.now, one.not_before)
-        assert allowed.tell(EventKind.PREFLIGHT)
+        (queued,) = _place(allowed)
+        allowed.clock.now = max(allowed.clock.now, queued.not_before)
+        assert allowed.add_event(EventKind.PREFLIGHT)
         now = allowed.clock.now
         if not allowed.store.write(lambda c, now=now: restart.wait_again(c, RUN, problem, now)):
             break
@@ -178,27 +178,27 @@ def test_a_restart_whose_nodes_are_not_ready_waits_longer_each_time_and_gives_up
 
 def test_a_restart_that_waits_can_be_cancelled_and_is_proved_to_be_gone(allowed: Gang) -> None:
     _end_with_killed(allowed)
-    assert allowed.tell(EventKind.STOP_REQUESTED, save=False)
+    assert allowed.add_event(EventKind.STOP_REQUESTED, save=False)
     assert _place(allowed) == []
-    assert allowed.pass_time(allowed.lead(), 10)
+    assert allowed.pass_time(allowed.monitor(), 10)
     assert allowed.state() is RunState.STOPPED
     with allowed.store.read() as connection:
         assert [record.stop for record in attempts.nodes(connection, RUN, 1)] == [{"left": []}] * 3
 
 
 def test_the_lead_of_an_attempt_leaves_the_next_one_alone(allowed: Gang) -> None:
-    lead = allowed.lead()
+    monitor = allowed.monitor()
     _end_with_killed(allowed)
     _start_again(allowed)
     allowed.exit(1, 1)
-    assert lead.tick()
+    assert monitor.tick()
     assert allowed.state() is RunState.RUNNING
 
 
 def test_a_server_killed_in_the_preflight_of_a_restart_puts_it_back(allowed: Gang) -> None:
     _end_with_killed(allowed)
-    assert allowed.tell(EventKind.PREFLIGHT)
-    lead = allowed.lead()
-    assert not lead.tick()
+    assert allowed.add_event(EventKind.PREFLIGHT)
+    monitor = allowed.monitor()
+    assert not monitor.tick()
     assert allowed.state() is RunState.QUEUED
-    assert [one.run for one in _place(allowed)] == [RUN]
+    assert [queued.run for queued in _place(allowed)] == [RUN]

@@ -1,4 +1,4 @@
-"""Where an attempt begins: what a node cannot see at the moment is not taken for lost."""
+"""The step at which an attempt begins. Files that a node cannot see now are not taken as lost."""
 
 import pytest
 
@@ -12,24 +12,24 @@ WHOLE = ("trainer_state.json", "scheduler.pt", "optimizer.pt", "model.safetensor
 
 
 def _begins(gang: Gang, *seen: dict[str, tuple[str, ...]]) -> int | None:
-    """Where a restart by itself begins when the nodes see these files of these steps."""
+    """Return where an automatic restart begins if the nodes see these files of these steps."""
     for node, steps in zip(gang.nodes, seen, strict=True):
-        found = {step: {"files": list(files), "damaged": []} for step, files in steps.items()}
-        node.on("look", reply={"folder": "/out", "checkpoints": found})
+        checkpoints = {step: {"files": list(files), "damaged": []} for step, files in steps.items()}
+        node.on("look", reply={"folder": "/out", "checkpoints": checkpoints})
     environments = "environments: {llamafactory: {python: /py}}, gpus_per_node"
     with_python = "UPDATE runs SET job = replace(job, 'gpus_per_node', ?) WHERE job NOT LIKE '%environments%'"
     gang.store.write(lambda connection: connection.execute(with_python, (environments,)))
     with gang.store.read() as connection:
         job = run_store.job_of(connection, RUN)
-    found = find_checkpoints(job, RUN, dict(enumerate(gang.nodes)))
-    return choose_checkpoint(job, RUN, found, ResumePolicy(at_start_without=True))
+    checkpoints = find_checkpoints(job, RUN, dict(enumerate(gang.nodes)))
+    return choose_checkpoint(job, RUN, checkpoints, ResumePolicy(at_start_without=True))
 
 
 def test_a_restart_waits_for_a_node_whose_disk_is_not_there_yet(gang: Gang) -> None:
     assert _begins(gang, {"6": WHOLE}, {"6": WHOLE}, {"6": WHOLE}) == 6
-    with pytest.raises(ProblemsError) as told:
+    with pytest.raises(ProblemsError) as raised:
         _begins(gang, {"6": WHOLE}, {"6": WHOLE}, {})
-    problem = told.value.problems[0]
+    problem = raised.value.problems[0]
     assert (problem.code, problem.node) == ("checkpoint_incomplete", gang.nodes[2].name)
 
 

@@ -65,7 +65,7 @@ def wide(store: Store, run: str = RUN, *, ends: bool = True) -> StoredRun:
     if ends:
         for node in range(2):
             made.exit(node)
-        made.tell(EventKind.FINISHED)
+        made.add_event(EventKind.FINISHED)
     return made
 
 
@@ -134,8 +134,8 @@ def test_raw_rows_of_a_run_that_goes_on_or_has_not_proved_its_end_stay(
 ) -> None:
     wide(store, ends=False)
     lost = wide(store, "lost", ends=False)
-    lost.tell(EventKind.LOSING, 0)
-    lost.tell(EventKind.LOST)
+    lost.add_event(EventKind.LOSING, 0)
+    lost.add_event(EventKind.LOST)
     before = [all_rows(store, run) for run in (RUN, "lost")]
     clock.now = NOW + 400 * DAY
     retention.set_rules(Rules(raw_days=0, run_days=0))
@@ -149,16 +149,16 @@ def test_a_run_that_was_resumed_has_its_raw_rows_until_it_has_ended_again(
     made = wide(store, ends=False)
     for node in range(2):
         made.exit(node)
-    made.tell(EventKind.STOP_REQUESTED)
-    made.tell(EventKind.STOPPED)
+    made.add_event(EventKind.STOP_REQUESTED)
+    made.add_event(EventKind.STOPPED)
     clock.now = made.now + 15 * DAY
     assert retention.apply_rules() == (1, 0)
     made.now = clock.now
-    made.tell(EventKind.RESUMED)
+    made.add_event(EventKind.RESUMED)
     made.attempt = 2
     made.begin(50)
     for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED):
-        made.tell(kind)
+        made.add_event(kind)
     add_steps(made, 1, 51, 70)
     clock.now += 15 * DAY
     assert retention.apply_rules() == (0, 0)
@@ -166,7 +166,7 @@ def test_a_run_that_was_resumed_has_its_raw_rows_until_it_has_ended_again(
     made.now = clock.now
     for node in range(2):
         made.exit(node)
-    made.tell(EventKind.FINISHED)
+    made.add_event(EventKind.FINISHED)
     clock.now += 15 * DAY
     assert retention.apply_rules() == (1, 0)
     assert steps_of(store, 1) == [60, 70]
@@ -270,7 +270,7 @@ def test_a_file_of_somebody_else_is_not_overwritten_and_an_earlier_archive_is(
 def test_a_run_that_changed_since_it_was_archived_is_not_deleted(store: Store, home: Path) -> None:
     made = finished(store)
     archived = archiving.archive(store, home, RUN, home, now=NOW)
-    made.tell(EventKind.NODE_STOPPED, 0)
+    made.add_event(EventKind.NODE_STOPPED, 0)
     with pytest.raises(ProblemsError) as error:
         store.write(
             lambda c: deletion.begin(c, RUN, now=NOW, by="page", proofs_since=0.0, archived=archived), orphans=True
@@ -339,7 +339,9 @@ def test_sizes_by_kind_add_up_to_what_the_file_holds(store: Store, retention: Re
     assert found.kept_by.code == "run_not_over"
 
 
-def test_growth_is_told_once_there_is_something_to_compare(store: Store, retention: Retention, clock: Clock) -> None:
+def test_growth_is_reported_once_there_is_something_to_compare(
+    store: Store, retention: Retention, clock: Clock
+) -> None:
     retention.tick()
     assert retention.storage().growth_per_day is None
     store.set_draft("x" * 1_000_000)

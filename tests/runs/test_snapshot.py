@@ -42,45 +42,45 @@ def test_a_run_shows_its_steps_nodes_and_heartbeats(gang: Gang) -> None:
 
 def test_node_states_follow_their_events(gang: Gang) -> None:
     assert _states(gang) == ["pending"] * 3
-    gang.tell(EventKind.NODE_STARTING, 0)
-    gang.tell(EventKind.NODE_STARTING, 1)
-    gang.tell(EventKind.NODE_STARTED, 1)
+    gang.add_event(EventKind.NODE_STARTING, 0)
+    gang.add_event(EventKind.NODE_STARTING, 1)
+    gang.add_event(EventKind.NODE_STARTED, 1)
     assert _states(gang) == ["starting", "running", "pending"]
-    gang.tell(EventKind.NODE_UNREACHABLE, 1)
+    gang.add_event(EventKind.NODE_UNREACHABLE, 1)
     assert _states(gang)[1] == "unreachable"
-    gang.tell(EventKind.NODE_REACHABLE, 1)
+    gang.add_event(EventKind.NODE_REACHABLE, 1)
     assert _states(gang)[1] == "running"
 
 
 def test_node_states_follow_their_ends(gang: Gang) -> None:
     gang.exit(0, 0)
     gang.exit(1, 1)
-    gang.pass_time(gang.lead(), 1)
+    gang.pass_time(gang.monitor(), 1)
     assert _states(gang) == ["finished", "failed", "stopping"]
-    gang.pass_time(gang.lead(), 10)
+    gang.pass_time(gang.monitor(), 10)
     assert _states(gang) == ["finished", "failed", "stopped"]
 
 
-def test_why_a_run_failed_is_told_until_somebody_resumes_it(gang: Gang) -> None:
+def test_why_a_run_failed_is_reported_until_somebody_resumes_it(gang: Gang) -> None:
     gang.exit(1, 1)
-    assert gang.pass_time(gang.lead(), 30)
+    assert gang.pass_time(gang.monitor(), 30)
     assert _look(gang).cause is not None
-    gang.tell(EventKind.RESUMED)
+    gang.add_event(EventKind.RESUMED)
     assert _look(gang).cause is None
 
 
 def test_a_node_that_was_never_heard_of_again_is_lost(gang: Gang) -> None:
     gang.break_link(2)
-    gang.tell(EventKind.STOP_REQUESTED, save=False)
-    gang.pass_time(gang.lead(), 300)
+    gang.add_event(EventKind.STOP_REQUESTED, save=False)
+    gang.pass_time(gang.monitor(), 300)
     assert _states(gang) == ["stopped", "stopped", "lost"]
 
 
-def test_time_left_is_told_only_while_it_runs(gang: Gang) -> None:
+def test_time_left_is_shown_only_while_it_runs(gang: Gang) -> None:
     gang.write(0, "steps.rank0.jsonl", {"step": 1, "time": 1, "step_s": 2.0, "total_steps": 10})
     gang.collector(0).poll(gang.nodes[0])
     assert _look(gang).eta_s == 18.0
-    gang.tell(EventKind.STOP_REQUESTED)
+    gang.add_event(EventKind.STOP_REQUESTED)
     assert _look(gang).eta_s is None
 
 
@@ -101,9 +101,9 @@ def test_the_list_of_runs_says_why_one_failed_and_what_one_waits_for(gang: Gang)
     with gang.store.read() as connection:
         (line,) = summaries(connection, {RUN: Problem(code="waits_behind")}, 0.0)
     assert (line.queue_place, line.why and line.why.code, line.has_begun) == (1, "waits_behind", True)
-    gang.tell(EventKind.FAILING)
+    gang.add_event(EventKind.FAILING)
     cause = problem_to_json(Problem(code="gpus_busy", node="10.0.0.2"))
-    gang.tell(EventKind.FAILED, problem=cause)
+    gang.add_event(EventKind.FAILED, problem=cause)
     with gang.store.read() as connection:
         (line,) = summaries(connection, {}, 0.0)
     assert line.why is not None

@@ -1,4 +1,4 @@
-"""What a start does when somebody else acts on the run meanwhile."""
+"""A start during another action on the same run."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Stops over real sshd where the nodes are not what they were at the launch."""
+"""Stops over real sshd of nodes that have changed since the launch."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from backend.runs.states import RunState
 from tests.runs.gangs import NODES, marked, steps_of, with_mode
 from tests.waiting import WITHIN_S, wait_for
 
-pytestmark = [pytest.mark.contract, pytest.mark.e2e]  # seconds of a whole gang's life
+pytestmark = [pytest.mark.contract, pytest.mark.e2e]  # A whole gang takes seconds.
 
 
 @pytest.mark.parametrize("supervised", [True, False])

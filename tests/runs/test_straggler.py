@@ -1,4 +1,4 @@
-"""A run whose steps take longer than they did says so, and which node differs."""
+"""A run whose steps become slower reports it, with the node that differs."""
 
 from typing import Any
 
@@ -15,15 +15,15 @@ NOW = 1_800_000_000.0
 
 
 def steps(*stretches: tuple[int, float]) -> list[tuple[int, float]]:
-    """(step, seconds) of stretches of so many steps that take so long each; their lengths vary by a tenth."""
+    """Return (step, seconds) of stretches with this number of steps and this duration. Durations vary by a tenth."""
     seconds = [s * (1 + 0.1 * (-1) ** i) for count, s in stretches for i in range(count)]
     return list(enumerate(seconds, 1))
 
 
 def test_the_first_slow_step_is_found_and_what_a_step_took_before() -> None:
-    found = compare(steps((200, 5.0), (37, 8.0)))
-    assert found is not None
-    since, step_s, usual_s = found
+    result = compare(steps((200, 5.0), (37, 8.0)))
+    assert result is not None
+    since, step_s, usual_s = result
     assert 201 <= since <= 205
     assert (step_s, usual_s) == (pytest.approx(8.0, rel=0.11), pytest.approx(5.0, rel=0.11))
 
@@ -75,46 +75,46 @@ def test_a_gpu_that_says_that_heat_holds_it_down_is_named_also_among_others_at_t
         for rank in range(3):
             hot = {**WELL, "clock_mhz": 1200.0, "clock_limits": 0x4C} if rank == 1 else WELL
             beat(store, run, rank, WELL, hot)
-    found = seen(store, run)
-    assert found is not None
-    assert found.held == (Held(node=1, gpu=1, limit="thermal", clock_mhz=1200, usual_mhz=1755),)
-    assert (found.loaded, found.utilization) == ((), 98)
+    result = seen(store, run)
+    assert result is not None
+    assert result.held == (Held(node=1, gpu=1, limit="thermal", clock_mhz=1200, usual_mhz=1755),)
+    assert (result.loaded, result.utilization) == ((), 98)
 
 
 def test_one_heartbeat_of_many_names_nobody(store: Store) -> None:
     run = slow_run(store)
     for number in range(5):
         beat(store, run, 0, {**WELL, "clock_limits": 0x40 if number == 2 else 0.0})
-    found = seen(store, run)
-    assert found is not None
-    assert found.held == ()
+    result = seen(store, run)
+    assert result is not None
+    assert result.held == ()
 
 
 def test_a_clock_far_below_the_others_is_named_where_no_gpu_says_why(store: Store) -> None:
     run = slow_run(store)
     for rank in range(3):
         beat(store, run, rank, {**WELL, "clock_mhz": 1300.0 if rank == 2 else 1755.0})
-    found = seen(store, run)
-    assert found is not None
-    assert found.held == (Held(node=2, gpu=0, clock_mhz=1300, usual_mhz=1755),)
+    result = seen(store, run)
+    assert result is not None
+    assert result.held == (Held(node=2, gpu=0, clock_mhz=1300, usual_mhz=1755),)
 
 
 def test_a_node_with_far_more_to_do_than_the_others_is_named(store: Store) -> None:
     run = slow_run(store)
     for rank in range(3):
         beat(store, run, rank, load1=90.0 if rank == 0 else 5.0)
-    found = seen(store, run)
-    assert found is not None
-    assert [(one.node, one.load, one.usual) for one in found.loaded] == [(0, 90, 5)]
-    assert found.utilization is None
+    result = seen(store, run)
+    assert result is not None
+    assert [(item.node, item.load, item.usual) for item in result.loaded] == [(0, 90, 5)]
+    assert result.utilization is None
 
 
 def test_gpus_that_older_supervisors_tell_less_of_are_no_trouble(store: Store) -> None:
     run = slow_run(store)
     beat(store, run, 0, {"utilization": None, "memory_used_mib": 1.0})
-    found = seen(store, run)
-    assert found is not None
-    assert (found.held, found.utilization) == ((), None)
+    result = seen(store, run)
+    assert result is not None
+    assert (result.held, result.utilization) == ((), None)
 
 
 def test_a_run_that_stands_still_is_not_slow(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""How busy the nodes of a run were is kept for as long as it trains, in few rows, and no dip or peak gets lost."""
+"""Utilization of a run's nodes is stored for its whole time in few rows, and no low or high value is lost."""
 
 import json
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ def attempt(store: Store, number: int = 1, offset_s: float = 0.0) -> None:
 
 def beat(after_s: float, busy: Sequence[float | None] = (), **more: Any) -> dict[str, Any]:
     gpus = [
-        {"index": i, "utilization": one, "memory_used_mib": 40_000, "memory_total_mib": 80_000, "power_w": 500.0}
-        for i, one in enumerate(busy)
+        {"index": i, "utilization": item, "memory_used_mib": 40_000, "memory_total_mib": 80_000, "power_w": 500.0}
+        for i, item in enumerate(busy)
     ]
     host = {"load1": 4.0, "memory_used_mib": 1_000, "memory_total_mib": 4_000}
     return {"time": BEGUN + after_s, "gpus": gpus, **host, **more}
@@ -62,13 +62,13 @@ def test_beats_of_one_stretch_are_their_mean_by_gpu_with_the_lowest_and_highest_
     assert first.measures["load"] == utilization.Measured(low=4, high=4, devices={"": 4})
     assert first.measures["host_memory"].devices == {"": 25}
     assert second.beats == 1
-    assert [one.start for one in kept(store, since=second.start)] == [second.start]
+    assert [row.start for row in kept(store, since=second.start)] == [second.start]
 
 
 def test_the_same_comes_of_beats_one_by_one(store, tmp_path):
     beats = [beat(2 * i, [90 - i, 50 + i]) for i in range(9)]
-    for one in beats:
-        take(store, one)
+    for row in beats:
+        take(store, row)
     together = Store(tmp_path / "together.db")
     together.write(
         lambda c: run_store.create_run(c, RUN, name="usage", engine="e", job="{}", addresses=["10.0.0.1"], time=BEGUN)
@@ -86,9 +86,9 @@ def test_a_run_of_days_has_no_more_rows_than_one_of_an_hour_and_still_shows_its_
         take(store, *beats[begin : begin + 900])
     rows = kept(store)
     assert utilization.ROWS // 2 <= len(rows) <= utilization.ROWS
-    assert sum(one.beats for one in rows) == count
-    assert {one.width for one in rows} == {16 * utilization.NARROWEST_S}
-    assert [one.measures["utilization"].low for one in rows].count(0.0) == 1
+    assert sum(item.beats for item in rows) == count
+    assert {item.width for item in rows} == {16 * utilization.NARROWEST_S}
+    assert [item.measures["utilization"].low for item in rows].count(0.0) == 1
     with store.read() as connection:
         size = sum(len(json.dumps(list(row))) for row in connection.execute("SELECT * FROM usage"))
     assert size < 300_000
@@ -112,4 +112,4 @@ def test_times_are_ours_and_never_run_backwards(store):
     assert kept(store)[0].start == BEGUN
     take(store, beat(3660, [10]), number=2, received=BEGUN + 61)
     take(store, beat(0, [10]), beat(999_999, [10]), number=2, received=BEGUN + 63)
-    assert [(one.start - BEGUN, one.beats) for one in kept(store)] == [(0, 1), (60, 3)]
+    assert [(row.start - BEGUN, row.beats) for row in kept(store)] == [(0, 1), (60, 3)]

@@ -1,4 +1,4 @@
-"""The page in Chromium, as tests read it and act on it."""
+"""The page in Chromium: functions that read it and act on it for tests."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,11 +13,12 @@ from tools.browser import CHROMIUM, READY_S, Site
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
 expect = playwright.expect
-expect.set_options(timeout=180_000)  # five seconds, its default, are not enough on two busy cores
+expect.set_options(timeout=180_000)  # The default of five seconds is too short.
 
 RESTING = "() => Megaboard.wizard?.bundle() && Megaboard.draft.isResting()"
 POLL_MS = 50
-"""A timer, not Playwright's frames: web/frames.js ends each chain of frames that began before the page was drawn."""
+"""This is a timer, not Playwright's frames, because web/frames.js ends each chain of frames that began before the page
+was drawn."""
 
 needs_chromium = pytest.mark.skipif(
     not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"
@@ -25,9 +26,9 @@ needs_chromium = pytest.mark.skipif(
 
 
 def go(page: Any, site: Site, step: str, lang: str = "en") -> None:
-    """Open a step of the wizard as a reload does, until nothing that it asked is under way.
+    """Open a step of the wizard as a reload does, and wait until none of its requests is under way.
 
-    Before that a key pressed on the plans waits, and what a test then waits for may be the state before the key.
+    Before that, a key press on the plans waits, and a test may read the state before the key press.
     """
     page.goto(f"{site.url}/{lang}/#{step}")
     page.reload()
@@ -35,13 +36,13 @@ def go(page: Any, site: Site, step: str, lang: str = "en") -> None:
 
 
 def begin_anew(page: Any, changes: Mapping[str, Any] | None = None) -> None:
-    """The draft of a new home, and the tabs that it opens with: which test ran before is no matter.
+    """Reset the draft to that of a new home, and the tabs to their first choice, whichever test ran before.
 
-    `changes`: sections of the job that take the place of the draft's.
+    `changes` has sections of the job that replace those of the draft.
     """
     page.wait_for_function(RESTING, polling=POLL_MS)
     page.evaluate(
-        # The answer to an import before it must not count as the answer to this one.
+        # The answer to the previous import must not count as the answer to this one.
         """(text) => { sessionStorage.clear(); Megaboard.wizard.bundle().fetched = null;
             Megaboard.wizard.send('fetch', { kind: 'import', text }); }""",
         dump_mapping({**FIRST_DRAFT, **(changes or {})}),
@@ -50,33 +51,33 @@ def begin_anew(page: Any, changes: Mapping[str, Any] | None = None) -> None:
 
 
 def box(page: Any, path: str) -> Any:
-    """The input of the job's field."""
+    """Return the input of a job's field."""
     return page.locator(f"#field-{path.replace('.', '-')} :is(input, textarea)").first
 
 
 def problems(page: Any, path: str) -> Any:
-    """What stands beside the job's field as its problems."""
+    """Return the problems that are shown beside a job's field."""
     return page.locator(f"#field-{path.replace('.', '-')} .mb-problem")
 
 
 def until(page: Any, holds: str) -> None:
-    """Wait for a condition on the wizard's newest bundle, `b`. While the page loads there is none."""
+    """Wait for a condition on the wizard's newest payload, `b`. While the page loads, there is none."""
     script = f"() => {{ const b = window.Megaboard?.wizard?.bundle(); return Boolean(b) && ({holds}); }}"
     page.wait_for_function(script, polling=POLL_MS)
 
 
 class Release:
-    """Lets requests go on that were held up on their way to the server."""
+    """Held requests. `release` sends them on to the server."""
 
     def __init__(self, page: Any) -> None:
         self._page = page
         self.held: list[Any] = []
 
     def first(self) -> Any:
-        """What the first of them asks, once there is one."""
+        """Return the body of the first held request, after waiting for it."""
         deadline = time.monotonic() + READY_S
         while not self.held:
-            assert time.monotonic() < deadline, "nothing was asked"
+            assert time.monotonic() < deadline, "the page sent no request"
             self._page.wait_for_timeout(20)
         return self.held[0].request.post_data_json
 
@@ -88,7 +89,7 @@ class Release:
 
 @contextmanager
 def held(page: Any, matches: Callable[[Any], bool]) -> Iterator[Release]:
-    """Events of the page that match what they ask wait until they are released; others go before them."""
+    """Hold the page's events with matching bodies until they are released. Other events are sent at once."""
     release = Release(page)
 
     def on(route: Any) -> None:

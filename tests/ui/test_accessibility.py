@@ -1,4 +1,4 @@
-"""axe-core finds no serious fault in any state of the page, light or dark."""
+"""axe-core finds no serious violation in any state of the page, light or dark."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,15 +53,17 @@ def monitored(tmp_path_factory: Any) -> Iterator[Monitored]:
 
 
 def faults(page: Any) -> list[str]:
-    """Return the serious and critical violations of the page as it stands."""
+    """Return the serious and critical violations of the present page."""
     # Colours in the middle of a transition are of neither state.
     page.wait_for_function("() => document.getAnimations().every((one) => one.playState !== 'running')")
     page.evaluate(f"window.axe ?? ({{}}, eval)({AXE.read_text(encoding='utf-8')!r})")
     return page.evaluate(SERIOUS)
 
 
-def check(found: dict[str, list[str]]) -> None:
-    assert not any(found.values()), "\n".join(f"{state}: {fault}" for state in found for fault in found[state])
+def check(violations: dict[str, list[str]]) -> None:
+    assert not any(violations.values()), "\n".join(
+        f"{state}: {fault}" for state in violations for fault in violations[state]
+    )
 
 
 def test_the_log_in(wizard: Site, theme: str) -> None:
@@ -72,45 +74,45 @@ def test_the_log_in(wizard: Site, theme: str) -> None:
 
 
 def test_the_steps_of_the_wizard(wizard: Site, theme: str) -> None:
-    found = {}
+    result = {}
     with logged_in(wizard) as page:
         page.emulate_media(color_scheme=theme, reduced_motion="reduce")
         for step in STEPS:
             go(page, wizard, step)
             page.evaluate(OPENED)
-            found[step] = faults(page)
+            result[step] = faults(page)
         go(page, wizard, "plan")
         for tab in page.locator('[role="tab"]').all():
             name = tab.get_attribute("data-tab")
             tab.click()
             page.locator(f"#place-{name} .mb-place > :first-child").wait_for()
             page.evaluate(OPENED)
-            found[name] = faults(page)
+            result[name] = faults(page)
         go(page, wizard, "training")
         page.locator(".mb-ask:visible").first.click()
         page.locator(".mb-help:popover-open dl").first.wait_for()
-        found["help"] = faults(page)
+        result["help"] = faults(page)
         # Errors beside fields, and a job that is complete, with its files.
         begin_anew(page, {"parallel": {"tensor": 3}})
         go(page, wizard, "plan")
         page.evaluate(OPENED)
         page.locator('.mb-problem[data-severity="error"]:visible').first.wait_for()
-        found["problems"] = faults(page)
+        result["problems"] = faults(page)
         begin_anew(page, JOB)
         for step in ("hardware", "review", "launch"):
             go(page, wizard, step)
             page.evaluate(OPENED)
-            found[f"{step}, complete"] = faults(page)
-    check(found)
+            result[f"{step}, complete"] = faults(page)
+    check(result)
 
 
 def test_the_monitor(monitored: Monitored, theme: str) -> None:
-    found = {}
+    result = {}
     with logged_in(monitored) as page:
         page.emulate_media(color_scheme=theme, reduced_motion="reduce")
         page.goto(f"{monitored.url}/en/#runs")
         page.locator("#area-monitor h2").first.wait_for()
-        found["runs"] = faults(page)
+        result["runs"] = faults(page)
         for name in ("going", "broken"):
             run = monitored.run(f"20260101-000000-{theme}-{name}", name=name, nodes=2, gpus_per_node=8)
             run.start()
@@ -122,16 +124,16 @@ def test_the_monitor(monitored: Monitored, theme: str) -> None:
                 run.exit(1)
                 cause = problem("training_failed", run.addresses[0], rank=0, file="rank0.log", exit=1, lines="bad")
                 for kind in (EventKind.FAILING, EventKind.FAILED):
-                    run.tell(kind, 0, problem=cause)
+                    run.add_event(kind, 0, problem=cause)
             open_run(page, monitored, run.id)
             page.locator(".mbm-heat td").first.wait_for()
             page.evaluate(OPENED)
-            found[name] = faults(page)
+            result[name] = faults(page)
         page.goto(f"{monitored.url}/en/#runs")
         page.locator(".mbm-list tbody tr").first.wait_for()
         page.evaluate(OPENED)
-        found["list"] = faults(page)
+        result["list"] = faults(page)
         page.locator('.mbm-list [data-do="delete"]:visible').first.click()
         page.locator("dialog[open] .mbm-delete-plan:visible").wait_for()
-        found["dialog"] = faults(page)
-    check(found)
+        result["dialog"] = faults(page)
+    check(result)

@@ -1,4 +1,5 @@
-"""A run continued with changes in a real browser: its job and a mark in the wizard, what does not fit said at once."""
+"""A run is continued with changes in a real browser: the wizard gets its job, and shows at once what the checkpoint
+does not fit."""
 
 import json
 import sys
@@ -35,14 +36,14 @@ def cluster(tmp_path_factory) -> Iterator[LocalNodes]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory, cluster: LocalNodes) -> Iterator[Site]:
-    """A server that knows a failed run on Megatron with TP 2, and its checkpoint of step 40 on a real node."""
+    """Yield a server with a failed Megatron run with TP 2, and its checkpoint of step 40 on a real node."""
     home = tmp_path_factory.mktemp("home")
     (home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
     store = Store(home / "megaboard.db")
     store.write(lambda connection: _failed_run(connection, cluster))
     store.close()
     results = cluster.folder / "out" / RUN / "checkpoint-40"
-    for file in (*PLAIN, *(f"iter_0000001/{one}" for one in DIVIDED)):
+    for file in (*PLAIN, *(f"iter_0000001/{item}" for item in DIVIDED)):
         (results / file).parent.mkdir(parents=True, exist_ok=True)
         (results / file).write_bytes(json.dumps({"global_step": 40}).encode() if file.endswith("json") else b".")
     with served(home) as site:
@@ -77,7 +78,7 @@ def page(site: Site) -> Iterator[Any]:
 
 
 def _open_marked(page: Any, site: Site) -> Any:
-    """The wizard with the run's job and mark; its banner."""
+    """Open the wizard with the run's job and return its banner."""
     page.goto(f"{site.url}/en/#runs/{RUN}")
     page.get_by_role("button", name="Continue with changes").click()
     dialog = page.locator("dialog.mbm-continue")
@@ -101,7 +102,7 @@ def test_a_run_opens_in_the_wizard_with_a_mark_that_stays_until_it_is_taken_off(
     expect(box(page, "cluster.gpus_per_node")).to_have_value("8")
 
 
-def test_a_plan_that_the_checkpoint_does_not_fit_is_said_while_it_is_chosen_and_not_launched(page, site) -> None:
+def test_a_plan_that_the_checkpoint_does_not_fit_is_reported_while_it_is_chosen_and_not_launched(page, site) -> None:
     banner = _open_marked(page, site)
     expect(banner).to_have_attribute("data-state", "fits")
     expect(banner).to_contain_text("Tensor parallel")

@@ -1,4 +1,4 @@
-"""The demo's job can be chosen again among the recipes, in a real browser; what `megaboard demo` prints is true."""
+"""The demo's recipe can be chosen again in a real browser, and the text that `megaboard demo` prints is true."""
 
 import shutil
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class Demo(Site):
     call = ("--lang", "en", "demo", "--nodes", "2")
 
     def printed(self) -> str:
-        """All that its starts have printed."""
+        """Return all that its starts have printed."""
         return (self.home / "server.log").read_text()
 
 

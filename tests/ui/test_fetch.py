@@ -1,4 +1,4 @@
-"""Fetching into the draft in a real browser: from a hub on this machine, and from real SSH nodes."""
+"""Fetching data into the draft in a real browser, from a hub on this machine and from real SSH nodes."""
 
 import json
 import sys

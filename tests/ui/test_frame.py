@@ -1,4 +1,4 @@
-"""The real server in a real browser: the door, the frame around wizard and monitor, and the server's end."""
+"""The real server in a real browser: the log-in, the frame around wizard and monitor, and the server's end."""
 
 import os
 import re
@@ -40,7 +40,7 @@ class Server:
         return self.process.wait(END_S)
 
     def first_password(self) -> str:
-        """A server that does not speak to a terminal leaves it in a file, not in a log."""
+        """Return the generated password. A server without a terminal writes it to a file, not to a log."""
         assert self.said.index("password") < self.said.index("Building the page"), "told before the wait, not after it"
         path = Path(re.search(r"in (/\S+password-\d+\.txt)", self.said)[1])
         assert path.stat().st_mode & 0o777 == 0o600
@@ -68,7 +68,7 @@ def browser():
 
 @pytest.fixture
 def open_page(browser, server, password):
-    """Opens a logged-in page in a context of its own; `page.faults` lists what the browser complained about."""
+    """Return a function that opens a logged-in page in a new context. `page.faults` lists the browser's errors."""
     contexts = []
 
     def open_page(locale="en-US", scheme="light", path="/"):
@@ -113,14 +113,14 @@ def focused(page):
 def test_the_page_runs_under_its_policy_without_a_complaint_or_a_foreign_request(open_page, locale, language):
     page = open_page(locale)
     assert page.evaluate("document.documentElement.lang") == language
-    for place in ("plan", "review", "runs", "hardware"):
-        page.evaluate("place => Megaboard.go(place)", place)
-        page.locator("#area-monitor h2" if place == "runs" else f"#heading-{place}").first.wait_for()
+    for view in ("plan", "review", "runs", "hardware"):
+        page.evaluate("place => Megaboard.go(place)", view)
+        page.locator("#area-monitor h2" if view == "runs" else f"#heading-{view}").first.wait_for()
         page.wait_for_function("() => Megaboard.draft.isResting()")
     assert page.faults == []
 
 
-def test_a_failure_inside_the_server_is_told_until_it_is_closed(open_page):
+def test_a_failure_inside_the_server_is_reported_until_it_is_closed(open_page):
     page = open_page()
     headers = "{ 'Content-Type': 'application/json' }"
     too_few = f"{{ method: 'POST', headers: {headers}, body: '{{\"fn_index\": 0, \"data\": []}}' }}"
@@ -195,7 +195,7 @@ def test_everything_in_the_frame_is_reached_by_the_keyboard(open_page):
 def test_the_session_cookie_is_hidden_from_scripts(open_page):
     page = open_page()
     assert "megaboard" not in page.evaluate("document.cookie")
-    (cookie,) = [one for one in page.context.cookies() if re.fullmatch(r"megaboard_[0-9a-f]{8}", one["name"])]
+    (cookie,) = [cookie for cookie in page.context.cookies() if re.fullmatch(r"megaboard_[0-9a-f]{8}", cookie["name"])]
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
 
 

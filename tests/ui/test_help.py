@@ -1,4 +1,5 @@
-"""The help beside a field in a real browser: opened by keys or mouse, with the job's own figures, never by an edit."""
+"""The help beside a field in a real browser: keys or the mouse open it, it has the job's figures, and no edit requests
+it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -67,14 +68,14 @@ def test_its_button_opens_and_closes_it_and_another_takes_its_place(page, site):
 
 def test_an_edit_asks_for_no_help(page, site):
     go(page, site, "plan")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if "/api/help" in request.url else None)
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url) if "/api/help" in request.url else None)
     box(page, "training.micro_batch_size").fill("2")
     until(page, "b.summary.global_batch === 128")
-    assert asked == []
+    assert requested == []
     ask(page, "training.micro_batch_size").click()
     expect(page.get_by_role("dialog").locator("th[data-own]")).to_contain_text("2")
-    assert len(asked) == 1
+    assert len(requested) == 1
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

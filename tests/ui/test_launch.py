@@ -1,4 +1,4 @@
-"""The Launch step's box for warnings, drawn in a real browser from what a desk says."""
+"""The check box for warnings on the Launch step, in a real browser with answers of a launch session."""
 
 import json
 from typing import Any
@@ -37,9 +37,9 @@ def test_warnings_are_accepted_for_the_check_that_showed_them(tmp_path):
         expect(box).not_to_be_checked()
         expect(button).to_be_disabled()
         box.check()
-        with page.expect_request(lambda request: "accepted" in (request.post_data or "")) as asked:
+        with page.expect_request(lambda request: "accepted" in (request.post_data or "")) as request_info:
             button.click()
-        assert '"act":"launch","accepted":9' in json.dumps(asked.value.post_data_json, separators=(",", ":"))
+        assert '"act":"launch","accepted":9' in json.dumps(request_info.value.post_data_json, separators=(",", ":"))
         draw(page, version=11, phase="idle", ready=False, warnings=0)
         expect(box).to_have_count(0)
         expect(button).to_be_disabled()

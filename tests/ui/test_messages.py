@@ -1,4 +1,4 @@
-"""A real server tells a real address what becomes of runs, and one that was killed goes on after its restart."""
+"""A real server sends notifications of runs to a real address, and a killed server continues after its restart."""
 
 import time
 from pathlib import Path
@@ -31,15 +31,15 @@ def test_a_killed_server_tells_after_its_restart_what_happened_meanwhile(tmp_pat
     site.start()
     try:
         for run in runs:
-            run.tell(EventKind.FAILING)
-        runs[0].tell(EventKind.FAILED)
+            run.add_event(EventKind.FAILING)
+        runs[0].add_event(EventKind.FAILED)
         # A server that is killed before it noted what it sent tells it again.
         with store.read() as connection:
-            told = run_store.events_of(connection, [EventKind.FAILED], after=0)[-1].seq
-        wait_for(lambda: _noted(store) == told)
+            events = run_store.events_of(connection, [EventKind.FAILED], after=0)[-1].seq
+        wait_for(lambda: _noted(store) == events)
         assert inbox.titles == ["失败：mine-1"]
         site.kill()
-        runs[1].tell(EventKind.FAILED)
+        runs[1].add_event(EventKind.FAILED)
         site.start()
         wait_for(lambda: inbox.titles == ["失败：mine-1", "失败：mine-2"])
     finally:

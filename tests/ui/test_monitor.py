@@ -1,4 +1,4 @@
-"""The monitor in a real browser: what a user sees of runs that were written into the store."""
+"""The monitor in a real browser, with runs that the tests write into the store."""
 
 import math
 import re
@@ -125,7 +125,8 @@ def test_measured_stands_beside_predicted_and_one_press_calibrates_the_cluster(s
     run.steps(1, 30, step_s=20.0, tokens=64 * 2048, total_steps=100_000)
     open_run(page, site, run.id, lang)
     expect(page.locator("[data-beside=tokens_per_s]")).not_to_be_empty()
-    expect(page.locator("[data-beside=eta]")).to_contain_text(re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d"))  # days ahead
+    # The end is days ahead.
+    expect(page.locator("[data-beside=eta]")).to_contain_text(re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d"))
     page.get_by_role("button", name=words).click()
     page.get_by_text(done).wait_for()
     expect(page.get_by_role("button", name=words)).to_be_hidden()
@@ -154,7 +155,7 @@ def test_a_curve_grows_in_place_and_keeps_its_zoom_and_sends_only_what_is_new(si
     assert page.evaluate("() => plot.data[1].x.length") == 65
     assert max(sizes) < 1500
     sizes.clear()
-    while len(sizes) < 3 or max(sizes[-3:]) >= 400:  # nothing changes any more, nothing is sent
+    while len(sizes) < 3 or max(sizes[-3:]) >= 400:  # Without a change, nothing is sent.
         page.wait_for_event("response", lambda answer: "predict" in answer.url)
 
 
@@ -182,13 +183,13 @@ def test_a_tab_that_slept_catches_up_by_itself(site, page):
     wait_for_points(page, 10)
     hide = "(hidden) => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });"
     hide += " document.dispatchEvent(new Event('visibilitychange')); }"
-    asked = []
+    requested = []
     page.evaluate(hide, True)
     page.wait_for_timeout(2 * 1000 * TICK_S)
-    page.on("request", lambda request: asked.append(request.url) if "predict" in request.url else None)
+    page.on("request", lambda request: requested.append(request.url) if "predict" in request.url else None)
     run.steps(11, 300, step_s=0.01)
     page.wait_for_timeout(4 * 1000 * TICK_S)
-    assert not asked, "a tab nobody sees asks for nothing"
+    assert not requested, "a tab nobody sees asks for nothing"
     page.evaluate(hide, False)
     wait_for_points(page, 300)
     assert shown_loss(page)["x"] == list(range(1, 301))
@@ -231,14 +232,14 @@ def test_a_failure_names_its_node_and_shows_its_last_lines(site, page, lang):
     run.log(2, "rank2.log", b"ValueError: <b>bad</b> shape\n")
     run.exit(2, code=1, reason="failed")
     run.log(1, "rank1.log", b"waiting\n")
-    run.tell(EventKind.FAILING, 1, problem=problem("stalled", run.addresses[1], rank=1, file="rank1.log"))
+    run.add_event(EventKind.FAILING, 1, problem=problem("stalled", run.addresses[1], rank=1, file="rank1.log"))
     open_run(page, site, run.id, lang)
     expect(page.locator(".mbm-log")).to_contain_text("waiting")
     for rank in range(4):
         run.stopped(rank)
-    run.tell(EventKind.FAILED, 2, problem=why)
+    run.add_event(EventKind.FAILED, 2, problem=why)
     cause = page.locator(".mbm-cause:visible")
-    expect(cause).to_contain_text(node)  # the whole truth may come with the end of the last node
+    expect(cause).to_contain_text(node)  # The complete diagnosis may come with the end of the last node.
     expect(cause.locator(".mbm-lines")).to_have_text("ValueError: <b>bad</b> shape")
     proof = {"en": "4 of 4 nodes confirmed: 0 processes left", "zh": "4 个节点中 4 个已确认：残留进程 0 个"}
     expect(page.locator(".mbm-proof")).to_contain_text(proof[lang])
@@ -276,12 +277,12 @@ def test_a_stop_shows_of_each_node_whether_the_gpus_memory_came_back(site, page,
     run = site.run(f"20260101-000550-back-{lang}ff", nodes=2, gpus_per_node=2)
     run.start()
     run.beat()
-    run.tell(EventKind.NODE_STUCK, 1, stuck=[[4711, "python", "D"]])
-    run.tell(EventKind.STOP_REQUESTED, save=False)
+    run.add_event(EventKind.NODE_STUCK, 1, stuck=[[4711, "python", "D"]])
+    run.add_event(EventKind.STOP_REQUESTED, save=False)
     for rank, used in enumerate((12.0, 40_010.0)):
         run.exit(rank, code=None, signal=15, stopped=True, reason="stopped", gpus=[[0, 10.0, used], [1, 10.0, 10.0]])
         run.stopped(rank)
-    run.tell(EventKind.STOPPED)
+    run.add_event(EventKind.STOPPED)
     open_run(page, site, run.id, lang)
     rows = page.locator(".mbm-table tbody tr:visible")
     back = {"en": "✓ 0 left · ✓ GPU memory is back", "zh": "✓ 残留 0 · ✓ 显存已释放"}
@@ -303,7 +304,7 @@ def test_of_32_nodes_the_one_that_holds_up_the_others_is_named_and_listed(site, 
     run.beat([rank for rank in range(32) if rank != 17])
     row = {**heartbeat(17, 8, run.now), "stuck": [[4711, "python", "T", 141]], "disk_free_mib": 2048}
     site.store.write(lambda c: metrics.add_heartbeats(c, run.id, 1, 17, [row], run.now))
-    run.tell(EventKind.NODE_STUCK, 17, stuck=row["stuck"])
+    run.add_event(EventKind.NODE_STUCK, 17, stuck=row["stuck"])
     open_run(page, site, run.id, lang)
     stands = page.locator(".mbm-standstill[role=alert]")
     expect(stands).to_contain_text({"en": "No step since", "zh": "起没有新的训练步"}[lang])
@@ -356,7 +357,7 @@ def test_the_log_of_an_older_attempt_can_be_read_while_the_newest_goes_on(site, 
     box, attempt = page.locator(".mbm-log"), page.get_by_label(label, exact=True)
     expect(box).to_have_text("of the first\n")
     expect(attempt).to_be_hidden()
-    run.attempt_again(checkpoint_step=30)
+    run.restart(checkpoint_step=30)
     run.log(0, "rank0.log", b"a second, longer than the first\n")
     expect(box).to_have_text("a second, longer than the first\n")
     attempt.select_option("1")
@@ -461,7 +462,7 @@ def test_a_reader_hears_the_last_value_and_the_trend(site, page):
     expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "25")
 
 
-def test_an_unknown_run_is_told(site, page):
+def test_an_unknown_run_is_reported(site, page):
     page.goto(f"{site.url}/en/#runs/20200101-000000-never-0000")
     expect(page.locator("#mb-monitor .mbm-cause:visible")).to_contain_text("20200101-000000-never-0000")
     expect(page.locator("#mb-monitor button:visible")).to_have_count(0)

@@ -1,4 +1,4 @@
-"""The queue and the next attempt in a real browser; the checkpoints are looked up on a real node."""
+"""The queue and the next attempt in a real browser. The checkpoints are on a real node."""
 
 import json
 import sys
@@ -35,17 +35,17 @@ def cluster(tmp_path_factory) -> Iterator[LocalNodes]:
 
 @pytest.fixture(autouse=True)
 def _empty_queue(site: Monitored) -> None:
-    """What other tests left waiting is cancelled."""
+    """Cancel the runs that other tests left in the queue."""
 
     def write(connection) -> None:
-        for one in queue_order.waiting(connection):
-            run_store.append(connection, one.run, EventKind.STOP_REQUESTED, time=time.time())
+        for queued in queue_order.waiting(connection):
+            run_store.append(connection, queued.run, EventKind.STOP_REQUESTED, time=time.time())
 
     site.store.write(write)
 
 
 def _failed_run(site: Monitored, cluster: LocalNodes, run: str) -> Path:
-    """A run on the node that was killed after step 30; the folder of its results."""
+    """Store a run that was killed after step 30 on the node, and return the folder of its results."""
     (site.home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
     job = {
         "version": 1,
@@ -88,14 +88,14 @@ def _state(site: Monitored, run: str) -> RunState | None:
 
 def _order(site: Monitored) -> list[str]:
     with site.store.read() as connection:
-        return [one.run for one in queue_order.waiting(connection)]
+        return [queued.run for queued in queue_order.waiting(connection)]
 
 
 def _eventually(page, holds) -> None:
     deadline = time.monotonic() + WITHIN_S
     while not holds():
         assert time.monotonic() < deadline
-        page.wait_for_timeout(50)  # the page lives on meanwhile
+        page.wait_for_timeout(50)  # The page continues to poll.
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
@@ -170,9 +170,9 @@ def test_the_queue_is_shown_ordered_and_cancelled_in_the_list(page, site) -> Non
 def test_a_run_that_warnings_kept_back_is_queued_from_beside_them_alone(page, site, lang, names) -> None:
     run = site.run(f"20260104-000000-warned-{lang}00", addresses=[f"warned-{lang}"], attempted=False).id
     off = Problem(code="clock_off", severity="warning", node="a", values={"node": "a", "seconds": 3, "command": "x"})
-    kept = {"problem": problem_to_json(Problem(code="warnings_not_accepted")), "warnings": [problem_to_json(off)]}
+    stored = {"problem": problem_to_json(Problem(code="warnings_not_accepted")), "warnings": [problem_to_json(off)]}
     for kind in (EventKind.PREFLIGHT, EventKind.FAILING, EventKind.FAILED):
-        site.store.write(lambda c, kind=kind: run_store.append(c, run, kind, time=time.time(), detail=kept))
+        site.store.write(lambda c, kind=kind: run_store.append(c, run, kind, time=time.time(), detail=stored))
     page.goto(f"{site.url}/{lang}/#runs")
     row = page.locator(f'tr[data-key="{run}"]')
     expect(row.locator(".mbm-why")).not_to_be_empty()
@@ -227,10 +227,10 @@ def test_after_a_restart_the_panel_shows_the_new_attempts_log_of_the_node_that_f
     run.log(2, "out.log", b"signal 9\n")
     open_run(page, site, run.id, lang)
     why = problem("killed", run.addresses[2], rank=2, file="out.log", exit=-9, lines="signal 9")
-    run.tell(EventKind.FAILING, 2, problem=why)
+    run.add_event(EventKind.FAILING, 2, problem=why)
     box, files = page.locator(".mbm-log"), page.get_by_label(file, exact=True)
     expect(box).to_have_text("signal 9\n")
-    run.attempt_again(checkpoint_step=30, rank=2)
+    run.restart(checkpoint_step=30, rank=2)
     expect(box).to_have_attribute("data-empty", none)
     run.log(2, "rank2.log", b"step 31\n")
     expect(box).to_have_text("step 31\n")
@@ -250,7 +250,7 @@ def test_a_file_that_the_user_chose_is_shown_again_once_the_new_attempt_has_it(p
     box, files = page.locator(".mbm-log"), page.get_by_label("File", exact=True)
     files.select_option("out.log")
     expect(box).to_have_text("console\n")
-    run.attempt_again(checkpoint_step=30)
+    run.restart(checkpoint_step=30)
     run.log(0, "rank0.log", b"step 31\n")
     expect(box).to_have_text("step 31\n")
     expect(files).to_have_value("rank0.log")
@@ -267,19 +267,19 @@ def test_the_pause_between_two_attempts_is_not_shown_as_elapsed(page, site, lang
     run.now = time.time() - 90_000
     run.start()
     run.now += 3600
-    run.tell(EventKind.STOP_REQUESTED)
-    run.tell(EventKind.STOPPED)
+    run.add_event(EventKind.STOP_REQUESTED)
+    run.add_event(EventKind.STOPPED)
     run.now += 80_000
-    run.tell(EventKind.RESUMED)
+    run.add_event(EventKind.RESUMED)
     run.attempt += 1
     run.begin(None)
     run.start()
-    run.tell(EventKind.STOP_REQUESTED)
-    run.tell(EventKind.STOPPED)
+    run.add_event(EventKind.STOP_REQUESTED)
+    run.add_event(EventKind.STOPPED)
     open_run(page, site, run.id, lang)
     shown = page.locator(".mbm-facts > div").first
-    for one in words:
-        expect(shown).to_contain_text(one)
+    for word in words:
+        expect(shown).to_contain_text(word)
 
 
 def _allowed(site: Monitored, run: str) -> int:

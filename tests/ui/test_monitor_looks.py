@@ -1,4 +1,4 @@
-"""What the monitor looks like where much is to be said: nothing is cut off at 1280 pixels, and every figure is read."""
+"""The look of the monitor with much to show: nothing is cut off at 1280 pixels, and every figure is readable."""
 
 import time
 
@@ -48,7 +48,7 @@ def test_long_names_of_runs_and_nodes_are_not_cut_off_at_1280_pixels(site, page,
     run.beat([rank for rank in range(32) if rank != 17])
     row = {**heartbeat(17, 8, run.now), "stuck": [[4711, "python", "T", 141]], "disk_free_mib": 2048}
     site.store.write(lambda c: metrics.add_heartbeats(c, run.id, 1, 17, [row], run.now))
-    run.tell(EventKind.NODE_STUCK, 17, stuck=row["stuck"])
+    run.add_event(EventKind.NODE_STUCK, 17, stuck=row["stuck"])
     open_run(page, site, run.id, lang)
     page.locator(".mbm-nodes .mbm-table tbody tr:visible", has_text=addresses[17]).wait_for()
     assert page.evaluate(CUT) == []
@@ -79,11 +79,11 @@ def test_a_fault_of_the_servers_own_machine_is_shown_with_its_fix_until_it_is_me
     run.now = time.time()
     run.beat([0, 2])
     values = {"node": "10.0.0.2", "identity_file": "/home/me/.ssh/id_ed25519"}
-    run.tell(EventKind.NODE_UNSEEN, 1, problem=problem_to_json(Problem(code="passphrase_needed", values=values)))
+    run.add_event(EventKind.NODE_UNSEEN, 1, problem=problem_to_json(Problem(code="passphrase_needed", values=values)))
     open_run(page, site, run.id, lang)
     notice = page.locator(".mbm-standstill:visible")
     notice.get_by_text("ssh-add /home/me/.ssh/id_ed25519").wait_for()
     page.locator(".mbm-nodes [data-state=unseen]").first.wait_for()
     assert page.evaluate(CUT) == []
-    run.tell(EventKind.NODE_REACHABLE, 1)
+    run.add_event(EventKind.NODE_REACHABLE, 1)
     expect(notice).to_have_count(0)

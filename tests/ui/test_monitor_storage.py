@@ -1,4 +1,4 @@
-"""Storage in a real browser: what runs take, a deletion by its buttons, and the rules."""
+"""Storage in a real browser: the sizes of runs, a deletion by its buttons, and the rules."""
 
 import time
 
@@ -18,23 +18,23 @@ NASTY = "<img src=x onerror=alert(1)>'\"; DROP TABLE runs; --"
 
 
 def finished(site: Monitored, run: str, name: str = "tiny") -> str:
-    made = site.run(run, name=name, nodes=1, now=time.time() - 900)
-    made.start()
-    made.steps(1, 10)
-    made.exit(0)
-    made.tell(EventKind.FINISHED)
+    stored_run = site.run(run, name=name, nodes=1, now=time.time() - 900)
+    stored_run.start()
+    stored_run.steps(1, 10)
+    stored_run.exit(0)
+    stored_run.add_event(EventKind.FINISHED)
     return run
 
 
 @pytest.fixture(scope="module", autouse=True)
 def old_run(site: Monitored) -> str:
-    """An ended run that exists before the server first measures sizes, which it does once a minute at most."""
+    """Store an ended run before the server first measures sizes, which it does at most once a minute."""
     return finished(site, "20260204-000000-old-aaaa")
 
 
 def is_deleted(site: Monitored, run: str) -> bool:
     with site.store.read() as connection:
-        return run in {one.run for one in deleted_runs(connection)}
+        return run in {deleted_run.run for deleted_run in deleted_runs(connection)}
 
 
 @pytest.mark.parametrize(("lang", "button", "sure"), [("en", "Delete…", "Delete"), ("zh", "删除…", "删除")])
@@ -72,14 +72,14 @@ def test_a_second_tab_that_deletes_the_same_run_is_told(site, page, context):
 
 
 def test_a_run_that_goes_on_has_no_button_and_storage_says_why(site, page):
-    made = site.run("20260203-000000-live-aaaa", name="live", nodes=1)
-    made.start()
+    stored_run = site.run("20260203-000000-live-aaaa", name="live", nodes=1)
+    stored_run.start()
     page.goto(f"{site.url}/en/#runs")
-    expect(page.locator(f'.mbm-list [data-key="{made.id}"] [data-do=delete]')).to_be_hidden()
+    expect(page.locator(f'.mbm-list [data-key="{stored_run.id}"] [data-do=delete]')).to_be_hidden()
     page.locator(".mbm-storage > summary").click()
-    button = page.locator(f'.mbm-storage-runs [data-key="{made.id}"] button')
+    button = page.locator(f'.mbm-storage-runs [data-key="{stored_run.id}"] button')
     expect(button).to_be_disabled()
-    expect(button).to_have_attribute("title", f"Run {made.id} has not ended, so it cannot be deleted.")
+    expect(button).to_have_attribute("title", f"Run {stored_run.id} has not ended, so it cannot be deleted.")
 
 
 def test_rules_are_saved_and_say_what_they_would_delete_now(site, page):

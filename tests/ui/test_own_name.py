@@ -1,5 +1,7 @@
-"""Another program on the same machine, in real Chromium: it gets no cookie of ours, because browsers send the cookies
-of 127.0.0.1 to every port there and ours belong to a name of their own."""
+"""Another program on the same machine, in real Chromium. It gets no cookie of ours.
+
+Browsers send the cookies of 127.0.0.1 to all of its ports, but ours belong to the server's own name.
+"""
 
 import subprocess
 import sys
@@ -20,7 +22,7 @@ pytestmark = [pytest.mark.ui, needs_chromium]
 
 
 class Collector:
-    """Another tool on 127.0.0.1 that keeps the cookies which browsers bring it."""
+    """Another tool on 127.0.0.1 that stores the cookies which browsers send to it."""
 
     def __init__(self) -> None:
         collected = self.collected = []
@@ -45,14 +47,14 @@ class Collector:
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    one = Collector()
-    yield one
-    one.end()
+    item = Collector()
+    yield item
+    item.end()
 
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Where our server listens."""
+    """Yield the port of our server."""
     home: Path = tmp_path_factory.mktemp("home")
     argv = [sys.executable, "-m", "tests.app.tiny_server", str(home)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
@@ -102,10 +104,10 @@ def test_the_log_in_at_a_shared_name_ends_at_the_servers_own_and_no_other_port_g
 
 def test_a_session_that_is_replayed_at_a_shared_name_is_refused(page: Any, port: int) -> None:
     log_in(page, f"http://{IDENTITY.host}:{port}/")
-    cookie = "; ".join(f"{one['name']}={one['value']}" for one in page.context.cookies())
+    cookie = "; ".join(f"{cookie['name']}={cookie['value']}" for cookie in page.context.cookies())
     for host, status in ((f"{IDENTITY.host}:{port}", 200), (f"127.0.0.1:{port}", 401), (f"localhost:{port}", 401)):
-        asked = httpx.get(f"http://127.0.0.1:{port}/en/", headers={"cookie": cookie, "host": host})
-        assert asked.status_code == status, host
+        response = httpx.get(f"http://127.0.0.1:{port}/en/", headers={"cookie": cookie, "host": host})
+        assert response.status_code == status, host
 
 
 def test_a_page_of_another_program_that_leads_to_the_log_in_learns_no_name(
@@ -113,7 +115,7 @@ def test_a_page_of_another_program_that_leads_to_the_log_in_learns_no_name(
 ) -> None:
     log_in(page, f"http://{IDENTITY.host}:{port}/")
     page.goto(f"http://127.0.0.1:{collector.port}/")
-    seen = page.evaluate(
+    result = page.evaluate(
         """async (address) => {
             const answers = [];
             for (const mode of ['cors', 'no-cors']) {
@@ -127,4 +129,4 @@ def test_a_page_of_another_program_that_leads_to_the_log_in_learns_no_name(
         }""",
         f"http://127.0.0.1:{port}/",
     )
-    assert IDENTITY.host not in seen
+    assert IDENTITY.host not in result

@@ -1,4 +1,4 @@
-"""Beginning from a recipe or from a YAML in a real browser, in both languages."""
+"""Starting from a recipe or from a YAML in a real browser, in both languages."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,11 +143,11 @@ def test_review_compares_with_the_recommended_plan_and_says_what_it_costs(page, 
     page.click("#mb-recipe-use")
     expect(page.locator(".mb-start-answer .mb-good")).to_be_visible()
     go(page, site, "review")
-    told = page.locator(".mb-difference-told")
-    told.locator(".mb-difference-figures").wait_for()
-    expect(told.locator(".mb-difference-figures tbody tr").filter(has_text="Memory per GPU")).to_contain_text("GiB")
+    locator = page.locator(".mb-difference-told")
+    locator.locator(".mb-difference-figures").wait_for()
+    expect(locator.locator(".mb-difference-figures tbody tr").filter(has_text="Memory per GPU")).to_contain_text("GiB")
     expect(page.locator("#mb-difference-base option")).to_have_text(["the recommended plan"])
-    path = told.locator(".mb-difference-fields tbody small").first.inner_text()
+    path = locator.locator(".mb-difference-fields tbody small").first.inner_text()
     assert path.partition(".")[0] in ("engine", "parallel", "training")
-    told.get_by_role("button", name="config.yaml").click()
-    expect(told.locator("pre .mb-diff[data-kind='added']").first).to_be_visible()
+    locator.get_by_role("button", name="config.yaml").click()
+    expect(locator.locator("pre .mb-diff[data-kind='added']").first).to_be_visible()

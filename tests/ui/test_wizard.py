@@ -1,4 +1,4 @@
-"""The wizard in a real browser: what is typed, pasted or chosen reaches the draft; problems stand by their fields."""
+"""The wizard in a real browser: input reaches the draft, and problems are shown beside their fields."""
 
 import re
 from collections.abc import Iterator
@@ -64,8 +64,8 @@ def test_without_an_estimate_the_page_says_why_and_the_sizes_are_set_by_hand(pag
     expect(problems(page, "model.hf_config")).to_have_attribute("data-code", "model_not_estimated")
     expect(page.locator(".mb-summary strong")).to_have_text(t("en", "wizard.summary.unestimated"))
     go(page, site, "plan")
-    for place in ("plans", "memory"):
-        expect(page.locator(f"#place-{place}")).to_contain_text("brand_new")
+    for view in ("plans", "memory"):
+        expect(page.locator(f"#place-{view}")).to_contain_text("brand_new")
     box(page, "parallel.tensor").fill("4")
     until(page, "b.summary.plan === 'TP4 PP2 VPP3 DP4'")
 
@@ -164,14 +164,14 @@ def test_a_plan_of_the_table_is_chosen_and_its_groups_are_shown(page, site):
     expect(page.locator("#place-ranks")).to_contain_text("PP groups: 16 of 2 ranks, each over 2 nodes")
 
 
-def test_a_plan_that_trains_wrongly_is_told_and_the_right_one_is_taken_with_one_press(page, site):
+def test_a_plan_that_trains_wrongly_is_reported_and_the_right_one_is_taken_with_one_press(page, site):
     begin_anew(page, {"training": {}, "parallel": {"tensor": 4}})
     go(page, site, "plan")
-    found = page.locator(".mb-plans-even .mb-problem")
-    expect(found).to_contain_text("wrong gradients")
-    found.get_by_role("button", name="Use TP1 PP2 VPP3 DP16").click()
+    locator = page.locator(".mb-plans-even .mb-problem")
+    expect(locator).to_contain_text("wrong gradients")
+    locator.get_by_role("button", name="Use TP1 PP2 VPP3 DP16").click()
     until(page, "b.summary.plan === 'TP1 PP2 VPP3 DP16' && b.data.plans.own === b.data.plans.recommended")
-    expect(found).to_have_count(0)
+    expect(locator).to_have_count(0)
 
 
 def test_the_pictures_of_a_plan_say_their_figures_and_follow_another_plan(page, site):
@@ -205,8 +205,8 @@ def test_the_pictures_of_a_plan_say_their_figures_and_follow_another_plan(page, 
     # The best plans lie on top, and the slowest one far from them.
     slowest = page.locator("#place-pareto .scatterlayer path.point").first
     slowest.scroll_into_view_if_needed()
-    place = slowest.bounding_box()
-    page.mouse.click(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+    bounding_box = slowest.bounding_box()
+    page.mouse.click(bounding_box["x"] + bounding_box["width"] / 2, bounding_box["y"] + bounding_box["height"] / 2)
     until(page, f"b.data.plans.own !== {before}")
     expect(page.locator("#place-pareto .annotation-text", has_text="Chosen:")).to_be_visible()
     page.locator("#tab-strategies").click()
@@ -363,7 +363,7 @@ def test_stages_that_hold_each_other_up_are_evened_out_with_one_press(page, site
 
 
 def test_two_tabs_edit_one_draft_and_each_shows_what_the_other_changed(page, site):
-    """Fields and table of a page say the same, also where the same field was edited in both."""
+    """Fields and table of a page agree, even if both tabs edited the same field."""
     begin_anew(page, WITHOUT_IMAGES)
     go(page, site, "plan")
     until(page, "b.summary.plan === 'TP4 PP1 DP8'")
@@ -386,7 +386,7 @@ def test_two_tabs_edit_one_draft_and_each_shows_what_the_other_changed(page, sit
 
 
 def test_an_edit_answered_after_the_next_step_was_shown_counts_in_its_plans(page, site):
-    """Its answer holds what the step shows that it was made on: the table stayed that of the nodes before."""
+    """The answer has the data of the step on which the edit was made. The table used to stay as it was."""
     begin_anew(page, WITHOUT_IMAGES)
     go(page, site, "plan")
     until(page, "b.data.plans?.rows.length")

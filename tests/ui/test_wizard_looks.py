@@ -1,4 +1,4 @@
-"""The wizard where there is much to show: long lists, many nodes, and a plan that is taken along without any."""
+"""The wizard with much to show: long lists, many nodes, and a download of a plan without nodes."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -27,11 +27,11 @@ def checkpoint_bytes(job: Job) -> int | None:
         stages = estimate_resolved(job, shape, resolve_gpu(job.cluster)).stages
     except ProblemsError:
         return None
-    held = sum(stage.parameters for stage in stages)
-    if memory is None or not held:
+    on_ranks = sum(stage.parameters for stage in stages)
+    if memory is None or not on_ranks:
         return None
     total = model_parameters(model_layers(shape))
-    trained = total * sum(stage.trainable_parameters for stage in stages) / held
+    trained = total * sum(stage.trainable_parameters for stage in stages) / on_ranks
     frozen = 0.0 if job.training.method in ("lora", "qlora") else total - trained
     weights_alone = any(job.extra.get(key) for key in WEIGHTS_ALONE)
     optimizer_bytes = 0 if weights_alone else memory.optimizer_bytes

@@ -38,17 +38,17 @@ def memory_traits(job: Job) -> MemoryTraits:
 
 def _fsdp_memory(job: Job, memory: MemoryTraits) -> MemoryTraits:
     fsdp = job.parallel.fsdp
-    kept = memory.live_elements if fsdp.reshard_after_forward else float("inf")
+    live = memory.live_elements if fsdp.reshard_after_forward else float("inf")
     offloads: Offload = "everything" if fsdp.offload else memory.offloads
     # accelerate 1.11 utils/fsdp_utils.py fsdp2_prepare_model: all weights, and DPO's reference, become fp32.
     frozen = 4 if fsdp.version == 2 else memory.frozen_bytes
     # LLaMA-Factory 0.9.5 model/model_utils/checkpointing.py: never reentrant with FSDP 2.
     keeps = fsdp.version == 1 and job.extra.get("use_reentrant_gc") is not False
-    return replace(memory, live_elements=kept, offloads=offloads, frozen_bytes=frozen, keeps_inputs=keeps)
+    return replace(memory, live_elements=live, offloads=offloads, frozen_bytes=frozen, keeps_inputs=keeps)
 
 
-def _not_modelled(field: str, what: str) -> ProblemsError:
-    problem = Problem(code="estimate_not_modelled", field=field, severity="warning", values={"what": what})
+def _not_modelled(field: str, feature: str) -> ProblemsError:
+    problem = Problem(code="estimate_not_modelled", field=field, severity="warning", values={"what": feature})
     return ProblemsError([problem])
 
 

@@ -38,6 +38,6 @@ def _stage(job: Job, memory: MemoryEstimate, stage: StageMemory) -> Iterator[Par
     for term in TERMS:
         own = [part for part in all_parts if part.term == term]
         yield from own
-        rest = float(getattr(stage, term)) - sum(part.gib for part in own) * GIB
-        if abs(rest) > ROUNDING * float(stage.peak):
-            yield Part(term=term, name="rest", factors=(("bytes", rest),))
+        remainder = float(getattr(stage, term)) - sum(part.gib for part in own) * GIB
+        if abs(remainder) > ROUNDING * float(stage.peak):
+            yield Part(term=term, name="rest", factors=(("bytes", remainder),))

@@ -53,9 +53,9 @@ def _weights(
     if states.weight_ranks:
         for kind, trained in _trained(parameters):
             yield part(f"weights_{kind}", bytes_each=traits.weight_bytes, **trained, **ranks)
-        each = 4 if tuning.single_precision else traits.frozen_bytes
+        element = 4 if tuning.single_precision else traits.frozen_bytes
         frozen = every - parameters.trained_dense - parameters.trained_expert
-        yield part("weights_frozen", bytes_each=each, frozen=frozen - packed, **ranks)
+        yield part("weights_frozen", bytes_each=element, frozen=frozen - packed, **ranks)
         yield part("weights_packed", bytes_each=NF4_BYTES - SCALES_BYTES, packed=packed, **ranks)
     if reference_bytes(plan, traits, tuning, parameters)[0]:
         yield part("weights_reference", bytes_each=traits.frozen_bytes, parameters=every, **ranks)
@@ -65,11 +65,11 @@ def _gradients(plan: Plan, traits: MemoryTraits, tuning: Tuning, memory: StageMe
     gradients, parameters = memory.moment.gradients, memory.parameters
     form = form_of(tuning, traits, tuning.trained.language)
     # Every rank keeps whole gradients while it accumulates them.
-    whole = traits.reduces_layers and gradients == held_gradients(plan, traits, parameters, states, form)
-    if gradients and (whole or states.gradient_ranks):
-        each, ranks = (form.element, {}) if whole else (traits.gradient_bytes, share(states.gradient_ranks))
+    are_whole = traits.reduces_layers and gradients == held_gradients(plan, traits, parameters, states, form)
+    if gradients and (are_whole or states.gradient_ranks):
+        element, ranks = (form.element, {}) if are_whole else (traits.gradient_bytes, share(states.gradient_ranks))
         for kind, trained in _trained(parameters):
-            yield part(f"gradients_{kind}", bytes_each=each, **trained, **ranks)
+            yield part(f"gradients_{kind}", bytes_each=element, **trained, **ranks)
     if states.buckets:
         count = parameters.trained_dense + parameters.trained_expert
         yield part("gradients_buckets", bytes_each=traits.bucket_bytes, trained=count)
@@ -79,6 +79,6 @@ def _gradients(plan: Plan, traits: MemoryTraits, tuning: Tuning, memory: StageMe
 def _logits(layers: ModelLayers, plan: Plan, tuning: Tuning, bytes_on_rank: Number) -> Part:
     hidden = layers.output.hidden
     if tuning.liger:
-        each = bytes_on_rank / (plan.tokens * hidden)
-        return part("logits_chunk", bytes_each=each, tokens=plan.tokens, hidden=hidden)
+        element = bytes_on_rank / (plan.tokens * hidden)
+        return part("logits_chunk", bytes_each=element, tokens=plan.tokens, hidden=hidden)
     return logits_part(bytes_on_rank, plan.tokens, layers.embedding // hidden)

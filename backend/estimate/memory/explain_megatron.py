@@ -25,7 +25,7 @@ def megatron_parts(
 
 def _states(plan: Plan, traits: MemoryTraits, run: Run, memory: StageMemory) -> Iterator[Part]:
     parameters = memory.parameters
-    kept = {"kept_on_gpu": 1 - plan.offload_fraction} if plan.offload_fraction else {}
+    share_on_gpu = {"kept_on_gpu": 1 - plan.offload_fraction} if plan.offload_fraction else {}
     for kind, count, shards in (
         ("dense", parameters.trained_dense, plan.optimizer_shards),
         ("expert", parameters.trained_expert, plan.expert_optimizer_shards),
@@ -33,7 +33,7 @@ def _states(plan: Plan, traits: MemoryTraits, run: Run, memory: StageMemory) -> 
         trained = {f"{kind}_trained": count}
         yield part(f"weights_{kind}", bytes_each=traits.weight_bytes, **trained)
         yield part(f"gradients_{kind}", bytes_each=traits.gradient_bytes, **trained)
-        yield part(f"optimizer_{kind}", bytes_each=traits.optimizer_bytes, **trained, **share(shards), **kept)
+        yield part(f"optimizer_{kind}", bytes_each=traits.optimizer_bytes, **trained, **share(shards), **share_on_gpu)
     every = parameters.dense + parameters.expert
     frozen = every - parameters.trained_dense - parameters.trained_expert
     yield part("weights_frozen", bytes_each=element_bytes(traits), frozen=frozen)
@@ -47,15 +47,17 @@ def _saved(layers: ModelLayers, plan: Plan, stage: Stage, costs: PlanCosts) -> I
     chunks = list(zip(stage.chunks, counts, strict=True))
     if plan.full_recompute:
         units = sum(-(-chunk.layers // plan.recompute_layers) * count for chunk, count in chunks)
-        each = costs.unit / plan.tokens
-        yield part("activations_inputs", unit_micro_batches=units, tokens=plan.tokens, bytes_per_token=each)
+        per_token = costs.unit / plan.tokens
+        yield part("activations_inputs", unit_micro_batches=units, tokens=plan.tokens, bytes_per_token=per_token)
     else:
         for index, (kind, cost) in enumerate(zip(layers.kinds, costs.kinds, strict=True)):
-            held = sum(chunk.counts[index] * count for chunk, count in chunks)
-            if held:
+            live = sum(chunk.counts[index] * count for chunk, count in chunks)
+            if live:
                 name = "sparse" if has_experts(kind) else "dense"
-                each = cost.kept / plan.tokens
-                yield part(f"activations_{name}", layer_micro_batches=held, tokens=plan.tokens, bytes_per_token=each)
+                per_token = cost.saved / plan.tokens
+                yield part(
+                    f"activations_{name}", layer_micro_batches=live, tokens=plan.tokens, bytes_per_token=per_token
+                )
     if stage.first and costs.tower:
-        each = costs.tower / plan.vision_patches
-        yield part("activations_tower", micro_batches=counts[0], patches=plan.vision_patches, bytes_per_patch=each)
+        per_token = costs.tower / plan.vision_patches
+        yield part("activations_tower", micro_batches=counts[0], patches=plan.vision_patches, bytes_per_patch=per_token)

@@ -120,9 +120,9 @@ def _parameters(layers: ModelLayers, tuning: Tuning) -> RankParameters:
 
 def _frozen_bytes(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters) -> Number:
     frozen = parameters.dense + parameters.expert - parameters.trained_dense - parameters.trained_expert
-    each = 4 if tuning.single_precision else memory.frozen_bytes
+    element = 4 if tuning.single_precision else memory.frozen_bytes
     packed = packed_elements(layers, tuning)
-    return NF4_BYTES * packed + each * (frozen - packed)
+    return NF4_BYTES * packed + element * (frozen - packed)
 
 
 def packed_elements(layers: ModelLayers, tuning: Tuning) -> int:
@@ -138,8 +138,8 @@ def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> EagerFo
     if tuning.adapters:
         return EagerForm(trained=False, adapters=part_trained, casts=part_trained and autocast)
     # The residual stream is fp32 if the fp32 embedding is trained; the frozen embedding of `partial` returns bf16.
-    whole = part_trained and autocast and tuning.method == "full"
-    return EagerForm(residual=4 if whole else 2, trained=part_trained, casts=part_trained and autocast)
+    is_fp32 = part_trained and autocast and tuning.method == "full"
+    return EagerForm(residual=4 if is_fp32 else 2, trained=part_trained, casts=part_trained and autocast)
 
 
 def _step_moments(
@@ -158,7 +158,7 @@ def _step_moments(
     output = plan.tokens * eager_bytes(layers.output, form)
     everything = saved + tower_saved + output
     gradients = states.gradients
-    held = held_gradients(plan, memory, parameters, states, form)
+    earlier_gradients = held_gradients(plan, memory, parameters, states, form)
     copies, kept_copies = _cast_copies(layers, plan, memory, tuning, parameters)
     forward_logits, backward_logits, gradient_logits = _logits(layers, plan, memory, tuning, form)
     new = _new_gradient_bytes(memory, form)
@@ -166,10 +166,10 @@ def _step_moments(
     waiting = _waiting_gradient(layers, plan, memory, tuning, form)
     works = _layer_works(layers, plan, memory, tuning, form)
     work = waiting + largest(*(work.total for work in works))
-    after = larger(gradients, held)
+    after = larger(gradients, earlier_gradients)
     # Backward keeps the input of every checkpointed layer, and its gradient.
     keeps_inputs = memory.keeps_inputs and tuning.adapters
-    kept = choose(plan.full_recompute, 2 * saved, 0) if keeps_inputs else 0
+    inputs = choose(plan.full_recompute, 2 * saved, 0) if keeps_inputs else 0
     gathered = states.gathered
 
     def terms(*names: str) -> Terms:
@@ -204,35 +204,35 @@ def _step_moments(
 
     return [
         Moment(
-            gradients=held,
+            gradients=earlier_gradients,
             activations=everything,
             logits=forward_logits,
             workspace=copies + gathered,
             terms=lambda: terms("saved", "output", "tower", "copies", "gathered"),
         ),
         Moment(
-            gradients=held,
+            gradients=earlier_gradients,
             activations=everything,
             logits=backward_logits,
             workspace=kept_copies + gathered,
             terms=lambda: terms("saved", "output", "tower", "kept_copies", "gathered"),
         ),
         Moment(
-            gradients=held,
+            gradients=earlier_gradients,
             activations=everything,
             logits=gradient_logits,
             workspace=head + (kept_copies + gathered),
             terms=lambda: terms("saved", "output", "tower", "kept_copies", "head", "gathered"),
         ),
         Moment(
-            gradients=held,
+            gradients=earlier_gradients,
             activations=saved + tower_saved + live,
             workspace=work + (kept_copies + gathered),
             terms=lambda: terms("saved", "live", "tower", "kept_copies", "waiting", "work", "gathered"),
         ),
         Moment(
             gradients=after,
-            activations=tower_saved + live + kept,
+            activations=tower_saved + live + inputs,
             workspace=work + gathered,
             terms=lambda: terms("kept", "live", "tower", "waiting", "work", "gathered"),
         ),
@@ -250,9 +250,9 @@ def held_gradients(
     plan: Plan, memory: MemoryTraits, parameters: RankParameters, states: States, form: EagerForm
 ) -> Number:
     """Return the gradients of earlier micro-batches while another micro-batch runs."""
-    whole = form.element * (parameters.trained_dense + parameters.trained_expert)
-    kept = states.gradients if memory.keeps_gradients else 0
-    return choose(plan.micro_batches > 1, whole if memory.reduces_layers else states.gradients, kept)
+    unsharded = form.element * (parameters.trained_dense + parameters.trained_expert)
+    between_steps = states.gradients if memory.keeps_gradients else 0
+    return choose(plan.micro_batches > 1, unsharded if memory.reduces_layers else states.gradients, between_steps)
 
 
 def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Number:

@@ -36,7 +36,7 @@ from backend.job.traits import MemoryTraits
 class LayerCost:
     """One layer of a kind on one rank."""
 
-    kept: Number
+    saved: Number
     """Saved activations of one micro-batch, without full recompute."""
     moment: Moment
     """The bytes that its backward pass needs beside them."""
@@ -84,17 +84,17 @@ def pipeline_memory(
     """
     run = Run(trained=trained) if isinstance(trained, Trained) else trained
     costs = costs or plan_costs(layers, plan, memory, run)
-    held: dict[tuple[bool, bool, tuple[int, ...]], _Held] = memo.held if memo else {}
-    kept: dict[Hashable, Number] = memo.kept if memo else {}
-    found = []
+    contents: dict[tuple[bool, bool, tuple[int, ...]], _Contents] = memo.stages if memo else {}
+    chunk_saved: dict[Hashable, Number] = memo.chunks if memo else {}
+    memories = []
     for stage in stages(layers, plan):
         # Inner stages often have the same contents; only the micro-batches in flight differ.
         alike = (stage.first, stage.last, stage.counts)
-        if alike not in held:
-            held[alike] = _held(layers, plan, memory, run, stage, costs)
-        saved = _saved(plan, stage, costs, kept)
-        found.append(_stage_memory(plan, memory, stage, saved, held[alike]))
-    return found
+        if alike not in contents:
+            contents[alike] = _stage_contents(layers, plan, memory, run, stage, costs)
+        saved = _saved(plan, stage, costs, chunk_saved)
+        memories.append(_stage_memory(plan, memory, stage, saved, contents[alike]))
+    return memories
 
 
 def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> PlanCosts:
@@ -112,7 +112,7 @@ def element_bytes(memory: MemoryTraits) -> float:
 
 
 @frozen_dataclass
-class _Held:
+class _Contents:
     """Bytes of a stage that do not depend on the micro-batches in flight."""
 
     parameters: RankParameters
@@ -126,7 +126,9 @@ class _Held:
     peak: Moment
 
 
-def _held(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage: Stage, costs: PlanCosts) -> _Held:
+def _stage_contents(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage: Stage, costs: PlanCosts
+) -> _Contents:
     parameters = _stage_parameters(layers, plan, memory, run, stage)
     count = parameters.trained_dense + parameters.trained_expert
     frozen = parameters.dense + parameters.expert - count
@@ -142,7 +144,7 @@ def _held(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage
     moments = [cost.moment for cost, count in zip(costs.kinds, stage.counts, strict=True) if count]
     if stage.last:
         moments += _head_moments(layers, plan, memory, run)
-    return _Held(
+    return _Contents(
         parameters=parameters,
         weights=memory.weight_bytes * (count + reference) + element_bytes(memory) * frozen,
         gradients=memory.gradient_bytes * count,
@@ -153,22 +155,22 @@ def _held(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage
     )
 
 
-def _stage_memory(plan: Plan, memory: MemoryTraits, stage: Stage, saved: Number, held: _Held) -> StageMemory:
-    peak, offloaded = held.peak, held.optimizer * plan.offload_fraction
+def _stage_memory(plan: Plan, memory: MemoryTraits, stage: Stage, saved: Number, contents: _Contents) -> StageMemory:
+    peak, offloaded = contents.peak, contents.optimizer * plan.offload_fraction
     return StageMemory(
         stage=stage.index,
         layers=sum(stage.counts),
-        parameters=held.parameters,
-        weights=held.weights,
-        gradients=held.gradients,
-        optimizer=held.optimizer - offloaded,
+        parameters=contents.parameters,
+        weights=contents.weights,
+        gradients=contents.gradients,
+        optimizer=contents.optimizer - offloaded,
         activations=saved + peak.activations,
         logits=peak.logits,
-        workspace=held.workspace + peak.workspace,
+        workspace=contents.workspace + peak.workspace,
         # Adam on the host also needs the gradients in fp32.
         host=offloaded * (1 + 4 / memory.optimizer_bytes),
         moment=peak,
-        terms=held.terms,
+        terms=contents.terms,
     )
 
 
@@ -193,31 +195,31 @@ def _stage_parameters(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run
     )
 
 
-def _saved(plan: Plan, stage: Stage, costs: PlanCosts, kept: dict[Hashable, Number]) -> Number:
-    """Return the saved activations of every micro-batch in flight; `kept` caches those of a chunk by its layers."""
+def _saved(plan: Plan, stage: Stage, costs: PlanCosts, chunk_saved: dict[Hashable, Number]) -> Number:
+    """Return the saved activations of every micro-batch in flight. `chunk_saved` caches those of chunks."""
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
     total: Number = counts[0] * costs.tower if stage.first else 0.0
     for chunk, flying in zip(stage.chunks, counts, strict=True):
         sizes = chunk.counts
-        if sizes not in kept:
-            kept[sizes] = _kept(plan, costs, sizes)
+        if sizes not in chunk_saved:
+            chunk_saved[sizes] = _chunk_saved(plan, costs, sizes)
         if isinstance(flying, int) and len(counts) > 2:
             # All chunks except the last mostly keep the activations of PP micro-batches.
             full = (sizes, flying)
-            if full not in kept:
-                kept[full] = flying * kept[sizes]
-            total = total + kept[full]
+            if full not in chunk_saved:
+                chunk_saved[full] = flying * chunk_saved[sizes]
+            total = total + chunk_saved[full]
         else:
-            total = total + flying * kept[sizes]
+            total = total + flying * chunk_saved[sizes]
     return total
 
 
-def _kept(plan: Plan, costs: PlanCosts, counts: tuple[int, ...]) -> Number:
+def _chunk_saved(plan: Plan, costs: PlanCosts, counts: tuple[int, ...]) -> Number:
     """Return the saved activations of one micro-batch in a chunk with this number of layers of each kind."""
     inputs = -(-sum(counts) // plan.recompute_layers) * costs.unit
     every: Number = 0.0
     for cost, count in zip(costs.kinds, counts, strict=True):
-        every = every + count * cost.kept
+        every = every + count * cost.saved
     return choose(plan.full_recompute, inputs, every)
 
 
@@ -231,27 +233,27 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
     scale = element_bytes(memory) / 2
     adapters = run.adapters if run.trained.language else None
 
-    def kept_without(modules: tuple[str, ...]) -> SavedBytes:
+    def saved_without(modules: tuple[str, ...]) -> SavedBytes:
         return fused_bytes(kind, modules, run.trained.language, plan.context_a2a)
 
-    kept = scale * _spread(_by_modules(plan, kept_without), plan, attention)
+    saved = scale * _spread(_by_modules(plan, saved_without), plan, attention)
     if adapters:
         outputs, gathered, masked = adapter_bytes(kind, adapters)
-        kept = kept + scale * plan.tokens * (outputs + gathered * (1 - plan.whole_share))
-        kept = kept + scale * _spread(masked, plan, attention)
+        saved = saved + scale * plan.tokens * (outputs + gathered * (1 - plan.whole_share))
+        saved = saved + scale * _spread(masked, plan, attention)
     again = _by_modules(plan, lambda modules: recomputed_bytes(kind, modules))
     revived = scale * _spread(again, plan, attention)
     work = scale * ffn_gradients(kind, plan, adapters)
     if attention and not plan.flash_attention:
-        each = plan.tokens * attention.heads * plan.sequence_length / plan.context / plan.tensor
-        probabilities = 2 * scale * each
+        entries = plan.tokens * attention.heads * plan.sequence_length / plan.context / plan.tensor
+        probabilities = 2 * scale * entries
         work = larger(work, probabilities)
         recomputed = plan.attention_recompute
         revived = revived + choose(recomputed, probabilities, 0.0)
         # Dropout keeps a mask of bytes and its output.
-        dropped = (1 + 2 * scale) * each if plan.attention_dropout else 0.0
-        kept = kept + choose(recomputed, 0.0, probabilities + dropped)
-    revived = choose(plan.full_recompute, plan.recompute_layers * kept, revived)
+        dropped = (1 + 2 * scale) * entries if plan.attention_dropout else 0.0
+        saved = saved + choose(recomputed, 0.0, probabilities + dropped)
+    revived = choose(plan.full_recompute, plan.recompute_layers * saved, revived)
     weight: Number = 0.0
     if run.weights_trained and not memory.cached_weight_gradients:
         weight = 2 * scale * largest_weight(kind, plan)
@@ -268,7 +270,7 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         return recomputed, Term("workspace_weight_gradient", weight, "elements", 2 * scale), Term(name, work)
 
     moment = Moment(activations=revived, workspace=larger(backward, copies), terms=terms)
-    return LayerCost(kept=kept, moment=moment)
+    return LayerCost(saved=saved, moment=moment)
 
 
 def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> SavedBytes:
@@ -276,32 +278,32 @@ def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> S
     if not plan.recompute_choices:
         return saved(plan.recompute_modules)
 
-    def of(name: str) -> Number:
+    def field_bytes(name: str) -> Number:
         return plan.by_recompute(lambda _, modules: float(getattr(saved(modules), name)))
 
-    return SavedBytes(**{field.name: of(field.name) for field in fields(SavedBytes)})
+    return SavedBytes(**{field.name: field_bytes(field.name) for field in fields(SavedBytes)})
 
 
 def _spread(saved: SavedBytes, plan: Plan, attention: Attention | None) -> Number:
     """Return the bytes on one rank for a micro-batch, from bytes per token."""
-    whole = saved.whole + saved.routed + saved.dispatched * plan.expert_tensor
+    unsplit = saved.whole + saved.routed + saved.dispatched * plan.expert_tensor
     divided = saved.split / plan.tensor
     if attention:
         divided = divided + saved.groups * larger(1 / plan.tensor, 1 / attention.kv_heads)
-    return plan.tokens * (whole * plan.whole_share + divided)
+    return plan.tokens * (unsplit * plan.whole_share + divided)
 
 
 def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained: Trained) -> Number:
     """Return the bytes of the vision tower: the Hugging Face module, whole on each rank. Only full recompute affects
     it."""
-    each = int(element_bytes(memory))
-    form = EagerForm(element=each, residual=each)
+    element = int(element_bytes(memory))
+    form = EagerForm(element=element, residual=element)
     per_merged_token = eager_bytes(vision.merger, form) * trained.merger
     per_merged_token += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack
     merged = vision.patches_per_token
     per_patch: Number = per_merged_token / merged
     if trained.tower:
-        block = choose(plan.full_recompute, each * vision.block.hidden, eager_bytes(vision.block, form))
+        block = choose(plan.full_recompute, element * vision.block.hidden, eager_bytes(vision.block, form))
         per_patch = per_patch + vision.depth * block + eager_bytes(vision.patch_embedding, form)
     return plan.vision_patches * per_patch
 
@@ -310,23 +312,23 @@ def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Ru
     """Return the moments of the loss and of the backward pass of the output layer."""
     hidden = layers.output.hidden
     vocabulary = layers.embedding // hidden
-    each = element_bytes(memory)
-    norm = 2 * each * hidden * plan.tokens * plan.whole_share
+    element = element_bytes(memory)
+    norm = 2 * element * hidden * plan.tokens * plan.whole_share
     logits = plan.tokens * vocabulary / plan.tensor
     # With sequence parallelism the gathered input, and the gradient before its reduction, are whole.
-    gathered = choose(plan.sequence_parallel, 2 * each * hidden * plan.tokens, 0.0)
+    gathered = choose(plan.sequence_parallel, 2 * element * hidden * plan.tokens, 0.0)
     own_gradient = run.weights_trained and not memory.cached_weight_gradients
-    weight = each * vocabulary * hidden / plan.tensor if own_gradient else 0.0
+    weight = element * vocabulary * hidden / plan.tensor if own_gradient else 0.0
     most = larger(memory.logits_forward_bytes, memory.logits_backward_bytes)
 
     def terms() -> Terms:
         return (
             Term("activations_output", norm),
             Term("workspace_gathered_input", gathered),
-            Term("workspace_output_gradient", weight, "elements", each),
+            Term("workspace_output_gradient", weight, "elements", element),
         )
 
     return [
         Moment(activations=norm, logits=most * logits, terms=lambda: terms()[:1]),
-        Moment(activations=norm, logits=each * logits, workspace=gathered + weight, terms=terms),
+        Moment(activations=norm, logits=element * logits, workspace=gathered + weight, terms=terms),
     ]

@@ -42,11 +42,11 @@ class Adapters:
 
     def linears(self, kind: LayerKind) -> tuple[Linear, ...]:
         """Return the projections of a layer that have adapters."""
-        wanted = None if self.targets in ("all", "all-linear") else {name.strip() for name in self.targets.split(",")}
+        names = None if self.targets in ("all", "all-linear") else {name.strip() for name in self.targets.split(",")}
         linears = (
             operator for operator in kind.operators if isinstance(operator, Linear) and operator.name in _MODULES
         )
-        return tuple(linear for linear in linears if wanted is None or _MODULES[linear.name] in wanted)
+        return tuple(linear for linear in linears if names is None or _MODULES[linear.name] in names)
 
 
 @lru_cache(maxsize=1024)
@@ -84,7 +84,7 @@ def adapter_bytes(kind: LayerKind, adapters: Adapters) -> tuple[float, float, Sa
     """
     linears = adapters.linears(kind)
     columns = [linear for linear in linears if linear.share == "split" and linear.name not in ROWS]
-    outputs = sum(2.0 * adapters.rank * linear.active for linear in linears) + sum(one.inputs for one in columns)
+    outputs = sum(2.0 * adapters.rank * linear.active for linear in linears) + sum(linear.inputs for linear in columns)
     gathered = sum(2.0 * linear.inputs for linear in columns if linear.after_norm)
     rows = [linear for linear in linears if linear.share == "split" and linear.name in ROWS]
     return (

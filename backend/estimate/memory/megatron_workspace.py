@@ -33,7 +33,7 @@ def expert_copies(kind: LayerKind, plan: Plan, adapters: Adapters | None) -> Num
     input of the experts is a saved activation, which is counted there. Without EP nothing is exchanged. With an
     adapter, whose output is scaled and added, there is one more copy.
     """
-    routed = sum(2 * one.top_k * one.hidden for one in kind.operators if isinstance(one, Dispatch))
+    routed = sum(2 * dispatch.top_k * dispatch.hidden for dispatch in kind.operators if isinstance(dispatch, Dispatch))
     if not routed:
         return 0.0
     outputs = 3 if "expert_down" in _adapted(kind, adapters) else 2

@@ -44,19 +44,19 @@ def share(ranks: Number) -> dict[str, Number]:
 
 def logits_part(bytes_on_rank: Number, tokens: Number, vocabulary: int, tensor: Number = 1) -> Part:
     """Return the part of the logits and of the loss: bytes for each token and each vocabulary entry."""
-    each = bytes_on_rank * tensor / (tokens * vocabulary)
-    return part("logits", bytes_each=each, tokens=tokens, vocabulary=vocabulary, **share(tensor))
+    element = bytes_on_rank * tensor / (tokens * vocabulary)
+    return part("logits", bytes_each=element, tokens=tokens, vocabulary=vocabulary, **share(tensor))
 
 
 def parts_of(terms: Iterable[Term], plan: Plan) -> Iterator[Part]:
     """Yield the parts of terms that have any bytes."""
-    for name, size, unit, each, layers in terms:
+    for name, size, unit, element, layers in terms:
         if not size:
             continue
         if unit == "bytes":
             yield part(name, bytes=size)
         elif unit == "elements":
-            yield part(name, bytes_each=each, elements=size / each)
+            yield part(name, bytes_each=element, elements=size / element)
         elif unit == "patches":
             yield part(name, patches=plan.vision_patches, bytes_per_patch=size / plan.vision_patches)
         else:

@@ -62,5 +62,5 @@ def _gib(size: Number) -> Number:
 
 def _exchange_gib(plan: Plan, gpus_per_node: int) -> Number:
     """Return the GiB of EP's all-to-all; peers on other nodes share the buffers of one communicator."""
-    here = larger(1, gpus_per_node // plan.expert_tensor)
-    return PEER_GIB * (smaller(plan.expert, here) - 1) + choose(plan.expert > here, GROUP_GIB, 0.0)
+    peers_in_node = larger(1, gpus_per_node // plan.expert_tensor)
+    return PEER_GIB * (smaller(plan.expert, peers_in_node) - 1) + choose(plan.expert > peers_in_node, GROUP_GIB, 0.0)

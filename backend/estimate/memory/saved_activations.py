@@ -180,8 +180,8 @@ def _recurrence_bytes(operator: Recurrence) -> float:
     head), values, the step, and a triangular matrix of a chunk; and in fp32 the decay and the two norms
     (fla/ops/gated_delta_rule/chunk.py ChunkGatedDeltaRuleFunction.forward).
     """
-    each = 2 * (2 * operator.key_dim + operator.value_dim + 1 + CHUNK) + 4 * 3
-    return float(2 * operator.channels + operator.value_heads * each)
+    per_head = 2 * (2 * operator.key_dim + operator.value_dim + 1 + CHUNK) + 4 * 3
+    return float(2 * operator.channels + operator.value_heads * per_head)
 
 
 def _eager_norm(norm: Norm, form: EagerForm) -> float:

@@ -52,18 +52,18 @@ def sharded_states(
 ) -> States:
     """Return the states of one rank. `parameters` are those of the whole model, `packed` of them in 4 bits."""
     count = parameters.trained_dense + parameters.trained_expert
-    held = count / plan.data if memory.shards != "none" else count
-    whole = memory.shards != "parameters"
+    on_rank = count / plan.data if memory.shards != "none" else count
+    are_whole = memory.shards != "parameters"
     shards_gradients = memory.shards in ("gradients", "parameters")
-    weights = memory.weight_bytes * (count if whole else held)
+    weights = memory.weight_bytes * (count if are_whole else on_rank)
     scales = SCALES_BYTES * packed
-    frozen = frozen_bytes - scales if whole else (frozen_bytes - scales) / plan.data
-    gradients = memory.gradient_bytes * (held if shards_gradients else count)
-    optimizer, stepping = memory.optimizer_bytes * held, smaller(held, memory.step_elements)
+    frozen = frozen_bytes - scales if are_whole else (frozen_bytes - scales) / plan.data
+    gradients = memory.gradient_bytes * (on_rank if shards_gradients else count)
+    optimizer, stepping = memory.optimizer_bytes * on_rank, smaller(on_rank, memory.step_elements)
     moved, host = 0.0, ZERO
     if memory.offloads != "none":
         # Master weights, moments, and the fp32 gradients for Adam on the host.
-        moved, host = 1.0, optimizer + 4 * held
+        moved, host = 1.0, optimizer + 4 * on_rank
     if memory.offloads == "everything":
         host = host + weights + frozen
         weights, frozen = 0.0, 0.0
@@ -73,10 +73,10 @@ def sharded_states(
         buckets=memory.bucket_bytes * count * choose(plan.data > 1, 1, 0),
         reduce=_reduce_bytes(layers, memory, count),
         optimizer=optimizer * (1 - moved),
-        gathered=_gathered(layers, memory, parameters, packed) if not whole else 0.0,
+        gathered=_gathered(layers, memory, parameters, packed) if not are_whole else 0.0,
         step=memory.step_gradient_bytes * stepping * (1 - moved),
         host=host,
-        weight_ranks=0 if memory.offloads == "everything" else 1 if whole else plan.data,
+        weight_ranks=0 if memory.offloads == "everything" else 1 if are_whole else plan.data,
         gradient_ranks=0 if moved else plan.data if shards_gradients else 1,
         optimizer_ranks=0 if moved else plan.data if memory.shards != "none" else 1,
     )
@@ -107,7 +107,7 @@ def largest_module(layers: ModelLayers) -> int:
     sizes = [layers.embedding]
     for kind in layers.kinds:
         linears = operators_of(kind, Linear)
-        sizes += [one.inputs * one.outputs // one.parts for one in linears if one.share != "expert"]
+        sizes += [linear.inputs * linear.outputs // linear.parts for linear in linears if linear.share != "expert"]
         sizes.append(layer_counts(kind).expert)
     return max(sizes)
 

@@ -67,19 +67,19 @@ def _stages(
     with_loss: bool,
     layout: tuple[int, ...] | None,
 ) -> tuple[Stage, ...]:
-    found = []
+    result = []
     order, kinds = layers.order, range(len(layers.kinds))
     pieces = layout or equal_pieces(len(order), pipeline * virtual, with_embedding=with_embedding, with_loss=with_loss)
     for index, bounds in enumerate(chunk_layers(pieces, pipeline)):
         chunks = tuple(
             Chunk(
                 tuple(order[begin:end].count(kind) for kind in kinds),
-                first=index == 0 and place == 0,
-                last=index == pipeline - 1 and place == virtual - 1,
+                first=index == 0 and piece == 0,
+                last=index == pipeline - 1 and piece == virtual - 1,
             )
-            for place, (begin, end) in enumerate(bounds)
+            for piece, (begin, end) in enumerate(bounds)
         )
-        found.append(
+        result.append(
             Stage(
                 index=index,
                 first=index == 0,
@@ -88,7 +88,7 @@ def _stages(
                 counts=tuple(sum(chunk.counts[kind] for chunk in chunks) for kind in kinds),
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 @frozen_dataclass

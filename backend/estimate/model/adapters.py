@@ -73,10 +73,10 @@ def _adapters(kind: LayerKind, rank: int, targets: str) -> int:
 def adapted_linears(kind: LayerKind, targets: str) -> Iterator[tuple[Linear, int]]:
     """Yield every module of a layer that has an adapter: its projection, which may join several modules, and its
     outputs."""
-    wanted = None if targets == "all" else {name.strip() for name in targets.split(",")}
+    names = None if targets == "all" else {name.strip() for name in targets.split(",")}
     for linear in _modules(kind):
         for name, outputs in _parts(linear, kind):
-            if wanted is None or name in wanted:
+            if names is None or name in names:
                 yield linear, outputs
 
 

@@ -44,8 +44,8 @@ def layer_flops(kind: LayerKind) -> Flops:
         if isinstance(operator, Linear):
             weights += 2.0 * operator.inputs * operator.outputs * operator.active
         elif isinstance(operator, Attention):
-            both = 2.0 * operator.heads * (operator.key_dim + operator.value_dim)
-            attention += both / 2 if operator.causal else both
+            operations = 2.0 * operator.heads * (operator.key_dim + operator.value_dim)
+            attention += operations / 2 if operator.causal else operations
         elif isinstance(operator, Recurrence):
             recurrence += operator.flops
     return Flops(weights=weights, attention=attention, recurrence=recurrence)

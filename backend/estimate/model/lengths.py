@@ -71,8 +71,8 @@ def slowest_share(job: Job, plan: Plan) -> Number:
     draws = choose(waits, draws / plan.micro_batches, draws)
     mean, deviation = _longest(job, longest_of)
     # Sums of several draws are nearly normal; one draw has the distribution of the lengths.
-    one, sums = _longest(job, longest_of * plan.data)[0], mean + expected_maximum(plan.data) * deviation / draws**0.5
-    slowest = smaller(choose(draws <= 1, one, sums), job.training.cutoff_len)
+    single, sums = _longest(job, longest_of * plan.data)[0], mean + expected_maximum(plan.data) * deviation / draws**0.5
+    slowest = smaller(choose(draws <= 1, single, sums), job.training.cutoff_len)
     return larger(1.0, slowest / computed_length(job))
 
 

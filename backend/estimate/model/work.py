@@ -104,8 +104,8 @@ def flops_per_token(layers: ModelLayers, plan: Plan, trained: Trained, adapters:
 def _flops_of_sequence(
     layers: ModelLayers, length: float, images: float, patches: int, trained: Trained, adapters: bool
 ) -> float:
-    alone = Plan(sequence_length=length, micro_batches=1, images=images, patches=patches)
-    [work] = pipeline_work(layers, alone, trained, adapters=adapters)
+    plan = Plan(sequence_length=length, micro_batches=1, images=images, patches=patches)
+    [work] = pipeline_work(layers, plan, trained, adapters=adapters)
     return float(work.forward + work.backward)
 
 

@@ -15,22 +15,22 @@ def efficiency_on(cluster: Cluster, machine: Machine) -> Efficiency:
     share (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). A share above 1 means that the link's
     figure in the job file is too low.
     """
-    known = cluster.calibration
+    calibration = cluster.calibration
     measured = {}
-    if known.holds_for(cluster.gpu):
-        if known.intra_node_bus_gb_per_s:
-            measured["link_share"] = 1e9 * known.intra_node_bus_gb_per_s / machine.link
-        if known.inter_node_bus_gb_per_s:
-            measured["network_share"] = 1e9 * known.inter_node_bus_gb_per_s / machine.network
+    if calibration.holds_for(cluster.gpu):
+        if calibration.intra_node_bus_gb_per_s:
+            measured["link_share"] = 1e9 * calibration.intra_node_bus_gb_per_s / machine.link
+        if calibration.inter_node_bus_gb_per_s:
+            measured["network_share"] = 1e9 * calibration.inter_node_bus_gb_per_s / machine.network
     return replace(default_efficiency(), **measured) if measured else default_efficiency()
 
 
 def is_timed(cluster: Cluster) -> bool:
     """Return whether a measured run corrects the times. The run must be on this GPU and with the current constants."""
-    known = cluster.calibration
-    if known.time_ratio is None or not known.holds_for(cluster.gpu):
+    calibration = cluster.calibration
+    if calibration.time_ratio is None or not calibration.holds_for(cluster.gpu):
         return False
-    return known.constants in (None, efficiency_figures().version)
+    return calibration.constants in (None, efficiency_figures().version)
 
 
 def time_ratio(cluster: Cluster) -> float:
@@ -43,8 +43,12 @@ def time_ratio(cluster: Cluster) -> float:
 
 def reserved_ratio(job: Job) -> float | None:
     """Return reserved memory over the estimated allocator peak; None if no run of this engine was measured."""
-    known = job.cluster.calibration
-    return known.memory_ratio if known.holds_for(job.cluster.gpu) and known.engine == job.engine else None
+    calibration = job.cluster.calibration
+    return (
+        calibration.memory_ratio
+        if calibration.holds_for(job.cluster.gpu) and calibration.engine == job.engine
+        else None
+    )
 
 
 def calibrated_on(job: Job) -> str | None:
@@ -55,6 +59,6 @@ def calibrated_on(job: Job) -> str | None:
 
 def probed_on(cluster: Cluster) -> str | None:
     """Return the date of the benchmark whose speeds are in the figures; None if there is none."""
-    known = cluster.calibration
-    speeds = (known.matmul_tflops, known.intra_node_bus_gb_per_s, known.inter_node_bus_gb_per_s)
-    return known.probe_date if any(speeds) and known.holds_for(cluster.gpu) else None
+    calibration = cluster.calibration
+    speeds = (calibration.matmul_tflops, calibration.intra_node_bus_gb_per_s, calibration.inter_node_bus_gb_per_s)
+    return calibration.probe_date if any(speeds) and calibration.holds_for(cluster.gpu) else None

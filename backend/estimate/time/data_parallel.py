@@ -93,7 +93,7 @@ def _rates(
     return dense, _rate(time_context, group, rank.trained_expert, rank.expert)
 
 
-def _rate(time_context: TimeContext, group: Group, trained: Number, held: Number) -> _SecondsPerByte:
+def _rate(time_context: TimeContext, group: Group, trained: Number, local: Number) -> _SecondsPerByte:
     machine, efficiency, run = time_context.machine, time_context.efficiency, time_context.run
     bucket, divided = _bucket(run, group), _divided(time_context)
     gradients = run.sent_bytes * larger(1.0, smaller(bucket, trained))
@@ -105,7 +105,7 @@ def _rate(time_context: TimeContext, group: Group, trained: Number, held: Number
     )
     if not is_array and not divided:
         return _SecondsPerByte(half, half)
-    weights = run.element_bytes * larger(1.0, smaller(bucket, held if run.memory.shards == "parameters" else trained))
+    weights = run.element_bytes * larger(1.0, smaller(bucket, local if run.memory.shards == "parameters" else trained))
     costs = algorithm_costs(group, machine, efficiency, all_reduce=False)
     reduced, gathered = seconds_per_byte(costs, gradients), seconds_per_byte(costs, weights)
     return (
@@ -202,12 +202,12 @@ def optimizer_seconds(time_context: TimeContext, rank: RankParameters) -> Number
     """Return the seconds of the optimizer step: Adam's memory traffic, the gradient norm, and zeroing of gradients."""
     plan, memory = time_context.plan, time_context.run.memory
     stepped = _shards(time_context, rank)
-    held = rank.trained_dense + rank.trained_expert
+    gradients = rank.trained_dense + rank.trained_expert
     if memory.shards in ("gradients", "parameters"):
-        held = held / plan.data
+        gradients = gradients / plan.data
     moved = stepped * (2 * memory.optimizer_bytes + memory.gradient_bytes + memory.weight_bytes)
     on_gpu = _on_gpu(time_context)
-    return (on_gpu * moved + 2 * memory.gradient_bytes * held) / time_context.machine.memory
+    return (on_gpu * moved + 2 * memory.gradient_bytes * gradients) / time_context.machine.memory
 
 
 def _on_gpu(time_context: TimeContext) -> Number:
@@ -223,10 +223,10 @@ def offload_seconds(time_context: TimeContext, rank: RankParameters) -> Number:
     if isinstance(away, int | float) and not away:
         return 0.0
     stepped = away * _shards(time_context, rank)
-    each = 2 * memory.optimizer_bytes + 4 + memory.weight_bytes
-    seconds = stepped * each / (1e9 * HOST_MEMORY_GB_PER_S / machine.node)
+    element = 2 * memory.optimizer_bytes + 4 + memory.weight_bytes
+    seconds = stepped * element / (1e9 * HOST_MEMORY_GB_PER_S / machine.node)
     seconds = seconds + stepped * (memory.gradient_bytes + time_context.run.element_bytes) / machine.host
     if memory.offloads == "everything":
-        held = (rank.dense + rank.expert) / time_context.plan.data
-        seconds = seconds + 2 * time_context.plan.micro_batches * held * time_context.run.element_bytes / machine.host
+        count = (rank.dense + rank.expert) / time_context.plan.data
+        seconds = seconds + 2 * time_context.plan.micro_batches * count * time_context.run.element_bytes / machine.host
     return seconds

@@ -110,12 +110,12 @@ def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "f
     best = measured or (None if single else gpu.matmul_tflops)
     if peak is None and best is None:
         return None
-    known = 1e12 * (peak or best or 0.0)
+    peak_flops = 1e12 * (peak or best or 0.0)
     return Machine(
         gemm=1e12 * (best or UNMEASURED_GEMM * (peak or 0.0)),
-        peak=known,
-        mma_sync=known * gpu.mma_sync_share,
-        power=gpu.power_w or assumed_power(known),
+        peak=peak_flops,
+        mma_sync=peak_flops * gpu.mma_sync_share,
+        power=gpu.power_w or assumed_power(peak_flops),
         memory=1e9 * gpu.hbm_gb_per_s,
         link=1e9 * cluster.intra_node_gb_per_s / 2,
         network=1e9 / 8 * cluster.inter_node_gbit_per_s * cluster.nics_per_node / cluster.gpus_per_node,
@@ -128,7 +128,7 @@ def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "f
 
 def _measured_gemm_tflops(cluster: Cluster, *, single: bool) -> float | None:
     """Return the measured TFLOP/s of a matrix product in this precision; None if there is none."""
-    known = cluster.calibration
-    if not known.holds_for(cluster.gpu) or (known.matmul_precision == "fp32") != single:
+    calibration = cluster.calibration
+    if not calibration.holds_for(cluster.gpu) or (calibration.matmul_precision == "fp32") != single:
         return None
-    return known.matmul_tflops
+    return calibration.matmul_tflops

@@ -26,10 +26,10 @@ def gemm_seconds(layer: LayerKernels, time_context: TimeContext, load: Load) -> 
     operands = layer.operands_full + layer.operands_split / load.tensor
     weights = layer.weights_split / load.tensor + layer.weights_whole
     if layer.weights_expert:
-        held = layer.weights_expert / (load.expert * load.expert_tensor)
-        weights = weights + held
+        expert_weights = layer.weights_expert / (load.expert * load.expert_tensor)
+        weights = weights + expert_weights
         # The rows of each expert are rounded up to whole tiles.
-        work = work + layer.gemm_expert * load.whole + TILE_ROWS / 2 * held / load.tokens
+        work = work + layer.gemm_expert * load.whole + TILE_ROWS / 2 * expert_weights / load.tokens
         operands = operands + layer.operands_expert * load.whole
     arithmetic = 2 * load.tokens * work / time_context.gemm_speed
     moved = element_s * load.tokens * operands

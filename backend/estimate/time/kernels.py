@@ -130,7 +130,7 @@ def layer_kernels(
             continue
         if isinstance(operator, Attention):
             causal, window = operator.causal, operator.window
-        sums_of_operator = _of(operator, kind.hidden, fused, routing, rope_fused)
+        sums_of_operator = _kernels_of(operator, kind.hidden, fused, routing, rope_fused)
         for where in ("split", "whole", "expert"):
             if f"moved_{where}" in sums_of_operator:
                 sums_of_operator.setdefault(f"moved_back_{where}", MOVED_BACKWARD * sums_of_operator[f"moved_{where}"])
@@ -161,7 +161,7 @@ def _modules(kind: LayerKind, index: int) -> tuple[str, ...]:
     return ("layernorm",) if isinstance(operator, Norm) and operator.detached else ()
 
 
-def _of(operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fused: bool) -> dict[str, float]:
+def _kernels_of(operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fused: bool) -> dict[str, float]:
     if isinstance(operator, Linear):
         return _linear(operator, fused)
     if isinstance(operator, Attention):
@@ -213,11 +213,11 @@ def _recurrence(operator: Recurrence) -> dict[str, float]:
     one before wrote.
     """
     key, value = operator.key_dim, operator.value_dim
-    each = 10.0 * key + 6 * CHUNK + 4 * (key + value) + 2 * (2 * key + 2 * value)
-    each += 4 * key * value / CHUNK + 2 * (2 * key + 2 * value)
+    per_head = 10.0 * key + 6 * CHUNK + 4 * (key + value) + 2 * (2 * key + 2 * value)
+    per_head += 4 * key * value / CHUNK + 2 * (2 * key + 2 * value)
     return {
         "recurrence": operator.flops,
-        "moved_split": 4.0 * operator.channels + operator.value_heads * each,
+        "moved_split": 4.0 * operator.channels + operator.value_heads * per_head,
         "kernels": 12,
         "tensors": 3,
         "modules": 1,

@@ -117,7 +117,7 @@ def _recomputed(
 
     if not plan.recompute_choices:
         return by(plan.recompute, plan.recompute_modules)
-    chosen = [by(*choice).times(plan.recompute_choice == place) for place, choice in enumerate(plan.recompute_choices)]
+    chosen = [by(*choice).times(plan.recompute_choice == index) for index, choice in enumerate(plan.recompute_choices)]
     return reduce(Pass.plus, chosen)
 
 

@@ -56,7 +56,7 @@ def iteration_time(forward: Times, backward: Times, virtual: int, micro_batches:
     if not isinstance(micro_batches, np.ndarray):
         return time if is_paced else _of_one(forward_chunks, backward_chunks, virtual, int(micro_batches))
     shape = np.broadcast_shapes(
-        micro_batches.shape, *{np.shape(one) for way in (forward_chunks, backward_chunks) for one in chain(*way)}
+        micro_batches.shape, *{np.shape(item) for way in (forward_chunks, backward_chunks) for item in chain(*way)}
     )
     chosen = np.nonzero(~np.broadcast_to(is_paced, shape))
     if len(chosen[0]):
@@ -121,17 +121,17 @@ def _settled(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Num
     """
     pipeline = len(forward)
     slowest = _slowest(forward, backward, virtual)
-    first, both = (duration(forward, backward, virtual, count) for count in (pipeline, 2 * pipeline))
-    settled: Flag = np.abs(both - first - pipeline * slowest) <= 1e-9 * both
-    return both + (micro_batches - 2 * pipeline) * slowest, settled
+    one_round, two_rounds = (duration(forward, backward, virtual, count) for count in (pipeline, 2 * pipeline))
+    settled: Flag = np.abs(two_rounds - one_round - pipeline * slowest) <= 1e-9 * two_rounds
+    return two_rounds + (micro_batches - 2 * pipeline) * slowest, settled
 
 
 def _beyond(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Number, most: int) -> Number:
     """Return the time of more than `most` micro-batches, of which `most` are simulated."""
     pipeline = len(forward)
-    whole, shorter = (duration(forward, backward, virtual, count) for count in (most, most - pipeline))
+    longer, shorter = (duration(forward, backward, virtual, count) for count in (most, most - pipeline))
     more = micro_batches - most
-    return whole + more * largest((whole - shorter) / pipeline, _slowest(forward, backward, virtual))
+    return longer + more * largest((longer - shorter) / pipeline, _slowest(forward, backward, virtual))
 
 
 def _slowest(forward: Chunks, backward: Chunks, virtual: int) -> Number:
@@ -200,14 +200,14 @@ def _followed_of_many(virtual: int, pipeline: int) -> int:
 def _entries(times: Chunks, chosen: Chosen, shape: tuple[int, ...] | None = None) -> Chunks:
     """Return the times of each chunk for some plans, broadcast to `shape` first if it is given. Equal objects stay one
     object."""
-    known: dict[int, Number] = {}
+    cached: dict[int, Number] = {}
 
     def entries(time: Number) -> Number:
         if not isinstance(time, np.ndarray):
             return time
-        if id(time) not in known:
-            known[id(time)] = (np.broadcast_to(time, shape) if shape else time)[chosen]
-        return known[id(time)]
+        if id(time) not in cached:
+            cached[id(time)] = (np.broadcast_to(time, shape) if shape else time)[chosen]
+        return cached[id(time)]
 
     return [[entries(time) for time in chunks] for chunks in times]
 
@@ -227,9 +227,9 @@ def textbook_bubble(pipeline: int, virtual: int, micro_batches: Number) -> Numbe
 def equal_pieces(layers: int, pieces: int, *, with_embedding: bool, with_loss: bool) -> tuple[int, ...]:
     """Return the layers of each piece. The embedding and the loss count as one layer of the first and last piece if
     requested."""
-    each = (layers + with_embedding + with_loss) // pieces
+    per_piece = (layers + with_embedding + with_loss) // pieces
     last = pieces - 1
-    return tuple(each - (with_embedding and piece == 0) - (with_loss and piece == last) for piece in range(pieces))
+    return tuple(per_piece - (with_embedding and piece == 0) - (with_loss and piece == last) for piece in range(pieces))
 
 
 def chunk_layers(pieces: Sequence[int], pipeline: int) -> list[list[tuple[int, int]]]:

@@ -52,8 +52,8 @@ def simulate(forward: Times, backward: Times, virtual: int, micro_batches: int) 
     order = _order(len(forward), virtual, micro_batches)
     times = cast("list[float]", _times(forward, backward, virtual))
     return [
-        Event(stage, one.chunk, one.micro_batch, one.is_forward, end - times[which], end)
-        for (stage, one), (_, _, which), end in zip(order.passes, order.steps, _ends(order, times), strict=True)
+        Event(stage, item.chunk, item.micro_batch, item.is_forward, end - times[which], end)
+        for (stage, item), (_, _, which), end in zip(order.passes, order.steps, _ends(order, times), strict=True)
     ]
 
 
@@ -68,7 +68,7 @@ def duration(forward: Times, backward: Times, virtual: int, micro_batches: int) 
 
 def chunk_times(times: Times, virtual: int) -> list[list[Number]]:
     """Return the time of each chunk of each stage."""
-    return [list(one) if isinstance(one, Sequence) else [one / virtual] * virtual for one in times]
+    return [list(time) if isinstance(time, Sequence) else [time / virtual] * virtual for time in times]
 
 
 def passes(pipeline: int, virtual: int, micro_batches: int, stage: int) -> list[Pass]:
@@ -84,19 +84,19 @@ def passes(pipeline: int, virtual: int, micro_batches: int, stage: int) -> list[
     warm_up = min(ahead if virtual == 1 else 2 * ahead + (virtual - 1) * pipeline, count)
     forward = [unit(index, is_forward=True) for index in range(count)]
     backward = [unit(index, is_forward=False) for index in range(count)]
-    steady = [one for pair in zip(forward[warm_up:], backward, strict=False) for one in pair]
+    steady = [item for pair in zip(forward[warm_up:], backward, strict=False) for item in pair]
     return [*forward[:warm_up], *steady, *backward[count - warm_up :]]
 
 
-def waits_for(one: Pass, stage: int, pipeline: int, virtual: int) -> tuple[int, Pass] | None:
+def waits_for(item: Pass, stage: int, pipeline: int, virtual: int) -> tuple[int, Pass] | None:
     """Return the stage and the pass whose result a pass needs; None for the first pass of a micro-batch."""
-    _, chunk, index = one
-    if one.is_forward:
+    _, chunk, index = item
+    if item.is_forward:
         if stage:
-            return stage - 1, one
+            return stage - 1, item
         return (pipeline - 1, Pass(True, chunk - 1, index)) if chunk else None
     if stage < pipeline - 1:
-        return stage + 1, one
+        return stage + 1, item
     if chunk < virtual - 1:
         return 0, Pass(False, chunk + 1, index)
     return stage, Pass(True, chunk, index)
@@ -127,19 +127,22 @@ def _order(pipeline: int, virtual: int, micro_batches: int) -> _Order:
     if virtual > 1 and micro_batches % pipeline:
         raise ValueError(f"{micro_batches} micro-batches do not fill groups of {pipeline}")
     orders = [passes(pipeline, virtual, micro_batches, stage) for stage in range(pipeline)]
-    found, awaited, levels = _followed(orders, virtual)
+    followed, awaited, levels = _followed(orders, virtual)
     by_level = np.argsort(levels, kind="stable")
-    place = np.empty(len(found) + 1, dtype=int)
-    place[[*by_level, len(found)]] = np.arange(len(found) + 1)
-    ordered = [found[index] for index in by_level]
-    durations = [((not one.is_forward) * pipeline + stage) * virtual + one.chunk for stage, one in ordered]
-    edges = [0, *np.flatnonzero(np.diff(np.array(levels)[by_level])) + 1, len(found)]
-    pairs = place[np.array(awaited)[by_level]]
+    position = np.empty(len(followed) + 1, dtype=int)
+    position[[*by_level, len(followed)]] = np.arange(len(followed) + 1)
+    ordered = [followed[index] for index in by_level]
+    durations = [((not item.is_forward) * pipeline + stage) * virtual + item.chunk for stage, item in ordered]
+    edges = [0, *np.flatnonzero(np.diff(np.array(levels)[by_level])) + 1, len(followed)]
+    pairs = position[np.array(awaited)[by_level]]
     own, needed = np.ascontiguousarray(pairs.T)
     # No other pass of the stage follows its last pass.
-    finals = np.setdiff1d(np.arange(len(found)), own)
-    places = [1 + index if index < len(found) else 0 for index in range(len(found) + 1)]
-    steps = [(places[one], places[other], which) for one, other, which in zip(own, needed, durations, strict=True)]
+    finals = np.setdiff1d(np.arange(len(followed)), own)
+    step_index = [1 + index if index < len(followed) else 0 for index in range(len(followed) + 1)]
+    steps = [
+        (step_index[previous], step_index[awaits], which)
+        for previous, awaits, which in zip(own, needed, durations, strict=True)
+    ]
     return _Order(ordered, np.array(durations), own, needed, finals, [*pairwise(edges)], steps)
 
 
@@ -148,25 +151,25 @@ def _followed(
 ) -> tuple[list[tuple[int, Pass]], list[tuple[int, int]], list[int]]:
     """Return the passes of all stages in an order in which they can run, their dependencies, and their levels."""
     pipeline, nothing = len(orders), sum(map(len, orders))
-    found: list[tuple[int, Pass]] = []
+    followed: list[tuple[int, Pass]] = []
     awaited: list[tuple[int, int]] = []
     levels: list[int] = []
     number: dict[tuple[int, Pass] | None, int] = {None: nothing}
     places, last = [0] * pipeline, [nothing] * pipeline
-    while len(found) < nothing:
+    while len(followed) < nothing:
         for stage, order in enumerate(orders):
             while places[stage] < len(order):
-                one = order[places[stage]]
-                needed = number.get(waits_for(one, stage, pipeline, virtual))
+                item = order[places[stage]]
+                needed = number.get(waits_for(item, stage, pipeline, virtual))
                 if needed is None:
                     break
                 pair = last[stage], needed
                 levels.append(1 + max((levels[index] for index in pair if index != nothing), default=-1))
                 awaited.append(pair)
-                last[stage] = number[stage, one] = len(found)
-                found.append((stage, one))
+                last[stage] = number[stage, item] = len(followed)
+                followed.append((stage, item))
                 places[stage] += 1
-    return found, awaited, levels
+    return followed, awaited, levels
 
 
 def _times(forward: Times, backward: Times, virtual: int) -> list[Number]:

@@ -16,13 +16,13 @@ def speed_up(job: Job, shape: ModelShape, gpu: Gpu, own: Estimate | None = None)
     `own` is the estimate of the job. The single node accumulates more micro-batches instead of having more copies of
     the model, and the plan need not fit it. Returns None if the plan needs several nodes, or if times are unknown.
     """
-    alone = replace(
+    single_node = replace(
         job,
         cluster=replace(job.cluster, nodes=1, hosts=job.cluster.hosts[:1]),
         training=replace(job.training, global_batch_size=job.global_batch),
     )
-    if errors(check_resolved(alone, shape, gpu)):
+    if errors(check_resolved(single_node, shape, gpu)):
         return None
     many = (own or estimate_resolved(job, shape, gpu)).tokens_per_s_per_gpu
-    single = estimate_resolved(alone, shape, gpu).tokens_per_s_per_gpu
+    single = estimate_resolved(single_node, shape, gpu).tokens_per_s_per_gpu
     return job.cluster.nodes * many / single if many and single else None

@@ -207,7 +207,9 @@ def _totals(kinds: KindPasses, total: Callable[[Passes], Number]) -> KindSeconds
     return KindSeconds(tuple([total(passes) for passes in kinds.kinds]), total(kinds.head), total(kinds.tower))
 
 
-def _seconds(chunks: Sequence[Sequence[Chunk]], each: MicroBatch, sends: Number) -> tuple[ChunkTimes, ChunkTimes]:
+def _seconds(
+    chunks: Sequence[Sequence[Chunk]], micro_batch: MicroBatch, sends: Number
+) -> tuple[ChunkTimes, ChunkTimes]:
     """Return the forward and backward seconds of one micro-batch for each chunk of each stage, sends included.
 
     A chunk is its layers, plus the vision tower in the first chunk and the output layer in the last chunk.
@@ -218,8 +220,8 @@ def _seconds(chunks: Sequence[Sequence[Chunk]], each: MicroBatch, sends: Number)
     for stage in chunks:
         for chunk in stage:
             if chunk not in forward:
-                forward[chunk] = sends + _times(chunk, each.forward)
-                backward[chunk] = sends + _times(chunk, each.backward)
+                forward[chunk] = sends + _times(chunk, micro_batch.forward)
+                backward[chunk] = sends + _times(chunk, micro_batch.backward)
     return (
         tuple([tuple([forward[chunk] for chunk in stage]) for stage in chunks]),
         tuple([tuple([backward[chunk] for chunk in stage]) for stage in chunks]),
@@ -288,8 +290,8 @@ def _sends(layers: ModelLayers, time_context: TimeContext) -> Number:
     size = time_context.run.element_bytes * plan.tokens * layers.output.hidden
     share = 1 / plan.tensor if time_context.run.scattered_sends else plan.whole_share
     group = Group(plan.pipeline, plan.tensor * plan.context * plan.data)
-    each = send_seconds(size * share, group, machine, efficiency)
+    send = send_seconds(size * share, group, machine, efficiency)
     if time_context.run.scattered_sends:
-        each = each + ring_seconds(size, Group(plan.tensor, 1), machine, efficiency)
-    seconds = plan.virtual_pipeline * each
+        send = send + ring_seconds(size, Group(plan.tensor, 1), machine, efficiency)
+    seconds = plan.virtual_pipeline * send
     return seconds * (1 - efficiency.overlap_share) if time_context.run.overlap_sends else seconds

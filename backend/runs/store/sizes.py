@@ -61,7 +61,7 @@ class Storage:
     flight_records: int
     disk_free: int
     growth_per_day: float | None
-    """Growth of the pages in use; None until half an hour can be compared."""
+    """Bytes per day by which the pages in use grow; None without a sample that is half an hour old or older."""
     growth_over_s: float
     """The period over which the growth was measured."""
 

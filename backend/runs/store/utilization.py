@@ -131,7 +131,7 @@ def _limit_rows(connection: sqlite3.Connection, run: str, rank: int) -> None:
 
 
 def _joined(parts: Sequence[Stretch]) -> Stretch:
-    """Merge stretches into one that begins with the first."""
+    """Return one stretch for several: start and width of the first, all heartbeats, and their mean, least and most."""
     names = dict.fromkeys(name for part in parts for name in part.measures)
     measures = {name: _mean([(p.measures[name], p.beats) for p in parts if name in p.measures]) for name in names}
     return replace(parts[0], beats=sum(part.beats for part in parts), measures=measures)

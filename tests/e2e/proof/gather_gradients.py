@@ -1,7 +1,7 @@
-"""mcore_adapter's gather of image features alone, on two CPU ranks of torchrun: gather_gradients.py TP CP IMAGES.
+"""Test of mcore_adapter's gather of image features on two CPU ranks of torchrun: gather_gradients.py TP CP IMAGES.
 
-Rank 0 prints the gradient of three weights as `right` (one rank's) and `got` (the ranks' added up). Each rank keeps
-every second token of the sequence, as context and sequence parallel keep parts of it.
+Rank 0 prints the gradient of three weights as `right` (of one rank) and `got` (the sum over the ranks). Each rank has
+every second token of the sequence, as context and sequence parallelism divide it.
 """
 
 import json
@@ -11,7 +11,7 @@ import torch
 from mcore_adapter import parallel_functions
 from megatron.core import mpu
 
-TOKENS = 2  # of an image
+TOKENS = 2  # Tokens of an image.
 
 
 def main(tensor, context, images):
@@ -19,7 +19,7 @@ def main(tensor, context, images):
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     mpu.initialize_model_parallel(tensor_model_parallel_size=tensor, context_parallel_size=context)
     torch.manual_seed(0)
-    features, seen = torch.randn(2, images * TOKENS, 3)
+    features, observed = torch.randn(2, images * TOKENS, 3)
     weights = torch.ones(3, requires_grad=True)
     if images < ranks:
         gathered = parallel_functions.encoder_small_batch_size_gather(features * weights)
@@ -27,10 +27,10 @@ def main(tensor, context, images):
         plan = [[(TOKENS, image) for image in range(images) if image % ranks == each] for each in range(ranks)]
         own = torch.cat([features[image * TOKENS : (image + 1) * TOKENS] for _, image in plan[rank]])
         gathered = parallel_functions.encoder_sequence_parallel_gather(own * weights, plan, [TOKENS] * images)
-    (gathered * seen)[rank::ranks].sum().backward()
+    (gathered * observed)[rank::ranks].sum().backward()
     torch.distributed.all_reduce(weights.grad)
     if rank == 0:
-        print(json.dumps({"right": (features * seen).sum(0).tolist(), "got": weights.grad.tolist()}))
+        print(json.dumps({"right": (features * observed).sum(0).tolist(), "got": weights.grad.tolist()}))
 
 
 main(*map(int, sys.argv[1:]))

@@ -1,7 +1,7 @@
-"""Megatron-Core on CPU ranks: what it asks of torch.cuda by name is answered by the CPU. No arithmetic changes.
+"""Megatron-Core on CPU ranks. The CPU answers its calls of torch.cuda; the arithmetic does not change.
 
 For tests of the real launch path, with megatron-core 0.16.1 and mcore_adapter 0.10.0.dev0: tensor, pipeline, expert and
-data parallelism, and checkpoints; sequence parallel too, with patch_norms. Megatron's virtual pipeline needs real GPUs.
+data parallelism, checkpoints, and sequence parallelism with patch_norms. Megatron's virtual pipeline needs real GPUs.
 """
 
 import builtins
@@ -21,7 +21,7 @@ TYPES = ("FloatTensor", "HalfTensor", "BFloat16Tensor", "IntTensor", "LongTensor
 
 
 class Ordered:
-    """A stream or an event: what runs on a CPU is in order already, and done."""
+    """A stand-in for a stream or an event. Work on a CPU is always in order and complete."""
 
     def __init__(self, *arguments, **options):
         pass
@@ -43,14 +43,14 @@ def patch():
         setattr(torch, name, _on_cpu(getattr(torch, name)))
     _patch_tensors()
     _patch_exchange()
-    # moe_utils.py names it, and defines it only where Transformer Engine is installed.
+    # moe_utils.py names it but defines it only if Transformer Engine is installed.
     builtins.te_general_gemm = None
 
 
 def patch_norms():
-    """Megatron's plain norm refuses sequence parallel only because nobody marks its weights: here they are marked.
+    """Mark the weights of Megatron's plain norm, so that it allows sequence parallelism.
 
-    The mark is what its fused norms set: the gradients of the ranks, each of a part of the sequence, are added up.
+    Its fused norms set the same mark: Megatron adds up the gradients of the ranks, each of a part of the sequence.
     """
     from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
@@ -101,13 +101,15 @@ def _patch_tensors():
     to, kind = torch.Tensor.to, torch.Tensor.type
 
     def to_cpu(self, *arguments, **options):
-        arguments = [_device(one) if isinstance(one, str | torch.device) else one for one in arguments]
+        arguments = [
+            _device(argument) if isinstance(argument, str | torch.device) else argument for argument in arguments
+        ]
         if "device" in options:
             options["device"] = _device(options["device"])
         return to(self, *arguments, **options)
 
     def type_as_on_gpu(self, *arguments, **options):
-        """The optimizer goes by the names of the types on a GPU."""
+        """Return the name of the type on a GPU, which the optimizer compares."""
         if arguments or options:
             return kind(self, *arguments, **options)
         return kind(self).replace("torch.", "torch.cuda.")
@@ -120,7 +122,7 @@ def _patch_tensors():
 
 
 def _patch_exchange():
-    """On a GPU the dispatcher of experts reads its split sizes back as lists; here they stay tensors."""
+    """Keep the split sizes of the experts' dispatcher as tensors. On a GPU it reads them back as lists."""
     exchange = torch.distributed.all_to_all_single
 
     def all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=None, **options):
@@ -131,7 +133,7 @@ def _patch_exchange():
 
 
 def _answer(value):
-    """A function of its own each time: dynamo refuses one that stands for two."""
+    """Return a new function for each name, because dynamo refuses one function with two names."""
     return lambda *arguments, **options: value
 
 

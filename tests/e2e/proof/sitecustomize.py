@@ -1,7 +1,8 @@
-"""On PYTHONPATH of a test's ranks: each writes proof.rank<k>.json at the end, saying what it held and with whom.
+"""Hooks for the ranks of a test, on their PYTHONPATH. Each rank writes proof.rank<k>.json at its end.
 
-The run folder is the working directory. The engine runs as it is but for one more callback in transformers' list; for
-FSDP, which accelerate drops without a word on CPU ranks, it is also let through.
+The file says what the rank held and with which ranks it communicated. The run folder is the working directory. The
+engine is unchanged except for one more callback in transformers' list. FSDP, which accelerate silently drops on CPU
+ranks, is switched on.
 """
 
 import json
@@ -29,7 +30,7 @@ def _add_callback():
                 "groups": _groups(),
                 "gradients": self.gradients,
                 "weights": _weights(getattr(model, "models", [model])[0]) if self.gradients else {},
-                # mcore_adapter's model is a list of chunks, one of them without a virtual pipeline.
+                # mcore_adapter's model is a list of chunks. Without a virtual pipeline it has one chunk.
                 **_held(getattr(model, "models", [model])[0]),
             }
             with open(f"proof.rank{distributed.get_rank()}.json", "w") as file:
@@ -39,7 +40,7 @@ def _add_callback():
 
 
 def _groups():
-    """How many ranks share what, where Megatron says so."""
+    """Return the sizes of the parallel groups, as Megatron reports them."""
     state = sys.modules.get("megatron.core.parallel_state")
     if state is None or not state.model_parallel_is_initialized():
         return {}
@@ -52,7 +53,7 @@ def _groups():
 
 
 def _gradients(model):
-    """The norm of a step's gradient by part of the model, as this rank holds it; Megatron keeps it in a buffer."""
+    """Return the norm of this rank's gradient by part of the model. Megatron keeps the gradient in a buffer."""
     squares = {}
     for name, parameter in model.named_parameters():
         if hasattr(parameter, "main_grad"):
@@ -62,7 +63,7 @@ def _gradients(model):
 
 
 def _weights(model):
-    """The sum of the weights by part: equal on ranks that hold the same."""
+    """Return the sum of the weights by part. It is equal on ranks with the same weights."""
     sums = {}
     for name, parameter in model.named_parameters():
         sums[_part(name)] = sums.get(_part(name), 0.0) + parameter.detach().double().sum().item()
@@ -75,20 +76,20 @@ def _part(name):
 
 
 def _held(model):
-    """Elements of the model, those this rank keeps, a checksum of those that are trained, and their names."""
+    """Return the elements of the model, those on this rank, a checksum of the trained ones, and their names."""
     total = mine = 0
     checksum = 0.0
     for parameter in _parameters(model):
         whole, part = _sizes(parameter)
         total, mine = total + whole, mine + part.numel()
-        # Of what is trained: packed 4-bit weights are no numbers.
+        # Only trained weights count: packed 4-bit weights are no numbers.
         checksum += part.detach().double().sum().item() if parameter.requires_grad else 0.0
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     return {"elements": total, "kept": mine, "checksum": checksum, "trained": trained}
 
 
 def _parameters(model):
-    """FSDP1 keeps flat parameters, of which the model's own are views."""
+    """Return the parameters. FSDP1 has flat parameters; the model's own are views of them."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     units = [unit._flat_param for unit in FullyShardedDataParallel.fsdp_modules(model) if unit._has_params]
@@ -106,7 +107,8 @@ def _sizes(parameter):
 
 
 def _let_accelerate_shard_on_cpu():
-    """accelerate 1.11.0 (state.py) takes FSDP with seven kinds of device only; torch itself shards on CPUs too."""
+    """Let accelerate use FSDP on CPUs. accelerate 1.11.0 (state.py) knows seven other devices; torch itself shards on
+    CPUs, too."""
     from accelerate import state
 
     begin = state.AcceleratorState.__init__
@@ -115,7 +117,7 @@ def _let_accelerate_shard_on_cpu():
         shared = state.PartialState._shared_state
         if shared.get("distributed_type") is state.DistributedType.MULTI_CPU:
             shared["distributed_type"] = state.DistributedType.MULTI_GPU
-        # Makes FSDP of it, there too.
+        # This turns FSDP on for that device, too.
         begin(self, *arguments, **options)
 
     state.AcceleratorState.__init__ = __init__
@@ -123,7 +125,8 @@ def _let_accelerate_shard_on_cpu():
 
 
 def _let_torch_save_on_cpu():
-    """FSDP1 frees each whole parameter after copying it to the CPU, also where that copies nothing."""
+    """Keep parameters when FSDP1 saves on CPUs: it frees each whole parameter after a copy to the CPU, even if nothing
+    was copied."""
     from torch.distributed.fsdp import _state_dict_utils as states
 
     enter = states._enter_unshard_params_ctx

@@ -1,4 +1,4 @@
-"""What the stand-ins for torchrun have in common, here and in the chaos suite."""
+"""Code that the stand-ins for torchrun share, here and in the chaos tests."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ from typing import TextIO
 
 
 def torchrun_options() -> argparse.Namespace:
-    """The arguments that torchrun gets, and those of its script."""
+    """Return the arguments of torchrun, and those of its script."""
     parser = argparse.ArgumentParser()
     for name in ("nnodes", "node_rank", "nproc_per_node", "master_port", "max_restarts"):
         parser.add_argument(f"--{name}", type=int, required=True)
@@ -18,7 +18,7 @@ def torchrun_options() -> argparse.Namespace:
 
 
 def write_step(steps: TextIO, step: int, total: int) -> None:
-    """A line as entry.py writes it."""
+    """Write a line of a steps file as entry.py writes it."""
     row = {"protocol": 1, "step": step, "total_steps": total, "time": time.time(), "step_s": 0.05}
     steps.write(json.dumps(row | {"loss": 5.0 / step, "learning_rate": 1e-4, "grad_norm": 1.0}) + "\n")
     steps.flush()

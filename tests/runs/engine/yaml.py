@@ -1,4 +1,4 @@
-"""Stands in for PyYAML: the stand-in engine reads nothing of its configuration."""
+"""A stand-in for PyYAML. The stand-in engine reads nothing of its configuration."""
 
 
 def safe_load(file):

@@ -1,4 +1,4 @@
-"""Takes every configuration."""
+"""A stand-in that accepts every configuration."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Only what entry.py asks for: the real one takes seconds to import."""
+"""A stand-in with only what entry.py imports. The real transformers takes seconds to import."""
 
 
 class TrainerCallback:

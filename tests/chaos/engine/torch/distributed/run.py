@@ -1,8 +1,8 @@
-"""Stands where torchrun stands: same arguments and files, ranks in lockstep over TCP, and nothing trained.
+"""A stand-in for torchrun: same arguments and files, ranks in lockstep over TCP, and no training.
 
-A rank per node, in a session of its own, with a child as a DataLoader's worker. After every step all ranks meet at
-rank 0, as in an all-reduce: one that is dead ends the others with an error, one that is silent stops them.
-TRAINER_STEPS steps of TRAINER_STEP_S seconds; TRAINER_LOG_BYTES more bytes of log a step.
+It starts one rank per node, in its own session, with a child like a DataLoader's worker. After every step all ranks
+meet at rank 0, as in an all-reduce: a dead rank ends the others with an error, a silent rank stops them. It runs
+TRAINER_STEPS steps of TRAINER_STEP_S seconds and writes TRAINER_LOG_BYTES more bytes of log in each step.
 """
 
 import os
@@ -24,7 +24,7 @@ def main() -> int:
     worker = subprocess.Popen(command, start_new_session=True)
     signal.signal(signal.SIGTERM, lambda *_: worker.terminate())
     code = worker.wait()
-    if code < 0:  # torch/distributed/elastic/multiprocessing/api.py says it so
+    if code < 0:  # As torch/distributed/elastic/multiprocessing/api.py.
         number = signal.Signals(-code)
         print(
             f"  exitcode  : {code} (pid: {worker.pid})\n  Signal {-code} ({number.name}) received by PID {worker.pid}"
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 class Gang:
-    """Rank 0 and a connection to every other rank."""
+    """The connections of rank 0 to every other rank."""
 
     def __init__(self, rank: int, size: int, address: str, port: int) -> None:
         self.rank = rank
@@ -44,17 +44,17 @@ class Gang:
             self.others = [_dial(address, port).makefile("rwb")]
 
     def any_says(self, mine: bool) -> bool:
-        """Whether it is true on any rank; every rank waits for every other."""
+        """Return whether the value is true on any rank. Every rank waits for every other."""
         if self.rank:
             self._say(mine)
             return self._hear()[0]
-        said = any([mine, *self._hear()])
-        self._say(said)
-        return said
+        is_said = any([mine, *self._hear()])
+        self._say(is_said)
+        return is_said
 
-    def _say(self, said: bool) -> None:
+    def _say(self, value: bool) -> None:
         for other in self.others:
-            other.write(b"1" if said else b"0")
+            other.write(b"1" if value else b"0")
             other.flush()
 
     def _hear(self) -> list[bool]:
@@ -67,7 +67,7 @@ class Gang:
 def _dial(address: str, port: int) -> socket.socket:
     while True:
         dialling = socket.socket()
-        # As gloo keeps to the interface that it is told.
+        # gloo, too, binds to the interface that it is told.
         dialling.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.environ["GLOO_SOCKET_IFNAME"].encode())
         try:
             dialling.connect((address, port))
@@ -87,7 +87,7 @@ def train(folder: Path, rank: int, size: int, address: str, port: int) -> None:
         _steps(folder, rank, Gang(rank, size, address, port))
     except Exception:
         traceback.print_exc()
-        os._exit(1)  # without the child: as a crash leaves it
+        os._exit(1)  # The child stays, as after a crash.
     child.kill()
     child.wait()
 

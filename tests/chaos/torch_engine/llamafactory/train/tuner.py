@@ -1,4 +1,4 @@
-"""Trains nothing, but over torch's own process group: an all-reduce with gloo after every step."""
+"""A stand-in that trains nothing. It runs an all-reduce over torch's gloo process group after every step."""
 
 import os
 import time

@@ -1,3 +1,3 @@
-"""No chat templates."""
+"""A stand-in without chat templates."""
 
 TEMPLATES = {}

@@ -1,8 +1,8 @@
-"""Stands where torchrun stands and trains nothing: same arguments, same files, a worker per rank in its own session.
+"""A stand-in for torchrun that trains nothing: same arguments, same files, a worker per rank in its own session.
 
-TRAINER_MODE: ok | fail | hang | stubborn (ignores TERM) | orphan (a worker's child in a session of its own) | killed
-(by SIGKILL in step 8 of the first attempt). `fail@1` means on node 1 alone, the others do `ok`; several with commas.
-TRAINER_STEPS steps of TRAINER_STEP_S seconds, and every TRAINER_SAVE steps a checkpoint.
+TRAINER_MODE is ok | fail | hang | stubborn (ignores TERM) | orphan (a worker's child in a session of its own) | killed
+(by SIGKILL in step 8 of the first attempt). `fail@1` means only node 1; the other nodes do `ok`. Commas separate
+several modes. It runs TRAINER_STEPS steps of TRAINER_STEP_S seconds and writes a checkpoint every TRAINER_SAVE steps.
 """
 
 import json
@@ -64,7 +64,7 @@ def train(folder: Path, node: str, rank: int) -> None:
 
 
 def save(folder: Path, rank: int, step: int) -> None:
-    """What transformers' trainer leaves, as far as anyone can tell without torch."""
+    """Write the checkpoint files of transformers' trainer, as far as a reader without torch can check them."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"rng_state_{rank}.pth").write_bytes(b".")
     if rank == 0:
