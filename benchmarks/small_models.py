@@ -19,7 +19,7 @@ _ROUTED_EXPERTS = {
 }  # fmt: skip
 _LATENT = {
     "kv_lora_rank": 64, "q_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64,
-    "num_key_value_heads": 4,
+    "head_dim": 32, "num_key_value_heads": 4,
 }  # fmt: skip
 _LINEAR = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,

@@ -116,6 +116,24 @@ def test_flash_attention_that_crashes_in_one_version_of_transformers_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("transformers", "model", "engine", "code"),
+    [
+        ("5.6.0", "gpt-oss-20b", "llamafactory-zero3", "gpt_oss_fails"),
+        ("4.55.4", "gpt-oss-20b", "llamafactory-zero3", "gpt_oss_fails"),
+        ("4.57.6", "gpt-oss-20b", "llamafactory-zero3", "experts_looped"),
+        ("5.6.0", "qwen3-30b-a3b", "llamafactory-zero3", None),
+    ],
+)
+def test_gpt_oss_needs_a_transformers_with_the_kernel_that_llamafactory_imports(
+    transformers: str, model: str, engine: str, code: str | None
+) -> None:
+    gang = Gang(nodes=1, engine=engine, model={"preset": model, "path": "/m"})
+    gang.facts[0] = make_facts({**MODULES, "deepspeed": "0.18.4", "transformers": transformers})
+    problems = [result.problem for result in gang.check() if result.name == "engine" and result.problem]
+    assert [problem.code for problem in problems] == ([code] if code else [])
+
+
+@pytest.mark.parametrize(
     ("python", "query", "local"),
     [
         ("3.10.4", H100, "Python 3.10"),

@@ -16,13 +16,13 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
     missing = [module for module, version in facts.modules.items() if version is None]
     if not missing:
         transformers = facts.modules.get("transformers") or ""
+        for code, (is_broken, field, working) in BROKEN_VERSIONS.items():
+            if is_broken(job, transformers):
+                command = pip_command(environment_of(job, checks.rank), [working])
+                return [checks.wrong("engine", code, field, transformers=transformers, command=command)]
         if _loops_over_experts(job, transformers):
             field = python_field(job, checks.rank)
             return [checks.warning("engine", "experts_looped", field, transformers=transformers, engine=job.engine)]
-        if _flash_attention_crashes(job, transformers):
-            command = pip_command(environment_of(job, checks.rank), [WORKING_TRANSFORMERS])
-            crash = {"transformers": transformers, "command": command}
-            return [checks.wrong("engine", "flash_attention_crashes", "extra", **crash)]
         return [checks.ok("engine", **facts.modules)]
     field, values = python_field(job, checks.rank), {"modules": missing, "engine": job.engine}
     names = needed_modules(job)
@@ -34,10 +34,6 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
     return [checks.wrong("engine", code, field, **values, command=command)]
 
 
-WORKING_TRANSFORMERS = "transformers==5.5.4"
-"""The newest version below 5.6.0, which is the newest that LLaMA-Factory 0.9.5 takes (its extras/misc.py)."""
-
-
 def _flash_attention_crashes(job: Job, transformers: str) -> bool:
     """Return whether FlashAttention ends every run with an AttributeError.
 
@@ -45,6 +41,25 @@ def _flash_attention_crashes(job: Job, transformers: str) -> bool:
     https://github.com/hiyouga/LlamaFactory/issues/10610).
     """
     return transformers == "5.6.0" and not job.traits.is_megatron and job.extra.get("flash_attn") in ("fa2", "fa3")
+
+
+def _gpt_oss_fails(job: Job, transformers: str) -> bool:
+    """Return whether LLaMA-Factory cannot load gpt-oss.
+
+    Its attention.py imports `load_and_register_kernel`, which transformers has only in 4.56 and 4.57
+    (https://github.com/hiyouga/LlamaFactory/issues/10256, seen with 0.9.5 and 5.6.0; PR 10804 has the table).
+    """
+    is_hugging_face = job.traits.environment == "llamafactory" and not job.traits.is_megatron
+    is_affected = not transformers.startswith(("4.56.", "4.57."))
+    return is_hugging_face and is_affected and known_model(job.model).model_type == "gpt_oss"
+
+
+BROKEN_VERSIONS = {
+    # 5.5.4 is the newest version below 5.6.0, which is the newest that LLaMA-Factory 0.9.5 takes (its extras/misc.py).
+    "flash_attention_crashes": (_flash_attention_crashes, "extra", "transformers==5.5.4"),
+    "gpt_oss_fails": (_gpt_oss_fails, "model.path", "transformers==4.57.6"),
+}
+"""Code of the problem -> (whether it occurs, the field, the version that works)."""
 
 
 def _loops_over_experts(job: Job, transformers: str) -> bool:
