@@ -1,4 +1,4 @@
-"""Step 2: which model is trained, by name or by its config.json, and where it lies on the nodes."""
+"""Step 2: the model to train, by name or by its config.json, and its folder on the nodes."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ STEP = "model"
 
 
 def build(form: Form) -> None:
-    """The step's widgets."""
+    """Build the step's widgets."""
     form.start(STEP)
     with section(form.lang, "which_model"):
         with grid():
@@ -28,7 +28,7 @@ def build(form: Form) -> None:
 
 
 def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
-    """The model's card: name, published size, shape."""
+    """Return the model's card: name, published size, shape."""
     model, job = reading.model, reading.job
     if job is None or model is None:
         return {"model": None}
@@ -41,7 +41,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
 
 
 def _facts(shape: ModelShape) -> list[tuple[str, Any]]:
-    """(catalogue key under wizard.model., value) of every figure that describes the shape."""
+    """Return (catalogue key under wizard.model., value) of every figure of the shape."""
     facts: list[tuple[str, Any]] = [("layers", shape.layers), ("hidden", shape.hidden)]
     if shape.ffn:
         facts.append(("ffn", shape.ffn))

@@ -1,4 +1,4 @@
-"""The wizard's plain routes, behind the gate like everything: files of the draft, strategies, why not a plan, help."""
+"""HTTP routes of the wizard: files of the draft, strategies, why not a plan, help. All need a log-in."""
 
 from functools import partial
 from typing import Any
@@ -22,17 +22,18 @@ from backend.job.problems import ProblemsError
 
 
 def routes(services: Services) -> APIRouter:
-    """All of them: those below, and /api/secrets and /api/passphrases of secrets.py."""
+    """Return all routes: those below, and /api/secrets and /api/passphrases of secret_fields.py."""
     router = APIRouter()
-    for part in (secret_routes(services.audit), file_routes(services), answer_routes(services)):
-        router.include_router(part)
+    for router_part in (secret_routes(services.audit), file_routes(services), answer_routes(services)):
+        router.include_router(router_part)
     return router
 
 
 def file_routes(services: Services) -> APIRouter:
-    """GET /api/archive: a zip of what the draft renders to, 409 while it cannot be rendered.
+    """Return the routes of files.
 
-    GET /api/presets/NAME: the job file of one of the user's presets, 404 where there is none.
+    GET /api/archive: a zip of the draft's rendered files, 409 if the draft cannot be rendered.
+    GET /api/presets/NAME: the job file of a user's preset, 404 if there is none.
     """
     router = APIRouter()
 
@@ -62,13 +63,12 @@ def file_routes(services: Services) -> APIRouter:
 
 
 def answer_routes(services: Services) -> APIRouter:
-    """GET /api/difference?base=RUN|recommended&lang=en: what the draft changes against it (difference.py).
+    """Return the routes of questions about the draft.
 
+    GET /api/difference?base=RUN|recommended&lang=en: what the draft changes against the base (difference.py).
     GET /api/strategies?lang=en: {rows} or {why}, the best plan of each strategy for the draft.
-
-    GET /api/why-not?sizes=TP=8 PP=3&lang=en: {words, choose}, why the best plan of the draft does not have these sizes.
-
-    GET /api/help?path=parallel.tensor&lang=en: a field's help, with what other values do to the draft; 404 for others.
+    GET /api/why-not?sizes=TP=8 PP=3&lang=en: {words, choose}, why the draft's best plan does not have these sizes.
+    GET /api/help?path=parallel.tensor&lang=en: a field's help, with the effect of other values; 404 for unknown fields.
     """
     router = APIRouter()
 
@@ -89,8 +89,8 @@ def answer_routes(services: Services) -> APIRouter:
 
     @router.get("/api/strategies")
     def strategies(lang: str = "en") -> dict[str, Any]:
-        fits = partial(continuing.fits, services)
-        return strategies_of(_reading(services), _language(lang), fits)
+        can_load = partial(continuing.can_load, services)
+        return strategies_of(_reading(services), _language(lang), can_load)
 
     return router
 
@@ -99,5 +99,5 @@ def _reading(services: Services) -> Reading:
     return read(services.draft.job_mapping(), services.home)
 
 
-def _language(asked: str) -> str:
-    return asked if asked in LANGUAGES else LANGUAGES[0]
+def _language(lang: str) -> str:
+    return lang if lang in LANGUAGES else LANGUAGES[0]

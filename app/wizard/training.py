@@ -1,4 +1,4 @@
-"""Step 3: what is learned, from which data, for how long, and where the result goes."""
+"""Step 3: method, data, schedule and output folder of the training."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ STEP = "training"
 
 
 def build(form: Form) -> None:
-    """The step's widgets."""
+    """Build the step's widgets."""
     form.start(STEP)
     with section(form.lang, "method"):
         with grid():
@@ -44,7 +44,7 @@ def build(form: Form) -> None:
 
 
 def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
-    """From samples to steps and hours, with what each comes from."""
+    """Return the figures from samples to steps and hours, with their inputs."""
     job, figures = reading.job, reading.estimate
     if job is None or not job.global_batch:
         return {"steps": None}
