@@ -17,10 +17,7 @@ from backend.job.problems import Problem, ProblemsError
 
 
 def continue_run(services: Services, run: str, step: int) -> JobEdits:
-    """Return the edits that put a run's job into the draft, and mark the checkpoint of `step` (0: none).
-
-    Raises ProblemsError.
-    """
+    """Mark the checkpoint of `step` (0: none), and return the edits for the run's job. Raises ProblemsError."""
     with services.database.read() as reader:
         name, job_file = reader.job_file(run)
     job_edits = from_text(services, job_file)
@@ -52,10 +49,7 @@ def launch_source(services: Services) -> tuple[str, int] | None:
 
 
 def load_check(services: Services, job: Job) -> Callable[..., bool] | None:
-    """Return a function (engine, **parallel) that says whether the checkpoint can be loaded into such a plan.
-
-    `parallel` holds sizes and switches by name. None without a mark.
-    """
+    """Return (engine, **sizes and switches) -> whether the checkpoint can be loaded. None without a mark."""
     source = services.draft.source
     if source is None:
         return None

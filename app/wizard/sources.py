@@ -156,10 +156,8 @@ def _recipe(services: Services, request: Mapping[str, Any]) -> FetchResult:
 def _import(services: Services, request: Mapping[str, Any]) -> FetchResult:
     imported = start.from_text(services, str(request.get("text") or ""))
     in_file = [line for line in imported.lines if line.outcome != "default"]
-    kept = sum(line.outcome == "kept" for line in in_file)
-    return FetchResult(
-        edits=imported.edits, note={"name": imported.name, "kept": kept, "all": len(in_file)}, lines=imported.lines
-    )
+    note = {"name": imported.name, "kept": sum(line.outcome == "kept" for line in in_file), "all": len(in_file)}
+    return FetchResult(edits=imported.edits, note=note, lines=imported.lines)
 
 
 def _preset(services: Services, request: Mapping[str, Any]) -> FetchResult:

@@ -49,11 +49,6 @@ def _accuracy(job: Job, shape: ModelShape, estimate: Estimate) -> dict[str, Any]
     """Return the run that calibrates the memory, or the expected error and the error on published measurements."""
     if reserved_ratio(job) is not None:
         return {"run": job.cluster.calibration.run}
-    error = accuracy_of(job, shape)
-    own = error and {
-        "group": error.group,
-        "rows": error.rows,
-        "median": error.median,
-        "largest": error.max,
-    }
+    known = accuracy_of(job, shape)
+    own = known and {"group": known.group, "rows": known.rows, "median": known.median, "largest": known.max}
     return {"expected": memory_error(estimate), "own": own}
