@@ -23,15 +23,16 @@ demo: packages-demo environments
 	@.venv/bin/megaboard demo
 
 test: packages-test environments lint test-fast
-	# Three on two cores: many of these tests wait for servers and nodes.
-	.venv/bin/pytest -n 3 --dist loadfile -m "(ui or e2e or worst or slow) and not engines" tests tests/chaos
+	# Three on two cores: many of these tests wait for servers and nodes. In order, files with few long tests are not last.
+	.venv/bin/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "(ui or e2e or worst or slow) and not engines" tests tests/chaos
 
 test-fast: .venv/.ready
 	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos and not slow"
 
 engines: packages-test environments .venv-node/extra/.ready
 	.venv/bin/pytest tests/e2e/test_engines.py tests/e2e/test_megatron_engine.py tests/e2e/test_vision_gradients.py \
-		tests/e2e/test_before_and_after.py tests/engines/test_swift_megatron.py --durations=0
+		tests/e2e/test_before_and_after.py tests/engines/test_swift_megatron.py tests/engines/test_families.py \
+		tests/estimate/test_step_peak.py --durations=0
 
 chaos: packages-test environments
 	.venv/bin/pytest tests/chaos -m chaos -n 3 --dist worksteal --durations=5

@@ -1,6 +1,6 @@
 """Peak memory that torch's MemTracker counts in an optimizer step of Hugging Face models on CPU, beside our formula.
 
-    .venv-node/bin/python -m benchmarks.step_peak [--model llama] [--json]
+    .venv-node/bin/python -m benchmarks.step_peak [--model llama] [--families [NAME ...]] [--json]
 
 Needs torch, transformers and peft (the node environment).
 
@@ -14,6 +14,7 @@ Needs torch, transformers and peft (the node environment).
 import argparse
 import json
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3VLConfig,
 )
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.memory.stage import Trained
@@ -37,6 +39,7 @@ from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan
 from backend.job.model import parse_model
 from backend.job.traits import TRAITS
+from benchmarks.small_models import SIZES, SMALL_MODELS
 
 MIB = 2**20
 SEQUENCE, BATCH = 256, 2
@@ -66,9 +69,13 @@ class Case:
     accumulation: int = 2
     lora: bool = False
     extra: tuple[tuple[str, int], ...] = ()
+    keys: Mapping[str, Any] | None = None
+    """The keys of a model of benchmarks/small_models.py, which replace the sizes."""
 
     @property
     def settings(self) -> dict[str, Any]:
+        if self.keys is not None:
+            return {key: value for key, value in self.keys.items() if key != "model_type"}
         text = {**SMALL, **dict(self.extra), "vocab_size": self.vocabulary}
         if not self.sees:
             return text
@@ -96,6 +103,16 @@ CASES = [
 ]
 
 
+def family_cases(names: Iterable[str]) -> list[Case]:
+    """Return three cases for each family: full training with and without checkpoints, and LoRA."""
+    ways: list[dict[str, bool]] = [{}, {"checkpointing": False}, {"lora": True}]
+    return [
+        Case(config=CONFIG_MAPPING[name], vocabulary=SIZES["vocab_size"], keys=SMALL_MODELS[name], **way)
+        for name in names
+        for way in ways
+    ]
+
+
 class Tracker(MemTracker):
     """torch's MemTracker for models with frozen parameters and for steps with several micro-batches."""
 
@@ -120,9 +137,12 @@ def main() -> None:
     """Print one line for each case, or JSON {case: [torch's MiB, ours]}."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=sorted({case.config.model_type for case in CASES}), help="default: all")
+    parser.add_argument("--families", nargs="*", metavar="NAME", choices=SMALL_MODELS, help="default: all of them")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     cases = [case for case in CASES if chosen.model in (None, case.config.model_type)]
+    if chosen.families is not None:
+        cases = family_cases(chosen.families or SMALL_MODELS)
     rows = {_name(case): (_measure(case), _formula(case)) for case in cases}
     if chosen.json:
         print(json.dumps(rows))
@@ -194,7 +214,8 @@ def _build(case: Case) -> Any:
     model = kind.from_config(config, attn_implementation="sdpa").train()
     base = model
     if case.lora:
-        model = get_peft_model(model.to(torch.bfloat16), LoraConfig(r=8, target_modules=TARGETS))
+        targets = TARGETS if case.keys is None else "all-linear"
+        model = get_peft_model(model.to(torch.bfloat16), LoraConfig(r=8, target_modules=targets))
     if case.checkpointing:
         base.gradient_checkpointing_enable({"use_reentrant": True})
         base.enable_input_require_grads()

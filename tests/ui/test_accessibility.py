@@ -20,6 +20,8 @@ SERIOUS = """async () => {
     nodes.map(({ html, failureSummary }) => `${id}: ${html.slice(0, 300)} ${failureSummary}`));
 }"""
 STEPS = ("hardware", "model", "training", "plan", "review", "launch")
+DIALOGS = {"going": ".mbm-head .mbm-title .mbm-danger", "broken": ".mbm-head .mbm-title button:visible"}
+"""Run -> the buttons that open a dialog."""
 OPENED = """() => {
   for (const button of document.querySelectorAll('[data-more][aria-expanded="false"]')) button.click();
   for (const details of document.querySelectorAll("details")) details.open = true;
@@ -129,6 +131,12 @@ def test_the_monitor(monitored: Monitored, theme: str) -> None:
             page.locator(".mbm-heat td").first.wait_for()
             page.evaluate(OPENED)
             result[name] = faults(page)
+            for button in page.locator(DIALOGS[name]).all():
+                button.click()
+                page.locator("dialog[open]").wait_for()
+                result[f"{name}: {button.inner_text()}"] = faults(page)
+                page.keyboard.press("Escape")
+        assert len(result) == 1 + len(DIALOGS) + 4, result.keys()
         page.goto(f"{monitored.url}/en/#runs")
         page.locator(".mbm-list tbody tr").first.wait_for()
         page.evaluate(OPENED)

@@ -190,6 +190,9 @@ FAMILIES: Mapping[str, Family] = {
         keys={"n_shared_experts": "num_shared_experts"}, qk_norm="heads", router_bias=True, leading_dense=1
     ),
     "jais2": Family(norm="scale_and_shift", gated=False),
+    # transformers has no such class. The layers are DeepSeek-V3's: NVIDIA-NeMo/Megatron-Bridge
+    # src/megatron/bridge/models/kimi/kimi_bridge.py @dc805f5cf9e0.
+    "kimi_k2": Family(router_bias=True),
     "llama": Family(),
     "minimax_m2": Family(qk_norm="whole", router_bias=True),
     "ministral3": _MISTRAL,
