@@ -9,7 +9,7 @@ from typing import Any
 from app.services import Services
 from app.text import render_problem, t
 from app.text.plans import all_plans, need_gib, plan_name, plan_sizes
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from app.wizard.fields import label_of, table
 from backend.engines import export
 from backend.estimate import estimate
@@ -28,14 +28,14 @@ _OTHER_NODES = re.compile(r"node[1-9]\d*\.sh")
 """These files differ from node0.sh only in the rank."""
 
 
-def difference_of(services: Services, reading: Reading, base: str | None, lang: str) -> dict[str, Any]:
+def difference_of(services: Services, state: DraftState, base: str | None, lang: str) -> dict[str, Any]:
     """Return {bases, base, fields, files, figures}, or {bases, why} if the draft or the base cannot be read.
 
     The default base is the first that exists: the run that the draft continues, the newest run with the job's name,
     the newest run, the recommended plan.
     """
-    job = reading.job
-    if job is None or not reading.is_sound:
+    job = state.job
+    if job is None or not state.is_sound:
         return {"bases": [], "why": t(lang, "wizard.plan.unread")}
     runs = _runs(services, job.name)
     offered = [*runs, RECOMMENDED]

@@ -35,7 +35,7 @@ NO_FIGURES = frozenset({"model_not_estimated", "estimate_not_modelled"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class DraftState:
     """The draft at one moment: its job, estimate and problems."""
 
     job: Job | None
@@ -72,7 +72,7 @@ class Reading:
         return self.is_sound and not errors(self.missing)
 
 
-def read(draft: Mapping[str, Any], home: Path) -> Reading:
+def read(draft: Mapping[str, Any], home: Path) -> DraftState:
     """Return the draft as a job, with all its problems.
 
     A wrong value that only a launch needs, such as a host or a folder, is reported and left out of the job.
@@ -95,8 +95,8 @@ def read(draft: Mapping[str, Any], home: Path) -> Reading:
     problems = with_correct_plan(job, problems, lambda: all_plans(job))
     reported = {_without_index(problem.field) for problem in errors(problems)}
     problems += [problem for problem in check_launch(job) if _without_index(problem.field) not in reported]
-    of_plan, of_launch = _split(problems)
-    return Reading(job=job, model=model, gpu=gpu, estimate=figures, memory=memory, problems=of_plan, missing=of_launch)
+    current, missing = _split(problems)
+    return DraftState(job=job, model=model, gpu=gpu, estimate=figures, memory=memory, problems=current, missing=missing)
 
 
 def job_of(draft: Mapping[str, Any], home: Path) -> tuple[Job | None, list[Problem]]:
@@ -154,9 +154,9 @@ def _broken_rules(job: Job | None) -> list[Problem]:
     return errors([*check_resolved(job, model, gpu), *check_engine(job)])
 
 
-def _unread(problems: Iterable[Problem]) -> Reading:
-    of_plan, of_launch = _split(problems)
-    return Reading(job=None, model=None, gpu=None, estimate=None, memory=None, problems=of_plan, missing=of_launch)
+def _unread(problems: Iterable[Problem]) -> DraftState:
+    current, missing = _split(problems)
+    return DraftState(job=None, model=None, gpu=None, estimate=None, memory=None, problems=current, missing=missing)
 
 
 def _split(problems: Iterable[Problem]) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:

@@ -235,13 +235,13 @@ def _launch(form: Form, services: Services) -> Callable[[gr.EventData], Iterator
         """Do the requested action, then send a payload at every change until the session is idle."""
         refusal = None
         try:
-            state = launch.act(services, event._data)
+            launch_state = launch.act(services, event._data)
         except ProblemsError as error:
             refusal = [in_words(form, problem) for problem in error.problems]
-            state = launch.launch_session(services).state()
+            launch_state = launch.launch_session(services).state()
         yield payload_json(form, services, launch.STEP, refusal=refusal)
-        while state.is_busy:
-            state = launch.launch_session(services).wait(state.version, WATCH_S)
+        while launch_state.is_busy:
+            launch_state = launch.launch_session(services).wait(launch_state.version, WATCH_S)
             yield payload_json(form, services, launch.STEP)
 
     return watch

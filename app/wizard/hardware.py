@@ -7,7 +7,7 @@ from app.home import cluster_names
 from app.own_presets import own_presets
 from app.services import Services
 from app.text.reference import ENVIRONMENTS, GPU_FIGURES
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
 from app.wizard.layout import grid, more, place, section
 from app.wizard.speed import card
@@ -54,9 +54,9 @@ def cluster_edits(key: str) -> dict[str, Any]:
     return {f"cluster.{name}": value for name, value in clusters()[key]["cluster"].items()}
 
 
-def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
+def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
     """Return the data of the step: presets, named clusters, parsed hosts and calibration."""
-    job = reading.job
+    job = state.job
     current = job.cluster if job else None
     chips = [_chip(key, preset["cluster"], current) for key, preset in clusters().items()]
     hosts = [_node(host) for host in job.cluster.hosts] if job else []
@@ -66,7 +66,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
         "clusters": chips,
         "own_clusters": own_clusters(services),
         "hosts": hosts,
-        "calibration": card(reading, form.lang, services),
+        "calibration": card(state, form.lang, services),
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from app.text import t
 from app.text.plans import problem_words
 from app.text.reference import EFFECTS, Entry, documented, entry, sentences
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from app.wizard.fields import table, value_words
 from backend.engines import ENGINES
 from backend.engines.checks import check_passed_on
@@ -21,7 +21,7 @@ from backend.job.rules.extra import is_ignored
 from backend.planning.effects import Effect, effects
 
 
-def help_of(reading: Reading, path: str, lang: str) -> dict[str, Any]:
+def help_of(state: DraftState, path: str, lang: str) -> dict[str, Any]:
     """Return the words and figures of one field. KeyError for an unknown parameter."""
     doc = entry(path.removesuffix(".lines"), lang)
     return {
@@ -33,8 +33,8 @@ def help_of(reading: Reading, path: str, lang: str) -> dict[str, Any]:
         "guides": doc.sentences.get("guides", ""),
         "values": _values(doc, lang),
         "keys": [(key.reader, key.name, key.since) for key in doc.keys],
-        "names": _names(reading, doc.path, lang),
-        **_effects(reading, doc, lang),
+        "names": _names(state, doc.path, lang),
+        **_effects(state, doc, lang),
     }
 
 
@@ -42,16 +42,16 @@ def _sentences(doc: Entry, names: Iterable[str], lang: str) -> list[tuple[str, s
     return [(t(lang, f"reference.fact.{name}"), doc.sentences[name]) for name in names if name in doc.sentences]
 
 
-def _names(reading: Reading, part: str, lang: str) -> list[tuple[str, str]]:
+def _names(state: DraftState, part: str, lang: str) -> list[tuple[str, str]]:
     """Return (name, words) of the keys that the draft may set in `extra` for its engine, or in `environment`."""
-    if part not in ("extra", "environment") or reading.job is None:
+    if part not in ("extra", "environment") or state.job is None:
         return []
-    engine, names = reading.job.engine, documented(part)
+    engine, names = state.job.engine, documented(part)
     if part == "extra":
-        traits = reading.job.traits
+        traits = state.job.traits
         names = [name for name in names if name in keys_of(engine) and not is_ignored(name, traits)]
     values = dict.fromkeys(names, None if part == "extra" else "1")
-    job_with_names = replace(reading.job, **{part: values})  # type: ignore[arg-type]
+    job_with_names = replace(state.job, **{part: values})  # type: ignore[arg-type]
     refused = {problem.field for problem in check_passed_on(job_with_names, ENGINES[engine])}
     return [(name, _brief(f"{part}.{name}", lang)) for name in names if f"{part}.{name}" not in refused]
 
@@ -70,14 +70,14 @@ def _values(doc: Entry, lang: str) -> list[tuple[str, str]]:
     return values
 
 
-def _effects(reading: Reading, doc: Entry, lang: str) -> dict[str, Any]:
+def _effects(state: DraftState, doc: Entry, lang: str) -> dict[str, Any]:
     """Return `rows` of values with their figures, or `why` there are none. Both are empty without effects."""
     if doc.path not in parameters() or not any(name in doc.sentences for name in EFFECTS):
         return {"rows": [], "why": ""}
-    if reading.job is None or not reading.is_sound:
+    if state.job is None or not state.is_sound:
         return {"rows": [], "why": t(lang, "wizard.help.unsound")}
     try:
-        items = effects(reading.job, doc.path)
+        items = effects(state.job, doc.path)
     except ProblemsError as error:
         return {"rows": [], "why": problem_words(lang, error.problems[0])}
     if items is None:

@@ -8,7 +8,7 @@ from app.services import Services
 from app.text import t
 from app.text.copies import copy_words
 from app.wizard import continuing
-from app.wizard.draft_state import Reading, read
+from app.wizard.draft_state import DraftState, read
 from app.wizard.fields import Form
 from app.wizard.launch_session import LaunchSession, LaunchState, launch_session_of
 from app.wizard.layout import place
@@ -31,31 +31,31 @@ def build(form: Form) -> None:
     place("secrets")
 
 
-def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
+def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
     """Return the state of the launch session for the current draft."""
     session = launch_session(services)
-    state = session.state()
-    report = state.report
-    job, source = reading.job, continuing.launch_source(services)
-    missing = state.missing_for(job)
-    complete = reading.can_launch and not continuing.load_problems(services, job)
+    current = session.state()
+    report = current.report
+    job, source = state.job, continuing.launch_source(services)
+    missing = current.missing_for(job)
+    complete = state.can_launch and not continuing.load_problems(services, job)
     return {
         "launch": {
-            "phase": "launched" if state.phase == "queued" and not session.is_waiting(state) else state.phase,
-            "elapsed_s": round(services.clock() - state.since, 1),
-            "version": state.version,
+            "phase": "launched" if current.phase == "queued" and not session.is_waiting(current) else current.phase,
+            "elapsed_s": round(services.clock() - current.since, 1),
+            "version": current.version,
             "complete": complete,
             "told": list(services.told),
-            "same": job is not None and (state.job, state.source) == (job, source),
-            "ready": complete and state.is_green_for(job, source),
+            "same": job is not None and (current.job, current.source) == (job, source),
+            "ready": complete and current.is_green_for(job, source),
             "green": report is not None and not report.problems,
             "warnings": len(report.warnings) if report else 0,
-            "run": state.run,
+            "run": current.run,
             "name": job.name if job else "",
             "nodes": job.cluster.nodes if job else 0,
-            "problems": [_in_words(form, services, problem) for problem in state.problems],
+            "problems": [_in_words(form, services, problem) for problem in current.problems],
             "copy": None if job is None or missing is None else copy_words(job, missing, form.lang),
-            "copied": [size >> 20 for size in state.copied],
+            "copied": [size >> 20 for size in current.copied],
             "keys": [shown_key(key) for key in report.unknown_host_keys] if report else [],
             "checks": _table(form, services, report.checks) if report and not _waits_for_keys(report) else None,
         }
@@ -67,16 +67,16 @@ def act(services: Services, request: Mapping[str, Any]) -> LaunchState:
     if request.get("act") == "accept":
         launch_session(services).accept([str(item) for item in request.get("fingerprints") or ()])
     if request.get("act") in ("check", "copy", "launch", "queue"):
-        reading = read(services.draft.job_mapping(), services.home)
-        load_problems = continuing.load_problems(services, reading.job)
-        if reading.job is None or not reading.can_launch or load_problems:
-            raise ProblemsError((*reading.problems, *reading.missing, *load_problems))
+        state = read(services.draft.job_mapping(), services.home)
+        load_problems = continuing.load_problems(services, state.job)
+        if state.job is None or not state.can_launch or load_problems:
+            raise ProblemsError((*state.problems, *state.missing, *load_problems))
         session, source = launch_session(services), continuing.launch_source(services)
         if request["act"] in ("launch", "queue"):
             start = session.launch if request["act"] == "launch" else session.queue
-            start(reading.job, source, accepted=request.get("accepted"))
+            start(state.job, source, accepted=request.get("accepted"))
         else:
-            {"check": session.check, "copy": session.copy}[request["act"]](reading.job, source)
+            {"check": session.check, "copy": session.copy}[request["act"]](state.job, source)
     return launch_session(services).state()
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from backend.estimate import Estimate, Part, StageEstimate, explain
 from backend.estimate.plan import plan_of
 from backend.job.job import Job
@@ -12,12 +12,12 @@ TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspac
 """Terms of the memory that torch allocates, in the order of the stack."""
 
 
-def memory(reading: Reading) -> dict[str, Any] | None:
+def memory(state: DraftState) -> dict[str, Any] | None:
     """Return each stage's terms in GiB with their explanation. None if memory is not modelled."""
-    estimate, job = reading.estimate, reading.job
-    if estimate is None or job is None or reading.shape is None or reading.gpu is None:
+    estimate, job = state.estimate, state.job
+    if estimate is None or job is None or state.shape is None or state.gpu is None:
         return None
-    explained = explain(job, reading.shape, reading.gpu, reading.memory)
+    explained = explain(job, state.shape, state.gpu, state.memory)
     is_given = job.cluster.outside_gib is not None
     stages = [
         _stage(estimate, stage, parts, is_given=is_given)
@@ -29,7 +29,7 @@ def memory(reading: Reading) -> dict[str, Any] | None:
         "stages": stages,
         "host": _host_memory(job, estimate),
         "cutoff_len": None if job.training.packing else job.training.cutoff_len,
-        "fullest_tokens": _fullest_tokens(job, reading.gpu),
+        "fullest_tokens": _fullest_tokens(job, state.gpu),
     }
 
 

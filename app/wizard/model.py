@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.services import Services
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
 from app.wizard.layout import grid, place, section
 from backend.estimate.model.model_layers import model_layers
@@ -27,9 +27,9 @@ def build(form: Form) -> None:
         place("model")
 
 
-def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
+def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
     """Return the model's card: name, published size, shape."""
-    model, job = reading.model, reading.job
+    model, job = state.model, state.job
     if job is None or model is None:
         return {"model": None}
     if isinstance(model, UnestimatedModel):

@@ -11,14 +11,14 @@ from app.services import Services
 from app.text import catalogue
 from app.web.shell_parts import STEPS
 from app.wizard import continuing, hardware, launch, model, plan, review, training
-from app.wizard.draft_state import Reading, read
+from app.wizard.draft_state import DraftState, read
 from app.wizard.fields import Form
 from app.wizard.problems import in_words
 from app.wizard.relevance import hidden
 from app.wizard.summary import summarise
 from backend.job.problems import Problem
 
-Section = Callable[[Reading, Form, Services], dict[str, Any]]
+Section = Callable[[DraftState, Form, Services], dict[str, Any]]
 
 SECTIONS: Mapping[str, Section] = {
     hardware.STEP: hardware.data,
@@ -56,10 +56,10 @@ def payload_json(form: Form, services: Services, step: str, refused: Iterable[Pr
     versions of the draft before and after its edit; `synced`, that all widgets show the draft (static/wizard/draft.js).
     """
     stamp, version = _stamp(), services.draft.version
-    reading = read(services.draft.job_mapping(), services.home)
-    load_problems = continuing.load_problems(services, reading.job)
-    problems = [in_words(form, problem) for problem in (*refused, *reading.problems, *load_problems)]
-    missing = [in_words(form, problem, for_launch=True) for problem in reading.missing]
+    state = read(services.draft.job_mapping(), services.home)
+    load_problems = continuing.load_problems(services, state.job)
+    problems = [in_words(form, problem) for problem in (*refused, *state.problems, *load_problems)]
+    missing = [in_words(form, problem, for_launch=True) for problem in state.missing]
     section = SECTIONS.get(step)
     return json.dumps(
         {
@@ -68,10 +68,10 @@ def payload_json(form: Form, services: Services, step: str, refused: Iterable[Pr
             "step": step,
             "problems": problems + missing,
             "marks": _marks(problems, missing),
-            "hidden": hidden(form, reading),
-            "summary": summarise(reading),
+            "hidden": hidden(form, state),
+            "summary": summarise(state),
             "source": continuing.banner(services, form, load_problems),
-            "data": section(reading, form, services) if section else {},
+            "data": section(state, form, services) if section else {},
             "refusal": None,
             **answer,
         },

@@ -4,7 +4,7 @@ from typing import Any
 
 from app.services import Services
 from app.wizard import continuing
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
 from app.wizard.layout import grid, more, section, tabs
 from app.wizard.memory import memory
@@ -44,13 +44,13 @@ _OTHER_PARALLEL = (
 )  # fmt: skip
 
 
-def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
+def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
     """Return the table of plans with its explanation, and the data of the chosen plan's pictures."""
-    ranks = placement(reading.job) if reading.job and reading.is_sound else None
+    ranks = placement(state.job) if state.job and state.is_sound else None
     return {
-        "plans": plans_of(reading, form.lang, continuing.load_check(services, reading.job) if reading.job else None),
-        "memory": memory(reading),
-        "time": time_breakdown(reading),
-        "schedule": timeline(reading),
+        "plans": plans_of(state, form.lang, continuing.load_check(services, state.job) if state.job else None),
+        "memory": memory(state),
+        "time": time_breakdown(state),
+        "schedule": timeline(state),
         "ranks": ranks,
     }

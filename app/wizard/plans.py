@@ -7,7 +7,7 @@ import numpy as np
 
 from app.text import render_problem, t
 from app.text.plans import all_plans, instead_words, plan_name, plan_sizes, problem_words, why_words
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from backend.estimate import doubtful_above_gib
 from backend.estimate.batched import PARTS, Figures
 from backend.estimate.time.timing import COMMUNICATION, hours_of
@@ -44,14 +44,14 @@ def row_edits(row: Any) -> dict[str, Any]:
     return edits
 
 
-def plans_of(reading: Reading, lang: str, can_load: Callable[..., bool] | None = None) -> dict[str, Any]:
+def plans_of(state: DraftState, lang: str, can_load: Callable[..., bool] | None = None) -> dict[str, Any]:
     """Return the table's rows, the ranks of the draft's and the recommended plan, and the reasons.
 
     `can_load` says whether the draft's checkpoint can be loaded into a plan (continuing.py).
     """
-    job = reading.job
-    if job is None or reading.shape is None or reading.gpu is None:
-        return {"rows": [], "why": no_plans_words(reading, lang)}
+    job = state.job
+    if job is None or state.shape is None or state.gpu is None:
+        return {"rows": [], "why": no_plans_words(state, lang)}
     try:
         plans = all_plans(job)
     except ProblemsError as error:
@@ -70,18 +70,18 @@ def plans_of(reading: Reading, lang: str, can_load: Callable[..., bool] | None =
         "count": len(plans),
         "fitting": plans.fitting,
         "keeps_batch": job.training.global_batch_size is None,
-        "gpu_gib": reading.gpu.memory_gib,
-        "doubtful_gib": doubtful_above_gib(job, reading.gpu.memory_gib),
+        "gpu_gib": state.gpu.memory_gib,
+        "doubtful_gib": doubtful_above_gib(job, state.gpu.memory_gib),
         "why": why_words(plans, lang),
         "instead": " ".join(instead_words(plans, recommended_rank, lang)),
     }
 
 
-def no_plans_words(reading: Reading, lang: str) -> str:
+def no_plans_words(state: DraftState, lang: str) -> str:
     """Return why there are no plans: the draft has errors, or the model cannot be estimated."""
-    if not reading.is_sound or reading.no_figures is None:
+    if not state.is_sound or state.no_figures is None:
         return t(lang, "wizard.plan.unread")
-    return problem_words(lang, reading.no_figures)
+    return problem_words(lang, state.no_figures)
 
 
 def _rows(plans: Plans, ranks: Sequence[int], can_load: Callable[..., bool] | None) -> list[list[Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.services import Services
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
 from app.wizard.hosts import node_name
 from app.wizard.layout import place
@@ -30,15 +30,15 @@ def build(form: Form) -> None:
     place("review")
 
 
-def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
+def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
     """Return job file, engine files, environment and one command per node, or the problems that prevent them."""
-    job = reading.job
-    if job is None or not reading.is_sound:
+    job = state.job
+    if job is None or not state.is_sound:
         return {"review": None}
     # YAML has dates, JSON does not.
     as_json = json.dumps(to_mapping(job), ensure_ascii=False, indent=2, default=str)
     review: dict[str, Any] = {"job": dump_job(job), "json": as_json, "complete": False}
-    if reading.can_launch:
+    if state.can_launch:
         try:
             source = services.draft.source
             rendered = render(job, sample_placement(job, source.folder if source else None))

@@ -12,7 +12,7 @@ from app.services import Services
 from app.text import LANGUAGES
 from app.wizard import continuing
 from app.wizard.difference import difference_of
-from app.wizard.draft_state import Reading, read
+from app.wizard.draft_state import DraftState, read
 from app.wizard.help import help_of
 from app.wizard.review import archive
 from app.wizard.secret_fields import secret_routes
@@ -39,7 +39,7 @@ def file_routes(services: Services) -> APIRouter:
 
     @router.get("/api/archive")
     def files() -> Response:
-        job = _reading(services).job
+        job = _draft_state(services).job
         if job is None:
             raise HTTPException(409)
         try:
@@ -74,28 +74,28 @@ def answer_routes(services: Services) -> APIRouter:
 
     @router.get("/api/why-not")
     def why_not(sizes: str, lang: str = "en") -> dict[str, Any]:
-        return why_not_of(_reading(services), sizes, _language(lang))
+        return why_not_of(_draft_state(services), sizes, _language(lang))
 
     @router.get("/api/help")
     def help_beside(path: str, lang: str = "en") -> dict[str, Any]:
         try:
-            return help_of(_reading(services), path, _language(lang))
+            return help_of(_draft_state(services), path, _language(lang))
         except KeyError as error:
             raise HTTPException(404) from error
 
     @router.get("/api/difference")
     def difference(base: str = "", lang: str = "en") -> dict[str, Any]:
-        return difference_of(services, _reading(services), base or None, _language(lang))
+        return difference_of(services, _draft_state(services), base or None, _language(lang))
 
     @router.get("/api/strategies")
     def strategies(lang: str = "en") -> dict[str, Any]:
         can_load = partial(continuing.can_load, services)
-        return strategies_of(_reading(services), _language(lang), can_load)
+        return strategies_of(_draft_state(services), _language(lang), can_load)
 
     return router
 
 
-def _reading(services: Services) -> Reading:
+def _draft_state(services: Services) -> DraftState:
     return read(services.draft.job_mapping(), services.home)
 
 

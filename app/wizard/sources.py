@@ -218,10 +218,10 @@ def _hosts(services: Services) -> Any:
 
 
 def _job(services: Services) -> Job:
-    reading = read(services.draft.job_mapping(), services.home)
-    if reading.job is None:
-        raise ProblemsError((*reading.problems, *reading.missing))
-    return reading.job
+    state = read(services.draft.job_mapping(), services.home)
+    if state.job is None:
+        raise ProblemsError((*state.problems, *state.missing))
+    return state.job
 
 
 KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], FetchResult]] = {

@@ -8,7 +8,7 @@ from typing import Any
 from app.calibration import keep_in_draft, today
 from app.services import Services
 from app.text import t
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from backend.job.cluster import Calibration, Host
 from backend.job.job import Job
 from backend.job.presets import calibration_figures
@@ -65,11 +65,11 @@ def forget(services: Services) -> dict[str, object]:
     return {"forgotten": True}
 
 
-def card(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
+def card(state: DraftState, lang: str, services: Services) -> dict[str, Any]:
     """Return sentences about the cluster's calibration, and about a benchmark that is not saved."""
-    if reading.job is None:
+    if state.job is None:
         return {"lines": [], "is_known": False, "waiting": ""}
-    cluster = reading.job.cluster
+    cluster = state.job.cluster
     last = last_benchmark_of(services.controller).result
     waiting = ""
     if last and last.hosts == cluster.hosts and last.calibration.holds_for(cluster.gpu):

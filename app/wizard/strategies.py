@@ -5,7 +5,7 @@ from typing import Any
 
 from app.text import render_problem, t
 from app.text.plans import compared_words, plan_in_full, reason_words
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from app.wizard.plans import no_plans_words
 from backend.estimate import may_not_fit, over_gpu_gib
 from backend.estimate.model.model_layers import model_layers
@@ -28,14 +28,14 @@ RULES: Mapping[str, tuple[float, float, float | None]] = {
 of how many parameters, and GB a GPU for each billion of them. DDP's is full fp32: parameters x 4 bytes x 3."""
 
 
-def strategies_of(reading: Reading, lang: str, can_load: Callable[[Job], bool] = lambda _: True) -> dict[str, Any]:
+def strategies_of(state: DraftState, lang: str, can_load: Callable[[Job], bool] = lambda _: True) -> dict[str, Any]:
     """Return `rows` with their texts, or `why` there are none. `batch` is set if their global batch is not the draft's.
 
     `can_load` says whether the draft's checkpoint can be loaded into a plan (continuing.py).
     """
-    job, shape = reading.job, reading.shape
-    if job is None or shape is None or reading.gpu is None:
-        return {"rows": [], "why": no_plans_words(reading, lang)}
+    job, shape = state.job, state.shape
+    if job is None or shape is None or state.gpu is None:
+        return {"rows": [], "why": no_plans_words(state, lang)}
     try:
         listed = _strategies(job)
     except ProblemsError as error:
@@ -45,7 +45,7 @@ def strategies_of(reading: Reading, lang: str, can_load: Callable[[Job], bool] =
     return {
         "batch": [compared, t(lang, "advice.batch.choose", batch=f"{listed[0].global_batch:,}")] if compared else None,
         "rows": [_row(row, job, parameters, lang, can_load) for row in listed],
-        "gpu_gib": reading.gpu.memory_gib,
+        "gpu_gib": state.gpu.memory_gib,
         "parameters": parameters,
     }
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from app.text.errors import memory_error, time_error
 from app.text.plans import need_gib, plan_name, plan_sizes
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from backend.estimate import Estimate, accuracy_of, may_not_fit, over_gpu_gib, over_host_gib
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
@@ -14,17 +14,17 @@ from backend.job.model import ModelShape
 from backend.job.problems import errors
 
 
-def summarise(reading: Reading) -> dict[str, Any]:
+def summarise(state: DraftState) -> dict[str, Any]:
     """Return the figures of the draft's plan, or the number of errors if there are any."""
-    job, shape, estimate = reading.job, reading.shape, reading.estimate
-    if job is None or reading.gpu is None or not reading.is_sound:
-        return {"sound": False, "errors": len(errors(reading.problems))}
+    job, shape, estimate = state.job, state.shape, state.estimate
+    if job is None or state.gpu is None or not state.is_sound:
+        return {"sound": False, "errors": len(errors(state.problems))}
     return {
         "sound": True,
         "fits": estimate.fits if estimate else None,
         "near": may_not_fit(job, estimate) if estimate else None,
         "need_gib": need_gib(estimate),
-        "gpu_gib": reading.gpu.memory_gib,
+        "gpu_gib": state.gpu.memory_gib,
         "host": _host(job, estimate) if estimate else None,
         "plan": plan_name(plan_sizes(job)),
         "bubble": estimate.bubble_fraction if estimate and job.traits.is_megatron else None,

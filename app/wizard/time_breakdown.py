@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.text.errors import time_error
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from backend.estimate import gradient_exchange, speed_up
 from backend.estimate.model.lengths import padding_share
 from backend.estimate.time.calibrated import is_timed
@@ -14,22 +14,22 @@ PARTS = (
 """Parts in the order of the stack: first the passes, then the work between iterations."""
 
 
-def time_breakdown(reading: Reading) -> dict[str, Any] | None:
+def time_breakdown(state: DraftState) -> dict[str, Any] | None:
     """Return the parts in seconds, and the speed with its error. None if nothing is modelled."""
-    job, estimate = reading.job, reading.estimate
-    if job is None or estimate is None or reading.shape is None or reading.gpu is None or not reading.is_sound:
+    job, estimate = state.job, state.estimate
+    if job is None or estimate is None or state.shape is None or state.gpu is None or not state.is_sound:
         return None
     if estimate.time_s is None or estimate.iteration_s is None:
         return {"is_known": False}
     return {
         "is_known": True,
         "parts": [[name, estimate.time_s[name]] for name in PARTS if estimate.time_s.get(name)],
-        "exchange": gradient_exchange(job, reading.shape, reading.gpu, reading.memory),
+        "exchange": gradient_exchange(job, state.shape, state.gpu, state.memory),
         "iteration_s": estimate.iteration_s,
         "tokens_per_s_per_gpu": estimate.tokens_per_s_per_gpu,
         "gpus": job.world_size,
         "nodes": job.cluster.nodes,
-        "speed_up": speed_up(job, reading.shape, reading.gpu, estimate) if job.cluster.nodes > 1 else None,
+        "speed_up": speed_up(job, state.shape, state.gpu, estimate) if job.cluster.nodes > 1 else None,
         "mfu": estimate.mfu,
         "tflops": estimate.model_tflops_per_gpu,
         "hours": estimate.hours,

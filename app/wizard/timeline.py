@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from backend.estimate import Estimate
 from backend.estimate.time.schedule import bubble_fraction, iteration_time
 from backend.estimate.time.simulate import Event, simulate
@@ -14,16 +14,16 @@ TICKS = 100_000
 """Number of ticks of the drawn part. Starts are whole ticks: short to send, finer than a pixel."""
 
 
-def timeline(reading: Reading) -> dict[str, Any] | None:
+def timeline(state: DraftState) -> dict[str, Any] | None:
     """Return the data of static/wizard/timeline.js. None if nothing is modelled; `stages` is 1 without a pipeline."""
-    job, estimate = reading.job, reading.estimate
-    if job is None or estimate is None or not reading.is_sound:
+    job, estimate = state.job, state.estimate
+    if job is None or estimate is None or not state.is_sound:
         return None
     times = estimate.chunk_times
     if not job.traits.is_megatron or job.parallel.pipeline == 1 or times is None:
         return {"stages": 1, "has_stages": job.traits.is_megatron, "is_known": times is not None}
     forward, backward = ([[pass_times[direction] for pass_times in stage] for stage in times] for direction in (0, 1))
-    has_tower = reading.shape is not None and reading.shape.vision is not None and job.training.images_per_sample > 0
+    has_tower = state.shape is not None and state.shape.vision is not None and job.training.images_per_sample > 0
     return _drawn(job, estimate, forward, backward, has_tower)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from app.services import Services
 from app.text.errors import time_error
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
 from app.wizard.layout import card, grid, more, place, section
 from backend.job.batch import sequences, steps_per_epoch, total_steps
@@ -43,9 +43,9 @@ def build(form: Form) -> None:
         form.field("extra", lines=3, placeholder="max_grad_norm: 1.0")
 
 
-def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
+def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
     """Return the figures from samples to steps and hours, with their inputs."""
-    job, figures = reading.job, reading.estimate
+    job, figures = state.job, state.estimate
     if job is None or not job.global_batch:
         return {"steps": None}
     training = job.training

@@ -5,22 +5,22 @@ from typing import Any
 
 from app.text import t
 from app.text.plans import all_plans, plan_in_full, problem_words, why_not_words
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from app.wizard.plans import no_plans_words
 from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
 from backend.planning import parse_sizes, why_not
 
 
-def why_not_of(reading: Reading, sizes: str, lang: str) -> dict[str, Any]:
+def why_not_of(state: DraftState, sizes: str, lang: str) -> dict[str, Any]:
     """Return `words`, why the best plan does not have these sizes, and `choose`, the edit to a plan with them.
 
     `sizes` is the user's text. If rules refuse the sizes, `choose` is the nearest legal plan. It is None if that is
     the draft's own plan.
     """
-    job = reading.job
-    if job is None or reading.shape is None or reading.gpu is None:
-        return {"words": no_plans_words(reading, lang), "choose": None}
+    job = state.job
+    if job is None or state.shape is None or state.gpu is None:
+        return {"words": no_plans_words(state, lang), "choose": None}
     try:
         plans = all_plans(job)
         answer = why_not(job, parse_sizes(sizes), plans)

@@ -14,7 +14,7 @@ import pytest
 from app.services import Draft, Services
 from app.wizard import continuing
 from app.wizard.difference import difference_of
-from app.wizard.draft_state import Reading, read
+from app.wizard.draft_state import DraftState, read
 from app.wizard.events import change
 from app.wizard.plans import KEYS, plans_of
 from app.wizard.review import archive
@@ -50,7 +50,7 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
     store.close()
 
 
-def reading(services: Services) -> Reading:
+def reading(services: Services) -> DraftState:
     return read(services.draft.job_mapping(), services.home)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from app.text import LANGUAGES
 from app.wizard import strategies
-from app.wizard.draft_state import Reading, read
+from app.wizard.draft_state import DraftState, read
 from app.wizard.strategies import strategies_of
 from app.wizard.time_breakdown import time_breakdown
 from app.wizard.timeline import drawn_micro_batches, timeline
@@ -18,7 +18,7 @@ QWEN = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model":
 
 @pytest.fixture
 def reading(tmp_path: Path) -> Any:
-    def make(accumulation: int = 8, engine: str = "llamafactory-megatron", **parallel: Any) -> Reading:
+    def make(accumulation: int = 8, engine: str = "llamafactory-megatron", **parallel: Any) -> DraftState:
         training = {"gradient_accumulation_steps": accumulation}
         return read({"version": 1, **QWEN, "engine": engine, "parallel": parallel, "training": training}, tmp_path)
 
