@@ -25,7 +25,7 @@ class Compare:
     def __init__(self, services: Services, lang: str) -> None:
         self._services = services
         self._lang = lang
-        self._answers: Shared[dict[str, Any]] = Shared(services.clock, fresh_s=COMPARE_S, max_entries=RUNS_KEPT)
+        self._answers: Shared[dict[str, Any]] = Shared(services.clock, fresh_s=COMPARE_S, size=RUNS_KEPT)
 
     def comparison(self, run: str) -> dict[str, Any]:
         """Return the comparison of one run for the page. Raises ProblemsError(unknown_run)."""

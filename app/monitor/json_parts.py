@@ -21,7 +21,7 @@ class Section:
 
 @dataclass(kw_only=True, slots=True)
 class Answer:
-    """The sections that a tab needs; empty if it is up to date."""
+    """The sections that a tab needs. Empty if it is up to date."""
 
     shown: Mapping[str, str]
     """Section -> version that the tab shows."""

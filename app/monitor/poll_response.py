@@ -49,8 +49,8 @@ class PollResponder:
         self._run_cache = run_cache
         self._database = database
         self._lang = lang
-        self._sections: Shared[dict[str, Section]] = Shared(clock, fresh_s=SNAPSHOT_S, max_entries=RUNS_KEPT)
-        self._logs: Shared[dict[str, Any]] = Shared(clock, fresh_s=SNAPSHOT_S, max_entries=RUNS_KEPT)
+        self._sections: Shared[dict[str, Section]] = Shared(clock, fresh_s=SNAPSHOT_S, size=RUNS_KEPT)
+        self._logs: Shared[dict[str, Any]] = Shared(clock, fresh_s=SNAPSHOT_S, size=RUNS_KEPT)
         self._usage = utilization.Usage(database, clock)
 
     def answer(self, request: PollRequest, now: float, refusal: Problem | None = None) -> str | None:

@@ -18,15 +18,15 @@ class _Entry(Generic[T]):
 
 
 class Shared(Generic[T]):
-    """At most `max_entries` answers by key, each for at most `fresh_s`; safe for many threads.
+    """At most `size` answers by key, each for at most `fresh_s`; safe for many threads.
 
     No lock is held while an answer is made, so no request waits for the answer of another key.
     """
 
-    def __init__(self, clock: Callable[[], float], *, fresh_s: float, max_entries: int) -> None:
+    def __init__(self, clock: Callable[[], float], *, fresh_s: float, size: int) -> None:
         self._clock = clock
         self._fresh_s = fresh_s
-        self._max_entries = max_entries
+        self._size = size
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
 
@@ -42,7 +42,7 @@ class Shared(Generic[T]):
             if entry is None or is_mine:
                 entry = self._entries[key] = _Entry(made_at=now, version=version)
             self._entries.move_to_end(key)
-            while len(self._entries) > self._max_entries:
+            while len(self._entries) > self._size:
                 self._entries.popitem(last=False)
         if is_mine:
             try:

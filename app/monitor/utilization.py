@@ -33,7 +33,7 @@ class Usage:
 
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._database = database
-        self._answers: Shared[str | None] = Shared(clock, fresh_s=FRESH_S, max_entries=ANSWERS_KEPT)
+        self._answers: Shared[str | None] = Shared(clock, fresh_s=FRESH_S, size=ANSWERS_KEPT)
         self._lock = threading.Lock()
         self._rows: OrderedDict[tuple[str, int, str], _Rows] = OrderedDict()
 
@@ -101,7 +101,7 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Rows:
-    """The rows of a node that begin before `until`, as JSON; they have that width and no longer change."""
+    """The rows of a node that begin before `until`, as JSON; the rows have that width and no longer change."""
 
     width: int
     until: int

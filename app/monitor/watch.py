@@ -32,9 +32,9 @@ class RunCache:
     def __init__(self, controller: Controller, database: Database, clock: Callable[[], float]) -> None:
         self._controller = controller
         self._database = database
-        self._runs: Shared[list[RunSummary]] = Shared(clock, fresh_s=SNAPSHOT_S, max_entries=1)
-        self._snapshots: Shared[RunSnapshot] = Shared(clock, fresh_s=SNAPSHOT_S, max_entries=RUNS_KEPT)
-        self._curves: Shared[str] = Shared(clock, fresh_s=math.inf, max_entries=CURVES_KEPT)
+        self._runs: Shared[list[RunSummary]] = Shared(clock, fresh_s=SNAPSHOT_S, size=1)
+        self._snapshots: Shared[RunSnapshot] = Shared(clock, fresh_s=SNAPSHOT_S, size=RUNS_KEPT)
+        self._curves: Shared[str] = Shared(clock, fresh_s=math.inf, size=CURVES_KEPT)
         self._lock = threading.Lock()
         self._processing: set[str] = set()
 

@@ -118,7 +118,7 @@ LAUNCH_FIELDS = (
 """Keys that no plan depends on."""
 
 _MAX_FOLLOWING_FIXES = 4
-"""More than experts above 256 need, which is three: the range, the model's experts, the ranks."""
+"""Maximum number. More than 256 experts need three: for the range, the model's experts and the ranks."""
 
 
 def _with_following_fixes(draft: Mapping[str, Any], home: Path, problems: Iterable[Problem]) -> list[Problem]:

@@ -1,7 +1,6 @@
 """The form of the hosts: one `user@host:port` per line, and the values that all hosts share.
 
-In the draft `cluster.hosts` may be this form (a mapping) instead of the job file's list, so that a line that cannot
-be read yet stays as the user typed it.
+In the draft `cluster.hosts` may be this form (a mapping), so that an unreadable line stays as the user typed it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +24,8 @@ def to_form(hosts: Any) -> dict[str, Any]:
         return dict(hosts)
     listed = [host for host in hosts or () if isinstance(host, Mapping)] if isinstance(hosts, list | tuple) else []
     shared = {name: _common([host.get(name) for host in listed]) for name in SHARED}
-    values = {_host_name(host): {name: host[name] for name in HIDDEN if host.get(name)} for host in listed}
-    hidden = {name: more for name, more in values.items() if more}
+    values = [(_host_name(host), {name: host[name] for name in HIDDEN if host.get(name)}) for host in listed]
+    hidden = {name: more for name, more in values if more}
     return {"lines": "\n".join(_line(host, shared) for host in listed), **shared, "kept": hidden}
 
 

@@ -132,7 +132,7 @@ class LaunchSession:
         self._start_thread(lambda: self._launch(job, source, warnings))
 
     def queue(self, job: Job, source: Source = None, *, accepted: object = None) -> None:
-        """Put the job into the queue, unless this session already queued it: two tabs queue one run. ProblemsError.
+        """Put the job into the queue, unless it already waits there: two tabs queue one run. ProblemsError.
 
         If exactly this job was checked, its warnings must be accepted as for a launch. Warnings that only the check
         before the start finds are not accepted.

@@ -45,8 +45,7 @@ def in_words(form: Form, problem: Problem, *, for_launch: bool = False) -> dict[
 def widget_of(form: Form, problem: Problem) -> str | None:
     """Return the path of the widget that shows a problem.
 
-    It is the widget that the fix changes if two parallel sizes conflict, or if a switch of the same step resolves a
-    note.
+    It is the widget that the fix changes if two parallel sizes conflict, or if a switch of its step resolves a note.
     """
     path = form.widget_of(problem.field)
     if len(problem.edit) != 1:

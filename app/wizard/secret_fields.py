@@ -25,7 +25,6 @@ def secret_routes(audit: Audit) -> APIRouter:
 
     GET /api/secrets: {names, common}. POST {name, value}: keep a secret. DELETE /api/secrets/NAME: forget it.
     Each returns the names that are then kept. A refusal returns 422 with {problems} in the language ?lang=.
-
     POST /api/passphrases {name, value}: the passphrase of the key file `name`, used at the next connection.
     """
     router = APIRouter()

@@ -83,7 +83,7 @@ def _profile_on_node(services: Services, request: Mapping[str, Any]) -> FetchRes
 
 
 def _profile(services: Services, request: Mapping[str, Any], model: Model, job: Job) -> FetchResult:
-    """Measure a model on a node if its config.json is not enough for an estimate."""
+    """Build a model on a node to measure it, because its config.json is not enough for an estimate."""
     reply = _ask(services, request, lambda: services.controller.model_profile(replace(job, model=model)))
     for rank, profile in reply.answers.items():
         shape = shape_or_reason(model.hf_config, profile)
@@ -106,7 +106,7 @@ def _memory(services: Services, request: Mapping[str, Any]) -> FetchResult:
     reply = _ask(services, request, lambda: services.controller.memory(job))
     if not reply.answers:
         return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
-    # Every node's value is kept: the smallest decides, and the page shows the effect of a node without it.
+    # Every node's value is kept: the smallest decides, and the page shows the result without that node.
     gpu_memory = {job.cluster.hosts[rank].name: memory.gpu_gib for rank, memory in reply.answers.items()}
     known = [gib for gib in gpu_memory.values() if gib is not None]
     hosts = with_gpu_memory(to_form(_hosts(services)), gpu_memory) if known else _hosts(services)
