@@ -111,22 +111,22 @@ def measure(page: Any, site: Site, edits: int) -> dict[str, Any]:
     page.goto(f"{site.url}/en/#plan")
     page.reload()
     page.wait_for_selector(".mb-plans tr[data-index]")
-    edits_of = {
+    row_edits = {
         "edit": ("#field-training-micro_batch_size input", "megaboard:drawn"),
         "empty": ("#empty input", "empty:drawn"),
     }
-    times: dict[str, list[tuple[float, float, float]]] = {name: [] for name in edits_of}
+    times: dict[str, list[tuple[float, float, float]]] = {name: [] for name in row_edits}
     server = site.process.pid
     browsers = set(tree(os.getpid())) - {os.getpid()} - set(tree(server))
     for number in range(edits + 3):
-        for name, (selector, event) in edits_of.items():
+        for name, (selector, event) in row_edits.items():
             before = _cpu_ms({server}), _cpu_ms(browsers)
             painted = page.evaluate(MEASURE, [selector, str(2 - number % 2), event])
             page.wait_for_timeout(60)
             after = _cpu_ms({server}), _cpu_ms(browsers)
             times[name].append((painted, after[0] - before[0], after[1] - before[1]))
     # The first three edits warm the page up.
-    edit, empty = ([*zip(*times[name][3:], strict=True)] for name in edits_of)
+    edit, empty = ([*zip(*times[name][3:], strict=True)] for name in row_edits)
     return {
         "plans": int(page.get_attribute(".mb-plans", "aria-rowcount") or 1) - 1,
         "edit_ms": _figures(edit),

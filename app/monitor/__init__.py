@@ -1,8 +1,8 @@
 """The monitor: the list of runs and the view of one run, live.
 
-One gr.HTML that static/monitor/monitor.js draws. Its script asks (`poll`) and acts (`act`); the answer is one JSON
-string, or nothing at all when nothing changed. It is no gr.Timer: a script asks at once when a run is opened or a tab
-comes back, rests while the monitor is not on screen, and sends nothing to a server that is gone.
+static/monitor/monitor.js draws one gr.HTML. Its script sends the events `poll` and `act`. The answer is one JSON
+string, or nothing if nothing changed. A gr.Timer would not do: the script polls at once when the user opens a run or
+returns to the tab, pauses while the monitor is hidden, and sends nothing to a server that does not answer.
 """
 
 import json
@@ -13,8 +13,8 @@ import gradio as gr
 from app.monitor import actions
 from app.monitor.compare import Compare
 from app.monitor.exports import exports_of
-from app.monitor.poll_request import Question
-from app.monitor.poll_response import Bundler
+from app.monitor.poll_request import PollRequest
+from app.monitor.poll_response import PollResponder
 from app.monitor.resuming import resuming_of
 from app.monitor.storage import storage_of
 from app.monitor.watch import run_cache_of
@@ -32,22 +32,23 @@ def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
     """Build the monitor in the current Blocks context."""
     run_cache = run_cache_of(services.controller, services.database, services.clock)
     compare = Compare(services, lang)
-    offers = {"export": exports_of(services.controller).of, "resume": resuming_of(services.controller).of}
-    bundler = Bundler(run_cache, services.database, lang, services.clock, compare.of, offers, storage_of(services))
+    views = {"export": exports_of(services.controller).view, "resume": resuming_of(services.controller).view}
+    storage = storage_of(services)
+    responder = PollResponder(run_cache, services.database, lang, services.clock, compare.comparison, views, storage)
 
     def poll(event: gr.EventData) -> Any:
-        answer = bundler.answer(_question(event), services.clock())
+        answer = responder.answer(_request(event), services.clock())
         return gr.skip() if answer is None else answer
 
     def act(event: gr.EventData) -> Any:
-        question, values = _question(event), event._data.get("values")
+        request, values = _request(event), event._data.get("values")
         values = values if isinstance(values, dict) else {}
-        # A button of the list says which run it means; one of a run's own view need not.
-        named = values.get("run")
-        run = named if isinstance(named, str) else question.run or ""
-        refused = actions.act(services, compare, event._data.get("name"), run, values)
+        # A button of the list names its run. A button of a run's own view does not.
+        run_of_button = values.get("run")
+        run = run_of_button if isinstance(run_of_button, str) else request.run or ""
+        refusal = actions.act(services, compare, event._data.get("name"), run, values)
         run_cache.forget(run)
-        answer = bundler.answer(question, services.clock(), refused)
+        answer = responder.answer(request, services.clock(), refusal)
         return gr.skip() if answer is None else answer
 
     panel = gr.HTML(
@@ -61,15 +62,15 @@ def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
         interval_ms=round(1000 * tick_s),
     )
     quiet = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-    # The script asks one question at a time. "always_last" would send a held-back one with the data of the first.
-    asked = panel.poll(poll, None, panel, trigger_mode="multiple", **quiet)
-    asked.then(None, js="() => window.Megaboard.monitor.answered()", **quiet)
+    # The script sends one poll at a time. "always_last" would send a delayed poll with the data of the first.
+    polled = panel.poll(poll, None, panel, trigger_mode="multiple", **quiet)
+    polled.then(None, js="() => window.Megaboard.monitor.answered()", **quiet)
     panel.act(act, None, panel, trigger_mode="once", **quiet)
     return panel
 
 
-def _question(event: gr.EventData) -> Question:
-    return Question.of(event._data.get("question"))
+def _request(event: gr.EventData) -> PollRequest:
+    return PollRequest.from_json(event._data.get("question"))
 
 
 def _words(lang: str) -> dict[str, str]:

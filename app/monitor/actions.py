@@ -1,4 +1,4 @@
-"""What the monitor's buttons do. Nothing that a browser sends is trusted."""
+"""Actions of the monitor's buttons. Every value from the browser is validated."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
@@ -12,30 +12,30 @@ from backend.job.problems import Problem, ProblemsError
 from backend.runs.api import Move
 from backend.runs.retention import Rules
 
-Act = Callable[[str, Mapping[str, Any]], object]
-"""(run, what the button says beside its name) -> nothing of interest; ProblemsError when it is refused."""
+Action = Callable[[str, Mapping[str, Any]], object]
+"""(run, values of the button) -> an unused result. Raises ProblemsError if the action is refused."""
 
 
 def act(services: Services, compare: Compare, name: object, run: str, values: Mapping[str, Any]) -> Problem | None:
-    """Do what a button asks; the reason when it was refused."""
+    """Do the action of a button. Return the reason if it was refused."""
     controller = services.controller
-    acts: dict[object, Act] = {
+    actions: dict[object, Action] = {
         "save": lambda run, values: controller.stop(run, save=True),
         "stop": lambda run, values: controller.stop(run),
-        "calibrate": lambda run, values: compare.use(run),
-        "export": lambda run, values: exports_of(controller).begin(run),
-        "checkpoints": lambda run, values: resuming_of(controller).look(run),
+        "calibrate": lambda run, values: compare.calibrate(run),
+        "export": lambda run, values: exports_of(controller).start(run),
+        "checkpoints": lambda run, values: resuming_of(controller).find(run),
         "accept": lambda run, values: controller.accept_warnings(run, _texts(values.get("keys"))),
         "resume": lambda run, values: controller.resume(run, checkpoint=_count(values.get("step")), queue=True),
-        "move": lambda run, values: controller.move(run, _where(values.get("where"))),
+        "move": lambda run, values: controller.move(run, _move(values.get("where"))),
         "delete": lambda run, values: storage_of(services).delete(run, archive=values.get("archive") is True),
         "compact": lambda run, values: storage_of(services).compact(),
         "retention": lambda run, values: storage_of(services).set_rules(_rules(values)),
         "restarts": lambda run, values: controller.allow_restarts(run, _count(values.get("restarts")) or 0),
     }
     try:
-        if name in acts:
-            acts[name](run, values)
+        if name in actions:
+            actions[name](run, values)
     except ProblemsError as error:
         return error.problems[0]
     return None
@@ -52,9 +52,9 @@ def _rules(values: Mapping[str, Any]) -> Rules:
 
 
 def _texts(value: object) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
-def _where(value: object) -> Move:
-    where: Move = next((one for one in get_args(Move) if one == value), "last")
-    return where
+def _move(value: object) -> Move:
+    move: Move = next((move for move in get_args(Move) if move == value), "last")
+    return move

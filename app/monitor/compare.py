@@ -15,61 +15,62 @@ from backend.job.problems import ProblemsError
 from backend.runs.api import RunMeasured, calibration_of_run
 
 COMPARE_S = 10.0
-"""Two ticks within this time see the same comparison: it costs an estimate."""
+"""Polls within this time get the same comparison, because it needs an estimate."""
 RUNS_KEPT = 16
 
 
 class Compare:
-    """Comparisons in one language, for any number of threads."""
+    """Comparisons of runs in one language. Thread-safe."""
 
     def __init__(self, services: Services, lang: str) -> None:
         self._services = services
         self._lang = lang
-        self._kept: Shared[dict[str, Any]] = Shared(services.clock, fresh_s=COMPARE_S, kept=RUNS_KEPT)
+        self._answers: Shared[dict[str, Any]] = Shared(services.clock, fresh_s=COMPARE_S, size=RUNS_KEPT)
 
-    def of(self, run: str) -> dict[str, Any]:
-        """What the page shows of one run; ProblemsError(unknown_run)."""
-        return self._kept.get(run, lambda: self._look(run))
+    def comparison(self, run: str) -> dict[str, Any]:
+        """Return the comparison of one run for the page. Raises ProblemsError(unknown_run)."""
+        return self._answers.get(run, lambda: self._compute(run))
 
-    def use(self, run: str) -> None:
-        """Keep what the run says with the draft's cluster; ProblemsError where it says nothing or is of another GPU."""
-        job, found = self._measured(run)
-        calibration = calibration_of_run(job, found, today(self._services.clock()))
+    def calibrate(self, run: str) -> None:
+        """Calibrate the draft's cluster with the run. ProblemsError if it has no figures or another GPU."""
+        job, measured = self._measured(run)
+        calibration = calibration_of_run(job, measured, today(self._services.clock()))
         self._services.audit.record("calibrate", **as_mapping(calibration))
         keep_in_draft(self._services, calibration)
-        self._kept.forget(run)
+        self._answers.forget(run)
 
-    def _look(self, run: str) -> dict[str, Any]:
+    def _compute(self, run: str) -> dict[str, Any]:
         launched, _ = self._services.controller.measured(run)
-        job, found = self._measured(run)
-        waits = any(problem.code == "calibrate_few_steps" for problem in found.problems)
+        job, result = self._measured(run)
+        problems = result.problems
+        has_few_steps = any(problem.code == "calibrate_few_steps" for problem in problems)
         return {
             "predicted_tokens_per_s": _tokens_per_s(launched),
-            "steps": found.steps,
-            "step_s": found.step_s,
-            "predicted_step_s": found.predicted_step_s,
-            "reserved_gib": found.reserved_gib,
-            "predicted_reserved_gib": found.predicted_reserved_gib,
-            "useful": found.is_useful,
+            "steps": result.steps,
+            "step_s": result.step_s,
+            "predicted_step_s": result.predicted_step_s,
+            "reserved_gib": result.reserved_gib,
+            "predicted_reserved_gib": result.predicted_reserved_gib,
+            "useful": result.is_useful,
             "used": calibrated_on(job) == run,
-            "why": [] if waits else [render_problem(self._lang, problem)["message"] for problem in found.problems],
+            "why": [] if has_few_steps else [render_problem(self._lang, problem)["message"] for problem in problems],
         }
 
     def _measured(self, run: str) -> tuple[Job, RunMeasured]:
-        """Against the cluster as the draft has it, where that is of the same GPU."""
-        job, found = self._services.controller.measured(run)
+        """Compare with the calibration of the draft's cluster if that has the same GPU."""
+        job, measured = self._services.controller.measured(run)
         gpu, known = known_of_draft(self._services)
         if gpu != job.cluster.gpu:
             known = Calibration() if job.cluster.calibration.run == run else job.cluster.calibration
-        return self._services.controller.measured(run, known) if known != job.cluster.calibration else (job, found)
+        return self._services.controller.measured(run, known) if known != job.cluster.calibration else (job, measured)
 
 
 def _tokens_per_s(job: Job) -> float | None:
-    """Of the whole gang, as predicted at the launch and as trainers count: with padding."""
+    """Return the speed of all GPUs that the launch predicted. Like trainers, it counts padding."""
     try:
-        found = estimate(job)
+        estimated = estimate(job)
     except ProblemsError:
         return None
-    if found.tokens_per_s_per_gpu is None:
+    if estimated.tokens_per_s_per_gpu is None:
         return None
-    return found.tokens_per_s_per_gpu * job.world_size * float(computed_length(job)) / job.sequence_tokens
+    return estimated.tokens_per_s_per_gpu * job.world_size * float(computed_length(job)) / job.sequence_tokens

@@ -1,4 +1,4 @@
-"""The events of a run in words. What many nodes do alike at the same time is one line."""
+"""Events of a run in words. Equal events of many nodes at the same time are one line."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,9 +11,9 @@ from backend.runs.states import EventKind
 
 SHOWN = 50
 ALIKE = 8
-"""Nodes of a run in which each has lines of its own."""
+"""Maximum nodes of a run in which each node has its own lines."""
 NAMED = 3
-"""Nodes that a line for several calls by their addresses."""
+"""Maximum nodes that one line names by their addresses."""
 
 _BAD = frozenset(
     {
@@ -53,7 +53,7 @@ _ROUTINE = frozenset(
 
 
 def events(run: RunSnapshot, lang: str) -> list[dict[str, Any]]:
-    """The newest events in words, newest first; `seq`, of the first of a line, stays when the line grows."""
+    """Return the newest events in words, newest first. `seq` is of a line's first event, so that it stays the same."""
     addresses = {node.rank: node.address for node in run.nodes}
     lines = _alike(run.events) if len(addresses) > ALIKE else [[event] for event in run.events]
     unstarted = _unstarted(run.events)
@@ -61,17 +61,17 @@ def events(run: RunSnapshot, lang: str) -> list[dict[str, Any]]:
 
 
 def _unstarted(history: Iterable[Event]) -> set[int]:
-    """The failures of checks: nothing was started, and nothing has to be ended."""
-    found, kind = set(), None
+    """Return the `seq` of failures of checks. Then nothing was started, and nothing must be stopped."""
+    unstarted, kind = set(), None
     for event in history:
         if event.kind is EventKind.FAILING and kind is EventKind.PREFLIGHT:
-            found.add(event.seq)
+            unstarted.add(event.seq)
         kind = event.kind if event.kind in (EventKind.PREFLIGHT, EventKind.STARTING) else kind
-    return found
+    return unstarted
 
 
 def _alike(history: Iterable[Event]) -> list[list[Event]]:
-    """The events by line: what nodes did alike, in whatever order, until something happened that was not routine."""
+    """Return the events by line. A line holds equal routine events of nodes, until an event that is not routine."""
     lines: list[list[Event]] = []
     open_lines: dict[object, list[Event]] = {}
     for event in history:
@@ -80,11 +80,11 @@ def _alike(history: Iterable[Event]) -> list[list[Event]]:
             lines.append([event])
             continue
         detail = event.detail
-        like = (event.kind, event.attempt, detail.get("code"), detail.get("signal"), len(detail.get("left") or ()))
-        if like not in open_lines:
-            open_lines[like] = []
-            lines.append(open_lines[like])
-        open_lines[like].append(event)
+        key = (event.kind, event.attempt, detail.get("code"), detail.get("signal"), len(detail.get("left") or ()))
+        if key not in open_lines:
+            open_lines[key] = []
+            lines.append(open_lines[key])
+        open_lines[key].append(event)
     return lines
 
 
@@ -92,12 +92,12 @@ def _line(line: list[Event], addresses: Mapping[int, str], unstarted: set[int], 
     first, newest = line[0], line[-1]
     ranks = sorted({event.rank for event in line if event.rank is not None})
     names = ", ".join(addresses.get(rank, str(rank)) for rank in ranks)
-    who = names if len(ranks) <= NAMED else t(lang, "monitor.event.nodes", count=len(ranks))
+    nodes = names if len(ranks) <= NAMED else t(lang, "monitor.event.nodes", count=len(ranks))
     return {
         "seq": first.seq,
         "time": newest.time,
         "bad": newest.kind in _BAD,
-        **_words(newest, who, newest.seq in unstarted, lang),
+        **_words(newest, nodes, newest.seq in unstarted, lang),
     }
 
 
@@ -119,14 +119,14 @@ def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, 
         "steps": ", ".join(map(str, detail.get("steps") or ())),
         "xids": gpu_error_words(detail.get("xids") or ()),
         "reason": detail.get("reason"),
-        "warnings": " ".join(_message(one, lang) for one in detail.get("warnings") or ()),
+        "warnings": " ".join(_message(warning, lang) for warning in detail.get("warnings") or ()),
     }
-    more = "_save" if event.kind is EventKind.STOP_REQUESTED and detail.get("save") else ""
-    more = "_signal" if event.kind is EventKind.NODE_EXITED and detail.get("signal") else more
-    more = "_unstarted" if is_unstarted else more
+    variant = "_save" if event.kind is EventKind.STOP_REQUESTED and detail.get("save") else ""
+    variant = "_signal" if event.kind is EventKind.NODE_EXITED and detail.get("signal") else variant
+    variant = "_unstarted" if is_unstarted else variant
     problem = detail.get("problem")
     return {
-        "text": t(lang, f"monitor.event.{event.kind.value}{more}", **values),
+        "text": t(lang, f"monitor.event.{event.kind.value}{variant}", **values),
         "why": _message(problem, lang) if problem else "",
     }
 

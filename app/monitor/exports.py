@@ -1,4 +1,4 @@
-"""Exports that pages asked for: one a run at a time, in a thread of the server; every tab sees how far it is."""
+"""Exports that pages request: one per run at a time, in a thread of the server. Every tab sees the progress."""
 
 import logging
 import threading
@@ -19,65 +19,65 @@ from backend.runs.states import RunState
 _log = logging.getLogger(__name__)
 
 LINE_LENGTH = 160
-"""Letters of a converter's line that are shown."""
+"""Maximum letters of a shown line of the converter."""
 
 
 class Exporting(Protocol):
-    """What of a controller is needed."""
+    """The part of the controller that exports need."""
 
-    def export(self, run_id: str, tell: Callable[[str], object]) -> Exported: ...
+    def export(self, run_id: str, report: Callable[[str], object]) -> Exported: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Export:
-    """One export as it stands."""
+    """The state of one export."""
 
     line: str = ""
-    made: Exported | None = None
+    exported: Exported | None = None
     problem: Problem | None = None
 
     @property
     def is_busy(self) -> bool:
-        return self.made is None and self.problem is None
+        return self.exported is None and self.problem is None
 
 
 class Exports:
-    """Safe for many threads. What was exported is forgotten with the server; the nodes keep it."""
+    """The exports of a server. Thread-safe. The list ends with the server; the nodes keep the files."""
 
     def __init__(self, controller: Exporting) -> None:
         self._controller = controller
         self._lock = threading.Lock()
         self._exports: dict[str, Export] = {}
 
-    def begin(self, run: str) -> None:
-        """Start the export of a run; nothing while it is under way or done."""
+    def start(self, run: str) -> None:
+        """Start the export of a run, unless it runs or is done."""
         with self._lock:
-            known = self._exports.get(run)
-            if known is not None and known.problem is None:
+            export = self._exports.get(run)
+            if export is not None and export.problem is None:
                 return
             self._exports[run] = Export()
-        threading.Thread(target=self._work, args=(run,), name=f"export {run}", daemon=True).start()
+        threading.Thread(target=self._export, args=(run,), name=f"export {run}", daemon=True).start()
 
-    def of(self, run: RunSnapshot, lang: str) -> Mapping[str, Any] | None:
-        """What a page shows: an offer, how far it is, or what came of it; None where there is nothing to export."""
+    def view(self, run: RunSnapshot, lang: str) -> Mapping[str, Any] | None:
+        """Return the view of a page: offer, progress or result. None if there is nothing to export."""
         with self._lock:
-            known = self._exports.get(run.id)
-        if known is None:
-            may = run.state.is_final and run.state is not RunState.LOST and run.step is not None
-            return {"phase": "offer"} if may else None
-        if known.made is not None:
-            return {"phase": "done", "words": export_words(known.made, lang), "serve": list(known.made.serve)}
-        if known.problem is not None:
-            return {"phase": "failed", "problem": render_problem(lang, known.problem)}
-        return {"phase": "working", "line": known.line}
+            export = self._exports.get(run.id)
+        if export is None:
+            can_export = run.state.is_final and run.state is not RunState.LOST and run.step is not None
+            return {"phase": "offer"} if can_export else None
+        if export.exported is not None:
+            return {"phase": "done", "words": export_words(export.exported, lang), "serve": list(export.exported.serve)}
+        if export.problem is not None:
+            return {"phase": "failed", "problem": render_problem(lang, export.problem)}
+        return {"phase": "working", "line": export.line}
 
-    def _work(self, run: str) -> None:
+    def _export(self, run: str) -> None:
         try:
-            made = self._controller.export(run, lambda line: self._set(run, line=redact(line)[:LINE_LENGTH]))
-            self._set(run, made=made)
+            exported = self._controller.export(run, lambda line: self._set(run, line=redact(line)[:LINE_LENGTH]))
+            self._set(run, exported=exported)
         except ProblemsError as error:
             self._set(run, problem=error.problems[0])
-        except Exception:  # the edge of a thread: the page must hear of it
+        except Exception:  # the page must show every error of the thread
             _log.exception("exporting %s", run)
             self._set(run, problem=Problem(code="internal_error"))
 
@@ -88,5 +88,5 @@ class Exports:
 
 @lru_cache(maxsize=8)
 def exports_of(controller: Controller) -> Exports:
-    """The exports of a controller, whichever page asks."""
+    """Return the exports of a controller, shared by all pages."""
     return Exports(controller)

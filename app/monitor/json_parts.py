@@ -1,4 +1,4 @@
-"""One answer to a poll, joined from JSON texts that are made once for all tabs."""
+"""An answer to a poll, joined from JSON texts that are shared by all tabs."""
 
 import json
 import zlib
@@ -14,16 +14,16 @@ class Section:
     version: str
 
     @classmethod
-    def of(cls, value: object) -> "Section":
+    def from_value(cls, value: object) -> "Section":
         text = to_json(value)
         return cls(text=text, version=f"{zlib.crc32(text.encode()):08x}")
 
 
 @dataclass(kw_only=True, slots=True)
 class Answer:
-    """The sections that a tab needs; empty if it is up to date."""
+    """The sections that a tab needs. Empty if it is up to date."""
 
-    seen: Mapping[str, str]
+    shown: Mapping[str, str]
     """Section -> version that the tab shows."""
     texts: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -35,12 +35,12 @@ class Answer:
     def add_news(self, sections: Mapping[str, Section]) -> None:
         """Add the sections that the tab has in another version."""
         for name, section in sections.items():
-            if self.seen.get(name) != section.version:
+            if self.shown.get(name) != section.version:
                 self.texts[name] = section.text
                 self.versions[name] = section.version
 
     def to_json(self, **head: object) -> str | None:
-        """One JSON string that begins with `head`; None if the tab is up to date."""
+        """Return one JSON string that begins with `head`. None if the tab is up to date."""
         if not self.texts:
             return None
         parts = {name: to_json(value) for name, value in head.items()} | self.texts
@@ -50,7 +50,7 @@ class Answer:
 
 
 def to_json(value: object) -> str:
-    """Compact JSON; NaN and infinity, which JSON does not have, become null."""
+    """Return compact JSON. NaN and infinity, which JSON does not have, become null."""
     try:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except ValueError:
@@ -59,7 +59,7 @@ def to_json(value: object) -> str:
 
 def _finite(value: object) -> object:
     if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and (value != value or abs(value) == float("inf")) else value

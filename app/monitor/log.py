@@ -1,19 +1,19 @@
-"""One log of a run as the browser asks for it: the newest lines, what came after, or what stands before."""
+"""Lines of a log of a run for a browser: the newest, the following, or the earlier lines."""
 
 from typing import Any
 
 from app.monitor.plain_text import complete, to_lines
-from app.monitor.poll_request import LogQuestion
+from app.monitor.poll_request import LogRequest
 from backend.runs.api import FileKey
 from backend.runs.database import Database
 
 FIRST_BYTES = 64 << 10
-"""What is shown of a log at first; it is also the most that one tick adds."""
+"""Size of a log's first answer, and the maximum size of one addition."""
 
 
-def part(database: Database, run: str, asked: LogQuestion, is_final: bool) -> dict[str, Any]:
-    """Lines of the requested file, or of the node's first file if it has no such file; `lines` is empty if there is
-    nothing new. `asked` is the requested file, `file` the file of the lines (None while there is none).
+def part(database: Database, run: str, request: LogRequest, is_final: bool) -> dict[str, Any]:
+    """Return lines of the requested file, or of the node's first file if it has no such file. `lines` is empty if
+    nothing is new. `asked` is the requested file, `file` the file of the lines (None while there is none).
 
     An unknown attempt counts as the newest one. That attempt may lack a file that the attempt before has: for example,
     torchrun's console exists only after a failure.
@@ -23,23 +23,23 @@ def part(database: Database, run: str, asked: LogQuestion, is_final: bool) -> di
     """
     with database.read() as reader:
         newest = reader.newest_attempt(run)
-        attempt = asked.attempt if asked.attempt and asked.attempt < newest else newest
-        files = sorted(reader.log_files(run, attempt, asked.node), key=_order)
-        file = asked.file if asked.file in files else next(iter(files), None)
-        answer: dict[str, Any] = {"attempt": attempt, "node": asked.node, "asked": asked.file, "file": file,
+        attempt = request.attempt if request.attempt and request.attempt < newest else newest
+        files = sorted(reader.log_files(run, attempt, request.node), key=_order)
+        file = request.file if request.file in files else next(iter(files), None)
+        answer: dict[str, Any] = {"attempt": attempt, "node": request.node, "asked": request.file, "file": file,
                                   "files": files, "lines": []}  # fmt: skip
         if file is None:
             return answer
-        key = FileKey(run=run, attempt=attempt, rank=asked.node, file=file)
-        if asked.before is not None:
-            start, data = reader.log_tail(key, size=FIRST_BYTES, before=asked.before)
-            return {**answer, "before": asked.before, **_earlier(start, data)}
-        new = FIRST_BYTES if asked.end is None else reader.log_end(key) - asked.end
+        key = FileKey(run=run, attempt=attempt, rank=request.node, file=file)
+        if request.before is not None:
+            start, data = reader.log_tail(key, size=FIRST_BYTES, before=request.before)
+            return {**answer, "before": request.before, **_earlier(start, data)}
+        new = FIRST_BYTES if request.end is None else reader.log_end(key) - request.end
         size = new if 0 < new < FIRST_BYTES else FIRST_BYTES
-        start, data = (asked.end or 0, b"") if new == 0 else reader.log_tail(key, size=size)
-    if asked.end is not None and start <= asked.end <= start + len(data):
-        data = data[asked.end - start :]
-        return {**answer, "from": asked.end, **_shown(asked.end, data if is_final else complete(data))}
+        start, data = (request.end or 0, b"") if new == 0 else reader.log_tail(key, size=size)
+    if request.end is not None and start <= request.end <= start + len(data):
+        data = data[request.end - start :]
+        return {**answer, "from": request.end, **_shown(request.end, data if is_final else complete(data))}
     data = data if is_final else complete(data)
     cut = _line_start(start, data)
     return {**answer, **_shown(start + cut, data[cut:])}
@@ -61,5 +61,5 @@ def _earlier(start: int, data: bytes) -> dict[str, Any]:
 
 
 def _line_start(start: int, data: bytes) -> int:
-    """Where the first whole line begins, when the part was cut out of the middle of a file."""
+    """Return the offset of the first whole line in data that may begin inside a line."""
     return data.find(b"\n") + 1 if start > 0 else 0

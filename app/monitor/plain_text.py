@@ -1,4 +1,4 @@
-"""Log bytes as plain lines: what a terminal would show at the end, without its colours and without secrets."""
+"""Log bytes as plain lines: the final text of a terminal, without colours and secrets."""
 
 import re
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ from backend.runs.redact import redact
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 LINE_LIMIT = 4000
-"""Characters of one line that are shown."""
+"""Maximum characters of a shown line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lines:
-    """Lines ready to show. `is_open`: the last one is about to be overwritten, as a progress bar is."""
+    """Lines ready to show. `is_open`: the last line will be overwritten, for example a progress bar."""
 
     lines: tuple[str, ...]
     is_open: bool
 
 
 def complete(data: bytes) -> bytes:
-    """The part up to the last line end or carriage return: characters and escapes cut in two wait for their rest."""
+    """Return the data up to the last line end or carriage return. An incomplete character or escape waits."""
     return data[: max(data.rfind(b"\n"), data.rfind(b"\r")) + 1]
 
 

@@ -1,95 +1,95 @@
-"""What a browser asks: which run it shows, and what of it the browser has already. Nothing in it is trusted."""
+"""A poll of a browser: the run that it shows, and the data that it already has. Every value is validated."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LogQuestion:
-    """Which log is shown and how much of it is there."""
+class LogRequest:
+    """The log that the browser shows, and the part that it has."""
 
     attempt: int | None = None
-    """None: the newest one."""
+    """None: the newest attempt."""
     node: int = 0
     file: str | None = None
-    """Where the node has it; else, and for None, the first one there is."""
+    """None, or a file that the node does not have: the node's first file."""
     end: int | None = None
-    """Offset up to which the browser has it; None when it has nothing."""
+    """Offset of the end of the browser's lines. None if it has no lines."""
     before: int | None = None
-    """Asks for earlier lines: those that end at this offset."""
+    """Requests the lines that end at this offset."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class UsageQuestion:
-    """Which measure of the nodes is shown over time, and how far."""
+class UtilizationRequest:
+    """The measure of the nodes that the browser shows over time, and the part that it has."""
 
     measure: str | None = None
-    """None: the first one there is."""
+    """None: the first known measure."""
     have: Mapping[int, tuple[int, ...]]
-    """Node rank -> what the newest answer about it said that the browser has then."""
+    """Node rank -> `have` of the newest answer about the node."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
-    """One tick of one tab."""
+class PollRequest:
+    """One poll of one tab."""
 
     run: str = ""
     """Empty for the list of runs."""
-    seen: Mapping[str, str]
+    versions: Mapping[str, str]
     """Section -> version that the browser shows."""
     generation: int | None = None
     seq: int | None = None
     """Cursor of the newest point the browser has."""
-    log: LogQuestion = LogQuestion()
-    usage: UsageQuestion | None = None
-    """None: not asked for this time."""
+    log: LogRequest = LogRequest()
+    usage: UtilizationRequest | None = None
+    """None: not requested."""
     storage: bool = False
-    """What the database takes is shown, too."""
+    """Whether the browser shows the storage view."""
     erase: str | None = None
-    """The run that the dialog before a deletion is open for."""
+    """The run for which the deletion dialog is open."""
     detail: tuple[int, int] | None = None
-    """The stretch of steps, first and last, that it wants in detail."""
+    """First and last step of the requested detail."""
 
     @classmethod
-    def of(cls, value: object) -> "Question":
-        """From the browser's mapping; whatever is not of its type counts as missing."""
-        asked = _mapping(value)
-        points, log = _mapping(asked.get("points")), _mapping(asked.get("log"))
-        seen = {key: one for key, one in _mapping(asked.get("seen")).items() if isinstance(one, str)}
+    def from_json(cls, value: object) -> "PollRequest":
+        """Read the browser's mapping. A value of the wrong type counts as missing."""
+        request = _mapping(value)
+        points, log = _mapping(request.get("points")), _mapping(request.get("log"))
+        versions = {key: version for key, version in _mapping(request.get("seen")).items() if isinstance(version, str)}
         return cls(
-            run=_text(asked.get("run")) or "",
-            seen=seen,
+            run=_text(request.get("run")) or "",
+            versions=versions,
             generation=_count(points.get("generation")),
             seq=_count(points.get("seq")),
-            log=LogQuestion(
+            log=LogRequest(
                 attempt=_count(log.get("attempt")),
                 node=_count(log.get("node")) or 0,
                 file=_text(log.get("file")),
                 end=_count(log.get("end")),
                 before=_count(log.get("before")),
             ),
-            usage=_usage(asked["usage"]) if "usage" in asked else None,
-            storage=asked.get("storage") is True,
-            erase=_text(asked.get("erase")),
-            detail=_stretch(_mapping(asked.get("detail"))),
+            usage=_usage(request["usage"]) if "usage" in request else None,
+            storage=request.get("storage") is True,
+            erase=_text(request.get("erase")),
+            detail=_steps(_mapping(request.get("detail"))),
         )
 
 
-def _usage(value: object) -> UsageQuestion:
-    asked = _mapping(value)
-    told = {rank: _counts(one) for rank, one in _mapping(asked.get("have")).items()}
-    have = {int(rank): one for rank, one in told.items() if rank.isdecimal() and len(one) == 3}
-    return UsageQuestion(measure=_text(asked.get("measure")), have=have)
+def _usage(value: object) -> UtilizationRequest:
+    request = _mapping(value)
+    marks = {rank: _counts(mark) for rank, mark in _mapping(request.get("have")).items()}
+    have = {int(rank): mark for rank, mark in marks.items() if rank.isdecimal() and len(mark) == 3}
+    return UtilizationRequest(measure=_text(request.get("measure")), have=have)
 
 
-def _stretch(asked: Mapping[str, object]) -> tuple[int, int] | None:
-    first, last = _count(asked.get("first")), _count(asked.get("last"))
+def _steps(request: Mapping[str, object]) -> tuple[int, int] | None:
+    first, last = _count(request.get("first")), _count(request.get("last"))
     return None if first is None or last is None or first > last else (first, last)
 
 
 def _counts(value: object) -> tuple[int, ...]:
-    counts = [_count(one) for one in value] if isinstance(value, list) else []
-    return tuple(one for one in counts if one is not None)
+    counts = [_count(count) for count in value] if isinstance(value, list) else []
+    return tuple(count for count in counts if count is not None)
 
 
 def _mapping(value: object) -> Mapping[str, object]:

@@ -1,4 +1,4 @@
-"""The checkpoints that pages asked for: looked up on the nodes by a thread of the server, and shown in every tab."""
+"""Checkpoints that pages request. A thread of the server finds them on the nodes, and every tab shows them."""
 
 import logging
 import threading
@@ -16,53 +16,50 @@ _log = logging.getLogger(__name__)
 
 
 class Resuming:
-    """What was found for each run that a page asked about; safe for many threads."""
+    """The checkpoints of each run that a page requested. Thread-safe."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._lock = threading.Lock()
-        self._found: dict[str, Checkpoints | Problem | None] = {}
+        self._answers: dict[str, Checkpoints | Problem | None] = {}
 
-    def look(self, run: str) -> None:
-        """Begin to look on the nodes of a run; nothing while that is under way."""
+    def find(self, run: str) -> None:
+        """Start to find the checkpoints of a run on its nodes, unless that is in progress."""
         with self._lock:
-            if run in self._found and self._found[run] is None:
+            if run in self._answers and self._answers[run] is None:
                 return
-            self._found[run] = None
-        threading.Thread(target=self._work, args=(run,), name=f"checkpoints {run}", daemon=True).start()
+            self._answers[run] = None
+        threading.Thread(target=self._find, args=(run,), name=f"checkpoints {run}", daemon=True).start()
 
-    def of(self, run: RunSnapshot, lang: str) -> Mapping[str, Any] | None:
-        """What a page shows: an offer, that it looks, the checkpoints, or why there are none to see.
-
-        None for a run that has not ended.
-        """
+    def view(self, run: RunSnapshot, lang: str) -> Mapping[str, Any] | None:
+        """Return the view of a page: offer, progress, checkpoints or problem. None for a run that has not ended."""
         if not run.state.is_final:
             return None
         with self._lock:
-            if run.id not in self._found:
+            if run.id not in self._answers:
                 return {"phase": "offer"}
-            found = self._found[run.id]
-        if found is None:
+            checkpoints = self._answers[run.id]
+        if checkpoints is None:
             return {"phase": "looking"}
-        if isinstance(found, Problem):
-            return {"phase": "failed", "problem": render_problem(lang, found)}
-        checkpoints = [{"step": step, "why": _flaw(found, step, lang)} for step in reversed(found.steps)]
-        return {"phase": "found", "newest": found.newest, "folder": found.folder, "checkpoints": checkpoints}
+        if isinstance(checkpoints, Problem):
+            return {"phase": "failed", "problem": render_problem(lang, checkpoints)}
+        rows = [{"step": step, "why": _flaw(checkpoints, step, lang)} for step in reversed(checkpoints.steps)]
+        return {"phase": "found", "newest": checkpoints.newest, "folder": checkpoints.folder, "checkpoints": rows}
 
-    def _work(self, run: str) -> None:
+    def _find(self, run: str) -> None:
         answer: Checkpoints | Problem = Problem(code="internal_error")
         try:
             answer = self._controller.checkpoints(run)
         except ProblemsError as error:
             answer = error.problems[0]
-        except Exception:  # the edge of a thread: the page must hear of it
+        except Exception:  # the page must show every error of the thread
             _log.exception("looking for checkpoints of %s", run)
         with self._lock:
-            self._found[run] = answer
+            self._answers[run] = answer
 
 
-def _flaw(found: Checkpoints, step: int, lang: str) -> str:
-    flaw = found.flaws.get(step)
+def _flaw(checkpoints: Checkpoints, step: int, lang: str) -> str:
+    flaw = checkpoints.flaws.get(step)
     if flaw is None:
         return ""
     return t(lang, f"monitor.resume.{'damaged' if flaw.damaged else 'incomplete'}", rank=flaw.rank, file=flaw.file)
@@ -70,5 +67,5 @@ def _flaw(found: Checkpoints, step: int, lang: str) -> str:
 
 @lru_cache(maxsize=8)
 def resuming_of(controller: Controller) -> Resuming:
-    """The one of a controller, whichever page asks."""
+    """Return the instance of a controller, shared by all pages."""
     return Resuming(controller)

@@ -1,4 +1,4 @@
-"""One run as the browser draws it: its head and its nodes, each a plain mapping."""
+"""One run for the browser: its head, its progress and its nodes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from backend.runs.states import RunState
 
 
 def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
-    """What stands above the charts and seldom changes: state, attempts, the cause of a failure, the proof of a stop."""
+    """Return the values above the charts that seldom change: state, attempts, cause of a failure, proof of a stop."""
     saving = run.state is RunState.STOPPING and is_saving(run.events)
     return {
         "name": run.name,
@@ -39,13 +39,13 @@ def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
         "ended": run.ended,
         "nodes": len(run.nodes),
         "cause": None if run.cause is None else _cause(run, run.cause, lang),
-        "warnings": [{**render_problem(lang, one), "key": warning_key(one)} for one in run.warnings],
+        "warnings": [{**render_problem(lang, warning), "key": warning_key(warning)} for warning in run.warnings],
         "proof": _proof(run),
     }
 
 
 def progress(run: RunSnapshot, lang: str) -> dict[str, Any]:
-    """What changes with every step: how far it is, how fast, and the newest loss."""
+    """Return the values that change with every step: progress, speed and the newest loss."""
     return {
         "step": run.step,
         "total": run.total_steps,
@@ -58,7 +58,7 @@ def progress(run: RunSnapshot, lang: str) -> dict[str, Any]:
 
 
 def nodes(run: RunSnapshot) -> list[dict[str, Any]]:
-    """One row a node, by rank. `heard`: when its newest heartbeat came, by the server's clock."""
+    """Return one row per node, by rank. `heard`: time of its newest heartbeat, by the server's clock."""
     return [
         {
             "rank": node.rank,
@@ -99,7 +99,7 @@ def _cause(run: RunSnapshot, problem: Problem, lang: str) -> dict[str, Any]:
 
 
 def _proof(run: RunSnapshot) -> dict[str, int] | None:
-    """How many nodes have shown that no process of the run is left on them; None while it is under way."""
+    """Return how many nodes proved that no process of the run is left on them. None before the end of the run."""
     if not run.state.is_final or not run.nodes or run.state is RunState.UNWATCHED:
         return None
     left = [_left(node) for node in run.nodes]
@@ -107,13 +107,13 @@ def _proof(run: RunSnapshot) -> dict[str, int] | None:
 
 
 def _left(node: NodeSnapshot) -> int | None:
-    """Processes of the run left on a node that was stopped or has ended; None when nobody has looked."""
+    """Return the number of processes left on a stopped or ended node. None if it was not checked."""
     record = node.stop if node.stop is not None else node.exit
     return None if record is None or "left" not in record else len(record["left"])
 
 
 def _gpu_memory_held(node: NodeSnapshot) -> int | None:
-    """MiB more than before the run in use on the node's GPUs after its end; None where nobody has looked."""
+    """Return by how many MiB the use of the node's GPUs grew from before to after the run. None if not checked."""
     gpus = (node.exit or {}).get("gpus")
     return None if not gpus else round(sum(max(0.0, after - before) for _, before, after in gpus))
 

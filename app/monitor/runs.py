@@ -1,4 +1,4 @@
-"""The list of runs as the browser draws it."""
+"""The list of runs for the browser."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from backend.runs.records import RunSummary
 
 
 def rows(runs: list[RunSummary], lang: str) -> list[dict[str, Any]]:
-    """One row a run, newest first, with what it waits for or why it failed in words."""
+    """Return one row per run, newest first. `why` says why it waits or failed."""
     return [
         {
             "id": run.id,
@@ -25,7 +25,7 @@ def rows(runs: list[RunSummary], lang: str) -> list[dict[str, Any]]:
             "can_delete": run.state.is_final,
             "can_resume": run.state.can_resume,
             "has_begun": run.has_begun,
-            # Queued again as it is, it would fail again: its page asks for the word on its warnings.
+            # The run would fail again in the queue. The user must first accept its warnings on its page.
             "needs_word": run.why is not None and run.why.code == "warnings_not_accepted",
             "why": render_problem(lang, run.why)["message"] if run.why else "",
         }

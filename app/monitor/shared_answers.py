@@ -18,22 +18,22 @@ class _Entry(Generic[T]):
 
 
 class Shared(Generic[T]):
-    """At most `kept` answers by key, each for at most `fresh_s`; safe for many threads.
+    """At most `size` answers by key, each for at most `fresh_s`; safe for many threads.
 
     No lock is held while an answer is made, so no request waits for the answer of another key.
     """
 
-    def __init__(self, clock: Callable[[], float], *, fresh_s: float, kept: int) -> None:
+    def __init__(self, clock: Callable[[], float], *, fresh_s: float, size: int) -> None:
         self._clock = clock
         self._fresh_s = fresh_s
-        self._kept = kept
+        self._size = size
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T], version: object = None) -> T:
-        """The answer for a key; made again if it is too old or has another `version` (by identity).
+        """Return the answer for a key. Make it again if it is too old or has another `version` (by identity).
 
-        What `make` raises is raised in every waiting request, and is not kept.
+        Every waiting request raises the exception of `make`. The exception is not stored.
         """
         with self._lock:
             now = self._clock()
@@ -42,7 +42,7 @@ class Shared(Generic[T]):
             if entry is None or is_mine:
                 entry = self._entries[key] = _Entry(made_at=now, version=version)
             self._entries.move_to_end(key)
-            while len(self._entries) > self._kept:
+            while len(self._entries) > self._size:
                 self._entries.popitem(last=False)
         if is_mine:
             try:
@@ -55,6 +55,6 @@ class Shared(Generic[T]):
         return entry.answer.result()
 
     def forget(self, key: Hashable) -> None:
-        """Make the answer again at the next call."""
+        """Delete the answer, so that the next call makes it again."""
         with self._lock:
             self._entries.pop(key, None)

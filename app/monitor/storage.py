@@ -17,8 +17,8 @@ from backend.runs.retention import Retention, Rules
 
 _log = logging.getLogger(__name__)
 
-LOOK_S = 60.0
-"""Sizes are at most so old while they are shown."""
+SIZES_FRESH_S = 60.0
+"""Maximum age of shown sizes."""
 DELETED_SHOWN = 20
 
 
@@ -28,21 +28,21 @@ class Deletion:
 
     archive: bool = False
     rows: int = 0
-    """Written into the archive."""
+    """Rows that were written into the archive."""
     path: str | None = None
     is_done: bool = False
     problem: Problem | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Look:
+class _Measurement:
     when: float
     storage: Storage
     runs: list[RunSize]
 
 
 class StorageView:
-    """Safe for many threads. The list of started deletions is lost when the server ends; the store's records stay."""
+    """The storage view. Thread-safe. The list of started deletions ends with the server; the store's records stay."""
 
     def __init__(self, retention: Retention, database: Database, clock: Callable[[], float]) -> None:
         self._retention = retention
@@ -51,20 +51,20 @@ class StorageView:
         self._lock = threading.Lock()
         self._deletions: dict[str, Deletion] = {}
         self._compacting: Deletion | None = None
-        self._look: _Look | None = None
-        self._is_looking = False
+        self._measurement: _Measurement | None = None
+        self._is_measuring = False
         self._sizes: dict[str, tuple[float, RunSize]] = {}
 
     def delete(self, run: str, *, archive: bool) -> None:
         """Start the deletion of a run, unless one is running. ProblemsError if it is refused."""
         with self._lock:
-            known = self._deletions.get(run)
-            if known is not None and known.problem is None and not known.is_done:
+            deletion = self._deletions.get(run)
+            if deletion is not None and deletion.problem is None and not deletion.is_done:
                 return
         try:
             self._retention.refuse_unless_over(run)
         except ProblemsError as error:
-            with self._lock:  # the page may show the list by now
+            with self._lock:  # the page may already show the list
                 self._deletions[run] = Deletion(problem=error.problems[0])
             raise
         with self._lock:
@@ -84,97 +84,97 @@ class StorageView:
         self._retention.set_rules(rules)
 
     def deletions(self, lang: str) -> list[dict[str, Any]]:
-        """The deletions that pages asked for since the server's start, newest last."""
+        """Return the deletions that pages started since the server's start, newest last."""
         with self._lock:
-            known = list(self._deletions.items())
+            deletions = list(self._deletions.items())
         return [
             {
                 "run": run,
                 "phase": "failed"
-                if one.problem
+                if deletion.problem
                 else "done"
-                if one.is_done
+                if deletion.is_done
                 else "archiving"
-                if one.archive
+                if deletion.archive
                 else "deleting",
-                "rows": one.rows,
-                "path": one.path,
-                "problem": render_problem(lang, one.problem) if one.problem else None,
+                "rows": deletion.rows,
+                "path": deletion.path,
+                "problem": render_problem(lang, deletion.problem) if deletion.problem else None,
             }
-            for run, one in known
+            for run, deletion in deletions
         ]
 
     def size(self, run: str, lang: str) -> dict[str, Any]:
-        """What a deletion of the run deletes, what stays and where; or why the deletion is refused."""
+        """Return what a deletion of the run deletes, what stays and where, or why the deletion is refused."""
         try:
             with self._lock:
-                when, found = self._sizes.get(run, (0.0, None))
-            if found is None or not 0 <= self._clock() - when < LOOK_S:
-                found = self._retention.run_size(run)
+                when, size = self._sizes.get(run, (0.0, None))
+            if size is None or not 0 <= self._clock() - when < SIZES_FRESH_S:
+                size = self._retention.run_size(run)
                 with self._lock:
-                    self._sizes = {run: (self._clock(), found)}
+                    self._sizes = {run: (self._clock(), size)}
             with self._database.read() as reader:
                 places = places_on_nodes(reader, run)
             return {
                 "run": run,
-                "name": found.name,
-                "total": size_words(found.total),
-                "kinds": kind_words(found.kinds, lang),
+                "name": size.name,
+                "total": size_words(size.total),
+                "kinds": kind_words(size.kinds, lang),
                 "places": places,
                 "folder": str(self._retention.default_archive()),
-                "refused": render_problem(lang, found.kept_by) if found.kept_by else None,
+                "refused": render_problem(lang, size.kept_by) if size.kept_by else None,
             }
         except ProblemsError as error:
             return {"run": run, "refused": render_problem(lang, error.problems[0])}
 
     def part(self, lang: str) -> dict[str, Any]:
-        """The whole view: sizes, growth, rules, runs and what was deleted. `look` is None until it is measured."""
+        """Return the whole view: sizes, growth, rules, runs and deletions. `look` is None until it is measured."""
         rules = asdict(self._retention.rules())
         deleted = [
-            {"run": one.run, "name": one.name, "deleted": one.deleted, "by": one.by, "archive": one.archive}
-            for one in self._retention.deleted()[:DELETED_SHOWN]
+            {"run": run.run, "name": run.name, "deleted": run.deleted, "by": run.by, "archive": run.archive}
+            for run in self._retention.deleted()[:DELETED_SHOWN]
         ]
         with self._lock:
-            self._look_again()
-            look, compacting = self._look, self._compacting
+            self._refresh()
+            measurement, compacting = self._measurement, self._compacting
         return {
             "rules": rules,
             "deleted": deleted,
             "compacting": _compacting(compacting, lang),
-            "look": None if look is None else _look(look, lang),
+            "look": None if measurement is None else _measurement(measurement, lang),
         }
 
-    def _look_again(self) -> None:
-        is_fresh = self._look is not None and 0 <= self._clock() - self._look.when < LOOK_S
-        if not is_fresh and not self._is_looking:
-            self._is_looking = True
+    def _refresh(self) -> None:
+        is_fresh = self._measurement is not None and 0 <= self._clock() - self._measurement.when < SIZES_FRESH_S
+        if not is_fresh and not self._is_measuring:
+            self._is_measuring = True
             self._start("storage", self._measure)
 
     def _measure(self) -> None:
         try:
-            look = _Look(when=self._clock(), storage=self._retention.storage(), runs=self._retention.run_sizes())
+            new = _Measurement(when=self._clock(), storage=self._retention.storage(), runs=self._retention.run_sizes())
             with self._lock:
-                self._look = look
+                self._measurement = new
         finally:
             with self._lock:
-                self._is_looking = False
+                self._is_measuring = False
 
     def _delete(self, run: str, archive: bool) -> None:
         problem = None
         try:
             folder = self._retention.default_archive() if archive else None
-            made = self._retention.delete(
+            deleted = self._retention.delete(
                 run, by="page", archive_to=folder, report=lambda rows: self._set(run, rows=rows)
             )
-            self._set(run, is_done=True, path=made.archive)
+            self._set(run, is_done=True, path=deleted.archive)
         except ProblemsError as error:
             problem = error.problems[0]
-        except Exception:  # the edge of a thread: the page must hear of it
+        except Exception:  # the page must show every error of the thread
             _log.exception("deleting %s", run)
             problem = Problem(code="internal_error")
         if problem is not None:
             self._set(run, problem=problem)
-        self._forget()
+        self._expire_sizes()
 
     def _compact(self) -> None:
         problem = None
@@ -182,19 +182,19 @@ class StorageView:
             self._retention.compact()
         except ProblemsError as error:
             problem = error.problems[0]
-        except Exception:  # the edge of a thread: the page must hear of it
+        except Exception:  # the page must show every error of the thread
             _log.exception("compacting")
             problem = Problem(code="internal_error")
         with self._lock:
             self._compacting = Deletion(problem=problem) if problem else None
-        self._forget()
+        self._expire_sizes()
 
-    def _forget(self) -> None:
-        """The disk has changed: measure again at the next request."""
+    def _expire_sizes(self) -> None:
+        """Mark the sizes as outdated after a change, so that the next request measures again."""
         with self._lock:
             self._sizes = {}
-            if self._look is not None:
-                self._look = replace(self._look, when=0.0)
+            if self._measurement is not None:
+                self._measurement = replace(self._measurement, when=0.0)
 
     def _set(self, run: str, **changes: Any) -> None:
         with self._lock:
@@ -204,35 +204,35 @@ class StorageView:
         threading.Thread(target=work, name=name, daemon=True).start()
 
 
-def _compacting(one: Deletion | None, lang: str) -> Mapping[str, Any] | None:
-    return None if one is None else {"problem": render_problem(lang, one.problem) if one.problem else None}
+def _compacting(state: Deletion | None, lang: str) -> Mapping[str, Any] | None:
+    return None if state is None else {"problem": render_problem(lang, state.problem) if state.problem else None}
 
 
-def _look(look: _Look, lang: str) -> dict[str, Any]:
-    found = look.storage
+def _measurement(measurement: _Measurement, lang: str) -> dict[str, Any]:
+    storage = measurement.storage
     sizes = ("database", "reusable", "spare", "archives", "flight_records", "disk_free")
-    growth = found.growth_per_day
+    growth = storage.growth_per_day
     return {
-        "when": look.when,
-        **{name: size_words(getattr(found, name)) for name in sizes},
-        "gives_back": found.gives_back,
+        "when": measurement.when,
+        **{name: size_words(getattr(storage, name)) for name in sizes},
+        "gives_back": storage.gives_back,
         "growth": None if growth is None else size_words(growth),
-        "growth_hours": round(found.growth_over_s / 3600, 1),
+        "growth_hours": round(storage.growth_over_s / 3600, 1),
         "runs": [
             {
-                "id": one.run,
-                "name": one.name,
-                "ended": one.ended,
-                "total": size_words(one.total),
-                "bytes": one.total,
-                "curves": size_words(one.kinds["curves"]),
-                "other_ranks": size_words(one.kinds["other_ranks"]),
-                "logs": size_words(one.kinds["logs"]),
-                "is_thinned": one.is_thinned,
-                "can_delete": one.kept_by is None,
-                "why": "" if one.kept_by is None else render_problem(lang, one.kept_by)["message"],
+                "id": run.run,
+                "name": run.name,
+                "ended": run.ended,
+                "total": size_words(run.total),
+                "bytes": run.total,
+                "curves": size_words(run.kinds["curves"]),
+                "other_ranks": size_words(run.kinds["other_ranks"]),
+                "logs": size_words(run.kinds["logs"]),
+                "is_thinned": run.is_thinned,
+                "can_delete": run.kept_by is None,
+                "why": "" if run.kept_by is None else render_problem(lang, run.kept_by)["message"],
             }
-            for one in look.runs
+            for run in measurement.runs
         ],
     }
 
@@ -243,5 +243,5 @@ def _view(retention: Retention, database: Database, clock: Callable[[], float]) 
 
 
 def storage_of(services: Services) -> StorageView:
-    """The one instance of a server, shared by all pages."""
+    """Return the storage view of a server, shared by all pages."""
     return _view(services.retention, services.database, services.clock)

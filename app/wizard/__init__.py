@@ -1,7 +1,7 @@
-"""The wizard: six steps that edit one draft; what follows from the draft is drawn by the scripts in static/.
+"""The wizard: six steps that edit one draft. The scripts in static/ draw what follows from the draft.
 
-In order: fields.py (widgets from the parameter table), one file a step, reading.py (draft -> job and problems),
-payload.py (the bundle that pages draw), events.py (events).
+Reading order: fields.py (widgets from the parameter table), one file per step, draft_state.py (draft -> job and
+problems), payload.py (data that pages draw), events.py (event handlers).
 """
 
 import gradio as gr
@@ -12,16 +12,16 @@ from app.wizard import hardware, launch, model, plan, review, training
 from app.wizard.events import CARRIER_SCRIPT, wire
 from app.wizard.fields import Form
 from app.wizard.layout import place
-from app.wizard.payload import opening
+from app.wizard.payload import initial_value
 
 _STEPS = (hardware, model, training, plan, review, launch)
 
 
 def build(lang: str, services: Services) -> None:
-    """The wizard's steps in one language, inside the page that is being built."""
+    """Build the wizard's steps in one language, in the current Blocks context."""
     form = Form(lang)
     carrier = gr.HTML(
-        opening(lang),
+        initial_value(lang),
         html_template='<div data-panel="summary"></div>',
         js_on_load=CARRIER_SCRIPT,
         elem_id="mb-carrier",

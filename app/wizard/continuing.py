@@ -1,6 +1,6 @@
-"""The run that the draft goes on from: its job in the draft, its checkpoint beside it, and what does not go together.
+"""The checkpoint that a launch of the draft begins with, and the problems of loading it into the draft's plan.
 
-What a checkpoint can be loaded into is said by engines/resharding.py: here at every edit, and again at the launch.
+engines/resharding.py decides which plans can load a checkpoint. It is asked at every edit and again at the launch.
 """
 
 from collections.abc import Callable
@@ -10,24 +10,24 @@ from typing import Any
 from app.services import Services
 from app.wizard.fields import Form, label_of, table
 from app.wizard.problems import in_words
-from app.wizard.start import Begun, from_text
+from app.wizard.start import JobEdits, from_text
 from backend.engines.resharding import check_source
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 
 
-def begin(services: Services, run: str, step: int) -> Begun:
-    """A run's job for the draft, to go on from its checkpoint of a step; 0: from the beginning. ProblemsError."""
+def continue_run(services: Services, run: str, step: int) -> JobEdits:
+    """Mark the checkpoint of `step` (0: none), and return the edits for the run's job. Raises ProblemsError."""
     with services.database.read() as reader:
         name, job_file = reader.job_file(run)
-    begun = from_text(services, job_file)
+    job_edits = from_text(services, job_file)
     services.draft.begin_with(services.controller.find_source(run, step) if step else None)
-    # The file of a job does not say a name that nobody chose.
-    return replace(begun, edits={**begun.edits, "name": name})
+    # A job file does not contain a name that the user did not choose.
+    return replace(job_edits, edits={**job_edits.edits, "name": name})
 
 
-def against(services: Services, job: Job | None) -> list[Problem]:
-    """Why the marked checkpoint cannot be loaded into the draft's plan; nothing without a mark."""
+def load_problems(services: Services, job: Job | None) -> list[Problem]:
+    """Return why the marked checkpoint cannot be loaded into the draft's plan. Empty without a mark."""
     source = services.draft.source
     if source is None or job is None:
         return []
@@ -37,22 +37,19 @@ def against(services: Services, job: Job | None) -> list[Problem]:
         return list(error.problems)
 
 
-def fits(services: Services, job: Job) -> bool:
-    """Whether the marked checkpoint can be loaded into a job's plan; always without a mark."""
-    return not against(services, job)
+def can_load(services: Services, job: Job) -> bool:
+    """Return whether the marked checkpoint can be loaded into a job's plan. True without a mark."""
+    return not load_problems(services, job)
 
 
-def chosen(services: Services) -> tuple[str, int] | None:
-    """What a launch of the draft begins with, as Controller.launch takes it."""
+def launch_source(services: Services) -> tuple[str, int] | None:
+    """Return the run and the step of the marked checkpoint, as Controller.launch takes them."""
     source = services.draft.source
     return (source.run, source.step) if source else None
 
 
-def loads(services: Services, job: Job) -> Callable[..., bool] | None:
-    """(engine, parallel sizes and switches by name) -> whether the checkpoint can be loaded into such a plan.
-
-    None without a mark.
-    """
+def load_check(services: Services, job: Job) -> Callable[..., bool] | None:
+    """Return (engine, **sizes and switches) -> whether the checkpoint can be loaded. None without a mark."""
     source = services.draft.source
     if source is None:
         return None
@@ -61,15 +58,15 @@ def loads(services: Services, job: Job) -> Callable[..., bool] | None:
     except ProblemsError:
         return None
 
-    def fits(engine: str, **parallel: Any) -> bool:
+    def can_load_plan(engine: str, **parallel: Any) -> bool:
         plan = replace(job, engine=engine, parallel=replace(job.parallel, **parallel))  # type: ignore[arg-type]
         return not check_source(before, plan, source.bound)
 
-    return fits
+    return can_load_plan
 
 
-def shown(services: Services, form: Form, problems: list[Problem]) -> dict[str, Any] | None:
-    """The mark as the page's banner shows it, with why it does not go together with the draft."""
+def banner(services: Services, form: Form, problems: list[Problem]) -> dict[str, Any] | None:
+    """Return the page's banner about the marked checkpoint. `problems` says why it cannot be loaded."""
     source = services.draft.source
     if source is None:
         return None

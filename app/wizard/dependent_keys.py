@@ -1,6 +1,4 @@
-"""What an edit means for keys that speak of others: whence the samples are known, what batch the rate is for, the
-template of a model.
-"""
+"""Edits of keys that depend on other keys: source of the sample count, batch of the learning rate, chat template."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,13 +14,13 @@ _RATE, _BATCH, _SOURCE = "training.learning_rate", "training.learning_rate_batch
 _PRESET, _TEMPLATE = "model.preset", "training.template"
 
 
-def no_longer_read(draft: Mapping[str, Any], edits: Mapping[str, Any]) -> dict[str, Any]:
-    """The edit that forgets where the samples were counted, once their number or the data is another."""
-    is_other = any(path in edits and edits[path] != look_up(draft, path) for path in _COUNTED)
-    return {_SOURCE: None} if is_other and _SOURCE not in edits and look_up(draft, _SOURCE) else {}
+def samples_source_edit(draft: Mapping[str, Any], edits: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the edit that clears the source of the sample count if the count or the data changes."""
+    has_changed = any(path in edits and edits[path] != look_up(draft, path) for path in _COUNTED)
+    return {_SOURCE: None} if has_changed and _SOURCE not in edits and look_up(draft, _SOURCE) else {}
 
 
-def template_of_preset(draft: Mapping[str, Any], edits: Mapping[str, Any], home: Path) -> dict[str, Any]:
+def template_edit(draft: Mapping[str, Any], edits: Mapping[str, Any], home: Path) -> dict[str, Any]:
     """Return the edit that sets the template of a preset that is chosen. A template that the user chose stays."""
     if _PRESET not in edits or _TEMPLATE in edits or "training" in edits:
         return {}
@@ -33,25 +31,25 @@ def template_of_preset(draft: Mapping[str, Any], edits: Mapping[str, Any], home:
     return {_TEMPLATE: chosen.template} if job is None or needs_template(job) else {}
 
 
-def chosen_for(
+def learning_rate_batch_edit(
     before: Mapping[str, Any], after: Mapping[str, Any], edits: Mapping[str, Any], home: Path
 ) -> dict[str, Any]:
-    """The edit that notes which global batch the learning rate is for: the one at hand when it was typed.
+    """Return the edit that records the global batch for which the user chose the learning rate.
 
-    A rate that was there before is for the batch before the first change, be it to sizes that allow none; a default
-    that nobody chose is for none while machines are being described.
+    For a rate in `edits` this is the batch after the edit. For an earlier rate it is the batch before its first change.
+    An edit of the cluster alone records no batch for a default rate.
     """
     if _BATCH in edits or "training" in edits or not any(_may_change_batch(path) for path in edits):
         return {}
-    now = _global_batch(after, home)
+    batch_after = _global_batch(after, home)
     if _RATE in edits:
-        return {_BATCH: now} if now and now != look_up(after, _BATCH) else {}
+        return {_BATCH: batch_after} if batch_after and batch_after != look_up(after, _BATCH) else {}
     if look_up(before, _BATCH) or (
         look_up(before, _RATE) is None and all(path.startswith("cluster") for path in edits)
     ):
         return {}
-    then = _global_batch(before, home)
-    return {_BATCH: then} if then and then != now else {}
+    batch_before = _global_batch(before, home)
+    return {_BATCH: batch_before} if batch_before and batch_before != batch_after else {}
 
 
 def _may_change_batch(path: str) -> bool:

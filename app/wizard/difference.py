@@ -1,4 +1,4 @@
-"""What the draft changes against an earlier run or the recommended plan: keys, files, memory and speed."""
+"""Differences between the draft and an earlier run or the recommended plan: keys, files, memory and speed."""
 
 import difflib
 import json
@@ -9,7 +9,7 @@ from typing import Any
 from app.services import Services
 from app.text import render_problem, t
 from app.text.plans import all_plans, need_gib, plan_name, plan_sizes
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from app.wizard.fields import label_of, table
 from backend.engines import export
 from backend.estimate import estimate
@@ -21,29 +21,29 @@ from backend.job.problems import ProblemsError
 from backend.planning import recommended
 
 RECOMMENDED = "recommended"
-"""The base that is no run: the plan that the Plan step offers. No run has this id."""
+"""The base that is not a run: the plan that the Plan step offers. No run has this id."""
 RUNS_OFFERED = 50
 _CONTEXT_LINES = 2
 _OTHER_NODES = re.compile(r"node[1-9]\d*\.sh")
-"""They differ from node0.sh in their rank alone."""
+"""These files differ from node0.sh only in the rank."""
 
 
-def difference_of(services: Services, reading: Reading, base: str | None, lang: str) -> dict[str, Any]:
-    """{bases, base, fields, files, figures}, or {bases, why} where one side cannot be read.
+def difference_of(services: Services, state: DraftState, base: str | None, lang: str) -> dict[str, Any]:
+    """Return {bases, base, fields, files, figures}, or {bases, why} if the draft or the base cannot be read.
 
-    Without a base it is the run that the draft goes on from, or the newest one with the job's name, or else of any
-    name, or else the recommended plan.
+    The default base is the first that exists: the run that the draft continues, the newest run with the job's name,
+    the newest run, the recommended plan.
     """
-    job = reading.job
-    if job is None or not reading.is_sound:
+    job = state.job
+    if job is None or not state.is_sound:
         return {"bases": [], "why": t(lang, "wizard.plan.unread")}
     runs = _runs(services, job.name)
     offered = [*runs, RECOMMENDED]
     origin = services.draft.source.run if services.draft.source else None
-    chosen = next((one for one in (base, origin) if one in offered), offered[0])
-    answer = {"bases": offered, "base": chosen, "same_name": sum(name == job.name for name in runs.values())}
+    selected = next((name for name in (base, origin) if name in offered), offered[0])
+    answer = {"bases": offered, "base": selected, "same_name": sum(name == job.name for name in runs.values())}
     try:
-        before = _recommended(job) if chosen == RECOMMENDED else _job_of(services, chosen)
+        before = _recommended(job) if selected == RECOMMENDED else _job_of(services, selected)
     except ProblemsError as error:
         return {**answer, "why": render_problem(lang, error.problems[0])["message"]}
     except IndexError:
@@ -62,7 +62,7 @@ def _recommended(job: Job) -> Job:
 
 
 def _runs(services: Services, name: str) -> dict[str, str]:
-    """Id -> job name of the runs to compare with: those of this name first, the newest first among them."""
+    """Return {run id: job name} of the runs to compare with: runs of this name first, then newest first."""
     with services.database.read() as reader:
         return reader.names(name, RUNS_OFFERED)
 
@@ -73,7 +73,7 @@ def _job_of(services: Services, run: str) -> Job:
 
 
 def _fields(before: Job, after: Job, lang: str) -> Iterator[tuple[str, str, str, str]]:
-    """(path, label, value before, value after) of every key whose value differs, defaults included."""
+    """Yield (path, label, value before, value after) of every key whose value differs, including defaults."""
     old, new = _leaves(before), _leaves(after)
     for path in [*new, *(path for path in old if path not in new)]:
         if old.get(path) != new.get(path):
@@ -81,15 +81,15 @@ def _fields(before: Job, after: Job, lang: str) -> Iterator[tuple[str, str, str,
 
 
 def _leaves(job: Job) -> dict[str, Any]:
-    """Every single value by its path, in the order of the job file."""
+    """Return every single value by its path, in the order of the job file."""
     mapping = to_mapping(job)
-    values = {path: _at(mapping, path, parameter) for path, parameter in parameters().items()}
+    values = {path: _value_at(mapping, path, parameter) for path, parameter in parameters().items()}
     values |= job.unknown
     return dict(leaf for path, value in values.items() for leaf in _flat(path, value))
 
 
-def _at(mapping: Any, path: str, parameter: Parameter) -> Any:
-    """A value of the file, or what stands where the file says nothing."""
+def _value_at(mapping: Any, path: str, parameter: Parameter) -> Any:
+    """Return the value at a path of the job file, or the default."""
     for name in path.split("."):
         if not isinstance(mapping, Mapping) or name not in mapping:
             return list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
@@ -109,7 +109,7 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _label(path: str, lang: str) -> str:
-    """The name of the parameter that the path is, or is in; empty for an unknown key."""
+    """Return the label of the parameter that contains the path. Empty for an unknown key."""
     bare = path.partition("[")[0]
     while bare and bare not in table():
         bare = bare.rpartition(".")[0]
@@ -125,19 +125,19 @@ def _text(value: Any) -> str:
 
 
 def _files(before: Job, after: Job) -> list[dict[str, Any]]:
-    """The unified difference of the job file and of each rendered file that differs."""
+    """Return the unified diff of each rendered file that differs, including the job file."""
     old, new = _rendered(before), _rendered(after)
-    found = []
+    differences = []
     for name in [*new, *(name for name in old if name not in new)]:
-        sides = old.get(name, "").splitlines(), new.get(name, "").splitlines()
-        lines = list(difflib.unified_diff(*sides, lineterm="", n=_CONTEXT_LINES))[2:]
+        texts = old.get(name, "").splitlines(), new.get(name, "").splitlines()
+        lines = list(difflib.unified_diff(*texts, lineterm="", n=_CONTEXT_LINES))[2:]
         if lines:
-            found.append({"name": name, "lines": lines})
-    return found
+            differences.append({"name": name, "lines": lines})
+    return differences
 
 
 def _rendered(job: Job) -> dict[str, str]:
-    """The job file and what the engine is given; the job file alone where today's rules refuse the job."""
+    """Return the job file and the engine's files. Only the job file if the rules refuse the job."""
     files = {"job.yaml": dump_job(job)}
     try:
         files |= export(job, placeholders=True)
@@ -147,19 +147,19 @@ def _rendered(job: Job) -> dict[str, str]:
 
 
 def _figures(job: Job) -> dict[str, Any] | None:
-    """Plan, memory, speed and time; None where the job cannot be estimated."""
+    """Return plan, memory, speed and time. None if the job cannot be estimated."""
     try:
-        found = estimate(job)
+        estimated = estimate(job)
     except ProblemsError:
         return None
     return {
         "plan": plan_name(plan_sizes(job)),
         "engine": job.engine,
-        "need_gib": need_gib(found),
-        "fits": found.fits,
-        "bubble": found.bubble_fraction,
-        "speed": found.tokens_per_s_per_gpu,
-        "iteration_s": found.iteration_s,
-        "hours": found.hours,
+        "need_gib": need_gib(estimated),
+        "fits": estimated.fits,
+        "bubble": estimated.bubble_fraction,
+        "speed": estimated.tokens_per_s_per_gpu,
+        "iteration_s": estimated.iteration_s,
+        "hours": estimated.hours,
         "batch": job.global_batch,
     }

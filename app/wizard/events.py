@@ -1,4 +1,4 @@
-"""Events: one handler for an edit of any field, and those that a script asks for. Each answers with the bundle."""
+"""Event handlers: one for an edit of any field, and one for each request of a script. Each returns the payload."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -13,20 +13,20 @@ from app.services import Services
 from app.text.imports import line_json
 from app.text.reference import GPU_FIGURES
 from app.wizard import hardware, launch, sources
-from app.wizard.dependent_keys import chosen_for, no_longer_read, template_of_preset
+from app.wizard.dependent_keys import learning_rate_batch_edit, samples_source_edit, template_edit
 from app.wizard.fields import OWN, Form, look_up
 from app.wizard.hosts import FIELD as HOSTS
 from app.wizard.hosts import to_form
-from app.wizard.payload import bundle
-from app.wizard.pending_edits import unsent_edits
-from app.wizard.plans import edits_of
+from app.wizard.payload import payload_json
+from app.wizard.pending_edits import pending_edits
+from app.wizard.plans import row_edits
 from app.wizard.problems import in_words
 from backend.job.presets import gpus
 from backend.job.problems import Problem, ProblemsError
 from backend.planning.enumerate import EDITED
 
 WATCH_S = 20.0
-"""A page that watches the desk hears from it at least this often."""
+"""A page that watches a launch gets an answer at least this often."""
 
 CARRIER_SCRIPT = (
     "Megaboard.wizard.carrier(element, trigger, props, watch, ['refresh', 'choose', 'apply', 'fetch', 'desk', 'sync'])"
@@ -39,7 +39,7 @@ _EDIT: dict[str, Any] = {
     "show_progress": "hidden",
     "api_visibility": "private",
 }
-# What a script sends carries data, and `always_last` would send the first data again in place of the last.
+# A script sends data with its event, and `always_last` would send the first data again instead of the last.
 _ACT = {**_EDIT, "trigger_mode": "multiple"}
 _WORK = {**_ACT, "queue": True, "concurrency_limit": None}
 _WITH_STEP = "(value) => [value, window.Megaboard.wizard.step()]"
@@ -50,20 +50,20 @@ _FOLLOWERS: Mapping[str, tuple[str, ...]] = {
 """Fields whose widgets change when another is edited."""
 
 _edit_lock = threading.Lock()
-"""Some edits read what they change: no other may come between."""
+"""Some edits read the draft before they change it. No other edit may come between."""
 
 
 def wire(form: Form, carrier: gr.HTML, services: Services) -> None:
     """Connect every widget and the carrier's own events."""
     step = gr.Textbox(visible=False)
-    # At every event Gradio tells each component that was ever to show the progress of one: outputs, where it is not
-    # said, and so every widget. That costs more than an edit; `step` is never drawn.
-    unseen: dict[str, Any] = {"show_progress_on": step}
-    edit, act, work = _EDIT | unseen, _ACT | unseen, _WORK | unseen
+    # By default every output, so every widget, shows the progress of each event, which costs more than an edit.
+    # `step` is never drawn.
+    no_progress: dict[str, Any] = {"show_progress_on": step}
+    edit, act, work = _EDIT | no_progress, _ACT | no_progress, _WORK | no_progress
     for path, component in form.components.items():
         followers = [form.components[name] for name in _FOLLOWERS.get(path, ())]
-        # Gradio's text box tells of `input` at key presses alone: not when text is pasted, deleted or composed by an
-        # input method. `change` tells of all, and of what the server itself wrote, which _edit leaves alone.
+        # Gradio's text box sends `input` only at key presses: not when text is pasted, deleted or composed by an
+        # input method. `change` is sent for all of these, and for values of the server, which _edit ignores.
         event = component.change if isinstance(component, gr.Textbox) else component.input  # type: ignore[attr-defined]
         event(_edit(form, services, path), [component, step], [carrier, *followers], js=_WITH_STEP, **edit)
     widgets = list(form.components.values())
@@ -72,7 +72,7 @@ def wire(form: Form, carrier: gr.HTML, services: Services) -> None:
     carrier.choose(_choose(form, services), None, [carrier, *plan_widgets], **act)
     carrier.apply(_apply(form, carrier, services), None, [carrier, *widgets], **act)
     carrier.fetch(_fetch(form, carrier, services), None, [carrier, *widgets], **work)
-    carrier.desk(_desk(form, services), None, carrier, **work)
+    carrier.desk(_launch(form, services), None, carrier, **work)
     carrier.sync(_sync(form, carrier, services), None, [carrier, *widgets], **act)
     page = Context.root_block
     if page is None:
@@ -81,15 +81,15 @@ def wire(form: Form, carrier: gr.HTML, services: Services) -> None:
 
 
 def change(services: Services, edits: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Write edits into the draft as one change; what belongs to the hosts' lines goes into their form.
+    """Write edits into the draft as one change. Edits below `cluster.hosts` go into the form of the hosts.
 
-    Answers why nothing was written, where the draft refuses.
+    Returns the reasons if the draft refuses the edits.
     """
     return _change(services, edits)[0]
 
 
 Span = tuple[int, int]
-"""Versions of the draft before and after an edit: what came between two edits of a page was another page's."""
+"""Versions of the draft before and after an edit. A gap between two edits of a page is an edit of another page."""
 
 
 def _change(services: Services, edits: Mapping[str, Any]) -> tuple[tuple[Problem, ...], Span]:
@@ -100,7 +100,7 @@ def _change(services: Services, edits: Mapping[str, Any]) -> tuple[tuple[Problem
 
 
 def _write(services: Services, edits: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """`change`; the lock is held."""
+    """Do what `change` does. The caller holds the lock."""
     if not edits:
         return ()
     draft = _draft(services)
@@ -111,17 +111,17 @@ def _write(services: Services, edits: Mapping[str, Any]) -> tuple[Problem, ...]:
             plain[HOSTS] = {**to_form(look_up(draft, HOSTS)), **hosts}
         if plain.get("cluster.gpu") == OWN:
             plain["cluster.gpu"] = _own_gpu(look_up(draft, "cluster.gpu"))
-        template = template_of_preset(draft, plain, services.home)
-        services.draft.edit_all(plain | no_longer_read(draft, plain) | template)
-        if noted := chosen_for(draft, _draft(services), plain, services.home):
-            services.draft.edit_all(noted)
+        template = template_edit(draft, plain, services.home)
+        services.draft.edit_all(plain | samples_source_edit(draft, plain) | template)
+        if batch_edit := learning_rate_batch_edit(draft, _draft(services), plain, services.home):
+            services.draft.edit_all(batch_edit)
     except ProblemsError as error:
         return error.problems
     return ()
 
 
 def _own_gpu(current: Any) -> Mapping[str, Any]:
-    """Figures to start from when the GPU is none of the presets: those of the GPU chosen before."""
+    """Return the first figures of a GPU that is not a preset: the figures of the GPU chosen before."""
     if isinstance(current, Mapping):
         return current
     known = gpus().get(current)
@@ -139,7 +139,7 @@ def _edit(form: Form, services: Services, path: str) -> Callable[[Any, str], Any
         refused, span = _change(services, {path: form.value(path, raw)})
         draft = _draft(services)
         return [
-            bundle(form, services, step, refused, span=span),
+            payload_json(form, services, step, refused, span=span),
             *(form.shown_at(draft, name) for name in _FOLLOWERS.get(path, ())),
         ]
 
@@ -148,70 +148,70 @@ def _edit(form: Form, services: Services, path: str) -> Callable[[Any, str], Any
 
 def _load(form: Form, services: Services) -> Callable[[Any, str], list[Any]]:
     def load(_: Any, step: str) -> list[Any]:
-        return [bundle(form, services, step, synced=True), *form.shown(_draft(services)).values()]
+        return [payload_json(form, services, step, synced=True), *form.shown(_draft(services)).values()]
 
     return load
 
 
 def _refresh(form: Form, services: Services) -> Callable[[gr.EventData], str]:
     def refresh(event: gr.EventData) -> str:
-        return bundle(form, services, event.step)
+        return payload_json(form, services, event.step)
 
     return refresh
 
 
 def _choose(form: Form, services: Services) -> Callable[[gr.EventData], list[Any]]:
     def choose(event: gr.EventData) -> list[Any]:
-        asked = event._data if isinstance(event._data, dict) else {}
+        data = event._data if isinstance(event._data, dict) else {}
         try:
-            edits = edits_of(asked.get("plan"))
+            edits = row_edits(data.get("plan"))
             refused, span = _change(services, edits)
         except ProblemsError as error:
             edits, refused, span = {}, error.problems, None
-        told = bundle(form, services, str(asked.get("step")), refused, ticket=asked.get("ticket"), span=span)
+        payload = payload_json(form, services, str(data.get("step")), refused, ticket=data.get("ticket"), span=span)
         draft = _draft(services)
-        return [told, *(form.shown_at(draft, path) if path in edits else gr.skip() for path in EDITED)]
+        return [payload, *(form.shown_at(draft, path) if path in edits else gr.skip() for path in EDITED)]
 
     return choose
 
 
 def _apply(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.EventData], dict[Component, Any]]:
     def apply(event: gr.EventData) -> dict[Component, Any]:
-        asked = event._data
-        if "unsent" in asked:
-            edits = unsent_edits(form, asked["unsent"])
+        request = event._data
+        if "unsent" in request:
+            edits = pending_edits(form, request["unsent"])
         else:
-            edits = hardware.cluster_edits(asked["cluster"]) if "cluster" in asked else dict(asked["edits"])
-        changed, refused, span = _change_shown(form, services, edits)
-        told = bundle(form, services, asked["step"], refused, span=span, resent="unsent" in asked)
-        return {**changed, carrier: told}
+            edits = hardware.cluster_edits(request["cluster"]) if "cluster" in request else dict(request["edits"])
+        changed, refused, span = _change_widgets(form, services, edits)
+        payload = payload_json(form, services, request["step"], refused, span=span, resent="unsent" in request)
+        return {**changed, carrier: payload}
 
     return apply
 
 
 def _fetch(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.EventData], dict[Component, Any]]:
     def fetch(event: gr.EventData) -> dict[Component, Any]:
-        asked = event._data
-        found = sources.fetch(services, asked)
-        changed, refused, span = _change_shown(form, services, found.edits)
-        told = {
-            "kind": asked.get("kind"),
-            "note": found.note,
-            "done": found.done,
-            "problems": [in_words(form, problem) for problem in (*found.problems, *refused)],
-            "keys": [launch.shown_key(key) for key in found.host_keys],
-            "lines": [line_json(line, form.lang) for line in found.lines],
-            "table": found.table(form.lang) if found.table else None,
+        request = event._data
+        result = sources.fetch(services, request)
+        changed, refused, span = _change_widgets(form, services, result.edits)
+        fetched = {
+            "kind": request.get("kind"),
+            "note": result.note,
+            "done": result.done,
+            "problems": [in_words(form, problem) for problem in (*result.problems, *refused)],
+            "keys": [launch.shown_key(key) for key in result.host_keys],
+            "lines": [line_json(line, form.lang) for line in result.lines],
+            "table": result.table(form.lang) if result.table else None,
         }
-        return {**changed, carrier: bundle(form, services, asked["step"], fetched=told, span=span)}
+        return {**changed, carrier: payload_json(form, services, request["step"], fetched=fetched, span=span)}
 
     return fetch
 
 
-def _change_shown(
+def _change_widgets(
     form: Form, services: Services, edits: Mapping[str, Any]
 ) -> tuple[dict[Component, Any], tuple[Problem, ...], Span]:
-    """Write edits into the draft: the widgets that now show something else, why nothing was written, and the span."""
+    """Write edits into the draft. Return the widgets with new values, the refusals and the span."""
     before = form.shown(_draft(services))
     refused, span = _change(services, edits)
     after = form.shown(_draft(services))
@@ -220,28 +220,28 @@ def _change_shown(
 
 def _sync(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.EventData], dict[Component, Any]]:
     def sync(event: gr.EventData) -> dict[Component, Any]:
-        """Every widget anew, but the one that is being typed into: another page has changed the draft."""
-        asked = event._data
+        """Update every widget except the one that the user types into. Another page has changed the draft."""
+        request = event._data
         shown = form.shown(_draft(services))
-        kept = {path for path in shown if f"field-{path.replace('.', '-')}" == asked.get("typed")}
-        told = bundle(form, services, asked["step"], synced=not kept)
-        return {carrier: told, **{form.components[path]: shown[path] for path in shown if path not in kept}}
+        typed = {path for path in shown if f"field-{path.replace('.', '-')}" == request.get("typed")}
+        payload = payload_json(form, services, request["step"], synced=not typed)
+        return {carrier: payload, **{form.components[path]: shown[path] for path in shown if path not in typed}}
 
     return sync
 
 
-def _desk(form: Form, services: Services) -> Callable[[gr.EventData], Iterator[str]]:
+def _launch(form: Form, services: Services) -> Callable[[gr.EventData], Iterator[str]]:
     def watch(event: gr.EventData) -> Iterator[str]:
-        """Do what was asked, then answer at every change until the desk rests."""
+        """Do the requested action, then send a payload at every change until the session is idle."""
         refusal = None
         try:
-            state = launch.act(services, event._data)
+            launch_state = launch.act(services, event._data)
         except ProblemsError as error:
             refusal = [in_words(form, problem) for problem in error.problems]
-            state = launch.desk(services).state()
-        yield bundle(form, services, launch.STEP, refusal=refusal)
-        while state.is_busy:
-            state = launch.desk(services).wait(state.version, WATCH_S)
-            yield bundle(form, services, launch.STEP)
+            launch_state = launch.launch_session(services).state()
+        yield payload_json(form, services, launch.STEP, refusal=refusal)
+        while launch_state.is_busy:
+            launch_state = launch.launch_session(services).wait(launch_state.version, WATCH_S)
+            yield payload_json(form, services, launch.STEP)
 
     return watch

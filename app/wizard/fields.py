@@ -1,6 +1,6 @@
-"""Widgets made from the parameter table: path, type, choices, range and unit are read there, words in the catalogues.
+"""Widgets made from the parameter table. Paths, types, ranges and units are there; words are in the catalogues.
 
-A widget's element id is `field-<path with dots as dashes>`, so that scripts find the place for a problem.
+A widget's element id is `field-<path with dots as dashes>`, so that scripts can show a problem beside its field.
 """
 
 import re
@@ -22,40 +22,40 @@ from backend.job.patterns import WORDS
 from backend.job.presets import gpus, models
 
 OWN = ""
-"""The choice in a picker that stands for `none of these`."""
+"""The value of the choice `none of these`."""
 _SIDE_BY_SIDE = 20
-"""Width in letters up to which the choices of a field stand side by side; more go into a list that opens."""
+"""Maximum width in letters of choices that are shown side by side. Wider choices are shown in a dropdown."""
 _EXACT = 2**53
-"""Up to here every integer is a number in a browser too."""
+"""Largest integer up to which a browser's numbers are exact."""
 _FLOAT_LIMIT = 1e308
 _TINY = 1e-3
-"""A number that is usually smaller is typed as text, because a number box cannot show 2e-5."""
+"""A parameter with a smaller default has a text box, because a number box cannot show 2e-5."""
 
 
 @cache
 def table() -> Mapping[str, Parameter]:
-    """Every parameter that a widget may show: the reference's, and the hosts as lines."""
+    """Return every parameter that a widget may show: those of the reference, and the hosts as lines."""
     lines = Parameter(path=f"{HOSTS}.lines", kind="str", optional=True, required=False, default=None)
     return {**reference.table(), lines.path: lines}
 
 
 class Form:
-    """The widgets of the wizard in one language, by path; each path once."""
+    """The widgets of the wizard in one language, by path. Each path has one widget."""
 
     def __init__(self, lang: str) -> None:
         self.lang = lang
         self.components: dict[str, Component] = {}
         self.steps: dict[str, str] = {}
-        """Path -> the step its widget stands on."""
+        """Path -> the step of its widget."""
         self._table = table()
         self._step = ""
 
     def start(self, step: str) -> None:
-        """From here on widgets belong to this step."""
+        """Set the step of the widgets that are made next."""
         self._step = step
 
     def field(self, path: str, *, lines: int = 1, placeholder: str | None = None) -> Component:
-        """The widget of one parameter; KeyError for a path that is no parameter, ValueError for a second widget."""
+        """Make the widget of one parameter. KeyError for an unknown path, ValueError for a second widget."""
         if path in self.components:
             raise ValueError(f"{path} has a widget already")
         parameter = self._table[path]
@@ -65,24 +65,24 @@ class Form:
         return component
 
     def fields(self, *paths: str) -> None:
-        """A widget for each path."""
+        """Make a widget for each path."""
         for path in paths:
             self.field(path)
 
     def value(self, path: str, raw: Any) -> Any:
-        """What the draft holds when a widget says `raw`; what cannot be read is kept as it is."""
+        """Return the draft's value for a widget's value. A value that cannot be read is kept unchanged."""
         return to_draft(self._table[path], raw)
 
     def shown(self, draft: Mapping[str, Any]) -> dict[str, Any]:
-        """What every widget shows for a draft."""
+        """Return the values of all widgets for a draft."""
         return {path: self.shown_at(draft, path) for path in self.components}
 
     def shown_at(self, draft: Mapping[str, Any], path: str) -> Any:
-        """What the widget of one path shows for a draft."""
+        """Return the value of the widget of one path for a draft."""
         return to_widget(self._table[path], look_up(draft, path))
 
-    def place_of(self, field: str) -> str | None:
-        """The widget beside which a problem of `field` stands."""
+    def widget_of(self, field: str) -> str | None:
+        """Return the path of the widget that shows a problem of `field`."""
         for path in _candidates(field):
             if path in self.components:
                 return path
@@ -90,7 +90,7 @@ class Form:
 
 
 def look_up(draft: Mapping[str, Any], path: str) -> Any:
-    """The draft's value at a path, None when it is not there."""
+    """Return the draft's value at a path, None if there is none."""
     if path.startswith(f"{HOSTS}."):
         return to_form(look_up(draft, HOSTS)).get(path.rpartition(".")[2])
     value: Any = draft
@@ -102,7 +102,7 @@ def look_up(draft: Mapping[str, Any], path: str) -> Any:
 
 
 def to_draft(parameter: Parameter, raw: Any) -> Any:
-    """A widget's value as the job file writes it."""
+    """Return a widget's value in the form of the job file."""
     if isinstance(raw, str) and parameter.path not in TEXTS:
         raw = raw.strip() if not parameter.path.endswith(".lines") else raw
         if parameter.pattern == WORDS:
@@ -117,7 +117,7 @@ def to_draft(parameter: Parameter, raw: Any) -> Any:
 
 
 def to_widget(parameter: Parameter, value: Any) -> Any:
-    """A value of the draft as its widget shows it."""
+    """Return a value of the draft in the form of its widget."""
     if value is None:
         value = parameter.default
     if parameter.path == "cluster.gpu":
@@ -132,25 +132,25 @@ def to_widget(parameter: Parameter, value: Any) -> Any:
         return OWN if value is None else value
     if parameter.kind in ("int", "float") and not _is_tiny(parameter):
         return _sendable(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-    return "" if value is None else _short(value)
+    return "" if value is None else _text(value)
 
 
 def _sendable(value: float) -> float | None:
-    """A number as Gradio can send it to the browser: its JSON refuses integers of more than 64 bits."""
+    """Return a number that Gradio can send to the browser: its JSON refuses integers of more than 64 bits."""
     if isinstance(value, int) and abs(value) > _EXACT:
         return float(value) if abs(value) < _FLOAT_LIMIT else None
     return value
 
 
 def label_of(lang: str, parameter: Parameter) -> str:
-    """The parameter's name with its unit."""
+    """Return the parameter's name with its unit."""
     name = t(lang, f"param.{parameter.path}")
     unit = reference.unit_words(lang, parameter.unit) if parameter.unit else ""
     return t(lang, "wizard.label", name=name, unit=unit) if unit and unit not in name.lower() else name
 
 
 def value_words(lang: str, parameter: Parameter, value: Any) -> str:
-    """A value as its field shows it."""
+    """Return a value in the words of its field."""
     if value is None:
         return t(lang, "wizard.help.none")
     if isinstance(value, bool):
@@ -166,7 +166,7 @@ def value_words(lang: str, parameter: Parameter, value: Any) -> str:
 
 
 def choices_of(lang: str, parameter: Parameter) -> list[tuple[str, str]]:
-    """(words, value) of every choice."""
+    """Return (words, value) of every choice."""
     if parameter.path == "cluster.gpu":
         return [(gpu.name, gpu.key) for gpu in gpus().values()] + [(t(lang, "wizard.gpu.own"), OWN)]
     if parameter.path == "model.preset":
@@ -178,16 +178,16 @@ def choices_of(lang: str, parameter: Parameter) -> list[tuple[str, str]]:
 
 
 def _family(name: str) -> list[str | float]:
-    """The name without its size, to sort by: Qwen2.5 before Qwen2.5-VL before Qwen3."""
+    """Return a sort key, the name without its size: Qwen2.5 before Qwen2.5-VL before Qwen3."""
     family = re.sub(r" A?\d[\dx.]*B.*$", "", name).casefold()
-    return [float(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+(?:\.\d+)?)", family))]
+    return [float(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+(?:\.\d+)?)", family))]
 
 
 _PICKED = frozenset({"cluster.gpu", "model.preset"})
 
 
 def has_choices(parameter: Parameter) -> bool:
-    """Whether its widget shows the words of `choices_of`."""
+    """Return whether the parameter's widget shows the words of `choices_of`."""
     return (
         parameter.kind == "choice" or parameter.path in _PICKED or bool(parameter.kind == "list" and parameter.choices)
     )
@@ -236,7 +236,7 @@ def _width(words: str) -> int:
     return sum(1 if letter.isascii() else 2 for letter in words)
 
 
-def _short(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, float):
         return written(value, 6)
     return str(value)
@@ -252,7 +252,7 @@ def _number(text: str) -> Any:
 
 
 def _candidates(field: str) -> Sequence[str]:
-    """A problem's field, then ever wider parts of it: `cluster.hosts[2].port` -> `cluster.hosts` -> its lines."""
+    """Return a problem's field, then its parents: `cluster.hosts[2].port`, `cluster.hosts`, its lines."""
     bare = re.sub(r"\[\d+\].*", "", field)
     names = bare.split(".")
     wider = [".".join(names[:count]) for count in range(len(names), 0, -1)]

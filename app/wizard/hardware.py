@@ -1,4 +1,4 @@
-"""Step 1: the machines a plan counts with, and how a launch reaches them."""
+"""Step 1: the machines of a plan, and how a launch connects to them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from app.home import cluster_names
 from app.own_presets import own_presets
 from app.services import Services
 from app.text.reference import ENVIRONMENTS, GPU_FIGURES
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
 from app.wizard.layout import grid, more, place, section
 from app.wizard.speed import card
@@ -20,7 +20,7 @@ _HOSTS_PLACEHOLDER = "train@10.0.0.1\ntrain@10.0.0.2:2222 fabric=192.168.0.2"
 
 
 def build(form: Form) -> None:
-    """The step's widgets."""
+    """Build the step's widgets."""
     form.start(STEP)
     with section(form.lang, "start"):
         place("start")
@@ -50,13 +50,13 @@ def build(form: Form) -> None:
 
 
 def cluster_edits(key: str) -> dict[str, Any]:
-    """What choosing a cluster preset writes into the draft."""
+    """Return the edits of the draft for a cluster preset."""
     return {f"cluster.{name}": value for name, value in clusters()[key]["cluster"].items()}
 
 
-def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
-    """What the step's pictures show: the presets, and the nodes as they were understood."""
-    job = reading.job
+def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
+    """Return the data of the step: presets, named clusters, parsed hosts and calibration."""
+    job = state.job
     current = job.cluster if job else None
     chips = [_chip(key, preset["cluster"], current) for key, preset in clusters().items()]
     hosts = [_node(host) for host in job.cluster.hosts] if job else []
@@ -66,18 +66,18 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
         "clusters": chips,
         "own_clusters": own_clusters(services),
         "hosts": hosts,
-        "calibration": card(reading, form.lang, services),
+        "calibration": card(state, form.lang, services),
     }
 
 
 def own_clusters(services: Services) -> list[dict[str, Any]]:
-    """The named clusters, and which of them the draft has."""
+    """Return the named clusters. `on` marks the one that the draft uses."""
     chosen = services.draft.job_mapping().get("cluster")
     return [{"name": name, "on": name == chosen} for name in cluster_names(services.home)]
 
 
 def _chip(key: str, preset: Mapping[str, Any], current: Cluster | None) -> dict[str, Any]:
-    """A preset as a button: `4 x 8 H100 80 GB SXM`, pressed while the draft says the same."""
+    """Return a preset as a button, such as `4 x 8 H100 80 GB SXM`. `on` if the draft has the same values."""
     is_on = current is not None and all(getattr(current, name) == value for name, value in preset.items())
     name = f"{preset['nodes']} × {preset['gpus_per_node']} {gpus()[preset['gpu']].name}"
     return {"key": key, "name": name, "on": is_on}

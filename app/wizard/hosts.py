@@ -1,7 +1,6 @@
-"""The nodes as people write them: one `user@host:port` a line, and what all of them share beside it.
+"""The form of the hosts: one `user@host:port` per line, and the values that all hosts share.
 
-In the draft `cluster.hosts` may be such a form (a mapping) in place of the job file's list, so that a line that
-cannot be read yet stays as it was typed.
+In the draft `cluster.hosts` may be this form (a mapping), so that an unreadable line stays as the user typed it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,27 +11,28 @@ from backend.job.problems import Problem
 
 FIELD = "cluster.hosts"
 SHARED = ("user", "identity_file", "proxy_jump")
-"""What the boxes beside the lines hold; a line may say otherwise."""
-KEPT = ("environments", "gpu_memory_gib")
-"""What a line does not show, kept for the node at its address."""
+"""Values that all hosts share. A line may set its own value."""
+HIDDEN = ("environments", "gpu_memory_gib")
+"""Values that a line does not show. The form keeps them by the host's name."""
 _OPTIONS = {"key": "identity_file", "fabric": "fabric_address", "jump": "proxy_jump", "user": "user"}
 _NAMES = {name: option for option, name in _OPTIONS.items()}
 
 
 def to_form(hosts: Any) -> dict[str, Any]:
-    """The form of a job file's list of hosts; a form is returned as it is."""
+    """Return the form of a job file's list of hosts. A form is returned unchanged."""
     if isinstance(hosts, Mapping):
         return dict(hosts)
     listed = [host for host in hosts or () if isinstance(host, Mapping)] if isinstance(hosts, list | tuple) else []
     shared = {name: _common([host.get(name) for host in listed]) for name in SHARED}
-    kept = {_place(host): more for host in listed if (more := {name: host[name] for name in KEPT if host.get(name)})}
-    return {"lines": "\n".join(_line(host, shared) for host in listed), **shared, "kept": kept}
+    values = [(_host_name(host), {name: host[name] for name in HIDDEN if host.get(name)}) for host in listed]
+    hidden = {name: more for name, more in values if more}
+    return {"lines": "\n".join(_line(host, shared) for host in listed), **shared, "kept": hidden}
 
 
 def from_form(form: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[Problem]]:
-    """The job file's list of hosts, with what is wrong in the lines; a line that cannot be read is left out."""
+    """Return the job file's list of hosts and the problems of the lines. A line that cannot be read is left out."""
     shared = {name: form[name] for name in SHARED if form.get(name)}
-    kept = form["kept"] if isinstance(form.get("kept"), Mapping) else {}
+    hidden = form["kept"] if isinstance(form.get("kept"), Mapping) else {}
     hosts: list[dict[str, Any]] = []
     problems: list[Problem] = []
     for number, line in enumerate(str(form.get("lines") or "").splitlines(), 1):
@@ -45,42 +45,42 @@ def from_form(form: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[Probl
             values = {"line": number, "text": str(error)}
             problems.append(Problem(code="bad_host_line", field=FIELD, values=values))
             continue
-        more = kept.get(_place(host))
+        more = hidden.get(_host_name(host))
         hosts.append({**host, **more} if isinstance(more, Mapping) else host)
     return hosts, problems
 
 
 def node_name(host: Host) -> str:
-    """What the page calls a node."""
+    """Return the node's name on the page."""
     return host.name
 
 
-def with_gpu_memory(form: Mapping[str, Any], read: Mapping[str, float | None]) -> dict[str, Any]:
-    """The form with what was read of the GPUs of nodes, by name."""
-    kept = {place: dict(more) for place, more in (form.get("kept") or {}).items()}
-    for name, gib in read.items():
-        more = kept.setdefault(name, {})
+def with_gpu_memory(form: Mapping[str, Any], gpu_memory: Mapping[str, float | None]) -> dict[str, Any]:
+    """Return the form with the GPU memory of nodes, by name."""
+    hidden = {name: dict(more) for name, more in (form.get("kept") or {}).items()}
+    for name, gib in gpu_memory.items():
+        more = hidden.setdefault(name, {})
         more.pop("gpu_memory_gib", None)
         if gib is not None:
             more["gpu_memory_gib"] = gib
-    return {**form, "kept": {place: more for place, more in kept.items() if more}}
+    return {**form, "kept": {name: more for name, more in hidden.items() if more}}
 
 
 def with_fabric(form: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[str, Any]:
-    """The form with `fabric=` at the lines of these nodes, by name."""
+    """Return the form with `fabric=` at the lines of these nodes, by name."""
     lines = []
     for line in str(form.get("lines") or "").splitlines():
         words = line.split()
         try:
-            name = _place(_read_address(words[0])) if words else ""
+            name = _host_name(_read_address(words[0])) if words else ""
         except ValueError:
             name = ""
         lines.append(f"{line.rstrip()} fabric={addresses[name]}" if name in addresses else line)
     return {**form, "lines": "\n".join(lines)}
 
 
-def _place(host: Mapping[str, Any]) -> str:
-    """`Host.name` of a job file's host."""
+def _host_name(host: Mapping[str, Any]) -> str:
+    """Return the `Host.name` of a job file's host."""
     return host_name(str(host.get("address", "")), host.get("port", 22))
 
 
@@ -94,13 +94,13 @@ def _line(host: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
 
 
 def _read_address(word: str) -> dict[str, Any]:
-    user, at, rest = word.rpartition("@")
-    address, port = rest, ""
-    if rest.startswith("["):
-        address, _, port = rest[1:].partition("]")
+    user, at, location = word.rpartition("@")
+    address, port = location, ""
+    if location.startswith("["):
+        address, _, port = location[1:].partition("]")
         port = port.removeprefix(":")
-    elif rest.count(":") == 1:
-        address, _, port = rest.partition(":")
+    elif location.count(":") == 1:
+        address, _, port = location.partition(":")
         if not port:
             raise ValueError(word)
     if not address or (at and not user) or (port and not port.isdecimal()):
@@ -112,7 +112,7 @@ def _read_options(words: Sequence[str]) -> dict[str, str]:
     options: dict[str, str] = {}
     for word in words:
         name, _, value = word.partition("=")
-        # Twice on a line: two lines were pasted as one.
+        # An option that occurs twice means that two lines were pasted as one.
         if name not in _OPTIONS or not value or _OPTIONS[name] in options:
             raise ValueError(word)
         options[_OPTIONS[name]] = value

@@ -1,4 +1,4 @@
-"""Step 6: check the nodes, confirm their host keys, start the run; a launch needs a green check of this very draft."""
+"""Step 6: check the nodes, confirm their host keys, start the run. A launch needs a passed check of the same draft."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -8,9 +8,9 @@ from app.services import Services
 from app.text import t
 from app.text.copies import copy_words
 from app.wizard import continuing
-from app.wizard.draft_state import Reading, read
+from app.wizard.draft_state import DraftState, read
 from app.wizard.fields import Form
-from app.wizard.launch_session import Desk, DeskState, desk_of
+from app.wizard.launch_session import LaunchSession, LaunchState, launch_session_of
 from app.wizard.layout import place
 from app.wizard.problems import in_words
 from backend.cluster.preflight.results import CheckResult
@@ -21,73 +21,74 @@ from backend.runs.api import PreflightReport
 STEP = "launch"
 SSH_PORT = 22
 _KEY_FILES = {"ssh-ed25519": "ed25519", "ssh-rsa": "rsa"}
-"""Key type -> the part of the name of sshd's key file; the rest are ECDSA."""
+"""Key type -> the part of the name of sshd's key file. Other types are ECDSA."""
 
 
 def build(form: Form) -> None:
-    """The step has no widgets of its own."""
+    """Build the step, which has no fields."""
     form.start(STEP)
     place("launch")
     place("secrets")
 
 
-def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
-    """What the desk knows, seen from the draft as it is now."""
-    state = desk(services).state()
-    report = state.report
-    job, source = reading.job, continuing.chosen(services)
-    missing = state.missing_for(job)
-    complete = reading.can_launch and not continuing.against(services, job)
+def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
+    """Return the state of the launch session for the current draft."""
+    session = launch_session(services)
+    current = session.state()
+    report = current.report
+    job, source = state.job, continuing.launch_source(services)
+    missing = current.missing_for(job)
+    complete = state.can_launch and not continuing.load_problems(services, job)
     return {
         "launch": {
-            "phase": "launched" if state.phase == "queued" and not desk(services).waits(state) else state.phase,
-            "elapsed_s": round(services.clock() - state.since, 1),
-            "version": state.version,
+            "phase": "launched" if current.phase == "queued" and not session.is_waiting(current) else current.phase,
+            "elapsed_s": round(services.clock() - current.since, 1),
+            "version": current.version,
             "complete": complete,
             "told": list(services.told),
-            "same": job is not None and (state.job, state.source) == (job, source),
-            "ready": complete and state.is_green_for(job, source),
+            "same": job is not None and (current.job, current.source) == (job, source),
+            "ready": complete and current.is_green_for(job, source),
             "green": report is not None and not report.problems,
             "warnings": len(report.warnings) if report else 0,
-            "run": state.run,
+            "run": current.run,
             "name": job.name if job else "",
             "nodes": job.cluster.nodes if job else 0,
-            "problems": [_in_words(form, services, problem) for problem in state.problems],
+            "problems": [_in_words(form, services, problem) for problem in current.problems],
             "copy": None if job is None or missing is None else copy_words(job, missing, form.lang),
-            "copied": [size >> 20 for size in state.copied],
+            "copied": [size >> 20 for size in current.copied],
             "keys": [shown_key(key) for key in report.unknown_host_keys] if report else [],
             "checks": _table(form, services, report.checks) if report and not _waits_for_keys(report) else None,
         }
     }
 
 
-def act(services: Services, asked: Mapping[str, Any]) -> DeskState:
-    """Do what a button asks: check, accept, copy, launch or queue; anything else only looks. Raises ProblemsError."""
-    if asked.get("act") == "accept":
-        desk(services).accept([str(item) for item in asked.get("fingerprints") or ()])
-    if asked.get("act") in ("check", "copy", "launch", "queue"):
-        reading = read(services.draft.job_mapping(), services.home)
-        unfit = continuing.against(services, reading.job)
-        if reading.job is None or not reading.can_launch or unfit:
-            raise ProblemsError((*reading.problems, *reading.missing, *unfit))
-        at, source = desk(services), continuing.chosen(services)
-        if asked["act"] in ("launch", "queue"):
-            begin = at.launch if asked["act"] == "launch" else at.queue
-            begin(reading.job, source, accepted=asked.get("accepted"))
+def act(services: Services, request: Mapping[str, Any]) -> LaunchState:
+    """Check, accept, copy, launch or queue; other values only return the state. Raises ProblemsError."""
+    if request.get("act") == "accept":
+        launch_session(services).accept([str(item) for item in request.get("fingerprints") or ()])
+    if request.get("act") in ("check", "copy", "launch", "queue"):
+        state = read(services.draft.job_mapping(), services.home)
+        load_problems = continuing.load_problems(services, state.job)
+        if state.job is None or not state.can_launch or load_problems:
+            raise ProblemsError((*state.problems, *state.missing, *load_problems))
+        session, source = launch_session(services), continuing.launch_source(services)
+        if request["act"] in ("launch", "queue"):
+            start = session.launch if request["act"] == "launch" else session.queue
+            start(state.job, source, accepted=request.get("accepted"))
         else:
-            {"check": at.check, "copy": at.copy}[asked["act"]](reading.job, source)
-    return desk(services).state()
+            {"check": session.check, "copy": session.copy}[request["act"]](state.job, source)
+    return launch_session(services).state()
 
 
-def desk(services: Services) -> Desk:
-    """The server's one launch desk."""
-    return desk_of(services.controller, services.clock)
+def launch_session(services: Services) -> LaunchSession:
+    """Return the server's launch session."""
+    return launch_session_of(services.controller, services.clock)
 
 
 def shown_key(key: HostKey) -> dict[str, Any]:
-    """A host key with the command that prints its fingerprint on the node itself.
+    """Return a host key with the command that prints its fingerprint on the node itself.
 
-    At another port than 22 it may be another sshd than the machine's own, with keys elsewhere: that one is asked.
+    A port other than 22 may belong to another sshd with other key files, so the command asks that sshd.
     """
     kind = _KEY_FILES.get(key.key_type, "ecdsa")
     command = f"ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
@@ -98,23 +99,24 @@ def shown_key(key: HostKey) -> dict[str, Any]:
 
 
 def _waits_for_keys(report: PreflightReport) -> bool:
-    """Whether unknown host keys are all that is wrong: then nothing was checked yet."""
+    """Return whether unknown host keys are the only problems. Then nothing was checked yet."""
     return bool(report.unknown_host_keys) and all(p.code == "host_key_unknown" for p in report.problems)
 
 
 def _table(form: Form, services: Services, checks: Sequence[CheckResult]) -> dict[str, Any]:
-    """The checks as a table of check by node, and what there is to say about those that are not well."""
+    """Return a table of checks by node, and the findings of the checks that did not pass."""
     names = list(dict.fromkeys(check.name for check in checks))
     nodes = {check.rank: check.node for check in checks}
-    found = {(check.name, check.rank): check.status for check in checks}
+    statuses = {(check.name, check.rank): check.status for check in checks}
     rows = [
-        {"name": _name(form, name), "cells": [found.get((name, rank), "skipped") for rank in nodes]} for name in names
+        {"name": _name(form, name), "cells": [statuses.get((name, rank), "skipped") for rank in nodes]}
+        for name in names
     ]
     return {"nodes": list(nodes.values()), "rows": rows, "findings": _findings(form, services, checks)}
 
 
 def _findings(form: Form, services: Services, checks: Sequence[CheckResult]) -> list[dict[str, Any]]:
-    """What is wrong, once for all nodes where the same is wrong."""
+    """Return the findings. Nodes with the same finding share one entry."""
     grouped: dict[Hashable, list[CheckResult]] = {}
     for check in checks:
         if check.problem and check.problem.code != "host_key_unknown":
@@ -123,21 +125,21 @@ def _findings(form: Form, services: Services, checks: Sequence[CheckResult]) -> 
             grouped.setdefault(key, []).append(check)
     return [
         {"check": _name(form, alike[0].name), "ranks": ", ".join(str(check.rank) for check in alike),
-         **_in_words(form, services, _of_all(alike[0].problem, [check.node for check in alike]))}
+         **_in_words(form, services, _with_nodes(alike[0].problem, [check.node for check in alike]))}
         for alike in grouped.values() if alike[0].problem
     ]  # fmt: skip
 
 
 def _in_words(form: Form, services: Services, problem: Problem) -> dict[str, Any]:
-    """As words.in_words, with the run that a node is in use by, where that has a page of its own here."""
+    """Return `in_words`, with the run that uses the node if this server knows that run."""
     run = str(problem.values.get("run", ""))
     with services.database.read() as reader:
         is_ours = bool(run) and reader.has_run(run)
     return {**in_words(form, problem), "run": run if is_ours else None}
 
 
-def _of_all(problem: Problem, nodes: Sequence[str]) -> Problem:
-    """The problem with the names of all nodes that have it."""
+def _with_nodes(problem: Problem, nodes: Sequence[str]) -> Problem:
+    """Return the problem with the names of all nodes that have it."""
     return replace(problem, values={**problem.values, "node": ", ".join(nodes)})
 
 

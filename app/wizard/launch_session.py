@@ -1,7 +1,7 @@
-"""The launch desk: one a server, so that two clicks, two tabs or a reload act on the same check and the same launch.
+"""The launch session of a server. Two clicks, two tabs or a reload act on the same check and the same launch.
 
-A green check is a ticket for one launch of exactly the job that was checked. Checks and launches run in a thread of
-their own; a page watches them through `state` and `wait`.
+A passed check allows one launch of exactly the checked job. Checks and launches run in their own thread; a page
+watches them through `state` and `wait`.
 """
 
 import dataclasses
@@ -21,85 +21,85 @@ from backend.runs.states import RunState
 Phase = Literal["idle", "checking", "checked", "copying", "launching", "launched", "queued"]
 
 Source = tuple[str, int] | None
-"""The run and the step of the checkpoint that a launch begins with; None: at the beginning."""
+"""The run and the step of the checkpoint that a launch begins with. None: no checkpoint."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeskState:
-    """What the desk knows at one moment; immutable."""
+class LaunchState:
+    """The state of the launch session at one moment. Immutable."""
 
     version: int = 0
     """Grows with every change."""
     phase: Phase = "idle"
     since: float = 0.0
-    """When the phase began."""
+    """When the phase began, by the server's clock."""
     job: Job | None = None
-    """What was checked, is being launched, was launched or put into the queue."""
+    """The job of the newest check, launch or queue entry."""
     source: Source = None
-    """What that begins with."""
+    """The checkpoint that `job` begins with."""
     report: PreflightReport | None = None
     problems: tuple[Problem, ...] = ()
-    """Why the newest check or launch could not be done."""
+    """Why the newest check or launch failed."""
     run: str | None = None
-    """The run that the newest launch started, or that waits in the queue."""
+    """The run that the newest launch started or put into the queue."""
     copied: tuple[int, int] = (0, 0)
-    """Bytes that a copy has taken, and that it has to take."""
+    """(copied bytes, total bytes) of a copy."""
 
     @property
     def is_busy(self) -> bool:
         return self.phase in ("checking", "copying", "launching")
 
     def missing_for(self, job: Job | None) -> Missing | None:
-        """What the check of exactly this job found that a copy from node 0 can mend."""
+        """Return what a check of exactly this job found missing and a copy from node 0 can add."""
         if self.phase != "checked" or self.report is None or self.job != job:
             return None
         return find_missing(self.report.checks)
 
     def accepted_by(self, accepted: object) -> set[str]:
-        """Keys of the check's warnings, where the user has accepted those of this version. ProblemsError."""
+        """Return the keys of the check's warnings. ProblemsError unless the user accepted this version."""
         warnings = self.report.warnings if self.report else ()
         if warnings and (isinstance(accepted, bool) or accepted != self.version):
             raise ProblemsError([Problem(code=NOT_ACCEPTED)])
-        return {warning_key(one) for one in warnings}
+        return {warning_key(warning) for warning in warnings}
 
     def is_green_for(self, job: Job | None, source: Source = None) -> bool:
-        """Whether a launch of exactly this job from exactly this checkpoint may begin."""
+        """Return whether a launch of exactly this job from exactly this checkpoint may begin."""
         is_green = self.phase == "checked" and self.report is not None and not self.report.problems
         return is_green and (self.job, self.source) == (job, source)
 
 
-class Desk:
-    """Safe for many threads."""
+class LaunchSession:
+    """The checks and launches of a server. Thread-safe."""
 
     def __init__(self, controller: Controller, clock: Callable[[], float]) -> None:
         self._controller = controller
         self._clock = clock
         self._changed = threading.Condition()
-        self._state = DeskState()
+        self._state = LaunchState()
 
-    def state(self) -> DeskState:
-        """The state now."""
+    def state(self) -> LaunchState:
+        """Return the current state."""
         with self._changed:
             return self._state
 
-    def wait(self, version: int, timeout_s: float) -> DeskState:
-        """The state once it is newer than `version`, or after the time."""
+    def wait(self, version: int, timeout_s: float) -> LaunchState:
+        """Wait until the state is newer than `version`, or for the time, and return it."""
         with self._changed:
             self._changed.wait_for(lambda: self._state.version > version, timeout_s)
             return self._state
 
     def check(self, job: Job, source: Source = None) -> None:
-        """Begin to check the nodes for this job, and that they see its checkpoint; nothing while at work."""
+        """Start to check the nodes for this job and its checkpoint. Does nothing while busy."""
         with self._changed:
             if self._state.is_busy:
                 return
             self._set(phase="checking", job=job, source=source, report=None, problems=(), run=None)
-        self._work(lambda: self._check(job, source))
+        self._start_thread(lambda: self._check(job, source))
 
     def accept(self, fingerprints: Collection[str]) -> None:
-        """Trust those shown host keys whose fingerprints were confirmed, then check again."""
+        """Trust the shown host keys with confirmed fingerprints, then check again."""
         with self._changed:
             state = self._state
             if state.phase != "checked" or state.report is None or state.job is None:
@@ -110,68 +110,68 @@ class Desk:
             self.check(state.job, state.source)
 
     def copy(self, job: Job, source: Source = None) -> None:
-        """Begin to copy what the check of exactly this job found missing, then check again; raises ProblemsError."""
+        """Start to copy what the check of exactly this job found missing, then check again. ProblemsError."""
         with self._changed:
             report = self._state.report
             if report is None or self._state.missing_for(job) is None:
                 raise ProblemsError([Problem(code="nothing_to_copy")])
             self._set(phase="copying", source=source, problems=(), copied=(0, 0))
-        self._work(lambda: self._copy(job, source, report))
+        self._start_thread(lambda: self._copy(job, source, report))
 
     def launch(self, job: Job, source: Source = None, *, accepted: object = None) -> None:
-        """Begin to launch; raises ProblemsError unless a green check of exactly this job is at hand and unused.
+        """Start to launch. Raises ProblemsError unless exactly this job passed a check that no launch has used.
 
-        `accepted`: the version of the state whose warnings the user has accepted. Those of another check, and those
-        that only the launch itself finds, have been accepted by nobody.
+        `accepted` is the version of the state whose warnings the user accepted. Warnings of another check, and those
+        that only the launch itself finds, are not accepted.
         """
         with self._changed:
             if not self._state.is_green_for(job, source):
                 raise ProblemsError([Problem(code="not_checked")])
-            shown = self._state.accepted_by(accepted)
+            warnings = self._state.accepted_by(accepted)
             self._set(phase="launching", problems=())
-        self._work(lambda: self._launch(job, source, shown))
+        self._start_thread(lambda: self._launch(job, source, warnings))
 
     def queue(self, job: Job, source: Source = None, *, accepted: object = None) -> None:
-        """Put the job into the queue, unless it waits there from this desk: two tabs queue one run. ProblemsError.
+        """Put the job into the queue, unless it already waits there: two tabs queue one run. ProblemsError.
 
-        Where a check of exactly this job is at hand, its warnings must have been accepted as for a launch; those that
-        the check at the run's turn finds beside them have been accepted by nobody.
+        If exactly this job was checked, its warnings must be accepted as for a launch. Warnings that only the check
+        before the start finds are not accepted.
         """
         with self._changed:
             is_same = (self._state.job, self._state.source) == (job, source)
-            if self._state.is_busy or (is_same and self.waits(self._state)):
+            if self._state.is_busy or (is_same and self.is_waiting(self._state)):
                 return
-            shown = self._state.accepted_by(accepted) if is_same else set()
-            run = self._controller.launch(job, queue=True, restarts=RESTARTS, source=source, accepted_warnings=shown)
+            warnings = self._state.accepted_by(accepted) if is_same else set()
+            run = self._controller.launch(job, queue=True, restarts=RESTARTS, source=source, accepted_warnings=warnings)
             self._set(phase="queued", job=job, source=source, report=None, problems=(), run=run)
 
-    def waits(self, state: DeskState) -> bool:
-        """Whether the run that was put into the queue is still there."""
+    def is_waiting(self, state: LaunchState) -> bool:
+        """Return whether the run that was put into the queue still waits there."""
         if state.phase != "queued" or state.run is None:
             return False
         return self._controller.snapshot(state.run).state is RunState.QUEUED
 
     def _check(self, job: Job, source: Source) -> None:
-        report = self._examine(job, source)
+        report = self._preflight(job, source)
         with self._changed:
             self._set(phase="checked", report=report)
 
-    def _examine(self, job: Job, source: Source) -> PreflightReport:
-        """The nodes' report; ProblemsError where they are well but cannot begin with the checkpoint."""
+    def _preflight(self, job: Job, source: Source) -> PreflightReport:
+        """Return the nodes' report. ProblemsError if they pass but cannot load the checkpoint."""
         report = self._controller.preflight(job)
         if source is not None and not report.problems:
             self._controller.find_source(*source, job)
         return report
 
     def _copy(self, job: Job, source: Source, report: PreflightReport) -> None:
-        left = self._controller.copy_missing(job, report, self._tell)
+        problems = self._controller.copy_missing(job, report, self._report_copied)
         with self._changed:
             self._set(phase="checking", report=None)
-        report = self._examine(job, source)
+        report = self._preflight(job, source)
         with self._changed:
-            self._set(phase="checked", report=report, problems=left)
+            self._set(phase="checked", report=report, problems=problems)
 
-    def _tell(self, done: int, total: int) -> None:
+    def _report_copied(self, done: int, total: int) -> None:
         with self._changed:
             if self._state.copied != (done, total):
                 self._set(copied=(done, total))
@@ -181,24 +181,24 @@ class Desk:
         with self._changed:
             self._set(phase="launched", report=None, run=run)
 
-    def _work(self, act: Callable[[], None]) -> None:
+    def _start_thread(self, act: Callable[[], None]) -> None:
         def guarded() -> None:
             try:
                 act()
             except ProblemsError as error:
                 self._fail(error.problems)
             except Exception:
-                _log.exception("the launch desk's work failed")
+                _log.exception("the launch session's work failed")
                 self._fail((Problem(code="internal_error"),))
 
-        threading.Thread(target=guarded, name="launch-desk", daemon=True).start()
+        threading.Thread(target=guarded, name="launch-session", daemon=True).start()
 
     def _fail(self, problems: tuple[Problem, ...]) -> None:
         with self._changed:
             self._set(phase="idle", report=None, problems=problems)
 
     def _set(self, **changes: object) -> None:
-        """Replace the state; the condition is held."""
+        """Replace the state. The caller holds the condition."""
         since = self._clock() if "phase" in changes else self._state.since
         state = dataclasses.replace(self._state, version=self._state.version + 1, since=since, **changes)  # type: ignore[arg-type]
         self._state = state
@@ -206,6 +206,6 @@ class Desk:
 
 
 @lru_cache(maxsize=8)
-def desk_of(controller: Controller, clock: Callable[[], float]) -> Desk:
-    """The one desk of a controller, whichever page asks."""
-    return Desk(controller, clock)
+def launch_session_of(controller: Controller, clock: Callable[[], float]) -> LaunchSession:
+    """Return the launch session of a controller, shared by all pages."""
+    return LaunchSession(controller, clock)

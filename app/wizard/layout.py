@@ -1,4 +1,4 @@
-"""How the steps are laid out: sections with a heading, parts that open, and places that scripts draw in."""
+"""Layout of the steps: titled sections, collapsible parts, tabs, and elements that scripts draw in."""
 
 import html
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from app.text import has, t
 
 @contextmanager
 def section(lang: str, key: str) -> Iterator[None]:
-    """A titled card; its words are `wizard.<key>` and, where there is one, `wizard.<key>.lead`."""
+    """Build a titled card with the words `wizard.<key>` and, if it exists, `wizard.<key>.lead`."""
     name = f"wizard.{key}"
     lead = f"<p>{html.escape(t(lang, f'{name}.lead'))}</p>" if has(lang, f"{name}.lead") else ""
     with gr.Column(elem_classes="mb-card mb-section", elem_id=name.replace(".", "-")):
@@ -21,21 +21,21 @@ def section(lang: str, key: str) -> Iterator[None]:
 
 @contextmanager
 def card() -> Iterator[None]:
-    """A section without a title."""
+    """Build a section without a title."""
     with gr.Column(elem_classes="mb-card mb-section"):
         yield
 
 
 @contextmanager
 def grid() -> Iterator[None]:
-    """Widgets side by side, as many as fit."""
+    """Show widgets side by side, as many as fit."""
     with gr.Column(elem_classes="mb-fields"):
         yield
 
 
 @contextmanager
 def more(lang: str, key: str) -> Iterator[None]:
-    """A part that starts closed and stays mounted, so that a problem in it can be shown and counted."""
+    """Build a part that starts closed. It stays mounted, so that problems in it are shown and counted."""
     name = f"wizard-{key}".replace(".", "-")
     label = html.escape(t(lang, f"wizard.{key}"))
     gr.HTML(
@@ -49,9 +49,9 @@ def more(lang: str, key: str) -> Iterator[None]:
 
 
 def tabs(lang: str, key: str, names: Sequence[str]) -> None:
-    """Places of which one is shown at a time, under a row of tabs; their words are `wizard.tab.<name>`.
+    """Build elements under a row of tabs that shows one at a time. The words of a tab are `wizard.tab.<name>`.
 
-    static/wizard/tabs.js shows and hides them; what is hidden is not drawn.
+    static/wizard/tabs.js shows and hides them, and does not draw hidden ones.
     """
     buttons = [
         f'<button type="button" role="tab" id="tab-{name}" data-tab="{name}" aria-controls="place-{name}" '
@@ -70,7 +70,7 @@ def tabs(lang: str, key: str, names: Sequence[str]) -> None:
 
 
 def place(name: str) -> gr.HTML:
-    """An empty place that the script `Megaboard.panels[name]` draws in."""
+    """Build an empty element that the script `Megaboard.panels[name]` draws in."""
     return gr.HTML(
         f'<div class="mb-place" data-panel="{name}"></div>',
         js_on_load="Megaboard.wizard.mounted(element)",

@@ -1,9 +1,9 @@
-"""Step 2: which model is trained, by name or by its config.json, and where it lies on the nodes."""
+"""Step 2: the model to train, by name or by its config.json, and its folder on the nodes."""
 
 from typing import Any
 
 from app.services import Services
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
 from app.wizard.layout import grid, place, section
 from backend.estimate.model.model_layers import model_layers
@@ -16,7 +16,7 @@ STEP = "model"
 
 
 def build(form: Form) -> None:
-    """The step's widgets."""
+    """Build the step's widgets."""
     form.start(STEP)
     with section(form.lang, "which_model"):
         with grid():
@@ -27,9 +27,9 @@ def build(form: Form) -> None:
         place("model")
 
 
-def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
-    """The model's card: name, published size, shape."""
-    model, job = reading.model, reading.job
+def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
+    """Return the model's card: name, published size, shape."""
+    model, job = state.model, state.job
     if job is None or model is None:
         return {"model": None}
     if isinstance(model, UnestimatedModel):
@@ -41,7 +41,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
 
 
 def _facts(shape: ModelShape) -> list[tuple[str, Any]]:
-    """(catalogue key under wizard.model., value) of every figure that describes the shape."""
+    """Return (catalogue key under wizard.model., value) of every figure of the shape."""
     facts: list[tuple[str, Any]] = [("layers", shape.layers), ("hidden", shape.hidden)]
     if shape.ffn:
         facts.append(("ffn", shape.ffn))

@@ -1,4 +1,4 @@
-"""The bundle: everything on the page that follows from the draft, as one JSON string for the scripts in static/."""
+"""The payload: everything on the page that follows from the draft, as one JSON string for the scripts in static/."""
 
 import itertools
 import json
@@ -11,14 +11,14 @@ from app.services import Services
 from app.text import catalogue
 from app.web.shell_parts import STEPS
 from app.wizard import continuing, hardware, launch, model, plan, review, training
-from app.wizard.draft_state import Reading, read
+from app.wizard.draft_state import DraftState, read
 from app.wizard.fields import Form
 from app.wizard.problems import in_words
 from app.wizard.relevance import hidden
 from app.wizard.summary import summarise
 from backend.job.problems import Problem
 
-Section = Callable[[Reading, Form, Services], dict[str, Any]]
+Section = Callable[[DraftState, Form, Services], dict[str, Any]]
 
 SECTIONS: Mapping[str, Section] = {
     hardware.STEP: hardware.data,
@@ -28,7 +28,7 @@ SECTIONS: Mapping[str, Section] = {
     review.STEP: review.data,
     launch.STEP: launch.data,
 }
-"""What each step shows beyond its fields; asked for the step that is on screen alone."""
+"""Data that each step shows beside its fields. Computed only for the step on screen."""
 
 _WORDS = (
     "wizard.",
@@ -43,23 +43,23 @@ _WORDS = (
 )
 
 
-def opening(lang: str) -> str:
-    """What a page starts with: the words that its scripts need."""
+def initial_value(lang: str) -> str:
+    """Return the first value of a page: the words that its scripts need."""
     words = {key: text for key, text in catalogue(lang).items() if key.startswith(_WORDS)}
     return json.dumps({"words": words}, ensure_ascii=False)
 
 
-def bundle(form: Form, services: Services, step: str, refused: Iterable[Problem] = (), **answer: Any) -> str:
-    """The draft as it is now, for a page that shows `step`.
+def payload_json(form: Form, services: Services, step: str, refused: Iterable[Problem] = (), **answer: Any) -> str:
+    """Return the payload of the current draft for a page that shows `step`.
 
-    `refused` says why an edit was not taken; `answer` tells a script how its own request went: `span` the versions of
-    the draft that its edit went from and to, `synced` that every widget shows the draft (static/wizard/draft.js).
+    `refused` holds the reasons if an edit was refused. `answer` is the result of the script's own request: `span`, the
+    versions of the draft before and after its edit; `synced`, that all widgets show the draft (static/wizard/draft.js).
     """
     stamp, version = _stamp(), services.draft.version
-    reading = read(services.draft.job_mapping(), services.home)
-    unfit = continuing.against(services, reading.job)
-    problems = [in_words(form, problem) for problem in (*refused, *reading.problems, *unfit)]
-    missing = [in_words(form, problem, for_launch=True) for problem in reading.missing]
+    state = read(services.draft.job_mapping(), services.home)
+    load_problems = continuing.load_problems(services, state.job)
+    problems = [in_words(form, problem) for problem in (*refused, *state.problems, *load_problems)]
+    missing = [in_words(form, problem, for_launch=True) for problem in state.missing]
     section = SECTIONS.get(step)
     return json.dumps(
         {
@@ -68,10 +68,10 @@ def bundle(form: Form, services: Services, step: str, refused: Iterable[Problem]
             "step": step,
             "problems": problems + missing,
             "marks": _marks(problems, missing),
-            "hidden": hidden(form, reading),
-            "summary": summarise(reading),
-            "source": continuing.shown(services, form, unfit),
-            "data": section(reading, form, services) if section else {},
+            "hidden": hidden(form, state),
+            "summary": summarise(state),
+            "source": continuing.banner(services, form, load_problems),
+            "data": section(state, form, services) if section else {},
             "refusal": None,
             **answer,
         },
@@ -94,7 +94,7 @@ _last_stamp = 0
 
 
 def _stamp() -> int:
-    """A number that grows with every bundle, over restarts too, and that JavaScript holds exactly."""
+    """Return a number that grows with every payload, also across restarts, and is exact in JavaScript."""
     global _last_stamp
     with _stamp_lock:
         _last_stamp = max(_last_stamp + 1, time.time_ns() // 1000)

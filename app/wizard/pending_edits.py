@@ -1,4 +1,4 @@
-"""What a page kept that the server never took (static/wizard/unsent.js), as edits of the draft."""
+"""Edits of a page that never reached the server (static/wizard/unsent.js)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,10 +7,10 @@ from app.text import LANGUAGES
 from app.wizard.fields import Form, choices_of, has_choices, table
 
 
-def unsent_edits(form: Form, unsent: Mapping[str, Any]) -> dict[str, Any]:
-    """Path -> value for the draft, of what the fields showed in the language the page was in.
+def pending_edits(form: Form, unsent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return {path: value} for the draft from the values that the fields showed in the page's language.
 
-    Fields of another version, and choices that are none (words half typed into a list), are left out.
+    Unknown fields, and texts that are not a choice of a list, are left out.
     """
     lang, fields = unsent.get("lang"), unsent.get("fields")
     if lang not in LANGUAGES or not isinstance(fields, Mapping):
@@ -19,17 +19,17 @@ def unsent_edits(form: Form, unsent: Mapping[str, Any]) -> dict[str, Any]:
     for path in form.components:
         element = f"field-{path.replace('.', '-')}"
         if element in fields:
-            raw = _as_widget(lang, path, fields[element])
-            if raw is not _NOTHING:
+            raw = _widget_value(lang, path, fields[element])
+            if raw is not _NO_VALUE:
                 edits[path] = form.value(path, raw)
     return edits
 
 
-_NOTHING = object()
+_NO_VALUE = object()
 
 
-def _as_widget(lang: str, path: str, shown: Any) -> Any:
-    """The value that the widget would have sent."""
+def _widget_value(lang: str, path: str, shown: Any) -> Any:
+    """Return the value that the widget would have sent."""
     parameter = table()[path]
     if parameter.kind == "bool":
         return bool(shown)
@@ -38,4 +38,4 @@ def _as_widget(lang: str, path: str, shown: Any) -> Any:
     values = dict(choices_of(lang, parameter))
     if parameter.kind == "list":
         return [values[words] for words in shown if words in values]
-    return values.get(shown, _NOTHING)
+    return values.get(shown, _NO_VALUE)

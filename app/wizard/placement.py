@@ -1,4 +1,4 @@
-"""Which ranks talk to which, and on which nodes they are: the map of a plan."""
+"""The map of a plan: the groups of ranks that communicate, and their nodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,18 +7,18 @@ from app.wizard.hosts import node_name
 from backend.job.job import Job, Parallel
 
 SHOWN_NODES = 64
-"""Nodes on the map; a larger cluster repeats the same picture."""
+"""Maximum number of nodes on the map. A larger cluster repeats the same pattern."""
 
 
 def placement(job: Job) -> dict[str, Any]:
-    """Which group of each kind every rank belongs to, and over how many nodes the groups spread.
+    """Return each rank's group of each kind, and the number of nodes of the groups.
 
     The order of ranks is megatron-core's default, tp-cp-ep-dp-pp (parallel_state.py initialize_model_parallel): TP
-    neighbours are next to each other, pipeline stages furthest apart. Experts order etp-ep-dp-pp in the same ranks.
+    neighbours are adjacent, pipeline stages are furthest apart. Experts have the order etp-ep-dp-pp.
     """
     sizes = job.parallel if job.traits.is_megatron else Parallel()
-    dense = _split(job.world_size, tensor=sizes.tensor, context=sizes.context, data=job.data_parallel)
-    experts = _split(job.world_size, expert_tensor=sizes.expert_tensor, expert=sizes.expert,
+    dense = _coordinates(job.world_size, tensor=sizes.tensor, context=sizes.context, data=job.data_parallel)
+    experts = _coordinates(job.world_size, expert_tensor=sizes.expert_tensor, expert=sizes.expert,
                      rest=max(1, job.world_size // (sizes.expert_tensor * sizes.expert * sizes.pipeline)))  # fmt: skip
     groups = {
         "tensor": _groups(dense, "tensor"),
@@ -27,9 +27,9 @@ def placement(job: Job) -> dict[str, Any]:
         "context": _groups(dense, "context"),
         "expert": _groups(experts, "expert"),
     }
-    sized = {"tensor": sizes.tensor, "pipeline": sizes.pipeline, "data": job.data_parallel, "context": sizes.context,
-             "expert": sizes.expert}  # fmt: skip
-    kinds = [name for name, size in sized.items() if size > 1] or ["data"]
+    group_sizes = {"tensor": sizes.tensor, "pipeline": sizes.pipeline, "data": job.data_parallel,
+                   "context": sizes.context, "expert": sizes.expert}  # fmt: skip
+    kinds = [name for name, size in group_sizes.items() if size > 1] or ["data"]
     per_node = job.cluster.gpus_per_node
     shown = min(job.cluster.nodes, SHOWN_NODES)
     hosts = [node_name(host) for host in job.cluster.hosts[:shown]]
@@ -43,19 +43,19 @@ def placement(job: Job) -> dict[str, Any]:
     }
 
 
-def _split(world: int, **sizes: int) -> list[dict[str, int]]:
-    """Every rank's coordinates: the first size changes fastest; `last` is what remains."""
+def _coordinates(world: int, **sizes: int) -> list[dict[str, int]]:
+    """Return each rank's coordinates. The first size changes fastest; `last` is the remaining quotient."""
     ranks = []
     for rank in range(world):
-        coordinates, rest = {}, rank
+        coordinates, quotient = {}, rank
         for name, size in sizes.items():
-            coordinates[name], rest = rest % size, rest // size
-        ranks.append({**coordinates, "last": rest})
+            coordinates[name], quotient = quotient % size, quotient // size
+        ranks.append({**coordinates, "last": quotient})
     return ranks
 
 
 def _groups(ranks: Sequence[Mapping[str, int]], along: str) -> list[int]:
-    """Ranks that differ in one coordinate alone talk to each other: the number of each rank's group."""
+    """Return the number of each rank's group. Ranks of a group differ only in the coordinate `along`."""
     numbers: dict[tuple[int, ...], int] = {}
     return [
         numbers.setdefault(tuple(value for name, value in rank.items() if name != along), len(numbers))
@@ -70,5 +70,5 @@ def _span(groups: Sequence[int], per_node: int) -> dict[str, int]:
     return {
         "groups": len(nodes),
         "ranks": len(groups) // len(nodes),
-        "nodes": max(len(found) for found in nodes.values()),
+        "nodes": max(map(len, nodes.values())),
     }

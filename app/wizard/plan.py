@@ -1,16 +1,16 @@
-"""Step 4: engine, batch and parallel sizes; every legal plan with its cost, and the chosen one in pictures."""
+"""Step 4: engine, batch and parallel sizes. It shows every legal plan with its cost, and charts of the chosen plan."""
 
 from typing import Any
 
 from app.services import Services
 from app.wizard import continuing
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
 from app.wizard.layout import grid, more, section, tabs
 from app.wizard.memory import memory
 from app.wizard.placement import placement
 from app.wizard.plans import plans_of
-from app.wizard.time_breakdown import spent
+from app.wizard.time_breakdown import time_breakdown
 from app.wizard.timeline import timeline
 from backend.planning.space import SIZES
 
@@ -18,7 +18,7 @@ STEP = "plan"
 
 
 def build(form: Form) -> None:
-    """The step's widgets."""
+    """Build the step's widgets."""
     form.start(STEP)
     with section(form.lang, "strategy"):
         with grid():
@@ -29,14 +29,14 @@ def build(form: Form) -> None:
             with grid():
                 form.fields(*(f"parallel.{name}" for name in (*SIZES, "pipeline_layout")))
             with grid():
-                form.fields(*(f"parallel.{name}" for name in _REST))
+                form.fields(*(f"parallel.{name}" for name in _OTHER_PARALLEL))
     with section(form.lang, "plans"):
         tabs(form.lang, "plans", ("plans", "pareto", "strategies"))
     with section(form.lang, "chosen"):
         tabs(form.lang, "chosen", ("memory", "time", "schedule", "ranks"))
 
 
-_REST = (
+_OTHER_PARALLEL = (
     "gradient_dtype", "optimizer_offload_fraction", "offload_device", "offload_folder", "moe_token_dispatcher",
     "sequence", "distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "account_for_embedding",
     "account_for_loss", "bias_activation_fusion", "rope_fusion", "cross_entropy_fusion",
@@ -44,13 +44,13 @@ _REST = (
 )  # fmt: skip
 
 
-def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
-    """The table of plans, why the first is first, and the chosen one's pictures."""
-    ranks = placement(reading.job) if reading.job and reading.is_sound else None
+def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
+    """Return the table of plans with its explanation, and the data of the chosen plan's pictures."""
+    ranks = placement(state.job) if state.job and state.is_sound else None
     return {
-        "plans": plans_of(reading, form.lang, continuing.loads(services, reading.job) if reading.job else None),
-        "memory": memory(reading),
-        "time": spent(reading),
-        "schedule": timeline(reading),
+        "plans": plans_of(state, form.lang, continuing.load_check(services, state.job) if state.job else None),
+        "memory": memory(state),
+        "time": time_breakdown(state),
+        "schedule": timeline(state),
         "ranks": ranks,
     }

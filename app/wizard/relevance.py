@@ -1,11 +1,11 @@
-"""Which widgets have nothing to say for this draft, so that the page leaves them out."""
+"""Widgets that the page hides because they have no meaning for the draft."""
 
 from collections.abc import Iterator
 
 from app.text.reference import ENVIRONMENTS, GPU_FIGURES
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
-from app.wizard.problems import place_of
+from app.wizard.problems import widget_of
 from backend.job.job import Job
 
 _VISION = (
@@ -25,17 +25,17 @@ _MEGATRON = (
 )  # fmt: skip
 
 
-def hidden(form: Form, reading: Reading) -> list[str] | None:
-    """Paths of the widgets to leave out; one that has a problem stays. None while the draft cannot be read."""
-    job = reading.job
+def hidden(form: Form, state: DraftState) -> list[str] | None:
+    """Return the paths of the widgets to hide. A widget with a problem stays. None if the draft cannot be read."""
+    job = state.job
     if job is None:
         return None
-    troubled = {place_of(form, problem) for problem in (*reading.problems, *reading.missing)}
-    return [path for path in _irrelevant(job, reading) if path in form.components and path not in troubled]
+    with_problems = {widget_of(form, problem) for problem in (*state.problems, *state.missing)}
+    return [path for path in _irrelevant(job, state) if path in form.components and path not in with_problems]
 
 
-def _irrelevant(job: Job, reading: Reading) -> Iterator[str]:
-    training, shape, traits = job.training, reading.shape, job.traits
+def _irrelevant(job: Job, state: DraftState) -> Iterator[str]:
+    training, shape, traits = job.training, state.shape, job.traits
     if isinstance(job.cluster.gpu, str):
         yield from (f"cluster.gpu.{name}" for name in GPU_FIGURES)
     if job.model.preset:
@@ -43,7 +43,7 @@ def _irrelevant(job: Job, reading: Reading) -> Iterator[str]:
     if shape and not shape.vision:
         yield from _VISION
     if training.global_batch_size is not None:
-        # It follows from each plan; what stands in the draft means nothing.
+        # Each plan computes the accumulation, so the draft's value has no meaning.
         yield "training.gradient_accumulation_steps"
     if training.method not in ("lora", "qlora"):
         yield from _LORA

@@ -1,4 +1,4 @@
-"""Step 5: exactly what will run, before anything does: the job file, the engine's files, each node's command."""
+"""Step 5: preview of exactly what will run: the job file, the engine's files, each node's command."""
 
 import io
 import json
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.services import Services
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
 from app.wizard.hosts import node_name
 from app.wizard.layout import place
@@ -21,41 +21,41 @@ from backend.job.problems import ProblemsError
 
 STEP = "review"
 RUN = "RUN-ID"
-"""Stands for the run's id in what is shown; the real one is made at the launch."""
+"""Placeholder of the run's id in the preview. The launch makes the real id."""
 
 
 def build(form: Form) -> None:
-    """The step has no widgets of its own."""
+    """Build the step, which has no fields."""
     form.start(STEP)
     place("review")
 
 
-def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
-    """Job file, engine files, environment and one command a node; what is missing where they cannot be made yet."""
-    job = reading.job
-    if job is None or not reading.is_sound:
+def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
+    """Return job file, engine files, environment and one command per node, or the problems that prevent them."""
+    job = state.job
+    if job is None or not state.is_sound:
         return {"review": None}
-    # YAML knows dates, JSON does not.
+    # YAML has dates, JSON does not.
     as_json = json.dumps(to_mapping(job), ensure_ascii=False, indent=2, default=str)
     review: dict[str, Any] = {"job": dump_job(job), "json": as_json, "complete": False}
-    if reading.can_launch:
+    if state.can_launch:
         try:
             source = services.draft.source
-            rendered = render(job, sample_place(job, source.folder if source else None))
+            rendered = render(job, sample_placement(job, source.folder if source else None))
         except ProblemsError as error:
             return {"review": {**review, "problems": [in_words(form, problem) for problem in error.problems]}}
         review |= {
             "complete": True,
             "files": [{"name": name, "text": text} for name, text in rendered.files.items()],
             "commands": [_command(job, command) for command in rendered.commands],
-            "environment": [list(item) for item in sorted(_shared(rendered.commands).items())],
+            "environment": [list(item) for item in sorted(_common_environment(rendered.commands).items())],
             "notes": [in_words(form, note) for note in rendered.notes],
         }
     return {"review": review}
 
 
-def sample_place(job: Job, checkpoint: str | None = None) -> Placement:
-    """Where a run of this job would be put, with `RUN-ID` for its id and the first port of the range."""
+def sample_placement(job: Job, checkpoint: str | None = None) -> Placement:
+    """Return the placement of a run of this job, with `RUN-ID` as its id and the first port of the range."""
     nodes = []
     for rank, host in enumerate(job.cluster.hosts):
         environment = environment_of(job, rank)
@@ -72,7 +72,7 @@ def sample_place(job: Job, checkpoint: str | None = None) -> Placement:
 
 
 def archive(job: Job, checkpoint: str | None = None) -> bytes:
-    """The job file and what launches it without Megaboard, as one zip; raises ProblemsError as `export` does."""
+    """Return a zip of the job file and the files that launch it without Megaboard. ProblemsError from `export`."""
     files = {"job.yaml": dump_job(job), **export(job, checkpoint=checkpoint)}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
@@ -89,5 +89,5 @@ def _command(job: Job, command: NodeCommand) -> dict[str, Any]:
     return {"rank": command.rank, "node": name, "text": shlex.join(command.argv)}
 
 
-def _shared(commands: tuple[NodeCommand, ...]) -> Mapping[str, str]:
+def _common_environment(commands: tuple[NodeCommand, ...]) -> Mapping[str, str]:
     return commands[0].environment if commands else {}

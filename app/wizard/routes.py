@@ -1,4 +1,4 @@
-"""The wizard's plain routes, behind the gate like everything: files of the draft, strategies, why not a plan, help."""
+"""HTTP routes of the wizard: files of the draft, strategies, why not a plan, help. All need a log-in."""
 
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from app.services import Services
 from app.text import LANGUAGES
 from app.wizard import continuing
 from app.wizard.difference import difference_of
-from app.wizard.draft_state import Reading, read
+from app.wizard.draft_state import DraftState, read
 from app.wizard.help import help_of
 from app.wizard.review import archive
 from app.wizard.secret_fields import secret_routes
@@ -22,23 +22,24 @@ from backend.job.problems import ProblemsError
 
 
 def routes(services: Services) -> APIRouter:
-    """All of them: those below, and /api/secrets and /api/passphrases of secrets.py."""
+    """Return all routes: those below, and /api/secrets and /api/passphrases of secret_fields.py."""
     router = APIRouter()
-    for part in (secret_routes(services.audit), file_routes(services), answer_routes(services)):
-        router.include_router(part)
+    for router_part in (secret_routes(services.audit), file_routes(services), answer_routes(services)):
+        router.include_router(router_part)
     return router
 
 
 def file_routes(services: Services) -> APIRouter:
-    """GET /api/archive: a zip of what the draft renders to, 409 while it cannot be rendered.
+    """Return the routes of files.
 
-    GET /api/presets/NAME: the job file of one of the user's presets, 404 where there is none.
+    GET /api/archive: a zip of the draft's rendered files, 409 if the draft cannot be rendered.
+    GET /api/presets/NAME: the job file of a user's preset, 404 if there is none.
     """
     router = APIRouter()
 
     @router.get("/api/archive")
     def files() -> Response:
-        job = _reading(services).job
+        job = _draft_state(services).job
         if job is None:
             raise HTTPException(409)
         try:
@@ -62,42 +63,41 @@ def file_routes(services: Services) -> APIRouter:
 
 
 def answer_routes(services: Services) -> APIRouter:
-    """GET /api/difference?base=RUN|recommended&lang=en: what the draft changes against it (difference.py).
+    """Return the routes of questions about the draft.
 
+    GET /api/difference?base=RUN|recommended&lang=en: what the draft changes against the base (difference.py).
     GET /api/strategies?lang=en: {rows} or {why}, the best plan of each strategy for the draft.
-
-    GET /api/why-not?sizes=TP=8 PP=3&lang=en: {words, choose}, why the best plan of the draft does not have these sizes.
-
-    GET /api/help?path=parallel.tensor&lang=en: a field's help, with what other values do to the draft; 404 for others.
+    GET /api/why-not?sizes=TP=8 PP=3&lang=en: {words, choose}, why the draft's best plan does not have these sizes.
+    GET /api/help?path=parallel.tensor&lang=en: a field's help, with the effect of other values; 404 for unknown fields.
     """
     router = APIRouter()
 
     @router.get("/api/why-not")
     def why_not(sizes: str, lang: str = "en") -> dict[str, Any]:
-        return why_not_of(_reading(services), sizes, _language(lang))
+        return why_not_of(_draft_state(services), sizes, _language(lang))
 
     @router.get("/api/help")
     def help_beside(path: str, lang: str = "en") -> dict[str, Any]:
         try:
-            return help_of(_reading(services), path, _language(lang))
+            return help_of(_draft_state(services), path, _language(lang))
         except KeyError as error:
             raise HTTPException(404) from error
 
     @router.get("/api/difference")
     def difference(base: str = "", lang: str = "en") -> dict[str, Any]:
-        return difference_of(services, _reading(services), base or None, _language(lang))
+        return difference_of(services, _draft_state(services), base or None, _language(lang))
 
     @router.get("/api/strategies")
     def strategies(lang: str = "en") -> dict[str, Any]:
-        fits = partial(continuing.fits, services)
-        return strategies_of(_reading(services), _language(lang), fits)
+        can_load = partial(continuing.can_load, services)
+        return strategies_of(_draft_state(services), _language(lang), can_load)
 
     return router
 
 
-def _reading(services: Services) -> Reading:
+def _draft_state(services: Services) -> DraftState:
     return read(services.draft.job_mapping(), services.home)
 
 
-def _language(asked: str) -> str:
-    return asked if asked in LANGUAGES else LANGUAGES[0]
+def _language(lang: str) -> str:
+    return lang if lang in LANGUAGES else LANGUAGES[0]

@@ -1,7 +1,7 @@
-"""What the operator types and nobody may read again: secrets of the ranks, passphrases of SSH keys.
+"""Routes for values that nobody can read again: secrets of the ranks, passphrases of SSH keys.
 
-They come by a request of their own, not by one of Gradio's events, which keeps what it is sent; the answers hold names
-alone, and nothing but the memory of the server the rest.
+A page sends them by its own request, because Gradio keeps the data of its events. Answers contain only names. The
+values stay only in the server's memory.
 """
 
 from collections.abc import Callable
@@ -16,16 +16,16 @@ from backend.cluster.ssh.passphrases import PASSPHRASES
 from backend.job.problems import ProblemsError
 from backend.runs.rank_secrets import COMMON, SECRETS, refuse
 
-LONGEST = 4096
-"""Letters of a name or of a secret; what is longer counts as missing."""
+MAX_LENGTH = 4096
+"""Maximum letters of a name or a secret. A longer text counts as missing."""
 
 
 def secret_routes(audit: Audit) -> APIRouter:
-    """GET /api/secrets: {names, common}. POST {name, value}: keep one. DELETE /api/secrets/NAME: forget it.
+    """Return the routes of secrets and passphrases.
 
-    Each answers with the names that are kept then; 422 with {problems} in the words of ?lang= where it was refused.
-
-    POST /api/passphrases {name, value}: the passphrase of the key file `name`, tried at the next connection.
+    GET /api/secrets: {names, common}. POST {name, value}: keep a secret. DELETE /api/secrets/NAME: forget it.
+    Each returns the names that are then kept. A refusal returns 422 with {problems} in the language ?lang=.
+    POST /api/passphrases {name, value}: the passphrase of the key file `name`, used at the next connection.
     """
     router = APIRouter()
 
@@ -35,15 +35,15 @@ def secret_routes(audit: Audit) -> APIRouter:
 
     @router.post("/api/secrets")
     async def put(request: Request) -> JSONResponse:
-        asked = await told(request)
+        body = await read_texts(request)
 
         def keep() -> None:
-            name, value = asked["name"].strip(), asked["value"].strip()
-            refuse(name, value)  # before the audit: somebody may have typed the value where its name belongs
+            name, value = body["name"].strip(), body["value"].strip()
+            refuse(name, value)  # before the audit, because the user may have typed the secret as the name
             audit.record("put_secret", name=name)
             SECRETS.put(name, value)
 
-        return answered(request, keep, names)
+        return respond(request, keep, names)
 
     @router.delete("/api/secrets/{name}")
     def forget(request: Request, name: str) -> JSONResponse:
@@ -52,38 +52,38 @@ def secret_routes(audit: Audit) -> APIRouter:
                 audit.record("forget_secret", name=name)
                 SECRETS.forget(name)
 
-        return answered(request, drop, names)
+        return respond(request, drop, names)
 
     @router.post("/api/passphrases")
     async def unlock(request: Request) -> JSONResponse:
-        asked = await told(request)
+        body = await read_texts(request)
 
         def keep() -> None:
-            audit.record("unlock_key", identity_file=asked["name"])
-            PASSPHRASES.put(asked["name"], asked["value"])
+            audit.record("unlock_key", identity_file=body["name"])
+            PASSPHRASES.put(body["name"], body["value"])
 
-        return answered(request, keep, dict)
+        return respond(request, keep, dict)
 
     return router
 
 
-async def told(request: Request) -> dict[str, str]:
-    """The texts of the request; read here, because a refusal of FastAPI's own would quote them."""
+async def read_texts(request: Request) -> dict[str, str]:
+    """Return the texts of the request. They are read here because an error of FastAPI would quote them."""
     try:
-        asked = await request.json()
+        body = await request.json()
     except (ValueError, RecursionError):
-        asked = None
-    asked = asked if isinstance(asked, dict) else {}
-    texts = {name: str(asked.get(name) or "") for name in ("name", "value")}
-    return texts if all(len(text) <= LONGEST for text in texts.values()) else dict.fromkeys(texts, "")
+        body = None
+    body = body if isinstance(body, dict) else {}
+    texts = {name: str(body.get(name) or "") for name in ("name", "value")}
+    return texts if all(len(text) <= MAX_LENGTH for text in texts.values()) else dict.fromkeys(texts, "")
 
 
-def answered(request: Request, act: Callable[[], None], answer: Callable[[], dict[str, Any]]) -> JSONResponse:
-    """The answer once it is done, or why it was not."""
+def respond(request: Request, act: Callable[[], None], answer: Callable[[], dict[str, Any]]) -> JSONResponse:
+    """Call `act` and return the answer, or the problems if it was refused."""
     lang = request.query_params.get("lang", "")
     try:
         act()
     except ProblemsError as error:
-        problems = [render_problem(lang if lang in LANGUAGES else LANGUAGES[0], one) for one in error.problems]
+        problems = [render_problem(lang if lang in LANGUAGES else LANGUAGES[0], problem) for problem in error.problems]
         return JSONResponse({"problems": problems}, 422)
     return JSONResponse(answer())

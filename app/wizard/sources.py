@@ -1,4 +1,4 @@
-"""What a step fetches when asked: a model's config.json, the nodes' memory, the size of the data, a whole job."""
+"""Requests of a page for data: a model's config.json, the nodes' memory, the size of the data, a whole job."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -26,205 +26,205 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fetched:
-    """What came of it: edits of the draft, or what stands in the way."""
+class FetchResult:
+    """The result of a request: edits of the draft, or problems."""
 
     edits: Mapping[str, Any] = field(default_factory=dict)
     note: Mapping[str, object] = field(default_factory=dict)
-    """Values of the sentence `wizard.fetch.<kind>.<done>`; empty where nothing was read."""
+    """Values of the sentence `wizard.fetch.<kind>.<done>`. Empty if nothing was read."""
     done: str = "done"
     problems: tuple[Problem, ...] = ()
     lines: Sequence[ImportLine] = ()
-    """What an import did with each key."""
+    """The result of an import for each key."""
     host_keys: tuple[HostKey, ...] = ()
-    """To be confirmed by the user, then asked again with their fingerprints."""
+    """Keys that the user must confirm. The page then repeats the request with their fingerprints."""
     table: Callable[[str], Mapping[str, Any]] | None = None
-    """What was found, in a language: titles as `head`, `rows` of texts."""
+    """language -> table of the results: titles as `head`, `rows` of texts."""
 
 
-def fetch(services: Services, asked: Mapping[str, Any]) -> Fetched:
-    """Do what `asked` says: `kind` is one of KINDS (hub with `id`, recipe with `key`, import with `text`, the presets'
-    with `name`, and `replace` where one is overwritten; continue with `run` and `checkpoint`, a step).
+def fetch(services: Services, request: Mapping[str, Any]) -> FetchResult:
+    """Do the request `kind`, which is one of KINDS.
 
-    `accept` holds confirmed fingerprints.
+    hub has `id`, recipe `key`, import `text`, continue `run` and `checkpoint` (a step). Presets have `name`, and
+    `replace` to overwrite one. `accept` holds confirmed fingerprints.
     """
     try:
-        return KINDS[str(asked.get("kind"))](services, asked)
+        return KINDS[str(request.get("kind"))](services, request)
     except ProblemsError as error:
-        return Fetched(problems=tuple(error.problems))
-    except Exception:  # the page waits for an answer, whatever happens
+        return FetchResult(problems=tuple(error.problems))
+    except Exception:  # the page waits for an answer to every request
         _log.exception("fetching for the wizard failed")
-        return Fetched(problems=(Problem(code="internal_error"),))
+        return FetchResult(problems=(Problem(code="internal_error"),))
 
 
-def _from_hub(services: Services, asked: Mapping[str, Any]) -> Fetched:
-    model_id = str(asked.get("id") or "").strip()
+def _from_hub(services: Services, request: Mapping[str, Any]) -> FetchResult:
+    model_id = str(request.get("id") or "").strip()
     return _config_edits(*read_config(from_hub(model_id), model_id), model_id)
 
 
-def _from_node(services: Services, asked: Mapping[str, Any]) -> Fetched:
+def _from_node(services: Services, request: Mapping[str, Any]) -> FetchResult:
     job = _job(services)
-    found = _look(services, asked, lambda: services.controller.model_config(job, MAXIMUM_BYTES + 1))
-    for rank, data in found.answers.items():
-        source = f"{found.nodes[rank]}:{job.model.path}"
+    reply = _ask(services, request, lambda: services.controller.model_config(job, MAXIMUM_BYTES + 1))
+    for rank, data in reply.answers.items():
+        source = f"{reply.nodes[rank]}:{job.model.path}"
         refuse_large(len(data), source)
         config, model = read_config(data.decode("utf-8", errors="replace"), source)
         fetched = _config_edits(config, model, source)
         if not isinstance(model, UnestimatedModel):
             return fetched
-        profiled = _profile(services, asked, replace(job.model, preset=None, hf_config=config), job)
+        profiled = _profile(services, request, replace(job.model, preset=None, hf_config=config), job)
         return replace(profiled, edits={**fetched.edits, **profiled.edits}, note=profiled.note or fetched.note)
-    return Fetched(problems=found.problems, host_keys=found.unknown_host_keys)
+    return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
 
 
-def _profile_on_node(services: Services, asked: Mapping[str, Any]) -> Fetched:
+def _profile_on_node(services: Services, request: Mapping[str, Any]) -> FetchResult:
     job = _job(services)
-    return _profile(services, asked, job.model, job)
+    return _profile(services, request, job.model, job)
 
 
-def _profile(services: Services, asked: Mapping[str, Any], model: Model, job: Job) -> Fetched:
-    """Have a node build the model whose config.json is not enough for an estimate."""
-    found = _look(services, asked, lambda: services.controller.model_profile(replace(job, model=model)))
-    for rank, profile in found.answers.items():
+def _profile(services: Services, request: Mapping[str, Any], model: Model, job: Job) -> FetchResult:
+    """Build a model on a node to measure it, because its config.json is not enough for an estimate."""
+    reply = _ask(services, request, lambda: services.controller.model_profile(replace(job, model=model)))
+    for rank, profile in reply.answers.items():
         shape = shape_or_reason(model.hf_config, profile)
         total = profile["parameters"]["total"]
-        note = {"node": found.nodes[rank], "class": profile["architecture"], "billions": f"{total / 1e9:.3f}"}
+        note = {"node": reply.nodes[rank], "class": profile["architecture"], "billions": f"{total / 1e9:.3f}"}
         if isinstance(shape, UnestimatedModel):
-            return Fetched(note=note, done="done_no_estimate", problems=(shape.reason,))
+            return FetchResult(note=note, done="done_no_estimate", problems=(shape.reason,))
         counted = model_parameters(model_layers(shape))
         if counted != total:
             values = {"difference": counted - total}
             problem = Problem(code="profile_differs", field="model.profile", severity="warning", values=values)
-            return Fetched(note=note, done="done_no_estimate", problems=(problem,))
-        return Fetched(edits={"model.profile": profile}, note=note, done="done_profile")
-    problems = tuple(replace(problem, severity="warning") for problem in found.problems)
-    return Fetched(problems=problems, host_keys=found.unknown_host_keys)
+            return FetchResult(note=note, done="done_no_estimate", problems=(problem,))
+        return FetchResult(edits={"model.profile": profile}, note=note, done="done_profile")
+    problems = tuple(replace(problem, severity="warning") for problem in reply.problems)
+    return FetchResult(problems=problems, host_keys=reply.unknown_host_keys)
 
 
-def _memory(services: Services, asked: Mapping[str, Any]) -> Fetched:
+def _memory(services: Services, request: Mapping[str, Any]) -> FetchResult:
     job = _job(services)
-    found = _look(services, asked, lambda: services.controller.memory(job))
-    if not found.answers:
-        return Fetched(problems=found.problems, host_keys=found.unknown_host_keys)
-    # Of GPUs every node's is kept: the smallest decides, and the page says what would be without it.
-    read = {job.cluster.hosts[rank].name: memory.gpu_gib for rank, memory in found.answers.items()}
-    known = [gib for gib in read.values() if gib is not None]
-    hosts = with_gpu_memory(to_form(_hosts(services)), read) if known else _hosts(services)
-    least = round(min(memory.host_gib for memory in found.answers.values()), 1)
-    edits = hardware_edits(job, found.answers)
-    held = power_notes(job, found.answers, edits.get("cluster.gpu", job.cluster.gpu))
-    return Fetched(
+    reply = _ask(services, request, lambda: services.controller.memory(job))
+    if not reply.answers:
+        return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
+    # Every node's value is kept: the smallest decides, and the page shows the result without that node.
+    gpu_memory = {job.cluster.hosts[rank].name: memory.gpu_gib for rank, memory in reply.answers.items()}
+    known = [gib for gib in gpu_memory.values() if gib is not None]
+    hosts = with_gpu_memory(to_form(_hosts(services)), gpu_memory) if known else _hosts(services)
+    lowest = round(min(memory.host_gib for memory in reply.answers.values()), 1)
+    edits = hardware_edits(job, reply.answers)
+    notes = power_notes(job, reply.answers, edits.get("cluster.gpu", job.cluster.gpu))
+    return FetchResult(
         edits={**edits, **({"cluster.hosts": hosts} if known else {})},
-        note={"least": least, "nodes": len(found.answers), **({"gpus": f"{min(known):.1f}"} if known else {})},
+        note={"least": lowest, "nodes": len(reply.answers), **({"gpus": f"{min(known):.1f}"} if known else {})},
         done="done" if known else "done_cpu",
-        problems=(*found.problems, *held, *proposals(job, found.answers, hosts)),
-        host_keys=found.unknown_host_keys,
-        table=lambda lang: table(job, found.answers, lang),
+        problems=(*reply.problems, *notes, *proposals(job, reply.answers, hosts)),
+        host_keys=reply.unknown_host_keys,
+        table=lambda lang: table(job, reply.answers, lang),
     )
 
 
-def _samples(services: Services, asked: Mapping[str, Any]) -> Fetched:
+def _samples(services: Services, request: Mapping[str, Any]) -> FetchResult:
     job = _job(services)
-    found = _look(services, asked, lambda: services.controller.data_size(job))
-    for rank, size in found.answers.items():
+    reply = _ask(services, request, lambda: services.controller.data_size(job))
+    for rank, size in reply.answers.items():
         rows = ", ".join(f"{name} {count:,}" for name, count in size.rows.items())
         edits: dict[str, Any] = {"training.samples": size.samples or None,
-                                 "training.samples_from": f"{found.nodes[rank]}: {job.training.dataset}"}  # fmt: skip
-        note = {"node": found.nodes[rank], "samples": f"{size.samples:,}", "rows": rows}
+                                 "training.samples_from": f"{reply.nodes[rank]}: {job.training.dataset}"}  # fmt: skip
+        note = {"node": reply.nodes[rank], "samples": f"{size.samples:,}", "rows": rows}
         if size.tokens is None:
-            values = {"node": found.nodes[rank], "reason": size.unmeasured}
+            values = {"node": reply.nodes[rank], "reason": size.unmeasured}
             unmeasured = Problem(code="samples_not_measured", field="training.sample_tokens", severity="warning",
                                  values=values)  # fmt: skip
-            return Fetched(edits=edits, note=note, done="done_counted", problems=(unmeasured,))
+            return FetchResult(edits=edits, note=note, done="done_counted", problems=(unmeasured,))
         edits["training.sample_tokens"] = size.tokens
-        return Fetched(edits=edits, note={**note, "tokens": f"{size.tokens:,}"})
-    return Fetched(problems=found.problems, host_keys=found.unknown_host_keys)
+        return FetchResult(edits=edits, note={**note, "tokens": f"{size.tokens:,}"})
+    return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
 
 
-def _speed(services: Services, asked: Mapping[str, Any]) -> Fetched:
+def _speed(services: Services, request: Mapping[str, Any]) -> FetchResult:
     job = _job(services)
-    found = _look(services, asked, lambda: speed.measure(services, job))
-    note = {"nodes": job.cluster.nodes} if found.speeds else {}
-    return Fetched(note=note, problems=found.problems, host_keys=found.unknown_host_keys)
+    reply = _ask(services, request, lambda: speed.measure(services, job))
+    note = {"nodes": job.cluster.nodes} if reply.speeds else {}
+    return FetchResult(note=note, problems=reply.problems, host_keys=reply.unknown_host_keys)
 
 
-def _recipe(services: Services, asked: Mapping[str, Any]) -> Fetched:
-    key = str(asked.get("key"))
-    return Fetched(edits=start.from_recipe(key, services.demo).edits, note={"key": key})
+def _recipe(services: Services, request: Mapping[str, Any]) -> FetchResult:
+    key = str(request.get("key"))
+    return FetchResult(edits=start.from_recipe(key, services.demo).edits, note={"key": key})
 
 
-def _import(services: Services, asked: Mapping[str, Any]) -> Fetched:
-    begun = start.from_text(services, str(asked.get("text") or ""))
-    in_file = [line for line in begun.lines if line.outcome != "default"]
-    kept = sum(line.outcome == "kept" for line in in_file)
-    return Fetched(edits=begun.edits, note={"name": begun.name, "kept": kept, "all": len(in_file)}, lines=begun.lines)
+def _import(services: Services, request: Mapping[str, Any]) -> FetchResult:
+    imported = start.from_text(services, str(request.get("text") or ""))
+    in_file = [line for line in imported.lines if line.outcome != "default"]
+    note = {"name": imported.name, "kept": sum(line.outcome == "kept" for line in in_file), "all": len(in_file)}
+    return FetchResult(edits=imported.edits, note=note, lines=imported.lines)
 
 
-def _preset(services: Services, asked: Mapping[str, Any]) -> Fetched:
-    name = str(asked.get("name"))
-    return Fetched(edits=start.from_preset(services, name).edits, note={"name": name})
+def _preset(services: Services, request: Mapping[str, Any]) -> FetchResult:
+    name = str(request.get("name"))
+    return FetchResult(edits=start.from_preset(services, name).edits, note={"name": name})
 
 
-def _continue(services: Services, asked: Mapping[str, Any]) -> Fetched:
-    run, step = str(asked.get("run")), asked.get("checkpoint")
-    # No run has a checkpoint of the step that stands for what is no number.
-    begun = continuing.begin(services, run, step if type(step) is int else -1)
-    return Fetched(edits=begun.edits, note={"run": run})
+def _continue(services: Services, request: Mapping[str, Any]) -> FetchResult:
+    run, step = str(request.get("run")), request.get("checkpoint")
+    # -1 replaces a value that is not a number. No run has a checkpoint of this step.
+    job_edits = continuing.continue_run(services, run, step if type(step) is int else -1)
+    return FetchResult(edits=job_edits.edits, note={"run": run})
 
 
-def _begin_anew(services: Services, asked: Mapping[str, Any]) -> Fetched:
+def _clear_source(services: Services, request: Mapping[str, Any]) -> FetchResult:
     services.draft.begin_with(None)
-    return Fetched()
+    return FetchResult()
 
 
-def _preset_act(services: Services, asked: Mapping[str, Any]) -> Fetched:
-    name, replace = str(asked.get("name") or "").strip(), asked.get("replace") is True
-    if asked["kind"] == "preset_save":
-        start.keep_draft(services, name, replace=replace)
-    elif asked["kind"] == "preset_import":
-        name = start.keep_text(services, name, str(asked.get("text") or ""), replace=replace)
+def _change_preset(services: Services, request: Mapping[str, Any]) -> FetchResult:
+    name, replace = str(request.get("name") or "").strip(), request.get("replace") is True
+    if request["kind"] == "preset_save":
+        start.save_draft(services, name, replace=replace)
+    elif request["kind"] == "preset_import":
+        name = start.save_text(services, name, str(request.get("text") or ""), replace=replace)
     else:
-        start.forget_preset(services, name)
-    return Fetched(note={"name": name})
+        start.remove_preset(services, name)
+    return FetchResult(note={"name": name})
 
 
-def _cluster(services: Services, asked: Mapping[str, Any]) -> Fetched:
-    """Choose, keep or delete a named cluster."""
-    name = str(asked.get("name") or "").strip()
+def _cluster(services: Services, request: Mapping[str, Any]) -> FetchResult:
+    """Choose, save or delete a named cluster."""
+    name = str(request.get("name") or "").strip()
     edits: Mapping[str, Any] = {"cluster": name}
-    if asked["kind"] == "cluster_save":
-        start.keep_cluster(services, name, replace=asked.get("replace") is True)
-    elif asked["kind"] == "cluster_delete":
-        edits = start.forget_cluster(services, name)
+    if request["kind"] == "cluster_save":
+        start.save_cluster(services, name, replace=request.get("replace") is True)
+    elif request["kind"] == "cluster_delete":
+        edits = start.remove_cluster(services, name)
     else:
         named_cluster(services.home, name)
-    return Fetched(edits=edits, note={"name": name})
+    return FetchResult(edits=edits, note={"name": name})
 
 
-def _look(services: Services, asked: Mapping[str, Any], nodes: Callable[[], A]) -> A:
-    return ask_nodes(services.controller, nodes, {str(one) for one in asked.get("accept") or ()})
+def _ask(services: Services, request: Mapping[str, Any], read: Callable[[], A]) -> A:
+    return ask_nodes(services.controller, read, {str(fingerprint) for fingerprint in request.get("accept") or ()})
 
 
-def _config_edits(config: Mapping[str, Any], model: ModelShape | UnestimatedModel, source: str) -> Fetched:
-    # The draft keeps it as the text that one would paste.
+def _config_edits(config: Mapping[str, Any], model: ModelShape | UnestimatedModel, source: str) -> FetchResult:
+    # The draft keeps the config as text, in the form that a user would paste.
     edits: dict[str, Any] = {"model.preset": None, "model.hf_config": pretty(config), "model.profile": {}}
-    return Fetched(edits=edits, note={"source": source, "type": model.model_type or "-"})
+    return FetchResult(edits=edits, note={"source": source, "type": model.model_type or "-"})
 
 
 def _hosts(services: Services) -> Any:
-    """The draft's, as the page or a job file writes them."""
+    """Return the draft's hosts, as a form or as a job file's list."""
     cluster = with_readable_cluster(services.draft.job_mapping(), services.home).get("cluster")
     return cluster.get("hosts") if isinstance(cluster, Mapping) else None
 
 
 def _job(services: Services) -> Job:
-    reading = read(services.draft.job_mapping(), services.home)
-    if reading.job is None:
-        raise ProblemsError((*reading.problems, *reading.missing))
-    return reading.job
+    state = read(services.draft.job_mapping(), services.home)
+    if state.job is None:
+        raise ProblemsError((*state.problems, *state.missing))
+    return state.job
 
 
-KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], Fetched]] = {
+KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], FetchResult]] = {
     "hub": _from_hub,
     "node": _from_node,
     "profile": _profile_on_node,
@@ -233,15 +233,15 @@ KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], Fetched]] = {
     "recipe": _recipe,
     "import": _import,
     "preset": _preset,
-    "preset_save": _preset_act,
-    "preset_import": _preset_act,
-    "preset_delete": _preset_act,
+    "preset_save": _change_preset,
+    "preset_import": _change_preset,
+    "preset_delete": _change_preset,
     "cluster": _cluster,
     "cluster_save": _cluster,
     "cluster_delete": _cluster,
     "continue": _continue,
-    "begin_anew": _begin_anew,
+    "begin_anew": _clear_source,
     "speed": _speed,
-    "keep_speed": lambda services, asked: Fetched(note=speed.keep(services)),
-    "forget_calibration": lambda services, asked: Fetched(note=speed.forget(services)),
+    "keep_speed": lambda services, request: FetchResult(note=speed.keep(services)),
+    "forget_calibration": lambda services, request: FetchResult(note=speed.forget(services)),
 }

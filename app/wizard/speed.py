@@ -1,4 +1,4 @@
-"""The Hardware step's card of what was measured on the cluster: by the probe, which it starts, and by a run."""
+"""The Hardware step's card of the cluster's calibration: measured by a benchmark, which it starts, and by a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 from app.calibration import keep_in_draft, today
 from app.services import Services
 from app.text import t
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from backend.job.cluster import Calibration, Host
 from backend.job.job import Job
 from backend.job.presets import calibration_figures
@@ -17,44 +17,44 @@ from backend.runs.controller import Controller
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What was measured, and on which hosts."""
+class HostsCalibration:
+    """A calibration, and the hosts on which it was measured."""
 
     calibration: Calibration
     hosts: tuple[Host, ...]
 
 
 @dataclass(slots=True)
-class Bench:
-    """What was measured last, until the user keeps it; one a server."""
+class LastBenchmark:
+    """The newest benchmark of a server, until the user saves it."""
 
-    last: Measured | None = None
+    result: HostsCalibration | None = None
 
 
 @lru_cache(maxsize=8)
-def bench_of(controller: Controller) -> Bench:
-    """The one bench of a controller, whichever page asks."""
-    return Bench()
+def last_benchmark_of(controller: Controller) -> LastBenchmark:
+    """Return the newest benchmark of a controller, shared by all pages."""
+    return LastBenchmark()
 
 
 def measure(services: Services, job: Job) -> Measurement:
-    """Measure the nodes; it waits on the bench to be kept."""
-    found = services.controller.measure_speed(job)
-    if found.speeds:
-        calibration = calibration_of_benchmark(job, found.speeds, today(services.clock()))
-        bench_of(services.controller).last = Measured(calibration, job.cluster.hosts)
-    return found
+    """Measure the nodes. The result waits until the user saves it."""
+    measurement = services.controller.measure_speed(job)
+    if measurement.speeds:
+        calibration = calibration_of_benchmark(job, measurement.speeds, today(services.clock()))
+        last_benchmark_of(services.controller).result = HostsCalibration(calibration, job.cluster.hosts)
+    return measurement
 
 
 def keep(services: Services) -> dict[str, object]:
-    """Keep what was measured last with the draft's cluster; its day, nothing where there is none."""
-    bench = bench_of(services.controller)
-    last = bench.last
+    """Save the newest benchmark in the draft's cluster. Return its day, or nothing without a benchmark."""
+    last_benchmark = last_benchmark_of(services.controller)
+    last = last_benchmark.result
     if last is None:
         return {}
     services.audit.record("calibrate", probe=last.calibration.probe_date)
     keep_in_draft(services, last.calibration)
-    bench.last = None
+    last_benchmark.result = None
     return {"day": last.calibration.probe_date}
 
 
@@ -65,12 +65,12 @@ def forget(services: Services) -> dict[str, object]:
     return {"forgotten": True}
 
 
-def card(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
-    """What is known of the cluster in sentences, and what was measured and waits to be kept."""
-    if reading.job is None:
+def card(state: DraftState, lang: str, services: Services) -> dict[str, Any]:
+    """Return sentences about the cluster's calibration, and about a benchmark that is not saved."""
+    if state.job is None:
         return {"lines": [], "is_known": False, "waiting": ""}
-    cluster = reading.job.cluster
-    last = bench_of(services.controller).last
+    cluster = state.job.cluster
+    last = last_benchmark_of(services.controller).result
     waiting = ""
     if last and last.hosts == cluster.hosts and last.calibration.holds_for(cluster.gpu):
         waiting = t(lang, "wizard.calibration.waiting", speeds=speeds_words(last.calibration, lang))
@@ -79,7 +79,7 @@ def card(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
 
 
 def speeds_words(known: Calibration, lang: str) -> str:
-    """The measured speeds that there are, one after the other."""
+    """Return the known measured speeds in one text."""
     figures = {
         "product": known.matmul_tflops,
         "intra": known.intra_node_bus_gb_per_s,
@@ -98,8 +98,8 @@ def _lines(known: Calibration, gpu: str | Mapping[str, Any], lang: str) -> list[
         lines.append(t(lang, "wizard.calibration.other_gpu", gpu=known.gpu if isinstance(known.gpu, str) else "-"))
     run = {"run": known.run or "-", "day": known.run_date or "-"}
     if known.time_ratio:
-        worth = calibration_figures()
-        errors = {"error": f"{100 * worth.typical_error:.0f}", "bare": f"{100 * worth.uncorrected_error:.0f}"}
+        accuracy = calibration_figures()
+        errors = {"error": f"{100 * accuracy.typical_error:.0f}", "bare": f"{100 * accuracy.uncorrected_error:.0f}"}
         lines.append(t(lang, "wizard.calibration.time", ratio=_number(known.time_ratio), **run, **errors))
     if known.memory_ratio:
         engine = t(lang, f"choice.engine.{known.engine}") if known.engine else "-"

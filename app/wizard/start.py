@@ -1,4 +1,4 @@
-"""The top of step 1: where a job may come from, a recipe, a preset of one's own, or a file that somebody has."""
+"""The start of step 1: a job from a recipe, from the user's own preset, or from a file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ _PARTS: Mapping[str, Any] = {
     "environment": {},
     "extra": {},
 }
-"""What another job replaces as a whole, and what stands there where it says nothing."""
+"""Sections of the draft that another job replaces, with their defaults."""
 _SIZES = {"tensor": "TP", "pipeline": "PP", "virtual_pipeline": "VPP", "expert": "EP"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Begun:
-    """Edits of the draft, and for an imported configuration its report."""
+class JobEdits:
+    """Edits of the draft from another job. `lines` is the report of an import."""
 
     edits: Mapping[str, Any]
     name: str = ""
@@ -44,32 +44,33 @@ DEMO = "demo"
 
 
 def recipe_list(lang: str, demo: Mapping[str, Any] | None = None) -> list[dict[str, str]]:
-    """Every recipe by key, with a name made from its contents; the demo's job, if there is one, is first."""
-    found = [{"key": DEMO, "name": demo_name(demo, lang)}] if demo else []
+    """Return the key and name of every recipe. The demo's job, if there is one, is first."""
+    listed = [{"key": DEMO, "name": demo_name(demo, lang)}] if demo else []
     for key, recipe in recipes().items():
         job, _ = parse_job(recipe["job"])
         if job is not None:
-            found.append({"key": key, "name": _name_of(job, lang)})
-    return found
+            listed.append({"key": key, "name": _name_of(job, lang)})
+    return listed
 
 
-def from_recipe(key: str, demo: Mapping[str, Any] | None = None) -> Begun:
+def from_recipe(key: str, demo: Mapping[str, Any] | None = None) -> JobEdits:
     """Apply the recipe to the draft: machines, model, training and plan. The nodes and their folders stay.
 
     The demo's job replaces the whole draft, because it includes its nodes and folders.
     """
     if key == DEMO and demo:
-        return Begun(edits={"name": demo["name"], "cluster": demo["cluster"], **_parts(demo)})
+        return JobEdits(edits={"name": demo["name"], "cluster": demo["cluster"], **_parts(demo)})
     if key not in recipes():
         raise ProblemsError([Problem(code="unknown_recipe", values={"key": key})])
     mapping = recipes()[key]["job"]
     cluster = {f"cluster.{name}": value for name, value in mapping["cluster"].items()}
-    kept = {"environment", "extra"} - mapping.keys()
-    return Begun(edits={**{part: value for part, value in _parts(mapping).items() if part not in kept}, **cluster})
+    omitted = {"environment", "extra"} - mapping.keys()
+    parts = {part: value for part, value in _parts(mapping).items() if part not in omitted}
+    return JobEdits(edits={**parts, **cluster})
 
 
-def from_text(services: Services, text: str) -> Begun:
-    """A job file, or a LLaMA-Factory configuration on the draft's machines. Raises ProblemsError."""
+def from_text(services: Services, text: str) -> JobEdits:
+    """Return the edits of a job file, or of a LLaMA-Factory configuration on the draft's machines. ProblemsError."""
     mapping, problem = load_mapping(text)
     if problem:
         raise ProblemsError([problem])
@@ -78,48 +79,48 @@ def from_text(services: Services, text: str) -> Begun:
         if job is None and not isinstance(mapping.get("cluster"), str):
             raise ProblemsError(problems)
         own = {key: mapping[key] for key in ("name", "cluster") if key in mapping}
-        return Begun(edits={**own, **_parts(mapping)}, name=str(mapping.get("name", "")))
-    made = import_llamafactory(mapping, _machines(services))
-    name = str(made.mapping["name"])
-    return Begun(edits={"name": name, **_parts(made.mapping)}, name=name, lines=made.lines)
+        return JobEdits(edits={**own, **_parts(mapping)}, name=str(mapping.get("name", "")))
+    imported = import_llamafactory(mapping, _machines(services))
+    name = str(imported.mapping["name"])
+    return JobEdits(edits={"name": name, **_parts(imported.mapping)}, name=name, lines=imported.lines)
 
 
-def from_preset(services: Services, name: str) -> Begun:
-    """The whole job of a preset, machines and nodes with it. Raises ProblemsError."""
+def from_preset(services: Services, name: str) -> JobEdits:
+    """Return the edits of a preset: the whole job with machines and nodes. Raises ProblemsError."""
     return from_text(services, read_preset(services.home, name))
 
 
-def keep_draft(services: Services, name: str, *, replace: bool) -> None:
-    """Keep the draft as a preset. Raises ProblemsError where the name is taken, or the draft cannot be read."""
+def save_draft(services: Services, name: str, *, replace: bool) -> None:
+    """Save the draft as a preset. Raises ProblemsError if the name exists or the draft cannot be read."""
     mapping, problems = read_texts(services.draft.job_mapping())
-    _keep(services, name, mapping, problems, replace=replace)
+    _save(services, name, mapping, problems, replace=replace)
 
 
-def keep_text(services: Services, name: str, text: str, *, replace: bool) -> str:
-    """Keep a job file as a preset, under the job's name where none is given; the name it got. Raises ProblemsError."""
+def save_text(services: Services, name: str, text: str, *, replace: bool) -> str:
+    """Save a job file as a preset and return its name. The default name is the job's. Raises ProblemsError."""
     mapping, problem = load_mapping(text)
     if problem is None and is_llamafactory(mapping):
         problem = Problem(code="preset_is_llamafactory")
     name = name or str(mapping.get("name", ""))
-    _keep(services, name, mapping, [problem] if problem else [], replace=replace)
+    _save(services, name, mapping, [problem] if problem else [], replace=replace)
     return name
 
 
-def forget_preset(services: Services, name: str) -> None:
+def remove_preset(services: Services, name: str) -> None:
     """Delete a preset. Raises ProblemsError."""
     services.audit.record("delete_preset", name=name)
     delete_preset(services.home, name)
 
 
-def keep_cluster(services: Services, name: str, *, replace: bool) -> None:
-    """Keep the draft's machines and nodes under a name, which the draft then has. Raises ProblemsError."""
+def save_cluster(services: Services, name: str, *, replace: bool) -> None:
+    """Save the draft's machines and nodes as a named cluster. Raises ProblemsError."""
     job = _readable(services, *read_texts(services.draft.job_mapping()))
     services.audit.record("save_cluster", name=name)
     home.keep_cluster(services.home, name, to_mapping(job)["cluster"], replace=replace)
 
 
-def forget_cluster(services: Services, name: str) -> dict[str, Any]:
-    """Delete a named cluster; a draft that has it gets its content, as edits. Raises ProblemsError."""
+def remove_cluster(services: Services, name: str) -> dict[str, Any]:
+    """Delete a named cluster. Return the edits that copy it into a draft that uses it. Raises ProblemsError."""
     mapping = services.draft.job_mapping()
     edits = {"cluster": with_cluster(mapping, services.home)["cluster"]} if mapping.get("cluster") == name else {}
     services.audit.record("delete_cluster", name=name)
@@ -127,7 +128,7 @@ def forget_cluster(services: Services, name: str) -> dict[str, Any]:
     return edits
 
 
-def _keep(
+def _save(
     services: Services, name: str, mapping: Mapping[str, Any], problems: Sequence[Problem], *, replace: bool
 ) -> None:
     refuse_secrets(_readable(services, mapping, problems))
@@ -136,15 +137,15 @@ def _keep(
 
 
 def _readable(services: Services, mapping: Mapping[str, Any], problems: Sequence[Problem]) -> Job:
-    """The job of a mapping; ProblemsError with what was known of it before, and what is wrong with it."""
-    job, found = (None, []) if problems else parse_job(with_cluster(mapping, services.home))
+    """Return the job of a mapping. Raises ProblemsError with `problems` and the job's own errors."""
+    job, job_problems = (None, []) if problems else parse_job(with_cluster(mapping, services.home))
     if job is None:
-        raise ProblemsError([*problems, *errors(found)])
+        raise ProblemsError([*problems, *errors(job_problems)])
     return job
 
 
 def _machines(services: Services) -> Mapping[str, Any]:
-    """The draft's cluster, or one to start from while that cannot be read."""
+    """Return the draft's cluster, or an assumed cluster if the draft cannot be read."""
     job = read(services.draft.job_mapping(), services.home).job
     cluster: Mapping[str, Any] = to_mapping(job)["cluster"] if job else ASSUMED
     return cluster
@@ -156,7 +157,7 @@ def _parts(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_of(job: Job, lang: str) -> str:
-    """Model, machines, method, engine and sizes in one line."""
+    """Return model, machines, method, engine and sizes in one line."""
     gpu = gpus()[job.cluster.gpu].name if isinstance(job.cluster.gpu, str) else ""
     key = f"choice.engine.{job.engine}"
     method = t(lang, f"choice.training.method.{job.training.method}")

@@ -1,12 +1,12 @@
-"""The best plan of each training strategy for the draft's model and cluster, beside what guides say of it."""
+"""The best plan of each training strategy for the draft's model and cluster, with the rules of guides."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.text import render_problem, t
 from app.text.plans import compared_words, plan_in_full, reason_words
-from app.wizard.draft_state import Reading
-from app.wizard.plans import why_none
+from app.wizard.draft_state import DraftState
+from app.wizard.plans import no_plans_words
 from backend.estimate import may_not_fit, over_gpu_gib
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
@@ -28,24 +28,24 @@ RULES: Mapping[str, tuple[float, float, float | None]] = {
 of how many parameters, and GB a GPU for each billion of them. DDP's is full fp32: parameters x 4 bytes x 3."""
 
 
-def strategies_of(reading: Reading, lang: str, loads: Callable[[Job], bool] = lambda _: True) -> dict[str, Any]:
-    """`rows` with their texts, or `why` there are none. `batch`: set if they use another global batch than the draft.
+def strategies_of(state: DraftState, lang: str, can_load: Callable[[Job], bool] = lambda _: True) -> dict[str, Any]:
+    """Return `rows` with their texts, or `why` there are none. `batch` is set if their global batch is not the draft's.
 
-    `loads`: whether the checkpoint that the draft begins with can be loaded into a plan (continuing.py).
+    `can_load` says whether the draft's checkpoint can be loaded into a plan (continuing.py).
     """
-    job, shape = reading.job, reading.shape
-    if job is None or shape is None or reading.gpu is None:
-        return {"rows": [], "why": why_none(reading, lang)}
+    job, shape = state.job, state.shape
+    if job is None or shape is None or state.gpu is None:
+        return {"rows": [], "why": no_plans_words(state, lang)}
     try:
-        found = _strategies(job)
+        listed = _strategies(job)
     except ProblemsError as error:
         return {"rows": [], "why": render_problem(lang, error.problems[0])["message"]}
     parameters = model_parameters(model_layers(shape))
-    compared = compared_words(job, found, lang)
+    compared = compared_words(job, listed, lang)
     return {
-        "batch": [compared, t(lang, "advice.batch.choose", batch=f"{found[0].global_batch:,}")] if compared else None,
-        "rows": [_row(row, job, parameters, lang, loads) for row in found],
-        "gpu_gib": reading.gpu.memory_gib,
+        "batch": [compared, t(lang, "advice.batch.choose", batch=f"{listed[0].global_batch:,}")] if compared else None,
+        "rows": [_row(row, job, parameters, lang, can_load) for row in listed],
+        "gpu_gib": state.gpu.memory_gib,
         "parameters": parameters,
     }
 
@@ -54,17 +54,17 @@ _newest: tuple[Job, tuple[Strategy, ...]] | None = None
 
 
 def _strategies(job: Job) -> tuple[Strategy, ...]:
-    """Kept for a page that asks again about the same job, or in the other language."""
+    """Return the strategies of a job. The newest are cached for a repeated request or the other language."""
     global _newest
-    kept = _newest
-    if kept is None or kept[0] != job:
-        kept = _newest = (job, strategies(job))
-    return kept[1]
+    cached = _newest
+    if cached is None or cached[0] != job:
+        cached = _newest = (job, strategies(job))
+    return cached[1]
 
 
-def _row(row: Strategy, job: Job, parameters: int, lang: str, loads: Callable[[Job], bool]) -> dict[str, Any]:
+def _row(row: Strategy, job: Job, parameters: int, lang: str, can_load: Callable[[Job], bool]) -> dict[str, Any]:
     plan = plan_in_full(row.best.job, lang) if row.best else None
-    is_asked = (job.engine, job.training.method) == (row.engine, row.method)
+    is_chosen = (job.engine, job.training.method) == (row.engine, row.method)
     return {
         "name": t(lang, f"strategy.{row.key}"),
         "plan": plan,
@@ -72,8 +72,8 @@ def _row(row: Strategy, job: Job, parameters: int, lang: str, loads: Callable[[J
         "near": row.best is not None and may_not_fit(row.best.job, row.best.estimate),
         "over": row.best is not None and over_gpu_gib(row.best.estimate) > 0,
         "recommended": row.recommended,
-        "is_own": is_asked and plan == plan_in_full(job, lang) and row.global_batch == job.global_batch,
-        "is_unfit": row.best is not None and not loads(with_values(job, row.edits)),
+        "is_own": is_chosen and plan == plan_in_full(job, lang) and row.global_batch == job.global_batch,
+        "is_unfit": row.best is not None and not can_load(with_values(job, row.edits)),
         "need_gib": row.memory_gib,
         "speed": row.tokens_per_s_per_gpu,
         "hours": row.hours,
@@ -84,10 +84,10 @@ def _row(row: Strategy, job: Job, parameters: int, lang: str, loads: Callable[[J
 
 
 def _rule(key: str, parameters: int, lang: str) -> dict[str, Any] | None:
-    """A guide's words, and whether they mean a model of this size."""
+    """Return a guide's rule, and whether it applies to a model of this size."""
     if key not in RULES:
         return None
-    least, most, gb = RULES[key]
+    low, high, gb = RULES[key]
     needs = (gb or 0.0) * parameters / 1e9
     size = f"{needs:.0f}" if needs >= 10 else f"{needs:.2g}"
-    return {"words": t(lang, f"wizard.rule.{key}", gb=size), "meant": gb is None and least <= parameters <= most}
+    return {"words": t(lang, f"wizard.rule.{key}", gb=size), "meant": gb is None and low <= parameters <= high}

@@ -1,4 +1,4 @@
-"""What people write as text, such as hosts, variables or a config.json, read into what the job file holds."""
+"""Parses the draft's texts, such as hosts, variables or a config.json, into values of the job file."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from backend.job.problems import Problem, ProblemsError
 
 
 def read_texts(draft: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """The draft with every typed text replaced by what it says; a text that says nothing is left out and reported."""
+    """Return the draft with every typed text parsed. A text that cannot be parsed is left out and reported."""
     mapping = dict(draft)
     problems: list[Problem] = []
     for path, (reader, _) in TEXTS.items():
@@ -30,16 +30,16 @@ def read_texts(draft: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]
 
 
 def text_of(path: str, value: Any) -> str:
-    """What the text box of `path` shows."""
+    """Return the text of a value for the text box of `path`."""
     if isinstance(value, str) or value is None:
         return value or ""
-    # A cluster's file is written by hand: what is of the wrong type is shown as it is, to be corrected.
+    # Users write cluster files by hand. A value of the wrong type is shown unchanged, so that the user can correct it.
     is_writable = isinstance(value, list | tuple if path == "cluster.port_range" else Mapping)
     return TEXTS[path][1](value) if is_writable else str(value)
 
 
 def owner_of(mapping: dict[str, Any], path: str) -> tuple[dict[str, Any] | None, str]:
-    """The mapping that holds the last name of a path, copied on the way down; None when it is not there."""
+    """Return the mapping that holds the last name of a path, with copied parents. None if there is none."""
     *parents, last = path.split(".")
     for name in parents:
         if not isinstance(mapping.get(name), Mapping):
@@ -50,7 +50,7 @@ def owner_of(mapping: dict[str, Any], path: str) -> tuple[dict[str, Any] | None,
 
 
 def read_pairs(text: str) -> dict[str, str]:
-    """`NAME=value` lines as a mapping; raises ProblemsError."""
+    """Return `NAME=value` lines as a mapping. Raises ProblemsError."""
     pairs = {}
     for number, line in enumerate(text.splitlines(), 1):
         name, equals, value = line.strip().partition("=")
@@ -65,13 +65,13 @@ def read_pairs(text: str) -> dict[str, str]:
 def _read_cluster(cluster: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
     cluster = dict(cluster)
     if isinstance(cluster.get("hosts"), Mapping):
-        cluster["hosts"], found = from_form(cluster["hosts"])
-        problems += found
+        cluster["hosts"], host_problems = from_form(cluster["hosts"])
+        problems += host_problems
     environments = cluster.get("environments")
     if isinstance(environments, Mapping):
-        is_named = {name: any(value.values()) if isinstance(value, Mapping) else True
+        is_set = {name: any(value.values()) if isinstance(value, Mapping) else True
                     for name, value in environments.items()}  # fmt: skip
-        cluster["environments"] = {name: value for name, value in environments.items() if is_named[name]}
+        cluster["environments"] = {name: value for name, value in environments.items() if is_set[name]}
     return cluster
 
 

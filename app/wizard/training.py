@@ -1,10 +1,10 @@
-"""Step 3: what is learned, from which data, for how long, and where the result goes."""
+"""Step 3: method, data, schedule and output folder of the training."""
 
 from typing import Any
 
 from app.services import Services
 from app.text.errors import time_error
-from app.wizard.draft_state import Reading
+from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
 from app.wizard.layout import card, grid, more, place, section
 from backend.job.batch import sequences, steps_per_epoch, total_steps
@@ -13,7 +13,7 @@ STEP = "training"
 
 
 def build(form: Form) -> None:
-    """The step's widgets."""
+    """Build the step's widgets."""
     form.start(STEP)
     with section(form.lang, "method"):
         with grid():
@@ -43,9 +43,9 @@ def build(form: Form) -> None:
         form.field("extra", lines=3, placeholder="max_grad_norm: 1.0")
 
 
-def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
-    """From samples to steps and hours, with what each comes from."""
-    job, figures = reading.job, reading.estimate
+def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
+    """Return the figures from samples to steps and hours, with their inputs."""
+    job, figures = state.job, state.estimate
     if job is None or not job.global_batch:
         return {"steps": None}
     training = job.training

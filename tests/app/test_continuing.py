@@ -14,7 +14,7 @@ import pytest
 from app.services import Draft, Services
 from app.wizard import continuing
 from app.wizard.difference import difference_of
-from app.wizard.draft_state import Reading, read
+from app.wizard.draft_state import DraftState, read
 from app.wizard.events import change
 from app.wizard.plans import KEYS, plans_of
 from app.wizard.review import archive
@@ -50,40 +50,40 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
     store.close()
 
 
-def reading(services: Services) -> Reading:
+def reading(services: Services) -> DraftState:
     return read(services.draft.job_mapping(), services.home)
 
 
 def test_the_runs_job_replaces_the_draft_and_the_mark_survives_a_restart(services: Services) -> None:
     change(services, {"name": "mine", "parallel.tensor": 8, "extra": "optim: adamw_torch"})
-    change(services, continuing.begin(services, "before", 40).edits)
+    change(services, continuing.continue_run(services, "before", 40).edits)
     job = reading(services).job
     assert job is not None
     assert (job.name, job.parallel.tensor, job.training.learning_rate, dict(job.extra)) == ("job", 2, 3e-6, {})
-    assert continuing.chosen(services) == ("before", 40)
+    assert continuing.launch_source(services) == ("before", 40)
     assert Draft(services.database.store, services.home).source == MARK
-    continuing.begin(services, "before", 0)
-    assert continuing.chosen(services) is None, "from the beginning"
+    continuing.continue_run(services, "before", 0)
+    assert continuing.launch_source(services) is None, "from the beginning"
     assert Draft(services.database.store, services.home).source is None
 
 
 def test_what_the_checkpoint_cannot_be_loaded_into_is_reported_with_the_edit_that_mends_it(services: Services) -> None:
     change(services, {"parallel.tensor": 4})
-    assert continuing.against(services, reading(services).job) == []
+    assert continuing.load_problems(services, reading(services).job) == []
     services.draft.begin_with(MARK)
-    (problem,) = continuing.against(services, reading(services).job)
+    (problem,) = continuing.load_problems(services, reading(services).job)
     assert (problem.code, problem.field, problem.severity) == ("checkpoint_bound_to_plan", "parallel.tensor", "error")
     assert change(services, problem.edit) == ()
-    assert continuing.against(services, reading(services).job) == []
+    assert continuing.load_problems(services, reading(services).job) == []
     services.draft.begin_with(Source(run="gone", step=1, folder="/x"))
-    assert [item.code for item in continuing.against(services, reading(services).job)] == ["unknown_run"]
+    assert [item.code for item in continuing.load_problems(services, reading(services).job)] == ["unknown_run"]
 
 
 def test_plans_are_marked_by_the_rule_that_the_launch_asks(services: Services) -> None:
     services.draft.begin_with(MARK)
     result = reading(services)
     assert result.job is not None
-    shown = plans_of(result, "en", continuing.loads(services, result.job))
+    shown = plans_of(result, "en", continuing.load_check(services, result.job))
     with services.database.read() as reader:
         before = reader.job("before")
     marked = set()
@@ -99,10 +99,10 @@ def test_plans_are_marked_by_the_rule_that_the_launch_asks(services: Services) -
 
 def test_strategies_are_marked_by_the_same_rule(services: Services) -> None:
     result = reading(services)
-    fits = partial(continuing.fits, services)
-    assert not any(row["is_unfit"] for row in strategies_of(result, "en", fits)["rows"])
+    can_load = partial(continuing.can_load, services)
+    assert not any(row["is_unfit"] for row in strategies_of(result, "en", can_load)["rows"])
     services.draft.begin_with(MARK)
-    unfit = {row["name"] for row in strategies_of(result, "en", fits)["rows"] if row["is_unfit"]}
+    unfit = {row["name"] for row in strategies_of(result, "en", can_load)["rows"] if row["is_unfit"]}
     assert {"DDP", "LoRA with DDP"} <= unfit
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from app.main import main
 from app.monitor import actions
-from app.monitor.poll_request import Question
-from app.monitor.poll_response import Bundler
+from app.monitor.poll_request import PollRequest
+from app.monitor.poll_response import PollResponder
 from app.monitor.watch import RunCache
 from app.services import Services
 from app.wizard.events import change
@@ -105,15 +105,15 @@ def test_without_room_for_the_stores_index_it_is_the_full_disk_that_is_named(dis
 
 
 def test_the_monitor_says_that_nothing_new_can_be_kept_until_it_can(services: Services, disk: FullDisk) -> None:
-    bundler = Bundler(
+    responder = PollResponder(
         RunCache(services.controller, services.database, lambda: 0.0), services.database, "en", lambda: 0.0
     )
     disk.fill()
     change(services, {"name": "after"})
-    data = json.loads(bundler.answer(Question.of({}), 0.0) or "")
+    data = json.loads(responder.answer(PollRequest.from_json({}), 0.0) or "")
     assert "megaboard.db is full" in data["trouble"]["message"]
     observed = {"seen": data["versions"]}
-    assert bundler.answer(Question.of(observed), 0.0) is None
+    assert responder.answer(PollRequest.from_json(observed), 0.0) is None
     disk.free()
     change(services, {"name": "after"})
-    assert json.loads(bundler.answer(Question.of(observed), 0.0) or "")["trouble"] is None
+    assert json.loads(responder.answer(PollRequest.from_json(observed), 0.0) or "")["trouble"] is None

@@ -12,7 +12,7 @@ from app.services import Services
 from app.wizard.draft_state import read
 from app.wizard.events import change
 from app.wizard.launch import shown_key
-from app.wizard.launch_session import Desk
+from app.wizard.launch_session import LaunchSession
 from backend.cluster.preflight.results import Checks
 from backend.cluster.ssh.host_keys import HostKey
 from backend.job.job import Job
@@ -79,10 +79,10 @@ class Nodes:
         return (Problem(code="copy_left", severity="warning"),)
 
 
-def rest(desk: Desk) -> Any:
-    state = desk.state()
+def rest(session: LaunchSession) -> Any:
+    state = session.state()
     while state.is_busy:
-        state = desk.wait(state.version, 10)
+        state = session.wait(state.version, 10)
     return state
 
 
@@ -94,26 +94,26 @@ def job(services: Services) -> Job:
     return job
 
 
-def desk_of(nodes: Nodes) -> Desk:
-    return Desk(cast(Controller, nodes), lambda: 0.0)
+def session_of(nodes: Nodes) -> LaunchSession:
+    return LaunchSession(cast(Controller, nodes), lambda: 0.0)
 
 
 def test_a_green_check_serves_one_launch(job: Job) -> None:
     nodes = Nodes(PreflightReport())
     nodes.let.set()
-    desk = desk_of(nodes)
+    session = session_of(nodes)
     with pytest.raises(ProblemsError):
-        desk.launch(job)
-    desk.check(job)
-    assert rest(desk).is_green_for(job)
+        session.launch(job)
+    session.check(job)
+    assert rest(session).is_green_for(job)
     nodes.let.clear()
-    desk.launch(job)
+    session.launch(job)
     with pytest.raises(ProblemsError):
-        desk.launch(job)
+        session.launch(job)
     nodes.let.set()
-    assert rest(desk).run == "run-1"
+    assert rest(session).run == "run-1"
     with pytest.raises(ProblemsError):
-        desk.launch(job)
+        session.launch(job)
     assert len(nodes.launched) == 1
 
 
@@ -122,19 +122,19 @@ def test_a_check_with_warnings_opens_the_launch_for_whoever_has_accepted_them(jo
     warned = PreflightReport(checks=(small,))
     nodes = Nodes(warned, warned)
     nodes.let.set()
-    desk = desk_of(nodes)
-    desk.check(job)
-    earlier = rest(desk).version
-    desk.check(job)
-    assert rest(desk).is_green_for(job)
+    session = session_of(nodes)
+    session.check(job)
+    earlier = rest(session).version
+    session.check(job)
+    assert rest(session).is_green_for(job)
     # Those of an earlier check, which another tab may still show, are not those of this one.
     for accepted in (None, True, earlier):
-        for begin in (desk.launch, desk.queue):
+        for begin in (session.launch, session.queue):
             with pytest.raises(ProblemsError) as refused:
                 begin(job, accepted=accepted)
             assert refused.value.problems[0].code == "warnings_not_accepted"
-    desk.launch(job, accepted=desk.state().version)
-    assert rest(desk).run == "run-1"
+    session.launch(job, accepted=session.state().version)
+    assert rest(session).run == "run-1"
     assert nodes.accepts == [{warning_key(warning) for warning in warned.warnings}]
 
 
@@ -144,10 +144,10 @@ def test_the_warnings_of_the_check_at_hand_are_accepted_for_the_queue_and_none_w
     warned = PreflightReport(checks=(small, busy), problems=(Problem(code="node_locked"),))
     nodes = Nodes(warned)
     nodes.let.set()
-    desk = desk_of(nodes)
-    desk.check(job)
-    desk.queue(job, accepted=rest(desk).version)
-    desk.queue(replace(job, name="another"), accepted=rest(desk).version)
+    session = session_of(nodes)
+    session.check(job)
+    session.queue(job, accepted=rest(session).version)
+    session.queue(replace(job, name="another"), accepted=rest(session).version)
     assert nodes.accepts == [{warning_key(warning) for warning in warned.warnings}, set()]
 
 
@@ -155,10 +155,10 @@ def test_a_warning_that_only_the_launch_finds_was_accepted_by_nobody_and_shuts_i
     nodes = Nodes(PreflightReport())
     nodes.late = (Problem(code="gpus_busy", severity="warning", node="10.0.0.1"),)
     nodes.let.set()
-    desk = desk_of(nodes)
-    desk.check(job)
-    desk.launch(job, accepted=rest(desk).version)
-    state = rest(desk)
+    session = session_of(nodes)
+    session.check(job)
+    session.launch(job, accepted=rest(session).version)
+    state = rest(session)
     assert nodes.accepts == [set()]
     assert nodes.late[0] in state.problems
     assert state.run is None
@@ -168,66 +168,66 @@ def test_a_warning_that_only_the_launch_finds_was_accepted_by_nobody_and_shuts_i
 def test_an_edit_after_the_check_closes_the_launch(job: Job, services: Services) -> None:
     nodes = Nodes(PreflightReport())
     nodes.let.set()
-    desk = desk_of(nodes)
-    desk.check(job)
-    rest(desk)
+    session = session_of(nodes)
+    session.check(job)
+    rest(session)
     change(services, {"training.max_steps": 7})
     edited = read(services.draft.job_mapping(), services.home).job
-    assert not desk.state().is_green_for(edited)
+    assert not session.state().is_green_for(edited)
     with pytest.raises(ProblemsError):
-        desk.launch(cast(Job, edited))
-    assert desk.state().is_green_for(job)
+        session.launch(cast(Job, edited))
+    assert session.state().is_green_for(job)
 
 
 def test_a_red_check_opens_nothing(job: Job) -> None:
     nodes = Nodes(PreflightReport(problems=(Problem(code="unreachable", node="10.0.0.1"),)))
     nodes.let.set()
-    desk = desk_of(nodes)
-    desk.check(job)
-    assert not rest(desk).is_green_for(job)
+    session = session_of(nodes)
+    session.check(job)
+    assert not rest(session).is_green_for(job)
 
 
 def test_a_check_is_for_one_checkpoint_and_finds_one_that_is_lost(job: Job) -> None:
     nodes = Nodes(*[PreflightReport()] * 3)
     nodes.let.set()
-    desk = desk_of(nodes)
-    desk.check(job, ("run", 40))
-    assert rest(desk).is_green_for(job, ("run", 40))
+    session = session_of(nodes)
+    session.check(job, ("run", 40))
+    assert rest(session).is_green_for(job, ("run", 40))
     for other in (("run", 20), None):
         with pytest.raises(ProblemsError):
-            desk.launch(job, other)
-    desk.launch(job, ("run", 40))
-    assert (rest(desk).run, nodes.sources) == ("run-1", [("run", 40)])
+            session.launch(job, other)
+    session.launch(job, ("run", 40))
+    assert (rest(session).run, nodes.sources) == ("run-1", [("run", 40)])
     nodes.lost = 20
-    desk.check(job, ("run", 20))
-    state = rest(desk)
+    session.check(job, ("run", 20))
+    state = rest(session)
     assert [problem.code for problem in state.problems] == ["checkpoint_missing"]
     assert not state.is_green_for(job, ("run", 20))
 
 
 def test_two_tabs_queue_a_job_once_and_an_edited_one_again(job: Job, services: Services) -> None:
     nodes = Nodes()
-    desk = desk_of(nodes)
+    session = session_of(nodes)
     for _ in range(2):
-        desk.queue(job)
-    assert (desk.state().phase, desk.state().run, nodes.queued) == ("queued", "queued-1", [job])
+        session.queue(job)
+    assert (session.state().phase, session.state().run, nodes.queued) == ("queued", "queued-1", [job])
     change(services, {"training.seed": 7})
     edited = read(services.draft.job_mapping(), services.home).job
     assert edited is not None
-    desk.queue(edited)
-    assert (desk.state().run, nodes.queued) == ("queued-2", [job, edited])
+    session.queue(edited)
+    assert (session.state().run, nodes.queued) == ("queued-2", [job, edited])
     nodes.state = RunState.RUNNING
-    desk.queue(edited)
-    assert desk.state().run == "queued-3", "the one before has started: this one is meant"
+    session.queue(edited)
+    assert session.state().run == "queued-3", "the one before has started: this one is meant"
 
 
 def test_two_checks_at_once_are_one(job: Job) -> None:
     nodes = Nodes(PreflightReport())
-    desk = desk_of(nodes)
-    desk.check(job)
-    desk.check(job)
+    session = session_of(nodes)
+    session.check(job)
+    session.check(job)
     nodes.let.set()
-    assert rest(desk).phase == "checked"
+    assert rest(session).phase == "checked"
     assert nodes.reports == []
 
 
@@ -238,12 +238,12 @@ def test_only_confirmed_fingerprints_are_accepted_and_the_nodes_checked_again(jo
     unknown = PreflightReport(unknown_host_keys=keys, problems=(Problem(code="host_key_unknown"),))
     nodes = Nodes(unknown, PreflightReport())
     nodes.let.set()
-    desk = desk_of(nodes)
-    desk.check(job)
-    rest(desk)
-    desk.accept(["SHA256:2", "SHA256:of-something-else"])
+    session = session_of(nodes)
+    session.check(job)
+    rest(session)
+    session.accept(["SHA256:2", "SHA256:of-something-else"])
     assert nodes.accepted == [keys[1]]
-    assert rest(desk).is_green_for(job)
+    assert rest(session).is_green_for(job)
 
 
 @pytest.mark.parametrize(
@@ -265,12 +265,12 @@ def test_what_nodes_lack_is_copied_on_the_users_word_and_the_nodes_checked_again
     lacks = (checks.ok("model"), second.wrong("model", "model_missing", "model.path"))
     nodes = Nodes(PreflightReport(checks=lacks, problems=(Problem(code="model_missing"),)), PreflightReport())
     nodes.let.set()
-    desk = desk_of(nodes)
-    desk.check(job)
-    assert rest(desk).missing_for(job).ranks == (1,)
-    desk.copy(job)
-    state = rest(desk)
+    session = session_of(nodes)
+    session.check(job)
+    assert rest(session).missing_for(job).ranks == (1,)
+    session.copy(job)
+    state = rest(session)
     assert (state.is_green_for(job), state.copied) == (True, (1, 2))
     assert [problem.code for problem in state.problems] == ["copy_left"]
     with pytest.raises(ProblemsError):
-        desk.copy(job)
+        session.copy(job)

@@ -42,7 +42,7 @@ def work(run: StoredRun, first: int = 1, last: int = 40) -> None:
 
 def test_before_there_are_enough_steps_nothing_is_offered(services: Services, run: StoredRun):
     work(run, last=5)
-    result = Compare(services, "en").of(RUN)
+    result = Compare(services, "en").comparison(RUN)
     assert (result["useful"], result["why"]) == (False, [])
     assert result["predicted_tokens_per_s"] > 0
 
@@ -50,11 +50,11 @@ def test_before_there_are_enough_steps_nothing_is_offered(services: Services, ru
 def test_measured_stands_beside_predicted_and_is_looked_at_again_after_a_while(services: Services, run: StoredRun):
     work(run, last=5)
     compare = Compare(services, "en")
-    compare.of(RUN)
+    compare.comparison(RUN)
     work(run, 6, 40)
-    assert compare.of(RUN)["useful"] is False
+    assert compare.comparison(RUN)["useful"] is False
     services.clock.now += COMPARE_S  # type: ignore[attr-defined]
-    result = compare.of(RUN)
+    result = compare.comparison(RUN)
     assert result["useful"]
     assert result["step_s"] == pytest.approx(2.0, rel=0.1)
     assert result["predicted_step_s"] > 0
@@ -64,9 +64,9 @@ def test_measured_stands_beside_predicted_and_is_looked_at_again_after_a_while(s
 def test_using_a_run_calibrates_the_drafts_own_cluster(services: Services, run: StoredRun):
     work(run)
     compare = Compare(services, "en")
-    assert compare.of(RUN)["used"] is False
-    compare.use(RUN)
-    assert compare.of(RUN)["used"] is True
+    assert compare.comparison(RUN)["used"] is False
+    compare.calibrate(RUN)
+    assert compare.comparison(RUN)["used"] is True
     job, _ = parse_job(services.draft.job_mapping())
     assert job is not None
     assert (job.cluster.calibration.run, job.cluster.calibration.gpu) == (RUN, "h100-80g")
@@ -79,7 +79,7 @@ def test_a_named_clusters_file_is_calibrated_and_the_draft_keeps_its_name(servic
     (services.home / "clusters").mkdir()
     (services.home / "clusters" / "lab.yaml").write_text("gpu: h100-80g\nnodes: 4\ngpus_per_node: 8\n")
     services.draft.replace({**services.draft.job_mapping(), "cluster": "lab"})
-    Compare(services, "en").use(RUN)
+    Compare(services, "en").calibrate(RUN)
     assert services.draft.job_mapping()["cluster"] == "lab"
     assert named_cluster(services.home, "lab")[1]["calibration"]["run"] == RUN
 
@@ -88,7 +88,7 @@ def test_a_draft_of_another_gpu_is_not_calibrated(services: Services, run: Store
     work(run)
     services.draft.edit("cluster.gpu", "a100-80g")
     compare = Compare(services, "en")
-    assert compare.of(RUN)["useful"]
+    assert compare.comparison(RUN)["useful"]
     with pytest.raises(ProblemsError, match="calibration_other_gpu"):
-        compare.use(RUN)
+        compare.calibrate(RUN)
     assert "calibration" not in services.draft.job_mapping()["cluster"]  # type: ignore[operator]

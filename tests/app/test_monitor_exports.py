@@ -65,23 +65,23 @@ def rest(exports: Exports, run: RunSnapshot) -> dict[str, object]:
     for thread in threading.enumerate():
         if thread.name == f"export {run.id}":
             thread.join(10)
-    return dict(exports.of(run, "en") or {})
+    return dict(exports.view(run, "en") or {})
 
 
 def test_a_run_that_has_not_ended_or_took_no_step_offers_nothing(stored: StoredRun) -> None:
-    assert Exports(Nodes()).of(look(stored), "en") is None
+    assert Exports(Nodes()).view(look(stored), "en") is None
     stored.add_event(EventKind.FINISHED)
-    assert Exports(Nodes()).of(look(stored), "en") is None
+    assert Exports(Nodes()).view(look(stored), "en") is None
 
 
 def test_an_export_is_followed_to_the_commands_that_serve(finished: RunSnapshot) -> None:
     nodes = Nodes(ends=[MADE])
     exports = Exports(nodes)
-    assert exports.of(finished, "en") == {"phase": "offer"}
-    exports.begin(finished.id)
+    assert exports.view(finished, "en") == {"phase": "offer"}
+    exports.start(finished.id)
     assert nodes.telling.wait(10)
-    assert exports.of(finished, "en") == {"phase": "working", "line": "Loading weights: 35%"}
-    exports.begin(finished.id)
+    assert exports.view(finished, "en") == {"phase": "working", "line": "Loading weights: 35%"}
+    exports.start(finished.id)
     nodes.let.set()
     done = rest(exports, finished)
     assert (done["phase"], done["serve"]) == ("done", ["vllm serve /x"])
@@ -93,9 +93,9 @@ def test_a_failure_is_reported_and_may_be_tried_again(finished: RunSnapshot) -> 
     nodes = Nodes(ends=[failure, MADE])
     nodes.let.set()
     exports = Exports(nodes)
-    exports.begin(finished.id)
+    exports.start(finished.id)
     failed = rest(exports, finished)
     assert failed["phase"] == "failed"
     assert "no disk" in failed["problem"]["message"]  # type: ignore[index]
-    exports.begin(finished.id)
+    exports.start(finished.id)
     assert rest(exports, finished)["phase"] == "done"

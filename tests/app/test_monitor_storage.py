@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from app.monitor import actions
-from app.monitor.poll_request import Question
-from app.monitor.poll_response import Bundler
-from app.monitor.storage import LOOK_S, StorageView, storage_of
+from app.monitor.poll_request import PollRequest
+from app.monitor.poll_response import PollResponder
+from app.monitor.storage import SIZES_FRESH_S, StorageView, storage_of
 from app.monitor.watch import RunCache
 from app.services import Services
 from app.text.storage import size_words
@@ -64,8 +64,8 @@ def finish(run: StoredRun) -> None:
 
 def ask(services: Services, **question: Any) -> dict[str, Any]:
     run_cache = RunCache(services.controller, services.database, services.clock)
-    bundler = Bundler(run_cache, services.database, "en", services.clock, storage=storage_of(services))
-    return json.loads(bundler.answer(Question.of(question), services.clock()) or "{}")
+    responder = PollResponder(run_cache, services.database, "en", services.clock, storage=storage_of(services))
+    return json.loads(responder.answer(PollRequest.from_json(question), services.clock()) or "{}")
 
 
 def act(services: Services, name: str, run: str = "", **values: Any) -> Problem | None:
@@ -84,7 +84,7 @@ def test_sizes_are_measured_when_somebody_looks_and_again_after_a_while(
     assert "has not ended" in shown["why"]
     assert look["spare"] == "0 B"
     finish(run)
-    clock.now += LOOK_S
+    clock.now += SIZES_FRESH_S
     wait_for(lambda: ask(services, storage=True)["storage"]["look"]["runs"][0]["can_delete"])
 
 
@@ -94,7 +94,7 @@ def test_before_a_deletion_the_page_says_what_goes_and_what_stays_where(services
     other = StoredRun(services.database.store, "other", now=1000.0, nodes=1)
     assert ask(services, erase=other.id)["erase"]["places"] == ["/other", "~/.megaboard/other"]
     finish(run)
-    storage_of(services)._forget()
+    storage_of(services)._expire_sizes()
     for question in ({"erase": RUN}, {"erase": RUN, "run": RUN}):
         found = ask(services, **question)["erase"]
         assert found["refused"] is None
@@ -132,7 +132,7 @@ def test_a_question_that_is_open_while_its_run_is_deleted_is_told_so(
     finish(run)
     assert ask(services, erase=RUN)["erase"]["refused"] is None
     services.retention.delete(RUN, by="rule", archive_to=services.home / "archive" if archive else None)
-    clock.now += LOOK_S
+    clock.now += SIZES_FRESH_S
     assert ask(services, erase=RUN)["erase"]["refused"]["message"] == (
         f"Run {RUN} was archived and deleted." if archive else f"Run {RUN} was deleted."
     )

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from app.monitor import utilization as section
-from app.monitor.poll_request import Question
+from app.monitor.poll_request import PollRequest
 from backend.runs.database import Database
 from backend.runs.store import metrics
 from backend.runs.store.store import Store
@@ -42,7 +42,7 @@ class Tab:
         if measure:
             self.measure, self.have, self.rows = measure, {}, {}
         request = {"measure": self.measure, "have": self.have}
-        text = self.usage.part(RUN, self.ranks, Question.of({"usage": request}).usage)
+        text = self.usage.part(RUN, self.ranks, PollRequest.from_json({"usage": request}).usage)
         if text is None:
             return None
         answer = json.loads(text)
@@ -119,9 +119,9 @@ def test_a_tab_that_is_left_behind_by_wider_stretches_gets_the_whole_again(store
 def test_a_tab_that_does_not_ask_is_sent_none_and_nonsense_is_asked_as_a_new_tab(store):
     run_of(store, 1, 1).beat()
     usage = section.Usage(Database(store), lambda: 0.0)
-    assert usage.part(RUN, [0], Question.of({}).usage) is None
+    assert usage.part(RUN, [0], PollRequest.from_json({}).usage) is None
     for nonsense in (None, 7, {"measure": 3, "have": [1]}, {"measure": "utilization", "have": {"0": [1, "x", 2]}}):
-        answer = usage.part(RUN, [0], Question.of({"usage": nonsense}).usage)
+        answer = usage.part(RUN, [0], PollRequest.from_json({"usage": nonsense}).usage)
         assert "from" not in json.loads(answer)["nodes"][0]
 
 

@@ -11,7 +11,7 @@ from app.services import Services
 from app.wizard.draft_state import read
 from app.wizard.events import change
 from app.wizard.hardware import own_clusters
-from app.wizard.sources import Fetched, fetch
+from app.wizard.sources import FetchResult, fetch
 from backend.job.cluster import Calibration
 from backend.job.job import Job
 
@@ -24,13 +24,13 @@ def services(tmp_path: Path):
     opened.close()
 
 
-def ask(services: Services, kind: str, name: str, **more: Any) -> Fetched:
+def ask(services: Services, kind: str, name: str, **more: Any) -> FetchResult:
     result = fetch(services, {"kind": kind, "name": name, **more})
     assert change(services, result.edits) == ()
     return result
 
 
-def codes(problems: Fetched) -> list[str]:
+def codes(problems: FetchResult) -> list[str]:
     return [problem.code for problem in problems.problems]
 
 

@@ -16,8 +16,8 @@ from app.wizard import hardware, launch, model, plan, review, training
 from app.wizard.draft_state import read
 from app.wizard.events import change
 from app.wizard.fields import Form, choices_of, table
-from app.wizard.payload import SECTIONS, bundle, opening
-from app.wizard.plans import KEYS, edits_of, plans_of
+from app.wizard.payload import SECTIONS, initial_value, payload_json
+from app.wizard.plans import KEYS, plans_of, row_edits
 from app.wizard.why_not import why_not_of
 from backend.job.mapping import parameters, with_values
 from backend.job.presets import accuracy, expected_errors
@@ -46,7 +46,7 @@ def form() -> Form:
 
 
 def shown(form: Form, services: Services, step: str = "training") -> dict[str, Any]:
-    return cast(dict[str, Any], json.loads(bundle(form, services, step)))
+    return cast(dict[str, Any], json.loads(payload_json(form, services, step)))
 
 
 class TestFields:
@@ -102,7 +102,7 @@ class TestFields:
         before = services.draft.job_mapping()
         refused = change(services, {"environment": "A=" + "x" * 300_000})
         assert services.draft.job_mapping() == before
-        data = json.loads(bundle(form, services, "training", refused))
+        data = json.loads(payload_json(form, services, "training", refused))
         assert "file_too_large" in {problem["code"] for problem in data["problems"]}
 
     def test_a_gpu_of_ones_own_starts_from_the_figures_of_the_last(self, form: Form, services: Services) -> None:
@@ -217,7 +217,7 @@ class TestBundle:
         one_an_engine = {values[0]: values for values in plans["rows"]}
         for values in [*plans["rows"][::12], *one_an_engine.values()]:
             row = dict(zip(plans["keys"], values, strict=True))
-            change(services, edits_of(row))
+            change(services, row_edits(row))
             reading = read(services.draft.job_mapping(), services.home)
             assert reading.is_sound
             assert reading.job is not None
@@ -242,12 +242,12 @@ class TestBundle:
     @pytest.mark.parametrize("event", [None, 7, "x", [], {}, {"engine": 1}])
     def test_an_event_that_names_no_row_is_refused(self, event: Any) -> None:
         with pytest.raises(ProblemsError, match="not_a_row"):
-            edits_of(event)
+            row_edits(event)
 
     @pytest.mark.parametrize("value", [None, {}, [], "x", -1, 10**30])
     def test_a_row_of_wrong_values_is_answered(self, form: Form, services: Services, value: Any) -> None:
-        change(services, edits_of(dict.fromkeys(KEYS, value)))
-        assert bundle(form, services, "plan")
+        change(services, row_edits(dict.fromkeys(KEYS, value)))
+        assert payload_json(form, services, "plan")
 
     @pytest.mark.parametrize("sequence", [True, False])
     def test_beside_a_plan_that_trains_wrongly_the_one_to_take_is_offered(
@@ -347,7 +347,7 @@ class TestBundle:
         request = {f"explain.{part['name']}" for part in named}
         request |= {f"explain.factor.{name}" for part in named for name, _ in part["factors"]}
         for lang in LANGUAGES:
-            assert request <= set(json.loads(opening(lang))["words"])
+            assert request <= set(json.loads(initial_value(lang))["words"])
 
     def test_the_figures_come_with_the_error_of_measured_runs(self, form: Form, services: Services) -> None:
         known, expected = accuracy()["megatron"], expected_errors()

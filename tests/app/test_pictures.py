@@ -7,9 +7,9 @@ import pytest
 
 from app.text import LANGUAGES
 from app.wizard import strategies
-from app.wizard.draft_state import Reading, read
+from app.wizard.draft_state import DraftState, read
 from app.wizard.strategies import strategies_of
-from app.wizard.time_breakdown import spent
+from app.wizard.time_breakdown import time_breakdown
 from app.wizard.timeline import drawn_micro_batches, timeline
 from backend.job.mapping import to_mapping, with_values
 
@@ -18,7 +18,7 @@ QWEN = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model":
 
 @pytest.fixture
 def reading(tmp_path: Path) -> Any:
-    def make(accumulation: int = 8, engine: str = "llamafactory-megatron", **parallel: Any) -> Reading:
+    def make(accumulation: int = 8, engine: str = "llamafactory-megatron", **parallel: Any) -> DraftState:
         training = {"gradient_accumulation_steps": accumulation}
         return read({"version": 1, **QWEN, "engine": engine, "parallel": parallel, "training": training}, tmp_path)
 
@@ -55,14 +55,14 @@ def test_without_a_pipeline_there_is_none_to_draw(reading: Any, engine: str, has
 
 
 def test_the_parts_of_an_iteration_add_up_to_it(reading: Any) -> None:
-    time = spent(reading(tensor=2, pipeline=2, virtual_pipeline=2))
+    time = time_breakdown(reading(tensor=2, pipeline=2, virtual_pipeline=2))
     assert time is not None
     assert sum(value for _, value in time["parts"]) == pytest.approx(time["iteration_s"])
     assert next(name for name, _ in time["parts"]) == "compute"
 
 
 def test_the_speed_up_over_one_node_stands_beside_the_speed(reading: Any) -> None:
-    time = spent(reading(tensor=4))
+    time = time_breakdown(reading(tensor=4))
     assert time is not None
     assert time["nodes"] == 4
     assert 3 < time["speed_up"] < 4
@@ -78,7 +78,7 @@ def test_times_are_called_calibrated_only_where_a_run_corrects_times(
     result = read({"version": 1, **QWEN, "cluster": cluster, "engine": "llamafactory-megatron"}, tmp_path)
     assert result.estimate is not None
     assert result.estimate.calibrated_on == "run-1"
-    time = spent(result)
+    time = time_breakdown(result)
     assert time is not None
     assert time["calibrated_on"] == expected
 
@@ -86,7 +86,7 @@ def test_times_are_called_calibrated_only_where_a_run_corrects_times(
 def test_an_unsound_draft_has_no_pictures(reading: Any) -> None:
     wrong = reading(tensor=3)
     assert timeline(wrong) is None
-    assert spent(wrong) is None
+    assert time_breakdown(wrong) is None
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)

@@ -8,9 +8,9 @@ import pytest
 from app.monitor import curves
 from app.monitor import log as log_section
 from app.monitor import run as run_section
-from app.monitor.poll_request import Question
-from app.monitor.poll_response import Bundler
-from app.monitor.watch import LOOK_S, RunCache
+from app.monitor.poll_request import PollRequest
+from app.monitor.poll_response import PollResponder
+from app.monitor.watch import SNAPSHOT_S, RunCache
 from app.text import t
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.runs.controller import Controller
@@ -41,7 +41,7 @@ class Desk:
 
         controller.snapshot = counted
         database = Database(self.store)
-        self.bundler = Bundler(RunCache(controller, database, clock), database, lang, clock)
+        self.responder = PollResponder(RunCache(controller, database, clock), database, lang, clock)
 
     def run(self, **options) -> StoredRun:
         run = StoredRun(self.store, RUN, now=self.now - 100, **options)
@@ -49,11 +49,11 @@ class Desk:
         return run
 
     def ask(self, **question):
-        self.now += LOOK_S
+        self.now += SNAPSHOT_S
         return self.ask_now(**question)
 
     def ask_now(self, **question):
-        answer = self.bundler.answer(Question.of(question), self.now)
+        answer = self.responder.answer(PollRequest.from_json(question), self.now)
         return None if answer is None else json.loads(answer)
 
 
@@ -445,7 +445,7 @@ def test_an_unknown_run_is_an_answer_not_a_failure(desk):
     ],
 )
 def test_nonsense_from_a_browser_counts_as_nothing_known(desk, question):
-    assert json.loads(desk.bundler.answer(Question.of(question), desk.now))["rows"] == []
+    assert json.loads(desk.responder.answer(PollRequest.from_json(question), desk.now))["rows"] == []
 
 
 def test_a_file_name_from_a_browser_reaches_no_file(desk):

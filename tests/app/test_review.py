@@ -12,14 +12,14 @@ from app.wizard import review
 from app.wizard.draft_state import read
 from app.wizard.events import change
 from app.wizard.fields import Form
-from app.wizard.payload import bundle
+from app.wizard.payload import payload_json
 from backend.job.mapping import parse_job
 from backend.job.problems import ProblemsError
 from tests.app.conftest import READY
 
 
 def shown(services: Services) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(bundle(Form("en"), services, "review"))["data"]["review"]
+    result: dict[str, Any] = json.loads(payload_json(Form("en"), services, "review"))["data"]["review"]
     return result
 
 

@@ -8,7 +8,7 @@ from app.services import Services
 from app.text import LANGUAGES
 from app.wizard.draft_state import read
 from app.wizard.events import change
-from app.wizard.sources import Fetched, fetch
+from app.wizard.sources import FetchResult, fetch
 from app.wizard.start import recipe_list
 from backend.job.job import Job
 from backend.job.presets import recipes
@@ -25,7 +25,7 @@ def services(tmp_path: Path):
     opened.close()
 
 
-def job_after(services: Services, request: dict[str, str]) -> tuple[Job, Fetched]:
+def job_after(services: Services, request: dict[str, str]) -> tuple[Job, FetchResult]:
     result = fetch(services, request)
     assert result.problems == ()
     assert change(services, result.edits) == ()

@@ -34,7 +34,7 @@ def test_the_run_that_holds_a_node_is_a_link_where_it_has_a_page_here(services: 
         hardware.build(form)
         launch.build(form)
     launch.act(services, {"act": "check"})
-    rest(launch.desk(services))
+    rest(launch.launch_session(services))
     result = launch.data(read(services.draft.job_mapping(), services.home), form, services)["launch"]
     (finding,) = result["checks"]["findings"]
     assert run in finding["message"]

@@ -14,7 +14,7 @@ from app.wizard import hardware, launch, model, plan, review, training
 from app.wizard.draft_state import read
 from app.wizard.events import change
 from app.wizard.fields import Form
-from app.wizard.payload import bundle
+from app.wizard.payload import payload_json
 from app.wizard.strategies import strategies_of
 from app.wizard.why_not import why_not_of
 
@@ -44,7 +44,7 @@ def draft(services: Services) -> Services:
 
 
 def shown(form: Form, services: Services, step: str) -> dict[str, Any]:
-    return dict(json.loads(bundle(form, services, step)))
+    return dict(json.loads(payload_json(form, services, step)))
 
 
 @pytest.fixture

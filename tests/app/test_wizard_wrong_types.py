@@ -11,7 +11,7 @@ from app.services import FIRST_DRAFT, Services
 from app.text import LANGUAGES, render_problem, t
 from app.wizard import hardware, launch, model, plan, review, training
 from app.wizard.fields import Form
-from app.wizard.payload import bundle
+from app.wizard.payload import payload_json
 from backend.job.mapping import parse_job
 from backend.job.problems import errors
 
@@ -50,7 +50,7 @@ def test_a_value_of_a_wrong_type_does_not_shut_the_page(form, services, path):
         services.draft.replace(FIRST_DRAFT)
         services.draft.edit_all({"cluster.hosts": {"lines": "a\nb"}, path: value})
         form.shown(services.draft.job_mapping())
-        assert bundle(form, services, review.STEP), value
+        assert payload_json(form, services, review.STEP), value
 
 
 @pytest.mark.parametrize("value", [1e39, 10**39, 10**400, -(2**63), 2**64, float("inf"), float("nan")])
@@ -60,7 +60,7 @@ def test_a_number_beyond_every_machine_does_not_shut_the_page(form, services, va
     shown = form.shown(services.draft.job_mapping())
     assert orjson.loads(orjson.dumps(list(shown.values())))  # Gradio sends this.
     assert shown["cluster.nodes"] is None or shown["cluster.nodes"] == pytest.approx(float(value), nan_ok=True)
-    assert bundle(form, services, review.STEP)
+    assert payload_json(form, services, review.STEP)
 
 
 def test_blanks_beside_the_commas_of_a_list_of_names_are_not_names(form):

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.cli.status import _print_run
-from app.monitor.poll_request import Question
-from app.monitor.poll_response import Bundler
+from app.monitor.poll_request import PollRequest
+from app.monitor.poll_response import PollResponder
 from app.monitor.watch import RunCache
 from app.text import LANGUAGES
 from app.text.alerts import lines as alert_lines
@@ -79,9 +79,9 @@ def _look(gang: Gang, capsys: pytest.CaptureFixture[str] | None = None) -> None:
     usage = {"measure": "utilization", "have": {}}
     for lang in LANGUAGES:
         database = Database(gang.store)
-        bundler = Bundler(RunCache(controller, database, gang.clock), database, lang, gang.clock)
+        responder = PollResponder(RunCache(controller, database, gang.clock), database, lang, gang.clock)
         for run in ("", RUN):
-            answer = bundler.answer(Question.of({"run": run, "seen": {}, "usage": usage}), gang.clock.now)
+            answer = responder.answer(PollRequest.from_json({"run": run, "seen": {}, "usage": usage}), gang.clock.now)
             assert answer is not None
             assert "error" not in json.loads(answer, parse_constant=lambda name: pytest.fail(name))
             answer.encode()
