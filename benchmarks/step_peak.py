@@ -143,13 +143,13 @@ def main() -> None:
     cases = [case for case in CASES if chosen.model in (None, case.config.model_type)]
     if chosen.families is not None:
         cases = family_cases(chosen.families or SMALL_MODELS)
-    rows = {_name(case): (_measure(case), _formula(case)) for case in cases}
     if chosen.json:
-        print(json.dumps(rows))
+        print(json.dumps({_name(case): (_measure(case), _formula(case)) for case in cases}))
         return
     print(f"{'case':64} {'torch MiB':>9} {'ours MiB':>9} {'error':>7}")
-    for name, (measured, formula) in rows.items():
-        print(f"{name:64} {measured:9.1f} {formula:9.1f} {formula / measured - 1:+7.2%}")
+    for case in cases:
+        measured, formula = _measure(case), _formula(case)
+        print(f"{_name(case):64} {measured:9.1f} {formula:9.1f} {formula / measured - 1:+7.2%}", flush=True)
 
 
 def _name(case: Case) -> str:
