@@ -23,8 +23,7 @@ demo: packages-demo environments
 	@.venv/bin/megaboard demo
 
 test: packages-test environments lint test-fast
-	# Three on two cores: many of these tests wait for servers and nodes. In order, files with few long tests are not last.
-	.venv/bin/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "(ui or e2e or worst or slow) and not engines" tests tests/chaos
+	.venv/bin/pytest -n 2 --dist loadfile -m "(ui or e2e or worst or slow) and not engines" tests tests/chaos
 
 test-fast: .venv/.ready
 	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos and not slow"
