@@ -14,7 +14,7 @@ import pytest
 from app.text import FOLDER, LANGUAGES, catalogue, render_problem
 from backend.job.mapping import parameters, parse_job
 from backend.job.problems import Problem
-from backend.runs.diagnosis.log_patterns import CAUSES
+from backend.runs.diagnosis.cause_catalogue import causes
 from backend.runs.states import EventKind
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +67,7 @@ def test_every_problem_the_code_raises_has_words_and_a_fix():
 
 
 def test_every_cause_that_logs_name_has_words_and_a_fix():
-    assert {key for code in CAUSES for key in (f"problem.{code}", f"problem.{code}.fix")} - english() == set()
+    assert {key for cause in causes() for key in (f"problem.{cause.code}", f"problem.{cause.code}.fix")} - english() == set()
 
 
 def test_every_event_has_words():

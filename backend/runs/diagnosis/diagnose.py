@@ -1,6 +1,6 @@
-"""Finds why a gang failed: the node that failed first, and the meaning of the end of its logs.
+"""Finds why a gang failed: the node that failed first, and the cause that its logs and other evidence show.
 
-A known text gives a Problem with its own code. Any other text gives `training_failed` with the last lines of that node.
+A known cause (causes/) gives a Problem with its own code. Otherwise `training_failed` has the last lines of that node.
 A text that names a cause has priority over a text that only says that another rank was gone.
 """
 
@@ -8,11 +8,13 @@ import math
 import re
 import sqlite3
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from backend.job.problems import Problem
 from backend.runs.collect.log_text import readable
 from backend.runs.collect.node_records import UNREADABLE, Exit, Stuck
-from backend.runs.diagnosis import collectives, gpu_errors, log_patterns
+from backend.runs.diagnosis import collectives, gpu_errors, log_causes
+from backend.runs.diagnosis.log_causes import Match
 from backend.runs.records import NodeRecord
 from backend.runs.states import EventKind
 from backend.runs.store import metrics, run_store
@@ -20,11 +22,32 @@ from backend.runs.store.metrics import FileKey
 from backend.runs.supervise import gang_rules
 from backend.runs.supervise.gang_rules import NodeView
 
-TAIL_BYTES = 64 << 10
-"""Bytes read of the end of each log. A traceback is far shorter."""
+TAIL_BYTES = 128 << 10
+"""Bytes read of the end of each log. A cause may stand before a traceback, and other output after it."""
+LINES_BEFORE, LINES_AFTER = 5, 20
+"""Lines that are shown around the line of a cause, if it is not in the last traceback."""
 
 RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")
 ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?rank\s*:\s*(?P<rank>\d+)", re.DOTALL)
+CANNOT_CONNECT = re.compile(r"gloo/transport/tcp/\S+.*connect: |Gloo connectFullMesh failed")
+"""Errors of gloo on nodes that got a wrong address from another node. They do not name that node."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Evidence:
+    """The cause that the logs of one node show best."""
+
+    record: NodeRecord
+    file: str
+    text: str
+    match: Match
+    others: tuple[str, ...]
+    """Codes of other causes that fit the same text equally well."""
+
+    @property
+    def is_first_cause(self) -> bool:
+        """Return whether the text shows a cause for certain, and none that follows from the end of another rank."""
+        return self.match.is_certain and not self.match.cause.may_follow
 
 
 def diagnose(
@@ -36,32 +59,33 @@ def diagnose(
 ) -> Problem:
     """Return the problem of the earliest node with a known cause, else of the node that failed first.
 
-    The problem has the last lines of that node. At least one node must have failed by itself. `unreachable`: node rank
-    without a known end -> seconds for which it has not answered. The longest silent node is the cause when all failed
-    nodes only say that another rank was gone.
+    The problem has the lines of the log that show it. At least one node must have failed by itself. `unreachable`:
+    node rank without a known end -> seconds for which it has not answered. The longest silent node is the cause when
+    all failed nodes only say that another rank was gone.
     """
     ended = [NodeView(rank=r.rank, exit=r.exit, clock_offset_s=r.clock_offset_s) for r in records]
     suspects = [records[view.rank] for view in gang_rules.first_failure(ended)]
     texts = {record.rank: _logs(connection, run, attempt, record.rank) for record in suspects}
-    for record in suspects:
-        problem = _known_cause(record, texts[record.rank])
-        if problem is not None:
-            return problem
+    evidence = [found for record in suspects if (found := _evidence(record, texts[record.rank]))]
+    gpu_error = gpu_errors.find(records)
+    first = next((found for found in evidence if found.is_first_cause), None)
+    if first is not None and not (gpu_error and first.match.cause.yields_to_kernel_log):
+        return _named(first)
     if _loss_is_lost(connection, run, attempt):
         return _problem("loss_not_finite", suspects[0], texts[suspects[0].rank])
-    gpu_error = gpu_errors.find(records)
     if gpu_error is not None:
         return gpu_error
     wrong_address = _unreachable_by_gloo(connection, run, attempt, records)
     if wrong_address is not None:
         return wrong_address
-    first_cause = next((r for r in suspects if _has_stalled(r) or not log_patterns.is_consequence(texts[r.rank])), None)
+    first_cause = next((r for r in suspects if _has_stalled(r) or not _is_consequence(texts[r.rank])), None)
     if first_cause is None or _has_stalled(first_cause):
         stuck = _stuck(connection, run, attempt, records)
         if stuck is not None:
             return stuck
     if first_cause is not None:
-        return _by_exit(first_cause, texts[first_cause.rank])
+        found = next((e for e in evidence if e.record is first_cause and not _has_stalled(first_cause)), None)
+        return _named(found) if found else _by_exit(first_cause, texts[first_cause.rank])
     without_supervisor = next((record for record in records if _end_of_supervisor(record)), None)
     if without_supervisor is not None:
         return supervisor_gone(without_supervisor, rebooted=_end_of_supervisor(without_supervisor) == "restart")
@@ -71,7 +95,11 @@ def diagnose(
     if unreachable:
         return node_lost(records[max(unreachable, key=lambda rank: unreachable[rank])], max(unreachable.values()))
     timed_out = _timed_out(connection, run, attempt, records)
-    return timed_out or _problem("communication_failed", suspects[0], texts[suspects[0].rank])
+    if timed_out is not None:
+        return timed_out
+    if evidence:
+        return _named(min(evidence, key=lambda found: found.match.order[0]))
+    return _problem("communication_failed", suspects[0], texts[suspects[0].rank])
 
 
 _CODE_OF_VERDICT: Mapping[collectives.Why, str] = {
@@ -113,7 +141,7 @@ def _unreachable_by_gloo(
 ) -> Problem | None:
     """Blame the only node that reports no error while all others cannot connect: it announced a wrong address."""
     logs = [_logs(connection, run, attempt, record.rank) for record in records]
-    cannot_connect = log_patterns.CANNOT_CONNECT.search
+    cannot_connect = CANNOT_CONNECT.search
     silent = [r for r, texts in zip(records, logs, strict=True) if not any(map(cannot_connect, texts.values()))]
     if len(silent) != 1 or len(records) < 3:
         return None
@@ -188,13 +216,35 @@ def _end_of_supervisor(record: NodeRecord) -> str:
     return ended.get("gone", "") if ended else ""
 
 
-def _known_cause(record: NodeRecord, logs: Mapping[str, str]) -> Problem | None:
+def _evidence(record: NodeRecord, logs: Mapping[str, str]) -> _Evidence | None:
+    """Return the cause that a node's logs show best, the log of the blamed rank first."""
+    best: _Evidence | None = None
     for file, text in logs.items():
-        cause = log_patterns.cause(text)
-        if cause is not None:
-            code, values = cause
-            return _problem(code, record, {file: text}, **values)
-    return None
+        probable = log_causes.probable(log_causes.matches(text))
+        if probable and (best is None or probable[0].order[0] < best.match.order[0]):
+            others = tuple(match.cause.code for match in probable[1:])
+            best = _Evidence(record=record, file=file, text=text, match=probable[0], others=others)
+    return best
+
+
+def _named(found: _Evidence) -> Problem:
+    """Return the problem of a known cause, with the line that shows it."""
+    match = found.match
+    _, lines = log_causes.last_lines({found.file: found.text})
+    if match.line not in lines:
+        lines = log_causes.around(found.text, match.number, before=LINES_BEFORE, after=LINES_AFTER)
+    rank = RANK_LOG.fullmatch(found.file)
+    values = {
+        "detail": match.line,
+        "wanted": "",
+        **match.values,
+        "line": match.line,
+        "is_certain": match.is_certain,
+        **({"others": found.others} if found.others else {}),
+        **({"of_rank": int(rank["rank"])} if rank else {}),
+    }
+    problem = _problem(match.cause.code, found.record, {found.file: found.text}, **values)
+    return replace(problem, values={**problem.values, "lines": lines})
 
 
 def _by_exit(record: NodeRecord, logs: Mapping[str, str]) -> Problem:
@@ -202,10 +252,15 @@ def _by_exit(record: NodeRecord, logs: Mapping[str, str]) -> Problem:
     if ended.get("disk_full"):  # no program could write to the disk that it was full
         return _problem("disk_full", record, logs)
     if ended.get("reason") in _CODE_OF_REASON:
-        detail = log_patterns.last_lines(logs)[1]
+        detail = log_causes.last_lines(logs)[1]
         return _problem(_CODE_OF_REASON[ended["reason"]], record, logs, detail=detail, run="?")
     code = "killed" if _was_killed(record, logs) else "training_failed"
     return _problem(code, record, logs, exit=ended.get("code"))
+
+
+def _is_consequence(logs: Mapping[str, str]) -> bool:
+    """Return whether the last lines say that another rank was gone. Then they name no cause."""
+    return bool(log_causes.CONSEQUENCES.search(log_causes.last_lines(logs)[1]))
 
 
 def _was_killed(record: NodeRecord, logs: Mapping[str, str]) -> bool:
@@ -222,7 +277,7 @@ _CODE_OF_REASON = {
 
 
 def _problem(code: str, record: NodeRecord, logs: Mapping[str, str], **values: object) -> Problem:
-    file, lines = log_patterns.last_lines(logs)
+    file, lines = log_causes.last_lines(logs)
     details = {"node": record.address, "rank": record.rank, "file": file, "lines": lines, **values}
     return Problem(code=code, node=record.address, values=details)
 
@@ -250,3 +305,12 @@ def _loss_is_lost(connection: sqlite3.Connection, run: str, attempt: int) -> boo
     newest = metrics.newest_points(connection, run, attempt, count=20)
     losses = [point.loss for point in newest if point.loss is not None]
     return bool(losses) and not math.isfinite(losses[-1])
+
+
+def category_of(log: str) -> str | None:
+    """Return the category of the cause that a single log shows; None if it shows none, or several equally well."""
+    probable = log_causes.probable(log_causes.matches(log))
+    if not probable:
+        return "consequence_only" if log_causes.CONSEQUENCES.search(log) else None
+    categories = {match.cause.category for match in probable}
+    return categories.pop() if len(categories) == 1 else None
