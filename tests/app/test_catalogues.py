@@ -67,7 +67,9 @@ def test_every_problem_the_code_raises_has_words_and_a_fix():
 
 
 def test_every_cause_that_logs_name_has_words_and_a_fix():
-    assert {key for cause in causes() for key in (f"problem.{cause.code}", f"problem.{cause.code}.fix")} - english() == set()
+    assert {
+        key for cause in causes() for key in (f"problem.{cause.code}", f"problem.{cause.code}.fix")
+    } - english() == set()
 
 
 def test_every_event_has_words():

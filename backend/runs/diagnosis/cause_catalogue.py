@@ -79,7 +79,9 @@ def _read(entry: Mapping[str, Any], area: str) -> Cause:
     keys |= {"yields_to_kernel_log"}
     unknown = set(entry) - keys - set(_PATTERNS) - {"source"}
     if unknown or not entry.get("source") or not any(entry.get(kind) for kind in _PATTERNS):
-        raise ValueError(f"causes/{area}.yaml: {entry.get('code')}: unknown keys {sorted(unknown)}, or no pattern or source")
+        raise ValueError(
+            f"causes/{area}.yaml: {entry.get('code')}: unknown keys {sorted(unknown)}, or no pattern or source"
+        )
     return Cause(
         code=entry["code"],
         category=entry.get("category", entry["code"]),

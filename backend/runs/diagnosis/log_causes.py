@@ -161,16 +161,16 @@ def _of_cause(
     for kind, (begin, end) in searches:
         for pattern in getattr(cause, kind):
             match = pattern.search(process.text, begin, end)
-            if match and (cause.frames is None or cause.frames.search(process.text, *_around(match, tracebacks, process))):
+            if match and (
+                cause.frames is None or cause.frames.search(process.text, *_around(match, tracebacks, process))
+            ):
                 number = process.number_at(match.start())
                 values = {key: value[:QUOTED] for key, value in match.groupdict().items() if value}
                 line = lines[number].strip()[:QUOTED]
                 yield Match(cause=cause, number=number, line=line, is_certain=kind != "likely", values=values)
 
 
-def _around(
-    match: re.Match[str], tracebacks: Sequence[tuple[int, int]], process: _Process
-) -> tuple[int, int]:
+def _around(match: re.Match[str], tracebacks: Sequence[tuple[int, int]], process: _Process) -> tuple[int, int]:
     """Return the traceback that holds a match; the whole text if none does."""
     return next(((start, end) for start, end in tracebacks if start <= match.start() < end), (0, len(process.text)))
 
