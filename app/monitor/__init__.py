@@ -11,10 +11,11 @@ from typing import Any
 import gradio as gr
 
 from app.monitor import actions
+from app.monitor.cause_fixes import CauseFixes
 from app.monitor.compare import Compare
 from app.monitor.exports import exports_of
 from app.monitor.poll_request import PollRequest
-from app.monitor.poll_response import PollResponder
+from app.monitor.poll_response import Offer, PollResponder
 from app.monitor.resuming import resuming_of
 from app.monitor.storage import storage_of
 from app.monitor.watch import run_cache_of
@@ -32,7 +33,11 @@ def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
     """Build the monitor in the current Blocks context."""
     run_cache = run_cache_of(services.controller, services.database, services.clock)
     compare = Compare(services, lang)
-    views = {"export": exports_of(services.controller).view, "resume": resuming_of(services.controller).view}
+    views: dict[str, Offer] = {
+        "export": exports_of(services.controller).view,
+        "resume": resuming_of(services.controller).view,
+        "fixes": CauseFixes(services).view,
+    }
     storage = storage_of(services)
     responder = PollResponder(run_cache, services.database, lang, services.clock, compare.comparison, views, storage)
 

@@ -4,7 +4,7 @@ The server stores nothing about a tab. A request contains the versions of the ta
 and its log. So a tab that paused, or a server that restarted, needs no repair.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.monitor import events, log, run, runs, utilization
@@ -26,8 +26,8 @@ Comparison = Callable[[str], Mapping[str, Any] | None]
 """Run -> its measured figures beside the predicted ones (compare.py)."""
 
 
-Offer = Callable[[RunSnapshot, str], Mapping[str, Any] | None]
-"""(run, language) -> an action that the run offers, or its progress (exports.py, resuming.py)."""
+Offer = Callable[[RunSnapshot, str], Mapping[str, Any] | Sequence[Mapping[str, Any]] | None]
+"""(run, language) -> actions that the run offers, or their progress (exports.py, resuming.py, cause_fixes.py)."""
 
 
 class PollResponder:

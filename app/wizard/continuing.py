@@ -13,17 +13,30 @@ from app.wizard.problems import in_words
 from app.wizard.start import JobEdits, from_text
 from backend.engines.resharding import check_source
 from backend.job.job import Job
+from backend.job.mapping import dump_job, with_values
 from backend.job.problems import Problem, ProblemsError
+from backend.runs.api import fixes_of_cause
 
 
-def continue_run(services: Services, run: str, step: int) -> JobEdits:
-    """Mark the checkpoint of `step` (0: none), and return the edits for the run's job. Raises ProblemsError."""
+def continue_run(services: Services, run: str, step: int, fix: int | None = None) -> JobEdits:
+    """Mark the checkpoint of `step` (0: none), and return the edits for the run's job. Raises ProblemsError.
+
+    `fix`: number of the change that the cause of the run's failure offers (fixes_of_cause).
+    """
     with services.database.read() as reader:
         name, job_file = reader.job_file(run)
-    job_edits = from_text(services, job_file)
+        job = reader.job(run) if fix is not None else None
+    job_edits = from_text(services, job_file if job is None or fix is None else _fixed(services, run, job, fix))
     services.draft.begin_with(services.controller.find_source(run, step) if step else None)
     # A job file does not contain a name that the user did not choose.
     return replace(job_edits, edits={**job_edits.edits, "name": name})
+
+
+def _fixed(services: Services, run: str, job: Job, fix: int) -> str:
+    """Return the job file with the change that the run's cause offers."""
+    cause = services.controller.snapshot(run).cause
+    changes = fixes_of_cause(cause.code, job) if cause else []
+    return dump_job(with_values(job, changes[fix])) if fix < len(changes) else dump_job(job)
 
 
 def load_problems(services: Services, job: Job | None) -> list[Problem]:

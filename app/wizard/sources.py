@@ -166,9 +166,10 @@ def _preset(services: Services, request: Mapping[str, Any]) -> FetchResult:
 
 
 def _continue(services: Services, request: Mapping[str, Any]) -> FetchResult:
-    run, step = str(request.get("run")), request.get("checkpoint")
+    run, step, fix = str(request.get("run")), request.get("checkpoint"), request.get("fix")
     # -1 replaces a value that is not a number. No run has a checkpoint of this step.
-    job_edits = continuing.continue_run(services, run, step if type(step) is int else -1)
+    fix = fix if type(fix) is int and fix >= 0 else None
+    job_edits = continuing.continue_run(services, run, step if type(step) is int else -1, fix)
     return FetchResult(edits=job_edits.edits, note={"run": run})
 
 

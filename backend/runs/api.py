@@ -4,6 +4,7 @@ from backend.runs.collect.external_run import watched_job
 from backend.runs.collect.log_text import decoded
 from backend.runs.diagnosis.diagnose import stuck_words
 from backend.runs.diagnosis.findings import Held, Loaded, Stuck
+from backend.runs.diagnosis.fixes import fixes as fixes_of_cause
 from backend.runs.diagnosis.gpu_errors import words as gpu_error_words
 from backend.runs.launch.preflight import PreflightReport, warning_key
 from backend.runs.launch.resume import Checkpoints
@@ -56,6 +57,7 @@ __all__ = [
     "calibration_of_run",
     "decoded",
     "find_missing",
+    "fixes_of_cause",
     "gpu_error_words",
     "is_saving",
     "nothing_left",

@@ -6,25 +6,27 @@ import { isLost } from "../web/connection.js";
 import { go } from "../web/shell.js";
 import { latestBundle, sendToServer } from "../wizard/channel.js";
 
-// The keys of its texts are monitor.<name>. `requestSearch` starts the search on the nodes. `go(step, dialog)` acts and
-// closes the dialog; step 0 is the beginning. With `needsNodes`, nothing can be chosen before the nodes have answered,
+// The keys of its texts are monitor.<name>. `requestSearch` starts the search on the nodes. `go(step, dialog, fix)` acts
+// and closes the dialog; step 0 is the beginning, and `fix` is what `open` got. With `needsNodes`, nothing can be chosen before the nodes have answered,
 // not even the beginning.
 export function Checkpoints(name, { requestSearch, go, needsNodes = false, kind = "" }) {
-  const button = h(`button.mb-button${kind}`, { type: "button", hidden: true, onclick: open }, w(name));
+  const button = h(`button.mb-button${kind}`, { type: "button", hidden: true, onclick: () => open() }, w(name));
   const heading = h("h3", { id: `mbm-${name}` }, w(`${name}.title`));
   const words = h("p", { role: "status" });
-  const fix = h("p.mb-quiet", { hidden: true });
+  const advice = h("p.mb-quiet", { hidden: true });
   const list = h("div.mbm-checkpoints", { role: "radiogroup", "aria-labelledby": `mbm-${name}` });
   const no = h("button.mb-button", { type: "button", autofocus: true, onclick: () => root.close() }, w("resume.no"));
-  const yes = h("button.mb-button.mb-primary", { type: "button", onclick: () => go(Number(chosen().value), dialog) },
+  const yes = h("button.mb-button.mb-primary", { type: "button", onclick: () => go(Number(chosen().value), dialog, fix) },
     w(`${name}.go`));
-  const root = h(`dialog.mbm-ask.mbm-${name}`, { "aria-labelledby": `mbm-${name}` }, heading, words, fix, list,
+  const root = h(`dialog.mbm-ask.mbm-${name}`, { "aria-labelledby": `mbm-${name}` }, heading, words, advice, list,
     h("p.mb-quiet", {}, w(`${name}.note`)), h("div.mbm-buttons", {}, no, yes));
   const chosen = () => list.querySelector("input:checked");
-  let drawn = "";
+  let drawn = "", fix = null;
 
-  function open() {
+  // `number`: a change of the job that the cause of the failure offers.
+  function open(number = null) {
     if (isLost()) return;
+    fix = number;
     drawn = "";
     draw({ phase: "looking" });
     root.showModal();
@@ -52,8 +54,8 @@ export function Checkpoints(name, { requestSearch, go, needsNodes = false, kind 
 
   function show({ message, fix: how }) {
     text(words, message);
-    text(fix, how);
-    fix.hidden = !how;
+    text(advice, how);
+    advice.hidden = !how;
   }
 
   function row({ step, why }, newest) {
@@ -81,12 +83,12 @@ export function Checkpoints(name, { requestSearch, go, needsNodes = false, kind 
   return { button, root, open, take };
 }
 
-// Makes the wizard read the run's job, and then shows the wizard.
-export function openInWizard(run, step, dialog) {
+// Makes the wizard read the run's job, with the change number `fix`, and then shows the wizard.
+export function openInWizard(run, step, dialog, fix = null) {
   const before = latestBundle()?.fetched;
   dialog.wait(w("continue.opening"));
   document.addEventListener("megaboard:drawn", onDrawn);
-  sendToServer("fetch", { kind: "continue", run, checkpoint: step });
+  sendToServer("fetch", { kind: "continue", run, checkpoint: step, fix });
 
   function onDrawn() {
     const fetched = latestBundle().fetched;

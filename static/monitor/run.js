@@ -25,7 +25,8 @@ const BESIDE = ["elapsed", "eta", "tokens_per_s"];
 export function Run(id, link) {
   const parts = {
     head: Head(id, link),
-    trouble: Trouble((rank, file) => parts.logs.show(rank, file), (keys) => link.act("accept", { keys }), () => link.act("resume")),
+    trouble: Trouble((rank, file) => parts.logs.show(rank, file), (keys) => link.act("accept", { keys }), () => link.act("resume"),
+      (fix) => parts.head.continueWith(fix)),
     hang: Hang(link.now, (rank, file) => parts.logs.show(rank, file)),
     slowdown: Notice(),
     unseen: Notice(),
@@ -116,7 +117,7 @@ function Head(id, link) {
   } });
   const again = h("button.mb-button.mb-primary", { type: "button", title: w("queue.again.label"),
     onclick: () => link.act("resume") }, w("queue.again"));
-  const more = Checkpoints("continue", { requestSearch, go: (step, dialog) => openInWizard(id, step, dialog) });
+  const more = Checkpoints("continue", { requestSearch, go: (step, dialog, fix) => openInWizard(id, step, dialog, fix) });
   const erase = DeleteDialog(link, () => go("runs"));
   const remove = h("button.mb-button", { type: "button", onclick: () => erase.open(id) }, w("delete"));
   const attempts = Attempts((restarts) => link.act("restarts", { restarts }));
@@ -193,7 +194,7 @@ function Head(id, link) {
     return w("fact.until", { at: moment(end, !isToday).slice(0, -3) });
   }
 
-  return { root, take, age, erase };
+  return { root, take, age, erase, continueWith: (fix) => more.open(fix) };
 }
 
 // Asks for confirmation before a run is ended without a checkpoint. The safe answer has the focus.
@@ -219,10 +220,13 @@ function ConfirmStop(yes) {
 
 // Why the run failed, the fix, the last lines that show the cause, and the proof that no process is left. Also the
 // warnings that kept the run from starting: the user accepts them, or fixes their causes and checks again.
-function Trouble(showLog, accept, again) {
+function Trouble(showLog, accept, again, continueWith) {
   const message = h("strong");
   const fix = h("p");
   const last = h("p.mb-quiet");
+  const evidence = h("p.mbm-evidence", {}, h("span.mb-quiet"), " ", h("code"));
+  const others = h("div.mbm-others", {}, h("p.mb-quiet", {}, w("cause.others")), h("ul"));
+  const fixes = h("div.mbm-fixes", {}, h("p.mb-quiet", {}, w("fix.title")), h("div.mbm-buttons"));
   const lines = h("pre.mbm-lines", { tabindex: "0" });
   const more = h("details", {}, h("summary"), lines);
   const button = h("button.mbm-chip", { type: "button", onclick: () => showLog(cause.rank, cause.file) });
@@ -231,7 +235,7 @@ function Trouble(showLog, accept, again) {
     w("warnings.accept"));
   const checkAgain = h("button.mb-button", { type: "button", onclick: again }, w("warnings.again"));
   const unaccepted = h("div.mbm-unaccepted", { hidden: true }, list, h("div.mbm-buttons", {}, yes, checkAgain));
-  const why = h("div.mbm-cause", { role: "alert", hidden: true }, h("div", {}, message, fix, last), button, unaccepted, more);
+  const why = h("div.mbm-cause", { role: "alert", hidden: true }, h("div", {}, message, evidence, fix, others, fixes, last), button, unaccepted, more);
   const proof = h("p.mbm-proof", { hidden: true });
   const make = () => h("li", {}, h("span"), h("small"));
   const update = (item, warning) => {
@@ -247,11 +251,24 @@ function Trouble(showLog, accept, again) {
     keyed(list, warnings, (warning) => warning.key, make, update);
     why.hidden = !cause;
     if (cause) showCause();
+    keyed(fixes.lastChild, head.fixes ?? [], (offer) => offer.words, () => h("button.mb-button", { type: "button" }), (item, offer) => {
+      text(item, offer.words);
+      item.onclick = () => continueWith(head.fixes.indexOf(offer));
+    });
+    fixes.hidden = !head.fixes?.length;
     prove(head.proof);
   }
 
   function showCause() {
-    text(message, cause.message);
+    text(message, cause.is_certain ? cause.message : `${w("cause.likely")} ${cause.message}`);
+    text(evidence.firstChild, w("cause.evidence", { file: cause.source }));
+    text(evidence.lastChild, cause.evidence);
+    evidence.hidden = !cause.evidence || cause.message.includes(cause.evidence);
+    keyed(others.lastChild, cause.others, (other) => other.message, () => h("li", {}, h("span"), h("small")), (item, other) => {
+      text(item.firstChild, other.message);
+      setCommands(item.lastChild, other.fix);
+    });
+    others.hidden = !cause.others.length;
     // The fix of the problem also names the other pages where the user can accept warnings.
     setCommands(fix, warnings.length ? w("warnings.read") : cause.fix);
     text(last, cause.last ? w("cause.last", { step: whole(cause.last[0]), at: moment(cause.last[1]), ended: moment(cause.last[2]) }) : "");

@@ -19,6 +19,7 @@ from backend.runs.store.store import Store
 from tests.nodes import ssh_nodes
 from tests.ui.browser import box, expect, go, needs_chromium, problems
 from tools.browser import Site, logged_in, served
+from tools.stored_runs import problem
 
 pytestmark = [pytest.mark.ui, needs_chromium]
 
@@ -67,8 +68,11 @@ def _failed_run(connection: Any, cluster: LocalNodes) -> None:
     run_store.create_run(connection, RUN, addresses=[], **create)
     record = NodeRecord(rank=0, address="a", folder=f"/r/{RUN}", python="/p", mark="m.0", stop={"left": []})
     attempts.create(connection, RUN, 1, master=("a", 1), rendered={}, nodes=[record], time=now)
-    for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED, EventKind.FAILING, EventKind.FAILED):
+    for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED, EventKind.FAILING):
         run_store.append(connection, RUN, kind, time=now)
+    line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 17.37 GiB."
+    cause = problem("gpu_out_of_memory", "a", rank=0, of_rank=5, file="rank5.log", line=line, lines=line, wanted="17 GiB")
+    run_store.append(connection, RUN, EventKind.FAILED, time=now, detail={"problem": cause})
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +133,17 @@ def test_a_plan_that_the_checkpoint_does_not_fit_is_reported_while_it_is_chosen_
     problems(page, "parallel.tensor").locator(".mb-apply").click()
     expect(box(page, "parallel.tensor")).to_have_value("2")
     expect(banner).to_have_attribute("data-state", "fits")
+
+
+def test_a_fix_of_the_cause_opens_the_wizard_with_the_change_and_the_checkpoint(page, site):
+    page.goto(f"{site.url}/en/#runs/{RUN}")
+    cause = page.locator(".mbm-cause:visible")
+    expect(cause.locator(".mbm-evidence")).to_contain_text("Tried to allocate 17.37 GiB")
+    recompute = cause.locator(".mbm-fixes button", has_text="full")
+    expect(recompute).to_contain_text("estimated GPU memory")
+    recompute.click()
+    dialog = page.locator("dialog.mbm-continue")
+    expect(dialog.locator("input:checked")).to_have_value("40")
+    dialog.locator(".mb-primary").click()
+    page.wait_for_function("() => document.documentElement.dataset.step === 'plan'")
+    expect(box(page, "parallel.recompute")).to_have_value("full")

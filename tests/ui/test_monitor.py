@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from app.text import t
 from backend.runs.states import EventKind
 from backend.runs.store import metrics
 from backend.runs.store.store import Store
@@ -247,6 +248,25 @@ def test_a_failure_names_its_node_and_shows_its_last_lines(site, page, lang):
     offered = page.locator(".mbm-title .mb-button:visible")
     buttons = {"en": ["Delete…", "Continue with changes…", "Resume…"], "zh": ["删除…", "修改后继续…", "恢复…"]}
     expect(offered).to_have_text(buttons[lang])
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_two_causes_that_fit_the_same_text_are_both_shown_with_the_line(site, page, lang):
+    run = site.run(f"20260101-000510-two-{lang}")
+    run.start()
+    line = "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+    why = {"rank": 2, "of_rank": 17, "file": "rank17.log", "line": line, "lines": line, "detail": line}
+    code, other = "gpu_memory_hidden", "index_out_of_range"
+    run.add_event(EventKind.FAILING, 2, problem=problem(code, run.addresses[2], **why))
+    for rank in range(4):
+        run.stopped(rank)
+    why |= {"is_certain": False, "others": [other]}
+    run.add_event(EventKind.FAILED, 2, problem=problem(code, run.addresses[2], **why))
+    open_run(page, site, run.id, lang)
+    cause = page.locator(".mbm-cause:visible")
+    expect(cause.locator(".mbm-evidence")).to_have_text(f"rank17.log: {line}" if lang == "en" else f"rank17.log： {line}")
+    expect(cause.locator("strong")).to_contain_text(t(lang, "monitor.cause.likely"))
+    expect(cause.locator(".mbm-others li")).to_contain_text(t(lang, f"problem.{other}", node=run.addresses[2]))
 
 
 def test_a_long_curve_shows_its_spike_and_every_step_of_the_stretch_that_it_is_zoomed_into(site, page):

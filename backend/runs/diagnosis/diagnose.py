@@ -240,7 +240,7 @@ def _named(found: _Evidence) -> Problem:
         **match.values,
         "line": match.line,
         "is_certain": match.is_certain,
-        **({"others": found.others} if found.others else {}),
+        **({"others": list(found.others)} if found.others else {}),
         **({"of_rank": int(rank["rank"])} if rank else {}),
     }
     problem = _problem(match.cause.code, found.record, {found.file: found.text}, **values)

@@ -1,0 +1,67 @@
+"""Changes of the job that the cause of a failed run offers, each with the estimated memory before and after."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.monitor.shared_answers import Shared
+from app.services import Services
+from app.text import t
+from backend.estimate import estimate
+from backend.job.job import Job
+from backend.job.mapping import get_value, with_values
+from backend.job.problems import ProblemsError
+from backend.runs.api import fixes_of_cause
+from backend.runs.records import RunSnapshot
+
+KEPT_S = 3600.0
+RUNS_KEPT = 16
+
+
+class CauseFixes:
+    """The changes that failed runs offer. Thread-safe."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._answers: Shared[list[dict[str, Any]]] = Shared(services.clock, fresh_s=KEPT_S, size=RUNS_KEPT)
+
+    def view(self, run: RunSnapshot, lang: str) -> list[Mapping[str, Any]]:
+        """Return the words of each change. The position is the number by which the wizard applies it."""
+        cause = run.cause
+        if cause is None or not run.state.is_final:
+            return []
+        changes = self._answers.get((run.id, run.attempt, cause.code), lambda: self._changes(run.id, cause.code))
+        return [{"words": _words(change, lang)} for change in changes]
+
+    def _changes(self, run: str, code: str) -> list[dict[str, Any]]:
+        try:
+            with self._services.database.read() as reader:
+                job = reader.job(run)
+            changes = fixes_of_cause(code, job)
+        except ProblemsError:  # another part of the page shows why the job cannot be read
+            return []
+        before = _reserved_gib(job) if changes else None
+        return [_change(job, change, before) for change in changes]
+
+
+def _change(job: Job, change: Mapping[str, Any], before: float | None) -> dict[str, Any]:
+    after = _reserved_gib(with_values(job, change))
+    values = [(path, get_value(job, path), value) for path, value in change.items()]
+    return {"values": values, "memory": None if before is None or after is None else (before, after)}
+
+
+def _reserved_gib(job: Job) -> float | None:
+    try:
+        return estimate(job).reserved_gib
+    except ProblemsError:  # the model or the engine has no estimate
+        return None
+
+
+def _words(change: Mapping[str, Any], lang: str) -> str:
+    parts = [
+        t(lang, "monitor.fix.value", name=t(lang, f"param.{path}"), old="–" if old is None else old, new=new)
+        for path, old, new in change["values"]
+    ]
+    if change["memory"]:
+        before, after = (round(value, 1) for value in change["memory"])
+        parts.append(t(lang, "monitor.fix.memory", before=before, after=after))
+    return "; ".join(parts) if lang == "en" else "；".join(parts)
