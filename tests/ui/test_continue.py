@@ -71,7 +71,9 @@ def _failed_run(connection: Any, cluster: LocalNodes) -> None:
     for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED, EventKind.FAILING):
         run_store.append(connection, RUN, kind, time=now)
     line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 17.37 GiB."
-    cause = problem("gpu_out_of_memory", "a", rank=0, of_rank=5, file="rank5.log", line=line, lines=line, wanted="17 GiB")
+    cause = problem(
+        "gpu_out_of_memory", "a", rank=0, of_rank=5, file="rank5.log", line=line, lines=line, wanted="17 GiB"
+    )
     run_store.append(connection, RUN, EventKind.FAILED, time=now, detail={"problem": cause})
 
 
@@ -139,11 +141,11 @@ def test_a_fix_of_the_cause_opens_the_wizard_with_the_change_and_the_checkpoint(
     page.goto(f"{site.url}/en/#runs/{RUN}")
     cause = page.locator(".mbm-cause:visible")
     expect(cause.locator(".mbm-evidence")).to_contain_text("Tried to allocate 17.37 GiB")
-    recompute = cause.locator(".mbm-fixes button", has_text="full")
+    recompute = cause.locator(".mbm-fixes button", has_text="Full")
     expect(recompute).to_contain_text("estimated GPU memory")
     recompute.click()
     dialog = page.locator("dialog.mbm-continue")
     expect(dialog.locator("input:checked")).to_have_value("40")
     dialog.locator(".mb-primary").click()
     page.wait_for_function("() => document.documentElement.dataset.step === 'plan'")
-    expect(box(page, "parallel.recompute")).to_have_value("full")
+    expect(box(page, "parallel.recompute")).to_have_value("Full")

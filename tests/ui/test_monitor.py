@@ -264,7 +264,9 @@ def test_two_causes_that_fit_the_same_text_are_both_shown_with_the_line(site, pa
     run.add_event(EventKind.FAILED, 2, problem=problem(code, run.addresses[2], **why))
     open_run(page, site, run.id, lang)
     cause = page.locator(".mbm-cause:visible")
-    expect(cause.locator(".mbm-evidence")).to_have_text(f"rank17.log: {line}" if lang == "en" else f"rank17.log： {line}")
+    expect(cause.locator(".mbm-evidence")).to_have_text(
+        f"rank17.log: {line}" if lang == "en" else f"rank17.log： {line}"
+    )
     expect(cause.locator("strong")).to_contain_text(t(lang, "monitor.cause.likely"))
     expect(cause.locator(".mbm-others li")).to_contain_text(t(lang, f"problem.{other}", node=run.addresses[2]))
 
