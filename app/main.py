@@ -64,11 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_bare = not given or given[0].startswith("-")
     if name is None and is_bare and not {"-h", "--help", "--version"} & set(given):
         given, name = [DEFAULT, *given], DEFAULT
-    chosen = _parser(lang, name).parse_args(given)
+    args = _parser(lang, name).parse_args(given)
     _log_to_stderr()
     write_every_letter()
     try:
-        status = _status(chosen, lang)
+        status = _status(args, lang)
         print(end="", flush=True)
         return status
     except OSError as error:
@@ -82,10 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _status(chosen: argparse.Namespace, lang: str) -> int:
+def _status(args: argparse.Namespace, lang: str) -> int:
     """Run the command; what it refuses or a node says is told, with --json on standard output too."""
     try:
-        return int(chosen.run(chosen, chosen.lang or lang))
+        return int(args.run(args, args.lang or lang))
     except PrivateFileError as error:
         print(t(lang, f"cli.error.{error.code}", **error.values), file=sys.stderr)
         return WRONG_INPUT
@@ -100,7 +100,7 @@ def _status(chosen: argparse.Namespace, lang: str) -> int:
             raise
         problems, failed = (problem,), True
     print_problems(lang, problems)
-    if getattr(chosen, "json", False):
+    if getattr(args, "json", False):
         print_json({"problems": [render_problem(lang, problem) for problem in problems]})
     return FAILED if failed else WRONG_INPUT
 

@@ -37,38 +37,38 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run_probe if name == "probe" else run_calibrate)
 
 
-def run_probe(chosen: argparse.Namespace, lang: str) -> int:
+def run_probe(args: argparse.Namespace, lang: str) -> int:
     """Measure the nodes' speed; it is kept with a named cluster where --keep says so, else shown as YAML."""
-    job, problems = read_job(chosen.file, home_path())
+    job, problems = read_job(args.file, home_path())
     refuse_errors([*problems, *check_nodes(job)])
     with opened_services() as services:
-        name = None if chosen.keep is None else _target(services, chosen.keep, job)
-        found = accepted(services, services.controller.measure_speed, job, chosen.accept_host_key, lang)
+        name = None if args.keep is None else _target(services, args.keep, job)
+        found = accepted(services, services.controller.measure_speed, job, args.accept_host_key, lang)
         if found.speeds is None:
-            return _ask_for_keys(found, chosen, lang)
+            return _ask_for_keys(found, args, lang)
         calibration = calibration_of_benchmark(job, found.speeds, today(services.clock()))
-        if not chosen.json:
+        if not args.json:
             print(speeds_text(found.speeds, job, lang))
         figures = {"speeds": dataclasses.asdict(found.speeds)}
-        return _keep(services, name, calibration, found, figures if chosen.json else None, lang)
+        return _keep(services, name, calibration, found, figures if args.json else None, lang)
 
 
-def run_calibrate(chosen: argparse.Namespace, lang: str) -> int:
+def run_calibrate(args: argparse.Namespace, lang: str) -> int:
     """What a run measured beside what was predicted; kept with a named cluster where --keep says so."""
     with opened_services() as services:
-        run = find_run(services, chosen.run_id)
+        run = find_run(services, args.run_id)
         fresh(services, run)
         job, _ = services.controller.measured(run)
-        name = None if chosen.keep is None else _target(services, chosen.keep, job)
+        name = None if args.keep is None else _target(services, args.keep, job)
         known = read_calibration(named_cluster(services.home, name)[1]) if name else None
         job, found = services.controller.measured(run, known)
         if not found.is_useful:
             raise ProblemsError(found.problems)
         calibration = calibration_of_run(job, found, today(services.clock()))
-        if not chosen.json:
+        if not args.json:
             print(measured_text(found, lang))
         figures = {item.name: getattr(found, item.name) for item in dataclasses.fields(found)}
-        return _keep(services, name, calibration, found, figures if chosen.json else None, lang)
+        return _keep(services, name, calibration, found, figures if args.json else None, lang)
 
 
 def speeds_text(speeds: Speeds, job: Job, lang: str) -> str:
@@ -145,8 +145,8 @@ def _keep(
     return FAILED if refused else DONE
 
 
-def _ask_for_keys(found: Measurement, chosen: argparse.Namespace, lang: str) -> int:
-    if chosen.json:
+def _ask_for_keys(found: Measurement, args: argparse.Namespace, lang: str) -> int:
+    if args.json:
         print_json({"problems": [render_problem(lang, one) for one in found.problems]})
         return FAILED
     print_problems(lang, found.problems)

@@ -29,15 +29,15 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
+def run(args: argparse.Namespace, lang: str) -> int:
     """Preflight: a line a check; 1 when something stands against a launch."""
-    checked = launchable(chosen.file, lang)
+    checked = launchable(args.file, lang)
     with opened_services() as services:
-        source = find_source(services, chosen.source)
-        report = preflight(services, checked, chosen.accept_host_key, lang)
+        source = find_source(services, args.source)
+        report = preflight(services, checked, args.accept_host_key, lang)
         if source is not None and not report.problems:
             report = _with_source(services, report, checked.job, source)
-    if chosen.json:
+    if args.json:
         no_figures = [one for one in checked.remarks if one.code == "model_not_estimated"]
         print_json(report_json(report, checked.job, lang, no_figures))
     else:

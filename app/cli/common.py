@@ -72,9 +72,9 @@ def add_warnings_option(parser: argparse.ArgumentParser, lang: str) -> None:
     parser.add_argument("--accept-warnings", action="store_true", help=t(lang, "cli.accept_warnings.help"))
 
 
-def accepted_warnings(chosen: argparse.Namespace) -> tuple[()] | None:
+def accepted_warnings(args: argparse.Namespace) -> tuple[()] | None:
     """What that says: all, whatever there are, or none."""
-    return None if chosen.accept_warnings else ()
+    return None if args.accept_warnings else ()
 
 
 def find_run(services: Services, given: str) -> str:

@@ -22,11 +22,11 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
+def run(args: argparse.Namespace, lang: str) -> int:
     """Copy what nodes lack; 1 when something stands against a launch afterwards."""
-    checked = launchable(chosen.file, lang)
+    checked = launchable(args.file, lang)
     with opened_services() as services:
-        report = preflight(services, checked, chosen.accept_host_key, lang)
+        report = preflight(services, checked, args.accept_host_key, lang)
         if find_missing(report.checks) is None:
             print(t(lang, "cli.copy.nothing"))
         else:

@@ -21,17 +21,17 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
+def run(args: argparse.Namespace, lang: str) -> int:
     """Print what is deleted and what stays, ask, and delete."""
     with opened_services() as services:
-        run = find_run(services, chosen.run_id)
-        folder = _folder(services, chosen.archive)
+        run = find_run(services, args.run_id)
+        folder = _folder(services, args.archive)
         services.retention.refuse_unless_over(run)
         print(_plan(services, run, folder, lang), file=sys.stderr)
-        if not chosen.yes and not _confirmed(lang):
+        if not args.yes and not _confirmed(lang):
             return WRONG_INPUT
         record = services.retention.delete(run, by="command", archive_to=folder)
-    if chosen.json:
+    if args.json:
         print_json(plain(record))
     else:
         rows = sum(record.row_counts.values())

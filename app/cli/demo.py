@@ -36,44 +36,44 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
+def run(args: argparse.Namespace, lang: str) -> int:
     """Start the nodes, serve the page, and stop the nodes with their jobs when the page ends."""
-    if chosen.node_python and not chosen.node_python.is_file():
-        print(t(lang, "cli.error.no_node_python", path=chosen.node_python), file=sys.stderr)
+    if args.node_python and not args.node_python.is_file():
+        print(t(lang, "cli.error.no_node_python", path=args.node_python), file=sys.stderr)
         return FAILED
     try:
         find_sshd()
-        node_python = chosen.node_python or _built_python(lang)
+        node_python = args.node_python or _built_python(lang)
     except (DemoError, NodeEnvironmentError) as error:
         reason = error.text(lang) if isinstance(error, NodeEnvironmentError) else error
         print(t(lang, "cli.error.demo", reason=reason), file=sys.stderr)
         return FAILED
     try:
-        binding = binding_of(chosen)
-        made = None if (password := given_password(chosen, home_path() / "demo")) else random_password()
+        binding = binding_of(args)
+        made = None if (password := given_password(args, home_path() / "demo")) else random_password()
         listener = binding.listen()
     except (ServerError, PrivateFileError) as error:
         return explain(error, lang)
     # Until the page answers signals itself, an end by SIGTERM must pass through the cleaning up below too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))
     told = t(lang, "cli.demo.password", password=made) if made else t(lang, "cli.serve.password.given")
-    end = t(lang, "cli.demo.keeps" if chosen.keep else "cli.demo.ends")
+    end = t(lang, "cli.demo.keeps" if args.keep else "cli.demo.ends")
     with listener:
         home = make_home(home_path() / "demo")
         # Not the home itself: there the page keeps the host keys that its user has confirmed.
-        cluster = LocalNodes(home / "cluster", chosen.nodes)
+        cluster = LocalNodes(home / "cluster", args.nodes)
         try:
             job = _make_ready(home, cluster, str(node_python.absolute()), lang)
             filled = "cli.demo.filled" if fill_in(home, job) else "cli.demo.other"
             name = demo_name(job, lang)
-            print(t(lang, "cli.demo.ready", nodes=chosen.nodes), t(lang, filled, name=name), told, sep="\n", flush=True)
+            print(t(lang, "cli.demo.ready", nodes=args.nodes), t(lang, filled, name=name), told, sep="\n", flush=True)
             hashed = password or PasswordHash.of(str(made))
             return serve_page(home, binding, listener, hashed, lang, end, demo=job)
         except (DemoError, subprocess.CalledProcessError) as error:
             print(t(lang, "cli.error.demo", reason=_reason(error)), file=sys.stderr)
             return FAILED
         finally:
-            _end(cluster, home, lang, keep=chosen.keep)
+            _end(cluster, home, lang, keep=args.keep)
 
 
 def _built_python(lang: str) -> Path:

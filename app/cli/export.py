@@ -17,11 +17,11 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run_export)
 
 
-def run_export(chosen: argparse.Namespace, lang: str) -> int:
+def run_export(args: argparse.Namespace, lang: str) -> int:
     """Export, with the converter's newest line as it works, then say where it is and how to serve it."""
     with opened_services() as services:
-        run = find_run(services, chosen.run_id)
-        made = services.controller.export(run, _tell, to=chosen.to, checkpoint=chosen.checkpoint)
+        run = find_run(services, args.run_id)
+        made = services.controller.export(run, _tell, to=args.to, checkpoint=args.checkpoint)
     print_problems(lang, made.problems)
     print(export_words(made, lang))
     print(t(lang, "export.serve"))

@@ -33,29 +33,29 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run_import)
 
 
-def run_import(chosen: argparse.Namespace, lang: str) -> int:
+def run_import(args: argparse.Namespace, lang: str) -> int:
     """Write the job file to FILE or standard output; the report goes to the other of standard output and error."""
-    config, problem = load_mapping(read_text(chosen.file))
+    config, problem = load_mapping(read_text(args.file))
     if problem:
         raise ProblemsError([problem])
     if not is_llamafactory(config):
         raise ProblemsError([Problem(code="import_is_job")])
-    cluster, assumed = _cluster(chosen)
-    folder = Path.cwd() if chosen.file == STDIN else Path(chosen.file).parent
+    cluster, assumed = _cluster(args)
+    folder = Path.cwd() if args.file == STDIN else Path(args.file).parent
     imported = import_llamafactory(config, cluster, lambda path: _json_beside(folder, path))
     job, problems = parse_job(imported.mapping)
     if job is None:
         raise ProblemsError(problems)
     problems = [*assumed, *problems, *check(job), *check_engine(job)]
-    if chosen.json:
+    if args.json:
         print_json(_to_json(imported, problems, lang))
         return DONE
     text = dump_job(job)
-    if chosen.out is None:
+    if args.out is None:
         print(text, end="")
     else:
-        chosen.out.write_text(text, encoding="utf-8")
-    print(printable(report(imported.lines, lang)), file=sys.stderr if chosen.out is None else sys.stdout)
+        args.out.write_text(text, encoding="utf-8")
+    print(printable(report(imported.lines, lang)), file=sys.stderr if args.out is None else sys.stdout)
     print_problems(lang, problems)
     return DONE
 
@@ -82,12 +82,12 @@ def _to_json(imported: Imported, problems: Sequence[Problem], lang: str) -> dict
     }
 
 
-def _cluster(chosen: argparse.Namespace) -> tuple[Mapping[str, Any], list[Problem]]:
+def _cluster(args: argparse.Namespace) -> tuple[Mapping[str, Any], list[Problem]]:
     """The machines that were named, and a note where none were."""
-    given = {"gpu": chosen.gpu, "nodes": chosen.nodes, "gpus_per_node": chosen.gpus_per_node}
+    given = {"gpu": args.gpu, "nodes": args.nodes, "gpus_per_node": args.gpus_per_node}
     given = {key: value for key, value in given.items() if value is not None}
-    if chosen.cluster:
-        return {**with_cluster({"cluster": chosen.cluster}, home_path())["cluster"], **given}, []
+    if args.cluster:
+        return {**with_cluster({"cluster": args.cluster}, home_path())["cluster"], **given}, []
     cluster = {**ASSUMED, **given}
     return cluster, [] if given else [Problem(code="import_cluster", field="cluster", severity="note", values=cluster)]
 

@@ -39,21 +39,21 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
+def run(args: argparse.Namespace, lang: str) -> int:
     """Launch; returns when every node has reported that it started, or with --wait when the run has ended."""
-    checked = launchable(chosen.file, lang)
-    refuse_in_queue(chosen)
-    places = addresses_to_tell(chosen, stays=chosen.wait)
+    checked = launchable(args.file, lang)
+    refuse_in_queue(args)
+    places = addresses_to_tell(args, stays=args.wait)
     with opened_services() as services, telling(services, places, lang):
-        take_secrets(chosen, lang, services.audit, job=checked.job.name)
-        if chosen.accept_host_key or chosen.copy_missing:
-            report = preflight(services, checked, chosen.accept_host_key, lang)
-            if chosen.copy_missing:
+        take_secrets(args, lang, services.audit, job=checked.job.name)
+        if args.accept_host_key or args.copy_missing:
+            report = preflight(services, checked, args.accept_host_key, lang)
+            if args.copy_missing:
                 copy_missing(services, checked.job, report, lang)
-        wishes = {"queue": chosen.queue, "token": chosen.token, "restarts": chosen.restarts}
-        wishes |= {"source": find_source(services, chosen.source), "accepted_warnings": accepted_warnings(chosen)}
+        wishes = {"queue": args.queue, "token": args.token, "restarts": args.restarts}
+        wishes |= {"source": find_source(services, args.source), "accepted_warnings": accepted_warnings(args)}
         run = unlocked(lang, services.audit, lambda: services.controller.launch(checked, **wishes))
         # With a token it may be a run that was already there.
         waits = services.controller.snapshot(run).state is RunState.QUEUED
         print(t(lang, "cli.queued" if waits else "cli.launched", run=run, nodes=checked.job.cluster.nodes), flush=True)
-        return wait_for_end(services, run, lang) if chosen.wait else DONE
+        return wait_for_end(services, run, lang) if args.wait else DONE

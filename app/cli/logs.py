@@ -25,21 +25,21 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
+def run(args: argparse.Namespace, lang: str) -> int:
     """The end of one log of one node, in the newest attempt or in an older one."""
-    if chosen.kib < 1:
-        raise ProblemsError([Problem(code="too_small", field="--kib", values={"value": chosen.kib, "limit": 1})])
+    if args.kib < 1:
+        raise ProblemsError([Problem(code="too_small", field="--kib", values={"value": args.kib, "limit": 1})])
     with opened_services() as services:
-        snapshot = fresh(services, find_run(services, chosen.run_id))
-        attempt = _attempt(snapshot, chosen.attempt)
-        node = _first_failed(snapshot, attempt) if chosen.node is None else chosen.node
+        snapshot = fresh(services, find_run(services, args.run_id))
+        attempt = _attempt(snapshot, args.attempt)
+        node = _first_failed(snapshot, attempt) if args.node is None else args.node
         with services.database.read() as reader:
             files = reader.log_files(snapshot.id, attempt, node)
-        file = chosen.file or next((name for name in sorted(files) if name.startswith("rank")), LAUNCHER_LOG)
+        file = args.file or next((name for name in sorted(files) if name.startswith("rank")), LAUNCHER_LOG)
         if file not in files:
             print(t(lang, "cli.logs.missing", node=node, file=file, files=files or "-"), file=sys.stderr)
             return FAILED
-        print(printable(services.controller.log(snapshot.id, node, file, size=chosen.kib << 10, attempt=attempt)))
+        print(printable(services.controller.log(snapshot.id, node, file, size=args.kib << 10, attempt=attempt)))
         return DONE
 
 

@@ -30,28 +30,28 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run_model)
 
 
-def run_model(chosen: argparse.Namespace, lang: str) -> int:
+def run_model(args: argparse.Namespace, lang: str) -> int:
     """Print the configuration, and on standard error what it was understood as.
 
     Raises ProblemsError where there is no configuration, or no profile.
     """
-    local = Path(chosen.id) / FILE
-    text = local.read_text(encoding="utf-8") if local.is_file() else from_hub(chosen.id)
-    config, shape = read_config(text, chosen.id)
+    local = Path(args.id) / FILE
+    text = local.read_text(encoding="utf-8") if local.is_file() else from_hub(args.id)
+    config, shape = read_config(text, args.id)
     counted = None
     if isinstance(shape, UnestimatedModel):
         print_problems(lang, [shape.reason])
     else:
         counted = model_parameters(model_layers(shape))
         billions = f"{counted / 1e9:.3f}"
-        print(t(lang, "cli.model.read", id=chosen.id, type=shape.model_type, billions=billions), file=sys.stderr)
-    if chosen.profile and not chosen.python:
+        print(t(lang, "cli.model.read", id=args.id, type=shape.model_type, billions=billions), file=sys.stderr)
+    if args.profile and not args.python:
         raise ProblemsError([Problem(code="profile_needs_python")])
-    if chosen.python:
-        profile = read_profile(chosen.python, config, measure=chosen.profile is not None)
+    if args.python:
+        profile = read_profile(args.python, config, measure=args.profile is not None)
         _print_profile(lang, profile, counted)
-        if chosen.profile:
-            chosen.profile.write_text(json.dumps(answer_of(chosen.python, ModelProfile, profile)), encoding="utf-8")
+        if args.profile:
+            args.profile.write_text(json.dumps(answer_of(args.python, ModelProfile, profile)), encoding="utf-8")
     print(pretty(config))
     return DONE
 

@@ -32,11 +32,11 @@ def add_notify_option(parser: argparse.ArgumentParser, lang: str) -> None:
     parser.add_argument("--notify-file", type=Path, metavar="FILE", help=t(lang, "cli.notify_file.help"))
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
+def run(args: argparse.Namespace, lang: str) -> int:
     """Send it, and say of every address whether it was taken."""
     from app.notifications import texts
 
-    places = given_addresses(chosen)
+    places = given_addresses(args)
     if not places:
         print(t(lang, "cli.error.message_addresses_unnamed", variable=VARIABLE), file=sys.stderr)
         return WRONG_INPUT
@@ -52,9 +52,9 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
     return status
 
 
-def given_addresses(chosen: argparse.Namespace) -> "list[Address]":
+def given_addresses(args: argparse.Namespace) -> "list[Address]":
     """Those of --notify-file or MEGABOARD_NOTIFY_FILE; none where neither names a file. PrivateFileError."""
-    path = chosen.notify_file or os.environ.get(VARIABLE)
+    path = args.notify_file or os.environ.get(VARIABLE)
     if not path:
         return []
     # It takes half a second.
@@ -63,11 +63,11 @@ def given_addresses(chosen: argparse.Namespace) -> "list[Address]":
     return read_addresses(Path(path))
 
 
-def addresses_to_tell(chosen: argparse.Namespace, *, stays: bool) -> "list[Address]":
+def addresses_to_tell(args: argparse.Namespace, *, stays: bool) -> "list[Address]":
     """Those that a command tells while it waits. PrivateFileError; ProblemsError where it is given a file and ends."""
     if stays:
-        return given_addresses(chosen)
-    if chosen.notify_file:
+        return given_addresses(args)
+    if args.notify_file:
         raise ProblemsError([Problem(code="notify_without_wait", field="--notify-file")])
     return []
 

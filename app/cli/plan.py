@@ -52,37 +52,37 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run_plan)
 
 
-def run_estimate(chosen: argparse.Namespace, lang: str) -> int:
+def run_estimate(args: argparse.Namespace, lang: str) -> int:
     """Estimate every file: a table each, or JSON; 2 when a job is wrong, 1 when there are no figures for it."""
-    if chosen.jsonl:
-        for answer in _answer_lines(_lines(chosen.files), lang):
+    if args.jsonl:
+        for answer in _answer_lines(_lines(args.files), lang):
             print_json(answer, compact=True)
         return DONE
     answers, status = [], DONE
-    for source in chosen.files:
+    for source in args.files:
         found = _estimate(partial(read_mapping, source), folder_of(source), source)
         status = max(status, WRONG_INPUT if errors(found.problems) else DONE if found.figures else FAILED)
-        if chosen.json:
+        if args.json:
             answers.append(_answer(found, lang))
             continue
         print_problems(lang, found.problems)
         if found.job and found.figures:
             print(estimate_text(found.job, found.figures, lang))
-    if chosen.json:
+    if args.json:
         print_json(answers if len(answers) > 1 else answers[0])
     return status
 
 
-def run_plan(chosen: argparse.Namespace, lang: str) -> int:
+def run_plan(args: argparse.Namespace, lang: str) -> int:
     """List the legal plans, best first; 1 when there is none, 2 when something is wrong with every one."""
-    job, problems = read_job(chosen.file, home_path())
+    job, problems = read_job(args.file, home_path())
     try:
         found = all_plans(job)
     except ProblemsError as error:
         raise ProblemsError(_with(error.problems, [*problems, *check(job)])) from error
     problems += _of_every_plan(job, found)
     print_problems(lang, problems)
-    status = _answered(job, found, problems, chosen, lang)
+    status = _answered(job, found, problems, args, lang)
     return WRONG_INPUT if errors(problems) else status
 
 
@@ -96,17 +96,17 @@ def _of_every_plan(job: Job, plans: Plans) -> list[Problem]:
             or (one.severity == "error" and (one.code, one.field) in alike)]  # fmt: skip
 
 
-def _answered(job: Job, found: Plans, problems: list[Problem], chosen: argparse.Namespace, lang: str) -> int:
+def _answered(job: Job, found: Plans, problems: list[Problem], args: argparse.Namespace, lang: str) -> int:
     told = {"problems": [render_problem(lang, problem) for problem in problems]}
-    if chosen.strategies:
-        return _strategies(job, told if chosen.json else None, lang)
-    if chosen.why_not is not None:
-        return _why_not(job, found, chosen.why_not, lang, as_json=chosen.json)
-    if chosen.top is not None and chosen.top < 0:
-        raise ProblemsError([Problem(code="too_small", field="--top", values={"value": chosen.top, "limit": 0})])
-    top = chosen.top if chosen.top is not None else len(found) if chosen.json else SHOWN
+    if args.strategies:
+        return _strategies(job, told if args.json else None, lang)
+    if args.why_not is not None:
+        return _why_not(job, found, args.why_not, lang, as_json=args.json)
+    if args.top is not None and args.top < 0:
+        raise ProblemsError([Problem(code="too_small", field="--top", values={"value": args.top, "limit": 0})])
+    top = args.top if args.top is not None else len(found) if args.json else SHOWN
     shown = range(min(len(found), top))
-    if chosen.json:
+    if args.json:
         # One by one: there may be hundreds of thousands.
         heads = {"count": len(found), "rejected": dict(found.rejected), **told, **_smallest(job, found)}
         print_object(heads, "plans", (_plan(found[rank], lang) for rank in shown))

@@ -28,9 +28,9 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
         sub.set_defaults(run=run)
 
 
-def run_list(chosen: argparse.Namespace, lang: str) -> int:
+def run_list(args: argparse.Namespace, lang: str) -> int:
     """A name a line; of recipes also whose case it is."""
-    if chosen.recipes:
+    if args.recipes:
         for name, recipe in recipes().items():
             print(f"{name}  {recipe['source']}")
     else:
@@ -39,28 +39,28 @@ def run_list(chosen: argparse.Namespace, lang: str) -> int:
     return DONE
 
 
-def run_show(chosen: argparse.Namespace, lang: str) -> int:
+def run_show(args: argparse.Namespace, lang: str) -> int:
     """The job file of a preset, or of the recipe of that name."""
-    home, name = home_path(), chosen.name
+    home, name = home_path(), args.name
     recipe = recipes().get(name) if name not in own_presets(home) else None
     print(dump_mapping({"version": 1, "name": name, **recipe["job"]}) if recipe else read_preset(home, name), end="")
     return DONE
 
 
-def run_save(chosen: argparse.Namespace, lang: str) -> int:
+def run_save(args: argparse.Namespace, lang: str) -> int:
     """Keep a job file, with what it names of this machine (a cluster, a config.json) written out."""
-    job, problems = read_job(chosen.file, home_path())
+    job, problems = read_job(args.file, home_path())
     print_problems(lang, problems)
     refuse_secrets(job)
     home = make_home(home_path())
-    Audit(home).record("save_preset", name=chosen.name)
-    keep_preset(home, chosen.name, dump_job(job), replace=chosen.replace)
+    Audit(home).record("save_preset", name=args.name)
+    keep_preset(home, args.name, dump_job(job), replace=args.replace)
     return DONE
 
 
-def run_delete(chosen: argparse.Namespace, lang: str) -> int:
+def run_delete(args: argparse.Namespace, lang: str) -> int:
     """Forget the preset."""
     home = make_home(home_path())
-    Audit(home).record("delete_preset", name=chosen.name)
-    delete_preset(home, chosen.name)
+    Audit(home).record("delete_preset", name=args.name)
+    delete_preset(home, args.name)
     return DONE

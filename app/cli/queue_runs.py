@@ -17,15 +17,15 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
+def run(args: argparse.Namespace, lang: str) -> int:
     """Put a run that has ended back, and move one, where that is asked; then the queue as it is."""
     with opened_services() as services:
-        if chosen.run_id:
-            run = find_run(services, chosen.run_id)
+        if args.run_id:
+            run = find_run(services, args.run_id)
             if services.controller.snapshot(run).queue_place is None:
-                services.controller.resume(run, queue=True, accepted_warnings=accepted_warnings(chosen))
-            if chosen.where:
-                services.controller.move(run, chosen.where)
+                services.controller.resume(run, queue=True, accepted_warnings=accepted_warnings(args))
+            if args.where:
+                services.controller.move(run, args.where)
         waiting = {one.queue_place: one for one in services.controller.runs() if one.queue_place is not None}
         rows = [
             [number(place), one.id, number(one.nodes), one.engine, why_words(lang, one)]

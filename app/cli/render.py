@@ -25,15 +25,15 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run_render)
 
 
-def run_render(chosen: argparse.Namespace, lang: str) -> int:
+def run_render(args: argparse.Namespace, lang: str) -> int:
     """Write the files that launch the job without Megaboard."""
-    job, problems = read_job(chosen.file, home_path())
+    job, problems = read_job(args.file, home_path())
     print_problems(lang, problems)
     files = export(job, placeholders=True)
     print_problems(lang, [*check(job), *check_engine(job), *engine_notes(job)])
-    print_problems(lang, write_files(chosen.out, files))
+    print_problems(lang, write_files(args.out, files))
     for name in files:
-        print(chosen.out / name)
+        print(args.out / name)
     return DONE
 
 

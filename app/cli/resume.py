@@ -24,21 +24,21 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
+def run(args: argparse.Namespace, lang: str) -> int:
     """Resume; returns when every node has reported that it started, or with --wait when the run has ended."""
-    refuse_in_queue(chosen)
-    places = addresses_to_tell(chosen, stays=chosen.wait)
+    refuse_in_queue(args)
+    places = addresses_to_tell(args, stays=args.wait)
     with opened_services() as services, telling(services, places, lang):
-        run = find_run(services, chosen.run_id)
-        take_secrets(chosen, lang, services.audit, run=run)
-        if chosen.list:
+        run = find_run(services, args.run_id)
+        take_secrets(args, lang, services.audit, run=run)
+        if args.list:
             _print_checkpoints(services, run, lang)
             return DONE
         resume = services.controller.resume
-        how = {"checkpoint": chosen.checkpoint, "queue": chosen.queue, "accepted_warnings": accepted_warnings(chosen)}
+        how = {"checkpoint": args.checkpoint, "queue": args.queue, "accepted_warnings": accepted_warnings(args)}
         unlocked(lang, services.audit, lambda: resume(run, **how))
-        print(_what_was_done(services, run, lang, queue=chosen.queue), flush=True)
-        return wait_for_end(services, run, lang) if chosen.wait else DONE
+        print(_what_was_done(services, run, lang, queue=args.queue), flush=True)
+        return wait_for_end(services, run, lang) if args.wait else DONE
 
 
 def _what_was_done(services: Services, run: str, lang: str, *, queue: bool) -> str:

@@ -28,12 +28,12 @@ def add_secret_option(parser: argparse.ArgumentParser, lang: str) -> None:
     parser.add_argument("--secret", action="append", default=[], metavar="NAME", help=t(lang, "cli.secret.help"))
 
 
-def take_secrets(chosen: argparse.Namespace, lang: str, audit: Audit, **about: str) -> None:
+def take_secrets(args: argparse.Namespace, lang: str, audit: Audit, **about: str) -> None:
     """Keep what --secret names; audited by name, with `about`: the job or the run.
 
     ProblemsError: secret_in_argument, secret_not_given, audit_failed, and those of Secrets.put.
     """
-    for name in chosen.secret:
+    for name in args.secret:
         if "=" in name:
             raise ProblemsError([Problem(code="secret_in_argument", field=FIELD, values={"name": name.split("=")[0]})])
         value = os.environ.get(name)
@@ -46,10 +46,10 @@ def take_secrets(chosen: argparse.Namespace, lang: str, audit: Audit, **about: s
         SECRETS.put(name, value.strip())
 
 
-def refuse_in_queue(chosen: argparse.Namespace) -> None:
+def refuse_in_queue(args: argparse.Namespace) -> None:
     """ProblemsError(secret_in_queue): what another process starts later would not know this one's secrets."""
-    if chosen.queue and chosen.secret and not chosen.wait:
-        raise ProblemsError([Problem(code="secret_in_queue", field=FIELD, values={"name": chosen.secret[0]})])
+    if args.queue and args.secret and not args.wait:
+        raise ProblemsError([Problem(code="secret_in_queue", field=FIELD, values={"name": args.secret[0]})])
 
 
 def unlocked(lang: str, audit: Audit, act: Callable[[], A], action: str = "unlock_key") -> A:

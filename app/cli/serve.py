@@ -48,41 +48,41 @@ def add_binding(parser: argparse.ArgumentParser, lang: str) -> None:
     option("--password-file", type=Path, metavar="FILE", help=t(lang, "cli.serve.password_file.help"))
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
+def run(args: argparse.Namespace, lang: str) -> int:
     """Serve the home folder's page."""
     try:
-        binding = binding_of(chosen)
+        binding = binding_of(args)
         home = make_home(home_path())
         if reason := why_read_only(home):
             print(t(lang, "cli.serve.read_only", path=home, reason=reason), file=sys.stderr, flush=True)
-        take_secrets(chosen, lang, Audit(home))
-        places = given_addresses(chosen)
+        take_secrets(args, lang, Audit(home))
+        places = given_addresses(args)
         with binding.listen() as listener:
-            password = _password(home, chosen, lang)
+            password = _password(home, args, lang)
             return serve_page(home, binding, listener, password, lang, t(lang, "cli.serve.end"), places)
     except (ServerError, PrivateFileError) as error:
         return explain(error, lang)
 
 
-def binding_of(chosen: argparse.Namespace) -> Binding:
+def binding_of(args: argparse.Namespace) -> Binding:
     """The checked binding of the options; raises ServerError."""
     binding = Binding(
-        host=chosen.host,
-        port=chosen.port,
-        certificate=chosen.certificate,
-        key=chosen.key,
-        hosts=tuple(chosen.allowed_host),
+        host=args.host,
+        port=args.port,
+        certificate=args.certificate,
+        key=args.key,
+        hosts=tuple(args.allowed_host),
     )
     binding.check()
     return binding
 
 
-def given_password(chosen: argparse.Namespace, home: Path) -> PasswordHash | None:
+def given_password(args: argparse.Namespace, home: Path) -> PasswordHash | None:
     """The password of --password-file or MEGABOARD_PASSWORD_FILE, if one is named; raises PrivateFileError.
 
     The same password gets the same hash at every start.
     """
-    path = chosen.password_file or os.environ.get(PASSWORD_FILE_VARIABLE)
+    path = args.password_file or os.environ.get(PASSWORD_FILE_VARIABLE)
     return PasswordHash.of(read_password(Path(path)), salt=load_identity(home).salt) if path else None
 
 
@@ -146,10 +146,10 @@ def explain(error: ServerError | PrivateFileError, lang: str) -> int:
     return FAILED if error.code == "cannot_listen" else WRONG_INPUT
 
 
-def _password(home: Path, chosen: argparse.Namespace, lang: str) -> PasswordHash:
+def _password(home: Path, args: argparse.Namespace, lang: str) -> PasswordHash:
     """The password's hash; the user is told at once what the password is, or which."""
-    given = given_password(chosen, home)
-    stored = None if given or chosen.new_password else load_hash(home)
+    given = given_password(args, home)
+    stored = None if given or args.new_password else load_hash(home)
     if known := given or stored:
         print(t(lang, "cli.serve.password.given" if given else "cli.serve.password.known"), flush=True)
         return known

@@ -16,18 +16,18 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
+def run(args: argparse.Namespace, lang: str) -> int:
     """All runs, or one run with its nodes and why it failed."""
     with opened_services() as services:
-        if chosen.run_id:
-            snapshot = fresh(services, find_run(services, chosen.run_id))
-            if chosen.json:
+        if args.run_id:
+            snapshot = fresh(services, find_run(services, args.run_id))
+            if args.json:
                 print_json(plain(snapshot))
             else:
                 _print_run(snapshot, services.clock(), lang)
             return DONE
         runs = services.controller.runs()
-        if chosen.json:
+        if args.json:
             print_json([plain(one) for one in runs])
             return DONE
         columns = ("run", "state", "step", "nodes", "engine", "why")

@@ -30,15 +30,15 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
+def run(args: argparse.Namespace, lang: str) -> int:
     """Stop a run and wait for the nodes' proof that nothing of it is left, where anything of it was on them."""
     try:
         services = Services.open(make_home(home_path()))
     except StoreError as why:
-        raise stop_unopened(chosen, lang, why) from why
+        raise stop_unopened(args, lang, why) from why
     with closing(services):
-        run = find_run(services, chosen.run_id)
-        services.controller.stop(run, save=chosen.save)
+        run = find_run(services, args.run_id)
+        services.controller.stop(run, save=args.save)
         state = services.controller.wait(run, WITHIN_S)
         snapshot = services.controller.snapshot(run)
         if state is RunState.UNWATCHED or (state.is_final and not snapshot.nodes):
@@ -55,18 +55,18 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         return DONE
 
 
-def stop_unopened(chosen: argparse.Namespace, lang: str, why: StoreError) -> ProblemsError:
+def stop_unopened(args: argparse.Namespace, lang: str, why: StoreError) -> ProblemsError:
     """Stop the run that is meant, and answer what to raise: what was done and could not be recorded."""
     home = home_path()
-    given = read_job(chosen.job, home)[0] if chosen.job else None
-    run, job = emergency_stop.find_run(store_path(home), chosen.run_id, given, why)
+    given = read_job(args.job, home)[0] if args.job else None
+    run, job = emergency_stop.find_run(store_path(home), args.run_id, given, why)
     known_hosts = known_hosts_of(home)
     connections = Connections(lambda host: connect(host, known_hosts))
     audit = Audit(home)
-    audit.record("stop", run=run, save=chosen.save)
+    audit.record("stop", run=run, save=args.save)
 
     def stop() -> ProblemsError:
-        return emergency_stop.stop(run, job, connections, save=chosen.save, why=why)
+        return emergency_stop.stop(run, job, connections, save=args.save, why=why)
 
     try:
         # Not as unlock_key, which a full disk refuses to record.

@@ -35,19 +35,19 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
+def run(args: argparse.Namespace, lang: str) -> int:
     """Set the rules, apply them and compact the database as asked; then print the sizes."""
     with opened_services() as services:
         rules = services.retention.rules()
-        wanted = _wanted(chosen, rules)
+        wanted = _wanted(args, rules)
         if wanted != rules:
             services.retention.set_rules(wanted)
-        if chosen.apply:
+        if args.apply:
             thinned, deleted = services.retention.apply_rules()
             print(t(lang, "cli.storage.applied", thinned=thinned, deleted=deleted), file=sys.stderr)
-        if chosen.compact:
+        if args.compact:
             services.retention.compact()
-        if chosen.json:
+        if args.json:
             print_json(_as_json(services))
         else:
             _print(services, lang)
@@ -58,14 +58,14 @@ def _days(text: str) -> int | None:
     return None if text == NEVER else int(text)
 
 
-def _wanted(chosen: argparse.Namespace, rules: Rules) -> Rules:
+def _wanted(args: argparse.Namespace, rules: Rules) -> Rules:
     """The rules, changed by the options that were given."""
     changes: dict[str, Any] = {}
     for name in ("raw_days", "run_days"):
-        if name in chosen:
-            changes[name] = getattr(chosen, name)
-    if chosen.archive_first:
-        changes["archive"] = chosen.archive_first == "yes"
+        if name in args:
+            changes[name] = getattr(args, name)
+    if args.archive_first:
+        changes["archive"] = args.archive_first == "yes"
     return replace(rules, **changes)
 
 

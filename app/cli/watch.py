@@ -33,30 +33,30 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run_watch)
 
 
-def run_watch(chosen: argparse.Namespace, lang: str) -> int:
+def run_watch(args: argparse.Namespace, lang: str) -> int:
     """Attach, then print each step until Ctrl-C; with --detach leave the reading to the server."""
-    hosts, folder = read_target(chosen)
+    hosts, folder = read_target(args)
     job = watched_job(hosts, folder)
-    places = addresses_to_tell(chosen, stays=not chosen.detach)
+    places = addresses_to_tell(args, stays=not args.detach)
     with opened_services() as services, telling(services, places, lang):
-        asked = accepted(services, services.controller.reach, job, chosen.accept_host_key, lang)
+        asked = accepted(services, services.controller.reach, job, args.accept_host_key, lang)
         if asked.unknown_host_keys:
             print_problems(lang, asked.problems)
             print_host_keys(asked.unknown_host_keys, lang)
             return FAILED
-        run = services.controller.watch(job, chosen.log)
+        run = services.controller.watch(job, args.log)
         print(t(lang, "cli.watched", run=run), flush=True)
-        return DONE if chosen.detach else follow(services, run, lang)
+        return DONE if args.detach else follow(services, run, lang)
 
 
-def read_target(chosen: argparse.Namespace) -> tuple[list[dict[str, object]], str]:
+def read_target(args: argparse.Namespace) -> tuple[list[dict[str, object]], str]:
     """The hosts, the one with the folder first, and the folder. ProblemsError(bad_watch_target)."""
-    found = _TARGET.fullmatch(chosen.target)
+    found = _TARGET.fullmatch(args.target)
     if found is None:
-        raise ProblemsError([Problem(code="bad_watch_target", values={"target": chosen.target})])
-    shared = {"port": chosen.port, "identity_file": chosen.key, "proxy_jump": chosen.jump}
+        raise ProblemsError([Problem(code="bad_watch_target", values={"target": args.target})])
+    shared = {"port": args.port, "identity_file": args.key, "proxy_jump": args.jump}
     first = {"address": found["address"].strip("[]"), "user": found["user"]}
-    others = [one.rpartition("@") for one in chosen.node]
+    others = [one.rpartition("@") for one in args.node]
     hosts = [first, *({"address": address, "user": user or found["user"]} for user, _, address in others)]
     return [{**host, **shared} for host in hosts], found["folder"]
 
