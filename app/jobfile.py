@@ -57,7 +57,7 @@ def refuse_errors(problems: list[Problem]) -> None:
 
 def read_text(source: str) -> str:
     """What a file or standard input holds; ProblemsError when it cannot be read."""
-    with opened(source) as file:
+    with open_text(source) as file:
         # One letter more than a job file may have: what comes behind, perhaps without an end, is not read.
         text = file.read(MAXIMUM_TEXT + 1)
         text.encode()
@@ -94,7 +94,7 @@ def _inner(value: Any) -> Iterable[Any]:
 
 
 @contextmanager
-def opened(source: str) -> Iterator[IO[str]]:
+def open_text(source: str) -> Iterator[IO[str]]:
     """A file or standard input as text, bytes that are no UTF-8 as lone surrogates; ProblemsError for what goes wrong.
 
     A surrogate that reaches an encoder inside is told in the same way.
