@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from app.home import named_cluster, named_clusters, with_readable_cluster
-from app.private_file import write_whole
+from app.private_file import write_atomically
 from app.services import Services
 from backend.job.cluster import Calibration, Cluster
 from backend.job.job import Job
@@ -56,7 +56,7 @@ def keep_in_cluster(home: Path, name: str, calibration: Calibration) -> Path:
         # A file in another style than one key a line: its comments are lost, its content is not.
         text = dump_mapping(wanted)
     try:
-        write_whole(path, text, replace=True)
+        write_atomically(path, text, replace=True)
     except OSError as error:
         values = {"path": str(path), "reason": error.strerror}
         raise ProblemsError([Problem(code="cannot_write", field="cluster", values=values)]) from error

@@ -11,7 +11,7 @@ from typing import Any
 
 import platformdirs
 
-from app.private_file import write_whole
+from app.private_file import write_atomically
 from backend.job.mapping import dump_mapping, load_mapping
 from backend.job.problems import Problem, ProblemsError, quoted
 
@@ -89,7 +89,7 @@ def keep_cluster(home: Path, name: str, cluster: Mapping[str, Any], *, replace: 
     """Keep a cluster under a name; ProblemsError: bad_cluster_name, cluster_exists unless replaced, cannot_write."""
     path = _cluster_path(home, name)
     try:
-        write_whole(path, dump_mapping(cluster), replace=replace)
+        write_atomically(path, dump_mapping(cluster), replace=replace)
     except FileExistsError as error:
         raise ProblemsError([Problem(code="cluster_exists", values={"name": name})]) from error
     except OSError as error:

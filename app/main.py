@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NoReturn
 
-from app.cli.output import FAILED, WRONG_INPUT, drop_output, print_json, print_problems, write_every_letter
+from app.cli.output import FAILED, WRONG_INPUT, discard_output, escape_unencodable_output, print_json, print_problems
 from app.private_file import PrivateFileError
 from app.text import LANGUAGES, render_problem, t
 from backend import __version__
@@ -66,13 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given, name = [DEFAULT, *given], DEFAULT
     args = _parser(lang, name).parse_args(given)
     _log_to_stderr()
-    write_every_letter()
+    escape_unencodable_output()
     try:
         status = _status(args, lang)
         print(end="", flush=True)
         return status
     except OSError as error:
-        drop_output()
+        discard_output()
         # The reader who went away (`| head`) needs no words.
         if not isinstance(error, BrokenPipeError):
             reason = ": ".join(filter(None, (error.filename and str(error.filename), error.strerror or str(error))))

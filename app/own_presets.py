@@ -7,7 +7,7 @@ import re
 import unicodedata
 from pathlib import Path
 
-from app.private_file import write_whole
+from app.private_file import write_atomically
 from backend.engines import check_engine
 from backend.job.job import Job
 from backend.job.mapping import MAXIMUM_TEXT
@@ -43,7 +43,7 @@ def keep_preset(home: Path, name: str, text: str, *, replace: bool = False) -> N
     """
     path = _path(home, name)
     try:
-        write_whole(path, text, replace=replace)
+        write_atomically(path, text, replace=replace)
     except FileExistsError as error:
         raise ProblemsError([Problem(code="preset_exists", values={"name": path.stem})]) from error
     except OSError as error:

@@ -35,7 +35,7 @@ def is_open_to_others(path: Path) -> bool:
     return bool(path.stat().st_mode & 0o027)
 
 
-def write_whole(path: Path, text: str, *, replace: bool) -> None:
+def write_atomically(path: Path, text: str, *, replace: bool) -> None:
     """Write a file of mode 0600, whole or not at all; FileExistsError where it is there and may not be replaced."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

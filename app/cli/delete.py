@@ -4,15 +4,15 @@ import argparse
 import sys
 from pathlib import Path
 
-from app.cli.common import find_run, opened_services
-from app.cli.output import DONE, WRONG_INPUT, plain, print_json, printable
+from app.cli.common import find_run, open_services
+from app.cli.output import DONE, WRONG_INPUT, print_json, printable, to_json_data
 from app.services import Services
 from app.text import t
 from app.text.storage import kind_words, places_on_nodes, size_words
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of `delete`."""
+    """Add the options of `delete`."""
     option = parser.add_argument
     option("run_id", metavar="RUN", help=t(lang, "cli.run.help"))
     option("--archive", nargs="?", type=Path, const=Path(), metavar="DIR", help=t(lang, "cli.delete.archive.help"))
@@ -22,8 +22,8 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 
 def run(args: argparse.Namespace, lang: str) -> int:
-    """Print what is deleted and what stays, ask, and delete."""
-    with opened_services() as services:
+    """Print which data is deleted and which files stay, ask for confirmation, and delete the run."""
+    with open_services() as services:
         run = find_run(services, args.run_id)
         folder = _folder(services, args.archive)
         services.retention.refuse_unless_over(run)
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace, lang: str) -> int:
             return WRONG_INPUT
         record = services.retention.delete(run, by="command", archive_to=folder)
     if args.json:
-        print_json(plain(record))
+        print_json(to_json_data(record))
     else:
         rows = sum(record.row_counts.values())
         print(t(lang, "cli.delete.done", run=run, rows=f"{rows:,}"))

@@ -1,4 +1,4 @@
-"""`megaboard demo`: four SSH nodes on this machine and the page, filled in and ready to launch."""
+"""`megaboard demo`: start four SSH nodes on this machine, and serve the page with a job that is ready to launch."""
 
 import argparse
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.output import FAILED
-from app.cli.serve import add_binding, binding_of, explain, given_password, serve_page
+from app.cli.serve import add_binding, binding_of, password_from_file, print_error, serve_page
 from app.demo import tiny_model
 from app.demo.job import demo_job, demo_name
 from app.demo.local_nodes import DemoError, LocalNodes, find_sshd
@@ -27,7 +27,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of `demo`."""
+    """Add the options of `demo`."""
     add_binding(parser, lang)
     option = parser.add_argument
     option("--node-python", type=Path, help=t(lang, "cli.demo.node_python.help"))
@@ -37,7 +37,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 
 def run(args: argparse.Namespace, lang: str) -> int:
-    """Start the nodes, serve the page, and stop the nodes with their jobs when the page ends."""
+    """Start the nodes and serve the page. When the page ends, stop the nodes and their runs."""
     if args.node_python and not args.node_python.is_file():
         print(t(lang, "cli.error.no_node_python", path=args.node_python), file=sys.stderr)
         return FAILED
@@ -50,34 +50,35 @@ def run(args: argparse.Namespace, lang: str) -> int:
         return FAILED
     try:
         binding = binding_of(args)
-        made = None if (password := given_password(args, home_path() / "demo")) else random_password()
+        password = password_from_file(args, home_path() / "demo")
+        new_password = None if password else random_password()
         listener = binding.listen()
     except (ServerError, PrivateFileError) as error:
-        return explain(error, lang)
-    # Until the page answers signals itself, an end by SIGTERM must pass through the cleaning up below too.
+        return print_error(error, lang)
+    # The page handles signals later. Until then, SIGTERM must run the clean-up below, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))
-    told = t(lang, "cli.demo.password", password=made) if made else t(lang, "cli.serve.password.given")
+    login = t(lang, "cli.demo.password", password=new_password) if new_password else t(lang, "cli.serve.password.given")
     end = t(lang, "cli.demo.keeps" if args.keep else "cli.demo.ends")
     with listener:
         home = make_home(home_path() / "demo")
-        # Not the home itself: there the page keeps the host keys that its user has confirmed.
+        # Not the home itself: the page writes its own known_hosts there.
         cluster = LocalNodes(home / "cluster", args.nodes)
         try:
-            job = _make_ready(home, cluster, str(node_python.absolute()), lang)
-            filled = "cli.demo.filled" if fill_in(home, job) else "cli.demo.other"
+            job = _start_nodes(home, cluster, str(node_python.absolute()), lang)
+            draft = "cli.demo.filled" if save_demo_job(home, job) else "cli.demo.other"
             name = demo_name(job, lang)
-            print(t(lang, "cli.demo.ready", nodes=args.nodes), t(lang, filled, name=name), told, sep="\n", flush=True)
-            hashed = password or PasswordHash.of(str(made))
+            print(t(lang, "cli.demo.ready", nodes=args.nodes), t(lang, draft, name=name), login, sep="\n", flush=True)
+            hashed = password or PasswordHash.of(str(new_password))
             return serve_page(home, binding, listener, hashed, lang, end, demo=job)
         except (DemoError, subprocess.CalledProcessError) as error:
             print(t(lang, "cli.error.demo", reason=_reason(error)), file=sys.stderr)
             return FAILED
         finally:
-            _end(cluster, home, lang, keep=args.keep)
+            _stop_nodes(cluster, home, lang, keep=args.keep)
 
 
 def _built_python(lang: str) -> Path:
-    """Return the Python of the checkout's node environment, else of the one in the user's cache, built if missing."""
+    """Return the Python of the checkout's node environment, or build that environment in the user's cache."""
     folder = CHECKOUT / ".venv-node"
     if not is_ready(folder):
         base = base_python()
@@ -86,7 +87,7 @@ def _built_python(lang: str) -> Path:
     return folder / "bin" / "python"
 
 
-def _make_ready(home: Path, cluster: LocalNodes, python: str, lang: str) -> dict[str, Any]:
+def _start_nodes(home: Path, cluster: LocalNodes, python: str, lang: str) -> dict[str, Any]:
     """Build the model, start the nodes, and return the demo's job."""
     print(t(lang, "cli.demo.building"), flush=True)
     subprocess.run([python, tiny_model.__file__, str(home)], check=True, capture_output=True, text=True)
@@ -94,10 +95,10 @@ def _make_ready(home: Path, cluster: LocalNodes, python: str, lang: str) -> dict
     return demo_job(home, cluster.cluster_mapping(python))
 
 
-def fill_in(home: Path, job: dict[str, Any]) -> bool:
-    """Save the demo's cluster under its name, and put its job in the page unless another is being edited.
+def save_demo_job(home: Path, job: dict[str, Any]) -> bool:
+    """Save the demo's cluster, and its job as the draft if there is no draft yet.
 
-    Returns whether the page holds the demo's job as it was made.
+    Returns whether the draft is the demo's job, unchanged.
     """
     cluster = job["cluster"]
     clusters = home / "clusters"
@@ -108,10 +109,10 @@ def fill_in(home: Path, job: dict[str, Any]) -> bool:
         text = database.store.get_draft()
         draft, problem = load_mapping(text) if text else (job, None)
         if problem:
-            # The page replaces what it cannot read.
+            # The page, too, replaces a draft that it cannot read.
             draft = job
         if _is_demo(draft.get("cluster"), cluster):
-            # The ports are those of the last start unless something took them meanwhile.
+            # Another program may have taken a port of the last start.
             draft = {**draft, "cluster": {**draft["cluster"], "hosts": cluster["hosts"]}}
         database.store.set_draft(dump_mapping(draft))
     finally:
@@ -119,8 +120,8 @@ def fill_in(home: Path, job: dict[str, Any]) -> bool:
     return draft == job
 
 
-def _is_demo(edited: Any, cluster: dict[str, Any]) -> bool:
-    return isinstance(edited, dict) and edited.get("run_root") == cluster["run_root"]
+def _is_demo(draft_cluster: Any, cluster: dict[str, Any]) -> bool:
+    return isinstance(draft_cluster, dict) and draft_cluster.get("run_root") == cluster["run_root"]
 
 
 def _reason(error: Exception) -> str:
@@ -129,7 +130,7 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-def _end(cluster: LocalNodes, home: Path, lang: str, *, keep: bool) -> None:
+def _stop_nodes(cluster: LocalNodes, home: Path, lang: str, *, keep: bool) -> None:
     if keep:
         print(t(lang, "cli.demo.kept", folder=cluster.folder), flush=True)
         return
@@ -141,6 +142,6 @@ def _end(cluster: LocalNodes, home: Path, lang: str, *, keep: bool) -> None:
 
 
 def stop_runs(home: Path, now: float) -> None:
-    """Record that the runs on the nodes are to end: the next demo would take their end for a failure and go on."""
+    """Record a stop request for every run: otherwise the next demo takes their end for a failure and restarts them."""
     with closing(Database.open(store_path(home))) as database:
         database.request_stops(now)

@@ -1,4 +1,4 @@
-"""`megaboard import`: a LLaMA-Factory configuration as a job file, with a report of every key."""
+"""`megaboard import`: convert a LLaMA-Factory configuration to a job file, and report what became of every key."""
 
 import argparse
 import sys
@@ -21,7 +21,7 @@ _ORDER = ("kept", "changed", "renamed", "dropped", "passed_on", "default")
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of the command."""
+    """Add the options of `import`."""
     parser.add_argument("file", metavar="YAML", help=t(lang, "cli.import.file.help"))
     parser.add_argument("--out", type=Path, metavar="FILE", help=t(lang, "cli.import.out.help"))
     parser.add_argument("--cluster", metavar="NAME", help=t(lang, "cli.import.cluster.help"))
@@ -34,7 +34,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 
 def run_import(args: argparse.Namespace, lang: str) -> int:
-    """Write the job file to FILE or standard output; the report goes to the other of standard output and error."""
+    """Write the job file to FILE and the report to standard output. Without FILE: to standard output and error."""
     config, problem = load_mapping(read_text(args.file))
     if problem:
         raise ProblemsError([problem])
@@ -61,7 +61,7 @@ def run_import(args: argparse.Namespace, lang: str) -> int:
 
 
 def report(lines: Sequence[ImportLine], lang: str) -> str:
-    """A table of what is not simply kept, why, and how much is."""
+    """Return a table of the keys that were changed or have a reason, and the number of keys that were kept."""
     rows = [
         [t(lang, f"import.outcome.{line.outcome}"), line.key, shown(line.value), target_of(line), reason_of(line, lang)]
         for outcome in _ORDER
@@ -83,7 +83,7 @@ def _to_json(imported: Imported, problems: Sequence[Problem], lang: str) -> dict
 
 
 def _cluster(args: argparse.Namespace) -> tuple[Mapping[str, Any], list[Problem]]:
-    """The machines that were named, and a note where none were."""
+    """Return the cluster that the options describe, and a note if they describe none."""
     given = {"gpu": args.gpu, "nodes": args.nodes, "gpus_per_node": args.gpus_per_node}
     given = {key: value for key, value in given.items() if value is not None}
     if args.cluster:

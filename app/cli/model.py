@@ -1,4 +1,4 @@
-"""`megaboard model ID`: the config.json of a model of the Hugging Face hub, for a job's `model.hf_config`."""
+"""`megaboard model ID`: print a model's config.json from the Hugging Face hub, for a job's `model.hf_config`."""
 
 import argparse
 import json
@@ -23,7 +23,7 @@ PROFILE_S = 300
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of the command."""
+    """Add the options of `model`."""
     parser.add_argument("id", metavar="ID", help=t(lang, "cli.model.id.help"))
     parser.add_argument("--python", metavar="PATH", help=t(lang, "cli.model.python.help"))
     parser.add_argument("--profile", metavar="FILE", type=Path, help=t(lang, "cli.model.profile.help"))
@@ -31,10 +31,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 
 def run_model(args: argparse.Namespace, lang: str) -> int:
-    """Print the configuration, and on standard error what it was understood as.
-
-    Raises ProblemsError where there is no configuration, or no profile.
-    """
+    """Print the configuration. Print the model type and the number of parameters on standard error. ProblemsError."""
     local = Path(args.id) / FILE
     text = local.read_text(encoding="utf-8") if local.is_file() else from_hub(args.id)
     config, shape = read_config(text, args.id)

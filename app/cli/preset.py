@@ -1,4 +1,4 @@
-"""`preset`: the user's own presets, and the recipes. `preset show NAME | megaboard plan -` plans one."""
+"""`megaboard preset`: list, show, save and delete own presets. `preset show NAME | megaboard plan -` plans one."""
 
 import argparse
 
@@ -13,23 +13,23 @@ from backend.job.presets import recipes
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of the command."""
-    acts = parser.add_subparsers(metavar="ACT", required=True)
-    for act, run in (("list", run_list), ("show", run_show), ("save", run_save), ("delete", run_delete)):
-        words = t(lang, f"cli.preset.{act}.help")
-        sub = acts.add_parser(act, help=words, description=words)
-        if act == "list":
+    """Add the actions of `preset` and their options."""
+    actions = parser.add_subparsers(metavar="ACT", required=True)
+    for action, run in (("list", run_list), ("show", run_show), ("save", run_save), ("delete", run_delete)):
+        text = t(lang, f"cli.preset.{action}.help")
+        sub = actions.add_parser(action, help=text, description=text)
+        if action == "list":
             sub.add_argument("--recipes", action="store_true", help=t(lang, "cli.preset.recipes.help"))
         else:
             sub.add_argument("name", metavar="NAME", help=t(lang, "cli.preset.name.help"))
-        if act == "save":
+        if action == "save":
             sub.add_argument("file", metavar="FILE", help=t(lang, "cli.file.help"))
             sub.add_argument("--replace", action="store_true", help=t(lang, "cli.preset.replace.help"))
         sub.set_defaults(run=run)
 
 
 def run_list(args: argparse.Namespace, lang: str) -> int:
-    """A name a line; of recipes also whose case it is."""
+    """Print one name per line; for recipes also their source."""
     if args.recipes:
         for name, recipe in recipes().items():
             print(f"{name}  {recipe['source']}")
@@ -40,7 +40,7 @@ def run_list(args: argparse.Namespace, lang: str) -> int:
 
 
 def run_show(args: argparse.Namespace, lang: str) -> int:
-    """The job file of a preset, or of the recipe of that name."""
+    """Print the job file of an own preset, or of a recipe."""
     home, name = home_path(), args.name
     recipe = recipes().get(name) if name not in own_presets(home) else None
     print(dump_mapping({"version": 1, "name": name, **recipe["job"]}) if recipe else read_preset(home, name), end="")
@@ -48,7 +48,7 @@ def run_show(args: argparse.Namespace, lang: str) -> int:
 
 
 def run_save(args: argparse.Namespace, lang: str) -> int:
-    """Keep a job file, with what it names of this machine (a cluster, a config.json) written out."""
+    """Save a job file as a preset. A named cluster and a config.json are copied into it."""
     job, problems = read_job(args.file, home_path())
     print_problems(lang, problems)
     refuse_secrets(job)
@@ -59,7 +59,7 @@ def run_save(args: argparse.Namespace, lang: str) -> int:
 
 
 def run_delete(args: argparse.Namespace, lang: str) -> int:
-    """Forget the preset."""
+    """Delete an own preset."""
     home = make_home(home_path())
     Audit(home).record("delete_preset", name=args.name)
     delete_preset(home, args.name)

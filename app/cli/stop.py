@@ -1,11 +1,11 @@
-"""`megaboard stop`: also where the database cannot even be opened; the nodes are told all the same."""
+"""`megaboard stop`: stop a run on all nodes, even if the database cannot be opened."""
 
 import argparse
 from contextlib import closing
 
 from app.cli.common import find_run, state_words
 from app.cli.output import DONE, FAILED
-from app.cli.secret_input import unlocked
+from app.cli.secret_input import with_passphrases
 from app.home import home_path, make_home, store_path
 from app.jobfile import read_job
 from app.services import Services, known_hosts_of
@@ -22,7 +22,7 @@ WITHIN_S = 120.0
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of `stop`."""
+    """Add the options of `stop`."""
     option = parser.add_argument
     option("run_id", metavar="RUN", help=t(lang, "cli.run.help"))
     option("--save", action="store_true", help=t(lang, "cli.stop.save.help"))
@@ -31,11 +31,11 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 
 def run(args: argparse.Namespace, lang: str) -> int:
-    """Stop a run and wait for the nodes' proof that nothing of it is left, where anything of it was on them."""
+    """Stop a run, and wait until every node has proved that no process of the run is left."""
     try:
         services = Services.open(make_home(home_path()))
     except StoreError as why:
-        raise stop_unopened(args, lang, why) from why
+        raise stop_without_database(args, lang, why) from why
     with closing(services):
         run = find_run(services, args.run_id)
         services.controller.stop(run, save=args.save)
@@ -50,16 +50,16 @@ def run(args: argparse.Namespace, lang: str) -> int:
             for line in unmonitored.lines(snapshot, lang):
                 print(line)
             return FAILED
-        words = {"run": run, "state": state_words(lang, state), "proved": proved, "nodes": len(snapshot.nodes)}
-        print(t(lang, "cli.stopped", **words))
+        values = {"run": run, "state": state_words(lang, state), "proved": proved, "nodes": len(snapshot.nodes)}
+        print(t(lang, "cli.stopped", **values))
         return DONE
 
 
-def stop_unopened(args: argparse.Namespace, lang: str, why: StoreError) -> ProblemsError:
-    """Stop the run that is meant, and answer what to raise: what was done and could not be recorded."""
+def stop_without_database(args: argparse.Namespace, lang: str, why: StoreError) -> ProblemsError:
+    """Stop the run directly on its nodes. Returns the error to raise: what was done, and that it was not recorded."""
     home = home_path()
-    given = read_job(args.job, home)[0] if args.job else None
-    run, job = emergency_stop.find_run(store_path(home), args.run_id, given, why)
+    job_given = read_job(args.job, home)[0] if args.job else None
+    run, job = emergency_stop.find_run(store_path(home), args.run_id, job_given, why)
     known_hosts = known_hosts_of(home)
     connections = Connections(lambda host: connect(host, known_hosts))
     audit = Audit(home)
@@ -69,7 +69,7 @@ def stop_unopened(args: argparse.Namespace, lang: str, why: StoreError) -> Probl
         return emergency_stop.stop(run, job, connections, save=args.save, why=why)
 
     try:
-        # Not as unlock_key, which a full disk refuses to record.
-        return unlocked(lang, audit, stop, "stop")
+        # A full disk refuses to record unlock_key, but not stop.
+        return with_passphrases(lang, audit, stop, "stop")
     finally:
         connections.close()

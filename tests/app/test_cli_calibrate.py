@@ -101,7 +101,7 @@ def test_what_cannot_be_kept_is_reported_with_the_figures_and_never_called_kept(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as on_a_full_disk:  # Permissions do not restrict root.
-        on_a_full_disk.setattr("app.calibration.write_whole", full)
+        on_a_full_disk.setattr("app.calibration.write_atomically", full)
         assert main(["calibrate", RUN, "--keep", "--json"]) == 1
     out, err = capsys.readouterr()
     data = json.loads(out)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.cli import demo
-from app.cli.demo import fill_in, stop_runs
+from app.cli.demo import save_demo_job, stop_runs
 from app.demo import tiny_model
 from app.demo.job import demo_job, demo_name
 from app.demo.node_environment import READY
@@ -64,25 +64,25 @@ def draft_in(home: Path) -> dict[str, Any]:
 
 
 def test_a_new_demo_holds_its_job_and_says_so(tmp_path: Path, job: dict[str, Any]):
-    assert fill_in(tmp_path, job) is True
+    assert save_demo_job(tmp_path, job) is True
     assert draft_in(tmp_path) == job
-    assert fill_in(tmp_path, job) is True, "started again without an edit"
+    assert save_demo_job(tmp_path, job) is True, "started again without an edit"
 
 
 def test_a_demo_keeps_the_job_that_was_edited_and_does_not_claim_that_it_is_the_demo_s(tmp_path, job):
-    fill_in(tmp_path, job)
+    save_demo_job(tmp_path, job)
     services = Services.open(tmp_path, demo=job)
     change(services, from_recipe("qwen3-32b-zero3", services.demo).edits)
     edited = services.draft.job_mapping()
     services.close()
-    assert fill_in(tmp_path, job) is False
+    assert save_demo_job(tmp_path, job) is False
     assert draft_in(tmp_path) == edited
 
 
 def test_ports_that_changed_reach_the_demo_s_job_and_it_still_counts_as_that(tmp_path, job):
-    fill_in(tmp_path, job)
+    save_demo_job(tmp_path, job)
     moved = {**job, "cluster": {**job["cluster"], "hosts": [{"address": "127.0.0.1", "port": 30_000}]}}
-    assert fill_in(tmp_path, moved) is True
+    assert save_demo_job(tmp_path, moved) is True
     assert draft_in(tmp_path)["cluster"]["hosts"] == moved["cluster"]["hosts"]
 
 
