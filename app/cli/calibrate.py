@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from app.calibration import KEY, as_mapping, cluster_of, keep_in_cluster, read_calibration, today
+from app.calibration import KEY, as_mapping, find_cluster, keep_in_cluster, read_calibration, today
 from app.cli.common import find_run, open_services, updated_snapshot
 from app.cli.host_keys import add_host_key_option, ask_with_keys, print_host_keys
 from app.cli.output import DONE, FAILED, number, print_json, print_problems, table
@@ -106,7 +106,7 @@ def measured_text(measured: RunMeasured, lang: str) -> str:
 
 def _cluster_name(services: Services, given: str, job: Job) -> str:
     """Return the name given, or that of the only named cluster with the job's hosts. ProblemsError."""
-    name = given or cluster_of(services.home, job)
+    name = given or find_cluster(services.home, job)
     if name is None:
         raise ProblemsError([Problem(code="no_cluster_of_hosts", field="--keep")])
     named_cluster(services.home, name)

@@ -11,7 +11,7 @@ from typing import Any
 from app.cli.output import DONE, FAILED, WRONG_INPUT, print_json, print_object, print_problems
 from app.cli.tables import AXES, estimate_text, plans_text, strategies_text
 from app.home import home_path
-from app.jobfile import folder_of, job_of, load_json, open_text, read_job, read_mapping, refuse_errors
+from app.jobfile import base_folder, load_json, open_text, read_job, read_mapping, refuse_errors, resolve_job
 from app.text import render_problem, t
 from app.text.plans import all_plans, reason_words, why_not_words
 from backend.estimate import Estimate, estimate, much_padding, near_the_limit, over_host_memory, over_memory, to_json
@@ -63,7 +63,7 @@ def run_estimate(args: argparse.Namespace, lang: str) -> int:
         return DONE
     answers, status = [], DONE
     for source in args.files:
-        result = _estimate(partial(read_mapping, source), folder_of(source), source)
+        result = _estimate(partial(read_mapping, source), base_folder(source), source)
         status = max(status, WRONG_INPUT if errors(result.problems) else DONE if result.figures else FAILED)
         if args.json:
             answers.append(_to_json(result, lang))
@@ -201,7 +201,7 @@ def _estimate(read: Callable[[], Mapping[str, Any]], folder: Path, fallback_name
         mapping = read()
         if isinstance(name := mapping.get("name"), str):
             result.name = name
-        job, result.problems = job_of(mapping, home_path(), folder)
+        job, result.problems = resolve_job(mapping, home_path(), folder)
         result.job = job
         result.problems += check(job)
         refuse_errors(result.problems)

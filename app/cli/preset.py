@@ -5,7 +5,7 @@ import argparse
 from app.cli.output import DONE, print_problems
 from app.home import home_path, make_home
 from app.jobfile import read_job
-from app.own_presets import delete_preset, keep_preset, own_presets, read_preset, refuse_secrets
+from app.own_presets import delete_preset, own_presets, read_preset, refuse_secrets, save_preset
 from app.text import t
 from app.web.audit import Audit
 from backend.job.mapping import dump_job, dump_mapping
@@ -54,7 +54,7 @@ def run_save(args: argparse.Namespace, lang: str) -> int:
     refuse_secrets(job)
     home = make_home(home_path())
     Audit(home).record("save_preset", name=args.name)
-    keep_preset(home, args.name, dump_job(job), replace=args.replace)
+    save_preset(home, args.name, dump_job(job), replace=args.replace)
     return DONE
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.calibration import as_mapping, cluster_of, keep_in_cluster, read_calibration
+from app.calibration import as_mapping, find_cluster, keep_in_cluster, read_calibration
 from app.home import named_cluster
 from backend.job.cluster import Calibration
 from backend.job.job import Job
@@ -73,12 +73,12 @@ def test_a_runs_cluster_is_the_one_with_its_hosts(tmp_path: Path):
     cluster_file(tmp_path)
     cluster_file(tmp_path, "gpu: h100-80g\n", "bare")
     ours = {"address": "10.0.0.1", "port": 2222}
-    assert cluster_of(tmp_path, job_with(ours)) == "lab"
-    assert cluster_of(tmp_path, job_with({"address": "10.0.0.1"})) is None
-    assert cluster_of(tmp_path, job_with()) is None
-    assert cluster_of(tmp_path, job_with(ours, gpu="a100-80g")) is None
+    assert find_cluster(tmp_path, job_with(ours)) == "lab"
+    assert find_cluster(tmp_path, job_with({"address": "10.0.0.1"})) is None
+    assert find_cluster(tmp_path, job_with()) is None
+    assert find_cluster(tmp_path, job_with(ours, gpu="a100-80g")) is None
     cluster_file(tmp_path, name="twin")
-    assert cluster_of(tmp_path, job_with(ours)) is None
+    assert find_cluster(tmp_path, job_with(ours)) is None
 
 
 @pytest.mark.parametrize("cluster", [None, {}, {"calibration": 3}, {"calibration": {"time_ratio": "x"}}])

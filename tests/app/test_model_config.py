@@ -131,7 +131,7 @@ def test_a_hub_that_means_harm_is_given_up_within_a_deadline_and_a_limit(ours, n
     started = time.monotonic()
     try:
         with pytest.raises(ProblemsError) as caught:
-            from_hub(f"someone/{name}", whole_s=0.5 if "dripping" in name else 60.0)
+            from_hub(f"someone/{name}", total_s=0.5 if "dripping" in name else 60.0)
         assert tracemalloc.get_traced_memory()[1] < 32 << 20
     finally:
         tracemalloc.stop()

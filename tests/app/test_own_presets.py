@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.own_presets import delete_preset, keep_preset, own_presets, read_preset
+from app.own_presets import delete_preset, own_presets, read_preset, save_preset
 from app.services import Draft
 from app.wizard.events import change
 from app.wizard.sources import fetch
@@ -36,17 +36,17 @@ def raised(act, *given, **named):
 
 
 def test_a_preset_is_a_file_that_only_its_owner_reads_and_nothing_else_is_left(tmp_path):
-    keep_preset(tmp_path, "8B 全参 v1.2", "a: 1\n")
+    save_preset(tmp_path, "8B 全参 v1.2", "a: 1\n")
     (file,) = (tmp_path / "presets").iterdir()
     assert (file.name, file.stat().st_mode & 0o777) == ("8B 全参 v1.2.yaml", 0o600)
     assert (file.parent.stat().st_mode & 0o777, own_presets(tmp_path)) == (0o700, ["8B 全参 v1.2"])
 
 
 def test_what_is_there_is_replaced_only_when_asked(tmp_path):
-    keep_preset(tmp_path, "a", "old")
-    assert raised(keep_preset, tmp_path, "a", "new") == "preset_exists"
+    save_preset(tmp_path, "a", "old")
+    assert raised(save_preset, tmp_path, "a", "new") == "preset_exists"
     assert read_preset(tmp_path, "a") == "old"
-    keep_preset(tmp_path, "a", "new", replace=True)
+    save_preset(tmp_path, "a", "new", replace=True)
     assert read_preset(tmp_path, "a") == "new"
     assert (tmp_path / "presets" / "a.yaml").stat().st_mode & 0o777 == 0o600
     assert len(list((tmp_path / "presets").iterdir())) == 1
@@ -56,13 +56,13 @@ def test_what_is_there_is_replaced_only_when_asked(tmp_path):
     "name", ["", ".", "..", ".hidden", "../a", "a/b", "a\\b", "a\nb", " a", "a ", "a.", "x" * 65, "a\0"]
 )
 def test_a_name_can_lead_nowhere_else(tmp_path, name):
-    for act, *remainder in ((read_preset,), (delete_preset,), (keep_preset, "")):
+    for act, *remainder in ((read_preset,), (delete_preset,), (save_preset, "")):
         assert raised(act, tmp_path, name, *remainder) == "bad_preset_name"
 
 
 def test_a_deleted_preset_is_gone_and_others_stay(tmp_path):
-    keep_preset(tmp_path, "a", "1")
-    keep_preset(tmp_path, "b", "2")
+    save_preset(tmp_path, "a", "1")
+    save_preset(tmp_path, "b", "2")
     delete_preset(tmp_path, "a")
     assert own_presets(tmp_path) == ["b"]
     assert raised(delete_preset, tmp_path, "a") == raised(read_preset, tmp_path, "a") == "unknown_preset"
@@ -70,7 +70,7 @@ def test_a_deleted_preset_is_gone_and_others_stay(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "presets").write_text("in the way")
-    assert raised(keep_preset, tmp_path, "a", "") == "preset_not_written"
+    assert raised(save_preset, tmp_path, "a", "") == "preset_not_written"
 
 
 def test_the_draft_comes_back_whole_after_other_edits(services):
