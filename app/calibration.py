@@ -27,8 +27,8 @@ def as_mapping(calibration: Calibration) -> dict[str, Any]:
 
 def read_calibration(cluster: Any) -> Calibration:
     """Return the calibration in a cluster's mapping, or an empty one if it cannot be read."""
-    given = cluster.get(KEY) if isinstance(cluster, Mapping) else None
-    job, _ = parse_job({"cluster": {"gpu": "any", "nodes": 1, "gpus_per_node": 1, KEY: given or {}}})
+    calibration = cluster.get(KEY) if isinstance(cluster, Mapping) else None
+    job, _ = parse_job({"cluster": {"gpu": "any", "nodes": 1, "gpus_per_node": 1, KEY: calibration or {}}})
     return job.cluster.calibration if job else Calibration()
 
 

@@ -57,13 +57,13 @@ _NOT_INPUT = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0 done, 1 the work failed, 2 the input is wrong."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    lang = _language(given)
-    name = next((word for word in given if word in COMMANDS), None)
-    is_bare = not given or given[0].startswith("-")
-    if name is None and is_bare and not {"-h", "--help", "--version"} & set(given):
-        given, name = [DEFAULT, *given], DEFAULT
-    args = _parser(lang, name).parse_args(given)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    lang = _language(words)
+    name = next((word for word in words if word in COMMANDS), None)
+    is_bare = not words or words[0].startswith("-")
+    if name is None and is_bare and not {"-h", "--help", "--version"} & set(words):
+        words, name = [DEFAULT, *words], DEFAULT
+    args = _parser(lang, name).parse_args(words)
     _log_to_stderr()
     escape_unencodable_output()
     try:
@@ -123,9 +123,9 @@ def _parser(lang: str, name: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def _language(given: Sequence[str]) -> str:
+def _language(arguments: Sequence[str]) -> str:
     """Return the language of --lang, of the terminal, or English. The parser's help texts need it before parsing."""
-    words = [word for argument in given for word in argument.split("=", 1)]
+    words = [word for argument in arguments for word in argument.split("=", 1)]
     options = [value for word, value in pairwise(words) if word == "--lang"]
     terminal = [os.environ.get(name, "")[:2] for name in ("LC_ALL", "LC_MESSAGES", "LANG")]
     return next((lang for lang in (*options, *terminal) if lang in LANGUAGES), LANGUAGES[0])

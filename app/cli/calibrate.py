@@ -104,9 +104,9 @@ def measured_text(measured: RunMeasured, lang: str) -> str:
     return "\n".join(lines)
 
 
-def _cluster_name(services: Services, given: str, job: Job) -> str:
-    """Return the name given, or that of the only named cluster with the job's hosts. ProblemsError."""
-    name = given or find_cluster(services.home, job)
+def _cluster_name(services: Services, option: str, job: Job) -> str:
+    """Return the cluster that --keep names, or else the only named cluster with the job's hosts. ProblemsError."""
+    name = option or find_cluster(services.home, job)
     if name is None:
         raise ProblemsError([Problem(code="no_cluster_of_hosts", field="--keep")])
     named_cluster(services.home, name)

@@ -61,10 +61,10 @@ def print_report(report: PreflightReport, job: Job, lang: str) -> None:
     hardware = nodes_of(report)
     if report.checks:
         head = [t(lang, f"cli.check.{column}") for column in ("check", "result")]
-        print(table(head, _check_rows(report, lang), left=True))
+        print(table(head, _check_rows(report, lang), all_left=True))
     if hardware:
         head = [t(lang, key) for key in ("cli.check.fact", "wizard.found.node", "cli.check.found")]
-        print("", table(head, _fact_rows(job, hardware, lang), left=True), sep="\n", end="\n\n")
+        print("", table(head, _fact_rows(job, hardware, lang), all_left=True), sep="\n", end="\n\n")
     print_problems(lang, [*report.problems, *_warnings(report), *proposal_notes(job, hardware)])
     if lines := proposed_lines(job, hardware):
         print(t(lang, "cli.check.proposed"), printable(dump_mapping(lines)), sep="\n")

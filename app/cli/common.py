@@ -56,13 +56,13 @@ def add_source_option(parser: argparse.ArgumentParser, lang: str) -> None:
     parser.add_argument("--from", dest="source", metavar="RUN[:STEP]", help=t(lang, "cli.from.help"))
 
 
-def find_source(services: Services, given: str | None) -> tuple[str, int | None] | None:
+def find_source(services: Services, option: str | None) -> tuple[str, int | None] | None:
     """Return the run and the checkpoint step that `--from` names; the step may be None. ProblemsError."""
-    if given is None:
+    if option is None:
         return None
-    name, _, step = given.partition(":")
+    name, _, step = option.partition(":")
     if step and not step.isdigit():
-        values = {"value": given, "pattern": "RUN:STEP", "format": "source"}
+        values = {"value": option, "pattern": "RUN:STEP", "format": "source"}
         raise ProblemsError([Problem(code="bad_format", field="--from", values=values)])
     return find_run(services, name), int(step) if step else None
 
@@ -77,16 +77,16 @@ def accepted_warnings(args: argparse.Namespace) -> tuple[()] | None:
     return None if args.accept_warnings else ()
 
 
-def find_run(services: Services, given: str) -> str:
-    """Return the id of the run whose id is `given` or contains it. An empty string matches no run. ProblemsError."""
+def find_run(services: Services, text: str) -> str:
+    """Return the id of the run whose id is `text` or contains it. An empty string matches no run. ProblemsError."""
     ids = [run.id for run in services.controller.runs()]
-    matches = [run for run in ids if run == given] or [run for run in ids if given and given in run]
+    matches = [run for run in ids if run == text] or [run for run in ids if text and text in run]
     if len(matches) > 1:
-        raise ProblemsError([Problem(code="ambiguous_run", values={"given": given, "runs": matches})])
+        raise ProblemsError([Problem(code="ambiguous_run", values={"given": text, "runs": matches})])
     if not matches:
         with services.database.read() as reader:
-            reader.refuse_deleted(given)
-        raise ProblemsError([Problem(code="unknown_run", values={"run": given})])
+            reader.refuse_deleted(text)
+        raise ProblemsError([Problem(code="unknown_run", values={"run": text})])
     return matches[0]
 
 

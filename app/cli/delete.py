@@ -41,10 +41,10 @@ def run(args: argparse.Namespace, lang: str) -> int:
     return DONE
 
 
-def _folder(services: Services, given: Path | None) -> Path | None:
-    if given is None:
+def _folder(services: Services, option: Path | None) -> Path | None:
+    if option is None:
         return None
-    return services.retention.default_archive() if given == Path() else given.expanduser().absolute()
+    return services.retention.default_archive() if option == Path() else option.expanduser().absolute()
 
 
 def _plan(services: Services, run: str, folder: Path | None, lang: str) -> str:

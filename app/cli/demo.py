@@ -137,8 +137,8 @@ def _stop_nodes(cluster: LocalNodes, home: Path, lang: str, *, keep: bool) -> No
     try:
         stop_runs(home, time.time())
     finally:
-        left = cluster.stop()
-    print(t(lang, "cli.demo.left", left=left) if left else t(lang, "cli.demo.stopped"), flush=True)
+        alive = cluster.stop()
+    print(t(lang, "cli.demo.left", left=alive) if alive else t(lang, "cli.demo.stopped"), flush=True)
 
 
 def stop_runs(home: Path, now: float) -> None:

@@ -71,7 +71,7 @@ def report(lines: Sequence[ImportLine], lang: str) -> str:
     in_file = [line for line in lines if line.outcome != "default"]
     kept = t(lang, "import.kept", count=sum(line.outcome == "kept" for line in in_file), all=len(in_file))
     head = [t(lang, f"import.column.{name}") for name in ("outcome", "key", "value", "became", "why")]
-    return f"{table(head, rows, left=True)}\n{kept}" if rows else kept
+    return f"{table(head, rows, all_left=True)}\n{kept}" if rows else kept
 
 
 def _to_json(imported: Imported, problems: Sequence[Problem], lang: str) -> dict[str, Any]:

@@ -82,17 +82,17 @@ def to_json_data(record: Any) -> Any:
 
 
 def table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, left: bool = False, words: Collection[int] = ()
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, all_left: bool = False, left_columns: Collection[int] = ()
 ) -> str:
     """Return a table for a terminal. The first column is left-aligned, the others right-aligned.
 
-    `left` aligns all columns left; `words` are indices of more left-aligned columns.
+    `all_left` aligns all columns left; `left_columns` are the indices of more left-aligned columns.
     """
     lines = [[printable(cell) for cell in line] for line in (head, *rows)]
     columns = range(len(head))
     widths = [max(_width(line[column]) for line in lines) for column in columns]
-    sides = [left or column == 0 or column in words for column in columns]
-    return "\n".join("  ".join(map(_padded, line, widths, sides)).rstrip() for line in lines)
+    left = [all_left or column == 0 or column in left_columns for column in columns]
+    return "\n".join("  ".join(map(_padded, line, widths, left)).rstrip() for line in lines)
 
 
 def number(value: float | int | None, digits: int = 2) -> str:

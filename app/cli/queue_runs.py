@@ -32,5 +32,5 @@ def run(args: argparse.Namespace, lang: str) -> int:
             for place, run in sorted(queued.items())
         ]
         head = [t(lang, f"cli.status.{column}") for column in ("place", "run", "nodes", "engine", "why")]
-        print(table(head, rows, words={1, 4}) if rows else t(lang, "cli.queue.none"))
+        print(table(head, rows, left_columns={1, 4}) if rows else t(lang, "cli.queue.none"))
         return DONE

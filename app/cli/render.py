@@ -49,15 +49,15 @@ def write_files(folder: Path, files: Mapping[str, str]) -> list[Problem]:
     if foreign:
         values = {"names": ", ".join(foreign), "folder": str(folder)}
         raise ProblemsError([Problem(code="render_in_the_way", field="--out", values=values)])
-    left = _delete_unchanged(folder, {name: digest for name, digest in recorded.items() if name not in files})
-    record = {name: _digest(text.encode()) for name, text in files.items()} | left
+    changed = _delete_unchanged(folder, {name: digest for name, digest in recorded.items() if name not in files})
+    record = {name: _digest(text.encode()) for name, text in files.items()} | changed
     (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     for name, text in files.items():
         path = folder / name
         path.write_text(text, encoding="utf-8")
         path.chmod(0o755 if name.endswith(".sh") else 0o644)
-    values = {"names": ", ".join(left), "folder": str(folder)}
-    return [Problem(code="render_left", severity="warning", field="--out", values=values)] if left else []
+    values = {"names": ", ".join(changed), "folder": str(folder)}
+    return [Problem(code="render_left", severity="warning", field="--out", values=values)] if changed else []
 
 
 def _read_record(folder: Path) -> dict[str, str]:
@@ -76,14 +76,14 @@ def _differs(path: Path, text: str) -> bool:
 
 def _delete_unchanged(folder: Path, recorded: Mapping[str, str]) -> dict[str, str]:
     """Delete the recorded files that nobody changed. Returns the record of those that were changed."""
-    left = {}
+    changed = {}
     for name, digest in recorded.items():
         path = folder / name
         if path.is_file() and not path.is_symlink() and _digest(path.read_bytes()) == digest:
             path.unlink()
         elif path.exists():
-            left[name] = digest
-    return left
+            changed[name] = digest
+    return changed
 
 
 def _digest(content: bytes) -> str:

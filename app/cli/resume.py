@@ -61,4 +61,4 @@ def _print_checkpoints(services: Services, run: str, lang: str) -> None:
         detail = "" if flaw is None else t(lang, "cli.resume.flaw", rank=flaw.rank, file=flaw.file)
         rows.append([number(step), t(lang, f"cli.resume.{kind}"), detail])
     head = [t(lang, f"cli.resume.{column}") for column in ("step", "state", "lacks")]
-    print(table(head, rows, words={1, 2}))
+    print(table(head, rows, left_columns={1, 2}))

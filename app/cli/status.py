@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, lang: str) -> int:
             for run in runs
         ]
         head = [t(lang, f"cli.status.{column}") for column in columns]
-        print(table(head, rows, words={0, 1, 5}) if rows else t(lang, "cli.status.none"))
+        print(table(head, rows, left_columns={0, 1, 5}) if rows else t(lang, "cli.status.none"))
         return DONE
 
 

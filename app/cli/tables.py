@@ -161,7 +161,7 @@ def strategies_text(job: Job, rows: Sequence[Strategy], lang: str) -> str:
         for row in rows
     ]
     title = [t(lang, "cli.strategies.title", name=job.name), compared_words(job, rows, lang)]
-    return "\n".join([*filter(None, title), table(head, cells, words=(1, len(head) - 1))])
+    return "\n".join([*filter(None, title), table(head, cells, left_columns=(1, len(head) - 1))])
 
 
 def percent(fraction: float) -> str:

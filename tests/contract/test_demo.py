@@ -53,7 +53,7 @@ def test_stop_ends_servers_and_sessions_by_identity_and_twice_is_no_error(demo: 
     known = KnownHosts(demo.folder / "app", demo.folder / "known_hosts")
     node = connect(demo.hosts()[0], known)
     assert node.exists("/tmp")
-    sessions = [child for server in servers(demo) if server for child in demo_module._with_children(server)]
+    sessions = [child for server in servers(demo) if server for child in demo_module._process_tree(server)]
     assert len(sessions) > 2
     ports = [host.port for host in demo.hosts()]
     assert demo.stop() == []
