@@ -98,7 +98,7 @@ def _start_nodes(home: Path, cluster: LocalNodes, python: str, lang: str) -> dic
 def save_demo_job(home: Path, job: dict[str, Any]) -> bool:
     """Save the demo's cluster, and its job as the draft if there is no draft yet.
 
-    Returns whether the draft is the demo's job, unchanged.
+    Returns whether the draft is the unchanged job of the demo.
     """
     cluster = job["cluster"]
     clusters = home / "clusters"
@@ -113,7 +113,8 @@ def save_demo_job(home: Path, job: dict[str, Any]) -> bool:
             draft = job
         if _is_demo(draft.get("cluster"), cluster):
             # Another program may have taken a port of the last start.
-            draft = {**draft, "cluster": {**draft["cluster"], "hosts": cluster["hosts"]}}
+            ports = {key: cluster[key] for key in ("hosts", "port_range")}
+            draft = {**draft, "cluster": {**draft["cluster"], **ports}}
         database.store.set_draft(dump_mapping(draft))
     finally:
         database.close()

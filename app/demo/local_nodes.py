@@ -122,10 +122,10 @@ class LocalNodes:
             ],
         }
 
-    def _port_range(self) -> tuple[int, int]:
+    def _port_range(self) -> list[int]:
         """Return a range of 100 ports below the ephemeral ports. Two clusters seldom get the same range."""
         first = 20000 + 100 * (self.hosts()[0].port % 100)
-        return first, first + 99
+        return [first, first + 99]
 
     def stop(self) -> list[int]:
         """Stop the runs, the servers and their sessions. Returns the ids of processes that did not end."""
