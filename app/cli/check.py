@@ -58,7 +58,7 @@ def _with_source(
 
 def print_report(report: PreflightReport, job: Job, lang: str) -> None:
     """Print tables of checks and hardware, the proposed lines, and the problems on standard error."""
-    hardware = nodes_of(report)
+    hardware = hardware_by_rank(report)
     if report.checks:
         head = [t(lang, f"cli.check.{column}") for column in ("check", "result")]
         print(table(head, _check_rows(report, lang), all_left=True))
@@ -79,16 +79,10 @@ def print_report(report: PreflightReport, job: Job, lang: str) -> None:
 def report_json(report: PreflightReport, job: Job, lang: str, no_figures: Iterable[Problem] = ()) -> dict[str, Any]:
     """Return the report as JSON data. `no_figures`: why there is no estimate."""
     checks = [
-        {
-            "check": check.name,
-            "node": check.node,
-            "rank": check.rank,
-            "status": check.status,
-            "found": dict(check.values),
-        }
-        for check in report.checks
+        {"check": row.name, "node": row.node, "rank": row.rank, "status": row.status, "found": dict(row.values)}
+        for row in report.checks
     ]
-    hardware = nodes_of(report)
+    hardware = hardware_by_rank(report)
     hosts = job.cluster.hosts
     return {
         "ready": not report.problems,
@@ -100,7 +94,7 @@ def report_json(report: PreflightReport, job: Job, lang: str, no_figures: Iterab
     }
 
 
-def nodes_of(report: PreflightReport) -> dict[int, NodeMemory]:
+def hardware_by_rank(report: PreflightReport) -> dict[int, NodeMemory]:
     """Return the hardware and facts of the nodes by rank, in the form that the Hardware step uses."""
     return {rank: NodeMemory(survey=survey, facts=report.facts.get(rank)) for rank, survey in report.surveys.items()}
 

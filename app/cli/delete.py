@@ -25,9 +25,9 @@ def run(args: argparse.Namespace, lang: str) -> int:
     """Print which data is deleted and which files stay, ask for confirmation, and delete the run."""
     with open_services() as services:
         run = find_run(services, args.run_id)
-        folder = _folder(services, args.archive)
+        folder = _archive_folder(services, args.archive)
         services.retention.refuse_unless_over(run)
-        print(_plan(services, run, folder, lang), file=sys.stderr)
+        print(_deletion_text(services, run, folder, lang), file=sys.stderr)
         if not args.yes and not _confirmed(lang):
             return WRONG_INPUT
         record = services.retention.delete(run, by="command", archive_to=folder)
@@ -41,21 +41,21 @@ def run(args: argparse.Namespace, lang: str) -> int:
     return DONE
 
 
-def _folder(services: Services, option: Path | None) -> Path | None:
+def _archive_folder(services: Services, option: Path | None) -> Path | None:
     if option is None:
         return None
     return services.retention.default_archive() if option == Path() else option.expanduser().absolute()
 
 
-def _plan(services: Services, run: str, folder: Path | None, lang: str) -> str:
+def _deletion_text(services: Services, run: str, folder: Path | None, lang: str) -> str:
     size = services.retention.run_size(run)
     lines = [t(lang, "cli.delete.goes", run=run, size=size_words(size.total))]
     lines += [f"  {line}" for line in kind_words(size.kinds, lang)]
     if folder is not None:
         lines.append(t(lang, "cli.delete.first", folder=folder))
     with services.database.read() as reader:
-        places = places_on_nodes(reader, run)
-    lines += [t(lang, "cli.delete.stays"), *(f"  {printable(place)}" for place in places)]
+        files = places_on_nodes(reader, run)
+    lines += [t(lang, "cli.delete.stays"), *(f"  {printable(file)}" for file in files)]
     return "\n".join(lines)
 
 

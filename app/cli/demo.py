@@ -68,8 +68,8 @@ def run(args: argparse.Namespace, lang: str) -> int:
             draft = "cli.demo.filled" if save_demo_job(home, job) else "cli.demo.other"
             name = demo_name(job, lang)
             print(t(lang, "cli.demo.ready", nodes=args.nodes), t(lang, draft, name=name), login, sep="\n", flush=True)
-            hashed = password or PasswordHash.of(str(new_password))
-            return serve_page(home, binding, listener, hashed, lang, end, demo=job)
+            password = password or PasswordHash.of(str(new_password))
+            return serve_page(home, binding, listener, password, lang, end, demo=job)
         except (DemoError, subprocess.CalledProcessError) as error:
             print(t(lang, "cli.error.demo", reason=_reason(error)), file=sys.stderr)
             return FAILED

@@ -67,11 +67,7 @@ def run(args: argparse.Namespace, lang: str) -> int:
 def binding_of(args: argparse.Namespace) -> Binding:
     """Return the binding that the options describe, checked. Raises ServerError."""
     binding = Binding(
-        host=args.host,
-        port=args.port,
-        certificate=args.certificate,
-        key=args.key,
-        hosts=tuple(args.allowed_host),
+        host=args.host, port=args.port, certificate=args.certificate, key=args.key, hosts=tuple(args.allowed_host)
     )
     binding.check()
     return binding
@@ -150,18 +146,18 @@ def _password(home: Path, args: argparse.Namespace, lang: str) -> PasswordHash:
     """Return the hash of the given, the stored or a new password, and print which one it is."""
     given = password_from_file(args, home)
     stored = None if given or args.new_password else load_hash(home)
-    if known := given or stored:
+    if password_hash := given or stored:
         print(t(lang, "cli.serve.password.given" if given else "cli.serve.password.known"), flush=True)
-        return known
+        return password_hash
     if why_read_only(home):
         raise ServerError("password_not_kept", path=str(home))
     password = random_password()
     Audit(home).record("new_password")
     # Print it before it is stored: nobody could log in with a stored password that was not printed.
     print(_password_text(lang, home, password), flush=True)
-    hashed = PasswordHash.of(password)
-    store_hash(home, hashed)
-    return hashed
+    password_hash = PasswordHash.of(password)
+    store_hash(home, password_hash)
+    return password_hash
 
 
 def _password_text(lang: str, home: Path, password: str) -> str:
