@@ -86,7 +86,7 @@ def named_cluster(home: Path, name: str) -> tuple[Path, dict[str, Any]]:
 
 
 def save_cluster(home: Path, name: str, cluster: Mapping[str, Any], *, replace: bool = False) -> None:
-    """Save a cluster under a name. ProblemsError(bad_cluster_name, cluster_exists, cannot_write)."""
+    """Save a cluster under a name. ProblemsError: bad_cluster_name, cannot_write, cluster_exists unless `replace`."""
     path = _cluster_path(home, name)
     try:
         write_atomically(path, dump_mapping(cluster), replace=replace)

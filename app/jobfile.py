@@ -60,14 +60,14 @@ def refuse_errors(problems: list[Problem]) -> None:
 def read_text(source: str) -> str:
     """Return the text of a file or standard input. ProblemsError if it cannot be read."""
     with open_text(source) as file:
-        # One character more than the limit, so that the parser refuses a file that is too long. It may be endless.
+        # One character more than the limit, so that the parser refuses a longer file. Standard input may be endless.
         text = file.read(MAXIMUM_TEXT + 1)
         text.encode()
         return text
 
 
 def load_json(text: str) -> Any:
-    """Return the value in JSON text. JSONDecodeError, also for numbers or nesting beyond the limits of YAML here."""
+    """Return the value in JSON text. JSONDecodeError, also for a number that is too large or nesting too deep."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError:

@@ -37,7 +37,10 @@ def read_preset(home: Path, name: str) -> str:
 
 
 def save_preset(home: Path, name: str, text: str, *, replace: bool = False) -> None:
-    """Save a job file as a preset. Raises ProblemsError: bad_preset_name, preset_exists, preset_not_written."""
+    """Save a job file as a preset, atomically.
+
+    Raises ProblemsError: bad_preset_name, preset_not_written, and preset_exists unless `replace`.
+    """
     path = _path(home, name)
     try:
         write_atomically(path, text, replace=replace)

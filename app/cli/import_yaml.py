@@ -34,7 +34,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 
 def run_import(args: argparse.Namespace, lang: str) -> int:
-    """Write the job file to FILE and the report to standard output. Without FILE: to standard output and error."""
+    """Write the job file to --out and the report to standard output. Without --out: to standard output and error."""
     config, problem = load_mapping(read_text(args.file))
     if problem:
         raise ProblemsError([problem])

@@ -254,7 +254,7 @@ def _parse_line(line: str) -> Mapping[str, Any]:
 def _lines(sources: Iterable[str]) -> Iterator[str]:
     """Yield each line that is not blank as soon as it arrives: the writer of a pipe may wait for an answer.
 
-    A line longer than MAXIMUM_TEXT is cut one character behind that limit.
+    A line longer than MAXIMUM_TEXT is cut to one character more, so that the parser refuses it.
     """
     for source in sources:
         with open_text(source) as file:

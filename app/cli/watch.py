@@ -62,7 +62,7 @@ def read_target(args: argparse.Namespace) -> tuple[list[dict[str, object]], str]
 
 
 def print_steps(services: Services, run: str, lang: str) -> int:
-    """Print new steps until Ctrl-C or until the watching is stopped. Neither affects the training."""
+    """Print new steps until Ctrl-C or until the watching is stopped. The training continues."""
     printed = 0
     try:
         while not services.controller.wait(run, POLL_EVERY_S).is_final:

@@ -193,7 +193,7 @@ class LocalNodes:
 def find_sshd() -> str:
     """Return the absolute path of sshd. Raises DemoError with the command that installs it."""
     if not sys.platform.startswith("linux"):
-        raise DemoError("the demo cluster needs Linux: what runs on a node reads /proc")
+        raise DemoError("the demo cluster needs Linux, because its nodes read /proc")
     path = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if path is None:
         raise DemoError(f"there is no sshd; install it: {_install_command()}")

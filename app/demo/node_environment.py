@@ -131,7 +131,7 @@ class _Build:
     def run(self) -> None:
         (self.folder / READY).unlink(missing_ok=True)
         (self.folder / LOG).unlink(missing_ok=True)
-        # The C++ parts that DeepSpeed compiled at run time belong to the former versions.
+        # The C++ parts that DeepSpeed compiled at run time belong to earlier versions.
         shutil.rmtree(self.folder / "torch_extensions", ignore_errors=True)
         steps = {
             "venv": self._make_venv,
