@@ -8,7 +8,7 @@ from typing import Any
 
 from app.cli.output import DONE, print_json, print_problems, printable, table
 from app.home import home_path, with_cluster
-from app.jobfile import STDIN, read_json, read_text
+from app.jobfile import base_folder, read_json, read_text
 from app.text import render_problem, t
 from app.text.imports import line_json, reason_of, shown, target_of
 from backend.engines import check_engine
@@ -41,8 +41,7 @@ def run_import(args: argparse.Namespace, lang: str) -> int:
     if not is_llamafactory(config):
         raise ProblemsError([Problem(code="import_is_job")])
     cluster, assumed = _cluster(args)
-    folder = Path.cwd() if args.file == STDIN else Path(args.file).parent
-    imported = import_llamafactory(config, cluster, lambda path: _json_beside(folder, path))
+    imported = import_llamafactory(config, cluster, lambda path: _read_json(base_folder(args.file) / path))
     job, problems = parse_job(imported.mapping)
     if job is None:
         raise ProblemsError(problems)
@@ -84,17 +83,19 @@ def _to_json(imported: Imported, problems: Sequence[Problem], lang: str) -> dict
 
 def _cluster(args: argparse.Namespace) -> tuple[Mapping[str, Any], list[Problem]]:
     """Return the cluster that the options describe, and a note if they describe none."""
-    given = {"gpu": args.gpu, "nodes": args.nodes, "gpus_per_node": args.gpus_per_node}
-    given = {key: value for key, value in given.items() if value is not None}
+    keys = ("gpu", "nodes", "gpus_per_node")
+    options = {key: getattr(args, key) for key in keys if getattr(args, key) is not None}
     if args.cluster:
-        return {**with_cluster({"cluster": args.cluster}, home_path())["cluster"], **given}, []
-    cluster = {**ASSUMED, **given}
-    return cluster, [] if given else [Problem(code="import_cluster", field="cluster", severity="note", values=cluster)]
+        return {**with_cluster({"cluster": args.cluster}, home_path())["cluster"], **options}, []
+    cluster = {**ASSUMED, **options}
+    return cluster, [] if options else [
+        Problem(code="import_cluster", field="cluster", severity="note", values=cluster)
+    ]
 
 
-def _json_beside(folder: Path, path: str) -> Mapping[str, Any] | None:
+def _read_json(path: Path) -> Mapping[str, Any] | None:
     try:
-        loaded = read_json(folder / path)
+        loaded = read_json(path)
     except (OSError, ValueError):
         return None
     return loaded if isinstance(loaded, dict) else None

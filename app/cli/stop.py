@@ -34,8 +34,8 @@ def run(args: argparse.Namespace, lang: str) -> int:
     """Stop a run, and wait until every node has proved that no process of the run is left."""
     try:
         services = Services.open(make_home(home_path()))
-    except StoreError as why:
-        raise stop_without_database(args, lang, why) from why
+    except StoreError as error:
+        raise stop_without_database(args, lang, error) from error
     with closing(services):
         run = find_run(services, args.run_id)
         services.controller.stop(run, save=args.save)
@@ -55,18 +55,18 @@ def run(args: argparse.Namespace, lang: str) -> int:
         return DONE
 
 
-def stop_without_database(args: argparse.Namespace, lang: str, why: StoreError) -> ProblemsError:
+def stop_without_database(args: argparse.Namespace, lang: str, error: StoreError) -> ProblemsError:
     """Stop the run directly on its nodes. Returns the error to raise: what was done, and that it was not recorded."""
     home = home_path()
     job_given = read_job(args.job, home)[0] if args.job else None
-    run, job = emergency_stop.find_run(store_path(home), args.run_id, job_given, why)
+    run, job = emergency_stop.find_run(store_path(home), args.run_id, job_given, error)
     known_hosts = known_hosts_of(home)
     connections = Connections(lambda host: connect(host, known_hosts))
     audit = Audit(home)
     audit.record("stop", run=run, save=args.save)
 
     def stop() -> ProblemsError:
-        return emergency_stop.stop(run, job, connections, save=args.save, why=why)
+        return emergency_stop.stop(run, job, connections, save=args.save, why=error)
 
     try:
         # A full disk refuses to record unlock_key, but not stop.

@@ -74,10 +74,10 @@ def test_keep_saves_in_the_cluster_with_the_runs_hosts_and_corrects_its_estimate
     assert job is not None, problems
     calibration = job.cluster.calibration
     assert (calibration.run, calibration.engine) == (RUN, "llamafactory-megatron")
-    # Stored steps scatter by a tenth.
+    # The stored steps vary by a tenth.
     assert calibration.time_ratio == pytest.approx(1.1, rel=0.05)
     assert estimate(job).calibrated_on == RUN
-    # Measured again it is the same: the ratio is of the uncorrected estimate.
+    # A second calibration gives the same ratio, because it compares the run with the uncorrected estimate.
     assert main(["calibrate", RUN, "--keep", "lab"]) == 0
     assert yaml.safe_load(path.read_text())["calibration"]["time_ratio"] == calibration.time_ratio
 
