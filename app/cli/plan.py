@@ -234,8 +234,7 @@ def _plan_json(candidate: Candidate, lang: str) -> dict[str, Any]:
 
 
 def _to_json(result: _Result, lang: str) -> dict[str, Any]:
-    problems = (render_problem(lang, problem) for problem in result.problems)
-    return to_json(result.figures, problems, name=result.name)
+    return to_json(result.figures, (render_problem(lang, problem) for problem in result.problems), name=result.name)
 
 
 def _parse_line(line: str) -> Mapping[str, Any]:
