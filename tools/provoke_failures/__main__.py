@@ -10,8 +10,9 @@ from app.demo import tiny_model
 from tests.e2e import tiny_data
 from tools.provoke_failures.causes import CAUSES
 from tools.provoke_failures.gang import ROOT, Gang, run_node_python
+from tools.provoke_failures.healthy import HEALTHY
 
-CASES = ROOT / "tests" / "diagnosis" / "provoked"
+TESTS = ROOT / "tests" / "diagnosis"
 
 
 def main() -> int:
@@ -19,29 +20,33 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "provoked-failures")
     options = parser.parse_args()
-    if unknown := set(options.names) - CAUSES.keys():
+    if unknown := set(options.names) - CAUSES.keys() - HEALTHY.keys():
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     work = options.work.absolute()
     work.mkdir(parents=True, exist_ok=True)
     if not (work / tiny_model.MODEL_FOLDER).exists():
         run_node_python(tiny_model.__file__, work)
         tiny_data.write_datasets(work)
-    return max([provoke(work, name) for name in options.names or CAUSES])
+    return max([provoke(work, name) for name in options.names or [*CAUSES, *HEALTHY]])
 
 
 def provoke(work: Path, name: str) -> int:
-    """Run one cause and keep its logs. Return 1 if no node failed."""
-    gang = Gang(work, name, CAUSES[name])
-    shutil.rmtree(gang.run, ignore_errors=True)
+    """Run one cause and keep its logs. Return 1 if it did not end as expected."""
+    gang = Gang(work, name, CAUSES.get(name) or HEALTHY[name])
+    for folder in (gang.run, work / "out" / name):
+        shutil.rmtree(folder, ignore_errors=True)
     try:
         gang.start()
     finally:
         exits = gang.finish()
     print(name, exits, flush=True)
-    if not any(exits.values()):
+    if any(exits.values()) == (name in HEALTHY):
         return 1
-    shutil.rmtree(CASES / name, ignore_errors=True)
-    gang.keep(CASES / name, exits)
+    if name in HEALTHY:
+        gang.keep_healthy(TESTS / "healthy")
+    else:
+        shutil.rmtree(TESTS / "provoked" / name, ignore_errors=True)
+        gang.keep(TESTS / "provoked" / name, exits)
     return 0
 
 

@@ -44,7 +44,7 @@ class Cause:
     """One way to fail. Values are those of the job, keys those of the engine's config.yaml."""
 
     category: str | None
-    """Of the list of failure categories. None: the run ends well, and rank 0's log is kept as a healthy one."""
+    """Of the list of failure categories. None: the list has none for it."""
     how: str
     """One sentence about what was done."""
     node: int | None = None
@@ -84,6 +84,10 @@ class Gang:
         self.folders = [self.run / f"node{node}" for node in range(cause.nodes)]
         self.configs: dict[int, dict[str, Any]] = {}
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.other: socket.socket | None = None
+        """A server of another program on the master port."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
 
     def path(self, *parts: str) -> Path:
         """Return a path in the run's own folder."""
@@ -95,7 +99,8 @@ class Gang:
             return self.work / tiny_model.MODEL_FOLDER
         folder = self.work / tiny_data.MODELS[kind]
         if not folder.exists():
-            run_node_python(tiny_data.__file__, self.work, kind)
+            path = f"{ROOT}:{self.work / 'packages' / 'torchvision'}"
+            run_node_python(tiny_data.__file__, self.work, kind, PYTHONPATH=path)
         return folder
 
     def start(self) -> None:
@@ -116,13 +121,16 @@ class Gang:
         if cause.prepare:
             cause.prepare(self)
         for node, command in enumerate(rendered.commands):
-            (self.folders[node] / CONFIG).write_text(yaml.safe_dump(self.configs[node]).replace("$RUN", str(self.run)))
+            (self.folders[node] / CONFIG).write_text(self._with_paths(yaml.safe_dump(self.configs[node])))
             self.processes.append(self._start_node(node, list(command.argv), dict(command.environment)))
 
     def _start_node(self, node: int, argv: list[str], variables: dict[str, str]) -> "subprocess.Popen[bytes]":
         cause, folder = self.cause, self.folders[node]
         for option, value in cause.arguments.get(node, {}).items():
-            argv[argv.index(option) + 1] = value
+            if option in argv:
+                argv[argv.index(option) + 1] = value
+            else:
+                argv[-2:-2] = [option, value]
         if cause.program:
             argv[-2] = f"{folder}/train.py"
         variables = {
@@ -134,21 +142,22 @@ class Gang:
             **cause.environment,
             **cause.node_environment.get(node, {}),
         }
-        variables = {name: value.replace("$WORK", str(self.work)) for name, value in variables.items()}
-        prefix = [part.replace("$RUN", str(self.run)) for part in cause.prefix.get(node, ())]
+        variables = {name: self._with_paths(value) for name, value in variables.items()}
+        prefix = [self._with_paths(part) for part in cause.prefix.get(node, ())]
         with (folder / "out.log").open("ab") as log:
             return subprocess.Popen(
                 [*prefix, *argv], env=variables, cwd=folder, stdout=log, stderr=log, start_new_session=True
             )
 
+    def _with_paths(self, text: str) -> str:
+        return text.replace("$WORK", str(self.work)).replace("$RUN", str(self.run))
+
     def _placement(self) -> Placement:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
         nodes = tuple(
             NodePlacement(rank=node, folder=str(folder), python=str(NODE_PYTHON), interface="lo", address="127.0.0.1")
             for node, folder in enumerate(self.folders)
         )
-        return Placement(run_id=self.name, attempt=1, master_address="127.0.0.1", master_port=port, nodes=nodes)
+        return Placement(run_id=self.name, attempt=1, master_address="127.0.0.1", master_port=self.port, nodes=nodes)
 
     def _job(self) -> Any:
         cause, pictures, model = self.cause, self.cause.model == "vision", self.model(self.cause.model)
@@ -200,6 +209,8 @@ class Gang:
                 time.sleep(0.1)
         finally:
             self._end()
+            if self.other:
+                self.other.close()
         return {f"node{node}": process.wait() for node, process in enumerate(self.processes)}
 
     def _end(self) -> None:
@@ -248,6 +259,14 @@ class Gang:
             "versions": {package: version_of(package) for package in cause.packages},
         }
         (target / "case.yaml").write_text(yaml.safe_dump(case, sort_keys=False, width=120))
+
+    def keep_healthy(self, target: Path) -> None:
+        """Write the kept logs of all ranks to `target`."""
+        target.mkdir(parents=True, exist_ok=True)
+        for node, folder in enumerate(self.folders):
+            for log in folder.glob("rank*.log"):
+                text = cut(self.hide(log.read_text(errors="replace"), node))
+                (target / f"{self.name}-{log.name}").write_text(text)
 
     def hide(self, text: str, node: int) -> str:
         """Return the text without paths and names of this machine."""
