@@ -24,7 +24,7 @@ from tools.programs import NODE_ENVIRONMENT, NODE_PYTHON
 
 ROOT = Path(__file__).parents[2]
 PROOF = ROOT / "tests" / "e2e" / "proof"
-LIMIT_S = 240.0
+LIMIT_S = 120.0
 """A run that has not ended by then is killed."""
 ALONE_S = 15.0
 """Nodes that are left after the first failure get this time to end by themselves. Then the gang is ended."""

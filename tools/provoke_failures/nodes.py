@@ -65,15 +65,12 @@ def many_rows(gang: Gang) -> None:
 
 
 def _kill_worker(gang: Gang) -> None:
-    gang.wait_for(0, "rank0.log", "Running tokenizer on dataset")
-    rank, deadline = gang.pid_of(0, 0), time.monotonic() + 60
-    while time.monotonic() < deadline:
-        text = (gang.folders[0] / "rank0.log").read_text(errors="replace")
-        for child in Path(f"/proc/{rank}/task/{rank}/children").read_text().split():
-            if "Running tokenizer on dataset (num_proc=2):   0%" in text and "spawn" not in child:
-                os.kill(int(child), signal.SIGKILL)
-                return
+    gang.wait_for(0, "rank0.log", "Running tokenizer on dataset (num_proc=2):   0%")
+    rank = gang.pid_of(0, 0)
+    children = Path(f"/proc/{rank}/task/{rank}/children")
+    while len(children.read_text().split()) < 3:  # the manager of the queue, and two workers
         time.sleep(0.05)
+    os.kill(int(children.read_text().split()[-1]), signal.SIGKILL)
 
 
 def _foreign_cache(gang: Gang) -> None:
@@ -144,10 +141,10 @@ NODES: Mapping[str, Cause] = {
     ),
     "host-memory-node1": Cause(
         category="host_oom",
-        how="The control group of node 1 has a limit of 700 MB. The kernel killed the rank.",
+        how="The control group of node 1 has a limit of 350 MB. The kernel killed the rank.",
         node=1,
         rank=1,
-        **_limited(_MEMORY, "memory.limit_in_bytes", "700M"),
+        **_limited(_MEMORY, "memory.limit_in_bytes", "350M"),
     ),
     "address-space-node1": Cause(
         category="host_oom",
