@@ -6,6 +6,7 @@ from typing import Any
 from app.monitor.shared_answers import Shared
 from app.services import Services
 from app.text import t
+from app.wizard.fields import table, value_words
 from backend.estimate import estimate
 from backend.job.job import Job
 from backend.job.mapping import get_value, with_values
@@ -58,10 +59,20 @@ def _reserved_gib(job: Job) -> float | None:
 
 def _words(change: Mapping[str, Any], lang: str) -> str:
     parts = [
-        t(lang, "monitor.fix.value", name=t(lang, f"param.{path}"), old="–" if old is None else old, new=new)
+        t(
+            lang,
+            "monitor.fix.value",
+            name=t(lang, f"param.{path}"),
+            old=_value(lang, path, old),
+            new=_value(lang, path, new),
+        )
         for path, old, new in change["values"]
     ]
     if change["memory"]:
         before, after = (round(value, 1) for value in change["memory"])
         parts.append(t(lang, "monitor.fix.memory", before=before, after=after))
-    return "; ".join(parts) if lang == "en" else "；".join(parts)
+    return t(lang, "monitor.fix.and").join(parts)
+
+
+def _value(lang: str, path: str, value: object) -> str:
+    return value_words(lang, table()[path], value)

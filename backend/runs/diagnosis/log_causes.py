@@ -34,7 +34,8 @@ _OF_LAUNCHER = re.compile(r"ChildFailedError|SignalException|CalledProcessError|
 
 CONSEQUENCES = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|ChildFailedError|Watchdog caught collective"
-    r"|SignalException|DistBackendError|Socket Timeout|recvBytes|RendezvousConnectionError"
+    r"|SignalException|DistBackendError|Socket Timeout|recvBytes|Rendezvous(?:Connection|Timeout)Error"
+    r"|waiting for clients|client socket has (?:timed out|failed)"
 )
 """Reports of the other ranks when one rank is gone. They are not a cause."""
 
