@@ -47,6 +47,7 @@ lock: .venv/.ready
 
 docs: .venv/.ready
 	.venv/bin/python -m tools.write_reference
+	.venv/bin/python -m tools.write_causes
 
 film: packages-test environments
 	.venv/bin/python -m tools.record_demo

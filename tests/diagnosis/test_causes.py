@@ -13,6 +13,7 @@ from backend.job.mapping import parameters
 from backend.runs.diagnosis import log_causes
 from backend.runs.diagnosis.cause_catalogue import Cause, by_code, causes
 from backend.runs.diagnosis.diagnose import category_of
+from tools import write_causes
 
 FOLDER = Path(__file__).parent
 PUBLISHED = json.loads((FOLDER / "published.json").read_text(encoding="utf-8"))
@@ -128,3 +129,9 @@ def test_each_text_of_a_cause_uses_only_values_that_it_has() -> None:
 def test_published_failures_cover_most_categories() -> None:
     counted = Counter(case["category"] for case in PUBLISHED)
     assert len(set(counted) - {cause.category for cause in causes()} - {"consequence_only"}) == 0
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_the_table_of_causes_is_current(lang: str) -> None:
+    """If it fails: make docs."""
+    assert (write_causes.FOLDER / f"causes.{lang}.md").read_text(encoding="utf-8") == write_causes.page(lang)

@@ -31,11 +31,12 @@ def _ended(value: int) -> dict[str, Any]:
 
 
 def _diagnose(store: Store, folder: Path, exits: dict[str, int]) -> Problem:
+    common = {"stopped": False, "reason": "failed", "left": [], "time": 10.0}
+    ends = [common | _ended(exits[f"node{rank}"]) for rank in range(2)]
     nodes = [
-        NodeRecord(rank=rank, address=f"node{rank}", folder="/f", python="/p", mark="m",
-                   exit={"stopped": False, "reason": "failed", "left": [], "time": 10.0, **_ended(exits[f"node{rank}"])})
-        for rank in range(2)
-    ]  # fmt: skip
+        NodeRecord(rank=rank, address=f"node{rank}", folder="/f", python="/p", mark="m", exit=end)
+        for rank, end in enumerate(ends)
+    ]
 
     def write(connection: Any) -> None:
         job = text("llamafactory-ddp", 2, 1)
@@ -56,7 +57,7 @@ def test_a_provoked_failure_is_named_with_its_node_and_rank(store: Store, folder
     problem = _diagnose(store, folder, case["exits"])
     cause = by_code().get(problem.code)
     if case["category"] is not None:
-        assert cause is not None and cause.category == case["category"], (problem.code, problem.values.get("line"))
+        assert (cause and cause.category) == case["category"], (problem.code, problem.values.get("line"))
     else:
         assert problem.code != "training_failed"
     if case["node"] is not None:
