@@ -10,7 +10,7 @@ from backend.runs.diagnosis.cause_catalogue import Cause, causes
 
 FOLDER = Path(__file__).parents[1] / "docs"
 _LANGUAGES = {"en": "English", "zh": "中文"}
-_VALUES = {name: "…" for name in ("detail", "keys", "interface", "wanted", "operation", "ranks", "waited_s", "waiting")}
+_VALUES = dict.fromkeys(("detail", "keys", "interface", "wanted", "operation", "ranks", "waited_s", "waiting"), "…")
 
 
 def page(lang: str) -> str:

@@ -29,6 +29,12 @@ CURABLE = frozenset(
 )
 """Codes of the problems after which the gang is restarted. Of the GPU errors, a restart of the program cures only this
 one according to NVIDIA's catalogue; after the others, the GPU or the machine needs a reset."""
+CURABLE_AFTER_STEPS = frozenset(
+    {"stalled", "collective_timed_out", "rdma_gid_index", "nccl_firewall", "nccl_node_network", "nccl_system_error"}
+)
+"""Codes of the problems that come from the network or the machines if the attempt had steps; otherwise from the job or
+the settings.
+"""
 FIRST_WAIT_S = 10.0
 """Wait before a restart. It doubles, up to LONGEST_WAIT_S, while the nodes are not ready."""
 LONGEST_WAIT_S = 300.0
@@ -93,9 +99,8 @@ def allow(connection: sqlite3.Connection, run: str, restarts: int) -> None:
 def _is_curable(connection: sqlite3.Connection, run: str, attempt: int, problem: Problem) -> bool:
     """Return whether a restart can help.
 
-    A loss that is not finite is in the checkpoints too. A stall after some steps comes from the network or the
-    machines; a stall before the first step comes from the job.
+    A loss that is not finite is in the checkpoints too.
     """
     broken = run_store.has_event(connection, run, attempt, EventKind.LOSS_NOT_FINITE)
-    hung = problem.code == "stalled" and bool(metrics.newest_points(connection, run, attempt, count=1))
-    return (problem.code in CURABLE or hung) and not broken
+    has_steps = bool(metrics.newest_points(connection, run, attempt, count=1))
+    return (problem.code in CURABLE or (problem.code in CURABLE_AFTER_STEPS and has_steps)) and not broken
