@@ -33,6 +33,7 @@ COMMANDS = {
     "stop": "app.cli.stop",
     "resume": "app.cli.resume",
     "queue": "app.cli.queue_runs",
+    "report": "app.cli.report",
     "export": "app.cli.export",
     "storage": "app.cli.storage",
     "delete": "app.cli.delete",

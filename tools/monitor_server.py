@@ -19,6 +19,7 @@ def main(port: int, home: Path, tick_s: float, password: str) -> None:
     import gradio as gr
 
     import app.monitor
+    from app.monitor.routes import routes
     from app.services import Services
     from app.text import LANGUAGES
     from app.web.server import create_app, serve
@@ -35,7 +36,9 @@ def main(port: int, home: Path, tick_s: float, password: str) -> None:
     pages = {lang: frame(lang, services, wizard=wizard, monitor=monitor) for lang in LANGUAGES}
     binding = Binding(port=port)
     password_hash = PasswordHash.of(password)
-    page = create_app(pages, home=home, password=password_hash, audit=services.audit, binding=binding)
+    page = create_app(
+        pages, home=home, password=password_hash, audit=services.audit, binding=binding, routers=[routes(services)]
+    )
     listener = binding.listen()
     try:
         serve(page, binding, listener)

@@ -99,6 +99,7 @@ def serve_page(
     # This takes 5 to 10 s.
     print(t(lang, "cli.serve.building"), flush=True)
     prepare_gradio(home)
+    from app.monitor.routes import routes as monitor_routes
     from app.notifications.sender import Messenger
     from app.services import Services
     from app.web.server import create_app, serve
@@ -119,7 +120,7 @@ def serve_page(
             audit=services.audit,
             binding=binding,
             identity=identity,
-            routers=[routes(services)],
+            routers=[routes(services), monitor_routes(services)],
         )
         services.controller.start()
         maintenance.start()

@@ -40,21 +40,23 @@ class CauseFixes:
             changes = fixes_of_cause(code, job)
         except ProblemsError:  # another part of the page shows why the job cannot be read
             return []
-        before = _reserved_gib(job) if changes else None
+        before = _memory(job) if changes else None
         return [_change(job, change, before) for change in changes]
 
 
-def _change(job: Job, change: Mapping[str, Any], before: float | None) -> dict[str, Any]:
-    after = _reserved_gib(with_values(job, change))
+def _change(job: Job, change: Mapping[str, Any], before: tuple[float, float] | None) -> dict[str, Any]:
+    after = _memory(with_values(job, change))
     values = [(path, get_value(job, path), value) for path, value in change.items()]
-    return {"values": values, "memory": None if before is None or after is None else (before, after)}
+    return {"values": values, "memory": None if before is None or after is None else (before[0], *after)}
 
 
-def _reserved_gib(job: Job) -> float | None:
+def _memory(job: Job) -> tuple[float, float] | None:
+    """Return (estimated memory of the worst rank, memory of a GPU) in GiB."""
     try:
-        return estimate(job).reserved_gib
+        figures = estimate(job)
     except ProblemsError:  # the model or the engine has no estimate
         return None
+    return figures.reserved_gib + figures.outside_gib, figures.gpu_memory_gib
 
 
 def _words(change: Mapping[str, Any], lang: str) -> str:
@@ -69,8 +71,8 @@ def _words(change: Mapping[str, Any], lang: str) -> str:
         for path, old, new in change["values"]
     ]
     if change["memory"]:
-        before, after = (round(value, 1) for value in change["memory"])
-        parts.append(t(lang, "monitor.fix.memory", before=before, after=after))
+        before, after, capacity = (round(value, 1) for value in change["memory"])
+        parts.append(t(lang, "monitor.fix.memory", before=before, after=after, capacity=capacity))
     return t(lang, "monitor.fix.and").join(parts)
 
 

@@ -25,7 +25,7 @@ const BESIDE = ["elapsed", "eta", "tokens_per_s"];
 export function Run(id, link) {
   const parts = {
     head: Head(id, link),
-    trouble: Trouble((rank, file) => parts.logs.show(rank, file), (keys) => link.act("accept", { keys }), () => link.act("resume"),
+    trouble: Trouble(id, (rank, file) => parts.logs.show(rank, file), (keys) => link.act("accept", { keys }), () => link.act("resume"),
       (fix) => parts.head.continueWith(fix)),
     hang: Hang(link.now, (rank, file) => parts.logs.show(rank, file)),
     slowdown: Notice(),
@@ -220,7 +220,7 @@ function ConfirmStop(yes) {
 
 // Why the run failed, the fix, the last lines that show the cause, and the proof that no process is left. Also the
 // warnings that kept the run from starting: the user accepts them, or fixes their causes and checks again.
-function Trouble(showLog, accept, again, continueWith) {
+function Trouble(id, showLog, accept, again, continueWith) {
   const message = h("strong");
   const fix = h("p");
   const last = h("p.mb-quiet");
@@ -230,12 +230,14 @@ function Trouble(showLog, accept, again, continueWith) {
   const lines = h("pre.mbm-lines", { tabindex: "0" });
   const more = h("details", {}, h("summary"), lines);
   const button = h("button.mbm-chip", { type: "button", onclick: () => showLog(cause.rank, cause.file) });
+  const report = h("a.mbm-chip", { href: `/api/report/${encodeURIComponent(id)}`, download: "" }, w("cause.report"));
   const list = h("ul.mbm-warnings");
   const yes = h("button.mb-button.mb-primary", { type: "button", onclick: () => accept(warnings.map((warning) => warning.key)) },
     w("warnings.accept"));
   const checkAgain = h("button.mb-button", { type: "button", onclick: again }, w("warnings.again"));
   const unaccepted = h("div.mbm-unaccepted", { hidden: true }, list, h("div.mbm-buttons", {}, yes, checkAgain));
-  const why = h("div.mbm-cause", { role: "alert", hidden: true }, h("div", {}, message, evidence, fix, others, fixes, last), button, unaccepted, more);
+  const why = h("div.mbm-cause", { role: "alert", hidden: true }, h("div", {}, message, evidence, fix, others, fixes, last),
+    h("div.mbm-buttons", {}, button, report), unaccepted, more);
   const proof = h("p.mbm-proof", { hidden: true });
   const make = () => h("li", {}, h("span"), h("small"));
   const update = (item, warning) => {

@@ -1,0 +1,56 @@
+"""The report of a failed run holds what helps, and nothing that names machines, people or secrets."""
+
+import io
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.failure_report import failure_report
+from app.services import Services
+from backend.job.problems import ProblemsError
+from backend.runs.states import EventKind
+from backend.runs.store.store import Store
+from tools.stored_runs import StoredRun, problem
+
+RUN = "20260101-000000-fails-aaaa"
+LOG = (
+    "loading /home/alice/models and /Users/bob/x from 10.1.2.3\n"
+    "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345 password: hunter2hunter2\n"
+    "ValueError: real\n"
+)
+
+
+@pytest.fixture
+def services(tmp_path: Path) -> Iterator[Services]:
+    services = Services.open(tmp_path)
+    yield services
+    services.close()
+
+
+def _report(services: Services) -> dict[str, str]:
+    with zipfile.ZipFile(io.BytesIO(failure_report(services, RUN))) as packed:
+        return {name: packed.read(name).decode() for name in packed.namelist()}
+
+
+def test_a_report_has_job_events_and_logs_without_names_and_secrets(services: Services, tmp_path: Path) -> None:
+    store = Store(tmp_path / "megaboard.db")
+    run = StoredRun(store, RUN, now=time.time() - 600)
+    run.start()
+    run.log(2, "rank2.log", LOG.encode())
+    run.add_event(EventKind.FAILING, 2, problem=problem("training_failed", run.addresses[2], rank=2, lines=LOG))
+    store.close()
+    files = _report(services)
+    assert {name.removeprefix(f"{RUN}/") for name in files} == {"run.json", "job.yaml", "logs/node2/rank2.log"}
+    assert "ValueError: real" in files[f"{RUN}/logs/node2/rank2.log"]
+    everything = "".join(files.values())
+    for name in ("alice", "bob", "10.1.2.3", "hf_abcdef", "hunter2", *run.addresses):
+        assert name not in everything, name
+    assert "node2" in everything
+
+
+def test_a_report_of_an_unknown_run_is_refused(services: Services) -> None:
+    with pytest.raises(ProblemsError):
+        failure_report(services, "nothing")
