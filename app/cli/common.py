@@ -5,15 +5,17 @@ records of its nodes, so no server has to run.
 """
 
 import argparse
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from app.cli.host_keys import ask_with_keys
-from app.cli.output import DONE, FAILED, print_problems
+from app.cli.output import DONE, FAILED, print_problems, printable
 from app.home import home_path, make_home
 from app.jobfile import read_job, refuse_errors
 from app.services import Services
 from app.text import render_problem, t
+from app.text.causes import evidence_lines
 from backend.engines import CheckedJob, check_all
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.api import PreflightReport
@@ -111,6 +113,8 @@ def print_cause(snapshot: RunSnapshot, lang: str) -> None:
     """Print why a run failed, if it failed."""
     if snapshot.cause:
         print_problems(lang, [snapshot.cause, *snapshot.warnings])
+        for line in evidence_lines(snapshot.cause, lang):
+            print(printable(f"  {line}"), file=sys.stderr)
 
 
 def why_words(lang: str, run: RunSummary) -> str:

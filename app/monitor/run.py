@@ -1,10 +1,10 @@
 """One run for the browser: its head, its progress and its nodes."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from app.text import render_problem
+from app.text.causes import other_causes
 from app.text.preparation import preparing_words
 from backend.job.problems import Problem
 from backend.runs.api import WATCHED, is_saving, stuck_words, warning_key
@@ -87,8 +87,6 @@ def _preparing(preparing: Preparing, lang: str) -> dict[str, Any]:
 
 def _cause(run: RunSnapshot, problem: Problem, lang: str) -> dict[str, Any]:
     shown = render_problem(lang, problem)
-    codes = problem.values.get("others")
-    others = [render_problem(lang, replace(problem, code=code)) for code in codes] if isinstance(codes, list) else []
     return {
         "message": shown["message"],
         "fix": shown["fix"],
@@ -100,7 +98,7 @@ def _cause(run: RunSnapshot, problem: Problem, lang: str) -> dict[str, Any]:
         "evidence": str(problem.values.get("line") or ""),
         "of_rank": problem.values.get("of_rank"),
         "is_certain": problem.values.get("is_certain", True) is not False,
-        "others": [{"message": other["message"], "fix": other["fix"]} for other in others],
+        "others": [{"message": other["message"], "fix": other["fix"]} for other in other_causes(problem, lang)],
         "last": None if run.last_step_at is None or run.ended is None else [run.step, run.last_step_at, run.ended],
     }
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from app.cli.output import duration
 from app.text import alerts, hangs, render_problem, stragglers, t
+from app.text.causes import evidence_lines
 from backend.job.problems import Problem
 from backend.runs.records import Event, RunSnapshot, problem_from_json
 from backend.runs.states import EventKind
@@ -72,7 +73,7 @@ def _message(
 def _why(cause: Problem, lang: str) -> list[str]:
     words = render_problem(lang, cause)
     node = [t(lang, "message.node", node=cause.node)] if cause.node and cause.node not in words["message"] else []
-    return [*node, words["message"], words["fix"]]
+    return [*node, words["message"], *evidence_lines(cause, lang), words["fix"]]
 
 
 def _progress(run: RunSnapshot, now: float, lang: str) -> list[str]:

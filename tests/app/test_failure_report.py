@@ -10,7 +10,9 @@ import pytest
 
 from app.failure_report import failure_report
 from app.services import Services
-from backend.job.problems import ProblemsError
+from app.text import t
+from app.text.causes import evidence_lines
+from backend.job.problems import Problem, ProblemsError
 from backend.runs.states import EventKind
 from backend.runs.store.store import Store
 from tools.stored_runs import StoredRun, problem
@@ -54,3 +56,10 @@ def test_a_report_has_job_events_and_logs_without_names_and_secrets(services: Se
 def test_a_report_of_an_unknown_run_is_refused(services: Services) -> None:
     with pytest.raises(ProblemsError):
         failure_report(services, "nothing")
+
+
+def test_the_evidence_names_the_line_and_other_causes_that_fit(lang: str = "en") -> None:
+    values = {"node": "a", "file": "rank5.log", "line": "CUBLAS", "detail": "CUBLAS", "others": ["index_out_of_range"]}
+    evidence, other = evidence_lines(Problem(code="gpu_memory_hidden", node="a", values=values), lang)
+    assert "rank5.log: CUBLAS" in evidence
+    assert t(lang, "problem.index_out_of_range", node="a") in other
