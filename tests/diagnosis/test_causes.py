@@ -17,6 +17,9 @@ from tools import write_causes
 
 FOLDER = Path(__file__).parent
 PUBLISHED = json.loads((FOLDER / "published.json").read_text(encoding="utf-8"))
+FOUND = json.loads((FOLDER / "found.json").read_text(encoding="utf-8"))
+"""Failures from public threads, collected by somebody who did not know the catalogue. Its first answers on half of
+them, before any rule was changed because of them: 85 % right, 4 % wrong."""
 EXCERPTS = yaml.safe_load((FOLDER / "excerpts.yaml").read_text(encoding="utf-8"))
 HEALTHY = sorted((FOLDER / "healthy").glob("*.log"))
 LEAST_RIGHT = 0.9
@@ -75,6 +78,15 @@ def test_published_failures_are_named_and_none_wrongly() -> None:
     assert sum(answer is not None for answer in answers.values()) >= LEAST_RIGHT * len(PUBLISHED)
 
 
+def test_failures_that_others_collected_are_mostly_named_and_seldom_wrongly() -> None:
+    known = [case for case in FOUND if case["category"]]
+    answers = [(category_of(case["excerpt"]), case["category"]) for case in known]
+    right = sum(answer == category for answer, category in answers)
+    wrong = sum(answer not in (None, category) for answer, category in answers)
+    assert right >= 0.85 * len(known)
+    assert wrong <= 0.03 * len(known)
+
+
 @pytest.mark.parametrize("file", HEALTHY, ids=lambda file: file.stem)
 def test_a_healthy_log_shows_no_cause(file: Path) -> None:
     assert [match.line for match in log_causes.matches(file.read_text(encoding="utf-8"))] == []
@@ -109,7 +121,8 @@ def test_two_causes_that_fit_equally_well_are_both_named() -> None:
 def test_the_checks_and_fixes_of_the_catalogue_exist() -> None:
     texts = catalogue(LANGUAGES[0])
     assert [code for cause in causes() for code in cause.checked if f"problem.{code}" not in texts] == []
-    paths = [path for cause in causes() for edit in cause.edits for names in edit.values() for path in names]
+    paths = [path for cause in causes() for edit in cause.edits
+             for kind, names in edit.items() if kind != "plan" for path in names]  # fmt: skip
     assert [path for path in paths if path not in parameters()] == []
     assert by_code().keys() == {cause.code for cause in causes()}
 

@@ -13,7 +13,8 @@ Keys of an entry:
 - unless: pattern that must not match anywhere in the log.
 - generic: true if any entry that names a cause more exactly has priority. last: it is the last of these.
 - checked: codes of the rules and checks that find the cause before a launch.
-- edits: changes of the job that may help: `set: {path: value}`, `half: [path]`, `double: [path]`.
+- edits: changes of the job that may help: `set: {path: value}`, `half: [path]`, `double: [path]`;
+  `plan: recommended` is the recommended plan of the job's engine, if one fits.
 - yields_to_kernel_log: true if an Xid message of the kernel explains the cause better.
 - source: address of the program's source, of its manual or of a report.
 """

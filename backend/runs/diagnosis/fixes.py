@@ -5,16 +5,29 @@ from typing import Any
 
 from backend.job.job import Job
 from backend.job.mapping import dump_job, get_value, load_job, with_values
-from backend.job.problems import errors
+from backend.job.problems import ProblemsError, errors
 from backend.job.rules import check
+from backend.planning import enumerate_plans, recommended
 from backend.runs.diagnosis.cause_catalogue import by_code
 
 
 def fixes(code: str, job: Job) -> list[Mapping[str, Any]]:
     """Return the changes (job path -> value) that the catalogue offers for a cause, as far as the rules allow them."""
     cause = by_code().get(code)
-    changes = [_change(edit, job) for edit in cause.edits] if cause else []
+    changes = [_plan(job) if "plan" in edit else _change(edit, job) for edit in cause.edits] if cause else []
     return [change for change in changes if change and _is_allowed(with_values(job, change))]
+
+
+def _plan(job: Job) -> Mapping[str, Any]:
+    """Return what makes the job the recommended plan of its engine; empty if no plan fits or it has that plan."""
+    try:
+        plans = enumerate_plans(job, (job.engine,))
+    except ProblemsError:  # the model or the engine has no estimate
+        return {}
+    rank = recommended(plans, 0)
+    if rank is None or rank >= plans.fitting:
+        return {}
+    return {path: value for path, value in plans[rank].edits.items() if get_value(job, path) != value}
 
 
 def _change(edit: Mapping[str, Any], job: Job) -> dict[str, Any]:

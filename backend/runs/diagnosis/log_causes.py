@@ -21,8 +21,10 @@ _LIKELY = 3
 """Added to the rank of a cause whose text fits other causes too."""
 
 _PREFIX = re.compile(
-    r"\[(?:rank|default)(?P<rank>\d+)\]:? ?|\(\w+ pid=\d+(?:, ip=[\w.:]+)?\) ?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* +"
+    r"\[(?:rank|default)(?P<rank>\d+)\]:? ?|\(\w+ pid=\d+(?:, ip=[\w.:]+)?\) ?|(?:\d{1,3}\.){3}\d{1,3}: "
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* +"
 )
+"""Prefixes of torch and torchrun, Ray, pdsh, and time stamps."""
 _TRACEBACK = re.compile(r"^(?:Exception in thread .*\n)?Traceback \(most recent call last\)", re.MULTILINE)
 _CHAINED = re.compile(
     r"(?:During handling of the above exception, another exception occurred"
@@ -35,7 +37,7 @@ _OF_LAUNCHER = re.compile(r"ChildFailedError|SignalException|CalledProcessError|
 CONSEQUENCES = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|ChildFailedError|Watchdog caught collective"
     r"|SignalException|DistBackendError|Socket Timeout|recvBytes|Rendezvous(?:Connection|Timeout)Error"
-    r"|waiting for clients|client socket has (?:timed out|failed)"
+    r"|waiting for clients|client socket has (?:timed out|failed)|NO_OTHER_FAILURES"
 )
 """Reports of the other ranks when one rank is gone. They are not a cause."""
 
