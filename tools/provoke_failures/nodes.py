@@ -38,7 +38,7 @@ def _limited(controller: Path, file: str, value: str) -> Mapping[str, Any]:
 
 
 def _take_port(gang: Gang) -> None:
-    gang.other = socket.create_server(("127.0.0.1", gang.port))
+    gang.servers.enter_context(socket.create_server(("127.0.0.1", gang.port)))
 
 
 def _signal_rank(number: int, node: int) -> Callable[[Gang], None]:
@@ -200,12 +200,12 @@ def train(folder, rank):
     ),
     "disk-full-node0": Cause(
         category="disk_full",
-        how="The output disk of node 0 has 1 MB.",
+        how="The output disk of node 0 has 300 kB.",
         node=0,
         rank=0,
         keys={"output_dir": "$RUN/out"},
         prepare=lambda gang: gang.path("out").mkdir(),
-        prefix={0: mounted("1m", "$RUN/out")},
+        prefix={0: mounted("300k", "$RUN/out")},
     ),
     "disk-full-optimizer-node0": Cause(
         category="disk_full",
