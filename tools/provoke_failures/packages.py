@@ -2,7 +2,8 @@
 
 Folders under `packages` of the work folder have what the node environment lacks, each by `pip install --no-deps
 --target`: wandb with its dependencies, datasets-4.4 (4.4.1), torchaudio (2.11.0 with its compiled parts), torchvision
-(0.28.0 without them; torchvision-cuda with them), bitsandbytes (0.50.2), swift (requirements/swift.txt), and mcore_adapter (the source folder in github.com/alibaba/ROLL).
+(0.28.0 without them; torchvision-cuda with them), bitsandbytes (0.50.2), swift (requirements/swift.txt), and
+mcore_adapter (the source folder in github.com/alibaba/ROLL).
 """
 
 from collections.abc import Mapping
