@@ -2,14 +2,13 @@
 
 import os
 import shutil
-import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from tools.provoke_failures.gang import PROOF, Cause, Gang, run_node_python
 from tools.provoke_failures.model_and_data import edit, with_model
-from tools.provoke_failures.nodes import STARTED, many_rows
+from tools.provoke_failures.nodes import many_rows
 
 ZERO = {"TORCH_EXTENSIONS_DIR": "$WORK/extensions"}
 MEGATRON: Mapping[str, Any] = {
@@ -63,11 +62,6 @@ def _numpy_in_optimizer(gang: Gang) -> None:
         "torch.save(state, sys.argv[1])\n"
     )
     run_node_python(script, gang.path("out", "checkpoint-3", "optimizer.pt"))
-
-
-def _stop_rank_1(gang: Gang) -> None:
-    gang.wait_for(1, "rank1.log", STARTED)
-    os.kill(gang.pid_of(1, 1), signal.SIGSTOP)
 
 
 def _only_on_node_0(gang: Gang) -> None:
@@ -135,16 +129,25 @@ PARALLEL: Mapping[str, Cause] = {
     ),
     "collective-not-joined-node1": Cause(
         category="collective_not_joined",
-        how="Rank 1 was stopped by SIGSTOP during the training. The timeout of collectives is 20 s.",
+        how="Rank 1 waits for a stream of data that nobody writes. The timeout of collectives is 20 s.",
         node=1,
         rank=1,
-        values={"training.max_steps": 3000, "training.save_steps": 3000},
-        keys={"ddp_timeout": 20},
-        during=_stop_rank_1,
+        prepare=lambda gang: os.mkfifo(gang.folders[1] / "stream"),
+        program=_ddp("""
+    parallel = DistributedDataParallel(torch.nn.Linear(4, 4))
+    for batch in range(6):
+        if rank == 1 and batch == 3:
+            open(f"{folder}/stream").read()
+        parallel(torch.ones(2, 4)).sum().backward()
+        print(f"rank {rank}: batch {batch} done", flush=True)
+"""),
+        packages=("torch",),
     ),
     "collective-shapes": Cause(
         category="collective_shapes",
         how="Rank 1 dropped a bad sample, so its batch is smaller in an all-gather.",
+        node=1,
+        rank=1,
         program=_ddp("""
     batch = torch.ones(4 - rank, 8)
     gathered = [torch.empty_like(batch) for _ in range(2)]
