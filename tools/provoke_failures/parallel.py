@@ -86,11 +86,6 @@ def keep_all(gang: Gang) -> None:
     pass
 
 
-def _batch_of_7(gang: Gang) -> None:
-    for folder in gang.folders:
-        edit(folder / "deepspeed.json", train_batch_size=7)
-
-
 def _other_batch(gang: Gang) -> None:
     for folder in gang.folders:
         edit(folder / "deepspeed.json", train_micro_batch_size_per_gpu=4)
@@ -236,11 +231,17 @@ def train(folder, rank):
     ),
     "ds-batch-train-batch-size": Cause(
         category="ds_batch_mismatch",
-        how="deepspeed.json has a train_batch_size of 7, with 2 ranks of 2 samples.",
-        engine="llamafactory-zero2",
+        how="DeepSpeed's train_batch_size is 7, with 2 ranks of 2 samples.",
         environment=ZERO,
-        prepare=_batch_of_7,
-        packages=("torch", "transformers", "deepspeed"),
+        program="""
+def train(folder, rank):
+    import deepspeed
+    import torch
+
+    settings = {"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1}
+    deepspeed.initialize(model=torch.nn.Linear(4, 4), config=settings)
+""",
+        packages=("torch", "deepspeed"),
     ),
     "ds-batch-micro-batch": Cause(
         category="ds_batch_mismatch",
@@ -252,18 +253,25 @@ def train(folder, rank):
     ),
     "bf16-unsupported": Cause(
         category="bf16_unsupported",
-        how="bf16 with tf32 on a machine without a GPU of the Ampere generation.",
-        keys={"tf32": True, "bf16": True},
+        how="bf16 on a machine without a GPU, and without the switch for CPUs.",
+        keys={"use_cpu": None, "bf16": True},
     ),
     "tokenise-timeout": Cause(
         category="tokenise_timeout",
-        how="Rank 0 tokenises 90000 rows. Rank 1 on the same node waits longer than its time-out of 8 s.",
+        how="Rank 0 tokenises 90000 rows. Rank 1 on the same node waits longer than its timeout of 5 s.",
         node=0,
         rank=1,
         nodes=1,
         ranks=2,
-        keys={"ddp_timeout": 8},
         prepare=many_rows,
+        program="""
+def train(folder, rank):
+    import datetime
+    import torch
+
+    torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=5))
+    entry._train_with_llamafactory(folder, rank)
+""",
     ),
     "resume-weights-only": Cause(
         category="resume_weights_only",
