@@ -1,4 +1,4 @@
-"""The server's own folder: where it is, and the named clusters in it."""
+"""The home folder of Megaboard, and the named clusters in it."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 import platformdirs
 
-from app.private_file import write_whole
+from app.private_file import write_atomically
 from backend.job.mapping import dump_mapping, load_mapping
 from backend.job.problems import Problem, ProblemsError, quoted
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 def home_path() -> Path:
-    """$MEGABOARD_HOME, or the user's data folder; not necessarily there yet. ProblemsError(home_unusable)."""
+    """Return $MEGABOARD_HOME or the user's data folder, which may not exist yet. ProblemsError(home_unusable)."""
     path = os.path.expanduser(os.environ.get(VARIABLE) or platformdirs.user_data_path("megaboard"))
     if path.startswith("~"):
         raise _unusable(path, os.strerror(errno.ENOENT))
@@ -29,9 +29,9 @@ def home_path() -> Path:
 
 
 def make_home(path: Path) -> Path:
-    """The folder, made if missing, open to this user alone. ProblemsError(home_unusable).
+    """Create the folder if missing, restrict it to this user, and return it. ProblemsError(home_unusable).
 
-    A folder on a read-only disk stays as it is; its files can be read.
+    A folder on a read-only disk is not changed; its files can be read.
     """
     try:
         path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
@@ -44,7 +44,7 @@ def make_home(path: Path) -> Path:
 
 
 def why_read_only(home: Path) -> str | None:
-    """The system's error text if nothing can be saved in the folder, else None."""
+    """Return the system's error text if no file can be written in the folder, else None."""
     try:
         with tempfile.TemporaryFile(dir=home):
             return None
@@ -58,14 +58,14 @@ def _unusable(path: str | Path, reason: object) -> ProblemsError:
 
 
 def store_path(home: Path) -> Path:
-    """The database in it."""
+    """Return the path of the database in the home folder."""
     return home / "megaboard.db"
 
 
 def with_cluster(mapping: Mapping[str, Any], home: Path) -> dict[str, Any]:
-    """The job with `cluster: NAME` replaced by what `clusters/NAME.yaml` in the home folder holds.
+    """Return the job with `cluster: NAME` replaced by the content of `clusters/NAME.yaml` in the home folder.
 
-    Raises ProblemsError when there is no such cluster or its file is not a mapping.
+    Raises ProblemsError if there is no such cluster or its file is not a mapping.
     """
     name = mapping.get("cluster")
     if not isinstance(name, str):
@@ -74,7 +74,7 @@ def with_cluster(mapping: Mapping[str, Any], home: Path) -> dict[str, Any]:
 
 
 def named_cluster(home: Path, name: str) -> tuple[Path, dict[str, Any]]:
-    """A named cluster's file and what it holds; ProblemsError (unknown_cluster, bad_cluster_file)."""
+    """Return the path and the content of a named cluster's file. ProblemsError(unknown_cluster, bad_cluster_file)."""
     path = home / "clusters" / f"{name}.yaml"
     if not _NAME.fullmatch(name) or not path.is_file():
         raise ProblemsError([Problem(code="unknown_cluster", field="cluster", values={"name": quoted(name)})])
@@ -85,11 +85,11 @@ def named_cluster(home: Path, name: str) -> tuple[Path, dict[str, Any]]:
     return path, cluster
 
 
-def keep_cluster(home: Path, name: str, cluster: Mapping[str, Any], *, replace: bool = False) -> None:
-    """Keep a cluster under a name; ProblemsError: bad_cluster_name, cluster_exists unless replaced, cannot_write."""
+def save_cluster(home: Path, name: str, cluster: Mapping[str, Any], *, replace: bool = False) -> None:
+    """Save a cluster under a name. ProblemsError: bad_cluster_name, cannot_write, cluster_exists unless `replace`."""
     path = _cluster_path(home, name)
     try:
-        write_whole(path, dump_mapping(cluster), replace=replace)
+        write_atomically(path, dump_mapping(cluster), replace=replace)
     except FileExistsError as error:
         raise ProblemsError([Problem(code="cluster_exists", values={"name": name})]) from error
     except OSError as error:
@@ -97,8 +97,8 @@ def keep_cluster(home: Path, name: str, cluster: Mapping[str, Any], *, replace: 
         raise ProblemsError([Problem(code="cannot_write", field="cluster", values=values)]) from error
 
 
-def forget_cluster(home: Path, name: str) -> None:
-    """Delete a named cluster; ProblemsError(bad_cluster_name, unknown_cluster)."""
+def delete_cluster(home: Path, name: str) -> None:
+    """Delete a named cluster. ProblemsError(bad_cluster_name, unknown_cluster)."""
     try:
         _cluster_path(home, name).unlink()
     except OSError as error:
@@ -112,12 +112,12 @@ def _cluster_path(home: Path, name: str) -> Path:
 
 
 def cluster_names(home: Path) -> list[str]:
-    """The named clusters, sorted; an edit of the page asks, so none is read."""
+    """Return the sorted names of the named clusters. Reads no file, because every edit of the page calls it."""
     return sorted(path.stem for path in (home / "clusters").glob("*.yaml") if _NAME.fullmatch(path.stem))
 
 
 def named_clusters(home: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and content of every named cluster that can be read."""
+    """Yield the name and the content of every named cluster that can be read."""
     for path in sorted((home / "clusters").glob("*.yaml")):
         cluster = _mapping_in(path)
         if cluster is not None and _NAME.fullmatch(path.stem):
@@ -133,7 +133,7 @@ def _mapping_in(path: Path) -> dict[str, Any] | None:
 
 
 def with_readable_cluster(mapping: Mapping[str, object], home: Path) -> dict[str, object]:
-    """`with_cluster`, with an empty cluster in place of one that cannot be read."""
+    """Return the result of `with_cluster`, or an empty cluster if the named one cannot be read."""
     try:
         return with_cluster(mapping, home)
     except ProblemsError:

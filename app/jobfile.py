@@ -1,4 +1,4 @@
-"""Job files as the command line takes them: a path or `-`, a named cluster, a model's config.json beside it."""
+"""Read job files for the command line, with the named cluster and the model files that they name."""
 
 import errno
 import io
@@ -18,30 +18,32 @@ from backend.job.safe_yaml import MAXIMUM_DEPTH
 
 STDIN = "-"
 _ENCODING = "utf-8-sig"
-"""With or without the mark that some editors put in front."""
+"""UTF-8 with or without a byte order mark."""
 
 
 def read_job(source: str, home: Path) -> tuple[Job, list[Problem]]:
-    """The job in a file or standard input, with its warnings and notes; ProblemsError when it has errors."""
-    return job_of(read_mapping(source), home, folder_of(source))
+    """Return the job in a file or standard input, with its warnings and notes. ProblemsError if it has errors."""
+    return resolve_job(read_mapping(source), home, base_folder(source))
 
 
 def read_mapping(source: str) -> Mapping[str, Any]:
-    """What a file or standard input says, not looked at yet; ProblemsError when it is no mapping."""
+    """Return the mapping in a file or standard input, not validated. ProblemsError if it is not a mapping."""
     mapping, problem = load_mapping(read_text(source))
     if problem:
         raise ProblemsError([problem])
     return mapping
 
 
-def folder_of(source: str) -> Path:
-    """Where paths in a job file start from."""
+def base_folder(source: str) -> Path:
+    """Return the folder to which paths in a job file are relative."""
     return Path.cwd() if source == STDIN else Path(source).parent
 
 
-def job_of(mapping: Mapping[str, Any], home: Path, folder: Path) -> tuple[Job, list[Problem]]:
-    """The job of a mapping. Relative to `folder`, `model.hf_config` may be the path of a file or of a model's folder,
-    and `model.profile` the path of a file.
+def resolve_job(mapping: Mapping[str, Any], home: Path, folder: Path) -> tuple[Job, list[Problem]]:
+    """Return the job of a mapping, with the content of the cluster and the files that it names, and its problems.
+
+    `model.hf_config` may be the path of a file or of a model's folder, `model.profile` that of a file; both are
+    relative to `folder`.
     """
     job, problems = parse_job(_with_model_files(with_cluster(mapping, home), folder))
     if job is None:
@@ -50,22 +52,22 @@ def job_of(mapping: Mapping[str, Any], home: Path, folder: Path) -> tuple[Job, l
 
 
 def refuse_errors(problems: list[Problem]) -> None:
-    """Raises ProblemsError when one of the problems stops the user."""
+    """Raise ProblemsError if one of the problems is an error."""
     if errors(problems):
         raise ProblemsError(problems)
 
 
 def read_text(source: str) -> str:
-    """What a file or standard input holds; ProblemsError when it cannot be read."""
-    with opened(source) as file:
-        # One letter more than a job file may have: what comes behind, perhaps without an end, is not read.
+    """Return the text of a file or standard input. ProblemsError if it cannot be read."""
+    with open_text(source) as file:
+        # One character more than the limit, so that the parser refuses a longer file. Standard input may be endless.
         text = file.read(MAXIMUM_TEXT + 1)
         text.encode()
         return text
 
 
 def load_json(text: str) -> Any:
-    """What JSON text holds, nested no deeper than YAML may be; JSONDecodeError, also for too large a number."""
+    """Return the value in JSON text. JSONDecodeError, also for a number that is too large or nesting too deep."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
@@ -74,14 +76,14 @@ def load_json(text: str) -> Any:
         raise json.JSONDecodeError(type(error).__name__, text, 0) from error
     level = [value]
     for _ in range(MAXIMUM_DEPTH + 1):
-        level = [inner for one in level for inner in _inner(one)]
+        level = [child for parent in level for child in _children(parent)]
     if level:
         raise json.JSONDecodeError(f"nested deeper than {MAXIMUM_DEPTH}", text, 0)
     return value
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds that a job names, no longer than a job file may be; OSError, ValueError."""
+    """Return the value in a JSON file, which has the same size limit as a job file. OSError, ValueError."""
     with path.open(encoding=_ENCODING) as file:
         text = file.read(MAXIMUM_TEXT + 1)
     if len(text) > MAXIMUM_TEXT:
@@ -89,15 +91,15 @@ def read_json(path: Path) -> Any:
     return load_json(text)
 
 
-def _inner(value: Any) -> Iterable[Any]:
+def _children(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 @contextmanager
-def opened(source: str) -> Iterator[IO[str]]:
-    """A file or standard input as text, bytes that are no UTF-8 as lone surrogates; ProblemsError for what goes wrong.
+def open_text(source: str) -> Iterator[IO[str]]:
+    """Open a file or standard input as text. Bytes that are not UTF-8 become lone surrogates.
 
-    A surrogate that reaches an encoder inside is told in the same way.
+    Raises ProblemsError(file_unreadable), also when the caller encodes such a surrogate.
     """
     try:
         if source != STDIN:
@@ -128,7 +130,7 @@ def _json_file(name: str, folder: Path, field: str) -> Any:
     try:
         path = folder / Path(name).expanduser()
         return read_json(path / "config.json" if path.is_dir() else path)
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: `~name` of a user that is not there
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: the user of `~user` does not exist
         values = {"path": quoted(name), "reason": _reason(error)}
         raise ProblemsError([Problem(code="model_config_unreadable", field=field, values=values)]) from error
 

@@ -1,4 +1,4 @@
-"""The command line: one subcommand a word, each imported only when it is asked for."""
+"""The command line `megaboard`. Only the module of the given command is imported."""
 
 import argparse
 import importlib
@@ -7,9 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NoReturn
 
-from app.cli.output import FAILED, WRONG_INPUT, drop_output, print_json, print_problems, write_every_letter
+from app.cli.output import FAILED, WRONG_INPUT, discard_output, escape_unencodable_output, print_json, print_problems
 from app.private_file import PrivateFileError
 from app.text import LANGUAGES, render_problem, t
 from backend import __version__
@@ -41,7 +40,7 @@ COMMANDS = {
     "notify": "app.cli.notify",
 }
 DEFAULT = "serve"
-_NOT_TYPED = (
+_NOT_INPUT = (
     "home_",
     "store_",
     "audit_",
@@ -53,27 +52,27 @@ _NOT_TYPED = (
     "delete_no_room",
     "no_room",
 )
-"""Problems of this machine's disk or of what somebody else did, not of what was typed."""
+"""Prefixes of problems that do not come from the input, but from this machine's disk or from another user."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0 done, 1 the work failed, 2 the input is wrong."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    lang = _language(given)
-    name = next((word for word in given if word in COMMANDS), None)
-    is_bare = not given or given[0].startswith("-")
-    if name is None and is_bare and not {"-h", "--help", "--version"} & set(given):
-        given, name = [DEFAULT, *given], DEFAULT
-    chosen = _parser(lang, name).parse_args(given)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    lang = _language(words)
+    name = next((word for word in words if word in COMMANDS), None)
+    is_bare = not words or words[0].startswith("-")
+    if name is None and is_bare and not {"-h", "--help", "--version"} & set(words):
+        words, name = [DEFAULT, *words], DEFAULT
+    args = _parser(lang, name).parse_args(words)
     _log_to_stderr()
-    write_every_letter()
+    escape_unencodable_output()
     try:
-        status = _status(chosen, lang)
+        status = _status(args, lang)
         print(end="", flush=True)
         return status
     except OSError as error:
-        drop_output()
-        # The reader who went away (`| head`) needs no words.
+        discard_output()
+        # A reader that closed the pipe (`| head`) needs no message.
         if not isinstance(error, BrokenPipeError):
             reason = ": ".join(filter(None, (error.filename and str(error.filename), error.strerror or str(error))))
             print_problems(lang, [Problem(code="system_refused", values={"reason": reason})])
@@ -82,52 +81,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _status(chosen: argparse.Namespace, lang: str) -> int:
-    """Run the command; what it refuses or a node says is told, with --json on standard output too."""
+def _status(args: argparse.Namespace, lang: str) -> int:
+    """Run the command and return its exit status. Print its problems; with --json also on standard output."""
     try:
-        return int(chosen.run(chosen, chosen.lang or lang))
+        return int(args.run(args, args.lang or lang))
     except PrivateFileError as error:
         print(t(lang, f"cli.error.{error.code}", **error.values), file=sys.stderr)
         return WRONG_INPUT
     except ProblemsError as error:
         problems = error.problems
-        # Without an error nothing is wrong with the input: there is no estimate for it.
-        failed = not errors(problems) or any(one.node or one.code.startswith(_NOT_TYPED) for one in problems)
+        # Problems without an error mean that there is no estimate; the input is not wrong.
+        failed = not errors(problems) or any(
+            problem.node or problem.code.startswith(_NOT_INPUT) for problem in problems
+        )
     except Exception as error:
-        # A node's error carries its problem; it is not imported for commands that need none.
+        # A node's error has an attribute `problem`. Its class is not imported: most commands need no nodes.
         problem = getattr(error, "problem", None)
         if not isinstance(problem, Problem):
             raise
         problems, failed = (problem,), True
     print_problems(lang, problems)
-    if getattr(chosen, "json", False):
+    if getattr(args, "json", False):
         print_json({"problems": [render_problem(lang, problem) for problem in problems]})
     return FAILED if failed else WRONG_INPUT
 
 
 def _parser(lang: str, name: str | None) -> argparse.ArgumentParser:
-    """The parser with the options of the one command that is asked for, and the names of the others."""
+    """Return a parser with all commands, and the options of the command `name`."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--lang", choices=LANGUAGES, default=None, help=t(lang, "cli.lang.help"))
     parser = argparse.ArgumentParser(prog="megaboard", description=t(lang, "cli.description"), parents=[common])
     parser.add_argument("--version", action="version", version=f"megaboard {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for one, module in COMMANDS.items():
-        words = t(lang, f"cli.{one}.help")
-        # SUPPRESS: a default here would overwrite what `--lang` before the command said.
-        sub = commands.add_parser(one, help=words, description=words)
+    for command, module in COMMANDS.items():
+        text = t(lang, f"cli.{command}.help")
+        # SUPPRESS: a default here would overwrite a `--lang` before the command.
+        sub = commands.add_parser(command, help=text, description=text)
         sub.add_argument("--lang", choices=LANGUAGES, default=argparse.SUPPRESS, help=t(lang, "cli.lang.help"))
-        if one == name:
-            importlib.import_module(module).add_arguments(one, sub, lang)
+        if command == name:
+            importlib.import_module(module).add_arguments(command, sub, lang)
     return parser
 
 
-def _language(given: Sequence[str]) -> str:
-    """--lang, else the terminal's language, else English; read before parsing because help is in it too."""
-    words = [word for argument in given for word in argument.split("=", 1)]
-    asked = [after for word, after in pairwise(words) if word == "--lang"]
-    of_terminal = [os.environ.get(name, "")[:2] for name in ("LC_ALL", "LC_MESSAGES", "LANG")]
-    return next((one for one in (*asked, *filter(None, of_terminal)) if one in LANGUAGES), LANGUAGES[0])
+def _language(arguments: Sequence[str]) -> str:
+    """Return the language of --lang, of the terminal, or English. The parser's help texts need it before parsing."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    options = [value for word, value in pairwise(words) if word == "--lang"]
+    terminal = [os.environ.get(name, "")[:2] for name in ("LC_ALL", "LC_MESSAGES", "LANG")]
+    return next((lang for lang in (*options, *terminal) if lang in LANGUAGES), LANGUAGES[0])
 
 
 def _log_to_stderr() -> None:
@@ -138,10 +139,5 @@ def _log_to_stderr() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 
-def run() -> NoReturn:
-    """The `megaboard` command."""
-    sys.exit(main())
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""A model's config.json from elsewhere: from the Hugging Face hub by id, or read on a node; checked before use."""
+"""Fetch a model's config.json from the Hugging Face hub, and check one from the hub or a node before use."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from app.hub_file import TooLarge, fetch
+from app.hub_file import FileTooLargeError, fetch
 from app.jobfile import load_json
 from backend.job.model import FIELD, ModelShape
 from backend.job.problems import Problem, ProblemsError
@@ -23,29 +23,29 @@ from backend.job.unestimated import UnestimatedModel, shape_or_reason
 
 FILE = "config.json"
 MAXIMUM_BYTES = 128 << 10
-"""Real ones hold a few KiB."""
-HUB_TIMEOUT_S = 5.0
-"""For each answer of the hub."""
-HUB_WHOLE_S = 30.0
-"""For the whole of it: a time-out of the HTTP library begins anew with every byte."""
+"""Largest size of a config.json. Usual files have a few KiB."""
+HUB_RESPONSE_S = 5.0
+"""Timeout of each response of the hub."""
+HUB_TOTAL_S = 30.0
+"""Timeout of the whole download: the HTTP library restarts its own timeout with every byte."""
 
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?"
 _MODEL_ID = re.compile(rf"(?:{_PART}/)?{_PART}")
-"""The hub's own rule, which leaves no room for a scheme, a host or a way up: `name` or `owner/name`."""
+"""The hub's own rule: `name` or `owner/name`. It allows no scheme, host or parent folder."""
 
 
-def from_hub(model_id: str, *, timeout_s: float = HUB_TIMEOUT_S, whole_s: float = HUB_WHOLE_S) -> str:
-    """The config.json of a model id, by huggingface_hub's settings (HF_ENDPOINT, HF_HUB_OFFLINE, the token).
+def from_hub(model_id: str, *, timeout_s: float = HUB_RESPONSE_S, total_s: float = HUB_TOTAL_S) -> str:
+    """Return the config.json of a model id, with the settings of huggingface_hub (HF_ENDPOINT, HF_HUB_OFFLINE, token).
 
-    It lands in the hub's cache, from where it comes when there is no network. Raises ProblemsError: bad_model_id,
-    hub_offline, hub_unreachable, model_not_found, model_gated, no_model_config, bad_model_config.
+    The file is cached, and read from the cache without a network. Raises ProblemsError: bad_model_id, hub_offline,
+    hub_unreachable, model_not_found, model_gated, no_model_config, bad_model_config.
     """
     if not _MODEL_ID.fullmatch(model_id) or re.search(r"\.\.|--", model_id):
         raise _problem("bad_model_id", id=model_id[:100])
     try:
-        data = fetch(model_id, FILE, most_bytes=MAXIMUM_BYTES, answer_s=timeout_s, whole_s=whole_s)
+        data = fetch(model_id, FILE, max_bytes=MAXIMUM_BYTES, response_s=timeout_s, total_s=total_s)
         return data.decode("utf-8")
-    except TooLarge as error:
+    except FileTooLargeError as error:
         raise _too_large(model_id) from error
     except UnicodeDecodeError as error:
         raise _problem("bad_model_config", source=model_id, reason="not UTF-8") from error
@@ -54,9 +54,9 @@ def from_hub(model_id: str, *, timeout_s: float = HUB_TIMEOUT_S, whole_s: float 
 
 
 def read_config(text: str, source: str) -> tuple[Mapping[str, Any], ModelShape | UnestimatedModel]:
-    """The mapping in a config.json, and its shape, or why it has no estimate.
+    """Return the mapping in a config.json, and its shape or why the model has no estimate.
 
-    Raises ProblemsError: bad_model_config, or shape_or_reason's.
+    Raises ProblemsError: bad_model_config, and those of shape_or_reason.
     """
     try:
         config = load_json(text)
@@ -68,13 +68,13 @@ def read_config(text: str, source: str) -> tuple[Mapping[str, Any], ModelShape |
 
 
 def refuse_large(size: int, source: str) -> None:
-    """Raises ProblemsError(bad_model_config) for more than any config.json needs."""
+    """Raise ProblemsError(bad_model_config) for more bytes than MAXIMUM_BYTES."""
     if size > MAXIMUM_BYTES:
         raise _too_large(source)
 
 
 def pretty(config: Mapping[str, Any]) -> str:
-    """The config as people read it."""
+    """Return the config as indented JSON."""
     return json.dumps(config, indent=2, ensure_ascii=False)
 
 

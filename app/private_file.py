@@ -1,4 +1,4 @@
-"""Files that only the operator may read: secrets, and what the home folder keeps."""
+"""Files that only the operator may read: secrets, and the files of the home folder."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class PrivateFileError(Exception):
-    """A file that cannot be used; `code` and `values` name the words for it (`cli.error.<code>`)."""
+    """A file that cannot be used. `code` ends the catalogue key `cli.error.<code>`; `values` fill its placeholders."""
 
     def __init__(self, code: str, **values: object) -> None:
         super().__init__(code)
@@ -16,7 +16,7 @@ class PrivateFileError(Exception):
 
 
 def read_private(path: Path) -> list[str]:
-    """A file's lines, stripped; PrivateFileError when it is missing, no text, or open to other users."""
+    """Return a file's lines, stripped. PrivateFileError if it is missing, not text, or readable by other users."""
     try:
         mode = path.stat().st_mode
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -28,27 +28,27 @@ def read_private(path: Path) -> list[str]:
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Whether users outside the file's group can read or change it, or its group can change it.
+    """Return whether other users can read or change a file, or its group can change it.
 
-    For TLS keys, a group that may read them is common: Debian keeps them at 0640 in the group ssl-cert.
+    The group may read it: Debian stores TLS keys with mode 0640 and group ssl-cert.
     """
     return bool(path.stat().st_mode & 0o027)
 
 
-def write_whole(path: Path, text: str, *, replace: bool) -> None:
-    """Write a file of mode 0600, whole or not at all; FileExistsError where it is there and may not be replaced."""
+def write_atomically(path: Path, text: str, *, replace: bool) -> None:
+    """Write a file with mode 0600 atomically. FileExistsError if it exists and `replace` is false."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except FileExistsError as error:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent)) from error
-    fresh = path.parent / f".{secrets.token_hex(8)}"
+    temporary = path.parent / f".{secrets.token_hex(8)}"
     try:
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
         if replace:
-            fresh.replace(path)
+            temporary.replace(path)
         else:
-            # Unlike a rename, a link never takes the place of what is there.
-            path.hardlink_to(fresh)
+            # Unlike a rename, a hard link never replaces an existing file.
+            path.hardlink_to(temporary)
     finally:
-        fresh.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -243,11 +243,11 @@ def cpu_s() -> float:
 
 def servers_cpu_s(cluster: Any) -> float:
     """Return the CPU seconds of the sshd processes and of their ended sessions."""
-    from app.demo.local_nodes import _with_children
+    from app.demo.local_nodes import _process_tree
     from backend.node.supervisor.processes import read_process, read_stat
 
     listeners = [read_process(node["pid"]) for node in json.loads((cluster.folder / "nodes.json").read_text()).values()]
-    processes = [process for listener in listeners if listener for process in _with_children(listener)]
+    processes = [process for listener in listeners if listener for process in _process_tree(listener)]
     return sum(int(value) for process in processes for value in read_stat(process.pid)[1][11:15]) * TICK_S
 
 

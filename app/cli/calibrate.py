@@ -1,16 +1,16 @@
-"""`megaboard probe` and `megaboard calibrate`: what the cluster's own machines and runs say about its estimates."""
+"""`megaboard probe` and `megaboard calibrate`: correct estimates by measurements of the cluster or of a run."""
 
 import argparse
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from app.calibration import KEY, as_mapping, cluster_of, keep_in_cluster, read_calibration, today
-from app.cli.common import find_run, fresh, opened_services
-from app.cli.host_keys import accepted, add_host_key_option, print_host_keys
+from app.calibration import KEY, as_mapping, find_cluster, keep_in_cluster, read_calibration, today
+from app.cli.common import find_run, open_services, updated_snapshot
+from app.cli.host_keys import add_host_key_option, ask_with_keys, print_host_keys
 from app.cli.output import DONE, FAILED, number, print_json, print_problems, table
 from app.home import home_path, named_cluster
 from app.jobfile import read_job, refuse_errors
@@ -25,7 +25,7 @@ from backend.runs.api import Measurement, RunMeasured, calibration_of_benchmark,
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of the command."""
+    """Add the options of `probe` or `calibrate`."""
     option = parser.add_argument
     if name == "probe":
         option("file", metavar="FILE", help=t(lang, "cli.file.help"))
@@ -37,42 +37,42 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run_probe if name == "probe" else run_calibrate)
 
 
-def run_probe(chosen: argparse.Namespace, lang: str) -> int:
-    """Measure the nodes' speed; it is kept with a named cluster where --keep says so, else shown as YAML."""
-    job, problems = read_job(chosen.file, home_path())
+def run_probe(args: argparse.Namespace, lang: str) -> int:
+    """Measure the speed of the nodes. Save it in a named cluster with --keep, or print it as YAML."""
+    job, problems = read_job(args.file, home_path())
     refuse_errors([*problems, *check_nodes(job)])
-    with opened_services() as services:
-        name = None if chosen.keep is None else _target(services, chosen.keep, job)
-        found = accepted(services, services.controller.measure_speed, job, chosen.accept_host_key, lang)
-        if found.speeds is None:
-            return _ask_for_keys(found, chosen, lang)
-        calibration = calibration_of_benchmark(job, found.speeds, today(services.clock()))
-        if not chosen.json:
-            print(speeds_text(found.speeds, job, lang))
-        figures = {"speeds": dataclasses.asdict(found.speeds)}
-        return _keep(services, name, calibration, found, figures if chosen.json else None, lang)
+    with open_services() as services:
+        name = None if args.keep is None else _cluster_name(services, args.keep, job)
+        measured = ask_with_keys(services, services.controller.measure_speed, job, args.accept_host_key, lang)
+        if measured.speeds is None:
+            return _print_unknown_keys(measured, args, lang)
+        calibration = calibration_of_benchmark(job, measured.speeds, today(services.clock()))
+        if not args.json:
+            print(speeds_text(measured.speeds, job, lang))
+        figures = {"speeds": dataclasses.asdict(measured.speeds)}
+        return _save(services, name, calibration, measured.problems, figures if args.json else None, lang)
 
 
-def run_calibrate(chosen: argparse.Namespace, lang: str) -> int:
-    """What a run measured beside what was predicted; kept with a named cluster where --keep says so."""
-    with opened_services() as services:
-        run = find_run(services, chosen.run_id)
-        fresh(services, run)
+def run_calibrate(args: argparse.Namespace, lang: str) -> int:
+    """Compare a run with its estimate. Save the ratios in a named cluster with --keep, or print them as YAML."""
+    with open_services() as services:
+        run = find_run(services, args.run_id)
+        updated_snapshot(services, run)
         job, _ = services.controller.measured(run)
-        name = None if chosen.keep is None else _target(services, chosen.keep, job)
-        known = read_calibration(named_cluster(services.home, name)[1]) if name else None
-        job, found = services.controller.measured(run, known)
-        if not found.is_useful:
-            raise ProblemsError(found.problems)
-        calibration = calibration_of_run(job, found, today(services.clock()))
-        if not chosen.json:
-            print(measured_text(found, lang))
-        figures = {item.name: getattr(found, item.name) for item in dataclasses.fields(found)}
-        return _keep(services, name, calibration, found, figures if chosen.json else None, lang)
+        name = None if args.keep is None else _cluster_name(services, args.keep, job)
+        current = read_calibration(named_cluster(services.home, name)[1]) if name else None
+        job, measured = services.controller.measured(run, current)
+        if not measured.is_useful:
+            raise ProblemsError(measured.problems)
+        calibration = calibration_of_run(job, measured, today(services.clock()))
+        if not args.json:
+            print(measured_text(measured, lang))
+        figures = {field.name: getattr(measured, field.name) for field in dataclasses.fields(measured)}
+        return _save(services, name, calibration, measured.problems, figures if args.json else None, lang)
 
 
 def speeds_text(speeds: Speeds, job: Job, lang: str) -> str:
-    """The speeds as lines for a terminal: product, bandwidths, and these by size."""
+    """Return the speeds as text: TFLOP/s, bus bandwidths, and a table of bandwidths by message size."""
     values = {"device": speeds.device, "precision": speeds.precision, "tflops": number(speeds.matmul_tflops, 3)}
     lines = [t(lang, "cli.probe.product", ranks=job.world_size, **values)]
     for name, best in (("intra", speeds.intra_node_bus_gb_per_s), ("inter", speeds.inter_node_bus_gb_per_s)):
@@ -88,42 +88,42 @@ def speeds_text(speeds: Speeds, job: Job, lang: str) -> str:
     return "\n".join(lines)
 
 
-def measured_text(found: RunMeasured, lang: str) -> str:
-    """Measured beside predicted, and the ratios."""
-    lines = [t(lang, "cli.calibrate.title", run=found.run, steps=found.steps)]
-    if found.step_s is not None and found.predicted_step_s is not None:
-        values = {"predicted": number(found.predicted_step_s, 3), "measured": number(found.step_s, 3)}
+def measured_text(measured: RunMeasured, lang: str) -> str:
+    """Return the measured and the predicted values, and their ratios, as text."""
+    lines = [t(lang, "cli.calibrate.title", run=measured.run, steps=measured.steps)]
+    if measured.step_s is not None and measured.predicted_step_s is not None:
+        values = {"predicted": number(measured.predicted_step_s, 3), "measured": number(measured.step_s, 3)}
         lines.append(t(lang, "cli.calibrate.time", **values))
-    if found.reserved_gib is not None:
-        values = {"predicted": number(found.predicted_reserved_gib), "measured": number(found.reserved_gib)}
+    if measured.reserved_gib is not None:
+        values = {"predicted": number(measured.predicted_reserved_gib), "measured": number(measured.reserved_gib)}
         lines.append(t(lang, "cli.calibrate.memory", **values))
-    if found.time_ratio is not None:
-        lines.append(t(lang, "cli.calibrate.time_ratio", ratio=number(found.time_ratio, 3)))
-    if found.memory_ratio is not None:
-        lines.append(t(lang, "cli.calibrate.memory_ratio", ratio=number(found.memory_ratio, 3)))
+    if measured.time_ratio is not None:
+        lines.append(t(lang, "cli.calibrate.time_ratio", ratio=number(measured.time_ratio, 3)))
+    if measured.memory_ratio is not None:
+        lines.append(t(lang, "cli.calibrate.memory_ratio", ratio=number(measured.memory_ratio, 3)))
     return "\n".join(lines)
 
 
-def _target(services: Services, given: str, job: Job) -> str:
-    """The named cluster that is meant: the one that was given, or the only one with the job's hosts."""
-    name = given or cluster_of(services.home, job)
+def _cluster_name(services: Services, option: str, job: Job) -> str:
+    """Return the cluster that --keep names, or else the only named cluster with the job's hosts. ProblemsError."""
+    name = option or find_cluster(services.home, job)
     if name is None:
         raise ProblemsError([Problem(code="no_cluster_of_hosts", field="--keep")])
     named_cluster(services.home, name)
     return name
 
 
-def _keep(
+def _save(
     services: Services,
     name: str | None,
     calibration: Calibration,
-    found: Measurement | RunMeasured,
+    problems: Sequence[Problem],
     figures: Mapping[str, Any] | None,
     lang: str,
 ) -> int:
-    """Keep it where a cluster is named, then tell what came of it: as JSON with the figures, where there are such.
+    """Save the calibration in the cluster `name`, if any, and print the result: as JSON if there are `figures`.
 
-    What was measured is told, too, when it cannot be kept.
+    The calibration is printed even if it cannot be saved.
     """
     path: Path | None = None
     refused: tuple[Problem, ...] = ()
@@ -134,21 +134,21 @@ def _keep(
         except ProblemsError as error:
             refused = error.problems
     if figures is not None:
-        problems = [render_problem(lang, one) for one in (*found.problems, *refused)]
-        print_json({**figures, KEY: as_mapping(calibration), "kept_in": name if path else None, "problems": problems})
+        rendered = [render_problem(lang, problem) for problem in (*problems, *refused)]
+        print_json({**figures, KEY: as_mapping(calibration), "kept_in": name if path else None, "problems": rendered})
         print_problems(lang, refused)
     else:
-        print_problems(lang, (*found.problems, *refused))
+        print_problems(lang, (*problems, *refused))
         print(t(lang, "cli.kept", cluster=name, path=path) if path else t(lang, "cli.not_kept"))
         if path is None:
             print(yaml.safe_dump({KEY: as_mapping(calibration)}, sort_keys=False), end="")
     return FAILED if refused else DONE
 
 
-def _ask_for_keys(found: Measurement, chosen: argparse.Namespace, lang: str) -> int:
-    if chosen.json:
-        print_json({"problems": [render_problem(lang, one) for one in found.problems]})
+def _print_unknown_keys(measured: Measurement, args: argparse.Namespace, lang: str) -> int:
+    if args.json:
+        print_json({"problems": [render_problem(lang, problem) for problem in measured.problems]})
         return FAILED
-    print_problems(lang, found.problems)
-    print_host_keys(found.unknown_host_keys, lang)
+    print_problems(lang, measured.problems)
+    print_host_keys(measured.unknown_host_keys, lang)
     return FAILED

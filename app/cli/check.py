@@ -1,4 +1,4 @@
-"""`megaboard check`: the checks before a launch, what the nodes are made of, and lines for the job file."""
+"""`megaboard check`: run the preflight, show the hardware of the nodes, and propose lines for the job file."""
 
 import argparse
 import dataclasses
@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from app.cli.common import add_source_option, find_source, launchable, opened_services, preflight
+from app.cli.common import add_source_option, find_source, open_services, preflight, read_launchable_job
 from app.cli.host_keys import add_host_key_option, print_host_keys
-from app.cli.output import DONE, FAILED, plain, print_json, print_problems, printable, table
+from app.cli.output import DONE, FAILED, print_json, print_problems, printable, table, to_json_data
 from app.services import Services
 from app.text import render_problem, t
 from app.text.detected import proposal_notes, proposed_lines
@@ -21,7 +21,7 @@ from backend.runs.api import NodeMemory, PreflightReport
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of `check`."""
+    """Add the options of `check`."""
     parser.add_argument("file", metavar="FILE", help=t(lang, "cli.file.help"))
     add_host_key_option(parser, lang)
     add_source_option(parser, lang)
@@ -29,16 +29,16 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
-    """Preflight: a line a check; 1 when something stands against a launch."""
-    checked = launchable(chosen.file, lang)
-    with opened_services() as services:
-        source = find_source(services, chosen.source)
-        report = preflight(services, checked, chosen.accept_host_key, lang)
+def run(args: argparse.Namespace, lang: str) -> int:
+    """Run the preflight and print its report. Returns 1 if the job cannot be launched."""
+    checked = read_launchable_job(args.file, lang)
+    with open_services() as services:
+        source = find_source(services, args.source)
+        report = preflight(services, checked, args.accept_host_key, lang)
         if source is not None and not report.problems:
             report = _with_source(services, report, checked.job, source)
-    if chosen.json:
-        no_figures = [one for one in checked.remarks if one.code == "model_not_estimated"]
+    if args.json:
+        no_figures = [remark for remark in checked.remarks if remark.code == "model_not_estimated"]
         print_json(report_json(report, checked.job, lang, no_figures))
     else:
         print_report(report, checked.job, lang)
@@ -48,7 +48,7 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
 def _with_source(
     services: Services, report: PreflightReport, job: Job, source: tuple[str, int | None]
 ) -> PreflightReport:
-    """The report, with why the job cannot begin with the checkpoint."""
+    """Return the report, with the problems if the job cannot start from the checkpoint."""
     try:
         services.controller.find_source(*source, job)
     except ProblemsError as error:
@@ -57,16 +57,16 @@ def _with_source(
 
 
 def print_report(report: PreflightReport, job: Job, lang: str) -> None:
-    """Tables on standard output, what is wrong and what is proposed with its words."""
-    found = nodes_of(report)
+    """Print tables of checks and hardware, the proposed lines, and the problems on standard error."""
+    hardware = hardware_by_rank(report)
     if report.checks:
         head = [t(lang, f"cli.check.{column}") for column in ("check", "result")]
-        print(table(head, _check_rows(report, lang), left=True))
-    if found:
+        print(table(head, _check_rows(report, lang), all_left=True))
+    if hardware:
         head = [t(lang, key) for key in ("cli.check.fact", "wizard.found.node", "cli.check.found")]
-        print("", table(head, _fact_rows(job, found, lang), left=True), sep="\n", end="\n\n")
-    print_problems(lang, [*report.problems, *_warnings(report), *proposal_notes(job, found)])
-    if lines := proposed_lines(job, found):
+        print("", table(head, _fact_rows(job, hardware, lang), all_left=True), sep="\n", end="\n\n")
+    print_problems(lang, [*report.problems, *_warnings(report), *proposal_notes(job, hardware)])
+    if lines := proposed_lines(job, hardware):
         print(t(lang, "cli.check.proposed"), printable(dump_mapping(lines)), sep="\n")
     if report.unknown_host_keys:
         print_host_keys(report.unknown_host_keys, lang)
@@ -77,56 +77,56 @@ def print_report(report: PreflightReport, job: Job, lang: str) -> None:
 
 
 def report_json(report: PreflightReport, job: Job, lang: str, no_figures: Iterable[Problem] = ()) -> dict[str, Any]:
-    """The same as data: `nodes` as they were read, `proposed` as a part of the job file. `no_figures`: why."""
+    """Return the report as JSON data. `no_figures`: why there is no estimate."""
     checks = [
-        {"check": one.name, "node": one.node, "rank": one.rank, "status": one.status, "found": dict(one.values)}
-        for one in report.checks
+        {"check": row.name, "node": row.node, "rank": row.rank, "status": row.status, "found": dict(row.values)}
+        for row in report.checks
     ]
-    found = nodes_of(report)
+    hardware = hardware_by_rank(report)
     hosts = job.cluster.hosts
     return {
         "ready": not report.problems,
         "checks": checks,
-        "nodes": [{"node": hosts[rank].name, "rank": rank, **plain(one)} for rank, one in found.items()],
-        "proposed": proposed_lines(job, found),
-        "problems": [render_problem(lang, one) for one in (*report.problems, *_warnings(report), *no_figures)],
-        "unknown_host_keys": [_key(one) for one in report.unknown_host_keys],
+        "nodes": [{"node": hosts[rank].name, "rank": rank, **to_json_data(node)} for rank, node in hardware.items()],
+        "proposed": proposed_lines(job, hardware),
+        "problems": [render_problem(lang, problem) for problem in (*report.problems, *_warnings(report), *no_figures)],
+        "unknown_host_keys": [_key(key) for key in report.unknown_host_keys],
     }
 
 
-def nodes_of(report: PreflightReport) -> dict[int, NodeMemory]:
-    """What the nodes are made of, by rank, as the Hardware step reads it."""
-    return {rank: NodeMemory(survey=one, facts=report.facts.get(rank)) for rank, one in report.surveys.items()}
+def hardware_by_rank(report: PreflightReport) -> dict[int, NodeMemory]:
+    """Return the hardware and facts of the nodes by rank, in the form that the Hardware step uses."""
+    return {rank: NodeMemory(survey=survey, facts=report.facts.get(rank)) for rank, survey in report.surveys.items()}
 
 
 def _check_rows(report: PreflightReport, lang: str) -> list[list[str]]:
-    """A row a check with how many nodes passed; the problems below name those that did not."""
+    """Return one row per check, with the number of nodes for each status."""
     statuses: dict[str, Counter[str]] = {}
-    for one in report.checks:
-        statuses.setdefault(one.name, Counter())[t(lang, f"check.status.{one.status}")] += 1
+    for check in report.checks:
+        statuses.setdefault(check.name, Counter())[t(lang, f"check.status.{check.status}")] += 1
     return [
         [t(lang, f"check.{name}"), ", ".join(f"{count} {status}" for status, count in counts.items())]
         for name, counts in statuses.items()
     ]
 
 
-def _fact_rows(job: Job, found: dict[int, NodeMemory], lang: str) -> list[list[str]]:
-    """A row a fact for all nodes of which it is true, so that an odd one stands out."""
-    shown = facts_table(job, found, lang)
+def _fact_rows(job: Job, hardware: dict[int, NodeMemory], lang: str) -> list[list[str]]:
+    """Return one row per fact and value, with the nodes that have it, so that a node that differs is easy to see."""
+    facts = facts_table(job, hardware, lang)
     rows = []
-    for column, title in enumerate(shown["head"][1:], 1):
+    for column, title in enumerate(facts["head"][1:], 1):
         nodes: dict[str, list[str]] = {}
-        for row in shown["rows"]:
+        for row in facts["rows"]:
             nodes.setdefault(row[column], []).append(row[0])
         for value, names in nodes.items():
-            is_all = len(names) == len(found) > 1
+            is_all = len(names) == len(hardware) > 1
             rows.append([title, t(lang, "cli.check.all") if is_all else ", ".join(names), value])
             title = ""
     return rows
 
 
 def _warnings(report: PreflightReport) -> list[Problem]:
-    return [one.problem for one in report.checks if one.problem and one.problem not in report.problems]
+    return [check.problem for check in report.checks if check.problem and check.problem not in report.problems]
 
 
 def _key(key: HostKey) -> dict[str, Any]:

@@ -1,14 +1,14 @@
-"""What the commands about runs share: the home folder's services, a job to launch, a run by a part of its id.
+"""Functions that the commands about runs share: open the services, read a job to launch, find a run by its id.
 
-They work on the same home folder as the page. Whoever asks about an unfinished run also collects what its nodes have
-written since, so that no server has to be up.
+The commands work on the same home folder as the page. A command that shows an unfinished run also collects the new
+records of its nodes, so no server has to run.
 """
 
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from app.cli.host_keys import accepted
+from app.cli.host_keys import ask_with_keys
 from app.cli.output import DONE, FAILED, print_problems
 from app.home import home_path, make_home
 from app.jobfile import read_job, refuse_errors
@@ -21,12 +21,12 @@ from backend.runs.records import RunSnapshot, RunSummary
 from backend.runs.states import RunState
 
 REFRESH_S = 3.0
-"""How long a question about an unfinished run may take to collect what is new."""
+"""Longest time to collect new records of an unfinished run."""
 
 
 @contextmanager
-def opened_services() -> Iterator[Services]:
-    """The home folder's services, closed afterwards."""
+def open_services() -> Iterator[Services]:
+    """Open the services of the home folder, and close them afterwards."""
     services = Services.open(make_home(home_path()))
     try:
         yield services
@@ -34,8 +34,8 @@ def opened_services() -> Iterator[Services]:
         services.close()
 
 
-def launchable(source: str, lang: str) -> CheckedJob:
-    """The job in a file, with its warnings printed; ProblemsError when it cannot be launched, whatever the nodes."""
+def read_launchable_job(source: str, lang: str) -> CheckedJob:
+    """Return the checked job in a file, and print its warnings. ProblemsError if it cannot be launched on any nodes."""
     job, problems = read_job(source, home_path())
     try:
         checked = CheckedJob(job)
@@ -47,51 +47,51 @@ def launchable(source: str, lang: str) -> CheckedJob:
 
 
 def preflight(services: Services, job: CheckedJob, fingerprints: list[str], lang: str) -> PreflightReport:
-    """The nodes' check, with the host keys accepted whose fingerprint is given."""
-    return accepted(services, services.controller.preflight, job, fingerprints, lang)
+    """Run the preflight, and accept the host keys with these fingerprints."""
+    return ask_with_keys(services, services.controller.preflight, job, fingerprints, lang)
 
 
 def add_source_option(parser: argparse.ArgumentParser, lang: str) -> None:
-    """`--from`."""
+    """Add `--from`."""
     parser.add_argument("--from", dest="source", metavar="RUN[:STEP]", help=t(lang, "cli.from.help"))
 
 
-def find_source(services: Services, given: str | None) -> tuple[str, int | None] | None:
-    """What that says: a run, and the step of its checkpoint where one is named. ProblemsError."""
-    if given is None:
+def find_source(services: Services, option: str | None) -> tuple[str, int | None] | None:
+    """Return the run and the checkpoint step that `--from` names; the step may be None. ProblemsError."""
+    if option is None:
         return None
-    name, _, step = given.partition(":")
+    name, _, step = option.partition(":")
     if step and not step.isdigit():
-        values = {"value": given, "pattern": "RUN:STEP", "format": "source"}
+        values = {"value": option, "pattern": "RUN:STEP", "format": "source"}
         raise ProblemsError([Problem(code="bad_format", field="--from", values=values)])
     return find_run(services, name), int(step) if step else None
 
 
 def add_warnings_option(parser: argparse.ArgumentParser, lang: str) -> None:
-    """`--accept-warnings`."""
+    """Add `--accept-warnings`."""
     parser.add_argument("--accept-warnings", action="store_true", help=t(lang, "cli.accept_warnings.help"))
 
 
-def accepted_warnings(chosen: argparse.Namespace) -> tuple[()] | None:
-    """What that says: all, whatever there are, or none."""
-    return None if chosen.accept_warnings else ()
+def accepted_warnings(args: argparse.Namespace) -> tuple[()] | None:
+    """Return which warnings of the preflight are accepted: None for all, an empty tuple for none."""
+    return None if args.accept_warnings else ()
 
 
-def find_run(services: Services, given: str) -> str:
-    """The id of the one run that `given` is, or is a part of; what an unset variable leaves is a part of none."""
-    ids = [one.id for one in services.controller.runs()]
-    found = [one for one in ids if one == given] or [one for one in ids if given and given in one]
-    if len(found) > 1:
-        raise ProblemsError([Problem(code="ambiguous_run", values={"given": given, "runs": found})])
-    if not found:
+def find_run(services: Services, text: str) -> str:
+    """Return the id of the run whose id is `text` or contains it. An empty string matches no run. ProblemsError."""
+    ids = [run.id for run in services.controller.runs()]
+    matches = [run for run in ids if run == text] or [run for run in ids if text and text in run]
+    if len(matches) > 1:
+        raise ProblemsError([Problem(code="ambiguous_run", values={"given": text, "runs": matches})])
+    if not matches:
         with services.database.read() as reader:
-            reader.refuse_deleted(given)
-        raise ProblemsError([Problem(code="unknown_run", values={"run": given})])
-    return found[0]
+            reader.refuse_deleted(text)
+        raise ProblemsError([Problem(code="unknown_run", values={"run": text})])
+    return matches[0]
 
 
-def fresh(services: Services, run: str) -> RunSnapshot:
-    """A run's snapshot, with what its nodes have written since."""
+def updated_snapshot(services: Services, run: str) -> RunSnapshot:
+    """Return a run's snapshot after collecting the new records of its nodes."""
     snapshot = services.controller.snapshot(run)
     if snapshot.state.is_final or snapshot.state is RunState.QUEUED:
         return snapshot
@@ -100,7 +100,7 @@ def fresh(services: Services, run: str) -> RunSnapshot:
 
 
 def wait_for_end(services: Services, run: str, lang: str) -> int:
-    """Watch a run to its end, which is told; a queued one is started here when its turn comes."""
+    """Wait for the end of a run and print it. A queued run is started by this process when its turn comes."""
     state = services.controller.wait(run, takes_turn=True)
     print(t(lang, "cli.ended", run=run, state=state_words(lang, state)))
     print_cause(services.controller.snapshot(run), lang)
@@ -108,16 +108,16 @@ def wait_for_end(services: Services, run: str, lang: str) -> int:
 
 
 def print_cause(snapshot: RunSnapshot, lang: str) -> None:
-    """Why a run failed, where it did."""
+    """Print why a run failed, if it failed."""
     if snapshot.cause:
         print_problems(lang, [snapshot.cause, *snapshot.warnings])
 
 
 def why_words(lang: str, run: RunSummary) -> str:
-    """What a run waits for, or why it failed; empty where there is nothing to say."""
+    """Return why a run waits or failed, on one line; empty for any other run."""
     return " ".join(render_problem(lang, run.why)["message"].split()) if run.why else ""
 
 
 def state_words(lang: str, state: RunState) -> str:
-    """A state as the page calls it."""
+    """Return the name of a state, as the page shows it."""
     return t(lang, f"monitor.state.{state.value}")

@@ -4,15 +4,15 @@ import argparse
 import sys
 from pathlib import Path
 
-from app.cli.common import find_run, opened_services
-from app.cli.output import DONE, WRONG_INPUT, plain, print_json, printable
+from app.cli.common import find_run, open_services
+from app.cli.output import DONE, WRONG_INPUT, print_json, printable, to_json_data
 from app.services import Services
 from app.text import t
 from app.text.storage import kind_words, places_on_nodes, size_words
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of `delete`."""
+    """Add the options of `delete`."""
     option = parser.add_argument
     option("run_id", metavar="RUN", help=t(lang, "cli.run.help"))
     option("--archive", nargs="?", type=Path, const=Path(), metavar="DIR", help=t(lang, "cli.delete.archive.help"))
@@ -21,18 +21,18 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
-    """Print what is deleted and what stays, ask, and delete."""
-    with opened_services() as services:
-        run = find_run(services, chosen.run_id)
-        folder = _folder(services, chosen.archive)
+def run(args: argparse.Namespace, lang: str) -> int:
+    """Print which data is deleted and which files stay, ask for confirmation, and delete the run."""
+    with open_services() as services:
+        run = find_run(services, args.run_id)
+        folder = _archive_folder(services, args.archive)
         services.retention.refuse_unless_over(run)
-        print(_plan(services, run, folder, lang), file=sys.stderr)
-        if not chosen.yes and not _confirmed(lang):
+        print(_deletion_text(services, run, folder, lang), file=sys.stderr)
+        if not args.yes and not _confirmed(lang):
             return WRONG_INPUT
         record = services.retention.delete(run, by="command", archive_to=folder)
-    if chosen.json:
-        print_json(plain(record))
+    if args.json:
+        print_json(to_json_data(record))
     else:
         rows = sum(record.row_counts.values())
         print(t(lang, "cli.delete.done", run=run, rows=f"{rows:,}"))
@@ -41,21 +41,21 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
     return DONE
 
 
-def _folder(services: Services, given: Path | None) -> Path | None:
-    if given is None:
+def _archive_folder(services: Services, option: Path | None) -> Path | None:
+    if option is None:
         return None
-    return services.retention.default_archive() if given == Path() else given.expanduser().absolute()
+    return services.retention.default_archive() if option == Path() else option.expanduser().absolute()
 
 
-def _plan(services: Services, run: str, folder: Path | None, lang: str) -> str:
+def _deletion_text(services: Services, run: str, folder: Path | None, lang: str) -> str:
     size = services.retention.run_size(run)
     lines = [t(lang, "cli.delete.goes", run=run, size=size_words(size.total))]
     lines += [f"  {line}" for line in kind_words(size.kinds, lang)]
     if folder is not None:
         lines.append(t(lang, "cli.delete.first", folder=folder))
     with services.database.read() as reader:
-        places = places_on_nodes(reader, run)
-    lines += [t(lang, "cli.delete.stays"), *(f"  {printable(place)}" for place in places)]
+        files = places_on_nodes(reader, run)
+    lines += [t(lang, "cli.delete.stays"), *(f"  {printable(file)}" for file in files)]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""`megaboard demo`: four SSH nodes on this machine and the page, filled in and ready to launch."""
+"""`megaboard demo`: start four SSH nodes on this machine, and serve the page with a job that is ready to launch."""
 
 import argparse
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.output import FAILED
-from app.cli.serve import add_binding, binding_of, explain, given_password, serve_page
+from app.cli.serve import add_binding, binding_of, password_from_file, print_error, serve_page
 from app.demo import tiny_model
 from app.demo.job import demo_job, demo_name
 from app.demo.local_nodes import DemoError, LocalNodes, find_sshd
@@ -27,7 +27,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of `demo`."""
+    """Add the options of `demo`."""
     add_binding(parser, lang)
     option = parser.add_argument
     option("--node-python", type=Path, help=t(lang, "cli.demo.node_python.help"))
@@ -36,48 +36,49 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
-    """Start the nodes, serve the page, and stop the nodes with their jobs when the page ends."""
-    if chosen.node_python and not chosen.node_python.is_file():
-        print(t(lang, "cli.error.no_node_python", path=chosen.node_python), file=sys.stderr)
+def run(args: argparse.Namespace, lang: str) -> int:
+    """Start the nodes and serve the page. When the page ends, stop the nodes and their runs."""
+    if args.node_python and not args.node_python.is_file():
+        print(t(lang, "cli.error.no_node_python", path=args.node_python), file=sys.stderr)
         return FAILED
     try:
         find_sshd()
-        node_python = chosen.node_python or _built_python(lang)
+        node_python = args.node_python or _built_python(lang)
     except (DemoError, NodeEnvironmentError) as error:
         reason = error.text(lang) if isinstance(error, NodeEnvironmentError) else error
         print(t(lang, "cli.error.demo", reason=reason), file=sys.stderr)
         return FAILED
     try:
-        binding = binding_of(chosen)
-        made = None if (password := given_password(chosen, home_path() / "demo")) else random_password()
+        binding = binding_of(args)
+        password = password_from_file(args, home_path() / "demo")
+        new_password = None if password else random_password()
         listener = binding.listen()
     except (ServerError, PrivateFileError) as error:
-        return explain(error, lang)
-    # Until the page answers signals itself, an end by SIGTERM must pass through the cleaning up below too.
+        return print_error(error, lang)
+    # The page handles signals later. Until then, SIGTERM must run the clean-up below, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))
-    told = t(lang, "cli.demo.password", password=made) if made else t(lang, "cli.serve.password.given")
-    end = t(lang, "cli.demo.keeps" if chosen.keep else "cli.demo.ends")
+    login = t(lang, "cli.demo.password", password=new_password) if new_password else t(lang, "cli.serve.password.given")
+    end = t(lang, "cli.demo.keeps" if args.keep else "cli.demo.ends")
     with listener:
         home = make_home(home_path() / "demo")
-        # Not the home itself: there the page keeps the host keys that its user has confirmed.
-        cluster = LocalNodes(home / "cluster", chosen.nodes)
+        # Not the home itself: the page writes its own known_hosts there.
+        cluster = LocalNodes(home / "cluster", args.nodes)
         try:
-            job = _make_ready(home, cluster, str(node_python.absolute()), lang)
-            filled = "cli.demo.filled" if fill_in(home, job) else "cli.demo.other"
+            job = _start_nodes(home, cluster, str(node_python.absolute()), lang)
+            draft = "cli.demo.filled" if save_demo_job(home, job) else "cli.demo.other"
             name = demo_name(job, lang)
-            print(t(lang, "cli.demo.ready", nodes=chosen.nodes), t(lang, filled, name=name), told, sep="\n", flush=True)
-            hashed = password or PasswordHash.of(str(made))
-            return serve_page(home, binding, listener, hashed, lang, end, demo=job)
+            print(t(lang, "cli.demo.ready", nodes=args.nodes), t(lang, draft, name=name), login, sep="\n", flush=True)
+            password = password or PasswordHash.of(str(new_password))
+            return serve_page(home, binding, listener, password, lang, end, demo=job)
         except (DemoError, subprocess.CalledProcessError) as error:
             print(t(lang, "cli.error.demo", reason=_reason(error)), file=sys.stderr)
             return FAILED
         finally:
-            _end(cluster, home, lang, keep=chosen.keep)
+            _stop_nodes(cluster, home, lang, keep=args.keep)
 
 
 def _built_python(lang: str) -> Path:
-    """Return the Python of the checkout's node environment, else of the one in the user's cache, built if missing."""
+    """Return the Python of the checkout's node environment, or build that environment in the user's cache."""
     folder = CHECKOUT / ".venv-node"
     if not is_ready(folder):
         base = base_python()
@@ -86,7 +87,7 @@ def _built_python(lang: str) -> Path:
     return folder / "bin" / "python"
 
 
-def _make_ready(home: Path, cluster: LocalNodes, python: str, lang: str) -> dict[str, Any]:
+def _start_nodes(home: Path, cluster: LocalNodes, python: str, lang: str) -> dict[str, Any]:
     """Build the model, start the nodes, and return the demo's job."""
     print(t(lang, "cli.demo.building"), flush=True)
     subprocess.run([python, tiny_model.__file__, str(home)], check=True, capture_output=True, text=True)
@@ -94,10 +95,10 @@ def _make_ready(home: Path, cluster: LocalNodes, python: str, lang: str) -> dict
     return demo_job(home, cluster.cluster_mapping(python))
 
 
-def fill_in(home: Path, job: dict[str, Any]) -> bool:
-    """Save the demo's cluster under its name, and put its job in the page unless another is being edited.
+def save_demo_job(home: Path, job: dict[str, Any]) -> bool:
+    """Save the demo's cluster, and its job as the draft if there is no draft yet.
 
-    Returns whether the page holds the demo's job as it was made.
+    Returns whether the draft is the unchanged job of the demo.
     """
     cluster = job["cluster"]
     clusters = home / "clusters"
@@ -108,19 +109,20 @@ def fill_in(home: Path, job: dict[str, Any]) -> bool:
         text = database.store.get_draft()
         draft, problem = load_mapping(text) if text else (job, None)
         if problem:
-            # The page replaces what it cannot read.
+            # The page, too, replaces a draft that it cannot read.
             draft = job
         if _is_demo(draft.get("cluster"), cluster):
-            # The ports are those of the last start unless something took them meanwhile.
-            draft = {**draft, "cluster": {**draft["cluster"], "hosts": cluster["hosts"]}}
+            # Another program may have taken a port of the last start.
+            ports = {key: cluster[key] for key in ("hosts", "port_range")}
+            draft = {**draft, "cluster": {**draft["cluster"], **ports}}
         database.store.set_draft(dump_mapping(draft))
     finally:
         database.close()
     return draft == job
 
 
-def _is_demo(edited: Any, cluster: dict[str, Any]) -> bool:
-    return isinstance(edited, dict) and edited.get("run_root") == cluster["run_root"]
+def _is_demo(draft_cluster: Any, cluster: dict[str, Any]) -> bool:
+    return isinstance(draft_cluster, dict) and draft_cluster.get("run_root") == cluster["run_root"]
 
 
 def _reason(error: Exception) -> str:
@@ -129,18 +131,18 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-def _end(cluster: LocalNodes, home: Path, lang: str, *, keep: bool) -> None:
+def _stop_nodes(cluster: LocalNodes, home: Path, lang: str, *, keep: bool) -> None:
     if keep:
         print(t(lang, "cli.demo.kept", folder=cluster.folder), flush=True)
         return
     try:
         stop_runs(home, time.time())
     finally:
-        left = cluster.stop()
-    print(t(lang, "cli.demo.left", left=left) if left else t(lang, "cli.demo.stopped"), flush=True)
+        alive = cluster.stop()
+    print(t(lang, "cli.demo.left", left=alive) if alive else t(lang, "cli.demo.stopped"), flush=True)
 
 
 def stop_runs(home: Path, now: float) -> None:
-    """Record that the runs on the nodes are to end: the next demo would take their end for a failure and go on."""
+    """Record a stop request for every run: otherwise the next demo takes their end for a failure and restarts them."""
     with closing(Database.open(store_path(home))) as database:
         database.request_stops(now)

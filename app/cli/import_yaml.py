@@ -1,4 +1,4 @@
-"""`megaboard import`: a LLaMA-Factory configuration as a job file, with a report of every key."""
+"""`megaboard import`: convert a LLaMA-Factory configuration to a job file, and report what became of every key."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 
 from app.cli.output import DONE, print_json, print_problems, printable, table
 from app.home import home_path, with_cluster
-from app.jobfile import STDIN, read_json, read_text
+from app.jobfile import base_folder, read_json, read_text
 from app.text import render_problem, t
 from app.text.imports import line_json, reason_of, shown, target_of
 from backend.engines import check_engine
@@ -21,7 +21,7 @@ _ORDER = ("kept", "changed", "renamed", "dropped", "passed_on", "default")
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of the command."""
+    """Add the options of `import`."""
     parser.add_argument("file", metavar="YAML", help=t(lang, "cli.import.file.help"))
     parser.add_argument("--out", type=Path, metavar="FILE", help=t(lang, "cli.import.out.help"))
     parser.add_argument("--cluster", metavar="NAME", help=t(lang, "cli.import.cluster.help"))
@@ -33,35 +33,34 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run_import)
 
 
-def run_import(chosen: argparse.Namespace, lang: str) -> int:
-    """Write the job file to FILE or standard output; the report goes to the other of standard output and error."""
-    config, problem = load_mapping(read_text(chosen.file))
+def run_import(args: argparse.Namespace, lang: str) -> int:
+    """Write the job file to --out and the report to standard output. Without --out: to standard output and error."""
+    config, problem = load_mapping(read_text(args.file))
     if problem:
         raise ProblemsError([problem])
     if not is_llamafactory(config):
         raise ProblemsError([Problem(code="import_is_job")])
-    cluster, assumed = _cluster(chosen)
-    folder = Path.cwd() if chosen.file == STDIN else Path(chosen.file).parent
-    imported = import_llamafactory(config, cluster, lambda path: _json_beside(folder, path))
+    cluster, assumed = _cluster(args)
+    imported = import_llamafactory(config, cluster, lambda path: _read_json(base_folder(args.file) / path))
     job, problems = parse_job(imported.mapping)
     if job is None:
         raise ProblemsError(problems)
     problems = [*assumed, *problems, *check(job), *check_engine(job)]
-    if chosen.json:
+    if args.json:
         print_json(_to_json(imported, problems, lang))
         return DONE
     text = dump_job(job)
-    if chosen.out is None:
+    if args.out is None:
         print(text, end="")
     else:
-        chosen.out.write_text(text, encoding="utf-8")
-    print(printable(report(imported.lines, lang)), file=sys.stderr if chosen.out is None else sys.stdout)
+        args.out.write_text(text, encoding="utf-8")
+    print(printable(report(imported.lines, lang)), file=sys.stderr if args.out is None else sys.stdout)
     print_problems(lang, problems)
     return DONE
 
 
 def report(lines: Sequence[ImportLine], lang: str) -> str:
-    """A table of what is not simply kept, why, and how much is."""
+    """Return a table of the keys that were changed or have a reason, and the number of keys that were kept."""
     rows = [
         [t(lang, f"import.outcome.{line.outcome}"), line.key, shown(line.value), target_of(line), reason_of(line, lang)]
         for outcome in _ORDER
@@ -71,7 +70,7 @@ def report(lines: Sequence[ImportLine], lang: str) -> str:
     in_file = [line for line in lines if line.outcome != "default"]
     kept = t(lang, "import.kept", count=sum(line.outcome == "kept" for line in in_file), all=len(in_file))
     head = [t(lang, f"import.column.{name}") for name in ("outcome", "key", "value", "became", "why")]
-    return f"{table(head, rows, left=True)}\n{kept}" if rows else kept
+    return f"{table(head, rows, all_left=True)}\n{kept}" if rows else kept
 
 
 def _to_json(imported: Imported, problems: Sequence[Problem], lang: str) -> dict[str, Any]:
@@ -82,19 +81,21 @@ def _to_json(imported: Imported, problems: Sequence[Problem], lang: str) -> dict
     }
 
 
-def _cluster(chosen: argparse.Namespace) -> tuple[Mapping[str, Any], list[Problem]]:
-    """The machines that were named, and a note where none were."""
-    given = {"gpu": chosen.gpu, "nodes": chosen.nodes, "gpus_per_node": chosen.gpus_per_node}
-    given = {key: value for key, value in given.items() if value is not None}
-    if chosen.cluster:
-        return {**with_cluster({"cluster": chosen.cluster}, home_path())["cluster"], **given}, []
-    cluster = {**ASSUMED, **given}
-    return cluster, [] if given else [Problem(code="import_cluster", field="cluster", severity="note", values=cluster)]
+def _cluster(args: argparse.Namespace) -> tuple[Mapping[str, Any], list[Problem]]:
+    """Return the cluster that the options describe, and a note if they describe none."""
+    keys = ("gpu", "nodes", "gpus_per_node")
+    options = {key: getattr(args, key) for key in keys if getattr(args, key) is not None}
+    if args.cluster:
+        return {**with_cluster({"cluster": args.cluster}, home_path())["cluster"], **options}, []
+    cluster = {**ASSUMED, **options}
+    return cluster, [] if options else [
+        Problem(code="import_cluster", field="cluster", severity="note", values=cluster)
+    ]
 
 
-def _json_beside(folder: Path, path: str) -> Mapping[str, Any] | None:
+def _read_json(path: Path) -> Mapping[str, Any] | None:
     try:
-        loaded = read_json(folder / path)
+        loaded = read_json(path)
     except (OSError, ValueError):
         return None
     return loaded if isinstance(loaded, dict) else None

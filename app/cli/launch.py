@@ -1,4 +1,4 @@
-"""`megaboard launch`: a job file becomes a run, now or when its nodes are free."""
+"""`megaboard launch`: start a run of a job file, now or when its nodes are free."""
 
 import argparse
 
@@ -7,23 +7,23 @@ from app.cli.common import (
     add_source_option,
     add_warnings_option,
     find_source,
-    launchable,
-    opened_services,
+    open_services,
     preflight,
+    read_launchable_job,
     wait_for_end,
 )
 from app.cli.copy_files import copy_missing
 from app.cli.host_keys import add_host_key_option
-from app.cli.notify import add_notify_option, addresses_to_tell, telling
+from app.cli.notify import add_notify_option, addresses_to_notify, notifying
 from app.cli.output import DONE
-from app.cli.secret_input import add_secret_option, refuse_in_queue, take_secrets, unlocked
+from app.cli.secret_input import add_secret_option, refuse_in_queue, take_secrets, with_passphrases
 from app.text import t
 from backend.runs.api import RESTARTS
 from backend.runs.states import RunState
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of `launch`."""
+    """Add the options of `launch`."""
     option = parser.add_argument
     option("file", metavar="FILE", help=t(lang, "cli.file.help"))
     add_host_key_option(parser, lang)
@@ -39,21 +39,21 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
-    """Launch; returns when every node has reported that it started, or with --wait when the run has ended."""
-    checked = launchable(chosen.file, lang)
-    refuse_in_queue(chosen)
-    places = addresses_to_tell(chosen, stays=chosen.wait)
-    with opened_services() as services, telling(services, places, lang):
-        take_secrets(chosen, lang, services.audit, job=checked.job.name)
-        if chosen.accept_host_key or chosen.copy_missing:
-            report = preflight(services, checked, chosen.accept_host_key, lang)
-            if chosen.copy_missing:
+def run(args: argparse.Namespace, lang: str) -> int:
+    """Launch a run. Returns when every node has reported its start, or with --wait when the run has ended."""
+    checked = read_launchable_job(args.file, lang)
+    refuse_in_queue(args)
+    addresses = addresses_to_notify(args, stays=args.wait)
+    with open_services() as services, notifying(services, addresses, lang):
+        take_secrets(args, lang, services.audit, job=checked.job.name)
+        if args.accept_host_key or args.copy_missing:
+            report = preflight(services, checked, args.accept_host_key, lang)
+            if args.copy_missing:
                 copy_missing(services, checked.job, report, lang)
-        wishes = {"queue": chosen.queue, "token": chosen.token, "restarts": chosen.restarts}
-        wishes |= {"source": find_source(services, chosen.source), "accepted_warnings": accepted_warnings(chosen)}
-        run = unlocked(lang, services.audit, lambda: services.controller.launch(checked, **wishes))
-        # With a token it may be a run that was already there.
-        waits = services.controller.snapshot(run).state is RunState.QUEUED
-        print(t(lang, "cli.queued" if waits else "cli.launched", run=run, nodes=checked.job.cluster.nodes), flush=True)
-        return wait_for_end(services, run, lang) if chosen.wait else DONE
+        request = {"queue": args.queue, "token": args.token, "restarts": args.restarts}
+        request |= {"source": find_source(services, args.source), "accepted_warnings": accepted_warnings(args)}
+        run = with_passphrases(lang, services.audit, lambda: services.controller.launch(checked, **request))
+        # A launch with a known token returns the existing run.
+        queued = services.controller.snapshot(run).state is RunState.QUEUED
+        print(t(lang, "cli.queued" if queued else "cli.launched", run=run, nodes=checked.job.cluster.nodes), flush=True)
+        return wait_for_end(services, run, lang) if args.wait else DONE

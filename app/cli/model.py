@@ -1,4 +1,4 @@
-"""`megaboard model ID`: the config.json of a model of the Hugging Face hub, for a job's `model.hf_config`."""
+"""`megaboard model ID`: print a model's config.json from the Hugging Face hub, for a job's `model.hf_config`."""
 
 import argparse
 import json
@@ -23,35 +23,32 @@ PROFILE_S = 300
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of the command."""
+    """Add the options of `model`."""
     parser.add_argument("id", metavar="ID", help=t(lang, "cli.model.id.help"))
     parser.add_argument("--python", metavar="PATH", help=t(lang, "cli.model.python.help"))
     parser.add_argument("--profile", metavar="FILE", type=Path, help=t(lang, "cli.model.profile.help"))
     parser.set_defaults(run=run_model)
 
 
-def run_model(chosen: argparse.Namespace, lang: str) -> int:
-    """Print the configuration, and on standard error what it was understood as.
-
-    Raises ProblemsError where there is no configuration, or no profile.
-    """
-    local = Path(chosen.id) / FILE
-    text = local.read_text(encoding="utf-8") if local.is_file() else from_hub(chosen.id)
-    config, shape = read_config(text, chosen.id)
+def run_model(args: argparse.Namespace, lang: str) -> int:
+    """Print the configuration. Print the model type and the number of parameters on standard error. ProblemsError."""
+    local = Path(args.id) / FILE
+    text = local.read_text(encoding="utf-8") if local.is_file() else from_hub(args.id)
+    config, shape = read_config(text, args.id)
     counted = None
     if isinstance(shape, UnestimatedModel):
         print_problems(lang, [shape.reason])
     else:
         counted = model_parameters(model_layers(shape))
         billions = f"{counted / 1e9:.3f}"
-        print(t(lang, "cli.model.read", id=chosen.id, type=shape.model_type, billions=billions), file=sys.stderr)
-    if chosen.profile and not chosen.python:
+        print(t(lang, "cli.model.read", id=args.id, type=shape.model_type, billions=billions), file=sys.stderr)
+    if args.profile and not args.python:
         raise ProblemsError([Problem(code="profile_needs_python")])
-    if chosen.python:
-        profile = read_profile(chosen.python, config, measure=chosen.profile is not None)
+    if args.python:
+        profile = read_profile(args.python, config, measure=args.profile is not None)
         _print_profile(lang, profile, counted)
-        if chosen.profile:
-            chosen.profile.write_text(json.dumps(answer_of(chosen.python, ModelProfile, profile)), encoding="utf-8")
+        if args.profile:
+            args.profile.write_text(json.dumps(answer_of(args.python, ModelProfile, profile)), encoding="utf-8")
     print(pretty(config))
     return DONE
 

@@ -1,4 +1,4 @@
-"""`megaboard notify`: a trial message to every address, to see that they are right."""
+"""`megaboard notify`: send a test notification to every address."""
 
 import argparse
 import os
@@ -22,67 +22,70 @@ VARIABLE = "MEGABOARD_NOTIFY_FILE"
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of `notify`."""
+    """Add the options of `notify`."""
     add_notify_option(parser, lang)
     parser.set_defaults(run=run)
 
 
 def add_notify_option(parser: argparse.ArgumentParser, lang: str) -> None:
-    """--notify-file, for whoever sends messages."""
+    """Add `--notify-file`."""
     parser.add_argument("--notify-file", type=Path, metavar="FILE", help=t(lang, "cli.notify_file.help"))
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
-    """Send it, and say of every address whether it was taken."""
+def run(args: argparse.Namespace, lang: str) -> int:
+    """Send the notification, and print for every address whether the service accepted it."""
     from app.notifications import texts
 
-    places = given_addresses(chosen)
-    if not places:
+    addresses = configured_addresses(args)
+    if not addresses:
         print(t(lang, "cli.error.message_addresses_unnamed", variable=VARIABLE), file=sys.stderr)
         return WRONG_INPUT
-    Audit(make_home(home_path())).record("notify", to=[place.name for place in places])
+    Audit(make_home(home_path())).record("notify", to=[address.name for address in addresses])
     message, status = texts.trial(lang), DONE
-    for place in places:
-        reason = place.send(message.title, message.body, is_bad=message.is_bad)
+    for address in addresses:
+        reason = address.send(message.title, message.body, is_bad=message.is_bad)
         if reason is None:
-            print(t(lang, "cli.notify.sent", to=place.name), flush=True)
+            print(t(lang, "cli.notify.sent", to=address.name), flush=True)
         else:
-            print(printable(t(lang, "cli.notify.failed", to=place.name, reason=reason)), file=sys.stderr, flush=True)
+            print(printable(t(lang, "cli.notify.failed", to=address.name, reason=reason)), file=sys.stderr, flush=True)
             status = FAILED
     return status
 
 
-def given_addresses(chosen: argparse.Namespace) -> "list[Address]":
-    """Those of --notify-file or MEGABOARD_NOTIFY_FILE; none where neither names a file. PrivateFileError."""
-    path = chosen.notify_file or os.environ.get(VARIABLE)
+def configured_addresses(args: argparse.Namespace) -> "list[Address]":
+    """Return the addresses in --notify-file or MEGABOARD_NOTIFY_FILE, if one of them is given. PrivateFileError."""
+    path = args.notify_file or os.environ.get(VARIABLE)
     if not path:
         return []
-    # It takes half a second.
+    # This import takes half a second.
     from app.notifications.addresses import read_addresses
 
     return read_addresses(Path(path))
 
 
-def addresses_to_tell(chosen: argparse.Namespace, *, stays: bool) -> "list[Address]":
-    """Those that a command tells while it waits. PrivateFileError; ProblemsError where it is given a file and ends."""
+def addresses_to_notify(args: argparse.Namespace, *, stays: bool) -> "list[Address]":
+    """Return the addresses that a command notifies while it waits (`stays`).
+
+    Raises PrivateFileError. Raises ProblemsError for --notify-file if the command does not wait.
+    """
     if stays:
-        return given_addresses(chosen)
-    if chosen.notify_file:
+        return configured_addresses(args)
+    if args.notify_file:
         raise ProblemsError([Problem(code="notify_without_wait", field="--notify-file")])
     return []
 
 
 @contextmanager
-def telling(services: "Services", places: "Sequence[Address]", lang: str) -> Iterator[None]:
-    """Meanwhile `places` are told of what happens to runs, as a server would tell them; the last of it at the end."""
-    if not places:
+def notifying(services: "Services", addresses: "Sequence[Address]", lang: str) -> Iterator[None]:
+    """Notify `addresses` of events of runs, as a server does. The last notifications are sent at the end."""
+    if not addresses:
         yield
         return
     from app.notifications.sender import Messenger
 
-    messenger = Messenger(services.database, places, lang, clock=services.clock)
+    messenger = Messenger(services.database, addresses, lang, clock=services.clock)
     messenger.start()
-    print(t(lang, "cli.serve.messages", to=[place.name for place in places]), flush=True)
+    print(t(lang, "cli.serve.messages", to=[address.name for address in addresses]), flush=True)
     try:
         yield
     finally:

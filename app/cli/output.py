@@ -1,4 +1,4 @@
-"""What the command line prints: problems a line each, aligned tables, JSON."""
+"""Output of the command line: problems, aligned tables, JSON."""
 
 import dataclasses
 import io
@@ -17,14 +17,14 @@ DONE, FAILED, WRONG_INPUT = 0, 1, 2
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def write_every_letter() -> None:
-    """Letters that the terminal's encoding lacks are written as escapes; they would end the program."""
+def escape_unencodable_output() -> None:
+    """Print characters that the terminal's encoding lacks as escapes, instead of raising UnicodeEncodeError."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def drop_output() -> None:
-    """Forget what standard output does not take, which Python would try and complain about once more at its end."""
+def discard_output() -> None:
+    """Discard output that cannot be written. Otherwise Python tries again at exit and prints an error."""
     try:
         print(end="", flush=True)
     except OSError:
@@ -32,27 +32,27 @@ def drop_output() -> None:
 
 
 def print_problems(lang: str, problems: Iterable[Problem]) -> None:
-    """One line a problem on standard error: severity, field, node, what is wrong, what to do."""
+    """Print one line per problem on standard error: severity, field, node, message, fix."""
     for problem in problems:
-        words = render_problem(lang, problem)
+        rendered = render_problem(lang, problem)
         severity = t(lang, f"severity.{problem.severity}")
-        place = " ".join(filter(None, (severity, words["field"], problem.node and f"[{problem.node}]")))
-        line = t(lang, "cli.problem", place=place, message=words["message"], fix=words["fix"])
+        place = " ".join(filter(None, (severity, rendered["field"], problem.node and f"[{problem.node}]")))
+        line = t(lang, "cli.problem", place=place, message=rendered["message"], fix=rendered["fix"])
         print(printable(" ".join(line.split())), file=sys.stderr)
 
 
 def printable(text: str) -> str:
-    """What a file of a stranger or a node says, without what would steer the terminal."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    """Return text from a file or a node, with control characters escaped, because they could control the terminal."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def print_json(value: Any, *, compact: bool = False) -> None:
-    """JSON on standard output, flushed, so that a reader at the other end of a pipe never waits."""
+    """Print JSON on standard output and flush it, so that a reader of a pipe gets it at once."""
     print(_json(value, indent=None if compact else 2), flush=True)
 
 
 def print_object(first: Mapping[str, Any], name: str, items: Iterable[Any]) -> None:
-    """One JSON object on standard output, with a last key `name` whose items are printed as they come, a line each."""
+    """Print one JSON object: the keys of `first`, then `name` with a list whose items are printed one by one."""
     print(f"{_json(first, indent=2)[:-2]},\n  {json.dumps(name)}: [", end="")
     separator = "\n"
     for item in items:
@@ -62,48 +62,48 @@ def print_object(first: Mapping[str, Any], name: str, items: Iterable[Any]) -> N
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    # An escape of JSON's own where the terminal lacks the letter.
+    # JSON has its own escapes for characters that the terminal lacks.
     ascii_only = (getattr(sys.stdout, "encoding", None) or "utf-8").lower() != "utf-8"
-    # NaN and infinity are no JSON: an estimate that yields one is a bug to be seen here.
+    # JSON has no NaN or infinity. An estimate with one is a bug, which must raise here.
     text = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, indent=indent)
-    # A lone surrogate, which JSON can write and UTF-8 cannot, must not end the answers to the lines behind it.
+    # JSON can contain a lone surrogate, UTF-8 cannot. The answers to the next lines must still be printed.
     return text.encode(errors="replace").decode()
 
 
-def plain(record: Any) -> Any:
-    """A record as JSON data; NaN, which JSON has not, as null."""
+def to_json_data(record: Any) -> Any:
+    """Return a record as JSON data. NaN becomes null."""
     if dataclasses.is_dataclass(record):
-        return {field.name: plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
+        return {field.name: to_json_data(getattr(record, field.name)) for field in dataclasses.fields(record)}
     if isinstance(record, Mapping):
-        return {str(key): plain(value) for key, value in record.items()}
+        return {str(key): to_json_data(value) for key, value in record.items()}
     if isinstance(record, list | tuple):
-        return [plain(value) for value in record]
+        return [to_json_data(value) for value in record]
     return None if isinstance(record, float) and record != record else record
 
 
 def table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, left: bool = False, words: Collection[int] = ()
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, all_left: bool = False, left_columns: Collection[int] = ()
 ) -> str:
-    """Columns aligned for a terminal: the first to the left, numbers to the right; Chinese letters count two.
+    """Return a table for a terminal. The first column is left-aligned, the others right-aligned.
 
-    `left` puts all to the left, `words` these columns.
+    `all_left` aligns all columns left; `left_columns` are the indices of more left-aligned columns.
     """
     lines = [[printable(cell) for cell in line] for line in (head, *rows)]
     columns = range(len(head))
     widths = [max(_width(line[column]) for line in lines) for column in columns]
-    sides = [left or column == 0 or column in words for column in columns]
-    return "\n".join("  ".join(map(_padded, line, widths, sides)).rstrip() for line in lines)
+    left = [all_left or column == 0 or column in left_columns for column in columns]
+    return "\n".join("  ".join(map(_padded, line, widths, left)).rstrip() for line in lines)
 
 
 def number(value: float | int | None, digits: int = 2) -> str:
-    """A figure, or a dash for one that is not known."""
+    """Return a number as text, or a dash if it is unknown."""
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
 
 
 def duration(lang: str, seconds: float | None) -> str:
-    """As static/lib/time.js writes it on the page; a dash for one that is not known."""
+    """Return a duration as text, equal to that of static/lib/time.js, or a dash if it is unknown."""
     if seconds is None:
         return "-"
     whole = max(0, round(seconds))

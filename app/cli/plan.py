@@ -1,4 +1,4 @@
-"""`megaboard estimate` and `plan`: what a job costs, and every way to run it."""
+"""`megaboard estimate` and `megaboard plan`: the cost of a job, and its legal plans."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from typing import Any
 from app.cli.output import DONE, FAILED, WRONG_INPUT, print_json, print_object, print_problems
 from app.cli.tables import AXES, estimate_text, plans_text, strategies_text
 from app.home import home_path
-from app.jobfile import folder_of, job_of, load_json, opened, read_job, read_mapping, refuse_errors
+from app.jobfile import base_folder, load_json, open_text, read_job, read_mapping, refuse_errors, resolve_job
 from app.text import render_problem, t
 from app.text.plans import all_plans, reason_words, why_not_words
 from backend.estimate import Estimate, estimate, much_padding, near_the_limit, over_host_memory, over_memory, to_json
@@ -33,9 +33,12 @@ from backend.planning import (
 )
 from backend.planning.why_not import SHORT
 
+DEFAULT_TOP = 20
+"""Plans in the table without --top."""
+
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of the command."""
+    """Add the options of `estimate` or `plan`."""
     if name == "estimate":
         parser.add_argument("files", nargs="+", metavar="FILE", help=t(lang, "cli.file.help"))
         form = parser.add_mutually_exclusive_group()
@@ -52,114 +55,121 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run_plan)
 
 
-def run_estimate(chosen: argparse.Namespace, lang: str) -> int:
-    """Estimate every file: a table each, or JSON; 2 when a job is wrong, 1 when there are no figures for it."""
-    if chosen.jsonl:
-        for answer in _answer_lines(_lines(chosen.files), lang):
-            print_json(answer, compact=True)
+def run_estimate(args: argparse.Namespace, lang: str) -> int:
+    """Print the estimate of every file, as tables or JSON. Returns 2 when a job is wrong, 1 when one has no figures."""
+    if args.jsonl:
+        for number, line in enumerate(_lines(args.files), 1):
+            print_json(_to_json(_estimate(partial(_parse_line, line), Path.cwd(), str(number)), lang), compact=True)
         return DONE
     answers, status = [], DONE
-    for source in chosen.files:
-        found = _estimate(partial(read_mapping, source), folder_of(source), source)
-        status = max(status, WRONG_INPUT if errors(found.problems) else DONE if found.figures else FAILED)
-        if chosen.json:
-            answers.append(_answer(found, lang))
+    for source in args.files:
+        result = _estimate(partial(read_mapping, source), base_folder(source), source)
+        status = max(status, WRONG_INPUT if errors(result.problems) else DONE if result.figures else FAILED)
+        if args.json:
+            answers.append(_to_json(result, lang))
             continue
-        print_problems(lang, found.problems)
-        if found.job and found.figures:
-            print(estimate_text(found.job, found.figures, lang))
-    if chosen.json:
+        print_problems(lang, result.problems)
+        if result.job and result.figures:
+            print(estimate_text(result.job, result.figures, lang))
+    if args.json:
         print_json(answers if len(answers) > 1 else answers[0])
     return status
 
 
-def run_plan(chosen: argparse.Namespace, lang: str) -> int:
-    """List the legal plans, best first; 1 when there is none, 2 when something is wrong with every one."""
-    job, problems = read_job(chosen.file, home_path())
+def run_plan(args: argparse.Namespace, lang: str) -> int:
+    """Print the legal plans, best first. Returns 1 when there is none, 2 when every plan has an error."""
+    job, problems = read_job(args.file, home_path())
     try:
-        found = all_plans(job)
+        plans = all_plans(job)
     except ProblemsError as error:
-        raise ProblemsError(_with(error.problems, [*problems, *check(job)])) from error
-    problems += _of_every_plan(job, found)
+        raise ProblemsError(_with_remarks(error.problems, [*problems, *check(job)])) from error
+    problems += _problems_of_every_plan(job, plans)
     print_problems(lang, problems)
-    status = _answered(job, found, problems, chosen, lang)
+    status = _print_answer(job, plans, problems, args, lang)
     return WRONG_INPUT if errors(problems) else status
 
 
-def _of_every_plan(job: Job, plans: Plans) -> list[Problem]:
-    """What choosing another plan does not mend; of warnings only what is said of the learning rate.
+def _problems_of_every_plan(job: Job, plans: Plans) -> list[Problem]:
+    """Return the job's problems that no other plan solves: errors of the best plan, and those of the learning rate.
 
-    Every plan has the job's global batch, so that holds for all of them.
+    All plans have the same global batch, so a problem of the learning rate holds for all of them.
     """
-    alike = {(one.code, one.field) for one in plans[0].warnings} if len(plans) else set()
-    return [one for one in check(job) if one.field == "training.learning_rate"
-            or (one.severity == "error" and (one.code, one.field) in alike)]  # fmt: skip
+    best = {(problem.code, problem.field) for problem in plans[0].warnings} if len(plans) else set()
+    return [
+        problem
+        for problem in check(job)
+        if problem.field == "training.learning_rate"
+        or (problem.severity == "error" and (problem.code, problem.field) in best)
+    ]
 
 
-def _answered(job: Job, found: Plans, problems: list[Problem], chosen: argparse.Namespace, lang: str) -> int:
-    told = {"problems": [render_problem(lang, problem) for problem in problems]}
-    if chosen.strategies:
-        return _strategies(job, told if chosen.json else None, lang)
-    if chosen.why_not is not None:
-        return _why_not(job, found, chosen.why_not, lang, as_json=chosen.json)
-    if chosen.top is not None and chosen.top < 0:
-        raise ProblemsError([Problem(code="too_small", field="--top", values={"value": chosen.top, "limit": 0})])
-    top = chosen.top if chosen.top is not None else len(found) if chosen.json else SHOWN
-    shown = range(min(len(found), top))
-    if chosen.json:
+def _print_answer(job: Job, plans: Plans, problems: list[Problem], args: argparse.Namespace, lang: str) -> int:
+    rendered = {"problems": [render_problem(lang, problem) for problem in problems]}
+    if args.strategies:
+        return _print_strategies(job, rendered if args.json else None, lang)
+    if args.why_not is not None:
+        return _print_why_not(job, plans, args.why_not, lang, as_json=args.json)
+    if args.top is not None and args.top < 0:
+        raise ProblemsError([Problem(code="too_small", field="--top", values={"value": args.top, "limit": 0})])
+    top = args.top if args.top is not None else len(plans) if args.json else DEFAULT_TOP
+    ranks = range(min(len(plans), top))
+    if args.json:
         # One by one: there may be hundreds of thousands.
-        heads = {"count": len(found), "rejected": dict(found.rejected), **told, **_smallest(job, found)}
-        print_object(heads, "plans", (_plan(found[rank], lang) for rank in shown))
+        first = {"count": len(plans), "rejected": dict(plans.rejected), **rendered, **_smallest_json(job, plans)}
+        print_object(first, "plans", (_plan_json(plans[rank], lang) for rank in ranks))
     else:
-        print(plans_text([found[rank] for rank in shown], found, lang))
-    return DONE if len(found) else FAILED
+        print(plans_text([plans[rank] for rank in ranks], plans, lang))
+    return DONE if len(plans) else FAILED
 
 
-def _smallest(job: Job, plans: Plans) -> dict[str, Any]:
-    """Where nodes differ in GPU memory: who decides, and what would be without them."""
-    found = smallest_nodes(job, plans)
-    if found is None:
+def _smallest_json(job: Job, plans: Plans) -> dict[str, Any]:
+    """Return the nodes with the least GPU memory, and the best plan without them. Empty when all nodes are alike."""
+    smallest = smallest_nodes(job, plans)
+    if smallest is None:
         return {}
-    without = found.without and {"nodes": found.others, "edits": dict(found.without.edits),
-                                 "tokens_per_s": tokens_per_s(found.without)}  # fmt: skip
-    return {"smallest": {"nodes": list(found.nodes), "gpu_memory_gib": found.least_gib,
-                         "others_gib": found.others_gib, "helps": found.helps, "without": without}}  # fmt: skip
+    without = smallest.without and {
+        "nodes": smallest.others,
+        "edits": dict(smallest.without.edits),
+        "tokens_per_s": tokens_per_s(smallest.without),
+    }
+    values = {"nodes": list(smallest.nodes), "gpu_memory_gib": smallest.least_gib, "others_gib": smallest.others_gib}
+    return {"smallest": {**values, "helps": smallest.helps, "without": without}}
 
 
-SHOWN = 20
-"""Plans that a table shows unless more are asked for."""
-
-
-def _why_not(job: Job, plans: Plans, sizes: str, lang: str, *, as_json: bool) -> int:
-    found = why_not(job, parse_sizes(sizes), plans)
-    if as_json:
-        cost = found.cost and {"over_gib": found.cost.over_gib, "over_host_gib": found.cost.over_host_gib,
-                               "slower": found.cost.slower, "part": found.cost.part}  # fmt: skip
-        print_json({
-            "problems": [render_problem(lang, problem) for problem in found.problems],
-            "rank": None if found.rank is None else found.rank + 1,
-            "cost": cost,
-            "plan": _plan(found.best, lang) if found.best else None,
-            "legal": {SHORT[path]: list(sizes) for path, sizes in found.legal.items()},
-            "nearest": _plan(found.nearest, lang) if found.nearest else None,
-        })  # fmt: skip
-    else:
-        print(why_not_words(found, plans, lang))
+def _print_why_not(job: Job, plans: Plans, sizes: str, lang: str, *, as_json: bool) -> int:
+    answer = why_not(job, parse_sizes(sizes), plans)
+    if not as_json:
+        print(why_not_words(answer, plans, lang))
+        return DONE
+    cost = answer.cost and {
+        "over_gib": answer.cost.over_gib,
+        "over_host_gib": answer.cost.over_host_gib,
+        "slower": answer.cost.slower,
+        "part": answer.cost.part,
+    }
+    print_json({
+        "problems": [render_problem(lang, problem) for problem in answer.problems],
+        "rank": None if answer.rank is None else answer.rank + 1,
+        "cost": cost,
+        "plan": _plan_json(answer.best, lang) if answer.best else None,
+        "legal": {SHORT[path]: list(legal) for path, legal in answer.legal.items()},
+        "nearest": _plan_json(answer.nearest, lang) if answer.nearest else None,
+    })  # fmt: skip
     return DONE
 
 
-def _strategies(job: Job, told: Mapping[str, Any] | None, lang: str) -> int:
-    """A table; JSON, with what is `told` of the job, where there is such."""
+def _print_strategies(job: Job, first: Mapping[str, Any] | None, lang: str) -> int:
+    """Print the best plan of each strategy: as JSON that begins with `first`, or as a table where that is None."""
     rows = strategies(job)
-    if told is not None:
+    if first is not None:
         batches = {"global_batch_size": rows[0].global_batch, "job_global_batch_size": planned_batch(job)}
-        print_json({**told, **batches, "strategies": [_strategy(row, lang) for row in rows]})
+        print_json({**first, **batches, "strategies": [_strategy_json(row, lang) for row in rows]})
     else:
         print(strategies_text(job, rows, lang))
     return DONE if any(row.best for row in rows) else FAILED
 
 
-def _strategy(row: Strategy, lang: str) -> dict[str, Any]:
+def _strategy_json(row: Strategy, lang: str) -> dict[str, Any]:
     return {
         "strategy": row.key,
         "engine": row.engine,
@@ -170,47 +180,46 @@ def _strategy(row: Strategy, lang: str) -> dict[str, Any]:
         "tokens_per_s_per_gpu": row.tokens_per_s_per_gpu,
         "hours": row.hours,
         "reason": {"code": row.reason, "message": reason_words(row, lang)},
-        "plan": _plan(row.best, lang) if row.best else None,
+        "plan": _plan_json(row.best, lang) if row.best else None,
     }
 
 
 @dataclass(kw_only=True, slots=True)
-class _Estimated:
-    """One job and what can be said of it."""
+class _Result:
+    """One job, its estimate and its problems."""
 
     name: str
-    """The job's own, if only it could be read."""
+    """The job's own name, else its file or the number of its line."""
     job: Job | None = None
     figures: Estimate | None = None
     problems: list[Problem] = field(default_factory=list)
 
 
-def _estimate(read: Callable[[], Mapping[str, Any]], folder: Path, unnamed: str) -> _Estimated:
-    found = _Estimated(name=unnamed)
+def _estimate(read: Callable[[], Mapping[str, Any]], folder: Path, fallback_name: str) -> _Result:
+    result = _Result(name=fallback_name)
     try:
         mapping = read()
         if isinstance(name := mapping.get("name"), str):
-            found.name = name
-        found.job, found.problems = job_of(mapping, home_path(), folder)
-        found.problems += check(found.job)
-        refuse_errors(found.problems)
-        found.figures = estimate(found.job)
-        found.problems += over_memory(found.job, found.figures)
-        found.problems += near_the_limit(found.job, found.figures)
-        found.problems += [*over_host_memory(found.job, found.figures), *much_padding(found.job, found.figures)]
-        found.problems += unequal_stages(found.job, found.figures)
+            result.name = name
+        job, result.problems = resolve_job(mapping, home_path(), folder)
+        result.job = job
+        result.problems += check(job)
+        refuse_errors(result.problems)
+        result.figures = figures = estimate(job)
+        for warnings in (over_memory, near_the_limit, over_host_memory, much_padding, unequal_stages):
+            result.problems += warnings(job, figures)
     except ProblemsError as error:
-        found.problems = _with(error.problems, found.problems)
-    return found
+        result.problems = _with_remarks(error.problems, result.problems)
+    return result
 
 
-def _with(refusal: Iterable[Problem], others: list[Problem]) -> list[Problem]:
-    """Why there are no figures; where that is no error, after what else is said of the job."""
+def _with_remarks(refusal: Iterable[Problem], remarks: list[Problem]) -> list[Problem]:
+    """Return why there are no figures. Where that is no error, the other remarks about the job come first."""
     refusal = list(refusal)
-    return refusal if errors(refusal) else [*others, *(problem for problem in refusal if problem not in others)]
+    return refusal if errors(refusal) else [*remarks, *(problem for problem in refusal if problem not in remarks)]
 
 
-def _plan(candidate: Candidate, lang: str) -> dict[str, Any]:
+def _plan_json(candidate: Candidate, lang: str) -> dict[str, Any]:
     figures, parallel = candidate.estimate, candidate.job.parallel
     problems = [*candidate.warnings, *over_memory(candidate.job, figures), *over_host_memory(candidate.job, figures)]
     return {
@@ -224,17 +233,11 @@ def _plan(candidate: Candidate, lang: str) -> dict[str, Any]:
     }
 
 
-def _answer(found: _Estimated, lang: str) -> dict[str, Any]:
-    return to_json(found.figures, (render_problem(lang, problem) for problem in found.problems), name=found.name)
+def _to_json(result: _Result, lang: str) -> dict[str, Any]:
+    return to_json(result.figures, (render_problem(lang, problem) for problem in result.problems), name=result.name)
 
 
-def _answer_lines(lines: Iterable[str], lang: str) -> Iterator[dict[str, Any]]:
-    """An answer for every line, in order, whatever the line holds; one without a name is called by its number."""
-    for number, line in enumerate(lines, 1):
-        yield _answer(_estimate(partial(_json_mapping, line), Path.cwd(), str(number)), lang)
-
-
-def _json_mapping(line: str) -> Mapping[str, Any]:
+def _parse_line(line: str) -> Mapping[str, Any]:
     if len(line) > MAXIMUM_TEXT:
         raise ProblemsError([Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT})])
     try:
@@ -248,12 +251,15 @@ def _json_mapping(line: str) -> Mapping[str, Any]:
 
 
 def _lines(sources: Iterable[str]) -> Iterator[str]:
-    """Lines as they come, so that a program at the other end of a pipe can ask and wait; blank ones are no question."""
+    """Yield each line that is not blank as soon as it arrives: the writer of a pipe may wait for an answer.
+
+    A line longer than MAXIMUM_TEXT is cut to one character more, so that the parser refuses it.
+    """
     for source in sources:
-        with opened(source) as file:
-            while part := file.readline(MAXIMUM_TEXT + 1):
-                line = part
-                while part and not part.endswith("\n"):  # the rest of one that is too long
-                    part = file.readline(MAXIMUM_TEXT + 1)
+        with open_text(source) as file:
+            while chunk := file.readline(MAXIMUM_TEXT + 1):
+                line = chunk
+                while chunk and not chunk.endswith("\n"):  # skip the rest of a line that is too long
+                    chunk = file.readline(MAXIMUM_TEXT + 1)
                 if line.strip():
                     yield line

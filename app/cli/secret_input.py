@@ -1,6 +1,6 @@
-"""Secrets and passphrases at the command line: from the environment or typed unseen, never as arguments.
+"""Read secrets and passphrases from the environment or a hidden prompt, never from arguments.
 
-Arguments stand in the list of processes, which every user of the machine can read.
+Every user of the machine can read the arguments of a process.
 """
 
 import argparse
@@ -18,22 +18,22 @@ from backend.runs.rank_secrets import FIELD, SECRETS, refuse
 
 A = TypeVar("A")
 
-ASKED_FOR = frozenset({"passphrase_needed", "passphrase_wrong"})
+_PASSPHRASE_CODES = frozenset({"passphrase_needed", "passphrase_wrong"})
 TRIES = 3
-"""How often a passphrase is asked for."""
+"""Number of prompts for a passphrase."""
 
 
 def add_secret_option(parser: argparse.ArgumentParser, lang: str) -> None:
-    """--secret NAME, once for each."""
+    """Add `--secret NAME`, which may be repeated."""
     parser.add_argument("--secret", action="append", default=[], metavar="NAME", help=t(lang, "cli.secret.help"))
 
 
-def take_secrets(chosen: argparse.Namespace, lang: str, audit: Audit, **about: str) -> None:
-    """Keep what --secret names; audited by name, with `about`: the job or the run.
+def take_secrets(args: argparse.Namespace, lang: str, audit: Audit, **about: str) -> None:
+    """Keep the secrets that --secret names in memory. The audit log gets each name and `about`, the job or the run.
 
-    ProblemsError: secret_in_argument, secret_not_given, audit_failed, and those of Secrets.put.
+    Raises ProblemsError: secret_in_argument, secret_not_given, audit_failed, and those of Secrets.put.
     """
-    for name in chosen.secret:
+    for name in args.secret:
         if "=" in name:
             raise ProblemsError([Problem(code="secret_in_argument", field=FIELD, values={"name": name.split("=")[0]})])
         value = os.environ.get(name)
@@ -46,20 +46,20 @@ def take_secrets(chosen: argparse.Namespace, lang: str, audit: Audit, **about: s
         SECRETS.put(name, value.strip())
 
 
-def refuse_in_queue(chosen: argparse.Namespace) -> None:
-    """ProblemsError(secret_in_queue): what another process starts later would not know this one's secrets."""
-    if chosen.queue and chosen.secret and not chosen.wait:
-        raise ProblemsError([Problem(code="secret_in_queue", field=FIELD, values={"name": chosen.secret[0]})])
+def refuse_in_queue(args: argparse.Namespace) -> None:
+    """Raise ProblemsError(secret_in_queue) for secrets of a run that another process may start later."""
+    if args.queue and args.secret and not args.wait:
+        raise ProblemsError([Problem(code="secret_in_queue", field=FIELD, values={"name": args.secret[0]})])
 
 
-def unlocked(lang: str, audit: Audit, act: Callable[[], A], action: str = "unlock_key") -> A:
-    """What `act` answers; asked for the passphrases that it lacks, and done again, where somebody can type them.
+def with_passphrases(lang: str, audit: Audit, call: Callable[[], A], action: str = "unlock_key") -> A:
+    """Return the result of `call`. At a terminal, read the passphrases that it lacks and call it again.
 
-    `action`: as which that is audited.
+    `action` is the name of each unlocking in the audit log.
     """
     for _ in range(TRIES):
         try:
-            answer = act()
+            answer = call()
             locked = _locked(getattr(answer, "problems", ()))
         except ProblemsError as error:
             locked = _locked(error.problems)
@@ -71,8 +71,8 @@ def unlocked(lang: str, audit: Audit, act: Callable[[], A], action: str = "unloc
         for path in locked:
             audit.record(action, identity_file=path)
             PASSPHRASES.put(path, getpass.getpass(t(lang, "cli.passphrase.ask", path=path)))
-    return act()
+    return call()
 
 
 def _locked(problems: tuple[Problem, ...]) -> list[str]:
-    return sorted({str(problem.values["identity_file"]) for problem in problems if problem.code in ASKED_FOR})
+    return sorted({str(problem.values["identity_file"]) for problem in problems if problem.code in _PASSPHRASE_CODES})

@@ -1,4 +1,4 @@
-"""`megaboard serve`: the page, until it is told to end."""
+"""`megaboard serve`: serve the page until a signal ends it."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.cli.notify import add_notify_option, given_addresses
+from app.cli.notify import add_notify_option, configured_addresses
 from app.cli.output import DONE, FAILED, WRONG_INPUT
 from app.cli.secret_input import add_secret_option, take_secrets
 from app.home import home_path, make_home, why_read_only
@@ -28,7 +28,7 @@ PASSWORD_FILE_VARIABLE = "MEGABOARD_PASSWORD_FILE"  # noqa: S105 - the name of a
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of `serve`."""
+    """Add the options of `serve`."""
     add_binding(parser, lang)
     add_notify_option(parser, lang)
     add_secret_option(parser, lang)
@@ -37,7 +37,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 
 def add_binding(parser: argparse.ArgumentParser, lang: str) -> None:
-    """Where to listen, and the password."""
+    """Add the options for the address to listen on and for the password."""
     defaults = Binding()
     option = parser.add_argument
     option("--host", default=defaults.host, help=t(lang, "cli.serve.host.help"))
@@ -48,41 +48,37 @@ def add_binding(parser: argparse.ArgumentParser, lang: str) -> None:
     option("--password-file", type=Path, metavar="FILE", help=t(lang, "cli.serve.password_file.help"))
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
-    """Serve the home folder's page."""
+def run(args: argparse.Namespace, lang: str) -> int:
+    """Serve the page of the home folder."""
     try:
-        binding = binding_of(chosen)
+        binding = binding_of(args)
         home = make_home(home_path())
         if reason := why_read_only(home):
             print(t(lang, "cli.serve.read_only", path=home, reason=reason), file=sys.stderr, flush=True)
-        take_secrets(chosen, lang, Audit(home))
-        places = given_addresses(chosen)
+        take_secrets(args, lang, Audit(home))
+        addresses = configured_addresses(args)
         with binding.listen() as listener:
-            password = _password(home, chosen, lang)
-            return serve_page(home, binding, listener, password, lang, t(lang, "cli.serve.end"), places)
+            password = _password(home, args, lang)
+            return serve_page(home, binding, listener, password, lang, t(lang, "cli.serve.end"), addresses)
     except (ServerError, PrivateFileError) as error:
-        return explain(error, lang)
+        return print_error(error, lang)
 
 
-def binding_of(chosen: argparse.Namespace) -> Binding:
-    """The checked binding of the options; raises ServerError."""
+def binding_of(args: argparse.Namespace) -> Binding:
+    """Return the binding that the options describe, checked. Raises ServerError."""
     binding = Binding(
-        host=chosen.host,
-        port=chosen.port,
-        certificate=chosen.certificate,
-        key=chosen.key,
-        hosts=tuple(chosen.allowed_host),
+        host=args.host, port=args.port, certificate=args.certificate, key=args.key, hosts=tuple(args.allowed_host)
     )
     binding.check()
     return binding
 
 
-def given_password(chosen: argparse.Namespace, home: Path) -> PasswordHash | None:
-    """The password of --password-file or MEGABOARD_PASSWORD_FILE, if one is named; raises PrivateFileError.
+def password_from_file(args: argparse.Namespace, home: Path) -> PasswordHash | None:
+    """Return the hash of the password in --password-file or MEGABOARD_PASSWORD_FILE, if one of them is given.
 
-    The same password gets the same hash at every start.
+    The same password gets the same hash at every start. Raises PrivateFileError.
     """
-    path = chosen.password_file or os.environ.get(PASSWORD_FILE_VARIABLE)
+    path = args.password_file or os.environ.get(PASSWORD_FILE_VARIABLE)
     return PasswordHash.of(read_password(Path(path)), salt=load_identity(home).salt) if path else None
 
 
@@ -93,14 +89,14 @@ def serve_page(
     password: PasswordHash,
     lang: str,
     end: str,
-    places: Sequence["Recipient"] = (),
+    addresses: Sequence["Recipient"] = (),
     demo: Mapping[str, Any] | None = None,
 ) -> int:
-    """Build the page, print its address and how to end it, and answer requests until a signal comes.
+    """Build the page, print its address and `end`, and serve requests until a signal ends it.
 
-    `places` are notified of what happens to runs. `demo`: a job that the page offers as its first recipe.
+    `addresses` are notified of events of runs. `demo` is a job that the page offers as its first recipe.
     """
-    # It takes 5 to 10 s.
+    # This takes 5 to 10 s.
     print(t(lang, "cli.serve.building"), flush=True)
     prepare_gradio(home)
     from app.notifications.sender import Messenger
@@ -111,9 +107,9 @@ def serve_page(
     from backend.runs.maintenance import Maintenance
 
     identity = load_identity(home)
-    services = Services.open(home, told=[place.name for place in places], demo=demo)
+    services = Services.open(home, told=[address.name for address in addresses], demo=demo)
     maintenance = Maintenance(services.retention, services.database.path, services.clock)
-    messenger = Messenger(services.database, places, lang, clock=services.clock)
+    messenger = Messenger(services.database, addresses, lang, clock=services.clock)
     try:
         pages = {lang: build(lang, services) for lang in LANGUAGES}
         app = create_app(
@@ -127,12 +123,12 @@ def serve_page(
         )
         services.controller.start()
         maintenance.start()
-        if places:
+        if addresses:
             messenger.start()
             print(t(lang, "cli.serve.messages", to=services.told))
         address = binding.address(listener.getsockname()[1], identity.host)
-        told = (t(lang, "cli.serve.address", address=address), end)
-        serve(app, binding, listener, lambda: print(*told, sep="\n", flush=True))
+        lines = (t(lang, "cli.serve.address", address=address), end)
+        serve(app, binding, listener, lambda: print(*lines, sep="\n", flush=True))
     finally:
         messenger.close()
         maintenance.close()
@@ -140,35 +136,35 @@ def serve_page(
     return DONE
 
 
-def explain(error: ServerError | PrivateFileError, lang: str) -> int:
-    """Say what is wrong with the options and what to do; the exit status."""
+def print_error(error: ServerError | PrivateFileError, lang: str) -> int:
+    """Print what is wrong with the options and the fix, and return the exit status."""
     print(t(lang, f"cli.error.{error.code}", **error.values), file=sys.stderr)
     return FAILED if error.code == "cannot_listen" else WRONG_INPUT
 
 
-def _password(home: Path, chosen: argparse.Namespace, lang: str) -> PasswordHash:
-    """The password's hash; the user is told at once what the password is, or which."""
-    given = given_password(chosen, home)
-    stored = None if given or chosen.new_password else load_hash(home)
-    if known := given or stored:
+def _password(home: Path, args: argparse.Namespace, lang: str) -> PasswordHash:
+    """Return the hash of the given, the stored or a new password, and print which one it is."""
+    given = password_from_file(args, home)
+    stored = None if given or args.new_password else load_hash(home)
+    if password_hash := given or stored:
         print(t(lang, "cli.serve.password.given" if given else "cli.serve.password.known"), flush=True)
-        return known
+        return password_hash
     if why_read_only(home):
         raise ServerError("password_not_kept", path=str(home))
-    made = random_password()
+    password = random_password()
     Audit(home).record("new_password")
-    # Told first: one that is stored and that nobody was told would lock the page.
-    print(_hand_over(lang, home, made), flush=True)
-    hashed = PasswordHash.of(made)
-    store_hash(home, hashed)
-    return hashed
+    # Print it before it is stored: nobody could log in with a stored password that was not printed.
+    print(_password_text(lang, home, password), flush=True)
+    password_hash = PasswordHash.of(password)
+    store_hash(home, password_hash)
+    return password_hash
 
 
-def _hand_over(lang: str, home: Path, made: str) -> str:
+def _password_text(lang: str, home: Path, password: str) -> str:
     if sys.stdout.isatty():
-        return t(lang, "cli.serve.password.made", password=made)
-    # Not a terminal: what is printed ends in a log, and a log is no place for a password.
+        return t(lang, "cli.serve.password.made", password=password)
+    # Output that is not a terminal is often a log file, which must not contain a password.
     path = home / f"password-{int(time.time())}.txt"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(made + "\n")
+        file.write(password + "\n")
     return t(lang, "cli.serve.password.file", path=path)

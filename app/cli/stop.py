@@ -1,11 +1,11 @@
-"""`megaboard stop`: also where the database cannot even be opened; the nodes are told all the same."""
+"""`megaboard stop`: stop a run on all nodes, even if the database cannot be opened."""
 
 import argparse
 from contextlib import closing
 
 from app.cli.common import find_run, state_words
 from app.cli.output import DONE, FAILED
-from app.cli.secret_input import unlocked
+from app.cli.secret_input import with_passphrases
 from app.home import home_path, make_home, store_path
 from app.jobfile import read_job
 from app.services import Services, known_hosts_of
@@ -22,7 +22,7 @@ WITHIN_S = 120.0
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of `stop`."""
+    """Add the options of `stop`."""
     option = parser.add_argument
     option("run_id", metavar="RUN", help=t(lang, "cli.run.help"))
     option("--save", action="store_true", help=t(lang, "cli.stop.save.help"))
@@ -30,15 +30,15 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run)
 
 
-def run(chosen: argparse.Namespace, lang: str) -> int:
-    """Stop a run and wait for the nodes' proof that nothing of it is left, where anything of it was on them."""
+def run(args: argparse.Namespace, lang: str) -> int:
+    """Stop a run, and wait until every node has proved that no process of the run is left."""
     try:
         services = Services.open(make_home(home_path()))
-    except StoreError as why:
-        raise stop_unopened(chosen, lang, why) from why
+    except StoreError as error:
+        raise stop_without_database(args, lang, error) from error
     with closing(services):
-        run = find_run(services, chosen.run_id)
-        services.controller.stop(run, save=chosen.save)
+        run = find_run(services, args.run_id)
+        services.controller.stop(run, save=args.save)
         state = services.controller.wait(run, WITHIN_S)
         snapshot = services.controller.snapshot(run)
         if state is RunState.UNWATCHED or (state.is_final and not snapshot.nodes):
@@ -50,26 +50,26 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
             for line in unmonitored.lines(snapshot, lang):
                 print(line)
             return FAILED
-        words = {"run": run, "state": state_words(lang, state), "proved": proved, "nodes": len(snapshot.nodes)}
-        print(t(lang, "cli.stopped", **words))
+        values = {"run": run, "state": state_words(lang, state), "proved": proved, "nodes": len(snapshot.nodes)}
+        print(t(lang, "cli.stopped", **values))
         return DONE
 
 
-def stop_unopened(chosen: argparse.Namespace, lang: str, why: StoreError) -> ProblemsError:
-    """Stop the run that is meant, and answer what to raise: what was done and could not be recorded."""
+def stop_without_database(args: argparse.Namespace, lang: str, error: StoreError) -> ProblemsError:
+    """Stop the run directly on its nodes. Returns the error to raise: what was done, and that it was not recorded."""
     home = home_path()
-    given = read_job(chosen.job, home)[0] if chosen.job else None
-    run, job = emergency_stop.find_run(store_path(home), chosen.run_id, given, why)
+    job_given = read_job(args.job, home)[0] if args.job else None
+    run, job = emergency_stop.find_run(store_path(home), args.run_id, job_given, error)
     known_hosts = known_hosts_of(home)
     connections = Connections(lambda host: connect(host, known_hosts))
     audit = Audit(home)
-    audit.record("stop", run=run, save=chosen.save)
+    audit.record("stop", run=run, save=args.save)
 
     def stop() -> ProblemsError:
-        return emergency_stop.stop(run, job, connections, save=chosen.save, why=why)
+        return emergency_stop.stop(run, job, connections, save=args.save, why=error)
 
     try:
-        # Not as unlock_key, which a full disk refuses to record.
-        return unlocked(lang, audit, stop, "stop")
+        # A full disk refuses to record unlock_key, but not stop.
+        return with_passphrases(lang, audit, stop, "stop")
     finally:
         connections.close()

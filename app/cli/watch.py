@@ -1,25 +1,25 @@
-"""`megaboard watch HOST:OUTPUT_DIR`: the monitor, attached to a training that somebody's own script started."""
+"""`megaboard watch HOST:OUTPUT_DIR`: monitor a training that the user's own script started."""
 
 import argparse
 import re
 import sys
 import time
 
-from app.cli.common import opened_services
-from app.cli.host_keys import accepted, add_host_key_option, print_host_keys
-from app.cli.notify import add_notify_option, addresses_to_tell, telling
+from app.cli.common import open_services
+from app.cli.host_keys import add_host_key_option, ask_with_keys, print_host_keys
+from app.cli.notify import add_notify_option, addresses_to_notify, notifying
 from app.cli.output import DONE, FAILED, number, print_problems
 from app.services import Services
 from app.text import t
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.api import watched_job
 
-LOOK_EVERY_S = 2.0
+POLL_EVERY_S = 2.0
 _TARGET = re.compile(r"(?:(?P<user>[^@]+)@)?(?P<address>\[[^\]]+\]|[^:@]+):(?P<folder>.+)")
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of `watch`."""
+    """Add the options of `watch`."""
     option = parser.add_argument
     option("target", metavar="[USER@]HOST:OUTPUT_DIR", help=t(lang, "cli.watch.target.help"))
     option("--log", metavar="FILE", help=t(lang, "cli.watch.log.help"))
@@ -33,41 +33,41 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     parser.set_defaults(run=run_watch)
 
 
-def run_watch(chosen: argparse.Namespace, lang: str) -> int:
-    """Attach, then print each step until Ctrl-C; with --detach leave the reading to the server."""
-    hosts, folder = read_target(chosen)
+def run_watch(args: argparse.Namespace, lang: str) -> int:
+    """Attach to the training and print its steps until Ctrl-C. With --detach, only the server reads it."""
+    hosts, folder = read_target(args)
     job = watched_job(hosts, folder)
-    places = addresses_to_tell(chosen, stays=not chosen.detach)
-    with opened_services() as services, telling(services, places, lang):
-        asked = accepted(services, services.controller.reach, job, chosen.accept_host_key, lang)
-        if asked.unknown_host_keys:
-            print_problems(lang, asked.problems)
-            print_host_keys(asked.unknown_host_keys, lang)
+    addresses = addresses_to_notify(args, stays=not args.detach)
+    with open_services() as services, notifying(services, addresses, lang):
+        answer = ask_with_keys(services, services.controller.reach, job, args.accept_host_key, lang)
+        if answer.unknown_host_keys:
+            print_problems(lang, answer.problems)
+            print_host_keys(answer.unknown_host_keys, lang)
             return FAILED
-        run = services.controller.watch(job, chosen.log)
+        run = services.controller.watch(job, args.log)
         print(t(lang, "cli.watched", run=run), flush=True)
-        return DONE if chosen.detach else follow(services, run, lang)
+        return DONE if args.detach else print_steps(services, run, lang)
 
 
-def read_target(chosen: argparse.Namespace) -> tuple[list[dict[str, object]], str]:
-    """The hosts, the one with the folder first, and the folder. ProblemsError(bad_watch_target)."""
-    found = _TARGET.fullmatch(chosen.target)
-    if found is None:
-        raise ProblemsError([Problem(code="bad_watch_target", values={"target": chosen.target})])
-    shared = {"port": chosen.port, "identity_file": chosen.key, "proxy_jump": chosen.jump}
-    first = {"address": found["address"].strip("[]"), "user": found["user"]}
-    others = [one.rpartition("@") for one in chosen.node]
-    hosts = [first, *({"address": address, "user": user or found["user"]} for user, _, address in others)]
-    return [{**host, **shared} for host in hosts], found["folder"]
+def read_target(args: argparse.Namespace) -> tuple[list[dict[str, object]], str]:
+    """Return the hosts, beginning with the one that has the folder, and the folder. ProblemsError(bad_watch_target)."""
+    target = _TARGET.fullmatch(args.target)
+    if target is None:
+        raise ProblemsError([Problem(code="bad_watch_target", values={"target": args.target})])
+    shared = {"port": args.port, "identity_file": args.key, "proxy_jump": args.jump}
+    first = {"address": target["address"].strip("[]"), "user": target["user"]}
+    others = [node.rpartition("@") for node in args.node]
+    hosts = [first, *({"address": address, "user": user or target["user"]} for user, _, address in others)]
+    return [{**host, **shared} for host in hosts], target["folder"]
 
 
-def follow(services: Services, run: str, lang: str) -> int:
-    """Read and print until Ctrl-C, or until somebody stops the watching; the training goes on either way."""
-    seen = 0
+def print_steps(services: Services, run: str, lang: str) -> int:
+    """Print new steps until Ctrl-C or until the watching is stopped. The training continues."""
+    printed = 0
     try:
-        while not services.controller.wait(run, LOOK_EVERY_S).is_final:
-            for point in services.controller.points(run, after=seen):
-                seen = point.seq
+        while not services.controller.wait(run, POLL_EVERY_S).is_final:
+            for point in services.controller.points(run, after=printed):
+                printed = point.seq
                 values = {"step": point.step, "total": point.total_steps or "-", "loss": number(point.loss)}
                 at = time.strftime("%H:%M:%S", time.localtime(point.time))
                 print(t(lang, "cli.watch.step", time=at, step_s=number(point.step_s), **values), flush=True)

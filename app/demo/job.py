@@ -1,4 +1,4 @@
-"""The demo's job: what `megaboard demo` fills in, and what its page offers as the first recipe."""
+"""The job of the demo: the first draft of `megaboard demo`, and the first recipe on its page."""
 
 import json
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from app.text import t
 
 
 def demo_name(job: Mapping[str, Any], lang: str) -> str:
-    """The name of the demo's job in the list of recipes."""
+    """Return the name of the demo's job in the list of recipes."""
     nodes = job["cluster"]["nodes"]
     return t(lang, "wizard.start.recipe.demo.one" if nodes == 1 else "wizard.start.recipe.demo", nodes=nodes)
 
 
 def demo_job(home: Path, cluster: dict[str, Any]) -> dict[str, Any]:
-    """A job that the nodes train in about a minute on two cores: the tiny model, data parallel over all of them."""
+    """Return a job that trains the tiny model with data parallelism over all nodes; about a minute on two cores."""
     model = home / tiny_model.MODEL_FOLDER
     return {
         "version": 1,

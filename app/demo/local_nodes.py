@@ -1,10 +1,10 @@
-"""A cluster on one machine: OpenSSH servers of the current user on 127.0.0.1, one port a node.
+"""A cluster on one machine: OpenSSH servers of the current user on 127.0.0.1, one port per node.
 
     python -m app.demo.local_nodes start|stop FOLDER
 
-Everything lies in FOLDER: keys, known_hosts, configuration, logs, and nodes.json with each server's process id and
-start time, by which alone it is stopped. Linux only. As root sshd wants /run/sshd, which is made where it is missing
-and stays.
+FOLDER contains all files: keys, known_hosts, configuration, logs, and nodes.json with the process id and the start
+time of each server, which identify the server to stop. Linux only. sshd of root needs /run/sshd: it is created if
+missing, and stays.
 """
 
 import argparse
@@ -39,9 +39,10 @@ _INSTALL_SSHD = {
 }
 """The command of each package manager that installs sshd and ssh-keygen."""
 
-# StrictModes: the folder may lie under /tmp (1777). PermitTTY: nothing here asks for a terminal, and devpts may be
-# mounted so that one kills the connection. SetEnv: how a process knows which node it is on; at shell level 1 bash does
-# not read ~/.bashrc, which on a developer's machine can take longer than the command.
+# StrictModes: the folder may be under /tmp, whose mode is 1777.
+# PermitTTY: no command here needs a terminal, and some devpts mounts break a connection that opens one.
+# SetEnv: MEGABOARD_NODE tells a process which node it runs on. With SHLVL=1, bash does not read ~/.bashrc, which can
+# take longer than the command.
 CONFIGURATION = """\
 ListenAddress 127.0.0.1:{port}
 HostKey {folder}/host{rank}
@@ -68,13 +69,13 @@ Subsystem sftp internal-sftp
 
 
 class DemoError(Exception):
-    """The demo cluster cannot run here; the message says why and what to do."""
+    """The demo cluster cannot run here. The message says why, and the fix."""
 
 
 class LocalNodes:
-    """`nodes` SSH servers; start() and stop() may be called again, and from another process.
+    """Runs `nodes` SSH servers. Another process may call start() or stop() again.
 
-    Host keys and the client key are kept between starts, as are the ports where they are still free.
+    The next start uses the same host keys and client key, and the same ports if they are still free.
     """
 
     def __init__(self, folder: Path, nodes: int = 4) -> None:
@@ -84,15 +85,15 @@ class LocalNodes:
         self.run_root = self.folder / "run"
 
     def start(self) -> list[Host]:
-        """The nodes, ready to be dialled. Raises DemoError."""
+        """Start the servers that do not run yet, and return all nodes. Raises DemoError."""
         sshd = find_sshd()
         self._prepare()
         recorded = self._recorded()
         try:
             for rank in range(self.nodes):
-                before = recorded.get(rank)
-                if before is None or find_process(before["pid"], before["start"]) is None:
-                    recorded[rank] = self._start_node(sshd, rank, before["port"] if before else 0)
+                last = recorded.get(rank)
+                if last is None or find_process(last["pid"], last["start"]) is None:
+                    recorded[rank] = self._start_node(sshd, rank, last["port"] if last else 0)
                     self._record(recorded)
         except BaseException:
             self.stop()
@@ -100,14 +101,14 @@ class LocalNodes:
         return self.hosts()
 
     def hosts(self) -> list[Host]:
-        """The nodes of nodes.json, in rank order; host 0 is the master that all others dial."""
+        """Return the nodes in nodes.json, in rank order."""
         return [
             Host(address="127.0.0.1", port=node["port"], user=getpass.getuser(), identity_file=str(self.identity_file))
             for _, node in sorted(self._recorded().items())
         ]
 
     def cluster_mapping(self, python: str) -> dict[str, Any]:
-        """The `cluster` part of a job file that runs here; `python` is an interpreter with LLaMA-Factory."""
+        """Return the `cluster` part of a job file for these nodes. `python` is an interpreter with LLaMA-Factory."""
         return {
             "gpu": "cpu",
             "nodes": self.nodes,
@@ -121,16 +122,16 @@ class LocalNodes:
             ],
         }
 
-    def _port_range(self) -> tuple[int, int]:
-        """Hundred ports below the ephemeral ones, so that two clusters on one machine seldom take the same port."""
+    def _port_range(self) -> list[int]:
+        """Return a range of 100 ports below the ephemeral ports. Two clusters seldom get the same range."""
         first = 20000 + 100 * (self.hosts()[0].port % 100)
-        return first, first + 99
+        return [first, first + 99]
 
     def stop(self) -> list[int]:
-        """Ends the jobs that were started here and the servers with their sessions; the ids of what would not end."""
-        self._stop_jobs()
+        """Stop the runs, the servers and their sessions. Returns the ids of processes that did not end."""
+        self._stop_runs()
         listeners = [find_process(node["pid"], node["start"]) for node in self._recorded().values()]
-        trees = [process for listener in listeners if listener for process in _with_children(listener)]
+        trees = [process for listener in listeners if listener for process in _process_tree(listener)]
         for process in trees:
             send_signal(process, 15)
         return [process.pid for process in _wait_gone(trees, STOP_WITHIN_S)]
@@ -154,7 +155,7 @@ class LocalNodes:
             text = CONFIGURATION.format(folder=self.folder, rank=rank, port=port, user=getpass.getuser())
             configuration.write_text(text)
             with (self.folder / f"sshd{rank}.log").open("ab") as log:
-                # -D keeps the id that we record; the absolute path is what sshd asks for, it executes itself again.
+                # -D: without it, sshd forks and the recorded id is wrong. sshd needs its absolute path to re-execute.
                 server = subprocess.Popen(
                     [sshd, "-D", "-e", "-f", configuration],
                     stdin=subprocess.DEVNULL,
@@ -168,7 +169,7 @@ class LocalNodes:
         lines = (self.folder / f"sshd{rank}.log").read_text(errors="replace").splitlines()
         raise DemoError(f"sshd does not start: {' / '.join(lines[-3:])}")
 
-    def _stop_jobs(self) -> None:
+    def _stop_runs(self) -> None:
         for folder in self.run_root.glob("*/*/node*"):
             if (folder / "pid").exists() and not (folder / "exit").exists():
                 command = [sys.executable, str(folder / "supervisor.py"), "stop", str(folder), "--grace", "5"]
@@ -192,7 +193,7 @@ class LocalNodes:
 def find_sshd() -> str:
     """Return the absolute path of sshd. Raises DemoError with the command that installs it."""
     if not sys.platform.startswith("linux"):
-        raise DemoError("the demo cluster needs Linux: what runs on a node reads /proc")
+        raise DemoError("the demo cluster needs Linux, because its nodes read /proc")
     path = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if path is None:
         raise DemoError(f"there is no sshd; install it: {_install_command()}")
@@ -205,9 +206,9 @@ def _install_command() -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(text)
-    part.replace(path)
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text)
+    temporary.replace(path)
 
 
 def _start_of(pid: int) -> int:
@@ -217,12 +218,12 @@ def _start_of(pid: int) -> int:
     return process.start
 
 
-def _free_port(wanted: int) -> int:
-    """`wanted` where it is free, else any free one; another program may still take it first, hence the tries."""
+def _free_port(preferred: int) -> int:
+    """Return `preferred` if it is free, else another free port. Another program may still take it before sshd does."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            sock.bind(("127.0.0.1", wanted))
+            sock.bind(("127.0.0.1", preferred))
         except OSError:
             sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -230,7 +231,7 @@ def _free_port(wanted: int) -> int:
 
 
 def _wait_ready(server: "subprocess.Popen[bytes]", port: int) -> bool:
-    """Whether `server` greets on `port`; False when it ended first."""
+    """Wait until `server` sends its SSH banner on `port`. Returns False if it ends or is late; it is killed then."""
     deadline = time.monotonic() + READY_WITHIN_S
     while server.poll() is None and time.monotonic() < deadline:
         try:
@@ -244,25 +245,24 @@ def _wait_ready(server: "subprocess.Popen[bytes]", port: int) -> bool:
     return False
 
 
-def _with_children(root: Process) -> list[Process]:
-    """A server and its sessions; each session is a child of the one that was listening."""
-    alive = [process for name in os.listdir("/proc") if name.isdigit() and (process := read_process(int(name)))]
-    tree, grown = {root.pid: root}, True
-    while grown:
-        more = {process.pid: process for process in alive if process.parent in tree}
-        grown = not more.keys() <= tree.keys()
-        tree |= more
+def _process_tree(root: Process) -> list[Process]:
+    """Return a server process and all its descendants, such as its sessions."""
+    processes = [process for name in os.listdir("/proc") if name.isdigit() and (process := read_process(int(name)))]
+    tree, size = {root.pid: root}, 0
+    while len(tree) > size:
+        size = len(tree)
+        tree |= {process.pid: process for process in processes if process.parent in tree}
     return list(tree.values())
 
 
 def _wait_gone(processes: list[Process], within_s: float) -> list[Process]:
-    """Those that are still alive at the end."""
+    """Wait for the end of the processes. Returns those that are still alive after `within_s`."""
     deadline = time.monotonic() + within_s
-    left = processes
-    while left and time.monotonic() < deadline:
-        left = [process for process in left if find_process(process.pid, process.start)]
-        time.sleep(0.005 if left else 0)
-    return left
+    alive = processes
+    while alive and time.monotonic() < deadline:
+        alive = [process for process in alive if find_process(process.pid, process.start)]
+        time.sleep(0.005 if alive else 0)
+    return alive
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -279,10 +279,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(error, file=sys.stderr)
             return 1
         return 0
-    left = cluster.stop()
-    if left:
-        print(f"still running: {left}", file=sys.stderr)
-    return 1 if left else 0
+    alive = cluster.stop()
+    if alive:
+        print(f"still running: {alive}", file=sys.stderr)
+    return 1 if alive else 0
 
 
 if __name__ == "__main__":

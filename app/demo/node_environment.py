@@ -131,7 +131,7 @@ class _Build:
     def run(self) -> None:
         (self.folder / READY).unlink(missing_ok=True)
         (self.folder / LOG).unlink(missing_ok=True)
-        # The C++ parts that DeepSpeed compiled at run time belong to the former versions.
+        # The C++ parts that DeepSpeed compiled at run time belong to earlier versions.
         shutil.rmtree(self.folder / "torch_extensions", ignore_errors=True)
         steps = {
             "venv": self._make_venv,
@@ -141,8 +141,8 @@ class _Build:
             "imports": self._try_imports,
         }
         for number, (name, step) in enumerate(steps.items(), 1):
-            what = t(self.lang, f"cli.demo.environment.step.{name}")
-            self.show(f"[{number}/{len(steps)}] {what}")
+            title = t(self.lang, f"cli.demo.environment.step.{name}")
+            self.show(f"[{number}/{len(steps)}] {title}")
             step()
         (self.folder / READY).touch()
 
@@ -170,7 +170,7 @@ class _Build:
             library.unlink()
 
     def _try_imports(self) -> None:
-        # The first import compiles the modules that training uses. They are a third of all, hence --no-compile.
+        # The first import compiles only the modules that training uses, a third of all. Hence --no-compile.
         self._run([self.python, "-W", "ignore", "-c", _IMPORTS])
 
     def _install(self, lock_file: str, *options: str) -> None:
@@ -239,7 +239,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def main() -> int:
-    """Build the environment in the folder that is named, for `make`."""
+    """Build the environment in the folder of the first argument, for `make`."""
     try:
         build(Path(sys.argv[1]), base_python(), LANGUAGES[0], lambda line: print(line, flush=True))
     except NodeEnvironmentError as error:

@@ -1,7 +1,7 @@
-"""Builds a tiny Qwen3 model, its tokenizer and a data set without a network.
+"""Build a tiny Qwen3 model, its tokenizer and a data set without a network.
 
-Run as a script by a node's Python, which has transformers: `python tiny_model.py FOLDER`. The page may import this
-module for the names below; the heavy imports stand inside the functions that need them.
+A node's Python, which has transformers, runs it as a script: `python tiny_model.py FOLDER`. The server imports the
+names below, so torch and transformers are imported inside the functions that need them.
 """
 
 import json
@@ -34,7 +34,7 @@ Row = dict[str, str]
 
 
 def build(folder: Path) -> None:
-    """Write the model and the data set under `folder`, equal on every machine; a finished folder is left as it is."""
+    """Write the model and the data set under `folder`, equal on every machine. A finished folder is not changed."""
     marker = folder / "demo-model-version"
     if marker.exists() and marker.read_text() == _VERSION:
         return
@@ -46,19 +46,19 @@ def build(folder: Path) -> None:
 
 
 def make_rows(count: int) -> list[Row]:
-    """`count` distinct questions with true answers: sums, differences and weekdays, half English and half Chinese."""
+    """Return `count` distinct questions with correct answers about sums, differences and weekdays, half in Chinese."""
     rng = random.Random(_SEED)  # noqa: S311  # the same rows everywhere, no secret
     return list(islice(_distinct_rows(rng), count))
 
 
 def write_dataset(folder: Path, rows: list[Row]) -> None:
-    """One data set named `DATASET` in LLaMA-Factory's alpaca layout."""
+    """Write one data set, named `DATASET`, in LLaMA-Factory's alpaca format."""
     (folder / f"{DATASET}.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1), encoding="utf-8")
     (folder / "dataset_info.json").write_text(json.dumps({DATASET: {"file_name": f"{DATASET}.json"}}, indent=1))
 
 
 def write_model(folder: Path, rows: list[Row]) -> None:
-    """A random Qwen3 of two layers, whose sizes divide by 2 and 4, with a tokenizer trained on `rows`."""
+    """Write a random Qwen3 of two layers, whose sizes are multiples of 4, and a tokenizer trained on `rows`."""
     import torch
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
@@ -89,7 +89,7 @@ def _train_tokenizer(texts: Iterator[str]) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
-    # Digits stay single, as in Qwen, so that sums can be learned.
+    # One token per digit, as in Qwen, so that sums can be learned.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )

@@ -8,7 +8,7 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.private_file import write_whole
+from app.private_file import write_atomically
 from app.web.passwords import LETTERS, PasswordHash
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def load_identity(home: Path) -> Identity:
             return stored
         made = _made()
         try:
-            write_whole(path, made.to_json(), replace=replace)
+            write_atomically(path, made.to_json(), replace=replace)
         except FileExistsError:
             continue  # another server has just made it, or it is damaged
         except OSError as error:

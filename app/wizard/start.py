@@ -7,7 +7,7 @@ from typing import Any
 from app import home
 from app.demo.job import demo_name
 from app.home import with_cluster
-from app.own_presets import delete_preset, keep_preset, read_preset, refuse_secrets
+from app.own_presets import delete_preset, read_preset, refuse_secrets, save_preset
 from app.services import Services
 from app.text import has, t
 from app.wizard.draft_state import read
@@ -116,7 +116,7 @@ def save_cluster(services: Services, name: str, *, replace: bool) -> None:
     """Save the draft's machines and nodes as a named cluster. Raises ProblemsError."""
     job = _readable(services, *read_texts(services.draft.job_mapping()))
     services.audit.record("save_cluster", name=name)
-    home.keep_cluster(services.home, name, to_mapping(job)["cluster"], replace=replace)
+    home.save_cluster(services.home, name, to_mapping(job)["cluster"], replace=replace)
 
 
 def remove_cluster(services: Services, name: str) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def remove_cluster(services: Services, name: str) -> dict[str, Any]:
     mapping = services.draft.job_mapping()
     edits = {"cluster": with_cluster(mapping, services.home)["cluster"]} if mapping.get("cluster") == name else {}
     services.audit.record("delete_cluster", name=name)
-    home.forget_cluster(services.home, name)
+    home.delete_cluster(services.home, name)
     return edits
 
 
@@ -133,7 +133,7 @@ def _save(
 ) -> None:
     refuse_secrets(_readable(services, mapping, problems))
     services.audit.record("save_preset", name=name)
-    keep_preset(services.home, name, dump_mapping(mapping), replace=replace)
+    save_preset(services.home, name, dump_mapping(mapping), replace=replace)
 
 
 def _readable(services: Services, mapping: Mapping[str, Any], problems: Sequence[Problem]) -> Job:

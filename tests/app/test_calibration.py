@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.calibration import as_mapping, cluster_of, keep_in_cluster, read_calibration
+from app.calibration import as_mapping, find_cluster, keep_in_cluster, read_calibration
 from app.home import named_cluster
 from backend.job.cluster import Calibration
 from backend.job.job import Job
@@ -56,7 +56,7 @@ def test_a_file_in_one_line_keeps_its_content(tmp_path: Path):
     }  # fmt: skip
 
 
-def test_a_cluster_of_another_gpu_is_left_alone(tmp_path: Path):
+def test_a_cluster_of_another_gpu_is_not_changed(tmp_path: Path):
     path = cluster_file(tmp_path, FILE.replace("h100-80g", "a100-80g"))
     with pytest.raises(ProblemsError, match="calibration_other_gpu"):
         keep_in_cluster(tmp_path, "lab", MEASURED)
@@ -64,7 +64,7 @@ def test_a_cluster_of_another_gpu_is_left_alone(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["nowhere", "../lab", ""])
-def test_a_cluster_that_is_not_there_is_refused(tmp_path: Path, name: str):
+def test_an_unknown_cluster_is_refused(tmp_path: Path, name: str):
     with pytest.raises(ProblemsError, match="unknown_cluster"):
         keep_in_cluster(tmp_path, name, MEASURED)
 
@@ -73,14 +73,14 @@ def test_a_runs_cluster_is_the_one_with_its_hosts(tmp_path: Path):
     cluster_file(tmp_path)
     cluster_file(tmp_path, "gpu: h100-80g\n", "bare")
     ours = {"address": "10.0.0.1", "port": 2222}
-    assert cluster_of(tmp_path, job_with(ours)) == "lab"
-    assert cluster_of(tmp_path, job_with({"address": "10.0.0.1"})) is None
-    assert cluster_of(tmp_path, job_with()) is None
-    assert cluster_of(tmp_path, job_with(ours, gpu="a100-80g")) is None
+    assert find_cluster(tmp_path, job_with(ours)) == "lab"
+    assert find_cluster(tmp_path, job_with({"address": "10.0.0.1"})) is None
+    assert find_cluster(tmp_path, job_with()) is None
+    assert find_cluster(tmp_path, job_with(ours, gpu="a100-80g")) is None
     cluster_file(tmp_path, name="twin")
-    assert cluster_of(tmp_path, job_with(ours)) is None
+    assert find_cluster(tmp_path, job_with(ours)) is None
 
 
 @pytest.mark.parametrize("cluster", [None, {}, {"calibration": 3}, {"calibration": {"time_ratio": "x"}}])
-def test_a_calibration_that_cannot_be_read_is_none(cluster: object):
+def test_an_unreadable_calibration_counts_as_empty(cluster: object):
     assert read_calibration(cluster) == Calibration()

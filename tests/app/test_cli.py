@@ -59,7 +59,7 @@ def run(capsys):
     return run
 
 
-def test_version_and_help_are_answered(run):
+def test_version_and_help_are_printed(run):
     assert run("--version") == (0, f"megaboard {__version__}\n", "")
     status, out, _ = run("--help")
     assert status == 0
@@ -67,7 +67,7 @@ def test_version_and_help_are_answered(run):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself_in_both_languages(run, command):
+def test_every_command_has_help_in_both_languages(run, command):
     for lang in LANGUAGES:
         status, out, _ = run("--lang", lang, command, "--help")
         assert status == 0
@@ -90,7 +90,7 @@ def test_estimate_prints_stages_and_bubble(run, job_file):
     assert "Data parallel 8, global batch 64" in out
 
 
-def test_estimate_prints_speed_with_its_error_where_time_goes_and_the_speed_up_over_one_node(run, job_file):
+def test_estimate_prints_speed_its_error_the_time_breakdown_and_the_speed_up_over_one_node(run, job_file):
     path = job_file(training={**JOB["training"], "samples": 10_000})
     figures = json.loads(run("estimate", "--json", path)[1])
     out = run("estimate", path)[1]
@@ -105,7 +105,7 @@ def test_estimate_prints_speed_with_its_error_where_time_goes_and_the_speed_up_o
     assert "as fast as one" in out
 
 
-def test_without_speed_or_a_second_node_estimate_says_nothing_of_them(run, job_file):
+def test_estimate_prints_no_unknown_speed_and_no_speed_up_of_one_node(run, job_file):
     alone = run("estimate", job_file(cluster={**JOB["cluster"], "nodes": 1}))[1]
     assert "tokens/s per GPU" in alone
     assert "as fast as one" not in alone
@@ -130,14 +130,14 @@ def test_estimate_as_json_is_an_object_for_one_file_and_a_list_for_more(run, job
     assert [answer["name"] for answer in several] == ["seed", "other"]
 
 
-def test_a_plan_that_does_not_fit_is_reported_and_is_no_failure(run, job_file):
+def test_a_plan_that_does_not_fit_is_reported_and_is_not_a_failure(run, job_file):
     path = job_file(parallel={"tensor": 1}, cluster={**JOB["cluster"], "gpu": "rtx4090-24g"})
     status, out, err = run("estimate", "--json", path)
     assert (status, err) == (0, "")
     assert [problem["code"] for problem in json.loads(out)["problems"]] == ["over_memory"]
 
 
-def test_a_wrong_job_gets_one_line_a_problem_and_status_2(run, job_file):
+def test_a_wrong_job_gets_one_line_per_problem_and_status_2(run, job_file):
     status, out, err = run("estimate", job_file(cluster={"nodes": 0, "gpus_per_node": "eight"}))
     assert (status, out) == (2, "")
     lines = err.splitlines()
@@ -145,7 +145,7 @@ def test_a_wrong_job_gets_one_line_a_problem_and_status_2(run, job_file):
     assert all(line.startswith(("error cluster", "warning cluster")) and " -> " in line for line in lines)
 
 
-def test_an_illegal_plan_answers_its_problems_and_no_figures(run, job_file):
+def test_an_illegal_plan_has_problems_and_no_figures(run, job_file):
     status, out, _ = run("estimate", "--json", job_file(parallel={"tensor": 3}))
     assert status == 2
     answer = json.loads(out)
@@ -175,7 +175,7 @@ def test_standard_input_is_read_for_a_dash(run, monkeypatch):
         assert (status, len(err.splitlines())) == (2, 1)
 
 
-def test_jsonl_answers_every_line_whatever_it_holds(run, monkeypatch):
+def test_jsonl_prints_one_answer_for_every_line(run, monkeypatch):
     lines = [
         json.dumps(JOB),
         "nonsense",
@@ -211,12 +211,12 @@ def test_jsonl_answers_every_line_whatever_it_holds(run, monkeypatch):
     assert [bool(answer["problems"]) for answer in answers] == [False, *[True] * 9, False]
 
 
-def test_a_model_configuration_of_a_user_that_is_not_there_is_named(run, job_file):
+def test_a_model_configuration_of_an_unknown_user_is_named(run, job_file):
     status, _, error = run("estimate", job_file(model={"hf_config": "~no-such-user/config.json"}))
     assert (status, "model.hf_config" in error) == (2, True)
 
 
-def test_a_model_configuration_may_lie_beside_the_job(run, job_file, tmp_path):
+def test_a_model_configuration_may_be_beside_the_job(run, job_file, tmp_path):
     config = {"model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
               "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
               "tie_word_embeddings": True, "attention_bias": False, "hidden_act": "silu"}  # fmt: skip
@@ -256,7 +256,7 @@ def test_render_writes_files_that_need_no_megaboard(run, job_file, tmp_path):
     assert (tmp_path / "deep" / "out" / "launch.sh").stat().st_mode & 0o111
 
 
-def test_render_takes_away_what_it_wrote_of_another_job_and_touches_nothing_else(run, job_file, tmp_path):
+def test_render_deletes_only_unchanged_files_of_another_job(run, job_file, tmp_path):
     out = tmp_path / "out"
     cluster = {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}
     assert run("render", job_file(cluster=cluster), "--out", str(out))[0] == 0
@@ -275,7 +275,7 @@ def test_render_takes_away_what_it_wrote_of_another_job_and_touches_nothing_else
     assert (tmp_path / "own" / "config.yaml").read_text() == "model: mine"
 
 
-def test_render_says_what_the_engine_takes_otherwise_than_the_job_says_it(run, job_file, tmp_path):
+def test_render_reports_settings_that_the_engine_reads_differently(run, job_file, tmp_path):
     training = {"template": "qwen3_vl_nothink", "save_total_limit": 1, "freeze": {"vision_tower": True}}
     parallel = {"tensor": 4, "overlap_grad_reduce": True}
     path = job_file(engine="swift-megatron", training=training, parallel=parallel, extra={"mirco_batch": 1})
@@ -291,7 +291,7 @@ def test_render_says_what_the_engine_takes_otherwise_than_the_job_says_it(run, j
     assert "launch.sh" in run("render", path, "--out", str(tmp_path / "out"))[2]
 
 
-def test_a_home_folder_or_an_output_that_will_not_do_is_reported_in_a_line(run, job_file, tmp_path, monkeypatch):
+def test_an_unusable_home_folder_or_output_is_reported_on_one_line(run, job_file, tmp_path, monkeypatch):
     with open("/dev/full", "w") as full, monkeypatch.context() as patched:
         patched.setattr("sys.stdout", full)
         status, _, err = run("estimate", job_file())
@@ -313,14 +313,14 @@ def test_letters_that_the_terminal_lacks_are_escaped(job_file, monkeypatch):
     assert json.loads(out.getvalue())["problems"][0]["message"][-1] == "\u3002"
 
 
-def test_render_into_a_place_that_cannot_be_written_is_a_failure(run, job_file, tmp_path):
+def test_render_into_a_folder_that_cannot_be_written_is_a_failure(run, job_file, tmp_path):
     (tmp_path / "file").write_text("")
     status, _, err = run("render", job_file(), "--out", str(tmp_path / "file"))
     assert status == 1
     assert "file" in err
 
 
-def test_launching_needs_hosts_and_says_which_fields(run, job_file):
+def test_a_launch_without_hosts_names_the_missing_fields(run, job_file):
     for command in ("check", "launch"):
         status, _, err = run(command, job_file())
         assert status == 2
@@ -353,7 +353,7 @@ def test_runs_that_do_not_exist_are_wrong_input(run):
         assert "nothing" in err
 
 
-def test_an_address_or_password_file_that_will_not_do_is_reported_before_the_page_is_built(run, tmp_path):
+def test_an_invalid_address_or_password_file_is_reported_before_the_page_is_built(run, tmp_path):
     status, _, err = run("serve", "--host", "0.0.0.0")
     assert status == 2
     assert "--allowed-host" in err
@@ -376,7 +376,7 @@ def test_chinese_columns_are_aligned():
 
 
 @pytest.mark.parametrize("command", ["estimate", "plan"])
-def test_a_learning_rate_of_another_batch_is_noted_with_both_ways_to_scale_it(run, job_file, command):
+def test_a_learning_rate_for_another_batch_gets_a_note_with_both_ways_to_scale_it(run, job_file, command):
     training = {**JOB["training"], "learning_rate": 2e-5, "learning_rate_batch": 32}
     status, _, err = run(command, job_file(training=training))
     assert status == 0
@@ -389,7 +389,7 @@ def test_a_learning_rate_of_another_batch_is_noted_with_both_ways_to_scale_it(ru
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_plan_says_which_node_holds_the_others_back_and_what_they_could_do_without_it(run, job_file, lang):
+def test_plan_names_the_node_that_limits_the_others_and_the_speed_without_it(run, job_file, lang):
     hosts = [{"address": "10.0.0.1"}, {"address": "10.0.0.2", "gpu_memory_gib": 24.0}]
     file = job_file(
         cluster={"gpu": "h100-80g", "nodes": 2, "gpus_per_node": 1, "hosts": hosts},
@@ -405,7 +405,7 @@ def test_plan_says_which_node_holds_the_others_back_and_what_they_could_do_witho
 
 
 @pytest.mark.parametrize("command", [["estimate"], ["import"]])
-def test_what_a_strangers_file_says_cannot_steer_the_terminal(tmp_path, command, capsys):
+def test_text_from_a_file_cannot_control_the_terminal(tmp_path, command, capsys):
     path = tmp_path / "job.yaml"
     odd = '"\\e]0;title\\a\\e[31mred"'
     training = {"stage": "sft", "do_train": True, "model_name_or_path": "m", "template": "t"}

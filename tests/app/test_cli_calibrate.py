@@ -67,22 +67,22 @@ def test_a_run_is_shown_beside_its_prediction_and_nothing_is_written(home, predi
     assert path.read_text() == before
 
 
-def test_kept_it_goes_to_the_cluster_with_the_runs_hosts_and_corrects_its_estimates(home, predicted_s, capsys):
+def test_keep_saves_in_the_cluster_with_the_runs_hosts_and_corrects_its_estimates(home, predicted_s, capsys):
     path = cluster_file(home)
     assert main(["calibrate", RUN, "--keep"]) == 0
     job, problems = parse_job({"cluster": yaml.safe_load(path.read_text()), "model": {"preset": "qwen3-8b"}})
     assert job is not None, problems
     calibration = job.cluster.calibration
     assert (calibration.run, calibration.engine) == (RUN, "llamafactory-megatron")
-    # Stored steps scatter by a tenth.
+    # The stored steps vary by a tenth.
     assert calibration.time_ratio == pytest.approx(1.1, rel=0.05)
     assert estimate(job).calibrated_on == RUN
-    # Measured again it is the same: the ratio is of the uncorrected estimate.
+    # A second calibration gives the same ratio, because it compares the run with the uncorrected estimate.
     assert main(["calibrate", RUN, "--keep", "lab"]) == 0
     assert yaml.safe_load(path.read_text())["calibration"]["time_ratio"] == calibration.time_ratio
 
 
-def test_json_carries_the_figures_and_why_memory_is_left_out(home, predicted_s, capsys):
+def test_json_has_the_figures_and_why_there_is_no_memory_ratio(home, predicted_s, capsys):
     assert main(["calibrate", RUN, "--json"]) == 0
     output = json.loads(capsys.readouterr().out)
     assert output["time_ratio"] == pytest.approx(1.1, rel=0.05)
@@ -93,7 +93,7 @@ def test_json_carries_the_figures_and_why_memory_is_left_out(home, predicted_s, 
     }
 
 
-def test_what_cannot_be_kept_is_reported_with_the_figures_and_never_called_kept(home, predicted_s, capsys, monkeypatch):
+def test_figures_are_printed_when_the_calibration_cannot_be_saved(home, predicted_s, capsys, monkeypatch):
     path = cluster_file(home)
     before = path.read_text()
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_kept_is_reported_with_the_figures_and_never_called_kept(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as on_a_full_disk:  # Permissions do not restrict root.
-        on_a_full_disk.setattr("app.calibration.write_whole", full)
+        on_a_full_disk.setattr("app.calibration.write_atomically", full)
         assert main(["calibrate", RUN, "--keep", "--json"]) == 1
     out, err = capsys.readouterr()
     data = json.loads(out)
@@ -113,13 +113,13 @@ def test_what_cannot_be_kept_is_reported_with_the_figures_and_never_called_kept(
     assert json.loads(capsys.readouterr().out)["kept_in"] == "lab"
 
 
-def test_without_a_cluster_of_these_hosts_keep_is_refused(home, predicted_s, capsys):
+def test_keep_is_refused_without_a_cluster_of_these_hosts(home, predicted_s, capsys):
     assert main(["calibrate", RUN, "--keep"]) == 2
     assert "--keep NAME" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_speeds_and_who_is_slow_are_reported_in_words(lang):
+def test_the_report_names_speeds_and_slow_nodes(lang):
     job, _ = parse_job({"cluster": {"gpu": "h100-80g", "nodes": 3, "gpus_per_node": 8}})
     assert job is not None
     slow = (

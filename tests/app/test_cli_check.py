@@ -37,7 +37,7 @@ def job() -> Job:
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_every_fact_of_the_page_s_table_is_told_once_for_the_nodes_that_share_it(
+def test_every_fact_of_the_page_s_table_is_printed_once_for_equal_nodes(
     job: Job, lang: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_report(report(smi=None), job, lang)
@@ -53,7 +53,7 @@ def test_every_fact_of_the_page_s_table_is_told_once_for_the_nodes_that_share_it
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_what_is_proposed_can_be_pasted_into_the_job_file(
+def test_proposed_lines_can_be_pasted_into_the_job_file(
     job: Job, lang: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_report(report(), job, lang)
@@ -72,7 +72,7 @@ def test_what_is_proposed_can_be_pasted_into_the_job_file(
     assert t(lang, "cli.check.proposed") not in capsys.readouterr().out
 
 
-def test_json_has_the_nodes_as_they_were_read_and_the_same_lines(job: Job) -> None:
+def test_json_has_the_inventory_of_the_nodes_and_the_same_lines(job: Job) -> None:
     data = json.loads(json.dumps(report_json(report(smi=smi("")), job, "en"), allow_nan=False))
     first, second = data["nodes"]
     assert (first["node"], first["rank"], first["survey"]["gpus"]["gpus"][0]["memory_mib"]) == ("10.0.0.1", 0, 81559)
@@ -83,7 +83,7 @@ def test_json_has_the_nodes_as_they_were_read_and_the_same_lines(job: Job) -> No
 
 
 @pytest.mark.parametrize("modules", ["app.cli.launch", "app.cli.notify, app.notifications.sender"])
-def test_runs_and_messages_without_the_page_do_not_wait_for_gradio(modules: str) -> None:
+def test_commands_without_the_page_do_not_import_gradio(modules: str) -> None:
     script = f"import sys, {modules}; print(sorted({{'gradio', 'plotly', 'fastapi'}} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert out == "[]\n"

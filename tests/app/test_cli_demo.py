@@ -1,14 +1,16 @@
 """The demo prints correctly what its page can do. It ends as its user requests, with every run on its nodes."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.cli import demo
-from app.cli.demo import fill_in, stop_runs
+from app.cli.demo import save_demo_job, stop_runs
 from app.demo import tiny_model
 from app.demo.job import demo_job, demo_name
+from app.demo.local_nodes import LocalNodes
 from app.demo.node_environment import READY
 from app.home import store_path
 from app.services import Services
@@ -24,7 +26,7 @@ from tools.stored_runs import StoredRun
 NOW = 1_800_000_000.0
 
 
-def test_runs_that_the_demo_ends_were_stopped_and_those_that_wait_go_on_waiting(tmp_path):
+def test_runs_that_the_demo_ends_count_as_stopped_and_queued_runs_stay_queued(tmp_path):
     store = Store(store_path(tmp_path))
     trains, stops, waits, over = (
         StoredRun(store, f"20260101-00000{number}-run-aaaa", now=NOW, attempted=number != 2) for number in range(4)
@@ -50,9 +52,15 @@ def job(tmp_path: Path) -> dict[str, Any]:
     """Return the demo's job in a home folder whose model a test wrote."""
     (tmp_path / tiny_model.MODEL_FOLDER).mkdir()
     (tmp_path / tiny_model.MODEL_FOLDER / "config.json").write_text('{"model_type": "qwen3"}')
-    hosts = [{"address": "127.0.0.1", "port": 20_000 + rank} for rank in range(4)]
-    cluster = {"gpu": "cpu", "nodes": 4, "gpus_per_node": 1, "run_root": str(tmp_path / "run"), "hosts": hosts}
-    return demo_job(tmp_path, cluster)
+    return job_on_ports(tmp_path, 30_000)
+
+
+def job_on_ports(home: Path, first: int) -> dict[str, Any]:
+    """Return the demo's job on nodes whose servers were started on four ports."""
+    (home / "cluster").mkdir(exist_ok=True)
+    nodes = {rank: {"pid": 1, "start": 0, "port": first + rank} for rank in range(4)}
+    (home / "cluster" / "nodes.json").write_text(json.dumps(nodes))
+    return demo_job(home, LocalNodes(home / "cluster").cluster_mapping("python"))
 
 
 def draft_in(home: Path) -> dict[str, Any]:
@@ -63,37 +71,37 @@ def draft_in(home: Path) -> dict[str, Any]:
         store.close()
 
 
-def test_a_new_demo_holds_its_job_and_says_so(tmp_path: Path, job: dict[str, Any]):
-    assert fill_in(tmp_path, job) is True
+def test_a_new_demo_has_its_job_as_the_draft(tmp_path: Path, job: dict[str, Any]):
+    assert save_demo_job(tmp_path, job) is True
     assert draft_in(tmp_path) == job
-    assert fill_in(tmp_path, job) is True, "started again without an edit"
+    assert save_demo_job(tmp_path, job) is True, "started again without an edit"
 
 
-def test_a_demo_keeps_the_job_that_was_edited_and_does_not_claim_that_it_is_the_demo_s(tmp_path, job):
-    fill_in(tmp_path, job)
+def test_an_edited_draft_is_kept_and_not_reported_as_the_demo_s_job(tmp_path, job):
+    save_demo_job(tmp_path, job)
     services = Services.open(tmp_path, demo=job)
     change(services, from_recipe("qwen3-32b-zero3", services.demo).edits)
     edited = services.draft.job_mapping()
     services.close()
-    assert fill_in(tmp_path, job) is False
+    assert save_demo_job(tmp_path, job) is False
     assert draft_in(tmp_path) == edited
 
 
-def test_ports_that_changed_reach_the_demo_s_job_and_it_still_counts_as_that(tmp_path, job):
-    fill_in(tmp_path, job)
-    moved = {**job, "cluster": {**job["cluster"], "hosts": [{"address": "127.0.0.1", "port": 30_000}]}}
-    assert fill_in(tmp_path, moved) is True
-    assert draft_in(tmp_path)["cluster"]["hosts"] == moved["cluster"]["hosts"]
+def test_changed_ports_are_written_to_the_draft_of_the_demo_s_job(tmp_path, job):
+    save_demo_job(tmp_path, job)
+    moved = job_on_ports(tmp_path, 31_111)
+    assert save_demo_job(tmp_path, moved) is True
+    assert draft_in(tmp_path)["cluster"] == moved["cluster"]
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_what_the_demo_prints_names_the_recipe_as_the_page_does(job, lang):
+def test_the_demo_prints_the_same_recipe_name_as_the_page(job, lang):
     first = recipe_list(lang, job)[0]
     assert first["key"] == "demo"
     assert first["name"] in t(lang, "cli.demo.other", name=demo_name(job, lang))
 
 
-def test_the_demo_takes_the_checkout_s_environment_and_builds_none_then(tmp_path, monkeypatch):
+def test_the_demo_uses_the_checkout_s_environment_if_there_is_one(tmp_path, monkeypatch):
     python = tmp_path / ".venv-node" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch()
@@ -103,7 +111,7 @@ def test_the_demo_takes_the_checkout_s_environment_and_builds_none_then(tmp_path
     assert demo._built_python("en") == python
 
 
-def test_the_demo_builds_in_the_cache_where_there_is_no_checkout(tmp_path, monkeypatch):
+def test_the_demo_builds_an_environment_in_the_cache_without_a_checkout(tmp_path, monkeypatch):
     builds = []
     monkeypatch.setattr(demo, "CHECKOUT", tmp_path)
     monkeypatch.setattr(demo, "build", lambda folder, *_: builds.append(folder))

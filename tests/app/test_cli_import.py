@@ -57,7 +57,7 @@ def test_with_out_the_report_goes_to_standard_output_in_the_user_s_language(
     assert word in capsys.readouterr().out
 
 
-def test_json_carries_the_job_and_a_code_for_every_reason(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_job_and_a_code_for_every_reason(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", str(source), "--json"]) == 0
     output = json.loads(capsys.readouterr().out)
     assert output["job"]["training"]["cutoff_len"] == 2048
@@ -66,14 +66,14 @@ def test_json_carries_the_job_and_a_code_for_every_reason(source: Path, capsys: 
     assert "import_cluster" in {problem["code"] for problem in output["problems"]}
 
 
-def test_a_job_file_and_other_work_are_refused_with_a_fix(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_file_and_other_stages_are_refused_with_a_fix(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("version: 1\ncluster: {}\n", yaml.safe_dump({**yaml.safe_load(YAML), "stage": "kto"}), "- 1"):
         source.write_text(text)
         assert main(["import", str(source)]) == 2
         assert "->" in capsys.readouterr().err
 
 
-def test_deepspeed_settings_larger_than_a_job_file_may_be_are_not_read(
+def test_deepspeed_settings_larger_than_a_job_file_are_not_read(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = {"padding": "x" * MAXIMUM_TEXT, "zero_optimization": {"stage": 2}}

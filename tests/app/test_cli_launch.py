@@ -21,7 +21,7 @@ JOB = {
 }
 
 
-def test_a_launch_with_the_token_of_a_run_in_the_queue_says_that_it_waits(
+def test_a_launch_with_the_token_of_a_queued_run_prints_that_it_is_queued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))
@@ -33,7 +33,7 @@ def test_a_launch_with_the_token_of_a_run_in_the_queue_says_that_it_waits(
     assert capsys.readouterr().out == queued
 
 
-def test_a_run_that_is_stopped_in_the_queue_had_no_nodes_to_speak_of(
+def test_stopping_a_queued_run_reports_no_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))

@@ -45,7 +45,7 @@ def test_the_newest_attempt_is_read_unless_another_is_named(capsys: pytest.Captu
         ("en", "--kib=-4", "--kib is at least 1"),
     ],
 )
-def test_an_attempt_and_a_size_that_there_are_not_are_refused(
+def test_an_unknown_attempt_and_an_invalid_size_are_refused(
     capsys: pytest.CaptureFixture[str], lang: str, option: str, words: str
 ) -> None:
     assert main(["--lang", lang, "logs", RUN, option]) == 2
@@ -53,12 +53,12 @@ def test_an_attempt_and_a_size_that_there_are_not_are_refused(
 
 
 @pytest.mark.parametrize("command", ["logs", "stop", "calibrate"])
-def test_no_id_at_all_is_no_part_of_the_only_run(command: str) -> None:
+def test_an_empty_id_does_not_match_the_only_run(command: str) -> None:
     """This is `megaboard stop "$RUN"` with an unset variable."""
     assert main([command, ""]) == 2
 
 
-def test_the_node_that_failed_is_not_one_whose_address_begins_alike(
+def test_the_failed_node_is_not_another_node_whose_address_has_the_same_prefix(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = Store(tmp_path / "megaboard.db")

@@ -51,7 +51,7 @@ def test_a_class_that_transformers_does_not_know_is_named() -> None:
     assert "model_type_unknown" in problem.values["reason"]
 
 
-def test_an_interpreter_that_is_not_there_is_named() -> None:
+def test_a_missing_interpreter_is_named() -> None:
     with pytest.raises(ProblemsError) as raised:
         read_profile("/nowhere/python", TINY)
     assert raised.value.problems[0].values["python"] == "/nowhere/python"

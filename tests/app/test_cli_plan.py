@@ -31,7 +31,7 @@ def run(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("option", ["--top=1", "--strategies", "--why-not=TP2", "--json"])
-def test_what_is_wrong_with_every_plan_is_said_before_them(run, option):
+def test_problems_of_every_plan_are_printed_before_the_plans(run, option):
     frozen = {"vision_tower": True, "projector": True, "language_model": True}
     more = ["--top=1"] if option == "--json" else []
     status, out, err = run(option, *more, training={"freeze": frozen})
@@ -40,7 +40,7 @@ def test_what_is_wrong_with_every_plan_is_said_before_them(run, option):
     assert out
 
 
-def test_problems_of_the_present_plan_alone_are_not_reported(run):
+def test_problems_of_the_job_s_plan_alone_are_not_reported(run):
     status, _, err = run("--top=1", training={"micro_batch_size": 3})
     assert (status, err) == (0, "")
 
@@ -53,7 +53,7 @@ def test_an_unknown_gpu_or_model_is_one_problem_and_no_table(run, option):
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_an_offloading_plan_says_what_it_needs_of_a_nodes_memory(run, lang):
+def test_an_offloading_plan_prints_the_host_memory_that_it_needs(run, lang):
     small = {"nodes": 1, "gpus_per_node": 1}
     clusters = [{**small, "host_memory_gib": gib} for gib in (None, 1000)]
     texts = [run(f"--lang={lang}", "--top=1", model={"preset": "qwen3-8b"}, cluster=cluster)[1] for cluster in clusters]
@@ -63,7 +63,7 @@ def test_an_offloading_plan_says_what_it_needs_of_a_nodes_memory(run, lang):
     assert "1,000.0 GiB" in texts[1]
 
 
-def test_a_plan_that_exceeds_a_nodes_memory_does_not_fit_and_says_why(run):
+def test_a_plan_that_exceeds_the_host_memory_does_not_fit_and_says_why(run):
     small = {"model": {"preset": "qwen3-8b"},
              "cluster": {"nodes": 1, "gpus_per_node": 1, "host_memory_gib": 16}}  # fmt: skip
     plans = json.loads(run("--json", **small)[1])["plans"]
@@ -77,14 +77,14 @@ def test_a_plan_that_exceeds_a_nodes_memory_does_not_fit_and_says_why(run):
     assert "GiB of each node's memory" in rows["zero2-offload"]["reason"]["message"]
 
 
-def test_rows_that_differ_in_switches_alone_say_so(run):
+def test_rows_that_differ_only_in_switches_show_them(run):
     rows = run("--top=40", model={"preset": "qwen3-8b"})[1].splitlines()[3:]
     assert len(rows) == 40
     assert len(set(rows)) == len(rows)
     assert any("SP off" in row for row in rows)
 
 
-def test_a_strategys_plan_is_reported_with_its_micro_batch_and_what_it_recomputes(run):
+def test_a_strategys_plan_is_shown_with_its_micro_batch_and_recomputation(run):
     lines = run("--strategies")[1].splitlines()
     assert any("DP16, micro-batch " in line and "full" in line for line in lines)
 

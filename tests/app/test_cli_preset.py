@@ -25,7 +25,7 @@ def preset(*arguments):
     return main(["preset", *map(str, arguments)])
 
 
-def test_a_job_file_is_kept_whole_and_can_be_planned_from_anywhere(home, capsys, monkeypatch):
+def test_a_job_file_is_saved_whole_and_can_be_planned_from_anywhere(home, capsys, monkeypatch):
     assert preset("save", "small", home / "job.yaml") == 0
     assert preset("list") == 0
     assert capsys.readouterr().out == "small\n"
@@ -35,14 +35,14 @@ def test_a_job_file_is_kept_whole_and_can_be_planned_from_anywhere(home, capsys,
     assert main(["estimate", "-", "--json"]) == 0
 
 
-def test_a_taken_name_is_refused_until_it_may_be_replaced(home, capsys):
+def test_a_taken_name_is_refused_without_replace(home, capsys):
     preset("save", "a", home / "job.yaml")
     assert preset("save", "a", home / "job.yaml") == 2
     assert "already a preset named a" in capsys.readouterr().err
     assert preset("save", "a", home / "job.yaml", "--replace") == 0
 
 
-def test_what_cannot_be_read_or_found_is_wrong_input(home, capsys):
+def test_a_missing_or_unreadable_file_is_wrong_input(home, capsys):
     (home / "job.yaml").write_text("cluster: {nodes: 1}\n")
     assert preset("save", "a", home / "job.yaml") == 2
     assert preset("show", "a") == preset("delete", "a") == preset("delete", "../a") == 2
@@ -59,14 +59,14 @@ def test_a_preset_is_deleted(home, capsys):
     assert [(line["action"], line["name"]) for line in audited] == [("save_preset", "a"), ("delete_preset", "a")]
 
 
-def test_a_job_file_with_a_secret_is_not_kept(home, capsys):
+def test_a_job_file_with_a_secret_is_not_saved(home, capsys):
     (home / "job.yaml").write_text(f"{JOB}environment: {{HF_TOKEN: of-mine}}\n")
     assert preset("save", "a", home / "job.yaml") == 2
     preset("list")
     assert capsys.readouterr().out == ""
 
 
-def test_the_recipes_of_the_page_are_listed_shown_and_planned_as_well(home, capsys, monkeypatch):
+def test_the_recipes_of_the_page_can_be_listed_shown_and_planned(home, capsys, monkeypatch):
     assert preset("list", "--recipes") == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert names == list(recipes())
@@ -77,7 +77,7 @@ def test_the_recipes_of_the_page_are_listed_shown_and_planned_as_well(home, caps
     assert main(["estimate", "-", "--json"]) == 0
 
 
-def test_a_preset_of_ones_own_comes_before_a_recipe_of_its_name(home, capsys):
+def test_an_own_preset_hides_a_recipe_with_the_same_name(home, capsys):
     preset("save", "qwen3-32b-zero3", home / "job.yaml")
     capsys.readouterr()
     preset("show", "qwen3-32b-zero3")

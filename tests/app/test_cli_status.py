@@ -21,7 +21,7 @@ RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
         ("zh", "已用时间：1 小时 01 分；共 2 次启动，不含间隔"),
     ],
 )
-def test_status_tells_how_long_the_attempts_took_without_the_pause_between_them(
+def test_status_shows_the_duration_of_the_attempts_without_the_pause_between_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lang: str, words: str
 ) -> None:
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path))
@@ -73,7 +73,7 @@ def test_status_tells_how_long_the_attempts_took_without_the_pause_between_them(
         ),
     ],
 )
-def test_status_tells_the_newest_alert_of_each_kind_in_this_attempt(
+def test_status_shows_the_newest_alert_of_each_kind_in_this_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lang: str, words: list[str]
 ) -> None:
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path))

@@ -12,7 +12,7 @@ from backend.runs.store.store import Store
 RUN = "20260101-000000-mine-aaaa"
 
 
-def test_the_end_of_watching_is_reported_and_done(
+def test_the_end_of_watching_is_reported_with_status_0(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path))

@@ -35,7 +35,7 @@ def listed(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [item["id"] for item in json.loads(capsys.readouterr().out)]
 
 
-def test_delete_says_what_goes_and_stays_and_asks_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_delete_prints_what_is_deleted_and_what_stays_and_asks_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["delete", "aaaa"]) == 2
     output = capsys.readouterr().err
     assert f"all data of {RUN}" in output
@@ -46,7 +46,7 @@ def test_delete_says_what_goes_and_stays_and_asks_first(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_delete_archives_into_a_folder_and_says_where(
+def test_delete_archives_into_a_folder_and_prints_the_path(
     home: Path, capsys: pytest.CaptureFixture[str], lang: str
 ) -> None:
     assert main(["--lang", lang, "delete", RUN, "--archive", str(home / "kept"), "--yes"]) == 0
@@ -60,7 +60,7 @@ def test_delete_archives_into_a_folder_and_says_where(
         assert str(path) in capsys.readouterr().err, command
 
 
-def test_a_run_that_goes_on_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_delete_refuses_a_run_that_has_not_ended(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["delete", "bbbb", "--yes", "--json"]) == 2
     assert [problem["code"] for problem in json.loads(capsys.readouterr().out)["problems"]] == ["run_not_over"]
 
@@ -89,7 +89,7 @@ def test_storage_prints_sizes_rules_and_runs(capsys: pytest.CaptureFixture[str],
     assert RUN in output
 
 
-def test_days_that_are_none_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_days_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["storage", "--raw-days", "-3"]) == 2
     with pytest.raises(SystemExit):
         main(["storage", "--raw-days", "soon"])

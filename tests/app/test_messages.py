@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.notify import telling
+from app.cli.notify import notifying
 from app.main import main
 from app.notifications.addresses import Address, read_addresses
 from app.notifications.sender import AGAIN_S, LATEST_S, RETRIES_S, Messenger
@@ -315,10 +315,10 @@ def test_the_command_tries_every_address_and_names_those_that_took_nothing(tmp_p
     assert TOKEN not in out + err + audit
 
 
-def test_a_command_that_waits_tells_what_happens_meanwhile_to_the_last(tmp_path, store, run, write, inbox, capsys):
+def test_a_waiting_command_sends_all_notifications_before_it_ends(tmp_path, store, run, write, inbox, capsys):
     places = read_addresses(write(inbox.address))
     services = Services.open(tmp_path)
-    with telling(services, places, "en"):
+    with notifying(services, places, "en"):
         assert "JSON" in capsys.readouterr().out
         run.now = services.clock()
         run.add_event(EventKind.FINISHED)
@@ -329,15 +329,15 @@ def test_a_command_that_waits_tells_what_happens_meanwhile_to_the_last(tmp_path,
 @pytest.mark.parametrize(
     "command", [["launch", "job.yaml"], ["resume", RUN], ["watch", "host:/runs", "--detach"]], ids=lambda one: one[0]
 )
-def test_a_command_that_ends_at_once_takes_no_addresses(write, inbox, capsys, monkeypatch, tmp_path, command):
+def test_a_command_that_does_not_wait_accepts_no_addresses(write, inbox, capsys, monkeypatch, tmp_path, command):
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("app.cli.launch.launchable", lambda file, lang: None)
+    monkeypatch.setattr("app.cli.launch.read_launchable_job", lambda file, lang: None)
     assert main(["--lang", "en", *command, "--notify-file", str(write(inbox.address))]) == 2
     assert "serve --notify-file" in capsys.readouterr().err
 
 
-def test_a_command_that_waits_begins_nothing_with_a_file_of_addresses_that_will_not_do(write, capsys, monkeypatch):
-    monkeypatch.setattr("app.cli.launch.launchable", lambda file, lang: None)
+def test_a_waiting_command_starts_nothing_with_an_invalid_address_file(write, capsys, monkeypatch):
+    monkeypatch.setattr("app.cli.launch.read_launchable_job", lambda file, lang: None)
     path = write("json://127.0.0.1:9", mode=0o644)
     assert main(["--lang", "en", "launch", "job.yaml", "--wait", "--notify-file", str(path)]) == 2
     assert str(path) in capsys.readouterr().err

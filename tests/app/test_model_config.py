@@ -75,11 +75,11 @@ def test_a_model_id_becomes_the_shape_of_its_model(ours):
         ("someone/latin", "bad_model_config"),
     ],
 )
-def test_what_is_no_known_model_is_refused_with_the_reason(ours, model_id, code):
+def test_an_unknown_model_is_refused_with_the_reason(ours, model_id, code):
     assert refused(model_id).code == code
 
 
-def test_a_file_that_is_too_large_is_not_even_fetched(ours):
+def test_a_file_that_is_too_large_is_not_downloaded(ours):
     refused("someone/huge")
     assert not [path for path in ours if path.startswith("GET") and "huge" in path]
 
@@ -89,17 +89,17 @@ def test_a_file_that_is_too_large_is_not_even_fetched(ours):
     ["", "https://example.com/a", "//example.com/a", "../../etc/passwd", "a/../b", "a/b/c", "a/b?c", "a b", "a/b\n",
      "a/" + "b" * 200, "a--b/c", "-a/b", "a/.b"],
 )  # fmt: skip
-def test_what_is_no_id_is_never_asked_for(ours, model_id):
+def test_an_invalid_id_is_never_requested(ours, model_id):
     assert refused(model_id).code == "bad_model_id"
     assert ours == []
 
 
-def test_a_hub_that_breaks_is_asked_once(ours):
+def test_a_hub_that_fails_gets_one_request(ours):
     assert refused("someone/broken").values["reason"] == "HTTP 503"
     assert len([path for path in ours if "broken" in path]) == 1
 
 
-def test_without_a_network_the_cached_file_serves(ours, monkeypatch):
+def test_without_a_network_the_cached_file_is_used(ours, monkeypatch):
     fetched = from_hub("Qwen/Qwen3-8B")
     point_at("http://127.0.0.1:9", monkeypatch)
     assert from_hub("Qwen/Qwen3-8B") == fetched
@@ -115,7 +115,7 @@ def test_offline_mode_is_respected_and_named(ours, monkeypatch):
     assert len(ours) == before
 
 
-def test_a_hub_that_says_nothing_is_given_up(monkeypatch, tmp_path):
+def test_a_hub_that_does_not_answer_times_out(monkeypatch, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         point_at(f"http://127.0.0.1:{server.getsockname()[1]}", monkeypatch)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
@@ -125,13 +125,13 @@ def test_a_hub_that_says_nothing_is_given_up(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hub_that_means_harm_is_given_up_within_a_deadline_and_a_limit(ours, name):
+def test_a_hostile_hub_meets_a_deadline_and_a_size_limit(ours, name):
     """This holds for any announced size and any way of sending."""
     tracemalloc.start()
     started = time.monotonic()
     try:
         with pytest.raises(ProblemsError) as caught:
-            from_hub(f"someone/{name}", whole_s=0.5 if "dripping" in name else 60.0)
+            from_hub(f"someone/{name}", total_s=0.5 if "dripping" in name else 60.0)
         assert tracemalloc.get_traced_memory()[1] < 32 << 20
     finally:
         tracemalloc.stop()
@@ -148,12 +148,12 @@ def test_a_file_that_was_fetched_before_is_not_fetched_again(ours):
     assert len([path for path in ours if path.startswith("GET")]) == 1
 
 
-def test_the_library_finds_in_its_cache_what_was_fetched(ours, tmp_path):
+def test_huggingface_hub_finds_the_fetched_file_in_its_cache(ours, tmp_path):
     fetched = from_hub("Qwen/Qwen3-8B")
     assert Path(try_to_load_from_cache("Qwen/Qwen3-8B", "config.json")).read_text() == fetched
 
 
-def test_a_cache_that_cannot_be_written_costs_nothing(ours, tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_no_error(ours, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file"))
     assert json.loads(from_hub("Qwen/Qwen3-8B")) == json.loads(QWEN)
@@ -167,7 +167,7 @@ def test_a_deeply_nested_configuration_is_refused(ours):
         assert caught.value.problems[0].code == "bad_model_config"
 
 
-def test_the_command_prints_a_configuration_that_a_job_file_takes(tmp_path):
+def test_the_command_prints_a_configuration_that_a_job_file_accepts(tmp_path):
     """It runs in a process of its own, because huggingface_hub reads HF_ENDPOINT when it is imported."""
     with hub(FILES) as (address, _):
         variables = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
@@ -186,7 +186,7 @@ def test_the_command_prints_an_architecture_without_an_estimate_and_says_so(ours
     assert "mamba9" in printed.err
 
 
-def test_a_job_file_takes_the_folder_of_a_model(tmp_path, capsys, monkeypatch):
+def test_a_job_file_accepts_the_folder_of_a_model(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_bytes(QWEN)

@@ -54,7 +54,7 @@ def test_a_saved_cluster_is_the_draft_s_and_can_be_chosen_after_others(services:
     )
 
 
-def test_what_is_measured_on_it_is_there_when_it_is_chosen_again(services: Services) -> None:
+def test_a_calibration_of_a_saved_cluster_is_loaded_with_it(services: Services) -> None:
     ask(services, "cluster_save", "lab")
     keep_in_cluster(services.home, "lab", Calibration(gpu="h100-80g", matmul_tflops=612.0))
     services.draft.edit("cluster.nodes", 4)
@@ -62,7 +62,7 @@ def test_what_is_measured_on_it_is_there_when_it_is_chosen_again(services: Servi
     assert job(services).cluster.calibration.matmul_tflops == 612.0
 
 
-def test_a_name_that_is_taken_is_replaced_only_on_a_second_word(services: Services) -> None:
+def test_a_taken_name_is_replaced_only_after_confirmation(services: Services) -> None:
     ask(services, "cluster_save", "lab")
     services.draft.edit("cluster.nodes", 4)
     refused = ask(services, "cluster_save", "lab")
@@ -82,7 +82,7 @@ def test_a_deleted_cluster_stays_in_the_job_that_had_it(services: Services) -> N
 
 
 @pytest.mark.parametrize("name", ["", "../lab", "a/b", "lab;rm", ".lab", "x" * 65, "集群"])
-def test_a_name_that_could_be_another_file_is_refused(services: Services, name: str) -> None:
+def test_a_name_that_could_be_a_path_is_refused(services: Services, name: str) -> None:
     assert codes(ask(services, "cluster_save", name)) == ["bad_cluster_name"]
     assert codes(ask(services, "cluster_delete", name)) == ["bad_cluster_name"]
     assert not list(services.home.glob("**/*.yaml"))
@@ -94,7 +94,7 @@ def test_machines_that_cannot_be_read_are_not_saved(services: Services) -> None:
     assert own_clusters(services) == []
 
 
-def test_every_act_is_in_the_audit_log(services: Services) -> None:
+def test_every_action_is_in_the_audit_log(services: Services) -> None:
     ask(services, "cluster_save", "lab")
     ask(services, "cluster_delete", "lab")
     log = (services.home / "audit.jsonl").read_text()

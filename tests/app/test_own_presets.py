@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.own_presets import delete_preset, keep_preset, own_presets, read_preset
+from app.own_presets import delete_preset, own_presets, read_preset, save_preset
 from app.services import Draft
 from app.wizard.events import change
 from app.wizard.sources import fetch
@@ -20,7 +20,7 @@ SOUND = "name: shared\ncluster: {gpu: h100-80g, nodes: 1, gpus_per_node: 8}\nmod
 def services(tmp_path):
     store = Store(tmp_path / "megaboard.db")
     audited = []
-    audit = SimpleNamespace(record=lambda act, **values: audited.append((act, values)), seen=audited)
+    audit = SimpleNamespace(record=lambda action, **values: audited.append((action, values)), seen=audited)
     yield SimpleNamespace(home=tmp_path, draft=Draft(store, tmp_path), audit=audit)
     store.close()
 
@@ -29,24 +29,24 @@ def codes(problems):
     return [problem.code for problem in problems.problems]
 
 
-def raised(act, *given, **named):
+def raised(call, *arguments, **named):
     with pytest.raises(ProblemsError) as error:
-        act(*given, **named)
+        call(*arguments, **named)
     return error.value.problems[0].code
 
 
-def test_a_preset_is_a_file_that_only_its_owner_reads_and_nothing_else_is_left(tmp_path):
-    keep_preset(tmp_path, "8B 全参 v1.2", "a: 1\n")
+def test_a_preset_is_a_private_file_and_no_temporary_file_is_left(tmp_path):
+    save_preset(tmp_path, "8B 全参 v1.2", "a: 1\n")
     (file,) = (tmp_path / "presets").iterdir()
     assert (file.name, file.stat().st_mode & 0o777) == ("8B 全参 v1.2.yaml", 0o600)
     assert (file.parent.stat().st_mode & 0o777, own_presets(tmp_path)) == (0o700, ["8B 全参 v1.2"])
 
 
-def test_what_is_there_is_replaced_only_when_asked(tmp_path):
-    keep_preset(tmp_path, "a", "old")
-    assert raised(keep_preset, tmp_path, "a", "new") == "preset_exists"
+def test_an_existing_preset_is_replaced_only_on_request(tmp_path):
+    save_preset(tmp_path, "a", "old")
+    assert raised(save_preset, tmp_path, "a", "new") == "preset_exists"
     assert read_preset(tmp_path, "a") == "old"
-    keep_preset(tmp_path, "a", "new", replace=True)
+    save_preset(tmp_path, "a", "new", replace=True)
     assert read_preset(tmp_path, "a") == "new"
     assert (tmp_path / "presets" / "a.yaml").stat().st_mode & 0o777 == 0o600
     assert len(list((tmp_path / "presets").iterdir())) == 1
@@ -55,14 +55,14 @@ def test_what_is_there_is_replaced_only_when_asked(tmp_path):
 @pytest.mark.parametrize(
     "name", ["", ".", "..", ".hidden", "../a", "a/b", "a\\b", "a\nb", " a", "a ", "a.", "x" * 65, "a\0"]
 )
-def test_a_name_can_lead_nowhere_else(tmp_path, name):
-    for act, *remainder in ((read_preset,), (delete_preset,), (keep_preset, "")):
-        assert raised(act, tmp_path, name, *remainder) == "bad_preset_name"
+def test_a_name_cannot_be_a_path(tmp_path, name):
+    for call, *remainder in ((read_preset,), (delete_preset,), (save_preset, "")):
+        assert raised(call, tmp_path, name, *remainder) == "bad_preset_name"
 
 
 def test_a_deleted_preset_is_gone_and_others_stay(tmp_path):
-    keep_preset(tmp_path, "a", "1")
-    keep_preset(tmp_path, "b", "2")
+    save_preset(tmp_path, "a", "1")
+    save_preset(tmp_path, "b", "2")
     delete_preset(tmp_path, "a")
     assert own_presets(tmp_path) == ["b"]
     assert raised(delete_preset, tmp_path, "a") == raised(read_preset, tmp_path, "a") == "unknown_preset"
@@ -70,7 +70,7 @@ def test_a_deleted_preset_is_gone_and_others_stay(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "presets").write_text("in the way")
-    assert raised(keep_preset, tmp_path, "a", "") == "preset_not_written"
+    assert raised(save_preset, tmp_path, "a", "") == "preset_not_written"
 
 
 def test_the_draft_comes_back_whole_after_other_edits(services):
@@ -88,7 +88,7 @@ def test_the_draft_comes_back_whole_after_other_edits(services):
     assert services.audit.seen == [("save_preset", {"name": "first"})]
 
 
-def test_a_taken_name_is_reported_and_replaced_on_the_second_word(services):
+def test_a_taken_name_is_reported_and_replaced_after_confirmation(services):
     fetch(services, {"kind": "preset_save", "name": "a"})
     change(services, {"name": "newer"})
     assert codes(fetch(services, {"kind": "preset_save", "name": "a"})) == ["preset_exists"]
@@ -97,7 +97,7 @@ def test_a_taken_name_is_reported_and_replaced_on_the_second_word(services):
     assert "newer" in read_preset(services.home, "a")
 
 
-def test_a_file_is_kept_under_its_own_name_and_the_draft_stays(services):
+def test_a_file_is_saved_under_its_own_name_and_the_draft_stays(services):
     before = services.draft.job_mapping()
     assert fetch(services, {"kind": "preset_import", "text": SOUND}).note == {"name": "shared"}
     assert (services.draft.job_mapping(), own_presets(services.home)) == (before, ["shared"])
@@ -113,12 +113,12 @@ def test_a_file_is_kept_under_its_own_name_and_the_draft_stays(services):
         ("model_name_or_path: /m\nstage: sft\nfinetuning_type: lora\n", "preset_is_llamafactory"),
     ],
 )
-def test_what_is_no_job_file_is_not_kept(services, text, code):
+def test_a_text_that_is_not_a_job_file_is_not_saved(services, text, code):
     assert code in codes(fetch(services, {"kind": "preset_import", "name": "a", "text": text}))
     assert own_presets(services.home) == []
 
 
-def test_a_draft_that_cannot_be_read_is_not_kept(services):
+def test_a_draft_that_cannot_be_read_is_not_saved(services):
     change(services, {"cluster.nodes": "four"})
     assert codes(fetch(services, {"kind": "preset_save", "name": "a"})) == ["wrong_type"]
     assert own_presets(services.home) == []

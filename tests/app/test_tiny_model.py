@@ -16,7 +16,7 @@ def test_rows_are_distinct_and_equal_on_every_call():
     assert len({row["instruction"] for row in rows}) == tiny_model.ROWS
 
 
-def test_every_answer_is_true():
+def test_every_answer_is_correct():
     for row in tiny_model.make_rows(tiny_model.ROWS):
         question, answer = row["instruction"], row["output"]
         numbers = [int(digits) for digits in re.findall(r"\d+", question)]
@@ -31,7 +31,7 @@ def test_every_answer_is_true():
 
 @pytest.mark.e2e
 @needs_node_environment
-def test_a_finished_folder_is_left_as_it_is(tmp_path):
+def test_a_finished_folder_is_not_changed(tmp_path):
     build = [NODE_PYTHON, tiny_model.__file__, tmp_path]
     subprocess.run(build, check=True)
     weights = tmp_path / tiny_model.MODEL_FOLDER / "model.safetensors"

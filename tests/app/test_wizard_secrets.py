@@ -82,7 +82,7 @@ def test_a_key_that_is_unlocked_at_the_terminal_is_audited_by_its_file(
             raise locked.pop()
         return "done"
 
-    assert secret_input.unlocked("en", Audit(tmp_path), act) == "done"
+    assert secret_input.with_passphrases("en", Audit(tmp_path), act) == "done"
     line = json.loads((tmp_path / "audit.jsonl").read_text())
     assert (line["action"], line["identity_file"]) == ("unlock_key", "/key")
     assert VALUE not in str(line)

@@ -32,7 +32,7 @@ def servers(demo: LocalNodes) -> list[Process | None]:
     return [find_process(node["pid"], node["start"]) for node in nodes.values()]
 
 
-def test_starting_again_finds_the_same_servers(demo: LocalNodes) -> None:
+def test_a_second_start_finds_the_same_servers(demo: LocalNodes) -> None:
     before = [(server.pid, server.start) for server in servers(demo) if server]
     assert LocalNodes(demo.folder, nodes=2).start() == demo.hosts()
     assert [(server.pid, server.start) for server in servers(demo) if server] == before
@@ -49,11 +49,11 @@ def test_a_server_that_died_is_started_again_on_its_port(demo: LocalNodes) -> No
     assert None not in servers(demo)
 
 
-def test_stop_ends_servers_and_sessions_by_identity_and_twice_is_no_error(demo: LocalNodes) -> None:
+def test_stop_ends_servers_and_sessions_by_identity_and_can_be_repeated(demo: LocalNodes) -> None:
     known = KnownHosts(demo.folder / "app", demo.folder / "known_hosts")
     node = connect(demo.hosts()[0], known)
     assert node.exists("/tmp")
-    sessions = [child for server in servers(demo) if server for child in demo_module._with_children(server)]
+    sessions = [child for server in servers(demo) if server for child in demo_module._process_tree(server)]
     assert len(sessions) > 2
     ports = [host.port for host in demo.hosts()]
     assert demo.stop() == []
@@ -71,7 +71,7 @@ def test_the_next_start_has_the_same_addresses_so_confirmed_host_keys_stay_known
     assert demo.start() == before
 
 
-def test_stop_does_not_touch_a_process_that_got_a_recorded_id(demo: LocalNodes) -> None:
+def test_stop_does_not_touch_a_process_that_reuses_a_recorded_id(demo: LocalNodes) -> None:
     with subprocess.Popen(["sleep", "60"]) as stranger:
         path = demo.folder / "nodes.json"
         recorded = json.loads(path.read_text())
@@ -81,7 +81,7 @@ def test_stop_does_not_touch_a_process_that_got_a_recorded_id(demo: LocalNodes) 
         stranger.kill()
 
 
-def test_stop_ends_the_jobs_that_run_on_it(demo: LocalNodes) -> None:
+def test_stop_ends_the_runs_on_the_nodes(demo: LocalNodes) -> None:
     known = KnownHosts(demo.folder / "app", demo.folder / "known_hosts")
     node = connect(demo.hosts()[0], known)
     folder = demo.run_root / "run" / "1" / "node0"
@@ -99,7 +99,7 @@ def test_stop_ends_the_jobs_that_run_on_it(demo: LocalNodes) -> None:
     assert members(f"{demo.folder}.0") == []
 
 
-def test_each_node_says_which_it_is(demo: LocalNodes) -> None:
+def test_a_process_can_tell_which_node_it_runs_on(demo: LocalNodes) -> None:
     known = KnownHosts(demo.folder / "app", demo.folder / "known_hosts")
     for rank, host in enumerate(demo.hosts()):
         node = connect(host, known)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.demo.local_nodes import LocalNodes, _with_children
+from app.demo.local_nodes import LocalNodes, _process_tree
 from backend.cluster.node import NodeError
 from backend.cluster.ssh.config import find_target
 from backend.cluster.ssh.connection import open_connection
@@ -177,7 +177,7 @@ def signal_sessions(cluster: LocalNodes, rank: int, number: int) -> list[Process
     """Send a signal to every process of the sessions, but not to the listener."""
     listener = read_process(json.loads((cluster.folder / "nodes.json").read_text())[str(rank)]["pid"])
     assert listener
-    sessions = [process for process in _with_children(listener) if process.pid != listener.pid]
+    sessions = [process for process in _process_tree(listener) if process.pid != listener.pid]
     assert sessions
     for process in sessions:
         send_signal(process, number)
@@ -201,7 +201,7 @@ def kill_file_server(cluster: LocalNodes, rank: int) -> None:
     server = json.loads((cluster.folder / "nodes.json").read_text())[str(rank)]
     listener = read_process(server["pid"])
     assert listener
-    tree = _with_children(listener)
+    tree = _process_tree(listener)
     parents = {process.parent for process in tree}
     leaves = [process for process in tree if process.pid not in parents and process is not listener]
     for process in leaves:
