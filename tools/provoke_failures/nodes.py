@@ -109,6 +109,15 @@ NODES: Mapping[str, Cause] = {
         node=1,
         arguments={0: {"--rdzv_conf": "timeout=20"}, 1: {"--rdzv_conf": "timeout=20", "--master_addr": "gpu-node-01"}},
     ),
+    "ssh-not-ready": Cause(
+        category="ssh_not_ready",
+        how="DeepSpeed's launcher cannot log in on a node of its hostfile.",
+        node=0,
+        nodes=1,
+        prepare=lambda gang: gang.path("hostfile").write_text("127.0.0.1 slots=1\nlocalhost slots=1\n") and None,
+        prefix={0: ("deepspeed", "--hostfile", "$RUN/hostfile")},
+        packages=("deepspeed",),
+    ),
     "gloo-interface-node1": Cause(
         category="nccl_wrong_interface",
         how="GLOO_SOCKET_IFNAME names an interface that node 1 does not have.",

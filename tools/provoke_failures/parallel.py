@@ -350,6 +350,22 @@ def train(folder, rank):
         keys={"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2},
         **MEGATRON,
     ),
+    "megatron-experts": Cause(
+        category="megatron_divide",
+        how="The model has 4 experts, and EP is 3.",
+        nodes=3,
+        model="experts",
+        values=MEGATRON_VALUES,
+        keys={"expert_model_parallel_size": 3},
+        **MEGATRON,
+    ),
+    "megatron-short-sequence": Cause(
+        category="megatron_short_sequence",
+        how="Padding of samples to a multiple of 1, with CP 2.",
+        values=MEGATRON_VALUES,
+        keys={"context_parallel_size": 2, "cutoff_len": 3},
+        **MEGATRON,
+    ),
     "megatron-checkpoint-tp": Cause(
         category="ckpt_parallelism",
         how="A Megatron checkpoint of TP 2 is resumed with PP 2.",
