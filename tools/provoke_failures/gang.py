@@ -72,6 +72,8 @@ class Cause:
     """Node -> torchrun options that replace the launch's own."""
     during: Callable[["Gang"], None] | None = None
     """Does something to the running nodes."""
+    ends_well: bool = False
+    """All nodes exit with 0."""
     packages: tuple[str, ...] = ("torch", "transformers", "llamafactory")
 
 

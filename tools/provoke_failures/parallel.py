@@ -376,14 +376,15 @@ def train(folder, rank):
     ),
     "megatron-loss-nan": Cause(
         category="loss_nan",
-        how="The learning rate is 1e38, so the weights overflow in the first steps.",
+        how="The learning rate is 1e20, so the weights overflow in the first steps.",
         values=MEGATRON_VALUES,
-        keys={"learning_rate": 1.0e38, "max_grad_norm": 1.0e38},
+        keys={"learning_rate": 1.0e20},
         **MEGATRON,
     ),
     "loss-nan": Cause(
         category="loss_nan",
         how="The learning rate is 1e30, so the weights overflow in the first steps.",
         keys={"learning_rate": 1.0e30, "max_steps": 12},
+        ends_well=True,
     ),
 }
