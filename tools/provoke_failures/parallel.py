@@ -359,11 +359,11 @@ def train(folder, rank):
         keys={"expert_model_parallel_size": 3},
         **MEGATRON,
     ),
-    "megatron-short-sequence": Cause(
-        category="megatron_short_sequence",
-        how="Padding of samples to a multiple of 1, with CP 2.",
+    "megatron-context": Cause(
+        category=None,
+        how="CP is 2, which needs Transformer Engine.",
         values=MEGATRON_VALUES,
-        keys={"context_parallel_size": 2, "cutoff_len": 3},
+        keys={"context_parallel_size": 2},
         **MEGATRON,
     ),
     "megatron-checkpoint-tp": Cause(
