@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 REFUSALS = {"gated": (403, "GatedRepo"), "private": (401, "RepoNotFound"), "adapter": (404, "EntryNotFound"),
-            "broken": (503, "")}  # fmt: skip
+            "broken": (503, ""), "limited": (429, "")}  # fmt: skip
 """Model name -> (status, X-Error-Code), as https://huggingface.co answers."""
 
 HOSTILE = ("endless", "lying", "unsized", "dripping", "dripping-headers", "bomb")

@@ -72,6 +72,8 @@ class Cause:
     """Node -> torchrun options that replace the launch's own."""
     during: Callable[["Gang"], None] | None = None
     """Does something to the running nodes."""
+    ends_well: bool = False
+    """All nodes exit with 0."""
     packages: tuple[str, ...] = ("torch", "transformers", "llamafactory")
 
 
@@ -84,8 +86,10 @@ class Gang:
         self.folders = [self.run / f"node{node}" for node in range(cause.nodes)]
         self.configs: dict[int, dict[str, Any]] = {}
         self.processes: list[subprocess.Popen[bytes]] = []
-        self.other: socket.socket | None = None
-        """A server of another program on the master port."""
+        self.servers = contextlib.ExitStack()
+        """Servers of other programs, which end with the run."""
+        self.variables: dict[str, str] = {}
+        """Further environment variables of all nodes."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
 
@@ -140,6 +144,7 @@ class Gang:
             "PYTHONPATH": ":".join([str(self.work / path) for path in cause.paths]),
             **variables,
             **cause.environment,
+            **self.variables,
             **cause.node_environment.get(node, {}),
         }
         variables = {name: self._with_paths(value) for name, value in variables.items()}
@@ -209,8 +214,7 @@ class Gang:
                 time.sleep(0.1)
         finally:
             self._end()
-            if self.other:
-                self.other.close()
+            self.servers.close()
         return {f"node{node}": process.wait() for node, process in enumerate(self.processes)}
 
     def _end(self) -> None:
@@ -275,7 +279,9 @@ class Gang:
             (str(self.work / "packages"), "/opt/env/packages"),
             (str(self.work), "/workspace"),
         )
-        for path, shown in (*extra, *HIDDEN):
+        # datasets makes names of lock files from paths.
+        lock_names = ((path.replace("/", "_"), shown.replace("/", "_")) for path, shown in extra)
+        for path, shown in (*extra, *HIDDEN, *lock_names):
             text = text.replace(path, shown)
         host = re.escape(socket.gethostname())
         text = re.sub(rf"\[{host}(?=[\]:])", f"[node{node}", text)

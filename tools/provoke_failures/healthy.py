@@ -17,7 +17,7 @@ _FSDP1 = {"parallel.fsdp.version": 1}
 
 
 def _run(engine: str, **fields: Any) -> Cause:
-    return Cause(category=None, how="", engine=engine, **{"nodes": 1, **fields})
+    return Cause(category=None, how="", ends_well=True, engine=engine, **{"nodes": 1, **fields})
 
 
 def _ddp(**fields: Any) -> Cause:

@@ -8,6 +8,7 @@ from typing import Any
 
 from app.demo import tiny_model
 from tests.e2e import tiny_data
+from tests.hub import hub
 from tools.provoke_failures.gang import Cause, Gang, run_node_python
 
 Change = Callable[[Path], None]
@@ -77,6 +78,11 @@ def _wrong_columns(entry: Mapping[str, Any]) -> Change:
 def _only_questions(folder: Path) -> None:
     rows = [{"messages": [{"role": "user", "content": row["instruction"]}]} for row in tiny_model.make_rows(8)]
     (folder / f"{tiny_data.PICTURES}.json").write_text(json.dumps([{**row, "images": []} for row in rows]))
+
+
+def _at_hub(gang: Gang) -> None:
+    address, _ = gang.servers.enter_context(hub({}))
+    gang.variables = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(gang.path("hub"))}
 
 
 MODEL_AND_DATA: Mapping[str, Cause] = {
@@ -192,6 +198,18 @@ MODEL_AND_DATA: Mapping[str, Cause] = {
         how="The model is a name of the hub, and nothing listens at the hub's address.",
         keys={"model_name_or_path": "Qwen/Qwen3-0.6B"},
         environment={"HF_HOME": "$WORK/empty-hub", "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "https://127.0.0.1:9"},
+    ),
+    "hub-gated": Cause(
+        category="hub_gated",
+        how="A hub on this machine answers that the model's licence was not accepted.",
+        keys={"model_name_or_path": "meta/gated"},
+        prepare=_at_hub,
+    ),
+    "hub-rate-limit": Cause(
+        category="hub_rate_limit",
+        how="A hub on this machine answers that there were too many requests.",
+        keys={"model_name_or_path": "meta/limited"},
+        prepare=_at_hub,
     ),
     "lora-targets": Cause(
         category="lora_targets",

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import socket
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -38,7 +37,7 @@ def _limited(controller: Path, file: str, value: str) -> Mapping[str, Any]:
 
 
 def _take_port(gang: Gang) -> None:
-    gang.other = socket.create_server(("127.0.0.1", gang.port))
+    gang.servers.enter_context(socket.create_server(("127.0.0.1", gang.port)))
 
 
 def _signal_rank(number: int, node: int) -> Callable[[Gang], None]:
@@ -65,12 +64,11 @@ def many_rows(gang: Gang) -> None:
 
 
 def _kill_worker(gang: Gang) -> None:
-    gang.wait_for(0, "rank0.log", "Running tokenizer on dataset (num_proc=2):   0%")
+    # At 10 %: a worker that dies before its first task can leave the lock of the queue taken.
+    gang.wait_for(0, "rank0.log", "Running tokenizer on dataset (num_proc=2):  1")
     rank = gang.pid_of(0, 0)
-    children = Path(f"/proc/{rank}/task/{rank}/children")
-    while len(children.read_text().split()) < 3:  # the manager of the queue, and two workers
-        time.sleep(0.05)
-    os.kill(int(children.read_text().split()[-1]), signal.SIGKILL)
+    workers = Path(f"/proc/{rank}/task/{rank}/children").read_text().split()
+    os.kill(int(workers[0]), signal.SIGKILL)
 
 
 def _foreign_cache(gang: Gang) -> None:
@@ -108,6 +106,15 @@ NODES: Mapping[str, Cause] = {
         how="Node 1 was given a host name for the master that it cannot resolve. The timeout is 20 s.",
         node=1,
         arguments={0: {"--rdzv_conf": "timeout=20"}, 1: {"--rdzv_conf": "timeout=20", "--master_addr": "gpu-node-01"}},
+    ),
+    "ssh-not-ready": Cause(
+        category="ssh_not_ready",
+        how="DeepSpeed's launcher cannot log in on a node of its hostfile.",
+        node=0,
+        nodes=1,
+        prepare=lambda gang: gang.path("hostfile").write_text("127.0.0.1 slots=1\nlocalhost slots=1\n") and None,
+        prefix={0: ("deepspeed", "--hostfile", "$RUN/hostfile")},
+        packages=("deepspeed",),
     ),
     "gloo-interface-node1": Cause(
         category="nccl_wrong_interface",
@@ -200,12 +207,12 @@ def train(folder, rank):
     ),
     "disk-full-node0": Cause(
         category="disk_full",
-        how="The output disk of node 0 has 1 MB.",
+        how="The output disk of node 0 has 300 kB.",
         node=0,
         rank=0,
         keys={"output_dir": "$RUN/out"},
         prepare=lambda gang: gang.path("out").mkdir(),
-        prefix={0: mounted("1m", "$RUN/out")},
+        prefix={0: mounted("300k", "$RUN/out")},
     ),
     "disk-full-optimizer-node0": Cause(
         category="disk_full",

@@ -2,8 +2,8 @@
 
 Folders under `packages` of the work folder have what the node environment lacks, each by `pip install --no-deps
 --target`: wandb with its dependencies, datasets-4.4 (4.4.1), torchaudio (2.11.0 with its compiled parts), torchvision
-(0.28.0 without them; torchvision-cuda with them), bitsandbytes (0.50.2), bitsandbytes-broken (without libraries), swift
-(requirements/swift.txt), and mcore_adapter (the source folder in github.com/alibaba/ROLL).
+(0.28.0 without them; torchvision-cuda with them), bitsandbytes (0.50.2), swift (requirements/swift.txt), and
+mcore_adapter (the source folder in github.com/alibaba/ROLL).
 """
 
 from collections.abc import Mapping
@@ -82,12 +82,6 @@ def train(folder, rank):
         rank=1,
         node_environment={1: {"PYTHONPATH": "$WORK/packages/datasets-4.4"}},
         packages=("torch", "transformers", "llamafactory", "datasets"),
-    ),
-    "bitsandbytes-library": Cause(
-        category="bitsandbytes",
-        how="The installed bitsandbytes has no library for this machine.",
-        values={"training.method": "qlora"},
-        paths=("packages/bitsandbytes-broken",),
     ),
     "torchvision-mismatch-node1": Cause(
         category="torchvision_mismatch",

@@ -2,14 +2,13 @@
 
 import os
 import shutil
-import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from tools.provoke_failures.gang import PROOF, Cause, Gang, run_node_python
 from tools.provoke_failures.model_and_data import edit, with_model
-from tools.provoke_failures.nodes import STARTED, many_rows
+from tools.provoke_failures.nodes import many_rows
 
 ZERO = {"TORCH_EXTENSIONS_DIR": "$WORK/extensions"}
 MEGATRON: Mapping[str, Any] = {
@@ -65,11 +64,6 @@ def _numpy_in_optimizer(gang: Gang) -> None:
     run_node_python(script, gang.path("out", "checkpoint-3", "optimizer.pt"))
 
 
-def _stop_rank_1(gang: Gang) -> None:
-    gang.wait_for(1, "rank1.log", STARTED)
-    os.kill(gang.pid_of(1, 1), signal.SIGSTOP)
-
-
 def _only_on_node_0(gang: Gang) -> None:
     gang.configs[1]["resume_from_checkpoint"] = "/local/out/checkpoint-3"
 
@@ -90,11 +84,6 @@ def _one_zero_part_less(gang: Gang) -> None:
 
 def keep_all(gang: Gang) -> None:
     pass
-
-
-def _batch_of_7(gang: Gang) -> None:
-    for folder in gang.folders:
-        edit(folder / "deepspeed.json", train_batch_size=7)
 
 
 def _other_batch(gang: Gang) -> None:
@@ -135,16 +124,25 @@ PARALLEL: Mapping[str, Cause] = {
     ),
     "collective-not-joined-node1": Cause(
         category="collective_not_joined",
-        how="Rank 1 was stopped by SIGSTOP during the training. The timeout of collectives is 20 s.",
+        how="Rank 1 waits for a stream of data that nobody writes. The timeout of collectives is 20 s.",
         node=1,
         rank=1,
-        values={"training.max_steps": 3000, "training.save_steps": 3000},
-        keys={"ddp_timeout": 20},
-        during=_stop_rank_1,
+        prepare=lambda gang: os.mkfifo(gang.folders[1] / "stream"),
+        program=_ddp("""
+    parallel = DistributedDataParallel(torch.nn.Linear(4, 4))
+    for batch in range(6):
+        if rank == 1 and batch == 3:
+            open(f"{folder}/stream").read()
+        parallel(torch.ones(2, 4)).sum().backward()
+        print(f"rank {rank}: batch {batch} done", flush=True)
+"""),
+        packages=("torch",),
     ),
     "collective-shapes": Cause(
         category="collective_shapes",
         how="Rank 1 dropped a bad sample, so its batch is smaller in an all-gather.",
+        node=1,
+        rank=1,
         program=_ddp("""
     batch = torch.ones(4 - rank, 8)
     gathered = [torch.empty_like(batch) for _ in range(2)]
@@ -233,11 +231,17 @@ def train(folder, rank):
     ),
     "ds-batch-train-batch-size": Cause(
         category="ds_batch_mismatch",
-        how="deepspeed.json has a train_batch_size of 7, with 2 ranks of 2 samples.",
-        engine="llamafactory-zero2",
+        how="DeepSpeed's train_batch_size is 7, with 2 ranks of 2 samples.",
         environment=ZERO,
-        prepare=_batch_of_7,
-        packages=("torch", "transformers", "deepspeed"),
+        program="""
+def train(folder, rank):
+    import deepspeed
+    import torch
+
+    settings = {"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1}
+    deepspeed.initialize(model=torch.nn.Linear(4, 4), config=settings)
+""",
+        packages=("torch", "deepspeed"),
     ),
     "ds-batch-micro-batch": Cause(
         category="ds_batch_mismatch",
@@ -249,18 +253,25 @@ def train(folder, rank):
     ),
     "bf16-unsupported": Cause(
         category="bf16_unsupported",
-        how="bf16 with tf32 on a machine without a GPU of the Ampere generation.",
-        keys={"tf32": True, "bf16": True},
+        how="bf16 on a machine without a GPU, and without the switch for CPUs.",
+        keys={"use_cpu": None, "bf16": True},
     ),
     "tokenise-timeout": Cause(
         category="tokenise_timeout",
-        how="Rank 0 tokenises 90000 rows. Rank 1 on the same node waits longer than its time-out of 8 s.",
+        how="Rank 0 tokenises 90000 rows. Rank 1 on the same node waits longer than its timeout of 5 s.",
         node=0,
         rank=1,
         nodes=1,
         ranks=2,
-        keys={"ddp_timeout": 8},
         prepare=many_rows,
+        program="""
+def train(folder, rank):
+    import datetime
+    import torch
+
+    torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=5))
+    entry._train_with_llamafactory(folder, rank)
+""",
     ),
     "resume-weights-only": Cause(
         category="resume_weights_only",
@@ -339,6 +350,22 @@ def train(folder, rank):
         keys={"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2},
         **MEGATRON,
     ),
+    "megatron-experts": Cause(
+        category="megatron_divide",
+        how="The model has 4 experts, and EP is 3.",
+        nodes=3,
+        model="experts",
+        values=MEGATRON_VALUES,
+        keys={"expert_model_parallel_size": 3},
+        **MEGATRON,
+    ),
+    "megatron-context": Cause(
+        category=None,
+        how="CP is 2, which needs Transformer Engine.",
+        values=MEGATRON_VALUES,
+        keys={"context_parallel_size": 2},
+        **MEGATRON,
+    ),
     "megatron-checkpoint-tp": Cause(
         category="ckpt_parallelism",
         how="A Megatron checkpoint of TP 2 is resumed with PP 2.",
@@ -349,14 +376,15 @@ def train(folder, rank):
     ),
     "megatron-loss-nan": Cause(
         category="loss_nan",
-        how="The learning rate is 1e38, so the weights overflow in the first steps.",
+        how="The learning rate is 1e20, so the weights overflow in the first steps.",
         values=MEGATRON_VALUES,
-        keys={"learning_rate": 1.0e38, "max_grad_norm": 1.0e38},
+        keys={"learning_rate": 1.0e20},
         **MEGATRON,
     ),
     "loss-nan": Cause(
         category="loss_nan",
         how="The learning rate is 1e30, so the weights overflow in the first steps.",
         keys={"learning_rate": 1.0e30, "max_steps": 12},
+        ends_well=True,
     ),
 }
