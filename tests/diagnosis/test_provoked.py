@@ -19,6 +19,8 @@ from tests.runs.test_collectives import text
 RUN = "run"
 CASES = sorted((Path(__file__).parent / "provoked").iterdir())
 LEAST_CAUSES = 25
+LATE_RANK = frozenset({"uneven_data", "tokenise_timeout"})
+"""Reasons why a rank did not join a collective. Its log need not show the reason."""
 
 
 def _case(folder: Path) -> dict[str, Any]:
@@ -32,14 +34,14 @@ def _ended(value: int) -> dict[str, Any]:
 
 def _diagnose(store: Store, folder: Path, exits: dict[str, int]) -> Problem:
     common = {"stopped": False, "reason": "failed", "left": [], "time": 10.0}
-    ends = [common | _ended(exits[f"node{rank}"]) for rank in range(2)]
+    ends = [common | _ended(exits[f"node{rank}"]) for rank in range(len(exits))]
     nodes = [
         NodeRecord(rank=rank, address=f"node{rank}", folder="/f", python="/p", mark="m", exit=end)
         for rank, end in enumerate(ends)
     ]
 
     def write(connection: Any) -> None:
-        job = text("llamafactory-ddp", 2, 1)
+        job = text("llamafactory-ddp", len(exits), 1)
         run_store.create_run(connection, RUN, name="n", engine="e", job=job, addresses=[], time=0)
         attempts.create(connection, RUN, 1, master=("a", 1), rendered={}, nodes=nodes, time=0)
         for log in sorted(folder.glob("node*/*.log")):
@@ -56,8 +58,10 @@ def test_a_provoked_failure_is_named_with_its_node_and_rank(store: Store, folder
     case = _case(folder)
     problem = _diagnose(store, folder, case["exits"])
     cause = by_code().get(problem.code)
+    category = cause.category if cause else problem.code
     if case["category"] is not None:
-        assert (cause and cause.category) == case["category"], (problem.code, problem.values.get("line"))
+        accepted = {case["category"], *(["collective_not_joined"] if case["category"] in LATE_RANK else [])}
+        assert category in accepted, (problem.code, problem.values.get("line"))
     else:
         assert problem.code != "training_failed"
     if case["node"] is not None:

@@ -32,6 +32,8 @@ ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?rank\s*:\s*(?
 CANNOT_CONNECT = re.compile(r"gloo/transport/tcp/\S+.*connect: |Gloo connectFullMesh failed")
 """Errors of gloo on nodes that got a wrong address from another node. They do not name that node."""
 
+GLOO_WAIT = re.compile(r"Timed out waiting (?P<waited_ms>\d+) ?ms for (?P<operation>send|recv) operation to complete")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Evidence:
@@ -94,7 +96,7 @@ def diagnose(
         return _by_exit(killed, texts[killed.rank])
     if unreachable:
         return node_lost(records[max(unreachable, key=lambda rank: unreachable[rank])], max(unreachable.values()))
-    timed_out = _timed_out(connection, run, attempt, records)
+    timed_out = _timed_out(connection, run, attempt, records) or _absent_by_gloo(connection, run, attempt, records)
     if timed_out is not None:
         return timed_out
     if evidence:
@@ -133,6 +135,34 @@ def _timed_out(connection: sqlite3.Connection, run: str, attempt: int, records: 
         operation=" / ".join(verdict.operations),
         waited_s=round(verdict.waited_s),
         waiting=verdict.waiting,
+    )
+
+
+def _absent_by_gloo(
+    connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]
+) -> Problem | None:
+    """Blame the only rank that did not wait for others when all others waited until gloo's time-out."""
+    logs = {
+        int(match["rank"]): (record, file, text)
+        for record in records
+        for file, text in _logs(connection, run, attempt, record.rank).items()
+        if (match := RANK_LOG.fullmatch(file))
+    }
+    waits = {rank: wait for rank, (_, _, text) in logs.items() if (wait := GLOO_WAIT.search(text))}
+    absent = set(logs) - set(waits)
+    if not waits or len(absent) != 1:
+        return None
+    rank = absent.pop()
+    record, file, text = logs[rank]
+    return _problem(
+        "collective_not_joined",
+        record,
+        {file: text},
+        ranks=f"rank {rank}",
+        of_rank=rank,
+        operation=" / ".join(sorted({wait["operation"] for wait in waits.values()})),
+        waited_s=max(int(wait["waited_ms"]) for wait in waits.values()) // 1000,
+        waiting=len(waits),
     )
 
 
