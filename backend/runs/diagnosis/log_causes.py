@@ -38,6 +38,7 @@ CONSEQUENCES = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|ChildFailedError|Watchdog caught collective"
     r"|SignalException|DistBackendError|Socket Timeout|recvBytes|Rendezvous(?:Connection|Timeout)Error"
     r"|waiting for clients|client socket has (?:timed out|failed)|NO_OTHER_FAILURES"
+    r"|Timed out waiting \d+ ?ms for"
 )
 """Reports of the other ranks when one rank is gone. They are not a cause."""
 
