@@ -137,8 +137,8 @@ class Services:
     audit: Audit
     retention: Retention
     clock: Callable[[], float]
-    told: tuple[str, ...] = ()
-    """Names of the places that messages about runs are sent to."""
+    recipients: tuple[str, ...] = ()
+    """Names of the addresses that receive messages about runs."""
     demo: Mapping[str, Any] | None = None
     """The job file's mapping that the demo offers as a recipe; None where the server is no demo."""
 
@@ -148,7 +148,7 @@ class Services:
         home: Path,
         clock: Callable[[], float] = time.time,
         *,
-        told: Iterable[str] = (),
+        recipients: Iterable[str] = (),
         demo: Mapping[str, Any] | None = None,
     ) -> "Services":
         """Open the home folder's store and known hosts; nothing runs before `controller.start()`."""
@@ -166,7 +166,7 @@ class Services:
             audit=audit,
             retention=retention,
             clock=clock,
-            told=tuple(told),
+            recipients=tuple(recipients),
             demo=demo,
         )
 

@@ -45,7 +45,7 @@ def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
             "elapsed_s": round(services.clock() - current.since, 1),
             "version": current.version,
             "complete": complete,
-            "told": list(services.told),
+            "told": list(services.recipients),
             "same": job is not None and (current.job, current.source) == (job, source),
             "ready": complete and current.is_green_for(job, source),
             "green": report is not None and not report.problems,

@@ -33,5 +33,5 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
     store = Store(tmp_path / "megaboard.db")
     draft = Draft(store, tmp_path)
     parts = {"home": tmp_path, "database": Database(store), "draft": draft, "controller": None, "audit": None}
-    yield cast(Services, SimpleNamespace(**parts, clock=lambda: 0.0, told=(), demo=None))
+    yield cast(Services, SimpleNamespace(**parts, clock=lambda: 0.0, recipients=(), demo=None))
     store.close()
