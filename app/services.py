@@ -6,18 +6,29 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from app.home import store_path, with_readable_cluster
+from app.monitor.exports import Exports
+from app.monitor.resuming import Resuming
+from app.monitor.storage import StorageView
+from app.monitor.watch import RunCache
+from app.newest import Newest
 from app.web.audit import Audit
+from app.wizard.last_benchmark import LastBenchmark
+from app.wizard.launch_session import LaunchSession
 from backend.cluster.ssh.host_keys import HostKey, KnownHosts
 from backend.engines.checks import without_secrets
+from backend.job.job import Job
 from backend.job.mapping import MAXIMUM_TEXT, dump_mapping, load_mapping
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.controller import Controller
 from backend.runs.database import Database
 from backend.runs.records import Source
 from backend.runs.retention import Retention
+
+if TYPE_CHECKING:
+    from backend.planning import Strategy
 
 FIRST_DRAFT: Mapping[str, object] = {
     "version": 1,
@@ -56,6 +67,9 @@ class Draft:
         self._lock = threading.Lock()
         self._mapping = _read(store.get_draft())
         self._version = time.time_ns() // 1000
+        self._stamp = 0
+        self.edit_lock = threading.Lock()
+        """Held by an edit that reads the draft before it changes it."""
         self._source = _read_source(store.get_draft_source())
 
     def job_mapping(self) -> dict[str, object]:
@@ -68,6 +82,12 @@ class Draft:
         """Grows with every change, over restarts too; JavaScript holds it exactly."""
         with self._lock:
             return self._version
+
+    def new_stamp(self) -> int:
+        """Return a number that grows with every call, also across restarts, and is exact in JavaScript."""
+        with self._lock:
+            self._stamp = max(self._stamp + 1, time.time_ns() // 1000)
+            return self._stamp
 
     def edit(self, path: str, value: object) -> None:
         """Set one dotted path, for example `parallel.tensor`; missing mappings on the way are made."""
@@ -137,6 +157,14 @@ class Services:
     audit: Audit
     retention: Retention
     clock: Callable[[], float]
+    launch_session: LaunchSession
+    last_benchmark: LastBenchmark
+    newest_strategies: "Newest[Job, tuple[Strategy, ...]]"
+    """The strategies of the newest draft, for a repeated request or the other language."""
+    run_cache: RunCache
+    exports: Exports
+    resuming: Resuming
+    storage: StorageView
     recipients: tuple[str, ...] = ()
     """Names of the addresses that receive messages about runs."""
     demo: Mapping[str, Any] | None = None
@@ -166,6 +194,13 @@ class Services:
             audit=audit,
             retention=retention,
             clock=clock,
+            launch_session=LaunchSession(controller, clock),
+            last_benchmark=LastBenchmark(),
+            newest_strategies=Newest(),
+            run_cache=RunCache(controller, database, clock),
+            exports=Exports(controller),
+            resuming=Resuming(controller),
+            storage=StorageView(retention, database, clock),
             recipients=tuple(recipients),
             demo=demo,
         )

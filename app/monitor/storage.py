@@ -4,10 +4,8 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from typing import Any
 
-from app.services import Services
 from app.text import render_problem
 from app.text.storage import kind_words, places_on_nodes, size_words
 from backend.job.problems import Problem, ProblemsError
@@ -235,13 +233,3 @@ def _measurement(measurement: _Measurement, lang: str) -> dict[str, Any]:
             for run in measurement.runs
         ],
     }
-
-
-@lru_cache(maxsize=8)
-def _view(retention: Retention, database: Database, clock: Callable[[], float]) -> StorageView:
-    return StorageView(retention, database, clock)
-
-
-def storage_of(services: Services) -> StorageView:
-    """Return the storage view of a server, shared by all pages."""
-    return _view(services.retention, services.database, services.clock)

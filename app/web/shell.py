@@ -36,10 +36,10 @@ _STEP = """
 
 def build(lang: str, services: Services) -> gr.Blocks:
     """The page in one language, wizard and monitor in it."""
-    import app.monitor
-    import app.wizard
+    import app.monitor.page
+    import app.wizard.page
 
-    return frame(lang, services, wizard=app.wizard.build, monitor=app.monitor.build)
+    return frame(lang, services, wizard=app.wizard.page.build, monitor=app.monitor.page.build)
 
 
 def frame(lang: str, services: Services, *, wizard: Part, monitor: Part) -> gr.Blocks:
