@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from app.text import render_problem
-from app.text.storage import kind_words, places_on_nodes, size_words
+from app.text.storage import folders_on_nodes, kind_words, size_words
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.api import RunSize, Storage
 from backend.runs.database import Database
@@ -112,7 +112,7 @@ class StorageView:
                 with self._lock:
                     self._sizes = {run: (self._clock(), size)}
             with self._database.read() as reader:
-                places = places_on_nodes(reader, run)
+                places = folders_on_nodes(reader, run)
             return {
                 "run": run,
                 "name": size.name,

@@ -21,7 +21,7 @@ def continue_run(services: Services, run: str, step: int) -> JobEdits:
     with services.database.read() as reader:
         name, job_file = reader.job_file(run)
     job_edits = from_text(services, job_file)
-    services.draft.begin_with(services.controller.find_source(run, step) if step else None)
+    services.draft.set_source(services.controller.find_source(run, step) if step else None)
     # A job file does not contain a name that the user did not choose.
     return replace(job_edits, edits={**job_edits.edits, "name": name})
 
