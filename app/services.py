@@ -1,4 +1,7 @@
-"""What the page's parts share: the home folder, the store, the controller of runs and the draft of a job."""
+"""The state of one server: the home folder, the store, the controller of runs and the draft of a job.
+
+Pages and commands share it. No other module of app/ holds state.
+"""
 
 import copy
 import threading
@@ -6,18 +9,29 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from app.home import store_path, with_readable_cluster
+from app.monitor.exports import Exports
+from app.monitor.resuming import Resuming
+from app.monitor.storage import StorageView
+from app.monitor.watch import RunCache
+from app.newest import Newest
 from app.web.audit import Audit
+from app.wizard.last_benchmark import LastBenchmark
+from app.wizard.launch_session import LaunchSession
 from backend.cluster.ssh.host_keys import HostKey, KnownHosts
 from backend.engines.checks import without_secrets
+from backend.job.job import Job
 from backend.job.mapping import MAXIMUM_TEXT, dump_mapping, load_mapping
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.controller import Controller
 from backend.runs.database import Database
 from backend.runs.records import Source
 from backend.runs.retention import Retention
+
+if TYPE_CHECKING:
+    from backend.planning import Strategy
 
 FIRST_DRAFT: Mapping[str, object] = {
     "version": 1,
@@ -27,14 +41,14 @@ FIRST_DRAFT: Mapping[str, object] = {
     "training": {"gradient_accumulation_steps": 4},
     "parallel": {"pipeline": 2, "virtual_pipeline": 3},
 }
-"""What a new home starts from: four nodes of eight H100, the case this program was first asked about.
+"""The first draft of a new home folder: four nodes with eight H100 each.
 
-Its plan is the recommended one. TP stays 1: with more, LLaMA-Factory's Megatron trains vision parts wrongly.
+Its plan is the recommended one. TP is 1, because LLaMA-Factory's Megatron trains vision parts incorrectly with more.
 """
 
 
 class DraftStore(Protocol):
-    """Where a draft is kept, as text."""
+    """The store of the draft, as text."""
 
     def get_draft(self) -> str | None: ...
     def set_draft(self, text: str) -> None: ...
@@ -43,11 +57,10 @@ class DraftStore(Protocol):
 
 
 class Draft:
-    """The job being edited: one a server, kept in the store, so that a reload, another language or a restart keep it.
+    """The job that users edit. A server has one draft. The store keeps it over a reload or a restart.
 
-    It may be wrong or unfinished at any time; it is a mapping like the job file, not a Job. What looks like a secret in
-    it stays in memory. Beside it stands the checkpoint of a run that it is to begin with, if any. Safe for many
-    threads.
+    The draft is a mapping like the job file, not a Job, because it may be wrong or incomplete at any time. Values that
+    look like secrets stay in memory. `source` is the checkpoint with which its launch begins. Thread-safe.
     """
 
     def __init__(self, store: DraftStore, home: Path) -> None:
@@ -56,27 +69,36 @@ class Draft:
         self._lock = threading.Lock()
         self._mapping = _read(store.get_draft())
         self._version = time.time_ns() // 1000
+        self._stamp = 0
+        self.edit_lock = threading.Lock()
+        """Held by an edit that reads the draft before it changes it."""
         self._source = _read_source(store.get_draft_source())
 
     def job_mapping(self) -> dict[str, object]:
-        """A copy of the job file's mapping, `cluster: NAME` not resolved."""
+        """Return a copy of the job file's mapping. `cluster: NAME` is not resolved."""
         with self._lock:
             return copy.deepcopy(self._mapping)
 
     @property
     def version(self) -> int:
-        """Grows with every change, over restarts too; JavaScript holds it exactly."""
+        """A number that grows with every change, also across restarts, and is exact in JavaScript."""
         with self._lock:
             return self._version
 
+    def new_stamp(self) -> int:
+        """Return a number that grows with every call, also across restarts, and is exact in JavaScript."""
+        with self._lock:
+            self._stamp = max(self._stamp + 1, time.time_ns() // 1000)
+            return self._stamp
+
     def edit(self, path: str, value: object) -> None:
-        """Set one dotted path, for example `parallel.tensor`; missing mappings on the way are made."""
+        """Set one dotted path, for example `parallel.tensor`. Missing mappings are added."""
         self.edit_all({path: value})
 
     def edit_all(self, edits: Mapping[str, object]) -> None:
-        """Set several paths as one change; a named cluster that cannot be read gives way to the parts that are set.
+        """Set several paths as one change. If a named cluster cannot be read, the new values replace it.
 
-        Raises ProblemsError when the job would be larger than a job file may be: it could not be read back.
+        Raises ProblemsError if the job would exceed the size limit of a job file.
         """
         with self._lock:
             mapping = copy.deepcopy(self._mapping)
@@ -84,51 +106,51 @@ class Draft:
                 mapping = with_readable_cluster(mapping, self._home)
             for path, value in edits.items():
                 _set(mapping, path.split("."), copy.deepcopy(value))
-            self._keep(mapping)
+            self._store_mapping(mapping)
 
     def replace(self, mapping: Mapping[str, object]) -> None:
-        """Take another job whole. Raises ProblemsError when it is larger than a job file may be."""
+        """Replace the whole job. Raises ProblemsError if it exceeds the size limit of a job file."""
         with self._lock:
-            self._keep(copy.deepcopy(dict(mapping)))
+            self._store_mapping(copy.deepcopy(dict(mapping)))
 
     @property
     def source(self) -> Source | None:
-        """The checkpoint of a run that a launch of the draft begins with."""
+        """The checkpoint with which a launch of the draft begins. None: no checkpoint."""
         with self._lock:
             return self._source
 
-    def begin_with(self, source: Source | None) -> None:
-        """From now on a launch begins with this checkpoint; None: at the beginning."""
+    def set_source(self, source: Source | None) -> None:
+        """Set the checkpoint with which a launch begins."""
         with self._lock:
             self._store.set_draft_source(source.to_json() if source else None)
             self._source = source
 
-    def _keep(self, mapping: dict[str, object]) -> None:
+    def _store_mapping(self, mapping: dict[str, object]) -> None:
         mapping = _writable(mapping)
         if mapping == self._mapping:
             return
         text = dump_mapping(mapping)
         if len(text) > MAXIMUM_TEXT:
             raise ProblemsError([Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT})])
-        kept = without_secrets(mapping)
-        self._store.set_draft(text if kept == mapping else dump_mapping(kept))
+        stored = without_secrets(mapping)
+        self._store.set_draft(text if stored == mapping else dump_mapping(stored))
         self._mapping = mapping
         self._version += 1
 
 
-class Asking(Protocol):
-    """An answer of the nodes that may wait for their host keys."""
+class HostKeyAnswer(Protocol):
+    """An answer of the nodes. It may contain host keys that the user must confirm."""
 
     @property
     def unknown_host_keys(self) -> tuple[HostKey, ...]: ...
 
 
-A = TypeVar("A", bound=Asking)
+A = TypeVar("A", bound=HostKeyAnswer)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Services:
-    """Everything a page handler may need; made once a process."""
+    """The state of one server, for every page and command."""
 
     home: Path
     database: Database
@@ -137,10 +159,18 @@ class Services:
     audit: Audit
     retention: Retention
     clock: Callable[[], float]
-    told: tuple[str, ...] = ()
-    """Names of the places that messages about runs are sent to."""
+    launch_session: LaunchSession
+    last_benchmark: LastBenchmark
+    newest_strategies: "Newest[Job, tuple[Strategy, ...]]"
+    """The strategies of the newest draft, for a repeated request or the other language."""
+    run_cache: RunCache
+    exports: Exports
+    resuming: Resuming
+    storage: StorageView
+    recipients: tuple[str, ...] = ()
+    """Names of the addresses that receive messages about runs."""
     demo: Mapping[str, Any] | None = None
-    """The job file's mapping that the demo offers as a recipe; None where the server is no demo."""
+    """Mapping of the job that the demo offers as a recipe. None: the server is not a demo."""
 
     @classmethod
     def open(
@@ -148,10 +178,10 @@ class Services:
         home: Path,
         clock: Callable[[], float] = time.time,
         *,
-        told: Iterable[str] = (),
+        recipients: Iterable[str] = (),
         demo: Mapping[str, Any] | None = None,
     ) -> "Services":
-        """Open the home folder's store and known hosts; nothing runs before `controller.start()`."""
+        """Open the store and the known hosts of a home folder. No thread runs before `controller.start()`."""
         database = Database.open(store_path(home))
         store = database.store
         audit = Audit(home, clock)
@@ -166,28 +196,35 @@ class Services:
             audit=audit,
             retention=retention,
             clock=clock,
-            told=tuple(told),
+            launch_session=LaunchSession(controller, clock),
+            last_benchmark=LastBenchmark(),
+            newest_strategies=Newest(),
+            run_cache=RunCache(controller, database, clock),
+            exports=Exports(controller),
+            resuming=Resuming(controller),
+            storage=StorageView(retention, database, clock),
+            recipients=tuple(recipients),
             demo=demo,
         )
 
     def close(self) -> None:
-        """Let go of connections and the store; runs go on."""
+        """Close the connections and the store. Runs continue."""
         self.controller.close()
         self.database.close()
 
 
-def ask_nodes(controller: Controller, nodes: Callable[[], A], confirmed: Collection[str]) -> A:
-    """The answer of the nodes; asked again once host keys that they show were confirmed by their fingerprints."""
-    answer = nodes()
+def ask_nodes(controller: Controller, request: Callable[[], A], confirmed: Collection[str]) -> A:
+    """Return the answer of the nodes. Accepts host keys with confirmed fingerprints, then repeats the request."""
+    answer = request()
     keys = [key for key in answer.unknown_host_keys if key.fingerprint in confirmed]
     if not keys:
         return answer
     controller.accept_host_keys(keys)
-    return nodes()
+    return request()
 
 
 def known_hosts_of(home: Path) -> KnownHosts:
-    """The host keys that this user's ssh knows, and those that were confirmed here."""
+    """Return the host keys of this user's ssh, and the keys that were confirmed in this home folder."""
     return KnownHosts(home / "known_hosts", Path("~/.ssh/known_hosts").expanduser())
 
 
@@ -197,7 +234,7 @@ def _read(text: str | None) -> dict[str, object]:
 
 
 def _read_source(text: str | None) -> Source | None:
-    """No mark where another version wrote what this one cannot read, as with the draft."""
+    """Return None for a text of another version that cannot be read."""
     try:
         return Source.from_json(text) if text else None
     except (ValueError, TypeError, KeyError):
@@ -205,19 +242,19 @@ def _read_source(text: str | None) -> Source | None:
 
 
 def _writable(value: Any) -> Any:
-    """The same with every lone surrogate, which a browser may send and YAML cannot read back, as a question mark."""
+    """Return the value with question marks for lone surrogates. Browsers may send them, but YAML cannot read them."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, dict):
-        return {_writable(key): _writable(one) for key, one in value.items()}
-    return [_writable(one) for one in value] if isinstance(value, list) else value
+        return {_writable(key): _writable(item) for key, item in value.items()}
+    return [_writable(item) for item in value] if isinstance(value, list) else value
 
 
 def _set(mapping: dict[str, object], path: list[str], value: object) -> None:
-    *folders, last = path
-    for folder in folders:
-        inner = mapping.get(folder)
+    *parents, last = path
+    for parent in parents:
+        inner = mapping.get(parent)
         if not isinstance(inner, dict):
-            inner = mapping[folder] = {}
+            inner = mapping[parent] = {}
         mapping = inner
     mapping[last] = value

@@ -94,6 +94,18 @@ def test_app_imports_only_the_public_modules_of_runs():
     assert [name for name in DOOR if not (ROOT / "backend" / "runs" / f"{name}.py").is_file()] == []
 
 
+def test_modules_of_app_hold_no_state():
+    """State belongs to app/services.py, so that a test makes its own."""
+    wrong = []
+    for path in (ROOT / "app").rglob("*.py"):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        values = [node.value for node in module.body if isinstance(node, (ast.Assign, ast.AnnAssign))]
+        empty = any(ast.unparse(value) in ("{}", "[]", "set()", "threading.Lock()") for value in values if value)
+        if empty or any(isinstance(node, ast.Global) for node in ast.walk(module)):
+            wrong.append(str(path.relative_to(ROOT)))
+    assert wrong == []
+
+
 def test_code_that_runs_on_nodes_imports_nothing_else_of_the_project():
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"

@@ -18,7 +18,7 @@ def main(port: int, home: Path, tick_s: float, password: str) -> None:
     prepare_gradio(home)
     import gradio as gr
 
-    import app.monitor
+    import app.monitor.page
     from app.monitor.routes import routes
     from app.services import Services
     from app.text import LANGUAGES
@@ -31,7 +31,7 @@ def main(port: int, home: Path, tick_s: float, password: str) -> None:
         gr.HTML("<p>wizard</p>", js_on_load=None)
 
     def monitor(lang: str, services: Services) -> None:
-        app.monitor.build(lang, services, tick_s)
+        app.monitor.page.build(lang, services, tick_s)
 
     pages = {lang: frame(lang, services, wizard=wizard, monitor=monitor) for lang in LANGUAGES}
     binding = Binding(port=port)

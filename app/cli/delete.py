@@ -8,7 +8,7 @@ from app.cli.common import find_run, open_services
 from app.cli.output import DONE, WRONG_INPUT, print_json, printable, to_json_data
 from app.services import Services
 from app.text import t
-from app.text.storage import kind_words, places_on_nodes, size_words
+from app.text.storage import folders_on_nodes, kind_words, size_words
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
@@ -54,7 +54,7 @@ def _deletion_text(services: Services, run: str, folder: Path | None, lang: str)
     if folder is not None:
         lines.append(t(lang, "cli.delete.first", folder=folder))
     with services.database.read() as reader:
-        files = places_on_nodes(reader, run)
+        files = folders_on_nodes(reader, run)
     lines += [t(lang, "cli.delete.stays"), *(f"  {printable(file)}" for file in files)]
     return "\n".join(lines)
 

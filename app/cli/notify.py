@@ -41,7 +41,7 @@ def run(args: argparse.Namespace, lang: str) -> int:
         print(t(lang, "cli.error.message_addresses_unnamed", variable=VARIABLE), file=sys.stderr)
         return WRONG_INPUT
     Audit(make_home(home_path())).record("notify", to=[address.name for address in addresses])
-    message, status = texts.trial(lang), DONE
+    message, status = texts.test_notification(lang), DONE
     for address in addresses:
         reason = address.send(message.title, message.body, is_bad=message.is_bad)
         if reason is None:
@@ -81,12 +81,12 @@ def notifying(services: "Services", addresses: "Sequence[Address]", lang: str) -
     if not addresses:
         yield
         return
-    from app.notifications.sender import Messenger
+    from app.notifications.sender import Notifier
 
-    messenger = Messenger(services.database, addresses, lang, clock=services.clock)
-    messenger.start()
+    notifier = Notifier(services.database, addresses, lang, clock=services.clock)
+    notifier.start()
     print(t(lang, "cli.serve.messages", to=[address.name for address in addresses]), flush=True)
     try:
         yield
     finally:
-        messenger.close(tells_all=True)
+        notifier.close(sends_rest=True)

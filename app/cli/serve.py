@@ -100,7 +100,7 @@ def serve_page(
     print(t(lang, "cli.serve.building"), flush=True)
     prepare_gradio(home)
     from app.monitor.routes import routes as monitor_routes
-    from app.notifications.sender import Messenger
+    from app.notifications.sender import Notifier
     from app.services import Services
     from app.web.server import create_app, serve
     from app.web.shell import build
@@ -108,9 +108,9 @@ def serve_page(
     from backend.runs.maintenance import Maintenance
 
     identity = load_identity(home)
-    services = Services.open(home, told=[address.name for address in addresses], demo=demo)
+    services = Services.open(home, recipients=[address.name for address in addresses], demo=demo)
     maintenance = Maintenance(services.retention, services.database.path, services.clock)
-    messenger = Messenger(services.database, addresses, lang, clock=services.clock)
+    notifier = Notifier(services.database, addresses, lang, clock=services.clock)
     try:
         pages = {lang: build(lang, services) for lang in LANGUAGES}
         app = create_app(
@@ -125,13 +125,13 @@ def serve_page(
         services.controller.start()
         maintenance.start()
         if addresses:
-            messenger.start()
-            print(t(lang, "cli.serve.messages", to=services.told))
+            notifier.start()
+            print(t(lang, "cli.serve.messages", to=services.recipients))
         address = binding.address(listener.getsockname()[1], identity.host)
         lines = (t(lang, "cli.serve.address", address=address), end)
         serve(app, binding, listener, lambda: print(*lines, sep="\n", flush=True))
     finally:
-        messenger.close()
+        notifier.close()
         maintenance.close()
         services.close()
     return DONE

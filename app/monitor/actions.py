@@ -4,9 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 from app.monitor.compare import Compare
-from app.monitor.exports import exports_of
-from app.monitor.resuming import resuming_of
-from app.monitor.storage import storage_of
 from app.services import Services
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.api import Move
@@ -23,14 +20,14 @@ def act(services: Services, compare: Compare, name: object, run: str, values: Ma
         "save": lambda run, values: controller.stop(run, save=True),
         "stop": lambda run, values: controller.stop(run),
         "calibrate": lambda run, values: compare.calibrate(run),
-        "export": lambda run, values: exports_of(controller).start(run),
-        "checkpoints": lambda run, values: resuming_of(controller).find(run),
+        "export": lambda run, values: services.exports.start(run),
+        "checkpoints": lambda run, values: services.resuming.find(run),
         "accept": lambda run, values: controller.accept_warnings(run, _texts(values.get("keys"))),
         "resume": lambda run, values: controller.resume(run, checkpoint=_count(values.get("step")), queue=True),
         "move": lambda run, values: controller.move(run, _move(values.get("where"))),
-        "delete": lambda run, values: storage_of(services).delete(run, archive=values.get("archive") is True),
-        "compact": lambda run, values: storage_of(services).compact(),
-        "retention": lambda run, values: storage_of(services).set_rules(_rules(values)),
+        "delete": lambda run, values: services.storage.delete(run, archive=values.get("archive") is True),
+        "compact": lambda run, values: services.storage.compact(),
+        "retention": lambda run, values: services.storage.set_rules(_rules(values)),
         "restarts": lambda run, values: controller.allow_restarts(run, _count(values.get("restarts")) or 0),
     }
     try:

@@ -4,14 +4,12 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Protocol
 
 from app.text import render_problem
 from app.text.exports import export_words
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.api import Exported
-from backend.runs.controller import Controller
 from backend.runs.records import RunSnapshot
 from backend.runs.redact import redact
 from backend.runs.states import RunState
@@ -84,9 +82,3 @@ class Exports:
     def _set(self, run: str, **changes: Any) -> None:
         with self._lock:
             self._exports[run] = replace(self._exports[run], **changes)
-
-
-@lru_cache(maxsize=8)
-def exports_of(controller: Controller) -> Exports:
-    """Return the exports of a controller, shared by all pages."""
-    return Exports(controller)

@@ -3,7 +3,6 @@
 import logging
 import threading
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from app.text import render_problem, t
@@ -63,9 +62,3 @@ def _flaw(checkpoints: Checkpoints, step: int, lang: str) -> str:
     if flaw is None:
         return ""
     return t(lang, f"monitor.resume.{'damaged' if flaw.damaged else 'incomplete'}", rank=flaw.rank, file=flaw.file)
-
-
-@lru_cache(maxsize=8)
-def resuming_of(controller: Controller) -> Resuming:
-    """Return the instance of a controller, shared by all pages."""
-    return Resuming(controller)

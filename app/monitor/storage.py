@@ -4,12 +4,10 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from typing import Any
 
-from app.services import Services
 from app.text import render_problem
-from app.text.storage import kind_words, places_on_nodes, size_words
+from app.text.storage import folders_on_nodes, kind_words, size_words
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.api import RunSize, Storage
 from backend.runs.database import Database
@@ -114,7 +112,7 @@ class StorageView:
                 with self._lock:
                     self._sizes = {run: (self._clock(), size)}
             with self._database.read() as reader:
-                places = places_on_nodes(reader, run)
+                places = folders_on_nodes(reader, run)
             return {
                 "run": run,
                 "name": size.name,
@@ -235,13 +233,3 @@ def _measurement(measurement: _Measurement, lang: str) -> dict[str, Any]:
             for run in measurement.runs
         ],
     }
-
-
-@lru_cache(maxsize=8)
-def _view(retention: Retention, database: Database, clock: Callable[[], float]) -> StorageView:
-    return StorageView(retention, database, clock)
-
-
-def storage_of(services: Services) -> StorageView:
-    """Return the storage view of a server, shared by all pages."""
-    return _view(services.retention, services.database, services.clock)

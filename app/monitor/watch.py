@@ -4,7 +4,6 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 from app.monitor import curves
@@ -93,9 +92,3 @@ class RunCache:
         finally:
             with self._lock:
                 self._processing.discard(run_id)
-
-
-@lru_cache(maxsize=8)
-def run_cache_of(controller: Controller, database: Database, clock: Callable[[], float]) -> RunCache:
-    """Return the cache of a controller, shared by all languages."""
-    return RunCache(controller, database, clock)

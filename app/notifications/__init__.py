@@ -1,4 +1,4 @@
-"""Messages about runs to wherever the operator reads them: chat, mail, a program of their own.
+"""Notifications about runs by chat, mail or a program of the operator.
 
-addresses.py reads where to, words.py says what, sender.py sends it while a server is up.
+addresses.py reads the addresses, texts.py writes the messages, and sender.py sends them while a server runs.
 """

@@ -1,7 +1,8 @@
-"""Sends what the operator should hear of while a server is up: one thread, in the order in which things happened.
+"""Sends notifications about runs. One thread of the server sends them in the order of the events.
 
-How far it is stands in the store: what happens while no server is up is told by the next one, and a server that is
-killed while it sends may tell one thing twice, never none. Of several servers of one home one tells.
+The store keeps the newest event that was sent. So the next server sends events that happened while no server was
+running. A server that is killed while it sends may send one notification twice, but loses none. If several servers use
+one home folder, only one of them sends.
 """
 
 import fcntl
@@ -19,22 +20,22 @@ from backend.runs.records import Event, RunSnapshot
 
 _log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 5.0
+POLL_INTERVAL_S = 5.0
 RETRIES_S = (5.0, 30.0, 300.0)
-"""Waits before a message is tried again; an address that took none of them is tried once a message until it does."""
+"""Waits before each retry. After all retries failed, a recipient gets one try a message until one succeeds."""
 AGAIN_S = 900.0
-"""A run that comes and goes at the edge of a state is told of once."""
+"""A run that enters a state again within this time causes no second message."""
 CLOSE_S = 5.0
-"""Wait for a message that is being sent."""
-LATEST_S = 86400.0
-"""What is older is not told any more."""
+"""How long close() waits for a message that is being sent."""
+MAX_AGE_S = 86400.0
+"""Older events cause no message."""
 
-_STATES = {"standstill": texts.of_standstill, "slowdown": texts.of_slowdown}
-"""Field of a run's snapshot -> the message about it."""
+_STATES = {"standstill": texts.hang_message, "slowdown": texts.slowdown_message}
+"""Field of a run's snapshot -> its message."""
 
 
 class Recipient(Protocol):
-    """Somewhere to send to, as addresses.Address is."""
+    """Where a message goes, for example addresses.Address."""
 
     @property
     def name(self) -> str: ...
@@ -42,58 +43,59 @@ class Recipient(Protocol):
     def send(self, title: str, body: str, *, is_bad: bool) -> str | None: ...
 
 
-class Messenger:
-    """Tells `places` of the ends, restarts, standstills and slowdowns of runs, from start() to close()."""
+class Notifier:
+    """Notifies `recipients` when runs end, restart, hang or become slow, from start() to close()."""
 
     def __init__(
         self,
         database: Database,
-        places: Sequence[Recipient],
+        recipients: Sequence[Recipient],
         lang: str,
         *,
         clock: Callable[[], float],
         wait: Callable[[float], bool] | None = None,
     ) -> None:
-        """`wait(seconds)`: False when it is time to end; by default, at close()."""
+        """`wait(seconds)` returns False to end the notifier. By default, close() ends it."""
         self._database = database
-        self._places = places
+        self._recipients = recipients
         self._lang = lang
         self._clock = clock
         self._closing = threading.Event()
         self._wait = wait or (lambda seconds: not self._closing.wait(seconds))
-        self._silent: set[str] = set()
-        """Names of places that took nothing lately."""
-        self._seen: dict[tuple[str, str], float] = {}
-        """(run, state that was told of it) -> when it was last in it."""
-        self._told: int | None = None
-        """The newest event that was told, and that of which the store knows it."""
-        self._kept: int | None = None
+        self._failing: set[str] = set()
+        """Names of recipients that did not accept the newest message."""
+        self._last_in_state: dict[tuple[str, str], float] = {}
+        """(run, state) -> when the run was last in this state."""
+        self._sent: int | None = None
+        """The newest event that was sent or needs no message."""
+        self._stored: int | None = None
+        """The value of `_sent` in the store."""
         self._lock: int | None = None
-        """An open file whose lock says that this server tells."""
-        self._thread = threading.Thread(target=self._tell_on, name="messages", daemon=True)
+        """File descriptor of the lock that makes this server the one that sends."""
+        self._thread = threading.Thread(target=self._run, name="messages", daemon=True)
 
     def start(self) -> None:
-        """Begin; with what has happened since the last message, or from now on where there never was one."""
+        """Start the thread. It begins after the newest event that a server sent, or now if no server ever sent one."""
         self._write(self._database.begin_messages)
         self._thread.start()
 
-    def close(self, *, tells_all: bool = False) -> None:
-        """End; a message on its way is left to the next server. `tells_all`: after one more try of what there is."""
+    def close(self, *, sends_rest: bool = False) -> None:
+        """Stop the thread. The next server sends an unfinished message again. `sends_rest`: try the rest once now."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_S)
-        if tells_all and not self._thread.is_alive():
-            self._tell_once()
+        if sends_rest and not self._thread.is_alive():
+            self._try_to_send()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
-    def tell(self) -> bool:
-        """Send what there is to say now; False when it was time to end meanwhile."""
-        return not self._is_mine() or (self._tell_events() and self._tell_states())
+    def send_new(self) -> bool:
+        """Send all new messages. Return False if the notifier must end before all are sent."""
+        return not self._take_lock() or (self._send_events() and self._send_states())
 
-    def _is_mine(self) -> bool:
-        """Whether no other server tells; from then on until this process ends."""
+    def _take_lock(self) -> bool:
+        """Take the lock and keep it until close(). Return False while another server has it."""
         if self._lock is None:
             file = os.open(self._database.path.with_name("messages.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -104,51 +106,51 @@ class Messenger:
             self._lock = file
         return True
 
-    def _tell_events(self) -> bool:
+    def _send_events(self) -> bool:
         with self._database.read() as reader:
-            if self._told is None:
-                self._told = reader.messages_sent()
-            events = reader.events_of(texts.TOLD, after=self._told)
+            if self._sent is None:
+                self._sent = reader.messages_sent()
+            events = reader.events_of(texts.NOTIFIED, after=self._sent)
         if not events:
-            self._keep(self._told)
+            self._record_sent(self._sent)
         for event in events:
-            is_late = self._clock() - event.time > LATEST_S
-            message = None if is_late else self._words(event)
+            is_late = self._clock() - event.time > MAX_AGE_S
+            message = None if is_late else self._message(event)
             if message and not self._send(event.run, message):
                 return False
-            self._keep(event.seq)
+            self._record_sent(event.seq)
         return True
 
-    def _keep(self, event: int) -> None:
-        """Here first: on a full disk the same thing would be told again and again."""
-        self._told = event
-        if self._kept != event:
+    def _record_sent(self, event: int) -> None:
+        # In memory first. Otherwise a full disk would repeat the same message again and again.
+        self._sent = event
+        if self._stored != event:
             self._write(lambda: self._database.set_messages_sent(event))
-            self._kept = event
+            self._stored = event
 
-    def _tell_states(self) -> bool:
-        """Runs that came to a standstill or became slow: once, and again when that comes back much later."""
+    def _send_states(self) -> bool:
+        """Send one message when a run hangs or becomes slow, and another when this happens again much later."""
         with self._database.read() as reader:
             unfinished = reader.unfinished_runs()
         now = self._clock()
-        self._seen = {known: when for known, when in self._seen.items() if now - when < AGAIN_S}
+        self._last_in_state = {key: time for key, time in self._last_in_state.items() if now - time < AGAIN_S}
         for run in unfinished:
-            found = self._snapshot(run)
-            for state, of_state in _STATES.items():
-                if found is None or getattr(found, state) is None:
+            snapshot = self._snapshot(run)
+            for state, state_message in _STATES.items():
+                if snapshot is None or getattr(snapshot, state) is None:
                     continue
-                is_new = (run, state) not in self._seen
-                self._seen[run, state] = now
-                if is_new and not self._send(run, of_state(found, self._lang)):
+                is_new = (run, state) not in self._last_in_state
+                self._last_in_state[run, state] = now
+                if is_new and not self._send(run, state_message(snapshot, self._lang)):
                     return False
         return True
 
-    def _words(self, event: Event) -> texts.Message | None:
-        found = self._snapshot(event.run)
-        return texts.of_event(event, found, self._lang) if found else None
+    def _message(self, event: Event) -> texts.Message | None:
+        snapshot = self._snapshot(event.run)
+        return texts.event_message(event, snapshot, self._lang) if snapshot else None
 
     def _snapshot(self, run: str) -> RunSnapshot | None:
-        """None for a run whose record cannot be read; the list of runs says so."""
+        """Return None if the run's record cannot be read. The list of runs shows that problem."""
         try:
             with self._database.read() as reader:
                 return reader.snapshot(run, self._clock())
@@ -158,40 +160,39 @@ class Messenger:
             return None
 
     def _send(self, run: str, message: texts.Message) -> bool:
-        for place in self._places:
+        for recipient in self._recipients:
             reason: str | None = ""
-            for wait_s in (0.0, *(() if place.name in self._silent else RETRIES_S)):
+            for wait_s in (0.0, *(() if recipient.name in self._failing else RETRIES_S)):
                 if wait_s and not self._wait(wait_s):
                     return False
-                reason = place.send(message.title, message.body, is_bad=message.is_bad)
+                reason = recipient.send(message.title, message.body, is_bad=message.is_bad)
                 if reason is None:
                     break
             if reason is None:
-                self._silent.discard(place.name)
+                self._failing.discard(recipient.name)
                 continue
-            self._silent.add(place.name)
-            _log.warning("no message about %s to %s: %s", run, place.name, reason)
-            self._note(run, {"to": place.name, "reason": reason})
+            self._failing.add(recipient.name)
+            _log.warning("no message about %s to %s: %s", run, recipient.name, reason)
+            self._record_failure(run, {"to": recipient.name, "reason": reason})
         return True
 
-    def _note(self, run: str, detail: dict[str, str]) -> None:
+    def _record_failure(self, run: str, detail: dict[str, str]) -> None:
         now = self._clock()
         self._write(lambda: self._database.record_failed_message(run, detail, time=now))
 
     def _write(self, write: Callable[[], object]) -> None:
         try:
             write()
-        except StoreError as error:  # the page says what is wrong with the store
-            _log.warning("about messages: %s", error)
+        except StoreError as error:  # the page shows the problem of the store
+            _log.warning("the state of the messages is not stored: %s", error)
 
-    def _tell_on(self) -> None:
-        while True:
-            if not self._tell_once() or not self._wait(LOOK_EVERY_S):
-                return
+    def _run(self) -> None:
+        while self._try_to_send() and self._wait(POLL_INTERVAL_S):
+            pass
 
-    def _tell_once(self) -> bool:
+    def _try_to_send(self) -> bool:
         try:
-            return self.tell()
-        except Exception:  # the edge of a thread: the next look tries again
-            _log.exception("telling of runs")
+            return self.send_new()
+        except Exception:  # an error must not end the thread: the next poll tries again
+            _log.exception("messages could not be sent")
             return True

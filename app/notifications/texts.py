@@ -1,4 +1,4 @@
-"""What a message says: of an event of a run, or of one that makes no progress."""
+"""Texts of messages about runs: events, hangs and slow runs."""
 
 import time
 from dataclasses import dataclass
@@ -19,47 +19,53 @@ BAD = (
     EventKind.GRAD_NORM_ROSE,
     EventKind.DISK_LOW,
 )
-TOLD = (EventKind.FINISHED, *BAD)
-"""Not a stop: somebody asked for it."""
+NOTIFIED = (EventKind.FINISHED, *BAD)
+"""Events that cause a message. A stop causes none, because a user requested it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """What an operator reads who is not at the page."""
+    """A message about a run."""
 
     title: str
     body: str
     is_bad: bool
 
 
-def of_event(event: Event, run: RunSnapshot, lang: str) -> Message:
-    """The message about one of TOLD."""
+def event_message(event: Event, run: RunSnapshot, lang: str) -> Message:
+    """Return the message about an event of a kind in NOTIFIED."""
     values = {
         **{name: event.detail.get(name) for name in ("number", "of", "step")},
         "node": next((node.address for node in run.nodes if node.rank == event.rank), None),
         **alerts.figures(event.detail),
     }
-    told = event.detail.get("problem")
-    cause = problem_from_json(told) if told else run.cause if event.kind in (EventKind.FAILED, EventKind.LOST) else None
+    problem = event.detail.get("problem")
+    cause = (
+        problem_from_json(problem)
+        if problem
+        else run.cause
+        if event.kind in (EventKind.FAILED, EventKind.LOST)
+        else None
+    )
     lines = [*(_why(cause, lang) if cause else []), *_progress(run, event.time, lang), _at(event.time, lang)]
     return _message(f"message.{event.kind.value}", values, run, lines, lang, is_bad=event.kind in BAD)
 
 
-def of_standstill(run: RunSnapshot, lang: str) -> Message:
-    """The message about a run without steps: since when, and who the others wait for."""
+def hang_message(run: RunSnapshot, lang: str) -> Message:
+    """Return the message about a run that makes no steps: since when, and the nodes that it waits for."""
     lines = hangs.lines(run, lang)
     if run.standstill:
         lines.append(t(lang, "message.ends_at", at=_moment(run.standstill.ends_at)))
     return _message("message.standstill", {}, run, lines, lang, is_bad=True)
 
 
-def of_slowdown(run: RunSnapshot, lang: str) -> Message:
-    """The message about a run whose steps take longer than before: since when, and which node differs."""
+def slowdown_message(run: RunSnapshot, lang: str) -> Message:
+    """Return the message about a run whose steps take longer than before: since when, and the nodes that differ."""
     return _message("message.slowdown", {}, run, stragglers.lines(run, lang), lang, is_bad=True)
 
 
-def trial(lang: str) -> Message:
-    """What shows that an address is right."""
+def test_notification(lang: str) -> Message:
+    """Return a test notification for an address."""
     return Message(title=t(lang, "message.trial"), body=t(lang, "message.trial.body"), is_bad=False)
 
 

@@ -1,6 +1,6 @@
-"""Words for users: flat catalogues, one a language, looked up by key.
+"""Texts for users: one flat catalogue a language.
 
-`en.json` and `zh.json` beside this file hold the words; keys and placeholders are equal in both (a test compares them).
+`en.json` and `zh.json` beside this file have the same keys and placeholders. A test compares them.
 """
 
 import json
@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 def t(lang: str, key: str, /, **values: object) -> str:
-    """The words of `key` in `lang`, with `{name}` placeholders filled from `values`.
+    """Return the text of `key` in `lang`, with its `{name}` placeholders replaced by `values`.
 
-    A missing key or placeholder must not take a page down: it is logged once and the key itself is shown.
-    Tests set MEGABOARD_STRICT_WORDS=1, which makes it a KeyError.
+    A missing key or placeholder is logged once, and the text is the key itself, so that the page still works. Tests set
+    MEGABOARD_STRICT_WORDS=1. Then it raises KeyError.
     """
     try:
         return catalogue(lang)[key].format(**{name: _text(value) for name, value in values.items()})
@@ -38,27 +38,27 @@ def t(lang: str, key: str, /, **values: object) -> str:
 
 
 def has(lang: str, key: str) -> bool:
-    """Whether `key` has words in `lang`; for the few words that are optional, such as a field's help."""
+    """Return whether `key` has a text in `lang`. A few texts are optional, such as the help of a field."""
     return key in catalogue(lang)
 
 
 def render_problem(lang: str, problem: "Problem") -> dict[str, str]:
-    """A problem in the user's language: code, field, message, fix, severity, and node or reason where known.
+    """Return a problem in the user's language: code, field, message, fix, severity, and node or reason if known.
 
-    What stands between backticks is a command, which the page offers to copy: a backtick of a value, such as the name
-    of somebody's file, becomes a look-alike, or it would make commands of its own.
+    The page offers to copy text between backticks as a command. So a similar character replaces backticks of values,
+    such as the name of a file. Otherwise a value could add commands.
     """
-    given = {"field": problem.field, "node": problem.node or "", **problem.values}
-    if has(lang, key := f"monitor.state.{given.get('state')}"):
-        given["state"] = t(lang, key)
-    if has(lang, key := f"problem.{given.get('reason_code')}"):
-        given["why"] = t(lang, key, **given)
-    values = {name: str(_text(value)).replace("`", "\u02cb") for name, value in given.items()}
+    values = {"field": problem.field, "node": problem.node or "", **problem.values}
+    if has(lang, key := f"monitor.state.{values.get('state')}"):
+        values["state"] = t(lang, key)
+    if has(lang, key := f"problem.{values.get('reason_code')}"):
+        values["why"] = t(lang, key, **values)
+    texts = {name: str(_text(value)).replace("`", "\u02cb") for name, value in values.items()}
     rendered = {
         "code": problem.code,
         "field": problem.field,
-        "message": t(lang, f"problem.{problem.code}", **values),
-        "fix": t(lang, _fix_key(lang, problem), **values),
+        "message": t(lang, f"problem.{problem.code}", **texts),
+        "fix": t(lang, _fix_key(lang, problem), **texts),
         "severity": problem.severity,
     }
     further = {"node": problem.node, "reason": problem.values.get("reason_code")}
@@ -66,7 +66,7 @@ def render_problem(lang: str, problem: "Problem") -> dict[str, str]:
 
 
 def _fix_key(lang: str, problem: "Problem") -> str:
-    """Texts of different formats, values of different types, and different cases want different advice."""
+    """Return the key of the fix. It may depend on the format, expected type or case of the problem."""
     key = f"problem.{problem.code}.fix"
     kind = next((problem.values[name] for name in ("format", "expected", "case") if problem.values.get(name)), None)
     of_kind = f"{key}.{kind}"
@@ -75,7 +75,7 @@ def _fix_key(lang: str, problem: "Problem") -> str:
 
 @cache
 def catalogue(lang: str) -> Mapping[str, str]:
-    """All words of one language; ValueError for a language there is no catalogue of."""
+    """Return all texts of a language. ValueError if it has no catalogue."""
     if lang not in LANGUAGES:
         raise ValueError(f"no catalogue for language {lang!r}")
     words: dict[str, str] = json.loads((FOLDER / f"{lang}.json").read_text(encoding="utf-8"))
@@ -83,7 +83,7 @@ def catalogue(lang: str) -> Mapping[str, str]:
 
 
 _EXACT = 2**53
-"""Up to here a number without a fraction is written without one: nobody typed the .0 of -1.0."""
+"""Whole floats below this are written without the .0, because users do not type it."""
 
 
 def _text(value: object) -> object:
@@ -96,4 +96,4 @@ def _text(value: object) -> object:
 
 @lru_cache(maxsize=4096)
 def _log_once(lang: str, key: str) -> None:
-    _log.warning("words missing: language=%s key=%s", lang, key)
+    _log.warning("text missing: language=%s key=%s", lang, key)

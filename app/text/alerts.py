@@ -1,4 +1,4 @@
-"""What the steps of a run tell that somebody should hear of, in words: for the page, the command line and messages."""
+"""Texts of alerts, which are computed from metrics of a run. For the page, the command line and messages."""
 
 import time
 from collections.abc import Mapping
@@ -21,27 +21,27 @@ _PLAIN = ("of_rank", "retries", "file", "count", "first", "why")
 
 
 def figures(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of such an event; figures are formatted as in the charts."""
-    written = {name: f"{float(detail[name]):.4g}" for name in _FIGURES if name in detail}
-    return {**written, **{name: detail[name] for name in _PLAIN if name in detail}}
+    """Return the values of an alert's text. Figures have the format of the charts."""
+    formatted = {name: f"{float(detail[name]):.4g}" for name in _FIGURES if name in detail}
+    return {**formatted, **{name: detail[name] for name in _PLAIN if name in detail}}
 
 
 def lines(run: RunSnapshot, lang: str) -> list[str]:
-    """The newest alert of each kind in the newest attempt, as lines of text, in order.
+    """Return a line for the newest alert of each kind in the newest attempt, in order.
 
-    For unreadable records: the newest alert of each file.
+    Alerts of unreadable records have a line for each file.
     """
-    alerts = [one for one in run.events if one.kind in ALERTS and one.attempt == run.attempt]
-    newest = {(one.kind, *_place(one)): one for one in alerts}
+    alerts = [event for event in run.events if event.kind in ALERTS and event.attempt == run.attempt]
+    newest = {(event.kind, *_file_key(event)): event for event in alerts}
     addresses = {node.rank: node.address for node in run.nodes}
-    found = []
-    for event in sorted(newest.values(), key=lambda one: one.seq):
+    lines = []
+    for event in sorted(newest.values(), key=lambda event: event.seq):
         at = time.strftime("%H:%M:%S", time.localtime(event.time))
         values = {"step": event.detail.get("step"), "node": addresses.get(event.rank or 0), **figures(event.detail)}
         words = t(lang, f"monitor.event.{event.kind.value}", **values)
-        found.append(f"{at} {words}")
-    return found
+        lines.append(f"{at} {words}")
+    return lines
 
 
-def _place(event: Event) -> tuple[object, ...]:
+def _file_key(event: Event) -> tuple[object, ...]:
     return (event.rank, event.detail.get("file")) if event.kind is EventKind.BAD_RECORDS else ()

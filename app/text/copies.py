@@ -1,4 +1,4 @@
-"""What a copy between nodes is about, in words; the page and the command line say the same."""
+"""Text of a copy between nodes, for the page and the command line."""
 
 from app.text import t
 from backend.job.job import Job
@@ -6,7 +6,7 @@ from backend.runs.api import Missing
 
 
 def copy_words(job: Job, missing: Missing, lang: str) -> str:
-    """What is copied from where to where, as one line."""
+    """Return one line: what is copied, from which node, and to which nodes."""
     hosts = job.cluster.hosts
     what = [
         t(lang, f"copy.{name}", path=path)

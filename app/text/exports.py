@@ -1,9 +1,9 @@
-"""What an export made, in words; the page and the command line say the same."""
+"""Text of an export, for the page and the command line."""
 
 from app.text import t
 from backend.runs.api import Exported
 
 
-def export_words(made: Exported, lang: str) -> str:
-    """Where the model is and what it was made from, as one line."""
-    return t(lang, f"export.{made.kind}", folder=made.folder, node=made.node)
+def export_words(exported: Exported, lang: str) -> str:
+    """Return one line: where the model is, and from what it was made."""
+    return t(lang, f"export.{exported.kind}", folder=exported.folder, node=exported.node)

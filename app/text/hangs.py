@@ -1,5 +1,6 @@
-"""A gang that makes no progress: who the others wait for, as far as can be told. On the page static/monitor/hang.js
-says it, on the command line `lines`.
+"""A gang that makes no progress, and the nodes that it probably waits for.
+
+static/monitor/hang.js shows it on the page. `lines` shows it on the command line and in messages.
 """
 
 import time
@@ -13,72 +14,72 @@ DAY = "%Y-%m-%d %H:%M:%S"
 
 
 def standstill(run: RunSnapshot) -> dict[str, Any] | None:
-    """Plain values for the browser; times are epochs. `suspects`: each with its kind and its node."""
-    found = run.standstill
-    if found is None:
+    """Return plain values for the browser, or None while the run makes steps. Times are epoch seconds."""
+    hang = run.standstill
+    if hang is None:
         return None
     suspects = [
-        *(_stuck(one) for one in found.stuck),
-        *({"kind": "silent", "node": rank} for rank in found.silent),
+        *(_stuck(node) for node in hang.stuck),
+        *({"kind": "silent", "node": rank} for rank in hang.silent),
         *(
-            {"kind": "behind", "node": one.node, "rank": one.rank, "step": one.step, "usual": one.usual}
-            for one in found.behind
+            {"kind": "behind", "node": rank.node, "rank": rank.rank, "step": rank.step, "usual": rank.usual}
+            for rank in hang.behind
         ),
-        *({"kind": "earlier", "node": one.node, "since": one.wrote, "others": one.usual} for one in found.earlier),
-        *({"kind": "working", "node": one.node, "rank": one.rank} for one in found.working),
-        *({"kind": "idle", "node": one.node, "gpu": one.gpu} for one in found.idle),
+        *({"kind": "earlier", "node": node.node, "since": node.wrote, "others": node.usual} for node in hang.earlier),
+        *({"kind": "working", "node": rank.node, "rank": rank.rank} for rank in hang.working),
+        *({"kind": "idle", "node": gpu.node, "gpu": gpu.gpu} for gpu in hang.idle),
     ]
     addresses = {node.rank: node.address for node in run.nodes}
     return {
-        "title": "title" if found.step is not None else "unbegun" if found.stuck else "waiting",
-        "since": found.since,
-        "wrote": found.wrote,
-        "step": found.step,
-        "step_s": found.step_s,
-        "is_due": found.is_due,
-        "ends_at": found.ends_at,
-        "suspects": [{**one, "address": addresses[one["node"]]} for one in suspects],
+        "title": "title" if hang.step is not None else "unbegun" if hang.stuck else "waiting",
+        "since": hang.since,
+        "wrote": hang.wrote,
+        "step": hang.step,
+        "step_s": hang.step_s,
+        "is_due": hang.is_due,
+        "ends_at": hang.ends_at,
+        "suspects": [{**suspect, "address": addresses[suspect["node"]]} for suspect in suspects],
     }
 
 
 def lines(run: RunSnapshot, lang: str) -> list[str]:
-    """The same in words, with this machine's times; empty while there are steps."""
-    found = standstill(run)
-    if found is None:
+    """Return the same as lines of text, with local times. Empty while the run makes steps."""
+    hang = standstill(run)
+    if hang is None:
         return []
-    head = [t(lang, f"monitor.standstill.{found['title']}", at=_moment(found["since"], DAY))]
-    if found["step"] is not None:
-        head.append(t(lang, "monitor.standstill.usual", step=found["step"], seconds=f"{found['step_s'] or 0:.3g}"))
-    elif found["wrote"] is not None:
-        head.append(t(lang, "monitor.standstill.wrote", at=_moment(found["wrote"])))
-    told = [
+    head = [t(lang, f"monitor.standstill.{hang['title']}", at=_moment(hang["since"], DAY))]
+    if hang["step"] is not None:
+        head.append(t(lang, "monitor.standstill.usual", step=hang["step"], seconds=f"{hang['step_s'] or 0:.3g}"))
+    elif hang["wrote"] is not None:
+        head.append(t(lang, "monitor.standstill.wrote", at=_moment(hang["wrote"])))
+    suspects = [
         t(
             lang,
-            f"monitor.standstill.{one['kind']}",
+            f"monitor.standstill.{suspect['kind']}",
             **{
-                **one,
-                "node": f"{one['node']} · {one['address']}",
-                "at": _moment(one.get("since")),
-                "others": _moment(one.get("others")),
+                **suspect,
+                "node": f"{suspect['node']} · {suspect['address']}",
+                "at": _moment(suspect.get("since")),
+                "others": _moment(suspect.get("others")),
             },
         )
-        for one in found["suspects"]
+        for suspect in hang["suspects"]
     ]
-    return [*head, *(f"- {words}" for words in told or [t(lang, "monitor.standstill.none")])]
+    return [*head, *(f"- {words}" for words in suspects or [t(lang, "monitor.standstill.none")])]
 
 
-def _moment(epoch: float | None, shape: str = "%H:%M:%S") -> str:
-    return "" if epoch is None else time.strftime(shape, time.localtime(epoch))
+def _moment(epoch: float | None, pattern: str = "%H:%M:%S") -> str:
+    return "" if epoch is None else time.strftime(pattern, time.localtime(epoch))
 
 
-def _stuck(one: Stuck) -> dict[str, Any]:
-    ranks = [rank for _, _, _, *ranks in one.processes for rank in ranks if rank is not None]
+def _stuck(node: Stuck) -> dict[str, Any]:
+    ranks = [rank for _, _, _, *ranks in node.processes for rank in ranks if rank is not None]
     return {
         "kind": "stuck",
-        "node": one.node,
-        "processes": stuck_words(one.processes),
-        "ids": " ".join(str(process[0]) for process in one.processes if process[2] != "D"),
-        "waits": any(process[2] == "D" for process in one.processes),
-        "since": one.since,
+        "node": node.node,
+        "processes": stuck_words(node.processes),
+        "ids": " ".join(str(process[0]) for process in node.processes if process[2] != "D"),
+        "waits": any(process[2] == "D" for process in node.processes),
+        "since": node.since,
         "rank": ranks[0] if ranks else None,
     }

@@ -1,4 +1,4 @@
-"""The report of an import, in words: for the command line, for programs and for the page."""
+"""Texts of the report of an import, for the page, the command line and programs."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ _SHOWN_LETTERS = 48
 
 
 def reason_of(line: ImportLine, lang: str) -> str:
-    """Why a key was not simply kept, in words; empty for one that was."""
+    """Return why a key was changed or dropped. Empty for a key that was kept."""
     if line.reason is None:
         return ""
     kind, _, name = line.reason.code.partition("_")
@@ -20,20 +20,20 @@ def reason_of(line: ImportLine, lang: str) -> str:
 
 
 def target_of(line: ImportLine) -> str:
-    """Where the key went and what stands there: `training.template: qwen3`."""
+    """Return the key's path in the job and its value: `training.template: qwen3`."""
     if line.path is None:
         return ""
     return f"{line.path}: {'null' if line.became is None else shown(line.became)}"
 
 
 def shown(value: Any) -> str:
-    """A value of the file, short enough for a line."""
+    """Return a value of the file, shortened for one line."""
     text = "" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}..."
 
 
 def line_json(line: ImportLine, lang: str) -> dict[str, Any]:
-    """A line of the report as plain data; values as their text."""
+    """Return a line of the report as plain data, with values as text."""
     code = line.reason.code if line.reason else None
     return {"key": line.key, "outcome": line.outcome, "value": shown(line.value), "path": line.path,
             "became": target_of(line), "code": code, "reason": reason_of(line, lang)}  # fmt: skip

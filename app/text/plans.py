@@ -1,4 +1,4 @@
-"""Plans in words, for the page and for the command line: names, why the best is best, why another is not."""
+"""Texts about plans, for the page and the command line: names, the reasons of the best plan and of other plans."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -29,17 +29,17 @@ from backend.planning.why_not import SHORT
 
 
 def all_plans(job: Job) -> Plans:
-    """The plans of the engines that can be launched, and of the job's own."""
+    """Return the plans of all engines that can be launched, and of the job's own engine."""
     return enumerate_plans(job, [engine for engine in engines_of(job) if engine in ENGINES or engine == job.engine])
 
 
 def explain(plans: Plans, lang: str) -> str:
-    """Why the first plan is first, and when to take another."""
-    return _joined(lang, why_words(plans, lang), *instead_words(plans, recommended(plans), lang))
+    """Return why the first plan is the best, and which plan leaves more free memory."""
+    return _joined(lang, why_words(plans, lang), *roomier_words(plans, recommended(plans), lang))
 
 
 def why_words(plans: Plans, lang: str) -> str:
-    """Why the first plan is first, from its figures."""
+    """Return why the first plan is the best, with its figures."""
     if not len(plans):
         return _joined(lang, t(lang, "wizard.plan.none"), *smallest_words(plans, lang), *_batch_words(plans, lang))
     best = plans[0].estimate
@@ -62,8 +62,8 @@ def _joined(lang: str, *sentences: str) -> str:
     return ("" if lang == "zh" else " ").join(sentences)
 
 
-def instead_words(plans: Plans, rank: int | None, lang: str) -> Iterable[str]:
-    """That the fastest plan leaves next to nothing of the GPU, and which one to take instead: the recommended one."""
+def roomier_words(plans: Plans, rank: int | None, lang: str) -> Iterable[str]:
+    """Yield a warning if the fastest plan almost fills the GPU, with the recommended plan, which has this rank."""
     if not plans.fitting or not is_tight(plans, 0):
         return
     best = plans[0].estimate
@@ -71,51 +71,51 @@ def instead_words(plans: Plans, rank: int | None, lang: str) -> Iterable[str]:
     if not rank:
         yield t(lang, "wizard.plan.tight.only", full=full)
         return
-    other = plans[rank]
-    figures = {"need": f"{need_gib(other.estimate):,.1f}", "slower": percent(cost(plans, rank).slower or 0.0)}
-    batch = other.job.training.micro_batch_size
-    yield t(lang, "wizard.plan.tight", full=full, plan=_named(other.job, lang), batch=batch, **figures)
+    roomier = plans[rank]
+    figures = {"need": f"{need_gib(roomier.estimate):,.1f}", "slower": percent(cost(plans, rank).slower or 0.0)}
+    batch = roomier.job.training.micro_batch_size
+    yield t(lang, "wizard.plan.tight", full=full, plan=_name_with_engine(roomier.job, lang), batch=batch, **figures)
 
 
 def _batch_words(plans: Plans, lang: str) -> Iterable[str]:
-    """What batch the plans are of, while the job's own sizes allow none."""
+    """Yield the global batch of the plans if the job's own sizes give none."""
     if not plans.job.global_batch:
         yield t(lang, "wizard.plan.batch", batch=f"{plans.global_batch:,}")
 
 
-def _host_words(job: Job, found: Estimate, lang: str) -> Iterable[str]:
-    """What an offloading plan needs of a node's memory, which no GPU shows."""
-    if found.host_memory_gib:
-        needs, has = f"{found.host_memory_gib:,.1f}", job.cluster.host_memory_gib
-        outcome = "unknown" if has is None else "exceeded" if over_host_memory(job, found) else "held"
+def _host_words(job: Job, estimate: Estimate, lang: str) -> Iterable[str]:
+    """Yield the host memory that an offloading plan needs on each node."""
+    if estimate.host_memory_gib:
+        needs, has = f"{estimate.host_memory_gib:,.1f}", job.cluster.host_memory_gib
+        outcome = "unknown" if has is None else "exceeded" if over_host_memory(job, estimate) else "held"
         yield t(lang, f"wizard.plan.host.{outcome}", needs=needs, has="" if has is None else f"{has:,.1f}")
 
 
 def smallest_words(plans: Plans, lang: str) -> Iterable[str]:
-    """Where GPUs differ in memory: whose decides, and what training without these nodes would give."""
-    found = smallest_nodes(plans.job, plans)
-    if found is None:
+    """Yield which nodes have the least GPU memory, and what training without them would give. Nothing if all agree."""
+    smallest = smallest_nodes(plans.job, plans)
+    if smallest is None:
         return
-    values: dict[str, Any] = {"nodes": ", ".join(found.nodes), "least": f"{found.least_gib:.1f}",
-                              "others": f"{found.others_gib:.1f}", "count": found.others}  # fmt: skip
+    values: dict[str, Any] = {"nodes": ", ".join(smallest.nodes), "least": f"{smallest.least_gib:.1f}",
+                              "others": f"{smallest.others_gib:.1f}", "count": smallest.others}  # fmt: skip
     yield t(lang, "wizard.plan.smallest", **values)
-    if found.without is None:
+    if smallest.without is None:
         yield t(lang, "wizard.plan.smallest.no_plan", **values)
         return
-    rates = [one and tokens_per_s(one) for one in (found.without, found.best)]
+    rates = [plan and tokens_per_s(plan) for plan in (smallest.without, smallest.best)]
     speed, best = (f"{rounded(rate):,}" if rate else "–" for rate in rates)
-    outcome = "only" if found.best is None else "helps" if found.helps else "slower"
-    plan = _named(found.without.job, lang)
+    outcome = "only" if smallest.best is None else "helps" if smallest.helps else "slower"
+    plan = _name_with_engine(smallest.without.job, lang)
     yield t(lang, f"wizard.plan.smallest.{outcome}", plan=plan, speed=speed, best=best, **values)
 
 
-def _named(job: Job, lang: str) -> str:
+def _name_with_engine(job: Job, lang: str) -> str:
     return f"{t(lang, f'wizard.engine.{job.engine}')} {plan_name(plan_sizes(job))}"
 
 
 def _sentences(plans: Plans, lang: str) -> Iterable[str]:
-    """What the best plan's time goes to, then what other sizes would cost."""
-    others = []
+    """Yield the best plan's time by part, then the cost of other sizes."""
+    costs = []
     for sentence in why_best(plans):
         values = dict(sentence.values)
         if sentence.code == "spends":
@@ -127,80 +127,80 @@ def _sentences(plans: Plans, lang: str) -> Iterable[str]:
             values["over_gib"] = f"{values['over_gib']:,.1f}"
         else:
             values |= {"slower": percent(values["slower"]), "part": part_name(lang, values["part"])}
-        others.append(t(lang, f"why.{sentence.code}", **values))
-    if others:
-        yield t(lang, "why.others", others=t(lang, "why.or").join(others))
+        costs.append(t(lang, f"why.{sentence.code}", **values))
+    if costs:
+        yield t(lang, "why.others", others=t(lang, "why.or").join(costs))
 
 
 def spends_words(parts: Iterable[tuple[str, float]], lang: str) -> str:
-    """What an iteration's time goes to: parts and their shares, the largest first."""
-    each = [t(lang, "why.part", share=percent(share), part=part_name(lang, name)) for name, share in parts]
-    return t(lang, "why.spends", parts=t(lang, "why.and").join(each))
+    """Return the parts of an iteration and their shares of its time, in the given order."""
+    shares = [t(lang, "why.part", share=percent(share), part=part_name(lang, name)) for name, share in parts]
+    return t(lang, "why.spends", parts=t(lang, "why.and").join(shares))
 
 
 def rounded(value: float) -> int:
-    """To three figures: more would be a promise."""
+    """Return the value with three significant digits. An estimate is not more accurate."""
     return int(float(f"{value:.3g}"))
 
 
 def part_name(lang: str, part: str) -> str:
-    """A part of an iteration, in words."""
+    """Return the name of a part of an iteration."""
     return t(lang, f"advice.part.{part}")
 
 
 def percent(share: float) -> str:
-    """A share in percent, with a decimal where it is small."""
+    """Return a share in percent, with one decimal below 10%."""
     return f"{100 * share:.1f}%" if abs(share) < 0.1 else f"{100 * share:.0f}%"
 
 
-def why_not_words(found: WhyNot, plans: Plans, lang: str) -> str:
-    """The rules that refuse it, or what the best such plan costs against the best of all."""
-    told = [problem_words(lang, problem) for problem in found.problems]
-    if found.best is None or found.cost is None:
-        return _joined(lang, *told, *_instead(found, lang))
-    figures = found.best.estimate
+def why_not_words(answer: WhyNot, plans: Plans, lang: str) -> str:
+    """Return the rules that these sizes break, or what their best plan costs compared with the best of all plans."""
+    refusals = [problem_words(lang, problem) for problem in answer.problems]
+    if answer.best is None or answer.cost is None:
+        return _joined(lang, *refusals, *_legal_words(answer, lang))
+    estimate = answer.best.estimate
     values = {
-        "plan": plan_name(plan_sizes(found.best.job)),
-        "batch": found.best.job.training.micro_batch_size,
-        "rank": "" if found.rank is None else f"{found.rank + 1:,}",
+        "plan": plan_name(plan_sizes(answer.best.job)),
+        "batch": answer.best.job.training.micro_batch_size,
+        "rank": "" if answer.rank is None else f"{answer.rank + 1:,}",
         "count": f"{len(plans):,}",
-        "need": f"{need_gib(figures):,.1f}",
-        "gpu": f"{figures.gpu_memory_gib:.1f}",
-        "over": f"{found.cost.over_gib:,.1f}",
-        "host": f"{figures.host_memory_gib:,.1f}",
-        "node": f"{found.best.job.cluster.host_memory_gib or 0.0:.1f}",
+        "need": f"{need_gib(estimate):,.1f}",
+        "gpu": f"{estimate.gpu_memory_gib:.1f}",
+        "over": f"{answer.cost.over_gib:,.1f}",
+        "host": f"{estimate.host_memory_gib:,.1f}",
+        "node": f"{answer.best.job.cluster.host_memory_gib or 0.0:.1f}",
     }
-    if found.rank is None:
-        return _joined(lang, t(lang, "why_not.apart", **values), *told, _apart(found.cost, values, lang))
-    if found.rank == 0 and figures.fits:
+    if answer.rank is None:
+        return _joined(lang, t(lang, "why_not.apart", **values), *refusals, _cost_words(answer.cost, values, lang))
+    if answer.rank == 0 and estimate.fits:
         return t(lang, "why_not.best", **values)
-    if found.cost.over_gib:
+    if answer.cost.over_gib:
         return t(lang, "why_not.too_large", **values)
-    if found.cost.over_host_gib:
+    if answer.cost.over_host_gib:
         return t(lang, "why_not.host_too_large", **values)
-    if found.cost.slower is None or found.cost.part is None:
+    if answer.cost.slower is None or answer.cost.part is None:
         return t(lang, "why_not.untimed", **values)
-    slower, part = percent(found.cost.slower), part_name(lang, found.cost.part)
+    slower, part = percent(answer.cost.slower), part_name(lang, answer.cost.part)
     return t(lang, "why_not.slower", **values, slower=slower, part=part)
 
 
-def _instead(found: WhyNot, lang: str) -> Iterable[str]:
-    """What is legal in place of the sizes that were asked about."""
+def _legal_words(answer: WhyNot, lang: str) -> Iterable[str]:
+    """Yield the legal values of the requested sizes, and the nearest legal plan."""
     choices = []
-    for path, sizes in found.legal.items():
+    for path, sizes in answer.legal.items():
         others = t(lang, "why.and").join(
-            f"{SHORT[other]} = {size}" for other, size in found.sizes.items() if other != path
+            f"{SHORT[other]} = {size}" for other, size in answer.sizes.items() if other != path
         )
         values = {"name": SHORT[path], "sizes": t(lang, "why.and").join(map(str, sizes)), "others": others}
         choices.append(t(lang, "why_not.legal.with" if others else "why_not.legal.one", **values))
     if choices:
         yield t(lang, "why_not.legal", choices=t(lang, "why.or").join(choices))
-    if found.nearest:
-        yield t(lang, "why_not.nearest", plan=plan_in_full(found.nearest.job, lang))
+    if answer.nearest:
+        yield t(lang, "why_not.nearest", plan=plan_in_full(answer.nearest.job, lang))
 
 
-def _apart(cost: Cost, values: Mapping[str, Any], lang: str) -> str:
-    """What a plan costs that is not among those compared."""
+def _cost_words(cost: Cost, values: Mapping[str, Any], lang: str) -> str:
+    """Return what a plan costs that is not among the compared plans."""
     if cost.over_gib:
         return t(lang, "why_not.apart.too_large", **values)
     if cost.over_host_gib:
@@ -213,17 +213,17 @@ def _apart(cost: Cost, values: Mapping[str, Any], lang: str) -> str:
 
 
 def compared_words(job: Job, rows: Sequence[Strategy], lang: str) -> str:
-    """The global batch at which strategies are compared; empty if it is the job's own."""
-    wanted, batch = planned_batch(job), rows[0].global_batch
-    if batch == wanted:
+    """Return the global batch of the compared strategies. Empty if it is the job's own."""
+    planned, batch = planned_batch(job), rows[0].global_batch
+    if batch == planned:
         return ""
-    return t(lang, "advice.batch", batch=f"{batch:,}", wanted=f"{wanted:,}", ranks=f"{job.world_size:,}")
+    return t(lang, "advice.batch", batch=f"{batch:,}", wanted=f"{planned:,}", ranks=f"{job.world_size:,}")
 
 
 def reason_words(row: Strategy, lang: str) -> str:
-    """A strategy's reason, and what of a node's memory it takes."""
-    told = _reason_words(row, lang)
-    return _joined(lang, told, *(_host_words(row.best.job, row.best.estimate, lang) if row.best else ()))
+    """Return the reason of a strategy, and the host memory that it needs."""
+    host_words = _host_words(row.best.job, row.best.estimate, lang) if row.best else ()
+    return _joined(lang, _reason_words(row, lang), *host_words)
 
 
 def _reason_words(row: Strategy, lang: str) -> str:
@@ -247,33 +247,33 @@ def _reason_words(row: Strategy, lang: str) -> str:
 
 
 def count_words(parameters: int) -> str:
-    """`17.4 K`, `26.2 M`, `8.79 B`: parameters as model names say them."""
-    unit, size = next((one for one in (("B", 1e9), ("M", 1e6)) if parameters >= one[1]), ("K", 1e3))
+    """Return a number of parameters as model names write it: `17.4 K`, `26.2 M`, `8.79 B`."""
+    unit, size = ("B", 1e9) if parameters >= 1e9 else ("M", 1e6) if parameters >= 1e6 else ("K", 1e3)
     return f"{parameters / size:.3g} {unit}"
 
 
-def fits_words(job: Job, found: Estimate, lang: str) -> str:
-    """Whether a plan fits; where only a node's RAM is too small, that."""
-    if found.fits:
-        return t(lang, "cli.plan.maybe" if may_not_fit(job, found) else "cli.plan.yes")
-    return t(lang, "cli.plan.no" if over_gpu_gib(found) else "cli.plan.no_ram")
+def fits_words(job: Job, estimate: Estimate, lang: str) -> str:
+    """Return whether a plan fits into memory, or that only the RAM of the nodes is too small."""
+    if estimate.fits:
+        return t(lang, "cli.plan.maybe" if may_not_fit(job, estimate) else "cli.plan.yes")
+    return t(lang, "cli.plan.no" if over_gpu_gib(estimate) else "cli.plan.no_ram")
 
 
 def recompute_words(job: Job, lang: str) -> str:
-    """What a job's plan computes again, as the table says it."""
+    """Return the recomputation of a job's plan, as the tables show it."""
     if job.recompute == "selective":
         return "+".join(job.parallel.recompute_modules or ("core_attn",))
     return t(lang, f"wizard.recompute.{job.recompute}")
 
 
 def problem_words(lang: str, problem: Problem) -> str:
-    """What is wrong and what to do, as one line."""
+    """Return a problem and its fix in one line."""
     words = render_problem(lang, problem)
     return _joined(lang, words["message"], words["fix"]).strip()
 
 
 def plan_name(sizes: Mapping[str, Any]) -> str:
-    """`TP4 PP2 VPP2 DP4`: what is split, and DP; `DP32` where nothing is."""
+    """Return the short name of a plan: `TP4 PP2 VPP2 DP4`, or `DP32` where the model is not split."""
     short = {"tensor": "TP", "pipeline": "PP", "virtual_pipeline": "VPP", "context": "CP", "expert": "EP",
              "expert_tensor": "ETP"}  # fmt: skip
     is_split = any(sizes[name] > 1 for name in short)
@@ -283,7 +283,7 @@ def plan_name(sizes: Mapping[str, Any]) -> str:
 
 
 def plan_in_full(job: Job, lang: str) -> str:
-    """`TP2 PP2 DP8, micro-batch 4`, and what is recomputed."""
+    """Return the name, micro-batch and recomputation of a plan: `TP2 PP2 DP8, micro-batch 4`."""
     words = t(lang, "wizard.strategies.plan", plan=plan_name(plan_sizes(job)), batch=job.training.micro_batch_size)
     if job.recompute == "none":
         return words
@@ -291,11 +291,11 @@ def plan_in_full(job: Job, lang: str) -> str:
 
 
 def plan_sizes(job: Job) -> dict[str, int]:
-    """The parallel sizes and DP of a job's plan."""
+    """Return the parallel sizes and DP of a job's plan."""
     parallel = job.parallel if job.traits.is_megatron else Parallel()
     return {**{name: getattr(parallel, name) for name in SIZES}, "data": job.data_parallel}
 
 
-def need_gib(found: Estimate | None) -> float | None:
-    """What the fullest GPU needs in all: the allocator's reserve and what lies outside it."""
-    return round(found.reserved_gib + found.outside_gib, 3) if found else None
+def need_gib(estimate: Estimate | None) -> float | None:
+    """Return the memory that the GPU with the largest need uses, inside and outside of PyTorch's allocator."""
+    return round(estimate.reserved_gib + estimate.outside_gib, 3) if estimate else None

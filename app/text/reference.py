@@ -1,6 +1,6 @@
-"""A parameter in words, for the help beside a field and for docs/parameters.*.md: meaning, use, constraint, effect.
+"""Texts about a parameter, for the help beside a field and for docs/parameters.*.md.
 
-Facts come from the parameter table, keys' versions from backend.engines.known_keys, sentences from the catalogues.
+Facts come from the parameter table, versions of keys from backend.engines.known_keys, sentences from the catalogues.
 """
 
 import re
@@ -21,21 +21,21 @@ from backend.job.traits import TRAITS
 HOSTS = "cluster.hosts"
 ENVIRONMENTS = ("llamafactory", "swift")
 GPU_FIGURES: Mapping[str, str] = {"memory_gib": "GiB", "bf16_tflops": "TFLOP/s", "hbm_gb_per_s": "GB/s"}
-"""Keys of a GPU that is no preset, with their units."""
+"""Keys of a GPU that is not a preset, with their units."""
 SENTENCES = ("set", "constraint", "memory", "bubble", "speed", "guides")
-"""What the catalogues may say of a parameter besides its name and meaning, in a reader's order."""
+"""Optional sentences of a parameter in the catalogues, in the order in which they are shown."""
 EFFECTS = ("memory", "bubble", "speed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Key:
-    """A key of an engine that carries a parameter."""
+    """A key of an engine that gets the value of a parameter."""
 
     reader: str
-    """Who reads it, in words."""
+    """Name of the program that reads it."""
     name: str
     since: str
-    """From which version on, in words; empty where all versions that were looked at take it."""
+    """The first version with the key, as a text. Empty if every checked version has it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,19 +48,19 @@ class Entry:
     value: str
     """Type and range."""
     default: str
-    """Empty where a value is required or left out."""
+    """Empty if the value is required, or if the default is to leave it out."""
     source: str
-    """Where the default is from."""
+    """Source of the default."""
     address: str
-    """Of that; empty where there is none."""
+    """URL of the source, or empty."""
     sentences: Mapping[str, str]
-    """By SENTENCES; those that there are."""
+    """The sentences that exist, by their names in SENTENCES."""
     keys: tuple[Key, ...]
 
 
 @cache
 def table() -> Mapping[str, Parameter]:
-    """Every parameter by its path: the job file's, and those inside its mappings and lists."""
+    """Return every parameter of the job file by its path, including those inside its mappings and lists."""
     inner = [
         Parameter(path=f"cluster.gpu.{name}", kind="float", optional=False, required=True, default=None, unit=unit)
         for name, unit in GPU_FIGURES.items()
@@ -72,7 +72,7 @@ def table() -> Mapping[str, Parameter]:
 
 
 def entry(path: str, lang: str) -> Entry:
-    """Everything that is known of a parameter; KeyError for what is none."""
+    """Return all texts about a parameter. KeyError if there is no such parameter."""
     parameter = table()[path]
     return Entry(
         path=path,
@@ -92,21 +92,21 @@ def entry(path: str, lang: str) -> Entry:
 
 
 def sentences(path: str, lang: str) -> dict[str, str]:
-    """What the catalogue says of a parameter, an engine key (`extra.<key>`) or a variable (`environment.<name>`)."""
+    """Return the sentences about a parameter, an engine key (`extra.<key>`) or a variable (`environment.<name>`)."""
     return {name: t(lang, key) for name in SENTENCES if has(lang, key := f"param.{path}.{name}")}
 
 
 def documented(part: str) -> list[str]:
-    """The engine keys of `extra`, or the names of `environment`, that the catalogues explain, in their order."""
-    found = (re.fullmatch(rf"param\.{part}\.([A-Za-z0-9_]+)\.help", key) for key in catalogue(LANGUAGES[0]))
-    return [match[1] for match in found if match]
+    """Return the engine keys of `extra`, or the names of `environment`, that the catalogues explain, in their order."""
+    matches = (re.fullmatch(rf"param\.{part}\.([A-Za-z0-9_]+)\.help", key) for key in catalogue(LANGUAGES[0]))
+    return [match[1] for match in matches if match]
 
 
 def since_words(programs: Iterable[str], key: str, lang: str) -> str:
-    """`from 0.9.2 on` where a program took the key later than its first version that was looked at."""
-    known = versions()
-    found = [known[name].since[key] for name in programs if name in known and key in known[name].since]
-    return t(lang, "reference.since", version=found[0]) if found else ""
+    """Return `from 0.9.2 on` if the first checked version of a program does not have the key."""
+    checked = versions()
+    since = [checked[name].since[key] for name in programs if name in checked and key in checked[name].since]
+    return t(lang, "reference.since", version=since[0]) if since else ""
 
 
 def _since(reader: str, key: str, lang: str) -> str:
@@ -159,6 +159,6 @@ def _shown(value: Any) -> str:
 
 
 def unit_words(lang: str, unit: str) -> str:
-    """A unit in the user's language; those that are written alike everywhere have no words of their own."""
+    """Return a unit in the user's language. Units that are equal in all languages have no text."""
     key = f"unit.{unit}"
     return t(lang, key) if has(lang, key) else unit

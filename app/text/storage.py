@@ -12,7 +12,7 @@ _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def size_words(size: float) -> str:
-    """Bytes with three digits: 1.23 GB."""
+    """Return a size with three digits: 1.23 GB."""
     for unit, name in _UNITS:
         if abs(size) >= 0.9995 * unit:
             figure = size / unit
@@ -21,7 +21,7 @@ def size_words(size: float) -> str:
 
 
 def kind_words(kinds: Mapping[str, int], lang: str) -> list[str]:
-    """One line for each kind of data: its name and size."""
+    """Return one line for each kind of data, with its name and size."""
     return [
         t(lang, "monitor.storage.of", kind=t(lang, f"monitor.storage.kind.{kind}"), size=size_words(kinds[kind]))
         for kind in KINDS
@@ -29,8 +29,8 @@ def kind_words(kinds: Mapping[str, int], lang: str) -> list[str]:
     ]
 
 
-def places_on_nodes(reader: Reader, run: str) -> list[str]:
-    """Folders on the nodes that may hold files of the run; a deletion does not touch them."""
+def folders_on_nodes(reader: Reader, run: str) -> list[str]:
+    """Return folders on the nodes that may contain files of the run. A deletion does not touch them."""
     try:
         job = reader.job(run)
     except ProblemsError:

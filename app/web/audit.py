@@ -1,4 +1,4 @@
-"""The audit log: who did what when, one JSON object a line, only ever appended to."""
+"""The audit log: one JSON object a line for each action. Lines are only appended."""
 
 import fcntl
 import json
@@ -15,15 +15,15 @@ from backend.runs.redact import redact_value
 
 _log = logging.getLogger(__name__)
 
-GO_ON = frozenset({"login", "login_failed", "login_throttled", "logout", "stop", "delete", "deleted"})
-"""What a full disk must not stand in the way of: somebody has to be able to come in, stop a run and free space. Of a
-deletion the store keeps a record, too."""
+UNBLOCKED = frozenset({"login", "login_failed", "login_throttled", "logout", "stop", "delete", "deleted"})
+"""Actions that are allowed on a full disk: an operator must be able to log in, stop a run and free space. The store
+also records deletions."""
 
 
 class Audit:
-    """Appends actions to `audit.jsonl` (0600), redacted; each record is on disk, whole, when `record` returns.
+    """Appends redacted actions to `audit.jsonl` (0600). A record is completely on disk when `record` returns.
 
-    Safe for many threads and for several processes at once.
+    Safe for many threads and several processes.
     """
 
     def __init__(self, home: Path, clock: Callable[[], float] = time.time) -> None:
@@ -32,9 +32,9 @@ class Audit:
         self._lock = threading.Lock()
 
     def record(self, action: str, **fields: object) -> None:
-        """Write one action. ProblemsError(audit_failed): what cannot be recorded must not pass; nothing is written.
+        """Record one action. ProblemsError(audit_failed) if it cannot be recorded. Then nothing is written.
 
-        Those of GO_ON pass, and stand in the server's own log instead.
+        Actions in UNBLOCKED raise nothing. The server's own log shows them instead.
         """
         line = json.dumps({"time": self._clock(), "action": action, **_clean(fields)}, ensure_ascii=False).encode(
             errors="replace"
@@ -44,7 +44,7 @@ class Audit:
                 self._append(line + b"\n")
         except OSError as error:
             reason = error.strerror or str(error)
-            if action in GO_ON:
+            if action in UNBLOCKED:
                 _log.error("%s cannot be written (%s) and lacks: %s", self.path, reason, line.decode())
                 return
             values = {"path": str(self.path), "reason": reason}
@@ -53,16 +53,16 @@ class Audit:
     def _append(self, line: bytes) -> None:
         file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)  # closing lets go of it
+            fcntl.flock(file, fcntl.LOCK_EX)  # close() releases it
             size = os.fstat(file).st_size
-            # A machine that lost its power in the middle of a line: the next one must not be lost with it.
+            # A power loss may have cut the last line. The new line must not be appended to it.
             line = line if not size or os.pread(file, 1, size - 1) == b"\n" else b"\n" + line
             try:
                 if os.write(file, line) != len(line):
                     raise OSError(None, "only a part could be written")
                 os.fsync(file)
             except OSError:
-                with suppress(OSError):  # a part of ours; what others wrote stands before it
+                with suppress(OSError):  # removes only this record's part
                     os.ftruncate(file, size)
                 raise
         finally:

@@ -1,4 +1,4 @@
-"""Where the server listens, and what it refuses to."""
+"""The address on which the server listens."""
 
 import os
 import socket
@@ -10,11 +10,11 @@ from app.private_file import is_open_to_others
 
 DEFAULT_PORT = 7860
 _USUAL = frozenset({"127.0.0.1", "localhost", "::1"})
-"""Where the server's own name `*.localhost` leads."""
+"""Addresses that the server's own name `*.localhost` may resolve to."""
 
 
 class ServerError(Exception):
-    """The server cannot be started as asked; `code` and `values` name the words for it."""
+    """The server cannot start. `code` and `values` select the text of the message."""
 
     def __init__(self, code: str, **values: object) -> None:
         super().__init__(code)
@@ -24,7 +24,7 @@ class ServerError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Binding:
-    """Where the server listens; anything but this machine itself needs TLS and the names it is reached by."""
+    """The address on which the server listens. An address that is not loopback needs TLS and host names."""
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
@@ -33,8 +33,7 @@ class Binding:
     hosts: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raises ServerError when the address is not this machine's own and TLS or the host names are missing, or when
-        other users can read the TLS key."""
+        """Check the TLS files, and that an address that is not loopback has TLS and host names. Raises ServerError."""
         if bool(self.certificate) != bool(self.key):
             raise ServerError("tls_half")
         for path in (self.certificate, self.key):
@@ -46,13 +45,13 @@ class Binding:
             raise ServerError("not_loopback", host=self.host)
 
     def listen(self) -> socket.socket:
-        """The bound socket; raises ServerError when the port is taken or the address is not this machine's."""
+        """Return the bound socket. Raises ServerError if the port is in use or the address is not of this machine."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((self.host, self.port))
-        except (OSError, OverflowError) as error:  # a number that is no port
+        except (OSError, OverflowError) as error:  # OverflowError: not a valid port
             listener.close()
             reason = getattr(error, "strerror", None) or str(error)
             raise ServerError("cannot_listen", host=self.host, port=self.port, reason=reason) from error
@@ -60,12 +59,12 @@ class Binding:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Host names that the operator chose; an unusual loopback address is such a choice."""
+        """Host names that the operator chose, including a loopback address other than the usual ones."""
         is_chosen = _is_loopback(self.host) and self.host not in _USUAL
         return (*self.hosts, self.host) if is_chosen else self.hosts
 
     def address(self, port: int, own: str) -> str:
-        """What to type into a browser; `own` is the server's own host name."""
+        """Return the URL to type into a browser. `own` is the server's own host name."""
         host = (*self.names, own)[0]
         scheme = "https" if self.certificate else "http"
         shown = f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -1,7 +1,7 @@
-"""Limits on the page's connections: their number, their time, and which one is closed when there are too many.
+"""Limits on the number and duration of the page's connections.
 
-Anyone who can reach the port can open sockets. A socket counts from the moment it is accepted, so a socket that never
-ends its TLS handshake counts too. uvicorn and asyncio see ordinary sockets.
+Anyone who can reach the port can open sockets. A socket counts from the moment when it is accepted. So a socket whose
+TLS handshake never ends also counts. uvicorn and asyncio see ordinary sockets.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from app.web.login_throttle import network_of
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = 16
-"""Connections accepted before what others have sent is read: a flood must not push out one that has just spoken."""
+"""Connections accepted before the event loop reads others. A flood must not replace one that has just sent data."""
 _LOG_EVERY_S = 60.0
 
 
 class Stage(Enum):
-    """What a connection is waiting for."""
+    """What a connection waits for."""
 
     REQUEST = "request"
     """The first byte, the TLS handshake or the rest of the headers."""
@@ -36,26 +36,26 @@ class Stage(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """How many connections there may be, and how long one may stay in a stage."""
+    """The maximum number of connections, and the maximum time of each stage."""
 
     most: int
-    """Connections at a time."""
+    """Maximum simultaneous connections."""
 
     request_s: float = 10.0
     stranger_body_s: float = 10.0
-    """The only body that somebody without a session can send is a password."""
+    """A client without a session can only send a password."""
 
     body_s: float = 60.0
     stranger_answer_s: float = 60.0
-    """The operator's answers have no limit: a page that is open listens to a stream of events."""
+    """Responses to the operator have no limit, because an open page listens to a stream of events."""
 
     idle_s: float = 60.0
-    """uvicorn ends idle connections after 5 s; this is for one that does not take the rest of its answer."""
+    """uvicorn closes idle connections after 5 s. This limit is for a client that does not read its whole response."""
 
-    look_every_s: float = 1.0
+    check_every_s: float = 1.0
 
     def allowed_s(self, stage: Stage, *, is_operators: bool) -> float:
-        """How long a connection may stay in a stage."""
+        """Return the maximum time of a stage."""
         if stage is Stage.REQUEST:
             return self.request_s
         if stage is Stage.IDLE:
@@ -66,44 +66,44 @@ class Limits:
 
 
 class Connection(socket.socket):
-    """An accepted socket that knows its client and its stage. A closed one is no longer counted."""
+    """An accepted socket with its client and its stage. A closed socket no longer counts."""
 
     connections: "Connections"
     client: str
     stage = Stage.REQUEST
     since_s: float
     transport: asyncio.Transport | None = None
-    """Set once the handshake is over."""
+    """Set after the TLS handshake."""
 
     scope: Mapping[str, object] | None = None
-    """Its newest request's, in which the gate notes whose it is."""
+    """ASGI scope of the newest request. AuthMiddleware notes the operator in it."""
 
     @classmethod
     def of(cls, accepted: socket.socket, client: str, connections: "Connections", now_s: float) -> Self:
-        """The same socket, as a Connection."""
-        one = cls(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
-        one.client, one.connections, one.since_s = client, connections, now_s
-        return one
+        """Return the same socket as a Connection."""
+        connection = cls(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
+        connection.client, connection.connections, connection.since_s = client, connections, now_s
+        return connection
 
     @property
     def is_operators(self) -> bool:
-        """Whether its newest request had an open session."""
+        """Whether the newest request had an open session."""
         state = self.scope.get("state") if self.scope else None
         return isinstance(state, dict) and bool(state.get("operator"))
 
     def enter(self, stage: Stage) -> None:
-        """It now waits for this."""
+        """Set what the connection waits for now."""
         if stage is not self.stage:
             self.stage, self.since_s = stage, self.connections.now_s()
 
     def end(self) -> None:
-        """Close it now, whatever the other side does."""
+        """Close the connection now, without waiting for the client."""
         self.connections.forget(self)
         if self.transport is not None:
             self.transport.abort()
             return
         try:
-            self.shutdown(socket.SHUT_RDWR)  # asyncio, which holds it, then sees its end
+            self.shutdown(socket.SHUT_RDWR)  # asyncio holds the socket and then sees its end
         except OSError:
             _log.debug("a connection of %s had ended by itself", self.client)
 
@@ -115,15 +115,15 @@ class Connection(socket.socket):
 class Connections:
     """The open connections. All methods run on the event loop's thread.
 
-    At the limit a new connection replaces one without a session. That one belongs to the client with most of them; one
-    that has sent no request goes first, and then the oldest. The operator's connections are closed only when they are
-    idle and no others are left. If none may be closed, the new connection is refused.
+    At the limit, a new connection replaces one without a session. It is taken from the client with the most of them:
+    first one that has sent no request, then the oldest. A connection of the operator is closed only if it is idle and
+    there are no others. If none may be closed, the new connection is refused.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._open: dict[int, Connection] = {}
-        self._is_looking = False
+        self._is_check_scheduled = False
         self._ended: Counter[str] = Counter()
         self._logged_s = float("-inf")
 
@@ -131,31 +131,31 @@ class Connections:
         return len(self._open)
 
     def now_s(self) -> float:
-        """The event loop's monotonic clock."""
+        """Return the time of the event loop's monotonic clock."""
         return asyncio.get_running_loop().time()
 
     def admit(self, accepted: socket.socket, address: str) -> Connection | None:
-        """The connection, when there is room for it; None if it was refused and closed."""
+        """Return the new connection. None: there was no room, and the socket was closed."""
         client = network_of(address)
         if len(self._open) >= self.limits.most and not self._make_room(client):
             accepted.close()
             return None
-        one = Connection.of(accepted, client, self, self.now_s())
-        self._open[one.fileno()] = one
-        self._look_later()
-        return one
+        connection = Connection.of(accepted, client, self, self.now_s())
+        self._open[connection.fileno()] = connection
+        self._schedule_check()
+        return connection
 
     def find(self, transport: asyncio.BaseTransport) -> Connection | None:
-        """The connection under a transport; None if it was closed already."""
+        """Return the connection of a transport. None: it is already closed."""
         return self._open.get(transport.get_extra_info("socket").fileno())
 
-    def forget(self, one: Connection) -> None:
-        """It no longer counts."""
-        if self._open.get(one.fileno()) is one:
-            del self._open[one.fileno()]
+    def forget(self, connection: Connection) -> None:
+        """Stop counting a connection."""
+        if self._open.get(connection.fileno()) is connection:
+            del self._open[connection.fileno()]
 
     def end_one(self) -> bool:
-        """Close a connection that is not the operator's, or an idle one; return whether there was one."""
+        """Close a connection that is not the operator's, or an idle one. Return whether there was one."""
         victim = self._victim(None)
         if victim is not None:
             victim.end()
@@ -163,58 +163,59 @@ class Connections:
 
     def _make_room(self, client: str) -> bool:
         victim = self._victim(client)
-        self._note(client if victim is None else victim.client)
+        self._log(client if victim is None else victim.client)
         if victim is None:
             return False
         victim.end()
         return True
 
     def _victim(self, newcomer: str | None) -> Connection | None:
-        strangers = [one for one in self._open.values() if not one.is_operators]
+        strangers = [connection for connection in self._open.values() if not connection.is_operators]
         if strangers:
-            held = Counter(one.client for one in strangers)
+            held = Counter(connection.client for connection in strangers)
             if newcomer is not None and newcomer in held:
                 held[newcomer] += 1
-            heaviest = max(held.values())
-            return min((one for one in strangers if held[one.client] == heaviest), key=_worth)
-        idle = [one for one in self._open.values() if one.stage is Stage.IDLE]
+            most = max(held.values())
+            return min((stranger for stranger in strangers if held[stranger.client] == most), key=_worth)
+        idle = [connection for connection in self._open.values() if connection.stage is Stage.IDLE]
         return min(idle, key=_worth, default=None)
 
-    def _note(self, client: str) -> None:
-        """Log whose connections were closed, at most once a minute."""
+    def _log(self, client: str) -> None:
+        """Log the clients whose connections were closed, at most once a minute."""
         self._ended[client] += 1
         if self.now_s() - self._logged_s < _LOG_EVERY_S:
             return
         clients = ", ".join(f"{name} ({count})" for name, count in self._ended.most_common(3))
-        _log.warning("%d connections are open, the most there may be; closed: %s", self.limits.most, clients)
+        _log.warning("the limit of %d open connections is reached; closed: %s", self.limits.most, clients)
         self._ended.clear()
         self._logged_s = self.now_s()
 
-    def _look_later(self) -> None:
-        if not self._is_looking:
-            self._is_looking = True
-            asyncio.get_running_loop().call_later(self.limits.look_every_s, self._look)
+    def _schedule_check(self) -> None:
+        if not self._is_check_scheduled:
+            self._is_check_scheduled = True
+            asyncio.get_running_loop().call_later(self.limits.check_every_s, self._check)
 
-    def _look(self) -> None:
-        """Close connections that take too long."""
+    def _check(self) -> None:
+        """Close connections whose stage takes too long."""
         now_s = self.now_s()
-        for one in list(self._open.values()):
-            if now_s - one.since_s > self.limits.allowed_s(one.stage, is_operators=one.is_operators):
-                one.end()
-        self._is_looking = False
+        for connection in list(self._open.values()):
+            allowed_s = self.limits.allowed_s(connection.stage, is_operators=connection.is_operators)
+            if now_s - connection.since_s > allowed_s:
+                connection.end()
+        self._is_check_scheduled = False
         if self._open:
-            self._look_later()
+            self._schedule_check()
 
 
 _ORDER = {Stage.REQUEST: 0, Stage.BODY: 0, Stage.IDLE: 1, Stage.ANSWER: 2}
 
 
-def _worth(one: Connection) -> tuple[int, float]:
-    return _ORDER[one.stage], one.since_s
+def _worth(connection: Connection) -> tuple[int, float]:
+    return _ORDER[connection.stage], connection.since_s
 
 
 class LimitedListener(socket.socket):
-    """A listening socket that accepts what `connections` has room for."""
+    """A listening socket. `connections` decides which accepted sockets stay open."""
 
     def __init__(self, listener: socket.socket, connections: Connections) -> None:
         super().__init__(listener.family, listener.type, listener.proto, fileno=listener.detach())
@@ -223,7 +224,7 @@ class LimitedListener(socket.socket):
         self._is_out_of_descriptors = False
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """asyncio calls it repeatedly until nothing is waiting (BlockingIOError)."""
+        """Accept one connection. asyncio repeats this until no client waits (BlockingIOError)."""
         self._in_a_row += 1
         if self._is_out_of_descriptors or self._in_a_row > _AT_ONCE:
             self._is_out_of_descriptors, self._in_a_row = False, 0
@@ -235,7 +236,7 @@ class LimitedListener(socket.socket):
             raise
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                # Otherwise asyncio would try again at once, thousands of times, before it pauses for a second.
+                # Otherwise asyncio would repeat this thousands of times before it pauses for a second.
                 self._is_out_of_descriptors = True
                 self._connections.end_one()
             raise

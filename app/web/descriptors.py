@@ -1,20 +1,20 @@
-"""The number of connections that leaves enough file descriptors for nodes and the database."""
+"""Limits on file descriptors. Connections of the page must leave enough for nodes and the database."""
 
 import os
 import resource
 
 WANTED = 4096
-"""The limit on open files is raised to this where the system lets us; many systems begin with 1,024 or 256."""
+"""The server raises its limit on open files to this, if the system allows it. Common defaults are 1,024 and 256."""
 
 MOST_CONNECTIONS = 400
 """Enough for fifty open pages. Well below 1,024, above which some libraries cannot wait for a descriptor."""
 
-KEPT_BACK = 192
-"""For nodes (a handful each), the database, logs and files on their way out."""
+RESERVED = 192
+"""Descriptors for nodes (a few each), the database, logs and files that are being sent."""
 
 
 def raise_limit() -> int:
-    """Raise this process's limit on open files as far as allowed and useful, and return the new limit."""
+    """Raise the limit on open files of this process up to WANTED, and return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -24,12 +24,12 @@ def raise_limit() -> int:
 
 
 def count_open() -> int:
-    """How many descriptors this process has open."""
+    """Return the number of open descriptors of this process."""
     return len(os.listdir("/dev/fd"))
 
 
 def connections_for(limit: int, already_open: int) -> int:
-    """How many connections fit below the limit. Each may also read a file; some descriptors are reserved."""
+    """Return the number of connections that fit below the limit. A connection may need two descriptors."""
     left = max(0, limit - already_open)
-    kept = min(KEPT_BACK, left // 2)
-    return max(1, min(MOST_CONNECTIONS, (left - kept) // 2))
+    reserved = min(RESERVED, left // 2)
+    return max(1, min(MOST_CONNECTIONS, (left - reserved) // 2))

@@ -1,7 +1,7 @@
-"""Device cookies mark a browser that has logged in before, so that a flood of guesses does not lock its owner out
-(OWASP, "Slow Down Online Guessing Attacks with Device Cookies").
+"""Device cookies mark browsers that have logged in before, so that password guessing does not lock out the operator.
 
-The cookie gives no access. It only gives its browser a separate count of wrong passwords.
+The cookie gives no access. It only gives its browser a separate count of wrong passwords (OWASP, "Slow Down Online
+Guessing Attacks with Device Cookies").
 """
 
 import hashlib
@@ -22,16 +22,16 @@ class DeviceCookies:
         self.name = name
 
     def make(self) -> str:
-        """A new device's cookie."""
+        """Return the cookie of a new device."""
         device = secrets.token_hex(16)
         return f"{device}.{self._sign(device)}"
 
     def device(self, cookies: Mapping[str, str]) -> str | None:
-        """The device that these cookies belong to; None if they hold no valid device cookie."""
-        found = _COOKIE.fullmatch(cookies.get(self.name, ""))
-        if found is None or not hmac.compare_digest(self._sign(found[1]), found[2]):
+        """Return the device of these cookies. None: they hold no valid device cookie."""
+        match = _COOKIE.fullmatch(cookies.get(self.name, ""))
+        if match is None or not hmac.compare_digest(self._sign(match[1]), match[2]):
             return None
-        return found[1]
+        return match[1]
 
     def _sign(self, device: str) -> str:
         return hmac.new(self._key, device.encode(), hashlib.sha256).hexdigest()

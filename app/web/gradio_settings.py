@@ -1,4 +1,4 @@
-"""Gradio's settings that are read from the environment when it is imported."""
+"""Environment variables that Gradio reads when it is imported."""
 
 import os
 import tempfile
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def prepare_gradio(home: Path) -> None:
-    """Set what Gradio reads when it is imported; call before anything imports it.
+    """Set the variables that Gradio reads when it is imported. Call this before anything imports Gradio.
 
-    With these Gradio asks no hub of its own accord; HF_HUB_OFFLINE stays the user's, who may fetch a config.json.
-    Inherited GRADIO_ variables go: some of them open doors (vibe mode, root path, extra allowed paths).
+    With them, Gradio contacts no hub by itself. HF_HUB_OFFLINE does not change, because users may fetch a config.json.
+    Inherited GRADIO_ variables are removed: some give access (vibe mode, root path, extra allowed paths).
     """
     for name in [name for name in os.environ if name.startswith("GRADIO_")]:
         del os.environ[name]
@@ -23,7 +23,7 @@ def prepare_gradio(home: Path) -> None:
 
 
 def _temporary_folder(home: Path) -> Path:
-    """The folder for temporary downloads: in the home folder, or the system's if the home folder is read-only."""
+    """Return the folder for temporary downloads: in the home folder, or a system folder if the home is read-only."""
     folder = home / "gradio"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Limits log messages that strangers can cause, so that they do not fill the log."""
+"""Limits log messages that anybody can cause without a session, so that they do not fill the log."""
 
 import logging
 from collections.abc import Callable
@@ -7,9 +7,9 @@ from app.web.steady_clock import steady_s
 
 
 class LogLimit(logging.Filter):
-    """Passes each kind of message a few times a minute, and then logs how many it left out.
+    """Passes each kind of message a few times a minute, then logs the number of suppressed messages.
 
-    Messages of one kind have the same text before values are put into it.
+    Messages of one kind have the same format string.
     """
 
     MOST = 5
@@ -24,19 +24,19 @@ class LogLimit(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         now = self._clock()
         began_s, count = self._kinds.get(record.msg, (now, 0))
-        left_out = 0
+        suppressed = 0
         if now - began_s > self.WINDOW_S:
-            began_s, left_out, count = now, max(0, count - self.MOST), 0
+            began_s, suppressed, count = now, max(0, count - self.MOST), 0
         if record.msg not in self._kinds and len(self._kinds) >= self.MOST_KINDS:
             self._kinds.pop(next(iter(self._kinds)))
         self._kinds[record.msg] = (began_s, count + 1)
-        if left_out:
-            record.msg = f"{record.getMessage()} ({left_out} more like this in the minute before)"
+        if suppressed:
+            record.msg = f"{record.getMessage()} ({suppressed} similar messages were suppressed in the minute before)"
             record.args = ()
         return count < self.MOST
 
 
 def limit_server_logs() -> None:
-    """For the loggers of the web server and the event loop."""
+    """Limit the loggers of the web server and the event loop."""
     for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).addFilter(LogLimit())

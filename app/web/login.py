@@ -1,7 +1,7 @@
-"""The log-in page and log-out: a plain form that works without its script and loads nothing from other servers.
+"""The log-in page and log-out. The form works without its script and loads nothing from other servers.
 
-At a host name that other programs of the machine share (localhost), the right password opens no session. It leads the
-browser to the server's own host name, with a ticket that can be used once.
+At a host name that other programs of the machine share (localhost), the right password opens no session. The response
+sends the browser to the server's own host name, with a ticket that works once.
 """
 
 import html
@@ -56,7 +56,7 @@ _PAGE = """<!doctype html>
 """
 
 
-_MOVING = """<!doctype html>
+_REDIRECT_PAGE = """<!doctype html>
 <html lang="{html_lang}">
 <head>
 <meta charset="utf-8">
@@ -80,21 +80,21 @@ _MOVING = """<!doctype html>
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Visitor:
-    """The client that logs in."""
+    """A client that logs in."""
 
     address: str
     client: str
-    """Whose wrong passwords are counted together."""
+    """Wrong passwords of the same client are counted together."""
 
     is_known: bool
-    """A browser that has logged in before, or somebody who knows the server's own name: not one of a crowd."""
+    """Whether the browser has logged in before or knows the server's own host name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogIn:
-    """What the log-in routes need."""
+    """The parts that the log-in routes need, and the log-in itself."""
 
-    door: AccessPolicy
+    policy: AccessPolicy
     sessions: Sessions
     tickets: Tickets
     checks: PasswordChecks
@@ -103,24 +103,24 @@ class LogIn:
     audit: Audit
 
     def visitor(self, request: Request) -> Visitor:
-        """Devices that have logged in, and clients that use the server's own host name, have separate counts."""
+        """Return who sends a request. Known devices and clients at the server's own name have separate counts."""
         address = request.client.host if request.client else ""
-        knows_name = self.door.is_secret(request.headers["host"])
+        knows_name = self.policy.is_secret(request.headers["host"])
         if device := self.devices.device(request.cookies):
             return Visitor(address=address, client=f"device {device}", is_known=True)
         client = f"{'own' if knows_name else 'any'} name {network_of(address)}"
         return Visitor(address=address, client=client, is_known=knows_name)
 
     async def attempt(self, password: str, visitor: Visitor) -> bool | float:
-        """Whether it is the password, or the seconds to wait.
+        """Return whether the password is right, or the seconds to wait.
 
-        Attempts are audited; of a client's refusals in a row only the first one, so a flood cannot fill the disk.
+        Attempts are audited. Only the first of several refusals of a client is, so that a flood cannot fill the disk.
         """
         if not self.checks.has_room(known=visitor.is_known):
             return self.checks.BUSY_S
         wait_s = self.throttle.admit(visitor.client)
         if wait_s > 0:
-            if self.throttle.is_news(visitor.client):
+            if self.throttle.is_first_refusal(visitor.client):
                 self.audit.record("login_throttled", client=visitor.address, wait_s=round(wait_s, 1))
             return wait_s
         if not await self.checks.matches(password, known=visitor.is_known):
@@ -130,16 +130,17 @@ class LogIn:
         self.audit.record("login", client=visitor.address)
         return True
 
-    def let_in(self, request: Request, answer: Response) -> Response:
-        """The answer with a new session's cookie, and with the device's own for later log-ins."""
-        answer.headers.append("set-cookie", self.door.cookie_header(self.sessions.open(), int(IDLE_S)))
+    def open_session(self, request: Request, response: Response) -> Response:
+        """Return the response with the cookie of a new session, and with a device cookie if there is none."""
+        headers, cookie = response.headers, self.policy.cookie_header
+        headers.append("set-cookie", cookie(self.sessions.open(), int(IDLE_S)))
         if self.devices.device(request.cookies) is None:
-            answer.headers.append("set-cookie", self.door.cookie_header(self.devices.make(), AGE_S, self.devices.name))
-        return answer
+            headers.append("set-cookie", cookie(self.devices.make(), AGE_S, self.devices.name))
+        return response
 
 
 def routes(login: LogIn) -> APIRouter:
-    """GET and POST /login, GET /enter, POST /logout."""
+    """Return the routes GET and POST /login, GET /enter and POST /logout."""
     router = APIRouter()
 
     @router.get("/login")
@@ -148,7 +149,7 @@ def routes(login: LogIn) -> APIRouter:
         return RedirectResponse(f"/{lang}/", 303) if operator_of(request) else page(lang)
 
     @router.post("/login")
-    async def try_password(request: Request) -> Response:
+    async def log_in(request: Request) -> Response:
         lang = language_of(request)
         host = request.headers["host"]
         try:
@@ -157,43 +158,44 @@ def routes(login: LogIn) -> APIRouter:
             return Response(status_code=HTTPStatus.BAD_REQUEST)
         outcome = await login.attempt(typed, login.visitor(request))
         if not isinstance(outcome, bool):
-            return _ask_to_wait(lang, outcome, at_plain_name=login.door.is_plain(host))
+            return _wait_page(lang, outcome, at_plain_name=login.policy.is_plain(host))
         if not outcome:
             return page(lang, t(lang, "login.wrong"), HTTPStatus.UNAUTHORIZED)
-        if login.door.is_plain(host):
-            return _move(lang, f"{login.door.own_address(host)}/enter?lang={lang}&ticket={login.tickets.make()}")
-        return login.let_in(request, RedirectResponse(f"/{lang}/", 303))
+        if login.policy.is_plain(host):
+            address = login.policy.own_address(host)
+            return _redirect_page(lang, f"{address}/enter?lang={lang}&ticket={login.tickets.make()}")
+        return login.open_session(request, RedirectResponse(f"/{lang}/", 303))
 
     @router.get("/enter")
     def enter(request: Request) -> Response:
         lang = language_of(request)
         ticket = request.query_params.get("ticket", "")
-        if login.door.is_plain(request.headers["host"]) or not login.tickets.take(ticket):
+        if login.policy.is_plain(request.headers["host"]) or not login.tickets.take(ticket):
             return RedirectResponse(f"/login?lang={lang}", 303)
         # A redirect would not help: the browser came from another site, so it would not send a strict cookie.
-        return login.let_in(request, _move(lang, f"/{lang}/"))
+        return login.open_session(request, _redirect_page(lang, f"/{lang}/"))
 
     @router.post("/logout")
-    def leave(request: Request) -> Response:
-        login.sessions.close(request.cookies.get(login.door.cookie, ""))
+    def log_out(request: Request) -> Response:
+        login.sessions.close(request.cookies.get(login.policy.cookie, ""))
         login.audit.record("logout", client=request.client.host if request.client else "")
-        answer = RedirectResponse(f"/login?lang={language_of(request)}", 303)
-        answer.headers.append("set-cookie", login.door.cookie_header("", 0))
-        return answer
+        response = RedirectResponse(f"/login?lang={language_of(request)}", 303)
+        response.headers.append("set-cookie", login.policy.cookie_header("", 0))
+        return response
 
     return router
 
 
-def _ask_to_wait(lang: str, seconds: float, *, at_plain_name: bool) -> Response:
+def _wait_page(lang: str, seconds: float, *, at_plain_name: bool) -> Response:
     wait_s = math.ceil(seconds)
     words = t(lang, "login.wait.plain_name" if at_plain_name else "login.wait", seconds=wait_s)
-    refused = page(lang, words, HTTPStatus.TOO_MANY_REQUESTS)
-    refused.headers["retry-after"] = str(wait_s)
-    return refused
+    response = page(lang, words, HTTPStatus.TOO_MANY_REQUESTS)
+    response.headers["retry-after"] = str(wait_s)
+    return response
 
 
-def _move(lang: str, address: str) -> HTMLResponse:
-    """A page that opens another address by itself."""
+def _redirect_page(lang: str, address: str) -> HTMLResponse:
+    """Return a page that opens another address by itself."""
     words = {
         "title": t(lang, "login.title"),
         "name": t(lang, "app.name"),
@@ -202,12 +204,12 @@ def _move(lang: str, address: str) -> HTMLResponse:
         "hint": t(lang, "login.moving.hint"),
         "address": address,
     }
-    text = _MOVING.format(**{key: html.escape(value) for key, value in words.items()}, html_lang=HTML_LANG[lang])
+    text = _REDIRECT_PAGE.format(**{key: html.escape(value) for key, value in words.items()}, html_lang=HTML_LANG[lang])
     return HTMLResponse(text, headers={"content-security-policy": _POLICY})
 
 
 def page(lang: str, alert: str = "", status: int = HTTPStatus.OK) -> HTMLResponse:
-    """The log-in form, with what went wrong above the field."""
+    """Return the log-in form, with an alert above the field."""
     words = {
         "title": t(lang, "login.title"),
         "name": t(lang, "app.name"),
@@ -217,7 +219,7 @@ def page(lang: str, alert: str = "", status: int = HTTPStatus.OK) -> HTMLRespons
         "hint": t(lang, "login.hint"),
         "languages": t(lang, "shell.language"),
     }
-    marks = {one: ' aria-current="true"' if one == lang else "" for one in LANGUAGES}
+    marks = {other: ' aria-current="true"' if other == lang else "" for other in LANGUAGES}
     shown = f'<p class="alert" role="alert" id="alert">{html.escape(alert)}</p>\n' if alert else ""
     text = _PAGE.format(
         **{key: html.escape(value) for key, value in words.items()},
@@ -234,12 +236,12 @@ HTML_LANG = {"en": "en", "zh": "zh-CN"}
 
 
 def language_of(request: Request) -> str:
-    """The language asked for by ?lang=, else the remembered one, else the browser's first that we speak."""
+    """Return the language of ?lang=, else of the cookie, else the first supported one of the browser."""
     accepted = [
         part.split(";")[0].strip()[:2].lower() for part in request.headers.get("accept-language", "").split(",")
     ]
-    wanted = [request.query_params.get("lang"), request.cookies.get(LANGUAGE_COOKIE), *accepted]
-    return next((lang for lang in wanted if lang in LANGUAGES), LANGUAGES[0])
+    languages = [request.query_params.get("lang"), request.cookies.get(LANGUAGE_COOKIE), *accepted]
+    return next((lang for lang in languages if lang in LANGUAGES), LANGUAGES[0])
 
 
 async def _typed_password(request: Request) -> str:

@@ -1,4 +1,4 @@
-"""Slows password guessing: counts wrong passwords of each client, and limits simultaneous checks."""
+"""Limits password guessing: waits after wrong passwords of a client, and few simultaneous checks."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from app.web.passwords import PasswordHash
 
 
 def network_of(address: str) -> str:
-    """The client that an address counts as: an IPv4 address itself, the /64 of an IPv6 address."""
+    """Return the client of an address: the address itself for IPv4, its /64 network for IPv6."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
@@ -26,21 +26,21 @@ def network_of(address: str) -> str:
 class _Count:
     failures: int = 0
     last_s: float = float("-inf")
-    is_told: bool = False
+    is_refusal_recorded: bool = False
 
 
 class Throttle:
-    """Wrong passwords of each client: after a few, each further one doubles that client's wait.
+    """Counts of wrong passwords. After FREE of them, each further one doubles the wait of that client.
 
-    The wait has a maximum, and the count is forgotten after a while without attempts. The defence is the length of the
-    password; this only slows guessing. `clock` must be monotonic.
+    The wait has a maximum, and a count ends after FORGET_S without attempts. The throttle only slows guessing. The
+    length of the password is the defence. `clock` must be monotonic.
     """
 
     FREE = 3
     LONGEST_WAIT_S = 30.0
     FORGET_S = 900.0
     MOST_CLIENTS = 4096
-    """How many are remembered; the one that was quiet longest is forgotten first."""
+    """Maximum counts. A new one replaces the count with the oldest attempt."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -48,9 +48,9 @@ class Throttle:
         self._lock = threading.Lock()
 
     def admit(self, client: str) -> float:
-        """0 if this client may make an attempt now, else the seconds to wait.
+        """Return 0 if this client may make an attempt now, else the seconds to wait.
 
-        An admitted attempt counts as wrong until `succeeded` is called, so simultaneous attempts gain nothing.
+        An admitted attempt counts as wrong until `succeeded` is called. So simultaneous attempts have no advantage.
         """
         now = self._clock()
         with self._lock:
@@ -62,24 +62,24 @@ class Throttle:
                 return wait_s
             count.failures += 1
             count.last_s = now
-            count.is_told = False
+            count.is_refusal_recorded = False
             self._counts[client] = count
             self._counts.move_to_end(client)
             if len(self._counts) > self.MOST_CLIENTS:
                 self._counts.popitem(last=False)
             return 0.0
 
-    def is_news(self, client: str) -> bool:
-        """Whether this is the client's first refusal since its last admitted attempt; only that one is recorded."""
+    def is_first_refusal(self, client: str) -> bool:
+        """Return whether this is the client's first refusal since its last admitted attempt. Only that is recorded."""
         with self._lock:
             count = self._counts.get(client)
-            if count is None or count.is_told:
+            if count is None or count.is_refusal_recorded:
                 return False
-            count.is_told = True
+            count.is_refusal_recorded = True
             return True
 
     def succeeded(self, client: str) -> None:
-        """The client's last admitted attempt was right."""
+        """Forget the client's count, because its last admitted attempt was right."""
         with self._lock:
             self._counts.pop(client, None)
 
@@ -89,35 +89,35 @@ class Throttle:
 
 
 class PasswordChecks:
-    """Checks passwords one at a time for strangers, and one at a time for clients that are known.
+    """Checks one password at a time for unknown clients, and one at a time for known clients.
 
-    A check costs a tenth of a second of a core and 32 MiB. All strangers together use one core at most, and a known
-    client does not wait behind them.
+    A check takes 0.1 s of a core and 32 MiB. All unknown clients together use at most one core, and known clients do
+    not wait for them.
     """
 
     MOST_WAITING = 8
     BUSY_S = 1.0
-    """How long to wait where too many are waiting already."""
+    """Wait of a client if too many attempts are waiting."""
 
     def __init__(self, password: PasswordHash) -> None:
         self._password = password
-        self._lines = {known: _Line() for known in (False, True)}
+        self._queues = {known: _Queue() for known in (False, True)}
 
     def has_room(self, *, known: bool) -> bool:
-        """Whether one more may wait."""
-        return self._lines[known].waiting < self.MOST_WAITING
+        """Return whether one more attempt may wait."""
+        return self._queues[known].waiting < self.MOST_WAITING
 
     async def matches(self, typed: str, *, known: bool) -> bool:
-        """Whether that is the password. Meanwhile the event loop serves other requests."""
-        line = self._lines[known]
-        line.waiting += 1
+        """Return whether the password is right. The event loop serves other requests meanwhile."""
+        queue = self._queues[known]
+        queue.waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(line.pool, self._password.matches, typed)
+            return await asyncio.get_running_loop().run_in_executor(queue.pool, self._password.matches, typed)
         finally:
-            line.waiting -= 1
+            queue.waiting -= 1
 
 
-class _Line:
+class _Queue:
     def __init__(self) -> None:
         self.waiting = 0
         self.pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="password")

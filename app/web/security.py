@@ -1,8 +1,8 @@
-"""The gate: one ASGI layer in front of every route, because Gradio's own log-in leaves some of its routes open.
+"""Authentication of every request, in one ASGI middleware. Gradio's own log-in leaves some of its routes open.
 
-In order: the Host must be ours, the request must come from our own page, the body must be small, and a session
-must be open. Only the log-in page, its style and script and the logo are reachable without one. At a host
-name that other programs share, such as localhost, no session is accepted (AccessPolicy.plain).
+A request must pass these checks in order: the Host is one of this server, the request comes from this server's own
+page, the body is small, and a session is open. Only the log-in page with its files and the logo need no session. At a
+host name that other programs share, such as localhost, no session is accepted (AccessPolicy.plain).
 """
 
 import re
@@ -22,13 +22,13 @@ PUBLIC_PATHS = frozenset({"/login", "/enter", "/static/web/login.css", "/static/
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 BODY_LIMIT_BYTES = 4 << 20
 TLS_AGE_S = 30 * 24 * 3600
-"""How long a browser remembers to come by TLS alone. It holds for all ports of the name, so not for longer."""
+"""How long a browser uses only TLS. This applies to all ports of the host name, so it is not longer."""
 
-# Gradio's own routes that fetch an address of the caller's choice: the way out that the page policy closes.
+# Gradio's routes that fetch any URL for the caller. They would circumvent the page policy.
 _FETCHES = re.compile(r"/gradio_api/(?:proxy=|file=(?!/[^/]))")
 
-# Gradio builds its page with inline scripts and `new Function`; everything else is ours alone, so that the page
-# works offline and a script that slipped in has nowhere to send what it reads.
+# Gradio needs inline scripts and `new Function`. Everything else comes from this server only, so that the page works
+# offline and an injected script cannot send data elsewhere.
 PAGE_POLICY = "; ".join(
     (
         "default-src 'self'",
@@ -46,7 +46,7 @@ PAGE_POLICY = "; ".join(
     )
 )
 
-# Not `no-referrer`: under it browsers send `Origin: null` with a form, which the gate refuses.
+# Not `no-referrer`: with it, browsers send `Origin: null` with a form, which AuthMiddleware refuses.
 _FIXED_HEADERS = {
     "content-security-policy": PAGE_POLICY,
     "x-frame-options": "DENY",
@@ -62,61 +62,61 @@ _CACHEABLE = ("text/css", "text/javascript", "application/javascript", "font/", 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccessPolicy:
-    """How this server may be reached."""
+    """The host names and cookies with which this server can be used."""
 
     own: str
-    """The host name of this server alone (identity.py)."""
+    """The host name that only this server uses (identity.py)."""
 
     hosts: frozenset[str]
-    """Names in lower case at which one can be logged in, with `:port` where only that port is meant. A name without
-    a port allows any, because `ssh -L` gives the browser another port; the Origin check then compares ports."""
+    """Lower-case names at which sessions are accepted, with `:port` if only that port is. A name without a port allows
+    any, because `ssh -L` gives the browser another port. The Origin check then compares ports."""
 
     plain: frozenset[str] = frozenset()
-    """Names that every program of the machine shares, such as localhost. Cookies of theirs would go to all ports, so
-    that these names serve the log-in page alone; from there the browser is led to the server's own name."""
+    """Names that all programs of the machine share, such as localhost. Browsers send their cookies to all ports. So
+    these names serve only the log-in page, which sends the browser to the server's own name."""
 
     cookie: str
-    """The session cookie's name: browsers keep cookies per host name, not per port."""
+    """The session cookie's name. Browsers keep cookies per host name, not per port."""
 
     tls: bool = False
-    """Whether the browser speaks TLS to us: then the cookie is Secure and an Origin must be https."""
+    """Whether browsers connect with TLS. Then the cookie is Secure and an Origin must be https."""
 
     def allows(self, host: str) -> bool:
-        """Whether a Host header names us."""
+        """Return whether a Host header names this server."""
         return _is_among(self.hosts | self.plain, host)
 
     def is_plain(self, host: str) -> bool:
-        """Whether a Host header is a name that other programs share; no session is accepted there."""
+        """Return whether a Host header is a name that other programs share. No session is accepted there."""
         return not _is_among(self.hosts, host)
 
     def is_secret(self, host: str) -> bool:
-        """Whether the request uses the server's own host name, which only the operator knows."""
+        """Return whether a Host header is the server's own host name, which only the operator knows."""
         return _is_among(frozenset({self.own}), host)
 
     def own_address(self, host: str) -> str:
-        """The server's own host name, with the port of the Host header."""
+        """Return the URL of the server's own host name, with the port of the Host header."""
         port = host[host.rindex(":") :] if re.search(r":\d+$", host) else ""
         return f"{'https' if self.tls else 'http'}://{self.own}{port}"
 
     def is_own(self, origin: str, host: str) -> bool:
-        """Whether an Origin header is the page that this same Host served."""
+        """Return whether an Origin header is a page that the same Host served."""
         parts = urlsplit(origin)
         schemes = ("https",) if self.tls else ("http", "https")
         return parts.scheme in schemes and parts.netloc.lower() == host.lower()
 
     def cookie_header(self, token: str, age_s: int, name: str = "") -> str:
-        """The Set-Cookie value that sets the session cookie (or another one); an age of 0 deletes it."""
+        """Return the Set-Cookie value of the session cookie, or of the cookie `name`. An age of 0 deletes it."""
         secure = "; Secure" if self.tls else ""
         return f"{name or self.cookie}={token}; Max-Age={age_s}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
     def keeps_tls(self, host: str) -> bool:
-        """Whether to send HSTS: the browser then uses only TLS for this name, on every port."""
+        """Return whether to send HSTS. With it, the browser uses only TLS for this name, on every port."""
         name = host.lower().rpartition(":")[0] or host.lower()
         return self.tls and not name.endswith("localhost")
 
 
-def door_of(own: str, hosts: Iterable[str], *, cookie: str, tls: bool) -> AccessPolicy:
-    """The names chosen by the operator, and the server's own. Other loopback names lead to the server's own name."""
+def access_policy(own: str, hosts: Iterable[str], *, cookie: str, tls: bool) -> AccessPolicy:
+    """Return the policy for the operator's host names and the server's own. Other loopback names are plain."""
     named = frozenset(name.lower() for name in hosts) | {own}
     return AccessPolicy(own=own, hosts=named, plain=LOOPBACK_NAMES - named, cookie=cookie, tls=tls)
 
@@ -128,11 +128,11 @@ def _is_among(names: frozenset[str], host: str) -> bool:
 
 
 class AuthMiddleware:
-    """Refuses what is not our own page with an open session; see the module's first lines for the order."""
+    """Refuses every request that fails a check of this module."""
 
-    def __init__(self, app: ASGIApp, door: AccessPolicy, sessions: Sessions) -> None:
+    def __init__(self, app: ASGIApp, policy: AccessPolicy, sessions: Sessions) -> None:
         self._app = app
-        self._door = door
+        self._policy = policy
         self._sessions = sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,24 +140,24 @@ class AuthMiddleware:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        refusal = self._refuse_stranger(scope, headers)
-        is_shut = refusal is not None or self._door.is_plain(headers["host"])
-        token = "" if is_shut else HTTPConnection(scope).cookies.get(self._door.cookie, "")
-        is_open = bool(token) and self._sessions.use(token)
-        if refusal is None and not is_open and scope["path"] not in PUBLIC_PATHS:
-            refusal = _ask_to_log_in(scope, headers)
+        refusal = self._refusal(scope, headers)
+        is_refused = refusal is not None or self._policy.is_plain(headers["host"])
+        token = "" if is_refused else HTTPConnection(scope).cookies.get(self._policy.cookie, "")
+        has_session = bool(token) and self._sessions.use(token)
+        if refusal is None and not has_session and scope["path"] not in PUBLIC_PATHS:
+            refusal = _login_required(scope, headers)
         if refusal is None and _FETCHES.search(scope["path"]):
             refusal = JSONResponse({"code": "not_served"}, 403)
         if refusal is not None:
-            await _refuse(refusal, scope, receive, self._hardened(send, headers, None))
+            await _refuse(refusal, scope, receive, self._with_headers(send, headers, None))
             return
-        if is_open:
+        if has_session:
             scope.setdefault("state", {})["operator"] = "operator"
-        await _limited(self._app, scope, receive, self._hardened(send, headers, token if is_open else None))
+        await _run_limited(self._app, scope, receive, self._with_headers(send, headers, token if has_session else None))
 
-    def _refuse_stranger(self, scope: Scope, headers: Headers) -> Response | None:
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or not self._door.allows(hosts[0]):
+        if len(hosts) != 1 or not self._policy.allows(hosts[0]):
             return JSONResponse({"code": "host_not_allowed"}, 400)
         if not self._is_from_own_page(scope, headers, hosts[0]):
             return JSONResponse({"code": "foreign_origin"}, 403)
@@ -169,19 +169,19 @@ class AuthMiddleware:
     def _is_from_own_page(self, scope: Scope, headers: Headers, host: str) -> bool:
         origins = headers.getlist("origin")
         site = headers.get("sec-fetch-site")
-        if any(not self._door.is_own(origin, host) for origin in origins):
+        if any(not self._policy.is_own(origin, host) for origin in origins):
             return False
         if site in ("cross-site", "same-site"):
-            # A link from elsewhere may open the page (the strict cookie stays behind); nothing else may load it.
+            # A link of another site may open the page, without the strict cookie. Other sites may load nothing else.
             return scope.get("method") in ("GET", "HEAD") and headers.get("sec-fetch-dest") == "document"
         is_safe = scope["type"] == "http" and scope["method"] in _SAFE_METHODS
-        # Every browser sends Origin with a POST and a WebSocket, and no other client has business here.
+        # Every browser sends Origin with a POST and a WebSocket. Other clients are not supported.
         return is_safe or bool(origins) or site == "same-origin"
 
-    def _hardened(self, send: Send, asked: Headers, token: str | None) -> Send:
-        keeps_tls = self._door.keeps_tls(asked.get("host", "localhost"))
+    def _with_headers(self, send: Send, request: Headers, token: str | None) -> Send:
+        keeps_tls = self._policy.keeps_tls(request.get("host", "localhost"))
 
-        async def hardened(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in _FIXED_HEADERS.items():
@@ -192,48 +192,48 @@ class AuthMiddleware:
                     headers["cache-control"] = "no-store"
                 age_s = self._sessions.cookie_age_s(token) if token else None
                 if token and age_s and "set-cookie" not in headers:
-                    headers.append("set-cookie", self._door.cookie_header(token, age_s))
+                    headers.append("set-cookie", self._policy.cookie_header(token, age_s))
             await send(message)
 
-        return hardened
+        return send_with_headers
 
 
 class _BodyTooLarge(Exception):
     pass
 
 
-async def _limited(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run the app, ending a body that grows past the limit whatever its Content-Length said."""
-    seen = 0
+async def _run_limited(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Run the app. Refuse a body that exceeds the limit, even if its Content-Length is smaller."""
+    received = 0
     has_started = False
 
-    async def counted() -> Message:
-        nonlocal seen
+    async def counted_receive() -> Message:
+        nonlocal received
         message = await receive()
-        seen += len(message.get("body", b""))
-        if seen > BODY_LIMIT_BYTES:
+        received += len(message.get("body", b""))
+        if received > BODY_LIMIT_BYTES:
             raise _BodyTooLarge
         return message
 
-    async def noted(message: Message) -> None:
+    async def noted_send(message: Message) -> None:
         nonlocal has_started
         has_started = True
         await send(message)
 
     try:
-        await app(scope, counted, noted)
+        await app(scope, counted_receive, noted_send)
     except _BodyTooLarge:
         if has_started:
             raise
         await JSONResponse({"code": "body_too_large"}, 413)(scope, receive, send)
 
 
-def _ask_to_log_in(scope: Scope, headers: Headers) -> Response:
+def _login_required(scope: Scope, headers: Headers) -> Response:
     is_page = scope.get("method") in ("GET", "HEAD") and headers.get("sec-fetch-dest", "document") == "document"
     if not is_page or "text/html" not in headers.get("accept", ""):
         return JSONResponse({"code": "not_logged_in"}, 401)
-    asked = [scope["path"].split("/")[1], HTTPConnection(scope).query_params.get("lang")]
-    lang = next((one for one in asked if one in LANGUAGES), None)
+    languages = [scope["path"].split("/")[1], HTTPConnection(scope).query_params.get("lang")]
+    lang = next((name for name in languages if name in LANGUAGES), None)
     return RedirectResponse(f"/login?lang={lang}" if lang else "/login", 303)
 
 
@@ -246,5 +246,5 @@ async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send
 
 
 def operator_of(connection: HTTPConnection) -> str | None:
-    """Who the gate let in; Gradio asks it too, so that a mount without the gate stays shut."""
+    """Return the operator whom AuthMiddleware accepted. Gradio also asks for it, so a mount without it stays closed."""
     return getattr(connection.state, "operator", None)

@@ -1,6 +1,6 @@
-"""The web server: one FastAPI application with a page a language, the gate in front, served by uvicorn.
+"""The web server: uvicorn with one FastAPI application, behind AuthMiddleware. Each language has its own page.
 
-Imports Gradio: call `app.web.gradio_settings.prepare_gradio` before importing this.
+This module imports Gradio. Call `app.web.gradio_settings.prepare_gradio` first.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from app.web.log_limit import limit_server_logs
 from app.web.login import LANGUAGE_COOKIE, LogIn, language_of, routes
 from app.web.login_throttle import PasswordChecks, Throttle
 from app.web.passwords import PasswordHash
-from app.web.security import AccessPolicy, AuthMiddleware, door_of, operator_of
+from app.web.security import AccessPolicy, AuthMiddleware, access_policy, operator_of
 from app.web.sessions import Sessions, Tickets
 from app.web.steady_clock import steady_s
 from app.web.theme import THEME, WithHead, version
@@ -38,10 +38,10 @@ from app.web.timed_protocol import TimedProtocol
 from backend.job.data_folder import data_folder
 
 _UPLOAD_LIMIT = "1mb"
-_KEPT = {"cache-control": "private, max-age=31536000, immutable"}
+_CACHED_FOREVER = {"cache-control": "private, max-age=31536000, immutable"}
 _END_STREAMS_S = 3
-_LOOK_S = 0.05
-"""Gradio's queue looks for work this often, as its own does on Windows: every millisecond took 6% of a core a page."""
+_QUEUE_POLL_S = 0.05
+"""Poll interval of Gradio's queue, equal to its default on Windows. An interval of 1 ms took 6% of a core a page."""
 
 
 def create_app(
@@ -55,14 +55,14 @@ def create_app(
     identity: Identity | None = None,
     routers: Iterable[APIRouter] = (),
 ) -> ASGIApp:
-    """The whole application behind its gate, one Blocks a language mounted at /<language>; `routers` beside them.
+    """Return the whole application: the pages at /<language> and the routers, behind AuthMiddleware.
 
-    `clock` is a monotonic clock for the age of sessions and the waits after wrong passwords. The default of `identity`
-    is that of the home folder.
+    `clock` must be monotonic. Sessions and the waits after wrong passwords use it. `identity` defaults to that of the
+    home folder.
     """
     binding = binding or Binding()
     identity = identity or load_identity(home)
-    door = door_of(
+    policy = access_policy(
         identity.host,
         binding.names,
         cookie=f"megaboard_{password.name}",
@@ -70,18 +70,18 @@ def create_app(
     )
     sessions = Sessions(clock)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(routes(_log_in(door, identity, sessions, password, audit, clock)))
+    app.include_router(routes(_log_in(policy, identity, sessions, password, audit, clock)))
     for router in routers:
         app.include_router(router)
     _serve_files(app)
     _choose_language(app)
     for lang, blocks in pages.items():
         _mount(app, blocks, f"/{lang}", home)
-    return AuthMiddleware(WithHead(app, {f"/{lang}/": lang for lang in pages}), door, sessions)
+    return AuthMiddleware(WithHead(app, {f"/{lang}/": lang for lang in pages}), policy, sessions)
 
 
 def _log_in(
-    door: AccessPolicy,
+    policy: AccessPolicy,
     identity: Identity,
     sessions: Sessions,
     password: PasswordHash,
@@ -89,7 +89,7 @@ def _log_in(
     clock: Callable[[], float],
 ) -> LogIn:
     return LogIn(
-        door=door,
+        policy=policy,
         sessions=sessions,
         tickets=Tickets(clock),
         checks=PasswordChecks(password),
@@ -99,18 +99,18 @@ def _log_in(
     )
 
 
-def serve(app: ASGIApp, binding: Binding, listener: socket.socket, tell: Callable[[], None] = lambda: None) -> None:
-    """Answer requests until SIGINT or SIGTERM, then return; open streams get a few seconds.
+def serve(app: ASGIApp, binding: Binding, listener: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
+    """Answer requests until SIGINT or SIGTERM, then return. Open streams get a few seconds.
 
-    The number of connections leaves enough file descriptors for nodes and the database. `tell` is called once a signal
-    can end the server, which is before the first answer.
+    The limit on connections leaves enough file descriptors for nodes and the database. `ready` is called when a signal
+    can end the server, before the first response.
     """
     limits = Limits(most=connections_for(raise_limit(), count_open()))
     connections = Connections(limits)
     limit_server_logs()
     config = uvicorn.Config(
         app,
-        # A factory is accepted like a class.
+        # uvicorn also accepts a factory.
         http=cast(type[asyncio.Protocol], partial(TimedProtocol, connections=connections)),
         loop="asyncio",
         access_log=False,
@@ -125,12 +125,12 @@ def serve(app: ASGIApp, binding: Binding, listener: socket.socket, tell: Callabl
     server = uvicorn.Server(config)
 
     def end(*_: object) -> None:
-        """Before uvicorn handles signals itself; and at its end, when it raises them again for whoever did before."""
+        """Handle a signal before uvicorn does, and the signals that uvicorn raises again at its end."""
         server.should_exit = True
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
-    tell()
+    ready()
     server.run(sockets=[LimitedListener(listener, connections)])
 
 
@@ -152,11 +152,11 @@ def _mount(app: FastAPI, blocks: gr.Blocks, path: str, home: Path) -> None:
         max_file_size=_UPLOAD_LIMIT,
         theme=THEME,
     )
-    blocks._queue.sleep_when_free = _LOOK_S
+    blocks._queue.sleep_when_free = _QUEUE_POLL_S
 
 
 def _private(home: Path) -> list[str]:
-    """What lies in the home folder beside Gradio's own part, which holds downloads on their way."""
+    """Return everything in the home folder except Gradio's folder of temporary downloads."""
     names = (
         "archive",
         "audit.jsonl",
@@ -175,22 +175,22 @@ def _serve_files(app: FastAPI) -> None:
 
     @app.get(f"/static/{version()}/plotly.min.js")
     def plotly_js() -> FileResponse:
-        return FileResponse(plotly_script, media_type="text/javascript", headers=_KEPT)
+        return FileResponse(plotly_script, media_type="text/javascript", headers=_CACHED_FOREVER)
 
     @app.get("/favicon.ico")
     def icon() -> FileResponse:
         return FileResponse(data_folder("static") / "logo.svg", media_type="image/svg+xml")
 
-    app.mount(f"/static/{version()}", _KeptFiles(directory=data_folder("static")))
+    app.mount(f"/static/{version()}", _VersionedFiles(directory=data_folder("static")))
     app.mount("/static", StaticFiles(directory=data_folder("static")))
 
 
-class _KeptFiles(StaticFiles):
-    """Files whose address has a version: the browser keeps them for ever."""
+class _VersionedFiles(StaticFiles):
+    """Files with a version in their URL. Browsers cache them forever."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)
-        response.headers.update(_KEPT)
+        response.headers.update(_CACHED_FOREVER)
         return response
 
 
@@ -198,8 +198,8 @@ def _choose_language(app: FastAPI) -> None:
     @app.get("/")
     def start(request: Request) -> RedirectResponse:
         lang = language_of(request)
-        answer = RedirectResponse(f"/{lang}/", 303)
+        response = RedirectResponse(f"/{lang}/", 303)
         if request.query_params.get("lang") in LANGUAGES:
             age_s = 365 * 24 * 3600
-            answer.set_cookie(LANGUAGE_COOKIE, lang, max_age=age_s, path="/", samesite="strict", httponly=True)
-        return answer
+            response.set_cookie(LANGUAGE_COOKIE, lang, max_age=age_s, path="/", samesite="strict", httponly=True)
+        return response

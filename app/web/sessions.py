@@ -1,6 +1,6 @@
-"""Who is logged in: sessions, and the tickets that lead to one, both in server memory only.
+"""Sessions of logged-in browsers, and tickets that open one. Both are only in the server's memory.
 
-A monotonic clock counts their age.
+Their age uses a monotonic clock.
 """
 
 import hashlib
@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 IDLE_S = 12 * 3600.0
-"""A session unused for this long is over; each use renews it."""
+"""A session ends after this time without use."""
 
-LONGEST_S = 7 * 24 * 3600.0
-"""A session is over after this long however much it is used: an open monitor page never stops asking."""
+MAX_AGE_S = 7 * 24 * 3600.0
+"""A session ends at this age even if it is used, because an open monitor page polls all the time."""
 
 RENEW_S = 600.0
-"""The browser's cookie is sent again when the last one is older than this."""
+"""The cookie is sent again if the browser's cookie is older than this."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Session:
 
 
 class Sessions:
-    """The table of log-ins, keyed by the hash of a random 256-bit token; a restart ends them all."""
+    """The open sessions, by the hash of a random 256-bit token. A restart ends all of them."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -35,16 +35,16 @@ class Sessions:
         self._lock = threading.Lock()
 
     def open(self) -> str:
-        """A new session's token."""
+        """Open a session and return its token."""
         token = secrets.token_urlsafe(32)
         now = self._clock()
         with self._lock:
-            self._table = {key: one for key, one in self._table.items() if not _is_over(one, now)}
+            self._table = {key: session for key, session in self._table.items() if not _is_over(session, now)}
             self._table[_key(token)] = _Session(now, now, now)
         return token
 
     def use(self, token: str) -> bool:
-        """Whether the token's session is alive; being asked counts as use."""
+        """Return whether the token's session is open. This counts as use."""
         now = self._clock()
         with self._lock:
             session = self._table.get(_key(token))
@@ -57,23 +57,23 @@ class Sessions:
             return True
 
     def cookie_age_s(self, token: str) -> int | None:
-        """How long a renewed cookie may live, or None while the browser's own is young enough."""
+        """Return the age limit of a renewed cookie, or None if the browser's cookie need not be renewed."""
         now = self._clock()
         with self._lock:
             session = self._table.get(_key(token))
             if session is None or now - session.sent_s < RENEW_S:
                 return None
             session.sent_s = now
-            return int(min(IDLE_S, session.created_s + LONGEST_S - now))
+            return int(min(IDLE_S, session.created_s + MAX_AGE_S - now))
 
     def close(self, token: str) -> None:
-        """End the token's session, if there is one."""
+        """Close the token's session, if it is open."""
         with self._lock:
             self._table.pop(_key(token), None)
 
 
 class Tickets:
-    """Tickets lead from a log-in at a name such as localhost to the server's own name; each works once, briefly."""
+    """Tickets open a session at the server's own name after a log-in at a shared name. Each works once, for VALID_S."""
 
     VALID_S = 60.0
 
@@ -83,7 +83,7 @@ class Tickets:
         self._lock = threading.Lock()
 
     def make(self) -> str:
-        """A ticket for a client that has just given the right password."""
+        """Return a ticket for a client that has just sent the right password."""
         ticket = secrets.token_urlsafe(32)
         now = self._clock()
         with self._lock:
@@ -92,14 +92,14 @@ class Tickets:
         return ticket
 
     def take(self, ticket: str) -> bool:
-        """Whether the ticket was valid; this use makes it invalid."""
+        """Return whether the ticket is valid, and make it invalid."""
         with self._lock:
             made_s = self._table.pop(_key(ticket), None)
         return made_s is not None and self._clock() - made_s <= self.VALID_S
 
 
 def _is_over(session: _Session, now: float) -> bool:
-    return now - session.used_s > IDLE_S or now - session.created_s > LONGEST_S
+    return now - session.used_s > IDLE_S or now - session.created_s > MAX_AGE_S
 
 
 def _key(token: str) -> str:

@@ -1,4 +1,4 @@
-"""The page's frame: header, the two areas, and the wizard's stepper."""
+"""The frame of the page: the header, the wizard with its stepper, and the monitor."""
 
 import html
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _HEADER = """
 </div>
 """
 _AREA = '<a href="#{target}" data-go="{target}" data-area="{area}">{words}</a>'
-_LANGUAGE = '<a href="/?lang={one}" data-language="{one}" lang="{tag}"{mark}>{name}</a>'
+_LANGUAGE = '<a href="/?lang={code}" data-language="{code}" lang="{tag}"{mark}>{name}</a>'
 _CURRENT = ' aria-current="true"'
 _STEPPER = '<nav aria-label="{label}"><ol class="mb-steps">{items}</ol></nav>'
 _STEP = """
@@ -35,17 +35,17 @@ _STEP = """
 
 
 def build(lang: str, services: Services) -> gr.Blocks:
-    """The page in one language, wizard and monitor in it."""
-    import app.monitor
-    import app.wizard
+    """Return the page in one language, with the wizard and the monitor."""
+    import app.monitor.page
+    import app.wizard.page
 
-    return frame(lang, services, wizard=app.wizard.build, monitor=app.monitor.build)
+    return frame(lang, services, wizard=app.wizard.page.build, monitor=app.monitor.page.build)
 
 
 def frame(lang: str, services: Services, *, wizard: Part, monitor: Part) -> gr.Blocks:
-    """The frame around two areas; each part builds its components where it is called.
+    """Return the frame of the page with two areas. `wizard` and `monitor` build their components inside it.
 
-    Both areas stay mounted, so that switching keeps what was typed and drawn.
+    Both areas stay mounted, so a switch between them keeps fields and charts.
     """
     page: gr.Blocks
     with gr.Blocks(title=t(lang, "app.name"), analytics_enabled=False, fill_width=True) as page:
@@ -67,8 +67,8 @@ def _header(lang: str) -> str:
         for area, target in targets
     ]
     languages = [
-        _LANGUAGE.format(one=one, tag=HTML_LANG[one], name=name, mark=_CURRENT if one == lang else "")
-        for one, name in _LANGUAGE_NAMES.items()
+        _LANGUAGE.format(code=code, tag=HTML_LANG[code], name=name, mark=_CURRENT if code == lang else "")
+        for code, name in _LANGUAGE_NAMES.items()
     ]
     return _HEADER.format(**words, lang=lang, area_links="".join(areas), language_links="".join(languages))
 

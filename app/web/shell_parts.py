@@ -1,4 +1,4 @@
-"""Pieces of the page frame that the wizard and the monitor build with."""
+"""The column of a wizard step: its heading and its buttons."""
 
 import html
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ STEPS = ("hardware", "model", "training", "plan", "review", "launch")
 
 @contextmanager
 def step_column(name: str, lang: str) -> Iterator[gr.Column]:
-    """One step of the wizard: heading, the content built inside the `with`, then Back and Next.
+    """Build one step of the wizard: the heading, the components of the `with` block, then Back and Next.
 
-    All steps stay mounted; static/web/shell.js and the style sheet show the one the location names, and move the
-    focus to its heading. Raises ValueError for a name that is no step.
+    All steps stay mounted. static/web/shell.js and the style sheet show the step of the page's address and move the
+    focus to its heading. Raises ValueError if there is no such step.
     """
-    place = STEPS.index(name)
+    index = STEPS.index(name)
     with gr.Column(elem_id=f"step-{name}", elem_classes="mb-step") as column:
         gr.HTML(
             f'<h2 id="heading-{name}" tabindex="-1">{_words(lang, f"step.{name}")}</h2>'
@@ -28,13 +28,13 @@ def step_column(name: str, lang: str) -> Iterator[gr.Column]:
             apply_default_css=False,
         )
         yield column
-        gr.HTML(_back_and_next(place, lang), elem_classes="mb-turn", js_on_load=None, apply_default_css=False)
+        gr.HTML(_back_and_next(index, lang), elem_classes="mb-turn", js_on_load=None, apply_default_css=False)
 
 
-def _back_and_next(place: int, lang: str) -> str:
-    back = _turn(STEPS[place - 1], "shell.back", "mb-button", lang) if place else "<span></span>"
-    onward = _turn(STEPS[place + 1], "shell.next", "mb-button mb-primary", lang) if place + 1 < len(STEPS) else ""
-    return f"{back}{onward}"
+def _back_and_next(index: int, lang: str) -> str:
+    back = _turn(STEPS[index - 1], "shell.back", "mb-button", lang) if index else "<span></span>"
+    next_ = _turn(STEPS[index + 1], "shell.next", "mb-button mb-primary", lang) if index + 1 < len(STEPS) else ""
+    return f"{back}{next_}"
 
 
 def _turn(step: str, key: str, classes: str, lang: str) -> str:

@@ -6,5 +6,5 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def steady_s() -> float:
-    """Seconds since some moment of this boot, including time when the machine sleeps. Do not store them."""
+    """Return seconds since the boot, including sleep of the machine. Do not store them: the next boot restarts them."""
     return time.clock_gettime(_CLOCK)

@@ -1,4 +1,4 @@
-"""How every page looks before a component is on it: Gradio's theme, and what goes into the page's head."""
+"""Gradio's theme, and the head of the page with its style sheets and scripts."""
 
 import hashlib
 from functools import cache
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.web.login import HTML_LANG
 from backend.job.data_folder import data_folder
 
-# System fonts only: the page must look the same without a network. The Chinese ones by platform.
+# System fonts only, because the page must look the same offline. Each platform has its own Chinese font.
 _FONT = (
     "ui-sans-serif",
     "system-ui",
@@ -37,7 +37,7 @@ THEME = gr.themes.Default(
 ).set(
     body_background_fill="*neutral_50",
     body_background_fill_dark="*neutral_950",
-    # The theme's own quiet text is too faint to read on a light page (2.6:1); this is 7:1.
+    # Contrast on a light page: 7:1. The theme's own colour has 2.6:1, which is too low.
     body_text_color_subdued="*neutral_600",
     body_text_color_subdued_dark="*neutral_400",
     color_accent="*primary_600",
@@ -54,10 +54,10 @@ THEME = gr.themes.Default(
 
 
 class WithHead:
-    """Puts our styles and scripts into the HTML that Gradio answers at the given paths.
+    """Adds style sheets, scripts and the language to Gradio's HTML at the given paths.
 
-    Gradio's own `head=` is added by its script once the page runs: styles would flash, and scripts would come
-    after the components that need them. Ours run first, in order, and the page says its language.
+    Gradio's own `head=` is added by a script when the page already runs. Then the page would first show without style,
+    and scripts would load after the components that need them.
     """
 
     def __init__(self, app: ASGIApp, pages: dict[str, str]) -> None:
@@ -70,11 +70,11 @@ class WithHead:
         if lang is None:
             await self._app(scope, receive, send)
             return
-        plain = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
+        uncompressed = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
         start: Message = {}
         body = b""
 
-        async def held(message: Message) -> None:
+        async def replace_body(message: Message) -> None:
             nonlocal start, body
             if message["type"] == "http.response.start":
                 start = message
@@ -88,7 +88,7 @@ class WithHead:
                 await send(start)
                 await send({"type": "http.response.body", "body": body})
 
-        await self._app({**scope, "headers": plain}, receive, held)
+        await self._app({**scope, "headers": uncompressed}, receive, replace_body)
 
     def _with_head(self, page: bytes, lang: str) -> bytes:
         page = page.replace(b'lang="en"', f'lang="{HTML_LANG[lang]}"'.encode(), 1)
@@ -98,8 +98,8 @@ class WithHead:
 def head() -> str:
     """Return the tags that load the page's own files: the icon, every style sheet, plotly and the module main.js.
 
-    The browser is told of every module at once, so it need not read one to learn of the next. The scripts run after
-    the document is parsed and before Gradio's, in the order of their tags.
+    The tags list all modules, so the browser loads them at the same time. The scripts run after the document is parsed
+    and before Gradio's, in the order of their tags.
     """
     base = f"/static/{version()}"
     styles, modules = (_names(f"{folder}/*.{kind}") for folder, kind in (("styles", "css"), ("*", "js")))
@@ -115,7 +115,7 @@ def head() -> str:
 def version() -> str:
     """Return the digest of all files in static/ and of plotly's version.
 
-    It stands in the address, so a browser may keep a file for ever and never runs an older one on a newer page.
+    It is part of the URL. So browsers may cache a file forever, and never use an old file on a newer page.
     """
     digest = hashlib.sha256(plotly.__version__.encode())
     for name in _names("**/*.*"):

@@ -27,7 +27,7 @@ def continue_run(services: Services, run: str, step: int, fix: int | None = None
         name, job_file = reader.job_file(run)
         job = reader.job(run) if fix is not None else None
     job_edits = from_text(services, job_file if job is None or fix is None else _fixed(services, run, job, fix))
-    services.draft.begin_with(services.controller.find_source(run, step) if step else None)
+    services.draft.set_source(services.controller.find_source(run, step) if step else None)
     # A job file does not contain a name that the user did not choose.
     return replace(job_edits, edits={**job_edits.edits, "name": name})
 

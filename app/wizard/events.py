@@ -1,6 +1,5 @@
 """Event handlers: one for an edit of any field, and one for each request of a script. Each returns the payload."""
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -49,9 +48,6 @@ _FOLLOWERS: Mapping[str, tuple[str, ...]] = {
 }
 """Fields whose widgets change when another is edited."""
 
-_edit_lock = threading.Lock()
-"""Some edits read the draft before they change it. No other edit may come between."""
-
 
 def wire(form: Form, carrier: gr.HTML, services: Services) -> None:
     """Connect every widget and the carrier's own events."""
@@ -93,7 +89,7 @@ Span = tuple[int, int]
 
 
 def _change(services: Services, edits: Mapping[str, Any]) -> tuple[tuple[Problem, ...], Span]:
-    with _edit_lock:
+    with services.draft.edit_lock:
         before = services.draft.version
         refused = _write(services, edits)
         return refused, (before, services.draft.version)
@@ -238,10 +234,10 @@ def _launch(form: Form, services: Services) -> Callable[[gr.EventData], Iterator
             launch_state = launch.act(services, event._data)
         except ProblemsError as error:
             refusal = [in_words(form, problem) for problem in error.problems]
-            launch_state = launch.launch_session(services).state()
+            launch_state = services.launch_session.state()
         yield payload_json(form, services, launch.STEP, refusal=refusal)
         while launch_state.is_busy:
-            launch_state = launch.launch_session(services).wait(launch_state.version, WATCH_S)
+            launch_state = services.launch_session.wait(launch_state.version, WATCH_S)
             yield payload_json(form, services, launch.STEP)
 
     return watch

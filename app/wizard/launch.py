@@ -10,7 +10,7 @@ from app.text.copies import copy_words
 from app.wizard import continuing
 from app.wizard.draft_state import DraftState, read
 from app.wizard.fields import Form
-from app.wizard.launch_session import LaunchSession, LaunchState, launch_session_of
+from app.wizard.launch_session import LaunchState
 from app.wizard.layout import place
 from app.wizard.problems import in_words
 from backend.cluster.preflight.results import CheckResult
@@ -33,7 +33,7 @@ def build(form: Form) -> None:
 
 def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
     """Return the state of the launch session for the current draft."""
-    session = launch_session(services)
+    session = services.launch_session
     current = session.state()
     report = current.report
     job, source = state.job, continuing.launch_source(services)
@@ -45,7 +45,7 @@ def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
             "elapsed_s": round(services.clock() - current.since, 1),
             "version": current.version,
             "complete": complete,
-            "told": list(services.told),
+            "told": list(services.recipients),
             "same": job is not None and (current.job, current.source) == (job, source),
             "ready": complete and current.is_green_for(job, source),
             "green": report is not None and not report.problems,
@@ -65,24 +65,19 @@ def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
 def act(services: Services, request: Mapping[str, Any]) -> LaunchState:
     """Check, accept, copy, launch or queue; other values only return the state. Raises ProblemsError."""
     if request.get("act") == "accept":
-        launch_session(services).accept([str(item) for item in request.get("fingerprints") or ()])
+        services.launch_session.accept([str(item) for item in request.get("fingerprints") or ()])
     if request.get("act") in ("check", "copy", "launch", "queue"):
         state = read(services.draft.job_mapping(), services.home)
         load_problems = continuing.load_problems(services, state.job)
         if state.job is None or not state.can_launch or load_problems:
             raise ProblemsError((*state.problems, *state.missing, *load_problems))
-        session, source = launch_session(services), continuing.launch_source(services)
+        session, source = services.launch_session, continuing.launch_source(services)
         if request["act"] in ("launch", "queue"):
             start = session.launch if request["act"] == "launch" else session.queue
             start(state.job, source, accepted=request.get("accepted"))
         else:
             {"check": session.check, "copy": session.copy}[request["act"]](state.job, source)
-    return launch_session(services).state()
-
-
-def launch_session(services: Services) -> LaunchSession:
-    """Return the server's launch session."""
-    return launch_session_of(services.controller, services.clock)
+    return services.launch_session.state()
 
 
 def shown_key(key: HostKey) -> dict[str, Any]:

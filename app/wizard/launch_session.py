@@ -9,7 +9,6 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
 from backend.job.job import Job
@@ -203,9 +202,3 @@ class LaunchSession:
         state = dataclasses.replace(self._state, version=self._state.version + 1, since=since, **changes)  # type: ignore[arg-type]
         self._state = state
         self._changed.notify_all()
-
-
-@lru_cache(maxsize=8)
-def launch_session_of(controller: Controller, clock: Callable[[], float]) -> LaunchSession:
-    """Return the launch session of a controller, shared by all pages."""
-    return LaunchSession(controller, clock)

@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -55,7 +53,7 @@ def payload_json(form: Form, services: Services, step: str, refused: Iterable[Pr
     `refused` holds the reasons if an edit was refused. `answer` is the result of the script's own request: `span`, the
     versions of the draft before and after its edit; `synced`, that all widgets show the draft (static/wizard/draft.js).
     """
-    stamp, version = _stamp(), services.draft.version
+    stamp, version = services.draft.new_stamp(), services.draft.version
     state = read(services.draft.job_mapping(), services.home)
     load_problems = continuing.load_problems(services, state.job)
     problems = [in_words(form, problem) for problem in (*refused, *state.problems, *load_problems)]
@@ -87,15 +85,3 @@ def _marks(problems: Iterable[Mapping[str, Any]], missing: Iterable[Mapping[str,
         if kind:
             marks[problem["step"]][kind] += 1
     return marks
-
-
-_stamp_lock = threading.Lock()
-_last_stamp = 0
-
-
-def _stamp() -> int:
-    """Return a number that grows with every payload, also across restarts, and is exact in JavaScript."""
-    global _last_stamp
-    with _stamp_lock:
-        _last_stamp = max(_last_stamp + 1, time.time_ns() // 1000)
-        return _last_stamp

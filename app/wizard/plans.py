@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from app.text import render_problem, t
-from app.text.plans import all_plans, instead_words, plan_name, plan_sizes, problem_words, why_words
+from app.text.plans import all_plans, plan_name, plan_sizes, problem_words, roomier_words, why_words
 from app.wizard.draft_state import DraftState
 from backend.estimate import doubtful_above_gib
 from backend.estimate.batched import PARTS, Figures
@@ -73,7 +73,7 @@ def plans_of(state: DraftState, lang: str, can_load: Callable[..., bool] | None 
         "gpu_gib": state.gpu.memory_gib,
         "doubtful_gib": doubtful_above_gib(job, state.gpu.memory_gib),
         "why": why_words(plans, lang),
-        "instead": " ".join(instead_words(plans, recommended_rank, lang)),
+        "instead": " ".join(roomier_words(plans, recommended_rank, lang)),
     }
 
 

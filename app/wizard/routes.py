@@ -19,6 +19,7 @@ from app.wizard.secret_fields import secret_routes
 from app.wizard.strategies import strategies_of
 from app.wizard.why_not import why_not_of
 from backend.job.problems import ProblemsError
+from backend.planning import strategies as find_strategies
 
 
 def routes(services: Services) -> APIRouter:
@@ -90,7 +91,8 @@ def answer_routes(services: Services) -> APIRouter:
     @router.get("/api/strategies")
     def strategies(lang: str = "en") -> dict[str, Any]:
         can_load = partial(continuing.can_load, services)
-        return strategies_of(_draft_state(services), _language(lang), can_load)
+        find = partial(services.newest_strategies.get, compute=find_strategies)
+        return strategies_of(_draft_state(services), _language(lang), can_load, find)
 
     return router
 

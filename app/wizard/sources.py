@@ -174,7 +174,7 @@ def _continue(services: Services, request: Mapping[str, Any]) -> FetchResult:
 
 
 def _clear_source(services: Services, request: Mapping[str, Any]) -> FetchResult:
-    services.draft.begin_with(None)
+    services.draft.set_source(None)
     return FetchResult()
 
 

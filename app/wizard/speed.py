@@ -1,40 +1,17 @@
 """The Hardware step's card of the cluster's calibration: measured by a benchmark, which it starts, and by a run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from app.calibration import keep_in_draft, today
 from app.services import Services
 from app.text import t
 from app.wizard.draft_state import DraftState
-from backend.job.cluster import Calibration, Host
+from app.wizard.last_benchmark import HostsCalibration
+from backend.job.cluster import Calibration
 from backend.job.job import Job
 from backend.job.presets import calibration_figures
 from backend.runs.api import Measurement, calibration_of_benchmark
-from backend.runs.controller import Controller
-
-
-@dataclass(frozen=True, slots=True)
-class HostsCalibration:
-    """A calibration, and the hosts on which it was measured."""
-
-    calibration: Calibration
-    hosts: tuple[Host, ...]
-
-
-@dataclass(slots=True)
-class LastBenchmark:
-    """The newest benchmark of a server, until the user saves it."""
-
-    result: HostsCalibration | None = None
-
-
-@lru_cache(maxsize=8)
-def last_benchmark_of(controller: Controller) -> LastBenchmark:
-    """Return the newest benchmark of a controller, shared by all pages."""
-    return LastBenchmark()
 
 
 def measure(services: Services, job: Job) -> Measurement:
@@ -42,19 +19,18 @@ def measure(services: Services, job: Job) -> Measurement:
     measurement = services.controller.measure_speed(job)
     if measurement.speeds:
         calibration = calibration_of_benchmark(job, measurement.speeds, today(services.clock()))
-        last_benchmark_of(services.controller).result = HostsCalibration(calibration, job.cluster.hosts)
+        services.last_benchmark.result = HostsCalibration(calibration, job.cluster.hosts)
     return measurement
 
 
 def keep(services: Services) -> dict[str, object]:
     """Save the newest benchmark in the draft's cluster. Return its day, or nothing without a benchmark."""
-    last_benchmark = last_benchmark_of(services.controller)
-    last = last_benchmark.result
+    last = services.last_benchmark.result
     if last is None:
         return {}
     services.audit.record("calibrate", probe=last.calibration.probe_date)
     keep_in_draft(services, last.calibration)
-    last_benchmark.result = None
+    services.last_benchmark.result = None
     return {"day": last.calibration.probe_date}
 
 
@@ -70,7 +46,7 @@ def card(state: DraftState, lang: str, services: Services) -> dict[str, Any]:
     if state.job is None:
         return {"lines": [], "is_known": False, "waiting": ""}
     cluster = state.job.cluster
-    last = last_benchmark_of(services.controller).result
+    last = services.last_benchmark.result
     waiting = ""
     if last and last.hosts == cluster.hosts and last.calibration.holds_for(cluster.gpu):
         waiting = t(lang, "wizard.calibration.waiting", speeds=speeds_words(last.calibration, lang))

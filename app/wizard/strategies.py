@@ -28,16 +28,22 @@ RULES: Mapping[str, tuple[float, float, float | None]] = {
 of how many parameters, and GB a GPU for each billion of them. DDP's is full fp32: parameters x 4 bytes x 3."""
 
 
-def strategies_of(state: DraftState, lang: str, can_load: Callable[[Job], bool] = lambda _: True) -> dict[str, Any]:
+def strategies_of(
+    state: DraftState,
+    lang: str,
+    can_load: Callable[[Job], bool] = lambda _: True,
+    find: Callable[[Job], tuple[Strategy, ...]] = strategies,
+) -> dict[str, Any]:
     """Return `rows` with their texts, or `why` there are none. `batch` is set if their global batch is not the draft's.
 
-    `can_load` says whether the draft's checkpoint can be loaded into a plan (continuing.py).
+    `can_load` says whether the draft's checkpoint can be loaded into a plan (continuing.py). `find` returns the
+    strategies of a job.
     """
     job, shape = state.job, state.shape
     if job is None or shape is None or state.gpu is None:
         return {"rows": [], "why": no_plans_words(state, lang)}
     try:
-        listed = _strategies(job)
+        listed = find(job)
     except ProblemsError as error:
         return {"rows": [], "why": render_problem(lang, error.problems[0])["message"]}
     parameters = model_parameters(model_layers(shape))
@@ -48,18 +54,6 @@ def strategies_of(state: DraftState, lang: str, can_load: Callable[[Job], bool] 
         "gpu_gib": state.gpu.memory_gib,
         "parameters": parameters,
     }
-
-
-_newest: tuple[Job, tuple[Strategy, ...]] | None = None
-
-
-def _strategies(job: Job) -> tuple[Strategy, ...]:
-    """Return the strategies of a job. The newest are cached for a repeated request or the other language."""
-    global _newest
-    cached = _newest
-    if cached is None or cached[0] != job:
-        cached = _newest = (job, strategies(job))
-    return cached[1]
 
 
 def _row(row: Strategy, job: Job, parameters: int, lang: str, can_load: Callable[[Job], bool]) -> dict[str, Any]:

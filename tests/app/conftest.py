@@ -8,6 +8,9 @@ from typing import cast
 import pytest
 
 from app.services import FIRST_DRAFT, Draft, Services
+from app.wizard.last_benchmark import LastBenchmark
+from app.wizard.launch_session import LaunchSession
+from backend.runs.controller import Controller
 from backend.runs.database import Database
 from backend.runs.store.store import Store
 
@@ -32,6 +35,8 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
     monkeypatch.setattr("app.services.FIRST_DRAFT", DRAFT)
     store = Store(tmp_path / "megaboard.db")
     draft = Draft(store, tmp_path)
+    session = LaunchSession(cast(Controller, None), lambda: 0.0)
     parts = {"home": tmp_path, "database": Database(store), "draft": draft, "controller": None, "audit": None}
-    yield cast(Services, SimpleNamespace(**parts, clock=lambda: 0.0, told=(), demo=None))
+    state = {"launch_session": session, "last_benchmark": LastBenchmark()}
+    yield cast(Services, SimpleNamespace(**parts, **state, clock=lambda: 0.0, recipients=(), demo=None))
     store.close()

@@ -70,17 +70,17 @@ def test_the_runs_job_replaces_the_draft_and_the_mark_survives_a_restart(service
 def test_what_the_checkpoint_cannot_be_loaded_into_is_reported_with_the_edit_that_mends_it(services: Services) -> None:
     change(services, {"parallel.tensor": 4})
     assert continuing.load_problems(services, reading(services).job) == []
-    services.draft.begin_with(MARK)
+    services.draft.set_source(MARK)
     (problem,) = continuing.load_problems(services, reading(services).job)
     assert (problem.code, problem.field, problem.severity) == ("checkpoint_bound_to_plan", "parallel.tensor", "error")
     assert change(services, problem.edit) == ()
     assert continuing.load_problems(services, reading(services).job) == []
-    services.draft.begin_with(Source(run="gone", step=1, folder="/x"))
+    services.draft.set_source(Source(run="gone", step=1, folder="/x"))
     assert [item.code for item in continuing.load_problems(services, reading(services).job)] == ["unknown_run"]
 
 
 def test_plans_are_marked_by_the_rule_that_the_launch_asks(services: Services) -> None:
-    services.draft.begin_with(MARK)
+    services.draft.set_source(MARK)
     result = reading(services)
     assert result.job is not None
     shown = plans_of(result, "en", continuing.load_check(services, result.job))
@@ -101,14 +101,14 @@ def test_strategies_are_marked_by_the_same_rule(services: Services) -> None:
     result = reading(services)
     can_load = partial(continuing.can_load, services)
     assert not any(row["is_unfit"] for row in strategies_of(result, "en", can_load)["rows"])
-    services.draft.begin_with(MARK)
+    services.draft.set_source(MARK)
     unfit = {row["name"] for row in strategies_of(result, "en", can_load)["rows"] if row["is_unfit"]}
     assert {"DDP", "LoRA with DDP"} <= unfit
 
 
 def test_the_difference_is_that_to_the_run_it_goes_on_from(services: Services) -> None:
     change(services, {"name": "another", "parallel.tensor": 4})
-    services.draft.begin_with(MARK)
+    services.draft.set_source(MARK)
     difference = difference_of(services, reading(services), None, "en")
     assert difference["base"] == "before"
     assert "parallel.tensor" in {row[0] for row in difference["fields"]}

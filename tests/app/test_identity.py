@@ -3,7 +3,7 @@
 import pytest
 
 from app.web.device_cookie import DeviceCookies
-from app.web.identity import identity_file, load_identity
+from app.web.identity import load_identity
 from app.web.passwords import PasswordHash
 
 
@@ -11,13 +11,13 @@ def test_a_home_folder_keeps_its_name_and_two_have_different_ones(tmp_path):
     first = load_identity(tmp_path / "a")
     assert load_identity(tmp_path / "a") == first
     assert load_identity(tmp_path / "b").host != first.host
-    assert identity_file(tmp_path / "a").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "a" / "identity.json").stat().st_mode & 0o777 == 0o600
     assert first.secret.hex() not in repr(first)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "\xff", '{"host": "evil.example", "salt": "", "secret": ""}'])
 def test_a_damaged_file_gives_way_to_a_new_one(tmp_path, text):
-    identity_file(tmp_path).write_text(text, encoding="latin-1")
+    (tmp_path / "identity.json").write_text(text, encoding="latin-1")
     assert load_identity(tmp_path) == load_identity(tmp_path)
 
 

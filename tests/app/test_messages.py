@@ -9,7 +9,7 @@ import pytest
 from app.cli.notify import notifying
 from app.main import main
 from app.notifications.addresses import Address, read_addresses
-from app.notifications.sender import AGAIN_S, LATEST_S, RETRIES_S, Messenger
+from app.notifications.sender import AGAIN_S, MAX_AGE_S, RETRIES_S, Notifier
 from app.private_file import PrivateFileError
 from app.services import Services
 from app.text import t
@@ -63,10 +63,10 @@ def places(inbox: Inbox, write: Callable[..., Path]) -> list[Address]:
     return read_addresses(write("# on duty", "", inbox.address))
 
 
-def messenger(
+def notifier(
     store: Store, places: list[Address], lang: str = "en", now: float = NOW + 40, waits: bool = True
-) -> Messenger:
-    return Messenger(Database(store), places, lang, clock=lambda: now, wait=lambda _: waits)
+) -> Notifier:
+    return Notifier(Database(store), places, lang, clock=lambda: now, wait=lambda _: waits)
 
 
 def fail(run: StoredRun) -> None:
@@ -82,11 +82,11 @@ def fail(run: StoredRun) -> None:
         ("zh", ["失联：qwen3-vl-8b-sft", "10.0.0.2", "第 30 步，共 400 步，已用 27 秒", f"运行 {RUN}"]),
     ],
 )
-def test_a_message_says_how_a_run_ended_why_where_and_how_far_it_was(store, run, places, inbox, lang, words):
-    sender = messenger(store, places, lang)
-    sender.tell()
+def test_a_message_gives_the_end_the_cause_the_node_and_the_progress_of_a_run(store, run, places, inbox, lang, words):
+    sender = notifier(store, places, lang)
+    sender.send_new()
     fail(run)
-    sender.tell()
+    sender.send_new()
     [message] = inbox.taken
     for word in words:
         assert word in f"{message['title']}\n{message['message']}"
@@ -94,27 +94,27 @@ def test_a_message_says_how_a_run_ended_why_where_and_how_far_it_was(store, run,
 
 
 def test_a_run_that_finished_is_reported_and_one_that_was_stopped_is_not(store, run, places, inbox):
-    sender = messenger(store, places)
-    sender.tell()
+    sender = notifier(store, places)
+    sender.send_new()
     run.add_event(EventKind.FINISHED)
     other = StoredRun(store, RUN.replace("aaaa", "bbbb"), now=NOW, addresses=["10.0.0.3"])
     other.start()
     other.add_event(EventKind.STOP_REQUESTED)
     other.add_event(EventKind.STOPPED)
-    sender.tell()
+    sender.send_new()
     assert inbox.titles == ["Finished: qwen3-vl-8b-sft"]
     assert inbox.taken[0]["type"] == "success"
 
 
 def test_alerts_are_reported_with_their_figures_and_short_memory_is_not(store, run, places, inbox):
-    sender = messenger(store, places)
-    sender.tell()
+    sender = notifier(store, places)
+    sender.send_new()
     run.add_event(EventKind.LOSS_ROSE, step=30, loss=6.25, usual=1.501)
-    sender.tell()
+    sender.send_new()
     run.add_event(EventKind.GRAD_NORM_ROSE, step=31, grad_norm=14.0, usual=0.8123)
     run.add_event(EventKind.DISK_LOW, 1, step=40, room=1, inode=5, free_gib=91.25, checkpoint_gib=60.5)
     run.add_event(EventKind.ALLOC_RETRIES, 1, step=41, of_rank=9, retries=3)
-    sender.tell()
+    sender.send_new()
     assert inbox.titles == [
         "Loss has risen to 6.25 by step 30, from 1.501: qwen3-vl-8b-sft",
         "Gradient norm has risen to 14 by step 31, from 0.8123: qwen3-vl-8b-sft",
@@ -122,58 +122,56 @@ def test_alerts_are_reported_with_their_figures_and_short_memory_is_not(store, r
     ]
 
 
-def test_what_happens_while_no_server_is_up_is_reported_by_the_next_one_and_nothing_twice(store, run, places, inbox):
+def test_the_next_server_sends_events_from_while_no_server_ran_and_sends_nothing_twice(store, run, places, inbox):
     run.add_event(EventKind.LOSS_NOT_FINITE, step=12)
-    first = messenger(store, places)
-    first.tell()
-    assert inbox.titles == [], "what was before the first message is old news"
+    first = notifier(store, places)
+    first.send_new()
+    assert inbox.titles == [], "events before the first start cause no message"
     first.close()
     fail(run)
-    second = messenger(store, places)
-    second.tell()
-    second.tell()
+    second = notifier(store, places)
+    second.send_new()
+    second.send_new()
     second.close()
-    messenger(store, places).tell()
+    notifier(store, places).send_new()
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
 
 
-def test_what_is_a_day_old_is_not_reported_any_more(store, run, places, inbox):
-    sender = messenger(store, places)
-    sender.tell()
+def test_events_older_than_a_day_cause_no_message(store, run, places, inbox):
+    sender = notifier(store, places)
+    sender.send_new()
     sender.close()
     fail(run)
-    messenger(store, places, now=run.now + LATEST_S + 1).tell()
+    notifier(store, places, now=run.now + MAX_AGE_S + 1).send_new()
     assert inbox.titles == []
 
 
-def test_a_message_that_is_refused_is_tried_again_later(store, run, places, inbox):
+def test_a_refused_message_is_tried_again(store, run, places, inbox):
     waited = []
-    sender = Messenger(
+    sender = Notifier(
         Database(store), places, "en", clock=lambda: NOW + 40, wait=lambda seconds: waited.append(seconds) or True
     )
-    sender.tell()
+    sender.send_new()
     inbox.refuses = 2
     fail(run)
-    sender.tell()
+    sender.send_new()
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
     assert waited == list(RETRIES_S[:2])
 
 
-def test_an_address_that_takes_nothing_stands_in_the_run_s_history_and_holds_up_no_other(
-    store, run, inbox, write, caplog
-):
+def test_a_failing_address_is_recorded_in_the_run_s_history_and_delays_no_other(store, run, inbox, write, caplog):
     nobody = "json://127.0.0.1:9/" + TOKEN
     waited = []
     places = read_addresses(write(nobody, inbox.address))
-    sender = Messenger(
+    sender = Notifier(
         Database(store), places, "en", clock=lambda: NOW + 40, wait=lambda seconds: waited.append(seconds) or True
     )
-    sender.tell()
+    sender.send_new()
     run.add_event(EventKind.LOSS_NOT_FINITE, step=30)
     fail(run)
-    sender.tell()
+    sender.send_new()
     assert inbox.titles == ["Loss is not finite at step 30: qwen3-vl-8b-sft", "Lost: qwen3-vl-8b-sft"]
-    assert waited == list(RETRIES_S), "once it was found silent it is tried once a message"
+    assert waited == list(RETRIES_S), "a failing address gets one try a message"
     with store.read() as connection:
         noted = [event for event in run_store.events(connection, RUN) if event.kind is EventKind.MESSAGE_FAILED]
     assert [event.detail["to"] for event in noted] == ["JSON 1", "JSON 1"]
@@ -181,35 +179,35 @@ def test_an_address_that_takes_nothing_stands_in_the_run_s_history_and_holds_up_
     assert TOKEN not in caplog.text + str([event.detail for event in noted])
 
 
-def test_a_server_that_ends_while_it_tries_leaves_the_message_to_the_next(store, run, places, inbox):
-    sender = messenger(store, places, waits=False)
-    sender.tell()
+def test_a_server_that_ends_during_a_retry_leaves_the_message_to_the_next_server(store, run, places, inbox):
+    sender = notifier(store, places, waits=False)
+    sender.send_new()
     inbox.refuses = 1
     fail(run)
-    assert not sender.tell()
+    assert not sender.send_new()
     sender.close()
-    messenger(store, places).tell()
+    notifier(store, places).send_new()
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
 
 
-def test_a_standstill_is_reported_once_with_who_the_others_wait_for_and_again_when_it_comes_back_later(
+def test_a_hang_is_reported_once_with_the_node_that_the_others_wait_for_and_again_if_it_returns_later(
     store, run, places, inbox
 ):
     now = [run.now]
-    sender = Messenger(Database(store), places, "en", clock=lambda: now[0], wait=lambda _: True)
-    sender.tell()
+    sender = Notifier(Database(store), places, "en", clock=lambda: now[0], wait=lambda _: True)
+    sender.send_new()
     run.beat([0])
     for number, later in enumerate((300, 100, AGAIN_S + 100)):
         now[0] += later
-        sender.tell()
+        sender.send_new()
         run.now = now[0]
         run.steps(31 + 2 * number, 32 + 2 * number)
-        sender.tell()
+        sender.send_new()
     assert inbox.titles == ["No progress: qwen3-vl-8b-sft"] * 2
     assert "10.0.0.2" in inbox.taken[0]["message"]
 
 
-def test_a_run_that_became_slow_is_reported_once_with_the_gpu_that_holds_it_up(store, run, places, inbox):
+def test_a_slow_run_is_reported_once_with_its_slow_gpu(store, run, places, inbox):
     run.steps(31, 130, step_s=4)
     run.steps(131, 159, step_s=8)
     run.steps(160, 160, step_s=8)
@@ -218,44 +216,44 @@ def test_a_run_that_became_slow_is_reported_once_with_the_gpu_that_holds_it_up(s
     cards += [{"index": 1, "utilization": 99, "clock_mhz": 1100, "clock_limits": 64}]
     row = {**heartbeat(1, 0, run.now), "gpus": cards}
     store.write(lambda c: metrics.add_heartbeats(c, RUN, 1, 1, [row], run.now))
-    sender = messenger(store, places, "zh", now=run.now)
-    sender.tell()
-    sender.tell()
+    sender = notifier(store, places, "zh", now=run.now)
+    sender.send_new()
+    sender.send_new()
     [message] = inbox.taken
     assert message["title"] == "变慢：qwen3-vl-8b-sft"
     for words in ("每步 8", "节点 1 · 10.0.0.2，GPU 1：因过热被降频。1,100 MHz"):
         assert words in message["message"]
 
 
-def test_of_two_servers_of_one_home_one_tells_and_the_other_when_it_is_gone(store, run, places, inbox):
-    first, second = messenger(store, places), messenger(store, places)
-    first.tell()
-    second.tell()
+def test_only_one_of_two_servers_of_a_home_sends_until_it_closes(store, run, places, inbox):
+    first, second = notifier(store, places), notifier(store, places)
+    first.send_new()
+    second.send_new()
     fail(run)
-    second.tell()
+    second.send_new()
     assert inbox.titles == []
     first.close()
-    second.tell()
+    second.send_new()
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
 
 
-def test_a_full_disk_makes_nobody_hear_the_same_thing_again_and_again(store, run, places, inbox, monkeypatch):
-    sender = messenger(store, places)
-    sender.tell()
+def test_a_full_disk_causes_no_repeated_messages(store, run, places, inbox, monkeypatch):
+    sender = notifier(store, places)
+    sender.send_new()
     fail(run)
 
     def full(change: object) -> None:
         raise StoreError("store_full", store.path, "database or disk is full")
 
     monkeypatch.setattr(store, "write", full)
-    sender.tell()
-    sender.tell()
+    sender.send_new()
+    sender.send_new()
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
 
 
-def test_a_run_whose_record_cannot_be_read_keeps_no_other_from_being_reported(store, run, places, inbox):
-    sender = messenger(store, places)
-    sender.tell()
+def test_an_unreadable_run_does_not_prevent_messages_about_others(store, run, places, inbox):
+    sender = notifier(store, places)
+    sender.send_new()
     broken = StoredRun(store, RUN.replace("aaaa", "bbbb"), now=NOW, addresses=["10.0.0.3"])
     broken.start()
     broken.add_event(EventKind.LOSS_NOT_FINITE, step=1)
@@ -265,16 +263,16 @@ def test_a_run_whose_record_cannot_be_read_keeps_no_other_from_being_reported(st
         lambda c: c.execute("INSERT INTO events (run, attempt, kind, time, detail) VALUES (?, 1, ?, ?, ?)", damaged)
     )
     fail(run)
-    sender.tell()
+    sender.send_new()
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
 
 
-def test_what_happens_before_the_first_look_is_reported(store, run, places, inbox, monkeypatch):
-    sender = messenger(store, places)
+def test_events_before_the_first_poll_are_reported(store, run, places, inbox, monkeypatch):
+    sender = notifier(store, places)
     monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
     sender.start()
     fail(run)
-    sender.tell()
+    sender.send_new()
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
 
 
@@ -286,7 +284,7 @@ def test_what_happens_before_the_first_look_is_reported(store, run, places, inbo
         (["json://127.0.0.1:9"], 0o640, "private_file_open", None),
     ],
 )
-def test_a_file_of_addresses_that_will_not_do_is_refused_by_line_without_showing_it(
+def test_an_invalid_file_of_addresses_is_refused_by_line_number_without_its_text(
     write, capsys, caplog, lines, mode, code, line
 ):
     path = write(*lines, mode=mode)
@@ -299,7 +297,7 @@ def test_a_file_of_addresses_that_will_not_do_is_refused_by_line_without_showing
     assert TOKEN not in out + err + caplog.text
 
 
-def test_the_command_tries_every_address_and_names_those_that_took_nothing(tmp_path, monkeypatch, inbox, write, capsys):
+def test_the_command_tries_every_address_and_names_the_ones_that_failed(tmp_path, monkeypatch, inbox, write, capsys):
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))
     path = write(inbox.address)
     monkeypatch.setenv("MEGABOARD_NOTIFY_FILE", str(path))
@@ -327,7 +325,9 @@ def test_a_waiting_command_sends_all_notifications_before_it_ends(tmp_path, stor
 
 
 @pytest.mark.parametrize(
-    "command", [["launch", "job.yaml"], ["resume", RUN], ["watch", "host:/runs", "--detach"]], ids=lambda one: one[0]
+    "command",
+    [["launch", "job.yaml"], ["resume", RUN], ["watch", "host:/runs", "--detach"]],
+    ids=lambda command: command[0],
 )
 def test_a_command_that_does_not_wait_accepts_no_addresses(write, inbox, capsys, monkeypatch, tmp_path, command):
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))

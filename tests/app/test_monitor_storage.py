@@ -12,7 +12,7 @@ import pytest
 from app.monitor import actions
 from app.monitor.poll_request import PollRequest
 from app.monitor.poll_response import PollResponder
-from app.monitor.storage import SIZES_FRESH_S, StorageView, storage_of
+from app.monitor.storage import SIZES_FRESH_S, StorageView
 from app.monitor.watch import RunCache
 from app.services import Services
 from app.text.storage import size_words
@@ -64,7 +64,7 @@ def finish(run: StoredRun) -> None:
 
 def ask(services: Services, **question: Any) -> dict[str, Any]:
     run_cache = RunCache(services.controller, services.database, services.clock)
-    responder = PollResponder(run_cache, services.database, "en", services.clock, storage=storage_of(services))
+    responder = PollResponder(run_cache, services.database, "en", services.clock, storage=services.storage)
     return json.loads(responder.answer(PollRequest.from_json(question), services.clock()) or "{}")
 
 
@@ -94,7 +94,7 @@ def test_before_a_deletion_the_page_says_what_goes_and_what_stays_where(services
     other = StoredRun(services.database.store, "other", now=1000.0, nodes=1)
     assert ask(services, erase=other.id)["erase"]["places"] == ["/other", "~/.megaboard/other"]
     finish(run)
-    storage_of(services)._expire_sizes()
+    services.storage._expire_sizes()
     for question in ({"erase": RUN}, {"erase": RUN, "run": RUN}):
         found = ask(services, **question)["erase"]
         assert found["refused"] is None

@@ -8,7 +8,7 @@ from typing import Any, cast
 import gradio as gr
 import pytest
 
-import app.wizard
+import app.wizard.page
 from app.services import Services
 from app.text import LANGUAGES
 from app.text.plans import all_plans, count_words, explain, need_gib, plan_name, plan_sizes
@@ -65,7 +65,7 @@ class TestFields:
     def test_no_widget_shows_the_progress_of_an_event(self, services: Services) -> None:
         """Gradio would notify every such widget of every event."""
         with gr.Blocks(analytics_enabled=False) as page:
-            app.wizard.build("en", services)
+            app.wizard.page.build("en", services)
         drawn = {number for number, block in page.blocks.items() if getattr(block, "visible", False)}
         events = [event for event in page.config["dependencies"] if event["backend_fn"]]
         assert len(events) > 100

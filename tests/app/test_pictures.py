@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from app.text import LANGUAGES
-from app.wizard import strategies
 from app.wizard.draft_state import DraftState, read
 from app.wizard.strategies import strategies_of
 from app.wizard.time_breakdown import time_breakdown
@@ -99,16 +98,6 @@ def test_every_strategy_has_its_words_and_one_is_recommended(reading: Any, lang:
     assert len(meant) == 1
     assert meant[0].startswith("Megatron")
     assert not any(row["is_unfit"] for row in table["rows"])
-
-
-def test_two_drafts_asked_about_at_once_get_their_own_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Draft:
-        def __ne__(self, other: object) -> bool:
-            strategies._newest = (other, "of the other draft")
-            return False
-
-    monkeypatch.setattr(strategies, "_newest", (Draft(), "of this draft"))
-    assert strategies._strategies(Draft()) == "of this draft"
 
 
 def test_a_strategy_is_called_chosen_where_its_plan_is_the_drafts(reading: Any, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from app.services import Services
 from app.web.binding import Binding
-from app.web.security import BODY_LIMIT_BYTES, PUBLIC_PATHS, TLS_AGE_S, door_of
+from app.web.security import BODY_LIMIT_BYTES, PUBLIC_PATHS, TLS_AGE_S, access_policy
 from app.web.sessions import IDLE_S
 from app.web.shell import build
 from app.web.theme import version
@@ -107,26 +107,26 @@ def test_a_host_that_only_looks_like_ours_is_refused(operator, host):
     assert operator.get("/en/", headers={"host": host}).status_code == 400
 
 
-def door(*hosts):
-    return door_of(IDENTITY.host, hosts, cookie="c", tls=False)
+def policy(*hosts):
+    return access_policy(IDENTITY.host, hosts, cookie="c", tls=False)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:7860", "localhost:8080", "LOCALHOST", "[::1]:7860"])
 def test_the_loopback_names_are_answered_on_any_port_for_ssh_tunnels_and_lead_to_the_servers_own_name(host):
-    assert door().allows(host)
-    assert door().is_plain(host)
+    assert policy().allows(host)
+    assert policy().is_plain(host)
     port = host.rpartition(":")[2] if host != "LOCALHOST" else ""
-    assert door().own_address(host) == f"http://{IDENTITY.host}" + (f":{port}" if port else "")
+    assert policy().own_address(host) == f"http://{IDENTITY.host}" + (f":{port}" if port else "")
 
 
 def test_a_loopback_name_that_the_operator_allows_is_served_itself():
-    assert not door("localhost").is_plain("localhost:7860")
-    assert door("localhost").is_plain("127.0.0.1:7860")
-    assert not door("localhost:7860").is_plain("localhost:7860")
+    assert not policy("localhost").is_plain("localhost:7860")
+    assert policy("localhost").is_plain("127.0.0.1:7860")
+    assert not policy("localhost:7860").is_plain("localhost:7860")
 
 
 def test_a_host_allowed_with_a_port_is_served_on_that_port_alone():
-    item = door("Train.lan:443")
+    item = policy("Train.lan:443")
     assert item.allows("train.lan:443")
     assert not item.allows("train.lan:80")
     assert not item.allows("train.lan")

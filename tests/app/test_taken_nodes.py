@@ -1,6 +1,7 @@
 """If a run of this server uses a node, the problem links to the run's page."""
 
 import time
+from typing import cast
 
 import gradio as gr
 import pytest
@@ -10,8 +11,10 @@ from app.wizard import hardware, launch
 from app.wizard.draft_state import read
 from app.wizard.events import change
 from app.wizard.fields import Form
+from app.wizard.launch_session import LaunchSession
 from backend.cluster.preflight.results import Checks
 from backend.job.problems import Problem
+from backend.runs.controller import Controller
 from backend.runs.launch.preflight import PreflightReport
 from tests.app.conftest import READY
 from tests.app.test_launch_session import Nodes, rest
@@ -27,14 +30,14 @@ def test_the_run_that_holds_a_node_is_a_link_where_it_has_a_page_here(services: 
     taken = Problem(code="node_taken", field="cluster.hosts", node="10.0.0.1", values={"run": run, "node": "10.0.0.1"})
     nodes = Nodes(PreflightReport(checks=(locked,), problems=(taken,)))
     nodes.let.set()
-    services.controller = nodes  # type: ignore[misc, assignment]
+    services.launch_session = LaunchSession(cast(Controller, nodes), services.clock)  # type: ignore[misc]
     change(services, READY)
     form = Form("en")
     with gr.Blocks(analytics_enabled=False):
         hardware.build(form)
         launch.build(form)
     launch.act(services, {"act": "check"})
-    rest(launch.launch_session(services))
+    rest(services.launch_session)
     result = launch.data(read(services.draft.job_mapping(), services.home), form, services)["launch"]
     (finding,) = result["checks"]["findings"]
     assert run in finding["message"]

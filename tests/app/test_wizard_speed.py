@@ -8,6 +8,7 @@ from app.services import Draft
 from app.wizard import speed
 from app.wizard.draft_state import read
 from app.wizard.events import change
+from app.wizard.last_benchmark import LastBenchmark
 from app.wizard.sources import fetch
 from app.wizard.summary import summarise
 from backend.cluster.benchmark import Speeds
@@ -49,7 +50,12 @@ def services(tmp_path):
     store = Store(tmp_path / "megaboard.db")
     audit = SimpleNamespace(record=lambda action, **fields: None)
     services = SimpleNamespace(
-        home=tmp_path, draft=Draft(store, tmp_path), controller=Controller(), audit=audit, clock=lambda: 1_800_000_000.0
+        home=tmp_path,
+        draft=Draft(store, tmp_path),
+        controller=Controller(),
+        audit=audit,
+        clock=lambda: 1_800_000_000.0,
+        last_benchmark=LastBenchmark(),
     )
     change(services, {"cluster.hosts.lines": "10.0.0.1\n10.0.0.2", "cluster.nodes": 2})
     yield services
