@@ -17,8 +17,8 @@ from app.main import main
 from app.model_config import MAXIMUM_BYTES, from_hub, read_config
 from backend.job.presets import models
 from backend.job.problems import ProblemsError
-from tests.hub import HOSTILE, hub
 from tests.waiting import wait_for
+from tools.hub import HOSTILE, hub
 
 QWEN = json.dumps(dict(models()["qwen3-8b"].hf_config)).encode()
 FILES = {

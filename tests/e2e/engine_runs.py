@@ -16,7 +16,7 @@ from app.demo import tiny_model
 from app.demo.local_nodes import LocalNodes
 from backend.engines import export
 from backend.job.mapping import dump_mapping, parse_job, to_mapping, with_values
-from tests.e2e import tiny_data
+from tools import tiny_data
 from tools.programs import NODE_ENVIRONMENT, NODE_PYTHON
 
 ROOT = Path(__file__).parents[2]

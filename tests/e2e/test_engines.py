@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.engine_runs import EXTENSIONS, EXTRA, NODE_PYTHON, STEPS, Case, Outcome, Site
-from tests.e2e.tiny_data import PREFERENCE, TEXT
 from tests.nodes import skip_without_node_environment, ssh_nodes
+from tools.tiny_data import PREFERENCE, TEXT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.engine_runs import STEPS, Case, Outcome, Site
-from tests.e2e.tiny_data import PREFERENCE
 from tests.nodes import skip_without_node_environment, ssh_nodes
 from tools.programs import MCORE_ADAPTER, mcore_adapter_source
+from tools.tiny_data import PREFERENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(1800)]
 

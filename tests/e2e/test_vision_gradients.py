@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 from app.demo import tiny_model
-from tests.e2e import tiny_data
 from tests.e2e.engine_runs import EXTRA, PROOF, ROOT
 from tests.nodes import skip_without_node_environment
+from tools import tiny_data
 from tools.programs import MCORE_ADAPTER, NODE_ENVIRONMENT, NODE_PYTHON, mcore_adapter_source
 
 pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(1800)]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from backend.job.presets import models
-from tests.hub import hub
 from tests.nodes import needs_node_environment, ssh_nodes
 from tests.ui.browser import begin_anew, box, expect, go, needs_chromium, problems, until
 from tools.browser import Site, logged_in, served
+from tools.hub import hub
 from tools.programs import NODE_PYTHON
 
 pytestmark = [pytest.mark.ui, needs_chromium]

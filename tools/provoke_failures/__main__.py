@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from app.demo import tiny_model
-from tests.e2e import tiny_data
+from tools import tiny_data
 from tools.provoke_failures.causes import CAUSES
 from tools.provoke_failures.gang import ROOT, Gang, run_node_python
 from tools.provoke_failures.healthy import HEALTHY

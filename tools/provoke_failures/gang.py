@@ -19,7 +19,7 @@ import yaml
 from app.demo import tiny_model
 from backend.engines import CONFIG, NodePlacement, Placement, render
 from backend.job.mapping import parse_job, with_values
-from tests.e2e import tiny_data
+from tools import tiny_data
 from tools.programs import NODE_ENVIRONMENT, NODE_PYTHON
 
 ROOT = Path(__file__).parents[2]

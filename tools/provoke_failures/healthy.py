@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tests.e2e.tiny_data import PREFERENCE, TEXT
 from tools.provoke_failures.gang import Cause
 from tools.provoke_failures.parallel import MEGATRON, MEGATRON_VALUES, RESUME, ZERO, keep_all, trained_first
+from tools.tiny_data import PREFERENCE, TEXT
 
 _LORA = {"training.method": "lora"}
 _DPO = {"training.stage": "dpo", "training.dataset": PREFERENCE}

@@ -6,10 +6,11 @@ Folders under `packages` of the work folder have what the node environment lacks
 mcore_adapter (the source folder in github.com/alibaba/ROLL).
 """
 
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tools.provoke_failures.gang import Cause
+from tools.provoke_failures.gang import Cause, Gang
 from tools.provoke_failures.model_and_data import edit, with_model
 
 _REMOTE_CODE = "from transformers import Qwen3ForCausalLM\n{}\n\n\nclass TinyForCausalLM(Qwen3ForCausalLM):\n    pass\n"
@@ -17,12 +18,23 @@ _KERNEL = """
 #include <torch/extension.h>
 __global__ void scale(float* x) { x[threadIdx.x] *= 2; }
 """
+_OTHER_TORCH = """
+void _ZN3c104cuda9SetDeviceEi(int device);
+void* PyInit_flash_attn_2_cuda(void) { _ZN3c104cuda9SetDeviceEi(0); return 0; }
+"""
 _BUILD = """
 def train(folder, rank):
     from torch.utils.cpp_extension import load
 
     load("scale", sources=[f"{folder}/scale.cu"], build_directory=folder, verbose=True)
 """
+
+
+def _build_for_other_torch(gang: Gang) -> None:
+    source, target = gang.path("flash.c"), gang.path("flash_attn_2_cuda.so")
+    source.write_text(_OTHER_TORCH)
+    subprocess.run(["/usr/bin/gcc", "-shared", "-fPIC", "-o", target, source], check=True)
+    gang.variables["PYTHONPATH"] = str(gang.run)
 
 
 def _remote_code(line: str) -> dict[str, object]:
@@ -69,6 +81,19 @@ def train(folder, rank):
     megatron.megatron_sft_main(["--model", "Qwen/Qwen3-8B"])
 """,
         packages=("torch", "megatron-core"),
+    ),
+    "undefined-symbol": Cause(
+        category="abi_flash_attn",
+        how="A module with the name of flash-attn's compiled part needs a symbol that this torch does not have.",
+        prepare=_build_for_other_torch,
+        program="""
+def train(folder, rank):
+    import torch
+
+    torch.distributed.init_process_group("gloo")
+    import flash_attn_2_cuda
+""",
+        packages=("torch",),
     ),
     "package-version-moved-name": Cause(
         category="package_version",
