@@ -1,6 +1,7 @@
 """Failures that were provoked on real nodes (tools/provoke_failures): the cause, the node and the rank are named from
 the logs that they left."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ def _case(folder: Path) -> dict[str, Any]:
 
 
 def _ended(value: int) -> dict[str, Any]:
+    if value == -signal.SIGTERM:  # the tool ended a node that would have gone on, as a gang's stop does
+        return {"code": None, "signal": -value, "stopped": True}
     return {"code": None, "signal": -value} if value < 0 else {"code": value}
 
 
