@@ -99,6 +99,9 @@ def diagnose(
     timed_out = _timed_out(connection, run, attempt, records) or _absent_by_gloo(connection, run, attempt, records)
     if timed_out is not None:
         return timed_out
+    stopped = [record for record in records if record not in suspects]
+    logs = ((record, _logs(connection, run, attempt, record.rank)) for record in stopped)
+    evidence += [found for record, texts_of_node in logs if (found := _evidence(record, texts_of_node))]
     if evidence:
         return _named(min(evidence, key=lambda found: found.match.order[0]))
     return _problem("communication_failed", suspects[0], texts[suspects[0].rank])
