@@ -11,7 +11,7 @@ import yaml
 from app.text import LANGUAGES, catalogue
 from backend.job.mapping import parameters
 from backend.runs.diagnosis import log_causes
-from backend.runs.diagnosis.cause_catalogue import Cause, by_code, causes
+from backend.runs.diagnosis.cause_catalogue import Cause, by_code, causes, literal_of
 from backend.runs.diagnosis.diagnose import category_of
 from tools import write_causes
 
@@ -148,3 +148,22 @@ def test_published_failures_cover_most_categories() -> None:
 def test_the_table_of_causes_is_current(lang: str) -> None:
     """If it fails: make docs."""
     assert (write_causes.FOLDER / f"causes.{lang}.md").read_text(encoding="utf-8") == write_causes.page(lang)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "literal"),
+    [
+        ("plain text", "plain text"),
+        (r"a\.b c", "a.b c"),
+        (r"(?:x|y) common (?P<name>\d+) z", " common "),
+        ("one|two", ""),
+        (r"(?:one|two)", ""),
+        (r"colou?r of it", "r of it"),
+        (r"abc+def{2}ghi", "ghi"),
+        (r"\(exit: -9\)", "exit: -9"),
+        (r"[a-z|]long enough[|]", "long enough"),
+        (r"x(?!no(?:t this))yes", "yes"),
+    ],
+)
+def test_the_literal_of_a_pattern_is_in_every_match(pattern: str, literal: str) -> None:
+    assert literal_of(pattern) == literal

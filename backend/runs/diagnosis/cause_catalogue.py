@@ -32,6 +32,19 @@ _FOLDER = resources.files("backend.runs.diagnosis") / "causes"
 _PATTERNS = ("line", "error", "likely")
 
 
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A regular expression, and a text that is in every match: most texts lack it, and need no slow search."""
+
+    expression: re.Pattern[str]
+    literal: str
+
+    def search(self, text: str, begin: int = 0, end: int | None = None) -> re.Match[str] | None:
+        """Return the first match in a part of the text."""
+        end = len(text) if end is None else end
+        return self.expression.search(text, begin, end) if text.find(self.literal, begin, end) >= 0 else None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cause:
     """One entry of the catalogue."""
@@ -40,11 +53,11 @@ class Cause:
     category: str | None
     area: str
     """Name of its file."""
-    line: tuple[re.Pattern[str], ...]
-    error: tuple[re.Pattern[str], ...]
-    likely: tuple[re.Pattern[str], ...]
-    frames: re.Pattern[str] | None
-    unless: re.Pattern[str] | None
+    line: tuple[Pattern, ...]
+    error: tuple[Pattern, ...]
+    likely: tuple[Pattern, ...]
+    frames: Pattern | None
+    unless: Pattern | None
     rank: int
     """0: names the cause exactly. Causes of a higher rank count only where no lower rank fits."""
     checked: tuple[str, ...]
@@ -88,7 +101,7 @@ def _read(entry: Mapping[str, Any], area: str) -> Cause:
         category=entry.get("category", entry["code"]),
         area=area,
         line=tuple(_compiled(pattern) for pattern in entry.get("line", ())),
-        error=tuple(_compiled(f"^(?:{pattern})") for pattern in entry.get("error", ())),
+        error=tuple(_compiled(pattern, at_start=True) for pattern in entry.get("error", ())),
         likely=tuple(_compiled(pattern) for pattern in entry.get("likely", ())),
         frames=_compiled(entry["frames"]) if "frames" in entry else None,
         unless=_compiled(entry["unless"]) if "unless" in entry else None,
@@ -101,5 +114,21 @@ def _read(entry: Mapping[str, Any], area: str) -> Cause:
     )
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.MULTILINE)
+def _compiled(pattern: str, *, at_start: bool = False) -> Pattern:
+    expression = f"^(?:{pattern})" if at_start else pattern
+    return Pattern(re.compile(expression, re.MULTILINE), literal_of(pattern))
+
+
+def literal_of(pattern: str) -> str:
+    """Return the longest text that every match has; empty if the pattern shows none.
+
+    Only plain letters outside of groups count. A letter before a quantifier is optional.
+    """
+    plain = re.sub(r"\\[AbBdDsSwWZ]|\[(?:\\.|[^\]])*\]", "\0", pattern)
+    plain = re.sub(r"\\(.)", lambda match: "\1" if match[1] == "." else "\0", plain)
+    while (shorter := re.sub(r"\([^()]*\)", "\0", plain)) != plain:
+        plain = shorter
+    if "|" in plain:
+        return ""
+    runs = re.split(r"[\0^$.()]+|.(?=[?*{+])|[?*+]|\{[^}]*\}", plain)
+    return max(runs, key=len, default="").replace("\1", ".")

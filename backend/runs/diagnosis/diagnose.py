@@ -7,7 +7,7 @@ A text that names a cause has priority over a text that only says that another r
 import math
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from backend.job.problems import Problem
@@ -68,9 +68,9 @@ def diagnose(
     ended = [NodeView(rank=r.rank, exit=r.exit, clock_offset_s=r.clock_offset_s) for r in records]
     suspects = [records[view.rank] for view in gang_rules.first_failure(ended)]
     texts = {record.rank: _logs(connection, run, attempt, record.rank) for record in suspects}
-    evidence = [found for record in suspects if (found := _evidence(record, texts[record.rank]))]
+    evidence: list[_Evidence] = []
     gpu_error = gpu_errors.find(records)
-    first = next((found for found in evidence if found.is_first_cause), None)
+    first = next(_first_causes(suspects, texts, evidence), None)
     if first is not None and not (gpu_error and first.match.cause.yields_to_kernel_log):
         return _named(first)
     if _loss_is_lost(connection, run, attempt):
@@ -247,6 +247,17 @@ def _end_of_supervisor(record: NodeRecord) -> str:
     """Return what ended the node's supervisor, from its exit record or from the answer to a stop."""
     ended = record.exit or (record.stop["exit"] if record.stop and "exit" in record.stop else None)
     return ended.get("gone", "") if ended else ""
+
+
+def _first_causes(
+    suspects: Sequence[NodeRecord], texts: Mapping[int, Mapping[str, str]], evidence: list[_Evidence]
+) -> Iterator[_Evidence]:
+    """Yield the evidence of first causes, the earliest suspect first, and add all evidence that was read to the list."""
+    for record in suspects:
+        if found := _evidence(record, texts[record.rank]):
+            evidence.append(found)
+            if found.is_first_cause:
+                yield found
 
 
 def _evidence(record: NodeRecord, logs: Mapping[str, str]) -> _Evidence | None:
