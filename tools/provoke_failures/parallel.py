@@ -9,6 +9,7 @@ from typing import Any
 from tools.provoke_failures.gang import PROOF, Cause, Gang, run_node_python
 from tools.provoke_failures.model_and_data import edit, with_model
 from tools.provoke_failures.nodes import many_rows
+from tools.tiny_data import PREFERENCE
 
 ZERO = {"TORCH_EXTENSIONS_DIR": "$WORK/extensions"}
 MEGATRON: Mapping[str, Any] = {
@@ -109,6 +110,12 @@ PARALLEL: Mapping[str, Cause] = {
         parallel(torch.ones(2, 4)).sum().backward()
 """),
         packages=("torch",),
+    ),
+    "ddp-ready-twice": Cause(
+        category=None,
+        how="Reward training under DDP with re-entrant checkpointing, which LLaMA-Factory turns on by default.",
+        values={"training.dataset": PREFERENCE},
+        keys={"stage": "rm"},
     ),
     "uneven-data": Cause(
         category="uneven_data",
