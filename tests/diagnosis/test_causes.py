@@ -27,7 +27,7 @@ LEAST_RIGHT = 0.9
 BEFORE = "".join(
     f"[rank{rank}]: {{'loss': 1.{step}, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.{step}}}\n"
     "/opt/env/x.py:7: FutureWarning: `torch.cpu.amp.autocast(args...)` is deprecated. No module named 'apex'\n"
-    for step in range(40)
+    for step in range(12)
     for rank in range(4)
 )
 AFTER = "".join(

@@ -1,4 +1,4 @@
-"""Failures that were provoked on real nodes (tools/provoke_failures): the cause, the node and the rank are named from
+"""Failures that were provoked on real nodes (tests/diagnosis/provoke): the cause, the node and the rank are named from
 the logs that they left."""
 
 import signal

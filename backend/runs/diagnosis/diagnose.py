@@ -252,7 +252,7 @@ def _end_of_supervisor(record: NodeRecord) -> str:
 def _first_causes(
     suspects: Sequence[NodeRecord], texts: Mapping[int, Mapping[str, str]], evidence: list[_Evidence]
 ) -> Iterator[_Evidence]:
-    """Yield the evidence of first causes, the earliest suspect first, and add all evidence that was read to the list."""
+    """Yield the evidence of first causes, the earliest suspect first. Add all evidence to the list."""
     for record in suspects:
         if found := _evidence(record, texts[record.rank]):
             evidence.append(found)

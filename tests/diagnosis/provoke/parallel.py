@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tools.provoke_failures.gang import PROOF, Cause, Gang, run_node_python
-from tools.provoke_failures.model_and_data import edit, with_model
-from tools.provoke_failures.nodes import many_rows
+from tests.diagnosis.provoke.gang import PROOF, Cause, Gang, run_node_python
+from tests.diagnosis.provoke.model_and_data import edit, with_model
+from tests.diagnosis.provoke.nodes import many_rows
 from tools.tiny_data import PREFERENCE
 
 ZERO = {"TORCH_EXTENSIONS_DIR": "$WORK/extensions"}

@@ -7,16 +7,16 @@ import tempfile
 from pathlib import Path
 
 from app.demo import tiny_model
+from tests.diagnosis.provoke.causes import CAUSES
+from tests.diagnosis.provoke.gang import ROOT, Gang, run_node_python
+from tests.diagnosis.provoke.healthy import HEALTHY
 from tools import tiny_data
-from tools.provoke_failures.causes import CAUSES
-from tools.provoke_failures.gang import ROOT, Gang, run_node_python
-from tools.provoke_failures.healthy import HEALTHY
 
 TESTS = ROOT / "tests" / "diagnosis"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.provoke_failures", description="Provoke real failures")
+    parser = argparse.ArgumentParser(prog="python -m tests.diagnosis.provoke", description="Provoke real failures")
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "provoked-failures")
     options = parser.parse_args()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from app.demo import tiny_model
-from tools.provoke_failures.gang import Cause, Gang
+from tests.diagnosis.provoke.gang import Cause, Gang
 
 STARTED = "Running training"
 """Text of a log when the training begins."""
@@ -182,11 +182,11 @@ def train(folder, rank):
     ),
     "shared-memory-small-node1": Cause(
         category="shm_small",
-        how="/dev/shm of node 1 has 128 KiB, and two workers load the data.",  # noqa: S108
+        how="/dev/shm of node 1 has 128 KiB, and two workers load the data.",
         node=1,
         rank=1,
         values={"training.workers.data_loader": 2, "training.micro_batch_size": 64, "training.cutoff_len": 512},
-        prefix={1: mounted("128k", "/dev/shm")},  # noqa: S108
+        prefix={1: mounted("128k", "/dev/shm")},
     ),
     "open-files-node1": Cause(
         category="open_files",

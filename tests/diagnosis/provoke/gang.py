@@ -22,7 +22,7 @@ from backend.job.mapping import parse_job, with_values
 from tools import tiny_data
 from tools.programs import NODE_ENVIRONMENT, NODE_PYTHON
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROOF = ROOT / "tests" / "e2e" / "proof"
 LIMIT_S = 120.0
 """A run that has not ended by then is killed."""

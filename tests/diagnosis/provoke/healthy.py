@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tools.provoke_failures.gang import Cause
-from tools.provoke_failures.parallel import MEGATRON, MEGATRON_VALUES, RESUME, ZERO, keep_all, trained_first
+from tests.diagnosis.provoke.gang import Cause
+from tests.diagnosis.provoke.parallel import MEGATRON, MEGATRON_VALUES, RESUME, ZERO, keep_all, trained_first
 from tools.tiny_data import PREFERENCE, TEXT
 
 _LORA = {"training.method": "lora"}

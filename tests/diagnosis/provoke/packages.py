@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tools.provoke_failures.gang import Cause, Gang
-from tools.provoke_failures.model_and_data import edit, with_model
+from tests.diagnosis.provoke.gang import Cause, Gang
+from tests.diagnosis.provoke.model_and_data import edit, with_model
 
 _REMOTE_CODE = "from transformers import Qwen3ForCausalLM\n{}\n\n\nclass TinyForCausalLM(Qwen3ForCausalLM):\n    pass\n"
 _KERNEL = """

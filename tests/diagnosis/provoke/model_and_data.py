@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from app.demo import tiny_model
+from tests.diagnosis.provoke.gang import Cause, Gang, run_node_python
 from tools import tiny_data
 from tools.hub import hub
-from tools.provoke_failures.gang import Cause, Gang, run_node_python
 
 Change = Callable[[Path], None]
 
