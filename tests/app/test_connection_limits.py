@@ -71,7 +71,7 @@ class Server:
 
 @contextmanager
 def server(**limits: float) -> Iterator[Server]:
-    patient = dict.fromkeys(("request_s", "stranger_body_s", "body_s", "stranger_answer_s", "idle_s"), FOREVER_S)
+    patient = dict.fromkeys(("request_s", "anonymous_body_s", "body_s", "anonymous_answer_s", "idle_s"), FOREVER_S)
     limited = Server(Limits(**{"most": 8, "check_every_s": 0.02, **patient, **limits}))  # type: ignore[arg-type]
     try:
         yield limited
@@ -149,14 +149,14 @@ def test_slow_headers_are_cut_off_after_a_first_request_too():
 
 def test_a_slow_body_is_cut_off_even_after_its_response():
     post = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n"
-    with server(stranger_body_s=SOON_S, body_s=SOON_S) as limited:
+    with server(anonymous_body_s=SOON_S, body_s=SOON_S) as limited:
         for more in (b"\r\n", OPERATOR.encode() + b"\r\n"):
             with dial(limited.port, post + more) as slow:
                 drip(slow, b"x")
 
 
 def test_only_a_response_to_the_operator_may_last():
-    with server(stranger_answer_s=SOON_S, request_s=SOON_S) as limited:
+    with server(anonymous_answer_s=SOON_S, request_s=SOON_S) as limited:
         live = dial(limited.port, request("/wait", more=OPERATOR))
         with live, dial(limited.port, request("/wait")) as stranger:
             assert is_ended(stranger)
