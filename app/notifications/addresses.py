@@ -1,6 +1,6 @@
 """The addresses of notifications: a private file with one Apprise URL a line (https://appriseit.com/services/).
 
-    # whoever is on duty
+    # on-call engineer
     feishu://TOKEN
     mailtos://user:password@example.com?to=team@example.com
     json://127.0.0.1:9000/megaboard

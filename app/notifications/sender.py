@@ -1,7 +1,7 @@
 """Sends notifications about runs. One thread of the server sends them in the order of the events.
 
 The store keeps the newest event that was sent. So the next server sends events that happened while no server was
-running. A server that is killed while it sends may send one notification twice, but loses none. If several servers use
+running. A server that is killed while it sends may send one message twice, but loses none. If several servers use
 one home folder, only one of them sends.
 """
 

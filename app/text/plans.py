@@ -92,7 +92,7 @@ def _host_words(job: Job, estimate: Estimate, lang: str) -> Iterable[str]:
 
 
 def smallest_words(plans: Plans, lang: str) -> Iterable[str]:
-    """Yield which nodes have the least GPU memory, and what training without them would give. Nothing if all agree."""
+    """Yield which nodes have the least GPU memory, and what training without them would give. Nothing if equal."""
     smallest = smallest_nodes(plans.job, plans)
     if smallest is None:
         return

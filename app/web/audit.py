@@ -45,7 +45,7 @@ class Audit:
         except OSError as error:
             reason = error.strerror or str(error)
             if action in UNBLOCKED:
-                _log.error("%s cannot be written (%s) and lacks: %s", self.path, reason, line.decode())
+                _log.error("%s cannot be written (%s); not recorded: %s", self.path, reason, line.decode())
                 return
             values = {"path": str(self.path), "reason": reason}
             raise ProblemsError([Problem(code="audit_failed", values=values)]) from error

@@ -42,11 +42,11 @@ class Limits:
     """Maximum simultaneous connections."""
 
     request_s: float = 10.0
-    stranger_body_s: float = 10.0
+    anonymous_body_s: float = 10.0
     """A client without a session can only send a password."""
 
     body_s: float = 60.0
-    stranger_answer_s: float = 60.0
+    anonymous_answer_s: float = 60.0
     """Responses to the operator have no limit, because an open page listens to a stream of events."""
 
     idle_s: float = 60.0
@@ -54,15 +54,15 @@ class Limits:
 
     check_every_s: float = 1.0
 
-    def allowed_s(self, stage: Stage, *, is_operators: bool) -> float:
+    def allowed_s(self, stage: Stage, *, is_operator: bool) -> float:
         """Return the maximum time of a stage."""
         if stage is Stage.REQUEST:
             return self.request_s
         if stage is Stage.IDLE:
             return self.idle_s
         if stage is Stage.BODY:
-            return self.body_s if is_operators else self.stranger_body_s
-        return float("inf") if is_operators else self.stranger_answer_s
+            return self.body_s if is_operator else self.anonymous_body_s
+        return float("inf") if is_operator else self.anonymous_answer_s
 
 
 class Connection(socket.socket):
@@ -86,7 +86,7 @@ class Connection(socket.socket):
         return connection
 
     @property
-    def is_operators(self) -> bool:
+    def is_operator(self) -> bool:
         """Whether the newest request had an open session."""
         state = self.scope.get("state") if self.scope else None
         return isinstance(state, dict) and bool(state.get("operator"))
@@ -170,13 +170,13 @@ class Connections:
         return True
 
     def _victim(self, newcomer: str | None) -> Connection | None:
-        strangers = [connection for connection in self._open.values() if not connection.is_operators]
-        if strangers:
-            held = Counter(connection.client for connection in strangers)
+        anonymous = [connection for connection in self._open.values() if not connection.is_operator]
+        if anonymous:
+            held = Counter(connection.client for connection in anonymous)
             if newcomer is not None and newcomer in held:
                 held[newcomer] += 1
             most = max(held.values())
-            return min((stranger for stranger in strangers if held[stranger.client] == most), key=_worth)
+            return min((connection for connection in anonymous if held[connection.client] == most), key=_worth)
         idle = [connection for connection in self._open.values() if connection.stage is Stage.IDLE]
         return min(idle, key=_worth, default=None)
 
@@ -199,7 +199,7 @@ class Connections:
         """Close connections whose stage takes too long."""
         now_s = self.now_s()
         for connection in list(self._open.values()):
-            allowed_s = self.limits.allowed_s(connection.stage, is_operators=connection.is_operators)
+            allowed_s = self.limits.allowed_s(connection.stage, is_operator=connection.is_operator)
             if now_s - connection.since_s > allowed_s:
                 connection.end()
         self._is_check_scheduled = False

@@ -3,7 +3,7 @@
 import os
 import resource
 
-WANTED = 4096
+OPEN_FILES = 4096
 """The server raises its limit on open files to this, if the system allows it. Common defaults are 1,024 and 256."""
 
 MOST_CONNECTIONS = 400
@@ -14,13 +14,13 @@ RESERVED = 192
 
 
 def raise_limit() -> int:
-    """Raise the limit on open files of this process up to WANTED, and return the new limit."""
+    """Raise the limit on open files of this process up to OPEN_FILES, and return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return soft if soft != resource.RLIM_INFINITY else WANTED
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted
+    limit = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft == resource.RLIM_INFINITY or soft >= limit:
+        return soft if soft != resource.RLIM_INFINITY else OPEN_FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit
 
 
 def count_open() -> int:

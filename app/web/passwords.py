@@ -15,7 +15,7 @@ SHORTEST = 12
 """Minimum length of a chosen password. A generated one has 20 of 32 letters, which is 100 bits."""
 
 COST = 2**15
-"""scrypt's N. OWASP recommends 2^17 with r=8, p=1. This one needs only 32 MiB, for laptops and busy nodes."""
+"""scrypt's N. OWASP recommends 2^17 with r=8, p=1. This one needs 32 MiB, because training may use the machine."""
 LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 """32 letters and digits that do not look alike."""
 

@@ -36,7 +36,7 @@ def test_a_full_disk_stops_the_action_and_leaves_whole_lines(tmp_path: Path, mon
     assert [line["action"] for line in lines(audit)] == ["first", "third"]
 
 
-def test_a_line_that_was_cut_costs_no_other_line(tmp_path: Path) -> None:
+def test_an_incomplete_line_damages_no_other_line(tmp_path: Path) -> None:
     audit = Audit(tmp_path)
     audit.record("first")
     with audit.path.open("a") as file:
@@ -46,7 +46,7 @@ def test_a_line_that_was_cut_costs_no_other_line(tmp_path: Path) -> None:
     assert [json.loads(line)["action"] for line in (whole[0], whole[2])] == ["first", "second"]
 
 
-def test_what_stands_there_is_never_changed(tmp_path: Path) -> None:
+def test_existing_lines_never_change(tmp_path: Path) -> None:
     audit = Audit(tmp_path)
     before = b""
     for number in range(5):
@@ -72,7 +72,7 @@ def test_several_processes_write_whole_lines(tmp_path: Path) -> None:
     assert len(lines(Audit(tmp_path))) == 80
 
 
-def test_a_secret_that_was_told_is_recorded_nowhere(tmp_path: Path) -> None:
+def test_a_secret_that_a_user_entered_is_recorded_nowhere(tmp_path: Path) -> None:
     hide("audit-canary-value")
     audit = Audit(tmp_path)
     audit.record("launch", note="audit-canary-value", more=["a audit-canary-value b"], token="other")
@@ -81,7 +81,7 @@ def test_a_secret_that_was_told_is_recorded_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["status"], ["logs", "x"], ["queue"]])
-def test_a_database_that_cannot_be_read_is_told_in_words(
+def test_an_unreadable_database_is_reported_as_a_problem(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "megaboard.db").write_bytes(b"not a database " * 1000)
@@ -91,7 +91,7 @@ def test_a_database_that_cannot_be_read_is_told_in_words(
     assert (tmp_path / "megaboard.db").read_bytes() == b"not a database " * 1000
 
 
-def test_half_of_a_letter_that_a_browser_sent_is_recorded_as_a_question_mark(tmp_path):
+def test_a_lone_surrogate_from_a_browser_is_recorded_as_a_question_mark(tmp_path):
     audit = Audit(tmp_path)
     audit.record("stop", run="\ud800")
     assert lines(audit)[0]["run"] == "?"

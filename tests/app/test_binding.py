@@ -16,7 +16,7 @@ def pem(tmp_path):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.5", "localhost", "::1"])
-def test_this_machine_itself_needs_nothing_more(host):
+def test_a_loopback_address_needs_neither_tls_nor_host_names(host):
     Binding(host=host).check()
 
 
@@ -33,7 +33,7 @@ def test_any_other_address_needs_tls_and_host_names(host, pem):
     Binding(host=host, certificate=pem, key=pem, hosts=("train.lan",)).check()
 
 
-def test_a_certificate_without_its_key_or_one_that_cannot_be_read_is_refused(pem, tmp_path):
+def test_a_certificate_without_its_key_or_an_unreadable_one_is_refused(pem, tmp_path):
     for binding, code in (
         (Binding(certificate=pem), "tls_half"),
         (Binding(key=pem), "tls_half"),
@@ -58,7 +58,7 @@ def test_a_tls_key_that_its_owner_and_a_group_for_it_can_read_is_accepted(pem, m
     Binding(certificate=pem, key=pem).check()
 
 
-def test_a_port_that_is_taken_is_reported_with_its_number():
+def test_a_port_in_use_is_reported_with_its_number():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -68,12 +68,12 @@ def test_a_port_that_is_taken_is_reported_with_its_number():
         assert error.value.values["port"] == port
 
 
-def test_port_0_takes_a_free_one():
+def test_port_0_takes_a_free_port():
     with Binding(port=0).listen() as listener:
         assert listener.getsockname()[1] > 0
 
 
-def test_the_address_has_the_name_that_the_operator_chose_or_else_the_servers_own(pem):
+def test_the_url_has_the_operators_host_name_or_else_the_servers_own(pem):
     own = "mb-abc.localhost"
     assert Binding().address(7860, own) == "http://mb-abc.localhost:7860/"
     assert Binding(host="::1").address(80, own) == "http://mb-abc.localhost:80/"

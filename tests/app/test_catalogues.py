@@ -41,11 +41,11 @@ def test_no_key_is_written_twice(lang):
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_no_words_are_empty(lang):
+def test_no_text_is_empty(lang):
     assert [key for key, words in catalogue(lang).items() if not words.strip()] == []
 
 
-def test_every_key_the_code_names_exists():
+def test_every_key_in_the_code_exists():
     named = {key: location for location, key in named_keys()}
     known = {re.escape(key) for key in english()}
     missing = [
@@ -56,7 +56,7 @@ def test_every_key_the_code_names_exists():
     assert missing == []
 
 
-def test_every_problem_the_code_raises_has_words_and_a_fix():
+def test_every_problem_in_the_code_has_a_text_and_a_fix():
     missing = [
         f"{location}: {key}"
         for location, code in problem_codes()
@@ -72,7 +72,7 @@ def test_every_cause_that_logs_name_has_words_and_a_fix():
     } - english() == set()
 
 
-def test_every_event_has_words():
+def test_every_event_has_a_text():
     assert {f"monitor.event.{kind}" for kind in EventKind} - english() == set()
 
 
@@ -145,7 +145,7 @@ def all_calls() -> list[tuple[str | None, str, ast.Call]]:
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_a_file_s_name_makes_no_command_of_its_own(lang):
+def test_the_name_of_a_file_adds_no_command(lang):
     """The page offers to copy the text between backticks."""
     values = {"variable": "A", "name": "x`; rm -rf ~`", "command": "rsync 'x`; rm -rf ~`' /m"}
     key = next(key for key, words in catalogue(lang).items() if key.endswith(".fix") and "`{command}`" in words)
@@ -165,7 +165,7 @@ def test_a_file_s_name_makes_no_command_of_its_own(lang):
         ("cluster.run_root", "/a b", "~/", "64"),
     ],
 )
-def test_a_text_of_the_wrong_format_is_told_what_its_own_format_is(lang, path, value, expected, untold):
+def test_the_fix_of_a_wrong_text_names_the_expected_format(lang, path, value, expected, untold):
     mapping = {"version": 1, "cluster": {"gpu": "cpu", "nodes": 1, "gpus_per_node": 1}, "engine": "llamafactory-ddp"}
     top, _, key = path.rpartition(".")
     (mapping[top] if top else mapping)[key] = value

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 FOREVER_S = 3600.0
 SOON_S = 0.2
 PATIENCE_S = 60.0
-"""Far above what any of this takes; nothing hangs on it but how long a failure takes."""
+"""Far above the time that any of this takes. It only limits the time of a failure."""
 
 
 async def _app(scope, receive, send) -> None:
@@ -71,7 +71,7 @@ class Server:
 
 @contextmanager
 def server(**limits: float) -> Iterator[Server]:
-    patient = dict.fromkeys(("request_s", "stranger_body_s", "body_s", "stranger_answer_s", "idle_s"), FOREVER_S)
+    patient = dict.fromkeys(("request_s", "anonymous_body_s", "body_s", "anonymous_answer_s", "idle_s"), FOREVER_S)
     limited = Server(Limits(**{"most": 8, "check_every_s": 0.02, **patient, **limits}))  # type: ignore[arg-type]
     try:
         yield limited
@@ -132,13 +132,13 @@ def drip(client: socket.socket, part: bytes) -> None:
 
 
 @pytest.mark.parametrize("opening", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\n"])
-def test_a_connection_that_does_not_say_what_it_wants_is_ended(opening):
+def test_a_connection_without_a_complete_request_is_closed(opening):
     with server(request_s=SOON_S) as limited, dial(limited.port, opening) as silent:
         assert is_ended(silent)
         assert len(limited.connections) == 0
 
 
-def test_headers_that_drip_are_ended_after_a_first_request_too():
+def test_slow_headers_are_cut_off_after_a_first_request_too():
     with server(request_s=SOON_S) as limited:
         with dial(limited.port) as slow:
             drip(slow, b"x")
@@ -147,23 +147,23 @@ def test_headers_that_drip_are_ended_after_a_first_request_too():
             drip(slow, b"x")
 
 
-def test_a_body_that_drips_is_ended_even_when_it_was_answered_already():
+def test_a_slow_body_is_cut_off_even_after_its_response():
     post = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n"
-    with server(stranger_body_s=SOON_S, body_s=SOON_S) as limited:
+    with server(anonymous_body_s=SOON_S, body_s=SOON_S) as limited:
         for more in (b"\r\n", OPERATOR.encode() + b"\r\n"):
             with dial(limited.port, post + more) as slow:
                 drip(slow, b"x")
 
 
-def test_an_answer_may_last_for_the_operator_alone():
-    with server(stranger_answer_s=SOON_S, request_s=SOON_S) as limited:
+def test_only_a_response_to_the_operator_may_last():
+    with server(anonymous_answer_s=SOON_S, request_s=SOON_S) as limited:
         live = dial(limited.port, request("/wait", more=OPERATOR))
         with live, dial(limited.port, request("/wait")) as stranger:
             assert is_ended(stranger)
             assert is_open(live)
 
 
-def test_at_the_limit_silent_connections_go_first_the_oldest_before_the_others_and_the_operators_stay():
+def test_at_the_limit_the_oldest_silent_connections_are_closed_first_and_the_operators_stay():
     with server(most=4) as limited, ExitStack() as opened:
         live = opened.enter_context(dial(limited.port, request("/wait", more=OPERATOR)))
         assert live.recv(1 << 16)
@@ -178,7 +178,7 @@ def test_at_the_limit_silent_connections_go_first_the_oldest_before_the_others_a
         assert len(limited.connections) <= 4
 
 
-def test_with_the_operators_connections_alone_a_newcomer_is_refused_unless_one_is_idle():
+def test_if_all_connections_are_the_operators_a_new_one_is_refused_unless_one_is_idle():
     with server(most=2) as limited, ExitStack() as opened:
         lives = [opened.enter_context(dial(limited.port, request("/wait", more=OPERATOR))) for _ in range(2)]
         assert all(live.recv(1 << 16) for live in lives)
@@ -205,7 +205,7 @@ def dial_until_answered(client: Server, opening: bytes) -> socket.socket:
     raise AssertionError("no place became free")
 
 
-def test_at_the_limit_the_client_that_holds_most_loses_one():
+def test_at_the_limit_the_client_with_the_most_connections_loses_one():
     """Loopback has many addresses, so one machine can be several clients."""
     with server(most=8) as limited, ExitStack() as opened:
         others = opened.enter_context(socket.create_connection(("127.0.0.1", limited.port), 60, ("127.0.0.2", 0)))
@@ -215,7 +215,7 @@ def test_at_the_limit_the_client_that_holds_most_loses_one():
 
 
 @pytest.mark.usefixtures("_many_files")
-def test_without_a_descriptor_left_asyncio_is_told_once_and_not_thousands_of_times():
+def test_without_free_descriptors_asyncio_gets_one_error_instead_of_thousands():
     """asyncio would accept again at once, and log and schedule a retry each time (2,048 times)."""
     listener = LimitedListener(socket.create_server(("127.0.0.1", 0)), Connections(Limits(most=8)))
     with listener, dial(listener.getsockname()[1]), ExitStack() as opened:
@@ -231,7 +231,7 @@ def test_without_a_descriptor_left_asyncio_is_told_once_and_not_thousands_of_tim
             listener.accept()
 
 
-def test_of_what_the_system_lets_us_open_enough_stays_for_nodes():
+def test_enough_descriptors_remain_for_nodes():
     assert connections_for(4096, 60) == MOST_CONNECTIONS
     assert 1024 - 60 - 2 * connections_for(1024, 60) >= RESERVED
     for limit in (64, 128, 256, 512):
@@ -306,7 +306,7 @@ def owner(port: int, scheme: str = "http", **more) -> httpx.Client:
     return httpx.Client(base_url=f"{scheme}://127.0.0.1:{port}", headers=headers, timeout=PATIENCE_S, **more)
 
 
-def comes_in(client: httpx.Client) -> None:
+def logs_in(client: httpx.Client) -> None:
     assert client.post("/login", data={"password": PASSWORD}).status_code == 303
     name, value = next((name, value) for name, value in client.cookies.items() if "device" not in name)
     client.headers["cookie"] = f"{name}={value}"
@@ -315,7 +315,7 @@ def comes_in(client: httpx.Client) -> None:
 
 
 @pytest.mark.usefixtures("_many_files")
-def test_at_256_files_700_hostile_sockets_keep_nobody_out_and_fill_no_log(process):
+def test_at_256_files_700_hostile_sockets_lock_nobody_out_and_do_not_fill_the_log(process):
     limited = process(256)
     with ExitStack() as opened:
         hostile = []
@@ -328,14 +328,14 @@ def test_at_256_files_700_hostile_sockets_keep_nobody_out_and_fill_no_log(proces
         more(150, b"GET /login HTTP/1.1\r\nhost: 127.0.0.1\r\nx: ")
         more(150, post)
         with owner(limited.port) as client:
-            comes_in(client)
+            logs_in(client)
             more(100, b"no HTTP at all\r\n\r\n")
-            comes_in(client)
+            logs_in(client)
     assert len(limited.log.read_text().splitlines()) < 50, limited.log.read_text()[:3000]
 
 
 @pytest.mark.usefixtures("_many_files")
-def test_handshakes_that_never_end_keep_nobody_out_under_tls(process, tmp_path):
+def test_handshakes_that_never_end_lock_nobody_out(process, tmp_path):
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
@@ -352,5 +352,5 @@ def test_handshakes_that_never_end_keep_nobody_out_under_tls(process, tmp_path):
         context = ssl.create_default_context(cafile=str(certificate))
         context.check_hostname = False
         with owner(limited.port, "https", verify=context) as client:
-            comes_in(client)
+            logs_in(client)
     assert len(limited.log.read_text().splitlines()) < 50

@@ -3,11 +3,10 @@ shown."""
 
 import io
 import zipfile
-from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -21,33 +20,26 @@ from app.wizard.review import archive
 from app.wizard.strategies import strategies_of
 from backend.engines.resharding import check_source
 from backend.job.mapping import dump_job, with_values
-from backend.runs.database import Database
 from backend.runs.records import Source
 from backend.runs.store import run_store
-from backend.runs.store.store import Store
-from tests.app.conftest import DRAFT, READY
+from tests.app.conftest import READY
 
 SIZES = ("parallel.tensor", "parallel.pipeline", "parallel.virtual_pipeline")
 MARK = Source(run="before", step=40, folder="/runs/before/checkpoint-40", bound=SIZES)
 
 
 @pytest.fixture
-def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
+def services(services: Services) -> Services:
     """Return services with a draft, and with a run of the same job with TP 2."""
-    monkeypatch.setattr("app.services.FIRST_DRAFT", DRAFT)
-    store = Store(tmp_path / "megaboard.db")
-    source = SimpleNamespace(find_source=lambda run, step: MARK)
-    services: Any = SimpleNamespace(
-        home=tmp_path, database=Database(store), draft=Draft(store, tmp_path), controller=source
-    )
+    source: Any = SimpleNamespace(find_source=lambda run, step: MARK)
+    services = replace(services, controller=source)
     change(services, {**READY, "parallel.tensor": 2})
     job = reading(services).job
     assert job is not None
     text = dump_job(with_values(job, {"name": "job", "training.learning_rate": 3e-6}))
     create = {"name": "job", "engine": job.engine, "job": text, "addresses": [], "time": 1.0}
-    store.write(lambda connection: run_store.create_run(connection, "before", **create))
-    yield cast(Services, services)
-    store.close()
+    services.database.store.write(lambda connection: run_store.create_run(connection, "before", **create))
+    return services
 
 
 def reading(services: Services) -> DraftState:

@@ -1,4 +1,4 @@
-"""`megaboard status` says the same of a run without steps as its page."""
+"""`megaboard status` shows the same as the page about a run that makes no steps."""
 
 import time
 from pathlib import Path

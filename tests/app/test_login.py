@@ -28,7 +28,7 @@ def audit(home) -> list[dict]:
     return [json.loads(line) for line in (home / "audit.jsonl").read_text().splitlines()]
 
 
-def test_the_page_speaks_the_language_of_the_browser_and_loads_nothing_from_elsewhere(client):
+def test_the_page_has_the_language_of_the_browser_and_loads_nothing_from_other_servers(client):
     page = client.get("/login", headers={"accept-language": "zh-CN,zh;q=0.9"})
     assert 'lang="zh-CN"' in page.text
     assert "密码" in page.text
@@ -45,7 +45,7 @@ def test_a_wrong_password_gets_a_clear_message_and_no_session(client, home):
     assert [entry["action"] for entry in audit(home)] == ["login_failed"]
 
 
-def test_what_was_typed_is_written_nowhere(client, home):
+def test_a_typed_password_is_stored_nowhere(client, home):
     for typed in ("wrong-canary-1", PASSWORD):
         log_in(client, typed)
     everything = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
@@ -54,7 +54,7 @@ def test_what_was_typed_is_written_nowhere(client, home):
     assert (home / "audit.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-def test_guessing_is_slowed_and_the_right_password_must_wait_too(client, clock, home):
+def test_after_wrong_passwords_the_right_one_must_wait_too(client, clock, home):
     for _ in range(3):
         assert log_in(client, "wrong").status_code == 401
     throttled = log_in(client)
@@ -66,7 +66,7 @@ def test_guessing_is_slowed_and_the_right_password_must_wait_too(client, clock, 
     assert [entry["action"] for entry in audit(home)][-2:] == ["login_throttled", "login"]
 
 
-def test_whoever_floods_the_log_in_fills_no_disk(client, clock, home):
+def test_a_flood_of_log_ins_does_not_fill_the_disk(client, clock, home):
     for _ in range(3):
         log_in(client, "wrong")
     for _ in range(20):
@@ -84,12 +84,12 @@ def test_a_form_that_is_too_long_or_not_text_is_a_wrong_password(client, clock):
         clock.now_s += 100
 
 
-def test_whoever_is_logged_in_is_sent_on(client):
+def test_a_logged_in_browser_is_redirected_to_the_page(client):
     log_in(client)
     assert client.get("/login?lang=zh").headers["location"] == "/zh/"
 
 
-def test_a_flood_of_wrong_passwords_keeps_neither_a_known_browser_nor_the_one_who_knows_the_name_out(home, clock):
+def test_a_flood_of_wrong_passwords_locks_out_neither_a_known_browser_nor_a_client_at_the_own_name(home, clock):
     """90 wrong passwords a second locked the owner out in 16 of 16 attempts."""
     app = site(home, clock, {})
     owner, fresh, hostile = browser(app), browser(app), browser(app, PLAIN)
@@ -106,7 +106,7 @@ def test_a_flood_of_wrong_passwords_keeps_neither_a_known_browser_nor_the_one_wh
     assert came_in == 32
 
 
-def test_a_flood_from_one_address_keeps_no_other_address_out(home, clock):
+def test_a_flood_from_one_address_locks_out_no_other_address(home, clock):
     app = site(home, clock, {})
     hostile, owner = (browser(app, PLAIN, address) for address in ("192.0.2.1", "192.0.2.2"))
     for _ in range(50):
@@ -115,7 +115,7 @@ def test_a_flood_from_one_address_keeps_no_other_address_out(home, clock):
     assert log_in(owner).status_code == 200
 
 
-def test_whoever_must_wait_at_a_shared_name_is_told_of_the_other_way_in(home, clock):
+def test_a_client_that_must_wait_at_a_shared_name_reads_about_the_own_name(home, clock):
     client = browser(site(home, clock, {}), PLAIN)
     for _ in range(3):
         log_in(client, "wrong")
@@ -123,7 +123,7 @@ def test_whoever_must_wait_at_a_shared_name_is_told_of_the_other_way_in(home, cl
     assert "请打开它" in client.post("/login?lang=zh", data={"password": "x"}).text
 
 
-def test_a_device_cookie_gives_a_count_of_its_own_and_opens_nothing(home, clock):
+def test_a_device_cookie_gives_a_separate_count_and_no_access(home, clock):
     app = site(home, clock, {})
     client = browser(app)
     log_in(client)
@@ -131,11 +131,11 @@ def test_a_device_cookie_gives_a_count_of_its_own_and_opens_nothing(home, clock)
     assert client.get("/", headers={"accept": "text/html"}).headers["location"] == "/login"
     for _ in range(3):
         assert log_in(client, "wrong").status_code == 401
-    assert log_in(client).status_code == 429, "its own guesses are slowed too"
+    assert log_in(client).status_code == 429, "its own wrong passwords count too"
     assert log_in(browser(app)).status_code == 303
 
 
-def test_a_device_cookie_of_another_password_or_a_made_up_one_is_a_strangers(home, clock):
+def test_a_device_cookie_of_another_password_or_an_invalid_one_is_ignored(home, clock):
     other = site(home, clock, {}, password=PasswordHash.of("another-password", cost=2, salt=HASH.salt))
     known = browser(other)
     assert log_in(known, "another-password").status_code == 303

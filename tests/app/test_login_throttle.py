@@ -1,4 +1,4 @@
-"""The throttle slows a client that guesses, and takes at most one core."""
+"""The throttle delays a client that guesses passwords. Checks for unknown clients use at most one core."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ from app.web.login_throttle import PasswordChecks, Throttle, network_of
 from tests.app.site import Clock
 
 
-def test_each_wrong_password_beyond_a_few_doubles_the_wait_up_to_a_limit():
+def test_each_further_wrong_password_doubles_the_wait_up_to_a_maximum():
     clock = Clock()
     throttle = Throttle(clock)
     assert [throttle.admit("a") for _ in range(Throttle.FREE)] == [0] * Throttle.FREE
@@ -20,7 +20,7 @@ def test_each_wrong_password_beyond_a_few_doubles_the_wait_up_to_a_limit():
         assert throttle.admit("a") == 0
 
 
-def test_wrong_passwords_are_forgotten_after_a_quiet_while_and_after_a_right_one():
+def test_the_count_ends_after_a_time_without_attempts_and_after_the_right_password():
     clock = Clock()
     throttle = Throttle(clock)
     later = Throttle.FORGET_S + 1
@@ -30,12 +30,12 @@ def test_wrong_passwords_are_forgotten_after_a_quiet_while_and_after_a_right_one
         forget()
 
 
-def test_many_attempts_at_once_gain_nothing():
+def test_simultaneous_attempts_have_no_advantage():
     throttle = Throttle(Clock())
     assert sum(throttle.admit("a") == 0 for _ in range(50)) == Throttle.FREE
 
 
-def test_clients_without_number_take_no_memory_without_end():
+def test_the_number_of_remembered_clients_has_a_maximum():
     throttle = Throttle(Clock())
     for number in range(Throttle.MOST_CLIENTS + 100):
         throttle.admit(str(number))
@@ -57,7 +57,7 @@ def test_a_client_is_an_ipv4_address_or_an_ipv6_network(address, client):
     assert network_of(address) == client
 
 
-def test_strangers_wait_for_one_another_and_a_known_client_for_none_of_them():
+def test_unknown_clients_wait_for_each_other_and_a_known_client_for_none_of_them():
     class Slow:
         def __init__(self) -> None:
             self.goes_on = threading.Event()

@@ -39,5 +39,5 @@ def _keys() -> set[str]:
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_every_key_has_words(lang):
+def test_every_key_has_a_text(lang):
     assert not {key for key in _keys() if f"monitor.{key}" not in catalogue(lang)}

@@ -30,7 +30,7 @@ JOBS = {
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_the_reference_in_docs_is_what_the_code_makes(lang: str) -> None:
+def test_the_reference_in_docs_equals_the_generated_one(lang: str) -> None:
     written = (FOLDER / f"parameters.{lang}.md").read_text(encoding="utf-8")
     assert written == page(lang), "run `make docs`"
 
@@ -49,18 +49,18 @@ def test_every_parameter_says_how_to_set_it() -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in parameters() if path.startswith("parallel.")])
-def test_every_part_of_a_plan_says_what_binds_it_or_what_it_does(path: str) -> None:
+def test_every_parameter_of_a_plan_has_a_constraint_or_an_effect(path: str) -> None:
     assert {"constraint", *EFFECTS} & entry(path, LANGUAGES[0]).sentences.keys()
 
 
 @pytest.mark.parametrize("path", NAMES["taught"])
-def test_what_guides_teach_is_explained_in_full(path: str) -> None:
+def test_parameters_in_guides_have_a_use_a_constraint_and_an_effect(path: str) -> None:
     sentences = entry(path, LANGUAGES[0]).sentences
     assert {"set", "constraint"} <= sentences.keys()
     assert set(EFFECTS) & sentences.keys()
 
 
-def test_no_words_are_about_what_is_no_parameter() -> None:
+def test_no_text_is_about_an_unknown_parameter() -> None:
     known = {*table(), "cluster.hosts.lines", "source"}
     known |= {f"{part}.{name}" for part in ("extra", "environment") for name in documented(part)}
     suffixes = "|".join(("help", *SENTENCES))
@@ -69,25 +69,25 @@ def test_no_words_are_about_what_is_no_parameter() -> None:
     assert {path for path in spoken if not path.startswith("source.")} - known == set()
 
 
-def test_mcore_adapters_keys_are_all_either_a_fields_or_explained() -> None:
+def test_every_key_of_mcore_adapter_has_a_parameter_or_an_explanation() -> None:
     keys = programs()["mcore_adapter"].keys
     assert set(NAMES["mcore_adapter"]) == set(keys)
     assert keys.keys() - owned_keys("mcore_adapter").keys() - set(documented("extra")) == set()
 
 
-def test_explained_engine_keys_are_taken_by_a_program() -> None:
+def test_every_explained_engine_key_is_read_by_a_program() -> None:
     taken = set[str]().union(*(program.keys for program in programs().values()))
     assert set(documented("extra")) - taken == set()
 
 
-def test_versions_end_with_the_one_that_the_keys_are_of() -> None:
+def test_the_last_checked_version_is_the_one_of_the_known_keys() -> None:
     assert {name: known.examined[-1] for name, known in versions().items()} == {
         name: programs()[name].version for name in versions()
     }
 
 
 @pytest.mark.parametrize("edits", JOBS.values(), ids=JOBS)
-def test_an_effect_that_the_estimate_shows_has_words(edits: dict[str, object]) -> None:
+def test_an_effect_in_the_estimate_has_a_text(edits: dict[str, object]) -> None:
     job, problems = parse_job(BASE)
     assert job is not None, problems
     felt = {(path, effect) for path in parameters() for effect in effects_of(with_values(job, edits), path)}

@@ -15,7 +15,7 @@ def test_no_script_makes_html_from_strings() -> None:
     assert [name for name, text in scripts().items() if makes.search(text)] == []
 
 
-def test_every_word_that_a_script_asks_for_is_there() -> None:
+def test_every_text_of_a_script_exists() -> None:
     request = {
         key for text in scripts().values() for key in re.findall(r'["\']((?:monitor|wizard)\.[a-z_.]+[a-z])["\']', text)
     }

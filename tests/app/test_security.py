@@ -73,7 +73,7 @@ def _walk(routes, prefix):
             raise AssertionError(f"a kind of route this walk does not know: {route!r}")
 
 
-def test_no_route_but_the_login_page_answers_without_a_session(app, stranger):
+def test_only_the_log_in_page_answers_without_a_session(app, stranger):
     for method, path in every_route(app):
         answer = stranger.request(method, path)
         if path in PUBLIC_PATHS:
@@ -88,14 +88,14 @@ def test_a_browser_without_a_session_is_sent_to_the_login_page(stranger):
         assert (answer.status_code, answer.headers["location"]) == (303, target)
 
 
-def test_no_route_answers_a_foreign_origin_even_with_a_session(app, operator):
+def test_no_route_answers_another_origin_even_with_a_session(app, operator):
     origins = itertools.cycle(("https://evil.example", "null", "http://127.0.0.1:9999", "http://localhost:7860"))
     for (method, path), origin in zip(every_route(app), origins, strict=False):
         answer = operator.request(method, path, headers={"origin": origin})
         assert answer.status_code == 403, (method, path, origin)
 
 
-def test_no_route_answers_a_foreign_host_even_with_a_session(app, operator):
+def test_no_route_answers_another_host_even_with_a_session(app, operator):
     cookie = "; ".join(f"{name}={value}" for name, value in operator.cookies.items())
     for method, path in every_route(app):
         answer = operator.request(method, path, headers={"host": "evil.example:7860", "cookie": cookie})
@@ -103,7 +103,7 @@ def test_no_route_answers_a_foreign_host_even_with_a_session(app, operator):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1.evil.example", "localhost:", "localhost:x", "[::1", "evil@localhost", ""])
-def test_a_host_that_only_looks_like_ours_is_refused(operator, host):
+def test_a_host_similar_to_the_servers_own_is_refused(operator, host):
     assert operator.get("/en/", headers={"host": host}).status_code == 400
 
 
@@ -112,20 +112,20 @@ def policy(*hosts):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:7860", "localhost:8080", "LOCALHOST", "[::1]:7860"])
-def test_the_loopback_names_are_answered_on_any_port_for_ssh_tunnels_and_lead_to_the_servers_own_name(host):
+def test_loopback_names_are_allowed_on_any_port_for_ssh_tunnels_and_lead_to_the_servers_own_name(host):
     assert policy().allows(host)
     assert policy().is_plain(host)
     port = host.rpartition(":")[2] if host != "LOCALHOST" else ""
     assert policy().own_address(host) == f"http://{IDENTITY.host}" + (f":{port}" if port else "")
 
 
-def test_a_loopback_name_that_the_operator_allows_is_served_itself():
+def test_a_loopback_name_that_the_operator_chose_accepts_sessions():
     assert not policy("localhost").is_plain("localhost:7860")
     assert policy("localhost").is_plain("127.0.0.1:7860")
     assert not policy("localhost:7860").is_plain("localhost:7860")
 
 
-def test_a_host_allowed_with_a_port_is_served_on_that_port_alone():
+def test_a_host_with_a_port_is_allowed_only_on_that_port():
     item = policy("Train.lan:443")
     assert item.allows("train.lan:443")
     assert not item.allows("train.lan:80")
@@ -133,7 +133,7 @@ def test_a_host_allowed_with_a_port_is_served_on_that_port_alone():
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
-def test_at_a_name_that_other_programs_share_no_session_counts_and_no_cookie_is_given(app, operator, host):
+def test_at_a_shared_name_no_session_is_accepted_and_no_cookie_is_set(app, operator, host):
     """Browsers send the cookies of a host name to all of its ports."""
     cookie = "; ".join(f"{name}={value}" for name, value in operator.cookies.items())
     for path in ("/en/", "/en/config", "/static/web/shell.js", "/api/secrets"):
@@ -160,7 +160,7 @@ def test_the_log_in_at_a_shared_name_leads_once_to_the_servers_own_name(app):
     assert "set-cookie" not in late.get(address).headers
 
 
-def test_nobody_without_the_password_learns_the_servers_own_name(app):
+def test_no_response_without_the_password_contains_the_servers_own_name(app):
     """A program with that name could lead the browser to its own port at that name, and collect the cookies."""
     plain = browser(app, PLAIN)
     answers = [plain.request(method, path) for method, path in every_route(app)]
@@ -169,14 +169,14 @@ def test_nobody_without_the_password_learns_the_servers_own_name(app):
     assert not [answer for answer in answers if IDENTITY.host in answer.text + str(answer.headers)]
 
 
-def test_a_post_that_says_nothing_of_its_origin_is_refused(operator):
+def test_a_post_without_an_origin_is_refused(operator):
     del operator.headers["origin"]
     assert operator.post("/logout").status_code == 403
     assert operator.post("/logout", headers={"sec-fetch-site": "same-origin"}).status_code == 303
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_another_site_may_link_to_the_page_but_load_nothing_of_it(operator, site):
+def test_another_site_may_link_to_the_page_but_not_load_it(operator, site):
     del operator.headers["origin"]
     link = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     assert operator.get("/en/", headers=link).status_code == 200
@@ -206,7 +206,7 @@ def test_with_a_session_the_page_its_files_and_its_events_work(operator):
     assert ran.json()["data"] == ["LOUD"]
 
 
-def test_the_root_leads_to_the_language_asked_for_remembered_or_of_the_browser(operator):
+def test_the_root_redirects_to_the_language_of_the_query_the_cookie_or_the_browser(operator):
     assert operator.get("/", headers={"accept-language": "fr, zh-TW;q=0.8, en"}).headers["location"] == "/zh/"
     assert operator.get("/", headers={"accept-language": "fr"}).headers["location"] == "/en/"
     assert operator.get("/?lang=zh").headers["location"] == "/zh/"
@@ -214,23 +214,23 @@ def test_the_root_leads_to_the_language_asked_for_remembered_or_of_the_browser(o
     assert operator.get("/?lang=../../evil").headers["location"] == "/zh/"
 
 
-def test_gradio_routes_that_fetch_addresses_are_closed(operator):
+def test_gradio_routes_that_fetch_urls_are_refused(operator):
     for path in ("proxy=https://evil.example/", "file=https://evil.example/", "file=HTTPS:/evil", "file=//evil/x"):
         assert operator.get(f"/en/gradio_api/{path}").json() == {"code": "not_served"}
 
 
-def test_gradio_serves_no_file_it_did_not_make(operator, tmp_path):
+def test_gradio_serves_only_its_own_files(operator, tmp_path):
     secret = tmp_path / "secret.txt"
     secret.write_text("secret")
     assert operator.get(f"/en/gradio_api/file={secret}").status_code == 403
 
 
-def test_gradio_pages_that_are_off_stay_off(operator):
+def test_disabled_gradio_pages_do_not_answer(operator):
     for path in ("/en/monitoring", "/en/monitoring/summary", "/en/gradio_api/runs", "/docs", "/openapi.json", "/redoc"):
         assert operator.get(path).status_code in (403, 404), path
 
 
-def test_a_session_in_use_is_renewed_and_one_left_alone_is_over(app, clock):
+def test_a_used_session_is_renewed_and_an_unused_one_ends(app, clock):
     client = browser(app)
     log_in(client)
     clock.now_s += IDLE_S - 1
@@ -242,7 +242,7 @@ def test_a_session_in_use_is_renewed_and_one_left_alone_is_over(app, clock):
     assert client.get("/en/", headers=_as_header(cookie)).status_code == 401
 
 
-def test_logging_out_ends_the_session_for_whoever_kept_its_cookie(operator):
+def test_logging_out_makes_copies_of_the_cookie_invalid(operator):
     cookie = dict(operator.cookies)
     answer = operator.post("/logout?lang=zh")
     assert (answer.status_code, answer.headers["location"]) == (303, "/login?lang=zh")
@@ -250,13 +250,13 @@ def test_logging_out_ends_the_session_for_whoever_kept_its_cookie(operator):
     assert operator.get("/en/", headers=_as_header(cookie)).status_code == 401
 
 
-def test_the_session_cookie_is_out_of_reach_of_scripts_and_other_sites(stranger):
+def test_scripts_and_other_sites_cannot_use_the_session_cookie(stranger):
     session, device = log_in(stranger).headers.get_list("set-cookie")
     assert re.fullmatch(r"megaboard_[0-9a-f]{8}=[\w-]{43}; Max-Age=\d+; Path=/; HttpOnly; SameSite=Strict", session)
     assert re.fullmatch(r"megaboard_device_\w{8}=[0-9a-f.]{97}; Max-Age=\d+; Path=/; HttpOnly; SameSite=Strict", device)
 
 
-def test_under_tls_the_cookie_is_secure_and_a_plain_origin_is_foreign(tmp_path):
+def test_with_tls_the_cookie_is_secure_and_an_http_origin_is_refused(tmp_path):
     certificate = tmp_path / "cert.pem"
     binding = Binding(host="0.0.0.0", certificate=certificate, key=certificate, hosts=("train.lan",))
     app = site(tmp_path, Clock(), {"en": tiny_page()}, binding=binding)
@@ -266,7 +266,7 @@ def test_under_tls_the_cookie_is_secure_and_a_plain_origin_is_foreign(tmp_path):
     assert client.get("/en/", headers={"origin": "http://train.lan"}).status_code == 403
 
 
-def test_under_tls_browsers_are_told_to_come_by_tls_alone_but_not_to_names_of_this_machine(tmp_path):
+def test_with_tls_hsts_is_sent_except_at_names_of_this_machine(tmp_path):
     certificate = tmp_path / "cert.pem"
     binding = Binding(host="0.0.0.0", certificate=certificate, key=certificate, hosts=("train.lan",))
     app = site(tmp_path, Clock(), {}, binding=binding)
@@ -279,7 +279,7 @@ def test_under_tls_browsers_are_told_to_come_by_tls_alone_but_not_to_names_of_th
 
 
 @pytest.mark.parametrize("path", ["/login", "/en/", "/en/config", "/static/web/shell.js", "/nothing"])
-def test_every_answer_carries_the_security_headers(operator, path):
+def test_every_response_has_the_security_headers(operator, path):
     headers = operator.get(path).headers
     assert headers["x-frame-options"] == "DENY"
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
@@ -288,18 +288,18 @@ def test_every_answer_carries_the_security_headers(operator, path):
     assert "access-control-allow-origin" not in headers or headers["access-control-allow-origin"] == OWN
 
 
-def test_refusals_carry_the_security_headers_too(stranger):
+def test_refusals_have_the_security_headers_too(stranger):
     for answer in (stranger.get("/en/"), stranger.get("/en/", headers={"host": "evil"})):
         assert answer.headers["x-frame-options"] == "DENY"
         assert answer.headers["cache-control"] == "no-store"
 
 
-def test_pages_are_not_kept_by_the_browser(operator):
+def test_browsers_do_not_cache_pages(operator):
     for path in ("/en/", "/en/config"):
         assert operator.get(path).headers["cache-control"] == "no-store"
 
 
-def test_a_large_body_is_refused_whether_or_not_it_says_its_length(operator):
+def test_a_large_body_is_refused_with_or_without_content_length(operator):
     chunk = b"x" * (1 << 20)
     assert operator.post("/login", content=chunk * 5).status_code == 413
     answer = operator.post("/en/gradio_api/run/shout", content=iter([chunk] * (BODY_LIMIT_BYTES // len(chunk) + 1)))
@@ -315,7 +315,7 @@ def test_no_websocket_is_opened(operator, stranger, path):
 
 
 @pytest.mark.parametrize("name", ["..%2faudit", "%2e%2e%2fpassword", "a%00", "a" * 300, "%c0%af"])
-def test_a_name_in_an_address_leads_nowhere_else(operator, name):
+def test_a_name_in_a_url_cannot_leave_its_folder(operator, name):
     for path in (f"/api/presets/{name}", f"/static/{name}"):
         assert operator.get(path).status_code in (307, 404), path
 

@@ -21,7 +21,7 @@ def _own_signals() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_own_signals")
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_that_comes_before_the_first_answer_ends_it(tmp_path, number: signal.Signals) -> None:
+def test_a_signal_before_the_first_response_ends_the_server(tmp_path, number: signal.Signals) -> None:
     """Such a signal used to be lost: the server had recorded its end, but it continued."""
     prepare_gradio(tmp_path)
     from app.web.server import serve

@@ -32,7 +32,7 @@ def test_the_first_drafts_plan_is_the_recommended_one(store, tmp_path):
     assert plans.rank_of(job) == recommended(plans)
 
 
-def test_an_edit_is_there_after_a_restart(store, tmp_path):
+def test_an_edit_survives_a_restart(store, tmp_path):
     Draft(store, tmp_path).edit("parallel.tensor", 4)
     Draft(store, tmp_path).edit("name", "名字-run")
     again = Draft(store, tmp_path).job_mapping()
@@ -40,7 +40,7 @@ def test_an_edit_is_there_after_a_restart(store, tmp_path):
     assert again["cluster"] == FIRST_DRAFT["cluster"]
 
 
-def test_what_is_given_out_and_taken_in_is_a_copy(store, tmp_path):
+def test_the_draft_shares_no_mapping_with_its_callers(store, tmp_path):
     draft = Draft(store, tmp_path)
     hosts = [{"address": "10.0.0.1"}]
     draft.edit("cluster.hosts", hosts)
@@ -49,7 +49,7 @@ def test_what_is_given_out_and_taken_in_is_a_copy(store, tmp_path):
     assert draft.job_mapping()["cluster"]["hosts"] == [{"address": "10.0.0.1"}]
 
 
-def test_wrong_values_are_kept_because_the_user_is_still_typing(store, tmp_path):
+def test_wrong_values_are_kept_because_the_user_may_still_be_typing(store, tmp_path):
     draft = Draft(store, tmp_path)
     draft.edit_all({"training.micro_batch_size": "x", "model.preset": None})
     assert draft.job_mapping()["training"] == {**FIRST_DRAFT["training"], "micro_batch_size": "x"}
@@ -66,7 +66,7 @@ def test_wrong_values_are_kept_because_the_user_is_still_typing(store, tmp_path)
         ("environment", "NCCL_DEBUG: [", "NCCL_DEBUG: ["),
     ],
 )
-def test_what_looks_like_a_secret_is_shown_and_not_stored(store, tmp_path, part, typed, value):
+def test_a_possible_secret_is_shown_and_not_stored(store, tmp_path, part, typed, value):
     draft = Draft(store, tmp_path)
     draft.edit(part, typed)
     assert draft.job_mapping()[part] == typed
@@ -75,7 +75,7 @@ def test_what_looks_like_a_secret_is_shown_and_not_stored(store, tmp_path, part,
     assert b"typed-by-mistake" not in text
 
 
-def test_edits_of_many_threads_are_all_kept(store, tmp_path):
+def test_no_edit_of_many_threads_is_lost(store, tmp_path):
     draft = Draft(store, tmp_path)
     threads = [threading.Thread(target=draft.edit, args=(f"extra.key{i}", i)) for i in range(20)]
     for thread in threads:
@@ -85,12 +85,12 @@ def test_edits_of_many_threads_are_all_kept(store, tmp_path):
     assert load_mapping(store.get_draft())[0]["extra"] == {f"key{i}": i for i in range(20)}
 
 
-def test_a_draft_that_cannot_be_read_gives_way_to_the_first_one(store, tmp_path):
+def test_the_first_draft_replaces_an_unreadable_one(store, tmp_path):
     store.set_draft("{ not yaml")
     assert Draft(store, tmp_path).job_mapping() == FIRST_DRAFT
 
 
-def test_an_edit_inside_a_named_cluster_writes_the_cluster_out(store, tmp_path):
+def test_an_edit_inside_a_named_cluster_replaces_the_name_by_the_cluster(store, tmp_path):
     (tmp_path / "clusters").mkdir()
     (tmp_path / "clusters" / "lab.yaml").write_text("gpu: h20-96g\nnodes: 2\ngpus_per_node: 8\n")
     draft = Draft(store, tmp_path)
@@ -101,7 +101,7 @@ def test_an_edit_inside_a_named_cluster_writes_the_cluster_out(store, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["nowhere", "../lab", "/etc/passwd", ".hidden", "a/b", ""])
-def test_a_cluster_is_looked_for_in_its_folder_alone(tmp_path, name):
+def test_a_cluster_is_read_only_from_its_folder(tmp_path, name):
     (tmp_path / "clusters").mkdir()
     (tmp_path / "lab.yaml").write_text("nodes: 1")
     (tmp_path / "clusters" / ".hidden.yaml").write_text("nodes: 1")
@@ -111,7 +111,7 @@ def test_a_cluster_is_looked_for_in_its_folder_alone(tmp_path, name):
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", "x", "\xff"])
-def test_a_damaged_cluster_file_is_named(tmp_path, text):
+def test_a_damaged_cluster_file_is_reported_by_name(tmp_path, text):
     (tmp_path / "clusters").mkdir()
     (tmp_path / "clusters" / "lab.yaml").write_text(text, encoding="latin-1")
     with pytest.raises(ProblemsError) as error:
@@ -119,27 +119,27 @@ def test_a_damaged_cluster_file_is_named(tmp_path, text):
     assert error.value.problems[0].code == "bad_cluster_file"
 
 
-def test_the_home_folder_is_private_and_named_by_the_environment(tmp_path, monkeypatch):
+def test_the_home_folder_is_private_and_set_by_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "a" / "b"))
     home = make_home(home_path())
     assert home == tmp_path / "a" / "b"
     assert home.stat().st_mode & 0o777 == 0o700
 
 
-def test_services_open_and_close_twice_on_one_home(tmp_path):
+def test_services_of_one_home_can_be_opened_twice(tmp_path):
     for _ in range(2):
         services = Services.open(tmp_path)
         services.controller.start()
         services.close()
 
 
-def test_half_a_letter_from_a_browser_does_not_lose_the_draft(store, tmp_path):
+def test_a_lone_surrogate_from_a_browser_does_not_lose_the_draft(store, tmp_path):
     Draft(store, tmp_path).edit_all({"name": "a\ud83d", "environment": {"\ud800": ["\udfff"]}})
     again = Draft(store, tmp_path).job_mapping()
     assert (again["name"], again["environment"]) == ("a?", {"?": ["?"]})
 
 
-def test_a_draft_that_could_not_be_read_back_is_refused(store, tmp_path):
+def test_a_draft_that_is_too_large_to_be_read_again_is_refused(store, tmp_path):
     draft = Draft(store, tmp_path)
     with pytest.raises(ProblemsError) as caught:
         draft.edit("name", "x" * 300_000)

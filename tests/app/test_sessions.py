@@ -4,7 +4,7 @@ from app.web.sessions import IDLE_S, MAX_AGE_S, RENEW_S, Sessions, Tickets
 from tests.app.site import Clock
 
 
-def test_a_token_is_long_random_and_not_kept_itself():
+def test_a_token_is_long_and_random_and_only_its_hash_is_kept():
     sessions = Sessions(Clock())
     tokens = {sessions.open() for _ in range(50)}
     assert len(tokens) == 50
@@ -39,7 +39,7 @@ def test_the_cookie_is_sent_again_only_when_it_is_old():
     assert sessions.cookie_age_s(token) is None
 
 
-def test_a_session_in_constant_use_is_over_after_a_week():
+def test_a_session_in_constant_use_ends_after_a_week():
     clock = Clock()
     sessions = Sessions(clock)
     token = sessions.open()
@@ -52,7 +52,7 @@ def test_a_session_in_constant_use_is_over_after_a_week():
     assert not sessions.use(token)
 
 
-def test_a_ticket_is_good_once_and_for_a_minute():
+def test_a_ticket_is_valid_once_and_for_a_minute():
     clock = Clock()
     tickets = Tickets(clock)
     first, late = tickets.make(), tickets.make()
@@ -63,7 +63,7 @@ def test_a_ticket_is_good_once_and_for_a_minute():
     assert not tickets.take("")
 
 
-def test_tickets_that_nobody_took_are_forgotten():
+def test_unused_tickets_are_forgotten():
     clock = Clock()
     tickets = Tickets(clock)
     for _ in range(20):

@@ -1,6 +1,7 @@
 """If a run of this server uses a node, the problem links to the run's page."""
 
 import time
+from dataclasses import replace
 from typing import cast
 
 import gradio as gr
@@ -30,7 +31,7 @@ def test_the_run_that_holds_a_node_is_a_link_where_it_has_a_page_here(services: 
     taken = Problem(code="node_taken", field="cluster.hosts", node="10.0.0.1", values={"run": run, "node": "10.0.0.1"})
     nodes = Nodes(PreflightReport(checks=(locked,), problems=(taken,)))
     nodes.let.set()
-    services.launch_session = LaunchSession(cast(Controller, nodes), services.clock)  # type: ignore[misc]
+    services = replace(services, launch_session=LaunchSession(cast(Controller, nodes), services.clock))
     change(services, READY)
     form = Form("en")
     with gr.Blocks(analytics_enabled=False):

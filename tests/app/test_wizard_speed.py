@@ -1,20 +1,18 @@
 """The Hardware step measures the cluster, and stores or deletes the measured speeds when the user says so."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 
-from app.services import Draft
+from app.services import Services
 from app.wizard import speed
 from app.wizard.draft_state import read
 from app.wizard.events import change
-from app.wizard.last_benchmark import LastBenchmark
 from app.wizard.sources import fetch
 from app.wizard.summary import summarise
 from backend.cluster.benchmark import Speeds
 from backend.cluster.ssh.host_keys import HostKey
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.store.store import Store
 from backend.runs.tasks.benchmark import Measurement
 
 SPEEDS = Speeds(
@@ -47,19 +45,11 @@ class Controller:
 
 @pytest.fixture
 def services(tmp_path):
-    store = Store(tmp_path / "megaboard.db")
-    audit = SimpleNamespace(record=lambda action, **fields: None)
-    services = SimpleNamespace(
-        home=tmp_path,
-        draft=Draft(store, tmp_path),
-        controller=Controller(),
-        audit=audit,
-        clock=lambda: 1_800_000_000.0,
-        last_benchmark=LastBenchmark(),
-    )
+    opened = Services.open(tmp_path, lambda: 1_800_000_000.0)
+    services = replace(opened, controller=Controller())
     change(services, {"cluster.hosts.lines": "10.0.0.1\n10.0.0.2", "cluster.nodes": 2})
     yield services
-    store.close()
+    opened.close()
 
 
 def card(services, lang="en"):
