@@ -284,7 +284,7 @@ class Gang:
         for path, shown in (*extra, *HIDDEN, *lock_names):
             text = text.replace(path, shown)
         host = re.escape(socket.gethostname())
-        text = re.sub(rf"\[{host}(?=[\]:])", f"[node{node}", text)
+        text = re.sub(rf"(\[|\bnode ){host}(?=[\]:,])", rf"\g<1>node{node}", text)
         return re.sub(rf"(host\s*: ){host}$", rf"\g<1>node{node}", text, flags=re.MULTILINE)
 
 

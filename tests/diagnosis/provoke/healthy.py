@@ -75,7 +75,6 @@ HEALTHY: Mapping[str, Cause] = {
     "llamafactory-zero2-sft": _zero("zero2"),
     "llamafactory-zero3-sft": _zero("zero3"),
     "llamafactory-zero3-lora": _zero("zero3", values=_LORA),
-    "llamafactory-zero2-offload": _zero("zero2-offload"),
     "llamafactory-zero3-resumed": _zero("zero3", keys=RESUME, prepare=trained_first(keep_all)),
     "llamafactory-megatron-tp2": _megatron({"parallel.tensor": 2}),
     "llamafactory-megatron-pp2": _megatron({"parallel.pipeline": 2}),
