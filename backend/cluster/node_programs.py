@@ -26,6 +26,7 @@ PROGRAMS = {
         "supervisor/activity.py",
         "supervisor/shutdown.py",
         "supervisor/masking.py",
+        "supervisor/oom_kills.py",
         "supervisor/keeper.py",
         "supervisor/commands.py",
     ),

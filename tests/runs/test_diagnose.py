@@ -139,3 +139,10 @@ def test_a_loss_that_became_nan_explains_a_failure_without_text(store: Store) ->
         problem = diagnose(connection, RUN, 1, [_node(0)])
     assert problem.code == "loss_not_finite"
     json.dumps(dict(problem.values))
+
+
+def test_a_kill_by_the_kernel_for_memory_is_named_and_its_node_goes_first(store: Store) -> None:
+    killed = TRACEBACK + "ChildFailedError\n" + BLAME + "  exitcode  : -9 (pid: 7)\n"
+    nodes = [_node(0, time=9.0), _node(1, time=10.0, oom_kills=1)]
+    problem = _diagnose(store, nodes, {(0, "out.log"): killed, (1, "out.log"): killed})
+    assert (problem.code, problem.node) == ("host_out_of_memory", "node1:22")

@@ -19,6 +19,7 @@ from .gpus import GpuReader, gpus_given_back
 from .heartbeat import HEARTBEAT_S, HEARTBEATS_BYTES, LOGS, host_facts
 from .locks import release_lock, take_lock
 from .masking import LogMask
+from .oom_kills import OomKills
 from .processes import Process, boot_id, catches, end_tree, members, own_start, rank_of, send_signal
 from .shutdown import ask_for_records, drop_secrets, write_exit
 
@@ -57,6 +58,7 @@ class Supervisor:
             self.log_mask = LogMask(self.folder, self.spec)
             # An attribute, because subprocess reaps the children of deleted objects and drops their exit status.
             self.child = self._spawn()
+            self.oom_kills = OomKills(self.child.pid)
         except OSError as error:
             release_lock(self.spec["lock"], self.mark)
             self.write_exit("start_failed")
@@ -110,7 +112,7 @@ class Supervisor:
         # A process that cannot be ended holds the GPUs. The node is free when the process is gone (see `holder`).
         if not left:
             release_lock(self.spec["lock"], self.mark)
-        self.write_exit(reason, status, left, time=ended, stuck=stuck, gpus=gpus)
+        self.write_exit(reason, status, left, time=ended, stuck=stuck, gpus=gpus, oom_kills=self.oom_kills.new())
 
     def _ask_for_stacks(self) -> None:
         """Send SIGUSR1 to all processes that handle it. entry.py then writes the stacks of all threads to its log."""

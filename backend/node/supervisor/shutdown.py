@@ -82,6 +82,7 @@ def write_exit(folder: str, reason: str, status: int | None, left: Iterable[Proc
     - `time`: the program's end.
     - `stuck`: id, name, state and rank of the processes that were stuck at a stall.
     - `gpus`: the result of gpus_given_back.
+    - `oom_kills`: the number of processes that the kernel killed because memory ran out.
     - `gone`: what ended before the supervisor could write `exit`: only the supervisor ("supervisor"), or the machine
       ("restart").
     """

@@ -167,6 +167,8 @@ class Exit(TypedDict, total=False):
     stuck: Annotated[list[Stuck], Longest(1024)]
     gpus: Annotated[list[tuple[Index, Mib, Mib]], Longest(1024)]
     """Index, MiB in use at the start of the run, and MiB in use after its end."""
+    oom_kills: Annotated[int, Between(0, 1 << 20)]
+    """Processes that the kernel killed because memory ran out."""
     gone: Word
     kernel_log: KernelLog
     unreadable: bool

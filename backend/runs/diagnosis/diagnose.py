@@ -91,7 +91,9 @@ def diagnose(
     without_supervisor = next((record for record in records if _end_of_supervisor(record)), None)
     if without_supervisor is not None:
         return supervisor_gone(without_supervisor, rebooted=_end_of_supervisor(without_supervisor) == "restart")
-    killed = next((record for record in suspects if _was_killed(record, texts[record.rank])), None)
+    # The other nodes end their ranks too, by SIGKILL if need be.
+    by_kernel = sorted(suspects, key=lambda record: not _oom_kills(record))
+    killed = next((record for record in by_kernel if _was_killed(record, texts[record.rank])), None)
     if killed is not None:
         return _by_exit(killed, texts[killed.rank])
     if unreachable:
@@ -274,6 +276,8 @@ def _evidence(record: NodeRecord, logs: Mapping[str, str]) -> _Evidence | None:
 def _named(found: _Evidence) -> Problem:
     """Return the problem of a known cause, with the line that shows it."""
     match = found.match
+    if match.cause.code == "killed" and _oom_kills(found.record):
+        return _host_out_of_memory(found.record, {found.file: found.text})
     _, lines = log_causes.last_lines({found.file: found.text})
     if match.line not in lines:
         lines = log_causes.around(found.text, match.number, before=LINES_BEFORE, after=LINES_AFTER)
@@ -298,6 +302,8 @@ def _by_exit(record: NodeRecord, logs: Mapping[str, str]) -> Problem:
     if ended.get("reason") in _CODE_OF_REASON:
         detail = log_causes.last_lines(logs)[1]
         return _problem(_CODE_OF_REASON[ended["reason"]], record, logs, detail=detail, run="?")
+    if _was_killed(record, logs) and _oom_kills(record):
+        return _host_out_of_memory(record, logs)
     code = "killed" if _was_killed(record, logs) else "training_failed"
     return _problem(code, record, logs, exit=ended.get("code"))
 
@@ -305,6 +311,14 @@ def _by_exit(record: NodeRecord, logs: Mapping[str, str]) -> Problem:
 def _is_consequence(logs: Mapping[str, str]) -> bool:
     """Return whether the last lines say that another rank was gone. Then they name no cause."""
     return bool(log_causes.CONSEQUENCES.search(log_causes.last_lines(logs)[1]))
+
+
+def _oom_kills(record: NodeRecord) -> int:
+    return (record.exit or {}).get("oom_kills", 0)
+
+
+def _host_out_of_memory(record: NodeRecord, logs: Mapping[str, str]) -> Problem:
+    return _problem("host_out_of_memory", record, logs, detail=f"oom_kill {_oom_kills(record)}")
 
 
 def _was_killed(record: NodeRecord, logs: Mapping[str, str]) -> bool:
