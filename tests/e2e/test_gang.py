@@ -12,7 +12,7 @@ import pytest
 from app.demo import tiny_model
 from app.demo.local_nodes import LocalNodes
 from backend.job.job import Job
-from backend.job.mapping import parse_job
+from backend.job.mapping import parse_job, with_values
 from backend.runs.controller import Controller
 from backend.runs.records import Point
 from backend.runs.states import RunState
@@ -59,6 +59,24 @@ def job(cluster: LocalNodes) -> Job:
     )
     assert parsed is not None, problems
     return parsed
+
+
+def test_a_failed_run_names_its_cause_with_the_line_and_the_rank(
+    controller: Controller, job: Job, cluster: LocalNodes
+) -> None:
+    data = cluster.folder / "other-columns"
+    shutil.copytree(cluster.folder / tiny_model.DATA_FOLDER, data)
+    info = json.loads((data / "dataset_info.json").read_text())
+    info[tiny_model.DATASET]["columns"] = {"prompt": "question", "response": "answer"}
+    (data / "dataset_info.json").write_text(json.dumps(info))
+    controller.start()
+    run = controller.launch(with_values(job, {"training.dataset_dir": str(data)}))
+    assert controller.wait(run, FIRST_STEP_S) is RunState.FAILED
+    cause = controller.snapshot(run).cause
+    assert cause is not None
+    assert cause.code == "dataset_keys", cause.values
+    assert str(cause.values["line"]).endswith("KeyError: 'question'")
+    assert (cause.values["of_rank"], cause.values["is_certain"]) in {(0, True), (1, True)}
 
 
 def test_stop_with_save_ends_both_ranks_after_the_same_step_and_a_resume_goes_on_from_there(
