@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -167,3 +168,18 @@ def test_the_table_of_causes_is_current(lang: str) -> None:
 )
 def test_the_literal_of_a_pattern_is_in_every_match(pattern: str, literal: str) -> None:
     assert literal_of(pattern) == literal
+
+
+@pytest.mark.parametrize(
+    "text", ["FP8 ", "'loss': nan ", "loss nan\n", "pdsh", "Got completion ", "[rank1]: ", "Column "]
+)
+def test_a_hostile_log_takes_no_more_than_a_multiple_of_a_plain_one(text: str) -> None:
+    size = 64 << 10
+
+    def cpu_s(log: str) -> float:
+        began = time.process_time()
+        log_causes.matches(log)
+        return time.process_time() - began
+
+    plain = min(cpu_s((BEFORE + AFTER) * (size // len(BEFORE + AFTER))) for _ in range(3))
+    assert min(cpu_s((text * size)[:size]) for _ in range(2)) < 100 * plain

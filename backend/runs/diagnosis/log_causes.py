@@ -17,6 +17,8 @@ LINES_SHOWN = 25
 """Greatest number of last lines that are shown."""
 QUOTED = 300
 """Limit on the characters of a line that is shown."""
+LONGEST_LINE = 2000
+"""Limit on the characters of a line that is searched. A pattern may need the square of the length of a line."""
 _LIKELY = 3
 """Added to the rank of a cause whose text fits other causes too."""
 
@@ -80,12 +82,13 @@ class _Process:
 def matches(log: str) -> list[Match]:
     """Return the known causes in a log, the most probable first, one match for each cause."""
     lines = log.splitlines()
+    whole = "\n".join(line[:LONGEST_LINE] for line in lines)
     found: dict[str, Match] = {}
     for process in _processes(lines):
         tracebacks = _tracebacks(process.text)
         fatal = _fatal(process.text, tracebacks)
         for cause in causes():
-            if cause.unless and cause.unless.search(log):
+            if cause.unless and cause.unless.search(whole):
                 continue
             for match in _of_cause(cause, process, tracebacks, fatal, lines):
                 known = found.get(cause.code)
@@ -126,7 +129,7 @@ def _processes(lines: Sequence[str]) -> list[_Process]:
         rank = ""
         while match := _PREFIX.match(line):
             rank, line = match["rank"] or rank, line[match.end() :]
-        by_rank.setdefault(rank, []).append((number, line))
+        by_rank.setdefault(rank, []).append((number, line[:LONGEST_LINE]))
     return [_process(entries) for entries in by_rank.values()]
 
 
@@ -168,7 +171,7 @@ def _of_cause(
             if match and (
                 cause.frames is None or cause.frames.search(process.text, *_around(match, tracebacks, process))
             ):
-                number = process.number_at(match.start())
+                number = process.number_at(max(match.start(), match.end() - 1))
                 values = {key: value[:QUOTED] for key, value in match.groupdict().items() if value}
                 line = lines[number].strip()[:QUOTED]
                 yield Match(cause=cause, number=number, line=line, is_certain=kind != "likely", values=values)
