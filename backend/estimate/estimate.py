@@ -13,6 +13,7 @@ from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.memory.megatron import PlanCosts, Run, pipeline_memory, plan_costs
 from backend.estimate.memory.megatron_adapters import Adapters
 from backend.estimate.memory.non_torch_memory import non_torch_gib
+from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED
 from backend.estimate.memory.stage import Trained, trained_parts
 from backend.estimate.memory.terms import StageMemory
 from backend.estimate.model.layers import ModelLayers
@@ -28,11 +29,6 @@ from backend.job.presets import Gpu, expected_errors, resolve_gpu, resolve_model
 from backend.job.traits import MemoryTraits
 
 GIB = 2.0**30
-
-RESERVED_PER_ALLOCATED = 1.06
-"""torch's allocator reserves more than it hands out. Over the 19 distinct layouts of SimuMax's B200 runs
-(https://github.com/MooreThreads/SimuMax, docs/b200/b200_release_v1.2_summary.json) the ratio is 1.03 to 1.09, its mean
-1.05; SimuMax itself plans with 1 / 0.94."""
 
 
 @frozen_dataclass

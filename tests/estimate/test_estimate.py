@@ -6,7 +6,7 @@ import json
 import pytest
 
 from backend.estimate import estimate, to_json
-from backend.estimate.estimate import RESERVED_PER_ALLOCATED
+from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED
 from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
 from backend.job.rules import check
