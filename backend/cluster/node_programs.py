@@ -54,7 +54,7 @@ PROGRAMS = {
     "tokenise.py": ("training/tokenise.py",),
     "export_model.py": ("training/export_model.py",),
     "benchmark.py": ("benchmark.py",),
-    "software.py": ("regular_file.py", "checks/software.py"),
+    "software.py": ("regular_file.py", "checks/dataset_columns.py", "checks/software.py"),
     "hardware.py": ("tools.py", "nvidia_smi.py", "checks/hardware.py"),
     "fingerprints.py": ("regular_file.py", "checks/fingerprints.py"),
     "dial.py": ("checks/dial.py",),

@@ -52,6 +52,7 @@ class Datasets(TypedDict):
     info: bool
     unknown: list[str]
     missing: list[str]
+    columns: dict[str, list[Line]]
 
 
 class Parts(TypedDict):
