@@ -67,6 +67,11 @@ class NodeFacts:
     clock_error_s: float = 0.0
     """Error of the offset: half the time that the question took."""
 
+    def versions(self) -> dict[str, str]:
+        """Return the versions that are known: Python, the modules, CUDA and NCCL."""
+        named = {"Python": self.python, **self.modules, "CUDA": self.cuda, "NCCL": self.nccl}
+        return {name: version for name, version in named.items() if version}
+
 
 def needed_modules(job: Job) -> dict[str, str]:
     """Return the modules that the job's engine imports: import name -> distribution."""

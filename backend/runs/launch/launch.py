@@ -59,6 +59,8 @@ class Attempt:
     secrets: TakenSecrets = field(default_factory=TakenSecrets)
     checkpoint_step: int | None = None
     """Step of the checkpoint that it resumes from; None: the beginning."""
+    versions: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """Versions of the software by node rank, as evidence for a diagnosis."""
 
 
 def new_run_id(job: Job, now: float) -> str:
@@ -138,6 +140,7 @@ def record_attempt(store: Store, attempt: Attempt, now: float) -> None:
         "commands": [list(command.argv) for command in attempt.rendered.commands],
         "environment": [dict(command.environment) for command in attempt.rendered.commands],
         "secrets": attempt.secrets.names(),
+        "versions": attempt.versions,
     }
     master = (attempt.placement.master_address, attempt.placement.master_port)
 
