@@ -11,12 +11,14 @@ SUPERVISOR = "supervisor.py"
 COPIER = "copy_files.py"
 SAMPLES = "count_samples.py"
 MODEL_PROFILE = "model_profile.py"
+CONTAINER = "container.py"
 FALLBACK_STOP = "fallback_stop.sh"
 PROGRAMS = {
     SUPERVISOR: (
         "supervisor/__init__.py",
         "tools.py",
         "nvidia_smi.py",
+        "container.py",
         "supervisor/files.py",
         "supervisor/processes.py",
         "supervisor/locks.py",
@@ -46,6 +48,7 @@ PROGRAMS = {
         "samples/lengths.py",
         "samples/main.py",
     ),
+    CONTAINER: ("tools.py", "container.py"),
     FALLBACK_STOP: ("fallback_stop.sh",),
     "entry.py": ("training/entry.py",),
     "rank_facts.py": ("training/rank_facts.py",),

@@ -18,6 +18,8 @@ USER = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
 _JUMP = rf"({USER}@)?({_HOST_NAME}|\[[0-9A-Fa-f:.]+\])(:\d{{1,5}})?"
 JUMPS = rf"{_JUMP}(,{_JUMP})*"
 WORDS = rf"[^\s{_UNPRINTABLE}'\"`$;&|<>\\]+"
+IMAGE = rf"(/|~/|[A-Za-z0-9])[^\s{_UNPRINTABLE}'\"`$;&|<>\\*?!(){{}}\[\]#]{{0,300}}"
+OPTION = rf"[^{_UNPRINTABLE}'\"`$;&|<>\\!]{{1,300}}"
 RUN = r"[A-Za-z0-9._-]{1,100}"
 LAYOUT = r"[A-Za-z0-9|,*()]{1,400}"
 DATE = r"\d{4}-\d{2}-\d{2}"
@@ -32,6 +34,8 @@ FORMATS = {
     WORDS: "words",
     NAME: "name",
     RUN: "run",
+    IMAGE: "image",
+    OPTION: "option",
     LAYOUT: "layout",
     DATE: "date",
     PRINTABLE: "printable",
