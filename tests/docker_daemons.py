@@ -102,7 +102,11 @@ def docker_daemons(folder: Path, count: int) -> Iterator[list[DockerDaemon]]:
         for daemon in daemons:
             daemon.start()
             started.append(daemon)
-            daemon.docker("import", "-", IMAGE, stdin=image_of_links())
+        # A second import would be another image.
+        daemons[0].docker("import", "-", IMAGE, stdin=image_of_links())
+        saved = daemons[0].try_docker("save", IMAGE).stdout
+        for daemon in daemons[1:]:
+            daemon.docker("load", stdin=saved)
         yield daemons
     finally:
         for daemon in started:

@@ -107,6 +107,14 @@ class Lock(TypedDict, total=False):
     holder: HolderOfLock
 
 
+class Image(TypedDict, total=False):
+    """container.py container-facts"""
+
+    image: Word
+    refusal: Annotated[int, Between(0, 255)]
+    detail: Line
+
+
 class Tool(TypedDict):
     """Result of a tool."""
 

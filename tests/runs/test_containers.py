@@ -3,10 +3,11 @@
 Each node has a Docker daemon of its own.
 """
 
+import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ from backend.job.job import Job
 from backend.job.mapping import parse_job
 from backend.node.supervisor.processes import members
 from backend.runs.controller import Controller
+from backend.runs.records import NodeRecord
 from backend.runs.states import RunState
 from backend.runs.store import attempts
 from backend.runs.store.store import Store
-from tests.docker_daemons import IMAGE, DockerDaemon, docker_daemons, in_containers
+from tests.docker_daemons import IMAGE, DockerDaemon, docker_daemons, image_of_links, in_containers
 from tests.runs.gangs import ENGINE, NODES, marked, stand_in_job, steps_of, with_mode
 from tests.waiting import WITHIN_S, wait_for
 
@@ -67,4 +69,92 @@ def test_a_stop_proves_that_no_process_and_no_container_is_left(
     controller.stop(run)
     assert controller.wait(run, WITHIN_S) is RunState.STOPPED
     assert (marked(home, run), left(daemons)) == (0, [])
-    assert [node.left for node in controller.snapshot(run).nodes] == [[], []]
+    assert [node.stop and node.stop["left"] for node in controller.snapshot(run).nodes] == [[], []]
+
+
+def test_a_killed_supervisor_leaves_no_container(
+    controller: Controller, job: Job, home: Path, daemons: list[DockerDaemon]
+) -> None:
+    run = controller.launch(with_mode(job, "ok", steps=10_000))
+    wait_for(lambda: controller.points(run))
+    os.kill(supervisor_of(home, run, 1), signal.SIGKILL)
+    assert controller.wait(run, WITHIN_S) is RunState.FAILED
+    cause = controller.snapshot(run).cause
+    assert cause is not None
+    assert (cause.code, cause.node) == ("supervisor_gone", controller.snapshot(run).nodes[1].address)
+    assert (marked(home, run), left(daemons)) == (0, [])
+
+
+def test_a_killed_worker_fails_the_run_with_its_signal(
+    controller: Controller, job: Job, home: Path, daemons: list[DockerDaemon]
+) -> None:
+    run = controller.launch(with_mode(job, "ok", steps=10_000))
+    wait_for(lambda: controller.points(run))
+    for process in members(record_of(home, run, 1).mark):
+        os.kill(process.pid, signal.SIGKILL)
+    assert controller.wait(run, WITHIN_S) is RunState.FAILED
+    cause = controller.snapshot(run).cause
+    assert cause is not None
+    assert (cause.code, cause.node) == ("killed", controller.snapshot(run).nodes[1].address)
+    assert (marked(home, run), left(daemons)) == (0, [])
+
+
+def test_a_killed_daemon_ends_the_run_and_its_container_is_removed_when_it_is_back(
+    controller: Controller, job: Job, home: Path, daemons: list[DockerDaemon]
+) -> None:
+    run = controller.launch(with_mode(job, "ok", steps=10_000))
+    wait_for(lambda: controller.points(run))
+    daemons[1].stop(signal.SIGKILL)
+    try:
+        wait_for(lambda: marked(home, run) == 0)
+    finally:
+        daemons[1].start()
+    assert controller.wait(run, WITHIN_S) is RunState.FAILED
+    cause = controller.snapshot(run).cause
+    assert cause is not None
+    assert cause.node == controller.snapshot(run).nodes[1].address
+    assert (marked(home, run), left(daemons)) == (0, [])
+
+
+def test_an_image_that_one_node_lacks_is_named(controller: Controller, job: Job, daemons: list[DockerDaemon]) -> None:
+    daemons[1].docker("tag", IMAGE, "kept:1")
+    daemons[1].docker("rmi", IMAGE)
+    try:
+        (problem,) = controller.preflight(job).problems
+    finally:
+        daemons[1].docker("tag", "kept:1", IMAGE)
+    assert (problem.code, problem.node) == ("container_image_missing", job.cluster.hosts[1].name)
+    assert problem.field == "cluster.hosts[1].environments.llamafactory.container.image"
+
+
+def test_an_image_with_other_content_is_named(controller: Controller, job: Job, daemons: list[DockerDaemon]) -> None:
+    daemons[1].docker("tag", IMAGE, "kept:1")
+    daemons[1].docker("import", "--message", "other", "-", IMAGE, stdin=image_of_links())
+    try:
+        problems = controller.preflight(job).problems
+    finally:
+        daemons[1].docker("tag", "kept:1", IMAGE)
+    assert [(problem.code, problem.node) for problem in problems] == [
+        ("container_image_differs", job.cluster.hosts[1].name)
+    ]
+
+
+def test_a_daemon_that_does_not_answer_is_named(controller: Controller, job: Job, daemons: list[DockerDaemon]) -> None:
+    daemons[0].stop()
+    try:
+        problems = controller.preflight(job).problems
+    finally:
+        daemons[0].start()
+    assert ("container_daemon_silent", job.cluster.hosts[0].name) in {(p.code, p.node) for p in problems}
+
+
+def record_of(home: Path, run: str, rank: int) -> NodeRecord:
+    store = Store(home / "megaboard.db")
+    with store.read() as connection:
+        record = attempts.nodes(connection, run, attempts.newest(connection, run))[rank]
+    store.close()
+    return record
+
+
+def supervisor_of(home: Path, run: str, rank: int) -> int:
+    return int(json.loads(Path(record_of(home, run, rank).folder, "pid").read_text())["pid"])

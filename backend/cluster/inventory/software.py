@@ -184,18 +184,20 @@ def ask_program(
     try:
         answer = ask(node, argv, timeout_s=timeout_s, stdin=node_program(program), max_bytes=max_bytes)
     except NodeError as error:
-        raise refused_container(environment, error) or error from error
+        status, detail = error.values.get("exit"), error.values.get("detail")
+        if refused := refused_container(environment, node.name, status, detail):
+            raise refused from error
+        raise
     return answer_of(node.name, shape, answer)
 
 
-def refused_container(environment: Environment, error: NodeError) -> NodeError | None:
-    """Return the error of a container that cannot start, or None for another error."""
-    container, code = environment.container, CONTAINER_CODES.get(error.values.get("exit", 0))
+def refused_container(environment: Environment, node: str, status: object, detail: object) -> NodeError | None:
+    """Return the error of a container that cannot start, by the exit status of container.py; None for another one."""
+    container, code = environment.container, CONTAINER_CODES.get(status)
     if container is None or code is None:
         return None
-    detail = error.values.get("detail", "")
     field = "cluster.environments"
-    return NodeError(code, error.node, field=field, runtime=container.runtime, image=container.image, detail=detail)
+    return NodeError(code, node, field=field, runtime=container.runtime, image=container.image, detail=detail)
 
 
 def one_argument(value: Mapping[str, object]) -> str:
@@ -210,9 +212,14 @@ def python_command(environment: Environment, arguments: Sequence[str]) -> list[s
         command = container_command("container-run", environment.container, *command)
     elif environment.python.startswith("~/"):
         command = ["sh", "-c", 'exec "$HOME/$0" "$@"', environment.python[2:], *arguments]
-    if environment.setup:
-        command = ["bash", "-c", '. "${0/#\\~/$HOME}" >&2 && exec "$@"', environment.setup, *command]
-    return command
+    return with_setup(environment, command)
+
+
+def with_setup(environment: Environment, command: Sequence[str]) -> list[str]:
+    """Return the command behind the environment's `setup`. The node resolves `~/`."""
+    if not environment.setup:
+        return list(command)
+    return ["bash", "-c", '. "${0/#\\~/$HOME}" >&2 && exec "$@"', environment.setup, *command]
 
 
 def container_command(action: str, container: Container, *arguments: str) -> list[str]:
