@@ -25,6 +25,7 @@ COMMANDS = {
     "preset": "app.cli.preset",
     "check": "app.cli.check",
     "copy": "app.cli.copy_files",
+    "pull": "app.cli.pull",
     "probe": "app.cli.calibrate",
     "launch": "app.cli.launch",
     "watch": "app.cli.watch",

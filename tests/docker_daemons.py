@@ -73,11 +73,11 @@ class DockerDaemon:
         return self.docker("ps", "--all", "--format", "{{.Names}}").split()
 
 
-def image_of_links() -> bytes:
+def image_of_links(*more_folders: str) -> bytes:
     """Return an image in which the usual folders are empty. A container mounts the machine's /usr."""
     packed = BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        for name in ("usr", "sbin", "etc", "tmp", "proc", "sys", "dev", "var"):
+        for name in ("usr", "sbin", "etc", "tmp", "proc", "sys", "dev", "var", *more_folders):
             entry = tarfile.TarInfo(name)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
             tar.addfile(entry)

@@ -2,6 +2,7 @@
 
     container-facts JSON --token T                 prints the image as this node has it: one line `T{json}`
     container-run JSON PROGRAM ARGUMENTS...        replaces this process by the program in a container
+    container-pull JSON ARCHIVE                    pulls the image, or loads it from the file ARCHIVE if it has a name
 
 JSON has `runtime`, `image`, `options`, `mounts`. The supervisor has this module too, and runs outside of containers.
 Sources of the options: https://docs.docker.com/reference/cli/docker/container/run/ and
@@ -209,8 +210,18 @@ def run_in_container(container: Mapping[str, Any], argv: Sequence[str]) -> None:
     os.execvp(command[0], command)  # noqa: S606 - no shell wanted
 
 
+def get_image(container: Mapping[str, Any], archive: str) -> None:
+    """Replace this process by the runtime's command that pulls the image, or loads it from a file."""
+    runtime = container["runtime"]
+    load = [runtime, "load", "--input", os.path.expanduser(archive)]
+    command = load if archive else [runtime, "pull", container["image"]]
+    os.execvp(command[0], command)  # noqa: S606 - no shell wanted
+
+
 def container_main() -> None:
     action, container = sys.argv[1], json.loads(sys.argv[2])
     if action == "container-run":
         run_in_container(container, sys.argv[3:])
+    if action == "container-pull":
+        get_image(container, sys.argv[3])
     print(sys.argv[-1] + json.dumps(image_facts(container)), flush=True)

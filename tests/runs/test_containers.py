@@ -5,23 +5,28 @@ Each node has a Docker daemon of its own.
 
 import json
 import os
+import shutil
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.demo.local_nodes import LocalNodes
 from backend.job.job import Job
-from backend.job.mapping import parse_job
+from backend.job.mapping import parse_job, with_values
+from backend.job.problems import ProblemsError
 from backend.node.supervisor.processes import members
 from backend.runs.controller import Controller
 from backend.runs.records import NodeRecord
 from backend.runs.states import RunState
 from backend.runs.store import attempts
 from backend.runs.store.store import Store
-from tests.docker_daemons import IMAGE, DockerDaemon, docker_daemons, image_of_links, in_containers
+from tests.docker_daemons import IMAGE, PATH, DockerDaemon, docker_daemons, image_of_links, in_containers
 from tests.runs.gangs import ENGINE, NODES, marked, stand_in_job, steps_of, with_mode
 from tests.waiting import WITHIN_S, wait_for
 
@@ -158,3 +163,78 @@ def record_of(home: Path, run: str, rank: int) -> NodeRecord:
 
 def supervisor_of(home: Path, run: str, rank: int) -> int:
     return int(json.loads(Path(record_of(home, run, rank).folder, "pid").read_text())["pid"])
+
+
+@pytest.fixture(scope="module")
+def registry(daemons: list[DockerDaemon], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the address of a real registry that has the image."""
+    if shutil.which("docker-registry", path=PATH) is None:
+        pytest.skip("no docker-registry: apt-get install docker-registry")
+    folder = tmp_path_factory.mktemp("registry")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    settings = {"version": 0.1, "storage": {"filesystem": {"rootdirectory": str(folder)}}, "http": {"addr": address}}
+    (folder / "config.yml").write_text(json.dumps(settings))
+    command = ["docker-registry", "serve", str(folder / "config.yml")]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={"PATH": PATH})
+    with server:
+        try:
+            daemons[0].docker("import", "-", f"{address}/engine:1", stdin=image_of_links("opt"))
+            wait_for(lambda: not daemons[0].try_docker("push", f"{address}/engine:1").returncode)
+            daemons[0].docker("rmi", f"{address}/engine:1")
+            yield address
+        finally:
+            server.terminate()
+
+
+def with_image(job: Job, image: str) -> Job:
+    hosts = []
+    for host in job.cluster.hosts:
+        (name, environment), *_ = host.environments.items()
+        assert environment.container is not None
+        container = replace(environment.container, image=image)
+        hosts.append(replace(host, environments={name: replace(environment, container=container)}))
+    return with_values(job, {"cluster.hosts": tuple(hosts)})
+
+
+def test_an_image_is_pulled_on_all_nodes(controller: Controller, job: Job, registry: str) -> None:
+    pulled = with_image(job, f"{registry}/engine:1")
+    assert {problem.code for problem in controller.preflight(pulled).problems} == {"container_image_missing"}
+    layers: list[tuple[int, int]] = []
+    assert controller.pull_image(pulled, lambda done, total: layers.append((done, total))) == ()
+    assert layers[-1] == (NODES, NODES)
+    assert controller.preflight(pulled).problems == ()
+
+
+def test_an_image_that_the_registry_lacks_is_named_for_each_node(
+    controller: Controller, job: Job, registry: str
+) -> None:
+    with pytest.raises(ProblemsError) as raised:
+        controller.pull_image(with_image(job, f"{registry}/other:1"), lambda done, total: None)
+    assert [(problem.code, problem.node) for problem in raised.value.problems] == [
+        ("pull_failed", host.name) for host in job.cluster.hosts
+    ]
+    assert all("not found" in str(problem.values["lines"]) for problem in raised.value.problems)
+
+
+def test_an_image_is_loaded_from_a_file(
+    controller: Controller, job: Job, daemons: list[DockerDaemon], tmp_path: Path
+) -> None:
+    archive = tmp_path / "image.tar"
+    archive.write_bytes(daemons[0].try_docker("save", IMAGE).stdout)
+    daemons[1].docker("rmi", IMAGE)
+    assert controller.pull_image(job, lambda done, total: None, str(archive)) == ()
+    assert controller.preflight(job).problems == ()
+
+
+def test_a_broken_file_is_named_and_gives_no_image(
+    controller: Controller, job: Job, daemons: list[DockerDaemon], tmp_path: Path
+) -> None:
+    archive = tmp_path / "image.tar"
+    archive.write_bytes(daemons[0].try_docker("save", IMAGE).stdout[:2000])
+    other = with_image(job, "half:1")
+    with pytest.raises(ProblemsError) as raised:
+        controller.pull_image(other, lambda done, total: None, str(archive))
+    assert {problem.code for problem in raised.value.problems} == {"pull_failed"}
+    assert {problem.code for problem in controller.preflight(other).problems} == {"container_image_missing"}
