@@ -20,6 +20,7 @@ JUMPS = rf"{_JUMP}(,{_JUMP})*"
 WORDS = rf"[^\s{_UNPRINTABLE}'\"`$;&|<>\\]+"
 IMAGE = rf"(/|~/|[A-Za-z0-9])[^\s{_UNPRINTABLE}'\"`$;&|<>\\*?!(){{}}\[\]#]{{0,300}}"
 OPTION = rf"[^{_UNPRINTABLE}'\"`$;&|<>\\!]{{1,300}}"
+URL = rf"https?://[^\s{_UNPRINTABLE}'\"`$;&|<>\\]{{1,300}}"
 RUN = r"[A-Za-z0-9._-]{1,100}"
 LAYOUT = r"[A-Za-z0-9|,*()]{1,400}"
 DATE = r"\d{4}-\d{2}-\d{2}"
@@ -30,6 +31,7 @@ FORMATS = {
     LOCAL_PATH: "local_path",
     ADDRESS: "address",
     USER: "user",
+    URL: "url",
     JUMPS: "jumps",
     WORDS: "words",
     NAME: "name",
