@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from app.demo.local_nodes import LocalNodes
+from backend.cluster.node_programs import FALLBACK_STOP, node_program
 from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
 from backend.job.problems import ProblemsError
@@ -238,3 +239,29 @@ def test_a_broken_file_is_named_and_gives_no_image(
         controller.pull_image(other, lambda done, total: None, str(archive))
     assert {problem.code for problem in raised.value.problems} == {"pull_failed"}
     assert {problem.code for problem in controller.preflight(other).problems} == {"container_image_missing"}
+
+
+def test_a_container_that_does_not_start_names_the_runtimes_message(
+    controller: Controller, job: Job, daemons: list[DockerDaemon]
+) -> None:
+    hosts = list(job.cluster.hosts)
+    environment = hosts[1].environments["llamafactory"]
+    assert environment.container is not None
+    options = (*environment.container.options, "--device=/dev/nothing")
+    broken = replace(environment, container=replace(environment.container, options=options))
+    hosts[1] = replace(hosts[1], environments={"llamafactory": broken})
+    problems = controller.preflight(with_values(job, {"cluster.hosts": tuple(hosts)})).problems
+    assert {problem.node for problem in problems} == {hosts[1].name}
+    assert "/dev/nothing" in str(problems[0].values["detail"])
+
+
+def test_a_shell_removes_a_container_whose_client_was_killed(daemons: list[DockerDaemon], tmp_path: Path) -> None:
+    daemons[0].docker("create", "--name", "megaboard-ab12.0", IMAGE, "true")
+    (tmp_path / "spec.json").write_text(json.dumps({"container": {"runtime": "docker"}, "mark": "ab12.0"}))
+    command = ["/bin/sh", "-s", str(tmp_path), "ab12.0", "1", "--token", "T"]
+    environment = {"PATH": PATH, "DOCKER_HOST": daemons[0].address}
+    stop = {"input": node_program(FALLBACK_STOP), "capture_output": True, "check": True, "env": environment}
+    assert subprocess.run(command, **stop).stdout == b'T{"left": []}\n'
+    assert daemons[0].containers() == []
+    environment["DOCKER_HOST"] = "unix:///nowhere"
+    assert subprocess.run(command, **stop).stdout == b'T{"left": [[0, "megaboard-ab12.0", "?"]]}\n'
