@@ -22,7 +22,7 @@ from backend.engines.placement import NodeCommand, NodePlacement, Placement, Ren
 from backend.engines.torchrun import ENTRY, torchrun_command
 from backend.engines.yaml_text import to_yaml
 from backend.job.job import Job
-from backend.job.launch_rules import check_launch
+from backend.job.launch_rules import check_launch, environment_of
 from backend.job.mapping import MAXIMUM_TEXT, dump_job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
@@ -138,6 +138,8 @@ def export(job: Job, *, placeholders: bool = False, checkpoint: str | None = Non
     job = with_placeholders(job) if placeholders else job
     if problems := errors(check_all(job)):
         raise ProblemsError(problems)
+    if any((environment := environment_of(job, rank)) and environment.container for rank in range(job.cluster.nodes)):
+        raise ProblemsError([Problem(code="container_not_exported", field="cluster.environments")])
     engine, target = ENGINES[job.engine], target_of(job)
     variables = merged(target, shared_variables(target, engine))
     resume_keys = engine.resume(target, checkpoint) if checkpoint else {}
