@@ -56,9 +56,8 @@ def test_a_gated_model_is_downloaded_with_a_token_and_the_nodes_are_ready(
         SECRETS.forget("HF_TOKEN")
     assert controller.preflight(job).problems == ()
     assert {file.name for file in target.iterdir()} == set(hub.repositories["tiny/model"])
-    assert [
-        file for file in (tmp_path.rglob("*")) if TOKEN.encode() in (file.read_bytes() if file.is_file() else b"")
-    ] == []
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in files if TOKEN.encode() in path.read_bytes()] == []
 
 
 def test_a_data_set_comes_into_the_folder_of_the_data(
