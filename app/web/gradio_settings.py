@@ -34,7 +34,7 @@ def prepare_gradio(home: Path) -> None:
 def file_of_all_but_components(object: Any) -> str:
     """Do what inspect.getfile does, but tell Gradio that its components have no file.
 
-    Else it reads and writes a .pyi file beside each component whenever it is imported, which takes half of the time to import it.
+    Otherwise Gradio reads and writes a .pyi file beside each component, which is half of the time of its import.
     """
     if type(object).__name__ == "ComponentMeta":
         raise OSError("no stub is wanted")
