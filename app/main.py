@@ -27,6 +27,7 @@ COMMANDS = {
     "copy": "app.cli.copy_files",
     "pull": "app.cli.pull",
     "install": "app.cli.install",
+    "download": "app.cli.download",
     "probe": "app.cli.calibrate",
     "launch": "app.cli.launch",
     "watch": "app.cli.watch",

@@ -3,12 +3,13 @@
 The daemons need no network of their own, no kernel module and no registry, so they also run inside a container.
 """
 
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tarfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -113,19 +114,35 @@ def docker_daemons(folder: Path, count: int) -> Iterator[list[DockerDaemon]]:
             daemon.stop()
 
 
+@contextmanager
+def image_registry(daemon: DockerDaemon, folder: Path, name: str, content: str = "opt") -> Iterator[str]:
+    """Yield the full name of an image in a real registry, which no daemon has. `content` is a folder in the image."""
+    if shutil.which("docker-registry", path=PATH) is None:
+        pytest.skip("no docker-registry: apt-get install docker-registry")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    storage = {"filesystem": {"rootdirectory": str(folder / "registry")}}
+    settings = folder / "registry.yml"
+    settings.write_text(json.dumps({"version": 0.1, "storage": storage, "http": {"addr": address}}))
+    command = ["docker-registry", "serve", str(settings)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={"PATH": PATH}) as server:
+        try:
+            image = f"{address}/{name}"
+            daemon.docker("import", "-", image, stdin=image_of_links(content))
+            wait_for(lambda: not daemon.try_docker("push", image).returncode)
+            daemon.docker("rmi", image)
+            yield image
+        finally:
+            server.terminate()
+
+
 def in_containers(cluster: LocalNodes, daemons: list[DockerDaemon], python: str, *folders: str) -> dict[str, object]:
     """Return `cluster` of a job whose engine runs in containers: node n uses daemon n. `folders` are mounted too."""
     mapping = cluster.cluster_mapping(python)
     options = [f"--volume={folder}:{folder}:ro" for folder in ("/usr", *folders)]
-    container = {"runtime": "docker", "image": IMAGE, "options": options}
     for host, daemon in zip(mapping["hosts"], daemons, strict=True):
+        container = {"runtime": "docker", "image": IMAGE, "options": list(options)}
         environment = {"python": python, "setup": str(daemon.setup), "container": container}
         host["environments"] = {"llamafactory": environment}
     return mapping
-
-
-def wait_until_dead(daemon: DockerDaemon) -> None:
-    """Return when the daemon does not answer any more."""
-    deadline = time.monotonic() + START_S
-    while not daemon.try_docker("version").returncode:
-        assert time.monotonic() < deadline

@@ -64,6 +64,7 @@ PROGRAMS = {
     "swift_entry.py": ("training/swift_entry.py",),
     "prepare_data.py": ("regular_file.py", "training/prepare_data.py"),
     "tokenise.py": ("training/tokenise.py",),
+    "download.py": ("training/download.py",),
     "export_model.py": ("training/export_model.py",),
     "benchmark.py": ("benchmark.py",),
     "software.py": ("regular_file.py", "checks/dataset_columns.py", "checks/software.py"),

@@ -299,6 +299,28 @@ class Progress(TypedDict):
     total: Count
 
 
+class Downloaded(TypedDict, total=False):
+    """result.json of download.py: the reason of a failure"""
+
+    code: Required[
+        Literal[
+            "download_target_taken",
+            "download_gated",
+            "download_not_found",
+            "download_failed",
+            "download_no_space",
+            "download_wrong_hash",
+        ]
+    ]
+    path: str
+    id: Word
+    url: Line
+    file: Line
+    detail: Line
+    needed: Word
+    free: Word
+
+
 class Copied(TypedDict, total=False):
     """result.json of the copier: the reason of a failure"""
 

@@ -92,9 +92,7 @@ def choose_set(job: Job, cuda: Sequence[str | None], sets: Mapping[str, Environm
     values = {"engine": engine, "names": ", ".join(one.name for one in fitting)}
     if named:
         if named not in {one.name for one in fitting}:
-            raise ProblemsError(
-                [Problem(code="unknown_environment_set", field=path, values={**values, "name": named})]
-            )
+            raise ProblemsError([Problem(code="unknown_environment_set", field=path, values={**values, "name": named})])
         return sets[named]
     if job.traits.is_megatron:
         raise ProblemsError([Problem(code="no_megatron_set", field=path, values=values)])

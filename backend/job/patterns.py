@@ -18,6 +18,8 @@ USER = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
 _JUMP = rf"({USER}@)?({_HOST_NAME}|\[[0-9A-Fa-f:.]+\])(:\d{{1,5}})?"
 JUMPS = rf"{_JUMP}(,{_JUMP})*"
 WORDS = rf"[^\s{_UNPRINTABLE}'\"`$;&|<>\\]+"
+HUB = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+HUB_ADDRESS = r"https?://[A-Za-z0-9][A-Za-z0-9._-]*(:\d{1,5})?(/[A-Za-z0-9._/-]*)?"
 IMAGE = rf"(/|~/|[A-Za-z0-9])[^\s{_UNPRINTABLE}'\"`$;&|<>\\*?!(){{}}\[\]#]{{0,300}}"
 OPTION = rf"[^{_UNPRINTABLE}'\"`$;&|<>\\!]{{1,300}}"
 URL = rf"https?://[^\s{_UNPRINTABLE}'\"`$;&|<>\\]{{1,300}}"
@@ -36,6 +38,8 @@ FORMATS = {
     WORDS: "words",
     NAME: "name",
     RUN: "run",
+    HUB: "hub",
+    HUB_ADDRESS: "hub_address",
     IMAGE: "image",
     OPTION: "option",
     LAYOUT: "layout",

@@ -83,9 +83,15 @@ def container_command(
         command += ["--name", container_name(mark), "--label", f"{LABEL}={mark}", "--env", f"{MARK}={mark}"]
     command += ["--init"] if runtime == "docker" else []
     command += user_options(runtime) + device_options(runtime, options)
-    command += [word for folder in folders for word in ("--mount", f"type=bind,source={folder},target={folder}")]
+    command += [word for folder in folders for word in ("--mount", bind_mount(folder))]
     command += [word for name in names for word in ("--env", name)]
     return [*command, *options, image, *argv]
+
+
+def bind_mount(folder: str) -> str:
+    """Return the value of `--mount`, which is a line of CSV."""
+    fields = [f"source={folder}", f"target={folder}"]
+    return ",".join(["type=bind", *(f'"{field}"' if "," in field else field for field in fields)])
 
 
 def container_name(mark: str) -> str:

@@ -25,6 +25,7 @@ from backend.runs.tasks.discovery import NodeMemory
 from backend.runs.tasks.environment_install import Installed, with_node_python, with_python
 from backend.runs.tasks.export import Exported
 from backend.runs.tasks.file_copy import Missing, find_missing
+from backend.runs.tasks.hub_download import Repository, model_repository
 from backend.runs.tasks.image_pull import lacks_image
 from backend.runs.view.history import is_saving
 from backend.runs.view.progress import WATCHED
@@ -49,6 +50,7 @@ __all__ = [
     "Move",
     "NodeMemory",
     "PreflightReport",
+    "Repository",
     "RunMeasured",
     "RunSize",
     "State",
@@ -64,6 +66,7 @@ __all__ = [
     "gpu_error_words",
     "is_saving",
     "lacks_image",
+    "model_repository",
     "nothing_left",
     "stuck_words",
     "warning_key",

@@ -36,7 +36,7 @@ from backend.runs.store.store import Store
 from backend.runs.store.transitions import LaunchRequest
 from backend.runs.supervise import restart
 from backend.runs.supervise.gang_rules import Timing
-from backend.runs.tasks import discovery, environment_install, file_copy, image_pull
+from backend.runs.tasks import discovery, environment_install, file_copy, hub_download, image_pull
 from backend.runs.tasks.benchmark import Measurement, measure
 from backend.runs.tasks.calibration import RunMeasured, read_run
 from backend.runs.tasks.discovery import Discovery, NodeMemory, refuse_without
@@ -134,6 +134,16 @@ class Controller:
         run = new_run_id(replace(job, name="copy"), self._clock())
         self._audit("copy_missing", run=run, nodes=[host.address for host in job.cluster.hosts])
         return file_copy.copy(job, connect_nodes(job, self._connections), report, run, progress)
+
+    def download(self, job: Job, progress: hub_download.ReportBytes, dataset: str | None = None) -> tuple[Problem, ...]:
+        """Download the job's model, or the data set `dataset`, from its hub to node 0; return warnings of the clean-up.
+
+        ProblemsError says why it failed. Complete files are kept, and the next download continues there.
+        """
+        repository = hub_download.dataset_repository(job, dataset) if dataset else hub_download.model_repository(job)
+        run = new_run_id(replace(job, name="download"), self._clock())
+        self._audit("download", run=run, repository=repository.id if repository else None)
+        return hub_download.download(job, connect_nodes(job, self._connections), repository, run, progress)
 
     def pull_image(
         self, job: Job, progress: image_pull.ReportLayers, archive: str | None = None

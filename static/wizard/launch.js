@@ -15,7 +15,7 @@ let request = null, clock = null, watched = 0, accepted = null;
 export function draw(element, bundle) {
   const session = bundle.data.launch;
   if (!session || currentStep() !== "launch") return;
-  const isBusy = ["checking", "copying", "pulling", "launching"].includes(session.phase);
+  const isBusy = ["checking", "copying", "pulling", "downloading", "launching"].includes(session.phase);
   // Another page started this work, or this page was reloaded: this page watches the work.
   if (isBusy && !request && watched !== session.version) {
     watched = session.version;
@@ -35,6 +35,7 @@ export function draw(element, bundle) {
     session.problems.map((problem) => drawProblem(problem)),
     session.copy && copyOffer(session, isBusy),
     session.pull && pullOffer(isBusy),
+    session.download && downloadOffer(session, isBusy),
     !session.complete && todoList(bundle, "missing", "error"),
     h("p.mb-quiet", {}, whoIsTold(session.told))),
     session.keys.length > 0 && hostKeys(session.keys, () => accept(session), isBusy), session.checks && checksTable(session));
@@ -83,6 +84,12 @@ function copyOffer(session, isBusy) {
 function pullOffer(isBusy) {
   return h("div.mb-desk", {}, button("pull", t("wizard.launch.pull"), isBusy, false),
     h("p.mb-desk-words", {}, h("small.mb-quiet", {}, t("wizard.launch.pull.lead"))));
+}
+
+// Downloads the model from its hub to node 0 and copies it to the other nodes, after the user clicks.
+function downloadOffer(session, isBusy) {
+  return h("div.mb-desk", {}, button("download", t("wizard.launch.download"), isBusy, false),
+    h("p.mb-desk-words", {}, session.download, h("br"), h("small.mb-quiet", {}, t("wizard.launch.download.lead"))));
 }
 
 function button(act, label, isOff, isPrimary) {

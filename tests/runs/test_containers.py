@@ -5,9 +5,7 @@ Each node has a Docker daemon of its own.
 
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from app.demo.local_nodes import LocalNodes
+from backend.cluster.node_programs import FALLBACK_STOP, node_program
 from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
 from backend.job.problems import ProblemsError
@@ -26,7 +25,15 @@ from backend.runs.records import NodeRecord
 from backend.runs.states import RunState
 from backend.runs.store import attempts
 from backend.runs.store.store import Store
-from tests.docker_daemons import IMAGE, PATH, DockerDaemon, docker_daemons, image_of_links, in_containers
+from tests.docker_daemons import (
+    IMAGE,
+    PATH,
+    DockerDaemon,
+    docker_daemons,
+    image_of_links,
+    image_registry,
+    in_containers,
+)
 from tests.runs.gangs import ENGINE, NODES, marked, stand_in_job, steps_of, with_mode
 from tests.waiting import WITHIN_S, wait_for
 
@@ -166,26 +173,10 @@ def supervisor_of(home: Path, run: str, rank: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def registry(daemons: list[DockerDaemon], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the address of a real registry that has the image."""
-    if shutil.which("docker-registry", path=PATH) is None:
-        pytest.skip("no docker-registry: apt-get install docker-registry")
-    folder = tmp_path_factory.mktemp("registry")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    settings = {"version": 0.1, "storage": {"filesystem": {"rootdirectory": str(folder)}}, "http": {"addr": address}}
-    (folder / "config.yml").write_text(json.dumps(settings))
-    command = ["docker-registry", "serve", str(folder / "config.yml")]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={"PATH": PATH})
-    with server:
-        try:
-            daemons[0].docker("import", "-", f"{address}/engine:1", stdin=image_of_links("opt"))
-            wait_for(lambda: not daemons[0].try_docker("push", f"{address}/engine:1").returncode)
-            daemons[0].docker("rmi", f"{address}/engine:1")
-            yield address
-        finally:
-            server.terminate()
+def image(daemons: list[DockerDaemon], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the name of an image that a real registry has and no node."""
+    with image_registry(daemons[0], tmp_path_factory.mktemp("registry"), "engine:1") as image:
+        yield image
 
 
 def with_image(job: Job, image: str) -> Job:
@@ -198,8 +189,8 @@ def with_image(job: Job, image: str) -> Job:
     return with_values(job, {"cluster.hosts": tuple(hosts)})
 
 
-def test_an_image_is_pulled_on_all_nodes(controller: Controller, job: Job, registry: str) -> None:
-    pulled = with_image(job, f"{registry}/engine:1")
+def test_an_image_is_pulled_on_all_nodes(controller: Controller, job: Job, image: str) -> None:
+    pulled = with_image(job, image)
     assert {problem.code for problem in controller.preflight(pulled).problems} == {"container_image_missing"}
     layers: list[tuple[int, int]] = []
     assert controller.pull_image(pulled, lambda done, total: layers.append((done, total))) == ()
@@ -207,11 +198,9 @@ def test_an_image_is_pulled_on_all_nodes(controller: Controller, job: Job, regis
     assert controller.preflight(pulled).problems == ()
 
 
-def test_an_image_that_the_registry_lacks_is_named_for_each_node(
-    controller: Controller, job: Job, registry: str
-) -> None:
+def test_an_image_that_the_registry_lacks_is_named_for_each_node(controller: Controller, job: Job, image: str) -> None:
     with pytest.raises(ProblemsError) as raised:
-        controller.pull_image(with_image(job, f"{registry}/other:1"), lambda done, total: None)
+        controller.pull_image(with_image(job, image.replace("engine", "other")), lambda done, total: None)
     assert [(problem.code, problem.node) for problem in raised.value.problems] == [
         ("pull_failed", host.name) for host in job.cluster.hosts
     ]
@@ -238,3 +227,29 @@ def test_a_broken_file_is_named_and_gives_no_image(
         controller.pull_image(other, lambda done, total: None, str(archive))
     assert {problem.code for problem in raised.value.problems} == {"pull_failed"}
     assert {problem.code for problem in controller.preflight(other).problems} == {"container_image_missing"}
+
+
+def test_a_container_that_does_not_start_names_the_runtimes_message(
+    controller: Controller, job: Job, daemons: list[DockerDaemon]
+) -> None:
+    hosts = list(job.cluster.hosts)
+    environment = hosts[1].environments["llamafactory"]
+    assert environment.container is not None
+    options = (*environment.container.options, "--device=/dev/nothing")
+    broken = replace(environment, container=replace(environment.container, options=options))
+    hosts[1] = replace(hosts[1], environments={"llamafactory": broken})
+    problems = controller.preflight(with_values(job, {"cluster.hosts": tuple(hosts)})).problems
+    assert {problem.node for problem in problems} == {hosts[1].name}
+    assert "/dev/nothing" in str(problems[0].values["detail"])
+
+
+def test_a_shell_removes_a_container_whose_client_was_killed(daemons: list[DockerDaemon], tmp_path: Path) -> None:
+    daemons[0].docker("create", "--name", "megaboard-ab12.0", IMAGE, "true")
+    (tmp_path / "spec.json").write_text(json.dumps({"container": {"runtime": "docker"}, "mark": "ab12.0"}))
+    command = ["/bin/sh", "-s", str(tmp_path), "ab12.0", "1", "--token", "T"]
+    environment = {"PATH": PATH, "DOCKER_HOST": daemons[0].address}
+    stop = {"input": node_program(FALLBACK_STOP), "capture_output": True, "check": True, "env": environment}
+    assert subprocess.run(command, **stop).stdout == b'T{"left": []}\n'
+    assert daemons[0].containers() == []
+    environment["DOCKER_HOST"] = "unix:///nowhere"
+    assert subprocess.run(command, **stop).stdout == b'T{"left": [[0, "megaboard-ab12.0", "?"]]}\n'
