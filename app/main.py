@@ -26,6 +26,7 @@ COMMANDS = {
     "check": "app.cli.check",
     "copy": "app.cli.copy_files",
     "pull": "app.cli.pull",
+    "install": "app.cli.install",
     "download": "app.cli.download",
     "probe": "app.cli.calibrate",
     "launch": "app.cli.launch",

@@ -12,6 +12,7 @@ COPIER = "copy_files.py"
 SAMPLES = "count_samples.py"
 MODEL_PROFILE = "model_profile.py"
 CONTAINER = "container.py"
+INSTALLER = "install_environment.py"
 FALLBACK_STOP = "fallback_stop.sh"
 PROGRAMS = {
     SUPERVISOR: (
@@ -49,6 +50,14 @@ PROGRAMS = {
         "samples/main.py",
     ),
     CONTAINER: ("tools.py", "container.py"),
+    INSTALLER: (
+        "installer/__init__.py",
+        "tools.py",
+        "installer/folder.py",
+        "installer/interpreters.py",
+        "installer/build.py",
+        "installer/main.py",
+    ),
     FALLBACK_STOP: ("fallback_stop.sh",),
     "entry.py": ("training/entry.py",),
     "rank_facts.py": ("training/rank_facts.py",),

@@ -16,6 +16,7 @@ from backend.job.patterns import (
     NODE_PATH,
     OPTION,
     RUN,
+    URL,
     USER,
 )
 from backend.job.traits import EngineName
@@ -123,6 +124,22 @@ class Calibration:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Install:
+    """How `megaboard install` makes the engine's environment on the nodes."""
+
+    environment: str | None = parameter(None, pattern=NAME)
+    """A set of presets/environments.yaml; null takes the one that fits the engine and the GPUs' driver."""
+    index_url: str | None = parameter(None, pattern=URL)
+    """Mirror of PyPI (PEP 503), without a password; null takes the node's own setting."""
+    find_links: str | None = parameter(None, pattern=NODE_PATH)
+    """Folder of wheels on the nodes, in addition to the index."""
+    offline: bool = parameter(False, source="ours")
+    """Take packages only from `find_links`, for nodes without internet."""
+    python_download: bool = parameter(False, source="ours")
+    """Let uv download a Python into the environment where the node lacks a suitable one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
     """The machines: their figures for planning, and how to reach them."""
 
@@ -151,6 +168,8 @@ class Cluster:
     """Folder of the run folders on the nodes; may be a shared home."""
     environments: Mapping[str, Environment] = parameter(default_factory=dict)
     """llamafactory or swift -> its environment on the nodes."""
+    install: Install = field(default_factory=Install)
+    """How `megaboard install` makes an environment."""
     calibration: Calibration = field(default_factory=Calibration)
     """Written by `megaboard calibrate` and `megaboard probe`."""
     hosts: tuple[Host, ...] = parameter(())

@@ -27,7 +27,7 @@ def needs_template(job: Job) -> bool:
 
 def check_nodes(job: Job) -> list[Problem]:
     """Return the missing or contradictory values for starting anything on the nodes."""
-    return _check_hosts(job) + _check_ports(job)
+    return _check_hosts(job) + _check_ports(job) + _check_install(job)
 
 
 def environment_of(job: Job, rank: int) -> Environment | None:
@@ -72,3 +72,14 @@ def _check_ports(job: Job) -> list[Problem]:
     if len(ports) == 2 and ports[0] <= ports[1]:
         return []
     return [Problem(code="bad_port_range", field="cluster.port_range")]
+
+
+def _check_install(job: Job) -> list[Problem]:
+    """Refuse a password in the address of the index: a job file carries no secret. The value is not repeated."""
+    address = job.cluster.install.index_url or ""
+    problems = []
+    if "@" in address.partition("://")[2].partition("/")[0]:
+        problems.append(Problem(code="index_has_password", field="cluster.install.index_url"))
+    if job.cluster.install.offline and not job.cluster.install.find_links:
+        problems.append(Problem(code="offline_without_wheels", field="cluster.install.find_links"))
+    return problems

@@ -22,6 +22,7 @@ HUB = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 HUB_ADDRESS = r"https?://[A-Za-z0-9][A-Za-z0-9._-]*(:\d{1,5})?(/[A-Za-z0-9._/-]*)?"
 IMAGE = rf"(/|~/|[A-Za-z0-9])[^\s{_UNPRINTABLE}'\"`$;&|<>\\*?!(){{}}\[\]#]{{0,300}}"
 OPTION = rf"[^{_UNPRINTABLE}'\"`$;&|<>\\!]{{1,300}}"
+URL = rf"https?://[^\s{_UNPRINTABLE}'\"`$;&|<>\\]{{1,300}}"
 RUN = r"[A-Za-z0-9._-]{1,100}"
 LAYOUT = r"[A-Za-z0-9|,*()]{1,400}"
 DATE = r"\d{4}-\d{2}-\d{2}"
@@ -32,6 +33,7 @@ FORMATS = {
     LOCAL_PATH: "local_path",
     ADDRESS: "address",
     USER: "user",
+    URL: "url",
     JUMPS: "jumps",
     WORDS: "words",
     NAME: "name",

@@ -22,6 +22,7 @@ from backend.runs.tasks.benchmark import calibration_of as calibration_of_benchm
 from backend.runs.tasks.calibration import RunMeasured
 from backend.runs.tasks.calibration import calibration_of as calibration_of_run
 from backend.runs.tasks.discovery import NodeMemory
+from backend.runs.tasks.environment_install import Installed, with_node_python, with_python
 from backend.runs.tasks.export import Exported
 from backend.runs.tasks.file_copy import Missing, find_missing
 from backend.runs.tasks.hub_download import Repository, model_repository
@@ -41,6 +42,7 @@ __all__ = [
     "Exported",
     "FileKey",
     "Held",
+    "Installed",
     "Loaded",
     "Measured",
     "Measurement",
@@ -69,4 +71,6 @@ __all__ = [
     "stuck_words",
     "warning_key",
     "watched_job",
+    "with_node_python",
+    "with_python",
 ]
