@@ -42,7 +42,9 @@ def failure_report(services: Services, run: str) -> bytes:
 
 
 def _files(services: Services, run: RunSnapshot, job: Job | None) -> Iterator[tuple[str, str]]:
-    facts = {"megaboard": backend.__version__, **to_json_data(run)}
+    with services.database.read() as reader:
+        software = {node.rank: reader.versions(run.id, run.attempt, node.rank) for node in run.nodes}
+    facts = {"megaboard": backend.__version__, "software": software, **to_json_data(run)}
     yield "run.json", json.dumps(facts, indent=1, ensure_ascii=False, default=str)
     if job is not None:
         yield "job.yaml", dump_job(job)

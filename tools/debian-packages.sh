@@ -15,6 +15,8 @@ if [ "$purpose" = test ]; then
     grep -q '^ID=ubuntu' /etc/os-release 2>/dev/null && browser=chromium-browser
     command -v chromium-browser >/dev/null || need chromium "$browser"
     need ip iproute2
+    need dockerd docker.io # containers of engines
+    need docker-registry docker-registry
     need npm npm # checks the page's scripts
     need g++ g++ # DeepSpeed builds parts of itself
     fc-list :lang=zh 2>/dev/null | grep -q . || missing="$missing fonts-noto-cjk"

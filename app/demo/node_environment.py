@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.text import LANGUAGES, t
+from backend.job.data_folder import data_folder
 
 READY = ".ready"
 LOG = "build.log"
@@ -50,8 +51,7 @@ class NodeEnvironmentError(Exception):
 
 def locks_folder() -> Path:
     """Return the folder of the lock files: the one inside the wheel, or the checkout's."""
-    packaged = Path(__file__).with_name("requirements")
-    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "requirements"
+    return data_folder("requirements")
 
 
 def cache_folder(python: str) -> Path:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.text import render_problem
-from app.text.causes import other_causes
+from app.text.causes import other_causes, versions_of
 from app.text.preparation import preparing_words
 from backend.job.problems import Problem
 from backend.runs.api import WATCHED, is_saving, stuck_words, warning_key
@@ -96,6 +96,7 @@ def _cause(run: RunSnapshot, problem: Problem, lang: str) -> dict[str, Any]:
         "source": problem.values.get("source") or problem.values.get("file"),
         "lines": str(problem.values.get("lines") or ""),
         "evidence": str(problem.values.get("line") or ""),
+        "versions": versions_of(problem),
         "of_rank": problem.values.get("of_rank"),
         "is_certain": problem.values.get("is_certain", True) is not False,
         "others": [{"message": other["message"], "fix": other["fix"]} for other in other_causes(problem, lang)],

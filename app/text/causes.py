@@ -13,9 +13,16 @@ def other_causes(cause: Problem, lang: str) -> list[dict[str, str]]:
 
 
 def evidence_lines(cause: Problem, lang: str) -> list[str]:
-    """Return the line of the log that shows the cause, and a line for each other cause."""
+    """Return the line of the log that shows the cause, the versions, and a line for each other cause."""
     line = str(cause.values.get("line") or "")
     evidence = [f"{t(lang, 'monitor.cause.evidence', file=cause.values.get('file'))} {line}"] if line else []
+    versions = [f"{t(lang, 'monitor.cause.versions')} {text}"] if (text := versions_of(cause)) else []
     others = other_causes(cause, lang)
     names = [f"{t(lang, 'monitor.cause.others')} {other['message']} {other['fix']}" for other in others]
-    return evidence + names
+    return evidence + versions + names
+
+
+def versions_of(cause: Problem) -> str:
+    """Return the versions of the node's software, if the cause may be that they do not fit together."""
+    versions = cause.values.get("versions")
+    return ", ".join(f"{name} {version}" for name, version in versions.items()) if isinstance(versions, dict) else ""

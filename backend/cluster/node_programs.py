@@ -11,12 +11,15 @@ SUPERVISOR = "supervisor.py"
 COPIER = "copy_files.py"
 SAMPLES = "count_samples.py"
 MODEL_PROFILE = "model_profile.py"
+CONTAINER = "container.py"
+INSTALLER = "install_environment.py"
 FALLBACK_STOP = "fallback_stop.sh"
 PROGRAMS = {
     SUPERVISOR: (
         "supervisor/__init__.py",
         "tools.py",
         "nvidia_smi.py",
+        "container.py",
         "supervisor/files.py",
         "supervisor/processes.py",
         "supervisor/locks.py",
@@ -46,15 +49,25 @@ PROGRAMS = {
         "samples/lengths.py",
         "samples/main.py",
     ),
+    CONTAINER: ("tools.py", "container.py"),
+    INSTALLER: (
+        "installer/__init__.py",
+        "tools.py",
+        "installer/folder.py",
+        "installer/interpreters.py",
+        "installer/build.py",
+        "installer/main.py",
+    ),
     FALLBACK_STOP: ("fallback_stop.sh",),
     "entry.py": ("training/entry.py",),
     "rank_facts.py": ("training/rank_facts.py",),
     "swift_entry.py": ("training/swift_entry.py",),
     "prepare_data.py": ("regular_file.py", "training/prepare_data.py"),
     "tokenise.py": ("training/tokenise.py",),
+    "download.py": ("training/download.py",),
     "export_model.py": ("training/export_model.py",),
     "benchmark.py": ("benchmark.py",),
-    "software.py": ("regular_file.py", "checks/software.py"),
+    "software.py": ("regular_file.py", "checks/dataset_columns.py", "checks/software.py"),
     "hardware.py": ("tools.py", "nvidia_smi.py", "checks/hardware.py"),
     "fingerprints.py": ("regular_file.py", "checks/fingerprints.py"),
     "dial.py": ("checks/dial.py",),

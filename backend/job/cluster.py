@@ -5,7 +5,20 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from backend.job.parameters import parameter
-from backend.job.patterns import ADDRESS, CONSTANTS, DATE, JUMPS, LOCAL_PATH, NAME, NODE_PATH, RUN, USER
+from backend.job.patterns import (
+    ADDRESS,
+    CONSTANTS,
+    DATE,
+    IMAGE,
+    JUMPS,
+    LOCAL_PATH,
+    NAME,
+    NODE_PATH,
+    OPTION,
+    RUN,
+    URL,
+    USER,
+)
 from backend.job.traits import EngineName
 
 
@@ -17,13 +30,29 @@ def host_name(address: str, port: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Container:
+    """A container image on the nodes that has the engine."""
+
+    runtime: Literal["docker", "podman", "apptainer", "enroot"] = parameter("docker", source="ours")
+    """Program that starts containers. It runs as the log-in user, without sudo."""
+    image: str = parameter(pattern=IMAGE)
+    """Name of the image, or for apptainer and enroot the path of its file on the nodes."""
+    options: tuple[str, ...] = parameter((), pattern=OPTION)
+    """More options of the runtime, such as `--volume=/opt/models:/opt/models:ro`."""
+    mounts: tuple[str, ...] = field(default=(), metadata={"hidden": True})
+    """The job's folders on the node (launch_rules.environment_of)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
     """A Python environment on a node that can run one engine."""
 
     python: str = parameter(pattern=NODE_PATH)
-    """Absolute path of its interpreter."""
+    """Absolute path of its interpreter; inside the container, if there is one."""
     setup: str | None = parameter(None, pattern=NODE_PATH)
-    """A shell file on the node that is sourced first (modules, library paths)."""
+    """A shell file on the node that is sourced first (modules, library paths), outside of a container."""
+    container: Container | None = parameter(None)
+    """The container that the engine runs in. The supervisor runs outside, with the node's python3."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +124,22 @@ class Calibration:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Install:
+    """How `megaboard install` makes the engine's environment on the nodes."""
+
+    environment: str | None = parameter(None, pattern=NAME)
+    """A set of presets/environments.yaml; null takes the one that fits the engine and the GPUs' driver."""
+    index_url: str | None = parameter(None, pattern=URL)
+    """Mirror of PyPI (PEP 503), without a password; null takes the node's own setting."""
+    find_links: str | None = parameter(None, pattern=NODE_PATH)
+    """Folder of wheels on the nodes, in addition to the index."""
+    offline: bool = parameter(False, source="ours")
+    """Take packages only from `find_links`, for nodes without internet."""
+    python_download: bool = parameter(False, source="ours")
+    """Let uv download a Python into the environment where the node lacks a suitable one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
     """The machines: their figures for planning, and how to reach them."""
 
@@ -127,6 +172,8 @@ class Cluster:
     """Folder of the run folders on the nodes; may be a shared home."""
     environments: Mapping[str, Environment] = parameter(default_factory=dict)
     """llamafactory or swift -> its environment on the nodes."""
+    install: Install = field(default_factory=Install)
+    """How `megaboard install` makes an environment."""
     calibration: Calibration = field(default_factory=Calibration)
     """Written by `megaboard calibrate` and `megaboard probe`."""
     hosts: tuple[Host, ...] = parameter(())

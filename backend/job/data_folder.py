@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 
-def data_folder(name: Literal["presets", "static"]) -> Path:
+def data_folder(name: Literal["presets", "static", "requirements"]) -> Path:
     """Return the folder with the files of `name`: that of the checkout, or the one inside the wheel."""
     backend = Path(__file__).parents[1]
     packaged = backend / "data" / name

@@ -1,5 +1,7 @@
 """Rules for a job that is to be launched; planning does not need them."""
 
+from dataclasses import replace
+
 from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.problems import Problem
@@ -25,13 +27,25 @@ def needs_template(job: Job) -> bool:
 
 def check_nodes(job: Job) -> list[Problem]:
     """Return the missing or contradictory values for starting anything on the nodes."""
-    return _check_hosts(job) + _check_ports(job)
+    return _check_hosts(job) + _check_ports(job) + _check_install(job)
 
 
 def environment_of(job: Job, rank: int) -> Environment | None:
-    """Return the environment of node `rank` for the job's engine: its own, or the cluster's."""
+    """Return the environment of node `rank` for the job's engine: its own, or the cluster's.
+
+    Its container, if it has one, has the job's folders as mounts.
+    """
     name = job.traits.environment
-    return job.cluster.hosts[rank].environments.get(name) or job.cluster.environments.get(name)
+    environment = job.cluster.hosts[rank].environments.get(name) or job.cluster.environments.get(name)
+    if environment is None or environment.container is None:
+        return environment
+    return replace(environment, container=replace(environment.container, mounts=job_folders(job)))
+
+
+def job_folders(job: Job) -> tuple[str, ...]:
+    """Return the folders of the nodes that the job names."""
+    paths = (job.cluster.run_root, job.model.path, job.training.dataset_dir, job.training.output_dir)
+    return tuple(path for path in paths if path)
 
 
 def _check_hosts(job: Job) -> list[Problem]:
@@ -58,3 +72,14 @@ def _check_ports(job: Job) -> list[Problem]:
     if len(ports) == 2 and ports[0] <= ports[1]:
         return []
     return [Problem(code="bad_port_range", field="cluster.port_range")]
+
+
+def _check_install(job: Job) -> list[Problem]:
+    """Refuse a password in the address of the index: a job file carries no secret. The value is not repeated."""
+    address = job.cluster.install.index_url or ""
+    problems = []
+    if "@" in address.partition("://")[2].partition("/")[0]:
+        problems.append(Problem(code="index_has_password", field="cluster.install.index_url"))
+    if job.cluster.install.offline and not job.cluster.install.find_links:
+        problems.append(Problem(code="offline_without_wheels", field="cluster.install.find_links"))
+    return problems

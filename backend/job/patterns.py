@@ -18,6 +18,11 @@ USER = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
 _JUMP = rf"({USER}@)?({_HOST_NAME}|\[[0-9A-Fa-f:.]+\])(:\d{{1,5}})?"
 JUMPS = rf"{_JUMP}(,{_JUMP})*"
 WORDS = rf"[^\s{_UNPRINTABLE}'\"`$;&|<>\\]+"
+HUB = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+HUB_ADDRESS = r"https?://[A-Za-z0-9][A-Za-z0-9._-]*(:\d{1,5})?(/[A-Za-z0-9._/-]*)?"
+IMAGE = rf"(/|~/|[A-Za-z0-9])[^\s{_UNPRINTABLE}'\"`$;&|<>\\*?!(){{}}\[\]#]{{0,300}}"
+OPTION = rf"[^{_UNPRINTABLE}'\"`$;&|<>\\!]{{1,300}}"
+URL = rf"https?://[^\s{_UNPRINTABLE}'\"`$;&|<>\\]{{1,300}}"
 RUN = r"[A-Za-z0-9._-]{1,100}"
 LAYOUT = r"[A-Za-z0-9|,*()]{1,400}"
 DATE = r"\d{4}-\d{2}-\d{2}"
@@ -28,10 +33,15 @@ FORMATS = {
     LOCAL_PATH: "local_path",
     ADDRESS: "address",
     USER: "user",
+    URL: "url",
     JUMPS: "jumps",
     WORDS: "words",
     NAME: "name",
     RUN: "run",
+    HUB: "hub",
+    HUB_ADDRESS: "hub_address",
+    IMAGE: "image",
+    OPTION: "option",
     LAYOUT: "layout",
     DATE: "date",
     PRINTABLE: "printable",

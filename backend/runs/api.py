@@ -22,8 +22,11 @@ from backend.runs.tasks.benchmark import calibration_of as calibration_of_benchm
 from backend.runs.tasks.calibration import RunMeasured
 from backend.runs.tasks.calibration import calibration_of as calibration_of_run
 from backend.runs.tasks.discovery import NodeMemory
+from backend.runs.tasks.environment_install import Installed, with_node_python, with_python
 from backend.runs.tasks.export import Exported
 from backend.runs.tasks.file_copy import Missing, find_missing
+from backend.runs.tasks.hub_download import Repository, model_repository
+from backend.runs.tasks.image_pull import lacks_image
 from backend.runs.view.history import is_saving
 from backend.runs.view.progress import WATCHED
 
@@ -39,6 +42,7 @@ __all__ = [
     "Exported",
     "FileKey",
     "Held",
+    "Installed",
     "Loaded",
     "Measured",
     "Measurement",
@@ -46,6 +50,7 @@ __all__ = [
     "Move",
     "NodeMemory",
     "PreflightReport",
+    "Repository",
     "RunMeasured",
     "RunSize",
     "State",
@@ -60,8 +65,12 @@ __all__ = [
     "fixes_of_cause",
     "gpu_error_words",
     "is_saving",
+    "lacks_image",
+    "model_repository",
     "nothing_left",
     "stuck_words",
     "warning_key",
     "watched_job",
+    "with_node_python",
+    "with_python",
 ]

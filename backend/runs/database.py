@@ -66,6 +66,10 @@ class Reader:
         """Return the number of the newest attempt; 0 before the first."""
         return attempts.newest(self._connection, run)
 
+    def versions(self, run: str, attempt: int, rank: int) -> dict[str, str]:
+        """Return the versions of a node's software at the start of an attempt; empty if they were not recorded."""
+        return attempts.versions(self._connection, run, attempt, rank)
+
     def log_files(self, run: str, attempt: int, rank: int) -> list[str]:
         """Return the names of the logs of a node with stored bytes."""
         return metrics.log_files(self._connection, run, attempt, rank)

@@ -225,6 +225,7 @@ function Trouble(id, showLog, accept, again, continueWith) {
   const fix = h("p");
   const last = h("p.mb-quiet");
   const evidence = h("p.mbm-evidence", {}, h("span.mb-quiet"), " ", h("code"));
+  const versions = h("p.mb-quiet");
   const others = h("div.mbm-others", {}, h("p.mb-quiet", {}, w("cause.others")), h("ul"));
   const fixes = h("div.mbm-fixes", {}, h("p.mb-quiet", {}, w("fix.title")), h("div.mbm-buttons"));
   const lines = h("pre.mbm-lines", { tabindex: "0" });
@@ -236,7 +237,7 @@ function Trouble(id, showLog, accept, again, continueWith) {
     w("warnings.accept"));
   const checkAgain = h("button.mb-button", { type: "button", onclick: again }, w("warnings.again"));
   const unaccepted = h("div.mbm-unaccepted", { hidden: true }, list, h("div.mbm-buttons", {}, yes, checkAgain));
-  const why = h("div.mbm-cause", { role: "alert", hidden: true }, h("div", {}, message, evidence, fix, others, fixes, last),
+  const why = h("div.mbm-cause", { role: "alert", hidden: true }, h("div", {}, message, evidence, fix, versions, others, fixes, last),
     h("div.mbm-buttons", {}, button, report), unaccepted, more);
   const proof = h("p.mbm-proof", { hidden: true });
   const make = () => h("li", {}, h("span"), h("small"));
@@ -266,6 +267,8 @@ function Trouble(id, showLog, accept, again, continueWith) {
     text(evidence.firstChild, w("cause.evidence", { file: cause.source }));
     text(evidence.lastChild, cause.evidence);
     evidence.hidden = !cause.evidence || cause.message.includes(cause.evidence);
+    text(versions, `${w("cause.versions")} ${cause.versions}`);
+    versions.hidden = !cause.versions;
     keyed(others.lastChild, cause.others, (other) => other.message, () => h("li", {}, h("span"), h("small")), (item, other) => {
       text(item.firstChild, other.message);
       setCommands(item.lastChild, other.fix);

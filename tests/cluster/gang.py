@@ -19,7 +19,7 @@ MODULES = {"torch": "2.13.0", "transformers": "5.6.0", "llamafactory": "0.9.5"}
 PYTHON = Environment(python="/opt/swift/bin/python")
 PATHS: dict[str, Any] = {
     "model": True,
-    "dataset": {"info": True, "unknown": [], "missing": []},
+    "dataset": {"info": True, "unknown": [], "missing": [], "columns": {}},
     "not_writable": {},
     "parts": {"unbuilt": [], "locks": [], "compiler": True},
 }

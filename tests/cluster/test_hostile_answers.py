@@ -46,7 +46,8 @@ WAYS = [{"name": "eth0", "state": "up", "speed": "1000", "tunnel": False, "bonde
          "networks": ["10.0.0.1/24"]}]  # fmt: skip
 SURVEY = surveyed(rdma=PORTS, interfaces=WAYS, default_routes=["eth0"], smi=smi(H100, apps="GPU-aaaa, 7, python, 10\n",
                   topo="GPU0 X\n", table="CUDA Version: 12.8\n", more="0, Disabled, 5, 16, 16\n"))  # fmt: skip
-PATHS = {"model": True, "dataset": {"info": True, "unknown": [], "missing": []}, "not_writable": {"/out": "full"},
+PATHS = {"model": True, "dataset": {"info": True, "unknown": [], "missing": [], "columns": {"a": ["output"]}},
+         "not_writable": {"/out": "full"},
          "parts": {"unbuilt": [], "locks": [], "compiler": True}}  # fmt: skip
 COUNTED = {"samples": 10, "rows": {"a": 10}, "tokens": 5, "unmeasured": ""}
 REFUSED = {"code": "dataset_unknown", "values": {"path": "/data", "names": "a"}}

@@ -96,8 +96,18 @@ def test_a_data_set_that_is_not_there_is_named(gang: Gang, dataset: dict[str, An
     assert (failure.name, problem.code, problem.field) == ("dataset", code, field)
 
 
+def test_a_column_that_the_first_rows_lack_is_a_warning(gang: Gang) -> None:
+    dataset = {**PATHS["dataset"], "columns": {"mine": ["instruction", "output"]}}
+    gang.first.on("paths", reply={**PATHS, "dataset": dataset})
+    [warning] = [result for result in gang.check() if result.status != "ok"]
+    assert (warning.name, warning.status, warning.rank) == ("dataset", "warning", 0)
+    assert warning.problem is not None
+    assert (warning.problem.code, warning.problem.field) == ("dataset_columns_missing", "training.dataset")
+    assert warning.problem.values["columns"] == "mine: instruction, output"
+
+
 def test_ms_swift_reads_plain_files_and_needs_no_description_of_them(gang: Gang) -> None:
-    gang.first.on("paths", reply={**PATHS, "dataset": {"info": False, "unknown": [], "missing": []}})
+    gang.first.on("paths", reply={**PATHS, "dataset": {"info": False, "unknown": [], "missing": [], "columns": {}}})
     gang.job = with_values(gang.job, {"engine": "swift-megatron", "cluster.environments": {"swift": PYTHON}})
     assert {result.status for result in gang.check()} == {"ok"}
 

@@ -14,6 +14,7 @@ from app.demo.local_nodes import LocalNodes
 from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
 from backend.runs.controller import Controller
+from backend.runs.database import Database
 from backend.runs.records import Point
 from backend.runs.states import RunState
 from tests.runs.gangs import marked
@@ -62,7 +63,7 @@ def job(cluster: LocalNodes) -> Job:
 
 
 def test_a_failed_run_names_its_cause_with_the_line_and_the_rank(
-    controller: Controller, job: Job, cluster: LocalNodes
+    controller: Controller, job: Job, cluster: LocalNodes, home: Path
 ) -> None:
     data = cluster.folder / "other-columns"
     shutil.copytree(cluster.folder / tiny_model.DATA_FOLDER, data)
@@ -77,6 +78,11 @@ def test_a_failed_run_names_its_cause_with_the_line_and_the_rank(
     assert cause.code == "dataset_keys", cause.values
     assert str(cause.values["line"]).endswith("KeyError: 'question'")
     assert (cause.values["of_rank"], cause.values["is_certain"]) in {(0, True), (1, True)}
+    database = Database.open(home / "megaboard.db")
+    with database.read() as reader:
+        software = reader.versions(run, 1, 1)
+    database.close()
+    assert {"Python", "torch", "transformers", "llamafactory"} <= set(software)
 
 
 def test_stop_with_save_ends_both_ranks_after_the_same_step_and_a_resume_goes_on_from_there(

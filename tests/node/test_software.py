@@ -18,7 +18,13 @@ def test_a_description_that_is_no_mapping_is_none(tmp_path: Path, text: str) -> 
 def test_a_data_set_whose_entry_says_nothing_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "dataset_info.json").write_text(json.dumps({"mine": "mine.json", "other": {"file_name": 5}}))
     datasets = find_datasets(str(tmp_path), ["mine", "other"])
-    assert datasets == {"info": True, "unknown": ["mine"], "missing": [str(tmp_path / "5")]}
+    assert datasets == {"info": True, "unknown": ["mine"], "missing": [str(tmp_path / "5")], "columns": {}}
+
+
+def test_the_columns_that_the_rows_of_a_data_set_lack_are_named(tmp_path: Path) -> None:
+    (tmp_path / "dataset_info.json").write_text(json.dumps({"mine": {"file_name": "mine.json"}}))
+    (tmp_path / "mine.json").write_text(json.dumps([{"instruction": "a", "answer": "b"}]))
+    assert find_datasets(str(tmp_path), ["mine"])["columns"] == {"mine": ["input", "output"]}
 
 
 def checkout(folder: Path, head: str = "ref: refs/heads/main") -> Path:

@@ -20,10 +20,17 @@ def _node(rank: int, code: int | None = 1, time: float = 10.0, **more: object) -
     return NodeRecord(rank=rank, address=f"node{rank}:22", folder="/f", python="/p", mark="m", exit=ended)
 
 
-def _diagnose(store: Store, nodes: list[NodeRecord], logs: dict[tuple[int, str], str]) -> Problem:
+def _diagnose(
+    store: Store,
+    nodes: list[NodeRecord],
+    logs: dict[tuple[int, str], str],
+    versions: dict[str, dict[str, str]] | None = None,
+) -> Problem:
+    rendered = {"versions": versions} if versions else {}
+
     def write(connection) -> None:
         run_store.create_run(connection, RUN, name="n", engine="e", job="", addresses=[], time=0)
-        attempts.create(connection, RUN, 1, master=("a", 1), rendered={}, nodes=nodes, time=0)
+        attempts.create(connection, RUN, 1, master=("a", 1), rendered=rendered, nodes=nodes, time=0)
         for (rank, file), text in logs.items():
             key = FileKey(run=RUN, attempt=1, rank=rank, file=file)
             metrics.add_log(connection, key, FileOffset(), text.encode())
@@ -31,6 +38,19 @@ def _diagnose(store: Store, nodes: list[NodeRecord], logs: dict[tuple[int, str],
     store.write(write)
     with store.read() as connection:
         return diagnose(connection, RUN, 1, nodes)
+
+
+def test_a_cause_in_the_software_has_the_versions_of_its_node(store: Store) -> None:
+    text = TRACEBACK + "ModuleNotFoundError: No module named 'mcore_adapter'\n"
+    versions = {"0": {"torch": "2.7.0"}, "1": {"torch": "2.13.0", "Python": "3.11.2"}}
+    logs = {(1, "rank3.log"): text, (0, "rank0.log"): PEER}
+    assert _diagnose(store, [_node(0), _node(1)], logs, versions).values["versions"] == versions["1"]
+
+
+def test_a_cause_in_the_data_has_no_versions(store: Store) -> None:
+    logs = {(0, "rank0.log"): TRACEBACK + "FileNotFoundError: [Errno 2] No such file or directory: '/m/config.json'\n"}
+    problem = _diagnose(store, [_node(0)], logs, {"0": {"torch": "2.7.0"}})
+    assert (problem.code, problem.values.get("versions")) == ("file_missing", None)
 
 
 @pytest.mark.parametrize(

@@ -260,7 +260,7 @@ def test_two_causes_that_fit_the_same_text_are_both_shown_with_the_line(site, pa
     run.add_event(EventKind.FAILING, 2, problem=problem(code, run.addresses[2], **why))
     for rank in range(4):
         run.stopped(rank)
-    why |= {"is_certain": False, "others": [other]}
+    why |= {"is_certain": False, "others": [other], "versions": {"torch": "2.7.0", "CUDA": "12.8"}}
     run.add_event(EventKind.FAILED, 2, problem=problem(code, run.addresses[2], **why))
     open_run(page, site, run.id, lang)
     cause = page.locator(".mbm-cause:visible")
@@ -268,6 +268,7 @@ def test_two_causes_that_fit_the_same_text_are_both_shown_with_the_line(site, pa
         f"rank17.log: {line}" if lang == "en" else f"rank17.log： {line}"
     )
     expect(cause.locator("strong")).to_contain_text(t(lang, "monitor.cause.likely"))
+    expect(cause).to_contain_text(f"{t(lang, 'monitor.cause.versions')} torch 2.7.0, CUDA 12.8")
     expect(cause.locator(".mbm-others li")).to_contain_text(t(lang, f"problem.{other}", node=run.addresses[2]))
 
 

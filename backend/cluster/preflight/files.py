@@ -36,7 +36,7 @@ def check_model(node: NodeReadings) -> list[CheckResult]:
 
 
 def check_dataset(node: NodeReadings) -> list[CheckResult]:
-    """Check that every data set has a description and a file."""
+    """Check that every data set has a description, a file, and the columns that the engine reads."""
     checks, dataset, folder = node.checks, node.paths["dataset"], node.job.training.dataset_dir
     if node.job.traits.environment == "swift":
         # Data sets of ms-swift are plain files. Its own parser checks them.
@@ -47,6 +47,10 @@ def check_dataset(node: NodeReadings) -> list[CheckResult]:
         return [checks.wrong("dataset", "dataset_unknown", "training.dataset", names=dataset["unknown"], path=folder)]
     if dataset["missing"]:
         return [checks.wrong("dataset", "dataset_file_missing", "training.dataset", paths=dataset["missing"])]
+    if dataset["columns"]:
+        # A warning, because only the first rows were read. A later row may have the column.
+        lacking = [f"{name}: {', '.join(columns)}" for name, columns in dataset["columns"].items()]
+        return [checks.warning("dataset", "dataset_columns_missing", "training.dataset", columns="; ".join(lacking))]
     return [checks.ok("dataset", names=dataset_names(node.job))]
 
 

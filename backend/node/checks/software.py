@@ -25,6 +25,7 @@ import time
 import urllib.parse
 from typing import Any
 
+from backend.node.checks.dataset_columns import missing_columns
 from backend.node.regular_file import read_json, read_regular
 
 SIOCGIFADDR = 0x8915
@@ -186,19 +187,30 @@ def find_parts(names: list[str], folder: str | None) -> dict[str, Any]:
 
 
 def find_datasets(folder: str, names: list[str]) -> dict[str, Any]:
-    """Return `info` (whether dataset_info.json can be read), the `unknown` names and the `missing` files."""
+    """Return `info` (whether dataset_info.json can be read), the `unknown` names and the `missing` files.
+
+    `columns`: name -> the columns that the first rows of its file lack.
+    """
     try:
         known = read_json(os.path.join(folder, "dataset_info.json"))
     except (OSError, ValueError):
         known = None
     if not isinstance(known, dict):
-        return {"info": False, "unknown": [], "missing": []}
+        return {"info": False, "unknown": [], "missing": [], "columns": {}}
     known = {name: entry for name, entry in known.items() if isinstance(entry, dict)}
-    files = [
-        os.path.join(folder, str(known[name]["file_name"])) for name in names if "file_name" in known.get(name, {})
-    ]
-    missing = [path for path in files if not os.path.exists(path)]
-    return {"info": True, "unknown": [name for name in names if name not in known], "missing": missing}
+    files = {
+        name: os.path.join(folder, str(known[name]["file_name"]))
+        for name in names
+        if "file_name" in known.get(name, {})
+    }
+    return {
+        "info": True,
+        "unknown": [name for name in names if name not in known],
+        "missing": [path for path in files.values() if not os.path.exists(path)],
+        "columns": {
+            name: lacking for name, path in files.items() for lacking in [missing_columns(known[name], path)] if lacking
+        },
+    }
 
 
 def write_error(folder: str) -> str:

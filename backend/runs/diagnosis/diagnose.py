@@ -14,10 +14,11 @@ from backend.job.problems import Problem
 from backend.runs.collect.log_text import readable
 from backend.runs.collect.node_records import UNREADABLE, Exit, Stuck
 from backend.runs.diagnosis import collectives, gpu_errors, log_causes
+from backend.runs.diagnosis.cause_catalogue import by_code
 from backend.runs.diagnosis.log_causes import Match
 from backend.runs.records import NodeRecord
 from backend.runs.states import EventKind
-from backend.runs.store import metrics, run_store
+from backend.runs.store import attempts, metrics, run_store
 from backend.runs.store.metrics import FileKey
 from backend.runs.supervise import gang_rules
 from backend.runs.supervise.gang_rules import NodeView
@@ -31,6 +32,9 @@ RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")
 ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?rank\s*:\s*(?P<rank>\d+)", re.DOTALL)
 CANNOT_CONNECT = re.compile(r"gloo/transport/tcp/\S+.*connect: |Gloo connectFullMesh failed")
 """Errors of gloo on nodes that got a wrong address from another node. They do not name that node."""
+
+_AREAS_OF_SOFTWARE = frozenset({"packages", "engines", "gpus"})
+"""Areas of the catalogue whose causes are mostly versions that do not fit together."""
 
 GLOO_WAIT = re.compile(r"Timed out waiting (?P<waited_ms>\d+) ?ms for (?P<operation>send|recv) operation to complete")
 
@@ -63,8 +67,23 @@ def diagnose(
 
     The problem has the lines of the log that show it. At least one node must have failed by itself. `unreachable`:
     node rank without a known end -> seconds for which it has not answered. The longest silent node is the cause when
-    all failed nodes only say that another rank was gone.
+    all failed nodes only say that another rank was gone. A cause in the software has the versions of its node.
     """
+    problem = _diagnose(connection, run, attempt, records, unreachable or {})
+    cause, rank = by_code().get(problem.code), problem.values.get("rank")
+    if cause is None or cause.area not in _AREAS_OF_SOFTWARE or not isinstance(rank, int):
+        return problem
+    versions = attempts.versions(connection, run, attempt, rank)
+    return replace(problem, values={**problem.values, "versions": versions}) if versions else problem
+
+
+def _diagnose(
+    connection: sqlite3.Connection,
+    run: str,
+    attempt: int,
+    records: Sequence[NodeRecord],
+    unreachable: Mapping[int, float],
+) -> Problem:
     ended = [NodeView(rank=r.rank, exit=r.exit, clock_offset_s=r.clock_offset_s) for r in records]
     suspects = [records[view.rank] for view in gang_rules.first_failure(ended)]
     texts = {record.rank: _logs(connection, run, attempt, record.rank) for record in suspects}

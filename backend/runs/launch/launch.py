@@ -8,7 +8,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 from backend.cluster.inventory.software import NodeFacts, expand, python_command
@@ -59,6 +59,8 @@ class Attempt:
     secrets: TakenSecrets = field(default_factory=TakenSecrets)
     checkpoint_step: int | None = None
     """Step of the checkpoint that it resumes from; None: the beginning."""
+    versions: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """Versions of the software by node rank, as evidence for a diagnosis."""
 
 
 def new_run_id(job: Job, now: float) -> str:
@@ -113,7 +115,7 @@ def make_records(job: Job, placement: Placement, facts: Mapping[int, NodeFacts])
             rank=node.rank,
             address=job.cluster.hosts[node.rank].name,
             folder=node.folder,
-            python=node.python,
+            python="python3" if container_of(job, node.rank) else node.python,
             setup=node.setup,
             mark=f"{random_part}.{node.rank}",
             clock_offset_s=facts[node.rank].clock_offset_s,
@@ -138,6 +140,7 @@ def record_attempt(store: Store, attempt: Attempt, now: float) -> None:
         "commands": [list(command.argv) for command in attempt.rendered.commands],
         "environment": [dict(command.environment) for command in attempt.rendered.commands],
         "secrets": attempt.secrets.names(),
+        "versions": attempt.versions,
     }
     master = (attempt.placement.master_address, attempt.placement.master_port)
 
@@ -204,10 +207,17 @@ def make_spec(attempt: Attempt, rank: int) -> dict[str, object]:
         "environment": dict(command.environment),
         "setup": placement.setup,
         "secrets": f"{placement.folder}/{SECRETS_FILE}" if attempt.secrets else None,
+        "container": container_of(attempt.job, rank),
         "lock": lock_path(root, attempt.job.cluster.hosts[rank]),
         "grace_s": attempt.grace_s,
         "stall_s": attempt.stall_s or attempt.job.stall_s,
     }
+
+
+def container_of(job: Job, rank: int) -> dict[str, object] | None:
+    """Return the container of a node for its supervisor; None without one."""
+    environment = environment_of(job, rank)
+    return asdict(environment.container) if environment and environment.container else None
 
 
 def start_supervisor(record: NodeRecord, node: Node) -> Started:

@@ -89,6 +89,7 @@ class Starter:
                 grace_s=self._grace_s,
                 secrets=secrets,
                 checkpoint_step=step,
+                versions={rank: facts.versions() for rank, facts in report.facts.items()},
             )
             launch.record_attempt(self._store, attempt, self._clock())
             launch.start_all(attempt, nodes, lambda *event: self._record(run, *event))

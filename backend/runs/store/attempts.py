@@ -69,6 +69,15 @@ def secret_names(connection: sqlite3.Connection, run: str, attempt: int) -> list
     return [] if row is None or row["names"] is None else list(json.loads(row["names"]))
 
 
+def versions(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> dict[str, str]:
+    """Return the versions of a node's software at the start of an attempt; empty for attempts of older servers."""
+    row = connection.execute(
+        "SELECT json_extract(rendered, ?) AS versions FROM attempts WHERE run = ? AND attempt = ?",
+        (f'$.versions."{int(rank)}"', run, attempt),
+    ).fetchone()
+    return {} if row is None or row["versions"] is None else dict(json.loads(row["versions"]))
+
+
 def nodes(connection: sqlite3.Connection, run: str, attempt: int) -> tuple[NodeRecord, ...]:
     """Return the nodes of an attempt by rank."""
     rows = connection.execute("SELECT * FROM nodes WHERE run = ? AND attempt = ? ORDER BY rank", (run, attempt))

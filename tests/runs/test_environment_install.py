@@ -1,0 +1,192 @@
+"""Installation of an environment on real sshd nodes, with uv and a set of two small packages that the test makes.
+
+The two nodes see one disk, as those of the demo do.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import threading
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backend.job.cluster import Environment, Install
+from backend.job.environment_sets import EnvironmentSet, LockStep
+from backend.job.job import Job
+from backend.job.mapping import with_values
+from backend.job.problems import ProblemsError
+from backend.runs.controller import Controller
+from backend.runs.tasks import environment_install
+from backend.runs.tasks.environment_install import with_python
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.contract]
+
+PACKAGES = ("first-part", "second_part")
+
+
+def wheel(folder: Path, name: str, more: str = "") -> str:
+    """Write a small wheel, and return the line of its lock."""
+    module = name.replace("-", "_")
+    info = f"{module}-1.0.dist-info"
+    texts = {
+        f"{module}.py": f"VALUE = 1\n{more}",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{path},,\n" for path in [*texts, f"{info}/RECORD"])
+    path = folder / f"{module}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for inner, text in {**texts, f"{info}/RECORD": record}.items():
+            archive.writestr(inner, text)
+    return f"{name}==1.0 \\\n    --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> EnvironmentSet:
+    """Return a set of two packages, whose wheels are in `wheels` of the test's folder."""
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "lock.txt").write_text("".join(wheel(tmp_path / "wheels", name) for name in PACKAGES))
+    return EnvironmentSet(
+        name=f"tiny-{os.path.basename(tmp_path)}"[:60],
+        engine="llamafactory",
+        pythons=("3.11", "3.12", "3.13"),
+        steps=(LockStep(lock=str(tmp_path / "lock.txt")),),
+        imports="import first_part, second_part",
+        disk_gib=0.1,
+    )
+
+
+@pytest.fixture
+def bare(job: Job, tmp_path: Path) -> Job:
+    """Return a job without an environment on its nodes, whose packages come from the wheels of the test alone."""
+    install = Install(find_links=str(tmp_path / "wheels"), offline=True)
+    return with_values(job, {"cluster.environments": {}, "cluster.install": install})
+
+
+def quiet(done: int, total: int, lines: object) -> None:
+    """Ignore the progress."""
+
+
+def environments(job: Job) -> list[Path]:
+    root = Path(job.cluster.run_root, environment_install.FOLDER)
+    return [path for path in root.glob("tiny-*") if path.is_dir()]
+
+
+def failure(controller: Controller, job: Job, tiny: EnvironmentSet) -> list[tuple[str, str | None]]:
+    with pytest.raises(ProblemsError) as raised:
+        controller.install(job, quiet, {tiny.name: tiny})
+    return [(problem.code, problem.node) for problem in raised.value.problems]
+
+
+def marker_of(folder: Path) -> dict[str, str]:
+    content: dict[str, str] = json.loads((folder / ".megaboard-environment.json").read_text())
+    return content
+
+
+def test_an_environment_is_made_and_found_again(controller: Controller, bare: Job, tiny: EnvironmentSet) -> None:
+    progress: list[tuple[int, int]] = []
+    installed = controller.install(bare, lambda done, total, lines: progress.append((done, total)), {tiny.name: tiny})
+    assert installed.problems == ()
+    assert installed.edit == {"cluster.environments.llamafactory.python": installed.python}
+    assert progress[-1][0] == progress[-1][1] > 0
+    command = [installed.python, "-c", "import first_part; print(first_part.VALUE)"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "1\n"
+    folder = Path(installed.python).parents[1]
+    made = marker_of(folder)
+    assert made["state"] == "ready"
+    again = controller.install(bare, quiet, {tiny.name: tiny})
+    assert (again.python, marker_of(folder)) == (installed.python, made)
+    ready = with_python(bare, installed)
+    assert ready.cluster.environments["llamafactory"].python == installed.python
+    left = [path for path in Path(bare.cluster.run_root).iterdir() if "-install-" in path.name]
+    assert left == []
+
+
+def test_a_wheel_with_a_wrong_hash_is_named_and_gives_no_environment(
+    controller: Controller, bare: Job, tiny: EnvironmentSet, tmp_path: Path
+) -> None:
+    wheel(tmp_path / "wheels", PACKAGES[1], "import os\n")
+    assert failure(controller, bare, tiny) == [("install_wrong_hash", host.name) for host in bare.cluster.hosts]
+    folders = [path for path in environments(bare) if path.name.startswith(tiny.name)]
+    assert [marker_of(folder)["state"] for folder in folders] == ["building"]
+
+
+def test_a_package_that_no_source_has_is_named(
+    controller: Controller, bare: Job, tiny: EnvironmentSet, tmp_path: Path
+) -> None:
+    next((tmp_path / "wheels").glob("second*")).unlink()
+    assert {code for code, _ in failure(controller, bare, tiny)} == {"install_no_package"}
+
+
+def test_an_index_that_does_not_answer_is_named(controller: Controller, bare: Job, tiny: EnvironmentSet) -> None:
+    job = with_values(bare, {"cluster.install": Install(index_url="http://127.0.0.1:9/simple")})
+    assert {code for code, _ in failure(controller, job, tiny)} == {"install_no_index"}
+
+
+def test_a_disk_that_is_too_small_is_named_before_anything_is_written(
+    controller: Controller, bare: Job, tiny: EnvironmentSet
+) -> None:
+    big = replace(tiny, disk_gib=1e6)
+    assert failure(controller, bare, big) == [("install_no_room", host.name) for host in bare.cluster.hosts]
+    assert not [path for path in environments(bare) if path.name.startswith(tiny.name)]
+
+
+def test_nodes_without_a_suitable_python_are_named(controller: Controller, bare: Job, tiny: EnvironmentSet) -> None:
+    future = replace(tiny, pythons=("3.99",))
+    assert failure(controller, bare, future) == [("install_no_python", host.name) for host in bare.cluster.hosts]
+
+
+def test_a_folder_of_somebody_else_is_not_touched(controller: Controller, bare: Job, tiny: EnvironmentSet) -> None:
+    for version in tiny.pythons:
+        own = Path(bare.cluster.run_root, environment_install.FOLDER, tiny.folder(version), "precious")
+        own.parent.mkdir(parents=True)
+        own.write_text("mine")
+    assert {code for code, _ in failure(controller, bare, tiny)} == {"install_foreign_folder"}
+    assert own.read_text() == "mine"
+
+
+def test_an_engine_that_cannot_be_imported_is_named(controller: Controller, bare: Job, tiny: EnvironmentSet) -> None:
+    broken = replace(tiny, imports="import first_part, absent_part")
+    assert {code for code, _ in failure(controller, bare, broken)} == {"install_import_failed"}
+
+
+def test_an_installation_goes_on_after_its_processes_were_killed(
+    open_controller: Callable[..., Controller], bare: Job, tiny: EnvironmentSet, tmp_path: Path
+) -> None:
+    """The import of the set waits for a file, so that the kill falls into the middle of the installation."""
+    gate, pids = tmp_path / "gate", tmp_path / "pids"
+    waiting = (
+        f"import os, time; open({str(pids)!r}, 'a').write(f'{{os.getppid()}} {{os.getpid()}}\\n')\n"
+        f"while not os.path.exists({str(gate)!r}): time.sleep(0.05)\nimport first_part"
+    )
+    slow = replace(tiny, imports=waiting)
+    caught: list[list[tuple[str, str | None]]] = []
+    first = threading.Thread(target=lambda: caught.append(failure(open_controller(), bare, slow)))
+    first.start()
+    wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    for pid in pids.read_text().split():
+        os.kill(int(pid), signal.SIGKILL)
+    (folder,) = [path for path in environments(bare) if path.name.startswith(tiny.name)]
+    assert marker_of(folder)["state"] == "building"
+    gate.touch()
+    first.join()
+    assert {code for code, _ in caught[0]} == {"install_command_failed"}
+    open_controller().install(bare, quiet, {slow.name: slow})
+    assert marker_of(folder)["state"] == "ready"
+
+
+def test_an_environment_that_the_job_names_already_is_replaced_on_every_host(bare: Job) -> None:
+    own = {"llamafactory": Environment(python="/old/python", setup="/setup.sh")}
+    hosts = (replace(bare.cluster.hosts[0], environments=own), *bare.cluster.hosts[1:])
+    job = with_values(bare, {"cluster.hosts": hosts})
+    installed = environment_install.Installed(name="tiny", python="/new/python", edit={})
+    changed = with_python(job, installed)
+    assert changed.cluster.hosts[0].environments["llamafactory"] == Environment(python="/new/python", setup="/setup.sh")
+    assert changed.cluster.environments["llamafactory"].python == "/new/python"
