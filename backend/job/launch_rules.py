@@ -31,11 +31,14 @@ def check_nodes(job: Job) -> list[Problem]:
 def environment_of(job: Job, rank: int) -> Environment | None:
     """Return the environment of node `rank` for the job's engine: its own, or the cluster's."""
     name = job.traits.environment
-    return job.cluster.hosts[rank].environments.get(name) or job.cluster.environments.get(name)
+    own = {} if job.cluster.scheduler else job.cluster.hosts[rank].environments
+    return own.get(name) or job.cluster.environments.get(name)
 
 
 def _check_hosts(job: Job) -> list[Problem]:
     hosts = job.cluster.hosts
+    if job.cluster.scheduler is not None:
+        return _check_scheduler(job)
     if len(hosts) != job.cluster.nodes:
         values = {"hosts": len(hosts), "nodes": job.cluster.nodes}
         edit = {"cluster.nodes": len(hosts)} if hosts else {}
@@ -50,6 +53,17 @@ def _check_hosts(job: Job) -> list[Problem]:
         if environment_of(job, rank) is None:
             field = f"cluster.environments.{job.traits.environment}.python"
             return [*problems, Problem(code="no_environment", field=field, values={"name": job.traits.environment})]
+    return problems
+
+
+def _check_scheduler(job: Job) -> list[Problem]:
+    problems = []
+    if job.cluster.hosts:
+        edit = {"cluster.hosts": ()}
+        problems.append(Problem(code="hosts_beside_scheduler", field="cluster.hosts", edit=edit))
+    if environment_of(job, 0) is None:
+        field = f"cluster.environments.{job.traits.environment}.python"
+        problems.append(Problem(code="no_environment", field=field, values={"name": job.traits.environment}))
     return problems
 
 

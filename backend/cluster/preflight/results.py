@@ -36,6 +36,8 @@ CheckName = Literal[
     "interface",
     "rdma",
     "master_port",
+    "scheduler",
+    "time_limit",
 ]
 
 

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from backend.node.tools import MARK
 
+from .allocation import allocated_argv, folder_of_node, set_interface
 from .files import PROTOCOL, free_reserve, is_full, read_json, say, write_json
 from .gpus import gpus_given_back
 from .heartbeat import last_members
@@ -75,6 +76,40 @@ def _supervise(folder: str, spec: dict[str, Any], answer_to: int, log: int) -> N
         os._exit(0)
 
 
+def run(attempt_folder: str) -> NoReturn:
+    """Supervise this node's part of an attempt in the foreground, as a task of a batch system, and end with its status.
+
+    SIGTERM from the batch system ends the run on this node.
+    """
+    folder = folder_of_node(attempt_folder)
+    spec = read_json(f"{folder}/spec.json")
+    if spec is None or spec["protocol"] > PROTOCOL:
+        raise SystemExit(f"{folder}/spec.json is missing or newer than this program")
+    if os.path.exists(f"{folder}/control/kill"):
+        drop_secrets(spec)
+        raise SystemExit("stop was requested")
+    try:
+        log = os.open(f"{folder}/supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+    except FileExistsError:
+        raise SystemExit(f"{folder} was already started") from None
+    supervisor = Supervisor(folder, spec)
+
+    def note_end(*_: object) -> None:
+        supervisor.told_to_end = True
+
+    for request in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(request, note_end)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    answer = supervisor.start()
+    if not answer["ok"]:
+        raise SystemExit(f"{folder}: {answer}")
+    for number, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
+        os.dup2(target, number)
+    supervisor.run()
+    ended = read_json(f"{folder}/exit") or {}
+    raise SystemExit(0 if ended.get("code") == 0 else 1)
+
+
 def execute(folder: str) -> NoReturn:
     """Replace this process by the spec's program, with its environment and its secrets. Remove the secrets' file.
 
@@ -88,8 +123,9 @@ def execute(folder: str) -> NoReturn:
         os.unlink(spec["secrets"])
     if "TORCH_NCCL_DUMP_ON_TIMEOUT" in spec["environment"] and has_pipes(folder):
         os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", f"{folder}/{PIPES}")
+    set_interface(spec)
     os.environ[MARK] = spec["mark"]
-    os.execv(spec["argv"][0], spec["argv"])  # noqa: S606 - the job itself, no shell wanted
+    os.execv(spec["argv"][0], allocated_argv(spec))  # noqa: S606 - the job itself, no shell wanted
 
 
 def status(folder: str) -> dict[str, Any]:
@@ -140,7 +176,7 @@ def stop(folder: str, grace_s: float, mark: str = "") -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("action", choices=("start", "status", "stop", "holder", "exec"))
+    parser.add_argument("action", choices=("start", "status", "stop", "holder", "exec", "run"))
     parser.add_argument("path")
     parser.add_argument("--token", default="")
     parser.add_argument("--grace", type=float, default=10.0)
@@ -149,7 +185,9 @@ def main() -> None:
     path = os.path.abspath(os.path.expanduser(options.path))
     if options.action == "exec":
         execute(path)
-    elif options.action == "start":
+    if options.action == "run":
+        run(path)
+    if options.action == "start":
         answer = start(path)
     elif options.action == "stop":
         answer = stop(path, options.grace, options.mark)

@@ -34,7 +34,7 @@ def stop_unrecorded(
         return why
 
     def end(rank: int, record: NodeRecord) -> None:
-        end_on_node(record, connections.get(job.cluster.hosts[rank]), save=save, grace_s=grace_s)
+        end_on_node(record, connections.get(job.cluster.connected_hosts[rank]), save=save, grace_s=grace_s)
 
     stopped, failures = try_all(records, end, STOP_CALL_S)
     return what_was_done(run, len(stopped), failures, save=save, why=why)
