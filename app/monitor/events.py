@@ -128,6 +128,7 @@ def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, 
     variant = "_save" if event.kind is EventKind.STOP_REQUESTED and detail.get("save") else ""
     variant = "_signal" if event.kind is EventKind.NODE_EXITED and detail.get("signal") else variant
     variant = "_unstarted" if is_unstarted else variant
+    variant = "_scheduler" if detail.get("counted") is False else variant
     problem = detail.get("problem")
     return {
         "text": t(lang, f"monitor.event.{event.kind.value}{variant}", **values),

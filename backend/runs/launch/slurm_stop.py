@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from backend.cluster.node import Node, NodeError
 from backend.cluster.slurm import END_S, end_job
+from backend.job.job import Job
 from backend.runs.collect.node_records import Stopped
+from backend.runs.launch.launch import stop_supervisor
 from backend.runs.launch.slurm_launch import job_name
 from backend.runs.rank_secrets import FILE as SECRETS_FILE
 from backend.runs.records import NodeRecord
@@ -34,6 +36,15 @@ def stop_job(run: str, attempt: int, records: Sequence[NodeRecord], node: Node, 
     remove_secrets(records, node)
     has_started = any(node.exists(f"{record.folder}/pid") for record in records)
     return {"left": []} if has_started else {"left": [], "started": False}
+
+
+def stop_node(
+    job: Job, run: str, attempt: int, records: Sequence[NodeRecord], record: NodeRecord, node: Node, grace_s: float
+) -> Stopped:
+    """Stop one node of an attempt, or the whole Slurm job of an attempt. NodeError."""
+    if job.cluster.scheduler is None:
+        return stop_supervisor(record, node, grace_s)
+    return stop_job(run, attempt, records, node, grace_s)
 
 
 def remove_secrets(records: Sequence[NodeRecord], node: Node) -> None:

@@ -11,9 +11,8 @@ from backend.cluster.node_group import on_all
 from backend.job.job import Job
 from backend.runs.collect.collector import OTHER_RANKS_EVERY, Collector
 from backend.runs.collect.node_records import Stopped
-from backend.runs.launch.launch import STOP_CALL_S, ranks_of, stop_supervisor
-from backend.runs.launch.slurm_stop import SLURM_STOP_S, stop_job
-from backend.runs.records import NodeRecord
+from backend.runs.launch.launch import STOP_CALL_S, ranks_of
+from backend.runs.launch.slurm_stop import SLURM_STOP_S, stop_node
 from backend.runs.states import EventKind
 from backend.runs.store import attempts, run_store
 from backend.runs.store.store import Store
@@ -34,15 +33,10 @@ def clean_up(
     with store.read() as connection:
         records = attempts.nodes(connection, run, attempt)
 
-    def stop(record: NodeRecord, node: Node) -> Stopped:
-        if job.cluster.scheduler is None:
-            return stop_supervisor(record, node, grace_s)
-        return stop_job(run, attempt, records, node, grace_s)
-
     def work(rank: int, node: Node) -> None:
         record = records[rank]
         is_proved = nothing_left(record.stop, record.exit)
-        answer = None if is_proved else stop(record, node)
+        answer = None if is_proved else stop_node(job, run, attempt, records, record, node, grace_s)
         processes_left = answer["left"] if answer else []
         # Collect before the proof is recorded: after it, nobody asks the node again, even if this process dies.
         if record.exit is None and not processes_left:
