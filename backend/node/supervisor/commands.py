@@ -79,7 +79,8 @@ def _supervise(folder: str, spec: dict[str, Any], answer_to: int, log: int) -> N
 def run(attempt_folder: str) -> NoReturn:
     """Supervise this node's part of an attempt in the foreground, as a task of a batch system, and end with its status.
 
-    SIGTERM from the batch system ends the run on this node.
+    SIGTERM from the batch system ends the run on this node. This process guards the supervisor, which is its child: not
+    every batch system finds the processes of a supervisor that was killed.
     """
     folder = folder_of_node(attempt_folder)
     spec = read_json(f"{folder}/spec.json")
@@ -92,6 +93,19 @@ def run(attempt_folder: str) -> NoReturn:
         log = os.open(f"{folder}/supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     except FileExistsError:
         raise SystemExit(f"{folder} was already started") from None
+    for request in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(request, lambda *_: None)
+    child = os.fork()
+    if child == 0:
+        _supervise_in_foreground(folder, spec, log)
+    os.waitpid(child, 0)
+    if not os.path.exists(f"{folder}/exit"):
+        stop(folder, spec["grace_s"])
+    ended = read_json(f"{folder}/exit") or {}
+    raise SystemExit(0 if ended.get("code") == 0 else 1)
+
+
+def _supervise_in_foreground(folder: str, spec: dict[str, Any], log: int) -> NoReturn:
     supervisor = Supervisor(folder, spec)
 
     def note_end(*_: object) -> None:
@@ -99,15 +113,19 @@ def run(attempt_folder: str) -> NoReturn:
 
     for request in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(request, note_end)
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    answer = supervisor.start()
-    if not answer["ok"]:
-        raise SystemExit(f"{folder}: {answer}")
-    for number, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
-        os.dup2(target, number)
-    supervisor.run()
-    ended = read_json(f"{folder}/exit") or {}
-    raise SystemExit(0 if ended.get("code") == 0 else 1)
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        answer = supervisor.start()
+        if not answer["ok"]:
+            os.write(2, f"{folder}: {answer}\n".encode())
+            os._exit(1)
+        for number, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
+            os.dup2(target, number)
+        supervisor.run()
+    except BaseException:
+        say(traceback.format_exc())
+    finally:
+        os._exit(0)
 
 
 def execute(folder: str) -> NoReturn:
