@@ -25,6 +25,8 @@ COMMANDS = {
     "preset": "app.cli.preset",
     "check": "app.cli.check",
     "copy": "app.cli.copy_files",
+    "pull": "app.cli.pull",
+    "download": "app.cli.download",
     "probe": "app.cli.calibrate",
     "launch": "app.cli.launch",
     "watch": "app.cli.watch",

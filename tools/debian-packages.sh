@@ -18,6 +18,8 @@ if [ "$purpose" = test ]; then
     need slurmctld slurmctld # a real Slurm cluster in namespaces
     need slurmd slurmd
     need sbatch slurm-client
+    need dockerd docker.io # containers of engines
+    need docker-registry docker-registry
     need npm npm # checks the page's scripts
     need g++ g++ # DeepSpeed builds parts of itself
     fc-list :lang=zh 2>/dev/null | grep -q . || missing="$missing fonts-noto-cjk"

@@ -3,17 +3,25 @@
 import argparse
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from app.cli.output import DONE, print_problems
 from app.home import home_path
 from app.jobfile import read_job
 from app.text import t
-from backend.engines import check_engine, engine_notes, export
+from backend.engines import check_engine, engine_notes, export, export_kubernetes, export_slurm
+from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.job.rules import check
 
+TARGETS: Mapping[str, Callable[[Job], Mapping[str, str]]] = {
+    "ssh": partial(export, placeholders=True),
+    "slurm": export_slurm,
+    "kubernetes": export_kubernetes,
+}
+"""Value of --for -> the function that returns the files."""
 RECORD = ".megaboard-render.json"
 """File in the folder that lists what Megaboard wrote there: file name -> SHA-256."""
 
@@ -21,6 +29,8 @@ RECORD = ".megaboard-render.json"
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
     """Add the options of `render`."""
     parser.add_argument("file", metavar="FILE", help=t(lang, "cli.file.help"))
+    targets = tuple(TARGETS)
+    parser.add_argument("--for", dest="target", choices=targets, default="ssh", help=t(lang, "cli.render.for.help"))
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help=t(lang, "cli.render.out.help"))
     parser.set_defaults(run=run_render)
 
@@ -29,7 +39,7 @@ def run_render(args: argparse.Namespace, lang: str) -> int:
     """Write the files and print their paths. Problems of the job are printed on standard error."""
     job, problems = read_job(args.file, home_path())
     print_problems(lang, problems)
-    files = export(job, placeholders=True)
+    files = TARGETS[args.target](job)
     print_problems(lang, [*check(job), *check_engine(job), *engine_notes(job)])
     print_problems(lang, write_files(args.out, files))
     for name in files:

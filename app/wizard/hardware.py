@@ -43,6 +43,9 @@ def build(form: Form) -> None:
         with more(form.lang, "access.more"), grid():
             form.field("cluster.hosts.proxy_jump", placeholder="user@gateway:22")
             form.fields(*(f"cluster.environments.{name}.setup" for name in ENVIRONMENTS))
+            for name in ENVIRONMENTS:
+                form.field(f"cluster.environments.{name}.container.image", placeholder="registry.example.com/train:1")
+                form.field(f"cluster.environments.{name}.container.runtime")
             form.fields("cluster.run_root", "cluster.port_range", "cluster.outside_gib")
     with section(form.lang, "calibration"):
         place("calibration")

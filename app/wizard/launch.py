@@ -55,6 +55,9 @@ def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
             "nodes": job.cluster.nodes if job else 0,
             "problems": [_in_words(form, services, problem) for problem in current.problems],
             "copy": None if job is None or missing is None else copy_words(job, missing, form.lang),
+            "download": repository.id if (repository := current.downloadable_for(job)) else None,
+            "pull": current.lacks_image_for(job),
+            "pulled": list(current.pulled),
             "copied": [size >> 20 for size in current.copied],
             "keys": [shown_key(key) for key in report.unknown_host_keys] if report else [],
             "checks": _table(form, services, report.checks) if report and not _waits_for_keys(report) else None,
@@ -63,10 +66,10 @@ def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
 
 
 def act(services: Services, request: Mapping[str, Any]) -> LaunchState:
-    """Check, accept, copy, launch or queue; other values only return the state. Raises ProblemsError."""
+    """Act on the launch session; an unknown `act` only returns its state. Raises ProblemsError."""
     if request.get("act") == "accept":
         services.launch_session.accept([str(item) for item in request.get("fingerprints") or ()])
-    if request.get("act") in ("check", "copy", "launch", "queue"):
+    if request.get("act") in ("check", "copy", "pull", "download", "launch", "queue"):
         state = read(services.draft.job_mapping(), services.home)
         load_problems = continuing.load_problems(services, state.job)
         if state.job is None or not state.can_launch or load_problems:
@@ -76,7 +79,7 @@ def act(services: Services, request: Mapping[str, Any]) -> LaunchState:
             start = session.launch if request["act"] == "launch" else session.queue
             start(state.job, source, accepted=request.get("accepted"))
         else:
-            {"check": session.check, "copy": session.copy}[request["act"]](state.job, source)
+            getattr(session, request["act"])(state.job, source)
     return services.launch_session.state()
 
 

@@ -13,11 +13,21 @@ from typing import Literal
 
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.api import NOT_ACCEPTED, RESTARTS, Missing, PreflightReport, find_missing, warning_key
+from backend.runs.api import (
+    NOT_ACCEPTED,
+    RESTARTS,
+    Missing,
+    PreflightReport,
+    Repository,
+    find_missing,
+    lacks_image,
+    model_repository,
+    warning_key,
+)
 from backend.runs.controller import Controller
 from backend.runs.states import RunState
 
-Phase = Literal["idle", "checking", "checked", "copying", "launching", "launched", "queued"]
+Phase = Literal["idle", "checking", "checked", "copying", "pulling", "downloading", "launching", "launched", "queued"]
 
 Source = tuple[str, int] | None
 """The run and the step of the checkpoint that a launch begins with. None: no checkpoint."""
@@ -44,17 +54,33 @@ class LaunchState:
     run: str | None = None
     """The run that the newest launch started or put into the queue."""
     copied: tuple[int, int] = (0, 0)
-    """(copied bytes, total bytes) of a copy."""
+    """(copied bytes, total bytes) of a copy or a download."""
+    pulled: tuple[int, int] = (0, 0)
+    """(layers that are there, all layers) of a container image, over all nodes."""
 
     @property
     def is_busy(self) -> bool:
-        return self.phase in ("checking", "copying", "launching")
+        return self.phase in ("checking", "copying", "pulling", "downloading", "launching")
 
     def missing_for(self, job: Job | None) -> Missing | None:
         """Return what a check of exactly this job found missing and a copy from node 0 can add."""
         if self.phase != "checked" or self.report is None or self.job != job:
             return None
         return find_missing(self.report.checks)
+
+    def lacks_image_for(self, job: Job | None) -> bool:
+        """Return whether a check of exactly this job found a node without its container image."""
+        if self.phase != "checked" or self.report is None or self.job != job:
+            return False
+        return lacks_image(self.report.checks)
+
+    def downloadable_for(self, job: Job | None) -> Repository | None:
+        """Return the repository of the model if a check of exactly this job found that node 0 lacks the model."""
+        if job is None or self.phase != "checked" or self.report is None or self.job != job:
+            return None
+        lacks = any(check.rank == 0 and check.problem and check.problem.code == "model_missing"
+                    for check in self.report.checks)  # fmt: skip
+        return model_repository(job) if lacks else None
 
     def accepted_by(self, accepted: object) -> set[str]:
         """Return the keys of the check's warnings. ProblemsError unless the user accepted this version."""
@@ -117,6 +143,22 @@ class LaunchSession:
             self._set(phase="copying", source=source, problems=(), copied=(0, 0))
         self._start_thread(lambda: self._copy(job, source, report))
 
+    def pull(self, job: Job, source: Source = None) -> None:
+        """Start to pull the container image of the checked job on all nodes, then check again. ProblemsError."""
+        with self._changed:
+            if not self._state.lacks_image_for(job):
+                raise ProblemsError([Problem(code="not_checked")])
+            self._set(phase="pulling", source=source, problems=(), pulled=(0, 0))
+        self._start_thread(lambda: self._pull(job, source))
+
+    def download(self, job: Job, source: Source = None) -> None:
+        """Start to download the model of the checked job to node 0 and to copy it to the others. ProblemsError."""
+        with self._changed:
+            if self._state.downloadable_for(job) is None:
+                raise ProblemsError([Problem(code="not_checked")])
+            self._set(phase="downloading", source=source, problems=(), copied=(0, 0))
+        self._start_thread(lambda: self._download(job, source))
+
     def launch(self, job: Job, source: Source = None, *, accepted: object = None) -> None:
         """Start to launch. Raises ProblemsError unless exactly this job passed a check that no launch has used.
 
@@ -169,6 +211,32 @@ class LaunchSession:
         report = self._preflight(job, source)
         with self._changed:
             self._set(phase="checked", report=report, problems=problems)
+
+    def _pull(self, job: Job, source: Source) -> None:
+        problems = self._controller.pull_image(job, self._report_pulled)
+        with self._changed:
+            self._set(phase="checking", report=None)
+        report = self._preflight(job, source)
+        with self._changed:
+            self._set(phase="checked", report=report, problems=problems)
+
+    def _report_pulled(self, done: int, total: int) -> None:
+        with self._changed:
+            if self._state.pulled != (done, total):
+                self._set(pulled=(done, total))
+
+    def _download(self, job: Job, source: Source) -> None:
+        problems = self._controller.download(job, self._report_copied)
+        with self._changed:
+            self._set(phase="checking", report=None)
+        report = self._preflight(job, source)
+        if find_missing(report.checks) is None:
+            with self._changed:
+                self._set(phase="checked", report=report, problems=problems)
+            return
+        with self._changed:
+            self._set(phase="copying", copied=(0, 0))
+        self._copy(job, source, report)
 
     def _report_copied(self, done: int, total: int) -> None:
         with self._changed:

@@ -69,4 +69,5 @@ def _irrelevant(job: Job, state: DraftState) -> Iterator[str]:
         yield "parallel.offload_folder"
     for name in ENVIRONMENTS:
         if name != traits.environment:
-            yield from (f"cluster.environments.{name}.python", f"cluster.environments.{name}.setup")
+            keys = ("python", "setup", "container.image", "container.runtime")
+            yield from (f"cluster.environments.{name}.{key}" for key in keys)

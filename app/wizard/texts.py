@@ -69,10 +69,20 @@ def _read_cluster(cluster: Mapping[str, Any], problems: list[Problem]) -> dict[s
         problems += host_problems
     environments = cluster.get("environments")
     if isinstance(environments, Mapping):
+        environments = {name: _without_empty_container(value) for name, value in environments.items()}
         is_set = {name: any(value.values()) if isinstance(value, Mapping) else True
                     for name, value in environments.items()}  # fmt: skip
         cluster["environments"] = {name: value for name, value in environments.items() if is_set[name]}
     return cluster
+
+
+def _without_empty_container(environment: Any) -> Any:
+    """Return an environment without a container that has no image: the form always has a runtime."""
+    if not isinstance(environment, Mapping) or not isinstance(environment.get("container"), Mapping):
+        return environment
+    container = {name: value for name, value in environment["container"].items() if value is not None}
+    others = {name: value for name, value in environment.items() if name != "container"}
+    return {**others, "container": container} if container.get("image") else others
 
 
 def _read_json(text: str) -> Mapping[str, Any]:

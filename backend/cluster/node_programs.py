@@ -11,6 +11,7 @@ SUPERVISOR = "supervisor.py"
 COPIER = "copy_files.py"
 SAMPLES = "count_samples.py"
 MODEL_PROFILE = "model_profile.py"
+CONTAINER = "container.py"
 FALLBACK_STOP = "fallback_stop.sh"
 PROGRAMS = {
     SUPERVISOR: (
@@ -18,6 +19,7 @@ PROGRAMS = {
         "tools.py",
         "nvidia_smi.py",
         "interface.py",
+        "container.py",
         "supervisor/files.py",
         "supervisor/processes.py",
         "supervisor/locks.py",
@@ -48,12 +50,14 @@ PROGRAMS = {
         "samples/lengths.py",
         "samples/main.py",
     ),
+    CONTAINER: ("tools.py", "container.py"),
     FALLBACK_STOP: ("fallback_stop.sh",),
     "entry.py": ("training/entry.py",),
     "rank_facts.py": ("training/rank_facts.py",),
     "swift_entry.py": ("training/swift_entry.py",),
     "prepare_data.py": ("regular_file.py", "training/prepare_data.py"),
     "tokenise.py": ("training/tokenise.py",),
+    "download.py": ("training/download.py",),
     "export_model.py": ("training/export_model.py",),
     "benchmark.py": ("benchmark.py",),
     "software.py": ("regular_file.py", "interface.py", "checks/dataset_columns.py", "checks/software.py"),

@@ -107,6 +107,14 @@ class Lock(TypedDict, total=False):
     holder: HolderOfLock
 
 
+class Image(TypedDict, total=False):
+    """container.py container-facts"""
+
+    image: Word
+    refusal: Annotated[int, Between(0, 255)]
+    detail: Line
+
+
 class Tool(TypedDict):
     """Result of a tool."""
 
@@ -289,6 +297,28 @@ class Progress(TypedDict):
 
     done: Count
     total: Count
+
+
+class Downloaded(TypedDict, total=False):
+    """result.json of download.py: the reason of a failure"""
+
+    code: Required[
+        Literal[
+            "download_target_taken",
+            "download_gated",
+            "download_not_found",
+            "download_failed",
+            "download_no_space",
+            "download_wrong_hash",
+        ]
+    ]
+    path: str
+    id: Word
+    url: Line
+    file: Line
+    detail: Line
+    needed: Word
+    free: Word
 
 
 class Copied(TypedDict, total=False):

@@ -17,12 +17,14 @@ from backend.engines import (
 from backend.engines.checks import check_passed_on
 from backend.engines.engine import Engine, Target, target_of
 from backend.engines.environment import merged, node_variables, shared_variables
-from backend.engines.export import exported_files, with_placeholders
+from backend.engines.export import exported_files, for_plain_scripts, with_placeholders
+from backend.engines.kubernetes import manifests
 from backend.engines.placement import NodeCommand, NodePlacement, Placement, Rendered
+from backend.engines.slurm import exported_slurm_files
 from backend.engines.torchrun import ENTRY, torchrun_command
 from backend.engines.yaml_text import to_yaml
 from backend.job.job import Job
-from backend.job.launch_rules import check_launch
+from backend.job.launch_rules import check_launch, environment_of
 from backend.job.mapping import MAXIMUM_TEXT, dump_job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
@@ -40,6 +42,8 @@ __all__ = [
     "check_engine",
     "engine_notes",
     "export",
+    "export_kubernetes",
+    "export_slurm",
     "render",
     "results_folder",
 ]
@@ -135,14 +139,46 @@ def export(job: Job, *, placeholders: bool = False, checkpoint: str | None = Non
     The engine's own launcher starts it. With `placeholders`, nodes and paths that the job lacks become `fill-in` names.
     `checkpoint` is the folder of the checkpoint to begin with. Raises ProblemsError as `render` does.
     """
+    if job.cluster.scheduler is not None:
+        return export_slurm(job, checkpoint=checkpoint)
     job = with_placeholders(job) if placeholders else job
     if problems := errors(check_all(job)):
         raise ProblemsError(problems)
+    if any((environment := environment_of(job, rank)) and environment.container for rank in range(job.cluster.nodes)):
+        raise ProblemsError([Problem(code="container_not_exported", field="cluster.environments")])
     engine, target = ENGINES[job.engine], target_of(job)
     variables = merged(target, shared_variables(target, engine))
     resume_keys = engine.resume(target, checkpoint) if checkpoint else {}
     files = {CONFIG: _config_text(engine, target, job.name, resume_keys), **engine.files(target)}
     return files | exported_files(job, variables, files, engine.plain(target))
+
+
+def export_slurm(job: Job, *, checkpoint: str | None = None) -> Mapping[str, str]:
+    """Return files for `sbatch`: the configuration, a batch script and the script of a node. ProblemsError.
+
+    What the job lacks becomes `fill-in` names.
+    """
+    job = with_placeholders(job)
+    if problems := errors(check_all(job)):
+        raise ProblemsError(problems)
+    if (environment := environment_of(job, 0)) and environment.container:
+        raise ProblemsError([Problem(code="container_not_exported", field="cluster.environments")])
+    engine, target = ENGINES[job.engine], target_of(job)
+    resume_keys = engine.resume(target, checkpoint) if checkpoint else {}
+    files = {CONFIG: _config_text(engine, target, job.name, resume_keys), **engine.files(target)}
+    variables = for_plain_scripts(merged(target, shared_variables(target, engine)))
+    return files | exported_slurm_files(job, variables, engine.plain(target))
+
+
+def export_kubernetes(job: Job) -> Mapping[str, str]:
+    """Return manifests that start the job on Kubernetes. What the job lacks becomes `fill-in` names. ProblemsError."""
+    job = with_placeholders(job)
+    if problems := errors(check_all(job)):
+        raise ProblemsError(problems)
+    engine, target = ENGINES[job.engine], target_of(job)
+    files = {CONFIG: _config_text(engine, target, job.name, {}), **engine.files(target)}
+    variables = for_plain_scripts(merged(target, shared_variables(target, engine)))
+    return manifests(job, variables, files, engine.plain(target))
 
 
 def _config_text(engine: Engine, target: Target, run: str, resume_keys: Mapping[str, object]) -> str:

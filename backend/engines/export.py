@@ -127,7 +127,7 @@ _FILL_IN: Mapping[str, str] = {
 def with_placeholders(job: Job) -> Job:
     """Return the job with `fill-in` names for missing nodes and paths."""
     values: dict[str, object] = {path: text for path, text in _FILL_IN.items() if get_value(job, path) is None}
-    if not job.cluster.hosts:
+    if not job.cluster.hosts and job.cluster.scheduler is None:
         values["cluster.hosts"] = tuple(Host(address=f"fill-in-node{rank}") for rank in range(job.cluster.nodes))
     name = job.traits.environment
     if name not in job.cluster.environments and not any(name in host.environments for host in job.cluster.hosts):
@@ -141,10 +141,14 @@ def exported_files(job: Job, variables: Mapping[str, str], files: Iterable[str],
 
     `plain` is the module that `python -m` starts on a node. The job must have passed check_launch.
     """
-    # Variables that only our entry script reads.
-    variables = {name: text for name, text in variables.items() if not name.startswith("MEGABOARD_")}
+    variables = for_plain_scripts(variables)
     scripts = {f"node{rank}.sh": _node_script(job, rank, variables, plain) for rank in range(job.cluster.nodes)}
     return {LAUNCH: _launch_script(job, files), "attached.sh": _ATTACHED, **scripts}
+
+
+def for_plain_scripts(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those that only our entry script reads."""
+    return {name: text for name, text in variables.items() if not name.startswith("MEGABOARD_")}
 
 
 def _node_script(job: Job, rank: int, variables: Mapping[str, str], plain: str) -> str:

@@ -147,7 +147,6 @@ def with_allocation(rendered: Rendered) -> Rendered:
 def exported_slurm_files(job: Job, variables: Mapping[str, str], plain: str) -> dict[str, str]:
     """Return the batch script, and the script of each node, for a launch without Megaboard."""
     environment = environment_of(job, 0) or Environment(python="python3")
-    variables = {name: text for name, text in variables.items() if not name.startswith("MEGABOARD_")}
     script = _EXPORTED.format(
         script=SCRIPT,
         # The engine's own launcher does not save at a signal.

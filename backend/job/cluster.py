@@ -14,6 +14,7 @@ from backend.job.patterns import (
     LOCAL_PATH,
     NAME,
     NODE_PATH,
+    OPTION,
     RUN,
     SLURM_CONSTRAINT,
     SLURM_NAME,
@@ -31,13 +32,29 @@ def host_name(address: str, port: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Container:
+    """A container image on the nodes that has the engine."""
+
+    runtime: Literal["docker", "podman", "apptainer", "enroot"] = parameter("docker", source="ours")
+    """Program that starts containers. It runs as the log-in user, without sudo."""
+    image: str = parameter(pattern=IMAGE)
+    """Name of the image, or for apptainer and enroot the path of its file on the nodes."""
+    options: tuple[str, ...] = parameter((), pattern=OPTION)
+    """More options of the runtime, such as `--volume=/opt/models:/opt/models:ro`."""
+    mounts: tuple[str, ...] = field(default=(), metadata={"hidden": True})
+    """The job's folders on the node (launch_rules.environment_of)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
     """A Python environment on a node that can run one engine."""
 
     python: str = parameter(pattern=NODE_PATH)
-    """Absolute path of its interpreter."""
+    """Absolute path of its interpreter; inside the container, if there is one."""
     setup: str | None = parameter(None, pattern=NODE_PATH)
-    """A shell file on the node that is sourced first (modules, library paths)."""
+    """A shell file on the node that is sourced first (modules, library paths), outside of a container."""
+    container: Container | None = parameter(None)
+    """The container that the engine runs in. The supervisor runs outside, with the node's python3."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

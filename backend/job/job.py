@@ -13,7 +13,7 @@ from typing import Any, Literal
 from backend.job.cluster import Cluster
 from backend.job.lengths import cut_mean
 from backend.job.parameters import parameter
-from backend.job.patterns import LAYOUT, NAME, NODE_PATH, PRINTABLE
+from backend.job.patterns import HUB, HUB_ADDRESS, LAYOUT, NAME, NODE_PATH, PRINTABLE
 from backend.job.training import Training
 from backend.job.traits import TRAITS, EngineName, EngineTraits
 
@@ -37,6 +37,10 @@ class Model:
     """What a node's torch counted in the model (model/model_profile.py). Used if hf_config does not give the shape."""
     path: str | None = parameter(None, pattern=NODE_PATH, llamafactory="model_name_or_path", swift="model")
     """The model's folder on the nodes."""
+    hub: str | None = parameter(None, pattern=HUB)
+    """Repository on the Hugging Face hub that `megaboard download` fetches; null takes that of the preset."""
+    hub_endpoint: str | None = parameter(None, pattern=HUB_ADDRESS)
+    """Address of a mirror of the hub; null: https://huggingface.co."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,5 +1,7 @@
 """Rules for a job that is to be launched; planning does not need them."""
 
+from dataclasses import replace
+
 from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.problems import Problem
@@ -29,10 +31,22 @@ def check_nodes(job: Job) -> list[Problem]:
 
 
 def environment_of(job: Job, rank: int) -> Environment | None:
-    """Return the environment of node `rank` for the job's engine: its own, or the cluster's."""
+    """Return the environment of node `rank` for the job's engine: its own, or the cluster's.
+
+    Its container, if it has one, has the job's folders as mounts.
+    """
     name = job.traits.environment
     own = {} if job.cluster.scheduler else job.cluster.hosts[rank].environments
-    return own.get(name) or job.cluster.environments.get(name)
+    environment = own.get(name) or job.cluster.environments.get(name)
+    if environment is None or environment.container is None:
+        return environment
+    return replace(environment, container=replace(environment.container, mounts=job_folders(job)))
+
+
+def job_folders(job: Job) -> tuple[str, ...]:
+    """Return the folders of the nodes that the job names."""
+    paths = (job.cluster.run_root, job.model.path, job.training.dataset_dir, job.training.output_dir)
+    return tuple(path for path in paths if path)
 
 
 def _check_hosts(job: Job) -> list[Problem]:

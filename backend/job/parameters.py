@@ -97,6 +97,8 @@ def describe(owner: type, prefix: str = "") -> Iterator[Parameter]:
     """Yield every leaf parameter of a job dataclass, in the order of the file, through nested dataclasses."""
     hints = typing.get_type_hints(owner)
     for item in dataclasses.fields(owner):
+        if item.metadata.get("hidden"):
+            continue
         path = f"{prefix}{item.name}"
         hint, optional = split_optional(hints[item.name])
         if dataclasses.is_dataclass(hint):

@@ -18,6 +18,10 @@ USER = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
 _JUMP = rf"({USER}@)?({_HOST_NAME}|\[[0-9A-Fa-f:.]+\])(:\d{{1,5}})?"
 JUMPS = rf"{_JUMP}(,{_JUMP})*"
 WORDS = rf"[^\s{_UNPRINTABLE}'\"`$;&|<>\\]+"
+HUB = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+HUB_ADDRESS = r"https?://[A-Za-z0-9][A-Za-z0-9._-]*(:\d{1,5})?(/[A-Za-z0-9._/-]*)?"
+IMAGE = rf"(/|~/|[A-Za-z0-9])[^\s{_UNPRINTABLE}'\"`$;&|<>\\*?!(){{}}\[\]#]{{0,300}}"
+OPTION = rf"[^{_UNPRINTABLE}'\"`$;&|<>\\!]{{1,300}}"
 RUN = r"[A-Za-z0-9._-]{1,100}"
 LAYOUT = r"[A-Za-z0-9|,*()]{1,400}"
 DATE = r"\d{4}-\d{2}-\d{2}"
@@ -26,7 +30,6 @@ CONSTANTS = DATE + "-[0-9a-f]{8}"
 SLURM_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,127}"
 SLURM_CONSTRAINT = r"[A-Za-z0-9_\[(][A-Za-z0-9_.,&|*()\[\]-]{0,127}"
 SLURM_TIME = r"[0-9]{1,4}(\.[0-9]{1,2})?|[0-9]{1,3}-[0-9]{2}:[0-9]{2}:[0-9]{2}"
-IMAGE = r"[A-Za-z0-9/_][A-Za-z0-9_./:@#+-]{0,254}"
 
 FORMATS = {
     NODE_PATH: "node_path",
@@ -37,13 +40,16 @@ FORMATS = {
     WORDS: "words",
     NAME: "name",
     RUN: "run",
+    HUB: "hub",
+    HUB_ADDRESS: "hub_address",
+    IMAGE: "image",
+    OPTION: "option",
     LAYOUT: "layout",
     DATE: "date",
     PRINTABLE: "printable",
     SLURM_NAME: "slurm_name",
     SLURM_CONSTRAINT: "slurm_constraint",
     SLURM_TIME: "slurm_time",
-    IMAGE: "image",
 }
 """Pattern -> its name in the catalogues."""
 

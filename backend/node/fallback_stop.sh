@@ -64,4 +64,12 @@ for pid in $(alive | sort -u); do
     [ -n "$state" ] && [ "$state" != Z ] || continue
     left="$left${left:+, }[$pid, \"$name\", \"$state\"]"
 done
+# A container whose client was killed. Its processes have ended, so it only has to be removed.
+for runtime in docker podman; do
+    grep -qsF "\"runtime\": \"$runtime\"" "$folder/spec.json" || continue
+    name=megaboard-${mark#MEGABOARD_RUN=}
+    timeout -s KILL 10 "$runtime" rm --force "$name" >/dev/null 2>&1
+    [ -z "$(timeout -s KILL 10 "$runtime" ps --all --quiet --filter "name=^/?$name\$" || echo unknown)" ] ||
+        left="$left${left:+, }[0, \"$name\", \"?\"]"
+done
 echo "$token{\"left\": [$left]}"

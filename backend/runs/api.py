@@ -24,6 +24,8 @@ from backend.runs.tasks.calibration import calibration_of as calibration_of_run
 from backend.runs.tasks.discovery import NodeMemory
 from backend.runs.tasks.export import Exported
 from backend.runs.tasks.file_copy import Missing, find_missing
+from backend.runs.tasks.hub_download import Repository, model_repository
+from backend.runs.tasks.image_pull import lacks_image
 from backend.runs.view.history import is_saving
 from backend.runs.view.progress import WATCHED
 
@@ -46,6 +48,7 @@ __all__ = [
     "Move",
     "NodeMemory",
     "PreflightReport",
+    "Repository",
     "RunMeasured",
     "RunSize",
     "State",
@@ -60,6 +63,8 @@ __all__ = [
     "fixes_of_cause",
     "gpu_error_words",
     "is_saving",
+    "lacks_image",
+    "model_repository",
     "nothing_left",
     "stuck_words",
     "warning_key",

@@ -35,7 +35,7 @@ from backend.runs.store.store import Store
 from backend.runs.store.transitions import LaunchRequest
 from backend.runs.supervise import restart
 from backend.runs.supervise.gang_rules import Timing
-from backend.runs.tasks import discovery, file_copy
+from backend.runs.tasks import discovery, file_copy, hub_download, image_pull
 from backend.runs.tasks.benchmark import Measurement, measure
 from backend.runs.tasks.calibration import RunMeasured, read_run
 from backend.runs.tasks.discovery import Discovery, NodeMemory, refuse_without
@@ -133,6 +133,27 @@ class Controller:
         run = new_run_id(replace(job, name="copy"), self._clock())
         self._audit("copy_missing", run=run, nodes=[host.address for host in job.cluster.hosts])
         return file_copy.copy(job, connect_nodes(job, self._connections), report, run, progress)
+
+    def download(self, job: Job, progress: hub_download.ReportBytes, dataset: str | None = None) -> tuple[Problem, ...]:
+        """Download the job's model, or the data set `dataset`, from its hub to node 0; return warnings of the clean-up.
+
+        ProblemsError says why it failed. Complete files are kept, and the next download continues there.
+        """
+        repository = hub_download.dataset_repository(job, dataset) if dataset else hub_download.model_repository(job)
+        run = new_run_id(replace(job, name="download"), self._clock())
+        self._audit("download", run=run, repository=repository.id if repository else None)
+        return hub_download.download(job, connect_nodes(job, self._connections), repository, run, progress)
+
+    def pull_image(
+        self, job: Job, progress: image_pull.ReportLayers, archive: str | None = None
+    ) -> tuple[Problem, ...]:
+        """Pull the container image on all nodes, or load it from a file there; return warnings of the clean-up.
+
+        ProblemsError names the nodes that failed.
+        """
+        run = new_run_id(replace(job, name="pull"), self._clock())
+        self._audit("pull_image", run=run, nodes=[host.address for host in job.cluster.hosts])
+        return image_pull.pull(job, connect_nodes(job, self._connections), run, progress, archive)
 
     def export(
         self, run_id: str, progress: ReportLine, *, to: str | None = None, checkpoint: int | None = None

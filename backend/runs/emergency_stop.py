@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
+from backend.cluster.inventory.software import outside
 from backend.cluster.node import Node
 from backend.cluster.node_group import try_all
 from backend.job.job import Job
@@ -83,6 +84,7 @@ def _records(job: Job, run: str, rank: int, node: Node) -> list[NodeRecord]:
     environment = environment_of(job, rank)
     if environment is None:
         raise ProblemsError([Problem(code="no_environment", values={"name": job.traits.environment})])
+    environment = outside(environment)
     root = job.cluster.run_root
     command = ["sh", "-c", LIST, root, run, str(rank)]
     if root.startswith("~/"):

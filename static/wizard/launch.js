@@ -15,7 +15,7 @@ let request = null, clock = null, watched = 0, accepted = null;
 export function draw(element, bundle) {
   const session = bundle.data.launch;
   if (!session || currentStep() !== "launch") return;
-  const isBusy = ["checking", "copying", "launching"].includes(session.phase);
+  const isBusy = ["checking", "copying", "pulling", "downloading", "launching"].includes(session.phase);
   // Another page started this work, or this page was reloaded: this page watches the work.
   if (isBusy && !request && watched !== session.version) {
     watched = session.version;
@@ -34,6 +34,8 @@ export function draw(element, bundle) {
     (bundle.refusal || []).map((problem) => drawProblem(problem)),
     session.problems.map((problem) => drawProblem(problem)),
     session.copy && copyOffer(session, isBusy),
+    session.pull && pullOffer(isBusy),
+    session.download && downloadOffer(session, isBusy),
     !session.complete && todoList(bundle, "missing", "error"),
     h("p.mb-quiet", {}, whoIsTold(session.told))),
     session.keys.length > 0 && hostKeys(session.keys, () => accept(session), isBusy), session.checks && checksTable(session));
@@ -78,6 +80,18 @@ function copyOffer(session, isBusy) {
       t("wizard.launch.copy.lead"))));
 }
 
+// Pulls the container image on all nodes, after the user clicks.
+function pullOffer(isBusy) {
+  return h("div.mb-desk", {}, button("pull", t("wizard.launch.pull"), isBusy, false),
+    h("p.mb-desk-words", {}, h("small.mb-quiet", {}, t("wizard.launch.pull.lead"))));
+}
+
+// Downloads the model from its hub to node 0 and copies it to the other nodes, after the user clicks.
+function downloadOffer(session, isBusy) {
+  return h("div.mb-desk", {}, button("download", t("wizard.launch.download"), isBusy, false),
+    h("p.mb-desk-words", {}, session.download, h("br"), h("small.mb-quiet", {}, t("wizard.launch.download.lead"))));
+}
+
 function button(act, label, isOff, isPrimary) {
   return h("button", { type: "button", class: `mb-button${isPrimary ? " mb-primary" : ""}`, "data-act": act,
     disabled: isOff, onclick: () => send(act, { accepted }) }, label);
@@ -91,11 +105,16 @@ function send(act, more = {}) {
 
 const accept = (session) => send("accept", { fingerprints: session.keys.map((key) => key.fingerprint) });
 
+function progress(session) {
+  const [done, total] = session.phase === "pulling" ? session.pulled : session.copied;
+  return { done, total };
+}
+
 // Returns the reason why a button is disabled.
 function sentence(session, isBusy) {
   const seconds = h("span", { "data-seconds": "", "aria-hidden": "true" });
   if (isBusy) return [h("span.mb-spinner", { "aria-hidden": "true" }),
-    t(`wizard.launch.${session.phase}`, { count: session.nodes, done: session.copied[0], total: session.copied[1] }), " ", seconds];
+    t(`wizard.launch.${session.phase}`, { count: session.nodes, ...progress(session) }), " ", seconds];
   if (!session.complete) return t("wizard.launch.incomplete");
   if (session.ready && session.warnings) return h("span.mb-warn", {}, t("wizard.launch.ready_warnings"));
   if (session.ready) return h("span.mb-good", {}, t("wizard.launch.ready"));

@@ -72,7 +72,7 @@ def samples(folder: str) -> object:
 @pytest.mark.parametrize(
     ("ask", "answer"),
     [
-        (find, {"info": False, "unknown": [], "missing": []}),
+        (find, {"info": False, "unknown": [], "missing": [], "columns": {}}),
         (look, 64),
         (prints, None),
         (samples, "dataset_info_missing"),

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from backend.cluster.inventory.software import ask_program, needed_environment
+from backend.cluster.inventory.software import ask_program, needed_environment, outside
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import on_all
 from backend.cluster.program_answers import Checkpoints, SetAside
@@ -55,7 +55,7 @@ def _read_node(job: Job, rank: int, node: Node, folder: str) -> Seen:
 
 
 def _ask(job: Job, rank: int, node: Node, shape: type[T], action: str, question: Mapping[str, object]) -> T:
-    environment = needed_environment(job, rank, node)
+    environment = outside(needed_environment(job, rank, node))
     answer = ask_program(node, environment, shape, PROGRAM, action, question, READ_S, max_bytes=LIST_BYTES)
     if "error" in answer:
         raise NodeError("node_io", node.name, path=str(question["folder"]), detail=answer["error"])

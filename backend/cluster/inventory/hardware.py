@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from backend.cluster.inventory.fabric import Fabric, read_fabric
 from backend.cluster.inventory.gpus import Gpus, read_gpus
-from backend.cluster.inventory.software import ask_program
+from backend.cluster.inventory.software import ask_program, outside
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import ends_of_all
 from backend.cluster.program_answers import DiskAnswer, Surveyed
@@ -63,7 +63,7 @@ def read_node_hardware(job: Job, rank: int, node: Node) -> Hardware:
     folders = [folder] if folder else []
     if environment is not None:
         try:
-            return read_hardware(node, environment, folders)
+            return read_hardware(node, outside(environment), folders)
         except NodeError as error:
             if error.code != "bad_answer":
                 raise

@@ -1,25 +1,34 @@
 """Inventory of a node's software, read by the engine's own Python in one command."""
 
+import base64
 import json
 import posixpath
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 from backend.cluster import program_answers
 from backend.cluster.node import ANSWER_BYTES, Node, NodeError, ask, tail
 from backend.cluster.node_group import ends_of_all
-from backend.cluster.node_programs import node_program
+from backend.cluster.node_programs import CONTAINER, node_program
 from backend.cluster.typed_json import answer_of
-from backend.job.cluster import Environment
+from backend.job.cluster import Container, Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
+from backend.node.container import NO_DAEMON, NO_IMAGE, NO_RUNTIME
 
 T = TypeVar("T")
 
 SOFTWARE_S = 30.0
 PROGRAM = "software.py"
+
+CONTAINER_CODES: Mapping[object, str] = {
+    NO_RUNTIME: "container_runtime_missing",
+    NO_DAEMON: "container_daemon_silent",
+    NO_IMAGE: "container_image_missing",
+}
+"""Exit status of container.py -> code of the problem."""
 
 # Import name -> distribution.
 _COMMON = {"torch": "torch", "transformers": "transformers"}
@@ -100,6 +109,8 @@ def read_software(
             node, environment, program_answers.Facts, "facts", {"master": master, "modules": dict(modules or {})}
         )
     except NodeError as error:
+        if error.code in CONTAINER_CODES.values():
+            error.field = python_field.replace(".python", ".container.image")
         if error.code != "bad_answer":
             raise
         code = "no_python" if error.values["exit"] in (126, 127) else "bad_python"
@@ -170,8 +181,23 @@ def ask_program(
 ) -> T:
     """Run one of our programs on a node and return its answer, a type of program_answers.py. Raises NodeError."""
     argv = python_command(environment, ["-", action, one_argument(question)])
-    answer = ask(node, argv, timeout_s=timeout_s, stdin=node_program(program), max_bytes=max_bytes)
+    try:
+        answer = ask(node, argv, timeout_s=timeout_s, stdin=node_program(program), max_bytes=max_bytes)
+    except NodeError as error:
+        status, detail = error.values.get("exit"), error.values.get("detail")
+        if refused := refused_container(environment, node.name, status, detail):
+            raise refused from error
+        raise
     return answer_of(node.name, shape, answer)
+
+
+def refused_container(environment: Environment, node: str, status: object, detail: object) -> NodeError | None:
+    """Return the error of a container that cannot start, by the exit status of container.py; None for another one."""
+    container, code = environment.container, CONTAINER_CODES.get(status)
+    if container is None or code is None:
+        return None
+    field = "cluster.environments"
+    return NodeError(code, node, field=field, runtime=container.runtime, image=container.image, detail=detail)
 
 
 def one_argument(value: Mapping[str, object]) -> str:
@@ -182,11 +208,30 @@ def one_argument(value: Mapping[str, object]) -> str:
 def python_command(environment: Environment, arguments: Sequence[str]) -> list[str]:
     """Return the command that runs `setup` and then Python with these arguments. The node resolves `~/`."""
     command = [environment.python, *arguments]
-    if environment.python.startswith("~/"):
+    if environment.container:
+        command = container_command("container-run", environment.container, *command)
+    elif environment.python.startswith("~/"):
         command = ["sh", "-c", 'exec "$HOME/$0" "$@"', environment.python[2:], *arguments]
-    if environment.setup:
-        command = ["bash", "-c", '. "${0/#\\~/$HOME}" >&2 && exec "$@"', environment.setup, *command]
-    return command
+    return with_setup(environment, command)
+
+
+def with_setup(environment: Environment, command: Sequence[str]) -> list[str]:
+    """Return the command behind the environment's `setup`. The node resolves `~/`."""
+    if not environment.setup:
+        return list(command)
+    return ["bash", "-c", '. "${0/#\\~/$HOME}" >&2 && exec "$@"', environment.setup, *command]
+
+
+def container_command(action: str, container: Container, *arguments: str) -> list[str]:
+    """Return the command that calls the program container.py, whose text travels in the command."""
+    text = base64.b64encode(node_program(CONTAINER)).decode()
+    call = "import base64, sys; exec(base64.b64decode(sys.argv.pop(1))); container_main()"
+    return ["python3", "-c", call, text, action, one_argument(asdict(container)), *arguments]
+
+
+def outside(environment: Environment) -> Environment:
+    """Return the environment of our own programs: outside of a container, with the node's python3."""
+    return Environment(python="python3", setup=environment.setup) if environment.container else environment
 
 
 def expand(path: str, home: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal, TypeVar
 
 from backend.cluster.inventory.hardware import Hardware
-from backend.cluster.inventory.software import NodeFacts, ask_program, needed_environment
+from backend.cluster.inventory.software import NodeFacts, ask_program, needed_environment, outside
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import ends_of_all
 from backend.cluster.preflight.files import ASK_S, dataset_names
@@ -166,4 +166,4 @@ def check_shared(gang: GangReadings) -> list[CheckResult]:
 
 
 def _ask(job: Job, rank: int, node: Node, shape: type[T], action: str, question: Mapping[str, object]) -> T:
-    return ask_program(node, needed_environment(job, rank, node), shape, PROGRAM, action, question, PRINTS_S)
+    return ask_program(node, outside(needed_environment(job, rank, node)), shape, PROGRAM, action, question, PRINTS_S)

@@ -3,7 +3,7 @@
 import posixpath
 import re
 
-from backend.cluster.inventory.software import expand, needed_environment, python_command
+from backend.cluster.inventory.software import expand, needed_environment, outside, python_command
 from backend.cluster.node import Node, ask
 from backend.cluster.node_programs import SUPERVISOR, node_program
 from backend.cluster.preflight.readings import NodeReadings
@@ -27,7 +27,7 @@ def lock_path(run_root: str, host: Host) -> str:
 def ask_lock(job: Job, rank: int, node: Node, home: str) -> Lock:
     """Return the run that holds a node's lock file."""
     path = lock_path(expand(job.cluster.run_root, home), job.cluster.hosts[rank])
-    argv = python_command(needed_environment(job, rank, node), ["-", "holder", path])
+    argv = python_command(outside(needed_environment(job, rank, node)), ["-", "holder", path])
     return answer_of(node.name, Lock, ask(node, argv, timeout_s=ASK_S, stdin=node_program(SUPERVISOR)))
 
 

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 
-from backend.cluster.inventory.software import ask_program, needed_environment
+from backend.cluster.inventory.software import ask_program, needed_environment, outside
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import ends_of_all
 from backend.cluster.preflight.readings import GangReadings
@@ -88,4 +88,4 @@ def _judge_dial(
 
 
 def _try_port(job: Job, rank: int, node: Node, shape: type[T], action: str, question: Mapping[str, object]) -> T:
-    return ask_program(node, needed_environment(job, rank, node), shape, DIAL, action, question, ASK_S)
+    return ask_program(node, outside(needed_environment(job, rank, node)), shape, DIAL, action, question, ASK_S)

@@ -19,6 +19,7 @@ from backend.cluster.inventory.hardware import Hardware
 from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import ends_of_all
+from backend.cluster.preflight.container import check_image
 from backend.cluster.preflight.deepspeed_extensions import check_parts
 from backend.cluster.preflight.engine_args import check_engine_args
 from backend.cluster.preflight.equality import check_machines, check_prints, check_shared
@@ -68,6 +69,7 @@ CHECKS: tuple[NodeCheck | GangCheck, ...] = (
     NodeCheck(check_parts, ("deepspeed",)),
     NodeCheck(check_space, ("space",)),
     NodeCheck(check_lock, ("lock",), is_for_every_job=True),
+    GangCheck(check_image, ("container",)),
     GangCheck(check_versions, ("versions",)),
     GangCheck(check_machines, ("machines",)),
     GangCheck(check_prints, ("model_equal", "data_equal")),

@@ -18,6 +18,7 @@ CheckName = Literal[
     "shm",
     "limits",
     "logout",
+    "container",
     "engine",
     "configuration",
     "deepspeed",

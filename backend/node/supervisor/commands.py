@@ -11,6 +11,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
+from backend.node.container import WITH_DAEMON, container_command
 from backend.node.tools import MARK
 
 from .allocation import allocated_argv, folder_of_node, set_interface
@@ -20,7 +21,7 @@ from .heartbeat import last_members
 from .keeper import Supervisor
 from .locks import holder, release_lock
 from .processes import GIVE_UP_S, boot_id, end_tree, find_process, members
-from .shutdown import PIPES, drop_secrets, has_pipes, write_exit
+from .shutdown import PIPES, containers_left, drop_secrets, has_pipes, write_exit
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -134,6 +135,7 @@ def execute(folder: str) -> NoReturn:
     The node's `setup` has run before.
     """
     spec = read_json(f"{folder}/spec.json") or {}
+    names_before = set(os.environ)
     os.environ.update(spec["environment"])
     if spec.get("secrets"):
         with open(spec["secrets"]) as file:
@@ -143,7 +145,14 @@ def execute(folder: str) -> NoReturn:
         os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", f"{folder}/{PIPES}")
     set_interface(spec)
     os.environ[MARK] = spec["mark"]
-    os.execv(spec["argv"][0], allocated_argv(spec))  # noqa: S606 - the job itself, no shell wanted
+    argv, container = allocated_argv(spec), spec.get("container")
+    if container:
+        names = [name for name in os.environ if name not in names_before or name in spec.get("inherit", ())]
+        argv = container_command(container, argv, variables=[*names, *spec["environment"], "LANG"], mark=spec["mark"])
+    if container and container["runtime"] in WITH_DAEMON:
+        # Its client is no process of the run: SIGTERM goes to the program, and the client passes on the last output.
+        os.environ[MARK] = container["runtime"]
+    os.execvp(argv[0], argv)  # noqa: S606 - the job itself, no shell wanted
 
 
 def status(folder: str) -> dict[str, Any]:
@@ -185,6 +194,7 @@ def stop(folder: str, grace_s: float, mark: str = "") -> dict[str, Any]:
         time.sleep(0.05)
     drop_secrets(spec)
     left = end_tree(spec["mark"], last_members(folder) if same_boot else (), -1, 0 if same_boot else grace_s)
+    left = left or containers_left(spec)
     if not os.path.exists(f"{folder}/exit"):
         write_exit(folder, "stopped", None, left, gone=gone, gpus=gpus_given_back(folder) if same_boot else [])
         if not left:

@@ -11,6 +11,7 @@ import sys
 import time
 from typing import Any, Iterable
 
+from backend.node.container import refusal_of
 from backend.node.tools import MARK
 
 from .activity import Work
@@ -21,11 +22,13 @@ from .locks import release_lock, take_lock
 from .masking import LogMask
 from .oom_kills import OomKills
 from .processes import Process, boot_id, catches, end_tree, members, own_start, rank_of, send_signal
-from .shutdown import ask_for_records, drop_secrets, write_exit
+from .shutdown import ask_for_records, containers_left, drop_secrets, write_exit
 
 TICK_S = 0.1
 STUCK_SCANS = 3
 """A process that is stopped, or waits in the kernel, in this number of scans in a row is reported."""
+RUNTIME_VARIABLES = ("DOCKER_HOST", "CONTAINER_HOST", "XDG_RUNTIME_DIR", "APPTAINER_CACHEDIR", "ENROOT_DATA_PATH")
+CLIENT_S = 3.0
 STACKS_S = 2.0
 """Time for a stalled program to write its stacks, if it handles the request."""
 
@@ -69,15 +72,22 @@ class Supervisor:
         return {"ok": True, **identity}
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        program = self.spec["argv"][0]
-        if not os.access(program, os.X_OK):
+        program, container = self.spec["argv"][0], self.spec.get("container")
+        if container:
+            status, detail = refusal_of(container)
+            if status:
+                raise FileNotFoundError(detail)
+        elif not os.access(program, os.X_OK):
             raise FileNotFoundError(f"{program} is not there or cannot be run")
         command = [sys.executable, os.path.abspath(__file__), "exec", self.folder]
         if self.spec.get("setup"):
             command = ["/bin/bash", "-c", '. "$0" && exec "$@"', self.spec["setup"], *command]
         names = ("HOME", "USER", "LANG", *self.spec.get("inherit", ()))
         environment = {name: os.environ[name] for name in names if name in os.environ}
-        environment["PATH"] = os.path.dirname(program) + os.pathsep + os.environ.get("PATH", os.defpath)
+        paths = [] if container else [os.path.dirname(program)]
+        environment["PATH"] = os.pathsep.join([*paths, os.environ.get("PATH", os.defpath)])
+        # The place of the daemon's socket, where it is not the usual one.
+        environment.update({name: os.environ[name] for name in RUNTIME_VARIABLES if container and name in os.environ})
         with open(os.open(f"{self.folder}/out.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
             return subprocess.Popen(
                 command,
@@ -131,13 +141,37 @@ class Supervisor:
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == self.child.pid:
-                return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                return self._status_of(status)
             if pid == 0:
                 return None
 
+    def _status_of(self, status: int) -> int:
+        """Return the exit status of the program, or its signal as a negative number."""
+        if os.WIFSIGNALED(status):
+            return -os.WTERMSIG(status)
+        code = os.WEXITSTATUS(status)
+        # The client of a container exits with 128 + n if signal n ended the program.
+        return 128 - code if self.spec.get("container") and code > 128 else code
+
     def _end(self) -> list[Process]:
         grace_s = (read_json(f"{self.folder}/control/kill") or self.spec)["grace_s"]
-        return end_tree(self.mark, self.known, os.getpid(), grace_s)
+        left = end_tree(self.mark, self.known, os.getpid(), grace_s)
+        if left or not self.spec.get("container"):
+            return left
+        self._end_client()
+        return containers_left(self.spec)
+
+    def _end_client(self) -> None:
+        """Let the client of an ended container write the last output, and end it if it does not exit then."""
+        deadline, options = time.monotonic() + CLIENT_S, os.WEXITED | os.WNOHANG | os.WNOWAIT
+        try:
+            while os.waitid(os.P_PID, self.child.pid, options) is None:
+                if time.monotonic() > deadline:
+                    os.kill(self.child.pid, signal.SIGKILL)
+                    return
+                time.sleep(TICK_S)
+        except ChildProcessError:
+            return
 
     def _beat(self) -> None:
         now = time.monotonic()

@@ -9,6 +9,8 @@ import secrets
 import time
 from typing import Any, Iterable
 
+from backend.node.container import end_containers
+
 from .files import free_reserve, is_full, write_json
 from .kernel_log import gpu_errors
 from .processes import Process
@@ -61,6 +63,12 @@ def has_pipes(folder: str) -> bool:
         return True
     except OSError:
         return False
+
+
+def containers_left(spec: dict[str, Any]) -> list[Process]:
+    """Remove the containers of a run whose processes have ended. Those that are left count as processes with id 0."""
+    names = end_containers(spec.get("container"), spec["mark"])
+    return [Process(0, 0, 0, 0, "?", name) for name in names]
 
 
 def drop_secrets(spec: dict[str, Any]) -> None:

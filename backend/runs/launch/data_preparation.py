@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from backend.cluster.inventory.software import NodeFacts, ask_program
+from backend.cluster.inventory.software import NodeFacts, ask_program, needed_environment, outside
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import GroupError, on_all
 from backend.cluster.node_programs import node_program
@@ -23,7 +23,6 @@ from backend.cluster.program_answers import Digest
 from backend.engines import CONFIG, NodeCommand, Placement, Rendered
 from backend.engines.data_keys import data_part
 from backend.engines.yaml_text import to_yaml
-from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.problems import ProblemsError
 
@@ -73,7 +72,7 @@ def make_plan(
     """
     base = f"{str(job.training.output_dir).rstrip('/')}/{FOLDER}"
     seed = job.training.seed if job.training.prepare.shuffle else None
-    name = data_name(job, rendered, _digest_of_data(job, placement, nodes[0]), facts[0].modules, seed)
+    name = data_name(job, rendered, _digest_of_data(job, nodes[0]), facts[0].modules, seed)
     sharing = _nodes_that_see(base, nodes)
     makers = {rank: 0 if rank in sharing else rank for rank in nodes}
     return Preparation(target=f"{base}/{name}", makers=makers, shuffle=seed)
@@ -109,14 +108,13 @@ def _with_preparation(command: NodeCommand, placement: Placement, maker: int, al
     return replace(command, argv=argv)
 
 
-def _digest_of_data(job: Job, placement: Placement, node: Node) -> str:
-    master = placement.nodes[0]
+def _digest_of_data(job: Job, node: Node) -> str:
     evaluated = str(job.extra.get("eval_dataset") or "")
     names = [*dataset_names(job), *(name.strip() for name in evaluated.split(",") if name.strip())]
     settings: dict[str, Any] = {
         "dataset_dir": job.training.dataset_dir, "datasets": names, "model": job.model.path
     }  # fmt: skip
-    environment = Environment(python=master.python, setup=master.setup)
+    environment = outside(needed_environment(job, 0, node))
     return ask_program(node, environment, Digest, PROGRAMS[0], "look", settings, CALL_S)["digest"]
 
 

@@ -8,7 +8,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 from backend.cluster.inventory.software import NodeFacts, expand, python_command
@@ -118,7 +118,7 @@ def make_records(job: Job, placement: Placement, facts: Mapping[int, NodeFacts])
             rank=node.rank,
             address=job.cluster.connected_hosts[node.rank].name,
             folder=node.folder,
-            python=node.python,
+            python="python3" if container_of(job, node.rank) else node.python,
             setup=node.setup,
             mark=f"{random_part}.{node.rank}",
             clock_offset_s=facts[node.rank if node.rank in facts else 0].clock_offset_s,
@@ -217,10 +217,17 @@ def make_spec(attempt: Attempt, rank: int) -> dict[str, object]:
         "environment": dict(command.environment),
         "setup": placement.setup,
         "secrets": f"{placement.folder}/{SECRETS_FILE}" if attempt.secrets else None,
+        "container": container_of(attempt.job, rank),
         "lock": lock,
         "grace_s": attempt.grace_s,
         "stall_s": attempt.stall_s or attempt.job.stall_s,
     }
+
+
+def container_of(job: Job, rank: int) -> dict[str, object] | None:
+    """Return the container of a node for its supervisor; None without one."""
+    environment = environment_of(job, rank)
+    return asdict(environment.container) if environment and environment.container else None
 
 
 def start_supervisor(record: NodeRecord, node: Node) -> Started:

@@ -1,0 +1,164 @@
+"""Download of a model or a data set from a hub into a folder of this node.
+
+    download.py FOLDER      FOLDER/download.json: `kind`, `id`, `revision`, `endpoint`, `target`
+
+It writes FOLDER/progress.json while it works, and FOLDER/result.json with the `code` of a failure. The files are
+collected beside the target, each is compared with its hash, and then the folder gets its name. So a target that exists
+is complete, and an interrupted download continues. It needs huggingface_hub, which transformers installs.
+
+Endpoints that answer like https://huggingface.co work as well, such as a mirror. Python >= 3.8.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+PART = ".downloading"
+"""Ending of the folder beside the target."""
+OTHER_FORMATS = re.compile(r"\.(bin|pth|pt|h5|msgpack|gguf|onnx|tflite|ot)$|^(original|onnx|openvino|coreml)/")
+RESERVE_BYTES = 1 << 30
+CHUNK = 1 << 22
+EVERY_S = 1.0
+
+
+class DownloadError(Exception):
+    """The download failed. `answer` has the reason as `code`, and what its text needs."""
+
+    def __init__(self, code: str, **values: Any) -> None:
+        super().__init__(code, values)
+        self.answer = {"code": code, **values}
+
+
+def download(request: dict[str, Any], folder: str) -> None:
+    """Download the repository. Raises DownloadError."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    name, kind, endpoint = request["id"], request["kind"], request["endpoint"] or None
+    target = os.path.abspath(os.path.expanduser(request["target"]))
+    if os.path.isdir(target) and os.listdir(target):
+        raise DownloadError("download_target_taken", path=target)
+    try:
+        api = huggingface_hub.HfApi(endpoint=endpoint)
+        info: Any = api.repo_info(name, repo_type=kind, revision=request["revision"], files_metadata=True)
+        files = wanted_files(info.siblings or (), kind)
+        total = sum(item.size or 0 for item in files.values())
+        part = target + PART
+        refuse_without_space(target, part, total)
+        with Progress(folder, part, total):
+            for path, item in files.items():
+                huggingface_hub.hf_hub_download(
+                    name, path, repo_type=kind, revision=info.sha, local_dir=part, endpoint=endpoint
+                )
+                check_file(os.path.join(part, path), item)
+    except errors.GatedRepoError as error:
+        raise DownloadError("download_gated", id=name, url=page_of(name, kind, endpoint)) from error
+    except errors.RepositoryNotFoundError as error:
+        raise DownloadError("download_not_found", id=name, url=page_of(name, kind, endpoint)) from error
+    # Version 1 raises the errors of httpx, earlier ones those of requests, which are OSErrors.
+    except (getattr(errors, "HTTPError", OSError), errors.HfHubHTTPError, ValueError, OSError) as error:
+        raise DownloadError("download_failed", id=name, detail=str(error)[:500]) from error
+    shutil.rmtree(os.path.join(part, ".cache"), ignore_errors=True)
+    if os.path.isdir(target):
+        os.rmdir(target)
+    os.rename(part, target)
+
+
+def wanted_files(siblings: Iterable[Any], kind: str) -> dict[str, Any]:
+    """Return path -> file, without the weights of a model in other formats than its safetensors."""
+    files = {item.rfilename: item for item in siblings}
+    if any(path.startswith("/") or ".." in path.split("/") for path in files):
+        raise DownloadError("download_failed", id="", detail="a file has a path outside of the repository")
+    if kind == "model" and any(path.endswith(".safetensors") for path in files):
+        return {path: item for path, item in files.items() if not OTHER_FORMATS.search(path)}
+    return files
+
+
+def page_of(name: str, kind: str, endpoint: str | None) -> str:
+    """Return the page where a user accepts the licence."""
+    return f"{endpoint or 'https://huggingface.co'}/{'datasets/' if kind == 'dataset' else ''}{name}"
+
+
+def refuse_without_space(target: str, part: str, total: int) -> None:
+    """Raise DownloadError if the disk has no room for what is still missing."""
+    place = os.path.dirname(target)
+    os.makedirs(place, exist_ok=True)
+    needed, free = max(0, total - size_of(part)) + RESERVE_BYTES, shutil.disk_usage(place).free
+    if free < needed:
+        values = {"needed": f"{needed / 1e9:.1f}", "free": f"{free / 1e9:.1f}"}
+        raise DownloadError("download_no_space", path=place, **values)
+
+
+def size_of(folder: str) -> int:
+    """Return the bytes of all files in a folder, also of those that are not complete."""
+    paths = [os.path.join(root, name) for root, _, names in os.walk(folder) for name in names]
+    return sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
+
+
+def check_file(path: str, item: Any) -> None:
+    """Compare a file with its hash: SHA-256 of a large file, git's id of a small one. A wrong file is removed."""
+    lfs = getattr(item, "lfs", None)
+    wanted = (lfs.get("sha256") if isinstance(lfs, dict) else lfs.sha256) if lfs else item.blob_id
+    if not wanted:
+        return
+    digest = hashlib.sha256() if lfs else hashlib.sha1(f"blob {os.path.getsize(path)}\0".encode())  # noqa: S324
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    if digest.hexdigest() != wanted:
+        os.unlink(path)
+        raise DownloadError("download_wrong_hash", file=item.rfilename)
+
+
+class Progress:
+    """Writes progress.json in the background while files arrive."""
+
+    def __init__(self, folder: str, part: str, total: int) -> None:
+        self.path, self.part, self.total = os.path.join(folder, "progress.json"), part, total
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def __enter__(self) -> None:
+        self.thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.thread.join()
+
+    def run(self) -> None:
+        done = -1
+        while not self.over.wait(EVERY_S):
+            before, done = done, min(self.total, size_of(self.part))
+            write_answer(self.path, {"done": done, "total": self.total})
+            if done != before:  # the supervisor ends a program that writes nothing for a long time
+                print(f"{done} of {self.total} bytes", flush=True)
+
+
+def write_answer(path: str, answer: dict[str, Any]) -> None:
+    """Write a file at once: a reader sees all of it or none."""
+    with open(path + ".new", "w") as file:
+        json.dump(answer, file)
+    os.replace(path + ".new", path)
+
+
+def main() -> None:
+    folder = os.path.abspath(sys.argv[1])
+    with open(os.path.join(folder, "download.json")) as file:
+        request = json.load(file)
+    try:
+        download(request, folder)
+    except DownloadError as error:
+        write_answer(os.path.join(folder, "result.json"), error.answer)
+        sys.exit(f"megaboard: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Download from a local hub with the real huggingface_hub, in the Python of a node."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.cluster.node_programs import node_program
+from tests.local_hub import TOKEN, LocalHub, local_hub
+from tests.nodes import needs_node_environment
+from tools.programs import NODE_PYTHON
+
+pytestmark = [pytest.mark.e2e, needs_node_environment]
+
+WEIGHTS = bytes(range(256)) * 4000
+FILES = {
+    "config.json": b"{}",
+    "model.safetensors": WEIGHTS,
+    "sub/tokenizer.json": b'{"a": 1}',
+    "pytorch_model.bin": b"x",
+}
+
+
+@pytest.fixture
+def hub() -> Iterator[LocalHub]:
+    with local_hub() as hub:
+        hub.repositories["owner/model"] = dict(FILES)
+        yield hub
+
+
+def download(hub: LocalHub, folder: Path, **request: Any) -> tuple[int, dict[str, Any], str]:
+    """Return exit status, result.json and the output of the program."""
+    folder.mkdir(exist_ok=True)
+    asked = {"kind": "model", "id": "owner/model", "revision": None, "endpoint": hub.address, **request}
+    (folder / "download.json").write_text(json.dumps({"target": str(folder / "target"), **asked}))
+    (folder / "download.py").write_bytes(node_program("download.py"))
+    environment = {"PATH": os.defpath, "HOME": str(folder), **request.get("environment", {})}
+    done = subprocess.run(
+        [NODE_PYTHON, folder / "download.py", folder], env=environment, capture_output=True, text=True, check=False
+    )
+    result = folder / "result.json"
+    return done.returncode, json.loads(result.read_text()) if result.exists() else {}, done.stdout + done.stderr
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_model_appears_whole_without_weights_in_other_formats(hub: LocalHub, tmp_path: Path) -> None:
+    code, result, output = download(hub, tmp_path)
+    assert (code, result) == (0, {}), output
+    assert content(tmp_path / "target") == {name: data for name, data in FILES.items() if name != "pytorch_model.bin"}
+    assert not (tmp_path / "target.downloading").exists()
+
+
+def test_a_data_set_keeps_all_its_files(hub: LocalHub, tmp_path: Path) -> None:
+    hub.repositories["datasets/owner/rows"] = {"rows.jsonl": b"{}\n", "old.bin": b"x"}
+    code, _, output = download(hub, tmp_path, kind="dataset", id="owner/rows")
+    assert code == 0, output
+    assert set(content(tmp_path / "target")) == {"rows.jsonl", "old.bin"}
+
+
+def test_a_wrong_hash_is_named_and_nothing_is_taken_for_whole(hub: LocalHub, tmp_path: Path) -> None:
+    hub.wrong_hash.add("model.safetensors")
+    code, result, _ = download(hub, tmp_path)
+    assert (code != 0, result["code"], result["file"]) == (True, "download_wrong_hash", "model.safetensors")
+    assert not (tmp_path / "target").exists()
+    hub.wrong_hash.clear()
+    hub.requests.clear()
+    (tmp_path / "result.json").unlink()
+    assert download(hub, tmp_path)[0] == 0
+    assert [path for path, _ in hub.requests if path == "config.json"] == []
+
+
+def test_a_gated_model_names_its_page_and_comes_with_a_token(hub: LocalHub, tmp_path: Path) -> None:
+    hub.gated.add("owner/model")
+    code, result, output = download(hub, tmp_path)
+    assert code != 0
+    assert (result["code"], result["url"]) == ("download_gated", f"{hub.address}/owner/model"), output
+    (tmp_path / "result.json").unlink()
+    code, _, output = download(hub, tmp_path, environment={"HF_TOKEN": TOKEN})
+    assert code == 0, output
+    assert TOKEN not in output
+
+
+def test_a_repository_that_is_not_there_is_named(hub: LocalHub, tmp_path: Path) -> None:
+    _, result, _ = download(hub, tmp_path, id="owner/nothing")
+    assert (result["code"], result["id"]) == ("download_not_found", "owner/nothing")
+
+
+def test_a_hub_that_does_not_answer_is_named(hub: LocalHub, tmp_path: Path) -> None:
+    _, result, _ = download(hub, tmp_path, endpoint="http://127.0.0.1:9")
+    assert result["code"] == "download_failed"
+
+
+def test_a_connection_that_breaks_costs_only_one_file(hub: LocalHub, tmp_path: Path) -> None:
+    hub.broken_after["model.safetensors"] = 600_000
+    for _ in range(2):  # huggingface_hub may try again by itself
+        if download(hub, tmp_path)[0] == 0:
+            break
+    assert (tmp_path / "target" / "model.safetensors").read_bytes() == WEIGHTS
+    names = [path for path, _ in hub.requests]
+    assert names.count("model.safetensors") > 1
+    assert names.count("config.json") == 1
+
+
+def test_a_folder_with_files_is_never_written(hub: LocalHub, tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "mine").write_text("mine")
+    _, result, _ = download(hub, tmp_path)
+    assert result["code"] == "download_target_taken"
+    assert content(tmp_path / "target") == {"mine": b"mine"}
+
+
+def test_a_disk_without_room_is_named_before_the_download(hub: LocalHub, tmp_path: Path) -> None:
+    hub.repositories["owner/model"]["more.safetensors"] = b""
+    sizes = {"more.safetensors": 1 << 60}
+    described = hub.repositories["owner/model"]
+    hub.repositories["owner/model"] = {name: Sized(data, sizes.get(name)) for name, data in described.items()}
+    _, result, output = download(hub, tmp_path)
+    assert result["code"] == "download_no_space", output
+    assert hub.requests == []
+
+
+class Sized(bytes):
+    """Content whose size the hub states wrongly."""
+
+    stated: int | None
+
+    def __new__(cls, data: bytes, stated: int | None) -> "Sized":
+        made = super().__new__(cls, data)
+        made.stated = stated
+        return made
+
+    def __len__(self) -> int:
+        return super().__len__() if self.stated is None else self.stated
