@@ -40,7 +40,7 @@ def test_every_file_of_a_folder_is_in_the_wheel(wheel, folder, inside):
 
 
 def test_the_locks_of_the_demo_s_nodes_are_in_the_wheel(wheel):
-    assert {f"app/demo/requirements/{name}" for name in LOCKS} <= wheel
+    assert {f"backend/data/requirements/{name}" for name in LOCKS} <= wheel
 
 
 def test_tests_and_environments_stay_out_of_the_wheel(wheel):
