@@ -14,6 +14,7 @@ from app.text import render_problem
 from backend.cluster.benchmark import Slow, Speeds
 from backend.estimate import estimate
 from backend.job.mapping import load_job, parse_job, with_values
+from backend.job.presets import intervals
 from backend.runs.store import run_store
 from backend.runs.store.store import Store
 from backend.runs.tasks.benchmark import slow_problems
@@ -39,7 +40,7 @@ def predicted_s(home: Path) -> float:
     with store.read() as connection:
         job, _ = load_job(run_store.run_row(connection, RUN)["job"])
     assert job is not None
-    seconds = estimate(with_values(job, {"training.cutoff_len": 1024})).iteration_s
+    seconds = estimate(with_values(job, {"training.cutoff_len": 1024, "cluster.stack": "tuned"})).iteration_s
     assert seconds is not None
     fixed = {"step_s": 1.1 * seconds, "tokens": job.global_batch * 1024, "reserved_gib": 60.0}
     run.steps(1, 40, **fixed)
@@ -62,7 +63,7 @@ def test_a_run_is_shown_beside_its_prediction_and_nothing_is_written(home, predi
     before = path.read_text()
     assert main(["calibrate", "job"]) == 0
     output = capsys.readouterr().out
-    assert f"predicted {predicted_s:.3f} s" in output
+    assert f"predicted {intervals().level['as_run'] * predicted_s:.3f} s" in output
     assert f"run: {RUN}" in output
     assert path.read_text() == before
 

@@ -33,7 +33,7 @@ def test_what_a_node_cannot_hold_does_not_fit_though_its_gpu_could():
     assert estimate(unknown).fits
     assert not estimate(known).fits
     assert over_memory(known, estimate(known)) == []
-    assert replace(estimate(known), fits=True) == estimate(unknown)
+    assert replace(estimate(known), fits=True, fit=estimate(unknown).fit) == estimate(unknown)
 
 
 @pytest.mark.parametrize("gib", [16.0, 60.0, 145.0, 300.0, 10_000.0])

@@ -58,16 +58,20 @@ def codes(problems: RunMeasured) -> list[str]:
 
 def test_the_ratio_is_the_median_step_over_the_estimated_one():
     job = job_of()
-    seconds = estimate(job).iteration_s
+    seconds = estimate(with_values(job, {"cluster.stack": "tuned"})).iteration_s
     assert seconds is not None
     result = measured(job, step_s=1.1 * seconds)
-    assert (result.steps, result.step_s, result.predicted_step_s) == (25, pytest.approx(1.1 * seconds), seconds)
+    assert (result.steps, result.step_s, result.predicted_step_s) == (
+        25,
+        pytest.approx(1.1 * seconds),
+        estimate(job).iteration_s,
+    )
     assert result.time_ratio == pytest.approx(1.1)
 
 
 def test_a_ratio_within_the_models_scatter_is_said_to_be_of_little_use():
     job = job_of()
-    seconds = estimate(job).iteration_s
+    seconds = estimate(with_values(job, {"cluster.stack": "tuned"})).iteration_s
     assert seconds is not None
     assert codes(measured(job, step_s=1.03 * seconds)) == ["calibrate_within_error", "calibrate_no_memory"]
 
@@ -83,7 +87,7 @@ def test_the_memory_ratio_is_the_fullest_ranks_reserve_over_the_estimated_alloca
 
 def test_a_second_calibration_is_measured_against_the_uncorrected_estimate():
     bare = job_of()
-    seconds = estimate(bare).iteration_s
+    seconds = estimate(with_values(bare, {"cluster.stack": "tuned"})).iteration_s
     assert seconds is not None
     job = job_of(cluster__calibration=Calibration(gpu="h100-80g", run="old", time_ratio=1.3))
     result = measured(job, step_s=1.1 * seconds)
@@ -93,7 +97,7 @@ def test_a_second_calibration_is_measured_against_the_uncorrected_estimate():
 
 def test_the_probes_speeds_stay_in_the_estimate_that_is_compared():
     probed = job_of(cluster__calibration=Calibration(gpu="h100-80g", probe_date="2026-11-20", matmul_tflops=400.0))
-    seconds = estimate(probed).iteration_s
+    seconds = estimate(with_values(probed, {"cluster.stack": "tuned"})).iteration_s
     assert seconds is not None
     result = measured(probed, step_s=seconds)
     assert result.time_ratio == pytest.approx(1.0)
@@ -104,7 +108,7 @@ def test_the_probes_speeds_stay_in_the_estimate_that_is_compared():
 def test_shorter_samples_are_compared_with_the_estimate_of_their_length():
     job = job_of(training__packing=False)
     half = with_values(job, {"training.cutoff_len": 2048})
-    seconds = estimate(half).iteration_s
+    seconds = estimate(with_values(half, {"cluster.stack": "tuned"})).iteration_s
     assert seconds is not None
     result = measured(job, step_s=seconds, tokens=job.global_batch * 2048, reserved=(40.0,))
     assert result.time_ratio == pytest.approx(1.0)
