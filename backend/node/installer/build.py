@@ -82,7 +82,7 @@ class Build:
         if os.access(self.python, os.X_OK) and os.path.exists(os.path.join(self.folder, "pyvenv.cfg")):
             return
         version = self.request["python"]
-        found = find_pythons([version], self.uv).get(version)
+        found = find_pythons([version], self.uv, with_pip=not self.uv).get(version)
         if self.uv:
             base = found or self.downloaded_python(version)
             self.call([self.uv, "venv", "--no-project", "--allow-existing", "--python", base, self.folder])
@@ -152,7 +152,7 @@ class Build:
         environment = {**os.environ, **self.request["variables"], "PYTHONUNBUFFERED": "1", "UV_NO_PROGRESS": "1"}
         environment["UV_PYTHON_DOWNLOADS"] = "automatic" if self.request["python_download"] else "never"
         environment["UV_PYTHON_INSTALL_DIR"] = os.path.join(self.folder, "python")
-        # Only the node's own store may know the certificate of a site's mirror. These are the names in two versions of uv.
+        # Only the node's own store may know the certificate of a mirror. The names are those of two versions of uv.
         environment.update({"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1", "PIP_NO_INPUT": "1"})
         last: list[str] = []
         with subprocess.Popen(
