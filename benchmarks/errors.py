@@ -59,6 +59,17 @@ def figure(value: object) -> float | None:
     return float(value) if is_number and 0 < value < math.inf else None
 
 
+def coverage(scores: Iterable[tuple[float, tuple[float, float]]]) -> dict[str, float | int | None]:
+    """Return covered_80, the number of rows inside their 80 % interval, and width_80, its mean width as a fraction.
+
+    A score is (measured over estimated, the factors of the interval).
+    """
+    pairs = list(scores)
+    widths = [high - low for _, (low, high) in pairs]
+    inside = sum(low <= ratio <= high for ratio, (low, high) in pairs)
+    return {"covered_80": inside, "width_80": statistics.fmean(widths) if widths else None}
+
+
 def summary(results: Iterable[Result], skips: Iterable[Skip]) -> dict[str, dict[str, Any]]:
     """Return {source: {rows, skipped, mean, median, p90, max, baseline_median}}; errors are absolute fractions."""
     by_source: dict[str, list[Result]] = {}

@@ -37,6 +37,8 @@ class Habits:
     """ZeRO-3 is DeepSpeed's of 2021 (v0.4)."""
     attention_pace: float = 1.0
     """Attention speed relative to FlashAttention 2."""
+    fixed_lengths: bool = False
+    """All micro-batches have the same length: samples are padded to it, or packed."""
     stops_early: bool = False
     """Full recompute stops when backward has what it needs (torch's checkpoint, use_reentrant=False, from 2.1 on)."""
 
@@ -87,6 +89,12 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     ("XTuner", Habits(fused_loss=True)),
     ("ms-swift", Habits()),
     ("nanotron", Habits()),
+    # finetune.py preprocess pads every sample to model_max_length.
+    ("QwenLM", Habits(fixed_lengths=True)),
+    # benchmarks_03_2024.md: dummy data of one length.
+    ("fsdp_qlora", Habits(fixed_lengths=True)),
+    # Its examples pack samples (sample_packing: true).
+    ("axolotl", Habits(fixed_lengths=True)),
 )
 ANYONE = Habits()
 """Other sources: Megatron-LM with fused kernels and fp32 gradients; overlaps as the row's text says."""

@@ -6,15 +6,16 @@ method, measured_mem_gb, mem_kind, flags, ...}. Only these fields decide which r
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from backend.estimate.estimate import RESERVED_PER_ALLOCATED
 from backend.estimate.memory.fit import kind_of_run
 from backend.estimate.memory.megatron import Run, pipeline_memory
 from backend.estimate.memory.megatron_adapters import Adapters
 from backend.estimate.memory.non_torch_memory import FIRST_GIB, groups_gib
+from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED, segmented_bytes
+from backend.estimate.memory.terms import StageMemory
 from backend.estimate.memory.worst_microbatch import worst_length
 from backend.estimate.model.layers import ModelLayers
 from backend.estimate.model.model_layers import model_layers
@@ -23,10 +24,12 @@ from backend.estimate.plan import Plan
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, MemoryTraits
 from benchmarks.errors import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
-from benchmarks.measured_hugging_face import hugging_face_peak, is_hugging_face
+from benchmarks.habits import habits_of
+from benchmarks.measured_hugging_face import hugging_face_memory, is_hugging_face, reserved_bytes
 from benchmarks.published import FUSED_LOSS
 from benchmarks.rows import needed, rank, recompute, reference, sequences, targets, trained, traits
 from benchmarks.shapes import NotModelled, published_shape
+from benchmarks.timed_plan import layer_cut, sequence_parallel
 
 GIB = 2.0**30
 _TUNERS = "galore|fsdp_qlora|unsloth|hqq|sequence_parallel|new_special_tokens|dora|pissa|olora|muon"
@@ -73,16 +76,17 @@ def _results(row: Mapping[str, Any], case: str) -> list[Result]:
         raise NotModelled("no measured figure")
     shape = published_shape(row)
     layers = model_layers(shape)
-    peaks = [peak / GIB for peak in _peaks(row, layers)]
+    memories = _memories(row, layers)
+    peaks = [float(memory.peak) / GIB for memory in memories]
     unit = str(row.get("mem_kind") or "GiB")
     measured = published * (1 if "GiB" in unit or "header" in unit else 1e9 / GIB)
     ours = max(peaks)
     if not 0 < ours < math.inf:
         raise NotModelled("no such plan")
     if "reserved" in unit:
-        ours *= RESERVED_PER_ALLOCATED
+        ours = _reserved_gib(row, memories)
     elif "nvidia-smi" in unit or "header" in unit:
-        ours = ours * RESERVED_PER_ALLOCATED + _outside_gib(row)
+        ours = _reserved_gib(row, memories) + _outside_gib(row)
     holders = (row.get("tp") or 1) * (row.get("pp") or 1) * (row.get("ep") or 1)
     rule = 18 * model_parameters(layers) / holders / GIB
     source = _source(row)
@@ -111,16 +115,26 @@ def _outside_gib(row: Mapping[str, Any]) -> float:
     return FIRST_GIB + float(groups)
 
 
-def _peaks(row: Mapping[str, Any], layers: ModelLayers) -> list[float]:
-    """Return our peak of each pipeline stage."""
+def _reserved_gib(row: Mapping[str, Any], memories: Sequence[StageMemory]) -> float:
+    """Return what torch reserves on the stage that needs most."""
     if is_hugging_face(row):
-        return [hugging_face_peak(row, layers)]
+        return reserved_bytes(row, memories[0]) / GIB
+    if not habits_of(row).flash:
+        # Stacks of 2022 and before: torch had no expandable segments.
+        return max(float(segmented_bytes(memory, "fixed")) for memory in memories) / GIB
+    return RESERVED_PER_ALLOCATED * max(float(memory.peak) for memory in memories) / GIB
+
+
+def _memories(row: Mapping[str, Any], layers: ModelLayers) -> Sequence[StageMemory]:
+    """Return our memory of each pipeline stage."""
+    if is_hugging_face(row):
+        return [hugging_face_memory(row, layers)]
     plan = _megatron_plan(row)
     stages = plan.pipeline * plan.virtual_pipeline
-    if not 0 < stages <= MAXIMUM_STAGES or layers.count % stages:
+    if not 0 < stages <= MAXIMUM_STAGES:
         raise NotModelled("layers that do not divide over the stages")
-    memories = pipeline_memory(layers, plan, _megatron_memory(row), _megatron_run(row))
-    return [float(memory.peak) for memory in memories]
+    plan = replace(plan, **layer_cut(layers.count, stages))
+    return pipeline_memory(layers, plan, _megatron_memory(row), _megatron_run(row))
 
 
 def _refuse(row: Mapping[str, Any]) -> None:
@@ -135,9 +149,9 @@ def _refuse(row: Mapping[str, Any]) -> None:
     if str(row.get("flags") or "").startswith("header names"):
         raise NotModelled("the script is another variant than its header")
     # torchtitan's float8 applies only to GEMMs: weights stay fp32, saved activations bf16.
-    precisions = ("bf16", "bfloat16", "float8") if "torchtitan" in source else ("bf16", "bfloat16")
+    precisions = ("bf16", "bfloat16", "fp16", *(("float8",) if "torchtitan" in source else ()))
     if not str(row.get("precision") or "bf16").lower().startswith(precisions) or "fp8" in method:
-        raise NotModelled("not bf16")
+        raise NotModelled("not 16 bits")
     kind = re.search(r"rlhf_type=(\S+)", method)
     if kind and kind[1] != "dpo":
         raise NotModelled(f"training stage: {kind[1]}")
@@ -173,7 +187,8 @@ def _megatron_plan(row: Mapping[str, Any]) -> Plan:
         expert=row.get("ep") or 1,
         expert_tensor=row.get("etp") or 1,
         data=data,
-        sequence_parallel=tensor > 1,
+        sequence_parallel=sequence_parallel(row["source"], tensor, str(row.get("recompute") or "none")),
+        flash_attention=habits_of(row).flash,
         sequence_length=_largest_tokens(row),
         micro_batch=micro_batch * sequences(method),
         micro_batches=max(1, (row.get("gbs") or micro_batch * data) // (micro_batch * data)),
@@ -217,6 +232,12 @@ def _megatron_memory(row: Mapping[str, Any]) -> MemoryTraits:
         return replace(FUSED_LOSS, gradient_bytes=2, optimizer_bytes=8)
     if "SimuMax" in source or "Bridge" in source:
         return FUSED_LOSS
+    if "BigScience" in source and str(row.get("precision")) == "bf16":
+        # DeepSpeed's runtime/bf16_optimizer.py: 16-bit gradients, and fp32 ones that accumulate them.
+        return replace(MEGATRON_LM_MEMORY, gradient_bytes=6)
+    if str(row.get("precision")) == "fp16":
+        # Megatron-LM accumulates fp16 gradients in fp16: fp32 ones are for bf16 (megatron/training/arguments.py).
+        return replace(MEGATRON_LM_MEMORY, gradient_bytes=2)
     return MEGATRON_LM_MEMORY
 
 

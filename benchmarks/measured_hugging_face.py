@@ -1,15 +1,21 @@
 """Replay of published memory of runs under torch DDP, FSDP and DeepSpeed."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
+from backend.estimate.memory.non_torch_memory import FIRST_GIB
+from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED, segmented_bytes
 from backend.estimate.memory.stage import Trained
+from backend.estimate.memory.terms import StageMemory
 from backend.estimate.model.layers import ModelLayers
 from backend.estimate.plan import Plan
 from backend.job.model.operators import Activation, Attention
 from backend.job.traits import MemoryTraits
+from benchmarks.habits import habits_of
+from benchmarks.machines import published_gpu
 from benchmarks.rows import needed, rank, recompute, reference, sequences, targets, trained, traits
 from benchmarks.shapes import NotModelled
 
@@ -25,14 +31,54 @@ def _is_script(row: Mapping[str, Any]) -> bool:
     return "ms-swift" in row["source"] and "megatron/" not in reference(row) and "mcore" not in reference(row)
 
 
-def hugging_face_peak(row: Mapping[str, Any], layers: ModelLayers) -> float:
-    """Return our peak in bytes. Raises NotModelled."""
+def hugging_face_memory(row: Mapping[str, Any], layers: ModelLayers) -> StageMemory:
+    """Return our memory of a rank. Raises NotModelled.
+
+    Some switches are not published. If a run could not have fitted on its GPU with the usual one, it had the other:
+    gradients reduced in every micro-batch (FSDP), and experts in 4 bits (QLoRA with transformers 4).
+    """
+    tuning = _tuning(row)
+    memory = _memory(row, tuning)
+    stage = _stage_memory(row, layers, memory, tuning)
+    if float(stage.peak) > _gpu_gib(row) * 2**30:
+        memory = replace(memory, accumulates_whole=False)
+        tuning = replace(tuning, packs_experts=True)
+        stage = _stage_memory(row, layers, memory, tuning)
+    return stage
+
+
+def _gpu_gib(row: Mapping[str, Any]) -> float:
+    """Return the memory of the row's GPU; infinity if it is not published."""
+    hardware = str(row.get("hardware"))
+    stated = re.search(r"(\d+) ?GB", hardware)
+    if stated:
+        return float(stated[1])
+    try:
+        return published_gpu(hardware).memory_gib
+    except NotModelled:
+        return float("inf")
+
+
+def reserved_bytes(row: Mapping[str, Any], memory: StageMemory) -> float:
+    """Return what torch reserves on a GPU of the row's size.
+
+    ms-swift's scripts and torchtitan set expandable segments. Other runs are taken to have torch's default.
+    """
+    least = RESERVED_PER_ALLOCATED * float(memory.peak)
+    if row.get("framework") != "transformers":
+        return least
+    text = " ".join(str(row.get(key)) for key in ("method", "notes", "quote")).lower()
+    fixed = habits_of(row).fixed_lengths or "packing" in text
+    most = float(segmented_bytes(memory, "fixed" if fixed else "varied"))
+    # Before it fails, torch returns the gaps to the GPU.
+    return max(least, min(most, (_gpu_gib(row) - FIRST_GIB) * 2**30))
+
+
+def _stage_memory(row: Mapping[str, Any], layers: ModelLayers, memory: MemoryTraits, tuning: Tuning) -> StageMemory:
     if (row.get("tp") or 1) * (row.get("pp") or 1) > 1 and not _is_script(row):
         raise NotModelled("sharded parameters with tensor or pipeline parallelism, which no engine here launches")
     if row.get("fsdp") and not row.get("recompute"):
         raise NotModelled("not published: recompute")
-    tuning = _tuning(row)
-    memory = _memory(row, tuning)
     gpus, micro_batch = needed(row, "gpus"), needed(row, "mbs")
     data = row.get("dp") or gpus
     single = "(op)" in str(row.get("recompute"))
@@ -46,8 +92,8 @@ def hugging_face_peak(row: Mapping[str, Any], layers: ModelLayers) -> float:
         micro_batches=max(1, (counted or micro_batch * data) // (micro_batch * data)),
         **({"recompute": "full"} if single or "ms-swift" in row["source"] else recompute(row)),
     )
-    peak = float(data_parallel_memory(layers, plan, memory, tuning).peak)
-    return peak + (_single_operators(layers, plan) if single else 0.0)
+    stage = data_parallel_memory(layers, plan, memory, tuning)
+    return replace(stage, activations=stage.activations + _single_operators(layers, plan)) if single else stage
 
 
 def _memory(row: Mapping[str, Any], tuning: Tuning) -> MemoryTraits:
@@ -74,10 +120,42 @@ def _memory(row: Mapping[str, Any], tuning: Tuning) -> MemoryTraits:
     if row.get("optimizer") == "adamw_torch":
         # As wide as the moments (torch 2.4 optim/adam.py _multi_tensor_adam, exp_avg_sq_sqrt).
         memory = replace(memory, step_gradient_bytes=memory.optimizer_bytes / 2)
+    if plain:
+        memory = _loss_of_stack(row, memory)
+    if _compiles_loss(row):
+        memory = replace(memory, logits_forward_bytes=COMPILED_LOSS[0], logits_backward_bytes=COMPILED_LOSS[1])
     if row.get("logits_bytes"):
         forward, backward = row["logits_bytes"]
         memory = replace(memory, logits_forward_bytes=forward, logits_backward_bytes=backward)
     return memory
+
+
+EARLY_LOSS = (12, 16)
+"""Bytes per logit in transformers before 4.45: the model returns fp32 logits, and the loss copies them without the last
+token (4.40 models/llama/modeling_llama.py)."""
+SHIFTED_LOSS = (14, 12)
+"""transformers 4.45 to 4.51: the loss casts the logits and copies them without the last token (loss/loss_utils.py)."""
+COMPILED_LOSS = (4, 4)
+"""torchtitan from 2025-04 compiles the loss: 16-bit logits and their gradient (pytorch/torchtitan pull request 1033;
+pull request 996 measured 49.6 GiB before)."""
+
+
+def _loss_of_stack(row: Mapping[str, Any], memory: MemoryTraits) -> MemoryTraits:
+    """Return the traits with the loss of the transformers that the row ran.
+
+    Only a row with an optimizer tells its age: adamw_torch was transformers' default before 5.
+    """
+    if row.get("optimizer") != "adamw_torch":
+        return memory
+    early = re.search(r"\b202[34]\b", f"{row['source']} {row.get('notes')}")
+    forward, backward = EARLY_LOSS if early else SHIFTED_LOSS
+    return replace(memory, logits_forward_bytes=forward, logits_backward_bytes=backward)
+
+
+def _compiles_loss(row: Mapping[str, Any]) -> bool:
+    notes = str(row.get("notes"))
+    recent = "B200" in str(row.get("hardware")) or re.search(r"\b202[5-9]\b", notes)
+    return "torchtitan" in row["source"] and "compile" in notes and bool(recent)
 
 
 def _tuning(row: Mapping[str, Any]) -> Tuning:

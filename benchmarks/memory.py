@@ -3,7 +3,8 @@
     python -m benchmarks.memory [--measured FILE] [--golden FILE] [--json] [--write FILE]
 
 The default files are those in the project. --json prints {source: {rows, skipped: {reason: count}, mean, median, p90,
-max, baseline_median}}; errors are absolute fractions. --write presets/accuracy.yaml stores the figures of each engine
+max, baseline_median, covered_80: rows inside their 80 % interval, width_80: its mean width}}; errors are absolute
+fractions. --write presets/accuracy.yaml stores the figures of each engine
 family and kind of run for the page.
 """
 
@@ -14,7 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.errors import Result, Skip, by_group, summary
+from backend.job.presets import intervals
+from benchmarks.errors import Result, Skip, by_group, coverage, summary
 from benchmarks.golden import golden_results, within_tolerance
 from benchmarks.measured import measured_results
 from benchmarks.shapes import DATA
@@ -32,6 +34,9 @@ def main() -> None:
     arguments = parser.parse_args()
     results, skips, constants = evaluate(arguments.measured, arguments.golden)
     by_source = summary(results, skips)
+    for source, entry in by_source.items():
+        own = [result for result in results if result.source == source and result.family]
+        entry |= coverage((result.measured / result.ours, _interval(result)) for result in own)
     if arguments.write:
         arguments.write.write_text(_as_yaml(results, datetime.now(tz=UTC).date().isoformat()))
     if arguments.json:
@@ -40,6 +45,13 @@ def main() -> None:
     _print(by_source, results)
     print(f"\nstatic bytes within 20 MiB + 1%: {within_tolerance(results):.1%}")
     print("MiB added per environment:", {name: round(value, 1) for name, value in constants.items()})
+
+
+def _interval(result: Result) -> tuple[float, float]:
+    """Return the factors of the memory of a run, without its source if that is known."""
+    known, family = intervals(), result.family or "megatron"
+    entry = known.left_out.get(result.source, {}).get(f"memory_{family}")
+    return (entry["low"], entry["high"]) if entry else (known.memory[family].low, known.memory[family].high)
 
 
 def evaluate(measured: Path, golden: Path) -> tuple[list[Result], list[Skip], dict[str, float]]:

@@ -26,6 +26,8 @@ def _shapes() -> Mapping[str, Mapping[str, Any]]:
 
 def published_shape(row: Mapping[str, Any]) -> ModelShape:
     """Return the model of a row. Raises NotModelled, or ProblemsError if its config.json is refused."""
+    if row.get("hf_config"):
+        return parse_model(row["hf_config"])
     arch = row.get("model_arch")
     if arch and {"hidden", "layers", "heads", "vocab"} <= arch.keys():
         return parse_model(_plain(arch))

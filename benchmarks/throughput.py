@@ -5,7 +5,8 @@
 The default rows are those in the project, with vTrain's single-node runs. --json prints for each source {rows, skipped:
 {reason: count}, mean, median, p90, max, baseline_median, in_sample_median, held_out_median, left_out_median,
 dense_median, moe_median, fp8_median, bf16_median, bf16_baseline_median, bf16_mean, bf16_baseline_mean,
-bf16_baseline_rows: [rows behind each constant of the baseline], flops_error, ranking: {groups, kendall_tau}}. Errors
+bf16_baseline_rows: [rows behind each constant of the baseline], flops_error, covered_80, width_80, ranking: {groups,
+kendall_tau}}. Errors
 are absolute fractions of the seconds of a step.
 
 - The baseline knows the answer: it is the median MFU of the same rows, by source, GPU and precision.
@@ -19,12 +20,14 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from backend.estimate.time.efficiency import Efficiency, default_efficiency
-from benchmarks.errors import Result, Skip, summary
+from backend.job.presets import intervals
+from benchmarks.errors import Result, Skip, coverage, summary
 from benchmarks.fit import carried_rows, fit_rows, halves
 from benchmarks.shapes import DATA
 from benchmarks.timed import timed_rows
@@ -56,7 +59,7 @@ def main() -> None:
 def figures(timed: Sequence[Timed], skips: Iterable[Skip]) -> dict[str, dict[str, Any]]:
     """Return the errors, their baselines and the ranking quality of each source."""
     efficiency = default_efficiency()
-    seconds = {id(row): row.seconds(efficiency) for row in timed}
+    seconds = {id(row): _level(row.source) * row.seconds(efficiency) for row in timed}
     baselines = _baselines(timed)
     results = [
         Result(
@@ -69,7 +72,7 @@ def figures(timed: Sequence[Timed], skips: Iterable[Skip]) -> dict[str, dict[str
         for row in timed
     ]
     by_source = summary(results, skips)
-    without = _left_out()
+    without = left_out_constants()
     fitted, held_out = (_cases(side) for side in halves(fit_rows()))
     for source, entry in by_source.items():
         own_rows = [row for row in timed if row.source == source]
@@ -92,6 +95,7 @@ def figures(timed: Sequence[Timed], skips: Iterable[Skip]) -> dict[str, dict[str
         entry["bf16_mean"], entry["bf16_baseline_mean"] = _mean(bf16), _mean(bf16_baseline)
         entry["flops_error"] = _median(row.flops_error for row in own_rows if row.flops_error is not None)
         entry["ranking"] = _ranking(own_rows, seconds)
+        entry |= coverage((row.measured_s / seconds[id(row)], _interval(row)) for row in own_rows)
     return by_source
 
 
@@ -106,7 +110,31 @@ def _baselines(rows: Iterable[Timed]) -> dict[str, float]:
     return {group: statistics.median(values) for group, values in groups.items()}
 
 
-def _left_out() -> dict[str, Efficiency]:
+def _level(source: str) -> float:
+    """Return the level of a source: that of its own left-out fit if it is known, 1 for the sources of the constants."""
+    known = intervals()
+    if source in _tuned_sources():
+        return 1.0
+    return float(known.left_out.get(source, {}).get("level", known.level["as_run"]))
+
+
+@cache
+def _tuned_sources() -> frozenset[str]:
+    """Return the sources whose rows the constants and formulas were made with. Their level is in the constants."""
+    return frozenset(row.source for row in timed_rows(carried_rows())[0])
+
+
+def _interval(row: Timed) -> tuple[float, float]:
+    """Return the factors of a row's time, without its source if that is known."""
+    known, family = intervals(), "megatron" if row.time_context.run.megatron else "hugging_face"
+    if row.source in _tuned_sources():
+        factors = known.time["tuned"]
+        return factors.low, factors.high
+    entry = known.left_out.get(row.source, {}).get(f"time_{family}")
+    return (entry["low"], entry["high"]) if entry else (known.time[family].low, known.time[family].high)
+
+
+def left_out_constants() -> dict[str, Efficiency]:
     by_source = json.loads((DATA / "leave_one_out.json").read_text())
     return {source: Efficiency(**values) for source, values in by_source.items()}
 
@@ -183,7 +211,7 @@ def _print(by_source: Mapping[str, Mapping[str, Any]], timed: Sequence[Timed]) -
     efficiency = default_efficiency()
     print("\nfurthest off:")
     for row in sorted(timed, key=lambda row: -abs(row.seconds(efficiency) / row.measured_s - 1))[: 3 * WORST]:
-        ours = row.seconds(efficiency)
+        ours = _level(row.source) * row.seconds(efficiency)
         print(
             f"{ours / row.measured_s - 1:+8.1%} {row.measured_s:9.3f} s {ours:9.3f} s  {row.source:.30} {row.case[:80]}"
         )

@@ -91,7 +91,7 @@ def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
     method = str(row.get("method") or "").lower()
     adapters = "lora" in method or "peft" in method
     run = engine_run(row, layers) if row.get("engine") else _execution(row, habits, recipe, plan, layers)
-    machine = published_machine(str(row.get("hardware") or ""), source, fp8=fp8)
+    machine = published_machine(str(row.get("hardware") or ""), source, fp8=fp8, notes=str(row.get("notes")))
     flops = float(flops_per_token(layers, unsplit(plan), Trained(), adapters))
     tokens = size(row, "gbs", plan.micro_batch * plan.micro_batches * plan.data) * plan.sequence_length
     per_gpu = tokens / size(row, "gpus")

@@ -64,19 +64,19 @@ def timed_plan(row: Mapping[str, Any], habits: Habits, layers: int) -> Plan:
         expert=size(row, "ep", 1),
         expert_tensor=size(row, "etp", 1),
         data=data,
-        sequence_parallel=_sequence_parallel(source, tensor, recompute),
+        sequence_parallel=sequence_parallel(source, tensor, recompute),
         sequence_length=sequence,
         micro_batch=micro_batch,
         micro_batches=max(1, micro_batches),
         distributed_optimizer=size(row, "zero", 1) > 0 if row.get("zero") != 0 else False,
         flash_attention=habits.flash,
         context_a2a="SimuMax" in source and context > 1,
-        **_cut(layers, pipeline * virtual),
+        **layer_cut(layers, pipeline * virtual),
         **_recompute(recompute),
     )
 
 
-def _cut(layers: int, pieces: int) -> dict[str, Any]:
+def layer_cut(layers: int, pieces: int) -> dict[str, Any]:
     """Return how NVIDIA's recipes cut layers that do not divide.
 
     Llama 405B (126 layers) and Qwen3 235B (94) count embedding and loss as layers. DeepSeek-V3 (61) fills every piece
@@ -90,7 +90,7 @@ def _cut(layers: int, pieces: int) -> dict[str, Any]:
     return {"pipeline_layout": tuple(max(0, min(per_piece, layers - per_piece * piece)) for piece in range(pieces))}
 
 
-def _sequence_parallel(source: str, tensor: int, recompute: str) -> bool:
+def sequence_parallel(source: str, tensor: int, recompute: str) -> bool:
     if any(name in source for name in ("vTrain", "Narayanan")):
         return False
     if "Korthikanti" in source:

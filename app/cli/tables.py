@@ -37,7 +37,7 @@ def estimate_text(job: Job, figures: Estimate, lang: str) -> str:
         t(lang, "cli.estimate.title", name=figures.name),
         _stage_table(figures, lang),
         t(lang, f"cli.estimate.{verdict}", **{name: number(gib) for name, gib in memory.items()}),
-        *memory_error_words(figures, lang),
+        *memory_error_words(job, figures, lang),
         t(lang, "cli.estimate.bubble", bubble=bubble, textbook=textbook),
         t(lang, "cli.estimate.batch", data=figures.data_parallel, batch=number(figures.global_batch_size)),
         t(lang, "cli.estimate.flops", gflops=number(figures.flops_per_token / 1e9, 1)),

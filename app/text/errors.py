@@ -1,52 +1,56 @@
-"""The expected error of an estimate: texts for the command line, figures for the scripts of the page."""
+"""The 80 % interval of an estimate: texts for the command line, figures for the scripts of the page."""
 
 from collections.abc import Iterator, Mapping
 
 from app.text import t
 from backend.estimate import Estimate
-from backend.estimate.time.calibrated import is_timed
+from backend.estimate.interval import memory_interval, time_interval
+from backend.estimate.time.calibrated import is_timed, reserved_ratio
 from backend.job.job import Job
-from backend.job.presets import ExpectedError, expected_errors
+from backend.job.presets import Interval, intervals
+
+Error = Mapping[str, float | int | None]
 
 
-def time_error(job: Job, estimate: Estimate | None) -> Mapping[str, float | int | None] | None:
-    """Return the median `error`, with `low` and `sources` of expected_errors. None if times are not known.
+def time_error(job: Job, estimate: Estimate | None) -> Error | None:
+    """Return the factors `low` and `high` of the times, and the `sources` that they come from. None if no times are
+    known.
 
-    Calibrated times have no `low` and `sources`.
+    Calibrated times have no `sources`.
     """
-    if estimate is None or estimate.time_error is None:
+    if estimate is None or estimate.iteration_s is None:
         return None
-    low, sources = (None, None) if is_timed(job.cluster) else _origin(expected_errors().time)
-    return {"error": estimate.time_error, "low": low, "sources": sources}
+    return _factors(time_interval(job), calibrated=is_timed(job.cluster))
 
 
-def memory_error(estimate: Estimate) -> Mapping[str, float | int] | None:
-    """Return the same for memory. None if a run corrects it, because the error of corrected memory is not measured."""
-    if estimate.memory_error is None:
-        return None
-    low, sources = _origin(expected_errors().memory)
-    return {"error": estimate.memory_error, "low": low, "sources": sources}
+def memory_error(job: Job) -> Error:
+    """Return the same of the memory that a GPU needs."""
+    return _factors(memory_interval(job), calibrated=reserved_ratio(job) is not None)
 
 
 def time_error_words(job: Job, estimate: Estimate, lang: str) -> Iterator[str]:
-    """Yield one sentence if times are known."""
+    """Yield the interval of the times if they are known."""
     error = time_error(job, estimate)
-    if error:
-        yield _sentence("time" if error["sources"] else "time.calibrated", error, lang)
+    if error is None:
+        return
+    low, high = estimate.iteration_s_low or 0.0, estimate.iteration_s_high or 0.0
+    yield t(lang, "accuracy.seconds", low=f"{low:.3g}", high=f"{high:.3g}")
+    if estimate.hours_low and estimate.hours_high:
+        yield t(lang, "accuracy.hours", low=f"{estimate.hours_low:,.1f}", high=f"{estimate.hours_high:,.1f}")
+    yield _sentence("time", error, lang)
 
 
-def memory_error_words(estimate: Estimate, lang: str) -> Iterator[str]:
-    """Yield one sentence if the error is known."""
-    error = memory_error(estimate)
-    if error:
-        yield _sentence("memory", error, lang)
+def memory_error_words(job: Job, estimate: Estimate, lang: str) -> Iterator[str]:
+    """Yield the interval of the memory."""
+    if estimate.need_gib_low is not None and estimate.need_gib_high is not None:
+        yield t(lang, "accuracy.gib", low=f"{estimate.need_gib_low:,.1f}", high=f"{estimate.need_gib_high:,.1f}")
+    yield _sentence("memory", memory_error(job), lang)
 
 
-def _origin(expected: ExpectedError) -> tuple[float, int]:
-    return expected.low_share, expected_errors().sources
+def _factors(interval: Interval, *, calibrated: bool) -> Error:
+    return {"low": interval.low, "high": interval.high, "sources": None if calibrated else intervals().sources}
 
 
-def _sentence(name: str, error: Mapping[str, float | int | None], lang: str) -> str:
-    # Whole percentages, because the error is not known more exactly.
-    values = {key: f"{value:.0%}" for key in ("error", "low") if (value := error[key]) is not None}
-    return t(lang, f"accuracy.{name}", sources=error["sources"], **values)
+def _sentence(name: str, error: Error, lang: str) -> str:
+    key = f"accuracy.{name}" if error["sources"] else f"accuracy.{name}.calibrated"
+    return t(lang, key, sources=error["sources"], low=f"{error['low']:.0%}", high=f"{error['high']:.0%}")

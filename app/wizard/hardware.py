@@ -31,7 +31,7 @@ def build(form: Form) -> None:
             form.fields("cluster.gpu", "cluster.nodes", "cluster.gpus_per_node")
             form.fields(*(f"cluster.gpu.{name}" for name in GPU_FIGURES))
             form.fields("cluster.intra_node_gb_per_s", "cluster.inter_node_gbit_per_s", "cluster.nics_per_node")
-            form.field("cluster.host_memory_gib")
+            form.fields("cluster.host_memory_gib", "cluster.stack")
     with section(form.lang, "access"):
         form.field("cluster.hosts.lines", lines=4, placeholder=_HOSTS_PLACEHOLDER)
         with grid():

@@ -8,7 +8,7 @@ import numpy as np
 from app.text import render_problem, t
 from app.text.plans import all_plans, plan_name, plan_sizes, problem_words, roomier_words, why_words
 from app.wizard.draft_state import DraftState
-from backend.estimate import doubtful_above_gib
+from backend.estimate import surely_fits_gib
 from backend.estimate.batched import PARTS, Figures
 from backend.estimate.time.timing import COMMUNICATION, hours_of
 from backend.job.problems import Problem, ProblemsError
@@ -71,7 +71,7 @@ def plans_of(state: DraftState, lang: str, can_load: Callable[..., bool] | None 
         "fitting": plans.fitting,
         "keeps_batch": job.training.global_batch_size is None,
         "gpu_gib": state.gpu.memory_gib,
-        "doubtful_gib": doubtful_above_gib(job, state.gpu.memory_gib),
+        "doubtful_gib": surely_fits_gib(job, state.gpu.memory_gib),
         "why": why_words(plans, lang),
         "instead": " ".join(roomier_words(plans, recommended_rank, lang)),
     }

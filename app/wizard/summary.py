@@ -51,4 +51,4 @@ def _accuracy(job: Job, shape: ModelShape, estimate: Estimate) -> dict[str, Any]
         return {"run": job.cluster.calibration.run}
     known = accuracy_of(job, shape)
     own = known and {"group": known.group, "rows": known.rows, "median": known.median, "largest": known.max}
-    return {"expected": memory_error(estimate), "own": own}
+    return {"expected": memory_error(job), "own": own}

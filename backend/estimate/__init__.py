@@ -16,7 +16,6 @@ from backend.estimate.estimate import (
 from backend.estimate.memory.explain import explain
 from backend.estimate.memory.fit import (
     accuracy_of,
-    doubtful_above_gib,
     kind_of_run,
     may_not_fit,
     much_padding,
@@ -25,6 +24,7 @@ from backend.estimate.memory.fit import (
     over_host_gib,
     over_host_memory,
     over_memory,
+    surely_fits_gib,
 )
 from backend.estimate.memory.memory_term import Part
 from backend.estimate.report import to_json
@@ -37,7 +37,6 @@ __all__ = [
     "Part",
     "StageEstimate",
     "accuracy_of",
-    "doubtful_above_gib",
     "estimate",
     "estimate_memory",
     "estimate_resolved",
@@ -52,5 +51,6 @@ __all__ = [
     "over_host_memory",
     "over_memory",
     "speed_up",
+    "surely_fits_gib",
     "to_json",
 ]

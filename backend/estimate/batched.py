@@ -18,7 +18,6 @@ import numpy.typing as npt
 from backend.estimate.array_ops import Array, Flag, Number, largest
 from backend.estimate.estimate import (
     GIB,
-    RESERVED_PER_ALLOCATED,
     bubble_of_work,
     estimate_memory,
     host_memory_gib,
@@ -29,6 +28,7 @@ from backend.estimate.memo import Memo
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.megatron import PlanCosts, plan_costs
 from backend.estimate.memory.non_torch_memory import non_torch_gib
+from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED
 from backend.estimate.memory.stage import trained_parts
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan, plan_of

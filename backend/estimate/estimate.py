@@ -7,12 +7,14 @@ from typing import Any
 
 from backend.estimate.array_ops import Flag, Number, largest
 from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.interval import memory_interval, time_interval
 from backend.estimate.memo import Memo
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.memory.megatron import PlanCosts, Run, pipeline_memory, plan_costs
 from backend.estimate.memory.megatron_adapters import Adapters
 from backend.estimate.memory.non_torch_memory import non_torch_gib
+from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED
 from backend.estimate.memory.stage import Trained, trained_parts
 from backend.estimate.memory.terms import StageMemory
 from backend.estimate.model.layers import ModelLayers
@@ -28,11 +30,6 @@ from backend.job.presets import Gpu, expected_errors, resolve_gpu, resolve_model
 from backend.job.traits import MemoryTraits
 
 GIB = 2.0**30
-
-RESERVED_PER_ALLOCATED = 1.06
-"""torch's allocator reserves more than it hands out. Over the 19 distinct layouts of SimuMax's B200 runs
-(https://github.com/MooreThreads/SimuMax, docs/b200/b200_release_v1.2_summary.json) the ratio is 1.03 to 1.09, its mean
-1.05; SimuMax itself plans with 1 / 0.94."""
 
 
 @frozen_dataclass
@@ -99,6 +96,19 @@ class Estimate:
     """Median error of such times, as a fraction. It is the error on sources that were not used to build the estimates
     (presets/expected_error.yaml). If a run corrects the times, it is the error of times that were corrected in this way
     on published runs."""
+    need_gib_low: float | None = None
+    """The 80 % interval of reserved_gib + outside_gib; `need_gib_high` is its upper end. Of measured runs, 80 % lie
+    inside (presets/intervals.yaml). The same for the other `_low` and `_high`."""
+    need_gib_high: float | None = None
+    iteration_s_low: float | None = None
+    iteration_s_high: float | None = None
+    tokens_per_s_per_gpu_low: float | None = None
+    tokens_per_s_per_gpu_high: float | None = None
+    hours_low: float | None = None
+    hours_high: float | None = None
+    fit: str | None = None
+    """fits: the whole interval is below gpu_memory_gib. close: the interval holds it. too_large: the whole interval is
+    above it, or the host memory does not suffice."""
     memory_error: float | None = None
     """Median error of such memory; None if a run corrects it, because nobody has measured that error."""
     calibrated_on: str | None = None
@@ -147,9 +157,14 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstim
     worst = max(stages, key=attrgetter("peak_gib"))
     reserved_gib = worst.peak_gib * (reserved_ratio(job) or RESERVED_PER_ALLOCATED)
     outside, host_gib = float(non_torch_gib(job, plan)), float(host_memory_gib(job, memory.stages))
+    need = reserved_gib + outside
+    factors = memory_interval(job)
+    low, high = factors.low * need, factors.high * need
+    # A margin says how much memory stays free, so that the interval does not decide.
+    bounds = (need, need) if job.cluster.memory_margin else (low, high)
     return Estimate(
         name=job.name,
-        fits=bool(is_held(job, gpu, reserved_gib + outside, host_gib)),
+        fits=bool(is_held(job, gpu, need, host_gib)),
         gpu_memory_gib=gpu.memory_gib,
         outside_gib=outside,
         peak_gib=worst.peak_gib,
@@ -163,16 +178,34 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstim
         bubble_fraction=speed.bubble_fraction if speed else float(bubble_of_work(job, memory)),
         bubble_textbook=float(textbook_bubble(plan.pipeline, plan.virtual_pipeline, plan.micro_batches)),
         flops_per_token=flops,
-        **(_times(speed) if speed else {}),
+        **(_times(job, speed) if speed else {}),
+        need_gib_low=low,
+        need_gib_high=high,
+        fit=fit_of(job, gpu, *bounds, host_gib),
         memory_error=None if reserved_ratio(job) else expected_errors().memory.median,
         calibrated_on=calibrated_on(job),
         probed_on=probed_on(job.cluster) if speed else None,
     )
 
 
-def _times(speed: Speed) -> dict[str, Any]:
+def fit_of(job: Job, gpu: Gpu, low: float, high: float, host_gib: float) -> str:
+    """Return how a plan fits whose need is between these bounds."""
+    if not is_held(job, gpu, low, host_gib):
+        return "too_large"
+    return "fits" if is_held(job, gpu, high, host_gib) else "close"
+
+
+def _times(job: Job, speed: Speed) -> dict[str, Any]:
     names = ("iteration_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "hours", "communication_s")
-    return {name: getattr(speed, name) for name in (*names, "time_s", "stage_times", "chunk_times", "time_error")}
+    figures = {name: getattr(speed, name) for name in (*names, "time_s", "stage_times", "chunk_times", "time_error")}
+    factors = time_interval(job)
+    for name in ("iteration_s", "hours"):
+        if figures[name] is not None:
+            figures[f"{name}_low"] = factors.low * figures[name]
+            figures[f"{name}_high"] = factors.high * figures[name]
+    figures["tokens_per_s_per_gpu_low"] = speed.tokens_per_s_per_gpu / factors.high
+    figures["tokens_per_s_per_gpu_high"] = speed.tokens_per_s_per_gpu / factors.low
+    return figures
 
 
 def estimate_memory(

@@ -162,6 +162,10 @@ class Cluster:
     (backend/estimate/memory/non_torch_memory.py)."""
     memory_margin: float = parameter(0.0, minimum=0, maximum=0.9, source="ours")
     """Share of a GPU's memory that plans leave free."""
+    stack: Literal["as_run", "tuned"] = parameter("as_run", source="ours")
+    """How well the software of the nodes is tuned; it scales all times until a run has calibrated them. as_run: as
+    people run an engine, with its data loader, logging, host, clocks and network. tuned: as in the published tables of
+    vendors. The factors are in presets/intervals.yaml."""
     port_range: tuple[int, ...] = parameter((29500, 29599), minimum=1024, maximum=65535, source="torch")
     """First and last port that the master may listen on."""
     run_root: str = parameter("~/.megaboard", pattern=NODE_PATH, source="ours")

@@ -154,6 +154,40 @@ def expected_errors() -> ExpectedErrors:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """Factors of an estimate between which 80 % of the measurements are."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Intervals:
+    """How far measurements of other people are from the estimates. benchmarks/intervals.py fits and explains them."""
+
+    date: str
+    sources: int
+    rows: int
+    level: Mapping[str, float]
+    """Factor of step times by `cluster.stack`."""
+    time: Mapping[str, Interval]
+    """By engine family (megatron, hugging_face), `tuned` for a tuned stack, `calibrated` after a run corrected them."""
+    memory: Mapping[str, Interval]
+    """By engine family, and `calibrated`. The interval is of the whole need of a GPU."""
+    left_out: Mapping[str, Mapping[str, Any]]
+    """By source: the level and the intervals without that source, for the benchmarks."""
+
+
+@cache
+def intervals() -> Intervals:
+    """Return the intervals."""
+    entry = dict(_load("intervals"))
+    for name in ("time", "memory"):
+        entry[name] = {key: Interval(**factors) for key, factors in entry[name].items()}
+    return Intervals(**entry)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EfficiencyFigures:
     """The constants of the time model with the errors of their fit; errors are absolute fractions."""
 

@@ -102,9 +102,11 @@ class MemoryTraits:
     """Parameters that the optimizer steps at a time (DeepSpeed's sub_group_size)."""
     keeps_gradients: bool = False
     """Whether the buffer of accumulated gradients is allocated from the start."""
+    accumulates_whole: bool = False
+    """Whether each rank keeps whole 16-bit gradients while the micro-batches of a step accumulate, because gradients
+    are reduced only in the last one."""
     reduces_layers: bool = False
-    """Whether a layer's gradients are reduced together, only in the last micro-batch of a step. Until then each rank
-    keeps whole 16-bit gradients (FSDP)."""
+    """Whether a layer's gradients are reduced together (FSDP)."""
     keeps_inputs: bool = False
     """Whether, with adapters, a checkpointed layer's input and that input's gradient stay until backward ends. A unit
     without trained weights hooks its input, and the hook holds it (torch 2.13 distributed/fsdp/_runtime_utils.py
@@ -240,6 +242,7 @@ _FSDP_MEMORY = replace(
     shards="parameters",
     passing_gradient_bytes=2,
     reduces_layers=True,
+    accumulates_whole=True,
 )
 # mcore-bridge trains with Transformer Engine and gradient accumulation fusion where apex is installed, as its docs ask,
 # and with the fused cross entropy by default (swift/megatron/arguments/megatron_args.py).

@@ -1,8 +1,8 @@
-// The expected error of estimates, from measured runs.
+// The intervals of estimates, from measured runs.
 import { percent } from "../lib/format.js";
 import { sentences, t } from "../lib/words.js";
 
-// Returns the expected error of the memory estimate.
+// Returns the interval of the memory estimate, and its error on the own sources.
 export function accuracy(known) {
   if (!known) return t("accuracy.unknown");
   if (known.run) return t("accuracy.calibrated", { run: known.run });
@@ -11,11 +11,14 @@ export function accuracy(known) {
     group: t(`accuracy.group.${own.group}`), rows: own.rows, median: percent(own.median), largest: percent(own.largest) })]);
 }
 
-// The expected error of an estimate: as a sentence, and in a few words beside a figure. Without sources, the estimate
-// is corrected by a run.
+// The 80 % interval of an estimate: as a sentence, and beside a figure. Without sources, the estimate is corrected by a
+// run.
 const whole = (share) => `${Math.round(100 * share)}%`;
 const kind = (name, { sources }) => sources ? name : `${name}.calibrated`;
 export const errorWords = (name, known) => t(`accuracy.${kind(name, known)}`, { sources: known.sources,
-  error: whole(known.error), low: whole(known.low) });
-export const errorBeside = (name, known) => known
-  && t(`accuracy.beside.${known.sources ? name : "calibrated"}`, { error: whole(known.error) });
+  low: whole(known.low), high: whole(known.high) });
+// `draw` turns a figure into words. A speed is low where the time is high.
+export const errorBeside = (known, value, draw) => known
+  && t("accuracy.beside", { low: draw(value * known.low), high: draw(value * known.high) });
+export const speedBeside = (known, value, draw) => known
+  && t("accuracy.beside", { low: draw(value / known.high), high: draw(value / known.low) });

@@ -3,7 +3,7 @@ import { fill, h, table } from "../lib/dom.js";
 import { percent, rounded } from "../lib/format.js";
 import { hoursInWords } from "../lib/time.js";
 import { listed, sentences, t } from "../lib/words.js";
-import { errorBeside, errorWords } from "./accuracy.js";
+import { errorBeside, errorWords, speedBeside } from "./accuracy.js";
 import { insteadOfFigures } from "./problems.js";
 
 const KINDS = { compute: "work", recompute: "work", bubble: "wait", optimizer: "step", offload: "step" };
@@ -34,13 +34,13 @@ function facts(time) {
     h("b", {}, value), beside && h("small.mb-quiet", {}, beside));
   return [
     fact("speed", about(rounded(time.tokens_per_s_per_gpu)), t("wizard.time.speed.long", {
-      all: rounded(time.gpus * time.tokens_per_s_per_gpu), gpus: time.gpus }), errorBeside("speed", time.error)),
+      all: rounded(time.gpus * time.tokens_per_s_per_gpu), gpus: time.gpus }), speedBeside(time.error, time.tokens_per_s_per_gpu, rounded)),
     fact("iteration", t("wizard.time.in_seconds", { count: rounded(time.iteration_s) })),
     fact("mfu", percent(time.mfu), t("wizard.time.mfu.long", { tflops: rounded(time.tflops) })),
     time.speed_up && h("div.mb-fact", { title: t("wizard.time.speed_up.long") },
       h("span", {}, t("wizard.time.speed_up", { nodes: time.nodes })), h("b", {}, `${time.speed_up.toFixed(1)}×`)),
     fact("hours", time.hours === null ? h("small", {}, t("wizard.time.no_hours")) : about(hoursInWords(time.hours)), null,
-      time.hours !== null && errorBeside("hours", time.error)),
+      time.hours !== null && errorBeside(time.error, time.hours, hoursInWords)),
   ];
 }
 

@@ -9,6 +9,7 @@ from app.text import LANGUAGES, render_problem
 from app.text.plans import all_plans, why_words
 from backend.engines import ENGINES
 from backend.estimate import estimate, may_not_fit, much_padding, near_the_limit, over_memory
+from backend.job.presets import intervals
 from tests.estimate.cases import job
 
 SIZES = re.compile(r"\b(TP|PP|EP)\b", re.ASCII)
@@ -55,24 +56,21 @@ def test_what_another_micro_batch_costs_is_reported_in_words(lang, words):
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_a_plan_at_the_edge_of_the_gpu_is_told_how_far_such_estimates_were_off(lang):
-    the_job = job(TOO_LARGE)
+def test_a_plan_whose_interval_holds_the_gpu_s_memory_is_told_the_interval(lang):
+    the_job, high = job(TOO_LARGE), intervals().memory["megatron"].high
     result, may_not = estimate(the_job), {"en": "may not fit", "zh": "可能放不下"}[lang]
-    edges = ((0.85, may_not), (0.95, may_not), (1.03, {"en": "may still fit", "zh": "也有可能放得下"}[lang]))
+    need = result.reserved_gib + result.outside_gib
+    edges = ((1.01 / high, may_not), (0.95, may_not), (1.03, {"en": "may still fit", "zh": "也有可能放得下"}[lang]))
     for share, word in edges:
-        limit = (result.reserved_gib + result.outside_gib) / share
-        edge = dataclasses.replace(result, gpu_memory_gib=limit)
-        edge = dataclasses.replace(edge, fits=share <= 1)
+        edge = dataclasses.replace(result, gpu_memory_gib=need / share, fits=share <= 1, fit="close")
         (warning,) = near_the_limit(the_job, edge)
         words = render_problem(lang, warning)
-        assert f"{100 * share:.1f}%" in words["message"]
-        assert "28" in words["message"]
-        assert "16%" in words["message"]
+        for gib in (result.need_gib_low, result.need_gib_high, need / share):
+            assert f"{gib:.1f}" in words["message"]
         assert may_not_fit(the_job, edge) == (share <= 1)
         assert word in words["fix"]
-        settled = job(TOO_LARGE, cluster__memory_margin=0.02)
-        assert near_the_limit(settled, edge) == []
-        assert not may_not_fit(settled, edge)
-    for share in (0.83, 1.1):
-        far = dataclasses.replace(result, gpu_memory_gib=(result.reserved_gib + result.outside_gib) / share)
-        assert near_the_limit(the_job, dataclasses.replace(far, fits=share <= 1)) == []
+    for fit in ("fits", "too_large"):
+        far = dataclasses.replace(result, fit=fit)
+        assert near_the_limit(the_job, far) == []
+        assert not may_not_fit(the_job, far)
+    assert estimate(job(TOO_LARGE, cluster__memory_margin=0.02)).fit in ("fits", "too_large")

@@ -13,7 +13,7 @@ from app.main import COMMANDS, main
 from app.text import LANGUAGES, t
 from app.text.plans import rounded
 from backend import __version__
-from backend.job.presets import expected_errors
+from backend.job.presets import intervals
 
 JOB = {
     "name": "seed",
@@ -97,9 +97,13 @@ def test_estimate_prints_speed_its_error_the_time_breakdown_and_the_speed_up_ove
     assert f"MFU {100 * figures['mfu']:.1f}%" in out
     assert f"about {figures['hours']:.1f} hours" in out
     assert f"About {rounded(figures['tokens_per_s_per_gpu']):,} tokens/s per GPU" in out
-    sources = expected_errors().sources
-    assert t("en", "accuracy.time", sources=sources, error="18%", low="90%") in out
-    assert t("en", "accuracy.memory", sources=sources, error="16%", low="75%") in out
+    known = intervals()
+    for name, interval in (("time", known.time["megatron"]), ("memory", known.memory["megatron"])):
+        factors = {"low": f"{interval.low:.0%}", "high": f"{interval.high:.0%}"}
+        assert t("en", f"accuracy.{name}", sources=known.sources, **factors) in out
+    assert f"{figures['hours_low']:,.1f} to {figures['hours_high']:,.1f} hours" in out
+    assert f"{figures['need_gib_low']:,.1f} to {figures['need_gib_high']:,.1f} GiB" in out
+    assert figures["iteration_s_low"] < figures["iteration_s"] < figures["iteration_s_high"]
     assert t("en", "why.spends", parts=t("en", "advice.part.compute"))[:-1] in out
     assert "4 nodes are 3." in out
     assert "as fast as one" in out

@@ -20,7 +20,7 @@ from app.wizard.payload import SECTIONS, initial_value, payload_json
 from app.wizard.plans import KEYS, plans_of, row_edits
 from app.wizard.why_not import why_not_of
 from backend.job.mapping import parameters, with_values
-from backend.job.presets import accuracy, expected_errors
+from backend.job.presets import accuracy, intervals
 from backend.job.problems import ProblemsError
 from backend.job.rules.vision import TRAINED_WRONGLY
 from backend.planning.space import SIZES
@@ -350,11 +350,11 @@ class TestBundle:
             assert request <= set(json.loads(initial_value(lang))["words"])
 
     def test_the_figures_come_with_the_error_of_measured_runs(self, form: Form, services: Services) -> None:
-        known, expected = accuracy()["megatron"], expected_errors()
+        known, expected = accuracy()["megatron"], intervals()
         summary = shown(form, services)["summary"]
         own = {"group": "megatron", "rows": known.rows, "median": known.median, "largest": known.max}
         memory, time = (
-            {"error": item.median, "low": item.low_share, "sources": expected.sources}
+            {"low": item["megatron"].low, "high": item["megatron"].high, "sources": expected.sources}
             for item in (expected.memory, expected.time)
         )
         assert summary["accuracy"] == {"expected": memory, "own": own}

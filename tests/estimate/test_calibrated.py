@@ -10,11 +10,14 @@ from backend.estimate.time.efficiency import default_efficiency, machine_of
 from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.cluster import Calibration, Cluster
 from backend.job.job import Job
-from backend.job.presets import calibration_figures, efficiency_figures, gpus, version_of
+from backend.job.presets import calibration_figures, efficiency_figures, gpus, intervals, version_of
 from backend.job.traits import MEGATRON_LM_MEMORY
 from tests.estimate.cases import job
 
 GB = 1e9
+
+
+LEVEL = intervals().level["as_run"]
 
 
 def cluster_with(**measured: object) -> Cluster:
@@ -80,7 +83,7 @@ def test_nothing_of_another_gpu_is_used():
     assert machine == machine_of(job().cluster, gpus()["h100-80g"])
     assert machine is not None
     assert efficiency_on(other.cluster, machine) == default_efficiency()
-    assert time_ratio(other.cluster) == 1.0
+    assert time_ratio(other.cluster) == LEVEL
     assert (reserved_ratio(other), calibrated_on(other), probed_on(other.cluster)) == (None, None, None)
 
 
@@ -96,7 +99,7 @@ def test_time_is_corrected_for_every_engine_and_memory_for_the_measured_one():
 
 def test_a_ratio_to_an_estimate_with_older_constants_is_not_used():
     old = job_with(run="r", time_ratio=1.5, constants="2020-01-01-0123abcd")
-    assert (time_ratio(old.cluster), calibrated_on(old)) == (1.0, None)
+    assert (time_ratio(old.cluster), calibrated_on(old)) == (LEVEL, None)
     assert time_ratio(job_with(run="r", time_ratio=1.5, constants=efficiency_figures().version).cluster) == 1.5
 
 
@@ -106,7 +109,7 @@ def test_constants_that_were_fitted_anew_on_the_same_day_are_others():
     assert version_of(known.constants, known.date) == known.version
     refitted = version_of(anew, known.date)
     assert refitted.startswith(known.date)
-    assert time_ratio(job_with(run="r", time_ratio=1.5, constants=refitted).cluster) == 1.0
+    assert time_ratio(job_with(run="r", time_ratio=1.5, constants=refitted).cluster) == LEVEL
 
 
 def test_a_probe_is_named_by_its_day():
@@ -115,7 +118,7 @@ def test_a_probe_is_named_by_its_day():
 
 
 def test_a_calibrated_estimate_is_corrected_and_says_by_what_and_how_far_such_times_are_off():
-    bare = estimate(job())
+    bare = estimate(job(cluster__stack="tuned"))
     result = estimate(
         job_with(gpu="h100-80g", run="r-1", engine="llamafactory-megatron", time_ratio=1.25, memory_ratio=1.5)
     )

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from backend.estimate import estimate, to_json
-from backend.estimate.estimate import RESERVED_PER_ALLOCATED
+from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED
 from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
 from backend.job.rules import check
@@ -82,7 +82,7 @@ def test_a_margin_leaves_its_share_of_the_gpu_free_and_moves_no_other_figure():
     below, above = (estimate(job(TP4, cluster__memory_margin=margin + change)) for change in (-0.001, 0.001))
     assert (below.fits, above.fits) == (True, False)
     assert above.gpu_memory_gib == pytest.approx((1 - margin - 0.001) * result.gpu_memory_gib)
-    assert dataclasses.replace(above, fits=True, gpu_memory_gib=result.gpu_memory_gib) == result
+    assert dataclasses.replace(above, fits=True, fit=result.fit, gpu_memory_gib=result.gpu_memory_gib) == result
 
 
 def test_ddp_holds_twenty_bytes_a_parameter():

@@ -5,9 +5,11 @@ import pytest
 from app.text.plans import explain
 from app.wizard.draft_state import read
 from app.wizard.plans import plans_of
+from backend.estimate import surely_fits_gib
 from backend.job.cluster import Calibration, Cluster
 from backend.job.job import Job, Model
 from backend.job.mapping import to_mapping
+from backend.job.presets import intervals
 from backend.planning import enumerate_plans, is_tight, recommended, strategies
 from backend.planning.recommended import HEADROOM
 
@@ -27,26 +29,35 @@ def test_the_fastest_is_passed_over_where_it_fills_the_gpu_and_the_next_that_lea
     rank = recommended(plans)
     assert rank > 0
     assert is_tight(plans, 0)
-    assert shares(plans, 0) > 1 - HEADROOM >= shares(plans, rank)
+    most = 1 / intervals().memory["megatron"].high
+    assert shares(plans, 0) > most >= shares(plans, rank)
     assert all(is_tight(plans, faster) for faster in range(rank))
     words = explain(plans, "en")
     assert f"The fastest plan fills {100 * shares(plans, 0):.0f}% of the GPU" in words
     assert f"{shares(plans, rank) * plans.gpu.memory_gib:.1f} GiB" in words
 
 
-@pytest.mark.parametrize("values", [{"memory_margin": 0.01}, {"calibration": Calibration(memory_ratio=1.01)}])
-def test_a_margin_or_a_calibrated_memory_decides_instead(values):
-    plans = enumerate_plans(job_on(**values), ENGINES)
+def test_a_margin_decides_instead():
+    plans = enumerate_plans(job_on(memory_margin=0.01), ENGINES)
     assert shares(plans, 0) > 1 - HEADROOM
     assert recommended(plans) == 0
     assert "fills" not in explain(plans, "en")
+
+
+def test_a_plan_with_calibrated_memory_may_fill_more_because_its_interval_is_narrower():
+    known = intervals().memory
+    assert known["calibrated"].high < min(known["megatron"].high, known["hugging_face"].high)
+    calibrated = job_on(calibration=Calibration(memory_ratio=1.06, engine="llamafactory-megatron"))
+    room = surely_fits_gib(calibrated, 80.0), surely_fits_gib(job_on(), 80.0)
+    assert room[0] == pytest.approx(80 / known["calibrated"].high)
+    assert room[0] > room[1]
 
 
 def test_where_no_plan_leaves_room_the_fastest_is_taken_and_that_is_reported():
     plans = enumerate_plans(job_on(nodes=1, model="qwen3-32b"), ENGINES)
     assert recommended(plans) == 0
     assert is_tight(plans, 0)
-    assert "no plan that fits leaves 5% free" in explain(plans, "en")
+    assert "none of the plans fits by its upper bound" in explain(plans, "en")
 
 
 def test_a_strategy_s_best_plan_leaves_room_too():

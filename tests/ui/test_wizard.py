@@ -271,8 +271,13 @@ def test_the_estimate_follows_an_edit_and_says_in_words_whether_it_fits(page, si
 @pytest.mark.parametrize(
     ("lang", "near", "time", "memory"),
     [
-        ("en", "May not fit", "median error 18%, usually too fast", "was 16%; 75% of the values were too low"),
-        ("zh", "可能放不下", "误差中位数 18%，多数偏快", "误差中位数为 16%，其中 75% 偏低"),
+        ("en", "May not fit", "80% interval: measured times were", "80% interval: measured needs were"),
+        (
+            "zh",
+            "可能放不下",
+            "80% 区间：在 10 个未用于拟合的来源上，实测耗时",
+            "80% 区间：在 10 个未用于拟合的来源上，实测显存",
+        ),
     ],
 )
 def test_what_error_to_expect_stands_beside_the_figures_and_a_plan_within_it_may_not_fit(

@@ -1,5 +1,7 @@
 """The bytes of weights, gradients, optimizer and logits of an engine, with the options of a job."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +46,30 @@ def _fsdp_memory(job: Job, memory: MemoryTraits) -> MemoryTraits:
     frozen = 4 if fsdp.version == 2 else memory.frozen_bytes
     # LLaMA-Factory 0.9.5 model/model_utils/checkpointing.py: never reentrant with FSDP 2.
     keeps = fsdp.version == 1 and job.extra.get("use_reentrant_gc") is not False
-    return replace(memory, live_elements=live, offloads=offloads, frozen_bytes=frozen, keeps_inputs=keeps)
+    return replace(
+        memory,
+        live_elements=live,
+        offloads=offloads,
+        frozen_bytes=frozen,
+        keeps_inputs=keeps,
+        accumulates_whole=not _reduces_each_batch(job.extra.get("accelerator_config")),
+    )
+
+
+def _reduces_each_batch(config: object) -> bool:
+    """Return whether transformers' accelerator_config asks for reduced gradients in every micro-batch.
+
+    transformers 5.6.0 trainer.py then does not use accelerate's no_sync. With FSDP 2, accelerate before 1.11 had no
+    such context, so gradients were reduced in every micro-batch as well
+    (https://github.com/huggingface/accelerate/pull/3762).
+    """
+    if isinstance(config, str):
+        try:
+            config = json.loads(config)
+        except ValueError:
+            return False
+    accumulation = config.get("gradient_accumulation_kwargs") if isinstance(config, Mapping) else None
+    return isinstance(accumulation, Mapping) and accumulation.get("sync_each_batch") is True
 
 
 def _not_modelled(field: str, feature: str) -> ProblemsError:

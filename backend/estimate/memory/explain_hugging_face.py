@@ -65,7 +65,7 @@ def _gradients(plan: Plan, traits: MemoryTraits, tuning: Tuning, memory: StageMe
     gradients, parameters = memory.moment.gradients, memory.parameters
     form = form_of(tuning, traits, tuning.trained.language)
     # Every rank keeps whole gradients while it accumulates them.
-    are_whole = traits.reduces_layers and gradients == held_gradients(plan, traits, parameters, states, form)
+    are_whole = traits.accumulates_whole and gradients == held_gradients(plan, traits, parameters, states, form)
     if gradients and (are_whole or states.gradient_ranks):
         element, ranks = (form.element, {}) if are_whole else (traits.gradient_bytes, share(states.gradient_ranks))
         for kind, trained in _trained(parameters):

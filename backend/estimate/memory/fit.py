@@ -1,14 +1,15 @@
-"""Warnings beside the figures: whether a plan fits its GPUs, and the usual error of such figures."""
+"""Warnings beside the figures: whether a plan fits its GPUs, and the interval of its need."""
 
 from dataclasses import replace
 
 from backend.estimate.estimate import Estimate, estimate
+from backend.estimate.interval import memory_interval
 from backend.estimate.model.lengths import longest_length, padding_share
 from backend.job.batch import can_pack
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.model import ModelShape
-from backend.job.presets import Accuracy, accuracy, expected_errors
+from backend.job.presets import Accuracy, accuracy
 from backend.job.problems import Problem
 
 
@@ -26,42 +27,38 @@ def over_memory(job: Job, figures: Estimate) -> list[Problem]:
 
 
 HEADROOM = 0.05
-"""The share of each GPU that stays free while the error of computed memory is unknown. The help text of
+"""The share of each GPU that a recommended plan leaves free if no plan surely fits. The help text of
 `cluster.memory_margin` recommends this margin."""
 
 
 def is_memory_settled(job: Job) -> bool:
-    """Return whether the user's margin, or a run that calibrated the memory, says how reliable computed memory is."""
-    return bool(job.cluster.memory_margin) or job.cluster.calibration.memory_ratio is not None
+    """Return whether the user's margin says how much memory stays free, so that no interval is needed."""
+    return bool(job.cluster.memory_margin)
 
 
-def doubtful_above_gib(job: Job, memory_gib: float) -> float:
-    """Return the computed memory above which a plan may not fit a GPU of this memory.
+def surely_fits_gib(job: Job, memory_gib: float) -> float:
+    """Return the computed memory up to which a plan fits a GPU of this memory by the upper bound of its interval.
 
-    It is the GPU memory less the median error of such estimates, most of which are too low. It is the whole GPU memory
-    if the user has set a margin or a run has calibrated the memory.
+    It is the whole GPU memory if the user has set a margin.
     """
-    return memory_gib if is_memory_settled(job) else (1 - expected_errors().memory.median) * memory_gib
+    return memory_gib if is_memory_settled(job) else memory_gib / memory_interval(job).high
 
 
 def may_not_fit(job: Job, figures: Estimate) -> bool:
-    """Return whether a plan is computed to fit, but with less room than the usual error of such estimates."""
-    return figures.fits and figures.reserved_gib + figures.outside_gib > doubtful_above_gib(job, figures.gpu_memory_gib)
+    """Return whether a plan is computed to fit, but the upper bound of its need does not."""
+    return figures.fits and figures.fit == "close"
 
 
 def near_the_limit(job: Job, figures: Estimate) -> list[Problem]:
-    """Return a note with the usual error if the plan may not fit, or exceeds the memory by less than HEADROOM."""
-    needed = (figures.reserved_gib + figures.outside_gib) / figures.gpu_memory_gib
-    is_over = 1 < needed < 1 + HEADROOM and not is_memory_settled(job)
-    if not is_over and not may_not_fit(job, figures):
+    """Return a note with the interval of the need if the interval holds the GPU's memory."""
+    if figures.fit != "close" or figures.need_gib_low is None or figures.need_gib_high is None:
         return []
-    errors = expected_errors()
     values = {
-        "filled": f"{100 * needed:.1f}",
-        "median": f"{100 * errors.memory.median:.0f}",
-        "low": f"{100 * errors.memory.low_share:.0f}",
-        "sources": errors.sources,
-        "case": "over" if is_over else "within",
+        "needed": f"{figures.reserved_gib + figures.outside_gib:.1f}",
+        "low": f"{figures.need_gib_low:.1f}",
+        "high": f"{figures.need_gib_high:.1f}",
+        "memory": f"{figures.gpu_memory_gib:.1f}",
+        "case": "within" if figures.fits else "over",
     }
     return [Problem(code="near_the_limit", field="cluster.memory_margin", severity="note", values=values)]
 

@@ -13,7 +13,7 @@ from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.memory.sharding import States, largest_unit, sharded_states
 from backend.estimate.memory.stage import RankParameters, Trained
 from backend.estimate.memory.terms import LIBRARIES, STATIC_BYTES, Moment, StageMemory, Term, Terms, peak_moment
-from backend.estimate.model.adapters import NF4_BYTES, adapter_parameters, quantised_parameters
+from backend.estimate.model.adapters import NF4_BYTES, adapter_parameters, quantised_parameters, routed_parameters
 from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, last_kinds
 from backend.estimate.model.parameters import layer_counts, model_parameters, vision_parameters
 from backend.estimate.plan import Plan
@@ -39,6 +39,9 @@ class Tuning:
     """DPO: each sample has a chosen and a rejected answer, and the loss compares their log-probabilities."""
     reference: bool = False
     """DPO's frozen reference model is present."""
+    packs_experts: bool = False
+    """4-bit loading packs routed experts too: transformers 4 has an nn.Linear for each; transformers 5, whose experts
+    are one parameter with three dimensions, leaves them in 16 bits."""
 
     @property
     def adapters(self) -> bool:
@@ -98,7 +101,7 @@ def reference_bytes(
 
 
 def _parameters(layers: ModelLayers, tuning: Tuning) -> RankParameters:
-    expert = sum(count * layer_counts(kind).expert for kind, count in counted_kinds(layers))
+    expert = routed_parameters(layers)
     total = model_parameters(layers)
     trained, trained_expert = 0, 0
     if tuning.adapters:
@@ -127,7 +130,9 @@ def _frozen_bytes(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, par
 
 def packed_elements(layers: ModelLayers, tuning: Tuning) -> int:
     """Return the number of weights in 4 bits."""
-    return quantised_parameters(layers) if tuning.method == "qlora" else 0
+    if tuning.method != "qlora":
+        return 0
+    return quantised_parameters(layers) + (routed_parameters(layers) if tuning.packs_experts else 0)
 
 
 def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> EagerForm:
@@ -252,7 +257,7 @@ def held_gradients(
     """Return the gradients of earlier micro-batches while another micro-batch runs."""
     unsharded = form.element * (parameters.trained_dense + parameters.trained_expert)
     between_steps = states.gradients if memory.keeps_gradients else 0
-    return choose(plan.micro_batches > 1, unsharded if memory.reduces_layers else states.gradients, between_steps)
+    return choose(plan.micro_batches > 1, unsharded if memory.accumulates_whole else states.gradients, between_steps)
 
 
 def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Number:
@@ -262,7 +267,10 @@ def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tun
     """
     if not (memory.reduces_layers and tuning.trains_output):
         return 0
-    return choose(plan.micro_batches > 1, 0, form.element * layers.embedding)
+    whole = memory.accumulates_whole
+    return choose(
+        plan.micro_batches > 1, 0 if whole else form.element * layers.embedding, form.element * layers.embedding
+    )
 
 
 def _new_gradient_bytes(memory: MemoryTraits, form: EagerForm) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from backend.estimate.memory.stage import Trained
 from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, operators_of
+from backend.estimate.model.parameters import layer_counts
 from backend.job.model.operators import Attention, Linear
 
 SCALES_BYTES = 1 / 64 + 4 / (64 * 256)
@@ -54,6 +55,11 @@ def quantised_parameters(layers: ModelLayers) -> int:
         total += vision.depth * matrices(vision.block) + matrices(vision.merger)
         total += vision.deep_stack * matrices(vision.deep_stack_merger)
     return total
+
+
+def routed_parameters(layers: ModelLayers) -> int:
+    """Return the parameters of routed experts."""
+    return sum(count * layer_counts(kind).expert for kind, count in counted_kinds(layers))
 
 
 def _modules(kind: LayerKind) -> list[Linear]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from backend.estimate.time.efficiency import Efficiency, Machine, default_efficiency
 from backend.job.cluster import Cluster
 from backend.job.job import Job
-from backend.job.presets import efficiency_figures
+from backend.job.presets import efficiency_figures, intervals
 
 
 def efficiency_on(cluster: Cluster, machine: Machine) -> Efficiency:
@@ -34,11 +34,14 @@ def is_timed(cluster: Cluster) -> bool:
 
 
 def time_ratio(cluster: Cluster) -> float:
-    """Return the factor of every estimated time; 1 without a measured run.
+    """Return the factor of every time of the formulas: that of a measured run, else the level of the cluster's stack.
 
-    The factor is the same for all engines, so that their plans stay comparable.
+    The formulas give the times of a tuned stack. The factor is the same for all engines, so that their plans stay
+    comparable.
     """
-    return cluster.calibration.time_ratio or 1.0 if is_timed(cluster) else 1.0
+    if is_timed(cluster):
+        return cluster.calibration.time_ratio or 1.0
+    return intervals().level[cluster.stack]
 
 
 def reserved_ratio(job: Job) -> float | None:

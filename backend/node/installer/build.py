@@ -152,7 +152,7 @@ class Build:
         environment = {**os.environ, **self.request["variables"], "PYTHONUNBUFFERED": "1", "UV_NO_PROGRESS": "1"}
         environment["UV_PYTHON_DOWNLOADS"] = "automatic" if self.request["python_download"] else "never"
         environment["UV_PYTHON_INSTALL_DIR"] = os.path.join(self.folder, "python")
-        # Only the node's own store may know the certificate of a mirror. The names are those of two versions of uv.
+        # A site's mirror may have a certificate that only the node's own store knows. The name differs by uv's version.
         environment.update({"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1", "PIP_NO_INPUT": "1"})
         last: list[str] = []
         with subprocess.Popen(

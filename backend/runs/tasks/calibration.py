@@ -168,7 +168,8 @@ def _same_work(job: Job, timed: Sequence[Point], problems: list[Problem]) -> Job
 
 
 def _time_ratio(job: Job, step_s: float, problems: list[Problem]) -> float | None:
-    uncalibrated = replace(job.cluster, calibration=replace(job.cluster.calibration, time_ratio=None))
+    # A ratio is to the formulas themselves, which have no level.
+    uncalibrated = replace(job.cluster, stack="tuned", calibration=replace(job.cluster.calibration, time_ratio=None))
     seconds = estimate(replace(job, cluster=uncalibrated)).iteration_s
     if seconds is None:
         problems.append(Problem(code="calibrate_no_speed", field="cluster.gpu", values={"gpu": str(job.cluster.gpu)}))

@@ -1,0 +1,232 @@
+"""Fit the level of step times and the 80 % intervals of memory and time, by whole sources.
+
+    python -m benchmarks.intervals [--write]
+
+--write stores them in presets/intervals.yaml. The scores are ratios of measured to estimated, of these rows:
+
+- memory: the published rows of the project, and those of strangers.json, whose sources were not used to fit constants;
+- time: strangers.json, and the rows of people who fine-tune (USERS), each with constants fitted without its source.
+
+Each source counts the same, but one with fewer than FULL rows counts less. Rows of the other engine family count half.
+The interval lies between two quantiles of the
+scores. Their level is the narrowest at which COVERED of the rows of strangers.json lie inside the interval that is made
+without their source. The level of times is the median over the sources of strangers.json of the median ratio.
+"""
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from backend.estimate.time.efficiency import default_efficiency
+from benchmarks.errors import Result
+from benchmarks.fit import carried_rows
+from benchmarks.measured import measured_results
+from benchmarks.shapes import DATA
+from benchmarks.throughput import left_out_constants
+from benchmarks.timed import timed_rows
+
+COVERED = 0.82
+"""The share of left-out rows to hold: a little more than 80 %, because sources that nobody has seen may be worse."""
+TAILS = [tail / 200 for tail in range(30, 4, -1)]
+"""Shares outside on each side that are tried, the narrowest interval first."""
+OTHER_FAMILY = 0.5
+FULL = 5
+"""Rows from which on a source counts fully."""
+USERS = ("Qwen fine", "IBM", "ms-swift doc", "Hugging Face blog", "Answer.AI", "torchtune", "XTuner", "NeMo AutoModel")
+"""Sources whose authors ran an engine as it is, by the beginning of their names."""
+VENDORS = ("SimuMax", "Megatron", "NVIDIA", "Narayanan", "Korthikanti", "NeMo", "Google", "torchtitan")
+"""Sources whose authors tuned the stack: it is their own, or their figures promote it."""
+FAMILIES = ("megatron", "hugging_face")
+OUTPUT = Path(__file__).parents[1] / "presets" / "intervals.yaml"
+
+
+class Score(NamedTuple):
+    """The logarithm of measured over estimated of one row."""
+
+    source: str
+    family: str
+    log: float
+    group: str
+    """Equal for rows of one model on one cluster."""
+
+
+class Interval(NamedTuple):
+    """Factors of an estimate."""
+
+    low: float
+    high: float
+
+
+def main() -> None:
+    """Print the intervals, or write them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true")
+    text = as_yaml(datetime.now(tz=UTC).date().isoformat())
+    if parser.parse_args().write:
+        OUTPUT.write_text(text)
+    else:
+        print(text)
+
+
+def as_yaml(date: str) -> str:
+    """Return the file of intervals."""
+    strangers = json.loads((DATA / "strangers.json").read_text())
+    memory, own_memory = memory_scores(strangers), memory_scores(_published_memory())
+    time, carried = time_scores(strangers), time_scores(carried_rows(), left_out=True)
+    users = [score for score in carried if score.source.startswith(USERS)]
+    vendors = [score for score in carried if score.source.startswith(VENDORS)]
+    level = level_of(time)
+    lines = [
+        "# The level of step times and the 80 % intervals of estimates, as factors of the estimate.",
+        "# Written by: python -m benchmarks.intervals --write, which says how. left_out: the same without that source.",
+        f"date: '{date}'",
+        f"sources: {len({score.source for score in (*memory, *time)})}",
+        f"rows: {len(memory) + len(time)}",
+        f"level: {{as_run: {level:.4f}, tuned: 1.0}}",
+        "time:",
+        *_intervals(levelled(time, level), users),
+        f"  tuned: {_text(interval(vendors, [], 'megatron', 0.1))}",
+        f"  calibrated: {_text(_within_groups([*time, *users]))}",
+        "memory:",
+        *_intervals(memory, own_memory),
+        f"  calibrated: {_text(_within_groups([*memory, *own_memory]))}",
+        "left_out:",
+    ]
+    tails = tail_of(time, users, levelled_apart=True), tail_of(memory, own_memory)
+    for source in sorted({score.source for score in (*memory, *time)}):
+        without = [score for score in time if score.source != source]
+        part = level_of(without)
+        rest = levelled(without, part)
+        entries = [f"level: {part:.4f}"]
+        entries += [f"time_{name}: {_text(interval(rest, users, name, tails[0]))}" for name in FAMILIES]
+        kept = [score for score in memory if score.source != source]
+        entries += [f"memory_{name}: {_text(interval(kept, own_memory, name, tails[1]))}" for name in FAMILIES]
+        lines.append(f"  {json.dumps(source)}: {{{', '.join(entries)}}}")
+    return "\n".join(lines) + "\n"
+
+
+def _intervals(strangers: Sequence[Score], others: Sequence[Score]) -> list[str]:
+    tail = tail_of(strangers, others)
+    return [f"  {name}: {_text(interval(strangers, others, name, tail))}" for name in FAMILIES]
+
+
+def _text(factors: Interval) -> str:
+    return f"{{low: {factors.low:.4f}, high: {factors.high:.4f}}}"
+
+
+def level_of(scores: Iterable[Score]) -> float:
+    """Return the median over sources of the median ratio."""
+    by_source: dict[str, list[float]] = {}
+    for score in scores:
+        by_source.setdefault(score.source, []).append(score.log)
+    return math.exp(statistics.median(statistics.median(logs) for logs in by_source.values()))
+
+
+def levelled(scores: Iterable[Score], level: float) -> list[Score]:
+    """Return the scores of estimates that are multiplied by the level."""
+    return [score._replace(log=score.log - math.log(level)) for score in scores]
+
+
+def tail_of(strangers: Sequence[Score], others: Sequence[Score], *, levelled_apart: bool = False) -> float:
+    """Return the share outside on each side at which COVERED of the left-out rows are inside."""
+    for tail in TAILS:
+        inside = 0
+        for source in {score.source for score in strangers}:
+            own = [score for score in strangers if score.source == source]
+            rest = [score for score in strangers if score.source != source]
+            if levelled_apart:
+                level = level_of(rest)
+                own, rest = levelled(own, level), levelled(rest, level)
+            for family in FAMILIES:
+                low, high = map(math.log, interval(rest, others, family, tail))
+                inside += sum(low <= score.log <= high for score in own if score.family == family)
+        if inside >= COVERED * len(strangers):
+            return tail
+    return TAILS[-1]
+
+
+def interval(strangers: Iterable[Score], others: Iterable[Score], family: str, tail: float) -> Interval:
+    """Return the factors between the quantiles of the scores; each source counts the same."""
+    scores = [*strangers, *others]
+    sizes: dict[tuple[str, str], int] = {}
+    for score in scores:
+        sizes[score.source, score.family] = sizes.get((score.source, score.family), 0) + 1
+    weighted = sorted(
+        (score.log, (1 if score.family == family else OTHER_FAMILY) / max(FULL, sizes[score.source, score.family]))
+        for score in scores
+    )
+    return Interval(math.exp(_quantile(weighted, tail)), math.exp(_quantile(weighted, 1 - tail)))
+
+
+def _quantile(weighted: Sequence[tuple[float, float]], share: float) -> float:
+    total, passed = sum(weight for _, weight in weighted), 0.0
+    for value, weight in weighted:
+        passed += weight
+        if passed >= share * total:
+            return value
+    return weighted[-1][0]
+
+
+def _within_groups(scores: Sequence[Score]) -> Interval:
+    """Return the interval after a run of the same model and cluster corrected the estimate.
+
+    Each row corrects every other row of its group.
+    """
+    pairs: list[Score] = []
+    by_group: dict[tuple[str, str, str], list[float]] = {}
+    for score in scores:
+        by_group.setdefault((score.source, score.family, score.group), []).append(score.log)
+    for (source, family, group), logs in by_group.items():
+        pairs += [
+            Score(source, family, first - second, group)
+            for place, first in enumerate(logs)
+            for other, second in enumerate(logs)
+            if place != other
+        ]
+    return interval(pairs, [], "megatron", 0.1)
+
+
+def memory_scores(rows: Iterable[Mapping[str, object]]) -> list[Score]:
+    """Return the scores of published peaks."""
+    results: Sequence[Result] = measured_results(rows)[0]
+    return [
+        Score(result.source, result.family, math.log(result.measured / result.ours), _model(result.case))
+        for result in results
+        if result.family
+    ]
+
+
+def time_scores(rows: Iterable[Mapping[str, object]], *, left_out: bool = False) -> list[Score]:
+    """Return the scores of published times at the level of a tuned stack; FP8 is not used.
+
+    With `left_out`, each row has the constants that were fitted without its source.
+    """
+    constants = left_out_constants() if left_out else {}
+    scores = []
+    for row in timed_rows(rows)[0]:
+        if row.family == "fp8" or "vTrain measured" in row.source:
+            continue
+        family = "megatron" if row.time_context.run.megatron else "hugging_face"
+        seconds = row.seconds(constants.get(row.source, default_efficiency()))
+        scores.append(Score(row.source, family, math.log(row.measured_s / seconds), row.group))
+    return scores
+
+
+def _model(case: str) -> str:
+    """Return the model of a case of memory, and whether it trains adapters."""
+    return f"{case.partition(' |')[0]} {'lora' in case}"
+
+
+def _published_memory() -> list[Mapping[str, object]]:
+    rows = json.loads((DATA / "published_memory.json").read_text())
+    published: list[Mapping[str, object]] = rows["rows"] if isinstance(rows, dict) else rows
+    return published
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Levels and 80 % intervals, what torch reserves, and FSDP with accumulation."""
+
+import dataclasses
+
+import pytest
+
+from backend.estimate import estimate
+from backend.estimate.memory.engine_memory import memory_traits
+from backend.estimate.memory.reserved import FIXED_LENGTHS, VARIED_LENGTHS, segmented_bytes
+from backend.estimate.memory.stage import RankParameters
+from backend.estimate.memory.terms import Moment, StageMemory
+from backend.job.presets import intervals
+from benchmarks.intervals import Score, interval, level_of, levelled, tail_of
+from tests.estimate.cases import job
+
+FSDP = {"engine": "llamafactory-fsdp", "training.gradient_accumulation_steps": 4}
+SYNC = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+
+
+def test_a_tuned_stack_is_faster_by_the_level_and_the_order_of_plans_stays():
+    slow, fast = estimate(job()), estimate(job(cluster__stack="tuned"))
+    assert slow.iteration_s == pytest.approx(intervals().level["as_run"] * fast.iteration_s)  # type: ignore[operator]
+    assert slow.reserved_gib == fast.reserved_gib
+    assert intervals().level["tuned"] == 1
+
+
+def test_every_interval_holds_its_figure_and_lies_between_its_bounds():
+    result = estimate(job({"training.samples": 10_000}))
+    for name in ("iteration_s", "hours", "tokens_per_s_per_gpu"):
+        low, figure, high = (getattr(result, f"{name}{end}") for end in ("_low", "", "_high"))
+        assert low < figure < high, name
+    need = result.reserved_gib + result.outside_gib
+    assert result.need_gib_low < need < result.need_gib_high  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("share", "fit"), [(0.5, "fits"), (0.98, "close"), (1.05, "close"), (2.0, "too_large")])
+def test_a_plan_is_close_where_its_interval_holds_the_memory(share, fit):
+    need = (result := estimate(job())).reserved_gib + result.outside_gib
+    gpu = {"name": "own", "memory_gib": need / share, "bf16_tflops": 900.0, "hbm_gb_per_s": 3000.0}
+    assert estimate(job(cluster__gpu=gpu)).fit == fit
+
+
+def test_only_what_comes_and_goes_leaves_gaps():
+    stage = StageMemory(
+        stage=0,
+        layers=1,
+        parameters=RankParameters(dense=1, expert=0, trained_dense=1, trained_expert=0),
+        weights=100.0,
+        gradients=50.0,
+        optimizer=25.0,
+        activations=10.0,
+        logits=6.0,
+        workspace=4.0,
+        moment=Moment(),
+        terms=(),
+    )
+    assert segmented_bytes(stage, "fixed") == 175 + FIXED_LENGTHS * 20
+    assert segmented_bytes(stage, "varied") == 175 + VARIED_LENGTHS * 20
+    still = dataclasses.replace(stage, activations=0.0, logits=0.0, workspace=0.0)
+    assert segmented_bytes(still, "varied") == still.peak
+
+
+@pytest.mark.parametrize("config", [SYNC, '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}'])
+def test_fsdp_that_reduces_every_micro_batch_keeps_no_whole_gradients(config):
+    whole, sharded = job(FSDP), job({**FSDP, "extra": {"accelerator_config": config}})
+    assert memory_traits(whole).accumulates_whole
+    assert not memory_traits(sharded).accumulates_whole
+    assert estimate(sharded).stages[0].gradients_gib < estimate(whole).stages[0].gradients_gib
+
+
+def test_each_source_counts_the_same_and_a_left_out_source_is_not_used():
+    many = [Score("many", "megatron", 0.1, "g")] * 90
+    few = [Score("few", "megatron", 0.5, "g")] * 10
+    assert level_of([*many, *few]) == pytest.approx(2.718281828**0.3)
+    low, high = interval([*many, *few], [], "megatron", 0.1)
+    assert (low, high) == (pytest.approx(2.718281828**0.1), pytest.approx(2.718281828**0.5))
+    assert tail_of([*many, *few], []) <= 0.15
+    assert levelled(many, 2.718281828**0.1)[0].log == pytest.approx(0, abs=1e-9)
