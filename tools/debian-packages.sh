@@ -15,6 +15,9 @@ if [ "$purpose" = test ]; then
     grep -q '^ID=ubuntu' /etc/os-release 2>/dev/null && browser=chromium-browser
     command -v chromium-browser >/dev/null || need chromium "$browser"
     need ip iproute2
+    need slurmctld slurmctld # a real Slurm cluster in namespaces
+    need slurmd slurmd
+    need sbatch slurm-client
     need dockerd docker.io # containers of engines
     need docker-registry docker-registry
     need npm npm # checks the page's scripts

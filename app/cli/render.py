@@ -11,13 +11,14 @@ from app.cli.output import DONE, print_problems
 from app.home import home_path
 from app.jobfile import read_job
 from app.text import t
-from backend.engines import check_engine, engine_notes, export, export_kubernetes
+from backend.engines import check_engine, engine_notes, export, export_kubernetes, export_slurm
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.job.rules import check
 
 TARGETS: Mapping[str, Callable[[Job], Mapping[str, str]]] = {
     "ssh": partial(export, placeholders=True),
+    "slurm": export_slurm,
     "kubernetes": export_kubernetes,
 }
 """Value of --for -> the function that returns the files."""

@@ -6,6 +6,7 @@ from app.cli.common import find_run, open_services, print_cause, state_words, up
 from app.cli.output import DONE, duration, number, print_json, table, to_json_data
 from app.text import alerts, hangs, stragglers, t, unmonitored
 from app.text.preparation import preparing_words
+from app.text.scheduler import scheduler_words
 from backend.runs.records import RunSnapshot, RunSummary
 
 
@@ -52,6 +53,8 @@ def _print_run(snapshot: RunSnapshot, now: float, lang: str) -> None:
     if snapshot.source:
         run, step = snapshot.source
         print(t(lang, "cli.status.source", run=run, step=step))
+    if snapshot.scheduler:
+        print(scheduler_words(lang, snapshot.scheduler))
     if snapshot.preparing:
         print(preparing_words(snapshot.preparing, lang))
     if snapshot.step_s and not snapshot.state.is_final:

@@ -5,6 +5,7 @@ from typing import Any
 
 from app.text import render_problem, t
 from app.text.alerts import figures
+from app.text.scheduler import more_words
 from backend.runs.api import gpu_error_words, stuck_words
 from backend.runs.records import Event, RunSnapshot, problem_from_json
 from backend.runs.states import EventKind
@@ -119,11 +120,15 @@ def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, 
         "steps": ", ".join(map(str, detail.get("steps") or ())),
         "xids": gpu_error_words(detail.get("xids") or ()),
         "reason": detail.get("reason"),
+        "job": detail.get("job"),
+        "state": detail.get("state"),
+        "more": more_words(lang, detail) if event.kind is EventKind.SCHEDULER else "",
         "warnings": " ".join(_message(warning, lang) for warning in detail.get("warnings") or ()),
     }
     variant = "_save" if event.kind is EventKind.STOP_REQUESTED and detail.get("save") else ""
     variant = "_signal" if event.kind is EventKind.NODE_EXITED and detail.get("signal") else variant
     variant = "_unstarted" if is_unstarted else variant
+    variant = "_scheduler" if detail.get("counted") is False else variant
     problem = detail.get("problem")
     return {
         "text": t(lang, f"monitor.event.{event.kind.value}{variant}", **values),

@@ -6,6 +6,7 @@ from typing import Any
 from app.text import render_problem
 from app.text.causes import other_causes, versions_of
 from app.text.preparation import preparing_words
+from app.text.scheduler import scheduler_words
 from backend.job.problems import Problem
 from backend.runs.api import WATCHED, is_saving, stuck_words, warning_key
 from backend.runs.records import NodeSnapshot, Preparing, RunSnapshot
@@ -29,6 +30,7 @@ def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
         "is_waiting": run.state is RunState.QUEUED,
         "queue_place": run.queue_place,
         "not_before": run.not_before,
+        "scheduler": None if run.scheduler is None else scheduler_words(lang, run.scheduler),
         "checkpoint": run.checkpoint_step,
         "source": run.source,
         "restarts": [run.restarts, run.restarts_allowed],

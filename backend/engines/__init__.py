@@ -20,6 +20,7 @@ from backend.engines.environment import merged, node_variables, shared_variables
 from backend.engines.export import exported_files, for_plain_scripts, with_placeholders
 from backend.engines.kubernetes import manifests
 from backend.engines.placement import NodeCommand, NodePlacement, Placement, Rendered
+from backend.engines.slurm import exported_slurm_files
 from backend.engines.torchrun import ENTRY, torchrun_command
 from backend.engines.yaml_text import to_yaml
 from backend.job.job import Job
@@ -42,6 +43,7 @@ __all__ = [
     "engine_notes",
     "export",
     "export_kubernetes",
+    "export_slurm",
     "render",
     "results_folder",
 ]
@@ -137,6 +139,8 @@ def export(job: Job, *, placeholders: bool = False, checkpoint: str | None = Non
     The engine's own launcher starts it. With `placeholders`, nodes and paths that the job lacks become `fill-in` names.
     `checkpoint` is the folder of the checkpoint to begin with. Raises ProblemsError as `render` does.
     """
+    if job.cluster.scheduler is not None:
+        return export_slurm(job, checkpoint=checkpoint)
     job = with_placeholders(job) if placeholders else job
     if problems := errors(check_all(job)):
         raise ProblemsError(problems)
@@ -147,6 +151,23 @@ def export(job: Job, *, placeholders: bool = False, checkpoint: str | None = Non
     resume_keys = engine.resume(target, checkpoint) if checkpoint else {}
     files = {CONFIG: _config_text(engine, target, job.name, resume_keys), **engine.files(target)}
     return files | exported_files(job, variables, files, engine.plain(target))
+
+
+def export_slurm(job: Job, *, checkpoint: str | None = None) -> Mapping[str, str]:
+    """Return files for `sbatch`: the configuration, a batch script and the script of a node. ProblemsError.
+
+    What the job lacks becomes `fill-in` names.
+    """
+    job = with_placeholders(job)
+    if problems := errors(check_all(job)):
+        raise ProblemsError(problems)
+    if (environment := environment_of(job, 0)) and environment.container:
+        raise ProblemsError([Problem(code="container_not_exported", field="cluster.environments")])
+    engine, target = ENGINES[job.engine], target_of(job)
+    resume_keys = engine.resume(target, checkpoint) if checkpoint else {}
+    files = {CONFIG: _config_text(engine, target, job.name, resume_keys), **engine.files(target)}
+    variables = for_plain_scripts(merged(target, shared_variables(target, engine)))
+    return files | exported_slurm_files(job, variables, engine.plain(target))
 
 
 def export_kubernetes(job: Job) -> Mapping[str, str]:

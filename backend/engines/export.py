@@ -127,7 +127,7 @@ _FILL_IN: Mapping[str, str] = {
 def with_placeholders(job: Job) -> Job:
     """Return the job with `fill-in` names for missing nodes and paths."""
     values: dict[str, object] = {path: text for path, text in _FILL_IN.items() if get_value(job, path) is None}
-    if not job.cluster.hosts:
+    if not job.cluster.hosts and job.cluster.scheduler is None:
         values["cluster.hosts"] = tuple(Host(address=f"fill-in-node{rank}") for rank in range(job.cluster.nodes))
     name = job.traits.environment
     if name not in job.cluster.environments and not any(name in host.environments for host in job.cluster.hosts):

@@ -16,6 +16,9 @@ from backend.job.patterns import (
     NODE_PATH,
     OPTION,
     RUN,
+    SLURM_CONSTRAINT,
+    SLURM_NAME,
+    SLURM_TIME,
     URL,
     USER,
 )
@@ -86,6 +89,71 @@ class Host:
     def dialled_address(self) -> str:
         """Return the address that the other nodes use for this one."""
         return self.fabric_address or self.address
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Login:
+    """The login node of a scheduler: the only machine that the server connects to."""
+
+    address: str = parameter(pattern=ADDRESS)
+    """Name or IP address that SSH connects to."""
+    user: str | None = parameter(None, pattern=USER)
+    """Log-in name; null takes that of ~/.ssh/config or the current user."""
+    port: int = parameter(22, minimum=1, maximum=65535, source="ssh")
+    """SSH port."""
+    identity_file: str | None = parameter(None, pattern=LOCAL_PATH)
+    """Private key on the machine of the server; null takes the agent and ~/.ssh/config."""
+    proxy_jump: str | None = parameter(None, pattern=JUMPS)
+    """[user@]host[:port] of a jump host; several with commas between them, the first one first."""
+
+    @property
+    def host(self) -> Host:
+        """Return the login node as a host."""
+        return Host(
+            address=self.address,
+            user=self.user,
+            port=self.port,
+            identity_file=self.identity_file,
+            proxy_jump=self.proxy_jump,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scheduler:
+    """The batch system that gives the nodes: `nodes` x `gpus_per_node` are requested from it at every launch."""
+
+    kind: Literal["slurm"] = parameter("slurm", source="ours")
+    """Slurm is the only one."""
+    login: Login
+    partition: str | None = parameter(None, pattern=SLURM_NAME)
+    """sbatch --partition; null takes the cluster's default."""
+    account: str | None = parameter(None, pattern=SLURM_NAME)
+    """sbatch --account."""
+    qos: str | None = parameter(None, pattern=SLURM_NAME)
+    """sbatch --qos."""
+    time_limit: str | None = parameter(None, pattern=SLURM_TIME, unit="h")
+    """Longest time of one allocation: hours, or D-HH:MM:SS. Null takes the partition's default."""
+    constraint: str | None = parameter(None, pattern=SLURM_CONSTRAINT)
+    """sbatch --constraint: features of the nodes."""
+    exclusive: bool = parameter(True, source="ours")
+    """Request whole nodes, with all of their cores and memory."""
+    cpus_per_node: int | None = parameter(None, minimum=1, maximum=4096)
+    """Cores on each node, for nodes that are shared with other jobs."""
+    signal_s: int = parameter(300, minimum=10, maximum=65535, unit="s", source="ours")
+    """How long before the end of the allocation the ranks are asked to save a checkpoint."""
+    container: str | None = parameter(None, pattern=IMAGE)
+    """Image in which Slurm's pyxis plugin runs the ranks; null runs them on the nodes themselves."""
+
+    @property
+    def time_limit_s(self) -> int | None:
+        """Return the time limit in seconds; None without one."""
+        if self.time_limit is None:
+            return None
+        if "-" not in self.time_limit:
+            return max(60, round(float(self.time_limit) * 3600))
+        days, clock = self.time_limit.split("-")
+        hours, minutes, seconds = map(int, clock.split(":"))
+        return max(60, ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,3 +246,10 @@ class Cluster:
     """Written by `megaboard calibrate` and `megaboard probe`."""
     hosts: tuple[Host, ...] = parameter(())
     """May be empty for planning."""
+    scheduler: Scheduler | None = parameter(None)
+    """A batch system that chooses the nodes; `hosts` stays empty then. Null: the hosts are dialled over SSH."""
+
+    @property
+    def connected_hosts(self) -> tuple[Host, ...]:
+        """Return the host that the server connects to for each node rank: the node, or the scheduler's login node."""
+        return self.hosts if self.scheduler is None else (self.scheduler.login.host,) * self.nodes

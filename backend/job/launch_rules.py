@@ -36,7 +36,8 @@ def environment_of(job: Job, rank: int) -> Environment | None:
     Its container, if it has one, has the job's folders as mounts.
     """
     name = job.traits.environment
-    environment = job.cluster.hosts[rank].environments.get(name) or job.cluster.environments.get(name)
+    own = {} if job.cluster.scheduler else job.cluster.hosts[rank].environments
+    environment = own.get(name) or job.cluster.environments.get(name)
     if environment is None or environment.container is None:
         return environment
     return replace(environment, container=replace(environment.container, mounts=job_folders(job)))
@@ -50,6 +51,8 @@ def job_folders(job: Job) -> tuple[str, ...]:
 
 def _check_hosts(job: Job) -> list[Problem]:
     hosts = job.cluster.hosts
+    if job.cluster.scheduler is not None:
+        return _check_scheduler(job)
     if len(hosts) != job.cluster.nodes:
         values = {"hosts": len(hosts), "nodes": job.cluster.nodes}
         edit = {"cluster.nodes": len(hosts)} if hosts else {}
@@ -64,6 +67,17 @@ def _check_hosts(job: Job) -> list[Problem]:
         if environment_of(job, rank) is None:
             field = f"cluster.environments.{job.traits.environment}.python"
             return [*problems, Problem(code="no_environment", field=field, values={"name": job.traits.environment})]
+    return problems
+
+
+def _check_scheduler(job: Job) -> list[Problem]:
+    problems = []
+    if job.cluster.hosts:
+        edit = {"cluster.hosts": ()}
+        problems.append(Problem(code="hosts_beside_scheduler", field="cluster.hosts", edit=edit))
+    if environment_of(job, 0) is None:
+        field = f"cluster.environments.{job.traits.environment}.python"
+        problems.append(Problem(code="no_environment", field=field, values={"name": job.traits.environment}))
     return problems
 
 

@@ -99,10 +99,10 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def get_value(job: Job, path: str) -> Any:
-    """Return the value at a dotted path, such as `parallel.tensor`."""
+    """Return the value at a dotted path, such as `parallel.tensor`; None inside a group that the job leaves out."""
     value: Any = job
     for name in path.split("."):
-        value = getattr(value, name)
+        value = None if value is None else getattr(value, name)
     return value
 
 

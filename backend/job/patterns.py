@@ -27,6 +27,10 @@ RUN = r"[A-Za-z0-9._-]{1,100}"
 LAYOUT = r"[A-Za-z0-9|,*()]{1,400}"
 DATE = r"\d{4}-\d{2}-\d{2}"
 CONSTANTS = DATE + "-[0-9a-f]{8}"
+# sbatch reads these from lines of a script, which end at a blank. None may begin like an option.
+SLURM_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,127}"
+SLURM_CONSTRAINT = r"[A-Za-z0-9_\[(][A-Za-z0-9_.,&|*()\[\]-]{0,127}"
+SLURM_TIME = r"[0-9]{1,4}(\.[0-9]{1,2})?|[0-9]{1,3}-[0-9]{2}:[0-9]{2}:[0-9]{2}"
 
 FORMATS = {
     NODE_PATH: "node_path",
@@ -45,6 +49,9 @@ FORMATS = {
     LAYOUT: "layout",
     DATE: "date",
     PRINTABLE: "printable",
+    SLURM_NAME: "slurm_name",
+    SLURM_CONSTRAINT: "slurm_constraint",
+    SLURM_TIME: "slurm_time",
 }
 """Pattern -> its name in the catalogues."""
 

@@ -54,6 +54,8 @@ def effects(job: Job, path: str) -> tuple[Effect, ...] | None:
     plan has no estimate.
     """
     parameter = parameters()[path]
+    if path.startswith("cluster.scheduler."):
+        return ()  # no figure depends on it, and the job may have no scheduler
     shape = resolve_model(job.model)
     own_value = _effective(job, path)
     other_values = [value for value in _other_values(parameter, own_value) if value != own_value]

@@ -22,6 +22,7 @@ from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.connections import Connections
 from backend.runs.launch.launch import STOP_CALL_S
+from backend.runs.launch.slurm_stop import SLURM_STOP_S
 from backend.runs.records import NodeRecord
 from backend.runs.store.backup import backup_path
 from backend.runs.store.run_store import run_job
@@ -61,16 +62,18 @@ def stop(run: str, job: Job, connections: Connections, *, save: bool, why: Store
     With `save`, the ranks save a checkpoint and then exit. A run without attempts on its nodes is not changed, and the
     returned error is `why`.
     """
-    hosts = job.cluster.hosts
+    # With a scheduler, a stop of node 0 ends the job of the attempt on all nodes.
+    hosts = job.cluster.hosts if job.cluster.scheduler is None else job.cluster.connected_hosts[:1]
 
     def end(rank: int, _: object) -> int:
         node = connections.get(hosts[rank])
         records = _records(job, run, rank, node)
         for record in records:
-            end_on_node(record, node, save=save, grace_s=Timing().grace_s)
+            attempt = int(posixpath.basename(posixpath.dirname(record.folder)))
+            end_on_node(job, run, attempt, record, node, records=[record], save=save, grace_s=Timing().grace_s)
         return len(records)
 
-    stopped, failures = try_all(hosts, end, STOP_CALL_S)
+    stopped, failures = try_all(hosts, end, SLURM_STOP_S if job.cluster.scheduler else STOP_CALL_S)
     if not failures and not any(stopped.values()):
         return why
     return what_was_done(run, len(stopped), failures, save=save, why=why)
@@ -90,7 +93,7 @@ def _records(job: Job, run: str, rank: int, node: Node) -> list[NodeRecord]:
     return [
         NodeRecord(
             rank=rank,
-            address=job.cluster.hosts[rank].name,
+            address=job.cluster.connected_hosts[rank].name,
             folder=folder,
             python=environment.python,
             setup=environment.setup,

@@ -207,6 +207,9 @@ class RunSnapshot:
     """Place in the queue, 1 is the next; None outside the queue."""
     not_before: float | None = None
     """When an automatic restart is due."""
+    scheduler: Mapping[str, Any] | None = None
+    """What the scheduler last said of the newest attempt's job: job, state, reason, position, partition, start, nodes.
+    None for a run over SSH."""
     looked_at: float = 0.0
     """Time of this snapshot by our clock. Ages refer to it."""
 

@@ -60,6 +60,10 @@ class EventKind(StrEnum):
     WATCHED = "watched"
     UNWATCHED = "unwatched"
     # these do not
+    SUBMITTED = "submitted"
+    """A scheduler accepted the attempt. The run stays in `starting` until the scheduler gives it nodes."""
+    SCHEDULER = "scheduler"
+    """What the scheduler says of the attempt's job (records.Queued)."""
     NODE_STARTING = "node_starting"
     NODE_STARTED = "node_started"
     NODE_UNREACHABLE = "node_unreachable"

@@ -30,11 +30,13 @@ CLONE_NEWNET = 0x40000000
 NOWHERE = "02:00:00:00:00:99"
 
 # File descriptor 9 has a byte after the node's end of the cable is plugged in. /run/local is the node's own disk of 8
-# MiB. bash stays the first process: it outlives sshd and reaps orphans.
+# MiB. The lab's file `hosts`, if there is one, is every node's /etc/hosts. bash stays the first process: it outlives
+# sshd and reaps orphans.
 NODE = """
 hostname node$RANK
 mount -t tmpfs none /run; mkdir -p /run/sshd /run/local
 mount -t tmpfs -o size=8m none /run/local
+[ ! -e $FOLDER/hosts ] || mount --bind $FOLDER/hosts /etc/hosts
 ip link set lo up
 read go <&9
 exec 9<&-

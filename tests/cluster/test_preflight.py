@@ -7,6 +7,7 @@ import pytest
 
 from app.text import LANGUAGES, render_problem
 from backend.cluster.node import NodeError, Result
+from backend.cluster.preflight import slurm
 from backend.cluster.preflight.lock import lock_path
 from backend.cluster.preflight.master_port import choose_port
 from backend.cluster.preflight.registry import CHECKS
@@ -168,7 +169,7 @@ def test_a_node_that_cannot_dial_the_master_is_named(gang: Gang) -> None:
 
 def test_the_registry_has_every_result_once() -> None:
     names = [name for check in CHECKS for name in check.names]
-    assert sorted(["login", "python", *names]) == sorted(get_args(CheckName))
+    assert sorted(["login", "python", *names, *slurm.OWN_NAMES]) == sorted(get_args(CheckName))
 
 
 @pytest.mark.parametrize("gpu", ["h100-80g", "cpu"])

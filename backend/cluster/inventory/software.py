@@ -137,7 +137,7 @@ def read_node_software(job: Job, rank: int, node: Node) -> NodeFacts | NodeError
 
 def _read_for_job(job: Job, rank: int, node: Node) -> NodeFacts:
     environment = needed_environment(job, rank, node)
-    master = job.cluster.hosts[0].dialled_address
+    master = job.cluster.hosts[0].dialled_address if job.cluster.hosts else None
     modules = needed_modules(job)
     return read_software(node, environment, master=master, modules=modules, python_field=python_field(job, rank))
 
@@ -153,7 +153,7 @@ def needed_environment(job: Job, rank: int, node: Node) -> Environment:
 def python_field(job: Job, rank: int) -> str:
     """Return the job path of the interpreter of node `rank`."""
     name = job.traits.environment
-    own = name in job.cluster.hosts[rank].environments
+    own = job.cluster.scheduler is None and name in job.cluster.hosts[rank].environments
     return f"cluster.hosts[{rank}].environments.{name}.python" if own else f"cluster.environments.{name}.python"
 
 

@@ -124,7 +124,9 @@ def _named_keys(message: str, keys: Collection[str]) -> list[str]:
 
 def _key(job: Job, rank: int, facts: NodeFacts, rendered: Rendered, variables: Mapping[str, str]) -> Hashable:
     """Return a key that is equal for nodes with one machine, one environment and one configuration."""
-    machine = (facts.machine, facts.hostname, facts.home) if facts.machine else (rank, job.cluster.hosts[rank])
+    machine = (
+        (facts.machine, facts.hostname, facts.home) if facts.machine else (rank, job.cluster.connected_hosts[rank])
+    )
     texts = (*sorted(rendered.files.items()), *sorted(variables.items()))
     modules = tuple(sorted((name, version or "") for name, version in facts.modules.items()))
     return str(machine), environment_of(job, rank), job.engine, texts, modules

@@ -37,6 +37,8 @@ CheckName = Literal[
     "interface",
     "rdma",
     "master_port",
+    "scheduler",
+    "time_limit",
 ]
 
 

@@ -7,18 +7,15 @@ It prints one line, `T{json}`. Standard library only, Python >= 3.8.
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import importlib.metadata
 import importlib.util
-import ipaddress
 import json
 import os
 import platform
 import re
 import shutil
 import socket
-import struct
 import sys
 import tempfile
 import time
@@ -26,9 +23,8 @@ import urllib.parse
 from typing import Any
 
 from backend.node.checks.dataset_columns import missing_columns
+from backend.node.interface import find_interface
 from backend.node.regular_file import read_json, read_regular
-
-SIOCGIFADDR = 0x8915
 
 
 def facts(request: dict[str, Any]) -> dict[str, Any]:
@@ -127,38 +123,6 @@ def nccl_version() -> str | None:
     """Return the version of the NCCL package that torch loads, or None without such a package."""
     names = (f"nvidia-nccl-cu{major}" for major in range(11, 20))
     return next((origin["version"] for origin in map(origin_of, names) if origin), None)
-
-
-def find_interface(master: str) -> str | None:
-    """Return the network interface of the route to `master`, or None without a route."""
-    try:
-        family, kind, protocol, _, sockaddr = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as sock:
-            # This sends no packet. The kernel only chooses the route.
-            sock.connect(sockaddr)
-            own_address = sock.getsockname()[0]
-    except OSError:
-        return None
-    for _, name in socket.if_nameindex():
-        if own_address in addresses_of(name):
-            return name
-    return None
-
-
-def addresses_of(interface: str) -> list[str]:
-    """Return the main IPv4 address and the IPv6 addresses of an interface."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
-            answer = fcntl.ioctl(sock, SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
-            addresses = [socket.inet_ntoa(answer[20:24])]
-        except OSError:
-            addresses = []
-    try:
-        with open("/proc/net/if_inet6") as file:
-            rows = [line.split() for line in file]
-    except OSError:
-        rows = []
-    return addresses + [str(ipaddress.IPv6Address(int(row[0], 16))) for row in rows if row[5] == interface]
 
 
 def paths(request: dict[str, Any]) -> dict[str, Any]:

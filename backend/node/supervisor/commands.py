@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from backend.node.container import WITH_DAEMON, container_command
 from backend.node.tools import MARK
 
+from .allocation import allocated_argv, folder_of_node, set_interface
 from .files import PROTOCOL, free_reserve, is_full, read_json, say, write_json
 from .gpus import gpus_given_back
 from .heartbeat import last_members
@@ -76,6 +77,58 @@ def _supervise(folder: str, spec: dict[str, Any], answer_to: int, log: int) -> N
         os._exit(0)
 
 
+def run(attempt_folder: str) -> NoReturn:
+    """Supervise this node's part of an attempt in the foreground, as a task of a batch system, and end with its status.
+
+    SIGTERM from the batch system ends the run on this node. This process guards the supervisor, which is its child: not
+    every batch system finds the processes of a supervisor that was killed.
+    """
+    folder = folder_of_node(attempt_folder)
+    spec = read_json(f"{folder}/spec.json")
+    if spec is None or spec["protocol"] > PROTOCOL:
+        raise SystemExit(f"{folder}/spec.json is missing or newer than this program")
+    if os.path.exists(f"{folder}/control/kill"):
+        drop_secrets(spec)
+        raise SystemExit("stop was requested")
+    try:
+        log = os.open(f"{folder}/supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+    except FileExistsError:
+        raise SystemExit(f"{folder} was already started") from None
+    for request in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(request, lambda *_: None)
+    child = os.fork()
+    if child == 0:
+        _supervise_in_foreground(folder, spec, log)
+    os.waitpid(child, 0)
+    if not os.path.exists(f"{folder}/exit"):
+        stop(folder, spec["grace_s"])
+    ended = read_json(f"{folder}/exit") or {}
+    raise SystemExit(0 if ended.get("code") == 0 else 1)
+
+
+def _supervise_in_foreground(folder: str, spec: dict[str, Any], log: int) -> NoReturn:
+    supervisor = Supervisor(folder, spec)
+
+    def note_end(*_: object) -> None:
+        supervisor.told_to_end = True
+
+    for request in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(request, note_end)
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        answer = supervisor.start()
+        if not answer["ok"]:
+            os.write(2, f"{folder}: {answer}\n".encode())
+            os._exit(1)
+        for number, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
+            os.dup2(target, number)
+        supervisor.run()
+    except BaseException:
+        say(traceback.format_exc())
+    finally:
+        os._exit(0)
+
+
 def execute(folder: str) -> NoReturn:
     """Replace this process by the spec's program, with its environment and its secrets. Remove the secrets' file.
 
@@ -90,10 +143,11 @@ def execute(folder: str) -> NoReturn:
         os.unlink(spec["secrets"])
     if "TORCH_NCCL_DUMP_ON_TIMEOUT" in spec["environment"] and has_pipes(folder):
         os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", f"{folder}/{PIPES}")
+    set_interface(spec)
     os.environ[MARK] = spec["mark"]
-    argv, container = spec["argv"], spec.get("container")
+    argv, container = allocated_argv(spec), spec.get("container")
     if container:
-        names = [name for name in os.environ if name not in names_before]
+        names = [name for name in os.environ if name not in names_before or name in spec.get("inherit", ())]
         argv = container_command(container, argv, variables=[*names, *spec["environment"], "LANG"], mark=spec["mark"])
     if container and container["runtime"] in WITH_DAEMON:
         # Its client is no process of the run: SIGTERM goes to the program, and the client passes on the last output.
@@ -150,7 +204,7 @@ def stop(folder: str, grace_s: float, mark: str = "") -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("action", choices=("start", "status", "stop", "holder", "exec"))
+    parser.add_argument("action", choices=("start", "status", "stop", "holder", "exec", "run"))
     parser.add_argument("path")
     parser.add_argument("--token", default="")
     parser.add_argument("--grace", type=float, default=10.0)
@@ -159,7 +213,9 @@ def main() -> None:
     path = os.path.abspath(os.path.expanduser(options.path))
     if options.action == "exec":
         execute(path)
-    elif options.action == "start":
+    if options.action == "run":
+        run(path)
+    if options.action == "start":
         answer = start(path)
     elif options.action == "stop":
         answer = stop(path, options.grace, options.mark)

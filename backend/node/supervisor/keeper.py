@@ -45,6 +45,8 @@ class Supervisor:
         self.work = Work()
         self.still = {}  # type: dict[tuple[int, int], int]
         self.stuck = []  # type: list[list[Any]]
+        self.told_to_end = False
+        """Set when the batch system of a foreground supervisor asks it to end."""
 
     def start(self) -> dict[str, Any]:
         """Lock the node, start the child, and return the answer to the starting process."""
@@ -80,7 +82,8 @@ class Supervisor:
         command = [sys.executable, os.path.abspath(__file__), "exec", self.folder]
         if self.spec.get("setup"):
             command = ["/bin/bash", "-c", '. "$0" && exec "$@"', self.spec["setup"], *command]
-        environment = {name: os.environ[name] for name in ("HOME", "USER", "LANG") if name in os.environ}
+        names = ("HOME", "USER", "LANG", *self.spec.get("inherit", ()))
+        environment = {name: os.environ[name] for name in names if name in os.environ}
         paths = [] if container else [os.path.dirname(program)]
         environment["PATH"] = os.pathsep.join([*paths, os.environ.get("PATH", os.defpath)])
         # The place of the daemon's socket, where it is not the usual one.
@@ -109,6 +112,8 @@ class Supervisor:
             self._beat()
             if os.path.exists(f"{self.folder}/control/kill"):
                 reason = "stopped"
+            elif self.told_to_end:
+                reason = "scheduler"
             elif status is None and time.monotonic() - self.log_grew > self.spec["stall_s"]:
                 reason = "stalled"
                 self._ask_for_stacks()

@@ -85,6 +85,7 @@ def write_exit(folder: str, reason: str, status: int | None, left: Iterable[Proc
 
     - `code`, `signal`: null where unknown.
     - `left`: id, name and state of the processes that could not be ended.
+    - `stopped`: a user, a server or the batch system (reason "scheduler") ended the run.
     - `disk_full`: the disk was full, so the reason itself may be missing.
     - `kernel_log`: the result of gpu_errors, where a GPU may have failed.
     - `time`: the program's end.
@@ -102,7 +103,7 @@ def write_exit(folder: str, reason: str, status: int | None, left: Iterable[Proc
     content = {
         "code": None if by_signal else status,
         "signal": -status if by_signal and status else None,
-        "stopped": reason == "stopped",
+        "stopped": reason in ("stopped", "scheduler"),
         "reason": reason,
         "left": [[p.pid, p.name, p.state] for p in left],
         "disk_full": disk_full,

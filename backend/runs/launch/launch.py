@@ -18,6 +18,7 @@ from backend.cluster.node_programs import FALLBACK_STOP, SUPERVISOR, node_progra
 from backend.cluster.preflight.lock import lock_path
 from backend.cluster.typed_json import answer_of, read_or_none
 from backend.engines import ENTRY, NodePlacement, Placement, Rendered
+from backend.engines.slurm import INHERITED, MASTER_ADDRESS, MASTER_PORT
 from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
@@ -81,11 +82,13 @@ def make_placement(
 ) -> Placement:
     """Place the attempt: run folders in each node's own home, and the master on host 0."""
     nodes = []
-    for rank, host in enumerate(job.cluster.hosts):
+    for rank, host in enumerate(job.cluster.connected_hosts):
         environment = environment_of(job, rank)
         if environment is None:
             raise ProblemsError([Problem(code="no_environment", values={"name": job.traits.environment})])
-        home = facts[rank].home
+        # With a scheduler, only the login node was read: a shared home and environment are its nature.
+        node_facts = facts[rank if rank in facts else 0]
+        home = node_facts.home
         nodes.append(
             NodePlacement(
                 rank=rank,
@@ -93,10 +96,10 @@ def make_placement(
                 folder=f"{expand(job.cluster.run_root, home)}/{run}/{attempt}/node{rank}",
                 python=expand(environment.python, home),
                 setup=expand(environment.setup, home) if environment.setup else None,
-                interface=facts[rank].interface,
+                interface=None if job.cluster.scheduler else node_facts.interface,
             )
         )
-    master = job.cluster.hosts[0].dialled_address
+    master = job.cluster.connected_hosts[0].dialled_address
     return Placement(
         run_id=run,
         attempt=attempt,
@@ -113,12 +116,12 @@ def make_records(job: Job, placement: Placement, facts: Mapping[int, NodeFacts])
     return tuple(
         NodeRecord(
             rank=node.rank,
-            address=job.cluster.hosts[node.rank].name,
+            address=job.cluster.connected_hosts[node.rank].name,
             folder=node.folder,
             python="python3" if container_of(job, node.rank) else node.python,
             setup=node.setup,
             mark=f"{random_part}.{node.rank}",
-            clock_offset_s=facts[node.rank].clock_offset_s,
+            clock_offset_s=facts[node.rank if node.rank in facts else 0].clock_offset_s,
         )
         for node in placement.nodes
     )
@@ -197,7 +200,14 @@ def make_spec(attempt: Attempt, rank: int) -> dict[str, object]:
     """Return the specification for the supervisor of a node (protocol 1)."""
     command, placement = attempt.rendered.commands[rank], attempt.placement.nodes[rank]
     root = posixpath.dirname(posixpath.dirname(posixpath.dirname(placement.folder)))
+    if attempt.job.cluster.scheduler is None:
+        lock = lock_path(root, attempt.job.cluster.hosts[rank])
+        allocation: dict[str, object] = {}
+    else:  # the scheduler decides who uses a node, and tells its tasks what they got
+        lock = f"{placement.folder}/lock"
+        allocation = {"inherit": list(INHERITED), "from_environment": [MASTER_ADDRESS, MASTER_PORT]}
     return {
+        **allocation,
         "protocol": PROTOCOL,
         "run": attempt.run,
         "attempt": attempt.number,
@@ -208,7 +218,7 @@ def make_spec(attempt: Attempt, rank: int) -> dict[str, object]:
         "setup": placement.setup,
         "secrets": f"{placement.folder}/{SECRETS_FILE}" if attempt.secrets else None,
         "container": container_of(attempt.job, rank),
-        "lock": lock_path(root, attempt.job.cluster.hosts[rank]),
+        "lock": lock,
         "grace_s": attempt.grace_s,
         "stall_s": attempt.stall_s or attempt.job.stall_s,
     }

@@ -10,12 +10,14 @@ from backend.cluster.node_group import try_all
 from backend.cluster.preflight.master_port import choose_port
 from backend.cluster.preflight.registry import run_checks
 from backend.cluster.preflight.results import CheckResult
+from backend.cluster.preflight.slurm import run_slurm_checks
 from backend.cluster.ssh.host_keys import HostKey, UnknownHostKey
 from backend.engines import CheckedJob, Rendered, render
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.runs.connections import Connections
 from backend.runs.launch.launch import make_placement
+from backend.runs.launch.slurm_launch import batch_of, hours_of
 
 REHEARSAL = "preflight"
 """Run id of the configuration that the engine checks and that is never started."""
@@ -82,8 +84,11 @@ class ConnectedNodes:
 
 
 def connect_nodes(job: Job, connections: Connections) -> ConnectedNodes:
-    """Connect to every host of the job in parallel, and test each connection with one round trip."""
-    hosts = job.cluster.hosts
+    """Connect to every host of the job in parallel, and test each connection with one round trip.
+
+    With a scheduler the login node is the only one, with rank 0.
+    """
+    hosts = job.cluster.hosts if job.cluster.scheduler is None else job.cluster.connected_hosts[:1]
 
     def connect(rank: int, _: object) -> Node:
         node = connections.get(hosts[rank])
@@ -91,12 +96,16 @@ def connect_nodes(job: Job, connections: Connections) -> ConnectedNodes:
         return node
 
     nodes, failures = try_all(dict(enumerate(hosts)), connect, CONNECT_S)
+    for failure in failures.values() if job.cluster.scheduler else ():
+        failure.field = failure.field or f"cluster.scheduler.login.{failure.key}"
     return ConnectedNodes(nodes=nodes, failures=failures)
 
 
 def run_preflight(checked: CheckedJob, connected: ConnectedNodes, ports: Sequence[int]) -> PreflightReport:
     """Read the connected nodes and check them. `ports` are the candidates for the master port."""
     job = checked.job
+    if job.cluster.scheduler is not None:
+        return _run_slurm_preflight(checked, connected, ports)
     read = read_all_software(job, connected.nodes)
     facts = {rank: fact for rank, fact in read.items() if isinstance(fact, NodeFacts)}
     port = _free_port(job, connected.nodes[0], ports) if 0 in facts else ports[0]
@@ -114,6 +123,36 @@ def run_preflight(checked: CheckedJob, connected: ConnectedNodes, ports: Sequenc
         unknown_host_keys=connected.unknown_host_keys,
         problems=tuple(errors(problems)),
         port=port,
+    )
+
+
+def _run_slurm_preflight(checked: CheckedJob, connected: ConnectedNodes, ports: Sequence[int]) -> PreflightReport:
+    """Read the login node, which sees the files of the nodes, and let Slurm check the request."""
+    job = checked.job
+    read = read_all_software(job, connected.nodes)
+    facts = {rank: fact for rank, fact in read.items() if isinstance(fact, NodeFacts)}
+    surveys = read_all_hardware(job, connected.nodes)
+
+    def render_launch() -> Rendered:
+        return render(checked, make_placement(job, REHEARSAL, 1, facts, ports[0]))
+
+    checks = run_slurm_checks(
+        job,
+        {**connected.nodes, **connected.failures},
+        read,
+        surveys,
+        lambda: batch_of(job, make_placement(job, REHEARSAL, 1, facts, ports[0]), ports),
+        render_launch,
+        hours_of(job),
+    )
+    problems = [check.problem for check in checks if check.problem is not None]
+    return PreflightReport(
+        checks=tuple(checks),
+        facts=facts,
+        surveys={rank: hardware for rank, hardware in surveys.items() if isinstance(hardware, Hardware)},
+        unknown_host_keys=connected.unknown_host_keys,
+        problems=tuple(errors(problems)),
+        port=ports[0],
     )
 
 

@@ -17,7 +17,7 @@ from backend.runs.connections import Connections
 from backend.runs.launch.preflight import connect_nodes
 from backend.runs.records import Source
 from backend.runs.states import EventKind
-from backend.runs.store import queue_order, run_store
+from backend.runs.store import run_store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +99,7 @@ def choose_checkpoint(job: Job, run: str, saved: Checkpoints, policy: ResumePoli
         raise ProblemsError([Problem(code="checkpoint_missing", values={**values, "steps": list(saved.steps)})])
     if step in saved.flaws:
         flaw = saved.flaws[step]
-        node = queue_order.addresses_of(job)[flaw.rank]
+        node = job.cluster.connected_hosts[flaw.rank].name
         values |= {"step": step, "file": flaw.file, "node": node}
         code = "checkpoint_damaged" if flaw.damaged else "checkpoint_incomplete"
         raise ProblemsError([Problem(code=code, node=node, values=values)])
@@ -144,6 +144,6 @@ def _refuse_missing_files(
     for rank, node_checkpoints in listed.items():
         saved = node_checkpoints.steps.get(step)
         if missing := sorted(files - (saved.files if saved else frozenset())):
-            node = queue_order.addresses_of(job)[rank]
+            node = job.cluster.connected_hosts[rank].name
             problem_values = {**values, "file": missing[0], "node": node}
             raise ProblemsError([Problem(code="checkpoint_incomplete", node=node, values=problem_values)])

@@ -5,9 +5,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from backend.cluster.inventory import checkpoints
-from backend.cluster.node import Node
+from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import GroupError
 from backend.engines import CheckedJob, render
+from backend.engines.slurm import with_allocation
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.connections import Connections
@@ -16,6 +17,7 @@ from backend.runs.launch.accepted_warnings import accepted_keys
 from backend.runs.launch.data_preparation import prepared
 from backend.runs.launch.preflight import ConnectedNodes, PreflightReport, connect_nodes, run_preflight
 from backend.runs.launch.resume import Checkpoints, choose_checkpoint, find_checkpoints, resume_policy_of
+from backend.runs.launch.slurm_launch import submit_all
 from backend.runs.rank_secrets import SECRETS
 from backend.runs.records import problem_to_json
 from backend.runs.states import EventKind, RunState
@@ -63,10 +65,12 @@ class Starter:
             raise ProblemsError([Problem(code="secrets_gone", values={"run": run, "names": ", ".join(missing)})])
         connected = connected or connect_nodes(job, self._connections)
         nodes = connected.all_nodes()
+        # With a scheduler, the login node stands for every node.
+        by_rank = nodes if job.cluster.scheduler is None else dict.fromkeys(range(job.cluster.nodes), nodes[0])
         try:
             step = saved = None
             if previous:
-                clean_up(self._store, run, previous, job, nodes, grace_s=self._grace_s, clock=self._clock)
+                clean_up(self._store, run, previous, job, by_rank, grace_s=self._grace_s, clock=self._clock)
                 saved = find_checkpoints(job, run, nodes)
                 may_begin = policy.at_start_without or source is not None
                 step = choose_checkpoint(job, run, saved, replace(policy, at_start_without=may_begin))
@@ -79,23 +83,34 @@ class Starter:
             if checkpoint is None and source is not None and policy.step != 0:
                 step, checkpoint = source["step"], source["folder"]
             placement = launch.make_placement(job, run, previous + 1, report.facts, report.port, checkpoint)
+            rendered = prepared(job, render(checked, placement), placement, by_rank, report.facts)
             attempt = launch.Attempt(
                 run=run,
                 number=previous + 1,
                 job=job,
                 placement=placement,
-                rendered=prepared(job, render(checked, placement), placement, nodes, report.facts),
+                rendered=rendered if job.cluster.scheduler is None else with_allocation(rendered),
                 records=launch.make_records(job, placement, report.facts),
                 grace_s=self._grace_s,
                 secrets=secrets,
                 checkpoint_step=step,
-                versions={rank: facts.versions() for rank, facts in report.facts.items()},
+                versions={rank: report.facts[rank if rank in report.facts else 0].versions() for rank in by_rank},
             )
             launch.record_attempt(self._store, attempt, self._clock())
-            launch.start_all(attempt, nodes, lambda *event: self._record(run, *event))
+            if job.cluster.scheduler is None:
+                launch.start_all(attempt, nodes, lambda *event: self._record(run, *event))
+            else:
+                submit_all(attempt, nodes[0], lambda *event: self._record(run, *event))
         except GroupError as error:
             raise ProblemsError(error.problems) from error
-        if not self._record(run, EventKind.STARTED):
+        except NodeError as error:
+            raise ProblemsError([error.problem]) from error
+        if job.cluster.scheduler is not None:
+            with self._store.read() as connection:
+                is_starting = run_store.state_of(connection, run) is RunState.STARTING
+        else:
+            is_starting = self._record(run, EventKind.STARTED)
+        if not is_starting:
             raise launch.stopped_meanwhile(run)
 
     def _preflight(

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from backend.runs.collect.node_records import Exit, Stopped, stored, stored_exit
@@ -89,6 +89,14 @@ def set_stop(connection: sqlite3.Connection, run: str, attempt: int, rank: int, 
     connection.execute(
         "UPDATE nodes SET stop = ? WHERE run = ? AND attempt = ? AND rank = ?",
         (json.dumps(answer), run, attempt, rank),
+    )
+
+
+def set_addresses(connection: sqlite3.Connection, run: str, attempt: int, names: Sequence[str]) -> None:
+    """Store the names of the nodes that a scheduler gave to an attempt, in the order of their ranks."""
+    connection.executemany(
+        "UPDATE nodes SET address = ? WHERE run = ? AND attempt = ? AND rank = ?",
+        [(name, run, attempt, rank) for rank, name in enumerate(names)],
     )
 
 

@@ -29,7 +29,7 @@ class Waiting:
 
 
 def addresses_of(job: Job) -> list[str]:
-    """Return the names by which a job claims its nodes."""
+    """Return the names by which a job claims its nodes. A scheduler gives each run nodes of its own."""
     return [host.name for host in job.cluster.hosts]
 
 

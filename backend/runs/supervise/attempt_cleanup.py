@@ -11,7 +11,8 @@ from backend.cluster.node_group import on_all
 from backend.job.job import Job
 from backend.runs.collect.collector import OTHER_RANKS_EVERY, Collector
 from backend.runs.collect.node_records import Stopped
-from backend.runs.launch.launch import STOP_CALL_S, ranks_of, stop_supervisor
+from backend.runs.launch.launch import STOP_CALL_S, ranks_of
+from backend.runs.launch.slurm_stop import SLURM_STOP_S, stop_node
 from backend.runs.states import EventKind
 from backend.runs.store import attempts, run_store
 from backend.runs.store.store import Store
@@ -35,7 +36,7 @@ def clean_up(
     def work(rank: int, node: Node) -> None:
         record = records[rank]
         is_proved = nothing_left(record.stop, record.exit)
-        answer = None if is_proved else stop_supervisor(record, node, grace_s)
+        answer = None if is_proved else stop_node(job, run, attempt, records, record, node, grace_s)
         processes_left = answer["left"] if answer else []
         # Collect before the proof is recorded: after it, nobody asks the node again, even if this process dies.
         if record.exit is None and not processes_left:
@@ -45,7 +46,7 @@ def clean_up(
         if processes_left:
             raise NodeError("processes_left", node.name, processes=len(processes_left))
 
-    on_all(nodes, work, STOP_CALL_S + 10)
+    on_all(nodes, work, STOP_CALL_S + (SLURM_STOP_S if job.cluster.scheduler else 10))
 
 
 def _record_proof(

@@ -79,8 +79,12 @@ class GangMonitor:
         if state is RunState.RUNNING:
             self._judge(records)
         else:
-            self._store.write(self._handle_dead_launch)
+            self._await_start(records, history)
         return False
+
+    def _await_start(self, records: Sequence[NodeRecord], history: Sequence[Event]) -> None:
+        """Handle a run that no process launches any more and that has not started."""
+        self._store.write(self._handle_dead_launch)
 
     def _handle_dead_launch(self, connection: sqlite3.Connection) -> None:
         """Handle a launch whose process died: a queued run waits again if nothing was started, other runs fail."""

@@ -35,6 +35,8 @@ class Timing:
     """The same deadline when a fault of this server prevents the stop: the user needs time to repair it."""
     save_deadline_s: float = 900.0
     """Time for the checkpoint of a stop. After it, the gang is stopped without a checkpoint."""
+    scheduler_s: float = 5.0
+    """Time between two questions to a scheduler about the job of an attempt."""
     drain_s: float = 5.0
     """How long to wait for the exit record of a node without processes. A killed supervisor writes none."""
 

@@ -88,7 +88,7 @@ class Reaper:
         if node.run in self._unreadable:
             self._unreadable.discard(node.run)
             _log.info("%s can be read again", node.run)
-        connected = {node.rank: self._connections.get(job.cluster.hosts[node.rank])}
+        connected = {node.rank: self._connections.get(job.cluster.connected_hosts[node.rank])}
         try:
             clean_up(self._store, node.run, node.attempt, job, connected, grace_s=self._grace_s, clock=self._clock)
         except GroupError as error:

@@ -9,7 +9,7 @@ import sqlite3
 from backend.job.problems import Problem
 from backend.runs.records import Event, problem_to_json
 from backend.runs.states import EventKind
-from backend.runs.store import metrics, queue_order, run_store
+from backend.runs.store import attempts, metrics, queue_order, run_store
 from backend.runs.view.history import restarts_used
 
 RESTARTS = 3
@@ -25,6 +25,8 @@ CURABLE = frozenset(
         "collective_not_joined",
         "collective_hung",
         "gpu_memory_contained",
+        "slurm_node_failed",
+        "slurm_node_silent",
     }
 )
 """Codes of the problems after which the gang is restarted. Of the GPU errors, a restart of the program cures only this
@@ -35,6 +37,8 @@ CURABLE_AFTER_STEPS = frozenset(
 """Codes of the problems that come from the network or the machines if the attempt had steps; otherwise from the job or
 the settings.
 """
+ALLOCATION_ENDED = frozenset({"slurm_preempted", "slurm_time_limit"})
+"""Codes of the ends of an allocation that are no failure: the run continues in a new one, and no restart is used up."""
 FIRST_WAIT_S = 10.0
 """Wait before a restart. It doubles, up to LONGEST_WAIT_S, while the nodes are not ready."""
 LONGEST_WAIT_S = 300.0
@@ -55,12 +59,34 @@ def end(
     """Record the end of an attempt: `kind`, or a restart if the cause is curable and a restart is left."""
     detail: dict[str, object] = {"problem": problem_to_json(problem)} if problem is not None else {}
     restarts, most_restarts = restarts_used(run_store.events(connection, run)), allowed(connection, run)
+    if problem is not None and _continues(connection, run, attempt, problem):
+        _restart(connection, run, attempt, rank=rank, detail={**detail, "counted": False}, time=time)
+        return
     if problem is None or restarts >= most_restarts or not _is_curable(connection, run, attempt, problem):
         run_store.append(connection, run, kind, time=time, attempt=attempt, rank=rank, detail=detail)
         return
     detail |= {"number": restarts + 1, "of": most_restarts}
+    _restart(connection, run, attempt, rank=rank, detail=detail, time=time)
+
+
+def _restart(
+    connection: sqlite3.Connection, run: str, attempt: int, *, rank: int | None, detail: dict[str, object], time: float
+) -> None:
     if run_store.append(connection, run, EventKind.RESTARTING, time=time, attempt=attempt, rank=rank, detail=detail):
         queue_order.add(connection, run, first=True, not_before=time + FIRST_WAIT_S)
+
+
+def _continues(connection: sqlite3.Connection, run: str, attempt: int, problem: Problem) -> bool:
+    """Return whether the run continues in a new allocation.
+
+    It does not after a time limit if it began at the same checkpoint as the attempt before: it would never end.
+    """
+    if problem.code not in ALLOCATION_ENDED:
+        return False
+    if problem.code == "slurm_preempted" or attempt == 1:
+        return True
+    began = [attempts.checkpoint_step(connection, run, number) or 0 for number in (attempt - 1, attempt)]
+    return began[1] > began[0]
 
 
 def wait_again(connection: sqlite3.Connection, run: str, problem: Problem, time: float) -> bool:

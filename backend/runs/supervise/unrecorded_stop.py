@@ -3,13 +3,15 @@
 The nodes note the stop in their exit records. When the store can be written again, gang_monitor.py reads it there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import try_all
+from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.connections import Connections
-from backend.runs.launch.launch import STOP_CALL_S, ask_for_save, stop_supervisor
+from backend.runs.launch.launch import STOP_CALL_S, ask_for_save
+from backend.runs.launch.slurm_stop import SLURM_STOP_S, stop_node
 from backend.runs.records import NodeRecord
 from backend.runs.states import RunState
 from backend.runs.store import attempts, run_store
@@ -29,22 +31,34 @@ def stop_unrecorded(
     with store.read() as connection:
         job = run_store.job_of(connection, run)
         state = run_store.state_of(connection, run)
-        records = attempts.nodes(connection, run, attempts.newest(connection, run))
+        attempt = attempts.newest(connection, run)
+        records = attempts.nodes(connection, run, attempt)
     if state not in _ON_NODES or not records:
         return why
 
     def end(rank: int, record: NodeRecord) -> None:
-        end_on_node(record, connections.get(job.cluster.hosts[rank]), save=save, grace_s=grace_s)
+        node = connections.get(job.cluster.connected_hosts[rank])
+        end_on_node(job, run, attempt, record, node, records=records, save=save, grace_s=grace_s)
 
-    stopped, failures = try_all(records, end, STOP_CALL_S)
+    stopped, failures = try_all(records, end, SLURM_STOP_S if job.cluster.scheduler else STOP_CALL_S)
     return what_was_done(run, len(stopped), failures, save=save, why=why)
 
 
-def end_on_node(record: NodeRecord, node: Node, *, save: bool, grace_s: float) -> None:
+def end_on_node(
+    job: Job,
+    run: str,
+    attempt: int,
+    record: NodeRecord,
+    node: Node,
+    *,
+    records: Sequence[NodeRecord],
+    save: bool,
+    grace_s: float,
+) -> None:
     """Stop the ranks, with `save` after a checkpoint. NodeError, also when processes are left."""
     if save:
         ask_for_save(record, node)
-    elif left := stop_supervisor(record, node, grace_s)["left"]:
+    elif left := stop_node(job, run, attempt, records, record, node, grace_s)["left"]:
         raise NodeError("processes_left", node.name, processes=len(left))
 
 

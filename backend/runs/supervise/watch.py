@@ -14,6 +14,7 @@ from backend.runs.store import attempts, run_store
 from backend.runs.store.store import Store
 from backend.runs.supervise.gang_monitor import GangMonitor
 from backend.runs.supervise.gang_rules import Timing
+from backend.runs.supervise.slurm_monitor import SlurmMonitor
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class Watch:
             history = run_store.events(connection, run)
 
         def connect(rank: int) -> Node:
-            return connections.get(job.cluster.hosts[rank])
+            return connections.get(job.cluster.connected_hosts[rank])
 
         def poller(rank: int) -> Poller:
             return Poller(
@@ -61,7 +62,8 @@ class Watch:
             )
 
         self._pollers = {record.rank: poller(record.rank) for record in records}
-        self._gang_monitor = GangMonitor(
+        monitor = GangMonitor if job.cluster.scheduler is None else SlurmMonitor
+        self._gang_monitor = monitor(
             store=store,
             home=home,
             run=run,

@@ -7,10 +7,14 @@ from backend.runs.states import ENDINGS, EventKind
 
 
 def restarts_used(history: Iterable[Event]) -> int:
-    """Return the number of automatic restarts since the launch, or since a user resumed the run."""
+    """Return the number of automatic restarts since the launch, or since a user resumed the run.
+
+    A restart after the end of an allocation (restart.ALLOCATION_ENDED) does not count.
+    """
     count = 0
     for event in history:
-        count = 0 if event.kind is EventKind.RESUMED else count + (event.kind is EventKind.RESTARTING)
+        counts = event.kind is EventKind.RESTARTING and event.detail.get("counted", True)
+        count = 0 if event.kind is EventKind.RESUMED else count + counts
     return count
 
 

@@ -74,8 +74,25 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         restarts_allowed=row["restarts"],
         queue_place=queue_places.get(run, (None, 0.0))[0],
         not_before=queue_places[run][1] or None if run in queue_places else None,
+        scheduler=scheduler_word(history, attempt),
         looked_at=now,
     )
+
+
+def scheduler_word(history: Sequence[Event], attempt: int) -> Mapping[str, object] | None:
+    """Return the newest word of a scheduler on the job of an attempt; None without one."""
+    kinds = (EventKind.SCHEDULER, EventKind.SUBMITTED)
+    newest = next((event for event in reversed(history) if event.kind in kinds and event.attempt == attempt), None)
+    return None if newest is None else {"state": "PENDING", **newest.detail}
+
+
+def _scheduler_waits(connection: sqlite3.Connection, run: str, attempt: int) -> Problem | None:
+    """Return what a run waits for in a scheduler's queue."""
+    word = scheduler_word(run_store.events(connection, run), attempt)
+    if word is None or word["state"] != "PENDING":
+        return None
+    values = {"job": word["job"], "reason": word.get("reason") or "PENDING"}
+    return Problem(code="slurm_waits", severity="note", values=values)
 
 
 def summaries(connection: sqlite3.Connection, waits: Mapping[str, Problem | None], now: float) -> list[RunSummary]:
@@ -227,7 +244,7 @@ def _summary(
         created=row["created"],
         ended=row["ended"],
         engine=row["engine"],
-        nodes=row["nodes"] or len(run_job(row["job"]).cluster.hosts),
+        nodes=row["nodes"] or len(run_job(row["job"]).cluster.connected_hosts),
         step=newest.step if newest else None,
         total_steps=newest.total_steps if newest else None,
         loss=metrics.newest_loss(connection, row["id"]),
@@ -237,7 +254,11 @@ def _summary(
         else None,
         queue_place=queue_place,
         has_begun=attempt > 0,
-        why=run_store.cause_of(connection, row["id"]) if failed else waits_for,
+        why=run_store.cause_of(connection, row["id"])
+        if failed
+        else _scheduler_waits(connection, row["id"], attempt)
+        if state is RunState.STARTING
+        else waits_for,
     )
 
 

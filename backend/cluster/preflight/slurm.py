@@ -1,0 +1,101 @@
+"""The checks of a launch through Slurm: the login node's files and software, and the request itself.
+
+The nodes are not known before the launch, so nothing is asked of them. The login node must see their files.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+
+from backend.cluster.inventory.hardware import Hardware
+from backend.cluster.inventory.software import NodeFacts
+from backend.cluster.node import Node, NodeError
+from backend.cluster.node_group import ends_of_all
+from backend.cluster.preflight.deepspeed_extensions import check_parts
+from backend.cluster.preflight.engine_args import check_engine_args
+from backend.cluster.preflight.files import ASK_S, ask_paths, check_dataset, check_model, check_writable
+from backend.cluster.preflight.machine import check_space
+from backend.cluster.preflight.packages import check_engine
+from backend.cluster.preflight.readings import GangReadings, NodeReadings
+from backend.cluster.preflight.results import CheckName, CheckResult, Checks
+from backend.cluster.program_answers import Lock
+from backend.cluster.slurm import test_request
+from backend.engines import Rendered
+from backend.job.job import Job
+
+ON_LOGIN_NODE: tuple[tuple[CheckName, Callable[[NodeReadings], list[CheckResult]]], ...] = (
+    ("engine", check_engine),
+    ("model", check_model),
+    ("dataset", check_dataset),
+    ("run_root", check_writable),
+    ("deepspeed", check_parts),
+    ("space", check_space),
+)
+OWN_NAMES: tuple[CheckName, ...] = ("scheduler", "time_limit")
+"""Names of the results that a launch over SSH does not have."""
+NAMES: tuple[CheckName, ...] = ("engine", "model", "dataset", "run_root", "output_dir", "scheduler")
+
+
+def run_slurm_checks(
+    job: Job,
+    nodes: Mapping[int, Node | NodeError],
+    facts: Mapping[int, NodeFacts | NodeError],
+    surveys: Mapping[int, Hardware | NodeError],
+    script: Callable[[], str],
+    render: Callable[[], Rendered],
+    hours: float | None,
+) -> list[CheckResult]:
+    """Return the results of all checks. `script`: the batch script of a launch; `hours`: the estimated training."""
+    node, fact = nodes[0], facts.get(0)
+    checks = Checks(0, job.cluster.connected_hosts[0].name)
+    if isinstance(node, NodeError):
+        return [checks.raised("login", node), checks.skipped("python"), *map(checks.skipped, NAMES)]
+    if not isinstance(fact, NodeFacts):
+        start = checks.raised("python", fact) if fact is not None else checks.skipped("python")
+        return [checks.ok("login"), start, *map(checks.skipped, NAMES)]
+    results = [checks.ok("login"), checks.ok("python", version=fact.python)]
+    paths = ends_of_all({0: node}, lambda rank, login: ask_paths(job, rank, login), ASK_S + 10)
+    readings = NodeReadings(
+        job=job, checks=checks, facts=fact, survey_answer=surveys[0], paths_answer=paths[0], lock_answer=Lock()
+    )
+    for name, check in ON_LOGIN_NODE:
+        try:
+            results += check(readings)
+        except NodeError as error:
+            results.append(checks.raised(name, error))
+    results += check_request(job, checks, node, script())
+    results += check_time(job, checks, hours)
+    gang = GangReadings(
+        job=job,
+        checks={0: checks},
+        nodes={0: node},
+        facts={0: fact},
+        surveys={rank: survey for rank, survey in surveys.items() if isinstance(survey, Hardware)},
+        port=0,
+        render=render,
+        results=results,
+    )
+    return results + check_engine_args(gang)
+
+
+def check_request(job: Job, checks: Checks, node: Node, script: str) -> list[CheckResult]:
+    """Check that Slurm accepts the request: partition, account, time limit, number of nodes and GPUs."""
+    try:
+        said = test_request(node, script)
+    except NodeError as error:
+        return [checks.raised("scheduler", error)]
+    start = re.search(r"start at (\S+)", said)
+    return [checks.ok("scheduler", start=start[1] if start else "")]
+
+
+def check_time(job: Job, checks: Checks, hours: float | None) -> list[CheckResult]:
+    """Warn if the estimated training does not end within the time limit. The run goes on by itself in a new job."""
+    scheduler = job.cluster.scheduler
+    limit_s = scheduler.time_limit_s if scheduler is not None else None
+    if limit_s is None or hours is None:
+        return []
+    field = "cluster.scheduler.time_limit"
+    if hours * 3600 <= limit_s:
+        return [checks.ok("time_limit", hours=round(hours, 1))]
+    values = {"hours": f"{hours:.1f}", "limit": f"{limit_s / 3600:.1f}", "jobs": math.ceil(hours * 3600 / limit_s)}
+    return [checks.warning("time_limit", "slurm_time_short", field, **values)]

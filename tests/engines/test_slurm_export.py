@@ -1,0 +1,42 @@
+"""The batch script that Slurm reads: options that the job requests, without anything for a shell to interpret."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from app.main import main
+from backend.job.mapping import load_job
+
+JOB = """
+version: 1
+cluster:
+  gpu: h100-80g
+  nodes: 2
+  gpus_per_node: 8
+  environments: {llamafactory: {python: /opt/lf/bin/python}}
+  scheduler: {login: {address: login}, partition: gpu, time_limit: "1.5"}
+model: {preset: qwen3-8b, path: /models/qwen3-8b}
+training: {dataset: demo, dataset_dir: /data, template: qwen3, output_dir: /runs}
+parallel: {tensor: 2}
+"""
+
+
+def test_render_for_slurm_writes_scripts_that_bash_can_read(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    out = tmp_path / "out"
+    assert main(["render", str(tmp_path / "job.yaml"), "--for", "slurm", "--out", str(out)]) == 0
+    script = (out / "job.sbatch").read_text()
+    for line in ("--nodes=2", "--gres=gpu:8", "--partition=gpu", "--time=0-01:30:00", "--exclusive"):
+        assert f"#SBATCH {line}\n" in script
+    for name in ("job.sbatch", "node.sh"):
+        subprocess.run(["bash", "-n", out / name], check=True)
+
+
+@pytest.mark.parametrize("name", ["partition", "account", "qos", "constraint", "time_limit", "container"])
+@pytest.mark.parametrize("value", ["gpu; reboot", "a b", "$(id)", "-x", "a\\n#SBATCH --wrap=id", "`id`", "a'b"])
+def test_a_value_with_shell_syntax_is_refused(name: str, value: str) -> None:
+    text = JOB.replace('partition: gpu, time_limit: "1.5"', f'{name}: "{value}"')
+    job, problems = load_job(text)
+    assert job is None
+    assert [(problem.code, problem.field) for problem in problems] == [("bad_format", f"cluster.scheduler.{name}")]
