@@ -16,10 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from app.demo.local_nodes import LocalNodes
+from app.main import main
 from backend.job.cluster import Environment, Install
 from backend.job.environment_sets import EnvironmentSet, LockStep
 from backend.job.job import Job
-from backend.job.mapping import with_values
+from backend.job.mapping import dump_job, load_job, with_values
 from backend.job.problems import ProblemsError
 from backend.runs.controller import Controller
 from backend.runs.tasks import environment_install
@@ -190,3 +192,32 @@ def test_an_environment_that_the_job_names_already_is_replaced_on_every_host(bar
     changed = with_python(job, installed)
     assert changed.cluster.hosts[0].environments["llamafactory"] == Environment(python="/new/python", setup="/setup.sh")
     assert changed.cluster.environments["llamafactory"].python == "/new/python"
+
+
+@pytest.mark.parametrize(("lang", "word"), [("en", "interpreter"), ("zh", "解释器")])
+def test_the_command_line_installs_and_writes_the_interpreter_into_the_job_file(
+    lang: str,
+    word: str,
+    home: Path,
+    cluster: LocalNodes,
+    bare: Job,
+    tiny: EnvironmentSet,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
+    monkeypatch.setenv("MEGABOARD_HOME", str(home))
+    monkeypatch.setattr(environment_install, "environment_sets", lambda: {tiny.name: tiny})
+    file = tmp_path / "job.yaml"
+    file.write_text(dump_job(bare))
+    # The checks of a launch follow. They fail, because the tiny set has no engine.
+    assert main(["--lang", lang, "install", str(file), "--write"]) == 1
+    written, problems = load_job(file.read_text())
+    assert written is not None, problems
+    python = Path(written.cluster.environments["llamafactory"].python)
+    assert marker_of(python.parents[1])["state"] == "ready"
+    shown = capsys.readouterr()
+    assert str(python) in shown.out
+    assert word in shown.out
+    assert [host.name for host in bare.cluster.hosts if host.name not in shown.err] == []

@@ -82,7 +82,7 @@ class Build:
         if os.access(self.python, os.X_OK) and os.path.exists(os.path.join(self.folder, "pyvenv.cfg")):
             return
         version = self.request["python"]
-        found = find_pythons([version], self.uv).get(version)
+        found = find_pythons([version], self.uv, with_pip=not self.uv).get(version)
         if self.uv:
             base = found or self.downloaded_python(version)
             self.call([self.uv, "venv", "--no-project", "--allow-existing", "--python", base, self.folder])

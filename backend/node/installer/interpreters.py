@@ -30,13 +30,13 @@ def runs(uv: str) -> bool:
     return run_tool([uv, "--version"], ASK_TOOL_S).code == 0
 
 
-def find_pythons(versions: list[str], uv: str | None) -> dict[str, str]:
-    """Return version -> interpreter for the versions that are installed here. Without uv, it needs `venv` and pip."""
+def find_pythons(versions: list[str], uv: str | None, *, with_pip: bool) -> dict[str, str]:
+    """Return version -> interpreter for the versions that are installed here. `with_pip`: it needs `venv` and pip."""
     found: dict[str, str] = {}
     for version in versions:
         for name in (f"python{version}", "python3"):
             path = shutil.which(name)
-            if path and version not in found and version_of(path, uv) == version:
+            if path and version not in found and version_of(path, with_pip) == version:
                 found[version] = os.path.realpath(path)
         if version not in found and uv:
             asked = run_tool([uv, "python", "find", "--no-python-downloads", "--system", version], ASK_TOOL_S)
@@ -45,9 +45,9 @@ def find_pythons(versions: list[str], uv: str | None) -> dict[str, str]:
     return found
 
 
-def version_of(python: str, uv: str | None) -> str | None:
+def version_of(python: str, with_pip: bool) -> str | None:
     """Return `3.11` of an interpreter that can make an environment; None for another one."""
-    program = "import sys; print('%d.%d' % sys.version_info[:2])" if uv else VENV
+    program = VENV if with_pip else "import sys; print('%d.%d' % sys.version_info[:2])"
     answer = run_tool([python, "-c", program], ASK_TOOL_S)
     return answer.out.strip() if answer.code == 0 else None
 
@@ -59,7 +59,7 @@ def look(request: dict[str, Any]) -> dict[str, Any]:
     folders = {version: os.path.join(root, name) for version, name in request["folders"].items()}
     return {
         "uv": uv,
-        "pythons": find_pythons(request["pythons"], uv),
+        "pythons": find_pythons(request["pythons"], uv, with_pip=not uv and not request["uv_comes"]),
         "own_python": platform.python_version(),
         "machine": platform.machine(),
         "libc": " ".join(platform.libc_ver()),

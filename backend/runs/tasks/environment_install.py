@@ -8,8 +8,9 @@ next call, with what uv or pip has downloaded. The program on the node is backen
 import json
 import logging
 import shutil
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NotRequired, TypedDict
@@ -125,7 +126,7 @@ def install(
     looks = all_read(ends_of_all(nodes, lambda rank, node: _look(bare, node, chosen), LOOK_S))
     python = choose_python(job, chosen, looks, nodes)
     check_nodes_for(chosen, python, looks, nodes)
-    sent = _send_uv(looks, nodes)
+    sent = _send_uv(job, looks, nodes)
     placement = launch.make_placement(bare, run, 1, facts, job.cluster.port_range[0])
     request = _request(job, chosen, python, sent)
     files = {INSTALLER: node_program(INSTALLER).decode(), "install.json": json.dumps(request)}
@@ -217,6 +218,7 @@ def _facts(job: Job, rank: int, node: Node) -> NodeFacts:
 def _look(job: Job, node: Node, chosen: EnvironmentSet | None) -> Look:
     question = {
         "root": f"{job.cluster.run_root}/{FOLDER}",
+        "uv_comes": _own_uv() is not None,
         "digest": chosen.digest if chosen else "",
         "pythons": list(chosen.pythons) if chosen else [],
         "folders": {version: chosen.folder(version) for version in chosen.pythons} if chosen else {},
@@ -225,7 +227,7 @@ def _look(job: Job, node: Node, chosen: EnvironmentSet | None) -> Look:
     return answer_of(node.name, Look, ask(node, argv, timeout_s=LOOK_S, stdin=node_program(INSTALLER)))
 
 
-def _send_uv(looks: Mapping[int, Look], nodes: Mapping[int, Node]) -> str | None:
+def _send_uv(job: Job, looks: Mapping[int, Look], nodes: Mapping[int, Node]) -> str | None:
     """Send the server's uv to the nodes without one; return its path there. Without one, pip of the node installs.
 
     The node tries whether it starts: another processor or libc refuses it, and then pip installs.
@@ -244,13 +246,11 @@ def _send_uv(looks: Mapping[int, Look], nodes: Mapping[int, Node]) -> str | None
         node.run(["chmod", "700", f"{folder}/uv-{len(data)}"], timeout_s=CALL_S)
 
     on_all(lacking, send, SEND_S)
-    return f"{next(iter(looks.values()))['root']}/.tools/uv-{len(data)}"
+    return f"{job.cluster.run_root}/{FOLDER}/.tools/uv-{len(data)}"
 
 
 def _own_uv() -> Path | None:
     """Return the uv of this server: that of its own environment, or on PATH."""
-    import sys
-
     beside = Path(sys.executable).parent / "uv"
     found = str(beside) if beside.exists() else shutil.which("uv")
     return Path(found) if found else None
@@ -333,11 +333,3 @@ FIELDS: Mapping[str, str] = {
     "install_command_failed": "cluster.install.environment",
 }
 """Code of a failure on a node -> the field that mends it."""
-
-
-def needs_install(codes: Sequence[str]) -> bool:
-    """Return whether a preflight with these problems asks for an environment."""
-    return bool(NEEDS & set(codes))
-
-
-NEEDS = frozenset({"no_python", "bad_python", "no_environment", "engine_missing", "versions_differ"})
