@@ -21,7 +21,7 @@ QWEN_14B = QWEN_7B | {
 def lora_seconds(model, tokens):
     result, problems = parse_job(
         {
-            "cluster": {"gpu": "a100-80g", "nodes": 1, "gpus_per_node": 1},
+            "cluster": {"gpu": "a100-80g", "nodes": 1, "gpus_per_node": 1, "stack": "tuned"},
             "model": {"hf_config": model},
             "engine": "llamafactory-zero2",
             "training": {

@@ -275,7 +275,7 @@ def test_a_loss_that_moves_less_is_faster():
 def test_unpacking_4_bit_weights_takes_their_bytes_in_forward_recompute_and_backward():
     base = {"engine": "llamafactory-ddp", "model__preset": "llama-3.1-70b", "parallel__recompute": "full"}
     # Without adapters, which do other work beside 4-bit weights.
-    base |= {"training__lora__targets": "no_proj"}
+    base |= {"training__lora__targets": "no_proj", "cluster__stack": "tuned"}
     lora, qlora = (estimate(job(training__method=method, **base)).iteration_s for method in ("lora", "qlora"))
     each = layer_counts(LARGE.kinds[0]).split * (NF4_BYTES + 2) / HGX.memory
     started = 7 * UNPACKING * default_efficiency().kernel_s
@@ -400,7 +400,7 @@ def test_hours_follow_max_steps_and_are_unknown_without_samples():
 def test_the_seeds_case_is_within_what_such_machines_reach():
     """A100: the seed's articles claim 3,000 to 4,000 tokens/s a GPU. H100: more, and most with a larger micro-batch,
     because at 4,096 tokens over TP 4 the host is hardly faster than the GPU."""
-    overlaps = {"parallel.overlap_grad_reduce": True, "parallel.overlap_param_gather": True}
+    overlaps = {"parallel.overlap_grad_reduce": True, "parallel.overlap_param_gather": True, "cluster.stack": "tuned"}
     a100 = {"cluster.gpu": "a100-80g", "cluster.intra_node_gb_per_s": 600, "cluster.inter_node_gbit_per_s": 200}
     larger = {"training.micro_batch_size": 4, "training.gradient_accumulation_steps": 2}
     slow, fast, best = (
