@@ -55,10 +55,11 @@ def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
             "nodes": job.cluster.nodes if job else 0,
             "problems": [_in_words(form, services, problem) for problem in current.problems],
             "copy": None if job is None or missing is None else copy_words(job, missing, form.lang),
+            "install": job is not None and not current.is_busy and current.lacks_engine_for(job),
             "download": repository.id if (repository := current.downloadable_for(job)) else None,
             "pull": current.lacks_image_for(job),
             "pulled": list(current.pulled),
-            "copied": [size >> 20 for size in current.copied],
+            "copied": list(current.copied) if current.phase == "installing" else [n >> 20 for n in current.copied],
             "keys": [shown_key(key) for key in report.unknown_host_keys] if report else [],
             "checks": _table(form, services, report.checks) if report and not _waits_for_keys(report) else None,
         }
@@ -69,7 +70,12 @@ def act(services: Services, request: Mapping[str, Any]) -> LaunchState:
     """Act on the launch session; an unknown `act` only returns its state. Raises ProblemsError."""
     if request.get("act") == "accept":
         services.launch_session.accept([str(item) for item in request.get("fingerprints") or ()])
-    if request.get("act") in ("check", "copy", "pull", "download", "launch", "queue"):
+    if request.get("act") == "install":
+        state = read(services.draft.job_mapping(), services.home)
+        if state.job is None:
+            raise ProblemsError((*state.problems, *state.missing))
+        services.launch_session.install(state.job, continuing.launch_source(services))
+    elif request.get("act") in ("check", "copy", "pull", "download", "launch", "queue"):
         state = read(services.draft.job_mapping(), services.home)
         load_problems = continuing.load_problems(services, state.job)
         if state.job is None or not state.can_launch or load_problems:

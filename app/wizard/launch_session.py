@@ -9,9 +9,10 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from backend.job.job import Job
+from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.api import (
     NOT_ACCEPTED,
@@ -27,7 +28,11 @@ from backend.runs.api import (
 from backend.runs.controller import Controller
 from backend.runs.states import RunState
 
-Phase = Literal["idle", "checking", "checked", "copying", "pulling", "downloading", "launching", "launched", "queued"]
+Busy = Literal["checking", "copying", "pulling", "downloading", "installing", "launching"]
+Phase = Busy | Literal["idle", "checked", "launched", "queued"]
+BUSY = get_args(Busy)
+NO_ENGINE = frozenset({"no_python", "bad_python", "engine_missing", "engine_placeholder"})
+"""Codes of a node that has no environment with the engine."""
 
 Source = tuple[str, int] | None
 """The run and the step of the checkpoint that a launch begins with. None: no checkpoint."""
@@ -60,7 +65,7 @@ class LaunchState:
 
     @property
     def is_busy(self) -> bool:
-        return self.phase in ("checking", "copying", "pulling", "downloading", "launching")
+        return self.phase in BUSY
 
     def missing_for(self, job: Job | None) -> Missing | None:
         """Return what a check of exactly this job found missing and a copy from node 0 can add."""
@@ -73,6 +78,14 @@ class LaunchState:
         if self.phase != "checked" or self.report is None or self.job != job:
             return False
         return lacks_image(self.report.checks)
+
+    def lacks_engine_for(self, job: Job) -> bool:
+        """Return whether the job names no environment, or a check of exactly this job found none on a node."""
+        environments = [environment_of(job, rank) for rank in range(len(job.cluster.hosts))]
+        if not environments or any(environment and environment.container for environment in environments):
+            return False
+        checks = self.report.checks if self.report and self.job == job else ()
+        return None in environments or any(check.problem and check.problem.code in NO_ENGINE for check in checks)
 
     def downloadable_for(self, job: Job | None) -> Repository | None:
         """Return the repository of the model if a check of exactly this job found that node 0 lacks the model."""
@@ -159,6 +172,14 @@ class LaunchSession:
             self._set(phase="downloading", source=source, problems=(), copied=(0, 0))
         self._start_thread(lambda: self._download(job, source))
 
+    def install(self, job: Job, source: Source = None) -> None:
+        """Start to make the engine's environment on all nodes. Its interpreter is offered as an edit. ProblemsError."""
+        with self._changed:
+            if self._state.is_busy or not self._state.lacks_engine_for(job):
+                raise ProblemsError([Problem(code="not_checked")])
+            self._set(phase="installing", job=job, source=source, report=None, problems=(), copied=(0, 0))
+        self._start_thread(lambda: self._install(job))
+
     def launch(self, job: Job, source: Source = None, *, accepted: object = None) -> None:
         """Start to launch. Raises ProblemsError unless exactly this job passed a check that no launch has used.
 
@@ -237,6 +258,20 @@ class LaunchSession:
         with self._changed:
             self._set(phase="copying", copied=(0, 0))
         self._copy(job, source, report)
+
+    def _install(self, job: Job) -> None:
+        reached = self._controller.reach(job)
+        if reached.unknown_host_keys:
+            with self._changed:
+                report = PreflightReport(unknown_host_keys=reached.unknown_host_keys, problems=reached.problems)
+                self._set(phase="checked", report=report)
+            return
+        installed = self._controller.install(job, lambda done, total, lines: self._report_copied(done, total))
+        values = {"name": installed.name, "python": installed.python}
+        edit = {path: python for path, python in installed.edit.items() if "[" not in path}
+        note = Problem(code="environment_installed", severity="note", field=next(iter(edit)), values=values, edit=edit)
+        with self._changed:
+            self._set(phase="idle", report=None, problems=(note, *installed.problems))
 
     def _report_copied(self, done: int, total: int) -> None:
         with self._changed:

@@ -15,7 +15,7 @@ let request = null, clock = null, watched = 0, accepted = null;
 export function draw(element, bundle) {
   const session = bundle.data.launch;
   if (!session || currentStep() !== "launch") return;
-  const isBusy = ["checking", "copying", "pulling", "downloading", "launching"].includes(session.phase);
+  const isBusy = ["checking", "copying", "pulling", "downloading", "installing", "launching"].includes(session.phase);
   // Another page started this work, or this page was reloaded: this page watches the work.
   if (isBusy && !request && watched !== session.version) {
     watched = session.version;
@@ -36,6 +36,7 @@ export function draw(element, bundle) {
     session.copy && copyOffer(session, isBusy),
     session.pull && pullOffer(isBusy),
     session.download && downloadOffer(session, isBusy),
+    session.install && installOffer(isBusy),
     !session.complete && todoList(bundle, "missing", "error"),
     h("p.mb-quiet", {}, whoIsTold(session.told))),
     session.keys.length > 0 && hostKeys(session.keys, () => accept(session), isBusy), session.checks && checksTable(session));
@@ -90,6 +91,12 @@ function pullOffer(isBusy) {
 function downloadOffer(session, isBusy) {
   return h("div.mb-desk", {}, button("download", t("wizard.launch.download"), isBusy, false),
     h("p.mb-desk-words", {}, session.download, h("br"), h("small.mb-quiet", {}, t("wizard.launch.download.lead"))));
+}
+
+// Makes the engine's environment on all nodes, after the user clicks. Its interpreter comes back as a fix to apply.
+function installOffer(isBusy) {
+  return h("div.mb-desk", {}, button("install", t("wizard.launch.install"), isBusy, false),
+    h("p.mb-desk-words", {}, h("small.mb-quiet", {}, t("wizard.launch.install.lead"))));
 }
 
 function button(act, label, isOff, isPrimary) {

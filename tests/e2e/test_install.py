@@ -1,51 +1,69 @@
-"""The shipped CPU set is really installed on two sshd nodes, and the real LLaMA-Factory there reads the job's files."""
+"""From the page, the shipped CPU set is really installed on two sshd nodes, and LLaMA-Factory trains with it."""
 
 import os
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from app.demo import tiny_model
+from app.demo.job import demo_job
 from app.demo.local_nodes import LocalNodes
-from backend.cluster.ssh.host_keys import KnownHosts
-from backend.job.cluster import Install
-from backend.job.job import Job
-from backend.job.mapping import parse_job, with_values
-from backend.runs.api import with_python
-from backend.runs.controller import Controller
-from backend.runs.store.store import Store
-from tests.nodes import ssh_nodes
-from tests.runs.gangs import stand_in_job
+from app.text import t
+from backend.job.mapping import dump_mapping
+from tests.e2e.test_journey import go_to_launch, launch, shown_loss, wait_for_state, wait_for_step
+from tests.ui.browser import RESTING, expect, needs_chromium, until
+from tools.browser import Site, logged_in
+from tools.programs import NODE_PYTHON
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200), needs_chromium]
 
+NODES = 2
 WHEELS = os.environ.get("PIP_FIND_LINKS", "")
 """Where this machine keeps the CPU build of torch, if it does not reach PyTorch's index."""
 
 
-def job_of(cluster: LocalNodes) -> Job:
-    mapping = stand_in_job(cluster.folder, "exit 1")
-    parsed, problems = parse_job({**mapping, "cluster": cluster.cluster_mapping("/none/python")})
-    assert parsed is not None, problems
-    install = Install(find_links=WHEELS if WHEELS.startswith("/") else None)
-    return with_values(parsed, {"cluster.environments": {}, "cluster.install": install})
+@pytest.fixture
+def site(cluster: LocalNodes, tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    shutil.copy(cluster.folder / "known_hosts", site.home)
+    site.start()
+    yield site
+    site.end()
 
 
-def test_the_cpu_set_is_installed_and_its_engine_reads_the_job(tmp_path: Path) -> None:
-    with ssh_nodes(tmp_path / "cluster", nodes=2) as cluster:
-        job = job_of(cluster)
-        (tmp_path / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
-        store = Store(tmp_path / "megaboard.db")
-        controller = Controller(tmp_path, store, KnownHosts(tmp_path / "known_hosts"))
-        try:
-            installed = controller.install(job, lambda done, total, lines: None)
-            assert (installed.name, installed.problems) == ("llamafactory-cpu", ())
-            checks = controller.preflight(with_python(job, installed)).checks
-        finally:
-            controller.close()
-            store.close()
-        status = {(check.name, check.rank): check.status for check in checks}
-        assert [status["python", rank] for rank in (0, 1)] == ["ok", "ok"]
-        assert [status["engine", rank] for rank in (0, 1)] == ["ok", "ok"]
-        parsed = [check for check in checks if check.name == "configuration"]
-        assert parsed
-        assert {check.status for check in parsed} == {"ok"}, [check.problem for check in parsed]
+def job_without_engine(cluster: LocalNodes) -> dict[str, Any]:
+    subprocess.run([NODE_PYTHON, tiny_model.__file__, cluster.folder], check=True, capture_output=True)
+    machines = cluster.cluster_mapping("")
+    del machines["environments"]
+    if WHEELS.startswith("/"):
+        machines["install"] = {"find_links": WHEELS}
+    return demo_job(cluster.folder, machines)
+
+
+def test_nodes_without_an_engine_get_it_from_the_page_and_train(site: Site, cluster: LocalNodes) -> None:
+    with logged_in(site) as page:
+        page.set_default_timeout(300_000)
+        page.goto(f"{site.url}/zh/")
+        page.wait_for_selector("#step-hardware")
+        page.wait_for_function(RESTING)
+        text = dump_mapping(job_without_engine(cluster))
+        page.evaluate("(text) => Megaboard.wizard.send('fetch', { kind: 'import', text })", text)
+        until(page, "b.fetched?.kind === 'import' && Megaboard.draft.isResting()")
+        go_to_launch(page)
+        page.click('[data-act="install"]')
+        installed = page.locator('[data-code="environment_installed"]')
+        installed.wait_for()
+        installed.locator(".mb-apply").click()
+        expect(page.locator('[data-act="check"]')).to_be_enabled()
+        page.click('[data-act="check"]')
+        expect(page.locator('[data-act="launch"]')).to_be_enabled()
+        launch(page)
+        wait_for_step(page, 10)
+        losses = shown_loss(page)["y"]
+        assert losses[-1] < losses[0]
+        page.get_by_role("button", name=t("zh", "monitor.stop.save")).click()
+        wait_for_state(page, t("zh", "monitor.state.stopped"))
