@@ -103,6 +103,7 @@ function Head(id, link) {
   const save = h("button.mb-button", { type: "button", onclick: () => link.act("save") }, w("stop.save"));
   const stop = h("button.mb-button.mbm-danger", { type: "button", onclick: () => (shown.is_waiting || shown.is_watched ? link.act("stop") : confirmStop.open(shown)) }, w("stop.now"));
   const about = h("p.mbm-about.mb-quiet");
+  const scheduler = h("p.mbm-scheduler.mb-quiet", { hidden: true });
   const bar = h("div.mbm-bar", { role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100",
     "aria-label": w("progress") }, h("i"));
   const progressWords = h("div.mbm-progress-words", {}, h("span"), h("span"));
@@ -123,7 +124,7 @@ function Head(id, link) {
   const attempts = Attempts((restarts) => link.act("restarts", { restarts }));
   const root = h("header.mbm-head", {},
     h("a.mbm-back", { href: "#runs", "data-go": "runs" }, `← ${w("runs")}`),
-    h("div.mbm-title", {}, title, state, h("div.mbm-buttons", {}, remove, more.button, resume.button, again, save, stop)), about, attempts.root,
+    h("div.mbm-title", {}, title, state, h("div.mbm-buttons", {}, remove, more.button, resume.button, again, save, stop)), about, scheduler, attempts.root,
     h("div.mb-card.mbm-progress", {}, progressWords, bar, facts), spoken, confirmStop.root, resume.root, more.root, erase.root);
   let shown = null;
   let wantsResume = link.wantsResume(id);
@@ -135,6 +136,8 @@ function Head(id, link) {
     setBadge(state, "state", head.state);
     if (changed) text(spoken, w("state.spoken", { name: head.name, state: w(`state.${head.state}`) }));
     text(about, w(head.attempt ? "about" : "about.unstarted", { id, engine: head.engine, attempt: head.attempt, nodes: head.nodes, started: moment(head.started ?? head.created) }));
+    text(scheduler, head.scheduler ?? "");
+    scheduler.hidden = !head.scheduler;
     save.hidden = head.is_final || head.is_waiting || head.is_watched;
     stop.hidden = head.is_final;
     remove.hidden = !head.can_delete;

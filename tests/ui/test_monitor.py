@@ -250,6 +250,17 @@ def test_a_failure_names_its_node_and_shows_its_last_lines(site, page, lang):
     expect(offered).to_have_text(buttons[lang])
 
 
+def test_what_slurm_says_of_a_waiting_job_is_shown(site, page):
+    run = site.run("20260101-000520-slurm-ff")
+    run.start()
+    word = {"job": "4711", "state": "PENDING", "reason": "Priority", "position": 3, "partition": "gpu"}
+    run.add_event(EventKind.SCHEDULER, **word)
+    open_run(page, site, run.id)
+    shown = page.locator(".mbm-scheduler:visible")
+    expect(shown).to_contain_text("4711")
+    expect(shown).to_contain_text("Priority")
+
+
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_two_causes_that_fit_the_same_text_are_both_shown_with_the_line(site, page, lang):
     run = site.run(f"20260101-000510-two-{lang}")
