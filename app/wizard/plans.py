@@ -8,11 +8,10 @@ import numpy as np
 from app.text import render_problem, t
 from app.text.plans import all_plans, plan_name, plan_sizes, problem_words, roomier_words, why_words
 from app.wizard.draft_state import DraftState
-from backend.estimate import surely_fits_gib
 from backend.estimate.batched import PARTS, Figures
 from backend.estimate.time.timing import COMMUNICATION, hours_of
 from backend.job.problems import Problem, ProblemsError
-from backend.planning import Plans, best_of_splits, front, recommended
+from backend.planning import Plans, best_of_splits, front, recommended, surely_fit_gib
 from backend.planning.space import CUT, RECOMPUTE, SIZES
 
 CHOICES = ("sequence", "distributed_optimizer", *CUT)
@@ -71,7 +70,7 @@ def plans_of(state: DraftState, lang: str, can_load: Callable[..., bool] | None 
         "fitting": plans.fitting,
         "keeps_batch": job.training.global_batch_size is None,
         "gpu_gib": state.gpu.memory_gib,
-        "doubtful_gib": surely_fits_gib(job, state.gpu.memory_gib),
+        "doubtful_gib": surely_fit_gib(plans),
         "why": why_words(plans, lang),
         "instead": " ".join(roomier_words(plans, recommended_rank, lang)),
     }

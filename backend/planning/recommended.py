@@ -1,8 +1,12 @@
 """The plan that is recommended to a user who does not want to choose among hundreds."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 
 from backend.estimate.memory.fit import HEADROOM, is_memory_settled, surely_fits_gib
+from backend.job.traits import EngineName
 from backend.planning.order import Indices
 from backend.planning.plans import Plans
 
@@ -16,16 +20,25 @@ def recommended(plans: Plans, engine: int | None = None) -> int | None:
     first = plans.first_of(engine) if engine is not None else 0 if len(plans) else None
     if first is None or first >= plans.fitting or not is_tight(plans, first):
         return first
-    for most in (surely_fits_gib(plans.job, plans.gpu.memory_gib), (1 - HEADROOM) * plans.gpu.memory_gib):
+    limits = surely_fit_gib(plans)
+    for most in (limits, dict.fromkeys(limits, (1 - HEADROOM) * plans.gpu.memory_gib)):
         rank = plans.order.best(_needing_at_most(plans, most, engine))
         if rank is not None and rank < plans.fitting:
             return rank
     return first
 
 
-def _needing_at_most(plans: Plans, gib: float, engine: int | None) -> Indices:
-    """Return the plans, of all or of one of `spaces`, that need at most this memory."""
-    roomy = np.flatnonzero(plans.unordered.need_gib <= gib)
+def surely_fit_gib(plans: Plans) -> dict[EngineName, float]:
+    """Return the computed memory up to which a plan surely fits, by engine: each has an interval of its own."""
+    jobs = [replace(plans.job, engine=space.job.engine) for space in plans.spaces]
+    return {job.engine: surely_fits_gib(job, plans.gpu.memory_gib) for job in jobs}
+
+
+def _needing_at_most(plans: Plans, gib: Mapping[EngineName, float], engine: int | None) -> Indices:
+    """Return the plans, of all or of one of `spaces`, that need at most the memory given for their engine."""
+    sizes = [space.size for space in plans.spaces]
+    limits = np.repeat([gib[space.job.engine] for space in plans.spaces], sizes)
+    roomy = np.flatnonzero(plans.unordered.need_gib <= limits)
     if engine is not None:
         start = sum(space.size for space in plans.spaces[:engine])
         roomy = roomy[(roomy >= start) & (roomy < start + plans.spaces[engine].size)]
@@ -34,7 +47,7 @@ def _needing_at_most(plans: Plans, gib: float, engine: int | None) -> Indices:
 
 def is_tight(plans: Plans, rank: int) -> bool:
     """Return whether the upper bound of a plan's need does not fit, if speeds are known and no margin is set."""
-    figures = plans.figures_of(slice(rank, rank + 1))
+    figures, engine = plans.figures_of(slice(rank, rank + 1)), plans.at(slice(rank, rank + 1))[0][0]
     if figures.iteration_s is None or is_memory_settled(plans.job):
         return False
-    return bool(figures.need_gib[0] > surely_fits_gib(plans.job, plans.gpu.memory_gib))
+    return bool(figures.need_gib[0] > surely_fit_gib(plans)[plans.spaces[engine].job.engine])

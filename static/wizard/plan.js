@@ -170,7 +170,7 @@ function line(row, index) {
 
 function cell(row, name) {
   if (name === "memory") return meter(row.need_gib, plans.gpu_gib,
-    row.fits ? (row.need_gib > plans.doubtful_gib ? "wizard.near" : "wizard.fits") : isOver(row) ? "wizard.over" : "wizard.over.host");
+    row.fits ? (row.need_gib > plans.doubtful_gib[row.engine] ? "wizard.near" : "wizard.fits") : isOver(row) ? "wizard.over" : "wizard.over.host");
   if (name === "engine") return t(`wizard.engine.${row.engine}`);
   if (name === "recompute") return recompute(row);
   if (name === "bubble" || name === "exposed") return percent(row[name]);

@@ -1,5 +1,7 @@
 """The recommended plan leaves room unless it is known how exact the computed memory is."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.text.plans import explain
@@ -10,7 +12,7 @@ from backend.job.cluster import Calibration, Cluster
 from backend.job.job import Job, Model
 from backend.job.mapping import to_mapping
 from backend.job.presets import intervals
-from backend.planning import enumerate_plans, is_tight, recommended, strategies
+from backend.planning import enumerate_plans, is_tight, recommended, strategies, surely_fit_gib
 from backend.planning.recommended import HEADROOM
 
 ENGINES = ("llamafactory-megatron",)
@@ -35,6 +37,18 @@ def test_the_fastest_is_passed_over_where_it_fills_the_gpu_and_the_next_that_lea
     words = explain(plans, "en")
     assert f"The fastest plan fills {100 * shares(plans, 0):.0f}% of the GPU" in words
     assert f"{shares(plans, rank) * plans.gpu.memory_gib:.1f} GiB" in words
+
+
+def test_the_recommended_plan_does_not_depend_on_the_engine_that_the_draft_has_now():
+    job = job_on(nodes=4)
+    engines = ("llamafactory-megatron", "llamafactory-fsdp", "llamafactory-zero3")
+    plans = [enumerate_plans(replace(job, engine=engine), engines) for engine in engines]
+    assert {recommended(each) for each in plans} == {recommended(plans[0])}
+    bounds = surely_fit_gib(plans[0])
+    assert all(surely_fit_gib(each) == bounds for each in plans)
+    high = {name: interval.high for name, interval in intervals().memory.items()}
+    assert bounds["llamafactory-megatron"] == pytest.approx(plans[0].gpu.memory_gib / high["megatron"])
+    assert bounds["llamafactory-fsdp"] == pytest.approx(plans[0].gpu.memory_gib / high["hugging_face"])
 
 
 def test_a_margin_decides_instead():

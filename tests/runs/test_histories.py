@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -17,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from backend.cluster.inventory.software import NodeFacts
 from backend.engines import CheckedJob
 from backend.job.problems import ProblemsError
 from backend.runs.collect.log_text import readable
@@ -56,7 +56,7 @@ THEN_S = st.sampled_from([0, 1, 5, OUTAGE_S, 45])
 FALLS = st.one_of(st.none(), st.none(), RANKS)
 """A node that dies during the next preflight."""
 JOB = make_job(nodes=NODES, cluster={"run_root": "/mb"})
-FACTS = {rank: SimpleNamespace(home="/root", interface="eth0", clock_offset_s=0.0) for rank in range(NODES)}
+FACTS = {rank: NodeFacts("/root", f"node{rank}", "3.11", interface="eth0") for rank in range(NODES)}
 MEMORY = Path("/dev/shm")
 ENDS = (EventKind.FINISHED, EventKind.STOPPED, EventKind.FAILED, EventKind.LOST)
 BEGINNINGS = (EventKind.STOP_REQUESTED, EventKind.FAILING, EventKind.LOSING)
@@ -89,7 +89,7 @@ class Histories(RuleBasedStateMachine):
         if self.falls is not None:
             self.cluster.power_off(self.falls)
             self.falls = None
-        return PreflightReport(facts=FACTS, port=29500)  # type: ignore[arg-type]
+        return PreflightReport(facts=FACTS, port=29500)
 
     def second(self) -> None:
         self.cluster.tick()

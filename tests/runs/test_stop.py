@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.demo.local_nodes import LocalNodes
+from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.runs.controller import Controller
@@ -25,7 +26,7 @@ def test_a_run_whose_environment_was_deleted_is_stopped_all_the_same(
     python = cluster.folder / "soon_gone"
     python.write_text((cluster.folder / "python").read_text())
     python.chmod(0o755)
-    gone = with_values(job, {"cluster.environments": {"llamafactory": {"python": str(python)}}})
+    gone = with_values(job, {"cluster.environments": {"llamafactory": Environment(python=str(python))}})
     run = controller.launch(with_mode(gone, "ok", steps=10_000))
     wait_for(lambda: len(steps_of(controller, run)) == NODES)
     python.unlink()

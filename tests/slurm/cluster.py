@@ -7,6 +7,7 @@ namespaces can reach the cluster.
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ CredType=cred/none
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool.%n
+SlurmdSpoolDir={spool}/%n
 SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdLogFile={folder}/slurmd.%n.log
@@ -57,6 +58,8 @@ class SlurmCluster(Lab):
     def __init__(self, folder: Path, nodes: int) -> None:
         super().__init__(folder, nodes + 1, f"SetEnv SHLVL=1 SLURM_CONF={folder}/slurm.conf")
         self.compute = range(1, nodes + 1)
+        # slurmstepd makes a socket in it, and the path of a socket has at most 107 bytes.
+        self.spool = tempfile.mkdtemp(prefix="slurm-")
 
     def __enter__(self) -> "SlurmCluster":
         self.folder.joinpath("state").mkdir(parents=True)
@@ -67,7 +70,11 @@ class SlurmCluster(Lab):
             for rank in self.compute
         ]
         text = CONFIGURATION.format(
-            folder=self.folder, subnet=SUBNET, nodes="\n".join(lines), more=",preempt_send_user_signal"
+            folder=self.folder,
+            spool=self.spool,
+            subnet=SUBNET,
+            nodes="\n".join(lines),
+            more=",preempt_send_user_signal",
         )
         (self.folder / "slurm.conf").write_text(text)
         super().__enter__()
@@ -80,6 +87,10 @@ class SlurmCluster(Lab):
             self.__exit__()
             raise
         return self
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        shutil.rmtree(self.spool, ignore_errors=True)
 
     def start_controller(self) -> None:
         """Start slurmctld on the login node."""

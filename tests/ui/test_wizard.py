@@ -252,7 +252,7 @@ def test_the_estimate_follows_an_edit_and_says_in_words_whether_it_fits(page, si
     page.keyboard.press("End")
     until(page, "b.data.plans.own === b.data.plans.rows.at(-1)[b.data.plans.keys.indexOf('rank')]")
     page.locator(".mb-plans-use").click()
-    until(page, "b.data.plans.own === 0")
+    until(page, "b.data.plans.own === b.data.plans.recommended")
     expect(page.locator(".mb-plans-use")).to_be_hidden()
     expect(page.locator(".mb-plans")).to_be_focused()
     fastest = page.locator(".mb-plans tr[aria-selected=true] td").last.inner_text()
@@ -311,9 +311,7 @@ def test_a_stage_says_by_keys_why_it_needs_its_memory_and_stays_open_after_an_ed
     box(page, "training.micro_batch_size").fill("2")
     expect(stage.locator(".mb-formula", has_text="tokens of a micro-batch").first).to_contain_text("8,192 tokens")
     box(page, "training.micro_batch_size").fill("1")
-    expect(page.locator("#place-memory .mb-accuracy")).to_contain_text(
-        "sources that were not used to build the estimates"
-    )
+    expect(page.locator("#place-memory .mb-accuracy")).to_contain_text("sources that were not used to fit them")
     stage.locator("summary").focus()
     page.keyboard.press("Space")
     expect(stage.locator("table")).to_be_hidden()
