@@ -56,7 +56,9 @@ THEN_S = st.sampled_from([0, 1, 5, OUTAGE_S, 45])
 FALLS = st.one_of(st.none(), st.none(), RANKS)
 """A node that dies during the next preflight."""
 JOB = make_job(nodes=NODES, cluster={"run_root": "/mb"})
-FACTS = {rank: NodeFacts("/root", f"node{rank}", "3.11", interface="eth0") for rank in range(NODES)}
+FACTS = {
+    rank: NodeFacts(home="/root", hostname=f"node{rank}", python="3.11", interface="eth0") for rank in range(NODES)
+}
 MEMORY = Path("/dev/shm")
 ENDS = (EventKind.FINISHED, EventKind.STOPPED, EventKind.FAILED, EventKind.LOST)
 BEGINNINGS = (EventKind.STOP_REQUESTED, EventKind.FAILING, EventKind.LOSING)
