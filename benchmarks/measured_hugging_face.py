@@ -40,14 +40,14 @@ def hugging_face_memory(row: Mapping[str, Any], layers: ModelLayers) -> StageMem
     tuning = _tuning(row)
     memory = _memory(row, tuning)
     stage = _stage_memory(row, layers, memory, tuning)
-    if float(stage.peak) > _gpu_gib(row) * 2**30:
+    if float(stage.peak) > gpu_gib(row) * 2**30:
         memory = replace(memory, accumulates_whole=False)
         tuning = replace(tuning, packs_experts=True)
         stage = _stage_memory(row, layers, memory, tuning)
     return stage
 
 
-def _gpu_gib(row: Mapping[str, Any]) -> float:
+def gpu_gib(row: Mapping[str, Any]) -> float:
     """Return the memory of the row's GPU; infinity if it is not published."""
     hardware = str(row.get("hardware"))
     stated = re.search(r"(\d+) ?GB", hardware)
@@ -71,7 +71,7 @@ def reserved_bytes(row: Mapping[str, Any], memory: StageMemory) -> float:
     fixed = habits_of(row).fixed_lengths or "packing" in text
     most = float(segmented_bytes(memory, "fixed" if fixed else "varied"))
     # Before it fails, torch returns the gaps to the GPU.
-    return max(least, min(most, (_gpu_gib(row) - FIRST_GIB) * 2**30))
+    return max(least, min(most, (gpu_gib(row) - FIRST_GIB) * 2**30))
 
 
 def _stage_memory(row: Mapping[str, Any], layers: ModelLayers, memory: MemoryTraits, tuning: Tuning) -> StageMemory:

@@ -36,7 +36,7 @@ def main() -> None:
     by_source = summary(results, skips)
     for source, entry in by_source.items():
         own = [result for result in results if result.source == source and result.family]
-        entry |= coverage((result.measured / result.ours, _interval(result)) for result in own)
+        entry |= coverage((result.measured / result.ours, interval_of(result)) for result in own)
     if arguments.write:
         arguments.write.write_text(_as_yaml(results, datetime.now(tz=UTC).date().isoformat()))
     if arguments.json:
@@ -47,7 +47,7 @@ def main() -> None:
     print("MiB added per environment:", {name: round(value, 1) for name, value in constants.items()})
 
 
-def _interval(result: Result) -> tuple[float, float]:
+def interval_of(result: Result) -> tuple[float, float]:
     """Return the factors of the memory of a run, without its source if that is known."""
     known, family = intervals(), result.family or "megatron"
     entry = known.left_out.get(result.source, {}).get(f"memory_{family}")
