@@ -31,6 +31,8 @@ ON_LOGIN_NODE: tuple[tuple[CheckName, Callable[[NodeReadings], list[CheckResult]
     ("deepspeed", check_parts),
     ("space", check_space),
 )
+ENGINE_CHECKS: tuple[CheckName, ...] = ("engine", "deepspeed")
+"""Checks of the engine's packages. The login node cannot open the image of cluster.scheduler.container."""
 OWN_NAMES: tuple[CheckName, ...] = ("scheduler", "time_limit")
 """Names of the results that a launch over SSH does not have."""
 NAMES: tuple[CheckName, ...] = ("engine", "model", "dataset", "run_root", "output_dir", "scheduler")
@@ -58,7 +60,11 @@ def run_slurm_checks(
     readings = NodeReadings(
         job=job, checks=checks, facts=fact, survey_answer=surveys[0], paths_answer=paths[0], lock_answer=Lock()
     )
+    is_in_image = job.cluster.scheduler is not None and job.cluster.scheduler.container is not None
     for name, check in ON_LOGIN_NODE:
+        if is_in_image and name in ENGINE_CHECKS:
+            results.append(checks.skipped(name))
+            continue
         try:
             results += check(readings)
         except NodeError as error:
