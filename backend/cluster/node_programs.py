@@ -78,6 +78,7 @@ PROGRAMS = {
         "model_profile/__init__.py",
         "model_profile/problem.py",
         "model_profile/sources.py",
+        "model_profile/meta_tensors.py",
         "model_profile/shapes.py",
         "model_profile/build.py",
         "model_profile/parts.py",
