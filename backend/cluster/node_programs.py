@@ -84,6 +84,7 @@ PROGRAMS = {
         "model_profile/parts.py",
         "model_profile/cores.py",
         "model_profile/operators.py",
+        "model_profile/static_operators.py",
         "model_profile/measure.py",
         "model_profile/towers.py",
         "model_profile/main.py",
