@@ -100,7 +100,19 @@ def test_a_tab_that_has_everything_is_sent_nothing(desk):
     run.steps(1, 5)
     run.log(0, "rank0.log", b"hello\n")
     tab = Tab(desk)
-    sections = {"head", "progress", "compare", "standstill", "slowdown", "unseen", "nodes", "events", "points", "log"}
+    sections = {
+        "head",
+        "progress",
+        "compare",
+        "standstill",
+        "slowdown",
+        "unseen",
+        "nodes",
+        "events",
+        "metrics",
+        "points",
+        "log",
+    }
     assert set(tab.tick()) == {"run", "now", "versions", *sections}
     assert tab.tick() is None
     assert tab.tick() is None
