@@ -19,10 +19,7 @@ def names(metrics: Mapping[str, Metric], lang: str) -> list[dict[str, Any]]:
 
 def ordered(names: Sequence[str] | Mapping[str, Any]) -> list[Described]:
     """Return names in the order of the page: known groups, then the others; in a group, the known names first."""
-    places = {group: place for place, group in enumerate(GROUPS)}
-    return sorted(
-        map(describe, names), key=lambda one: (places.get(one.group, len(GROUPS)), one.group, one.key is None, one.name)
-    )
+    return sorted(map(describe, names), key=lambda one: one.place)
 
 
 def _name(described: Described, lang: str) -> dict[str, Any]:

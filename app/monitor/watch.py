@@ -4,6 +4,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from app.monitor import curves, metrics
@@ -84,10 +85,11 @@ class RunCache:
             metric = known.get(name)
             if metric is not None and mark != (metric.version, metric.last_step):
                 key = (run_id, name, metric.version, metric.last_step, mark)
-                answer[name] = self._curves.get(
-                    key, lambda name=name, mark=mark: self._read(lambda r: metrics.values(r, known[name], *mark))
-                )
+                answer[name] = self._curves.get(key, partial(self._read_values, metric, mark))
         return answer
+
+    def _read_values(self, metric: Metric, mark: tuple[int, int]) -> str:
+        return self._read(lambda reader: metrics.values(reader, metric, *mark))
 
     def _read_metrics(self, run_id: str) -> dict[str, Metric]:
         with self._database.read() as reader:

@@ -45,6 +45,12 @@ class Described:
     unit: str
     better: Better
 
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Return the sort key: known groups, then the others; in a group, known names in the order of the table."""
+        group = GROUPS.index(self.group) if self.group in GROUPS else len(GROUPS)
+        return (group, self.group, _PLACES.get(self.key or "", len(KNOWN)), self.data, self.name)
+
 
 _PREFERENCE: Mapping[str, Known] = {
     "rewards/accuracies": Known("preference", "higher"),
@@ -85,10 +91,12 @@ _SPEED: Mapping[str, Known] = {
     "samples_per_second": Known("speed", "higher", "samples/s"),
     "steps_per_second": Known("speed", "higher", "steps/s"),
     "model_preparation_time": Known("speed", unit="s"),
+    "tokens_per_second": Known("speed", "higher", "tokens/s"),
     "effective_tokens_per_sec": Known("speed", "higher", "tokens/s"),
     "throughput": Known("speed", "higher", "tokens/s"),
 }
 _PROGRESS: Mapping[str, Known] = {
+    "train_loss": Known("progress", "lower"),
     "total_flos": Known("progress", unit="FLOPs"),
     "num_input_tokens_seen": Known("progress", unit="tokens"),
     "consumed samples": Known("progress", unit="samples"),
@@ -100,6 +108,7 @@ _PROGRESS: Mapping[str, Known] = {
     "number of nan iterations": Known("progress", "lower"),
 }
 KNOWN: Mapping[str, Known] = {**_MODEL, **_PREFERENCE, **_ROLLOUT, **_ROUTER, **_SPEED, **_PROGRESS}
+_PLACES = {name: place for place, name in enumerate(KNOWN)}
 
 _OF_DATA = re.compile(rf"(.+)_({'|'.join(map(re.escape, sorted(KNOWN, key=len, reverse=True)))})")
 """eval_NAME_loss: the loss on one of several evaluation data sets."""
@@ -109,7 +118,7 @@ _MTP = re.compile(r"mtp_\d+ loss")
 def describe(name: str) -> Described:
     """Return what is known about a name."""
     for prefix in ("eval_", "eval/", "train_", "train/"):
-        if name.startswith(prefix):
+        if name.startswith(prefix) and name not in KNOWN:
             base, is_eval, data = name.removeprefix(prefix), prefix.startswith("eval"), ""
             match = None if base in KNOWN else _OF_DATA.fullmatch(base)
             if match and is_eval:

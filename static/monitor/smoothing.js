@@ -7,7 +7,7 @@ export function Smoother(weight) {
     next(y) {
       value = weight * value + (1 - weight) * y;
       sum = weight * sum + (1 - weight);
-      return value / sum;
+      return Number((value / sum).toPrecision(9)); // a constant stays constant
     },
   };
 }
