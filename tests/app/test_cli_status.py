@@ -70,7 +70,7 @@ def test_status_shows_the_duration_of_the_attempts_without_the_pause_between_the
                 "请在下次保存前清理空间（`df -h`、`quota -s`）",
                 "10.0.0.2，rank 9：到第 91 步显存已不够用，torch 已 3 次清空缓存后重新分配；"
                 "这会拖慢训练，也是显存不足的前兆",
-                "到第 20 步，torch 预留 75 GiB，方案预计 40 至 62 GiB（80% 区间）",
+                "到第 20 步，torch 保留 75 GiB，方案预计 40 至 62 GiB（80% 区间）",
             ],
         ),
     ],
