@@ -127,7 +127,7 @@ def around(log: str, number: int, *, before: int, after: int) -> str:
 
 def _processes(lines: Sequence[str]) -> list[_Process]:
     by_rank: dict[str, list[tuple[int, str]]] = {}
-    hosts = tuple(f"{host}: " for host in {match["host"] for line in lines if (match := _HOST.match(line))})
+    hosts = tuple({f"{match['host']}: " for match in map(_HOST.match, lines) if match})
     for number, line in enumerate(lines):
         rank = ""
         if hosts and line.startswith(hosts):
