@@ -12,6 +12,7 @@ from typing import Any
 
 from backend.cluster.inventory.dataset_size import DataSize
 from backend.cluster.node import Node, NodeError
+from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.cluster.ssh.host_keys import HostKey, KnownHosts
 from backend.cluster.ssh.node import connect as connect_by_ssh
 from backend.engines import CheckedJob
@@ -70,10 +71,12 @@ class Controller:
         self._connections = Connections(lambda host: connect(host, known_hosts))
         self._clock = clock
         self._audit = audit
+        self._accepted = AcceptedConfigurations()
         self._runner = Runner(
             home,
             store,
             self._connections,
+            self._accepted,
             clock=clock,
             monotonic=monotonic,
             audit=audit,
@@ -96,7 +99,7 @@ class Controller:
         """
         checked = CheckedJob.of(job)
         connected = connect_nodes(checked.job, self._connections)
-        return run_preflight(checked, connected, candidate_ports(checked.job))
+        return run_preflight(checked, connected, candidate_ports(checked.job), self._accepted)
 
     def model_config(self, job: Job, limit: int) -> Discovery[bytes]:
         """Read at most `limit` bytes of the model's config.json on a node. ProblemsError without hosts or a folder."""

@@ -58,6 +58,10 @@ class Reader:
         """Return the events of all runs of some kinds after a cursor, in order."""
         return run_store.events_of(self._connection, kinds, after=after)
 
+    def event_counts(self, run: str) -> dict[EventKind, int]:
+        """Return the number of events of a run by kind."""
+        return run_store.event_counts(self._connection, run)
+
     def messages_sent(self) -> int:
         """Return the `seq` of the newest event that the operator was notified of, as run_store.messages_sent."""
         return run_store.messages_sent(self._connection)
