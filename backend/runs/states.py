@@ -89,6 +89,8 @@ class EventKind(StrEnum):
     GRAD_NORM_ROSE = "grad_norm_rose"
     DISK_LOW = "disk_low"
     ALLOC_RETRIES = "alloc_retries"
+    OUTSIDE_INTERVAL = "outside_interval"
+    """The first steps of an attempt took other time or memory than the interval of its estimate (first_steps.py)."""
     BAD_RECORDS = "bad_records"
     CHECKPOINTS_SET_ASIDE = "checkpoints_set_aside"
     MESSAGE_FAILED = "message_failed"

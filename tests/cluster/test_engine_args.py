@@ -1,7 +1,11 @@
 """An engine's refusal of its configuration is reported at the field that caused it. Each machine is asked once."""
 
 import dataclasses
+import json
+import sys
+import types
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ from backend.cluster.preflight.results import CheckResult, Checks
 from backend.engines import Rendered, render
 from backend.engines.known_keys import programs
 from backend.job.job import Job
-from backend.node.checks.engine_args import broken_packages, has_code
+from backend.node.checks.engine_args import broken_packages, has_code, require_architecture
 from tests.engines.jobs import ddp, job, place
 from tests.fakes import FakeNode
 
@@ -195,3 +199,27 @@ def test_an_installed_package_that_cannot_be_imported_is_found(tmp_path: Path, m
     (tmp_path / "flash_attn.py").write_text("raise ImportError('flash_attn_2_cuda.so: undefined symbol: x')")
     monkeypatch.syspath_prepend(tmp_path)
     assert broken_packages() == {"flash_attn": "ImportError: flash_attn_2_cuda.so: undefined symbol: x"}
+
+
+@pytest.mark.parametrize(
+    ("config", "refused"),
+    [
+        ({"model_type": "llama"}, False),
+        ({"model_type": "of_next_year"}, True),
+        ({"model_type": "of_next_year", "auto_map": {"AutoConfig": "configuration_next.NextConfig"}}, False),
+        ({"model_type": ["llama"]}, False),
+        (["llama"], False),
+    ],
+)
+def test_an_architecture_that_transformers_does_not_know_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: object, refused: bool
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    installed = types.SimpleNamespace(__version__="4.0", CONFIG_MAPPING={"llama": 1})
+    for name in ("transformers", "transformers.models", "transformers.models.auto"):
+        monkeypatch.setitem(sys.modules, name, installed)
+    monkeypatch.setitem(sys.modules, "transformers.models.auto.configuration_auto", installed)
+    message = "transformers 4.0 does not know the architecture of_next_year"
+    with pytest.raises(ValueError, match=message) if refused else nullcontext():
+        require_architecture(str(tmp_path))
+    require_architecture(str(tmp_path / "none"))

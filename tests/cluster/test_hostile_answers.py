@@ -144,7 +144,7 @@ def test_tokens_of_images_are_not_guessed_for_a_model_without_an_estimate(
 def test_every_misshapen_list_of_checkpoints_is_a_nodes_error() -> None:
     job = make_job(nodes=1)
     for answer in _mutations(CHECKPOINTS, 150):
-        node = FakeNode("10.0.0.1").on("look", reply=_says(answer)).on("set_aside", reply=_says(answer))
+        node = FakeNode("10.0.0.1").on("list", reply=_says(answer)).on("set_aside", reply=_says(answer))
         _, errors = _end(lambda node=node: checkpoints.read_checkpoints(job, {0: node}, "/out"))
         _, more = _end(lambda node=node: checkpoints.set_aside(job, {0: node}, "/out", [1], "x"))
         assert {error.code for error in (*errors, *more)} <= {"bad_answer", "node_io"}

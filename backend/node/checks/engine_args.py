@@ -132,6 +132,24 @@ def parse_llamafactory() -> None:
 
     if template is not None and template not in TEMPLATES:
         raise ValueError(f"Template {template} does not exist.")
+    if os.environ.get("USE_MCA") != "1":
+        require_architecture(config.get("model_name_or_path") or "")
+
+
+def require_architecture(folder: str) -> None:
+    """Raise ValueError if transformers does not know the model's architecture. A model may bring its own code."""
+    try:
+        with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        name, own_code = config.get("model_type"), config.get("auto_map")
+    except (OSError, ValueError, AttributeError):
+        return  # Another check finds this.
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if isinstance(name, str) and not own_code and name not in CONFIG_MAPPING:
+        version = transformers.__version__
+        raise ValueError(f"model_name_or_path: transformers {version} does not know the architecture {name}.")
 
 
 def parse_swift() -> None:
