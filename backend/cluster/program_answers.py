@@ -67,6 +67,7 @@ class Paths(TypedDict):
     """software.py paths"""
 
     model: bool
+    lacking: NotRequired[list[Line]]
     dataset: Datasets
     not_writable: dict[str, Line]
     parts: Parts
@@ -342,6 +343,8 @@ class Parsed(TypedDict, total=False):
     error: Line
     message: str
     programs: dict[str, Program]
+    packages: dict[str, Line]
+    gpu: Line
 
 
 class FreePort(TypedDict, total=False):
