@@ -13,6 +13,7 @@ from typing import Any
 from backend.cluster.inventory.dataset_size import DataSize
 from backend.cluster.node import Node, NodeError
 from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
+from backend.cluster.program_answers import DataPreview
 from backend.cluster.slurm import Partition
 from backend.cluster.ssh.host_keys import HostKey, KnownHosts
 from backend.cluster.ssh.node import connect as connect_by_ssh
@@ -20,7 +21,7 @@ from backend.engines import CheckedJob
 from backend.job.cluster import Calibration, Host
 from backend.job.environment_sets import EnvironmentSet
 from backend.job.job import Job
-from backend.job.launch_rules import check_nodes, on_login_node
+from backend.job.launch_rules import check_nodes, needs_template, on_login_node
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.runs.collect import external_run
 from backend.runs.collect.log_text import readable
@@ -127,6 +128,12 @@ class Controller:
         """Count the samples of the job's data sets on a node. ProblemsError without hosts or data sets."""
         refuse_without(job, "cluster.hosts", "training.dataset", "training.dataset_dir")
         return discovery.data_size(on_login_node(job), connect_nodes(job, self._connections))
+
+    def data_preview(self, job: Job, seed: int) -> Discovery[DataPreview]:
+        """Encode rows of the job's data sets on a node. ProblemsError without hosts, model folder, data or template."""
+        needed = ["cluster.hosts", "model.path", "training.dataset", "training.dataset_dir"]
+        refuse_without(job, *needed, *(["training.template"] if needs_template(job) else []))
+        return discovery.data_preview(on_login_node(job), connect_nodes(job, self._connections), seed)
 
     def measure_speed(self, job: Job) -> Measurement:
         """Benchmark the job's nodes. No file stays on them. ProblemsError when the benchmark cannot run."""

@@ -51,7 +51,7 @@ function resultView(result) {
   const waits = result.keys.length > 0;
   // An unknown host key is no error: the user confirms it below.
   const problems = result.problems.filter((problem) => !waits || problem.code !== "host_key_unknown");
-  return [isDone && h("p.mb-good", {}, t(`wizard.fetch.${result.kind}.${result.done}`, result.note)),
+  return [isDone && h(result.done === "done_faults" ? "p" : "p.mb-good", {}, t(`wizard.fetch.${result.kind}.${result.done}`, result.note)),
     result.table && h("div.mb-found", {}, table("mb-table", result.table.head, choosable(result.table))),
     problems.map((problem) => drawMissing({ ...problem, again: () => request(result.kind) })),
     waits && hostKeys(result.keys, () => request(result.kind, { accept: result.keys.map((key) => key.fingerprint) }))];
@@ -97,7 +97,8 @@ function drawMemory(element) {
   element.querySelector('[data-fetch="partitions"]').hidden = !hasScheduler;
 }
 
-const drawSamples = (element) => panel(element, ["samples"], () => button("samples"));
+const drawSamples = (element) => panel(element, ["samples", "data_preview"], () => [button("samples"),
+  button("data_preview", () => ({ seed: Math.floor(Math.random() * 2 ** 31) }))]);
 
 const SPEED = ["speed", "keep_speed", "forget_calibration"];
 function drawSpeed(element) {

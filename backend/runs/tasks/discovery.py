@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from backend.cluster.inventory.data_preview import PREVIEW_S, data_preview_on
 from backend.cluster.inventory.dataset_size import COUNT_S, DataSize, data_size_on
 from backend.cluster.inventory.hardware import HARDWARE_S, Hardware, read_node_hardware
 from backend.cluster.inventory.model_profile import PROFILE_S, model_profile_on
 from backend.cluster.inventory.software import SOFTWARE_S, NodeFacts, read_node_software
 from backend.cluster.node import Node, NodeError, sftp_path
 from backend.cluster.node_group import try_all
+from backend.cluster.program_answers import DataPreview
 from backend.cluster.slurm import Partition, find_partitions
 from backend.cluster.ssh.host_keys import HostKey
 from backend.job.job import Job
@@ -48,7 +50,8 @@ def refuse_without(job: Job, *paths: str) -> None:
     """
     values = {"cluster.hosts": job.cluster.hosts or job.cluster.scheduler,
               "cluster.scheduler.login.address": job.cluster.scheduler, "model.path": job.model.path,
-              "training.dataset": job.training.dataset, "training.dataset_dir": job.training.dataset_dir}  # fmt: skip
+              "training.dataset": job.training.dataset, "training.dataset_dir": job.training.dataset_dir,
+              "training.template": job.training.template}  # fmt: skip
     missing = [Problem(code="needed_for_launch", field=path) for path in paths if not values[path]]
     if missing:
         raise ProblemsError(missing)
@@ -114,6 +117,11 @@ def data_size(job: Job, connected: ConnectedNodes) -> Discovery[DataSize]:
 def partitions(connected: ConnectedNodes) -> Discovery[tuple[Partition, ...]]:
     """Read Slurm's partitions on the login node."""
     return _ask_first(connected, lambda rank, node: find_partitions(node), READ_S + 10)
+
+
+def data_preview(job: Job, connected: ConnectedNodes, seed: int) -> Discovery[DataPreview]:
+    """Encode rows of the job's data sets on the first connected node."""
+    return _ask_first(connected, lambda rank, node: data_preview_on(node, job, rank, seed), PREVIEW_S + 10)
 
 
 def _ask_first(connected: ConnectedNodes, question: Callable[[int, Node], T], limit_s: float) -> Discovery[T]:
