@@ -38,6 +38,7 @@ COMMANDS = {
     "queue": "app.cli.queue_runs",
     "report": "app.cli.report",
     "export": "app.cli.export",
+    "nodes": "app.cli.nodes",
     "storage": "app.cli.storage",
     "delete": "app.cli.delete",
     "calibrate": "app.cli.calibrate",

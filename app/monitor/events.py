@@ -125,6 +125,7 @@ def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, 
         "job": detail.get("job"),
         "state": detail.get("state"),
         "more": more_words(lang, detail) if event.kind is EventKind.SCHEDULER else "",
+        "spare": detail.get("spare"),
         "warnings": " ".join(_message(warning, lang) for warning in detail.get("warnings") or ()),
     }
     variant = "_save" if event.kind is EventKind.STOP_REQUESTED and detail.get("save") else ""

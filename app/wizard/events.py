@@ -15,7 +15,7 @@ from app.wizard import hardware, launch, sources
 from app.wizard.dependent_keys import learning_rate_batch_edit, samples_source_edit, template_edit
 from app.wizard.fields import OWN, Form, look_up
 from app.wizard.hosts import FIELD as HOSTS
-from app.wizard.hosts import to_form
+from app.wizard.hosts import SPARES, to_form
 from app.wizard.payload import payload_json
 from app.wizard.pending_edits import pending_edits
 from app.wizard.plans import row_edits
@@ -106,6 +106,8 @@ def _write(services: Services, edits: Mapping[str, Any]) -> tuple[Problem, ...]:
     try:
         if hosts or SCHEDULER_KIND in plain:  # the form keeps the hosts while a scheduler takes their place
             plain[HOSTS] = {**to_form(look_up(draft, HOSTS)), **hosts}
+            if SCHEDULER_KIND in plain:
+                plain[SPARES] = look_up(draft, SPARES)
         if plain.get("cluster.gpu") == OWN:
             plain["cluster.gpu"] = _own_gpu(look_up(draft, "cluster.gpu"))
         template = template_edit(draft, plain, services.home)

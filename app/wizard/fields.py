@@ -14,7 +14,7 @@ from gradio.components import Component
 
 from app.text import has, reference, t
 from app.wizard.hosts import FIELD as HOSTS
-from app.wizard.hosts import to_form
+from app.wizard.hosts import SPARES, spares_text, to_form
 from app.wizard.scheduler import KIND as SCHEDULER_KIND
 from app.wizard.scheduler import kind_of
 from app.wizard.texts import TEXTS, text_of
@@ -101,6 +101,9 @@ def look_up(draft: Mapping[str, Any], path: str) -> Any:
     """Return the draft's value at a path, None if there is none."""
     if path.startswith(f"{HOSTS}."):
         return to_form(look_up(draft, HOSTS)).get(path.rpartition(".")[2])
+    if path == SPARES:
+        cluster = draft.get("cluster")
+        return spares_text(cluster.get("spares"), cluster.get("hosts")) if isinstance(cluster, Mapping) else ""
     if path == SCHEDULER_KIND:
         return kind_of(look_up(draft, SCHEDULER_KIND.rpartition(".")[0]))
     value: Any = draft
@@ -114,7 +117,7 @@ def look_up(draft: Mapping[str, Any], path: str) -> Any:
 def to_draft(parameter: Parameter, raw: Any) -> Any:
     """Return a widget's value in the form of the job file."""
     if isinstance(raw, str) and parameter.path not in TEXTS:
-        raw = raw.strip() if not parameter.path.endswith(".lines") else raw
+        raw = raw if parameter.path == SPARES or parameter.path.endswith(".lines") else raw.strip()
         if parameter.pattern == WORDS:
             raw = ",".join(part.strip() for part in raw.split(","))
         if not raw and (parameter.optional or parameter.path.startswith("cluster.environments.")):
@@ -132,6 +135,8 @@ def to_widget(parameter: Parameter, value: Any) -> Any:
         value = parameter.default
     if parameter.path == "cluster.gpu":
         return value if isinstance(value, str) else OWN
+    if parameter.path == SPARES:
+        return value or ""
     if parameter.path in TEXTS:
         return text_of(parameter.path, value)
     if parameter.kind == "bool":

@@ -9,6 +9,7 @@ from app.services import Services
 from app.text.reference import ENVIRONMENTS, GPU_FIGURES
 from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
+from app.wizard.hosts import SPARES
 from app.wizard.layout import grid, more, place, section
 from app.wizard.scheduler import KIND as SCHEDULER_KIND
 from app.wizard.speed import card
@@ -36,6 +37,7 @@ def build(form: Form) -> None:
     with section(form.lang, "access"):
         form.field(SCHEDULER_KIND)
         form.field("cluster.hosts.lines", lines=4, placeholder=_HOSTS_PLACEHOLDER)
+        form.field(SPARES, lines=2, placeholder="train@10.0.0.9")
         with grid():
             form.field("cluster.scheduler.login.address", placeholder="login.cluster")
             form.fields("cluster.scheduler.login.user", "cluster.scheduler.login.identity_file")

@@ -4,12 +4,14 @@ In the draft `cluster.hosts` may be this form (a mapping), so that an unreadable
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from backend.job.cluster import Host, host_name
 from backend.job.problems import Problem
 
 FIELD = "cluster.hosts"
+SPARES = "cluster.spares"
 SHARED = ("user", "identity_file", "proxy_jump")
 """Values that all hosts share. A line may set its own value."""
 HIDDEN = ("environments", "gpu_memory_gib")
@@ -48,6 +50,22 @@ def from_form(form: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[Probl
         more = hidden.get(_host_name(host))
         hosts.append({**host, **more} if isinstance(more, Mapping) else host)
     return hosts, problems
+
+
+def spares_text(spares: Any, hosts: Any) -> str:
+    """Return the lines of the spares, without the values that all hosts share. A text is returned unchanged."""
+    if isinstance(spares, str):
+        return spares
+    listed = [spare for spare in spares or () if isinstance(spare, Mapping)] if isinstance(spares, list | tuple) else []
+    form = to_form(hosts)
+    return "\n".join(_line(spare, {name: form.get(name) for name in SHARED}) for spare in listed)
+
+
+def read_spares(text: str, hosts: Any) -> tuple[list[dict[str, Any]], list[Problem]]:
+    """Return the spares of a text, with the values that all hosts share, and the problems of the lines."""
+    form = to_form(hosts)
+    spares, problems = from_form({"lines": text, **{name: form.get(name) for name in SHARED}})
+    return spares, [replace(problem, field=SPARES) for problem in problems]
 
 
 def node_name(host: Host) -> str:

@@ -87,6 +87,8 @@ def act(services: Services, request: Mapping[str, Any]) -> LaunchState:
     """Act on the launch session; an unknown `act` only returns its state. Raises ProblemsError."""
     if request.get("act") == "accept":
         services.launch_session.accept([str(item) for item in request.get("fingerprints") or ()])
+    if request.get("act") == "uncordon":
+        services.controller.uncordon(str(request.get("node")))
     if request.get("act") == "install":
         state = read(services.draft.job_mapping(), services.home)
         if state.job is None:
@@ -142,10 +144,11 @@ def _findings(form: Form, services: Services, checks: Sequence[CheckResult]) -> 
     for check in checks:
         if check.problem and check.problem.code != "host_key_unknown":
             values = {name: str(value) for name, value in check.problem.values.items() if name != "node"}
-            key = (check.name, check.problem.code, tuple(sorted(values.items())))
+            key = (check.name, check.problem.code, check.status, tuple(sorted(values.items())))
             grouped.setdefault(key, []).append(check)
     return [
         {"check": _name(form, alike[0].name), "ranks": ", ".join(str(check.rank) for check in alike),
+         "node": alike[0].node if alike[0].problem.code == "node_cordoned" and len(alike) == 1 else None,
          **_in_words(form, services, _with_nodes(alike[0].problem, [check.node for check in alike]))}
         for alike in grouped.values() if alike[0].problem
     ]  # fmt: skip

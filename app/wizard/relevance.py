@@ -28,7 +28,8 @@ _MEGATRON = (
 
 
 _HOSTS = (
-    "cluster.hosts.lines", "cluster.hosts.user", "cluster.hosts.identity_file", "cluster.hosts.proxy_jump",
+    "cluster.hosts.lines", "cluster.spares", "cluster.hosts.user", "cluster.hosts.identity_file",
+    "cluster.hosts.proxy_jump",
     *(f"cluster.environments.{name}.container.{key}" for name in ENVIRONMENTS for key in ("image", "runtime")),
 )  # fmt: skip
 

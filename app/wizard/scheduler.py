@@ -28,6 +28,8 @@ def read_scheduler(cluster: dict[str, Any], problems: list[Problem]) -> None:
         return
     if isinstance(cluster.get("hosts"), Mapping):
         del cluster["hosts"]
+    if isinstance(cluster.get("spares"), str):
+        del cluster["spares"]
     login = scheduler.get("login")
     if login is None or (isinstance(login, Mapping) and not login.get("address")):
         problems.append(Problem(code="needed_for_launch", field=ADDRESS))

@@ -246,6 +246,9 @@ class Cluster:
     """Written by `megaboard calibrate` and `megaboard probe`."""
     hosts: tuple[Host, ...] = parameter(())
     """May be empty for planning."""
+    spares: tuple[Host, ...] = parameter(())
+    """Hosts that wait. They are checked with the hosts, and an automatic restart puts one in the place of a node that
+    was lost or whose GPU failed."""
     scheduler: Scheduler | None = parameter(None)
     """A batch system that chooses the nodes; `hosts` stays empty then. Null: the hosts are dialled over SSH."""
 

@@ -43,6 +43,12 @@ def environment_of(job: Job, rank: int) -> Environment | None:
     return replace(environment, container=replace(environment.container, mounts=job_folders(job)))
 
 
+def with_spares(job: Job) -> Job:
+    """Return the job with its spares after its hosts. `cluster.nodes` stays: ranks from there on are spares."""
+    cluster = job.cluster
+    return replace(job, cluster=replace(cluster, hosts=(*cluster.hosts, *cluster.spares), spares=()))
+
+
 def on_login_node(job: Job) -> Job:
     """Return the job of the login node alone. What it does there, all nodes see: they share its disk.
 
@@ -79,14 +85,19 @@ def _check_hosts(job: Job) -> list[Problem]:
         if environment_of(job, rank) is None:
             field = f"cluster.environments.{job.traits.environment}.python"
             return [*problems, Problem(code="no_environment", field=field, values={"name": job.traits.environment})]
+    for number, host in enumerate(job.cluster.spares):
+        first_rank = rank_of_host.setdefault((host.address, host.port), len(hosts) + number)
+        if first_rank != len(hosts) + number:
+            twice = {"address": host.address, "port": host.port, "first": first_rank}
+            problems.append(Problem(code="host_twice", field=f"cluster.spares[{number}].address", values=twice))
     return problems
 
 
 def _check_scheduler(job: Job) -> list[Problem]:
     problems = []
-    if job.cluster.hosts:
-        edit = {"cluster.hosts": ()}
-        problems.append(Problem(code="hosts_beside_scheduler", field="cluster.hosts", edit=edit))
+    for field, hosts in (("cluster.hosts", job.cluster.hosts), ("cluster.spares", job.cluster.spares)):
+        if hosts:
+            problems.append(Problem(code="hosts_beside_scheduler", field=field, edit={field: ()}))
     environment, field = environment_of(job, 0), f"cluster.environments.{job.traits.environment}"
     if environment is None:
         problems.append(

@@ -21,7 +21,7 @@ from backend.engines import CheckedJob
 from backend.job.cluster import Calibration, Host
 from backend.job.environment_sets import EnvironmentSet
 from backend.job.job import Job
-from backend.job.launch_rules import check_nodes, needs_template, on_login_node
+from backend.job.launch_rules import check_nodes, needs_template, on_login_node, with_spares
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.runs.collect import external_run
 from backend.runs.collect.log_text import readable
@@ -33,8 +33,9 @@ from backend.runs.launch.resume import Checkpoints, find_checkpoints, find_sourc
 from backend.runs.records import Point, RunSnapshot, RunSummary, Source
 from backend.runs.runner import Runner
 from backend.runs.states import RunState
-from backend.runs.store import attempts, metrics, queue_order, run_store
+from backend.runs.store import attempts, metrics, node_replacement, queue_order
 from backend.runs.store.metrics import FileKey
+from backend.runs.store.node_replacement import Cordon, job_on_nodes
 from backend.runs.store.store import Store
 from backend.runs.store.transitions import LaunchRequest
 from backend.runs.supervise import restart
@@ -101,7 +102,18 @@ class Controller:
         """
         checked = CheckedJob.of(job)
         connected = connect_nodes(checked.job, self._connections)
-        return run_preflight(checked, connected, candidate_ports(checked.job), self._accepted)
+        return run_preflight(checked, connected, candidate_ports(checked.job), self._accepted, self.cordons())
+
+    def cordons(self) -> Mapping[str, Cordon]:
+        """Return the nodes that are kept out since a spare took their place, by name."""
+        with self._store.read() as connection:
+            return node_replacement.cordons(connection)
+
+    def uncordon(self, node: str) -> None:
+        """Let runs start on a node again. ProblemsError(not_cordoned)."""
+        self._audit("uncordon", node=node)
+        if not self._store.write(lambda connection: node_replacement.uncordon(connection, node)):
+            raise ProblemsError([Problem(code="not_cordoned", values={"node": node})])
 
     def model_config(self, job: Job, limit: int) -> Discovery[bytes]:
         """Read at most `limit` bytes of the model's config.json on a node. ProblemsError without hosts or a folder."""
@@ -151,7 +163,8 @@ class Controller:
         """
         run = new_run_id(replace(job, name="copy"), self._clock())
         self._audit("copy_missing", run=run, nodes=[host.address for host in job.cluster.hosts])
-        return file_copy.copy(job, connect_nodes(job, self._connections), report, run, progress)
+        connected = connect_nodes(job, self._connections).with_spares()
+        return file_copy.copy(with_spares(job), connected, report, run, progress)
 
     def download(self, job: Job, progress: hub_download.ReportBytes, dataset: str | None = None) -> tuple[Problem, ...]:
         """Download the job's model, or the data set `dataset`, from its hub to node 0; return warnings of the clean-up.
@@ -174,7 +187,8 @@ class Controller:
         run = new_run_id(replace(job, name="pull"), self._clock())
         refuse_scheduler(job)
         self._audit("pull_image", run=run, nodes=[host.address for host in job.cluster.hosts])
-        return image_pull.pull(job, connect_nodes(job, self._connections), run, progress, archive)
+        connected = connect_nodes(job, self._connections).with_spares()
+        return image_pull.pull(with_spares(job), connected, run, progress, archive)
 
     def install(
         self,
@@ -190,7 +204,7 @@ class Controller:
         if problems := errors(check_nodes(job)):
             raise ProblemsError(problems)
         run = new_run_id(replace(job, name="install"), self._clock())
-        connected, job = connect_nodes(job, self._connections), on_login_node(job)
+        connected, job = connect_nodes(job, self._connections).with_spares(), with_spares(on_login_node(job))
         self._audit("install", run=run, nodes=[host.address for host in job.cluster.hosts])
         return environment_install.install(job, connected, run, progress, sets)
 
@@ -373,4 +387,4 @@ class Controller:
 
     def _job(self, run_id: str) -> Job:
         with self._store.read() as connection:
-            return run_store.job_of(connection, run_id)
+            return job_on_nodes(connection, run_id)

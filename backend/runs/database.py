@@ -24,6 +24,7 @@ from backend.runs.store.curve_buckets import Floats, Steps
 from backend.runs.store.curve_view import END, Curves, State
 from backend.runs.store.metric_view import Extremes, Metric
 from backend.runs.store.metrics import FileKey
+from backend.runs.store.node_replacement import job_on_nodes
 from backend.runs.store.store import Store
 from backend.runs.store.utilization import Measured, Stretch
 from backend.runs.view import snapshot
@@ -40,8 +41,8 @@ class Reader:
         return snapshot.snapshot(self._connection, run, now)
 
     def job(self, run: str) -> Job:
-        """Return the job that a run was launched with."""
-        return run_store.job_of(self._connection, run)
+        """Return the job of a run, with the spares that took the place of nodes."""
+        return job_on_nodes(self._connection, run)
 
     def job_file(self, run: str) -> tuple[str, str]:
         """Return the name of a run and the job file that it was launched with."""

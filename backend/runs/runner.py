@@ -23,6 +23,7 @@ from backend.runs.launch.resume import ResumePolicy, choose_checkpoint, find_che
 from backend.runs.launch.starter import Starter
 from backend.runs.states import RunState
 from backend.runs.store import attempts, queue_order, run_store, transitions
+from backend.runs.store.node_replacement import job_on_nodes
 from backend.runs.store.store import Store, StoreError
 from backend.runs.store.transitions import LaunchRequest
 from backend.runs.supervise.gang_rules import Timing
@@ -126,7 +127,7 @@ class Runner:
             self._store.write(lambda c: transitions.wait_again(c, run, policy, now=self._clock()))
             return
         with self._store.read() as connection:
-            job = run_store.job_of(connection, run)
+            job = job_on_nodes(connection, run)
             transitions.refuse_unless_ended(connection, run)
             has_begun = attempts.newest(connection, run) > 0
         connected = connect_nodes(job, self._connections)

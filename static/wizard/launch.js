@@ -167,7 +167,7 @@ function checksTable(session) {
   const sign = { ok: "✓", warning: "!", failure: "✕", skipped: "–" };
   const { nodes, rows, findings } = session.checks;
   const named = (node, rank) => h("th", { scope: "col", title: node },
-    h("small", {}, session.scheduler ? t("wizard.checks.login") : t("wizard.checks.node", { rank })), node);
+    h("small", {}, columnName(session, rank)), node);
   const cell = (status) => h("td", { "data-status": status },
     h("span", { "aria-hidden": "true" }, sign[status]), " ", t(`check.status.${status}`));
   return h("section.mb-card.mb-section", {}, h("h3", {}, t("wizard.checks")), findings.map(drawFinding),
@@ -176,11 +176,19 @@ function checksTable(session) {
     rows.some((row) => row.cells.includes("skipped")) && h("p.mb-quiet", {}, t("wizard.checks.skipped")));
 }
 
+function columnName(session, rank) {
+  if (session.scheduler) return t("wizard.checks.login");
+  return rank < session.nodes ? t("wizard.checks.node", { rank })
+    : t("wizard.checks.spare", { number: rank - session.nodes + 1 });
+}
+
 function drawFinding(finding) {
   const open = () => goTo(finding.at, finding.step);
   return h("div.mb-problem", { "data-severity": finding.severity },
     h("b", {}, t("wizard.checks.finding", finding)), gap(), withRunLink(finding), gap(),
     h("span.mb-fix", {}, commands(finding.fix)),
-    finding.unlock ? unlock(finding.unlock, () => send("check"))
+    finding.node ? h("button.mb-apply", { type: "button", "data-act": "uncordon",
+      onclick: () => send("uncordon", { node: finding.node }) }, t("wizard.launch.uncordon", { node: finding.node }))
+      : finding.unlock ? unlock(finding.unlock, () => send("check"))
       : finding.at && h("button.mb-apply", { type: "button", onclick: open }, finding.label));
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.wizard.hosts import from_form, to_form
+from app.wizard.hosts import from_form, read_spares, spares_text, to_form
 
 
 def test_lines_and_shared_values_become_hosts_and_come_back() -> None:
@@ -29,3 +29,17 @@ def test_a_line_that_cannot_be_read_is_named_and_left_out(line: str) -> None:
     hosts, problems = from_form({"lines": f"good\n{line}"})
     assert hosts == [{"address": "good"}]
     assert [(p.code, p.values["line"]) for p in problems] == [("bad_host_line", 2)]
+
+
+def test_lines_of_spares_take_the_values_that_all_hosts_share_and_come_back() -> None:
+    hosts = {"lines": "10.0.0.1", "user": "train", "identity_file": "/k"}
+    spares, problems = read_spares("10.0.0.9\nme@10.0.0.8:2222", hosts)
+    assert problems == []
+    assert spares == [
+        {"address": "10.0.0.9", "user": "train", "identity_file": "/k"},
+        {"address": "10.0.0.8", "user": "me", "identity_file": "/k", "port": 2222},
+    ]
+    assert spares_text(spares, hosts) == "10.0.0.9\nme@10.0.0.8:2222"
+    assert [(problem.code, problem.field) for problem in read_spares("a b", hosts)[1]] == [
+        ("bad_host_line", "cluster.spares")
+    ]

@@ -169,7 +169,7 @@ def test_a_node_that_cannot_dial_the_master_is_named(gang: Gang) -> None:
 
 def test_the_registry_has_every_result_once() -> None:
     names = [name for check in CHECKS for name in check.names]
-    assert sorted(["login", "python", *names, *slurm.OWN_NAMES]) == sorted(get_args(CheckName))
+    assert sorted(["cordon", "login", "python", *names, *slurm.OWN_NAMES]) == sorted(get_args(CheckName))
 
 
 @pytest.mark.parametrize("gpu", ["h100-80g", "cpu"])

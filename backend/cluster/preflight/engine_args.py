@@ -35,7 +35,8 @@ _NAMES_SHOWN = 8
 def check_engine_args(gang: GangReadings) -> list[CheckResult]:
     """Check the files of a launch on the nodes whose engine check passed, once every node is ready."""
     able = {result.rank for result in gang.results if result.name == "engine" and result.status == "ok"}
-    if gang.render is None or not able or len(gang.nodes) < len(gang.checks):
+    size = gang.job.cluster.nodes if gang.job.cluster.scheduler is None else 1  # the others are spares
+    if gang.render is None or not able or not set(range(size)) <= gang.nodes.keys():
         return []
     nodes = {rank: gang.nodes[rank] for rank in able}
     return check_configuration(gang.job, gang.checks, nodes, gang.facts, gang.render(), gang.accepted)
@@ -51,6 +52,7 @@ def check_configuration(
 ) -> list[CheckResult]:
     """Check that the engine of each node accepts the rendered files. A failure has the engine's message."""
     environments = {command.rank: _variables(command.environment) for command in rendered.commands}
+    environments |= {rank: environments[0] for rank in nodes if rank not in environments}  # of spares
     keys = {rank: _key(job, rank, facts[rank], rendered, environments[rank]) for rank in nodes}
     known_answers = accepted.answers()
     first = {key: rank for rank, key in reversed(keys.items()) if key not in known_answers}

@@ -9,6 +9,7 @@ from backend.job.problems import Problem
 
 Status = Literal["ok", "warning", "failure", "skipped"]
 CheckName = Literal[
+    "cordon",
     "login",
     "python",
     "gpus",

@@ -1,7 +1,7 @@
 """Preflight of a launch: connect to every node, read it, and run the checks of cluster/preflight/registry.py."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from backend.cluster.inventory.hardware import Hardware, read_all_hardware
 from backend.cluster.inventory.software import NodeFacts, read_all_software
@@ -10,15 +10,17 @@ from backend.cluster.node_group import try_all
 from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.cluster.preflight.master_port import choose_port
 from backend.cluster.preflight.registry import run_checks
-from backend.cluster.preflight.results import CheckResult
+from backend.cluster.preflight.results import CheckResult, Checks
 from backend.cluster.preflight.slurm import run_slurm_checks
 from backend.cluster.ssh.host_keys import HostKey, UnknownHostKey
 from backend.engines import CheckedJob, Rendered, render
 from backend.job.job import Job
+from backend.job.launch_rules import with_spares
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.runs.connections import Connections
 from backend.runs.launch.launch import make_placement
 from backend.runs.launch.slurm_launch import batch_of, hours_of
+from backend.runs.store.node_replacement import Cordon
 
 REHEARSAL = "preflight"
 """Run id of the configuration that the engine checks and that is never started."""
@@ -66,11 +68,20 @@ class ConnectedNodes:
 
     nodes: Mapping[int, Node]
     failures: Mapping[int, NodeError]
+    spares: Mapping[int, Node | NodeError] = field(default_factory=dict)
+    """The spares, with the ranks after those of the nodes. No launch depends on them."""
 
     @property
     def unknown_host_keys(self) -> tuple[HostKey, ...]:
         """Return the keys of hosts that are not known yet."""
-        return tuple(error.host_key for error in self.failures.values() if isinstance(error, UnknownHostKey))
+        errors = (*self.failures.values(), *self.spares.values())
+        return tuple(error.host_key for error in errors if isinstance(error, UnknownHostKey))
+
+    def with_spares(self) -> "ConnectedNodes":
+        """Return the same with the spares among the nodes."""
+        nodes = {rank: node for rank, node in self.spares.items() if not isinstance(node, NodeError)}
+        failures = {rank: node for rank, node in self.spares.items() if isinstance(node, NodeError)}
+        return ConnectedNodes(nodes={**self.nodes, **nodes}, failures={**self.failures, **failures})
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -89,7 +100,8 @@ def connect_nodes(job: Job, connections: Connections) -> ConnectedNodes:
 
     With a scheduler the login node is the only one, with rank 0.
     """
-    hosts = job.cluster.hosts if job.cluster.scheduler is None else job.cluster.connected_hosts[:1]
+    cluster = job.cluster
+    hosts = (*cluster.hosts, *cluster.spares) if cluster.scheduler is None else cluster.connected_hosts[:1]
 
     def connect(rank: int, _: object) -> Node:
         node = connections.get(hosts[rank])
@@ -97,39 +109,79 @@ def connect_nodes(job: Job, connections: Connections) -> ConnectedNodes:
         return node
 
     nodes, failures = try_all(dict(enumerate(hosts)), connect, CONNECT_S)
-    for failure in failures.values() if job.cluster.scheduler else ():
+    for failure in failures.values() if cluster.scheduler else ():
         failure.field = failure.field or f"cluster.scheduler.login.{failure.key}"
-    return ConnectedNodes(nodes=nodes, failures=failures)
+    first_spare = len(hosts) if cluster.scheduler else len(cluster.hosts)
+    ends: dict[int, Node | NodeError] = {**nodes, **failures}
+    return ConnectedNodes(
+        nodes={rank: node for rank, node in nodes.items() if rank < first_spare},
+        failures={rank: failure for rank, failure in failures.items() if rank < first_spare},
+        spares={rank: end for rank, end in sorted(ends.items()) if rank >= first_spare},
+    )
 
 
 def run_preflight(
-    checked: CheckedJob, connected: ConnectedNodes, ports: Sequence[int], accepted: AcceptedConfigurations
+    checked: CheckedJob,
+    connected: ConnectedNodes,
+    ports: Sequence[int],
+    accepted: AcceptedConfigurations,
+    cordons: Mapping[str, Cordon],
 ) -> PreflightReport:
-    """Read the connected nodes and check them.
+    """Read the connected nodes and spares, and check them.
 
-    `ports` are the candidates for the master port, `accepted` the configurations that the engine has accepted before.
+    `ports` are the candidates for the master port, `accepted` the configurations that the engine has accepted before,
+    `cordons` the nodes that are kept out. What is wrong with a spare is a warning.
     """
-    job = checked.job
+    job, connected = checked.job, connected.with_spares()
     if job.cluster.scheduler is not None:
         return _run_slurm_preflight(checked, connected, ports, accepted)
-    read = read_all_software(job, connected.nodes)
+    wide = with_spares(job)
+    read = read_all_software(wide, connected.nodes)
     facts = {rank: fact for rank, fact in read.items() if isinstance(fact, NodeFacts)}
     port = _free_port(job, connected.nodes[0], ports) if 0 in facts else ports[0]
-    surveys = read_all_hardware(job, connected.nodes)
+    surveys = read_all_hardware(wide, connected.nodes)
 
     def render_launch() -> Rendered:
         return render(checked, make_placement(job, REHEARSAL, 1, facts, port))
 
-    checks = run_checks(job, {**connected.nodes, **connected.failures}, read, surveys, port, render_launch, accepted)
+    nodes: dict[int, Node | NodeError] = {**connected.nodes, **connected.failures}
+    checks = check_cordons(wide, cordons) + run_checks(wide, nodes, read, surveys, port, render_launch, accepted)
+    checks = [of_spare(job, check) for check in checks]
     problems = [check.problem for check in checks if check.problem is not None]
+    size = job.cluster.nodes
     return PreflightReport(
         checks=tuple(checks),
         facts=facts,
-        surveys={rank: hardware for rank, hardware in surveys.items() if isinstance(hardware, Hardware)},
+        surveys={rank: found for rank, found in surveys.items() if isinstance(found, Hardware) and rank < size},
         unknown_host_keys=connected.unknown_host_keys,
         problems=tuple(errors(problems)),
         port=port,
     )
+
+
+def check_cordons(job: Job, cordons: Mapping[str, Cordon]) -> list[CheckResult]:
+    """Check that no node is kept out. The result is a part of the report only where some node is."""
+    builders = [Checks(rank, host.name) for rank, host in enumerate(job.cluster.hosts)]
+    kept_out = {checks.rank: cordons[checks.node] for checks in builders if checks.node in cordons}
+    if not kept_out:
+        return []
+    return [
+        checks.wrong("cordon", "node_cordoned", checks.address_field, run=cordon.run, reason=cordon.problem.code)
+        if (cordon := kept_out.get(checks.rank))
+        else checks.ok("cordon")
+        for checks in builders
+    ]
+
+
+def of_spare(job: Job, check: CheckResult) -> CheckResult:
+    """Return the result of a spare with a warning in place of a failure, at its own field. Others stay."""
+    number = check.rank - job.cluster.nodes
+    if number < 0 or check.problem is None:
+        return check
+    severity = "warning" if check.problem.severity == "error" else check.problem.severity
+    own_field = (check.problem.field or "").replace(f"cluster.hosts[{check.rank}]", f"cluster.spares[{number}]")
+    problem = replace(check.problem, field=own_field, severity=severity)
+    return replace(check, problem=problem, status="warning" if check.status == "failure" else check.status)
 
 
 def _run_slurm_preflight(

@@ -23,6 +23,7 @@ from backend.runs.rank_secrets import SECRETS
 from backend.runs.records import problem_to_json
 from backend.runs.states import EventKind, RunState
 from backend.runs.store import attempts, run_store
+from backend.runs.store.node_replacement import cordons, job_on_nodes
 from backend.runs.store.store import Store
 from backend.runs.supervise import restart
 from backend.runs.supervise.attempt_cleanup import clean_up
@@ -127,7 +128,9 @@ class Starter:
         self, run: str, checked: CheckedJob, connected: ConnectedNodes, accepted: Collection[str] | None
     ) -> PreflightReport:
         """Run the preflight. ProblemsError for its errors, and for warnings that nobody accepted."""
-        report = run_preflight(checked, connected, launch.candidate_ports(checked.job), self._accepted)
+        with self._store.read() as connection:
+            kept_out = cordons(connection)
+        report = run_preflight(checked, connected, launch.candidate_ports(checked.job), self._accepted, kept_out)
         if report.problems:
             raise ProblemsError(report.problems)
         if not_accepted := report.not_accepted(accepted):
@@ -174,4 +177,4 @@ class Starter:
 
     def _job(self, run: str) -> Job:
         with self._store.read() as connection:
-            return run_store.job_of(connection, run)
+            return job_on_nodes(connection, run)

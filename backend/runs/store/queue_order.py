@@ -12,6 +12,7 @@ from typing import Literal
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.store import run_store
+from backend.runs.store.node_replacement import job_on_nodes
 from backend.runs.store.run_store import run_job
 
 Move = Literal["first", "up", "down", "last"]
@@ -51,7 +52,8 @@ def waiting(connection: sqlite3.Connection) -> list[Waiting]:
     queue = []
     for row in rows:
         try:
-            addresses = tuple(addresses_of(run_job(row["job"])))
+            job = run_job(row["job"])
+            addresses = tuple(addresses_of(job_on_nodes(connection, row["run"]) if job.cluster.spares else job))
         except ProblemsError:  # the list of runs says why
             continue
         queue.append(Waiting(run=row["run"], addresses=addresses, not_before=row["not_before"]))

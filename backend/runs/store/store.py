@@ -137,6 +137,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             rank INTEGER NOT NULL, name TEXT NOT NULL, bits INTEGER NOT NULL, bucket INTEGER NOT NULL,
             points BLOB NOT NULL, PRIMARY KEY (run, attempt, rank, name, bits, bucket)) WITHOUT ROWID""",
     ),
+    (
+        # nodes on which no run starts until a user allows it again (node_replacement.py)
+        """CREATE TABLE cordons (node TEXT PRIMARY KEY, run TEXT NOT NULL, time REAL NOT NULL,
+            problem TEXT NOT NULL) WITHOUT ROWID""",
+    ),
 )
 """One tuple of statements a schema version; version n is reached by running the first n. Append, never edit."""
 

@@ -12,7 +12,7 @@ from backend.job.mapping import dump_job
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.records import Source
 from backend.runs.states import EventKind, RunState
-from backend.runs.store import attempts, queue_order, run_store
+from backend.runs.store import attempts, node_replacement, queue_order, run_store
 from backend.runs.view.history import is_saving
 
 
@@ -74,7 +74,7 @@ def take_turn(connection: sqlite3.Connection, run: str, *, now: float) -> bool:
     """Let a queued run claim its nodes; return False when it may not start now or another process was faster."""
     if run not in queue_order.turns(connection, now):
         return False
-    job = run_store.job_of(connection, run)
+    job = node_replacement.job_on_nodes(connection, run)
     run_store.claim(connection, run, queue_order.addresses_of(job))
     return run_store.append(connection, run, EventKind.PREFLIGHT, time=now)
 

@@ -14,6 +14,7 @@ from backend.job.problems import ProblemsError
 from backend.runs.connections import Connections
 from backend.runs.launch.launch import STOP_CALL_S
 from backend.runs.store import run_store
+from backend.runs.store.node_replacement import job_on_nodes
 from backend.runs.store.store import Store
 from backend.runs.supervise.attempt_cleanup import clean_up
 
@@ -78,7 +79,7 @@ class Reaper:
     def _ask(self, node: UnprovedNode) -> None:
         try:
             with self._store.read() as connection:
-                job = run_store.job_of(connection, node.run)
+                job = job_on_nodes(connection, node.run, node.attempt)
                 run_store.events(connection, node.run)
         except ProblemsError as error:
             if node.run not in self._unreadable:

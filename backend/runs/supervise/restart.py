@@ -7,9 +7,10 @@ the job, which would come again: too little memory, a loss that is not finite, o
 import sqlite3
 
 from backend.job.problems import Problem
+from backend.runs.diagnosis import gpu_errors
 from backend.runs.records import Event, problem_to_json
 from backend.runs.states import EventKind
-from backend.runs.store import attempts, metrics, queue_order, run_store
+from backend.runs.store import attempts, metrics, node_replacement, queue_order, run_store
 from backend.runs.view.history import restarts_used
 
 RESTARTS = 3
@@ -37,6 +38,13 @@ CURABLE_AFTER_STEPS = frozenset(
 """Codes of the problems that come from the network or the machines if the attempt had steps; otherwise from the job or
 the settings.
 """
+REPLACEABLE = frozenset(
+    {"node_lost", "node_restarted", "node_not_stopped", "processes_left", *gpu_errors.CODES.values()}
+)
+"""Codes of the problems of a node that ends a run and that a spare takes the place of. The last of them end a run for
+good where there is no spare: a restart of the program does not cure the GPU."""
+UNREADY = frozenset({"timeout", "refused", "lost", "authentication", "gpus_missing", "no_gpus"})
+"""Codes of a preflight for a node that does not come back for an automatic restart."""
 ALLOCATION_ENDED = frozenset({"slurm_preempted", "slurm_time_limit"})
 """Codes of the ends of an allocation that are no failure: the run continues in a new one, and no restart is used up."""
 FIRST_WAIT_S = 10.0
@@ -62,11 +70,25 @@ def end(
     if problem is not None and _continues(connection, run, attempt, problem):
         _restart(connection, run, attempt, rank=rank, detail={**detail, "counted": False}, time=time)
         return
-    if problem is None or restarts >= most_restarts or not _is_curable(connection, run, attempt, problem):
+    can_replace = problem is not None and _can_replace(connection, run, attempt, problem)
+    if (
+        problem is None
+        or restarts >= most_restarts
+        or not (can_replace or _is_curable(connection, run, attempt, problem))
+    ):
         run_store.append(connection, run, kind, time=time, attempt=attempt, rank=rank, detail=detail)
         return
     detail |= {"number": restarts + 1, "of": most_restarts}
     _restart(connection, run, attempt, rank=rank, detail=detail, time=time)
+    if can_replace:
+        node_replacement.replace_node(connection, run, attempt, problem, time)
+
+
+def _can_replace(connection: sqlite3.Connection, run: str, attempt: int, problem: Problem) -> bool:
+    """Return whether a spare can take the place of the node that the problem names."""
+    broken = run_store.has_event(connection, run, attempt, EventKind.LOSS_NOT_FINITE)
+    is_of_node = problem.code in REPLACEABLE and problem.node is not None and not broken
+    return is_of_node and node_replacement.next_spare(connection, run) is not None
 
 
 def _restart(
@@ -98,6 +120,10 @@ def wait_again(connection: sqlite3.Connection, run: str, problem: Problem, time:
     detail = {"problem": problem_to_json(problem)}
     if not run_store.append(connection, run, EventKind.WAITING, time=time, detail=detail):
         return False
+    attempt = attempts.newest(connection, run)
+    if problem.code in UNREADY and node_replacement.replace_node(connection, run, attempt, problem, time):
+        queue_order.add(connection, run, first=True, not_before=time)
+        return True
     queue_order.add(
         connection, run, first=True, not_before=time + min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (waits + 1))
     )

@@ -15,6 +15,7 @@ from backend.runs.launch.slurm_stop import SLURM_STOP_S, stop_node
 from backend.runs.records import NodeRecord
 from backend.runs.states import RunState
 from backend.runs.store import attempts, run_store
+from backend.runs.store.node_replacement import job_on_nodes
 from backend.runs.store.store import Store, StoreError
 
 _ON_NODES = (RunState.STARTING, RunState.RUNNING, RunState.STOPPING)
@@ -29,9 +30,9 @@ def stop_unrecorded(
     returned error is `why`.
     """
     with store.read() as connection:
-        job = run_store.job_of(connection, run)
         state = run_store.state_of(connection, run)
         attempt = attempts.newest(connection, run)
+        job = job_on_nodes(connection, run, attempt)
         records = attempts.nodes(connection, run, attempt)
     if state not in _ON_NODES or not records:
         return why

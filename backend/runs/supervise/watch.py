@@ -11,6 +11,7 @@ from backend.runs.collect.poller import LONGEST_BACK_OFF_S, Poller, record_conne
 from backend.runs.connections import Connections
 from backend.runs.launch.launch import ranks_of
 from backend.runs.store import attempts, run_store
+from backend.runs.store.node_replacement import job_on_nodes
 from backend.runs.store.store import Store
 from backend.runs.supervise.gang_monitor import GangMonitor
 from backend.runs.supervise.gang_rules import Timing
@@ -43,8 +44,8 @@ class Watch:
         self.over = threading.Event()
         """Set when the run has ended."""
         with store.read() as connection:
-            job = run_store.job_of(connection, run)
             self._attempt = attempts.newest(connection, run)
+            job = job_on_nodes(connection, run, self._attempt)
             records = attempts.nodes(connection, run, self._attempt)
             history = run_store.events(connection, run)
 
