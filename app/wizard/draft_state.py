@@ -134,8 +134,8 @@ def job_of(draft: Mapping[str, Any], home: Path) -> tuple[Job | None, list[Probl
 
 LAUNCH_FIELDS = (
     "name", "cluster.hosts", "cluster.spares", "cluster.scheduler", "cluster.environments", "cluster.run_root",
-    "cluster.port_range", "model.path", "training.dataset", "training.dataset_dir", "training.template", "training.output_dir", "environment",
-    "extra",
+    "cluster.port_range", "model.path", "training.dataset", "training.dataset_dir", "training.template",
+    "training.output_dir", "environment", "extra",
 )  # fmt: skip
 """Keys that no plan depends on."""
 
