@@ -38,6 +38,7 @@ _BAD = frozenset(
         EventKind.ALLOC_RETRIES,
         EventKind.OUTSIDE_INTERVAL,
         EventKind.BAD_RECORDS,
+        EventKind.METRIC_NAMES_FULL,
         EventKind.MESSAGE_FAILED,
     }
 )

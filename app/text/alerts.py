@@ -15,11 +15,12 @@ ALERTS = (
     EventKind.DISK_LOW,
     EventKind.ALLOC_RETRIES,
     EventKind.BAD_RECORDS,
+    EventKind.METRIC_NAMES_FULL,
     EventKind.OUTSIDE_INTERVAL,
 )
 _FIGURES = ("loss", "grad_norm", "usual", "free_gib", "checkpoint_gib")
 _SHORT = ("measured", "low", "high")
-_PLAIN = ("of_rank", "retries", "file", "count", "first", "why")
+_PLAIN = ("of_rank", "retries", "file", "count", "first", "why", "metric", "most")
 
 
 def figures(detail: Mapping[str, Any]) -> dict[str, Any]:
