@@ -55,6 +55,7 @@ def main() -> None:
             if any(_is_same(row, case.name, ranks, versions) for row in known):
                 continue
             row = run_case(bench, case)
+            known = [other for other in known if (other["case"], other["gpus"]) != (case.name, ranks)]
             known.append({**row, "gpu_name": name, "versions": versions, "date": _today()})
             arguments.output.write_text(json.dumps(known, indent=1))
             print(summary(row), flush=True)

@@ -12,14 +12,16 @@ from statistics import median
 from typing import Any
 
 from app.demo import tiny_model
+from backend.cluster.node_programs import node_program
 from backend.engines import NodePlacement, Placement, render
+from backend.engines.torchrun import ENTRY
 from backend.estimate import estimate, to_json
 from backend.job.job import Job
 from backend.job.mapping import parse_job, to_mapping, with_values
 from backend.job.presets import models
 from backend.job.problems import ProblemsError, errors
 from backend.job.rules import check
-from backend.node import training
+from backend.runs.launch.launch import BESIDE_ENTRY
 from backend.runs.tasks.calibration import FIRST_STEPS
 from benchmarks import gpu_model, gpu_pictures
 from benchmarks.gpu_grid import SIDE, TINIES, TINY_SIDE, Case, shared_values
@@ -27,7 +29,6 @@ from benchmarks.gpu_grid import SIDE, TINIES, TINY_SIDE, Case, shared_values
 LONG, SHORT, PICTURES = "long", "short", "pictures"
 ROWS = 64
 LIMIT_S = 1800.0
-PROGRAMS = ("entry.py", "rank_facts.py")
 _ROLES = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
 _SEEN = {"formatting": "sharegpt", "columns": {"messages": "messages", "images": "images"}, "tags": _ROLES}
 
@@ -179,11 +180,10 @@ def _run(bench: Bench, job: Job, run: Path) -> dict[str, Any]:
         job,
         Placement(run_id="benchmark", attempt=1, master_address="127.0.0.1", master_port=port, nodes=(node,)),
     )
-    programs = Path(training.__path__[0])
     for name, text in rendered.files.items():
         (run / name).write_text(text)
-    for name in PROGRAMS:
-        shutil.copy(programs / name, run / name)
+    for name in (ENTRY, *BESIDE_ENTRY):
+        (run / name).write_bytes(node_program(name))
     command = rendered.commands[0]
     environment = {**os.environ, **command.environment}
     environment["PATH"] = f"{bench.python.parent}:{os.environ.get('PATH', '')}"
@@ -201,9 +201,12 @@ def _run(bench: Bench, job: Job, run: Path) -> dict[str, Any]:
 
 def measured(ranks: list[list[dict[str, Any]]]) -> dict[str, Any]:
     """Return the measured values: peaks of the fullest rank, and the median step of rank 0."""
-    timed = [row["step_s"] for row in ranks[0] if row["step"] > FIRST_STEPS]
+    timed = [row["step_s"] for row in ranks[0] if row.get("step_s") and row["step"] > FIRST_STEPS]
     tokens = [row["tokens"] for row in ranks[0] if row.get("tokens")]
-    values: dict[str, Any] = {"steps": len(ranks[0]), "measured_iter_s": median(timed) if timed else None}
+    values: dict[str, Any] = {
+        "steps": max(row["step"] for row in ranks[0]),
+        "measured_iter_s": median(timed) if timed else None,
+    }
     values["tokens_per_step"] = median(tokens) if tokens else None
     for name in ("allocated_gib", "reserved_gib"):
         figures = [row[name] for rows in ranks for row in rows if row.get(name)]

@@ -22,7 +22,7 @@ def after_runs(factor: float, runs: int) -> float:
     If the logarithms of the ratios of a cluster have the variance V, the error of another plan after a correction by
     the mean of n of them has the variance V (1 + 1/n).
     """
-    return factor ** math.sqrt((1 + 1 / runs) / 2)
+    return math.pow(factor, math.sqrt((1 + 1 / runs) / 2))
 
 
 def _calibrated(interval: Interval, runs: int | None) -> Interval:
