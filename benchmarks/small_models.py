@@ -24,15 +24,19 @@ _LATENT = {
 _LINEAR = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
 }  # fmt: skip
+_ALL_HEADS = {"num_key_value_heads": None, "head_dim": None}
+"""Families without these keys."""
 _MAMBA = {
     "mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 16, "mamba_expand": 2, "mamba_chunk_size": 64,
     "mamba_n_groups": 1,
 }  # fmt: skip
 _OWN: Mapping[str, Mapping[str, Any]] = {
-    "apertus": {}, "arcee": {}, "cohere": {}, "cohere2": {}, "ernie4_5": {}, "exaone4": {}, "falcon": {"head_dim": None}, "gemma": {},
-    "gemma2": {}, "gemma3_text": {}, "glm": {}, "glm4": {}, "gpt2": {}, "gpt_neox": {}, "granite": {}, "helium": {},
-    "llama": {}, "ministral3": {}, "mistral": {}, "olmo": {}, "olmo2": {}, "olmo3": {}, "opt": {}, "phi": {},
-    "phi3": {}, "hunyuan_v1_dense": {}, "ministral": {}, "nemotron": {}, "qwen2": {}, "qwen3": {}, "seed_oss": {}, "smollm3": {}, "stablelm": {}, "starcoder2": {},
+    "apertus": {}, "arcee": {}, "cohere": {}, "cohere2": {}, "ernie4_5": {}, "exaone4": {},
+    "falcon": {"head_dim": None}, "gemma": {}, "gemma2": {}, "gemma3_text": {}, "glm": {}, "glm4": {},
+    "granite": {}, "helium": {}, "hunyuan_v1_dense": {}, "llama": {}, "ministral": {},
+    "ministral3": {}, "mistral": {}, "nemotron": {}, "olmo": {}, "olmo2": {}, "olmo3": {}, "phi": {},
+    "phi3": {}, "qwen2": {}, "qwen3": {}, "seed_oss": {}, "smollm3": {}, "stablelm": {}, "starcoder2": {},
+    "gpt2": _ALL_HEADS, "gpt_neox": _ALL_HEADS, "opt": _ALL_HEADS,
     "bamba": {**_MAMBA, "attn_layer_indices": [2]},
     "dots1": {**_ROUTED_EXPERTS, "n_shared_experts": 1},
     "falcon_h1": {**_MAMBA, "mamba_d_ssm": 512},
