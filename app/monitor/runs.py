@@ -3,7 +3,12 @@
 from typing import Any
 
 from app.text import render_problem
-from backend.runs.records import RunSummary
+from backend.runs.records import RunLabels, RunSummary
+
+
+def labels(labels: RunLabels) -> dict[str, Any]:
+    """Return the tags and the note of a run, and whether the list hides it."""
+    return {"tags": list(labels.tags), "note": labels.note, "hidden": labels.is_hidden}
 
 
 def rows(runs: list[RunSummary], lang: str) -> list[dict[str, Any]]:
@@ -27,6 +32,7 @@ def rows(runs: list[RunSummary], lang: str) -> list[dict[str, Any]]:
             "has_begun": run.has_begun,
             # The run would fail again in the queue. The user must first accept its warnings on its page.
             "needs_word": run.why is not None and run.why.code == "warnings_not_accepted",
+            "labels": labels(run.labels),
             "why": render_problem(lang, run.why)["message"] if run.why else "",
         }
         for run in runs
