@@ -37,6 +37,7 @@ _BAD = frozenset(
         EventKind.DISK_LOW,
         EventKind.ALLOC_RETRIES,
         EventKind.BAD_RECORDS,
+        EventKind.METRIC_NAMES_FULL,
         EventKind.MESSAGE_FAILED,
     }
 )

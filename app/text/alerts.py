@@ -15,9 +15,10 @@ ALERTS = (
     EventKind.DISK_LOW,
     EventKind.ALLOC_RETRIES,
     EventKind.BAD_RECORDS,
+    EventKind.METRIC_NAMES_FULL,
 )
 _FIGURES = ("loss", "grad_norm", "usual", "free_gib", "checkpoint_gib")
-_PLAIN = ("of_rank", "retries", "file", "count", "first", "why")
+_PLAIN = ("of_rank", "retries", "file", "count", "first", "why", "name", "most")
 
 
 def figures(detail: Mapping[str, Any]) -> dict[str, Any]:

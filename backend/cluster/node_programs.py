@@ -63,6 +63,7 @@ PROGRAMS = {
     FALLBACK_STOP: ("fallback_stop.sh",),
     "entry.py": ("training/entry.py",),
     "rank_facts.py": ("training/rank_facts.py",),
+    "step_lines.py": ("training/step_lines.py",),
     "swift_entry.py": ("training/swift_entry.py",),
     "prepare_data.py": ("regular_file.py", "training/prepare_data.py"),
     "tokenise.py": ("training/tokenise.py",),

@@ -88,6 +88,8 @@ class EventKind(StrEnum):
     LOSS_ROSE = "loss_rose"
     GRAD_NORM_ROSE = "grad_norm_rose"
     DISK_LOW = "disk_low"
+    METRIC_NAMES_FULL = "metric_names_full"
+    """The run logs more names of metrics than the store keeps."""
     ALLOC_RETRIES = "alloc_retries"
     BAD_RECORDS = "bad_records"
     CHECKPOINTS_SET_ASIDE = "checkpoints_set_aside"

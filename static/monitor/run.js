@@ -62,7 +62,7 @@ export function Run(id, link) {
     if (bundle.nodes) parts.usage.takeNodes(bundle.nodes);
     parts.usage.take(bundle.usage);
     if (bundle.events) parts.events.take(bundle.events);
-    parts.charts.take(id, bundle.points, bundle.detail);
+    parts.charts.take(id, bundle);
     parts.charts.root.hidden = (head.is_final || !head.attempt) && parts.charts.isEmpty();
     parts.logs.take(bundle.log);
     parts.logs.root.hidden = !head.attempt;
@@ -84,7 +84,7 @@ export function Run(id, link) {
     take,
     charts: parts.charts,
     usage: parts.usage,
-    query: () => ({ points: parts.charts.query(id), detail: parts.charts.detailQuery(), log: parts.logs.query(),
+    query: () => ({ points: parts.charts.query(id), metrics: parts.charts.metricsQuery(), detail: parts.charts.detailQuery(), log: parts.logs.query(),
       usage: parts.usage.query(), ...parts.head.erase.query() }),
     everySecond() {
       parts.head.age();
