@@ -1,7 +1,7 @@
 """An engine's refusal of its configuration is reported at the field that caused it. Each machine is asked once."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from app.text import LANGUAGES, render_problem
 from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
-from backend.cluster.preflight import engine_args
+from backend.cluster.preflight.accepted_configurations import LIMIT, AcceptedConfigurations
 from backend.cluster.preflight.engine_args import check_configuration, field_of
 from backend.cluster.preflight.results import CheckResult, Checks
 from backend.engines import Rendered, render
@@ -21,13 +21,6 @@ from tests.fakes import FakeNode
 TAKEN = {"error": None, "message": ""}
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    engine_args._accepted.clear()
-    yield
-    engine_args._accepted.clear()
-
-
 def facts(rank: int, machine: str = "") -> NodeFacts:
     return NodeFacts(home="/home/me", hostname=f"n{rank}", python="3.11", machine=machine)
 
@@ -37,10 +30,12 @@ def check(
     nodes: Mapping[int, Node],
     known: Mapping[int, NodeFacts] | None = None,
     rendered: Rendered | None = None,
+    accepted: AcceptedConfigurations | None = None,
 ) -> list[CheckResult]:
     checks = {rank: Checks(rank, node.name) for rank, node in nodes.items()}
     known = known or {rank: facts(rank) for rank in nodes}
-    return check_configuration(the_job, checks, nodes, known, rendered or render(the_job, place(the_job)))
+    rendered = rendered or render(the_job, place(the_job))
+    return check_configuration(the_job, checks, nodes, known, rendered, accepted or AcceptedConfigurations())
 
 
 def nodes_that_say(*answers: Mapping[str, Any] | NodeError) -> dict[int, FakeNode]:
@@ -97,23 +92,24 @@ def test_nodes_that_are_one_machine_are_asked_once_and_all_told() -> None:
 
 
 def test_what_was_taken_is_not_asked_again_until_it_changes() -> None:
-    nodes, the_job = nodes_that_say(TAKEN, refused("no")), ddp()
-    check(the_job, nodes)
-    assert [result.status for result in check(the_job, nodes)] == ["ok", "failure"]
+    nodes, the_job, accepted = nodes_that_say(TAKEN, refused("no")), ddp(), AcceptedConfigurations()
+    check(the_job, nodes, accepted=accepted)
+    assert [result.status for result in check(the_job, nodes, accepted=accepted)] == ["ok", "failure"]
     assert [len(node.ran) for node in nodes.values()] == [1, 2]
-    check(ddp(training__seed=7), nodes)
+    check(ddp(training__seed=7), nodes, accepted=accepted)
     newer = {rank: NodeFacts(home="/", hostname="n", python="3", modules={"torch": "3"})
              for rank in nodes}  # fmt: skip
-    check(the_job, nodes, newer)
+    check(the_job, nodes, newer, accepted=accepted)
     assert len(nodes[0].ran) == 3
 
 
 def test_a_machine_that_comes_in_when_much_is_remembered_leaves_the_others_their_answer() -> None:
-    the_job = ddp()
-    check(the_job, nodes_that_say(TAKEN, TAKEN))
-    engine_args._accepted.update({("another configuration", number): TAKEN for number in range(100)})
+    the_job, accepted = ddp(), AcceptedConfigurations()
+    check(the_job, nodes_that_say(TAKEN, TAKEN), accepted=accepted)
+    accepted.add({("another configuration", number): TAKEN for number in range(LIMIT + 1)})
     changed = {0: facts(0), 1: facts(1, machine="new")}
-    assert [result.status for result in check(the_job, nodes_that_say(TAKEN, TAKEN), changed)] == ["ok", "ok"]
+    results = check(the_job, nodes_that_say(TAKEN, TAKEN), changed, accepted=accepted)
+    assert [result.status for result in results] == ["ok", "ok"]
 
 
 def test_a_slow_node_is_a_warning_and_a_crash_is_a_failure() -> None:

@@ -15,6 +15,8 @@ BESIDE = {path.stem for path in (ROOT / "training").glob("*.py")}
 ENGINE = {
     "benchmark.py": {"torch"},
     "checks/engine_args.py": {"deepspeed", "llamafactory", "mcore_adapter", "swift", "transformers", "yaml"},
+    "data_preview/encoding.py": {"PIL", "llamafactory"},
+    "data_preview/main.py": {"llamafactory"},
     "model_profile/build.py": {"torch", "transformers"},
     "model_profile/cores.py": {"torch", "transformers"},
     "model_profile/main.py": {"torch", "transformers"},
@@ -30,6 +32,7 @@ ENGINE = {
     "training/entry.py": {"llamafactory", "torch", "transformers", "yaml", *BESIDE},
     "training/export_model.py": {"llamafactory", "mcore_adapter"},
     "training/swift_entry.py": {"swift", "torch", *BESIDE},
+    "training/engine_data.py": {"llamafactory"},
     "training/tokenise.py": {"datasets", "llamafactory", "yaml"},
 }
 """Module -> what it imports of the engine's environment, inside functions only."""
