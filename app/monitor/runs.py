@@ -1,7 +1,9 @@
 """The list of runs for the browser."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from app.monitor.metric_columns import Values
 from app.text import render_problem
 from backend.runs.records import RunLabels, RunSummary
 
@@ -11,8 +13,8 @@ def labels(labels: RunLabels) -> dict[str, Any]:
     return {"tags": list(labels.tags), "note": labels.note, "hidden": labels.is_hidden}
 
 
-def rows(runs: list[RunSummary], lang: str) -> list[dict[str, Any]]:
-    """Return one row per run, newest first. `why` says why it waits or failed."""
+def rows(runs: list[RunSummary], values: Mapping[str, Values], lang: str) -> list[dict[str, Any]]:
+    """Return one row per run, newest first. `why` says why it waits or failed. `values`: MetricColumns.values."""
     return [
         {
             "id": run.id,
@@ -24,7 +26,7 @@ def rows(runs: list[RunSummary], lang: str) -> list[dict[str, Any]]:
             "step": run.step,
             "total": run.total_steps,
             "eta_s": None if run.eta_s is None or run.stands_since else round(run.eta_s, 1),
-            "loss": run.loss,
+            "metric": values[run.id]._asdict() if run.id in values else None,
             "stands_since": run.stands_since,
             "queue_place": run.queue_place,
             "can_delete": run.state.is_final,

@@ -11,15 +11,6 @@ from backend.job.job import Job
 from backend.job.problems import ProblemsError
 from backend.runs.database import Database
 
-MOST = 8
-"""Runs in one view: as many as colours that can be told apart."""
-
-
-def runs_of(value: object) -> tuple[str, ...]:
-    """Return the ids that a browser asks to compare, each once."""
-    ids = [run for run in value if isinstance(run, str)] if isinstance(value, list) else []
-    return tuple(dict.fromkeys(ids))[:MOST]
-
 
 def heads(cache: RunCache, runs: Sequence[str], lang: str) -> list[dict[str, Any]]:
     """Return what the view says of each run; {id, why} for a run that cannot be shown."""

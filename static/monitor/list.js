@@ -36,6 +36,7 @@ export function List(link) {
     if (bundle.deletions) deletions.take(bundle.deletions);
     storage.take(bundle.storage);
     erase.take(bundle.erase);
+    if (bundle.metric_names) bar.takeMetrics(bundle.metric_names);
     if (!bundle.rows) return;
     rows = bundle.rows;
     const known = new Set(rows.map((run) => run.id));
@@ -129,11 +130,11 @@ function Toolbar({ change, poll, compare, hide }) {
     search(words) {
       input.value = kept.search = words;
     },
-    // The metrics that at least one run has. The chosen one stays even if no run has it any more.
+    // `names` has [name, words] of the loss and of what any run has logged.
     takeMetrics(names) {
-      const all = [...new Set([...names, kept.metric])];
-      if (all.join() === [...metric.options].map((option) => option.value).join()) return;
-      fill(metric, all.map((name) => h("option", { value: name, selected: name === kept.metric }, name)));
+      if (!names.some(([name]) => name === kept.metric)) kept.metric = "loss";
+      fill(metric, names.map(([name, words]) => h("option", { value: name, selected: name === kept.metric }, words)));
+      metric.hidden = names.length < 2;
     },
   };
 }

@@ -1,16 +1,18 @@
 // The monitor polls the server every few seconds and draws what has changed. The hash of the address selects the view:
-// #runs is the list, #runs/<id> is one run. The server keeps no state of a tab: each poll request says what the tab
+// #runs is the list, #runs/<id> is one run, #runs/compare/<id>,<id> shows some side by side. The server keeps no state of a tab: each poll request says what the tab
 // has.
 import { h, text } from "../lib/dom.js";
 import { addWords } from "../lib/words.js";
 import { isLost } from "../web/connection.js";
 import { go } from "../web/shell.js";
-import { List } from "./list.js";
+import { List, MOST_COMPARED } from "./list.js";
 import { Run } from "./run.js";
+import { SideBySide } from "./side_by_side.js";
 
 // A poll request without an answer is given up after PATIENCE_MS. An answer is drawn after DRAWN_MS.
 const PATIENCE_MS = 15000;
 const DRAWN_MS = 50;
+const COMPARE = "compare/";
 
 // The script of Python's component and the tests use this object after `attach`.
 export const monitor = { answered() {}, view: () => null };
@@ -41,13 +43,18 @@ export function attach(element, trigger, props, watch) {
     if (!target) return;
     if (shown !== target.run) {
       view?.close();
-      view = target.run ? Run(target.run, link) : List(link);
+      view = viewOf(target.run);
       view.versions = {};
       shown = target.run;
       body.replaceChildren(view.root);
       showProblem(null);
     }
     poll();
+  }
+
+  function viewOf(run) {
+    if (run.startsWith(COMPARE)) return SideBySide(run.slice(COMPARE.length).split(",").slice(0, MOST_COMPARED), link);
+    return run ? Run(run, link) : List(link);
   }
 
   function pollRequest() {
