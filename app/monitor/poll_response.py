@@ -15,6 +15,7 @@ from app.monitor.shared_answers import Shared
 from app.monitor.storage import StorageView
 from app.monitor.watch import RUNS_KEPT, SNAPSHOT_S, RunCache
 from app.text import render_problem
+from app.text.alerts import outside_words
 from app.text.hangs import standstill
 from app.text.stragglers import slowdown
 from app.text.unmonitored import unseen
@@ -131,7 +132,7 @@ class PollResponder:
             "head": {**run.head(snapshot, self._lang), **self._actions(snapshot)},
             "progress": run.progress(snapshot, self._lang),
             # A run that the user's own script started has no prediction.
-            "compare": None if snapshot.engine == WATCHED else self._compare(snapshot.id),
+            "compare": None if snapshot.engine == WATCHED else self._comparison(snapshot),
             "standstill": standstill(snapshot),
             "slowdown": slowdown(snapshot, self._lang),
             "unseen": unseen(snapshot, self._lang),
@@ -143,6 +144,10 @@ class PollResponder:
     def _names(self, run_id: str, known: Mapping[str, Metric]) -> Section:
         make = lambda: Section.from_value(metrics.names(known, self._lang))  # noqa: E731
         return self._metric_names.get((run_id, tuple(known)), make)
+
+    def _comparison(self, snapshot: RunSnapshot) -> dict[str, Any] | None:
+        comparison = self._compare(snapshot.id)
+        return None if comparison is None else {**comparison, "outside": outside_words(snapshot, self._lang)}
 
     def _actions(self, snapshot: RunSnapshot) -> dict[str, Any]:
         if snapshot.engine == WATCHED:

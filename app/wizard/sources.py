@@ -188,7 +188,9 @@ def _continue(services: Services, request: Mapping[str, Any]) -> FetchResult:
     run, step, fix = str(request.get("run")), request.get("checkpoint"), request.get("fix")
     # -1 replaces a value that is not a number. No run has a checkpoint of this step.
     fix = fix if type(fix) is int and fix >= 0 else None
-    job_edits = continuing.continue_run(services, run, step if type(step) is int else -1, fix)
+    is_measured = request.get("measured") is True
+    step = step if type(step) is int else -1
+    job_edits = continuing.continue_run(services, run, step, fix, is_measured=is_measured)
     return FetchResult(edits=job_edits.edits, note={"run": run})
 
 

@@ -91,6 +91,8 @@ class EventKind(StrEnum):
     METRIC_NAMES_FULL = "metric_names_full"
     """The run logs more names of metrics than the store keeps."""
     ALLOC_RETRIES = "alloc_retries"
+    OUTSIDE_INTERVAL = "outside_interval"
+    """The first steps of an attempt took other time or memory than the interval of its estimate (first_steps.py)."""
     BAD_RECORDS = "bad_records"
     CHECKPOINTS_SET_ASIDE = "checkpoints_set_aside"
     MESSAGE_FAILED = "message_failed"

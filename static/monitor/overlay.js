@@ -9,6 +9,8 @@ import { Smoother } from "./smoothing.js";
 // with grey for its black.
 export const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7a00", "#8c8c8c"];
 
+const FEW = 40; // a curve of so few points is not smoothed
+
 // `settings` has `smoothing` and `isLog`. `labels` maps a run to its name, `shown` says whether its curve is shown.
 export function Overlay(spec, runs, { settings, labels, shown, poll, zoomed }) {
   const plot = h("div.mbm-plot", { role: "figure" });
@@ -47,7 +49,7 @@ export function Overlay(spec, runs, { settings, labels, shown, poll, zoomed }) {
     const base = { x, name: label, showlegend: false, mode: x.length > 1 ? "lines" : "markers" };
     const hover = `${plain(label)} %{y:.5~g}<extra></extra>`;
     const line = { ...base, y, uid: run, line: { color: colour, width: 2 }, marker: { color: colour }, hovertemplate: hover };
-    if (!settings.smoothing || spec.isSmooth || x.length < 3) return [line];
+    if (!settings.smoothing || spec.isSmooth || x.length <= FEW) return [line];
     const smoother = Smoother(settings.smoothing);
     return [{ ...line, uid: `${run} raw`, opacity: 0.25, line: { color: colour, width: 1 }, hoverinfo: "skip", hovertemplate: null },
       { ...line, y: y.map(smoother.next) }];

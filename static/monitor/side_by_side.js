@@ -21,7 +21,7 @@ export function SideBySide(runs, link) {
   let heads = {}, zoom = null, watcher = null;
 
   const list = h("ul.mbm-side-runs");
-  const basic = h("div.mbm-charts.mbm-basic"), groups = h("div.mbm-metrics");
+  const basic = h("div.mbm-charts"), groups = h("div.mbm-metrics");
   const fields = h("div.mb-card.mbm-scroll.mbm-fields");
   const root = h("div.mbm-side", {}, h("a.mbm-back", { href: "#runs", "data-go": "runs" }, `← ${w("runs")}`),
     h("div.mbm-title", {}, h("h2", { tabindex: "-1" }, w("side.title")), controls()), list,

@@ -101,7 +101,7 @@ def test_the_number_of_names_of_a_run_is_limited_and_the_first_one_without_room_
     with gang.store.read() as connection:
         assert len(metric_view.metrics_of(connection, RUN)) == logged_metrics.MOST_NAMES
     (event,) = [event for event in gang.events() if event.kind is EventKind.METRIC_NAMES_FULL]
-    assert event.detail == {"name": "n3.100", "most": logged_metrics.MOST_NAMES}
+    assert event.detail == {"metric": "n3.100", "most": logged_metrics.MOST_NAMES}
 
 
 def test_a_batch_whose_transaction_fails_is_stored_once_by_the_next_poll(

@@ -321,7 +321,7 @@ class Collector:
         left_out = logged_metrics.add(connection, self._run, self._attempt, rank, rows)
         kind = EventKind.METRIC_NAMES_FULL
         if left_out and not run_store.has_event(connection, self._run, self._attempt, kind):
-            self._record(connection, kind, {"name": left_out[0], "most": logged_metrics.MOST_NAMES})
+            self._record(connection, kind, {"metric": left_out[0], "most": logged_metrics.MOST_NAMES})
 
     def _store_points(self, connection: sqlite3.Connection, rank: int, rows: Sequence[dict[str, Any]]) -> None:
         metrics.add_points(connection, self._run, self._attempt, rank, rows)
