@@ -21,6 +21,7 @@ ENGINE = {
     "model_profile/cores.py": {"torch", "transformers"},
     "model_profile/main.py": {"torch", "transformers"},
     "model_profile/measure.py": {"torch"},
+    "model_profile/meta_tensors.py": {"torch"},
     "model_profile/operators.py": {"torch"},
     "model_profile/parts.py": {"torch"},
     "model_profile/shapes.py": {"torch"},
