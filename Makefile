@@ -15,7 +15,7 @@ help:
 	@echo "make chaos      every fault in network namespaces, and a table of what came of it (12 minutes; needs root)"
 	@echo "make lint       ruff and mypy; eslint, tsc and unit tests of the page's scripts"
 	@echo "make lock       lock the version and hashes of every package in requirements/*.txt, from pyproject.toml and *.in"
-	@echo "make docs       the parameter reference, docs/parameters.*.md, from the code"
+	@echo "make docs       the parameter reference, the causes and the models, in docs/, from the code"
 	@echo "make film       docs/demo.webm and docs/demo.gif, recorded from the demo (needs chromium and ffmpeg)"
 	@echo "make clean      removes both environments and the caches"
 
@@ -48,6 +48,7 @@ lock: .venv/.ready
 docs: .venv/.ready
 	.venv/bin/python -m tools.write_reference
 	.venv/bin/python -m tools.write_causes
+	.venv/bin/python -m tools.write_models
 
 film: packages-test environments
 	.venv/bin/python -m tools.record_demo

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from app.monitor.runs import labels
 from app.text import render_problem
-from app.text.causes import other_causes, versions_of
+from app.text.causes import other_causes, sign_of, versions_of
 from app.text.preparation import preparing_words
 from app.text.scheduler import scheduler_words
 from backend.job.problems import Problem
@@ -18,6 +19,7 @@ def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
     saving = run.state is RunState.STOPPING and is_saving(run.events)
     return {
         "name": run.name,
+        "labels": labels(run.labels),
         "state": run.state.value,
         "is_final": run.state.is_final,
         "is_saving": saving,
@@ -101,7 +103,8 @@ def _cause(run: RunSnapshot, problem: Problem, lang: str) -> dict[str, Any]:
         "versions": versions_of(problem),
         "of_rank": problem.values.get("of_rank"),
         "is_certain": problem.values.get("is_certain", True) is not False,
-        "others": [{"message": other["message"], "fix": other["fix"]} for other in other_causes(problem, lang)],
+        "sign": sign_of(problem, lang),
+        "others": [{key: other[key] for key in ("message", "sign", "fix")} for other in other_causes(problem, lang)],
         "last": None if run.last_step_at is None or run.ended is None else [run.step, run.last_step_at, run.ended],
     }
 

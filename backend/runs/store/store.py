@@ -138,6 +138,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             points BLOB NOT NULL, PRIMARY KEY (run, attempt, rank, name, bits, bucket)) WITHOUT ROWID""",
     ),
     (
+        # tags, note and visibility of runs, as the operator set them (run_labels.py)
+        """CREATE TABLE run_labels (run TEXT PRIMARY KEY REFERENCES runs, tags TEXT NOT NULL, note TEXT NOT NULL,
+            is_hidden INTEGER NOT NULL) WITHOUT ROWID""",
+    ),
+    (
         # nodes on which no run starts until a user allows it again (node_replacement.py)
         """CREATE TABLE cordons (node TEXT PRIMARY KEY, run TEXT NOT NULL, time REAL NOT NULL,
             problem TEXT NOT NULL) WITHOUT ROWID""",
