@@ -71,6 +71,8 @@ class Starter:
             policy = resume_policy_of(connection, run)
             accepted = accepted_keys(run_store.events(connection, run))
             secret_names = attempts.secret_names(connection, run, previous)
+            hosts_before = job_on_nodes(connection, run, previous).cluster.connected_hosts
+        host_of = job.cluster.connected_hosts
         secrets = SECRETS.taken()
         if missing := sorted(set(secret_names) - set(secrets.names())):
             raise ProblemsError([Problem(code="secrets_gone", values={"run": run, "names": ", ".join(missing)})])
@@ -81,7 +83,9 @@ class Starter:
         try:
             step = saved = None
             if previous:
-                clean_up(self._store, run, previous, job, by_rank, grace_s=self._grace_s, clock=self._clock)
+                # The reaper asks the nodes that spares have replaced.
+                kept = {rank: node for rank, node in by_rank.items() if hosts_before[rank] == host_of[rank]}
+                clean_up(self._store, run, previous, job, kept, grace_s=self._grace_s, clock=self._clock)
                 saved = find_checkpoints(job, run, nodes)
                 may_begin = policy.at_start_without or source is not None
                 step = choose_checkpoint(job, run, saved, replace(policy, at_start_without=may_begin))

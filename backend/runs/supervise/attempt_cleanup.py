@@ -32,9 +32,6 @@ def clean_up(
     """Stop the processes of an attempt and collect its last records. GroupError names the nodes without a proof."""
     with store.read() as connection:
         records = attempts.nodes(connection, run, attempt)
-    if job.cluster.scheduler is None:  # the reaper asks the nodes that spares have replaced
-        hosts = job.cluster.hosts
-        nodes = {rank: node for rank, node in nodes.items() if records[rank].address == hosts[rank].name}
 
     def work(rank: int, node: Node) -> None:
         record = records[rank]
