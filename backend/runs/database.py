@@ -1,7 +1,7 @@
 """The database of runs, as `app` uses it. `app` imports nothing of `backend/runs/store`."""
 
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from backend.runs.store import (
     attempts,
     curve_levels,
     curve_view,
+    metric_table,
     metric_view,
     metrics,
     run_store,
@@ -124,6 +125,14 @@ class Reader:
     def metric_extremes(self, metric: Metric) -> Extremes | None:
         """Return the lowest and the highest value of a metric; None without a finite value."""
         return metric_view.extremes(self._connection, metric)
+
+    def metric_columns(self, run: str) -> list[str]:
+        """Return the columns of the table of all numbers of a run."""
+        return metric_table.columns(self._connection, run)
+
+    def metric_rows(self, run: str, columns: Sequence[str]) -> Iterator[list[Any]]:
+        """Return the rows of the table of all numbers of a run, one by one."""
+        return metric_table.rows(self._connection, run, columns)
 
     def newest_utilization(self, run: str, rank: int) -> Stretch | None:
         """Return the newest stretch of utilization of a node."""
