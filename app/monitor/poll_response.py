@@ -95,6 +95,11 @@ class PollResponder:
         response.add_news({"metrics": self._names(request.run, known)})
         if values := self._run_cache.metric_values(request.run, request.metrics):
             response.add("values", join(values))
+        step = snapshot.step or 0
+        if request.axis is not None and request.axis != step:
+            response.add("axis", self._run_cache.axis(request.run, step))
+        if request.step is not None:
+            response.add("place", to_json(log.place(self._database, request.run, request.step)))
         if request.detail is not None:
             response.add("detail", self._run_cache.detail(request.run, *request.detail, tuple(request.metrics)))
         if usage := self._usage.part(request.run, [node.rank for node in snapshot.nodes], request.usage):

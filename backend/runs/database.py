@@ -12,6 +12,7 @@ from backend.runs.records import Event, RunSnapshot
 from backend.runs.states import EventKind, RunState
 from backend.runs.store import (
     attempts,
+    curve_axis,
     curve_levels,
     curve_view,
     metric_table,
@@ -21,6 +22,7 @@ from backend.runs.store import (
     transitions,
     utilization,
 )
+from backend.runs.store.curve_axis import Axis
 from backend.runs.store.curve_buckets import Floats, Steps
 from backend.runs.store.curve_view import END, Curves, State
 from backend.runs.store.metric_view import Extremes, Metric
@@ -125,6 +127,14 @@ class Reader:
     def metric_extremes(self, metric: Metric) -> Extremes | None:
         """Return the lowest and the highest value of a metric; None without a finite value."""
         return metric_view.extremes(self._connection, metric)
+
+    def axis(self, run: str) -> Axis:
+        """Return time and tokens at some hundred steps of a run."""
+        return curve_axis.axis(self._connection, run)
+
+    def log_place(self, run: str, step: int) -> tuple[int, int] | None:
+        """Return (attempt, offset in the log of rank 0) of a step on the curve; None if the node did not tell it."""
+        return metrics.log_place(self._connection, run, step)
 
     def metric_columns(self, run: str) -> list[str]:
         """Return the columns of the table of all numbers of a run."""

@@ -32,14 +32,17 @@ export function Run(id, link) {
     unseen: Notice(),
     compare: Compare(id, () => link.act("calibrate")),
     export: Export(() => link.act("export")),
-    charts: Charts(link.poll),
+    charts: Charts({ poll: link.poll, showLog(step) {
+      wantedStep = step;
+      link.poll();
+    } }),
     usage: Utilization(id, link.poll),
     nodes: Nodes(link.now),
     events: Events(),
     logs: Logs(link.poll),
   };
   const below = h("div.mbm-below", {}, parts.logs.root, parts.events.root);
-  let head = {};
+  let head = {}, wantedStep = null;
   const root = h("div.mbm-run", { "data-run": id }, parts.head.root, parts.unseen.root, parts.hang.root,
     parts.slowdown.root, parts.trouble.root,
     parts.charts.root, parts.compare.root, parts.usage.root, parts.nodes.root, parts.export.root, below);
@@ -63,8 +66,14 @@ export function Run(id, link) {
     if (bundle.events) parts.events.take(bundle.events);
     parts.charts.take(id, bundle);
     parts.charts.root.hidden = (head.is_final || !head.attempt) && parts.charts.isEmpty();
+    if (bundle.place) takePlace(bundle.place);
     parts.logs.take(bundle.log);
     parts.logs.root.hidden = !head.attempt;
+  }
+
+  function takePlace(place) {
+    if (place.step === wantedStep) wantedStep = null;
+    parts.logs.showPlace(place);
   }
 
   // The server does not send the values that seldom change with every step.
@@ -83,7 +92,7 @@ export function Run(id, link) {
     take,
     charts: parts.charts,
     usage: parts.usage,
-    query: () => ({ points: parts.charts.query(id), metrics: parts.charts.metricsQuery(), detail: parts.charts.detailQuery(), log: parts.logs.query(),
+    query: () => ({ ...parts.charts.query(id), step: wantedStep ?? undefined, log: parts.logs.query(),
       usage: parts.usage.query(), ...parts.head.erase.query() }),
     everySecond() {
       parts.head.age();

@@ -111,6 +111,7 @@ def _make_callback(folder: str, file: IO[str], rank: int) -> Any:
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.saved = f"{args.output_dir}/checkpoint-{state.global_step}"
+            self.lines.log(state.global_step, {"checkpoint": state.global_step})
 
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.lines.write()

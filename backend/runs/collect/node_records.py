@@ -119,6 +119,8 @@ class Step(TypedDict, total=False):
     free_bytes: Annotated[int, Between(0, 1 << 62)]
     results_inode: Annotated[int, Between(0, 1 << 64)]
     metrics: Metrics
+    log_offset: Annotated[int, Between(0, 1 << 62)]
+    """Size of the rank's log when the step was logged."""
 
 
 class TrainerLine(TypedDict, total=False):

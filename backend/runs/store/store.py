@@ -137,6 +137,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             rank INTEGER NOT NULL, name TEXT NOT NULL, bits INTEGER NOT NULL, bucket INTEGER NOT NULL,
             points BLOB NOT NULL, PRIMARY KEY (run, attempt, rank, name, bits, bucket)) WITHOUT ROWID""",
     ),
+    (
+        # size of the rank's log when the step was logged, and the rules of alerts (metric_rules.py)
+        "ALTER TABLE points ADD COLUMN log_offset INTEGER",
+        """CREATE TABLE alert_rules (id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT, rule TEXT NOT NULL,
+            created REAL NOT NULL)""",
+    ),
 )
 """One tuple of statements a schema version; version n is reached by running the first n. Append, never edit."""
 
