@@ -11,6 +11,7 @@ from backend.job.problems import Problem
 from backend.runs.records import Event, RunSnapshot
 from backend.runs.states import EventKind, RunState
 from backend.runs.store import (
+    alert_rules,
     attempts,
     curve_axis,
     curve_levels,
@@ -22,6 +23,7 @@ from backend.runs.store import (
     transitions,
     utilization,
 )
+from backend.runs.store.alert_rules import StoredRule
 from backend.runs.store.curve_axis import Axis
 from backend.runs.store.curve_buckets import Floats, Steps
 from backend.runs.store.curve_view import END, Curves, State
@@ -136,6 +138,10 @@ class Reader:
         """Return (attempt, offset in the log of rank 0) of a step on the curve; None if the node did not tell it."""
         return metrics.log_place(self._connection, run, step)
 
+    def alert_rules(self, run: str) -> list[StoredRule]:
+        """Return the rules of alerts that hold for a run."""
+        return alert_rules.rules_of(self._connection, run)
+
     def metric_columns(self, run: str) -> list[str]:
         """Return the columns of the table of all numbers of a run."""
         return metric_table.columns(self._connection, run)
@@ -186,6 +192,15 @@ class Database:
     def process_points(self, run: str) -> bool:
         """Add some points that an older version stored to the curves; return whether more are left."""
         return self.store.write(lambda connection: curve_levels.add_points(connection, run))
+
+    def add_alert_rule(self, run: str | None, values: Mapping[str, Any], *, now: float) -> None:
+        """Add a rule for a run, or for all. ProblemsError(bad_rule, too_many_rules)."""
+        rule = alert_rules.rule_of(values)
+        self.store.write(lambda connection: alert_rules.add(connection, run, rule, now))
+
+    def remove_alert_rule(self, rule: int) -> None:
+        """Remove a rule of alerts."""
+        self.store.write(lambda connection: alert_rules.remove(connection, rule))
 
     def begin_messages(self) -> None:
         """Notify the operator only of events from now on, unless a notification was sent before."""

@@ -16,6 +16,7 @@ import { Hang, Notice } from "./hang.js";
 import { Logs } from "./logs.js";
 import { Nodes } from "./nodes.js";
 import { Attempts } from "./resume.js";
+import { Rules } from "./rules.js";
 import { Utilization } from "./utilization.js";
 
 const FACTS = ["elapsed", "eta", "tokens_per_s", "step_s", "loss"];
@@ -36,6 +37,7 @@ export function Run(id, link) {
       wantedStep = step;
       link.poll();
     } }),
+    rules: Rules(link.act),
     usage: Utilization(id, link.poll),
     nodes: Nodes(link.now),
     events: Events(),
@@ -45,7 +47,7 @@ export function Run(id, link) {
   let head = {}, wantedStep = null;
   const root = h("div.mbm-run", { "data-run": id }, parts.head.root, parts.unseen.root, parts.hang.root,
     parts.slowdown.root, parts.trouble.root,
-    parts.charts.root, parts.compare.root, parts.usage.root, parts.nodes.root, parts.export.root, below);
+    parts.charts.root, parts.rules.root, parts.compare.root, parts.usage.root, parts.nodes.root, parts.export.root, below);
 
   function take(bundle) {
     // A run that is unknown or cannot be read has nothing to show and no buttons.
@@ -65,6 +67,9 @@ export function Run(id, link) {
     parts.usage.take(bundle.usage);
     if (bundle.events) parts.events.take(bundle.events);
     parts.charts.take(id, bundle);
+    if (bundle.metrics) parts.rules.takeNames(bundle.metrics);
+    if (bundle.rules) parts.rules.take(bundle.rules);
+    parts.rules.root.hidden = !head.attempt;
     parts.charts.root.hidden = (head.is_final || !head.attempt) && parts.charts.isEmpty();
     if (bundle.place) takePlace(bundle.place);
     parts.logs.take(bundle.log);

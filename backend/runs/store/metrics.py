@@ -212,6 +212,20 @@ def newest_logged(connection: sqlite3.Connection, run: str, attempt: int, name: 
     return [value for row in reversed(rows.fetchall()) if math.isfinite(value := float(row["value"]))]
 
 
+def newest_steps_of(
+    connection: sqlite3.Connection, run: str, attempt: int, name: str, *, count: int
+) -> list[tuple[int, float]]:
+    """Return (step, value) of the newest values of the field `name` of global rank 0 in an attempt, oldest first."""
+    if name not in _NUMBERS:
+        raise ValueError(name)
+    rows = connection.execute(
+        f"SELECT step, {name} AS value FROM points WHERE run = ? AND attempt = ? AND rank = 0 AND {name} IS NOT NULL"  # noqa: S608
+        " ORDER BY step DESC LIMIT ?",
+        (run, attempt, count),
+    ).fetchall()
+    return [(row["step"], float(row["value"])) for row in reversed(rows)]
+
+
 def newest_loss(connection: sqlite3.Connection, run: str) -> float | None:
     """Return the newest loss that global rank 0 logged, also NaN and infinity; None before the first."""
     row = connection.execute(
