@@ -1,7 +1,12 @@
 """An engine's refusal of its configuration is reported at the field that caused it. Each machine is asked once."""
 
 import dataclasses
+import json
+import sys
+import types
 from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +20,7 @@ from backend.cluster.preflight.results import CheckResult, Checks
 from backend.engines import Rendered, render
 from backend.engines.known_keys import programs
 from backend.job.job import Job
+from backend.node.checks.engine_args import broken_packages, has_code, require_architecture
 from tests.engines.jobs import ddp, job, place
 from tests.fakes import FakeNode
 
@@ -141,3 +147,79 @@ def test_the_version_that_the_files_are_written_for_says_nothing() -> None:
             for name, program in programs().items()}  # fmt: skip
     (result,) = check(ddp(nodes=1), nodes_that_say({**TAKEN, "programs": values}))
     assert (result.status, result.problem) == ("ok", None)
+
+
+def code_of(answer: dict[str, Any]) -> tuple[str, str]:
+    (result,) = check(ddp(), nodes_that_say(answer))
+    assert result.problem is not None
+    return result.status, result.problem.code
+
+
+BROKEN = {"flash_attn": "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEi"}
+
+
+def test_a_package_that_cannot_be_imported_is_a_warning_and_stops_a_launch_where_the_engine_needs_it() -> None:
+    assert code_of({**TAKEN, "packages": BROKEN}) == ("warning", "package_broken")
+    refusal = {"error": "RuntimeError", "message": "Failed to import transformers.x", "packages": BROKEN}
+    assert code_of(refusal) == ("failure", "package_broken")
+    own = {"error": "ImportError", "message": "libtorch_cuda.so: undefined symbol: ncclCommRegister"}
+    assert code_of(own) == ("failure", "package_broken")
+    assert code_of({**refused("Template x does not exist."), "packages": BROKEN}) == ("failure", "engine_refuses")
+
+
+def test_a_torch_without_code_for_the_gpu_is_refused() -> None:
+    assert code_of({**TAKEN, "gpu": "sm_120: sm_80 sm_90"}) == ("failure", "gpu_without_code")
+
+
+def test_an_environment_with_faults_is_asked_again() -> None:
+    nodes = nodes_that_say({**TAKEN, "packages": BROKEN})
+    check(ddp(), nodes)
+    check(ddp(), nodes)
+    assert len(nodes[0].ran) == 2
+
+
+@pytest.mark.parametrize(
+    ("capability", "known", "runs"),
+    [
+        ((9, 0), ["sm_80", "sm_90"], True),
+        ((8, 9), ["sm_80", "sm_90"], True),
+        ((12, 0), ["sm_80", "sm_90"], False),
+        ((12, 0), ["sm_90", "compute_90"], True),
+        ((9, 0), ["sm_90a"], True),
+        ((7, 0), ["sm_75", "compute_80"], False),
+    ],
+)
+def test_a_build_runs_on_gpus_of_its_major_versions_and_on_newer_ones_by_ptx(
+    capability: tuple[int, int], known: list[str], runs: bool
+) -> None:
+    assert has_code(capability, known) is runs
+
+
+def test_an_installed_package_that_cannot_be_imported_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "flash_attn.py").write_text("raise ImportError('flash_attn_2_cuda.so: undefined symbol: x')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert broken_packages() == {"flash_attn": "ImportError: flash_attn_2_cuda.so: undefined symbol: x"}
+
+
+@pytest.mark.parametrize(
+    ("config", "refused"),
+    [
+        ({"model_type": "llama"}, False),
+        ({"model_type": "of_next_year"}, True),
+        ({"model_type": "of_next_year", "auto_map": {"AutoConfig": "configuration_next.NextConfig"}}, False),
+        ({"model_type": ["llama"]}, False),
+        (["llama"], False),
+    ],
+)
+def test_an_architecture_that_transformers_does_not_know_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: object, refused: bool
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    installed = types.SimpleNamespace(__version__="4.0", CONFIG_MAPPING={"llama": 1})
+    for name in ("transformers", "transformers.models", "transformers.models.auto"):
+        monkeypatch.setitem(sys.modules, name, installed)
+    monkeypatch.setitem(sys.modules, "transformers.models.auto.configuration_auto", installed)
+    message = "transformers 4.0 does not know the architecture of_next_year"
+    with pytest.raises(ValueError, match=message) if refused else nullcontext():
+        require_architecture(str(tmp_path))
+    require_architecture(str(tmp_path / "none"))

@@ -26,6 +26,9 @@ PARSE_S = 120.0
 """The import of an engine from a slow shared disk can take a minute."""
 _ONE_RANK = re.compile(r"NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME|.*_FILE")
 """Variables that differ between nodes and that no parser reads."""
+_OF_IMPORTS = ("ImportError", "OSError", "RuntimeError")
+_LIBRARY = re.compile(r"\.so\b")
+_FAULTS = frozenset({"error", "packages", "gpu"})
 _NAMES_SHOWN = 8
 
 
@@ -58,7 +61,7 @@ def check_configuration(
         return ask_program(node, environment, Parsed, PROGRAM, "parse", question, PARSE_S)
 
     answers, failures = try_all({rank: nodes[rank] for rank in first.values()}, work, PARSE_S + 10)
-    accepted.add({keys[rank]: answer for rank, answer in answers.items() if "error" not in answer})
+    accepted.add({keys[rank]: answer for rank, answer in answers.items() if not _FAULTS & answer.keys()})
     by_key: dict[Hashable, Parsed | NodeError] = {**known_answers}
     by_key |= {keys[rank]: answer for rank, answer in answers.items()}
     by_key |= {keys[rank]: failure for rank, failure in failures.items()}
@@ -71,10 +74,18 @@ def _judge(job: Job, checks: Checks, answer: Parsed | NodeError) -> CheckResult:
             return checks.raised("configuration", answer)
         values = {"engine": job.engine, "seconds": round(PARSE_S)}
         return checks.warning("configuration", "engine_slow", "engine", **values)
+    packages = "; ".join(f"{name}: {said}" for name, said in answer.get("packages", {}).items())
     if "error" in answer:
         message = " ".join(answer.get("message", "").split()) or answer["error"]
+        if answer["error"] in _OF_IMPORTS and (packages or _LIBRARY.search(message)):
+            return checks.wrong("configuration", "package_broken", "engine", packages=packages or message)
         field = field_of(job, message)
         return checks.wrong("configuration", "engine_refuses", field, engine=job.engine, said=message)
+    if gpu := answer.get("gpu"):
+        have, _, known = gpu.partition(": ")
+        return checks.wrong("configuration", "gpu_without_code", "engine", gpu=have, known=known)
+    if packages:  # The run may not need them.
+        return checks.warning("configuration", "package_broken", "engine", packages=packages)
     result = checks.ok("configuration")
     return replace(result, problem=_other_keys(checks.node, answer.get("programs", {})))
 
