@@ -7,6 +7,7 @@ from app.monitor.compare import Compare
 from app.services import Services
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.api import Move
+from backend.runs.records import RunLabels
 from backend.runs.retention import Rules
 
 Action = Callable[[str, Mapping[str, Any]], object]
@@ -32,6 +33,7 @@ def act(services: Services, compare: Compare, name: object, run: str, values: Ma
             None if values.get("all_runs") is True else run, _mapping(values.get("rule")), now=services.clock()
         ),
         "remove_rule": lambda run, values: services.database.remove_alert_rule(_count(values.get("id")) or 0),
+        "labels": lambda run, values: controller.set_labels(run, _labels(values)),
         "restarts": lambda run, values: controller.allow_restarts(run, _count(values.get("restarts")) or 0),
     }
     try:
@@ -53,6 +55,15 @@ def _mapping(value: object) -> Mapping[str, Any]:
 def _rules(values: Mapping[str, Any]) -> Rules:
     return Rules(
         **{name: values.get(name) for name in ("raw_days", "run_days")}, archive=values.get("archive") is not False
+    )
+
+
+def _labels(values: Mapping[str, Any]) -> RunLabels:
+    note = values.get("note")
+    return RunLabels(
+        tags=tuple(dict.fromkeys(tag.strip() for tag in _texts(values.get("tags")))),
+        note=note if isinstance(note, str) else "",
+        is_hidden=values.get("hidden") is True,
     )
 
 

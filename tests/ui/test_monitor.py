@@ -487,7 +487,7 @@ def test_every_logged_metric_has_a_chart_and_the_choices_of_the_reader_hold_for_
     open_run(page, site, run.id)
     page.wait_for_function("() => Megaboard.monitor.view().charts.data('team/<b>x')?.x.length === 60")
     expect(page.get_by_role("heading", name="team/<b>x", exact=True)).to_be_visible()
-    expect(page.locator(".mbm-group summary h3")).to_have_text(["Evaluation", "Preferences", "team/"])
+    expect(page.locator(".mbm-metrics summary h3")).to_have_text(["Evaluation", "Preferences", "team/"])
     plot = "document.querySelector('[data-chart=\"{}\"] .mbm-plot')"
     page.evaluate(f"() => {{ window.loss = {plot.format('loss')}; window.reward = {plot.format('rewards/chosen')}; }}")
     page.wait_for_function("() => loss.layout.shapes.length === 6")

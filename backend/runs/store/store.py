@@ -138,7 +138,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             points BLOB NOT NULL, PRIMARY KEY (run, attempt, rank, name, bits, bucket)) WITHOUT ROWID""",
     ),
     (
-        # size of the rank's log when the step was logged, and the rules of alerts (metric_rules.py)
+        # tags, note and visibility of runs, as the operator set them (run_labels.py)
+        """CREATE TABLE run_labels (run TEXT PRIMARY KEY REFERENCES runs, tags TEXT NOT NULL, note TEXT NOT NULL,
+            is_hidden INTEGER NOT NULL) WITHOUT ROWID""",
+    ),
+    (
+        # size of the rank's log when the step was logged, and the rules of alerts (alert_rules.py)
         "ALTER TABLE points ADD COLUMN log_offset INTEGER",
         """CREATE TABLE alert_rules (id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT, rule TEXT NOT NULL,
             created REAL NOT NULL)""",
