@@ -52,6 +52,8 @@ class Outcome:
     output: str
     steps: list[list[dict[str, Any]]]
     proofs: list[dict[str, Any]]
+    nodes: list[Path]
+    """The run folder of each node."""
     results: Path
     """The folder of checkpoints and logs that the engine wrote."""
 
@@ -151,6 +153,7 @@ class Site:
             output=process.stdout + _tail(nodes),
             steps=[_rows(node / f"steps.rank{rank}.jsonl") for rank, node in enumerate(nodes)],
             proofs=[_read(node / f"proof.rank{rank}.json") for rank, node in enumerate(nodes)],
+            nodes=nodes,
             results=self.folder / "out" / match[0],
         )
 

@@ -19,7 +19,7 @@ from tests.ui.browser import RESTING, expect, needs_chromium, until
 from tools.browser import Site, logged_in
 from tools.programs import NODE_PYTHON
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200), needs_chromium]
+pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(1200), needs_chromium]
 
 NODES = 2
 WHEELS = os.environ.get("PIP_FIND_LINKS", "")
