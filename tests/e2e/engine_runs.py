@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -67,15 +68,15 @@ class Outcome:
 
 
 class Site:
-    """Demo nodes with models and data, and a home folder for `megaboard`."""
+    """Demo nodes with models and data, and a home folder for `megaboard`. `tiny` is the fixture of conftest.py."""
 
-    def __init__(self, cluster: LocalNodes) -> None:
+    def __init__(self, cluster: LocalNodes, tiny: Path) -> None:
         self.cluster = cluster
         self.folder = cluster.folder
         self.home = self.folder / "home"
         self.home.mkdir(mode=0o700)
         (self.home / "known_hosts").write_text((self.folder / "known_hosts").read_text())
-        _node_python(tiny_model.__file__, self.folder)
+        shutil.copytree(tiny, self.folder, dirs_exist_ok=True)
         tiny_data.write_datasets(self.folder)
 
     def model(self, kind: str) -> Path:

@@ -78,10 +78,10 @@ def _node_python(script: str, *arguments: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Site]:
     skip_without_node_environment()
     with ssh_nodes(tmp_path_factory.mktemp("lives"), nodes=2) as cluster:
-        yield Site(cluster)
+        yield Site(cluster, tiny)
 
 
 @pytest.fixture(scope="module")

@@ -91,10 +91,10 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+def runs(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Runs]:
     skip_without_node_environment()
     with ssh_nodes(tmp_path_factory.mktemp("engines"), nodes=4) as cluster:
-        yield Runs(Site(cluster))
+        yield Runs(Site(cluster, tiny))
 
 
 @pytest.mark.parametrize("name", [*ALWAYS, *ON_REQUEST])

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,8 +30,8 @@ FIRST_STEP_S = 600.0
 
 
 @pytest.fixture(scope="module")
-def job(cluster: LocalNodes) -> Job:
-    subprocess.run([NODE_PYTHON, tiny_model.__file__, cluster.folder], check=True, timeout=300)
+def job(cluster: LocalNodes, tiny: Path) -> Job:
+    shutil.copytree(tiny, cluster.folder, dirs_exist_ok=True)
     folder = cluster.folder
     model = folder / tiny_model.MODEL_FOLDER
     parsed, problems = parse_job(
