@@ -104,7 +104,7 @@ def test_ending_the_launcher_ends_every_process_on_every_node(cluster: LocalNode
     processes = recorded(tmp_path, 0) + recorded(tmp_path, 1)
     assert len([pid for pid in processes if is_alive(pid)]) == 4
     os.kill(launcher.pid, signal.SIGTERM)
-    launcher.communicate(timeout=20)
+    launcher.communicate(timeout=280)
     assert launcher.returncode == 130
     wait_for(lambda: not any(is_alive(pid) for pid in processes))
 
@@ -113,6 +113,6 @@ def test_ending_the_launcher_ends_every_process_on_every_node(cluster: LocalNode
 def test_one_nodes_failure_ends_the_others_and_is_reported(cluster: LocalNodes, tmp_path: Path) -> None:
     python = write_program(tmp_path / "bin" / "python", FAILING_ON_1.format(folder=tmp_path))
     launcher = launch(tmp_path, job_mapping(cluster, python, tmp_path))
-    output, _ = launcher.communicate(timeout=30)
+    output, _ = launcher.communicate(timeout=280)
     assert (launcher.returncode, output.splitlines()[-1]) == (7, "a node ended with status 7; see logs/")
     wait_for(lambda: not any(is_alive(pid) for pid in recorded(tmp_path, 0)))
