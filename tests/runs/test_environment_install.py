@@ -29,7 +29,7 @@ from backend.runs.tasks import environment_install
 from backend.runs.tasks.environment_install import with_python
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.contract]
+pytestmark = [pytest.mark.contract, pytest.mark.slow]
 
 PACKAGES = ("first-part", "second_part")
 
