@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app.demo.tiny_model import DATA_FOLDER
+from app.demo import tiny_model
+from backend.runs.database import Database
 from tests.e2e.engine_runs import EXTENSIONS, EXTRA, NODE_PYTHON, STEPS, Case, Outcome, Site
 from tests.nodes import skip_without_node_environment, ssh_nodes
 from tools.tiny_data import PREFERENCE, TEXT
@@ -29,8 +30,10 @@ FSDP1 = {"parallel.fsdp.version": 1}
 FROZEN = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
 DDP, FSDP, ZERO2, ZERO3 = (f"llamafactory-{name}" for name in ("ddp", "fsdp", "zero2", "zero3"))
 
+EVALUATED = {"training.eval_steps": STEPS // 2, "extra": {"eval_dataset": tiny_model.DATASET}}
+
 PREPARED = "fsdp2-prepared"
-ALWAYS = {PREPARED: Case(engine=FSDP, values={"training.prepare.shuffle": True})}
+ALWAYS = {PREPARED: Case(engine=FSDP, values={**EVALUATED, "training.prepare.shuffle": True})}
 """What `make test` runs; DDP trains in other tests, and ZeRO has to build DeepSpeed's C++ parts first."""
 
 CASES = {
@@ -40,7 +43,7 @@ CASES = {
     "ddp-4-nodes": Case(engine=DDP, nodes=4),
     "ddp-partial": Case(engine=DDP, values={"training.method": "partial", "training.trainable_layers": 1}),
     "ddp-qlora": Case(engine=DDP, values=QLORA, needs="bitsandbytes"),
-    "ddp-dpo": Case(engine=DDP, values=DPO),
+    "ddp-dpo": Case(engine=DDP, values={**DPO, **EVALUATED, "extra": {"eval_dataset": PREFERENCE}}),
     "ddp-pt": Case(engine=DDP, values=PT),
     "fsdp1": Case(engine=FSDP, values=FSDP1),
     "fsdp2": Case(engine=FSDP),
@@ -142,7 +145,7 @@ def test_the_tokenised_data_are_every_row_once_in_the_order_of_the_seed(runs: Ru
     data, folder = tokenised(runs.of(PREPARED).nodes[1]), runs.site.folder
     record = json.loads((data / "megaboard.json").read_text())
     assert (record["shuffle"], record["megatron"]) == (42, False)
-    before = [row["instruction"] for row in json.loads((folder / DATA_FOLDER / "demo.json").read_text())]
+    before = [row["instruction"] for row in json.loads((folder / tiny_model.DATA_FOLDER / "demo.json").read_text())]
     command = [NODE_PYTHON, "-W", "ignore", "-c", TEXTS, data, runs.site.model("text") / "tokenizer.json"]
     after = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     order = [next(number for number, text in enumerate(after) if f"user\n{question}" in text) for question in before]
@@ -153,6 +156,21 @@ def test_the_tokenised_data_are_every_row_once_in_the_order_of_the_seed(runs: Ru
 def tokenised(node: Path) -> Path:
     """Return the folder of the tokenised data in the configuration of a node's run."""
     return Path(yaml.safe_load((node / "config.yaml").read_text())["tokenized_path"])
+
+
+@pytest.mark.parametrize("name", [*ALWAYS, pytest.param("ddp-dpo", marks=pytest.mark.engines)])
+def test_every_number_that_the_engine_or_a_callback_of_the_user_logs_is_in_the_store(runs: Runs, name: str) -> None:
+    outcome = runs.of(name)
+    database = Database.open(runs.site.home / "megaboard.db")
+    with database.read() as reader:
+        metrics = reader.metrics(outcome.run)
+        evaluated = reader.metric_values(metrics["eval_loss"])[0].tolist()
+        nameless = reader.metric_values(metrics["proof/step"])
+    database.close()
+    assert evaluated == [STEPS // 2, STEPS]
+    assert nameless[0].tolist() == nameless[1].tolist() == list(range(1, STEPS + 1))
+    pairs = {"rewards/chosen", "rewards/margins", "eval_rewards/accuracies", "logps/rejected"}
+    assert (pairs <= metrics.keys()) == name.endswith("dpo")
 
 
 @pytest.mark.engines
