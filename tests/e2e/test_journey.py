@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from app.demo import tiny_model
 from backend.runs.store import metrics
 from backend.runs.store.store import Store
 from tests.nodes import needs_node_environment
-from tests.ui.browser import expect, needs_chromium
+from tests.ui.browser import box, expect, go, needs_chromium, until
 from tests.waiting import wait_for
 from tools.browser import PASSWORD, VIEWPORT, Site, chromium, without_faults
 
@@ -221,3 +222,42 @@ def test_the_run_stands_in_the_list_in_chinese_too(demo, page):
     rows = page.locator(".mbm-list tbody tr")
     expect(rows).to_have_count(1)
     expect(rows.first).to_contain_text("已停止")
+
+
+@pytest.mark.parametrize(
+    ("lang", "name"),
+    [("en", f"Demo: tiny model on {NODES} local nodes"), ("zh", f"演示：{NODES} 个本地节点训练微型模型")],
+    ids=["en", "zh"],
+)
+def test_the_demo_s_job_is_the_first_recipe_and_brings_back_all_that_another_took(demo, page, lang, name):
+    go(page, demo, "hardware", lang)
+    expect(page.locator("#mb-recipe optgroup option").first).to_have_text(name)
+    choose(page, "qwen2.5-7b-lora")
+    expect(box(page, "cluster.nodes")).to_have_value("1")
+    choose(page, "demo")
+    expect(page.locator(".mb-start-answer .mb-good")).to_be_visible()
+    expect(box(page, "cluster.nodes")).to_have_value(str(NODES))
+    until(page, "!b.problems.some((one) => ['error', 'missing'].includes(one.severity))")
+    model = demo.folder / tiny_model.MODEL_FOLDER
+    go(page, demo, "model", lang)
+    expect(box(page, "model.path")).to_have_value(str(model))
+    go(page, demo, "training", lang)
+    expect(box(page, "training.output_dir")).to_have_value(str(model.with_name("output")))
+
+
+def test_a_demo_started_again_after_another_recipe_says_where_its_own_job_is(demo, page):
+    first = demo.log.read_text()
+    assert "The page holds the demo's job" in first
+    go(page, demo, "hardware")
+    choose(page, "qwen2.5-7b-lora")
+    demo.end()
+    demo.start()
+    printed = demo.log.read_text().removeprefix(first)
+    assert "The page holds the job that you last edited" in printed
+    assert f"“Demo: tiny model on {NODES} local nodes”" in printed
+
+
+def choose(page, recipe: str) -> None:
+    page.select_option("#mb-recipe", recipe)
+    page.click("#mb-recipe-use")
+    until(page, f"b.fetched?.note.key === '{recipe}' && Megaboard.draft.isResting()")
