@@ -325,7 +325,7 @@ def _layer_activations(
     checkpointed = plan.full_recompute & tuning.trained.language
     for kind, count in _saving_layers(layers, tuning):
         full = plan.tokens * eager_bytes(kind, form)
-        size = count * choose(checkpointed, form.residual * kind.hidden * plan.tokens, full)
+        size = count * choose(checkpointed, form.residual * (kind.hidden + kind.inputs) * plan.tokens, full)
         saved = saved + size
         live = choose(checkpointed, largest(live, full), live)
         saved_layers.append((kind, count, size))
