@@ -203,6 +203,7 @@ def test_a_killed_server_finds_its_run_and_every_point_again_and_stops_it_with_p
     demo.start()
     page.wait_for_selector("#password", timeout=180_000)
     log_in(page)
+    page.wait_for_url(lambda url: "/login" not in url)  # Else the next address would interrupt the log-in.
     page.goto(f"{demo.url}/en/#runs/{run}")
     wait_for_step(page, before + 20)
     wait_for_state(page, "Running")
