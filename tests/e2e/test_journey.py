@@ -6,6 +6,7 @@ MEGABOARD_PROGRAM names the program of an installed wheel, which is then tested 
 """
 
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -19,7 +20,7 @@ from backend.runs.store import metrics
 from backend.runs.store.store import Store
 from tests.nodes import needs_node_environment
 from tests.ui.browser import box, expect, go, needs_chromium, until
-from tests.waiting import wait_for
+from tests.waiting import wait_for, whole_lines
 from tools.browser import PASSWORD, VIEWPORT, Site, chromium, without_faults
 
 SSHD = [Path(folder) / "sshd" for folder in ("/usr/sbin", "/usr/local/sbin", "/usr/bin")]
@@ -66,9 +67,9 @@ class Demo(Site):
             store.close()
 
     def written_steps(self, run: str) -> int:
-        """Return the lines that the job's rank 0 has written on its node."""
-        files = list((self.folder / "cluster" / "run").glob(f"{run}/*/node0/steps.rank0.jsonl"))
-        return sum(len(file.read_text().splitlines()) for file in files)
+        """Return how many steps the job's rank 0 has written on its node. A step may have several lines."""
+        files = (self.folder / "cluster" / "run").glob(f"{run}/*/node0/steps.rank0.jsonl")
+        return len({json.loads(line)["step"] for file in files for line in whole_lines(file)})
 
     def marked(self) -> list[int]:
         """Return the living processes of this demo's folder with a run's mark."""
