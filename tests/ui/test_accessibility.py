@@ -175,4 +175,11 @@ def test_the_monitor(monitored: Monitored, browser: Any) -> None:
         page.locator('.mbm-list [data-do="delete"]:visible').first.click()
         page.locator("dialog[open] .mbm-delete-plan:visible").wait_for()
         audit("dialog")
+        page.keyboard.press("Escape")
+        for box in page.locator(".mbm-choose input").all()[:2]:
+            box.check()
+        page.locator(".mbm-toolbar button").last.click()
+        page.locator(".mbm-fields table").wait_for()
+        page.evaluate(OPENED)
+        audit("side by side")
     audit.check()
