@@ -143,6 +143,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             is_hidden INTEGER NOT NULL) WITHOUT ROWID""",
     ),
     (
+        # size of the rank's log when the step was logged, and the rules of alerts (alert_rules.py)
+        "ALTER TABLE points ADD COLUMN log_offset INTEGER",
+        """CREATE TABLE alert_rules (id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT, rule TEXT NOT NULL,
+            created REAL NOT NULL)""",
+    ),
+    (
         # nodes on which no run starts until a user allows it again (node_replacement.py)
         """CREATE TABLE cordons (node TEXT PRIMARY KEY, run TEXT NOT NULL, time REAL NOT NULL,
             problem TEXT NOT NULL) WITHOUT ROWID""",
