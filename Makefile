@@ -31,6 +31,7 @@ test-fast: .venv/.ready
 engines: packages-test environments .venv-node/extra/.ready
 	.venv/bin/pytest tests/e2e/test_engines.py tests/e2e/test_megatron_engine.py tests/e2e/test_vision_gradients.py \
 		tests/e2e/test_before_and_after.py tests/engines/test_swift_megatron.py tests/engines/test_families.py \
+		tests/engines/test_vision_families.py \
 		tests/estimate/test_step_peak.py tests/slurm/test_allocation_ends.py --durations=0
 
 chaos: packages-test environments

@@ -1,11 +1,12 @@
 """Write docs/models.en.md and docs/models.zh.md: what is known of every model type that LLaMA-Factory loads.
 
     python -m tools.write_models                        (make docs)
-    python -m tools.write_models --measure [--peaks] [--steps FILE]
+    python -m tools.write_models --measure [--peaks] [--profiles] [--steps FILE]
 
 The pages are made from benchmarks/data/families.json. `--measure` writes it anew: the number of parameters by
 benchmarks/families.py, and the operations by benchmarks/flops_counted.py; with `--peaks` the memory of a step by
-benchmarks/step_peak.py (10 minutes); with `--steps` the losses that tests/engines/test_families.py left in a file.
+benchmarks/step_peak.py (10 minutes); with `--profiles` a profile of every other type; with `--steps` the losses that
+tests/engines/test_families.py found, from a file.
 """
 
 import argparse
@@ -97,11 +98,12 @@ def _table(lang: str, columns: tuple[str, ...], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 
-def measure(peaks: bool, steps: Path | None) -> None:
+def measure(peaks: bool, profiles: bool, steps: Path | None) -> None:
     """Write the data anew. What is not measured stays."""
-    data = read_data() if DATA.exists() else {"peaks": {}, "steps": {}}
+    data = read_data() if DATA.exists() else {"peaks": {}, "profiles": {}, "steps": {}}
     data["types"] = _printed("benchmarks.families", "--json")
-    data["profiles"] = _printed("benchmarks.families", "--profiles")
+    if profiles:
+        data["profiles"] = _printed("benchmarks.families", "--profiles")
     counted = _printed("benchmarks.flops_counted", "--json")
     data["flops"] = {name: round(ours / torchs - 1, 4) + 0.0 for name, (torchs, ours) in counted.items()}
     if peaks:
@@ -132,10 +134,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--peaks", action="store_true")
+    parser.add_argument("--profiles", action="store_true")
     parser.add_argument("--steps", type=Path)
     chosen = parser.parse_args()
     if chosen.measure:
-        measure(chosen.peaks, chosen.steps)
+        measure(chosen.peaks, chosen.profiles, chosen.steps)
     data = read_data()
     for language in LANGUAGES:
         (ROOT / "docs" / f"models.{language}.md").write_text(page(language, data), encoding="utf-8")
