@@ -95,6 +95,12 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     ("QwenLM", Habits(fixed_lengths=True)),
     # benchmarks_03_2024.md: dummy data of one length.
     ("fsdp_qlora", Habits(fixed_lengths=True)),
+    # No part of its sources of 2024 calls peft's preparation (swift/llm/sft.py, tuner.py; a search of the repository).
+    ("SWIFT 2.x", Habits()),
+    # model/model_utils/checkpointing.py prepare_model_for_training: fp32 norms only with upcast_layernorm.
+    ("LLaMA-Factory", Habits()),
+    # Its own preparation for 4 bits leaves the rest in 16 (fms_acceleration_peft/framework_plugin_bnb.py).
+    ("IBM fms-acceleration", Habits()),
     # Its own linear layers, without peft (litgpt/lora.py).
     ("LitGPT", Habits()),
     # Its examples pack samples (sample_packing: true).

@@ -7,6 +7,7 @@ from app.monitor.compare import Compare
 from app.services import Services
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.api import Move
+from backend.runs.records import RunLabels
 from backend.runs.retention import Rules
 
 Action = Callable[[str, Mapping[str, Any]], object]
@@ -28,6 +29,7 @@ def act(services: Services, compare: Compare, name: object, run: str, values: Ma
         "delete": lambda run, values: services.storage.delete(run, archive=values.get("archive") is True),
         "compact": lambda run, values: services.storage.compact(),
         "retention": lambda run, values: services.storage.set_rules(_rules(values)),
+        "labels": lambda run, values: controller.set_labels(run, _labels(values)),
         "restarts": lambda run, values: controller.allow_restarts(run, _count(values.get("restarts")) or 0),
     }
     try:
@@ -45,6 +47,15 @@ def _count(value: object) -> int | None:
 def _rules(values: Mapping[str, Any]) -> Rules:
     return Rules(
         **{name: values.get(name) for name in ("raw_days", "run_days")}, archive=values.get("archive") is not False
+    )
+
+
+def _labels(values: Mapping[str, Any]) -> RunLabels:
+    note = values.get("note")
+    return RunLabels(
+        tags=tuple(dict.fromkeys(tag.strip() for tag in _texts(values.get("tags")))),
+        note=note if isinstance(note, str) else "",
+        is_hidden=values.get("hidden") is True,
     )
 
 

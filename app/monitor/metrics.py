@@ -12,7 +12,7 @@ Have = Mapping[str, tuple[int, int]]
 """Name -> version and last step of the values that a browser has."""
 
 
-def names(metrics: Mapping[str, Metric], lang: str) -> list[dict[str, Any]]:
+def names(metrics: Mapping[str, Any], lang: str) -> list[dict[str, Any]]:
     """Return the names of a run by group. A group has the known names first."""
     return [_name(described, lang) for described in ordered(metrics)]
 
@@ -44,6 +44,11 @@ def title(described: Described, lang: str) -> str:
         return words
     key = "monitor.metrics.eval_of" if described.data else "monitor.metrics.eval"
     return t(lang, key, words=words, data=described.data)
+
+
+def titles(names: Sequence[str], lang: str) -> list[list[str]]:
+    """Return [name, words] of each name, in the order of the page."""
+    return [[one.name, title(one, lang)] for one in ordered(names)]
 
 
 def values(reader: Reader, metric: Metric, version: int, last: int) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+MOST_COMPARED = 8
+"""Runs side by side: as many as colours that can be told apart."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogRequest:
@@ -30,6 +33,15 @@ class UtilizationRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CurveMarks:
+    """The curves of a run that the browser has, in a view of several runs."""
+
+    generation: int | None
+    seq: int | None
+    metrics: Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PollRequest:
     """One poll of one tab."""
 
@@ -51,6 +63,10 @@ class PollRequest:
     """First and last step of the requested detail."""
     metrics: Mapping[str, tuple[int, int]]
     """Logged metric that the browser shows -> version and last step of the values it has."""
+    compare: Mapping[str, CurveMarks]
+    """The runs that the browser shows side by side, in their order."""
+    metric: str = "loss"
+    """The metric of the list's columns."""
 
     @classmethod
     def from_json(cls, value: object) -> "PollRequest":
@@ -75,7 +91,19 @@ class PollRequest:
             erase=_text(request.get("erase")),
             detail=_steps(_mapping(request.get("detail"))),
             metrics=_metrics(_mapping(request.get("metrics"))),
+            compare=_marks(_mapping(request.get("compare"))),
+            metric=_text(request.get("metric")) or "loss",
         )
+
+
+def _marks(request: Mapping[str, object]) -> dict[str, CurveMarks]:
+    runs = {run: _mapping(value) for run, value in list(request.items())[:MOST_COMPARED]}
+    return {run: _marks_of_run(_mapping(value.get("points")), value) for run, value in runs.items()}
+
+
+def _marks_of_run(points: Mapping[str, object], value: Mapping[str, object]) -> CurveMarks:
+    generation, seq = _count(points.get("generation")), _count(points.get("seq"))
+    return CurveMarks(generation=generation, seq=seq, metrics=_metrics(_mapping(value.get("metrics"))))
 
 
 def _usage(value: object) -> UtilizationRequest:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from app.monitor import events, log, metrics, run, runs, utilization
+from app.monitor import events, log, metrics, run, runs, side_by_side, utilization
 from app.monitor.json_parts import Answer, Section, join, to_json
 from app.monitor.poll_request import LogRequest, PollRequest
 from app.monitor.shared_answers import Shared
@@ -52,6 +52,7 @@ class PollResponder:
         self._database = database
         self._lang = lang
         self._sections: Shared[dict[str, Section]] = Shared(clock, fresh_s=SNAPSHOT_S, size=RUNS_KEPT)
+        self._differences: Shared[Section] = Shared(clock, fresh_s=math.inf, size=RUNS_KEPT)
         self._metric_names: Shared[Section] = Shared(clock, fresh_s=math.inf, size=RUNS_KEPT)
         self._logs: Shared[dict[str, Any]] = Shared(clock, fresh_s=SNAPSHOT_S, size=RUNS_KEPT)
         self._usage = utilization.Usage(database, clock)
@@ -60,7 +61,9 @@ class PollResponder:
         """Return the JSON string for the browser. `refusal`: why the requested action was refused."""
         response = Answer(shown=request.versions)
         try:
-            if request.run:
+            if request.compare:
+                self._side_by_side(response, request)
+            elif request.run:
                 self._run(response, request)
             else:
                 self._list(response, request)
@@ -74,12 +77,35 @@ class PollResponder:
 
     def _list(self, response: Answer, request: PollRequest) -> None:
         rows = self._run_cache.runs()
-        make = lambda: {"rows": Section.from_value(runs.rows(rows, self._lang))}  # noqa: E731
-        response.add_news(self._sections.get("", make, version=rows))
+        names, values = self._run_cache.columns(request.metric)
+        make = lambda: {  # noqa: E731
+            "rows": Section.from_value(runs.rows(rows, values, self._lang)),
+            "metric_names": Section.from_value(metrics.titles(names, self._lang)),
+        }
+        response.add_news(self._sections.get(("", request.metric), make, version=rows))
         if self._storage is not None:
             response.add_news({"deletions": Section.from_value(self._storage.deletions(self._lang))})
             if request.storage:
                 response.add_news({"storage": Section.from_value(self._storage.part(self._lang))})
+
+    def _side_by_side(self, response: Answer, request: PollRequest) -> None:
+        cache, runs = self._run_cache, tuple(request.compare)
+        response.add_news({"heads": Section.from_value(side_by_side.heads(cache, runs, self._lang))})
+        fields = lambda: Section.from_value(side_by_side.differences(self._database, runs, self._lang))  # noqa: E731
+        response.add_news({"fields": self._differences.get(runs, fields)})
+        names = dict.fromkeys(name for run_id in runs for name in cache.metrics_of(run_id))
+        response.add_news({"names": Section.from_value(metrics.names(names, self._lang))})
+        curves, logged, details = {}, {}, {}
+        for run_id, marks in request.compare.items():
+            if points := cache.curves(run_id, marks.generation, marks.seq):
+                curves[run_id] = points
+            if values := cache.metric_values(run_id, marks.metrics):
+                logged[run_id] = join(values)
+            if request.detail is not None:
+                details[run_id] = cache.detail(run_id, *request.detail, tuple(marks.metrics))
+        for name, part in (("curves", curves), ("logged", logged), ("details", details)):
+            if part:
+                response.add(name, join(part))
 
     def _deletion_size(self, response: Answer, erase: str | None) -> None:
         """Add the size of the run for which the deletion dialog is open."""

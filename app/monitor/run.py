@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from app.monitor.runs import labels
 from app.text import render_problem
 from app.text.causes import other_causes, sign_of, versions_of
 from app.text.preparation import preparing_words
@@ -18,6 +19,7 @@ def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
     saving = run.state is RunState.STOPPING and is_saving(run.events)
     return {
         "name": run.name,
+        "labels": labels(run.labels),
         "state": run.state.value,
         "is_final": run.state.is_final,
         "is_saving": saving,

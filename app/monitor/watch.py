@@ -3,12 +3,13 @@
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
 from app.monitor import curves, metrics
 from app.monitor.json_parts import to_json
+from app.monitor.metric_columns import MetricColumns, Values
 from app.monitor.shared_answers import Shared
 from backend.job.problems import ProblemsError
 from backend.runs.api import Metric, State
@@ -23,6 +24,9 @@ RUNS_KEPT = 16
 CURVES_KEPT = 256
 """Maximum curve answers in memory, 0.1 MB each at most. They do not expire, because each belongs to one state."""
 
+Columns = tuple[list[str], Mapping[str, Values]]
+"""Names of all metrics, and run -> values of one of them."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -35,13 +39,20 @@ class RunCache:
         self._runs: Shared[list[RunSummary]] = Shared(clock, fresh_s=SNAPSHOT_S, size=1)
         self._snapshots: Shared[RunSnapshot] = Shared(clock, fresh_s=SNAPSHOT_S, size=RUNS_KEPT)
         self._curves: Shared[str] = Shared(clock, fresh_s=math.inf, size=CURVES_KEPT)
+        self._column_values: Shared[Columns] = Shared(clock, fresh_s=SNAPSHOT_S, size=RUNS_KEPT)
         self._metrics: Shared[dict[str, Metric]] = Shared(clock, fresh_s=SNAPSHOT_S, size=RUNS_KEPT)
+        self._columns = MetricColumns(database)
         self._lock = threading.Lock()
         self._processing: set[str] = set()
 
     def runs(self) -> list[RunSummary]:
         """Return all runs, newest first."""
         return self._runs.get("", lambda: sorted(self._controller.runs(), key=lambda run: -run.created))
+
+    def columns(self, metric: str) -> Columns:
+        """Return the names of all metrics, and the values of one of them for each run of the list."""
+        runs = self.runs()
+        return self._column_values.get(metric, lambda: (self._columns.names(), self._columns.values(runs, metric)))
 
     def run(self, run_id: str) -> RunSnapshot:
         """Return one run. Raises ProblemsError(unknown_run)."""

@@ -1,4 +1,4 @@
-"""What the nodes' own tools say of them in words: a table of facts, and what is proposed."""
+"""The hardware and software of the nodes as a table of words, and the changes of the job that follow from them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,36 +17,36 @@ OF_GPUS = ("links", "busy", "driver")
 GIB = 1 << 30
 
 
-def proposal_notes(job: Job, found: Mapping[int, NodeMemory]) -> list[Problem]:
-    """The faster network that all nodes share, and the ports that NCCL should use."""
+def proposal_notes(job: Job, nodes: Mapping[int, NodeMemory]) -> list[Problem]:
+    """Return notes that propose a faster network that all nodes share, and the ports for NCCL."""
     notes = []
-    if by_name := proposed_addresses(job, found):
+    if by_name := proposed_addresses(job, nodes):
         values = {"addresses": ", ".join(f"{name}: {address}" for name, address in by_name.items())}
         notes.append(Problem(code="fabric_proposed", field="cluster.hosts", severity="note", values=values))
-    if variables := proposed_variables(job, found):
+    if variables := proposed_variables(job, nodes):
         values = {"variables": " ".join(f"{name}={value}" for name, value in variables.items())}
         notes.append(Problem(code="nccl_proposed", field="environment", severity="note", values=values))
     return notes
 
 
-def proposed_lines(job: Job, found: Mapping[int, NodeMemory]) -> dict[str, Any]:
-    """The proposals as a part of the job file; empty without any."""
+def proposed_lines(job: Job, nodes: Mapping[int, NodeMemory]) -> dict[str, Any]:
+    """Return the proposals as a part of the job file. Empty if there are none."""
     lines: dict[str, Any] = {}
-    if by_name := proposed_addresses(job, found):
+    if by_name := proposed_addresses(job, nodes):
         hosts = [
             replace(host, fabric_address=by_name.get(host.name, host.fabric_address)) for host in job.cluster.hosts
         ]
         lines["cluster"] = {"hosts": to_mapping(with_values(job, {"cluster.hosts": tuple(hosts)}))["cluster"]["hosts"]}
-    if variables := proposed_variables(job, found):
+    if variables := proposed_variables(job, nodes):
         lines["environment"] = {**job.environment, **variables}
     return lines
 
 
-def proposed_addresses(job: Job, found: Mapping[int, NodeMemory]) -> dict[str, str]:
-    """Fabric addresses by the names of nodes that should have one: all nodes share a faster network."""
-    fabrics = {rank: one.survey.fabric for rank, one in found.items()}
+def proposed_addresses(job: Job, nodes: Mapping[int, NodeMemory]) -> dict[str, str]:
+    """Return the fabric addresses that nodes lack, by node name. All nodes must share a faster network."""
+    fabrics = {rank: node.survey.fabric for rank, node in nodes.items()}
     hosts = job.cluster.hosts
-    shared = common_network(fabrics) if len(found) == len(hosts) > 1 else {}
+    shared = common_network(fabrics) if len(nodes) == len(hosts) > 1 else {}
     return {
         hosts[rank].name: address
         for rank, address in shared.items()
@@ -54,21 +54,21 @@ def proposed_addresses(job: Job, found: Mapping[int, NodeMemory]) -> dict[str, s
     }
 
 
-def proposed_variables(job: Job, found: Mapping[int, NodeMemory]) -> dict[str, str]:
-    """NCCL's ports for a job of several nodes that says nothing of them itself."""
-    variables = nccl_variables(found) if len(found) > 1 else {}
+def proposed_variables(job: Job, nodes: Mapping[int, NodeMemory]) -> dict[str, str]:
+    """Return the variables that name NCCL's ports. Empty for one node, and for a job that sets one of them."""
+    variables = nccl_variables(nodes) if len(nodes) > 1 else {}
     return {} if variables.keys() & job.environment.keys() else variables
 
 
-def nccl_variables(found: Mapping[int, NodeMemory]) -> dict[str, str]:
-    """NCCL_IB_HCA and NCCL_IB_GID_INDEX where all nodes need the same; empty where NCCL finds them by itself.
+def nccl_variables(nodes: Mapping[int, NodeMemory]) -> dict[str, str]:
+    """Return NCCL_IB_HCA and NCCL_IB_GID_INDEX, each if all nodes need the same value and NCCL does not find it.
 
-    It takes every active port, so only where some must be left out; the index matters for RoCE.
+    NCCL takes every active port, so NCCL_IB_HCA is needed only to leave some out. The index matters for RoCE.
     """
-    fabrics = [one.survey.fabric for one in found.values()]
-    names, indices = {one.hca for one in fabrics}, {one.gid_index for one in fabrics}
+    fabrics = [node.survey.fabric for node in nodes.values()]
+    names, indices = {fabric.hca for fabric in fabrics}, {fabric.gid_index for fabric in fabrics}
     variables = {}
-    leaves_out = any(sum(port.is_active for port in one.ports) > len(one.used_ports) for one in fabrics)
+    leaves_out = any(sum(port.is_active for port in fabric.ports) > len(fabric.used_ports) for fabric in fabrics)
     if len(names) == 1 and (name := names.pop()) and leaves_out:
         variables["NCCL_IB_HCA"] = name
     if len(indices) == 1 and (index := indices.pop()) is not None:
@@ -76,19 +76,19 @@ def nccl_variables(found: Mapping[int, NodeMemory]) -> dict[str, str]:
     return variables
 
 
-def table(job: Job, found: Mapping[int, NodeMemory], lang: str) -> dict[str, Any]:
-    """A row a node, under titles; what is told of GPUs only where a node has some."""
-    has_gpus = any(one.survey.gpus.gpus for one in found.values())
+def table(job: Job, nodes: Mapping[int, NodeMemory], lang: str) -> dict[str, Any]:
+    """Return a table with one row per node. It has the columns of GPUs only if a node has GPUs."""
+    has_gpus = any(node.survey.gpus.gpus for node in nodes.values())
     columns = [name for name in COLUMNS if has_gpus or name not in OF_GPUS]
-    rows = [_row(job, rank, one, lang) for rank, one in found.items()]
+    rows = [_row(job, rank, node, lang) for rank, node in nodes.items()]
     return {
         "head": [t(lang, f"wizard.found.{name}") for name in columns],
         "rows": [[row[name] for name in columns] for row in rows],
     }
 
 
-def _row(job: Job, rank: int, one: NodeMemory, lang: str) -> dict[str, str]:
-    gpus, fabric = one.survey.gpus, one.survey.fabric
+def _row(job: Job, rank: int, node: NodeMemory, lang: str) -> dict[str, str]:
+    gpus, fabric = node.survey.gpus, node.survey.fabric
     first = gpus.gpus[0] if gpus.gpus else None
     names = sorted({gpu.name for gpu in gpus.gpus})
     kinds = f"{len(gpus.usable)} × {' / '.join(names)}" if names else t(lang, "wizard.found.cpu_node")
@@ -109,37 +109,37 @@ def _row(job: Job, rank: int, one: NodeMemory, lang: str) -> dict[str, str]:
         or "–",
         "busy": "; ".join(busy + users) or (t(lang, "wizard.found.idle") if first else "–"),
         "driver": f"{first.driver} · CUDA {gpus.cuda or '–'}" if first else "–",
-        "software": _software(one),
-        "host": _host(one),
+        "software": _software(node),
+        "host": _host(node),
         "disk": ", ".join(
-            f"{disk.free / GIB:.0f} / {disk.total / GIB:.0f} GiB {disk.kind}" for disk in one.survey.disks.values()
+            f"{disk.free / GIB:.0f} / {disk.total / GIB:.0f} GiB {disk.kind}" for disk in node.survey.disks.values()
         )
         or "–",
         "ports": "; ".join(ports) or t(lang, "wizard.found.none"),
-        "interfaces": "; ".join(_interface(job, one, way, lang) for way in fabric.interfaces) or "–",
+        "interfaces": "; ".join(_interface(job, node, way, lang) for way in fabric.interfaces) or "–",
     }
 
 
-def _interface(job: Job, one: NodeMemory, way: Interface, lang: str) -> str:
-    """With its role: the default route, and what NCCL_SOCKET_IFNAME will name at a launch."""
+def _interface(job: Job, node: NodeMemory, way: Interface, lang: str) -> str:
+    """Return an interface with its role: default route, or the interface that a launch gives to NCCL."""
     speed = f" {way.gbit:g} Gbit/s" if way.gbit else ""
-    roles = [t(lang, "wizard.found.default_route")] if way.name in one.survey.fabric.default_routes else []
-    if one.facts and one.facts.interface == way.name and "NCCL_SOCKET_IFNAME" not in job.environment:
+    roles = [t(lang, "wizard.found.default_route")] if way.name in node.survey.fabric.default_routes else []
+    if node.facts and node.facts.interface == way.name and "NCCL_SOCKET_IFNAME" not in job.environment:
         roles.append("NCCL_SOCKET_IFNAME")
     return f"{way.name} {', '.join(way.addresses)}{speed}" + (f" ({', '.join(roles)})" if roles else "")
 
 
-def _software(one: NodeMemory) -> str:
-    """Versions of what the engine's Python has; what it lacks with a dash."""
-    if one.facts is None:
+def _software(node: NodeMemory) -> str:
+    """Return the versions of the engine's packages. A package that is missing has a dash."""
+    if node.facts is None:
         return "–"
-    versions = {"Python": one.facts.python, **one.facts.modules, "NCCL": one.facts.nccl}
+    versions = {"Python": node.facts.python, **node.facts.modules, "NCCL": node.facts.nccl}
     return ", ".join(f"{name} {version or '–'}" for name, version in versions.items() if version or name != "NCCL")
 
 
-def _host(one: NodeMemory) -> str:
-    """CPUs, memory, shared memory, and the limits of `ulimit -l` and `-n`."""
-    shm = f"shm {one.survey.shm / GIB:.3g} GiB" if one.survey.shm is not None else ""
-    locked = "∞" if one.survey.memlock is None else f"{one.survey.memlock >> 10} KiB"
-    limits = f"ulimit -l {locked} -n {'∞' if one.survey.nofile is None else one.survey.nofile}"
-    return " · ".join(filter(None, (f"{one.survey.cpus} CPU", f"{one.host_gib:.0f} GiB", shm, limits)))
+def _host(node: NodeMemory) -> str:
+    """Return CPUs, memory, shared memory, and the limits of `ulimit -l` and `-n`."""
+    shm = f"shm {node.survey.shm / GIB:.3g} GiB" if node.survey.shm is not None else ""
+    locked = "∞" if node.survey.memlock is None else f"{node.survey.memlock >> 10} KiB"
+    limits = f"ulimit -l {locked} -n {'∞' if node.survey.nofile is None else node.survey.nofile}"
+    return " · ".join(filter(None, (f"{node.survey.cpus} CPU", f"{node.host_gib:.0f} GiB", shm, limits)))

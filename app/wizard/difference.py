@@ -1,22 +1,19 @@
 """Differences between the draft and an earlier run or the recommended plan: keys, files, memory and speed."""
 
 import difflib
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from app.services import Services
 from app.text import render_problem, t
 from app.text.plans import all_plans, need_gib, plan_name, plan_sizes
 from app.wizard.draft_state import DraftState
-from app.wizard.fields import label_of, table
+from app.wizard.job_values import label, leaves, text
 from backend.engines import export
 from backend.estimate import estimate
-from backend.job.batch import written
 from backend.job.job import Job
-from backend.job.mapping import dump_job, parameters, to_mapping
-from backend.job.parameters import Parameter
+from backend.job.mapping import dump_job
 from backend.job.problems import ProblemsError
 from backend.planning import recommended
 
@@ -74,54 +71,10 @@ def _job_of(services: Services, run: str) -> Job:
 
 def _fields(before: Job, after: Job, lang: str) -> Iterator[tuple[str, str, str, str]]:
     """Yield (path, label, value before, value after) of every key whose value differs, including defaults."""
-    old, new = _leaves(before), _leaves(after)
+    old, new = leaves(before), leaves(after)
     for path in [*new, *(path for path in old if path not in new)]:
         if old.get(path) != new.get(path):
-            yield path, _label(path, lang), _text(old.get(path)), _text(new.get(path))
-
-
-def _leaves(job: Job) -> dict[str, Any]:
-    """Return every single value by its path, in the order of the job file."""
-    mapping = to_mapping(job)
-    values = {path: _value_at(mapping, path, parameter) for path, parameter in parameters().items()}
-    values |= job.unknown
-    return dict(leaf for path, value in values.items() for leaf in _flat(path, value))
-
-
-def _value_at(mapping: Any, path: str, parameter: Parameter) -> Any:
-    """Return the value at a path of the job file, or the default."""
-    for name in path.split("."):
-        if not isinstance(mapping, Mapping) or name not in mapping:
-            return list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
-        mapping = mapping[name]
-    return mapping
-
-
-def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _flat(f"{path}.{name}", item)
-    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-        for number, item in enumerate(value):
-            yield from _flat(f"{path}[{number}]", item)
-    elif value is not None:
-        yield path, value
-
-
-def _label(path: str, lang: str) -> str:
-    """Return the label of the parameter that contains the path. Empty for an unknown key."""
-    bare = path.partition("[")[0]
-    while bare and bare not in table():
-        bare = bare.rpartition(".")[0]
-    return label_of(lang, table()[bare]) if bare else ""
-
-
-def _text(value: Any) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    if isinstance(value, float):
-        return written(value, 6)
-    return json.dumps(value, ensure_ascii=False)
+            yield path, label(path, lang), text(old.get(path)), text(new.get(path))
 
 
 def _files(before: Job, after: Job) -> list[dict[str, Any]]:

@@ -47,9 +47,9 @@ def _host(job: Job, estimate: Estimate) -> dict[str, Any] | None:
 
 
 def _accuracy(job: Job, shape: ModelShape, estimate: Estimate) -> dict[str, Any]:
-    """Return the run that calibrates the memory, or the expected error and the error on published measurements."""
+    """Return the interval, and the run that calibrates the memory or the error on published measurements."""
     if reserved_ratio(job) is not None:
-        return {"run": job.cluster.calibration.run}
+        return {"run": job.cluster.calibration.run, "expected": memory_error(job)}
     known = accuracy_of(job, shape)
     own = known and {"group": known.group, "rows": known.rows, "median": known.median, "largest": known.max}
     return {"expected": memory_error(job), "own": own}

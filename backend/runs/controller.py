@@ -30,10 +30,10 @@ from backend.runs.launch.accepted_warnings import to_stored
 from backend.runs.launch.launch import candidate_ports, new_run_id
 from backend.runs.launch.preflight import ConnectedNodes, PreflightReport, connect_nodes, run_preflight, warning_key
 from backend.runs.launch.resume import Checkpoints, find_checkpoints, find_source, resume_policy_of
-from backend.runs.records import Point, RunSnapshot, RunSummary, Source
+from backend.runs.records import Point, RunLabels, RunSnapshot, RunSummary, Source
 from backend.runs.runner import Runner
 from backend.runs.states import RunState
-from backend.runs.store import attempts, metrics, queue_order, run_store
+from backend.runs.store import attempts, metrics, queue_order, run_labels, run_store
 from backend.runs.store.metrics import FileKey
 from backend.runs.store.store import Store
 from backend.runs.store.transitions import LaunchRequest
@@ -331,6 +331,14 @@ class Controller:
         """Set the number of automatic restarts of a run. ProblemsError: unknown_run."""
         self._audit("allow_restarts", run=run_id, restarts=restarts)
         self._store.write(lambda connection: restart.allow(connection, run_id, restarts))
+
+    def set_labels(self, run_id: str, labels: RunLabels) -> None:
+        """Replace the tags and the note of a run, and whether the list hides it.
+
+        ProblemsError: unknown_run, tag_unusable, too_many_tags, note_too_long.
+        """
+        self._audit("set_labels", run=run_id, tags=list(labels.tags), hidden=labels.is_hidden)
+        self._store.write(lambda connection: run_labels.write(connection, run_id, labels))
 
     def wait(self, run_id: str, timeout_s: float | None = None, *, takes_turn: bool = False) -> RunState:
         """Supervise a run until it ends or the time is over; return its state.

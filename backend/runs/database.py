@@ -14,6 +14,7 @@ from backend.runs.store import (
     attempts,
     curve_levels,
     curve_view,
+    logged_metrics,
     metric_view,
     metrics,
     run_store,
@@ -112,6 +113,14 @@ class Reader:
     def metrics(self, run: str) -> dict[str, Metric]:
         """Return every number that a run logs, by name. It reads no values."""
         return metric_view.metrics_of(self._connection, run)
+
+    def metric_names(self) -> list[str]:
+        """Return the names of all metrics that any run has logged."""
+        return logged_metrics.names(self._connection)
+
+    def metric_summaries(self, name: str) -> dict[str, tuple[float, float | None, float | None]]:
+        """Return run -> (last, lowest, highest) value of a metric over all attempts."""
+        return logged_metrics.summaries(self._connection, name)
 
     def metric_values(self, metric: Metric, first: int = 0, last: int = END) -> tuple[Steps, Floats]:
         """Return (steps, finite values) to draw of a metric: all, or the extremes and ends of buckets."""

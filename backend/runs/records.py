@@ -100,6 +100,16 @@ class NodeSnapshot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RunLabels:
+    """What the operator wrote about a run."""
+
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    is_hidden: bool = False
+    """The list shows the run only when hidden runs are shown."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunSummary:
     """One line of the list of runs."""
 
@@ -124,6 +134,7 @@ class RunSummary:
     """At least one attempt was started on its nodes."""
     why: Problem | None = None
     """What the run waits for, or why it failed or was lost."""
+    labels: RunLabels = RunLabels()
 
 
 PreparingStage = Literal["starting", "reading", "converting", "tokenising", "saving"]
@@ -210,6 +221,7 @@ class RunSnapshot:
     scheduler: Mapping[str, Any] | None = None
     """What the scheduler last said of the newest attempt's job: job, state, reason, position, partition, start, nodes.
     None for a run over SSH."""
+    labels: RunLabels = RunLabels()
     looked_at: float = 0.0
     """Time of this snapshot by our clock. Ages refer to it."""
 

@@ -13,6 +13,7 @@ import { Compare } from "./compare.js";
 import { DeleteDialog } from "./delete.js";
 import { Export } from "./export.js";
 import { Hang, Notice } from "./hang.js";
+import { Labels } from "./labels.js";
 import { Logs } from "./logs.js";
 import { Nodes } from "./nodes.js";
 import { Attempts } from "./resume.js";
@@ -121,10 +122,11 @@ function Head(id, link) {
   const more = Checkpoints("continue", { requestSearch, go: (step, dialog, fix) => openInWizard(id, step, dialog, fix) });
   const erase = DeleteDialog(link, () => go("runs"));
   const remove = h("button.mb-button", { type: "button", onclick: () => erase.open(id) }, w("delete"));
+  const labels = Labels((values) => link.act("labels", values));
   const attempts = Attempts((restarts) => link.act("restarts", { restarts }));
   const root = h("header.mbm-head", {},
     h("a.mbm-back", { href: "#runs", "data-go": "runs" }, `← ${w("runs")}`),
-    h("div.mbm-title", {}, title, state, h("div.mbm-buttons", {}, remove, more.button, resume.button, again, save, stop)), about, scheduler, attempts.root,
+    h("div.mbm-title", {}, title, state, h("div.mbm-buttons", {}, remove, more.button, resume.button, again, save, stop)), about, scheduler, labels.root, attempts.root,
     h("div.mb-card.mbm-progress", {}, progressWords, bar, facts), spoken, confirmStop.root, resume.root, more.root, erase.root);
   let shown = null;
   let wantsResume = link.wantsResume(id);
@@ -146,6 +148,7 @@ function Head(id, link) {
     again.hidden = !head.can_resume || head.attempt > 0 || head.warnings.length > 0;
     more.take(head.can_continue, head.resume);
     attempts.take(head);
+    labels.take(head.labels);
     if (wantsResume && head.can_resume) resume.open();
     wantsResume = false;
     save.disabled = !head.can_save;

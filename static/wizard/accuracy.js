@@ -5,7 +5,7 @@ import { sentences, t } from "../lib/words.js";
 // Returns the interval of the memory estimate, and its error on the own sources.
 export function accuracy(known) {
   if (!known) return t("accuracy.unknown");
-  if (known.run) return t("accuracy.calibrated", { run: known.run });
+  if (known.run) return sentences([t("accuracy.calibrated", { run: known.run }), errorWords("memory", known.expected)]);
   const { own } = known;
   return sentences([errorWords("memory", known.expected), own && t("accuracy.own", {
     group: t(`accuracy.group.${own.group}`), rows: own.rows, median: percent(own.median), largest: percent(own.largest) })]);

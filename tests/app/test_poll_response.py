@@ -88,7 +88,7 @@ def test_the_list_is_sent_once_and_again_when_it_changes(desk):
     first = desk.ask(run="")
     row = first["rows"][0]
     assert (row["state"], row["step"], row["total"], row["nodes"]) == ("running", 4, 400, 4)
-    assert row["loss"] == pytest.approx(3.5, abs=0.3)
+    assert row["metric"]["last"] == pytest.approx(3.5, abs=0.3)
     assert desk.ask(run="", seen=first["versions"]) is None
     StoredRun(desk.store, "20260101-000001-other-bbbb", now=desk.now)
     again = desk.ask(run="", seen=first["versions"])
@@ -419,7 +419,7 @@ def test_numbers_that_json_has_no_words_for_do_not_break_the_page(desk):
     answer = desk.ask(run=RUN)
     assert answer["progress"]["loss"] is None
     assert answer["points"]["series"]["loss_bad"]["x"] == [1, 2, 3]
-    assert desk.ask(run="")["rows"][0]["loss"] is None
+    assert desk.ask(run="")["rows"][0]["metric"]["last"] is None
 
 
 def test_log_lines_follow_each_other_without_loss_or_repeat(desk):

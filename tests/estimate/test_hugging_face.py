@@ -151,3 +151,16 @@ def test_adamw_of_many_kernels_holds_roots_of_all_moments_while_it_steps():
         assert unfused.workspace_gib == pytest.approx(roots + 0.1)
     zero = [estimate(job(short, edits, engine="llamafactory-zero2")).peak_gib for edits in ({}, many)]
     assert zero[0] == zero[1]
+
+
+def test_pefts_preparation_for_4_bits_doubles_what_is_not_packed():
+    """Its source casts every parameter but those in 4 bits to fp32 (peft 0.18.1 utils/other.py)."""
+    layers = model_layers(resolve_model(Model(preset="qwen3-8b")))
+    plan = Plan(sequence_length=2048, micro_batches=1, recompute="full")
+    plain, cast = (
+        data_parallel_memory(layers, plan, DDP, Tuning(trained=Trained(), method="qlora", upcasts_rest=upcasts))
+        for upcasts in (False, True)
+    )
+    rest = 2 * layers.embedding
+    assert cast.weights - plain.weights == pytest.approx(2 * rest, rel=0.001), "two bytes more; norms are small"
+    assert cast.peak - plain.peak > 2 * rest

@@ -144,4 +144,11 @@ def test_the_monitor(monitored: Monitored, theme: str) -> None:
         page.locator('.mbm-list [data-do="delete"]:visible').first.click()
         page.locator("dialog[open] .mbm-delete-plan:visible").wait_for()
         result["dialog"] = faults(page)
+        page.keyboard.press("Escape")
+        for box in page.locator(".mbm-choose input").all()[:2]:
+            box.check()
+        page.locator(".mbm-toolbar button").last.click()
+        page.locator(".mbm-fields table").wait_for()
+        page.evaluate(OPENED)
+        result["side by side"] = faults(page)
     check(result)

@@ -78,7 +78,7 @@ def _has_route(address: str, port: int) -> bool:
         try:
             with socket.socket(family, kind, protocol) as probe:
                 probe.connect(sockaddr)
-        except OSError:
+        except OSError:  # no route to this address; the name may have others
             continue
         return True
     return False

@@ -185,7 +185,7 @@ def _parse(path: Path) -> Iterator[_Entry]:
             continue
         try:
             blob = base64.b64decode(words[2], validate=True)
-        except binascii.Error:
+        except binascii.Error:  # OpenSSH ignores such a line too
             continue
         revoked = marker == "@revoked"
         yield _Entry(path=path, line_number=number, revoked=revoked, names=words[0], key_type=words[1], blob=blob)

@@ -45,7 +45,7 @@ def free_port(request: dict[str, Any]) -> dict[str, Any]:
     for port in request["ports"]:
         try:
             bound(port).close()
-        except OSError:
+        except OSError:  # a program listens on it
             continue
         return {"port": port}
     return {"port": None}
@@ -77,7 +77,7 @@ def listen(request: dict[str, Any]) -> dict[str, Any]:
                     if word in missing:
                         caller.sendall(word)
                         missing.remove(word)
-            except OSError:
+            except OSError:  # no caller within the time, or one that is gone
                 continue
     dialling.join()
     return {"bound": True, "dialled": dialled}

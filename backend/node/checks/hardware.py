@@ -91,7 +91,7 @@ def owners_of(text: str) -> dict[str, str]:
             owners[pid] = pwd.getpwuid(user).pw_name
         except KeyError:
             owners[pid] = str(user)
-        except OSError:
+        except OSError:  # the process has ended
             continue
     return owners
 

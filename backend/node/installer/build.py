@@ -186,7 +186,7 @@ def size_of(folder: str) -> int:
         for name in names:
             try:
                 size += os.lstat(os.path.join(parent, name)).st_blocks * 512
-            except OSError:
+            except OSError:  # the installer has removed the file meanwhile
                 continue
     return size
 

@@ -138,6 +138,23 @@ def measured(
     sample = {
         "saved_bytes": sum(size for serial, (_, size) in saved.items() if serial not in others),
         "shared_bytes": sum(size for serial, (_, size) in saved.items() if serial in others),
+        # A checkpoint keeps the input. Its backward pass runs the layer forward again, and then backward.
+        "recompute_saved_bytes": hidden.untyped_storage().nbytes(),
+        "recompute_peak_bytes": max(ahead_peak, live - start + back_peak),
+        **_costs_of_passes(ahead, ahead_peak, back, back_peak),
+    }
+    if recorder is not None:
+        tokens = hidden.numel() // hidden.shape[-1]
+        kind.hidden = hidden.shape[-1]
+        kind.operators = recorder.finish(_top_k(layer), mixings(layer, recorder, costs, by_module, tokens))
+    for handle in handles:
+        handle.remove()
+    is_plain = not shared - {meter.serial(hidden), meter.serial(args[key] if isinstance(key, int) else kwargs[key])}
+    return _keep_call(kind, _detached(out), hidden, (args, kwargs, key) if is_plain else None), sample
+
+
+def _costs_of_passes(ahead: Costs, ahead_peak: int, back: Costs, back_peak: int) -> dict[str, int]:
+    return {
         "forward_peak_bytes": ahead_peak,
         "backward_peak_bytes": back_peak,
         "forward_flops": ahead.flops,
@@ -146,28 +163,23 @@ def measured(
         "backward_kernels": back.kernels,
         "forward_moved_bytes": ahead.moved,
         "backward_moved_bytes": back.moved,
-        # A checkpoint keeps the input. Its backward pass runs the layer forward again, and then backward.
-        "recompute_saved_bytes": hidden.untyped_storage().nbytes(),
-        "recompute_peak_bytes": max(ahead_peak, live - start + back_peak),
         "recompute_backward_flops": ahead.flops + back.flops,
         "recompute_backward_kernels": ahead.kernels + back.kernels,
     }
-    if recorder is not None:
-        tokens = hidden.numel() // hidden.shape[-1]
-        kind.hidden = hidden.shape[-1]
-        kind.operators = recorder.finish(_top_k(layer), mixings(layer, recorder, costs, by_module, tokens))
-    result = _detached(out)
+
+
+def _keep_call(kind: Kind, result: Any, hidden: Any, call: Any) -> Any:
+    """Keep the output of a kind, and its arguments (`call`) if they are no tensors but the input. Return the output."""
     first = result[0] if isinstance(result, (tuple, list)) else result
     kind.keeps_shape = getattr(first, "shape", None) == hidden.shape
-    if not shared - {meter.serial(hidden), meter.serial(args[key] if isinstance(key, int) else kwargs[key])}:
+    kind.output = result
+    if call is not None:
+        args, kwargs, key = call
         kind.plain_call = (
             [... if i == key else v for i, v in enumerate(args)],
             {n: ... if n == key else v for n, v in kwargs.items()},
         )
-    kind.output = result
-    for handle in handles:
-        handle.remove()
-    return result, sample
+    return result
 
 
 def _drop(meter: CostMeter) -> Any:

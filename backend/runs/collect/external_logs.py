@@ -86,7 +86,7 @@ def _values(text: bytes) -> Row:
         key = _MEGATRON.get(name.strip().lower())
         try:
             number = float(value)
-        except ValueError:
+        except ValueError:  # a field of text
             continue
         if key == "step_ms":
             row["step_s"] = number / 1000

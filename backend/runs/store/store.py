@@ -137,6 +137,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             rank INTEGER NOT NULL, name TEXT NOT NULL, bits INTEGER NOT NULL, bucket INTEGER NOT NULL,
             points BLOB NOT NULL, PRIMARY KEY (run, attempt, rank, name, bits, bucket)) WITHOUT ROWID""",
     ),
+    (
+        # tags, note and visibility of runs, as the operator set them (run_labels.py)
+        """CREATE TABLE run_labels (run TEXT PRIMARY KEY REFERENCES runs, tags TEXT NOT NULL, note TEXT NOT NULL,
+            is_hidden INTEGER NOT NULL) WITHOUT ROWID""",
+    ),
 )
 """One tuple of statements a schema version; version n is reached by running the first n. Append, never edit."""
 

@@ -9,9 +9,18 @@ from backend.runs.collect.node_records import Beat
 from backend.runs.collect.poller import newest_report
 from backend.runs.diagnosis.hang import patience_s, standstill
 from backend.runs.diagnosis.straggler import slowdown
-from backend.runs.records import Event, NodeRecord, NodeSnapshot, Point, RunSnapshot, RunSummary, problem_from_json
+from backend.runs.records import (
+    Event,
+    NodeRecord,
+    NodeSnapshot,
+    Point,
+    RunLabels,
+    RunSnapshot,
+    RunSummary,
+    problem_from_json,
+)
 from backend.runs.states import EventKind, RunState
-from backend.runs.store import attempts, metrics, run_store
+from backend.runs.store import attempts, metrics, run_labels, run_store
 from backend.runs.store.run_store import run_job
 from backend.runs.view.elapsed import elapsed
 from backend.runs.view.history import restarts_used
@@ -75,6 +84,7 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         queue_place=queue_places.get(run, (None, 0.0))[0],
         not_before=queue_places[run][1] or None if run in queue_places else None,
         scheduler=scheduler_word(history, attempt),
+        labels=run_labels.read(connection, run),
         looked_at=now,
     )
 
@@ -102,12 +112,14 @@ def summaries(connection: sqlite3.Connection, waits: Mapping[str, Problem | None
         " ORDER BY created DESC, id DESC"
     ).fetchall()
     queue_places = {run: position for position, run in enumerate(waits, 1)}
+    labels = run_labels.read_all(connection)
     runs = []
     for row in rows:
         try:
-            runs.append(_summary(connection, row, queue_places.get(row["id"]), waits.get(row["id"]), now))
+            summary = _summary(connection, row, queue_places.get(row["id"]), waits.get(row["id"]), now)
         except ProblemsError as error:
-            runs.append(_broken(row, error.problems[0]))
+            summary = _broken(row, error.problems[0])
+        runs.append(replace(summary, labels=labels.get(row["id"], RunLabels())))
     return runs
 
 
