@@ -68,15 +68,15 @@ def write_python(file: Path, installed: Installed) -> bool:
     mapping: Any = copy.deepcopy(dict(read_mapping(str(file))))
     for path, value in installed.edit.items():
         *owners, name = re.findall(r"[^.\[\]]+", path)
-        place = mapping
+        parent = mapping
         for owner in owners:
-            if isinstance(place, list):
-                place = place[int(owner)] if int(owner) < len(place) else None
-            elif isinstance(place, dict):
-                place = place.setdefault(owner, {})
-        if not isinstance(place, dict):
+            if isinstance(parent, list):
+                parent = parent[int(owner)] if int(owner) < len(parent) else None
+            elif isinstance(parent, dict):
+                parent = parent.setdefault(owner, {})
+        if not isinstance(parent, dict):
             return False
-        place[name] = value
+        parent[name] = value
     part = file.with_name(f"{file.name}.part")
     part.write_text(dump_mapping(mapping), encoding="utf-8")
     part.replace(file)

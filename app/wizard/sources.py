@@ -132,9 +132,9 @@ def _partitions(services: Services, request: Mapping[str, Any]) -> FetchResult:
     reply = _ask(services, request, lambda: services.controller.partitions(job))
     if 0 not in reply.answers:
         return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
-    found = reply.answers[0]
-    note = {"node": reply.nodes[0], "partitions": len({partition.name for partition in found})}
-    return FetchResult(note=note, table=lambda lang: partition_table(found, lang))
+    partitions = reply.answers[0]
+    note = {"node": reply.nodes[0], "partitions": len({partition.name for partition in partitions})}
+    return FetchResult(note=note, table=lambda lang: partition_table(partitions, lang))
 
 
 def _samples(services: Services, request: Mapping[str, Any]) -> FetchResult:

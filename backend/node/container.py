@@ -174,8 +174,8 @@ def image_facts(container: Mapping[str, Any]) -> dict[str, Any]:
         return {"image": out.splitlines()[-1] if out else ""}
     if image.startswith(("/", "~/")):
         # A hash of tens of GiB takes minutes. Size and time of change differ between two builds.
-        found = os.stat(os.path.expanduser(image))
-        return {"image": f"{found.st_size} bytes"}
+        file = os.stat(os.path.expanduser(image))
+        return {"image": f"{file.st_size} bytes"}
     return {"image": image}
 
 

@@ -109,8 +109,8 @@ def _wait(
 def _layers(attempt: launch.Attempt, rank: int, node: Node) -> tuple[int, int]:
     """Return how many layers of the image a node has, and how many there are, from the output of the runtime."""
     log = read_file(node, f"{attempt.records[rank].folder}/out.log") or b""
-    found = LAYER.findall(log)
-    return len({layer for layer, what in found if what != b"Pulling fs layer"}), len({layer for layer, _ in found})
+    steps = LAYER.findall(log)
+    return len({layer for layer, step in steps if step != b"Pulling fs layer"}), len({layer for layer, _ in steps})
 
 
 def _failure(attempt: launch.Attempt, rank: int, node: Node, image: str) -> Problem:
