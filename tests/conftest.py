@@ -2,6 +2,7 @@
 
 import inspect
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +18,16 @@ os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_OFFLINE="1")
 
 # Any test may be the first to import Gradio.
 inspect.getfile = file_of_all_but_components
+
+
+LONGEST = ("e2e", "slurm", "ui")
+"""Folders whose files take longest."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first, so that no worker is left with one while the others have nothing to do."""
+    folders = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(folders).parts[0] not in LONGEST)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -18,7 +18,7 @@ def wheel(tmp_path_factory):
     pytest.importorskip("hatchling", reason="the build back end hatchling is missing: pip install --group dev")
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=ROOT, check=True, timeout=60
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=ROOT, check=True, timeout=300
     )
     (path,) = folder.glob("*.whl")
     return set(zipfile.ZipFile(path).namelist())

@@ -18,7 +18,14 @@ from app.web.identity import load_identity
 
 CHECKOUT = Path(__file__).parents[1]
 CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    # The pages of one site share a process, so a new page does not compile Gradio's scripts again.
+    "--process-per-site",
+]
 PASSWORD = "correct-horse-battery"  # noqa: S105 - of servers that live as long as a test
 VIEWPORT = {"width": 1280, "height": 900}
 READY_S, END_S = 180, 120

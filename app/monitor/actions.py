@@ -29,6 +29,10 @@ def act(services: Services, compare: Compare, name: object, run: str, values: Ma
         "delete": lambda run, values: services.storage.delete(run, archive=values.get("archive") is True),
         "compact": lambda run, values: services.storage.compact(),
         "retention": lambda run, values: services.storage.set_rules(_rules(values)),
+        "add_rule": lambda run, values: services.database.add_alert_rule(
+            None if values.get("all_runs") is True else run, _mapping(values.get("rule")), now=services.clock()
+        ),
+        "remove_rule": lambda run, values: services.database.remove_alert_rule(_count(values.get("id")) or 0),
         "labels": lambda run, values: controller.set_labels(run, _labels(values)),
         "restarts": lambda run, values: controller.allow_restarts(run, _count(values.get("restarts")) or 0),
     }
@@ -42,6 +46,10 @@ def act(services: Services, compare: Compare, name: object, run: str, values: Ma
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _rules(values: Mapping[str, Any]) -> Rules:

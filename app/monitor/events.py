@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from app.text import render_problem, t
-from app.text.alerts import ALERTS, figures, key, why
+from app.text.alerts import ALERTS, condition_words, figures, key, why
 from app.text.scheduler import more_words
 from backend.runs.api import gpu_error_words, stuck_words
 from backend.runs.records import Event, RunSnapshot, problem_from_json
@@ -38,6 +38,9 @@ _BAD = frozenset(
         EventKind.ALLOC_RETRIES,
         EventKind.OUTSIDE_INTERVAL,
         EventKind.BAD_RECORDS,
+        EventKind.METRIC_ALERT,
+        EventKind.LOSS_ZERO,
+        EventKind.LABELS_MASKED,
         EventKind.METRIC_NAMES_FULL,
         EventKind.MESSAGE_FAILED,
     }
@@ -119,6 +122,7 @@ def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, 
         "of": detail.get("of"),
         "to": detail.get("to"),
         **figures(detail),
+        "condition": condition_words(detail, lang),
         "steps": ", ".join(map(str, detail.get("steps") or ())),
         "xids": gpu_error_words(detail.get("xids") or ()),
         "reason": detail.get("reason"),

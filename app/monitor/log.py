@@ -34,6 +34,16 @@ def part(database: Database, run: str, request: LogRequest, is_final: bool) -> d
         if request.before is not None:
             start, data = reader.log_tail(key, size=FIRST_BYTES, before=request.before)
             return {**answer, "before": request.before, **_earlier(start, data)}
+        if request.around is not None:
+            if request.end is not None:  # the browser has them
+                return answer
+            before = request.around + FIRST_BYTES
+            start, data = reader.log_tail(key, size=2 * FIRST_BYTES, before=before)
+            # The rest of the last line is in the log, or not yet written.
+            data = data if is_final and reader.log_end(key) <= before else complete(data)
+            cut = _line_start(start, data)
+            line = data[cut : max(cut, request.around - start)].count(b"\n")
+            return {**answer, "around": request.around, "line": line, **_shown(start + cut, data[cut:])}
         new = FIRST_BYTES if request.end is None else reader.log_end(key) - request.end
         size = new if 0 < new < FIRST_BYTES else FIRST_BYTES
         start, data = (request.end or 0, b"") if new == 0 else reader.log_tail(key, size=size)
@@ -43,6 +53,14 @@ def part(database: Database, run: str, request: LogRequest, is_final: bool) -> d
     data = data if is_final else complete(data)
     cut = _line_start(start, data)
     return {**answer, **_shown(start + cut, data[cut:])}
+
+
+def place(database: Database, run: str, step: int) -> dict[str, Any]:
+    """Return the place of a step in the log of rank 0. `offset` is None if it is not known."""
+    with database.read() as reader:
+        found = reader.log_place(run, step)
+    attempt, offset = found or (None, None)
+    return {"step": step, "attempt": attempt, "node": 0, "file": "rank0.log", "offset": offset}
 
 
 def _order(file: str) -> tuple[bool, int, str]:

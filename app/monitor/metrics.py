@@ -1,11 +1,13 @@
 """Logged metrics of a run for a browser: their names, and the values that the browser does not have yet."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from app.monitor.downsample import LIMIT, downsample
 from app.text import t
-from backend.runs.api import CLOSED, GROUPS, Described, Metric, describe
+from backend.job.problems import ProblemsError
+from backend.runs.api import CLOSED, GROUPS, WATCHED, Described, Metric, describe
 from backend.runs.database import Reader
 
 Have = Mapping[str, tuple[int, int]]
@@ -15,6 +17,15 @@ Have = Mapping[str, tuple[int, int]]
 def names(metrics: Mapping[str, Any], lang: str) -> list[dict[str, Any]]:
     """Return the names of a run by group. A group has the known names first."""
     return [_name(described, lang) for described in ordered(metrics)]
+
+
+def axis(reader: Reader, run: str) -> dict[str, Any]:
+    """Return the known points of the axes of time, tokens and samples by step."""
+    known, samples = reader.axis(run), None
+    with suppress(ProblemsError):  # the job of a run that an older version launched may be unreadable
+        job = reader.job(run)
+        samples = None if WATCHED in job.unknown else job.global_batch
+    return {"steps": known.steps, "time": known.times, "tokens": known.tokens, "samples": samples}
 
 
 def ordered(names: Sequence[str] | Mapping[str, Any]) -> list[Described]:
@@ -32,6 +43,7 @@ def _name(described: Described, lang: str) -> dict[str, Any]:
         "group_title": t(lang, f"monitor.metrics.group.{described.group}") if is_known else f"{described.group}/",
         "closed": described.group in CLOSED,
         "better": described.better,
+        "is_mark": described.is_eval and described.key == "loss",
     }
 
 

@@ -20,6 +20,8 @@ class LogRequest:
     """Offset of the end of the browser's lines. None if it has no lines."""
     before: int | None = None
     """Requests the lines that end at this offset."""
+    around: int | None = None
+    """Requests the lines around this offset instead of the newest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +63,10 @@ class PollRequest:
     """The run for which the deletion dialog is open."""
     detail: tuple[int, int] | None = None
     """First and last step of the requested detail."""
+    axis: int | None = None
+    """Newest step of the axes that the browser has; None: not requested."""
+    step: int | None = None
+    """The step whose line in the log is requested."""
     metrics: Mapping[str, tuple[int, int]]
     """Logged metric that the browser shows -> version and last step of the values it has."""
     compare: Mapping[str, CurveMarks]
@@ -85,11 +91,14 @@ class PollRequest:
                 file=_text(log.get("file")),
                 end=_count(log.get("end")),
                 before=_count(log.get("before")),
+                around=_count(log.get("around")),
             ),
             usage=_usage(request["usage"]) if "usage" in request else None,
             storage=request.get("storage") is True,
             erase=_text(request.get("erase")),
             detail=_steps(_mapping(request.get("detail"))),
+            axis=_count(request.get("axis")),
+            step=_count(request.get("step")),
             metrics=_metrics(_mapping(request.get("metrics"))),
             compare=_marks(_mapping(request.get("compare"))),
             metric=_text(request.get("metric")) or "loss",

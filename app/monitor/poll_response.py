@@ -6,6 +6,7 @@ and its log. So a tab that paused, or a server that restarted, needs no repair.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from app.monitor import events, log, metrics, run, runs, side_by_side, utilization
@@ -121,6 +122,11 @@ class PollResponder:
         response.add_news({"metrics": self._names(request.run, known)})
         if values := self._run_cache.metric_values(request.run, request.metrics):
             response.add("values", join(values))
+        step = snapshot.step or 0
+        if request.axis is not None and request.axis != step:
+            response.add("axis", self._run_cache.axis(request.run, step))
+        if request.step is not None:
+            response.add("place", to_json(log.place(self._database, request.run, request.step)))
         if request.detail is not None:
             response.add("detail", self._run_cache.detail(request.run, *request.detail, tuple(request.metrics)))
         if usage := self._usage.part(request.run, [node.rank for node in snapshot.nodes], request.usage):
@@ -138,8 +144,16 @@ class PollResponder:
             "unseen": unseen(snapshot, self._lang),
             "nodes": run.nodes(snapshot),
             "events": events.events(snapshot, self._lang),
+            "rules": self._rules(snapshot.id),
         }
         return {name: Section.from_value(value) for name, value in sections.items()}
+
+    def _rules(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the rules of alerts that hold for a run."""
+        with self._database.read() as reader:
+            return [
+                {"id": one.id, "all_runs": one.run is None, **asdict(one.rule)} for one in reader.alert_rules(run_id)
+            ]
 
     def _names(self, run_id: str, known: Mapping[str, Metric]) -> Section:
         make = lambda: Section.from_value(metrics.names(known, self._lang))  # noqa: E731

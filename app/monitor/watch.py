@@ -99,6 +99,10 @@ class RunCache:
                 answer[name] = self._curves.get(key, partial(self._read_values, metric, mark))
         return answer
 
+    def axis(self, run_id: str, step: int) -> str:
+        """Return `metrics.axis` of a run at its newest step as JSON."""
+        return self._curves.get((run_id, "axis", step), lambda: self._read(lambda r: metrics.axis(r, run_id)))
+
     def _read_values(self, metric: Metric, mark: tuple[int, int]) -> str:
         return self._read(lambda reader: metrics.values(reader, metric, *mark))
 

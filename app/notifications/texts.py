@@ -17,6 +17,9 @@ BAD = (
     EventKind.LOSS_NOT_FINITE,
     EventKind.LOSS_ROSE,
     EventKind.GRAD_NORM_ROSE,
+    EventKind.METRIC_ALERT,
+    EventKind.LOSS_ZERO,
+    EventKind.LABELS_MASKED,
     EventKind.DISK_LOW,
     EventKind.OUTSIDE_INTERVAL,
 )
@@ -46,6 +49,7 @@ def event_message(event: Event, run: RunSnapshot, lang: str) -> Message:
         **{name: event.detail.get(name) for name in ("number", "of", "step")},
         "node": next((node.address for node in run.nodes if node.rank == event.rank), None),
         **alerts.figures(event.detail),
+        "condition": alerts.condition_words(event.detail, lang),
     }
     problem = event.detail.get("problem")
     cause = (

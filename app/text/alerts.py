@@ -15,10 +15,13 @@ ALERTS = (
     EventKind.DISK_LOW,
     EventKind.ALLOC_RETRIES,
     EventKind.BAD_RECORDS,
+    EventKind.METRIC_ALERT,
+    EventKind.LOSS_ZERO,
+    EventKind.LABELS_MASKED,
     EventKind.METRIC_NAMES_FULL,
     EventKind.OUTSIDE_INTERVAL,
 )
-_FIGURES = ("loss", "grad_norm", "usual", "free_gib", "checkpoint_gib")
+_FIGURES = ("value", "limit", "loss", "grad_norm", "usual", "free_gib", "checkpoint_gib")
 _SHORT = ("measured", "low", "high")
 _PLAIN = ("of_rank", "retries", "file", "count", "first", "why", "metric", "most")
 
@@ -52,10 +55,16 @@ def outside_words(run: RunSnapshot, lang: str) -> list[str]:
     ]
 
 
+def condition_words(detail: Mapping[str, Any], lang: str) -> str:
+    """Return the condition of a rule in words; empty for an event without one."""
+    return t(lang, f"monitor.rule.{detail['condition']}", **figures(detail)) if "condition" in detail else ""
+
+
 def lines(run: RunSnapshot, lang: str) -> list[str]:
     """Return a line for the newest alert of each kind in the newest attempt, in order, and one for its likely cause.
 
-    Alerts of unreadable records have a line for each file, and those of first steps one for time and one for memory.
+    Alerts of unreadable records have a line for each file, those on metrics one for each rule, and those of first steps
+    one for time and one for memory.
     """
     alerts = [event for event in run.events if event.kind in ALERTS and event.attempt == run.attempt]
     newest = {(key(event), *_file_key(event)): event for event in alerts}
@@ -64,6 +73,7 @@ def lines(run: RunSnapshot, lang: str) -> list[str]:
     for event in sorted(newest.values(), key=lambda event: event.seq):
         at = time.strftime("%H:%M:%S", time.localtime(event.time))
         values = {"step": event.detail.get("step"), "node": addresses.get(event.rank or 0), **figures(event.detail)}
+        values["condition"] = condition_words(event.detail, lang)
         words = t(lang, f"monitor.event.{key(event)}", **values)
         lines.append(f"{at} {words}")
         lines += [f"- {reason}" for reason in (why(event, lang),) if reason]
@@ -71,4 +81,6 @@ def lines(run: RunSnapshot, lang: str) -> list[str]:
 
 
 def _file_key(event: Event) -> tuple[object, ...]:
+    if event.kind is EventKind.METRIC_ALERT:
+        return (event.detail.get("rule"),)
     return (event.rank, event.detail.get("file")) if event.kind is EventKind.BAD_RECORDS else ()

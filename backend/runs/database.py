@@ -1,7 +1,7 @@
 """The database of runs, as `app` uses it. `app` imports nothing of `backend/runs/store`."""
 
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,21 @@ from backend.job.problems import Problem
 from backend.runs.records import Event, RunSnapshot
 from backend.runs.states import EventKind, RunState
 from backend.runs.store import (
+    alert_rules,
     attempts,
+    curve_axis,
     curve_levels,
     curve_view,
     logged_metrics,
+    metric_table,
     metric_view,
     metrics,
     run_store,
     transitions,
     utilization,
 )
+from backend.runs.store.alert_rules import StoredRule
+from backend.runs.store.curve_axis import Axis
 from backend.runs.store.curve_buckets import Floats, Steps
 from backend.runs.store.curve_view import END, Curves, State
 from backend.runs.store.metric_view import Extremes, Metric
@@ -134,6 +139,26 @@ class Reader:
         """Return the lowest and the highest value of a metric; None without a finite value."""
         return metric_view.extremes(self._connection, metric)
 
+    def axis(self, run: str) -> Axis:
+        """Return time and tokens at some hundred steps of a run."""
+        return curve_axis.axis(self._connection, run)
+
+    def log_place(self, run: str, step: int) -> tuple[int, int] | None:
+        """Return (attempt, offset in the log of rank 0) of a step on the curve; None if the node did not tell it."""
+        return metrics.log_place(self._connection, run, step)
+
+    def alert_rules(self, run: str) -> list[StoredRule]:
+        """Return the rules of alerts that hold for a run."""
+        return alert_rules.rules_of(self._connection, run)
+
+    def metric_columns(self, run: str) -> list[str]:
+        """Return the columns of the table of all numbers of a run."""
+        return metric_table.columns(self._connection, run)
+
+    def metric_rows(self, run: str, columns: Sequence[str]) -> Iterator[list[Any]]:
+        """Return the rows of the table of all numbers of a run, one by one."""
+        return metric_table.rows(self._connection, run, columns)
+
     def newest_utilization(self, run: str, rank: int) -> Stretch | None:
         """Return the newest stretch of utilization of a node."""
         return utilization.newest(self._connection, run, rank)
@@ -176,6 +201,15 @@ class Database:
     def process_points(self, run: str) -> bool:
         """Add some points that an older version stored to the curves; return whether more are left."""
         return self.store.write(lambda connection: curve_levels.add_points(connection, run))
+
+    def add_alert_rule(self, run: str | None, values: Mapping[str, Any], *, now: float) -> None:
+        """Add a rule for a run, or for all. ProblemsError(bad_rule, too_many_rules)."""
+        rule = alert_rules.rule_of(values)
+        self.store.write(lambda connection: alert_rules.add(connection, run, rule, now))
+
+    def remove_alert_rule(self, rule: int) -> None:
+        """Remove a rule of alerts."""
+        self.store.write(lambda connection: alert_rules.remove(connection, rule))
 
     def begin_messages(self) -> None:
         """Notify the operator only of events from now on, unless a notification was sent before."""

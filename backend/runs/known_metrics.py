@@ -17,6 +17,8 @@ Better = Literal["lower", "higher"] | None
 
 GROUPS = ("train", "eval", "preference", "rollout", "router", "speed", "progress")
 """Known groups in their order. Groups of unknown names follow, by name."""
+MARKS = "marks"
+"""Group of names that mark steps in charts and have no chart."""
 CLOSED = ("speed", "progress")
 """Groups that are closed at first, because their numbers say little about the model."""
 
@@ -107,7 +109,11 @@ _PROGRESS: Mapping[str, Known] = {
     "number of skipped iterations": Known("progress", "lower"),
     "number of nan iterations": Known("progress", "lower"),
 }
-KNOWN: Mapping[str, Known] = {**_MODEL, **_PREFERENCE, **_ROLLOUT, **_ROUTER, **_SPEED, **_PROGRESS}
+_MARKS: Mapping[str, Known] = {
+    "checkpoint": Known(MARKS),
+}
+"""entry.py logs `checkpoint` when a checkpoint was saved."""
+KNOWN: Mapping[str, Known] = {**_MARKS, **_MODEL, **_PREFERENCE, **_ROLLOUT, **_ROUTER, **_SPEED, **_PROGRESS}
 _PLACES = {name: place for place, name in enumerate(KNOWN)}
 
 _OF_DATA = re.compile(rf"(.+)_({'|'.join(map(re.escape, sorted(KNOWN, key=len, reverse=True)))})")

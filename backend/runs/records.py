@@ -42,6 +42,8 @@ class Point:
     total_steps: int | None = None
     step_s: float | None = None
     tokens: int | None = None
+    log_offset: int | None = None
+    """Size of the rank's log when the step was logged: its line in the log begins there."""
     loss: float | None = None
     """Of logging steps only; may be NaN or infinite."""
     grad_norm: float | None = None

@@ -7,6 +7,7 @@ export function palette(node) {
   return {
     text: read("--body-text-color"), quiet: read("--body-text-color-subdued"), grid: read("--mbm-grid") || read("--border-color-primary"),
     card: read("--background-fill-primary"), line: read("--mbm-line"), raw: read("--mbm-raw"), bad: read("--mb-bad"),
+    evaluation: read("--mbm-evaluation"), checkpoint: read("--mbm-checkpoint"),
     family: style.fontFamily,
   };
 }
@@ -34,7 +35,7 @@ export function axis(colours, visible) {
 
 export function config() {
   const dictionary = {
-    "Download plot as a PNG": w("plotly.png"), "Reset axes": w("plotly.reset"), "Double-click to zoom back out": w("plotly.back"),
+    "Download plot as a PNG": w("plotly.png"), "Reset axes": w("plotly.reset"), "Autoscale": w("plotly.reset"), "Double-click to zoom back out": w("plotly.back"),
     "Taking snapshot - this may take a few seconds": w("plotly.taking"), "Snapshot succeeded": w("plotly.taken"),
   };
   return {

@@ -4,22 +4,37 @@ import { attribute, h, text } from "../lib/dom.js";
 import { number } from "../lib/format.js";
 import { axis, config, frame, palette } from "../lib/plots.js";
 import { w } from "../lib/words.js";
+import { ChartMenu } from "./chart_menu.js";
 import { Detail } from "./detail.js";
 import { Smoother } from "./smoothing.js";
 
 const FEW = 40;
+const MOST_MARKS = 60;
+const TICKS = { step: ",d", samples: ",d", tokens: ".3~s", time: ",.4~g" };
 const SERVER_SMOOTHING = 0.8; // weight of the series `loss_smooth`, which the server computes from every logged loss
 
 // `spec` has `key`, `title`, `label`, `series` (names of the curve, of its smoothed curve and of its marks), `isWide`,
 // `isSmooth` (the curve is not smoothed) and `format` (of the numbers at the axis). `view` is that of chart_view.js.
-export function Chart(spec, view, poll) {
+// `link` is { poll(), showLog(step), move(key, by), hide(key), run() }.
+export function Chart(spec, view, link) {
   const now = h("span.mbm-now");
   const range = h("span.mb-quiet");
   const plot = h("div.mbm-plot", { role: "figure" });
   const empty = h("p.mbm-empty-chart.mb-quiet", {}, w(spec.isWide ? "chart.waiting" : "chart.silent"));
   const legend = spec.isWide ? h("span.mbm-legend.mb-quiet", { "aria-hidden": "true" },
     h("i.mbm-key-raw"), w("legend.raw"), h("i.mbm-key-smooth"), w("legend.smooth")) : null;
-  const head = h("header", {}, h("h4", { title: spec.name }, spec.title), now, range, legend);
+  const menu = ChartMenu(spec.title, {
+    isLog: () => view.isLog(spec.key),
+    toggleLog() {
+      view.toggleLog(spec.key);
+      draw();
+    },
+    move: (by) => link.move(spec.key, by),
+    hide: () => link.hide(spec.key),
+    csv: () => download(csv(), `${link.run()}-${fileName(spec.key)}.csv`),
+    png: () => window.Plotly.downloadImage(plot, { format: "png", scale: 2, filename: `${link.run()}-${fileName(spec.key)}` }),
+  });
+  const head = h("header", {}, h("h4", { title: spec.name }, spec.title), now, range, legend, menu);
   const card = h(`section.mb-card.mbm-chart${spec.isWide ? ".mbm-wide" : ""}`, { "data-chart": spec.key }, head,
     h("div.mbm-frame", {}, plot, empty));
   const [raw, smoothed, marks] = spec.series;
@@ -42,8 +57,11 @@ export function Chart(spec, view, poll) {
   }
 
   function draw() {
-    window.Plotly.react(plot, traces(), layout(), config());
-    if (!isDrawn) plot.on("plotly_relayout", zoomed);
+    window.Plotly.react(plot, traces(), layout(), settings());
+    if (!isDrawn) {
+      plot.on("plotly_relayout", relayouted);
+      plot.on("plotly_click", (event) => link.showLog(event.points[0].customdata));
+    }
     isDrawn = true;
     updateFigures();
   }
@@ -103,24 +121,62 @@ export function Chart(spec, view, poll) {
 
   const smoothedPoints = (points) => points && { x: points.x, y: points.y.map(smoother.next) };
 
-  function zoomed() {
+  // The user zoomed this chart. The other charts follow.
+  function relayouted(changes) {
+    if (!Object.keys(changes).some((name) => name.startsWith("xaxis"))) return;
     const { autorange, range } = plot.layout.xaxis;
-    if (detail.zoomed(autorange || !range ? null : view.steps(range))) draw();
-    if (detail.query()) poll();
+    const steps = autorange || !range ? null : view.steps(range);
+    if (isSame(steps, view.zoom())) return;
+    view.setZoom(steps, spec.key);
+    if (detail.zoomed(steps)) draw();
+    if (detail.query()) link.poll();
+  }
+
+  // Another chart was zoomed.
+  function follow() {
+    detail.zoomed(view.zoom());
+    if (isDrawn) draw();
   }
 
   function layout() {
-    const colours = palette(plot), shared = axis(colours, !isEmpty());
+    const colours = palette(plot), shared = axis(colours, !isEmpty()), kind = view.kind(), zoom = view.zoom();
     // A run that continues from another run's checkpoint has no points before its first step.
     const isContinued = data[raw].x[0] > FEW;
+    const isLog = view.isLog(spec.key);
     return {
       ...frame(colours),
-      uirevision: run,
-      xaxis: { ...shared, rangemode: isContinued ? "normal" : "tozero", nticks: spec.isWide ? 12 : 6, tickformat: ",d",
-        unifiedhovertitle: { text: `${w("axis.step")} %{x:,d}` },
-        title: { text: w("axis.step"), font: { size: 11, color: colours.quiet }, standoff: 4 } },
-      yaxis: { ...shared, nticks: 6, exponentformat: spec.format ?? "e" },
+      // The zoom stays until the user changes it here or in another chart.
+      uirevision: `${run} ${kind} ${zoom} ${isLog}`,
+      shapes: markLines(colours),
+      xaxis: { ...shared, ...(zoom ? { range: view.x(zoom), autorange: false } : { autorange: true }),
+        rangemode: isContinued ? "normal" : "tozero", nticks: spec.isWide ? 12 : 6, tickformat: TICKS[kind],
+        unifiedhovertitle: { text: `${w(view.xWords())} %{x:${TICKS[kind]}}` },
+        title: { text: w(view.xWords()), font: { size: 11, color: colours.quiet }, standoff: 4 } },
+      yaxis: { ...shared, nticks: 6, exponentformat: spec.format ?? "e", type: isLog ? "log" : "linear",
+        uirevision: `${run} ${isLog}` },
     };
+  }
+
+  // Lines at the steps of evaluations and checkpoints. A chart with too many of them would show nothing else.
+  function markLines(colours) {
+    const [first, last] = view.zoom() ?? [0, Infinity];
+    const { evaluations, checkpoints } = view.marks();
+    const newest = data[raw].x.at(-1) ?? 0;
+    const lines = (steps, colour, dash) => {
+      const shown = steps.filter((step) => step >= first && step <= Math.min(last, newest));
+      return shown.length > MOST_MARKS ? [] : view.x(shown).map((x) => ({
+        type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, layer: "below", opacity: 0.6, line: { color: colour, width: 1, dash },
+      }));
+    };
+    return [...lines(evaluations, colours.evaluation, "dot"), ...lines(checkpoints, colours.checkpoint, "solid")];
+  }
+
+  // All charts share the zoom, so it is reset to all steps and not to the range of the first drawing.
+  const settings = () => ({ ...config(), doubleClick: "autosize", modeBarButtons: [["toImage", "autoScale2d"]] });
+
+  function csv() {
+    const { x, y } = detail.points(raw);
+    return ["step,value", ...x.map((step, place) => `${step},${y[place]}`)].join("\n") + "\n";
   }
 
   function updateFigures() {
@@ -140,11 +196,20 @@ export function Chart(spec, view, poll) {
   const trend = () => w(`trend.${summary(data[raw].y)?.trend ?? "none"}`);
 
   return {
-    spec, card, plot, detail, replace, extend, isEmpty, figures, trend,
+    spec, card, plot, detail, replace, extend, isEmpty, figures, trend, follow,
     data: () => data,
     redraw: () => isDrawn && draw(),
     close: () => window.Plotly.purge(plot),
   };
+}
+
+const isSame = (one, other) => one === other || Boolean(one && other) && one.every((value, place) => value === other[place]);
+const fileName = (key) => key.replace(/[^\w.-]+/g, "_");
+
+function download(text, name) {
+  const url = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  h("a", { href: url, download: name }).click();
+  URL.revokeObjectURL(url);
 }
 
 // Text for a hover template of Plotly, which reads tags and %{...}. The names of metrics come from nodes.

@@ -15,14 +15,15 @@ export function Logs(poll) {
     oninput: () => refilter() });
   const count = h("span.mb-quiet.mbm-found", { role: "status" });
   const earlier = h("button.mbm-chip", { type: "button", onclick: () => loadEarlier() }, w("log.earlier"));
+  const place = h("p.mbm-place.mb-quiet", { hidden: true, role: "status" }, h("span"), h("button.mbm-chip", { type: "button", onclick: () => toNewest() }, w("log.newest")));
   const box = h("pre.mbm-log", { role: "group", tabindex: "0", "aria-label": w("logs"), onscroll: () => noteScroll() });
   const root = h("section.mb-card.mbm-logs", { "aria-labelledby": "mbm-logs" },
     h("header", {}, h("h3", { id: "mbm-logs" }, w("logs")),
       h("div.mbm-tools", {}, attempt, node, file, filter, count, h("label", { for: "mbm-follow" }, follow, w("log.follow")))),
-    h("div.mbm-earlier", {}, earlier), box);
+    place, h("div.mbm-earlier", {}, earlier), box);
   // `attempt` and `file` are the choices; null means the newest attempt and the node's first file. `shown` and `named`
   // are the attempt and the file of the lines on screen. An attempt may not have the chosen file, or may get it later.
-  const state = { attempt: null, shown: null, node: 0, file: null, named: null, start: null, end: null, open: false, before: null };
+  const state = { attempt: null, shown: null, node: 0, file: null, named: null, start: null, end: null, open: false, before: null, around: null };
   let chosen = false;
 
   function choose(rank, name, number = null) {
@@ -36,7 +37,17 @@ export function Logs(poll) {
     poll();
   }
 
-  const forget = () => Object.assign(state, { start: null, end: null, open: false, before: null });
+  function forget() {
+    Object.assign(state, { start: null, end: null, open: false, before: null, around: null });
+    place.hidden = true;
+  }
+
+  // Shows the newest lines again.
+  function toNewest() {
+    forget();
+    box.replaceChildren();
+    poll();
+  }
 
   function loadEarlier() {
     if (!state.start) return;
@@ -61,7 +72,8 @@ export function Logs(poll) {
     state.shown = log.attempt;
     state.named = log.file;
     if (log.file) file.value = log.file;
-    if (log.before !== undefined) prepend(log);
+    if (log.around !== undefined) showAround(log);
+    else if (log.before !== undefined) prepend(log);
     else if (log.from === undefined) replace(log);
     else if (log.from === state.end) append(log);
     earlier.hidden = !state.start;
@@ -91,6 +103,17 @@ export function Logs(poll) {
     box.replaceChildren(...log.lines.map(line));
     Object.assign(state, { start: log.start, end: log.end, open: log.open });
     scrollDown();
+  }
+
+  // Shows the lines around an offset and marks the line that begins there.
+  function showAround(log) {
+    box.replaceChildren(...log.lines.map(line));
+    Object.assign(state, { start: log.start, end: log.end, open: false });
+    follow.checked = false;
+    const marked = box.children[log.line] ?? box.lastChild;
+    if (!marked) return;
+    marked.className = "mbm-marked";
+    box.scrollTop = marked.offsetTop - box.offsetTop - box.clientHeight / 3;
   }
 
   function append(log) {
@@ -157,7 +180,20 @@ export function Logs(poll) {
       const isShown = rank === state.node && (!file || file === state.file || file === state.named);
       if (!chosen && Number.isInteger(rank) && !isShown) turnTo(rank, file || null);
     },
-    query: () => ({ attempt: state.attempt, node: state.node, file: state.file, end: state.end, before: state.before }),
+    query: () => ({ attempt: state.attempt, node: state.node, file: state.file, end: state.end, before: state.before,
+      around: state.around ?? undefined }),
+    // Shows the line of a step. `offset` is null if the node did not report it.
+    showPlace({ step, attempt: number, node: rank, file: name, offset }) {
+      if (offset !== null) {
+        choose(rank, name, number);
+        state.around = offset;
+        node.value = String(rank);
+      }
+      text(place.firstChild, w(offset === null ? "log.unknown_step" : "log.at_step", { step }));
+      place.hidden = false;
+      place.lastChild.hidden = offset === null;
+      root.scrollIntoView({ block: "nearest" });
+    },
     show(rank, name) {
       choose(rank, name);
       node.value = String(rank);

@@ -17,6 +17,7 @@ import { Labels } from "./labels.js";
 import { Logs } from "./logs.js";
 import { Nodes } from "./nodes.js";
 import { Attempts } from "./resume.js";
+import { Rules } from "./rules.js";
 import { Utilization } from "./utilization.js";
 
 const FACTS = ["elapsed", "eta", "tokens_per_s", "step_s", "loss"];
@@ -33,17 +34,21 @@ export function Run(id, link) {
     unseen: Notice(),
     compare: Compare(id, () => link.act("calibrate")),
     export: Export(() => link.act("export")),
-    charts: Charts(link.poll),
+    charts: Charts({ poll: link.poll, showLog(step) {
+      wantedStep = step;
+      link.poll();
+    } }),
+    rules: Rules(link.act),
     usage: Utilization(id, link.poll),
     nodes: Nodes(link.now),
     events: Events(),
     logs: Logs(link.poll),
   };
   const below = h("div.mbm-below", {}, parts.logs.root, parts.events.root);
-  let head = {};
+  let head = {}, wantedStep = null;
   const root = h("div.mbm-run", { "data-run": id }, parts.head.root, parts.unseen.root, parts.hang.root,
     parts.slowdown.root, parts.trouble.root,
-    parts.charts.root, parts.compare.root, parts.usage.root, parts.nodes.root, parts.export.root, below);
+    parts.charts.root, parts.rules.root, parts.compare.root, parts.usage.root, parts.nodes.root, parts.export.root, below);
 
   function take(bundle) {
     // A run that is unknown or cannot be read has nothing to show and no buttons.
@@ -63,9 +68,18 @@ export function Run(id, link) {
     parts.usage.take(bundle.usage);
     if (bundle.events) parts.events.take(bundle.events);
     parts.charts.take(id, bundle);
+    if (bundle.metrics) parts.rules.takeNames(bundle.metrics);
+    if (bundle.rules) parts.rules.take(bundle.rules);
+    parts.rules.root.hidden = !head.attempt;
     parts.charts.root.hidden = (head.is_final || !head.attempt) && parts.charts.isEmpty();
+    if (bundle.place) takePlace(bundle.place);
     parts.logs.take(bundle.log);
     parts.logs.root.hidden = !head.attempt;
+  }
+
+  function takePlace(place) {
+    if (place.step === wantedStep) wantedStep = null;
+    parts.logs.showPlace(place);
   }
 
   // The server does not send the values that seldom change with every step.
@@ -84,7 +98,7 @@ export function Run(id, link) {
     take,
     charts: parts.charts,
     usage: parts.usage,
-    query: () => ({ points: parts.charts.query(id), metrics: parts.charts.metricsQuery(), detail: parts.charts.detailQuery(), log: parts.logs.query(),
+    query: () => ({ ...parts.charts.query(id), step: wantedStep ?? undefined, log: parts.logs.query(),
       usage: parts.usage.query(), ...parts.head.erase.query() }),
     everySecond() {
       parts.head.age();

@@ -21,6 +21,7 @@ from backend.runs.controller import Controller
 from backend.runs.launch.preflight import PreflightReport, warning_key
 from backend.runs.states import RunState
 from tests.app.conftest import READY
+from tests.waiting import WITHIN_S
 
 
 class Nodes:
@@ -40,7 +41,7 @@ class Nodes:
         self.lost = 0
 
     def preflight(self, job: Job) -> PreflightReport:
-        assert self.let.wait(10)
+        assert self.let.wait(WITHIN_S)
         return self.reports.pop(0)
 
     def accept_host_keys(self, keys: list[HostKey]) -> None:
@@ -63,7 +64,7 @@ class Nodes:
             self.queued.append(job)
             self.accepts.append(set(accepted_warnings))
             return f"queued-{len(self.queued)}"
-        assert self.let.wait(10)
+        assert self.let.wait(WITHIN_S)
         self.accepts.append(set(accepted_warnings))
         if self.late:
             raise ProblemsError([Problem(code="warnings_not_accepted"), *self.late])

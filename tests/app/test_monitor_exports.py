@@ -15,6 +15,7 @@ from backend.runs.states import EventKind
 from backend.runs.store.store import Store
 from backend.runs.tasks.export import Exported
 from backend.runs.view.snapshot import snapshot
+from tests.waiting import WITHIN_S
 from tools.stored_runs import StoredRun
 
 RUN = "20261121-101500-job-0a1b"
@@ -33,7 +34,7 @@ class Nodes:
     def export(self, run_id: str, tell: Callable[[str], object]) -> Exported:
         tell("Loading weights: 35%")
         self.telling.set()
-        assert self.let.wait(10)
+        assert self.let.wait(WITHIN_S)
         end = self.ends.pop(0)
         if isinstance(end, ProblemsError):
             raise end
@@ -64,7 +65,7 @@ def finished(stored: StoredRun) -> RunSnapshot:
 def rest(exports: Exports, run: RunSnapshot) -> dict[str, object]:
     for thread in threading.enumerate():
         if thread.name == f"export {run.id}":
-            thread.join(10)
+            thread.join(WITHIN_S)
     return dict(exports.view(run, "en") or {})
 
 
@@ -79,7 +80,7 @@ def test_an_export_is_followed_to_the_commands_that_serve(finished: RunSnapshot)
     exports = Exports(nodes)
     assert exports.view(finished, "en") == {"phase": "offer"}
     exports.start(finished.id)
-    assert nodes.telling.wait(10)
+    assert nodes.telling.wait(WITHIN_S)
     assert exports.view(finished, "en") == {"phase": "working", "line": "Loading weights: 35%"}
     exports.start(finished.id)
     nodes.let.set()

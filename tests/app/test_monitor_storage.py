@@ -19,7 +19,7 @@ from app.text.storage import size_words
 from backend.job.problems import Problem
 from backend.runs.retention import Rules
 from backend.runs.states import EventKind
-from tests.waiting import wait_for
+from tests.waiting import WITHIN_S, wait_for
 from tools.stored_runs import StoredRun
 
 RUN = "20261121-101500-job-0a1b"
@@ -163,7 +163,7 @@ def test_a_second_press_while_it_is_archived_begins_nothing(services: Services, 
 
         def delete(self, run: str, **more: Any) -> Any:
             more["report"](40_000)
-            assert let.wait(10)
+            assert let.wait(WITHIN_S)
             return services.retention.delete(run, by="page")
 
     view = StorageView(Slow(), services.database, services.clock)  # type: ignore[arg-type]

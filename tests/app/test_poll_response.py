@@ -152,6 +152,7 @@ def test_a_tab_that_has_everything_is_sent_nothing(desk):
         "nodes",
         "events",
         "metrics",
+        "rules",
         "points",
         "log",
     }

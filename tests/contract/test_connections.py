@@ -55,7 +55,7 @@ def test_a_key_that_the_agent_holds_needs_no_passphrase_and_the_agent_stays_here
     # Of a key that only the agent has, on a token for example, users name the public half.
     for name in (key, f"{key}.pub"):
         node = connect(replace(cluster.hosts()[0], identity_file=name), known_hosts)
-        assert node.run(["sh", "-c", "echo ${SSH_AUTH_SOCK:-no agent}"], timeout_s=10).out == "no agent\n"
+        assert node.run(["sh", "-c", "echo ${SSH_AUTH_SOCK:-no agent}"], timeout_s=60).out == "no agent\n"
         node.close()
 
 
@@ -72,7 +72,7 @@ def test_two_hosts_in_between_are_passed_in_their_order(cluster: LocalNodes, kno
     first, second, third = cluster.hosts()[:3]
     jumps = f"{first.user}@127.0.0.1:{first.port},{second.user}@127.0.0.1:{second.port}"
     node = connect(replace(third, proxy_jump=jumps), known_hosts)
-    assert node.run(["printenv", "MEGABOARD_NODE"], timeout_s=10).out == "node2\n"
+    assert node.run(["printenv", "MEGABOARD_NODE"], timeout_s=60).out == "node2\n"
     node.close()
 
 

@@ -92,7 +92,7 @@ def test_stop_ends_the_runs_on_the_nodes(demo: LocalNodes) -> None:
     spec |= {"argv": ["/bin/sleep", "60"], "lock": lock, "grace_s": 1, "stall_s": 60}
     node.write(str(folder / "spec.json"), json.dumps(spec).encode())
     argv = [sys.executable, str(folder / "supervisor.py"), "start", str(folder)]
-    assert ask(node, argv, timeout_s=20)["ok"]
+    assert ask(node, argv, timeout_s=60)["ok"]
     assert len(members(f"{demo.folder}.0")) == 1
     node.close()
     assert demo.stop() == []
@@ -103,7 +103,7 @@ def test_a_process_can_tell_which_node_it_runs_on(demo: LocalNodes) -> None:
     known = KnownHosts(demo.folder / "app", demo.folder / "known_hosts")
     for rank, host in enumerate(demo.hosts()):
         node = connect(host, known)
-        assert node.run(["printenv", "MEGABOARD_NODE"], timeout_s=10).out == f"node{rank}\n"
+        assert node.run(["printenv", "MEGABOARD_NODE"], timeout_s=60).out == f"node{rank}\n"
         node.close()
 
 

@@ -44,11 +44,7 @@ def verdict(cluster: LocalNodes, node: Node, **parts: object) -> Problem | None:
     return result.problem
 
 
-def test_what_llamafactory_takes_passes(cluster: LocalNodes, node: Node) -> None:
-    assert verdict(cluster, node, training={"template": "qwen3"}) is None
-
-
-def test_what_deepspeeds_own_loader_takes_passes(cluster: LocalNodes, node: Node) -> None:
+def test_what_llamafactory_and_deepspeeds_own_loader_take_passes(cluster: LocalNodes, node: Node) -> None:
     assert verdict(cluster, node, engine="llamafactory-zero3-offload", training={"template": "qwen3"}) is None
 
 

@@ -50,7 +50,7 @@ def open_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenN
 @pytest.mark.parametrize("noise", ["echo welcome", "printf unended", "head -c 300000 /dev/zero | tr '\\0' ="])
 def test_an_answer_is_found_behind_whatever_was_printed(open_node: OpenNode, noise: str) -> None:
     node = open_node(noise, "")
-    assert ask(node, ANSWER, timeout_s=10) == {"yes": 1}
+    assert ask(node, ANSWER, timeout_s=60) == {"yes": 1}
 
 
 def test_a_shell_that_prints_where_files_are_to_come_is_told_as_that(open_node: OpenNode) -> None:
@@ -59,7 +59,7 @@ def test_a_shell_that_prints_where_files_are_to_come_is_told_as_that(open_node: 
         with pytest.raises(NodeError) as caught:
             act()
         assert caught.value.code == "shell_prints"
-    assert ask(node, ANSWER, timeout_s=10) == {"yes": 1}
+    assert ask(node, ANSWER, timeout_s=60) == {"yes": 1}
 
 
 def test_a_shell_that_leaves_before_the_command_is_not_taken_for_a_broken_python(open_node: OpenNode) -> None:

@@ -1,15 +1,32 @@
 """Nodes that run the real engine, and a controller that knows their host keys."""
 
+import fcntl
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from app.demo import tiny_model
 from app.demo.local_nodes import LocalNodes
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.runs.controller import Controller
 from backend.runs.store.store import Store
 from tests.nodes import skip_without_node_environment, ssh_nodes
+from tools.programs import NODE_PYTHON
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """Return a folder with the tiny model and its data, which tests copy. All workers share it: it costs an import of
+    transformers."""
+    skip_without_node_environment()
+    own = tmp_path_factory.getbasetemp()
+    folder = (own if worker_id == "master" else own.parent) / "tiny"
+    with folder.with_name("tiny.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run([NODE_PYTHON, "-W", "ignore", tiny_model.__file__, folder], check=True)
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -53,6 +54,8 @@ class Outcome:
     output: str
     steps: list[list[dict[str, Any]]]
     proofs: list[dict[str, Any]]
+    nodes: list[Path]
+    """The run folder of each node."""
     results: Path
     """The folder of checkpoints and logs that the engine wrote."""
 
@@ -66,15 +69,15 @@ class Outcome:
 
 
 class Site:
-    """Demo nodes with models and data, and a home folder for `megaboard`."""
+    """Demo nodes with models and data, and a home folder for `megaboard`. `tiny` is the fixture of conftest.py."""
 
-    def __init__(self, cluster: LocalNodes) -> None:
+    def __init__(self, cluster: LocalNodes, tiny: Path) -> None:
         self.cluster = cluster
         self.folder = cluster.folder
         self.home = self.folder / "home"
         self.home.mkdir(mode=0o700)
         (self.home / "known_hosts").write_text((self.folder / "known_hosts").read_text())
-        _node_python(tiny_model.__file__, self.folder)
+        shutil.copytree(tiny, self.folder, dirs_exist_ok=True)
         tiny_data.write_datasets(self.folder)
 
     def model(self, kind: str) -> Path:
@@ -153,6 +156,7 @@ class Site:
             output=process.stdout + _tail(nodes),
             steps=[_steps(node / f"steps.rank{rank}.jsonl") for rank, node in enumerate(nodes)],
             proofs=[_read(node / f"proof.rank{rank}.json") for rank, node in enumerate(nodes)],
+            nodes=nodes,
             results=self.folder / "out" / match[0],
         )
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from tests.e2e.test_journey import go_to_launch, launch, shown_loss, wait_for_st
 from tests.local_hub import LocalHub, local_hub
 from tests.ui.browser import RESTING, expect, needs_chromium, until
 from tools.browser import Site, logged_in
-from tools.programs import NODE_ENVIRONMENT, NODE_PYTHON
+from tools.programs import NODE_ENVIRONMENT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), needs_chromium]
 
@@ -38,8 +37,8 @@ def daemons() -> Iterator[list[DockerDaemon]]:
 
 
 @pytest.fixture(scope="module")
-def hub(cluster: LocalNodes) -> Iterator[LocalHub]:
-    subprocess.run([NODE_PYTHON, tiny_model.__file__, cluster.folder], check=True, capture_output=True)
+def hub(cluster: LocalNodes, tiny: Path) -> Iterator[LocalHub]:
+    shutil.copytree(tiny, cluster.folder, dirs_exist_ok=True)
     with local_hub() as hub:
         files = [file for file in (cluster.folder / tiny_model.MODEL_FOLDER).iterdir() if file.is_file()]
         hub.repositories["tiny/model"] = {file.name: file.read_bytes() for file in files}
@@ -58,7 +57,8 @@ def site(cluster: LocalNodes, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def bare_job(
     cluster: LocalNodes, daemons: list[DockerDaemon], hub: LocalHub, image: str, folder: str
 ) -> dict[str, Any]:
-    machines: Any = in_containers(cluster, daemons, str(NODE_PYTHON), str(NODE_ENVIRONMENT.resolve()), sys.base_prefix)
+    environment = NODE_ENVIRONMENT.resolve()  # A container sees no link to it.
+    machines: Any = in_containers(cluster, daemons, f"{environment}/bin/python", str(environment), sys.base_prefix)
     for host in machines["hosts"]:
         host["environments"]["llamafactory"]["container"]["image"] = image
     job = demo_job(cluster.folder, machines)

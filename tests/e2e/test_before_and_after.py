@@ -1,6 +1,6 @@
-"""Before a run, one of two nodes tokenises the data once. After it, the saved model is exported and served.
+"""After a run on data that one node tokenised, the saved model is exported and served.
 
-Real sshd, supervisors, torchrun and LLaMA-Factory, on CPU.
+Real sshd, supervisors, torchrun and LLaMA-Factory, on CPU. What the tokenised data are: test_engines.py.
 """
 
 import json
@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app.demo.tiny_model import DATA_FOLDER
-from tests.e2e.engine_runs import NODE_PYTHON, ROOT, STEPS, Case, Outcome, Site
+from tests.e2e.engine_runs import NODE_PYTHON, ROOT, Case, Outcome, Site
 from tests.nodes import skip_without_node_environment, ssh_nodes
 from tools.programs import MCORE_ADAPTER, mcore_adapter_source
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(1800)]
 
 LORA = {"training.method": "lora", "training.learning_rate": 2e-2, "training.prepare.shuffle": True}
 MEGATRON = {
@@ -29,11 +28,6 @@ MEGATRON = {
     "parallel.tensor": 2,
     "parallel.distributed_optimizer": False,
 }
-TEXTS = """
-import json, sys, datasets, tokenizers
-tokenizer, rows = tokenizers.Tokenizer.from_file(sys.argv[2]), datasets.load_from_disk(sys.argv[1])["train"]
-print(json.dumps([tokenizer.decode(row["input_ids"]) for row in rows]))
-"""
 LOSSES = """
 import sys, datasets, torch, transformers
 rows = datasets.load_from_disk(sys.argv[1])["train"].select(range(32))
@@ -84,10 +78,10 @@ def _node_python(script: str, *arguments: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Site]:
     skip_without_node_environment()
     with ssh_nodes(tmp_path_factory.mktemp("lives"), nodes=2) as cluster:
-        yield Site(cluster)
+        yield Site(cluster, tiny)
 
 
 @pytest.fixture(scope="module")
@@ -95,28 +89,6 @@ def adapters(site: Site) -> Life:
     return Life(site, "adapters", Case(engine="llamafactory-ddp", values=LORA))
 
 
-def test_one_node_tokenises_and_all_ranks_load_it(adapters: Life) -> None:
-    assert [row["step"] for row in adapters.outcome.steps[0]] == list(range(1, STEPS + 1))
-    maker, waiter = adapters.nodes
-    assert "Running tokenizer on dataset" in (maker / "out.log").read_text()
-    assert "Running tokenizer on dataset" not in (waiter / "out.log").read_text()
-    logs = [next(node.glob("rank*.log")).read_text() for node in adapters.nodes]
-    assert not any("Running tokenizer on dataset" in log for log in logs)
-    assert f"Loaded tokenized dataset from {adapters.data}" in logs[0]
-
-
-def test_the_data_is_every_row_once_in_the_order_of_the_seed(adapters: Life) -> None:
-    record = json.loads((adapters.data / "megaboard.json").read_text())
-    assert (record["shuffle"], record["megatron"]) == (42, False)
-    folder = adapters.site.folder
-    before = [row["instruction"] for row in json.loads((folder / DATA_FOLDER / "demo.json").read_text())]
-    after = json.loads(_node_python(TEXTS, adapters.data, adapters.site.model("text") / "tokenizer.json"))
-    order = [next(number for number, text in enumerate(after) if f"user\n{question}" in text) for question in before]
-    assert sorted(order) == list(range(len(before)))
-    assert order != sorted(order)
-
-
-@pytest.mark.engines
 def test_merged_adapters_are_the_model_that_was_trained(adapters: Life) -> None:
     merged = adapters.export()
     assert not (merged / "adapter_config.json").exists()
@@ -126,7 +98,6 @@ def test_merged_adapters_are_the_model_that_was_trained(adapters: Life) -> None:
     assert list(adapters.site.folder.glob("run/*-export")) == []
 
 
-@pytest.mark.engines
 def test_megatron_trains_on_such_data_and_becomes_a_hugging_face_model(site: Site) -> None:
     source = mcore_adapter_source()
     if not source:

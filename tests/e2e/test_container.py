@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from app.demo import tiny_model
 from app.demo.job import demo_job
 from app.demo.local_nodes import LocalNodes
 from backend.job.mapping import dump_mapping
@@ -112,8 +111,8 @@ def test_the_server_runs_without_privileges_and_writes_only_data(container: Cont
     assert container.shell("megaboard status").strip()
 
 
-def test_a_run_and_the_password_survive_a_restart(container: Container, cluster: LocalNodes) -> None:
-    subprocess.run([NODE_PYTHON, tiny_model.__file__, cluster.folder], check=True, capture_output=True)
+def test_a_run_and_the_password_survive_a_restart(container: Container, cluster: LocalNodes, tiny: Path) -> None:
+    shutil.copytree(tiny, cluster.folder, dirs_exist_ok=True)
     job = demo_job(cluster.folder, cluster.cluster_mapping(str(NODE_PYTHON)))
     for host in job["cluster"]["hosts"]:
         host["identity_file"] = f"{KEYS}/{cluster.identity_file.name}"

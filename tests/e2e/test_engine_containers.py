@@ -1,14 +1,13 @@
 """LLaMA-Factory trains in real Docker containers on two nodes: saved, stopped, resumed and finished."""
 
 import os
-import subprocess
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from app.demo import tiny_model
 from app.demo.job import demo_job
 from app.demo.local_nodes import LocalNodes
 from backend.job.job import Job
@@ -18,9 +17,9 @@ from backend.runs.states import RunState
 from tests.docker_daemons import DockerDaemon, docker_daemons, in_containers
 from tests.runs.gangs import marked
 from tests.waiting import wait_for
-from tools.programs import NODE_ENVIRONMENT, NODE_PYTHON
+from tools.programs import NODE_ENVIRONMENT
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.engines]  # In `make test`, test_bare_nodes.py trains in containers.
 
 NODES = 2
 STEPS = 40
@@ -34,9 +33,10 @@ def daemons() -> Iterator[list[DockerDaemon]]:
 
 
 @pytest.fixture
-def job(cluster: LocalNodes, daemons: list[DockerDaemon]) -> Job:
-    subprocess.run([NODE_PYTHON, tiny_model.__file__, cluster.folder], check=True, capture_output=True)
-    machines = in_containers(cluster, daemons, str(NODE_PYTHON), str(NODE_ENVIRONMENT.resolve()), sys.base_prefix)
+def job(cluster: LocalNodes, daemons: list[DockerDaemon], tiny: Path) -> Job:
+    shutil.copytree(tiny, cluster.folder, dirs_exist_ok=True)
+    environment = NODE_ENVIRONMENT.resolve()  # A container sees no link to it.
+    machines = in_containers(cluster, daemons, f"{environment}/bin/python", str(environment), sys.base_prefix)
     parsed, problems = parse_job(demo_job(cluster.folder, machines))
     assert parsed is not None, problems
     return with_values(parsed, {"training.max_steps": STEPS, "training.save_steps": STEPS})

@@ -4,12 +4,15 @@ An exit status of 0 and a falling loss do not show that: ranks that train apart 
 what it held and with whom (proof/). A few run in `make test`, all of them in `make engines`.
 """
 
+import json
 import math
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
 from app.demo import tiny_model
 from backend.runs.database import Database
@@ -29,8 +32,9 @@ DDP, FSDP, ZERO2, ZERO3 = (f"llamafactory-{name}" for name in ("ddp", "fsdp", "z
 
 EVALUATED = {"training.eval_steps": STEPS // 2, "extra": {"eval_dataset": tiny_model.DATASET}}
 
-ALWAYS = {"fsdp2": Case(engine=FSDP, values=EVALUATED)}
-"""What `make test` runs; DDP trains in the other tests here, and ZeRO has to build DeepSpeed's C++ parts first."""
+PREPARED = "fsdp2-prepared"
+ALWAYS = {PREPARED: Case(engine=FSDP, values={**EVALUATED, "training.prepare.shuffle": True})}
+"""What `make test` runs; DDP trains in other tests, and ZeRO has to build DeepSpeed's C++ parts first."""
 
 CASES = {
     **ALWAYS,
@@ -42,6 +46,7 @@ CASES = {
     "ddp-dpo": Case(engine=DDP, values={**DPO, **EVALUATED, "extra": {"eval_dataset": PREFERENCE}}),
     "ddp-pt": Case(engine=DDP, values=PT),
     "fsdp1": Case(engine=FSDP, values=FSDP1),
+    "fsdp2": Case(engine=FSDP),
     "fsdp2-lora": Case(engine=FSDP, values=LORA),
     "fsdp1-lora": Case(engine=FSDP, values=LORA | FSDP1),
     "fsdp2-dpo": Case(engine=FSDP, values=DPO),
@@ -61,6 +66,12 @@ CASES = {
     "vision-fsdp2-frozen": Case(engine=FSDP, model="vision", values=FROZEN, needs="torchvision"),
     "vision-zero3-frozen": Case(engine=ZERO3, model="vision", values=FROZEN, needs="torchvision"),
 }
+
+TEXTS = """
+import json, sys, datasets, tokenizers
+tokenizer, rows = tokenizers.Tokenizer.from_file(sys.argv[2]), datasets.load_from_disk(sys.argv[1])["train"]
+print(json.dumps([tokenizer.decode(row["input_ids"]) for row in rows]))
+"""
 
 ON_REQUEST = [pytest.param(name, marks=pytest.mark.engines) for name in CASES if name not in ALWAYS]
 
@@ -83,10 +94,10 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+def runs(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Runs]:
     skip_without_node_environment()
     with ssh_nodes(tmp_path_factory.mktemp("engines"), nodes=4) as cluster:
-        yield Runs(Site(cluster))
+        yield Runs(Site(cluster, tiny))
 
 
 @pytest.mark.parametrize("name", [*ALWAYS, *ON_REQUEST])
@@ -119,6 +130,32 @@ def test_ranks_hold_the_whole_model_or_equal_parts_of_it(runs: Runs, name: str) 
     if "-zero" in case.engine:
         parts = [file.name for file in outcome.last_checkpoint.glob("global_step*/*zero_pp_rank_*_optim_states.pt")]
         assert len(parts) == case.nodes
+
+
+def test_one_node_tokenises_before_the_run_and_all_ranks_load_it(runs: Runs) -> None:
+    maker, waiter = runs.of(PREPARED).nodes
+    assert "Running tokenizer on dataset" in (maker / "out.log").read_text()
+    assert "Running tokenizer on dataset" not in (waiter / "out.log").read_text()
+    logs = [next(node.glob("rank*.log")).read_text() for node in (maker, waiter)]
+    assert not any("Running tokenizer on dataset" in log for log in logs)
+    assert f"Loaded tokenized dataset from {tokenised(waiter)}" in logs[0]
+
+
+def test_the_tokenised_data_are_every_row_once_in_the_order_of_the_seed(runs: Runs) -> None:
+    data, folder = tokenised(runs.of(PREPARED).nodes[1]), runs.site.folder
+    record = json.loads((data / "megaboard.json").read_text())
+    assert (record["shuffle"], record["megatron"]) == (42, False)
+    before = [row["instruction"] for row in json.loads((folder / tiny_model.DATA_FOLDER / "demo.json").read_text())]
+    command = [NODE_PYTHON, "-W", "ignore", "-c", TEXTS, data, runs.site.model("text") / "tokenizer.json"]
+    after = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    order = [next(number for number, text in enumerate(after) if f"user\n{question}" in text) for question in before]
+    assert sorted(order) == list(range(len(before)))
+    assert order != sorted(order)
+
+
+def tokenised(node: Path) -> Path:
+    """Return the folder of the tokenised data in the configuration of a node's run."""
+    return Path(yaml.safe_load((node / "config.yaml").read_text())["tokenized_path"])
 
 
 @pytest.mark.parametrize("name", [*ALWAYS, pytest.param("ddp-dpo", marks=pytest.mark.engines)])

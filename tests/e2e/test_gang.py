@@ -2,9 +2,8 @@
 
 import json
 import shutil
-import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -31,8 +30,8 @@ FIRST_STEP_S = 600.0
 
 
 @pytest.fixture(scope="module")
-def job(cluster: LocalNodes) -> Job:
-    subprocess.run([NODE_PYTHON, tiny_model.__file__, cluster.folder], check=True, timeout=300)
+def job(cluster: LocalNodes, tiny: Path) -> Job:
+    shutil.copytree(tiny, cluster.folder, dirs_exist_ok=True)
     folder = cluster.folder
     model = folder / tiny_model.MODEL_FOLDER
     parsed, problems = parse_job(
@@ -62,8 +61,9 @@ def job(cluster: LocalNodes) -> Job:
     return parsed
 
 
+@pytest.mark.engines
 def test_a_failed_run_names_its_cause_with_the_line_and_the_rank(
-    controller: Controller, job: Job, cluster: LocalNodes, home: Path
+    controller: Controller, job: Job, cluster: LocalNodes
 ) -> None:
     data = cluster.folder / "other-columns"
     shutil.copytree(cluster.folder / tiny_model.DATA_FOLDER, data)
@@ -78,11 +78,6 @@ def test_a_failed_run_names_its_cause_with_the_line_and_the_rank(
     assert cause.code == "dataset_keys", cause.values
     assert str(cause.values["line"]).endswith("KeyError: 'question'")
     assert (cause.values["of_rank"], cause.values["is_certain"]) in {(0, True), (1, True)}
-    database = Database.open(home / "megaboard.db")
-    with database.read() as reader:
-        software = reader.versions(run, 1, 1)
-    database.close()
-    assert {"Python", "torch", "transformers", "llamafactory"} <= set(software)
 
 
 def test_stop_with_save_ends_both_ranks_after_the_same_step_and_a_resume_goes_on_from_there(
@@ -98,6 +93,7 @@ def test_stop_with_save_ends_both_ranks_after_the_same_step_and_a_resume_goes_on
     last = {max(p.step for p in controller.points(run, rank=rank)) for rank in range(NODES)}
     (saved,) = last
     assert (cluster.folder / "out" / run / f"checkpoint-{saved}").is_dir()
+    assert {"Python", "torch", "transformers", "llamafactory"} <= set(_software(home, run))
     assert marked(home, run) == 0
     _damage_a_newer_checkpoint(cluster.folder / "out" / run, saved)
     began = time.monotonic()
@@ -113,6 +109,15 @@ def test_stop_with_save_ends_both_ranks_after_the_same_step_and_a_resume_goes_on
     assert after > 0.95 * before, "no second warm-up"
     assert _mean(points[saved : saved + 5]) < 0.5 * (_mean(points[:1]) + _mean(points[saved - 3 : saved]))
     assert marked(home, run) == 0
+
+
+def _software(home: Path, run: str) -> Mapping[str, str]:
+    """Return the versions that were recorded of node 1."""
+    database = Database.open(home / "megaboard.db")
+    with database.read() as reader:
+        software = reader.versions(run, 1, 1)
+    database.close()
+    return software
 
 
 def _damage_a_newer_checkpoint(results: Path, saved: int) -> None:

@@ -1,12 +1,11 @@
 """A model comes from a local hub to real SSH nodes; then the nodes are ready for a launch."""
 
-import subprocess
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from app.demo import tiny_model
 from app.demo.job import demo_job
 from app.demo.local_nodes import LocalNodes
 from backend.job.job import Job
@@ -23,8 +22,8 @@ NODES = 1
 
 
 @pytest.fixture(scope="module")
-def job(cluster: LocalNodes) -> Job:
-    subprocess.run([NODE_PYTHON, tiny_model.__file__, cluster.folder], check=True, capture_output=True)
+def job(cluster: LocalNodes, tiny: Path) -> Job:
+    shutil.copytree(tiny, cluster.folder, dirs_exist_ok=True)
     parsed, problems = parse_job(demo_job(cluster.folder, cluster.cluster_mapping(str(NODE_PYTHON))))
     assert parsed is not None, problems
     return parsed

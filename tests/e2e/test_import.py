@@ -1,7 +1,8 @@
-"""A user's LLaMA-Factory YAML is imported and launched on two demo nodes by the command line."""
+"""A user's LLaMA-Factory YAML is imported, and the plain scripts that the job renders to train on two demo nodes."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,23 +53,42 @@ def megaboard(home: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_yaml_with_its_traps_is_imported_and_trains_on_two_nodes(cluster: LocalNodes, tmp_path: Path) -> None:
+def run_plain_scripts(scripts: Path, known_hosts: Path) -> None:
+    """Run launch.sh as a user does, with an ssh that knows the demo nodes."""
+    ssh = scripts / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F none -o UserKnownHostsFile={known_hosts} "$@"\n')
+    ssh.chmod(0o700)
+    done = subprocess.run(
+        ["bash", scripts / "launch.sh"],
+        env={**os.environ, "PATH": f"{ssh.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    logs = "".join(log.read_text()[-3000:] for log in (scripts / "logs").glob("*.log"))
+    assert done.returncode == 0, done.stdout + done.stderr + logs
+
+
+def test_a_yaml_with_its_traps_is_imported_and_its_plain_scripts_train_on_two_nodes(
+    cluster: LocalNodes, tiny: Path, tmp_path: Path
+) -> None:
     folder, home = cluster.folder, tmp_path / "home"
-    subprocess.run([NODE_PYTHON, tiny_model.__file__, folder], check=True)
+    shutil.copytree(tiny, folder, dirs_exist_ok=True)
     (home / "clusters").mkdir(parents=True)
     machines = json.loads(json.dumps({**cluster.cluster_mapping(str(NODE_PYTHON)), "gpu": "cpu"}))
     (home / "clusters" / "demo.yaml").write_text(dump_mapping(machines))
-    (home / "known_hosts").write_text((folder / "known_hosts").read_text())
     names = {"model": tiny_model.MODEL_FOLDER, "data": tiny_model.DATA_FOLDER, "dataset": tiny_model.DATASET}
     source = tmp_path / "sft.yaml"
     source.write_text(YAML.format(folder=folder, template=tiny_model.TEMPLATE, **names))
-    job = tmp_path / "job.yaml"
+    job, scripts = tmp_path / "job.yaml", tmp_path / "scripts"
     assert "13 of 17 keys" in megaboard(home, "import", str(source), "--cluster", "demo", "--out", str(job))
-    assert "Finished" in megaboard(home, "launch", str(job), "--wait")
-    losses = []
-    for path in sorted(folder.rglob("steps.rank*.jsonl")):
-        losses.append([json.loads(line)["loss"] for line in path.read_text().splitlines()])
-    assert len(losses) == 2
-    assert losses[0] == losses[1]
-    assert len(losses[0]) == 12
-    assert losses[0][-1] < losses[0][0]
+    megaboard(home, "render", str(job), "--out", str(scripts))
+    run_plain_scripts(scripts, folder / "known_hosts")
+    (log,) = (folder / "output").rglob("trainer_log.jsonl")
+    losses = [row["loss"] for row in map(json.loads, log.read_text().splitlines()) if "loss" in row]
+    assert len(losses) == 12
+    assert losses[-1] < losses[0]
+    # One random state per rank: they trained together, not each alone.
+    assert len(list(log.parent.glob("checkpoint-12/rng_state_*.pth"))) == NODES

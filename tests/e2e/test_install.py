@@ -2,14 +2,12 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.demo import tiny_model
 from app.demo.job import demo_job
 from app.demo.local_nodes import LocalNodes
 from app.text import t
@@ -17,9 +15,8 @@ from backend.job.mapping import dump_mapping
 from tests.e2e.test_journey import go_to_launch, launch, shown_loss, wait_for_state, wait_for_step
 from tests.ui.browser import RESTING, expect, needs_chromium, until
 from tools.browser import Site, logged_in
-from tools.programs import NODE_PYTHON
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200), needs_chromium]
+pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(1200), needs_chromium]
 
 NODES = 2
 WHEELS = os.environ.get("PIP_FIND_LINKS", "")
@@ -35,8 +32,8 @@ def site(cluster: LocalNodes, tmp_path: Path) -> Iterator[Site]:
     site.end()
 
 
-def job_without_engine(cluster: LocalNodes) -> dict[str, Any]:
-    subprocess.run([NODE_PYTHON, tiny_model.__file__, cluster.folder], check=True, capture_output=True)
+def job_without_engine(cluster: LocalNodes, tiny: Path) -> dict[str, Any]:
+    shutil.copytree(tiny, cluster.folder, dirs_exist_ok=True)
     machines = cluster.cluster_mapping("")
     del machines["environments"]
     if WHEELS.startswith("/"):
@@ -44,13 +41,13 @@ def job_without_engine(cluster: LocalNodes) -> dict[str, Any]:
     return demo_job(cluster.folder, machines)
 
 
-def test_nodes_without_an_engine_get_it_from_the_page_and_train(site: Site, cluster: LocalNodes) -> None:
+def test_nodes_without_an_engine_get_it_from_the_page_and_train(site: Site, cluster: LocalNodes, tiny: Path) -> None:
     with logged_in(site) as page:
         page.set_default_timeout(300_000)
         page.goto(f"{site.url}/zh/")
         page.wait_for_selector("#step-hardware")
         page.wait_for_function(RESTING)
-        text = dump_mapping(job_without_engine(cluster))
+        text = dump_mapping(job_without_engine(cluster, tiny))
         page.evaluate("(text) => Megaboard.wizard.send('fetch', { kind: 'import', text })", text)
         until(page, "b.fetched?.kind === 'import' && Megaboard.draft.isResting()")
         go_to_launch(page)

@@ -1,10 +1,12 @@
-"""The whole journey, everything real: `megaboard demo`, Chromium, four sshd, torchrun, LLaMA-Factory on CPU.
+"""The whole journey, everything real: `megaboard demo`, Chromium, two sshd, torchrun, LLaMA-Factory on CPU.
 
-Nothing smaller shows that the parts agree with each other. Slow because four ranks import LLaMA-Factory on two cores.
+Nothing smaller shows that the parts agree with each other. Two nodes, because each rank imports LLaMA-Factory for
+seconds; `make engines` trains on four.
 MEGABOARD_PROGRAM names the program of an installed wheel, which is then tested instead of the checkout.
 """
 
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -13,16 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from app.demo import tiny_model
 from backend.runs.store import metrics
 from backend.runs.store.store import Store
 from tests.nodes import needs_node_environment
-from tests.ui.browser import expect, needs_chromium
-from tests.waiting import wait_for
+from tests.ui.browser import box, expect, go, needs_chromium, until
+from tests.waiting import wait_for, whole_lines
 from tools.browser import PASSWORD, VIEWPORT, Site, chromium, without_faults
 
 SSHD = [Path(folder) / "sshd" for folder in ("/usr/sbin", "/usr/local/sbin", "/usr/bin")]
 INSTALLED = os.environ.get("MEGABOARD_PROGRAM")
-NODES = 4
+NODES = 2
 FIRST_STEP_WITHIN_S = 400
 STEPS = ("hardware", "model", "training", "plan", "review", "launch")
 
@@ -64,9 +67,9 @@ class Demo(Site):
             store.close()
 
     def written_steps(self, run: str) -> int:
-        """Return the lines that the job's rank 0 has written on its node."""
-        files = list((self.folder / "cluster" / "run").glob(f"{run}/*/node0/steps.rank0.jsonl"))
-        return sum(len(file.read_text().splitlines()) for file in files)
+        """Return how many steps the job's rank 0 has written on its node. A step may have several lines."""
+        files = (self.folder / "cluster" / "run").glob(f"{run}/*/node0/steps.rank0.jsonl")
+        return len({json.loads(line)["step"] for file in files for line in whole_lines(file)})
 
     def marked(self) -> list[int]:
         """Return the living processes of this demo's folder with a run's mark."""
@@ -201,12 +204,13 @@ def test_a_killed_server_finds_its_run_and_every_point_again_and_stops_it_with_p
     demo.start()
     page.wait_for_selector("#password", timeout=180_000)
     log_in(page)
+    page.wait_for_url(lambda url: "/login" not in url)  # Else the next address would interrupt the log-in.
     page.goto(f"{demo.url}/en/#runs/{run}")
     wait_for_step(page, before + 20)
     wait_for_state(page, "Running")
     page.get_by_role("button", name="Save and stop").click()
     wait_for_state(page, "Stopped")
-    expect(page.locator(".mbm-proof")).to_contain_text("4 of 4 nodes confirmed: 0 processes left")
+    expect(page.locator(".mbm-proof")).to_contain_text(f"{NODES} of {NODES} nodes confirmed: 0 processes left")
     written = demo.written_steps(run)
     assert demo.points(run) == list(range(1, written + 1))
     page.wait_for_function(f"() => Megaboard.monitor.view().charts.data('loss').x.at(-1) === {written}")
@@ -220,3 +224,42 @@ def test_the_run_stands_in_the_list_in_chinese_too(demo, page):
     rows = page.locator(".mbm-list tbody tr")
     expect(rows).to_have_count(1)
     expect(rows.first).to_contain_text("已停止")
+
+
+@pytest.mark.parametrize(
+    ("lang", "name"),
+    [("en", f"Demo: tiny model on {NODES} local nodes"), ("zh", f"演示：{NODES} 个本地节点训练微型模型")],
+    ids=["en", "zh"],
+)
+def test_the_demo_s_job_is_the_first_recipe_and_brings_back_all_that_another_took(demo, page, lang, name):
+    go(page, demo, "hardware", lang)
+    expect(page.locator("#mb-recipe optgroup option").first).to_have_text(name)
+    choose(page, "qwen2.5-7b-lora")
+    expect(box(page, "cluster.nodes")).to_have_value("1")
+    choose(page, "demo")
+    expect(page.locator(".mb-start-answer .mb-good")).to_be_visible()
+    expect(box(page, "cluster.nodes")).to_have_value(str(NODES))
+    until(page, "!b.problems.some((one) => ['error', 'missing'].includes(one.severity))")
+    model = demo.folder / tiny_model.MODEL_FOLDER
+    go(page, demo, "model", lang)
+    expect(box(page, "model.path")).to_have_value(str(model))
+    go(page, demo, "training", lang)
+    expect(box(page, "training.output_dir")).to_have_value(str(model.with_name("output")))
+
+
+def test_a_demo_started_again_after_another_recipe_says_where_its_own_job_is(demo, page):
+    first = demo.log.read_text()
+    assert "The page holds the demo's job" in first
+    go(page, demo, "hardware")
+    choose(page, "qwen2.5-7b-lora")
+    demo.end()
+    demo.start()
+    printed = demo.log.read_text().removeprefix(first)
+    assert "The page holds the job that you last edited" in printed
+    assert f"“Demo: tiny model on {NODES} local nodes”" in printed
+
+
+def choose(page, recipe: str) -> None:
+    page.select_option("#mb-recipe", recipe)
+    page.click("#mb-recipe-use")
+    until(page, f"b.fetched?.note.key === '{recipe}' && Megaboard.draft.isResting()")

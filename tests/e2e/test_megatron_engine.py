@@ -5,6 +5,7 @@ mcore_adapter is only on GitHub (alibaba/ROLL). Without its source these tests a
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -73,13 +74,13 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+def runs(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Runs]:
     source = mcore_adapter_source()
     if not source:
         pytest.skip(f"{MCORE_ADAPTER} does not name mcore_adapter's src folder (github.com/alibaba/ROLL, not on PyPI)")
     skip_without_node_environment()
     with ssh_nodes(tmp_path_factory.mktemp("megatron"), nodes=4) as cluster:
-        yield Runs(Site(cluster), source)
+        yield Runs(Site(cluster, tiny), source)
 
 
 @pytest.mark.parametrize("name", WANTED)

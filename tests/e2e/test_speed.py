@@ -1,4 +1,4 @@
-"""A cluster's speed, measured on four demo nodes: real sshd, real supervisors, real torchrun, gloo on CPU."""
+"""A cluster's speed, measured on two demo nodes: real sshd, real supervisors, real torchrun, gloo on CPU."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -17,7 +17,7 @@ from tools.programs import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e]
 
-NODES = 4
+NODES = 2
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_ssh_gets_every_host_as_one_word_after_its_options(tmp_path: Path) -> No
     ssh.chmod(0o700)
     sleep.chmod(0o700)
     environment = {**os.environ, "PATH": f"{ssh.parent}:{os.environ['PATH']}", "HOME": "/home/me"}
-    subprocess.run(["bash", folder / "launch.sh"], check=True, env=environment, timeout=30)
+    subprocess.run(["bash", folder / "launch.sh"], check=True, env=environment, timeout=280)
     calls = (tmp_path / "calls").read_text()
     assert "-p 22 -J u@j:1 -i /home/me/k y -- -oProxyCommand=x@a;b mkdir -p" in calls
     assert 'bash "$HOME"/.megaboard/plain/tiny/attached.sh "$HOME"/.megaboard/plain/tiny/node1.sh' in calls

@@ -1,6 +1,5 @@
-"""The exported scripts over real sshd servers: copied, started, ended together, and a real training."""
+"""The exported scripts over real sshd servers: copied, started and ended together. test_import.py trains with them."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from app.demo import tiny_model
 from app.demo.local_nodes import LocalNodes
 from app.demo.tiny_model import DATA_FOLDER, DATASET, MODEL_FOLDER, TEMPLATE
 from backend.engines import export
 from backend.job.mapping import parse_job
-from tests.nodes import needs_node_environment, ssh_nodes
+from tests.nodes import ssh_nodes
 from tests.waiting import wait_for
-from tools.programs import NODE_PYTHON
 
 # Replaces the node's python: one child that lasts, as a rank does, and one that fails on node 1.
 LASTING = """\
@@ -107,7 +104,7 @@ def test_ending_the_launcher_ends_every_process_on_every_node(cluster: LocalNode
     processes = recorded(tmp_path, 0) + recorded(tmp_path, 1)
     assert len([pid for pid in processes if is_alive(pid)]) == 4
     os.kill(launcher.pid, signal.SIGTERM)
-    launcher.communicate(timeout=20)
+    launcher.communicate(timeout=280)
     assert launcher.returncode == 130
     wait_for(lambda: not any(is_alive(pid) for pid in processes))
 
@@ -116,23 +113,6 @@ def test_ending_the_launcher_ends_every_process_on_every_node(cluster: LocalNode
 def test_one_nodes_failure_ends_the_others_and_is_reported(cluster: LocalNodes, tmp_path: Path) -> None:
     python = write_program(tmp_path / "bin" / "python", FAILING_ON_1.format(folder=tmp_path))
     launcher = launch(tmp_path, job_mapping(cluster, python, tmp_path))
-    output, _ = launcher.communicate(timeout=30)
+    output, _ = launcher.communicate(timeout=280)
     assert (launcher.returncode, output.splitlines()[-1]) == (7, "a node ended with status 7; see logs/")
     wait_for(lambda: not any(is_alive(pid) for pid in recorded(tmp_path, 0)))
-
-
-@pytest.mark.e2e
-@needs_node_environment
-def test_the_plain_scripts_train_on_both_nodes(cluster: LocalNodes, tmp_path: Path) -> None:
-    subprocess.run([NODE_PYTHON, tiny_model.__file__, tmp_path], check=True)
-    mapping = job_mapping(cluster, NODE_PYTHON, tmp_path)
-    mapping["training"] |= {"max_steps": 4, "save_steps": 4, "learning_rate": 1e-3, "cutoff_len": 64, "warmup_ratio": 0}
-    mapping["training"] |= {"gradient_accumulation_steps": 1, "workers": {"preprocessing": 1, "data_loader": 0}}
-    launcher = launch(tmp_path, mapping)
-    output, _ = launcher.communicate(timeout=280)
-    assert launcher.returncode == 0, output + (tmp_path / "exported" / "logs" / "node0.log").read_text()[-2000:]
-    results = tmp_path / "runs" / "plain"
-    losses = [json.loads(line).get("loss") for line in (results / "trainer_log.jsonl").read_text().splitlines()]
-    assert losses[3] < losses[0]
-    # One random state per rank: they trained together, not each alone.
-    assert len(list((results / "checkpoint-4").glob("rng_state_*.pth"))) == 2

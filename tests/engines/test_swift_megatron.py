@@ -140,6 +140,7 @@ def python() -> str:
 
 
 @pytest.mark.e2e
+@pytest.mark.engines
 @pytest.mark.parametrize("case", CASES)
 def test_its_own_argument_classes_take_the_rendered_file(case: str, python: str, tmp_path: Path) -> None:
     path = on_disk(CASES[case], tmp_path)
@@ -147,6 +148,7 @@ def test_its_own_argument_classes_take_the_rendered_file(case: str, python: str,
 
 
 @pytest.mark.e2e
+@pytest.mark.engines
 @pytest.mark.parametrize("case", ["dense", "lora", "preference"])
 def test_its_own_argument_classes_take_what_resumes(case: str, python: str, tmp_path: Path) -> None:
     path = on_disk(CASES[case], tmp_path)
@@ -186,6 +188,7 @@ print(json.dumps([name for call in calls for name in ast.literal_eval(call.args[
 
 
 @pytest.mark.e2e
+@pytest.mark.engines
 def test_the_kept_list_of_model_types_is_what_mcore_bridge_registers(python: str) -> None:
     command = [python, "-W", "ignore", "-c", REGISTERED]
     process = subprocess.run(command, capture_output=True, check=True, cwd="/")
@@ -193,6 +196,7 @@ def test_the_kept_list_of_model_types_is_what_mcore_bridge_registers(python: str
 
 
 @pytest.mark.e2e
+@pytest.mark.engines
 def test_it_refuses_a_model_type_that_the_rule_refuses(python: str, tmp_path: Path) -> None:
     accepted = on_disk(CASES["dense"], tmp_path)
     rendered = render(accepted, place(accepted))
@@ -208,6 +212,7 @@ def test_it_refuses_a_model_type_that_the_rule_refuses(python: str, tmp_path: Pa
 
 
 @pytest.mark.e2e
+@pytest.mark.engines
 def test_the_kept_list_of_keys_is_what_ms_swift_says(python: str) -> None:
     values = run_swift(python, "keys")["swift"]
     said = {name: EngineKey(type=key["type"], default=key["default"], choices=tuple(key.get("choices", ())))

@@ -135,7 +135,7 @@ def test_a_program_that_fails_says_why_and_keeps_no_token(pair: Pair) -> None:
     (pair.folder / "copy.json").write_text(json.dumps(pair.told(pair.target)))
     (pair.folder / node_programs.COPIER).write_bytes(node_programs.node_program(node_programs.COPIER))
     command = [sys.executable, str(pair.folder / node_programs.COPIER), str(pair.folder), "take"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr[:24]) == (1, "megaboard: copy_differs ")
     assert json.loads((pair.folder / "result.json").read_text())["code"] == "copy_differs"
     assert not (pair.folder / "copy.json").exists()

@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -162,16 +163,33 @@ def stop_on_one_node(gang: Gang) -> None:
         assert (folder / "control" / "stopped").exists()
 
 
-def test_steps_are_lines_and_a_wish_to_stop_on_one_node_ends_all_ranks_after_the_same_step(tmp_path: Path) -> None:
-    with Gang(tmp_path, {"steps": 1_000_000}, nodes=2) as gang:
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gang]:
+    """Return a gang of two ranks that saved after step 2 and was stopped on one node."""
+    root = tmp_path_factory.mktemp("gang")
+    config = {"steps": 1_000_000, "save_at": 2, "output_dir": str(root / "results")}
+    with Gang(root, config, nodes=2) as gang:
         stop_on_one_node(gang)
-        for rank, folder in enumerate(gang.folders):
-            rows = gang.steps(rank)
-            assert [row.get("loss") for row in rows[:5]] == [None, 1.5, None, 0.75, None]
-            assert "NaN" in (folder / f"steps.rank{rank}.jsonl").read_text()
-            assert {(row["protocol"], row["total_steps"], row["tokens"]) for row in rows} == {(1, 1_000_000, 100)}
-            assert all(row["step_s"] >= 0.01 * (rank + 1) for row in rows)
-            assert "saved" not in (folder / "out.log").read_text()
+        yield gang
+
+
+def test_steps_are_lines_and_a_wish_to_stop_on_one_node_ends_all_ranks_after_the_same_step(stopped: Gang) -> None:
+    for rank, folder in enumerate(stopped.folders):
+        rows = stopped.steps(rank)
+        assert [row.get("loss") for row in rows[:5]] == [None, 1.5, None, 0.75, None]
+        assert "NaN" in (folder / f"steps.rank{rank}.jsonl").read_text()
+        assert {(row["protocol"], row["total_steps"], row["tokens"]) for row in rows} == {(1, 1_000_000, 100)}
+        assert all(row["step_s"] >= 0.01 * (rank + 1) for row in rows)
+        assert "saved" not in (folder / "out.log").read_text()
+
+
+def test_the_step_after_a_save_tells_what_all_ranks_wrote_and_the_room_that_is_left(stopped: Gang) -> None:
+    results = stopped.folders[0].with_name("results")
+    for rank in (0, 1):
+        rows = stopped.steps(rank)
+        assert [row.get("checkpoint_bytes") for row in rows[:4]] == [None, None, 2000, None]
+        assert 0 < rows[2]["free_bytes"] <= shutil.disk_usage(results).total
+        assert rows[2]["results_inode"] == results.stat().st_ino
 
 
 def test_ms_swift_writes_the_same_lines_and_stops_in_the_same_way(tmp_path: Path) -> None:
@@ -179,17 +197,6 @@ def test_ms_swift_writes_the_same_lines_and_stops_in_the_same_way(tmp_path: Path
         stop_on_one_node(gang)
         for rank in (0, 1):
             assert [row.get("loss") for row in gang.steps(rank)[:4]] == [None, 1.5, None, 0.75]
-
-
-def test_the_step_after_a_save_tells_what_all_ranks_wrote_and_the_room_that_is_left(tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    with Gang(tmp_path, {"steps": 4, "save_at": 2, "output_dir": str(results)}, nodes=2) as gang:
-        assert gang.wait() == [0, 0]
-        for rank in (0, 1):
-            rows = gang.steps(rank)
-            assert [row.get("checkpoint_bytes") for row in rows] == [None, None, 2000, None]
-            assert 0 < rows[2]["free_bytes"] <= shutil.disk_usage(results).total
-            assert rows[2]["results_inode"] == results.stat().st_ino
 
 
 def test_a_failure_tells_its_traceback_in_the_rank_log_and_on_the_console(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def _end(
     command = [shell, "-s", folder or str(mark.folder), mark.mark, grace, "--token", "T"]
     bare = {"PATH": path}
     done = subprocess.run(
-        command, input=node_program(FALLBACK_STOP), capture_output=True, env=bare, timeout=30, check=True
+        command, input=node_program(FALLBACK_STOP), capture_output=True, env=bare, timeout=300, check=True
     )
     (line,) = done.stdout.decode().splitlines()
     assert line.startswith("T")

@@ -42,7 +42,7 @@ def start(folder: Path, rank: int, maker: int, program: str = MAKES, **variables
 
 
 def test_the_maker_makes_the_data_and_becomes_the_gangs_command(folder: Path, target: Path) -> None:
-    words, _ = start(folder, 0, 0, USE_MCA="1").communicate(timeout=60)
+    words, _ = start(folder, 0, 0, USE_MCA="1").communicate(timeout=300)
     assert words.splitlines()[-1] == "the gang starts"
     assert json.loads((target / "rows").read_text()) == {"shuffle": 7, "megatron": True}
     assert [entry.name for entry in target.parent.iterdir()] == ["abc"]
@@ -51,7 +51,7 @@ def test_the_maker_makes_the_data_and_becomes_the_gangs_command(folder: Path, ta
 def test_tokenising_has_neither_the_gpus_nor_the_variables_of_a_training(folder: Path, target: Path) -> None:
     program = "import json, os, sys; os.mkdir(sys.argv[2]); json.dump(dict(os.environ), open(sys.argv[2] + '/e', 'w'))"
     variables = {"CUDA_VISIBLE_DEVICES": "0,1", "USE_MCA": "1", "ACCELERATE_USE_FSDP": "true"}
-    start(folder, 0, 0, program, **variables).communicate(timeout=60)
+    start(folder, 0, 0, program, **variables).communicate(timeout=300)
     data = json.loads((target / "e").read_text())
     assert data["CUDA_VISIBLE_DEVICES"] == ""
     assert not set(prepare_data.OF_TRAINING) & set(data)
@@ -60,13 +60,13 @@ def test_tokenising_has_neither_the_gpus_nor_the_variables_of_a_training(folder:
 def test_data_that_is_there_is_taken_as_it_is(folder: Path, target: Path) -> None:
     target.mkdir(parents=True)
     started = start(folder, 0, 0, "raise SystemExit(3)")
-    words, _ = started.communicate(timeout=60)
+    words, _ = started.communicate(timeout=300)
     assert (started.returncode, words.splitlines()[-1]) == (0, "the gang starts")
 
 
 def test_a_maker_that_fails_keeps_its_status_and_leaves_nothing(folder: Path, target: Path) -> None:
     started = start(folder, 0, 0, "import os, sys; os.mkdir(sys.argv[2]); raise SystemExit(3)")
-    words, _ = started.communicate(timeout=60)
+    words, _ = started.communicate(timeout=300)
     assert (started.returncode, words.splitlines()[-1]) == (3, f"{prepare_data.FAILED} (exit 3)")
     assert list(target.parent.iterdir()) == []
 
@@ -76,7 +76,7 @@ def test_a_maker_that_is_stopped_leaves_nothing(folder: Path, target: Path) -> N
     assert started.stdout is not None
     assert started.stdout.readline() == "at work\n"
     started.send_signal(signal.SIGTERM)
-    assert started.wait(60) == 128 + signal.SIGTERM
+    assert started.wait(300) == 128 + signal.SIGTERM
     started.stdout.close()
     assert list(target.parent.iterdir()) == []
 
@@ -89,7 +89,7 @@ def test_another_node_waits_with_a_line_for_each_beat_of_the_maker(folder: Path,
     assert started.stdout is not None
     assert started.stdout.readline() == "megaboard: waiting for the node that prepares the data (41)\n"
     target.mkdir()
-    words, _ = started.communicate(timeout=60)
+    words, _ = started.communicate(timeout=300)
     assert (started.returncode, words.splitlines()[-1]) == (0, "the gang starts")
 
 

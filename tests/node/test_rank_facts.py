@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend.node.training.rank_facts import GIB, memory, room
+from backend.node.training.rank_facts import GIB, masked_rows, memory, room
 
 
 def torch_with(stats: dict[str, int], *, is_there: bool = True) -> SimpleNamespace:
@@ -33,3 +33,14 @@ def test_room_is_reported_by_the_first_rank_of_a_node_alone(tmp_path: Path, monk
     assert room(f"{tmp_path}/checkpoint-2") == {}, "rotated away meanwhile"
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert room(f"{tmp_path}/checkpoint-1") == {}
+
+
+def test_rows_whose_labels_are_all_masked_are_counted() -> None:
+    rows = [{"labels": [-100, -100]}, {"labels": [-100, 5]}, {"labels": [-100]}]
+    assert masked_rows(rows) == {"masked_rows": (2, 3)}
+    assert masked_rows([{"chosen_labels": [-100], "rejected_labels": [1]}]) == {"masked_rows": (1, 1)}
+    assert masked_rows(rows * 100)["masked_rows"][1] == 32
+
+
+def test_data_that_has_no_labels_or_cannot_be_read_by_index_says_nothing() -> None:
+    assert masked_rows([{"text": "a"}]) == masked_rows([]) == masked_rows(None) == masked_rows(iter([])) == {}

@@ -75,7 +75,7 @@ class Run:
 
     def call(self, action: str, *arguments: str) -> dict[str, Any]:
         command = [sys.executable, self.folder / "supervisor.py", action, self.folder, "--token", "T", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
         line = next(line for line in done.stdout.splitlines() if line.startswith("T"))
         return json.loads(line[1:])
 
@@ -104,7 +104,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
     for folder in tmp_path.glob("*/1/node0"):
         if (folder / "pid").exists() and not (folder / "exit").exists():
             stop = [sys.executable, folder / "supervisor.py", "stop", folder, "--grace", "0"]
-            subprocess.run(stop, capture_output=True, timeout=60, check=True)
+            subprocess.run(stop, capture_output=True, timeout=300, check=True)
 
 
 def test_a_finished_program_leaves_its_output_and_its_exit_and_frees_the_node(run: Run) -> None:
@@ -170,7 +170,7 @@ def test_a_run_whose_folder_was_removed_is_ended_by_its_mark(run: Run) -> None:
     shutil.rmtree(run.folder)
     argv = [sys.executable, "-", "stop", run.folder, "--mark", run.mark, "--grace", "0.5", "--token", "T"]
     program = node_programs.node_program("supervisor.py")
-    done = subprocess.run(argv, input=program, capture_output=True, timeout=60, check=True)
+    done = subprocess.run(argv, input=program, capture_output=True, timeout=300, check=True)
     assert json.loads(done.stdout[1:])["left"] == []
     assert run.alive() == []
     wait_for(lambda: find_process(supervisor["pid"], supervisor["start"]) is None)

@@ -18,7 +18,7 @@ from backend.node.supervisor.processes import members, read_process
 from backend.node.supervisor.shutdown import ask_for_records
 from tests.node.test_supervisor import Run, beats
 from tests.node.test_supervisor import run as run_fixture
-from tests.waiting import wait_for
+from tests.waiting import WITHIN_S, wait_for
 
 pytestmark = pytest.mark.e2e  # Each takes seconds of heartbeats, stalls and grace time.
 run = run_fixture
@@ -167,7 +167,7 @@ def test_who_stops_a_run_waits_for_no_flight_record(tmp_path: Path, monkeypatch:
     wait_for(lambda: bool(select.select([listener], [], [], 0)[0]))
     (tmp_path / "control").mkdir()
     (tmp_path / "control" / "kill").write_text("{}")
-    asking.join(30)
+    asking.join(WITHIN_S)
     os.close(listener)
     assert not asking.is_alive()
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,7 +104,8 @@ def test_a_killed_worker_fails_the_run_with_its_signal(
     run = controller.launch(with_mode(job, "ok", steps=10_000))
     wait_for(lambda: controller.points(run))
     for process in members(record_of(home, run, 1).mark):
-        os.kill(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # It may have ended with the one before.
+            os.kill(process.pid, signal.SIGKILL)
     assert controller.wait(run, WITHIN_S) is RunState.FAILED
     cause = controller.snapshot(run).cause
     assert cause is not None

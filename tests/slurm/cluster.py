@@ -72,7 +72,7 @@ class SlurmCluster(Lab):
             self.start_controller()
             for rank in self.compute:
                 self.start_slurmd(rank)
-            wait_for(lambda: self.slurm("sinfo", "-h", "-N", "-t", "idle").count("low") == len(self.compute), 60)
+            wait_for(lambda: self.slurm("sinfo", "-h", "-N", "-t", "idle").count("low") == len(self.compute))
         except BaseException:
             self.__exit__()
             raise

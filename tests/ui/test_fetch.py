@@ -21,7 +21,7 @@ CONFIG = json.dumps(dict(models()["qwen3-30b-a3b"].hf_config)).encode()
 
 
 UNKNOWN = {
-    "model_type": "apertus", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "vocab_size": 320,
+    "model_type": "persimmon", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "vocab_size": 320,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024,
 }  # fmt: skip
 """A configuration that no family describes. transformers knows its class."""
@@ -134,8 +134,8 @@ def test_a_model_of_an_unknown_family_is_planned_after_a_node_built_it(page, sit
         page.click('[data-fetch="profile"]')
         page.click('#place-fetch_model [data-act="accept"]')
         answer = page.locator("#place-fetch_model .mb-fetch-answer")
-        expect(answer).to_contain_text("ApertusForCausalLM")
-        until(page, "b.summary.parameters === 139976 && !b.problems.some((one) => one.code === 'model_not_estimated')")
+        expect(answer).to_contain_text("PersimmonForCausalLM")
+        until(page, "b.summary.parameters === 158720 && !b.problems.some((one) => one.code === 'model_not_estimated')")
         expect(page.locator('[data-fetch="profile"]')).to_be_hidden()
         go(page, site, "plan")
         until(page, "b.summary.fits")
@@ -143,4 +143,4 @@ def test_a_model_of_an_unknown_family_is_planned_after_a_node_built_it(page, sit
         box(page, "model.hf_config").fill(json.dumps({**UNKNOWN, "vocab_size": 640}))
         until(page, "b.problems.some((one) => one.code === 'model_not_estimated' && /another/.test(one.message))")
         page.click('[data-fetch="node"]')
-        until(page, "b.summary.parameters === 139976 && b.fetched.kind === 'node'")
+        until(page, "b.summary.parameters === 158720 && b.fetched.kind === 'node'")

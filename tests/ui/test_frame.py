@@ -67,29 +67,58 @@ def browser():
         yield browser
 
 
+@pytest.fixture(scope="module")
+def context(browser, server, password):
+    """Return an English, light context that is logged in. Tests leave its session, language and theme as they are."""
+    context = browser.new_context(locale="en-US", viewport=VIEWPORT)
+    log_in(context, server, password)
+    return context
+
+
+@pytest.fixture
+def page(context, server):
+    """Return a new page of `context`."""
+    page = watched(context, server)
+    page.goto(f"{server.address}/")
+    ready(page)
+    yield page
+    page.close()
+
+
 @pytest.fixture
 def open_page(browser, server, password):
-    """Return a function that opens a logged-in page in a new context. `page.faults` lists the browser's errors."""
+    """Return a function that opens a logged-in page in a new context."""
     contexts = []
 
-    def open_page(locale="en-US", scheme="light", path="/"):
+    def open_page(locale="en-US", scheme="light"):
         context = browser.new_context(locale=locale, color_scheme=scheme, viewport=VIEWPORT)
-        context.set_default_timeout(180_000)
         contexts.append(context)
-        page = context.new_page()
-        page.faults = []
-        page.on("pageerror", lambda error: page.faults.append(str(error)))
-        page.on("console", lambda message: message.type == "error" and page.faults.append(message.text))
-        page.on("request", lambda request: _note_foreign(page, request.url, server.address))
-        page.goto(server.address + path)
-        page.fill("#password", password)
-        page.press("#password", "Enter")
-        ready(page)
-        return page
+        return log_in(context, server, password)
 
     yield open_page
     for context in contexts:
         context.close()
+
+
+def log_in(context, server, password):
+    """Log a new context in, and return its page."""
+    context.set_default_timeout(180_000)
+    page = watched(context, server)
+    page.goto(f"{server.address}/")
+    page.fill("#password", password)
+    page.press("#password", "Enter")
+    ready(page)
+    return page
+
+
+def watched(context, server):
+    """Return a new page. `page.faults` lists the browser's errors."""
+    page = context.new_page()
+    page.faults = []
+    page.on("pageerror", lambda error: page.faults.append(str(error)))
+    page.on("console", lambda message: message.type == "error" and page.faults.append(message.text))
+    page.on("request", lambda request: _note_foreign(page, request.url, server.address))
+    return page
 
 
 def _note_foreign(page, url, own):
@@ -110,10 +139,13 @@ def focused(page):
     return page.evaluate("document.activeElement.id")
 
 
-@pytest.mark.parametrize(("locale", "language"), [("en-US", "en"), ("zh-CN", "zh-CN")])
-def test_the_page_runs_under_its_policy_without_a_complaint_or_a_foreign_request(open_page, locale, language):
-    page = open_page(locale)
+@pytest.mark.parametrize(
+    ("locale", "scheme", "language"), [("en-US", "light", "en"), ("zh-CN", "dark", "zh-CN")], ids=["en", "zh"]
+)
+def test_the_page_runs_under_its_policy_without_a_complaint_or_a_foreign_request(open_page, locale, scheme, language):
+    page = open_page(locale, scheme)
     assert page.evaluate("document.documentElement.lang") == language
+    assert page.evaluate("document.body.classList.contains('dark')") == (scheme == "dark")
     for view in ("plan", "review", "runs", "hardware"):
         page.evaluate("place => Megaboard.go(place)", view)
         page.locator("#area-monitor h2" if view == "runs" else f"#heading-{view}").first.wait_for()
@@ -121,8 +153,7 @@ def test_the_page_runs_under_its_policy_without_a_complaint_or_a_foreign_request
     assert page.faults == []
 
 
-def test_a_failure_inside_the_server_is_reported_until_it_is_closed(open_page):
-    page = open_page()
+def test_a_failure_inside_the_server_is_reported_until_it_is_closed(page):
     headers = "{ 'Content-Type': 'application/json' }"
     too_few = f"{{ method: 'POST', headers: {headers}, body: '{{\"fn_index\": 0, \"data\": []}}' }}"
     assert page.evaluate(f"fetch('/en/gradio_api/run/predict', {too_few}).then((answer) => answer.status)") == 500
@@ -132,8 +163,7 @@ def test_a_failure_inside_the_server_is_reported_until_it_is_closed(open_page):
     expect(notice).to_have_count(0)
 
 
-def test_next_and_back_show_one_step_and_move_the_focus_to_its_heading(open_page):
-    page = open_page()
+def test_next_and_back_show_one_step_and_move_the_focus_to_its_heading(page):
     assert shown_steps(page) == ["step-hardware"]
     page.locator("#step-hardware .mb-turn button").press("Enter")
     assert shown_steps(page) == ["step-model"]
@@ -161,8 +191,7 @@ def test_the_location_keeps_the_place_over_a_reload_and_a_change_of_language(ope
     assert page.url.endswith("/zh/")
 
 
-def test_the_areas_switch_without_losing_the_step(open_page):
-    page = open_page()
+def test_the_areas_switch_without_losing_the_step(page):
     page.click(".mb-steps a[data-step=training]")
     page.click(".mb-areas a[data-area=monitor]")
     assert page.locator("#area-monitor").is_visible()
@@ -179,11 +208,9 @@ def test_the_theme_is_remembered(open_page):
     page.reload()
     ready(page)
     assert page.evaluate("document.body.classList.contains('dark')")
-    assert open_page(scheme="dark").evaluate("document.body.classList.contains('dark')")
 
 
-def test_everything_in_the_frame_is_reached_by_the_keyboard(open_page):
-    page = open_page()
+def test_everything_in_the_frame_is_reached_by_the_keyboard(page):
     reached = []
     for _ in range(16):
         page.keyboard.press("Tab")
@@ -193,8 +220,7 @@ def test_everything_in_the_frame_is_reached_by_the_keyboard(open_page):
     assert places == sorted(places)
 
 
-def test_the_session_cookie_is_hidden_from_scripts(open_page):
-    page = open_page()
+def test_the_session_cookie_is_hidden_from_scripts(page):
     assert "megaboard" not in page.evaluate("document.cookie")
     (cookie,) = [cookie for cookie in page.context.cookies() if re.fullmatch(r"megaboard_[0-9a-f]{8}", cookie["name"])]
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")

@@ -11,7 +11,7 @@ import pytest
 
 from app.text import t
 from backend.runs.states import EventKind
-from backend.runs.store import metrics
+from backend.runs.store import logged_metrics, metrics
 from backend.runs.store.store import Store
 from tests.ui.browser import expect, needs_chromium
 from tools.browser import PASSWORD, Site, log_in, logged_in, without_faults
@@ -472,6 +472,41 @@ def test_use_over_time_is_a_line_a_node_and_names_the_gpu_that_lags(site, page, 
     page.wait_for_function("() => usage.data[1].y.at(-1) > 400")
     expect(chart.get_by_role("table").get_by_role("row", name=run.addresses[1])).to_contain_text("W")
     assert power in (chart.locator(".mbm-plot").get_attribute("aria-label") or "")
+
+
+def test_every_logged_metric_has_a_chart_and_the_choices_of_the_reader_hold_for_all_charts(site, page):
+    run = site.run("20260101-000260-metrics-dd")
+    run.start()
+    run.steps(1, 60, log_offset=44)
+    run.log(0, "rank0.log", b"first line\n" * 4 + b"line of the step\n" + b"last line\n" * 9)
+    rows = [
+        {"step": step, "time": 1.0, "metrics": {"rewards/chosen": step / 60, "team/<b>x": 7}} for step in range(1, 61)
+    ]
+    rows += [{"step": step, "time": 1.0, "metrics": {"eval_loss": 2.0, "checkpoint": step}} for step in (20, 40, 60)]
+    run.store.write(lambda c: logged_metrics.add(c, run.id, 1, 0, rows))
+    open_run(page, site, run.id)
+    page.wait_for_function("() => Megaboard.monitor.view().charts.data('team/<b>x')?.x.length === 60")
+    expect(page.get_by_role("heading", name="team/<b>x", exact=True)).to_be_visible()
+    expect(page.locator(".mbm-metrics summary h3")).to_have_text(["Evaluation", "Preferences", "team/"])
+    plot = "document.querySelector('[data-chart=\"{}\"] .mbm-plot')"
+    page.evaluate(f"() => {{ window.loss = {plot.format('loss')}; window.reward = {plot.format('rewards/chosen')}; }}")
+    page.wait_for_function("() => loss.layout.shapes.length === 6")
+    page.evaluate("() => Plotly.relayout(loss, {'xaxis.range': [10, 30]})")
+    page.wait_for_function("() => String(reward.layout.xaxis.range) === '10,30' && reward.layout.shapes.length === 2")
+    page.get_by_label("X axis").select_option("samples")
+    page.wait_for_function("() => reward.data[0].x.at(-1) > 1000 && reward.data[0].customdata.at(-1) === 60")
+    page.locator("[data-chart='rewards/chosen'] summary").click()
+    page.locator("[data-chart='rewards/chosen']").get_by_label("Logarithmic axis").check()
+    page.wait_for_function("() => reward.layout.yaxis.type === 'log'")
+    page.locator("[data-chart='grad_norm'] summary").click()
+    page.locator("[data-chart='grad_norm']").get_by_role("button", name="Hide").click()
+    page.reload()
+    page.wait_for_function("() => document.querySelectorAll('.mbm-basic .mbm-chart').length === 4")
+    expect(page.get_by_label("X axis")).to_have_value("samples")
+    page.wait_for_function(f"() => {plot.format('rewards/chosen')}?.layout?.yaxis.type === 'log'")
+    page.evaluate(f"() => {plot.format('loss')}.emit('plotly_click', {{ points: [{{ customdata: 30 }}] }})")
+    expect(page.locator(".mbm-marked")).to_have_text("line of the step")
+    page.evaluate("() => localStorage.clear()")
 
 
 def test_a_change_of_theme_recolours_the_charts_and_keeps_the_zoom(site, page):

@@ -66,7 +66,7 @@ def mark_stopped(folder: str) -> None:
 
 def _make_callback(folder: str, file: IO[str], rank: int) -> Any:
     import torch
-    from rank_facts import memory, room  # beside this file in the run folder
+    from rank_facts import masked_rows, memory, room  # beside this file in the run folder
     from step_lines import StepLines
     from transformers import TrainerCallback
 
@@ -78,9 +78,12 @@ def _make_callback(folder: str, file: IO[str], rank: int) -> Any:
             self.begun = time.perf_counter()
             self.tokens_before = 0
             self.saved = ""
+            self.first: dict[str, Any] = {}
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.tokens_before = state.num_input_tokens_seen
+            if rank == 0:
+                self.first = masked_rows(getattr(kwargs.get("train_dataloader"), "dataset", None))
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.lines.begin_step()
@@ -94,9 +97,10 @@ def _make_callback(folder: str, file: IO[str], rank: int) -> Any:
                 "step_s": time.perf_counter() - self.begun,
                 "epoch": state.epoch,
                 **memory(torch),
+                **self.first,
                 **room(self.saved),  # all ranks have written their parts before this step ended
             }
-            self.saved = ""
+            self.saved, self.first = "", {}
             # The sum over all ranks. It is 0 where the engine does not count tokens.
             tokens, self.tokens_before = state.num_input_tokens_seen - self.tokens_before, state.num_input_tokens_seen
             if tokens:
@@ -111,6 +115,7 @@ def _make_callback(folder: str, file: IO[str], rank: int) -> Any:
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.saved = f"{args.output_dir}/checkpoint-{state.global_step}"
+            self.lines.log(state.global_step, {"checkpoint": state.global_step})
 
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.lines.write()

@@ -6,6 +6,8 @@ import os
 from typing import Any
 
 GIB = 1 << 30
+MASKED = -100
+"""Label of a token that is not trained: torch's ignore_index."""
 
 
 def memory(torch: Any) -> dict[str, float]:
@@ -18,6 +20,25 @@ def memory(torch: Any) -> dict[str, float]:
         "reserved_gib": stats.get("reserved_bytes.all.peak", 0) / GIB,
         "alloc_retries": stats.get("num_alloc_retries", 0),
     }
+
+
+def masked_rows(dataset: Any, most: int = 32) -> dict[str, tuple[int, int]]:
+    """Return as `masked_rows` how many of the first rows have only masked labels (-100), and how many were read.
+
+    The mapping is empty for data that cannot be read by index, or that has no labels.
+    """
+    masked = read = 0
+    try:
+        for index in range(min(most, len(dataset))):
+            row = dataset[index]
+            labels = [row[name] for name in ("labels", "chosen_labels") if name in row]
+            if not labels:
+                return {}
+            read += 1
+            masked += all(int(label) == MASKED for label in labels[0])
+    except Exception:  # a streamed or a lazy data set may raise anything; the training itself will tell
+        return {}
+    return {"masked_rows": (masked, read)} if read else {}
 
 
 def room(checkpoint: str) -> dict[str, int]:

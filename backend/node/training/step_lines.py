@@ -8,6 +8,7 @@ step.
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import IO, Any
 
@@ -36,7 +37,7 @@ class StepLines:
 
     def end_step(self, row: dict[str, Any], *, is_logged: bool) -> None:
         """Take the line of a step. `is_logged`: the trainer may log the step, and the line waits for it."""
-        self.row = {"protocol": PROTOCOL, **row}
+        self.row = {"protocol": PROTOCOL, **row, "log_offset": _log_size()}
         self.is_in_step = False
         if not is_logged:
             self.write()
@@ -47,6 +48,7 @@ class StepLines:
         has_loss = "loss" in numbers
         if self.row and has_loss:
             self.row.update({name: numbers[name] for name in FIELDS if name in numbers})
+            self.row["log_offset"] = _log_size()  # the trainer prints its line after this
         others = {name: value for name, value in numbers.items() if name not in _NO_METRICS}
         if others and self.rank == 0:
             self.metrics.setdefault(step, {}).update(others)
@@ -70,6 +72,11 @@ class StepLines:
         if lines:
             self.file.write("".join(json.dumps(line) + "\n" for line in lines))
             self.file.flush()
+
+
+def _log_size() -> int:
+    """Return the size of the rank's log, to which the standard output of the process goes."""
+    return os.fstat(1).st_size
 
 
 def numbers_of(logs: Any) -> dict[str, float]:

@@ -19,7 +19,7 @@ from backend.runs.collect.external_logs import Before, megatron_rows, trainer_lo
 from backend.runs.collect.log_offset import offset_to_read
 from backend.runs.collect.node_records import Bad, Exit, Heartbeat, Lines, Step, TrainerLine, read_exit, read_lines
 from backend.runs.collect.step_tokens import RATE, count_tokens
-from backend.runs.diagnosis import alerts, gpu_errors
+from backend.runs.diagnosis import alerts, gpu_errors, metric_alerts
 from backend.runs.rank_secrets import SECRETS
 from backend.runs.records import NodeRecord
 from backend.runs.redact import masked, settled
@@ -299,6 +299,8 @@ class Collector:
         if any(RATE in row for row in rows):
             count_tokens(rows, run_store.job_of(connection, self._run))
         self._store_points(connection, batch.source.rank, rows)
+        if batch.source.rank == 0:
+            self._record_metric_alerts(connection, records)
 
     def _store_external(self, connection: sqlite3.Connection, batch: Batch, rows: Sequence[dict[str, Any]]) -> None:
         """Store the steps of an external run as one attempt, even after several starts. An earlier step removes later
@@ -316,6 +318,12 @@ class Collector:
             if _is_step(row):
                 metrics.add_points(connection, self._run, self._attempt, 0, [row])
         self._record_alerts(connection, 0, [row for row in rows if _is_step(row)])
+        self._record_metric_alerts(connection, rows)
+
+    def _record_metric_alerts(self, connection: sqlite3.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        logged = {name for row in rows for name in (*row, *row.get("metrics", ()))}
+        for kind, detail in metric_alerts.of_metrics(connection, self._run, self._attempt, logged):
+            self._record(connection, kind, detail)
 
     def _store_metrics(self, connection: sqlite3.Connection, rank: int, rows: Sequence[Mapping[str, Any]]) -> None:
         left_out = logged_metrics.add(connection, self._run, self._attempt, rank, rows)

@@ -119,6 +119,10 @@ class Step(TypedDict, total=False):
     free_bytes: Annotated[int, Between(0, 1 << 62)]
     results_inode: Annotated[int, Between(0, 1 << 64)]
     metrics: Metrics
+    log_offset: Annotated[int, Between(0, 1 << 62)]
+    """Size of the rank's log when the step was logged."""
+    masked_rows: tuple[Count, Count]
+    """Rows of the training data whose labels are all masked, and rows that were read, in the first line of rank 0."""
 
 
 class TrainerLine(TypedDict, total=False):

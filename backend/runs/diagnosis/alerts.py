@@ -33,6 +33,7 @@ class Steps:
 def of_steps(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]:
     """Yield the alerts of these steps that are not recorded yet. The caller records each before it takes the next."""
     yield from _not_finite(connection, steps)
+    yield from _nothing_trained(connection, steps)
     if steps.rank == 0:
         for name in loss_spikes.EVENTS:
             yield from _risen(connection, steps, name)
@@ -49,6 +50,20 @@ def _not_finite(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]
     lost = next((row for row in steps.rows if not math.isfinite(row.get("loss") or 0.0)), None)
     if lost and not run_store.has_event(connection, steps.run, steps.attempt, EventKind.LOSS_NOT_FINITE):
         yield EventKind.LOSS_NOT_FINITE, {"step": lost["step"], "loss": str(lost["loss"])}
+
+
+def _nothing_trained(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]:
+    """Report a loss of exactly 0, and data whose first rows have only masked labels, once each in an attempt."""
+    for row in steps.rows:
+        masked, looked = row.get("masked_rows") or (0, 0)
+        if 0 < looked == masked and not _is_recorded(connection, steps, EventKind.LABELS_MASKED):
+            yield EventKind.LABELS_MASKED, {"step": row["step"], "count": masked}
+        if row.get("loss") == 0.0 and not _is_recorded(connection, steps, EventKind.LOSS_ZERO):
+            yield EventKind.LOSS_ZERO, {"step": row["step"]}
+
+
+def _is_recorded(connection: sqlite3.Connection, steps: Steps, kind: EventKind) -> bool:
+    return run_store.has_event(connection, steps.run, steps.attempt, kind)
 
 
 def _risen(connection: sqlite3.Connection, steps: Steps, name: str) -> Iterator[Alert]:

@@ -125,10 +125,10 @@ def remove_steps(connection: sqlite3.Connection, run: str, attempt: int, step: i
 def to_points(connection: sqlite3.Connection, run: str, rows: Sequence[Sequence[Any]]) -> Points:
     """Return the points of rows of COLUMNS, at least one. The job gives the tokens that the engine does not report."""
     lacks_tokens = any(step_s is not None and tokens is None for _, _, _, _, step_s, tokens, _ in rows)
-    return Points.of(rows, _assumed_tokens(connection, run) if lacks_tokens else None)
+    return Points.of(rows, assumed_tokens_of(connection, run) if lacks_tokens else None)
 
 
-def _assumed_tokens(connection: sqlite3.Connection, run: str) -> int | None:
+def assumed_tokens_of(connection: sqlite3.Connection, run: str) -> int | None:
     """Return the tokens of a step by the job; None also if the job cannot be read. Its points are still added."""
     try:
         return assumed_tokens(run_store.job_of(connection, run))

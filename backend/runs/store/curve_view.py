@@ -77,7 +77,7 @@ def view(connection: sqlite3.Connection, run: str, upto: State, first: int = 0, 
     A bucket that begins or ends outside the range is included as a whole.
     """
     parts = read_parts(connection, run)
-    shown = [segment for segment in _segments(parts) if segment.last >= first and segment.first <= last]
+    shown = [segment for segment in segments_of(parts) if segment.last >= first and segment.first <= last]
     begin = max(first, min((segment.first for segment in shown), default=0))
     end = min(last, max((segment.last for segment in shown), default=0))
     level = sum((end - begin) >> bits >= LEAST_BUCKETS for bits in LEVELS)
@@ -121,7 +121,8 @@ def _curves(buckets: Floats) -> Curves:
     return {name: candidates(buckets, series) for series, name in enumerate(SERIES)}
 
 
-def _segments(parts: Sequence[Part]) -> list[Segment]:
+def segments_of(parts: Sequence[Part]) -> list[Segment]:
+    """Return the parts of the attempts that are on the curve, by step."""
     segments: list[Segment] = []
     cut = END
     for part in reversed([part for part in parts if not part.is_empty]):

@@ -7,7 +7,7 @@ import math
 import sqlite3
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,18 +45,13 @@ class Metric:
     version: int
     """Changes when values were removed or replaced. With an equal version, all new values come after `last_step`."""
     segments: tuple[Segment, ...]
+    last: float
+    """The newest value on the curve. May be NaN or infinite, and is NaN without a value."""
 
     @property
     def last_step(self) -> int:
         """Return the step of the newest value; -1 while a later attempt has replaced all values."""
         return self.segments[-1].last if self.segments else -1
-
-    @property
-    def last(self) -> float:
-        """Return the newest value. May be NaN or infinite, and is NaN without a value."""
-        if not self.segments:
-            return math.nan
-        return self.segments[-1].row.last
 
     @property
     def count(self) -> int:
@@ -80,7 +75,7 @@ def metrics_of(connection: sqlite3.Connection, run: str, *, rank: int = 0) -> di
     for row in logged_metrics.series_rows(connection, run, rank=rank):
         rows.setdefault(row.name, []).append(row)
     begins = _first_steps(connection, run, rank) if rows else {}
-    return {name: _metric(run, name, of_name, begins) for name, of_name in rows.items()}
+    return {name: _metric(connection, run, name, of_name, begins, rank) for name, of_name in rows.items()}
 
 
 def view(
@@ -127,19 +122,37 @@ def extremes(connection: sqlite3.Connection, metric: Metric, *, rank: int = 0) -
     return Extremes(lowest=low, lowest_step=low_step, highest=high, highest_step=high_step)
 
 
-def _metric(run: str, name: str, rows: Sequence[SeriesRow], begins: dict[int, int]) -> Metric:
+def _metric(
+    connection: sqlite3.Connection, run: str, name: str, rows: Sequence[SeriesRow], begins: dict[int, int], rank: int
+) -> Metric:
     segments: list[Segment] = []
-    cut = END
-    later = max([*begins, rows[-1].attempt])
-    for attempt in range(later, 0, -1):
+    cut, last = END, math.nan
+    for attempt in range(max([*begins, rows[-1].attempt]), 0, -1):
         row = next((one for one in rows if one.attempt == attempt), None)
         if row is not None and row.first_step <= cut:
-            segments.append(Segment(row=row, first=row.first_step, last=min(row.last_step, cut)))
+            segment = Segment(row=row, first=row.first_step, last=min(row.last_step, cut))
+            if not segments:
+                segment, last = _with_last(connection, run, name, segment, rank)
+            segments.append(segment)
         begin = min(begins.get(attempt, END), row.first_step if row is not None else END)
         cut = min(cut, begin - 1)
     segments.reverse()
     state = [(one.row.attempt, one.row.generation, one.first, one.last if one.is_cut else END) for one in segments]
-    return Metric(run=run, name=name, version=zlib.crc32(repr(state).encode()), segments=tuple(segments))
+    return Metric(run=run, name=name, version=zlib.crc32(repr(state).encode()), segments=tuple(segments), last=last)
+
+
+def _with_last(
+    connection: sqlite3.Connection, run: str, name: str, segment: Segment, rank: int
+) -> tuple[Segment, float]:
+    """Return the newest segment with its last step, and the value there. Only a cut one costs a seek."""
+    if not segment.is_cut:
+        return segment, segment.row.last
+    key = Key(run=run, attempt=segment.row.attempt, rank=rank, name=name)
+    row = connection.execute(
+        f"SELECT step, value FROM metrics WHERE {key.condition} AND step <= ? ORDER BY step DESC LIMIT 1",  # noqa: S608
+        (*key.values, segment.last),
+    ).fetchone()
+    return replace(segment, last=row["step"]), float(row["value"])
 
 
 def _first_steps(connection: sqlite3.Connection, run: str, rank: int) -> dict[int, int]:

@@ -29,7 +29,7 @@ LOG_BYTES_KEPT = 16 << 20
 """Newest bytes of each log file that stay in the store. The file on the node is complete."""
 
 _NUMBERS = ("step_s", "loss", "grad_norm", "learning_rate", "epoch", "allocated_gib", "reserved_gib")
-_COUNTS = ("total_steps", "tokens")
+_COUNTS = ("total_steps", "tokens", "log_offset")
 _COLUMNS = ("run", "attempt", "rank", "step", "time", *_COUNTS, *_NUMBERS)
 
 
@@ -165,6 +165,19 @@ def trail(connection: sqlite3.Connection, run: str, attempt: int, *, count: int)
     return newest
 
 
+def log_place(connection: sqlite3.Connection, run: str, step: int) -> tuple[int, int] | None:
+    """Return (attempt, offset in the log of rank 0) of the newest point at a step or shortly before it."""
+    for attempt in range(attempts.newest(connection, run), 0, -1):
+        row = connection.execute(
+            "SELECT log_offset FROM points WHERE run = ? AND attempt = ? AND rank = 0 AND step <= ?"
+            " ORDER BY step DESC LIMIT 1",
+            (run, attempt, step),
+        ).fetchone()
+        if row is not None:
+            return None if row["log_offset"] is None else (attempt, row["log_offset"])
+    return None
+
+
 def step_times(connection: sqlite3.Connection, run: str, attempt: int, *, count: int) -> list[tuple[int, float]]:
     """Return (step, seconds) of the newest steps of global rank 0 in an attempt, oldest first."""
     rows = connection.execute(
@@ -197,6 +210,20 @@ def newest_logged(connection: sqlite3.Connection, run: str, attempt: int, name: 
         (run, attempt, count),
     )
     return [value for row in reversed(rows.fetchall()) if math.isfinite(value := float(row["value"]))]
+
+
+def newest_steps_of(
+    connection: sqlite3.Connection, run: str, attempt: int, name: str, *, count: int
+) -> list[tuple[int, float]]:
+    """Return (step, value) of the newest values of the field `name` of global rank 0 in an attempt, oldest first."""
+    if name not in _NUMBERS:
+        raise ValueError(name)
+    rows = connection.execute(
+        f"SELECT step, {name} AS value FROM points WHERE run = ? AND attempt = ? AND rank = 0 AND {name} IS NOT NULL"  # noqa: S608
+        " ORDER BY step DESC LIMIT ?",
+        (run, attempt, count),
+    ).fetchall()
+    return [(row["step"], float(row["value"])) for row in reversed(rows)]
 
 
 def newest_loss(connection: sqlite3.Connection, run: str) -> float | None:

@@ -142,6 +142,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TABLE run_labels (run TEXT PRIMARY KEY REFERENCES runs, tags TEXT NOT NULL, note TEXT NOT NULL,
             is_hidden INTEGER NOT NULL) WITHOUT ROWID""",
     ),
+    (
+        # size of the rank's log when the step was logged, and the rules of alerts (alert_rules.py)
+        "ALTER TABLE points ADD COLUMN log_offset INTEGER",
+        """CREATE TABLE alert_rules (id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT, rule TEXT NOT NULL,
+            created REAL NOT NULL)""",
+    ),
 )
 """One tuple of statements a schema version; version n is reached by running the first n. Append, never edit."""
 
