@@ -1,16 +1,17 @@
 """Every model type that LLaMA-Factory's loader takes: whether config.json alone gives its parameters, and which.
 
-    .venv-node/bin/python -m benchmarks.families [--json]
+    .venv-node/bin/python -m benchmarks.families [--json] [--profiles]
 
 Needs the node environment (transformers, LLaMA-Factory). Models have the default configuration of transformers and are
 built on the meta device, so nothing is allocated. Types that LLaMA-Factory names in its code and whose code is not in
-transformers are listed too.
+transformers are listed too. `--profiles` makes a model profile of each type that config.json does not describe.
 """
 
 import argparse
 import ast
 import importlib.util
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,7 +25,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.job.model import parse_model
+from backend.job.model.model_profile import profiled_shape
 from backend.job.problems import ProblemsError
+from backend.node.model_profile.main import profile
+from backend.node.model_profile.problem import ProfileError
 from benchmarks.small_models import SMALL_MODELS
 
 CLASSES: Mapping[str, str] = {
@@ -133,6 +137,24 @@ def built_parameters(config: Any, loader: str) -> int:
     return sum(tensor.numel() for tensor in (*model.parameters(), *biases))
 
 
+def profiled(name: str) -> str:
+    """Return `exact` if a model profile gives an estimate with the parameters of transformers, else why not."""
+    config = CONFIG_MAPPING[name](**COMPLETED.get(name, {}))
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        try:
+            made = profile(folder)
+            keys = json.loads((Path(folder) / "config.json").read_text())
+            ours = model_parameters(model_layers(profiled_shape(json.loads(json.dumps(made)), keys)))
+        except ProfileError as error:
+            return str(error.problem["code"])
+        except ProblemsError as error:
+            return error.problems[0].code
+        except Exception as error:
+            return _reason(error)
+    return "exact" if ours == made["parameters"]["total"] else "wrong"
+
+
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:120]
 
@@ -141,8 +163,13 @@ def main() -> None:
     """Print one line for each type, or JSON {type: outcome}."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--profiles", action="store_true")
     chosen = parser.parse_args()
     outcomes = {name: outcome(name, loader) for name, loader in model_types().items()}
+    if chosen.profiles:
+        unknown = [name for name, each in outcomes.items() if each.reason == "unsupported_model_type"]
+        print(json.dumps({name: profiled(name) for name in unknown}))
+        return
     if chosen.json:
         print(json.dumps({name: each._asdict() for name, each in outcomes.items()}))
         return

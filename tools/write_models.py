@@ -1,11 +1,12 @@
 """Write docs/models.en.md and docs/models.zh.md: what is known of every model type that LLaMA-Factory loads.
 
     python -m tools.write_models                        (make docs)
-    python -m tools.write_models --measure [--peaks] [--steps FILE]
+    python -m tools.write_models --measure [--peaks] [--profiles] [--steps FILE]
 
 The pages are made from benchmarks/data/families.json. `--measure` writes it anew: the number of parameters by
-benchmarks/families.py; with `--peaks` the memory of a step by benchmarks/step_peak.py (6 minutes); with `--steps` the
-losses that tests/engines/test_families.py left in a file.
+benchmarks/families.py, and the operations by benchmarks/flops_counted.py; with `--peaks` the memory of a step by
+benchmarks/step_peak.py (10 minutes); with `--profiles` a profile of every other type; with `--steps` the losses that
+tests/engines/test_families.py found, from a file.
 """
 
 import argparse
@@ -26,7 +27,7 @@ _CHECKPOINTS, _NO_CHECKPOINTS = "", ", no checkpointing"
 
 
 def read_data() -> dict[str, Any]:
-    """Return what was measured: `types`, `peaks`, `steps`, each by model type."""
+    """Return what was measured: `types`, `profiles`, `flops`, `peaks`, `steps`, each by model type."""
     data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
     return data
 
@@ -36,11 +37,14 @@ def page(lang: str, data: Mapping[str, Any]) -> str:
     other = next(name for name in LANGUAGES if name != lang)
     types: Mapping[str, Mapping[str, Any]] = data["types"]
     exact = {name: each for name, each in types.items() if each["status"] == "exact"}
-    rest = {name: each for name, each in types.items() if name not in exact}
+    by_profile = sorted(name for name, code in data["profiles"].items() if code == "exact" and name not in exact)
+    rest = {name: each for name, each in types.items() if name not in exact and name not in by_profile}
     counts = {
         "types": len(types),
         "exact": len(exact),
+        "profile": len(by_profile),
         "rest": len(rest),
+        "flops": len(data["flops"]),
         "peaks": len(data["peaks"]),
         "steps": len([loss for loss in data["steps"].values() if not isinstance(loss, str)]),
     }
@@ -52,7 +56,10 @@ def page(lang: str, data: Mapping[str, Any]) -> str:
             t(lang, "models.made"),
             f"## {t(lang, 'models.exact', **counts)}",
             t(lang, "models.columns", **counts),
-            _table(lang, ("type", "parameters", "peak", "peak_none", "step"), _known(lang, exact, data)),
+            _table(lang, ("type", "parameters", "flops", "peak", "peak_none", "step"), _known(lang, exact, data)),
+            f"## {t(lang, 'models.profile', **counts)}",
+            t(lang, "models.profile.lead"),
+            ", ".join(f"`{name}`" for name in by_profile),
             f"## {t(lang, 'models.rest', **counts)}",
             t(lang, "models.rest.lead"),
             _table(lang, ("type", "loader", "reason"), _unknown(lang, rest)),
@@ -66,7 +73,7 @@ def _known(lang: str, exact: Mapping[str, Mapping[str, Any]], data: Mapping[str,
         peaks, loss = data["peaks"].get(name, {}), data["steps"].get(name)
         step = "" if loss is None else t(lang, "models.refused") if isinstance(loss, str) else f"{loss:.2f}"
         cells = [_percent(peaks.get(kind)) for kind in (_CHECKPOINTS, _NO_CHECKPOINTS)]
-        rows.append([f"`{name}`", f"{each['ours']:,}", *cells, step])
+        rows.append([f"`{name}`", f"{each['ours']:,}", _percent(data["flops"].get(name)), *cells, step])
     return rows
 
 
@@ -83,7 +90,7 @@ def _unknown(lang: str, rest: Mapping[str, Mapping[str, Any]]) -> list[list[str]
 
 
 def _percent(error: float | None) -> str:
-    return "" if error is None else f"{error:+.1%}"
+    return "" if error is None else f"{error:+.1%}".replace("-0.0%", "+0.0%")
 
 
 def _table(lang: str, columns: tuple[str, ...], rows: list[list[str]]) -> str:
@@ -91,10 +98,14 @@ def _table(lang: str, columns: tuple[str, ...], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 
-def measure(peaks: bool, steps: Path | None) -> None:
+def measure(peaks: bool, profiles: bool, steps: Path | None) -> None:
     """Write the data anew. What is not measured stays."""
-    data = read_data() if DATA.exists() else {"peaks": {}, "steps": {}}
+    data = read_data() if DATA.exists() else {"peaks": {}, "profiles": {}, "steps": {}}
     data["types"] = _printed("benchmarks.families", "--json")
+    if profiles:
+        data["profiles"] = _printed("benchmarks.families", "--profiles")
+    counted = _printed("benchmarks.flops_counted", "--json")
+    data["flops"] = {name: round(ours / torchs - 1, 4) + 0.0 for name, (torchs, ours) in counted.items()}
     if peaks:
         data["peaks"] = _errors(_printed("benchmarks.step_peak", "--families", "--json"))
     if steps:
@@ -123,10 +134,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--peaks", action="store_true")
+    parser.add_argument("--profiles", action="store_true")
     parser.add_argument("--steps", type=Path)
     chosen = parser.parse_args()
     if chosen.measure:
-        measure(chosen.peaks, chosen.steps)
+        measure(chosen.peaks, chosen.profiles, chosen.steps)
     data = read_data()
     for language in LANGUAGES:
         (ROOT / "docs" / f"models.{language}.md").write_text(page(language, data), encoding="utf-8")

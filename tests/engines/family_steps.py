@@ -2,8 +2,9 @@
 
 Each model has a process of its own, forked after the imports: accelerate keeps its state for the whole process.
 
-It reads {name: {"config": config.json, "arguments": the engine's YAML}} and prints {name: loss, or the error} as the
-last line. The folder in `model_name_or_path` must hold a tokenizer; the random weights are written there.
+It reads {name: {"config": config.json, or null if the folder has the model; "arguments": the engine's YAML}} and
+prints {name: loss, or the error} as the last line. The folder in `model_name_or_path` must hold a tokenizer; random
+weights are written there.
 """
 
 import json
@@ -54,12 +55,13 @@ def run_case(case: dict[str, Any], sender: Connection) -> None:
         sender.send(f"{type(error).__name__}: {error}"[:500])
 
 
-def step(config: dict[str, Any], arguments: dict[str, Any]) -> float:
+def step(config: dict[str, Any] | None, arguments: dict[str, Any]) -> float:
     """Return the loss of the only step."""
     torch.manual_seed(0)
-    values = {key: value for key, value in config.items() if key != "model_type"}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **values))
-    model.save_pretrained(arguments["model_name_or_path"])
+    if config:
+        values = {key: value for key, value in config.items() if key != "model_type"}
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **values))
+        model.save_pretrained(arguments["model_name_or_path"])
     run_exp(arguments)
     log = Path(arguments["output_dir"]) / "trainer_state.json"
     losses = [row["loss"] for row in json.loads(log.read_text())["log_history"] if "loss" in row]

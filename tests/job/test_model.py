@@ -156,3 +156,64 @@ def test_heads_must_not_be_more_than_the_hidden_size_allows():
 
 def test_more_layers_than_any_model_has_are_refused_before_a_plan_is_made_of_them():
     assert refusal({**PLAIN, "num_hidden_layers": 100_000}).values["key"] == "num_hidden_layers"
+
+
+def test_the_layers_of_a_hybrid_follow_its_config():
+    jamba = {**PLAIN, "model_type": "jamba", "num_hidden_layers": 8, "attn_layer_period": 4, "attn_layer_offset": 2,
+             "expert_layer_period": 2, "expert_layer_offset": 1}  # fmt: skip
+    shape = parse_model(jamba)
+    layers = [shape.kinds[index] for index in shape.order]
+    assert [isinstance(layer.attention, FullAttention) for layer in layers] == [index % 4 == 2 for index in range(8)]
+    assert [isinstance(layer.ffn, Experts) for layer in layers] == [index % 2 == 1 for index in range(8)]
+
+
+def test_the_layers_of_nemotron_h_are_listed_or_a_pattern_and_have_attention_or_an_ffn():
+    listed = {**PLAIN, "model_type": "nemotron_h", "layers_block_type": ["mamba", "mlp", "attention", "mlp"]}
+    pattern = {**PLAIN, "model_type": "nemotron_h", "hybrid_override_pattern": "M-*-"}
+    shape = parse_model(listed)
+    assert shape == parse_model(pattern)
+    assert shape.layers == 4
+    assert all((kind.attention is None) != (kind.ffn is None) for kind in shape.kinds)
+    problem = refusal({**pattern, "hybrid_override_pattern": "M-?"})
+    assert (problem.code, problem.values["key"]) == ("bad_model_key", "layers_block_type")
+
+
+def test_the_last_layers_of_gemma_4_read_the_keys_of_earlier_ones():
+    config = {**PLAIN, "model_type": "gemma4_text", "head_dim": 16, "num_hidden_layers": 6, "num_kv_shared_layers": 2,
+              "layer_types": ["sliding_attention"] * 5 + ["full_attention"], "global_head_dim": 32}  # fmt: skip
+    shape = parse_model(config)
+    attentions = [shape.kinds[index].attention for index in shape.order]
+    assert [attention.projects for attention in attentions] == ["all"] * 4 + ["queries"] * 2
+    assert [attention.head_dim for attention in attentions] == [16] * 5 + [32]
+
+
+def test_the_tower_of_a_llava_is_the_one_that_its_config_names():
+    pixtral = {"model_type": "pixtral", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+               "num_attention_heads": 2, "image_size": 56, "patch_size": 14}  # fmt: skip
+    llava = {"model_type": "llava", "text_config": {**PLAIN, "model_type": "mistral"}, "vision_config": pixtral}
+    tower = parse_model(llava).vision
+    assert (tower.gated, tower.positions, tower.image_patches) == (True, 0, 0)
+    problem = refusal({**llava, "vision_config": {**pixtral, "model_type": "dinov2"}})
+    assert (problem.code, problem.values["model_type"]) == ("unsupported_model_type", "dinov2")
+
+
+def test_an_image_in_tiles_has_the_patches_of_all_tiles_and_of_the_whole_image():
+    tower = {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+             "num_attention_heads": 2, "image_size": 56, "patch_size": 14}  # fmt: skip
+    config = {"model_type": "llava_next", "text_config": {**PLAIN, "model_type": "llama"}, "vision_config": tower,
+              "image_grid_pinpoints": [[56, 112], [112, 112]]}  # fmt: skip
+    vision = parse_model(config).vision
+    assert (vision.image_patches, vision.window) == (5 * 16, 16)
+
+
+def test_the_engine_trains_the_thinker_of_an_omni_model_only():
+    thinker = {"model_type": "qwen2_5_omni_thinker", "text_config": {**PLAIN, "model_type": "qwen2_5_omni_text"},
+               "vision_config": {"model_type": "qwen2_5_omni_vision_encoder", "depth": 2, "hidden_size": 32,
+                                 "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64, "patch_size": 14},
+               "audio_config": {"model_type": "qwen2_5_omni_audio_encoder", "d_model": 32,
+                                "encoder_layers": 2, "output_dim": 64}}  # fmt: skip
+    whole = {"model_type": "qwen2_5_omni", "thinker_config": thinker, "talker_config": {"hidden_size": 8}}
+    shape, part = parse_model(whole), parse_model(thinker)
+    assert (shape.model_type, part.model_type) == ("qwen2_5_omni", "qwen2_5_omni_thinker")
+    assert (shape.kinds, shape.vision) == (part.kinds, part.vision)
+    assert refusal({**thinker, "audio_config": {}}).code == "missing_model_key"

@@ -187,3 +187,27 @@ def test_no_value_of_a_profile_is_a_crash(path: tuple[Any, ...], value: object) 
         assert estimate(job).peak_gib >= 0
         return
     assert {problem.code for problem in check(job)} & {"bad_model_profile", "model_not_estimated"}
+
+
+MIXING = {"type": "Mixing", "name": "Scan", "parameters": 50, "flops": 640.5, "saved_bytes": 256.0, "moved_bytes": 900,
+          "kernels": 3}  # fmt: skip
+
+
+def test_an_operator_that_is_no_product_counts_with_what_was_measured() -> None:
+    plain = shape_or_reason(CONFIG, profile())
+    changed = profile()
+    changed["kinds"][0]["operators"][2] = MIXING
+    scanned = shape_or_reason(CONFIG, changed)
+    assert isinstance(plain, ModelShape)
+    assert isinstance(scanned, ModelShape)
+    assert scanned.kinds[0].attention is None
+    assert model_parameters(model_layers(scanned)) == model_parameters(model_layers(plain)) + 4 * 50
+    before, after = (eager_bytes(model_layers(shape).kinds[0], EagerForm()) for shape in (plain, scanned))
+    attention = 2 * (4 + 2) * (16 + 16) + 4 * 4
+    assert after == before - attention + 256
+
+
+def test_a_layer_that_saves_bytes_for_every_pair_of_tokens_has_no_estimate() -> None:
+    changed = profile()
+    changed["kinds"][0]["figures"] = {"sdpa": {"saved_bytes": {"token": 100, "token_pair": 16}}}
+    assert reason(changed) == "profile_incomplete"
