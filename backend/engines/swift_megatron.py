@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 
 from backend.engines.engine import Engine, Target
 from backend.engines.keys import EXPERTS, carried, owned_keys
+from backend.engines.llamafactory import precision
 from backend.job.problems import Problem
 
 _COMMANDS: Mapping[str, str] = {"sft": "sft", "pt": "pt", "dpo": "rlhf"}
@@ -76,6 +77,8 @@ def _schedule(target: Target) -> dict[str, object]:
     job, training = target.job, target.job.training
     config: dict[str, object] = {
         "torch_dtype": _DTYPES[training.precision],
+        # Without them ms-swift trains fp16 if torch_dtype is float32 (arguments/base_args/model_args.py).
+        **precision(training.precision),
         "micro_batch_size": training.micro_batch_size,
         "global_batch_size": job.global_batch,
     }

@@ -89,5 +89,5 @@ MEGATRON: Mapping[str, Job] = {
         training__lr_scheduler="cosine_with_min_lr",
         extra={"val_size": 0.1, "save_hf_model": True},
     ),
-    "cpu": job("qwen3-30b-a3b", gpu="cpu", parallel__tensor=2, parallel__expert=2),
+    "cpu": job("qwen3-30b-a3b", gpu="cpu", parallel__pipeline=2, parallel__expert=2),
 }
