@@ -154,7 +154,10 @@ def write_expert_model(folder: Path, text_model: Path) -> None:
 
 
 def write_llama(folder: Path, text_model: Path) -> None:
-    """Write a random Llama with two layers and the demo's tokenizer: unlike Qwen3, it has no norms of queries and keys."""
+    """Write a random Llama, which has no norms of queries and keys, and the demo's tokenizer.
+
+    Its last norm is wide enough for two ranks of a distributed optimizer.
+    """
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -162,8 +165,8 @@ def write_llama(folder: Path, text_model: Path) -> None:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=512,
-        hidden_size=64,
-        intermediate_size=128,
+        hidden_size=128,
+        intermediate_size=256,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=4,

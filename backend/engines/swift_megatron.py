@@ -16,7 +16,7 @@ from backend.job.problems import Problem
 
 _COMMANDS: Mapping[str, str] = {"sft": "sft", "pt": "pt", "dpo": "rlhf"}
 _DTYPES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-_SCHEDULERS: Mapping[str, str] = {
+SCHEDULERS: Mapping[str, str] = {
     "cosine": "cosine",
     "cosine_with_min_lr": "cosine",
     "linear": "linear",
@@ -86,7 +86,7 @@ def _schedule(target: Target) -> dict[str, object]:
         config["num_train_epochs"] = math.ceil(training.num_train_epochs)
     else:
         config["train_iters"] = training.max_steps
-    config |= {"lr": training.learning_rate, "lr_decay_style": _SCHEDULERS[training.lr_scheduler]}
+    config |= {"lr": training.learning_rate, "lr_decay_style": SCHEDULERS[training.lr_scheduler]}
     if training.lr_scheduler == "cosine_with_min_lr":
         config["min_lr"] = training.learning_rate / 10
     config |= {"lr_warmup_fraction": training.warmup_ratio} if training.warmup_ratio > 0 else {}

@@ -129,6 +129,8 @@ def test_deepspeed_reads_the_plan() -> None:
     assert zero["zero2"]["reduce_bucket_size"] == 500_000_000
     assert zero["zero3"]["max_live_parameters"] == zero["zero3"]["sub_group_size"] == 1_000_000_000
     assert zero["zero3"]["reduce_bucket_size"] == 1024 * 1024
+    alone = zero["zero3 optimizer offload"]
+    assert (alone["offload_optimizer"]["device"], alone["offload_param"]) == ("cpu", None)
     offload = zero["zero3 nvme"]["offload_optimizer"]
     assert (offload["device"], offload["nvme_path"]) == ("nvme", "/local/nvme/offload")
 
