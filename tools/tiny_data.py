@@ -1,6 +1,6 @@
 """Data sets for the engine runs, made from the demo's rows: preference pairs, plain text, pictures.
 
-A node's Python runs this file to make another tiny model: `python tiny_data.py FOLDER vision|experts|llama`.
+A node's Python runs this file to make another tiny model: `python tiny_data.py FOLDER vision|experts`.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 from app.demo.tiny_model import DATA_FOLDER, make_rows
 
 PREFERENCE, TEXT, PICTURES, GALLERIES = "preference", "text", "pictures", "galleries"
-MODELS = {"vision": "vision-model", "experts": "experts-model", "llama": "llama-model"}
+MODELS = {"vision": "vision-model", "experts": "experts-model"}
 VISION_TEMPLATE = "qwen3_vl_nothink"
 ROWS = 200
 IMAGES = (1, 2, 4)
@@ -153,34 +153,10 @@ def write_expert_model(folder: Path, text_model: Path) -> None:
     Qwen3MoeForCausalLM(config).save_pretrained(folder)
 
 
-def write_llama(folder: Path, text_model: Path) -> None:
-    """Write a random Llama, which has no norms of queries and keys, and the demo's tokenizer.
-
-    Its last norm is wide enough for two ranks of a distributed optimizer.
-    """
-    import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-    AutoTokenizer.from_pretrained(text_model).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=512,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=512,
-        tie_word_embeddings=False,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-
-
 if __name__ == "__main__":
     made, kind = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "vision"
     text = made / "model"
     if kind == "vision":
         write_vision_model(made / MODELS[kind], text, made / DATA_FOLDER)
     else:
-        write = {"experts": write_expert_model, "llama": write_llama}[kind]
-        write(made / MODELS[kind], text)
+        write_expert_model(made / MODELS[kind], text)

@@ -48,6 +48,9 @@ def common_config(target: Target, output_dir: str) -> dict[str, object]:
     if training.stage == "dpo":
         config |= carried(job, "llamafactory", *_PREFERENCE)
     config |= carried(job, "llamafactory", *_DATA)
+    if training.stage == "pt" and training.packing:
+        # It is the default of this stage. Written out, it would shorten every sequence by one token (data_args.py).
+        del config["packing"]
     if target.shape.vision:
         config |= carried(job, "llamafactory", *_VISION)
     config |= _schedule(target)

@@ -35,7 +35,7 @@ class Case:
     engine: str
     nodes: int = 2
     values: Mapping[str, Any] = field(default_factory=dict)
-    model: Literal["text", "vision", "experts", "llama"] = "text"
+    model: Literal["text", "vision", "experts"] = "text"
     needs: str = ""
     """A package of EXTRA."""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -183,6 +183,7 @@ CASES = [
     (VISION, {"model.path": "/m/Qwen3-VL-8B-Instruct/", "training.template": "qwen3_vl"}, "thinking_template"),
     (MOE, {"parallel.expert": 2, "training.dataset": "d"}, "padded_to_cutoff"),
     (DENSE, {"training.stage": "pt"}, "pretraining_not_packed"),
+    (DENSE, {"training.stage": "dpo", "training.packing": True, "engine": "llamafactory-ddp"}, "pairs_not_packed"),
     (MOE, {"parallel.expert": 2, "parallel.tensor": 2, "parallel.sequence": False}, "sequence_forced"),
     (MOE, {"parallel.tensor": 2, "parallel.sequence": False}, "moe_needs_sequence"),
     (MOE, {"engine": "swift-megatron", "parallel.expert": 2, "parallel.tensor": 2, "parallel.sequence": False},

@@ -77,8 +77,8 @@ def parse_llamafactory() -> None:
         raise ValueError(f"Template {template} does not exist.")
 
 
-def parse_swift() -> None:
-    """Raise the errors of ms-swift's argument class about config.yaml."""
+def parse_swift() -> Any:
+    """Return ms-swift's arguments of config.yaml, or raise the errors of their class."""
     from swift.cli.main import parse_yaml_args
 
     arguments = [CONFIG]
@@ -87,9 +87,10 @@ def parse_swift() -> None:
     from swift.utils import parse_args
 
     prevent_process_groups()
-    _, unknown = parse_args(owner, arguments)
+    parsed, unknown = parse_args(owner, arguments)
     if unknown:
         raise ValueError(f"remaining_argv: {unknown}")
+    return parsed
 
 
 def swift_class(command: str) -> Any:
