@@ -145,7 +145,7 @@ def results(jobs: Sequence[Job]) -> list[Result]:
     refused = {number: errors(check_all(job)) for number, job in enumerate(jobs)}
     with tempfile.TemporaryDirectory() as folder:
         cases = {
-            str(number): _case(with_model(job, Path(folder) / str(number)))
+            str(number): case_of(with_model(job, Path(folder) / str(number)))
             for number, job in enumerate(jobs)
             if not refused[number]
         }
@@ -178,7 +178,7 @@ def with_model(job: Job, folder: Path) -> Job:
     return with_values(job, {"model.path": str(model), "training.dataset_dir": str(folder)})
 
 
-def _case(job: Job) -> dict[str, Any]:
+def case_of(job: Job) -> dict[str, Any]:
     nodes = tuple(
         NodePlacement(rank=rank, folder=f"/r/{rank}", python="/p", interface="eth0", address=host.address)
         for rank, host in enumerate(job.cluster.hosts)
@@ -228,7 +228,15 @@ def _is_changed(config: Mapping[str, Any], key: str, value: Any) -> bool:
     """Return whether a program changed a key's value. LLaMA-Factory's packed sequences get their last token back."""
     if key == "cutoff_len" and config.get("packing") and value == config[key] - 1:
         return False
-    return bool(_plain_value(key, config[key]) != _plain_value(key, value))
+    return not is_same(key, config[key], value)
+
+
+def is_same(key: str, first: Any, second: Any) -> bool:
+    """Return whether two values of a key mean the same to the programs."""
+    first, second = _plain_value(key, first), _plain_value(key, second)
+    if isinstance(second, list) and not isinstance(first, list):
+        first = [first]
+    return bool(first == second)
 
 
 def _plain_value(key: str, value: Any) -> Any:
@@ -237,7 +245,16 @@ def _plain_value(key: str, value: Any) -> Any:
         return [str(item).strip() for item in items if item != "none"]
     if isinstance(value, bool):
         value = _SAME.get((key, value), value)
+    if isinstance(value, str):
+        value = _as_number(value)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _as_number(text: str) -> Any:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def main() -> None:

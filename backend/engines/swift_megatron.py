@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from backend.engines.engine import Engine, Target
 from backend.engines.keys import EXPERTS, carried, owned_keys
-from backend.engines.llamafactory import precision
+from backend.engines.llamafactory import lowest_rate, precision
 from backend.job.problems import Problem
 
 _COMMANDS: Mapping[str, str] = {"sft": "sft", "pt": "pt", "dpo": "rlhf"}
@@ -88,7 +88,7 @@ def _schedule(target: Target) -> dict[str, object]:
         config["train_iters"] = training.max_steps
     config |= {"lr": training.learning_rate, "lr_decay_style": SCHEDULERS[training.lr_scheduler]}
     if training.lr_scheduler == "cosine_with_min_lr":
-        config["min_lr"] = training.learning_rate / 10
+        config["min_lr"] = lowest_rate(training.learning_rate)
     config |= {"lr_warmup_fraction": training.warmup_ratio} if training.warmup_ratio > 0 else {}
     return config | {"weight_decay": training.weight_decay, "seed": training.seed}
 

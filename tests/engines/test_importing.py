@@ -14,7 +14,7 @@ from app.text import LANGUAGES, has
 from app.text.imports import reason_of
 from backend.engines import ENGINES
 from backend.engines.engine import target_of
-from backend.engines.importing import ASSUMED, Imported, ImportLine, import_llamafactory
+from backend.engines.importing import ASSUMED, Imported, ImportLine, import_llamafactory, import_source, read_source
 from backend.engines.importing.dialect import LLAMAFACTORY
 from backend.engines.importing.readers import KEY_READERS, preset_of
 from backend.engines.yaml_text import to_yaml
@@ -239,7 +239,7 @@ def test_training_that_no_engine_here_does_is_refused_not_guessed(config: dict[s
 
 def test_a_configuration_of_the_second_trainer_is_refused() -> None:
     with pytest.raises(ProblemsError, match="import_not_v0"):
-        import_llamafactory({"model": "Qwen/Qwen3-0.6B", "train_dataset": "d.yaml"}, CLUSTER)
+        import_source(read_source("model: Qwen/Qwen3-0.6B\ntrain_dataset: d.yaml\nmicro_batch_size: 1"), CLUSTER)
 
 
 def test_a_value_out_of_range_is_corrected_and_reported() -> None:

@@ -91,10 +91,11 @@ def test_without_a_gpu_the_plain_modules_are_taken_and_it_is_reported() -> None:
     cpu = MEGATRON["cpu"]
     config = config_of(cpu)
     assert (config["transformer_impl"], config["use_cpu"]) == ("local", True)
-    off = ("sequence_parallel", "bias_activation_fusion", "apply_rope_fusion", "moe_grouped_gemm")
+    off = ("bias_activation_fusion", "apply_rope_fusion", "moe_grouped_gemm")
     assert not any(config[key] for key in off)
     (note,) = render(cpu, place(cpu)).notes
     assert (note.code, note.severity, note.values["keys"]) == ("off_on_cpu", "note", ", ".join(off))
+    assert config_of(job(gpu="cpu", parallel__tensor=2))["sequence_parallel"] is False
     assert render(MEGATRON["dense"], place(MEGATRON["dense"])).notes == ()
 
 

@@ -35,6 +35,8 @@ _BRIDGE = frozenset(
     }
 )  # fmt: skip
 """Keys of LLaMA-Factory's Megatron-Bridge trainer alone (main, src/llamafactory/hparams/megatron_bridge_args.py)."""
+SECOND_TRAINER = frozenset({"train_dataset", "model_class", "dist_config", "kernel_config", "peft_config"})
+"""Keys of LLaMA-Factory's second trainer (examples/v1)."""
 _STAGES = frozenset({"pt", "sft", "dpo"})
 _FSDP = re.compile(r"fsdp|FSDP_|ACCELERATE_USE_FSDP")
 _SHARED_WITH_MEGATRON = frozenset({"fp8"})
@@ -56,7 +58,7 @@ def refuse_other_work(config: Mapping[str, Any]) -> None:
     """Raise ProblemsError if the configuration trains nothing, or if no engine can train it."""
     if "compute_environment" in config or "distributed_type" in config:
         raise _refused("import_accelerate_file", "distributed_type")
-    if "model" in config and "model_name_or_path" not in config:
+    if config.keys() & SECOND_TRAINER and "model_name_or_path" not in config:
         raise _refused("import_not_v0", "model")
     for name in ("use_kt", "USE_KT"):
         if _is_on(config.get(name)):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from backend.engines.importing.accelerate import machines_of, sharding_of
-from backend.engines.importing.choose import ReadFile
+from backend.engines.importing.choose import SECOND_TRAINER, ReadFile
 from backend.engines.importing.script import Launch, is_script, keys_of, overrides, training_command
 from backend.engines.importing.shell import is_open
 from backend.engines.known_keys import programs
@@ -58,7 +58,7 @@ def _of_mapping(text: str) -> Source:
     config = {str(key): value for key, value in mapping.items()}
     if is_job(config):
         return Source(kind="job", config=mapping)
-    if not config.keys() & _OF_LLAMAFACTORY and config.keys() & (_OF_SWIFT | _MEGATRON_OF_SWIFT):
+    if not config.keys() & (_OF_LLAMAFACTORY | SECOND_TRAINER) and config.keys() & (_OF_SWIFT | _MEGATRON_OF_SWIFT):
         variables = config.pop("ENV", None)
         config |= {str(name): value for name, value in variables.items()} if isinstance(variables, Mapping) else {}
         return Source(kind="swift", config=config, machines=_machines(config, {}))

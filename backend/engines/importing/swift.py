@@ -185,6 +185,11 @@ def _gradients(config: Mapping[str, Any], value: Any) -> Read:
     return Read(values={"parallel.gradient_dtype": "fp32" if value or is_bf16 else "bf16"})
 
 
+def _finetune(config: Mapping[str, Any], value: Any) -> Read:
+    """Read the switch that loads only weights. Megaboard sets it itself when it resumes."""
+    return Read(reason=None if value else because("import_resume", "finetune"))
+
+
 def _pixels(config: Mapping[str, Any], value: Any) -> Read:
     """Read the variable MAX_PIXELS, which ms-swift takes instead of max_pixels."""
     return Read(values={} if value is None else {"training.image_max_pixels": int(value)})
@@ -218,6 +223,7 @@ SWIFT = Dialect(
         "ddp_timeout": read_timeout,
         "MAX_PIXELS": _pixels,
         "max_pixels": _pixels,
+        "finetune": _finetune,
     },
     renamed={
         "load": "mcore_model",
@@ -231,7 +237,7 @@ SWIFT = Dialect(
     },
     always=frozenset({"add_version", "callbacks", "rlhf_type"}),
     dropped=(
-        ("mcore_model|mcore_adapter|adapters|finetune", "import_resume"),
+        ("mcore_model|mcore_adapter|adapters", "import_resume"),
         ("deepspeed", "import_off"),
     ),
 )

@@ -97,10 +97,10 @@ def patch_resume():
 
     describe = DistributedOptimizer.sharded_state_dict
 
-    def sharded_state_dict(self, *arguments, is_loading=False, **options):
+    def sharded_state_dict(self, model_state, is_loading=False, *arguments, **options):
         if is_loading:
             self._init_optimizer_states_with_dummy_values()
-        return describe(self, *arguments, is_loading=is_loading, **options)
+        return describe(self, model_state, is_loading, *arguments, **options)
 
     DistributedOptimizer.sharded_state_dict = sharded_state_dict
 
