@@ -3,6 +3,7 @@
 python -m tools.write_causes        (make docs)
 """
 
+from collections import Counter
 from pathlib import Path
 
 from app.text import LANGUAGES, t
@@ -16,8 +17,9 @@ _VALUES = dict.fromkeys(("detail", "keys", "interface", "wanted", "operation", "
 def page(lang: str) -> str:
     """Return the table of all causes in one language, as Markdown."""
     other = next(name for name in LANGUAGES if name != lang)
-    parts = [f"# {t(lang, 'causes.title')}", f"[{_LANGUAGES[other]}](causes.{other}.md)",
-             t(lang, "causes.lead", count=len(causes())), t(lang, "causes.made")]  # fmt: skip
+    counts = Counter(_first_caught(cause) for cause in causes())
+    lead = t(lang, "causes.lead", count=len(causes()), **counts)
+    parts = [f"# {t(lang, 'causes.title')}", f"[{_LANGUAGES[other]}](causes.{other}.md)", lead, t(lang, "causes.made")]
     for area in dict.fromkeys(cause.area for cause in causes()):
         rows = [_row(lang, cause) for cause in causes() if cause.area == area]
         head = [t(lang, f"causes.column.{name}") for name in ("cause", "fix", "checked", "code")]
@@ -28,9 +30,16 @@ def page(lang: str) -> str:
 
 def _row(lang: str, cause: Cause) -> list[str]:
     values = {"node": t(lang, "causes.node"), **_VALUES}
-    checked = ", ".join(f"`{code}`" for code in cause.checked) or t(lang, "causes.log")
+    codes = ", ".join(f"`{code}`" for code in cause.checked)
+    checked = t(lang, f"causes.found.{_first_caught(cause)}", codes=codes)
     message = t(lang, f"problem.{cause.code}", **values).removesuffix(": …").removesuffix("：…")
     return [message, t(lang, f"problem.{cause.code}.fix", **values), checked, f"[`{cause.code}`]({cause.source})"]
+
+
+def _first_caught(cause: Cause) -> str:
+    if cause.checked:
+        return "before"
+    return "late" if cause.late else "start"
 
 
 def _line(cells: list[str]) -> str:

@@ -16,6 +16,7 @@ from app.home import home_path, named_cluster
 from app.jobfile import read_job, refuse_errors
 from app.services import Services
 from app.text import render_problem, t
+from app.text.errors import range_words
 from backend.cluster.benchmark import Speeds
 from backend.job.cluster import Calibration
 from backend.job.job import Job
@@ -92,10 +93,12 @@ def measured_text(measured: RunMeasured, lang: str) -> str:
     """Return the measured and the predicted values, and their ratios, as text."""
     lines = [t(lang, "cli.calibrate.title", run=measured.run, steps=measured.steps)]
     if measured.step_s is not None and measured.predicted_step_s is not None:
-        values = {"predicted": number(measured.predicted_step_s, 3), "measured": number(measured.step_s, 3)}
+        predicted = range_words(measured.predicted_step_s_low, measured.predicted_step_s_high, lang)
+        values = {"predicted": predicted, "measured": number(measured.step_s, 3)}
         lines.append(t(lang, "cli.calibrate.time", **values))
     if measured.reserved_gib is not None:
-        values = {"predicted": number(measured.predicted_reserved_gib), "measured": number(measured.reserved_gib)}
+        predicted = range_words(measured.predicted_reserved_gib_low, measured.predicted_reserved_gib_high, lang)
+        values = {"predicted": predicted, "measured": number(measured.reserved_gib)}
         lines.append(t(lang, "cli.calibrate.memory", **values))
     if measured.time_ratio is not None:
         lines.append(t(lang, "cli.calibrate.time_ratio", ratio=number(measured.time_ratio, 3)))

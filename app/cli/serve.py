@@ -20,6 +20,7 @@ from app.web.binding import DEFAULT_PORT, Binding, ServerError
 from app.web.gradio_settings import prepare_gradio
 from app.web.identity import load_identity
 from app.web.passwords import PasswordHash, load_hash, random_password, read_password, store_hash
+from app.web.scrape_token import ScrapeToken
 
 if TYPE_CHECKING:
     from app.notifications.sender import Recipient
@@ -32,6 +33,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     add_binding(parser, lang)
     add_notify_option(parser, lang)
     add_secret_option(parser, lang)
+    parser.add_argument("--metrics-token-file", type=Path, metavar="FILE", help=t(lang, "cli.serve.metrics_token.help"))
     parser.add_argument("--new-password", action="store_true", help=t(lang, "cli.serve.new_password.help"))
     parser.set_defaults(run=run)
 
@@ -57,9 +59,11 @@ def run(args: argparse.Namespace, lang: str) -> int:
             print(t(lang, "cli.serve.read_only", path=home, reason=reason), file=sys.stderr, flush=True)
         take_secrets(args, lang, Audit(home))
         addresses = configured_addresses(args)
+        token = ScrapeToken.read(args.metrics_token_file) if args.metrics_token_file else None
         with binding.listen() as listener:
             password = _password(home, args, lang)
-            return serve_page(home, binding, listener, password, lang, t(lang, "cli.serve.end"), addresses)
+            end = t(lang, "cli.serve.end")
+            return serve_page(home, binding, listener, password, lang, end, addresses, scrape_token=token)
     except (ServerError, PrivateFileError) as error:
         return print_error(error, lang)
 
@@ -91,14 +95,17 @@ def serve_page(
     end: str,
     addresses: Sequence["Recipient"] = (),
     demo: Mapping[str, Any] | None = None,
+    scrape_token: ScrapeToken | None = None,
 ) -> int:
     """Build the page, print its address and `end`, and serve requests until a signal ends it.
 
-    `addresses` are notified of events of runs. `demo` is a job that the page offers as its first recipe.
+    `addresses` are notified of events of runs. `demo` is a job that the page offers as its first recipe. With
+    `scrape_token`, Prometheus can read /metrics.
     """
     # This takes 5 to 10 s.
     print(t(lang, "cli.serve.building"), flush=True)
     prepare_gradio(home)
+    from app.monitor import prometheus
     from app.monitor.routes import routes as monitor_routes
     from app.notifications.sender import Notifier
     from app.services import Services
@@ -113,6 +120,9 @@ def serve_page(
     notifier = Notifier(services.database, addresses, lang, clock=services.clock)
     try:
         pages = {lang: build(lang, services) for lang in LANGUAGES}
+        routers = [routes(services), monitor_routes(services)]
+        if scrape_token is not None:
+            routers.append(prometheus.routes(services))
         app = create_app(
             pages,
             home=home,
@@ -120,7 +130,8 @@ def serve_page(
             audit=services.audit,
             binding=binding,
             identity=identity,
-            routers=[routes(services), monitor_routes(services)],
+            routers=routers,
+            scrape_token=scrape_token,
         )
         services.controller.start()
         maintenance.start()

@@ -5,19 +5,19 @@ from operator import itemgetter
 
 from app.cli.output import number, table
 from app.text import t
-from app.text.errors import memory_error_words, time_error_words
+from app.text.errors import memory_error_words, range_words, time_error_words
 from app.text.plans import (
     compared_words,
     explain,
     fits_words,
-    need_gib,
+    need_words,
     plan_in_full,
     reason_words,
     recompute_words,
     rounded,
     spends_words,
 )
-from backend.estimate import Estimate, may_not_fit, over_gpu_gib, speed_up
+from backend.estimate import Estimate, is_close, over_gpu_gib, speed_up
 from backend.job.job import Job
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.planning import Candidate, Plans, Strategy
@@ -29,8 +29,8 @@ AXES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_t
 
 def estimate_text(job: Job, figures: Estimate, lang: str) -> str:
     """Return memory by pipeline stage and term in GiB per GPU, the bubble, the batch and, if known, the speed."""
-    fits = "near" if may_not_fit(job, figures) else "fits"
-    verdict = fits if figures.fits else "too_large" if over_gpu_gib(figures) else "host_too_large"
+    too_large = "too_large" if over_gpu_gib(figures) else "host_too_large"
+    verdict = "near" if is_close(figures) else "fits" if figures.fits else too_large
     memory = {"reserved": figures.reserved_gib, "outside": figures.outside_gib, "memory": figures.gpu_memory_gib}
     bubble, textbook = percent(figures.bubble_fraction), percent(figures.bubble_textbook)
     lines = [
@@ -109,7 +109,7 @@ def _columns(shown: Sequence[Candidate], lang: str) -> dict[str, list[str]]:
         "MBS": [number(job.training.micro_batch_size) for job in jobs],
         "GA": [number(job.accumulation) for job in jobs],
         t(lang, "cli.plan.recompute"): [recompute_words(job, lang) for job in jobs],
-        t(lang, "cli.plan.memory"): [number(need_gib(figures), 1) for figures in estimates],
+        t(lang, "cli.plan.memory"): [need_words(figures, lang) for figures in estimates],
         t(lang, "cli.plan.bubble"): [percent(figures.bubble_fraction) for figures in estimates],
     }
     if all(figures.iteration_s for figures in estimates):
@@ -119,8 +119,10 @@ def _columns(shown: Sequence[Candidate], lang: str) -> dict[str, list[str]]:
     if any(notes := [t(lang, "why.and").join(_switches(job, lang)) for job in jobs]):
         columns[t(lang, "cli.plan.notes")] = notes
     if any(figures.hours for figures in estimates):
-        columns[t(lang, "cli.plan.hours")] = [number(figures.hours, 1) for figures in estimates]
-    columns[t(lang, "cli.plan.fits")] = [fits_words(plan.job, plan.estimate, lang) for plan in shown]
+        columns[t(lang, "cli.plan.hours")] = [
+            range_words(figures.hours_low, figures.hours_high, lang) for figures in estimates
+        ]
+    columns[t(lang, "cli.plan.fits")] = [fits_words(plan.estimate, lang) for plan in shown]
     return columns
 
 
@@ -152,10 +154,12 @@ def strategies_text(job: Job, rows: Sequence[Strategy], lang: str) -> str:
         [
             t(lang, f"strategy.{row.key}") + (" *" if row.recommended else ""),
             plan_in_full(row.best.job, lang) if row.best else "-",
-            number(row.memory_gib, 1),
-            fits_words(row.best.job, row.best.estimate, lang) if row.best else "-",
+            need_words(row.best.estimate, lang) if row.best else "-",
+            fits_words(row.best.estimate, lang) if row.best else "-",
             number(rounded(row.tokens_per_s_per_gpu) if row.tokens_per_s_per_gpu else None),
-            number(row.hours, 1),
+            range_words(row.best.estimate.hours_low, row.best.estimate.hours_high, lang)
+            if row.hours and row.best
+            else "-",
             reason_words(row, lang),
         ]
         for row in rows

@@ -31,6 +31,7 @@ NEEDED_GB = 5
 
 _PYTHONS = ("python3.11", "python3.12", "python3.13", "python3")
 _SUITABLE = "import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))"
+_IMPORT_TORCH = "import torch"
 _IMPORTS = "import llamafactory.train.tuner, megatron.core, deepspeed"
 _PACKAGES_A_LINE = 20
 _LARGE_FILE = re.compile(r"Downloading \S+ \((\d{3,})(?:\.\d+)? MB\)")
@@ -156,11 +157,20 @@ class _Build:
 
     def _install_torch(self) -> None:
         # 2.13.0+cpu sorts above 2.13.0, so pip takes a CPU wheel wherever one is offered.
-        index = os.environ.get("TORCH_INDEX") or TORCH_INDEX
-        self._install(TORCH, "--retries", "1", "--timeout", "20", "--extra-index-url", index)
+        self._install(TORCH, "--retries", "1", "--timeout", "20", "--extra-index-url", _torch_index())
 
     def _install_packages(self) -> None:
         self._install(PACKAGES, "--require-hashes")
+        self._try_torch()
+
+    def _try_torch(self) -> None:
+        """Import torch. Remove a build that does not start."""
+        try:
+            self._run([self.python, "-c", _IMPORT_TORCH])
+        except NodeEnvironmentError as error:
+            # PyPI's build for x86-64 needs CUDA's libraries. pip would take it as already installed in the next try.
+            self._run([self.python, "-m", "pip", "uninstall", "--yes", "torch"])
+            raise NodeEnvironmentError("torch", index=_torch_index(), **error.values) from error
 
     def _install_from_source(self) -> None:
         # DeepSpeed's setup.py imports torch, so it is built in this environment.
@@ -226,6 +236,10 @@ class _Progress:
 
     def _show(self, code: str, **values: object) -> None:
         self.show("      " + t(self.lang, f"cli.demo.environment.{code}", **values))
+
+
+def _torch_index() -> str:
+    return os.environ.get("TORCH_INDEX") or TORCH_INDEX
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -45,12 +45,17 @@ class Compare:
         problems = result.problems
         has_few_steps = any(problem.code == "calibrate_few_steps" for problem in problems)
         return {
-            "predicted_tokens_per_s": _tokens_per_s(launched),
+            **_tokens_per_s(launched),
             "steps": result.steps,
             "step_s": result.step_s,
             "predicted_step_s": result.predicted_step_s,
             "reserved_gib": result.reserved_gib,
             "predicted_reserved_gib": result.predicted_reserved_gib,
+            **{
+                f"{name}_{end}": getattr(result, f"{name}_{end}")
+                for name in ("predicted_step_s", "predicted_reserved_gib")
+                for end in ("low", "high")
+            },
             "useful": result.is_useful,
             "used": calibrated_on(job) == run,
             "why": [] if has_few_steps else [render_problem(self._lang, problem)["message"] for problem in problems],
@@ -65,12 +70,16 @@ class Compare:
         return self._services.controller.measured(run, known) if known != job.cluster.calibration else (job, measured)
 
 
-def _tokens_per_s(job: Job) -> float | None:
-    """Return the speed of all GPUs that the launch predicted. Like trainers, it counts padding."""
+def _tokens_per_s(job: Job) -> dict[str, float | None]:
+    """Return the speed of all GPUs that the launch predicted, and its interval. Like trainers, it counts padding."""
+    names = ("tokens_per_s_per_gpu", "tokens_per_s_per_gpu_low", "tokens_per_s_per_gpu_high")
     try:
         estimated = estimate(job)
     except ProblemsError:
-        return None
-    if estimated.tokens_per_s_per_gpu is None:
-        return None
-    return estimated.tokens_per_s_per_gpu * job.world_size * float(computed_length(job)) / job.sequence_tokens
+        estimated = None
+    scale = job.world_size * float(computed_length(job)) / job.sequence_tokens
+    rates = {name: getattr(estimated, name, None) for name in names}
+    return {
+        f"predicted_{name.replace('_per_gpu', '')}": None if rate is None else rate * scale
+        for name, rate in rates.items()
+    }

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from app.text import render_problem, t
-from app.text.alerts import figures
+from app.text.alerts import ALERTS, figures, key, why
 from app.text.scheduler import more_words
 from backend.runs.api import gpu_error_words, stuck_words
 from backend.runs.records import Event, RunSnapshot, problem_from_json
@@ -36,7 +36,9 @@ _BAD = frozenset(
         EventKind.GRAD_NORM_ROSE,
         EventKind.DISK_LOW,
         EventKind.ALLOC_RETRIES,
+        EventKind.OUTSIDE_INTERVAL,
         EventKind.BAD_RECORDS,
+        EventKind.METRIC_NAMES_FULL,
         EventKind.MESSAGE_FAILED,
     }
 )
@@ -97,7 +99,7 @@ def _line(line: list[Event], addresses: Mapping[int, str], unstarted: set[int], 
     return {
         "seq": first.seq,
         "time": newest.time,
-        "bad": newest.kind in _BAD,
+        "bad": newest.kind in _BAD and newest.detail.get("side") != "low",
         **_words(newest, nodes, newest.seq in unstarted, lang),
     }
 
@@ -131,8 +133,8 @@ def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, 
     variant = "_scheduler" if detail.get("counted") is False else variant
     problem = detail.get("problem")
     return {
-        "text": t(lang, f"monitor.event.{event.kind.value}{variant}", **values),
-        "why": _message(problem, lang) if problem else "",
+        "text": t(lang, f"monitor.event.{key(event)}{variant}", **values),
+        "why": why(event, lang) if event.kind in ALERTS else _message(problem, lang) if problem else "",
     }
 
 

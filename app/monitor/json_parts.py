@@ -46,7 +46,12 @@ class Answer:
         parts = {name: to_json(value) for name, value in head.items()} | self.texts
         if self.versions:
             parts["versions"] = to_json(self.versions)
-        return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}"
+        return join(parts)
+
+
+def join(parts: Mapping[str, str]) -> str:
+    """Return the JSON of a mapping whose values are JSON already."""
+    return "{" + ",".join(f"{to_json(name)}:{text}" for name, text in parts.items()) + "}"
 
 
 def to_json(value: object) -> str:

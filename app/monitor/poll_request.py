@@ -49,6 +49,8 @@ class PollRequest:
     """The run for which the deletion dialog is open."""
     detail: tuple[int, int] | None = None
     """First and last step of the requested detail."""
+    metrics: Mapping[str, tuple[int, int]]
+    """Logged metric that the browser shows -> version and last step of the values it has."""
 
     @classmethod
     def from_json(cls, value: object) -> "PollRequest":
@@ -72,6 +74,7 @@ class PollRequest:
             storage=request.get("storage") is True,
             erase=_text(request.get("erase")),
             detail=_steps(_mapping(request.get("detail"))),
+            metrics=_metrics(_mapping(request.get("metrics"))),
         )
 
 
@@ -85,6 +88,12 @@ def _usage(value: object) -> UtilizationRequest:
 def _steps(request: Mapping[str, object]) -> tuple[int, int] | None:
     first, last = _count(request.get("first")), _count(request.get("last"))
     return None if first is None or last is None or first > last else (first, last)
+
+
+def _metrics(request: Mapping[str, object]) -> dict[str, tuple[int, int]]:
+    """Return name -> (version, last step); (-1, -1) for a name without values in the browser."""
+    marks = {name: _counts(mark) for name, mark in request.items()}
+    return {name: (mark[0], mark[1]) if len(mark) == 2 else (-1, -1) for name, mark in marks.items()}
 
 
 def _counts(value: object) -> tuple[int, ...]:

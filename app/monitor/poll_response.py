@@ -4,21 +4,23 @@ The server stores nothing about a tab. A request contains the versions of the ta
 and its log. So a tab that paused, or a server that restarted, needs no repair.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from app.monitor import events, log, run, runs, utilization
-from app.monitor.json_parts import Answer, Section, to_json
+from app.monitor import events, log, metrics, run, runs, utilization
+from app.monitor.json_parts import Answer, Section, join, to_json
 from app.monitor.poll_request import LogRequest, PollRequest
 from app.monitor.shared_answers import Shared
 from app.monitor.storage import StorageView
 from app.monitor.watch import RUNS_KEPT, SNAPSHOT_S, RunCache
 from app.text import render_problem
+from app.text.alerts import outside_words
 from app.text.hangs import standstill
 from app.text.stragglers import slowdown
 from app.text.unmonitored import unseen
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.api import WATCHED
+from backend.runs.api import WATCHED, Metric
 from backend.runs.database import Database
 from backend.runs.records import RunSnapshot
 
@@ -50,6 +52,7 @@ class PollResponder:
         self._database = database
         self._lang = lang
         self._sections: Shared[dict[str, Section]] = Shared(clock, fresh_s=SNAPSHOT_S, size=RUNS_KEPT)
+        self._metric_names: Shared[Section] = Shared(clock, fresh_s=math.inf, size=RUNS_KEPT)
         self._logs: Shared[dict[str, Any]] = Shared(clock, fresh_s=SNAPSHOT_S, size=RUNS_KEPT)
         self._usage = utilization.Usage(database, clock)
 
@@ -88,8 +91,12 @@ class PollResponder:
         response.add_news(self._sections.get(request.run, lambda: self._sections_of(snapshot), version=snapshot))
         if points := self._run_cache.curves(request.run, request.generation, request.seq):
             response.add("points", points)
+        known = self._run_cache.metrics_of(request.run)
+        response.add_news({"metrics": self._names(request.run, known)})
+        if values := self._run_cache.metric_values(request.run, request.metrics):
+            response.add("values", join(values))
         if request.detail is not None:
-            response.add("detail", self._run_cache.detail(request.run, *request.detail))
+            response.add("detail", self._run_cache.detail(request.run, *request.detail, tuple(request.metrics)))
         if usage := self._usage.part(request.run, [node.rank for node in snapshot.nodes], request.usage):
             response.add("usage", usage)
         self._log(response, request, snapshot.state.is_final)
@@ -99,7 +106,7 @@ class PollResponder:
             "head": {**run.head(snapshot, self._lang), **self._actions(snapshot)},
             "progress": run.progress(snapshot, self._lang),
             # A run that the user's own script started has no prediction.
-            "compare": None if snapshot.engine == WATCHED else self._compare(snapshot.id),
+            "compare": None if snapshot.engine == WATCHED else self._comparison(snapshot),
             "standstill": standstill(snapshot),
             "slowdown": slowdown(snapshot, self._lang),
             "unseen": unseen(snapshot, self._lang),
@@ -107,6 +114,14 @@ class PollResponder:
             "events": events.events(snapshot, self._lang),
         }
         return {name: Section.from_value(value) for name, value in sections.items()}
+
+    def _names(self, run_id: str, known: Mapping[str, Metric]) -> Section:
+        make = lambda: Section.from_value(metrics.names(known, self._lang))  # noqa: E731
+        return self._metric_names.get((run_id, tuple(known)), make)
+
+    def _comparison(self, snapshot: RunSnapshot) -> dict[str, Any] | None:
+        comparison = self._compare(snapshot.id)
+        return None if comparison is None else {**comparison, "outside": outside_words(snapshot, self._lang)}
 
     def _actions(self, snapshot: RunSnapshot) -> dict[str, Any]:
         if snapshot.engine == WATCHED:

@@ -3,14 +3,15 @@
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
-from app.monitor import curves
+from app.monitor import curves, metrics
 from app.monitor.json_parts import to_json
 from app.monitor.shared_answers import Shared
 from backend.job.problems import ProblemsError
-from backend.runs.api import State
+from backend.runs.api import Metric, State
 from backend.runs.controller import Controller
 from backend.runs.database import Database, Reader
 from backend.runs.records import RunSnapshot, RunSummary
@@ -19,8 +20,8 @@ SNAPSHOT_S = 1.0
 """Polls within this time get the same snapshot."""
 RUNS_KEPT = 16
 """Maximum runs whose snapshots stay in memory."""
-CURVES_KEPT = 64
-"""Maximum curve answers in memory, 0.1 MB each. They do not expire, because each belongs to one state."""
+CURVES_KEPT = 256
+"""Maximum curve answers in memory, 0.1 MB each at most. They do not expire, because each belongs to one state."""
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class RunCache:
         self._runs: Shared[list[RunSummary]] = Shared(clock, fresh_s=SNAPSHOT_S, size=1)
         self._snapshots: Shared[RunSnapshot] = Shared(clock, fresh_s=SNAPSHOT_S, size=RUNS_KEPT)
         self._curves: Shared[str] = Shared(clock, fresh_s=math.inf, size=CURVES_KEPT)
+        self._metrics: Shared[dict[str, Metric]] = Shared(clock, fresh_s=SNAPSHOT_S, size=RUNS_KEPT)
         self._lock = threading.Lock()
         self._processing: set[str] = set()
 
@@ -59,10 +61,39 @@ class RunCache:
         read = lambda reader: curves.part(reader, run_id, state.generation, known)  # noqa: E731
         return self._curves.get((run_id, state, known), lambda: self._read(read))
 
-    def detail(self, run_id: str, first: int, last: int) -> str:
-        """Return `curves.detail` of a run as JSON."""
-        key = (run_id, self._state(run_id), first, last)
-        return self._curves.get(key, lambda: self._read(lambda reader: curves.detail(reader, run_id, first, last)))
+    def detail(self, run_id: str, first: int, last: int, names: Collection[str] = ()) -> str:
+        """Return `curves.detail` of a run as JSON, and `metrics.detail` of some names."""
+        known = self.metrics_of(run_id)
+        shown = [known[name] for name in names if name in known]
+        versions = tuple((metric.name, metric.version, metric.last_step) for metric in shown)
+
+        def make(reader: Reader) -> dict[str, Any]:
+            details = {metric.name: metrics.detail(reader, metric, first, last) for metric in shown}
+            return {**curves.detail(reader, run_id, first, last), "metrics": details}
+
+        return self._curves.get((run_id, self._state(run_id), first, last, versions), lambda: self._read(make))
+
+    def metrics_of(self, run_id: str) -> dict[str, Metric]:
+        """Return the logged metrics of a run, without values."""
+        return self._metrics.get(run_id, lambda: self._read_metrics(run_id))
+
+    def metric_values(self, run_id: str, have: metrics.Have) -> dict[str, str]:
+        """Return name -> JSON of the values that the browser lacks (`metrics.values`)."""
+        known = self.metrics_of(run_id)
+        answer = {}
+        for name, mark in have.items():
+            metric = known.get(name)
+            if metric is not None and mark != (metric.version, metric.last_step):
+                key = (run_id, name, metric.version, metric.last_step, mark)
+                answer[name] = self._curves.get(key, partial(self._read_values, metric, mark))
+        return answer
+
+    def _read_values(self, metric: Metric, mark: tuple[int, int]) -> str:
+        return self._read(lambda reader: metrics.values(reader, metric, *mark))
+
+    def _read_metrics(self, run_id: str) -> dict[str, Metric]:
+        with self._database.read() as reader:
+            return reader.metrics(run_id)
 
     def _state(self, run_id: str) -> State:
         with self._database.read() as reader:

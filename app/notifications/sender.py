@@ -115,7 +115,7 @@ class Notifier:
             self._record_sent(self._sent)
         for event in events:
             is_late = self._clock() - event.time > MAX_AGE_S
-            message = None if is_late else self._message(event)
+            message = self._message(event) if not is_late and texts.needs_message(event) else None
             if message and not self._send(event.run, message):
                 return False
             self._record_sent(event.seq)

@@ -18,6 +18,7 @@ BAD = (
     EventKind.LOSS_ROSE,
     EventKind.GRAD_NORM_ROSE,
     EventKind.DISK_LOW,
+    EventKind.OUTSIDE_INTERVAL,
 )
 NOTIFIED = (EventKind.FINISHED, *BAD)
 """Events that cause a message. A stop causes none, because a user requested it."""
@@ -30,6 +31,13 @@ class Message:
     title: str
     body: str
     is_bad: bool
+
+
+def needs_message(event: Event) -> bool:
+    """Return whether somebody should be told of an event of a kind in NOTIFIED: not of a run that is better than
+    planned.
+    """
+    return event.detail.get("side") != "low"
 
 
 def event_message(event: Event, run: RunSnapshot, lang: str) -> Message:
@@ -48,7 +56,7 @@ def event_message(event: Event, run: RunSnapshot, lang: str) -> Message:
         else None
     )
     lines = [*(_why(cause, lang) if cause else []), *_progress(run, event.time, lang), _at(event.time, lang)]
-    return _message(f"message.{event.kind.value}", values, run, lines, lang, is_bad=event.kind in BAD)
+    return _message(f"message.{alerts.key(event)}", values, run, lines, lang, is_bad=event.kind in BAD)
 
 
 def hang_message(run: RunSnapshot, lang: str) -> Message:

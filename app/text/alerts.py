@@ -4,8 +4,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from app.text import t
-from backend.runs.records import Event, RunSnapshot
+from app.text import render_problem, t
+from backend.runs.records import Event, RunSnapshot, problem_from_json
 from backend.runs.states import EventKind
 
 ALERTS = (
@@ -15,31 +15,58 @@ ALERTS = (
     EventKind.DISK_LOW,
     EventKind.ALLOC_RETRIES,
     EventKind.BAD_RECORDS,
+    EventKind.METRIC_NAMES_FULL,
+    EventKind.OUTSIDE_INTERVAL,
 )
 _FIGURES = ("loss", "grad_norm", "usual", "free_gib", "checkpoint_gib")
-_PLAIN = ("of_rank", "retries", "file", "count", "first", "why")
+_SHORT = ("measured", "low", "high")
+_PLAIN = ("of_rank", "retries", "file", "count", "first", "why", "metric", "most")
 
 
 def figures(detail: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of an alert's text. Figures have the format of the charts."""
     formatted = {name: f"{float(detail[name]):.4g}" for name in _FIGURES if name in detail}
+    formatted |= {name: f"{float(detail[name]):.3g}" for name in _SHORT if name in detail}
     return {**formatted, **{name: detail[name] for name in _PLAIN if name in detail}}
 
 
-def lines(run: RunSnapshot, lang: str) -> list[str]:
-    """Return a line for the newest alert of each kind in the newest attempt, in order.
+def key(event: Event) -> str:
+    """Return the end of the keys of an event's texts."""
+    is_memory = event.kind is EventKind.OUTSIDE_INTERVAL and event.detail.get("figure") == "memory"
+    return f"{event.kind.value}_memory" if is_memory else event.kind.value
 
-    Alerts of unreadable records have a line for each file.
+
+def why(event: Event, lang: str) -> str:
+    """Return the likely cause of an alert, and what to do; an empty text if the event names none."""
+    problem = event.detail.get("problem")
+    words = render_problem(lang, problem_from_json(problem)) if problem else {"message": "", "fix": ""}
+    return f"{words['message']} {words['fix']}".strip()
+
+
+def outside_words(run: RunSnapshot, lang: str) -> list[str]:
+    """Return why the first steps of the newest attempt took other time or memory than planned, a line for each."""
+    return [
+        why(event, lang)
+        for event in run.events
+        if event.kind is EventKind.OUTSIDE_INTERVAL and event.attempt == run.attempt
+    ]
+
+
+def lines(run: RunSnapshot, lang: str) -> list[str]:
+    """Return a line for the newest alert of each kind in the newest attempt, in order, and one for its likely cause.
+
+    Alerts of unreadable records have a line for each file, and those of first steps one for time and one for memory.
     """
     alerts = [event for event in run.events if event.kind in ALERTS and event.attempt == run.attempt]
-    newest = {(event.kind, *_file_key(event)): event for event in alerts}
+    newest = {(key(event), *_file_key(event)): event for event in alerts}
     addresses = {node.rank: node.address for node in run.nodes}
     lines = []
     for event in sorted(newest.values(), key=lambda event: event.seq):
         at = time.strftime("%H:%M:%S", time.localtime(event.time))
         values = {"step": event.detail.get("step"), "node": addresses.get(event.rank or 0), **figures(event.detail)}
-        words = t(lang, f"monitor.event.{event.kind.value}", **values)
+        words = t(lang, f"monitor.event.{key(event)}", **values)
         lines.append(f"{at} {words}")
+        lines += [f"- {reason}" for reason in (why(event, lang),) if reason]
     return lines
 
 

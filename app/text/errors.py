@@ -12,6 +12,17 @@ from backend.job.presets import Interval, intervals
 Error = Mapping[str, float | int | None]
 
 
+def range_words(low: float | None, high: float | None, lang: str) -> str:
+    """Return an interval as "x to y", with two or three digits; a dash if it is not known."""
+    if low is None or high is None:
+        return "–"
+    return t(lang, "accuracy.beside", low=_short(low), high=_short(high))
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
 def time_error(job: Job, estimate: Estimate | None) -> Error | None:
     """Return the factors `low` and `high` of the times, and the `sources` that they come from. None if no times are
     known.

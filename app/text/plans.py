@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from app.text import render_problem, t
-from app.text.errors import time_error_words
+from app.text.errors import range_words, time_error_words
 from backend.engines import ENGINES
-from backend.estimate import Estimate, may_not_fit, over_gpu_gib, over_host_memory
+from backend.estimate import Estimate, is_close, over_gpu_gib, over_host_memory
 from backend.job.batch import planned_batch
 from backend.job.job import Job, Parallel
 from backend.job.problems import Problem
@@ -43,7 +43,7 @@ def why_words(plans: Plans, lang: str) -> str:
     if not len(plans):
         return _joined(lang, t(lang, "wizard.plan.none"), *smallest_words(plans, lang), *_batch_words(plans, lang))
     best = plans[0].estimate
-    figures = {"plan": plan_name(plan_sizes(plans[0].job)), "need": f"{need_gib(best):,.1f}",
+    figures = {"plan": plan_name(plan_sizes(plans[0].job)), "need": need_words(best, lang),
                "gpu": f"{best.gpu_memory_gib:.1f}", "count": f"{len(plans):,}",
                "batch": plans[0].job.training.micro_batch_size}  # fmt: skip
     figures["engine"] = t(lang, f"wizard.engine.{plans[0].job.engine}")
@@ -72,7 +72,7 @@ def roomier_words(plans: Plans, rank: int | None, lang: str) -> Iterable[str]:
         yield t(lang, "wizard.plan.tight.only", full=full)
         return
     roomier = plans[rank]
-    figures = {"need": f"{need_gib(roomier.estimate):,.1f}", "slower": percent(cost(plans, rank).slower or 0.0)}
+    figures = {"need": need_words(roomier.estimate, lang), "slower": percent(cost(plans, rank).slower or 0.0)}
     batch = roomier.job.training.micro_batch_size
     yield t(lang, "wizard.plan.tight", full=full, plan=_name_with_engine(roomier.job, lang), batch=batch, **figures)
 
@@ -164,7 +164,7 @@ def why_not_words(answer: WhyNot, plans: Plans, lang: str) -> str:
         "batch": answer.best.job.training.micro_batch_size,
         "rank": "" if answer.rank is None else f"{answer.rank + 1:,}",
         "count": f"{len(plans):,}",
-        "need": f"{need_gib(estimate):,.1f}",
+        "need": need_words(estimate, lang),
         "gpu": f"{estimate.gpu_memory_gib:.1f}",
         "over": f"{answer.cost.over_gib:,.1f}",
         "host": f"{estimate.host_memory_gib:,.1f}",
@@ -252,10 +252,12 @@ def count_words(parameters: int) -> str:
     return f"{parameters / size:.3g} {unit}"
 
 
-def fits_words(job: Job, estimate: Estimate, lang: str) -> str:
+def fits_words(estimate: Estimate, lang: str) -> str:
     """Return whether a plan fits into memory, or that only the RAM of the nodes is too small."""
+    if is_close(estimate):
+        return t(lang, "cli.plan.maybe")
     if estimate.fits:
-        return t(lang, "cli.plan.maybe" if may_not_fit(job, estimate) else "cli.plan.yes")
+        return t(lang, "cli.plan.yes")
     return t(lang, "cli.plan.no" if over_gpu_gib(estimate) else "cli.plan.no_ram")
 
 
@@ -294,6 +296,11 @@ def plan_sizes(job: Job) -> dict[str, int]:
     """Return the parallel sizes and DP of a job's plan."""
     parallel = job.parallel if job.traits.is_megatron else Parallel()
     return {**{name: getattr(parallel, name) for name in SIZES}, "data": job.data_parallel}
+
+
+def need_words(estimate: Estimate, lang: str) -> str:
+    """Return the interval of the memory that the GPU with the largest need uses."""
+    return range_words(estimate.need_gib_low, estimate.need_gib_high, lang)
 
 
 def need_gib(estimate: Estimate | None) -> float | None:

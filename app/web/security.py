@@ -1,8 +1,9 @@
 """Authentication of every request, in one ASGI middleware. Gradio's own log-in leaves some of its routes open.
 
 A request must pass these checks in order: the Host is one of this server, the request comes from this server's own
-page, the body is small, and a session is open. Only the log-in page with its files and the logo need no session. At a
-host name that other programs share, such as localhost, no session is accepted (AccessPolicy.plain).
+page, the body is small, and a session is open. Only the log-in page with its files and the logo need no session, and
+Prometheus reads /metrics with a token of its own. At a host name that other programs share, such as localhost, no
+session is accepted (AccessPolicy.plain).
 """
 
 import re
@@ -16,6 +17,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.text import LANGUAGES
+from app.web.scrape_token import METRICS_PATH, ScrapeToken
 from app.web.sessions import Sessions
 
 PUBLIC_PATHS = frozenset({"/login", "/enter", "/static/web/login.css", "/static/web/login.js", "/static/logo.svg"})
@@ -78,6 +80,9 @@ class AccessPolicy:
     cookie: str
     """The session cookie's name. Browsers keep cookies per host name, not per port."""
 
+    scrape_token: ScrapeToken | None = None
+    """The token for METRICS_PATH, which needs no session then. None: nobody can read metrics."""
+
     tls: bool = False
     """Whether browsers connect with TLS. Then the cookie is Secure and an Origin must be https."""
 
@@ -104,6 +109,10 @@ class AccessPolicy:
         schemes = ("https",) if self.tls else ("http", "https")
         return parts.scheme in schemes and parts.netloc.lower() == host.lower()
 
+    def may_scrape(self, path: str, authorization: str | None) -> bool:
+        """Return whether a request reads the metrics with the right token."""
+        return path == METRICS_PATH and self.scrape_token is not None and self.scrape_token.matches(authorization)
+
     def cookie_header(self, token: str, age_s: int, name: str = "") -> str:
         """Return the Set-Cookie value of the session cookie, or of the cookie `name`. An age of 0 deletes it."""
         secure = "; Secure" if self.tls else ""
@@ -115,10 +124,13 @@ class AccessPolicy:
         return self.tls and not name.endswith("localhost")
 
 
-def access_policy(own: str, hosts: Iterable[str], *, cookie: str, tls: bool) -> AccessPolicy:
+def access_policy(
+    own: str, hosts: Iterable[str], *, cookie: str, tls: bool, scrape_token: ScrapeToken | None = None
+) -> AccessPolicy:
     """Return the policy for the operator's host names and the server's own. Other loopback names are plain."""
     named = frozenset(name.lower() for name in hosts) | {own}
-    return AccessPolicy(own=own, hosts=named, plain=LOOPBACK_NAMES - named, cookie=cookie, tls=tls)
+    plain = LOOPBACK_NAMES - named
+    return AccessPolicy(own=own, hosts=named, plain=plain, cookie=cookie, tls=tls, scrape_token=scrape_token)
 
 
 def _is_among(names: frozenset[str], host: str) -> bool:
@@ -144,7 +156,8 @@ class AuthMiddleware:
         is_refused = refusal is not None or self._policy.is_plain(headers["host"])
         token = "" if is_refused else HTTPConnection(scope).cookies.get(self._policy.cookie, "")
         has_session = bool(token) and self._sessions.use(token)
-        if refusal is None and not has_session and scope["path"] not in PUBLIC_PATHS:
+        is_open = scope["path"] in PUBLIC_PATHS or self._policy.may_scrape(scope["path"], headers.get("authorization"))
+        if refusal is None and not has_session and not is_open:
             refusal = _login_required(scope, headers)
         if refusal is None and _FETCHES.search(scope["path"]):
             refusal = JSONResponse({"code": "not_served"}, 403)

@@ -30,6 +30,7 @@ from app.web.log_limit import limit_server_logs
 from app.web.login import LANGUAGE_COOKIE, LogIn, language_of, routes
 from app.web.login_throttle import PasswordChecks, Throttle
 from app.web.passwords import PasswordHash
+from app.web.scrape_token import ScrapeToken
 from app.web.security import AccessPolicy, AuthMiddleware, access_policy, operator_of
 from app.web.sessions import Sessions, Tickets
 from app.web.steady_clock import steady_s
@@ -54,11 +55,12 @@ def create_app(
     binding: Binding | None = None,
     identity: Identity | None = None,
     routers: Iterable[APIRouter] = (),
+    scrape_token: ScrapeToken | None = None,
 ) -> ASGIApp:
     """Return the whole application: the pages at /<language> and the routers, behind AuthMiddleware.
 
     `clock` must be monotonic. Sessions and the waits after wrong passwords use it. `identity` defaults to that of the
-    home folder.
+    home folder. With `scrape_token`, Prometheus can read the metrics.
     """
     binding = binding or Binding()
     identity = identity or load_identity(home)
@@ -67,6 +69,7 @@ def create_app(
         binding.names,
         cookie=f"megaboard_{password.name}",
         tls=binding.certificate is not None,
+        scrape_token=scrape_token,
     )
     sessions = Sessions(clock)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from app.calibration import as_mapping, today
 from app.services import Services
 from app.wizard.fields import Form, label_of, table
 from app.wizard.problems import in_words
@@ -15,21 +16,34 @@ from backend.engines.resharding import check_source
 from backend.job.job import Job
 from backend.job.mapping import dump_job, with_values
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.api import fixes_of_cause
+from backend.runs.api import calibration_of_run, fixes_of_cause
 
 
-def continue_run(services: Services, run: str, step: int, fix: int | None = None) -> JobEdits:
+def continue_run(
+    services: Services, run: str, step: int, fix: int | None = None, *, is_measured: bool = False
+) -> JobEdits:
     """Mark the checkpoint of `step` (0: none), and return the edits for the run's job. Raises ProblemsError.
 
-    `fix`: number of the change that the cause of the run's failure offers (fixes_of_cause).
+    `fix`: number of the change that the cause of the run's failure offers (fixes_of_cause). `is_measured`: the job's
+    cluster is calibrated with the run.
     """
     with services.database.read() as reader:
         name, job_file = reader.job_file(run)
         job = reader.job(run) if fix is not None else None
+    if is_measured:
+        job_file = _calibrated(services, run)
     job_edits = from_text(services, job_file if job is None or fix is None else _fixed(services, run, job, fix))
     services.draft.set_source(services.controller.find_source(run, step) if step else None)
     # A job file does not contain a name that the user did not choose.
     return replace(job_edits, edits={**job_edits.edits, "name": name})
+
+
+def _calibrated(services: Services, run: str) -> str:
+    """Return the job file with the measurements of the run. ProblemsError if it has none."""
+    job, measured = services.controller.measured(run)
+    calibration = calibration_of_run(job, measured, today(services.clock()))
+    services.audit.record("calibrate", **as_mapping(calibration))
+    return dump_job(replace(job, cluster=replace(job.cluster, calibration=calibration)))
 
 
 def _fixed(services: Services, run: str, job: Job, fix: int) -> str:

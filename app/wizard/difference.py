@@ -162,4 +162,9 @@ def _figures(job: Job) -> dict[str, Any] | None:
         "iteration_s": estimated.iteration_s,
         "hours": estimated.hours,
         "batch": job.global_batch,
+        **{
+            f"{name}_{end}": getattr(estimated, f"{name}_{end}")
+            for name in ("need_gib", "iteration_s", "hours")
+            for end in ("low", "high")
+        },
     }

@@ -9,9 +9,11 @@ from app.text import render_problem, t
 from app.text.plans import all_plans, plan_name, plan_sizes, problem_words, roomier_words, why_words
 from app.wizard.draft_state import DraftState
 from backend.estimate.batched import PARTS, Figures
+from backend.estimate.interval import memory_interval, time_interval
 from backend.estimate.time.timing import COMMUNICATION, hours_of
+from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
-from backend.planning import Plans, best_of_splits, front, recommended, surely_fit_gib
+from backend.planning import Plans, best_of_splits, front, possibly_fit_gib, recommended, surely_fit_gib
 from backend.planning.space import CUT, RECOMPUTE, SIZES
 
 CHOICES = ("sequence", "distributed_optimizer", *CUT)
@@ -71,6 +73,8 @@ def plans_of(state: DraftState, lang: str, can_load: Callable[..., bool] | None 
         "keeps_batch": job.training.global_batch_size is None,
         "gpu_gib": state.gpu.memory_gib,
         "doubtful_gib": surely_fit_gib(plans),
+        "possible_gib": possibly_fit_gib(plans),
+        "intervals": {space.job.engine: _factors(space.job) for space in plans.spaces},
         "why": why_words(plans, lang),
         "instead": " ".join(roomier_words(plans, recommended_rank, lang)),
     }
@@ -124,6 +128,12 @@ def _best_loadable(plans: Plans, rows: Sequence[Sequence[Any]], lang: str) -> st
     plan = f"{t(lang, f'wizard.engine.{job.engine}')} {plan_name(plan_sizes(job))}"
     key = "wizard.plan.loads.best" if best_rank == 0 else "wizard.plan.loads"
     return t(lang, key, plan=plan, place=f"{best_rank + 1:,}", count=f"{len(plans):,}")
+
+
+def _factors(job: Job) -> dict[str, tuple[float, float]]:
+    """Return the factors (low, high) of the memory and of the times of an engine's plans."""
+    memory, time = memory_interval(job), time_interval(job)
+    return {"memory": (memory.low, memory.high), "time": (time.low, time.high)}
 
 
 def _over_host(plans: Plans, figures: Figures) -> list[float]:

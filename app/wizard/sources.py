@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from app.home import named_cluster, with_readable_cluster
 from app.model_config import MAXIMUM_BYTES, from_hub, pretty, read_config, refuse_large
 from app.services import A, Services, ask_nodes
 from app.text.detected import table
-from app.wizard import continuing, speed, start
+from app.wizard import continuing, data_preview, speed, start
 from app.wizard.detected_hardware import hardware_edits, power_notes, proposals
 from app.wizard.draft_state import read
 from app.wizard.hosts import to_form, with_gpu_memory
@@ -40,6 +41,8 @@ class FetchResult:
     """Keys that the user must confirm. The page then repeats the request with their fingerprints."""
     table: Callable[[str], Mapping[str, Any]] | None = None
     """language -> table of the results: titles as `head`, `rows` of texts."""
+    preview: Callable[[str], Mapping[str, Any]] | None = None
+    """language -> rows of the data (data_preview.py)."""
 
 
 def fetch(services: Services, request: Mapping[str, Any]) -> FetchResult:
@@ -141,6 +144,22 @@ def _samples(services: Services, request: Mapping[str, Any]) -> FetchResult:
     return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
 
 
+def _data_preview(services: Services, request: Mapping[str, Any]) -> FetchResult:
+    job, seed = _job(services), request.get("seed")
+    seed = seed % (1 << 31) if type(seed) is int else 0
+    reply = _ask(services, request, lambda: services.controller.data_preview(job, seed))
+    for rank, answer in reply.answers.items():
+        rows = sum(read["rows"] for read in answer.get("datasets", []))
+        note = {"node": reply.nodes[rank], "rows": f"{rows:,}"}
+        return FetchResult(
+            edits=data_preview.edits(answer),
+            note=note,
+            done="done_faults" if data_preview.has_faults(answer) else "done",
+            preview=partial(data_preview.shown, answer, job),
+        )
+    return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
+
+
 def _speed(services: Services, request: Mapping[str, Any]) -> FetchResult:
     job = _job(services)
     reply = _ask(services, request, lambda: speed.measure(services, job))
@@ -169,7 +188,9 @@ def _continue(services: Services, request: Mapping[str, Any]) -> FetchResult:
     run, step, fix = str(request.get("run")), request.get("checkpoint"), request.get("fix")
     # -1 replaces a value that is not a number. No run has a checkpoint of this step.
     fix = fix if type(fix) is int and fix >= 0 else None
-    job_edits = continuing.continue_run(services, run, step if type(step) is int else -1, fix)
+    is_measured = request.get("measured") is True
+    step = step if type(step) is int else -1
+    job_edits = continuing.continue_run(services, run, step, fix, is_measured=is_measured)
     return FetchResult(edits=job_edits.edits, note={"run": run})
 
 
@@ -231,6 +252,7 @@ KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], FetchResult]] = {
     "profile": _profile_on_node,
     "memory": _memory,
     "samples": _samples,
+    "data_preview": _data_preview,
     "recipe": _recipe,
     "import": _import,
     "preset": _preset,

@@ -7,7 +7,7 @@ from app.text import render_problem, t
 from app.text.plans import compared_words, plan_in_full, reason_words
 from app.wizard.draft_state import DraftState
 from app.wizard.plans import no_plans_words
-from backend.estimate import may_not_fit, over_gpu_gib
+from backend.estimate import is_close, over_gpu_gib
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.job.job import Job
@@ -26,6 +26,9 @@ RULES: Mapping[str, tuple[float, float, float | None]] = {
 }
 """Rules of thumb of five guides to training with LLaMA-Factory and ms-swift, under `wizard.rule.<strategy>`: for models
 of how many parameters, and GB a GPU for each billion of them. DDP's is full fp32: parameters x 4 bytes x 3."""
+
+
+_ENDS = ("need_gib_low", "need_gib_high", "hours_low", "hours_high")
 
 
 def strategies_of(
@@ -63,12 +66,13 @@ def _row(row: Strategy, job: Job, parameters: int, lang: str, can_load: Callable
         "name": t(lang, f"strategy.{row.key}"),
         "plan": plan,
         "fits": row.fits,
-        "near": row.best is not None and may_not_fit(row.best.job, row.best.estimate),
+        "near": row.best is not None and is_close(row.best.estimate),
         "over": row.best is not None and over_gpu_gib(row.best.estimate) > 0,
         "recommended": row.recommended,
         "is_own": is_chosen and plan == plan_in_full(job, lang) and row.global_batch == job.global_batch,
         "is_unfit": row.best is not None and not can_load(with_values(job, row.edits)),
         "need_gib": row.memory_gib,
+        **{name: getattr(row.best.estimate, name) if row.best else None for name in _ENDS},
         "speed": row.tokens_per_s_per_gpu,
         "hours": row.hours,
         "why": reason_words(row, lang),

@@ -5,7 +5,7 @@ from typing import Any
 from app.text.errors import memory_error, time_error
 from app.text.plans import need_gib, plan_name, plan_sizes
 from app.wizard.draft_state import DraftState
-from backend.estimate import Estimate, accuracy_of, may_not_fit, over_gpu_gib, over_host_gib
+from backend.estimate import Estimate, accuracy_of, is_close, over_gpu_gib, over_host_gib
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.estimate.time.calibrated import reserved_ratio
@@ -22,7 +22,7 @@ def summarise(state: DraftState) -> dict[str, Any]:
     return {
         "sound": True,
         "fits": estimate.fits if estimate else None,
-        "near": may_not_fit(job, estimate) if estimate else None,
+        "near": is_close(estimate) if estimate else None,
         "need_gib": need_gib(estimate),
         "gpu_gib": state.gpu.memory_gib,
         "host": _host(job, estimate) if estimate else None,
@@ -34,6 +34,7 @@ def summarise(state: DraftState) -> dict[str, Any]:
         "accuracy": _accuracy(job, shape, estimate) if estimate and shape else None,
         "speed": estimate.tokens_per_s_per_gpu if estimate else None,
         "hours": estimate.hours if estimate else None,
+        "memory_error": memory_error(job) if estimate else None,
         "time_error": time_error(job, estimate),
     }
 

@@ -26,6 +26,7 @@ def build(form: Form) -> None:
         with grid():
             _data_fields(form)
         place("fetch_samples")
+        place("data_preview")
     with section(form.lang, "schedule"):
         with grid():
             form.fields(*_under("training", "num_train_epochs", "max_steps", "learning_rate", "lr_scheduler",

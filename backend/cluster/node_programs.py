@@ -10,6 +10,7 @@ from backend import node
 SUPERVISOR = "supervisor.py"
 COPIER = "copy_files.py"
 SAMPLES = "count_samples.py"
+DATA_PREVIEW = "preview_data.py"
 MODEL_PROFILE = "model_profile.py"
 CONTAINER = "container.py"
 INSTALLER = "install_environment.py"
@@ -51,6 +52,16 @@ PROGRAMS = {
         "samples/lengths.py",
         "samples/main.py",
     ),
+    DATA_PREVIEW: (
+        "data_preview/__init__.py",
+        "regular_file.py",
+        "samples/drawn.py",
+        "samples/rows.py",
+        "data_preview/reading.py",
+        "training/engine_data.py",
+        "data_preview/encoding.py",
+        "data_preview/main.py",
+    ),
     CONTAINER: ("tools.py", "container.py"),
     INSTALLER: (
         "installer/__init__.py",
@@ -63,9 +74,10 @@ PROGRAMS = {
     FALLBACK_STOP: ("fallback_stop.sh",),
     "entry.py": ("training/entry.py",),
     "rank_facts.py": ("training/rank_facts.py",),
+    "step_lines.py": ("training/step_lines.py",),
     "swift_entry.py": ("training/swift_entry.py",),
     "prepare_data.py": ("regular_file.py", "training/prepare_data.py"),
-    "tokenise.py": ("training/tokenise.py",),
+    "tokenise.py": ("training/engine_data.py", "training/tokenise.py"),
     "download.py": ("training/download.py",),
     "export_model.py": ("training/export_model.py",),
     "benchmark.py": ("benchmark.py",),
@@ -78,11 +90,13 @@ PROGRAMS = {
         "model_profile/__init__.py",
         "model_profile/problem.py",
         "model_profile/sources.py",
+        "model_profile/meta_tensors.py",
         "model_profile/shapes.py",
         "model_profile/build.py",
         "model_profile/parts.py",
         "model_profile/cores.py",
         "model_profile/operators.py",
+        "model_profile/static_operators.py",
         "model_profile/measure.py",
         "model_profile/towers.py",
         "model_profile/main.py",

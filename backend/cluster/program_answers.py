@@ -67,6 +67,7 @@ class Paths(TypedDict):
     """software.py paths"""
 
     model: bool
+    lacking: NotRequired[list[Line]]
     dataset: Datasets
     not_writable: dict[str, Line]
     parts: Parts
@@ -241,6 +242,86 @@ class Counted(TypedDict, total=False):
     unmeasured: Line
 
 
+class DataFault(TypedDict):
+    """Rows of a data set with the same fault."""
+
+    code: Literal[
+        "column_missing", "media_missing", "media_unreadable", "row_refused", "row_dropped", "nothing_trained"
+    ]
+    detail: Line
+    count: Count
+    rows: Annotated[list[tuple[Count | None, Line]], Longest(20)]
+    """Number of the row, and what this row has: a path, for example."""
+
+
+class DataSetRead(TypedDict):
+    """What was found in one data set."""
+
+    name: Word
+    rows: Count
+    read: Count
+    is_cut: bool
+    """Not all rows were read, because reading took too long."""
+    encoded: Count
+    """Rows that the engine's code was tried on."""
+    columns: Annotated[list[Word], Longest(200)]
+    faults: Annotated[list[DataFault], Longest(20)]
+    duplicates: Count
+    duplicate_rows: Annotated[list[tuple[Count, Count]], Longest(20)]
+
+
+Stretch = tuple[Annotated[str, Longest(1 << 17)], Count, bool]
+"""Text, number of tokens, and whether they are trained."""
+
+
+class ShownSequence(TypedDict):
+    """One sequence as the model sees it."""
+
+    part: Literal["", "chosen", "rejected"]
+    tokens: Count
+    uncut_tokens: Count
+    trained_tokens: Count
+    stretches: list[Stretch]
+    uncut: list[Stretch]
+    """Before it was cut; empty if nothing was cut."""
+
+
+class DataExample(TypedDict, total=False):
+    """A row as the model sees it."""
+
+    dataset: Required[Word]
+    row: Count
+    kind: Required[Literal["first", "random"]]
+    sequences: Annotated[list[ShownSequence], Longest(2)]
+    thumbnails: Annotated[list[Annotated[str, Longest(1 << 16), Like("[A-Za-z0-9+/=]*")]], Longest(4)]
+    """JPEG in base64; empty for an image that cannot be read."""
+    images: Count
+
+
+class DataPreview(TypedDict, total=False):
+    """data_preview/main.py preview"""
+
+    code: Literal[
+        "dataset_info_missing",
+        "dataset_unknown",
+        "dataset_not_local",
+        "dataset_file_missing",
+        "dataset_kind",
+        "dataset_unreadable",
+        "dataset_needs_module",
+    ]
+    values: WhyNot
+    datasets: Annotated[list[DataSetRead], Longest(64)]
+    examples: Annotated[list[DataExample], Longest(512)]
+    lengths: Annotated[list[Count], Longest(1 << 17)]
+    """Tokens of each sequence of the sample before it is cut."""
+    trained: Annotated[list[Count], Longest(1 << 17)]
+    """Trained tokens of each of them."""
+    packs: Count
+    """Sequences of the cut-off length into which the engine packs the sample."""
+    cutoff: Count
+
+
 class KeyAnswer(TypedDict):
     """A key of an engine's configuration."""
 
@@ -262,6 +343,8 @@ class Parsed(TypedDict, total=False):
     error: Line
     message: str
     programs: dict[str, Program]
+    packages: dict[str, Line]
+    gpu: Line
 
 
 class FreePort(TypedDict, total=False):
@@ -349,89 +432,3 @@ class Measured(TypedDict):
     intra: SpeedBySize
     inter: SpeedBySize
     pairs: SpeedBySize
-
-
-class ProfilePolynomial(TypedDict, total=False):
-    """A figure of a layer as a function of batch and sequence; only what grows with the tokens."""
-
-    token: float
-
-
-class ProfileSaved(TypedDict, total=False):
-    """Measured figures of a layer."""
-
-    saved_bytes: ProfilePolynomial
-
-
-class ProfileFigures(TypedDict, total=False):
-    """Measured figures by attention implementation. A layer without attention has those of sdpa only."""
-
-    flash_attention_2: ProfileSaved
-    sdpa: ProfileSaved
-
-
-ProfileKind = TypedDict(
-    "ProfileKind",
-    {
-        "class": Required[Word],
-        "group": Required[Word],
-        "hidden": Required[Count | None],
-        "in_execution_order": Required[bool],
-        "figures": Required[ProfileFigures | None],
-        "operators": Required[list[dict[str, str | bool | float]]],
-    },
-)
-"""One kind of layer. backend/job/model/model_profile.py checks the operators."""
-
-
-class ProfileTower(TypedDict):
-    """A list of layers: the kind and the length of each run of equal layers."""
-
-    name: Word
-    order: list[list[Count]]
-
-
-class ProfileModule(TypedDict):
-    """A module with parameters that is in no tower."""
-
-    role: Word
-    group: Word
-    parameters: Count
-
-
-class ProfileMatrix(TypedDict):
-    """An embedding or an output head."""
-
-    rows: Count
-    width: Count
-
-
-class ProfileTotal(TypedDict):
-    """All parameters of the model."""
-
-    total: Count
-
-
-class ProfileProblem(TypedDict):
-    """Why there is no profile."""
-
-    code: Required[Word]
-    reason: NotRequired[Line]
-
-
-class ModelProfile(TypedDict, total=False):
-    """model_profile.py, without its measurements."""
-
-    problem: ProfileProblem
-    profile: Count
-    digest: Word
-    versions: dict[str, Word]
-    model_type: Word
-    architecture: Word
-    kinds: list[ProfileKind]
-    towers: list[ProfileTower]
-    outside: list[ProfileModule]
-    embedding: ProfileMatrix | None
-    output: ProfileMatrix | None
-    tied: bool
-    parameters: ProfileTotal

@@ -12,7 +12,7 @@ A record is a TypedDict whose annotations describe the valid values:
 - An optional field that does not fit is left out and named in `faults`. null counts as absent where None does not fit.
 - A required field that does not fit, or is missing, makes the whole record None.
 - Unknown fields are dropped. So nothing nests deeper than the annotations do.
-- In a list, each element that does not fit is left out. With `Strict`, the whole list does not fit.
+- In a list or a mapping, each element that does not fit is left out. With `Strict`, the whole list does not fit.
 - A text is cut to its maximum length. It holds no lone surrogates, because they cannot be written or sent.
 """
 
@@ -343,8 +343,9 @@ def _mapping(keys: Reader, values: Reader, most: int, *, is_strict: bool) -> Rea
             raise Unfit(f"{len(value)} entries, more than {most}")
         mapping = {}
         for key, part in value.items():
-            for element in _element(values, shown(key), part, faults, is_strict):
-                mapping[keys(key, faults)] = element
+            for name in _element(keys, "key", key, faults, is_strict):
+                for element in _element(values, shown(key), part, faults, is_strict):
+                    mapping[name] = element
         return mapping
 
     return read_mapping

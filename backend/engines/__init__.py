@@ -181,6 +181,12 @@ def export_kubernetes(job: Job) -> Mapping[str, str]:
     return manifests(job, variables, files, engine.plain(target))
 
 
+def data_config(job: Job) -> dict[str, object]:
+    """Return the engine's configuration for a program that only reads the data. What the job lacks is `fill-in`."""
+    engine, target = ENGINES[job.engine], target_of(with_placeholders(job))
+    return {**engine.config(target, results_folder(target.job, "preview")), **job.extra}
+
+
 def _config_text(engine: Engine, target: Target, run: str, resume_keys: Mapping[str, object]) -> str:
     config = engine.config(target, results_folder(target.job, run))
     return to_yaml({**config, **target.job.extra, **resume_keys})

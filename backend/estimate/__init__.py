@@ -16,8 +16,9 @@ from backend.estimate.estimate import (
 from backend.estimate.memory.explain import explain
 from backend.estimate.memory.fit import (
     accuracy_of,
+    is_close,
     kind_of_run,
-    may_not_fit,
+    may_fit_gib,
     much_padding,
     near_the_limit,
     over_gpu_gib,
@@ -42,8 +43,9 @@ __all__ = [
     "estimate_resolved",
     "explain",
     "gradient_exchange",
+    "is_close",
     "kind_of_run",
-    "may_not_fit",
+    "may_fit_gib",
     "much_padding",
     "near_the_limit",
     "over_gpu_gib",

@@ -88,24 +88,26 @@ def choose_set(job: Job, cuda: Sequence[str | None], sets: Mapping[str, Environm
     """
     path, named = "cluster.install.environment", job.cluster.install.environment
     engine = job.traits.environment
-    fitting = [one for one in sets.values() if one.engine == engine]
-    values = {"engine": engine, "names": ", ".join(one.name for one in fitting)}
+    fitting = [entry for entry in sets.values() if entry.engine == engine]
+    values = {"engine": engine, "names": ", ".join(entry.name for entry in fitting)}
     if named:
-        if named not in {one.name for one in fitting}:
+        if named not in {entry.name for entry in fitting}:
             raise ProblemsError([Problem(code="unknown_environment_set", field=path, values={**values, "name": named})])
         return sets[named]
     if job.traits.is_megatron:
         raise ProblemsError([Problem(code="no_megatron_set", field=path, values=values)])
     drivers = [_numbers(version) for version in cuda if version]
     if job.cluster.gpu == "cpu":
-        usable = [one for one in fitting if one.cuda is None]
+        usable = [entry for entry in fitting if entry.cuda is None]
     else:
         # A driver runs every build of its major version (https://docs.nvidia.com/deploy/cuda-compatibility/).
-        usable = [one for one in fitting if one.cuda and all(_numbers(one.cuda)[0] <= has[0] for has in drivers)]
+        usable = [
+            entry for entry in fitting if entry.cuda and all(_numbers(entry.cuda)[0] <= driver[0] for driver in drivers)
+        ]
     if not usable:
         shown = ", ".join(sorted({version for version in cuda if version})) or "CPU"
         raise ProblemsError([Problem(code="no_environment_set", field=path, values={**values, "device": shown})])
-    return max(usable, key=lambda one: _numbers(one.cuda or "0"))
+    return max(usable, key=lambda entry: _numbers(entry.cuda or "0"))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

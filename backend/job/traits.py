@@ -44,6 +44,20 @@ MCA_MODEL_TYPES = frozenset(
     }
 )
 
+# The model_types that mcore-bridge 1.6.5 registers (model/gpts/*.py, model/mm_gpts/*.py). ms-swift 4.6.0 ends with
+# "Model ... is not supported" for any other (swift/megatron/arguments/megatron_args.py).
+SWIFT_MODEL_TYPES = frozenset(
+    {
+        "bailing_hybrid", "bailing_moe", "deepseek", "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v4",
+        "deepseek_v41", "dots1", "ernie4_5", "ernie4_5_moe", "gemma4", "gemma4_unified", "glm4", "glm4_moe",
+        "glm4_moe_lite", "glm4v", "glm4v_moe", "glm5_next", "glm_moe_dsa", "gpt_oss", "hy_v3", "internlm3", "internvl",
+        "internvl_chat", "kimi_k2", "kimi_k25", "kimi_vl", "llama", "llama4", "llava_onevision1_5", "mimo",
+        "minicpmv4_6", "minimax_m2", "muse_glimmer", "nemotron_h", "olmoe", "ovis2_5", "qwen2", "qwen2_5_omni",
+        "qwen2_5_vl", "qwen2_moe", "qwen2_vl", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_asr", "qwen3_moe",
+        "qwen3_next", "qwen3_omni_moe", "qwen3_vl", "qwen3_vl_moe", "qwen4_exp",
+    }
+)  # fmt: skip
+
 # models/{qwen2_vl,qwen2_5_vl,qwen3_vl,qwen3_5} of mcore_adapter call parallel_functions/encoder_sequence_parallel.py.
 # If a micro-batch has fewer images than TP x CP, the backward pass divides the gradient by TP. The ranks' gradients are
 # parts of a sum, so only 1/TP of it is left. Otherwise the ranks split the images, and each rank keeps only the
@@ -128,7 +142,7 @@ class EngineTraits:
     methods: tuple[Method, ...]
     """The first is the fallback."""
     model_types: frozenset[str] | None = None
-    """Hugging Face model types that it accepts; None: all that transformers knows."""
+    """Hugging Face model types that it accepts, in the supported version; None: all that transformers knows."""
     deep_stack_frozen_with: Literal["tower", "projector", "nothing"] = "tower"
     """The freeze option that also freezes Qwen3-VL's deep-stack mergers."""
     freezes_in_pretraining: bool = True
@@ -300,7 +314,7 @@ TRAITS: Mapping[str, EngineTraits] = {
             engine="swift-megatron",
             environment="swift",
             methods=("full", "lora"),
-            model_types=None,
+            model_types=SWIFT_MODEL_TYPES,
             # mcore-bridge counts visual.deepstack_merger_list among the aligner's modules.
             deep_stack_frozen_with="projector",
             freezes_in_pretraining=True,

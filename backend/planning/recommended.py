@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backend.estimate.memory.fit import HEADROOM, is_memory_settled, surely_fits_gib
+from backend.estimate.memory.fit import HEADROOM, is_memory_settled, may_fit_gib, surely_fits_gib
 from backend.job.traits import EngineName
 from backend.planning.order import Indices
 from backend.planning.plans import Plans
@@ -32,6 +32,12 @@ def surely_fit_gib(plans: Plans) -> dict[EngineName, float]:
     """Return the computed memory up to which a plan surely fits, by engine: each has an interval of its own."""
     jobs = [replace(plans.job, engine=space.job.engine) for space in plans.spaces]
     return {job.engine: surely_fits_gib(job, plans.gpu.memory_gib) for job in jobs}
+
+
+def possibly_fit_gib(plans: Plans) -> dict[EngineName, float]:
+    """Return the computed memory above which a plan does not fit, by engine."""
+    jobs = [replace(plans.job, engine=space.job.engine) for space in plans.spaces]
+    return {job.engine: may_fit_gib(job, plans.gpu.memory_gib) for job in jobs}
 
 
 def _needing_at_most(plans: Plans, gib: Mapping[EngineName, float], engine: int | None) -> Indices:

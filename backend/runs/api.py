@@ -6,10 +6,12 @@ from backend.runs.diagnosis.diagnose import stuck_words
 from backend.runs.diagnosis.findings import Held, Loaded, Stuck
 from backend.runs.diagnosis.fixes import fixes as fixes_of_cause
 from backend.runs.diagnosis.gpu_errors import words as gpu_error_words
+from backend.runs.known_metrics import CLOSED, GROUPS, Described, describe
 from backend.runs.launch.preflight import PreflightReport, warning_key
 from backend.runs.launch.resume import Checkpoints
 from backend.runs.launch.starter import NOT_ACCEPTED
 from backend.runs.store.curve_view import END, Curves, State
+from backend.runs.store.metric_view import Extremes, Metric
 from backend.runs.store.metrics import FileKey
 from backend.runs.store.queue_order import Move
 from backend.runs.store.sizes import KINDS, RunSize, Storage
@@ -31,7 +33,9 @@ from backend.runs.view.history import is_saving
 from backend.runs.view.progress import WATCHED
 
 __all__ = [
+    "CLOSED",
     "END",
+    "GROUPS",
     "KINDS",
     "NOT_ACCEPTED",
     "RESTARTS",
@@ -39,13 +43,16 @@ __all__ = [
     "WATCHED",
     "Checkpoints",
     "Curves",
+    "Described",
     "Exported",
+    "Extremes",
     "FileKey",
     "Held",
     "Installed",
     "Loaded",
     "Measured",
     "Measurement",
+    "Metric",
     "Missing",
     "Move",
     "NodeMemory",
@@ -61,6 +68,7 @@ __all__ = [
     "calibration_of_benchmark",
     "calibration_of_run",
     "decoded",
+    "describe",
     "find_missing",
     "fixes_of_cause",
     "gpu_error_words",

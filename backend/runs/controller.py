@@ -12,13 +12,15 @@ from typing import Any
 
 from backend.cluster.inventory.dataset_size import DataSize
 from backend.cluster.node import Node, NodeError
+from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
+from backend.cluster.program_answers import DataPreview
 from backend.cluster.ssh.host_keys import HostKey, KnownHosts
 from backend.cluster.ssh.node import connect as connect_by_ssh
 from backend.engines import CheckedJob
 from backend.job.cluster import Calibration, Host
 from backend.job.environment_sets import EnvironmentSet
 from backend.job.job import Job
-from backend.job.launch_rules import check_nodes
+from backend.job.launch_rules import check_nodes, needs_template
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.runs.collect import external_run
 from backend.runs.collect.log_text import readable
@@ -70,10 +72,12 @@ class Controller:
         self._connections = Connections(lambda host: connect(host, known_hosts))
         self._clock = clock
         self._audit = audit
+        self._accepted = AcceptedConfigurations()
         self._runner = Runner(
             home,
             store,
             self._connections,
+            self._accepted,
             clock=clock,
             monotonic=monotonic,
             audit=audit,
@@ -96,7 +100,7 @@ class Controller:
         """
         checked = CheckedJob.of(job)
         connected = connect_nodes(checked.job, self._connections)
-        return run_preflight(checked, connected, candidate_ports(checked.job))
+        return run_preflight(checked, connected, candidate_ports(checked.job), self._accepted)
 
     def model_config(self, job: Job, limit: int) -> Discovery[bytes]:
         """Read at most `limit` bytes of the model's config.json on a node. ProblemsError without hosts or a folder."""
@@ -117,6 +121,12 @@ class Controller:
         """Count the samples of the job's data sets on a node. ProblemsError without hosts or data sets."""
         refuse_without(job, "cluster.hosts", "training.dataset", "training.dataset_dir")
         return discovery.data_size(job, connect_nodes(job, self._connections))
+
+    def data_preview(self, job: Job, seed: int) -> Discovery[DataPreview]:
+        """Encode rows of the job's data sets on a node. ProblemsError without hosts, model folder, data or template."""
+        needed = ["cluster.hosts", "model.path", "training.dataset", "training.dataset_dir"]
+        refuse_without(job, *needed, *(["training.template"] if needs_template(job) else []))
+        return discovery.data_preview(job, connect_nodes(job, self._connections), seed)
 
     def measure_speed(self, job: Job) -> Measurement:
         """Benchmark the job's nodes. No file stays on them. ProblemsError when the benchmark cannot run."""

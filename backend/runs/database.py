@@ -10,8 +10,19 @@ from backend.job.job import Job
 from backend.job.problems import Problem
 from backend.runs.records import Event, RunSnapshot
 from backend.runs.states import EventKind, RunState
-from backend.runs.store import attempts, curve_levels, curve_view, metrics, run_store, transitions, utilization
+from backend.runs.store import (
+    attempts,
+    curve_levels,
+    curve_view,
+    metric_view,
+    metrics,
+    run_store,
+    transitions,
+    utilization,
+)
+from backend.runs.store.curve_buckets import Floats, Steps
 from backend.runs.store.curve_view import END, Curves, State
+from backend.runs.store.metric_view import Extremes, Metric
 from backend.runs.store.metrics import FileKey
 from backend.runs.store.store import Store
 from backend.runs.store.utilization import Measured, Stretch
@@ -58,6 +69,10 @@ class Reader:
         """Return the events of all runs of some kinds after a cursor, in order."""
         return run_store.events_of(self._connection, kinds, after=after)
 
+    def event_counts(self, run: str) -> dict[EventKind, int]:
+        """Return the number of events of a run by kind."""
+        return run_store.event_counts(self._connection, run)
+
     def messages_sent(self) -> int:
         """Return the `seq` of the newest event that the operator was notified of, as run_store.messages_sent."""
         return run_store.messages_sent(self._connection)
@@ -93,6 +108,22 @@ class Reader:
     def new_points(self, run: str, upto: State, seq: int, *, most: int) -> Curves | None:
         """Return the points after `seq`; None when there are more than `most`."""
         return curve_view.news(self._connection, run, upto, seq, most=most)
+
+    def metrics(self, run: str) -> dict[str, Metric]:
+        """Return every number that a run logs, by name. It reads no values."""
+        return metric_view.metrics_of(self._connection, run)
+
+    def metric_values(self, metric: Metric, first: int = 0, last: int = END) -> tuple[Steps, Floats]:
+        """Return (steps, finite values) to draw of a metric: all, or the extremes and ends of buckets."""
+        return metric_view.view(self._connection, metric, first, last)
+
+    def metric_news(self, metric: Metric, after: int) -> tuple[Steps, Floats]:
+        """Return (steps, finite values) of a metric after a step, for a reader with the same version."""
+        return metric_view.news(self._connection, metric, after)
+
+    def metric_extremes(self, metric: Metric) -> Extremes | None:
+        """Return the lowest and the highest value of a metric; None without a finite value."""
+        return metric_view.extremes(self._connection, metric)
 
     def newest_utilization(self, run: str, rank: int) -> Stretch | None:
         """Return the newest stretch of utilization of a node."""

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.engines import CheckedJob
 from backend.job.job import Job
 from backend.job.problems import ProblemsError
@@ -47,6 +48,7 @@ class Runner:
         home: Path,
         store: Store,
         connections: Connections,
+        accepted: AcceptedConfigurations,
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
@@ -60,7 +62,7 @@ class Runner:
         self._monotonic = monotonic
         self._audit = audit
         self._timing = timing
-        self._starter = Starter(store, connections, grace_s=timing.grace_s, clock=clock)
+        self._starter = Starter(store, connections, accepted, grace_s=timing.grace_s, clock=clock)
         self._watches: dict[str, Watch | WatchOnly] = {}
         self._starting: dict[str, threading.Thread] = {}
         self._lock = threading.Lock()

@@ -83,12 +83,13 @@ export function Checkpoints(name, { requestSearch, go, needsNodes = false, kind 
   return { button, root, open, take };
 }
 
-// Makes the wizard read the run's job, with the change number `fix`, and then shows the wizard.
-export function openInWizard(run, step, dialog, fix = null) {
+// Makes the wizard read the run's job, with the change number `fix` or calibrated with the run, and then shows the
+// wizard.
+export function openInWizard(run, step, dialog, fix = null, measured = false) {
   const before = latestBundle()?.fetched;
   dialog.wait(w("continue.opening"));
   document.addEventListener("megaboard:drawn", onDrawn);
-  sendToServer("fetch", { kind: "continue", run, checkpoint: step, fix });
+  sendToServer("fetch", { kind: "continue", run, checkpoint: step, fix, measured });
 
   function onDrawn() {
     const fetched = latestBundle().fetched;

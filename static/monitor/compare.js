@@ -1,16 +1,32 @@
-// The measured figures of a run beside the predicted ones, and the button that corrects the cluster's estimates by
-// them.
+// The measured figures of a run beside the predicted ones, why its first steps are outside of the intervals, and the
+// buttons that correct the cluster's estimates by the run and plan again.
 import { attribute, h, text } from "../lib/dom.js";
 import { number } from "../lib/format.js";
 import { w } from "../lib/words.js";
+import { openInWizard } from "./checkpoints.js";
 
-export function Compare(use) {
+export function Compare(id, use) {
   const lines = h("div.mbm-compare-lines");
+  const refused = h("p.mbm-compare-refused", { role: "alert", hidden: true });
+  // The page goes to the wizard, unless the server refuses.
+  const opening = {
+    isOpen: () => true,
+    close: () => { again.disabled = false; },
+    wait: () => { again.disabled = true; },
+    fail: (problem) => {
+      again.disabled = false;
+      refused.hidden = false;
+      text(refused, `${problem.message} ${problem.fix}`);
+    },
+  };
+  const again = h("button.mb-button.mb-primary", { type: "button", title: w("compare.again.help"),
+    onclick: () => openInWizard(id, 0, opening, null, true) }, w("compare.again"));
   const button = h("button.mb-button", { type: "button", onclick: () => {
     button.disabled = true;
     use();
   } }, w("compare.use"));
-  const root = h("section.mb-card.mbm-compare", { "aria-label": w("compare.title"), hidden: true }, lines, button);
+  const root = h("section.mb-card.mbm-compare", { "aria-label": w("compare.title"), hidden: true }, lines, refused,
+    h("div.mbm-buttons", {}, again, button));
 
   function take(comparison) {
     const isKnown = Boolean(comparison && (comparison.useful || comparison.why.length));
@@ -19,6 +35,7 @@ export function Compare(use) {
     attribute(root, "data-used", comparison.used);
     button.hidden = !comparison.useful || comparison.used;
     button.disabled = false;
+    again.hidden = !comparison.useful || !comparison.outside.length;
     const rows = sentences(comparison);
     while (lines.children.length > rows.length) lines.lastChild.remove();
     rows.forEach(([words, kind], place) => {
@@ -35,11 +52,12 @@ function sentences(comparison) {
   const rows = [];
   const seconds = (value) => number(value, 3);
   if (comparison.step_s !== null && comparison.predicted_step_s !== null)
-    rows.push([w("compare.time", { predicted: seconds(comparison.predicted_step_s), measured: seconds(comparison.step_s),
+    rows.push([w("compare.time", { low: seconds(comparison.predicted_step_s_low), high: seconds(comparison.predicted_step_s_high), measured: seconds(comparison.step_s),
       steps: comparison.steps }), "mbm-compare-figure"]);
   if (comparison.reserved_gib !== null && comparison.predicted_reserved_gib !== null)
-    rows.push([w("compare.memory", { predicted: number(comparison.predicted_reserved_gib, 3),
-      measured: number(comparison.reserved_gib, 3) }), "mbm-compare-figure"]);
+    rows.push([w("compare.memory", { low: number(comparison.predicted_reserved_gib_low, 2),
+      high: number(comparison.predicted_reserved_gib_high, 2), measured: number(comparison.reserved_gib, 3) }), "mbm-compare-figure"]);
+  for (const reason of comparison.outside) rows.push([reason, "mbm-compare-outside"]);
   if (comparison.used) rows.push([w("compare.used"), "mbm-compare-used"]);
   return [...rows, ...comparison.why.map((reason) => [reason, "mb-quiet"])];
 }

@@ -30,7 +30,7 @@ export function Run(id, link) {
     hang: Hang(link.now, (rank, file) => parts.logs.show(rank, file)),
     slowdown: Notice(),
     unseen: Notice(),
-    compare: Compare(() => link.act("calibrate")),
+    compare: Compare(id, () => link.act("calibrate")),
     export: Export(() => link.act("export")),
     charts: Charts(link.poll),
     usage: Utilization(id, link.poll),
@@ -61,7 +61,7 @@ export function Run(id, link) {
     if (bundle.nodes) parts.usage.takeNodes(bundle.nodes);
     parts.usage.take(bundle.usage);
     if (bundle.events) parts.events.take(bundle.events);
-    parts.charts.take(id, bundle.points, bundle.detail);
+    parts.charts.take(id, bundle);
     parts.charts.root.hidden = (head.is_final || !head.attempt) && parts.charts.isEmpty();
     parts.logs.take(bundle.log);
     parts.logs.root.hidden = !head.attempt;
@@ -83,7 +83,7 @@ export function Run(id, link) {
     take,
     charts: parts.charts,
     usage: parts.usage,
-    query: () => ({ points: parts.charts.query(id), detail: parts.charts.detailQuery(), log: parts.logs.query(),
+    query: () => ({ points: parts.charts.query(id), metrics: parts.charts.metricsQuery(), detail: parts.charts.detailQuery(), log: parts.logs.query(),
       usage: parts.usage.query(), ...parts.head.erase.query() }),
     everySecond() {
       parts.head.age();
@@ -178,8 +178,9 @@ function Head(id, link) {
     const step = shown.step_s === null ? "–" : w("seconds", { seconds: number(shown.step_s, 3) });
     const values = [shown.elapsed === null ? "–" : duration(elapsed(...shown.elapsed)),
       shown.eta_s === null ? "–" : duration(shown.eta_s), speed, step, number(shown.loss)];
-    const predicted = shown.compare?.predicted_tokens_per_s ?? null;
-    const beside = predicted === null ? "" : w("fact.predicted", { tokens: whole(Number(predicted.toPrecision(2))) });
+    const { predicted_tokens_per_s_low: low = null, predicted_tokens_per_s_high: high = null } = shown.compare ?? {};
+    const two = (rate) => whole(Number(rate.toPrecision(2)));
+    const beside = low === null ? "" : w("fact.predicted", { low: two(low), high: two(high) });
     values.forEach((value, place) => text(facts.children[place].children[1], value));
     text(facts.children[0].lastChild, shown.attempt > 1 ? w("fact.attempts", { count: shown.attempt }) : "");
     text(facts.children[1].lastChild, until());

@@ -1,5 +1,5 @@
 // The intervals of estimates, from measured runs.
-import { percent } from "../lib/format.js";
+import { percent, short } from "../lib/format.js";
 import { sentences, t } from "../lib/words.js";
 
 // Returns the interval of the memory estimate, and its error on the own sources.
@@ -17,8 +17,9 @@ const whole = (share) => `${Math.round(100 * share)}%`;
 const kind = (name, { sources }) => sources ? name : `${name}.calibrated`;
 export const errorWords = (name, known) => t(`accuracy.${kind(name, known)}`, { sources: known.sources,
   low: whole(known.low), high: whole(known.high) });
+export const range = (low, high, draw = short) => t("accuracy.beside", { low: draw(low), high: draw(high) });
 // `draw` turns a figure into words. A speed is low where the time is high.
 export const errorBeside = (known, value, draw) => known
-  && t("accuracy.beside", { low: draw(value * known.low), high: draw(value * known.high) });
+  && range(value * known.low, value * known.high, draw);
 export const speedBeside = (known, value, draw) => known
-  && t("accuracy.beside", { low: draw(value / known.high), high: draw(value / known.low) });
+  && range(value / known.high, value / known.low, draw);

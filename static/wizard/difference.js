@@ -3,6 +3,7 @@
 import { fill, h, table } from "../lib/dom.js";
 import { gib, percent, rounded } from "../lib/format.js";
 import { lang, t } from "../lib/words.js";
+import { range } from "./accuracy.js";
 
 let section = null, requestedAt = 0, base = "", shownFile = null;
 
@@ -55,21 +56,22 @@ function body(result) {
 const FIGURES = [
   ["plan", (side) => side.plan],
   ["batch", (side) => side.batch, rounded],
-  ["need_gib", (side) => side.need_gib, (value) => gib(value)],
+  ["need_gib", (side) => side.need_gib],
   ["bubble", (side) => side.bubble, (value) => percent(value)],
   ["speed", (side) => side.speed, rounded],
-  ["iteration_s", (side) => side.iteration_s, (value) => value < 100 ? value.toPrecision(3) : rounded(value)],
-  ["hours", (side) => side.hours, rounded],
+  ["iteration_s", (side) => side.iteration_s],
+  ["hours", (side) => side.hours],
 ];
 
 // Estimates of both sides with today's formulas, so that only the jobs differ.
 function figures({ before, after }, name) {
   if (!before || !after) return h("p.mb-quiet", {}, t("wizard.difference.unestimated"));
-  const rows = FIGURES.map(([name, take, write]) => [name, take(before), take(after), write])
-    .filter(([, old, now]) => old !== null || now !== null)
-    .map(([name, old, now, write = String]) => [h("th", { scope: "row" }, t(`wizard.difference.${name}`)),
-      ...[old, now].map((value) => h("td.mb-figure", {}, value === null ? "–" : write(value))),
-      h("td.mb-figure", {}, change(name, old, now))]);
+  const words = (side, name, value, write = (plain) => String(plain)) => value === null ? "–"
+    : `${name}_low` in side ? range(side[`${name}_low`], side[`${name}_high`]) : write(value);
+  const rows = FIGURES.filter(([, take]) => take(before) !== null || take(after) !== null)
+    .map(([name, take, write]) => [h("th", { scope: "row" }, t(`wizard.difference.${name}`)),
+      ...[before, after].map((side) => h("td.mb-figure", {}, words(side, name, take(side), write))),
+      h("td.mb-figure", {}, change(name, take(before), take(after)))]);
   return table("mb-table mb-difference-figures", heads("figure", name, "after", "change"), rows,
     t("wizard.difference.figures"));
 }

@@ -51,7 +51,7 @@ function resultView(result) {
   const waits = result.keys.length > 0;
   // An unknown host key is no error: the user confirms it below.
   const problems = result.problems.filter((problem) => !waits || problem.code !== "host_key_unknown");
-  return [isDone && h("p.mb-good", {}, t(`wizard.fetch.${result.kind}.${result.done}`, result.note)),
+  return [isDone && h(result.done === "done_faults" ? "p" : "p.mb-good", {}, t(`wizard.fetch.${result.kind}.${result.done}`, result.note)),
     result.table && h("div.mb-found", {}, table("mb-table", result.table.head, result.table.rows)),
     problems.map((problem) => drawMissing({ ...problem, again: () => request(result.kind) })),
     waits && hostKeys(result.keys, () => request(result.kind, { accept: result.keys.map((key) => key.fingerprint) }))];
@@ -87,7 +87,8 @@ function modelForm() {
 
 const drawMemory = (element) => panel(element, ["memory"], () => button("memory"));
 
-const drawSamples = (element) => panel(element, ["samples"], () => button("samples"));
+const drawSamples = (element) => panel(element, ["samples", "data_preview"], () => [button("samples"),
+  button("data_preview", () => ({ seed: Math.floor(Math.random() * 2 ** 31) }))]);
 
 const SPEED = ["speed", "keep_speed", "forget_calibration"];
 const drawSpeed = (element) => panel(element, SPEED, () => button("speed"));

@@ -1,8 +1,9 @@
 // The table of legal plans. Only the rows in view are in the document, so an edit costs the same for 20 rows and for
 // 300.
 import { fill, h } from "../lib/dom.js";
-import { gib, grouped, hourCount, percent, rounded } from "../lib/format.js";
+import { gib, grouped, percent, rounded } from "../lib/format.js";
 import { sentences, t } from "../lib/words.js";
+import { range } from "./accuracy.js";
 import { choosePlan, isSettled } from "./choices.js";
 import { atRest } from "./draft.js";
 import { meter } from "./meter.js";
@@ -169,19 +170,27 @@ function line(row, index) {
 }
 
 function cell(row, name) {
-  if (name === "memory") return meter(row.need_gib, plans.gpu_gib,
-    row.fits ? (row.need_gib > plans.doubtful_gib[row.engine] ? "wizard.near" : "wizard.fits") : isOver(row) ? "wizard.over" : "wizard.over.host");
+  if (name === "memory") return meter(row.need_gib, ends(row, "memory", row.need_gib), plans.gpu_gib,
+    verdict(row), isOver(row));
   if (name === "engine") return t(`wizard.engine.${row.engine}`);
   if (name === "recompute") return recompute(row);
   if (name === "bubble" || name === "exposed") return percent(row[name]);
   if (name === "speed") return rounded(row.speed);
-  if (name === "hours") return row.hours === null ? "–" : hourCount(row.hours);
+  if (name === "hours") return row.hours === null ? "–" : range(...ends(row, "time", row.hours));
   if (name === "marks") return [row.marks.includes("x") && h("span", { title: t("wizard.plan.mark.unfit") }, "⊘"),
     row.marks.includes("p") && h("span", { title: t("wizard.plan.mark.front") }, "◆")];
   return String(row[name]);
 }
 
-const isOver = (row) => !row.fits && row.need_gib > plans.gpu_gib;
+// The 80 % interval of a row's figure.
+const ends = (row, name, value) => plans.intervals[row.engine][name].map((factor) => factor * value);
+
+const isOver = (row) => !row.fits && row.need_gib > plans.possible_gib[row.engine];
+function verdict(row) {
+  if (isOver(row)) return "wizard.over";
+  if (row.over_host > 0) return "wizard.over.host";
+  return row.need_gib > plans.doubtful_gib[row.engine] ? "wizard.near" : "wizard.fits";
+}
 
 function costOf(row) {
   const costs = [];

@@ -1,9 +1,10 @@
 // The strategy table. The page requests it when it is shown, because the server searches the plans of every engine for
 // it.
 import { fill, h, table } from "../lib/dom.js";
-import { hourCount, rounded } from "../lib/format.js";
+import { rounded } from "../lib/format.js";
 import { lang, sentences, t } from "../lib/words.js";
 import { sendToServer } from "./channel.js";
+import { range } from "./accuracy.js";
 import { meter } from "./meter.js";
 
 let requestedAt = 0;
@@ -36,10 +37,10 @@ function line(row, gpu) {
     name: h("th", { scope: "row", "data-recommended": row.recommended }, row.name,
       row.recommended && h("span.mb-best", {}, t("wizard.strategies.best")),
       row.plan && h("small", {}, row.plan)),
-    memory: h("td", {}, row.plan ? meter(row.need_gib, gpu,
-      row.near ? "wizard.near" : row.fits ? "wizard.fits" : row.over ? "wizard.over" : "wizard.over.host", !row.fits) : "–"),
+    memory: h("td", {}, row.plan ? meter(row.need_gib, [row.need_gib_low, row.need_gib_high], gpu,
+      row.near ? "wizard.near" : row.fits ? "wizard.fits" : row.over ? "wizard.over" : "wizard.over.host", !row.fits && !row.near) : "–"),
     speed: h("td.mb-figure", {}, row.fits && row.speed ? rounded(row.speed) : "–"),
-    hours: h("td.mb-figure", {}, row.fits && row.hours !== null ? hourCount(row.hours) : "–"),
+    hours: h("td.mb-figure", {}, row.fits && row.hours !== null ? range(row.hours_low, row.hours_high) : "–"),
     why: h("td", {}, row.why, row.is_unfit && h("span.mb-unloaded", {}, "⊘ ", t("wizard.plan.mark.unfit"))),
     rule: h("td.mb-rule", {}, row.rule ? [row.rule.words, row.rule.meant && h("span.mb-meant", {},
       t("wizard.strategies.meant"))] : "–"),

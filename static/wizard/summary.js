@@ -1,9 +1,9 @@
 // The estimate in one line under the stepper: whether it fits, the memory of a GPU, the speed and the duration.
 import { fill, h } from "../lib/dom.js";
-import { count, gib, percent, rounded } from "../lib/format.js";
+import { count, gib, percent, rounded, short } from "../lib/format.js";
 import { hoursInWords } from "../lib/time.js";
 import { t } from "../lib/words.js";
-import { accuracy, errorWords } from "./accuracy.js";
+import { accuracy, errorBeside, errorWords, speedBeside } from "./accuracy.js";
 import { currentStep } from "./channel.js";
 import { drawProblem, noFigures } from "./problems.js";
 
@@ -16,17 +16,18 @@ export function draw(element, bundle) {
       h("strong", {}, t("wizard.summary.open", { count: figures.errors }))));
     return say(element, "");
   }
-  const state = figures.fits === null ? "unknown" : !figures.fits ? "over" : figures.near ? "near" : "fits";
+  const state = figures.fits === null ? "unknown" : figures.near ? "near" : figures.fits ? "fits" : "over";
   const memory = figures.need_gib !== null && (figures.host
     ? t("wizard.summary.host", { need: gib(figures.host.need), node: gib(figures.host.node) })
-    : t("wizard.summary.memory", { need: gib(figures.need_gib), gpu: gib(figures.gpu_gib) }));
+    : t("wizard.summary.memory", { need: errorBeside(figures.memory_error, figures.need_gib, short), gpu: gib(figures.gpu_gib) }));
   const verdict = t(`wizard.summary.${figures.parameters === null ? "unestimated" : state}`);
+  const width = (factor) => ({ width: `${Math.min(100, 100 * factor * figures.need_gib / figures.gpu_gib)}%` });
   fill(element, h("div.mb-summary", { "data-state": state },
     h("div.mb-verdict", { title: figures.need_gib !== null ? accuracy(figures.accuracy) : noFigures(bundle)?.message },
       h("strong", {}, verdict),
       memory && h("span", {}, memory)),
     figures.need_gib !== null && h("div.mb-gauge", { "aria-hidden": "true" },
-      h("i", { style: { width: `${Math.min(100, 100 * figures.need_gib / figures.gpu_gib)}%` } })),
+      h("i.mb-meter-upper", { style: width(figures.memory_error.high) }), h("i", { style: width(1) })),
     fact("plan", figures.plan), paces(figures),
     figures.bubble !== null && fact("bubble", percent(figures.bubble)),
     fact("batch", figures.global_batch.toLocaleString("en")),
@@ -46,8 +47,8 @@ const fact = (name, value) => labelled(t(`wizard.summary.${name}`), value, t(`wi
 // A figure is missing if the GPU's speed or the number of samples is unknown.
 function paces({ speed, hours, time_error: error }) {
   const title = error && errorWords("time", error);
-  return [speed !== null && labelled(t("wizard.time.speed"), rounded(speed), title),
-    hours !== null && labelled(t("wizard.time.hours"), hoursInWords(hours), title)];
+  return [speed !== null && labelled(t("wizard.time.speed"), speedBeside(error, speed, (value) => rounded(value, 2)), title),
+    hours !== null && labelled(t("wizard.time.hours"), errorBeside(error, hours, hoursInWords), title)];
 }
 
 function labelled(name, value, title) {

@@ -35,7 +35,8 @@ function facts(time) {
   return [
     fact("speed", about(rounded(time.tokens_per_s_per_gpu)), t("wizard.time.speed.long", {
       all: rounded(time.gpus * time.tokens_per_s_per_gpu), gpus: time.gpus }), speedBeside(time.error, time.tokens_per_s_per_gpu, rounded)),
-    fact("iteration", t("wizard.time.in_seconds", { count: rounded(time.iteration_s) })),
+    fact("iteration", about(t("wizard.time.in_seconds", { count: rounded(time.iteration_s) })), null,
+      errorBeside(time.error, time.iteration_s, (value) => t("wizard.time.in_seconds", { count: rounded(value, 2) }))),
     fact("mfu", percent(time.mfu), t("wizard.time.mfu.long", { tflops: rounded(time.tflops) })),
     time.speed_up && h("div.mb-fact", { title: t("wizard.time.speed_up.long") },
       h("span", {}, t("wizard.time.speed_up", { nodes: time.nodes })), h("b", {}, `${time.speed_up.toFixed(1)}×`)),

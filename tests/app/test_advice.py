@@ -5,11 +5,14 @@ import re
 
 import pytest
 
-from app.text import LANGUAGES, render_problem
+from app.text import LANGUAGES, render_problem, t
 from app.text.plans import all_plans, why_words
 from backend.engines import ENGINES
-from backend.estimate import estimate, may_not_fit, much_padding, near_the_limit, over_memory
+from backend.estimate import estimate, is_close, much_padding, near_the_limit, over_memory
+from backend.job.mapping import with_values
 from backend.job.presets import intervals
+from backend.job.problems import errors
+from backend.job.rules import check
 from tests.estimate.cases import job
 
 SIZES = re.compile(r"\b(TP|PP|EP)\b", re.ASCII)
@@ -67,10 +70,26 @@ def test_a_plan_whose_interval_holds_the_gpu_s_memory_is_told_the_interval(lang)
         words = render_problem(lang, warning)
         for gib in (result.need_gib_low, result.need_gib_high, need / share):
             assert f"{gib:.1f}" in words["message"]
-        assert may_not_fit(the_job, edge) == (share <= 1)
-        assert word in words["fix"]
+        assert is_close(edge)
+        assert word in t(lang, f"problem.near_the_limit.fix.{'within' if share <= 1 else 'over'}")
+        assert words["fix"] == t(lang, f"problem.near_the_limit.fix.{warning.values['case']}", **warning.values)
     for fit in ("fits", "too_large"):
         far = dataclasses.replace(result, fit=fit)
         assert near_the_limit(the_job, far) == []
-        assert not may_not_fit(the_job, far)
+        assert not is_close(far)
     assert estimate(job(TOO_LARGE, cluster__memory_margin=0.02)).fit in ("fits", "too_large")
+
+
+def test_a_close_plan_is_told_the_least_change_after_which_it_surely_fits():
+    """The edit is legal, and the upper bound of the changed plan is below the GPU's memory."""
+    the_job = job(TOO_LARGE, training__micro_batch_size=4)
+    need = estimate(the_job).need_gib_low or 0.0
+    gpu = {"memory_gib": 1.02 * need, "bf16_tflops": 989.0, "hbm_gb_per_s": 3350.0}
+    close = with_values(the_job, {"cluster.gpu": gpu})
+    figures = estimate(close)
+    (note,) = near_the_limit(close, figures)
+    assert figures.fit == "close"
+    assert note.values["case"] in ("micro_batch", "recompute", "both")
+    changed = with_values(close, note.edit)
+    assert errors(check(changed)) == []
+    assert estimate(changed).fit == "fits"

@@ -11,6 +11,7 @@ import yaml
 from app.cli.calibrate import speeds_text
 from app.main import main
 from app.text import render_problem
+from app.text.errors import range_words
 from backend.cluster.benchmark import Slow, Speeds
 from backend.estimate import estimate
 from backend.job.mapping import load_job, parse_job, with_values
@@ -63,7 +64,8 @@ def test_a_run_is_shown_beside_its_prediction_and_nothing_is_written(home, predi
     before = path.read_text()
     assert main(["calibrate", "job"]) == 0
     output = capsys.readouterr().out
-    assert f"predicted {intervals().level['as_run'] * predicted_s:.3f} s" in output
+    computed, interval = intervals().level["as_run"] * predicted_s, intervals().time["megatron"]
+    assert f"predicted {range_words(interval.low * computed, interval.high * computed, 'en')} s" in output
     assert f"run: {RUN}" in output
     assert path.read_text() == before
 

@@ -58,6 +58,7 @@ def test_status_shows_the_duration_of_the_attempts_without_the_pause_between_the
                 "Free some space before the next one (`df -h`, `quota -s`)",
                 "10.0.0.2, rank 9: GPU memory ran short by step 91, and torch emptied its cache to allocate again "
                 "(so far: 3). This is slow, and out-of-memory errors often follow",
+                "torch reserves 75 GiB by step 20; the plan said 40 to 62 GiB (80% interval)",
             ],
         ),
         (
@@ -69,6 +70,7 @@ def test_status_shows_the_duration_of_the_attempts_without_the_pause_between_the
                 "请在下次保存前清理空间（`df -h`、`quota -s`）",
                 "10.0.0.2，rank 9：到第 91 步显存已不够用，torch 已 3 次清空缓存后重新分配；"
                 "这会拖慢训练，也是显存不足的前兆",
+                "到第 20 步，torch 保留 75 GiB，方案预计 40 至 62 GiB（80% 区间）",
             ],
         ),
     ],
@@ -87,6 +89,8 @@ def test_status_shows_the_newest_alert_of_each_kind_in_this_attempt(
     run.add_event(EventKind.GRAD_NORM_ROSE, step=90, grad_norm=20.0, usual=0.81234)
     run.add_event(EventKind.DISK_LOW, 1, step=90, room=1, inode=5, free_gib=91.25, checkpoint_gib=60.5)
     run.add_event(EventKind.ALLOC_RETRIES, 1, step=91, of_rank=9, retries=3)
+    detail = {"figure": "memory", "side": "high", "step": 20, "measured": 75.0, "low": 40.0, "high": 62.0}
+    run.add_event(EventKind.OUTSIDE_INTERVAL, 0, **detail)
     run.add_event(EventKind.FAILING)
     run.add_event(EventKind.FAILED)
     store.close()

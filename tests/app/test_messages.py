@@ -114,12 +114,20 @@ def test_alerts_are_reported_with_their_figures_and_short_memory_is_not(store, r
     run.add_event(EventKind.GRAD_NORM_ROSE, step=31, grad_norm=14.0, usual=0.8123)
     run.add_event(EventKind.DISK_LOW, 1, step=40, room=1, inode=5, free_gib=91.25, checkpoint_gib=60.5)
     run.add_event(EventKind.ALLOC_RETRIES, 1, step=41, of_rank=9, retries=3)
+    software = {"code": "steps_slow_software"}
+    run.add_event(
+        EventKind.OUTSIDE_INTERVAL, figure="time", side="high", measured=2, low=0.8, high=1.21, problem=software
+    )
+    lower = {"code": "memory_lower"}
+    run.add_event(EventKind.OUTSIDE_INTERVAL, figure="memory", side="low", measured=20, low=40, high=60, problem=lower)
     sender.send_new()
     assert inbox.titles == [
         "Loss has risen to 6.25 by step 30, from 1.501: qwen3-vl-8b-sft",
         "Gradient norm has risen to 14 by step 31, from 0.8123: qwen3-vl-8b-sft",
         "10.0.0.2 has 91.25 GiB left for checkpoints of 60.5 GiB: qwen3-vl-8b-sft",
-    ]
+        "Steps take 2 s instead of 0.8 to 1.21 s: qwen3-vl-8b-sft",
+    ], "a run that needs less than planned causes no message"
+    assert t("en", "problem.steps_slow_software") in inbox.taken[-1]["message"]
 
 
 def test_the_next_server_sends_events_from_while_no_server_ran_and_sends_nothing_twice(store, run, places, inbox):

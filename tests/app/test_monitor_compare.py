@@ -8,6 +8,7 @@ import pytest
 from app.home import named_cluster
 from app.monitor.compare import COMPARE_S, Compare
 from app.services import Services
+from app.wizard.continuing import continue_run
 from backend.job.mapping import parse_job
 from backend.job.problems import ProblemsError
 from tools.stored_runs import StoredRun
@@ -92,3 +93,18 @@ def test_a_draft_of_another_gpu_is_not_calibrated(services: Services, run: Store
     with pytest.raises(ProblemsError, match="calibration_other_gpu"):
         compare.calibrate(RUN)
     assert "calibration" not in services.draft.job_mapping()["cluster"]  # type: ignore[operator]
+
+
+def test_planning_again_opens_the_runs_job_with_what_was_measured(services: Services, run: StoredRun):
+    work(run)
+    edits = continue_run(services, RUN, 0, is_measured=True).edits
+    calibration = edits["cluster"]["calibration"]
+    assert (calibration["run"], calibration["gpu"]) == (RUN, "h100-80g")
+    assert calibration["time_ratio"] > 0
+    assert edits["model"]["preset"] == "qwen3-vl-8b"
+
+
+def test_a_run_with_too_few_steps_cannot_be_planned_again(services: Services, run: StoredRun):
+    work(run, last=5)
+    with pytest.raises(ProblemsError, match="calibrate_few_steps"):
+        continue_run(services, RUN, 0, is_measured=True)

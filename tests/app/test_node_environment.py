@@ -61,6 +61,7 @@ def locks(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     for name in LOCKS:
         (locks / name).write_text(f"demo-package==1 --hash=sha256:{digest}\n")
     monkeypatch.setattr(node_environment, "locks_folder", lambda: locks)
+    monkeypatch.setattr(node_environment, "_IMPORT_TORCH", "import demo_package")
     monkeypatch.setattr(node_environment, "_IMPORTS", "import demo_package")
     monkeypatch.setattr(node_environment, "NEEDED_GB", 0)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -102,6 +103,22 @@ def test_a_build_replaces_a_removed_python_continues_after_an_interruption_and_h
     log = (folder / LOG).read_text()
     assert log.count("Requirement already satisfied") == len(LOCKS) - 1
     assert made(folder) == []
+
+
+def test_a_build_of_torch_that_does_not_start_names_the_index_and_is_not_kept(
+    tmp_path: Path, locks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_environment, "_IMPORT_TORCH", "raise ImportError('libcudnn.so.9')")
+    monkeypatch.setenv("TORCH_INDEX", "https://mirror.example.org/cpu")
+    folder = tmp_path / "node"
+    with pytest.raises(NodeEnvironmentError) as error:
+        made(folder)
+    assert error.value.code == "torch"
+    for lang in LANGUAGES:
+        text = error.value.text(lang)
+        assert "https://mirror.example.org/cpu" in text
+        assert "libcudnn.so.9" in text
+    assert "Skipping torch as it is not installed" in (folder / LOG).read_text(), "pip was asked to remove it"
 
 
 def test_a_second_builder_waits_for_the_first_and_builds_nothing(tmp_path: Path) -> None:

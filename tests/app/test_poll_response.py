@@ -16,7 +16,7 @@ from backend.cluster.ssh.host_keys import KnownHosts
 from backend.runs.controller import Controller
 from backend.runs.database import Database
 from backend.runs.states import EventKind
-from backend.runs.store import metrics
+from backend.runs.store import logged_metrics, metrics
 from backend.runs.store.store import Store
 from tests.waiting import wait_for
 from tools.stored_runs import StoredRun, heartbeat, problem
@@ -95,12 +95,66 @@ def test_the_list_is_sent_once_and_again_when_it_changes(desk):
     assert [row["id"][-4:] for row in again["rows"]] == ["bbbb", "aaaa"]
 
 
+def log_metrics(run, attempt=1, **values):
+    """Log values by name: name -> {step: value}."""
+    rows = [
+        {"step": step, "time": 1.0, "metrics": {name: value}}
+        for name, by_step in values.items()
+        for step, value in by_step.items()
+    ]
+    run.store.write(lambda c: logged_metrics.add(c, run.id, attempt, 0, rows))
+
+
+def test_a_tab_gets_the_values_of_the_metrics_that_it_shows_and_then_only_new_ones(desk):
+    run = desk.run()
+    log_metrics(run, eval_loss={10: 2.0, 20: 1.0}, mine={5: 1e-9, 6: math.nan})
+    first = desk.ask(run=RUN)
+    assert "values" not in first
+    assert [(one["name"], one["group"], one["title"]) for one in first["metrics"]] == [
+        ("mine", "train", "mine"),
+        ("eval_loss", "eval", "Loss (evaluation)"),
+    ]
+    (value,) = desk.ask(run=RUN, metrics={"eval_loss": [0, 0], "never": [0, 0]})["values"].values()
+    assert (value["x"], value["y"], value["last"]) == ([10, 20], [2.0, 1.0], 20)
+    have = {"eval_loss": [value["version"], 20]}
+    assert "values" not in desk.ask(run=RUN, metrics=have)
+    log_metrics(run, eval_loss={30: 0.5})
+    (added,) = desk.ask(run=RUN, metrics=have)["values"].values()
+    assert (added["from"], added["last"], added["x"], added["y"]) == (20, 30, [30], [0.5])
+    run.restart(15)
+    run.steps(16, 17, attempt=2)
+    log_metrics(run, attempt=2, eval_loss={25: 4.0})
+    (whole,) = desk.ask(run=RUN, metrics=have)["values"].values()
+    assert ("from" in whole, whole["x"], whole["y"]) == (False, [10, 25], [2.0, 4.0])
+
+
+def test_the_detail_of_a_range_has_the_metrics_that_the_tab_shows(desk):
+    run = desk.run()
+    run.steps(1, 3)
+    log_metrics(run, mine={step: float(step) for step in range(1, 4001)})
+    answer = desk.ask(run=RUN, metrics={"mine": [0, 0]}, detail={"first": 100, "last": 400})
+    assert answer["detail"]["metrics"]["mine"]["x"] == list(range(100, 401))
+    assert len(answer["values"]["mine"]["x"]) <= 1000
+
+
 def test_a_tab_that_has_everything_is_sent_nothing(desk):
     run = desk.run()
     run.steps(1, 5)
     run.log(0, "rank0.log", b"hello\n")
     tab = Tab(desk)
-    sections = {"head", "progress", "compare", "standstill", "slowdown", "unseen", "nodes", "events", "points", "log"}
+    sections = {
+        "head",
+        "progress",
+        "compare",
+        "standstill",
+        "slowdown",
+        "unseen",
+        "nodes",
+        "events",
+        "metrics",
+        "points",
+        "log",
+    }
     assert set(tab.tick()) == {"run", "now", "versions", *sections}
     assert tab.tick() is None
     assert tab.tick() is None

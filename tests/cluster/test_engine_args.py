@@ -1,7 +1,12 @@
 """An engine's refusal of its configuration is reported at the field that caused it. Each machine is asked once."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import json
+import sys
+import types
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,23 +14,17 @@ import pytest
 from app.text import LANGUAGES, render_problem
 from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
-from backend.cluster.preflight import engine_args
+from backend.cluster.preflight.accepted_configurations import LIMIT, AcceptedConfigurations
 from backend.cluster.preflight.engine_args import check_configuration, field_of
 from backend.cluster.preflight.results import CheckResult, Checks
 from backend.engines import Rendered, render
 from backend.engines.known_keys import programs
 from backend.job.job import Job
+from backend.node.checks.engine_args import broken_packages, has_code, require_architecture
 from tests.engines.jobs import ddp, job, place
 from tests.fakes import FakeNode
 
 TAKEN = {"error": None, "message": ""}
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    engine_args._accepted.clear()
-    yield
-    engine_args._accepted.clear()
 
 
 def facts(rank: int, machine: str = "") -> NodeFacts:
@@ -37,10 +36,12 @@ def check(
     nodes: Mapping[int, Node],
     known: Mapping[int, NodeFacts] | None = None,
     rendered: Rendered | None = None,
+    accepted: AcceptedConfigurations | None = None,
 ) -> list[CheckResult]:
     checks = {rank: Checks(rank, node.name) for rank, node in nodes.items()}
     known = known or {rank: facts(rank) for rank in nodes}
-    return check_configuration(the_job, checks, nodes, known, rendered or render(the_job, place(the_job)))
+    rendered = rendered or render(the_job, place(the_job))
+    return check_configuration(the_job, checks, nodes, known, rendered, accepted or AcceptedConfigurations())
 
 
 def nodes_that_say(*answers: Mapping[str, Any] | NodeError) -> dict[int, FakeNode]:
@@ -97,23 +98,24 @@ def test_nodes_that_are_one_machine_are_asked_once_and_all_told() -> None:
 
 
 def test_what_was_taken_is_not_asked_again_until_it_changes() -> None:
-    nodes, the_job = nodes_that_say(TAKEN, refused("no")), ddp()
-    check(the_job, nodes)
-    assert [result.status for result in check(the_job, nodes)] == ["ok", "failure"]
+    nodes, the_job, accepted = nodes_that_say(TAKEN, refused("no")), ddp(), AcceptedConfigurations()
+    check(the_job, nodes, accepted=accepted)
+    assert [result.status for result in check(the_job, nodes, accepted=accepted)] == ["ok", "failure"]
     assert [len(node.ran) for node in nodes.values()] == [1, 2]
-    check(ddp(training__seed=7), nodes)
+    check(ddp(training__seed=7), nodes, accepted=accepted)
     newer = {rank: NodeFacts(home="/", hostname="n", python="3", modules={"torch": "3"})
              for rank in nodes}  # fmt: skip
-    check(the_job, nodes, newer)
+    check(the_job, nodes, newer, accepted=accepted)
     assert len(nodes[0].ran) == 3
 
 
 def test_a_machine_that_comes_in_when_much_is_remembered_leaves_the_others_their_answer() -> None:
-    the_job = ddp()
-    check(the_job, nodes_that_say(TAKEN, TAKEN))
-    engine_args._accepted.update({("another configuration", number): TAKEN for number in range(100)})
+    the_job, accepted = ddp(), AcceptedConfigurations()
+    check(the_job, nodes_that_say(TAKEN, TAKEN), accepted=accepted)
+    accepted.add({("another configuration", number): TAKEN for number in range(LIMIT + 1)})
     changed = {0: facts(0), 1: facts(1, machine="new")}
-    assert [result.status for result in check(the_job, nodes_that_say(TAKEN, TAKEN), changed)] == ["ok", "ok"]
+    results = check(the_job, nodes_that_say(TAKEN, TAKEN), changed, accepted=accepted)
+    assert [result.status for result in results] == ["ok", "ok"]
 
 
 def test_a_slow_node_is_a_warning_and_a_crash_is_a_failure() -> None:
@@ -145,3 +147,79 @@ def test_the_version_that_the_files_are_written_for_says_nothing() -> None:
             for name, program in programs().items()}  # fmt: skip
     (result,) = check(ddp(nodes=1), nodes_that_say({**TAKEN, "programs": values}))
     assert (result.status, result.problem) == ("ok", None)
+
+
+def code_of(answer: dict[str, Any]) -> tuple[str, str]:
+    (result,) = check(ddp(), nodes_that_say(answer))
+    assert result.problem is not None
+    return result.status, result.problem.code
+
+
+BROKEN = {"flash_attn": "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEi"}
+
+
+def test_a_package_that_cannot_be_imported_is_a_warning_and_stops_a_launch_where_the_engine_needs_it() -> None:
+    assert code_of({**TAKEN, "packages": BROKEN}) == ("warning", "package_broken")
+    refusal = {"error": "RuntimeError", "message": "Failed to import transformers.x", "packages": BROKEN}
+    assert code_of(refusal) == ("failure", "package_broken")
+    own = {"error": "ImportError", "message": "libtorch_cuda.so: undefined symbol: ncclCommRegister"}
+    assert code_of(own) == ("failure", "package_broken")
+    assert code_of({**refused("Template x does not exist."), "packages": BROKEN}) == ("failure", "engine_refuses")
+
+
+def test_a_torch_without_code_for_the_gpu_is_refused() -> None:
+    assert code_of({**TAKEN, "gpu": "sm_120: sm_80 sm_90"}) == ("failure", "gpu_without_code")
+
+
+def test_an_environment_with_faults_is_asked_again() -> None:
+    nodes = nodes_that_say({**TAKEN, "packages": BROKEN})
+    check(ddp(), nodes)
+    check(ddp(), nodes)
+    assert len(nodes[0].ran) == 2
+
+
+@pytest.mark.parametrize(
+    ("capability", "known", "runs"),
+    [
+        ((9, 0), ["sm_80", "sm_90"], True),
+        ((8, 9), ["sm_80", "sm_90"], True),
+        ((12, 0), ["sm_80", "sm_90"], False),
+        ((12, 0), ["sm_90", "compute_90"], True),
+        ((9, 0), ["sm_90a"], True),
+        ((7, 0), ["sm_75", "compute_80"], False),
+    ],
+)
+def test_a_build_runs_on_gpus_of_its_major_versions_and_on_newer_ones_by_ptx(
+    capability: tuple[int, int], known: list[str], runs: bool
+) -> None:
+    assert has_code(capability, known) is runs
+
+
+def test_an_installed_package_that_cannot_be_imported_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "flash_attn.py").write_text("raise ImportError('flash_attn_2_cuda.so: undefined symbol: x')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert broken_packages() == {"flash_attn": "ImportError: flash_attn_2_cuda.so: undefined symbol: x"}
+
+
+@pytest.mark.parametrize(
+    ("config", "refused"),
+    [
+        ({"model_type": "llama"}, False),
+        ({"model_type": "of_next_year"}, True),
+        ({"model_type": "of_next_year", "auto_map": {"AutoConfig": "configuration_next.NextConfig"}}, False),
+        ({"model_type": ["llama"]}, False),
+        (["llama"], False),
+    ],
+)
+def test_an_architecture_that_transformers_does_not_know_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: object, refused: bool
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    installed = types.SimpleNamespace(__version__="4.0", CONFIG_MAPPING={"llama": 1})
+    for name in ("transformers", "transformers.models", "transformers.models.auto"):
+        monkeypatch.setitem(sys.modules, name, installed)
+    monkeypatch.setitem(sys.modules, "transformers.models.auto.configuration_auto", installed)
+    message = "transformers 4.0 does not know the architecture of_next_year"
+    with pytest.raises(ValueError, match=message) if refused else nullcontext():
+        require_architecture(str(tmp_path))
+    require_architecture(str(tmp_path / "none"))

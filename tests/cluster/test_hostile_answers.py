@@ -17,6 +17,7 @@ from backend.cluster.inventory.hardware import read_all_hardware
 from backend.cluster.inventory.software import read_software
 from backend.cluster.node import NodeError, Result
 from backend.cluster.node_group import GroupError
+from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.cluster.preflight.engine_args import check_configuration
 from backend.cluster.preflight.master_port import choose_port
 from backend.cluster.preflight.registry import run_checks
@@ -143,7 +144,7 @@ def test_tokens_of_images_are_not_guessed_for_a_model_without_an_estimate(
 def test_every_misshapen_list_of_checkpoints_is_a_nodes_error() -> None:
     job = make_job(nodes=1)
     for answer in _mutations(CHECKPOINTS, 150):
-        node = FakeNode("10.0.0.1").on("look", reply=_says(answer)).on("set_aside", reply=_says(answer))
+        node = FakeNode("10.0.0.1").on("list", reply=_says(answer)).on("set_aside", reply=_says(answer))
         _, errors = _end(lambda node=node: checkpoints.read_checkpoints(job, {0: node}, "/out"))
         _, more = _end(lambda node=node: checkpoints.set_aside(job, {0: node}, "/out", [1], "x"))
         assert {error.code for error in (*errors, *more)} <= {"bad_answer", "node_io"}
@@ -156,7 +157,8 @@ def test_every_misshapen_word_of_an_engine_is_a_check_that_failed() -> None:
         facts = {0: make_facts(machine=str(number))}
         command = type("Command", (), {"rank": 0, "environment": {}})()
         rendered = Rendered(files={"config.yaml": str(number)}, commands=(command,))
-        (result,) = check_configuration(gang.job, {0: Checks(0, "10.0.0.1")}, {0: node}, facts, rendered)
+        checks, accepted = {0: Checks(0, "10.0.0.1")}, AcceptedConfigurations()
+        (result,) = check_configuration(gang.job, checks, {0: node}, facts, rendered, accepted)
         assert result.status in ("ok", "failure")
 
 

@@ -9,6 +9,7 @@ from app.demo.local_nodes import LocalNodes
 from backend.cluster.inventory.software import NodeFacts, read_all_software
 from backend.cluster.node import Node
 from backend.cluster.node_group import on_all
+from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.cluster.preflight.engine_args import check_configuration
 from backend.cluster.preflight.results import Checks
 from backend.cluster.ssh.host_keys import KnownHosts
@@ -38,7 +39,8 @@ def verdict(cluster: LocalNodes, node: Node, **parts: object) -> Problem | None:
     training = {"precision": "fp32", **dict(parts.pop("training", {}))}  # type: ignore[call-overload]
     job: Job = make_job(nodes=1, cluster=machines, training=training, **parts)
     facts = {rank: fact for rank, fact in read_all_software(job, {0: node}).items() if isinstance(fact, NodeFacts)}
-    (result,) = check_configuration(job, {0: Checks(0, node.name)}, {0: node}, facts, render(job, place(job)))
+    rendered, accepted = render(job, place(job)), AcceptedConfigurations()
+    (result,) = check_configuration(job, {0: Checks(0, node.name)}, {0: node}, facts, rendered, accepted)
     return result.problem
 
 

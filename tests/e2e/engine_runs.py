@@ -48,6 +48,7 @@ class Case:
 class Outcome:
     """The results of a finished run. Lists have one entry per rank."""
 
+    run: str
     state: int
     output: str
     steps: list[list[dict[str, Any]]]
@@ -147,9 +148,10 @@ class Site:
         assert match, process.stdout
         nodes = [self.folder / "run" / match[0] / "1" / f"node{rank}" for rank in range(case.nodes)]
         return Outcome(
+            run=match[0],
             state=process.returncode,
             output=process.stdout + _tail(nodes),
-            steps=[_rows(node / f"steps.rank{rank}.jsonl") for rank, node in enumerate(nodes)],
+            steps=[_steps(node / f"steps.rank{rank}.jsonl") for rank, node in enumerate(nodes)],
             proofs=[_read(node / f"proof.rank{rank}.json") for rank, node in enumerate(nodes)],
             results=self.folder / "out" / match[0],
         )
@@ -190,6 +192,11 @@ def _node_python(script: str, *arguments: str | Path) -> None:
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _steps(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of steps, without those of numbers that were logged later."""
+    return [row for row in _rows(path) if "step_s" in row]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from app.demo import tiny_model
+from backend.runs.database import Database
 from tests.e2e.engine_runs import EXTENSIONS, EXTRA, NODE_PYTHON, STEPS, Case, Outcome, Site
 from tests.nodes import skip_without_node_environment, ssh_nodes
 from tools.tiny_data import PREFERENCE, TEXT
@@ -25,7 +27,9 @@ FSDP1 = {"parallel.fsdp.version": 1}
 FROZEN = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
 DDP, FSDP, ZERO2, ZERO3 = (f"llamafactory-{name}" for name in ("ddp", "fsdp", "zero2", "zero3"))
 
-ALWAYS = {"fsdp2": Case(engine=FSDP)}
+EVALUATED = {"training.eval_steps": STEPS // 2, "extra": {"eval_dataset": tiny_model.DATASET}}
+
+ALWAYS = {"fsdp2": Case(engine=FSDP, values=EVALUATED)}
 """What `make test` runs; DDP trains in the other tests here, and ZeRO has to build DeepSpeed's C++ parts first."""
 
 CASES = {
@@ -35,7 +39,7 @@ CASES = {
     "ddp-4-nodes": Case(engine=DDP, nodes=4),
     "ddp-partial": Case(engine=DDP, values={"training.method": "partial", "training.trainable_layers": 1}),
     "ddp-qlora": Case(engine=DDP, values=QLORA, needs="bitsandbytes"),
-    "ddp-dpo": Case(engine=DDP, values=DPO),
+    "ddp-dpo": Case(engine=DDP, values={**DPO, **EVALUATED, "extra": {"eval_dataset": PREFERENCE}}),
     "ddp-pt": Case(engine=DDP, values=PT),
     "fsdp1": Case(engine=FSDP, values=FSDP1),
     "fsdp2-lora": Case(engine=FSDP, values=LORA),
@@ -115,6 +119,21 @@ def test_ranks_hold_the_whole_model_or_equal_parts_of_it(runs: Runs, name: str) 
     if "-zero" in case.engine:
         parts = [file.name for file in outcome.last_checkpoint.glob("global_step*/*zero_pp_rank_*_optim_states.pt")]
         assert len(parts) == case.nodes
+
+
+@pytest.mark.parametrize("name", [*ALWAYS, pytest.param("ddp-dpo", marks=pytest.mark.engines)])
+def test_every_number_that_the_engine_or_a_callback_of_the_user_logs_is_in_the_store(runs: Runs, name: str) -> None:
+    outcome = runs.of(name)
+    database = Database.open(runs.site.home / "megaboard.db")
+    with database.read() as reader:
+        metrics = reader.metrics(outcome.run)
+        evaluated = reader.metric_values(metrics["eval_loss"])[0].tolist()
+        nameless = reader.metric_values(metrics["proof/step"])
+    database.close()
+    assert evaluated == [STEPS // 2, STEPS]
+    assert nameless[0].tolist() == nameless[1].tolist() == list(range(1, STEPS + 1))
+    pairs = {"rewards/chosen", "rewards/margins", "eval_rewards/accuracies", "logps/rejected"}
+    assert (pairs <= metrics.keys()) == name.endswith("dpo")
 
 
 @pytest.mark.engines

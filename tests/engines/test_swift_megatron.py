@@ -1,6 +1,7 @@
 """ms-swift's Megatron: its arguments express the job, and its own argument classes accept them."""
 
 import json
+import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.presets import models
 from backend.job.rules import check
+from backend.job.traits import SWIFT_MODEL_TYPES
 from tests.engines.jobs import job, place
 from tools.programs import SWIFT, swift_python
 from tools.write_engine_keys import run_swift
@@ -177,6 +179,38 @@ def refusal_of(python: str, rendered: Rendered) -> tuple[str | None, str]:
     """Return ms-swift's error and its text; None and an empty text if it accepts the files."""
     answer = run_swift(python, "parse", environment=dict(rendered.commands[0].environment), files=dict(rendered.files))
     return answer["error"], answer["message"]
+
+
+REGISTERED = """
+import ast, importlib.util, json, pathlib
+folder = pathlib.Path(importlib.util.find_spec("mcore_bridge").submodule_search_locations[0]) / "model"
+calls = [node for file in folder.glob("*gpts/*.py") for node in ast.walk(ast.parse(file.read_text()))
+         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ModelMeta"]
+print(json.dumps([name for call in calls for name in ast.literal_eval(call.args[1])]))
+"""
+"""Prints the model types of every ModelMeta in mcore-bridge's source files. Its import needs Transformer Engine."""
+
+
+@pytest.mark.e2e
+def test_the_kept_list_of_model_types_is_what_mcore_bridge_registers(python: str) -> None:
+    command = [python, "-W", "ignore", "-c", REGISTERED]
+    process = subprocess.run(command, capture_output=True, check=True, cwd="/")
+    assert set(json.loads(process.stdout)) == SWIFT_MODEL_TYPES
+
+
+@pytest.mark.e2e
+def test_it_refuses_a_model_type_that_the_rule_refuses(python: str, tmp_path: Path) -> None:
+    accepted = on_disk(CASES["dense"], tmp_path)
+    rendered = render(accepted, place(accepted))
+    name, architecture = "Mixtral-8x7B-Instruct-v0.1", "MixtralForCausalLM"
+    model = tmp_path / name
+    model.mkdir()
+    config = {**models()["mixtral-8x7b"].hf_config, "architectures": [architecture]}
+    (model / "config.json").write_text(json.dumps(config))
+    files = {file: text.replace(str(accepted.model.path), str(model)) for file, text in rendered.files.items()}
+    error, message = refusal_of(python, replace(rendered, files=files))
+    assert error == "ValueError"
+    assert "is not supported" in message
 
 
 @pytest.mark.e2e

@@ -52,8 +52,8 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _look(folder: Path) -> dict[str, dict[str, list[str]]]:
-    result = checkpoint_files.look({"folder": str(folder)})
+def _list(folder: Path) -> dict[str, dict[str, list[str]]]:
+    result = checkpoint_files.list_checkpoints({"folder": str(folder)})
     assert result["folder"] == str(folder)
     return result["checkpoints"]
 
@@ -62,7 +62,7 @@ def test_whole_files_are_listed_and_nothing_is_said_against_them(results: Path) 
     (results / "runs").mkdir()
     (results / "before-attempt-2-checkpoint-9").mkdir()
     (results / "checkpoint-7").write_text("no folder")
-    assert _look(results) == {"6": {"files": sorted(WHOLE), "damaged": []}}
+    assert _list(results) == {"6": {"files": sorted(WHOLE), "damaged": []}}
 
 
 @pytest.mark.parametrize(
@@ -72,19 +72,19 @@ def test_whole_files_are_listed_and_nothing_is_said_against_them(results: Path) 
 def test_a_file_that_was_not_written_to_its_end_is_damaged(results: Path, name: str, length: int) -> None:
     path = results / "checkpoint-6" / name
     path.write_bytes(path.read_bytes()[:length])
-    assert _look(results)["6"]["damaged"] == [name]
+    assert _list(results)["6"]["damaged"] == [name]
 
 
 @pytest.mark.parametrize("start", [b"version https://git-lfs", b"\xff" * 8, struct.pack("<Q", 1 << 40)])
 def test_a_file_whose_header_would_be_longer_than_it_is_damaged(results: Path, start: bytes) -> None:
     (results / "checkpoint-6/model.safetensors").write_bytes(start + _safetensors())
-    assert _look(results)["6"]["damaged"] == ["model.safetensors"]
+    assert _list(results)["6"]["damaged"] == ["model.safetensors"]
 
 
 def test_the_state_of_another_step_and_an_index_of_missing_parts_are_damaged(results: Path) -> None:
     (results / "checkpoint-6/trainer_state.json").write_text('{"global_step": 5}')
     (results / "checkpoint-6/model.safetensors").unlink()
-    assert _look(results)["6"]["damaged"] == ["pytorch_model.bin.index.json", "trainer_state.json"]
+    assert _list(results)["6"]["damaged"] == ["pytorch_model.bin.index.json", "trainer_state.json"]
 
 
 def _long_state(step: int) -> bytes:
@@ -113,36 +113,36 @@ LARGE = {
 @pytest.mark.parametrize("name", LARGE)
 def test_a_whole_file_that_is_too_large_to_be_read_is_not_damaged(results: Path, name: str) -> None:
     (results / "checkpoint-6" / name).write_bytes(LARGE[name])
-    assert _look(results)["6"]["damaged"] == []
+    assert _list(results)["6"]["damaged"] == []
 
 
 @pytest.mark.parametrize("name", LARGE)
 def test_a_large_file_that_was_cut_in_what_would_be_read_is_damaged(results: Path, name: str) -> None:
     (results / "checkpoint-6" / name).write_bytes(LARGE[name][: MOST_JSON_BYTES + 5])
-    assert _look(results)["6"]["damaged"] == [name]
+    assert _list(results)["6"]["damaged"] == [name]
 
 
 def test_a_large_state_of_another_step_is_damaged(results: Path) -> None:
     (results / "checkpoint-6/trainer_state.json").write_bytes(_long_state(5))
-    assert _look(results)["6"]["damaged"] == ["trainer_state.json"]
+    assert _list(results)["6"]["damaged"] == ["trainer_state.json"]
 
 
 def test_no_results_yet_are_no_checkpoints(tmp_path: Path) -> None:
-    assert _look(tmp_path / "none") == {}
+    assert _list(tmp_path / "none") == {}
 
 
 def test_set_aside_renames_once_however_often_and_from_wherever_it_is_asked(results: Path) -> None:
     expected = {"folder": str(results), "steps": [6, 8], "prefix": "before-attempt-2-"}
     assert checkpoint_files.set_aside(expected) == {"moved": [6]}
     assert checkpoint_files.set_aside(expected) == {"moved": []}
-    assert _look(results) == {}
+    assert _list(results) == {}
     assert (results / "before-attempt-2-checkpoint-6/optimizer.pt").read_bytes() == WHOLE["optimizer.pt"]
 
 
 def test_a_node_that_cannot_read_its_disk_is_named() -> None:
-    nodes = {0: FakeNode("a").on("look", reply={"folder": "/out", "checkpoints": {}}), 1: FakeNode("b")}
+    nodes = {0: FakeNode("a").on("list", reply={"folder": "/out", "checkpoints": {}}), 1: FakeNode("b")}
     nodes[0].on("set_aside", reply={"moved": []})
-    nodes[1].on("look", reply={"error": "Stale file handle: /out"})
+    nodes[1].on("list", reply={"error": "Stale file handle: /out"})
     with pytest.raises(GroupError) as caught:
         checkpoints.read_checkpoints(make_job(), nodes, "/out")
     assert [(problem.code, problem.node) for problem in caught.value.problems] == [("node_io", "b")]

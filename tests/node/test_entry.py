@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backend.node.training import entry, rank_facts, swift_entry
+from backend.node.training import entry, rank_facts, step_lines, swift_entry
 from tests.nodes import needs_node_environment
 from tests.waiting import wait_for, whole_lines
 from tools.programs import NODE_PYTHON
@@ -116,7 +116,7 @@ class Gang:
             for name, text in SWIFT.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_text(text)
-            for module in (entry, rank_facts, swift_entry):
+            for module in (entry, rank_facts, step_lines, swift_entry):
                 shutil.copy(module.__file__, folder)
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))

@@ -112,7 +112,7 @@ def test_the_faster_of_two_runs_gives_the_data_its_name(target: Path) -> None:
     assert target.is_dir()
 
 
-class TestLook:
+class TestDigest:
     """The digest differs for data that would be tokenised differently."""
 
     @pytest.fixture
@@ -131,24 +131,24 @@ class TestLook:
 
     @pytest.mark.parametrize("file", ["data/parts/1.jsonl", "data/parts/2.jsonl", "model/tokenizer.json"])
     def test_another_file_is_another_digest(self, tmp_path: Path, wanted: dict[str, Any], file: str) -> None:
-        before = prepare_data.look(wanted)
+        before = prepare_data.digest_of(wanted)
         (tmp_path / file).write_text('{"a": 1}')
-        assert prepare_data.look(wanted) != before
+        assert prepare_data.digest_of(wanted) != before
 
     def test_another_description_is_another_digest(self, tmp_path: Path, wanted: dict[str, Any]) -> None:
-        before = prepare_data.look(wanted)
+        before = prepare_data.digest_of(wanted)
         self.info(tmp_path, {"mine": {"file_name": "parts", "columns": {"prompt": "text"}}})
-        assert prepare_data.look(wanted) != before
+        assert prepare_data.digest_of(wanted) != before
 
     def test_weights_and_other_data_sets_change_nothing(self, tmp_path: Path, wanted: dict[str, Any]) -> None:
-        before = prepare_data.look(wanted)
+        before = prepare_data.digest_of(wanted)
         (tmp_path / "model/model.safetensors").write_text("more")
         self.info(tmp_path, {"mine": {"file_name": "parts"}})
-        assert prepare_data.look(wanted) == before
+        assert prepare_data.digest_of(wanted) == before
 
     @pytest.mark.parametrize("content", [[], None, {"mine": 5}, {}])
     def test_a_strange_description_is_no_error_here(
         self, tmp_path: Path, wanted: dict[str, Any], content: object
     ) -> None:
         self.info(tmp_path, content)
-        assert len(prepare_data.look(wanted)["digest"]) == 64
+        assert len(prepare_data.digest_of(wanted)["digest"]) == 64

@@ -55,8 +55,8 @@ def find(folder: str) -> object:
     return software.find_datasets(folder, ["a"])
 
 
-def look(folder: str) -> object:
-    return len(prepare_data.look({"dataset_dir": folder, "datasets": ["a"], "model": folder})["digest"])
+def digest(folder: str) -> object:
+    return len(prepare_data.digest_of({"dataset_dir": folder, "datasets": ["a"], "model": folder})["digest"])
 
 
 def prints(folder: str) -> object:
@@ -73,7 +73,7 @@ def samples(folder: str) -> object:
     ("ask", "answer"),
     [
         (find, {"info": False, "unknown": [], "missing": [], "columns": {}}),
-        (look, 64),
+        (digest, 64),
         (prints, None),
         (samples, "dataset_info_missing"),
     ],
@@ -91,7 +91,7 @@ def test_a_strange_file_of_a_checkpoint_counts_as_damaged(tmp_path: Path, kind: 
     folder = tmp_path / "checkpoint-5"
     folder.mkdir()
     strange(folder / name, kind)
-    checkpoint = checkpoint_files.look({"folder": str(tmp_path)})["checkpoints"]["5"]
+    checkpoint = checkpoint_files.list_checkpoints({"folder": str(tmp_path)})["checkpoints"]["5"]
     assert checkpoint["damaged"] == ([] if kind == "folder" else [name])
 
 
@@ -99,7 +99,7 @@ def test_a_strange_file_of_a_checkpoint_counts_as_damaged(tmp_path: Path, kind: 
 def test_a_pipe_in_a_checkpoint_is_not_waited_for(tmp_path: Path, name: str) -> None:
     (tmp_path / "checkpoint-5").mkdir()
     os.mkfifo(tmp_path / "checkpoint-5" / name)
-    assert checkpoint_files.look({"folder": str(tmp_path)})["checkpoints"]["5"]["damaged"] == [name]
+    assert checkpoint_files.list_checkpoints({"folder": str(tmp_path)})["checkpoints"]["5"]["damaged"] == [name]
 
 
 def described(folder: Path, data: Callable[[Path], object], name: str) -> Any:
@@ -147,8 +147,8 @@ def test_the_programs_carry_what_reads_files(program: str, tmp_path: Path) -> No
     expected = {
         "fingerprints.py": ("read", {"folder": str(tmp_path), "name": "x", "seconds": 0}, {"seen": False}),
         "software.py": ("facts", {"master": None, "modules": {}}, None),
-        "prepare_data.py": ("look", {"dataset_dir": str(tmp_path), "datasets": [], "model": str(tmp_path)}, None),
-        "checkpoint_files.py": ("look", {"folder": str(tmp_path)}, {"folder": str(tmp_path), "checkpoints": {}}),
+        "prepare_data.py": ("digest", {"dataset_dir": str(tmp_path), "datasets": [], "model": str(tmp_path)}, None),
+        "checkpoint_files.py": ("list", {"folder": str(tmp_path)}, {"folder": str(tmp_path), "checkpoints": {}}),
         SAMPLES: ("count", {"folder": str(tmp_path), "names": [], "described": True}, None),
     }
     action, arguments, answer = expected[program]

@@ -14,11 +14,14 @@ BESIDE = {path.stem for path in (ROOT / "training").glob("*.py")}
 """These files lie side by side in the run folder, and import each other by their own names."""
 ENGINE = {
     "benchmark.py": {"torch"},
-    "checks/engine_args.py": {"deepspeed", "llamafactory", "mcore_adapter", "swift", "transformers", "yaml"},
+    "checks/engine_args.py": {"deepspeed", "llamafactory", "mcore_adapter", "swift", "torch", "transformers", "yaml"},
+    "data_preview/encoding.py": {"PIL", "llamafactory"},
+    "data_preview/main.py": {"llamafactory"},
     "model_profile/build.py": {"torch", "transformers"},
     "model_profile/cores.py": {"torch", "transformers"},
     "model_profile/main.py": {"torch", "transformers"},
     "model_profile/measure.py": {"torch"},
+    "model_profile/meta_tensors.py": {"torch"},
     "model_profile/operators.py": {"torch"},
     "model_profile/parts.py": {"torch"},
     "model_profile/shapes.py": {"torch"},
@@ -30,6 +33,7 @@ ENGINE = {
     "training/entry.py": {"llamafactory", "torch", "transformers", "yaml", *BESIDE},
     "training/export_model.py": {"llamafactory", "mcore_adapter"},
     "training/swift_entry.py": {"swift", "torch", *BESIDE},
+    "training/engine_data.py": {"llamafactory"},
     "training/tokenise.py": {"datasets", "llamafactory", "yaml"},
 }
 """Module -> what it imports of the engine's environment, inside functions only."""

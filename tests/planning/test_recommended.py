@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.text.plans import explain
+from app.text.plans import explain, need_words
 from app.wizard.draft_state import read
 from app.wizard.plans import plans_of
 from backend.estimate import surely_fits_gib
@@ -36,7 +36,7 @@ def test_the_fastest_is_passed_over_where_it_fills_the_gpu_and_the_next_that_lea
     assert all(is_tight(plans, faster) for faster in range(rank))
     words = explain(plans, "en")
     assert f"The fastest plan fills {100 * shares(plans, 0):.0f}% of the GPU" in words
-    assert f"{shares(plans, rank) * plans.gpu.memory_gib:.1f} GiB" in words
+    assert f"{need_words(plans[rank].estimate, 'en')} GiB" in words
 
 
 def test_the_recommended_plan_does_not_depend_on_the_engine_that_the_draft_has_now():

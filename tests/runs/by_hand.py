@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.runs.connections import Connections
 from backend.runs.runner import Runner
 from backend.runs.states import RunState
@@ -48,7 +49,8 @@ class Server(Runner):
         connections = Connections(lambda host: nodes[host.address])
         clocks = {"clock": cluster, "monotonic": cluster}
         audit: Callable[..., None] = lambda *_, **__: None  # noqa: E731
-        super().__init__(home, self.store, connections, audit=audit, timing=TIMING, **clocks)  # type: ignore[arg-type]
+        accepted = AcceptedConfigurations()
+        super().__init__(home, self.store, connections, accepted, audit=audit, timing=TIMING, **clocks)  # type: ignore[arg-type]
 
     @property
     def is_dead(self) -> bool:

@@ -96,7 +96,7 @@ class Cluster:
         self.disk = Disk(nodes)
         self.machines = [Machine(rank, FakeNode(f"10.0.0.{rank + 1}")) for rank in range(nodes)]
         for machine in self.machines:
-            for action in ("start", "stop", "status", "look", "set_aside"):
+            for action in ("start", "stop", "status", "list", "set_aside"):
                 machine.node.on(action, reply=self._reply(machine, action))
 
     def __call__(self) -> float:
@@ -243,7 +243,7 @@ class Cluster:
         left = [[77, "python", "D"]] if part.wedged else []
         return {"left": left, "exit": json.loads(machine.node.files[f"{folder}/exit"])}
 
-    def _look(self, _: Machine, request: str) -> dict[str, Any]:
+    def _list(self, _: Machine, request: str) -> dict[str, Any]:
         return self.disk.look(json.loads(request)["folder"])
 
     def _set_aside(self, _: Machine, request: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def job() -> Job:
 def nodes_of(digest: str = "d", sharing: tuple[int, ...] = (0, 1, 2)) -> dict[int, FakeNode]:
     """Return three nodes. A file that node 0 writes exists on the nodes that share its disk."""
     nodes = {rank: FakeNode(f"10.0.0.{rank}") for rank in range(3)}
-    nodes[0].on("look", reply={"digest": digest}).on("rm", reply=Result(code=0, out="", err=""))
+    nodes[0].on("digest", reply={"digest": digest}).on("rm", reply=Result(code=0, out="", err=""))
     for rank in sharing:
         nodes[rank].files, nodes[rank].folders = nodes[0].files, nodes[0].folders
     return nodes

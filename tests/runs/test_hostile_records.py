@@ -55,7 +55,7 @@ BEAT = {"protocol": 1, "time": 1000.0, "members": [[1, 2]], "gpus": [GPU, {**GPU
 STEP = {"protocol": 1, "step": 1, "total_steps": 10, "time": 1000.0, "step_s": 0.5, "tokens": 64, "loss": 2.0,
         "grad_norm": 1.0, "learning_rate": 1e-4, "epoch": 0.1, "allocated_gib": 1.0, "reserved_gib": 2.0,
         "token_per_sec_per_gpu": 100.0, "alloc_retries": 1, "checkpoint_bytes": 100, "free_bytes": 10,
-        "results_inode": 5}  # fmt: skip
+        "results_inode": 5, "metrics": {"eval_loss": 1.0}}  # fmt: skip
 XID = {"pci": "0000:83:00", "gpu": 0.0, "xid": 79, "count": 1, "time": 1000.0, "text": "GPU has fallen off the bus."}
 EXIT = {"protocol": 1, "code": 1, "signal": None, "stopped": False, "reason": "failed", "left": [], "disk_full": False,
         "time": 1000.0, "stuck": [[7, "python", "D", 0]], "gpus": [[0.0, 1.0, 2.0]], "gone": "",

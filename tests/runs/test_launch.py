@@ -87,7 +87,7 @@ def test_upload_puts_everything_a_node_needs_into_its_folder(attempt: launch.Att
     launch.upload(attempt, 1, node)
     folder = "/home/me/.megaboard/the-run/1/node1"
     names = {path.removeprefix(f"{folder}/") for path in node.files}
-    assert names == {"supervisor.py", "entry.py", "rank_facts.py", "swift_entry.py", "config.yaml", "spec.json"}
+    assert names == {"supervisor.py", "entry.py", *launch.BESIDE_ENTRY, "config.yaml", "spec.json"}
     assert f"{folder}/control" in node.folders
     spec = json.loads(node.files[f"{folder}/spec.json"])
     assert spec["lock"] == "/home/me/.megaboard/locks/10.0.0.2_23"

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from backend.cluster.node import Node, NodeError
+from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.job.cluster import Host
 from backend.job.mapping import dump_job
 from backend.job.problems import ProblemsError
@@ -195,7 +196,7 @@ def test_a_run_that_began_with_a_secret_does_not_go_on_without_it(attempt: launc
     store.write(lambda c: run_store.append(c, attempt.run, EventKind.PREFLIGHT, time=1.0))
     SECRETS.put("HF_TOKEN", CANARY)
     launch.record_attempt(store, replace(attempt, secrets=SECRETS.taken()), 2.0)
-    starter = Starter(store, Connections(never), grace_s=1.0, clock=lambda: 3.0)
+    starter = Starter(store, Connections(never), AcceptedConfigurations(), grace_s=1.0, clock=lambda: 3.0)
     SECRETS.forget("HF_TOKEN")  # This is like a restart of the server.
     with pytest.raises(ProblemsError, match="secrets_gone") as caught:
         starter.start(attempt.run)

@@ -15,7 +15,7 @@ def _begins(gang: Gang, *seen: dict[str, tuple[str, ...]]) -> int | None:
     """Return where an automatic restart begins if the nodes see these files of these steps."""
     for node, steps in zip(gang.nodes, seen, strict=True):
         checkpoints = {step: {"files": list(files), "damaged": []} for step, files in steps.items()}
-        node.on("look", reply={"folder": "/out", "checkpoints": checkpoints})
+        node.on("list", reply={"folder": "/out", "checkpoints": checkpoints})
     environments = "environments: {llamafactory: {python: /py}}, gpus_per_node"
     with_python = "UPDATE runs SET job = replace(job, 'gpus_per_node', ?) WHERE job NOT LIKE '%environments%'"
     gang.store.write(lambda connection: connection.execute(with_python, (environments,)))

@@ -14,7 +14,7 @@ from app.text import t
 from backend.job.mapping import dump_mapping
 from backend.runs.records import NodeRecord
 from backend.runs.states import EventKind
-from backend.runs.store import attempts, run_store
+from backend.runs.store import attempts, metrics, run_store
 from backend.runs.store.store import Store
 from tests.nodes import ssh_nodes
 from tests.ui.browser import box, expect, go, needs_chromium, problems
@@ -70,6 +70,11 @@ def _failed_run(connection: Any, cluster: LocalNodes) -> None:
     attempts.create(connection, RUN, 1, master=("a", 1), rendered={}, nodes=[record], time=now)
     for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED, EventKind.FAILING):
         run_store.append(connection, RUN, kind, time=now)
+    rows = [{"step": step, "time": now, "step_s": 30.0, "tokens": 32_768} for step in range(1, 31)]
+    metrics.add_points(connection, RUN, 1, 0, rows)
+    detail = {"figure": "time", "side": "high", "step": 20, "measured": 30.0, "low": 0.8, "high": 1.2}
+    detail["problem"] = {"code": "steps_slow_software"}
+    run_store.append(connection, RUN, EventKind.OUTSIDE_INTERVAL, time=now, rank=0, detail=detail)
     line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 17.37 GiB."
     cause = problem(
         "gpu_out_of_memory", "a", rank=0, of_rank=5, file="rank5.log", line=line, lines=line, wanted="17 GiB"
@@ -149,3 +154,16 @@ def test_a_fix_of_the_cause_opens_the_wizard_with_the_change_and_the_checkpoint(
     dialog.locator(".mb-primary").click()
     page.wait_for_function("() => document.documentElement.dataset.step === 'plan'")
     expect(box(page, "parallel.recompute")).to_have_value("Full")
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_run_outside_its_interval_is_planned_again_with_what_it_measured(page, site, lang):
+    page.goto(f"{site.url}/{lang}/#runs/{RUN}")
+    words = t(lang, "monitor.event.outside_interval", measured="30", low="0.8", high="1.2")
+    expect(page.locator(".mbm-events")).to_contain_text(words)
+    card = page.locator(".mbm-compare:visible", has_text=t(lang, "monitor.compare.again"))
+    expect(card).to_contain_text(t(lang, "problem.steps_slow_software"))
+    card.get_by_role("button", name=t(lang, "monitor.compare.again")).click()
+    page.wait_for_function("() => document.documentElement.dataset.step === 'plan'")
+    expect(page.locator("main, body").first).to_contain_text(RUN)
+    expect(page.locator(".mb-continuing")).to_have_count(0)

@@ -132,6 +132,12 @@ def test_measured_stands_beside_predicted_and_one_press_calibrates_the_cluster(s
     page.get_by_text(done).wait_for()
     expect(page.get_by_role("button", name=words)).to_be_hidden()
     assert f"run: {run.id}" in str(site.store.get_draft())
+    again = page.get_by_role("button", name=t(lang, "monitor.compare.again"))
+    expect(again).to_be_hidden()
+    detail = {"figure": "time", "side": "high", "step": 20, "measured": 20.0, "low": 8.1, "high": 12.0}
+    run.add_event(EventKind.OUTSIDE_INTERVAL, 0, problem={"code": "steps_slow_software"}, **detail)
+    page.get_by_text(t(lang, "monitor.event.outside_interval", measured="20", low="8.1", high="12")).wait_for()
+    expect(again).to_be_visible()
 
 
 def test_a_curve_grows_in_place_and_keeps_its_zoom_and_sends_only_what_is_new(site, page):

@@ -44,7 +44,7 @@ def set_aside(job: Job, nodes: Mapping[int, Node], folder: str, steps: Sequence[
 
 
 def _read_node(job: Job, rank: int, node: Node, folder: str) -> Seen:
-    answer = _ask(job, rank, node, Checkpoints, "look", {"folder": folder})
+    answer = _ask(job, rank, node, Checkpoints, "list", {"folder": folder})
     if "folder" not in answer or "checkpoints" not in answer:
         raise NodeError("bad_answer", node.name, command=PROGRAM, exit=0, detail="checkpoints are missing")
     steps = {

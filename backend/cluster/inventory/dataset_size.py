@@ -8,7 +8,7 @@ from backend.cluster.inventory.software import ask_program, needed_environment
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_programs import SAMPLES
 from backend.cluster.preflight.files import dataset_names
-from backend.cluster.program_answers import Counted, WhyNot
+from backend.cluster.program_answers import Counted, DataPreview, WhyNot
 from backend.estimate.plan import patches_per_image
 from backend.job.job import Job
 from backend.job.presets import known_model
@@ -51,10 +51,7 @@ def data_size_on(node: Node, job: Job, rank: int) -> DataSize:
         "val_size": _number(extra.get("val_size" if is_llamafactory else "split_dataset_ratio")) or 0,
     }
     answer = ask_program(node, environment, Counted, SAMPLES, "count", question, COUNT_S)
-    if "code" in answer:
-        field = "training.dataset_dir" if answer["code"] == "dataset_info_missing" else "training.dataset"
-        values = {**dict.fromkeys(WhyNot.__annotations__, "?"), **answer.get("values", {})}
-        raise NodeError(answer["code"], node.name, field=field, **cast(dict[str, str], values))
+    refuse_unreadable(node, answer)
     if "samples" not in answer or "rows" not in answer:
         raise NodeError("bad_answer", node.name, command=SAMPLES, exit=0, detail="samples is missing")
     size = DataSize(
@@ -66,6 +63,14 @@ def data_size_on(node: Node, job: Job, rank: int) -> DataSize:
     if images is None:
         return replace(size, unmeasured="the number of tokens of an image is not known")
     return replace(size, tokens=max(1, answer["tokens"] + images))
+
+
+def refuse_unreadable(node: Node, answer: Counted | DataPreview) -> None:
+    """Raise NodeError if the node answers that a data set cannot be read."""
+    if "code" in answer:
+        field = "training.dataset_dir" if answer["code"] == "dataset_info_missing" else "training.dataset"
+        values = {**dict.fromkeys(WhyNot.__annotations__, "?"), **answer.get("values", {})}
+        raise NodeError(answer["code"], node.name, field=field, **cast(dict[str, str], values))
 
 
 def _image_tokens(job: Job) -> int | None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from backend.cluster.inventory.software import NodeFacts, ask_program, needed_environment
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import try_all
+from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.cluster.preflight.readings import GangReadings
 from backend.cluster.preflight.results import CheckResult, Checks
 from backend.cluster.program_answers import Parsed, Program
@@ -25,11 +26,10 @@ PARSE_S = 120.0
 """The import of an engine from a slow shared disk can take a minute."""
 _ONE_RANK = re.compile(r"NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME|.*_FILE")
 """Variables that differ between nodes and that no parser reads."""
-_REMEMBERED = 64
+_OF_IMPORTS = ("ImportError", "OSError", "RuntimeError")
+_LIBRARY = re.compile(r"\.so\b")
+_FAULTS = frozenset({"error", "packages", "gpu"})
 _NAMES_SHOWN = 8
-
-_accepted: dict[Hashable, Parsed] = {}
-"""Configurations that parsers accepted in this process, with the answers."""
 
 
 def check_engine_args(gang: GangReadings) -> list[CheckResult]:
@@ -38,7 +38,7 @@ def check_engine_args(gang: GangReadings) -> list[CheckResult]:
     if gang.render is None or not able or len(gang.nodes) < len(gang.checks):
         return []
     nodes = {rank: gang.nodes[rank] for rank in able}
-    return check_configuration(gang.job, gang.checks, nodes, gang.facts, gang.render())
+    return check_configuration(gang.job, gang.checks, nodes, gang.facts, gang.render(), gang.accepted)
 
 
 def check_configuration(
@@ -47,13 +47,13 @@ def check_configuration(
     nodes: Mapping[int, Node],
     facts: Mapping[int, NodeFacts],
     rendered: Rendered,
+    accepted: AcceptedConfigurations,
 ) -> list[CheckResult]:
     """Check that the engine of each node accepts the rendered files. A failure has the engine's message."""
     environments = {command.rank: _variables(command.environment) for command in rendered.commands}
     keys = {rank: _key(job, rank, facts[rank], rendered, environments[rank]) for rank in nodes}
-    # A copy: another thread may clear it before all nodes have answered.
-    accepted = dict(_accepted)
-    first = {key: rank for rank, key in reversed(keys.items()) if key not in accepted}
+    known_answers = accepted.answers()
+    first = {key: rank for rank, key in reversed(keys.items()) if key not in known_answers}
 
     def work(rank: int, node: Node) -> Parsed:
         question = {"engine": job.traits.environment, "environment": environments[rank], "files": dict(rendered.files)}
@@ -61,8 +61,8 @@ def check_configuration(
         return ask_program(node, environment, Parsed, PROGRAM, "parse", question, PARSE_S)
 
     answers, failures = try_all({rank: nodes[rank] for rank in first.values()}, work, PARSE_S + 10)
-    _remember({keys[rank]: answer for rank, answer in answers.items() if "error" not in answer})
-    by_key: dict[Hashable, Parsed | NodeError] = {**accepted}
+    accepted.add({keys[rank]: answer for rank, answer in answers.items() if not _FAULTS & answer.keys()})
+    by_key: dict[Hashable, Parsed | NodeError] = {**known_answers}
     by_key |= {keys[rank]: answer for rank, answer in answers.items()}
     by_key |= {keys[rank]: failure for rank, failure in failures.items()}
     return [_judge(job, checks[rank], by_key[key]) for rank, key in keys.items()]
@@ -74,10 +74,18 @@ def _judge(job: Job, checks: Checks, answer: Parsed | NodeError) -> CheckResult:
             return checks.raised("configuration", answer)
         values = {"engine": job.engine, "seconds": round(PARSE_S)}
         return checks.warning("configuration", "engine_slow", "engine", **values)
+    packages = "; ".join(f"{name}: {said}" for name, said in answer.get("packages", {}).items())
     if "error" in answer:
         message = " ".join(answer.get("message", "").split()) or answer["error"]
+        if answer["error"] in _OF_IMPORTS and (packages or _LIBRARY.search(message)):
+            return checks.wrong("configuration", "package_broken", "engine", packages=packages or message)
         field = field_of(job, message)
         return checks.wrong("configuration", "engine_refuses", field, engine=job.engine, said=message)
+    if gpu := answer.get("gpu"):
+        have, _, known = gpu.partition(": ")
+        return checks.wrong("configuration", "gpu_without_code", "engine", gpu=have, known=known)
+    if packages:  # The run may not need them.
+        return checks.warning("configuration", "package_broken", "engine", packages=packages)
     result = checks.ok("configuration")
     return replace(result, problem=_other_keys(checks.node, answer.get("programs", {})))
 
@@ -134,9 +142,3 @@ def _key(job: Job, rank: int, facts: NodeFacts, rendered: Rendered, variables: M
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environment.items() if not _ONE_RANK.fullmatch(name)}
-
-
-def _remember(answers: Mapping[Hashable, Parsed]) -> None:
-    if len(_accepted) > _REMEMBERED:
-        _accepted.clear()
-    _accepted.update(answers)

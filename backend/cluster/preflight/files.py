@@ -28,10 +28,12 @@ def ask_paths(job: Job, rank: int, node: Node) -> Paths:
 
 
 def check_model(node: NodeReadings) -> list[CheckResult]:
-    """Check that the model's folder has a config.json."""
+    """Check that the model's folder has a config.json and all weight files of its index."""
     path = node.job.model.path
     if not node.paths["model"]:
         return [node.checks.wrong("model", "model_missing", "model.path", path=path)]
+    if lacking := node.paths.get("lacking"):
+        return [node.checks.wrong("model", "model_files_missing", "model.path", path=path, files=", ".join(lacking))]
     return [node.checks.ok("model", path=path)]
 
 

@@ -1,12 +1,13 @@
 """What the checks read: the answers of one node, and the answers of all nodes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from backend.cluster.inventory.hardware import Hardware
 from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
+from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.cluster.preflight.results import CheckResult, Checks
 from backend.cluster.program_answers import Lock, Paths
 from backend.engines import Rendered
@@ -54,6 +55,8 @@ class GangReadings:
     """Returns the files that a launch would write; all nodes have to be in `facts`. None: do not ask the engine."""
     results: Sequence[CheckResult]
     """Results of the checks before this one."""
+    accepted: AcceptedConfigurations = field(default_factory=AcceptedConfigurations)
+    """Configurations that the engine need not parse again."""
 
 
 def _answer(answer: T | NodeError) -> T:

@@ -12,13 +12,14 @@ that reads the answer fails, and the other checks that read it return nothing. A
 runs across nodes: it asks all nodes at once (ends_of_all), as check_prints does.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from backend.cluster.inventory.hardware import Hardware
 from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import ends_of_all
+from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.cluster.preflight.container import check_image
 from backend.cluster.preflight.deepspeed_extensions import check_parts
 from backend.cluster.preflight.engine_args import check_engine_args
@@ -45,6 +46,8 @@ class NodeCheck:
     """Names of its results."""
     is_for_every_job: bool = False
     """Whether it reports `skipped` for a node that cannot be reached or whose Python does not run."""
+    is_for_login_node: bool = False
+    """Whether a launch through Slurm runs it on the login node, which sees the files of the nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +65,12 @@ CHECKS: tuple[NodeCheck | GangCheck, ...] = (
     NodeCheck(check_cuda, ("cuda",)),
     NodeCheck(check_limits, ("shm", "limits")),
     NodeCheck(check_logout, ("logout",)),
-    NodeCheck(check_engine, ("engine",), is_for_every_job=True),
-    NodeCheck(check_model, ("model",), is_for_every_job=True),
-    NodeCheck(check_dataset, ("dataset",), is_for_every_job=True),
-    NodeCheck(check_writable, ("run_root", "output_dir"), is_for_every_job=True),
-    NodeCheck(check_parts, ("deepspeed",)),
-    NodeCheck(check_space, ("space",)),
+    NodeCheck(check_engine, ("engine",), is_for_every_job=True, is_for_login_node=True),
+    NodeCheck(check_model, ("model",), is_for_every_job=True, is_for_login_node=True),
+    NodeCheck(check_dataset, ("dataset",), is_for_every_job=True, is_for_login_node=True),
+    NodeCheck(check_writable, ("run_root", "output_dir"), is_for_every_job=True, is_for_login_node=True),
+    NodeCheck(check_parts, ("deepspeed",), is_for_login_node=True),
+    NodeCheck(check_space, ("space",), is_for_login_node=True),
     NodeCheck(check_lock, ("lock",), is_for_every_job=True),
     GangCheck(check_image, ("container",)),
     GangCheck(check_versions, ("versions",)),
@@ -81,6 +84,9 @@ CHECKS: tuple[NodeCheck | GangCheck, ...] = (
     GangCheck(check_engine_args, ("configuration",)),
 )
 """Before these, each node has a `login` and a `python` result."""
+OF_NODES = tuple(check for check in CHECKS if isinstance(check, NodeCheck))
+OF_LOGIN_NODE = tuple(check for check in OF_NODES if check.is_for_login_node)
+"""The part of CHECKS that slurm.py runs, before its own checks of the request."""
 
 
 def run_checks(
@@ -90,11 +96,12 @@ def run_checks(
     surveys: Mapping[int, Hardware | NodeError],
     port: int,
     render: Callable[[], Rendered] | None = None,
+    accepted: AcceptedConfigurations | None = None,
 ) -> list[CheckResult]:
     """Return the results of all checks: node by node, then across nodes.
 
     A NodeError replaces a node that could not be reached, and an answer that a node did not give. The job has passed
-    check_launch.
+    check_launch. `accepted`: the configurations that the engine has accepted before.
     """
     checks = {rank: Checks(rank, host.name) for rank, host in enumerate(job.cluster.hosts)}
     connected = {rank: node for rank, node in nodes.items() if not isinstance(node, NodeError)}
@@ -115,7 +122,7 @@ def run_checks(
             paths_answer=paths[rank],
             lock_answer=locks[rank],
         )
-        results += _check_node(readings)
+        results += run_node_checks(readings, OF_NODES)
     gang = GangReadings(
         job=job,
         checks=checks,
@@ -125,6 +132,7 @@ def run_checks(
         port=port,
         render=render,
         results=results,
+        accepted=accepted or AcceptedConfigurations(),
     )
     for check in CHECKS:
         if isinstance(check, GangCheck):
@@ -141,20 +149,20 @@ def _failed_start(checks: Checks, node: Node | NodeError, facts: NodeFacts | Nod
             checks.ok("login"),
             checks.raised("python", facts) if isinstance(facts, NodeError) else checks.skipped("python"),
         ]
-    every = (check for check in CHECKS if isinstance(check, NodeCheck) and check.is_for_every_job)
+    every = (check for check in OF_NODES if check.is_for_every_job)
     return [*start, *(checks.skipped(name) for check in every for name in check.names)]
 
 
-def _check_node(readings: NodeReadings) -> list[CheckResult]:
+def run_node_checks(readings: NodeReadings, node_checks: Sequence[NodeCheck]) -> list[CheckResult]:
+    """Return the results of these checks of one node whose Python runs."""
     checks = readings.checks
     results = [checks.ok("login"), checks.ok("python", version=readings.facts.python)]
     reported: list[NodeError] = []
-    for check in CHECKS:
-        if isinstance(check, NodeCheck):
-            try:
-                results += check.run(readings)
-            except NodeError as error:
-                if error not in reported:
-                    results.append(checks.raised(check.names[0], error))
-                reported.append(error)
+    for check in node_checks:
+        try:
+            results += check.run(readings)
+        except NodeError as error:
+            if error not in reported:
+                results.append(checks.raised(check.names[0], error))
+            reported.append(error)
     return results

@@ -11,29 +11,24 @@ from backend.cluster.inventory.hardware import Hardware
 from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import ends_of_all
-from backend.cluster.preflight.deepspeed_extensions import check_parts
+from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.cluster.preflight.engine_args import check_engine_args
-from backend.cluster.preflight.files import ASK_S, ask_paths, check_dataset, check_model, check_writable
-from backend.cluster.preflight.machine import check_space
-from backend.cluster.preflight.packages import check_engine
+from backend.cluster.preflight.files import ASK_S, ask_paths
 from backend.cluster.preflight.readings import GangReadings, NodeReadings
+from backend.cluster.preflight.registry import OF_LOGIN_NODE, run_node_checks
 from backend.cluster.preflight.results import CheckName, CheckResult, Checks
 from backend.cluster.program_answers import Lock
 from backend.cluster.slurm import test_request
 from backend.engines import Rendered
 from backend.job.job import Job
 
-ON_LOGIN_NODE: tuple[tuple[CheckName, Callable[[NodeReadings], list[CheckResult]]], ...] = (
-    ("engine", check_engine),
-    ("model", check_model),
-    ("dataset", check_dataset),
-    ("run_root", check_writable),
-    ("deepspeed", check_parts),
-    ("space", check_space),
-)
 OWN_NAMES: tuple[CheckName, ...] = ("scheduler", "time_limit")
 """Names of the results that a launch over SSH does not have."""
-NAMES: tuple[CheckName, ...] = ("engine", "model", "dataset", "run_root", "output_dir", "scheduler")
+NAMES: tuple[CheckName, ...] = (
+    *(name for check in OF_LOGIN_NODE if check.is_for_every_job for name in check.names),
+    "scheduler",
+)
+"""Names of the results that are `skipped` when the login node does not answer."""
 
 
 def run_slurm_checks(
@@ -44,6 +39,7 @@ def run_slurm_checks(
     script: Callable[[], str],
     render: Callable[[], Rendered],
     hours: float | None,
+    accepted: AcceptedConfigurations,
 ) -> list[CheckResult]:
     """Return the results of all checks. `script`: the batch script of a launch; `hours`: the estimated training."""
     node, fact = nodes[0], facts.get(0)
@@ -53,16 +49,11 @@ def run_slurm_checks(
     if not isinstance(fact, NodeFacts):
         start = checks.raised("python", fact) if fact is not None else checks.skipped("python")
         return [checks.ok("login"), start, *map(checks.skipped, NAMES)]
-    results = [checks.ok("login"), checks.ok("python", version=fact.python)]
     paths = ends_of_all({0: node}, lambda rank, login: ask_paths(job, rank, login), ASK_S + 10)
     readings = NodeReadings(
         job=job, checks=checks, facts=fact, survey_answer=surveys[0], paths_answer=paths[0], lock_answer=Lock()
     )
-    for name, check in ON_LOGIN_NODE:
-        try:
-            results += check(readings)
-        except NodeError as error:
-            results.append(checks.raised(name, error))
+    results = run_node_checks(readings, OF_LOGIN_NODE)
     results += check_request(job, checks, node, script())
     results += check_time(job, checks, hours)
     gang = GangReadings(
@@ -74,6 +65,7 @@ def run_slurm_checks(
         port=0,
         render=render,
         results=results,
+        accepted=accepted,
     )
     return results + check_engine_args(gang)
 

@@ -1,5 +1,6 @@
 """Warnings beside the figures: whether a plan fits its GPUs, and the interval of its need."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from backend.estimate.estimate import Estimate, estimate
@@ -10,7 +11,8 @@ from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.model import ModelShape
 from backend.job.presets import Accuracy, accuracy
-from backend.job.problems import Problem
+from backend.job.problems import Problem, errors
+from backend.job.rules import check
 
 
 def over_memory(job: Job, figures: Estimate) -> list[Problem]:
@@ -44,13 +46,46 @@ def surely_fits_gib(job: Job, memory_gib: float) -> float:
     return memory_gib if is_memory_settled(job) else memory_gib / memory_interval(job).high
 
 
-def may_not_fit(job: Job, figures: Estimate) -> bool:
-    """Return whether a plan is computed to fit, but the upper bound of its need does not."""
-    return figures.fits and figures.fit == "close"
+def may_fit_gib(job: Job, memory_gib: float) -> float:
+    """Return the computed memory above which a plan does not fit, even by the lower bound of its interval."""
+    return memory_gib if is_memory_settled(job) else memory_gib / memory_interval(job).low
+
+
+def is_close(figures: Estimate) -> bool:
+    """Return whether the interval of the need holds the GPU's memory, so that the plan may fit or not."""
+    return figures.fit == "close"
+
+
+def _safer_changes(job: Job) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield changes of a job that need less memory, the least change first."""
+    training = job.training
+    recompute: dict[str, object] = {"parallel.recompute": "full"}
+    batch: dict[str, object] = {"training.micro_batch_size": training.micro_batch_size // 2}
+    if training.gradient_accumulation_steps is not None:
+        batch["training.gradient_accumulation_steps"] = 2 * training.gradient_accumulation_steps
+    can_halve = training.micro_batch_size % 2 == 0
+    if can_halve:
+        yield "micro_batch", batch
+    if job.recompute != "full":
+        yield "recompute", recompute
+        if can_halve:
+            yield "both", {**batch, **recompute}
+
+
+def _safer(job: Job) -> tuple[str, dict[str, object], float] | None:
+    """Return the first change with which the plan surely fits, and the upper bound of its need then; None if none."""
+    for case, change in _safer_changes(job):
+        changed = with_values(job, change)
+        if errors(check(changed)):
+            continue
+        figures = estimate(changed)
+        if figures.fit == "fits" and figures.need_gib_high is not None:
+            return case, change, figures.need_gib_high
+    return None
 
 
 def near_the_limit(job: Job, figures: Estimate) -> list[Problem]:
-    """Return a note with the interval of the need if the interval holds the GPU's memory."""
+    """Return a note with the interval of the need if it holds the GPU's memory, and what would make the plan fit."""
     if figures.fit != "close" or figures.need_gib_low is None or figures.need_gib_high is None:
         return []
     values = {
@@ -60,7 +95,12 @@ def near_the_limit(job: Job, figures: Estimate) -> list[Problem]:
         "memory": f"{figures.gpu_memory_gib:.1f}",
         "case": "within" if figures.fits else "over",
     }
-    return [Problem(code="near_the_limit", field="cluster.memory_margin", severity="note", values=values)]
+    note = Problem(code="near_the_limit", field="cluster.memory_margin", severity="note", values=values)
+    safer = _safer(job)
+    if safer is None:
+        return [note]
+    case, change, most = safer
+    return [replace(note, values={**values, "case": case, "most": f"{most:.1f}"}, edit=change)]
 
 
 def over_host_memory(job: Job, figures: Estimate) -> list[Problem]:

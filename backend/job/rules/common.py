@@ -47,9 +47,15 @@ def method_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
 
 @everywhere
 def model_type_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """LLaMA-Factory refuses model types that are not in its MCA_SUPPORTED_MODELS."""
+    """LLaMA-Factory and ms-swift refuse model types that are not in the lists of their Megatron.
+
+    A type that is also unknown here may be newer than the list of mcore-bridge. Then the preflight decides, which runs
+    ms-swift's own parser on the nodes.
+    """
     allowed = job.traits.model_types
     if allowed is None or not shape.model_type or shape.model_type in allowed:
+        return None
+    if job.traits.environment == "swift" and not is_known(shape):
         return None
     return problem("model_type_not_supported", "model", engine=job.engine, model_type=shape.model_type,
                    edit={"engine": "llamafactory-ddp"})  # fmt: skip

@@ -1,6 +1,6 @@
 """Program on a node, read from standard input. It lists the checkpoints of a run, or renames some of them.
 
-    python - look|set_aside JSON --token T
+    python - list|set_aside JSON --token T
 
 It prints one line, `T{json}`. JSON has `folder`, the output folder of a run. For `set_aside` it also has the `steps` of
 the checkpoints to rename, and the `prefix` of their new names. Standard library only, Python >= 3.8.
@@ -26,7 +26,7 @@ HEAD_BYTES, TAIL_BYTES = 64 << 10, 1 << 10
 """Bytes that are read of a JSON file that is too large to be read whole."""
 
 
-def look(request: dict[str, Any]) -> dict[str, Any]:
+def list_checkpoints(request: dict[str, Any]) -> dict[str, Any]:
     """Return the files of each checkpoint by step, and the damaged ones among them."""
     folder = os.path.expanduser(request["folder"])
     checkpoints = {}
@@ -127,7 +127,7 @@ def set_aside(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     _, action, request, _, token = sys.argv
-    actions = {"look": look, "set_aside": set_aside}
+    actions = {"list": list_checkpoints, "set_aside": set_aside}
     try:
         answer = actions[action](json.loads(request))
     except OSError as error:

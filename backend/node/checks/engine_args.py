@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import sys
@@ -22,6 +24,9 @@ from typing import Any
 CONFIG = "config.yaml"
 LONGEST = 2000
 """Most characters of an error message."""
+COMPILED = ("flash_attn", "transformer_engine.pytorch", "torchvision", "torchaudio", "bitsandbytes")
+"""Packages with compiled parts. transformers imports most of them where they are installed, even if a run does not use
+them."""
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -37,10 +42,62 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
         try:
             PARSERS[request["engine"]]()
         except Exception as error:
-            return {"error": type(error).__name__, "message": str(error)[:LONGEST]}
+            return {"error": type(error).__name__, "message": str(error)[:LONGEST], **faults()}
         finally:
             os.chdir("/")
-    return {"error": None, "message": "", "programs": programs_of(request["engine"])}
+    return {"error": None, "message": "", "programs": programs_of(request["engine"]), **faults()}
+
+
+def faults() -> dict[str, Any]:
+    """Return what is wrong with the environment itself: `packages`, `gpu`. Empty if nothing is."""
+    found = {"packages": broken_packages(), "gpu": gpu_without_code()}
+    return {name: value for name, value in found.items() if value}
+
+
+def broken_packages() -> dict[str, str]:
+    """Return package -> its error, for the installed compiled packages that cannot be imported."""
+    broken = {}
+    for name in COMPILED:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            continue
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            broken[name.partition(".")[0]] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    return broken
+
+
+def gpu_without_code() -> str:
+    """Return the first GPU for which torch has no code, with what torch has. Empty if there is none."""
+    try:
+        import torch
+
+        if not torch.cuda.is_available():
+            return ""
+        known = torch.cuda.get_arch_list()
+        own = [torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())]
+    except (ImportError, OSError, RuntimeError, AssertionError):
+        return ""
+    lacking = next((capability for capability in own if not has_code(capability, known)), None)
+    return f"sm_{lacking[0]}{lacking[1]}: {' '.join(known)}"[:300] if lacking and known else ""
+
+
+def has_code(capability: tuple[int, int], known: list[str]) -> bool:
+    """Return whether a build runs on a GPU: with code of its major version, or with older PTX.
+
+    `known` is torch's list, such as sm_86 and compute_90
+    (https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/index.html#gpu-feature-list).
+    """
+    for kind, _, digits in (name.partition("_") for name in known):
+        number = digits.rstrip("af")
+        if not number.isdigit():
+            continue
+        major, minor = divmod(int(number), 10)
+        if kind == "compute" and (major, minor) <= capability:
+            return True
+        if kind == "sm" and major == capability[0] and minor <= capability[1]:
+            return True
+    return False
 
 
 def programs_of(engine: str) -> dict[str, Any]:
@@ -75,6 +132,24 @@ def parse_llamafactory() -> None:
 
     if template is not None and template not in TEMPLATES:
         raise ValueError(f"Template {template} does not exist.")
+    if os.environ.get("USE_MCA") != "1":
+        require_architecture(config.get("model_name_or_path") or "")
+
+
+def require_architecture(folder: str) -> None:
+    """Raise ValueError if transformers does not know the model's architecture. A model may bring its own code."""
+    try:
+        with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        name, own_code = config.get("model_type"), config.get("auto_map")
+    except (OSError, ValueError, AttributeError):
+        return  # Another check finds this.
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if isinstance(name, str) and not own_code and name not in CONFIG_MAPPING:
+        version = transformers.__version__
+        raise ValueError(f"model_name_or_path: transformers {version} does not know the architecture {name}.")
 
 
 def parse_swift() -> Any:

@@ -1,6 +1,6 @@
 """Program that makes the Python environment of an engine on a node, from lock files.
 
-    install_environment.py look JSON --token T     prints what the node has: one line `T{json}`; changes nothing
+    install_environment.py tools JSON --token T    prints what the node has: one line `T{json}`; changes nothing
     install_environment.py install FOLDER          makes the environment
 
 FOLDER/install.json is the request, and the lock files are beside it. FOLDER/progress.json has the step and the number

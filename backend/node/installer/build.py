@@ -82,12 +82,12 @@ class Build:
         if os.access(self.python, os.X_OK) and os.path.exists(os.path.join(self.folder, "pyvenv.cfg")):
             return
         version = self.request["python"]
-        found = find_pythons([version], self.uv, with_pip=not self.uv).get(version)
+        interpreter = find_pythons([version], self.uv, with_pip=not self.uv).get(version)
         if self.uv:
-            base = found or self.downloaded_python(version)
+            base = interpreter or self.downloaded_python(version)
             self.call([self.uv, "venv", "--no-project", "--allow-existing", "--python", base, self.folder])
-        elif found:
-            self.call([found, "-m", "venv", self.folder])
+        elif interpreter:
+            self.call([interpreter, "-m", "venv", self.folder])
         else:
             raise InstallError("install_no_python", versions=version, found="")
 
@@ -182,10 +182,10 @@ def count_pins(lock: str) -> int:
 def size_of(folder: str) -> int:
     """Return the bytes of the files below a folder."""
     size = 0
-    for place, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in names:
             try:
-                size += os.lstat(os.path.join(place, name)).st_blocks * 512
+                size += os.lstat(os.path.join(parent, name)).st_blocks * 512
             except OSError:
                 continue
     return size

@@ -12,15 +12,15 @@ from backend.node.tools import run_tool
 
 from .folder import free_bytes, state_of
 
-UV_PLACES = ("~/.local/bin/uv", "~/.cargo/bin/uv")
+UV_PATHS = ("~/.local/bin/uv", "~/.cargo/bin/uv")
 ASK_TOOL_S = 20.0
 VENV = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
 
 
-def find_uv(given: str | None = None) -> str | None:
+def find_uv(sent: str | None = None) -> str | None:
     """Return a uv that runs here: the node's own one, or the copy that the server sent."""
-    places = [shutil.which("uv"), *map(os.path.expanduser, UV_PLACES), given]
-    return next((place for place in places if place and runs(place)), None)
+    paths = [shutil.which("uv"), *map(os.path.expanduser, UV_PATHS), sent]
+    return next((path for path in paths if path and runs(path)), None)
 
 
 def runs(uv: str) -> bool:
@@ -32,17 +32,17 @@ def runs(uv: str) -> bool:
 
 def find_pythons(versions: list[str], uv: str | None, *, with_pip: bool) -> dict[str, str]:
     """Return version -> interpreter for the versions that are installed here. `with_pip`: it needs `venv` and pip."""
-    found: dict[str, str] = {}
+    interpreters: dict[str, str] = {}
     for version in versions:
         for name in (f"python{version}", "python3"):
             path = shutil.which(name)
-            if path and version not in found and version_of(path, with_pip) == version:
-                found[version] = os.path.realpath(path)
-        if version not in found and uv:
-            asked = run_tool([uv, "python", "find", "--no-python-downloads", "--system", version], ASK_TOOL_S)
-            if asked.code == 0 and asked.out.strip():
-                found[version] = asked.out.strip()
-    return found
+            if path and version not in interpreters and version_of(path, with_pip) == version:
+                interpreters[version] = os.path.realpath(path)
+        if version not in interpreters and uv:
+            answer = run_tool([uv, "python", "find", "--no-python-downloads", "--system", version], ASK_TOOL_S)
+            if answer.code == 0 and answer.out.strip():
+                interpreters[version] = answer.out.strip()
+    return interpreters
 
 
 def version_of(python: str, with_pip: bool) -> str | None:
@@ -52,7 +52,7 @@ def version_of(python: str, with_pip: bool) -> str | None:
     return answer.out.strip() if answer.code == 0 else None
 
 
-def look(request: dict[str, Any]) -> dict[str, Any]:
+def read_tools(request: dict[str, Any]) -> dict[str, Any]:
     """Return what this node has: uv, interpreters, free space, and the state of the environment's folders."""
     uv = find_uv()
     root = os.path.abspath(os.path.expanduser(request["root"]))
@@ -74,5 +74,5 @@ def driver_cuda() -> str | None:
     """Return the newest CUDA version that the driver supports, as nvidia-smi prints it. None without a driver."""
     if not shutil.which("nvidia-smi"):
         return None
-    found = re.search(r"CUDA Version: (\d+\.\d+)", run_tool(["nvidia-smi"], ASK_TOOL_S).out)
-    return found[1] if found else None
+    match = re.search(r"CUDA Version: (\d+\.\d+)", run_tool(["nvidia-smi"], ASK_TOOL_S).out)
+    return match[1] if match else None

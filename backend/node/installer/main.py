@@ -8,13 +8,13 @@ import sys
 
 from .build import Build
 from .folder import InstallError, write_record
-from .interpreters import look
+from .interpreters import read_tools
 
 
 def main() -> None:
     action, argument = sys.argv[1], sys.argv[2]
-    if action == "look":
-        print(sys.argv[4] + json.dumps(look(json.loads(argument))), flush=True)
+    if action == "tools":
+        print(sys.argv[4] + json.dumps(read_tools(json.loads(argument))), flush=True)
         return
     folder = os.path.abspath(argument)
     with open(f"{folder}/install.json") as file:

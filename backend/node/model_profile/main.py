@@ -14,11 +14,11 @@ from typing import Any
 from .build import build_model, freezing_keys, group_of, parameter_groups, read_config
 from .cores import IMPLEMENTATIONS, set_implementation
 from .measure import FIGURES, SIZES, Probe, fit, install, run_model
-from .operators import recurrence_parameters, static_operators
 from .parts import Kind, Tower, find_towers, outside
 from .problem import ProfileError, reason
 from .shapes import CostMeter
 from .sources import read_source
+from .static_operators import recurrence_parameters, static_operators
 from .towers import call_alone, call_tower, owners_of, tower_calls
 
 FORMAT = 1

@@ -6,9 +6,10 @@ from fractions import Fraction
 from typing import Any
 
 from .cores import attention_cores
-from .operators import Recorder, recurrence
+from .operators import Recorder
 from .parts import Kind
 from .shapes import CostMeter, Costs, dispatch_mode
+from .static_operators import recurrence
 
 SIZES: tuple[tuple[int, int], ...] = ((1, 128), (1, 192), (1, 256), (1, 320), (2, 128), (2, 192))
 """(batch, sequence) of the runs. They are more than the unknowns, which reveals a polynomial that does not fit."""

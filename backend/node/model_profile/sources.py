@@ -14,9 +14,6 @@ from .problem import ProfileError, reason
 LARGEST = 16 << 20
 """Maximum size of a config.json in bytes."""
 
-_kept: list[Any] = []
-"""Temporary folders. They are removed when the program ends."""
-
 
 @dataclass(frozen=True)
 class Source:
@@ -25,14 +22,17 @@ class Source:
     folder: str
     config: dict[str, Any]
     digest: str
+    owner: Any = None
+    """The object that removes a temporary folder when nothing refers to it any more; None for any other folder."""
 
 
 def read_source(name: str) -> Source:
     """Return the configuration of a folder, of a config.json, of a Hugging Face id in the local cache, or in JSON."""
+    owner = None
     if name.startswith("{"):
-        # transformers reads configurations from folders only. The program ends with the folder.
-        _kept.append(tempfile.TemporaryDirectory())
-        path = os.path.join(_kept[-1].name, "config.json")
+        # transformers reads configurations from folders only.
+        owner = tempfile.TemporaryDirectory()
+        path = os.path.join(owner.name, "config.json")
         with open(path, "w", encoding="utf-8") as file:
             file.write(name)
     else:
@@ -54,7 +54,7 @@ def read_source(name: str) -> Source:
         raise ProfileError("model_type_missing", path=path)
     # Spaces and the order of keys do not matter. backend/job/model/model_profile.py computes the same digest.
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
-    return Source(os.path.dirname(os.path.abspath(path)), config, digest)
+    return Source(os.path.dirname(os.path.abspath(path)), config, digest, owner)
 
 
 def _config_path(name: str) -> str:

@@ -20,8 +20,8 @@ class Drawn:
     some tables are read.
     """
 
-    def __init__(self, most: int = 512) -> None:
-        self.dice = random.Random(0)  # noqa: S311 - a draw, no secret
+    def __init__(self, most: int = 512, seed: int = 0) -> None:
+        self.dice = random.Random(seed)  # noqa: S311 - a draw, no secret
         self._most, self._seen = most, 0
         self._rows: list[Any] = []
         self._tables: list[tuple[int, Callable[[], list[Any]]]] = []

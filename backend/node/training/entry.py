@@ -2,21 +2,17 @@
 
 FOLDER/rank<k>.log gets the rank's output, and FOLDER/steps.rank<k>.jsonl one line per optimizer step. When
 FOLDER/control/stop exists on any node, all ranks save a checkpoint after the same step and end. This program needs the
-engine, rank_facts.py and, for ms-swift, swift_entry.py. It imports nothing else of Megaboard.
+engine, rank_facts.py, step_lines.py and, for ms-swift, swift_entry.py. It imports nothing else of Megaboard.
 """
 
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import signal
 import sys
 import time
 from typing import IO, Any
-
-PROTOCOL = 1
-LOGGED = ("loss", "grad_norm", "learning_rate", "token_per_sec_per_gpu")
 
 
 def main() -> None:
@@ -58,7 +54,7 @@ def _train_with_llamafactory(folder: str, rank: int) -> None:
     with open(f"{folder}/config.yaml", encoding="utf-8") as file:
         config = yaml.safe_load(file)
     with open(f"{folder}/steps.rank{rank}.jsonl", "a", encoding="utf-8") as file:
-        run_exp(args=config, callbacks=[_make_callback(folder, file)])
+        run_exp(args=config, callbacks=[_make_callback(folder, file, rank)])
 
 
 def mark_stopped(folder: str) -> None:
@@ -68,30 +64,30 @@ def mark_stopped(folder: str) -> None:
         pass
 
 
-def _make_callback(folder: str, file: IO[str]) -> Any:
+def _make_callback(folder: str, file: IO[str], rank: int) -> Any:
     import torch
     from rank_facts import memory, room  # beside this file in the run folder
+    from step_lines import StepLines
     from transformers import TrainerCallback
 
     class Steps(TrainerCallback):  # type: ignore[misc]
         """Write a line per step, and end the training after a stop request. Trainers call on_step_end, then on_log."""
 
         def __init__(self) -> None:
+            self.lines = StepLines(file, rank)
             self.begun = time.perf_counter()
             self.tokens_before = 0
             self.saved = ""
-            self.row: dict[str, Any] | None = None
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.tokens_before = state.num_input_tokens_seen
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.write()
+            self.lines.begin_step()
             self.begun = time.perf_counter()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.row = {
-                "protocol": PROTOCOL,
+            row = {
                 "step": state.global_step,
                 "total_steps": state.max_steps,
                 "time": time.time(),
@@ -104,29 +100,20 @@ def _make_callback(folder: str, file: IO[str]) -> Any:
             # The sum over all ranks. It is 0 where the engine does not count tokens.
             tokens, self.tokens_before = state.num_input_tokens_seen - self.tokens_before, state.num_input_tokens_seen
             if tokens:
-                self.row["tokens"] = tokens
-            if not control.should_log:
-                self.write()
+                row["tokens"] = tokens
+            self.lines.end_step(row, is_logged=control.should_log)
             if any_rank_says(os.path.exists(f"{folder}/control/stop"), torch):
                 control.should_save = control.should_training_stop = True
                 mark_stopped(folder)
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-            if self.row and logs and "loss" in logs:
-                self.row.update({key: float(logs[key]) for key in LOGGED if logs.get(key) is not None})
-                self.write()
+            self.lines.log(state.global_step, logs)
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.saved = f"{args.output_dir}/checkpoint-{state.global_step}"
 
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.write()
-
-        def write(self) -> None:
-            if self.row:
-                file.write(json.dumps(self.row) + "\n")
-                file.flush()
-            self.row = None
+            self.lines.write()
 
     return Steps()
 

@@ -1,7 +1,7 @@
 """Preparation of a run's data: one node tokenises it, and then each node runs the gang's command.
 
     prepare_data.py FOLDER RANK MAKER COMMAND...     in a run folder; the supervisor starts it
-    python - look JSON --token T                     read from standard input; prints one line, `T{json}`
+    python - digest JSON --token T                   read from standard input; prints one line, `T{json}`
 
 FOLDER/prepare.json has the folder of the data. The node whose rank is MAKER tokenises the data, and changes a heartbeat
 file beside it. The other nodes of the same disk wait. Existing data is used unchanged: the name of its folder is a
@@ -121,7 +121,7 @@ def remove_abandoned(target: str) -> None:
             shutil.rmtree(os.path.join(above, entry), ignore_errors=True)
 
 
-def look(request: dict[str, Any]) -> dict[str, Any]:
+def digest_of(request: dict[str, Any]) -> dict[str, Any]:
     """Return a digest of the data's sources: descriptions and files of data sets, and the model without its weights.
 
     The digest has the size and the time of the last change of each file. Reading the files would take as long as
@@ -159,10 +159,10 @@ def full(path: str) -> str:
 
 
 def main() -> None:
-    if sys.argv[1] != "look":
+    if sys.argv[1] != "digest":
         prepare(os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])
     _, arguments, _, token = sys.argv[1:]
-    print(token + json.dumps(look(json.loads(arguments))), flush=True)
+    print(token + json.dumps(digest_of(json.loads(arguments))), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ calls follows ms-swift 4.6.0 swift/megatron/trainers/base.py (run_train_step).
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from typing import IO, Any
@@ -24,34 +23,36 @@ def train(entry: Any, folder: str, rank: int, command: str) -> None:
     arguments = [f"{folder}/config.yaml"]
     parse_yaml_args(arguments)
     with open(f"{folder}/steps.rank{rank}.jsonl", "a", encoding="utf-8") as file:
-        megatron_callbacks_map[CALLBACK] = make_callback(entry, folder, file)
+        megatron_callbacks_map[CALLBACK] = make_callback(entry, folder, file, rank)
         getattr(megatron, MAINS[command])([*arguments, "--callbacks", CALLBACK])
 
 
-def make_callback(entry: Any, folder: str, file: IO[str]) -> type:
+def make_callback(entry: Any, folder: str, file: IO[str], rank: int) -> type:
     import torch
     from rank_facts import memory
+    from step_lines import StepLines
     from swift.megatron.callbacks.base import MegatronCallback
+
+    lines = StepLines(file, rank)
 
     class Steps(MegatronCallback):  # type: ignore[misc]
         """Write a line per step, and end the training after a stop request. Trainers call on_step_end, then on_log."""
 
-        row: dict[str, Any] | None = None
         begun = 0.0
 
         def on_step_begin(self) -> None:
-            self.write()
+            lines.begin_step()
             self.begun = time.perf_counter()
 
         def on_step_end(self) -> None:
-            self.row = {
-                "protocol": entry.PROTOCOL,
+            row = {
                 "step": self.state.iteration,
                 "total_steps": self.args.train_iters,
                 "time": time.time(),
                 "step_s": time.perf_counter() - self.begun,
                 **memory(torch),
             }
+            lines.end_step(row, is_logged=True)
             if entry.any_rank_says(os.path.exists(f"{folder}/control/stop"), torch):
                 # The loop runs up to train_iters. It saves a checkpoint before it reads train_iters again.
                 self.state.should_save = True
@@ -59,17 +60,9 @@ def make_callback(entry: Any, folder: str, file: IO[str]) -> type:
                 entry.mark_stopped(folder)
 
         def on_log(self, logs: dict[str, Any]) -> None:
-            if self.row and "loss" in logs:
-                self.row.update({key: float(logs[key]) for key in entry.LOGGED if logs.get(key) is not None})
-                self.write()
+            lines.log(self.state.iteration, logs)
 
         def on_train_end(self) -> None:
-            self.write()
-
-        def write(self) -> None:
-            if self.row:
-                file.write(json.dumps(self.row) + "\n")
-                file.flush()
-            self.row = None
+            lines.write()
 
     return Steps

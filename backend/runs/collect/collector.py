@@ -24,7 +24,7 @@ from backend.runs.rank_secrets import SECRETS
 from backend.runs.records import NodeRecord
 from backend.runs.redact import masked, settled
 from backend.runs.states import EventKind
-from backend.runs.store import attempts, metrics, run_store
+from backend.runs.store import attempts, logged_metrics, metrics, run_store
 from backend.runs.store.metrics import FileKey, FileOffset, OffsetConflict
 from backend.runs.store.store import Store
 
@@ -40,6 +40,8 @@ OTHER_RANKS_EVERY = 5
 
 _SHAPES: Mapping[str, Any] = {"points": Step, "heartbeats": Heartbeat, "trainer_log": TrainerLine}
 """Kind of file -> type of the record in each line."""
+
+_ONLY_METRICS = {"step", "time", "metrics"}
 
 _log = logging.getLogger(__name__)
 
@@ -291,7 +293,9 @@ class Collector:
             self._record(connection, kind, {"stuck": stuck})
 
     def _add_points(self, connection: sqlite3.Connection, batch: Batch) -> None:
-        rows = cast(Sequence[dict[str, Any]], batch.lines.rows)
+        records = cast(Sequence[dict[str, Any]], batch.lines.rows)
+        self._store_metrics(connection, batch.source.rank, records)
+        rows = [row for row in records if _is_step(row)]
         if any(RATE in row for row in rows):
             count_tokens(rows, run_store.job_of(connection, self._run))
         self._store_points(connection, batch.source.rank, rows)
@@ -306,9 +310,18 @@ class Collector:
         for row in rows:
             if row["step"] < self._last.get(batch.source.file, 0):
                 metrics.remove_steps(connection, self._run, self._attempt, 0, row["step"])
+                logged_metrics.remove_steps(connection, self._run, self._attempt, 0, row["step"])
             self._last[batch.source.file] = row["step"]
-            metrics.add_points(connection, self._run, self._attempt, 0, [row])
-        self._record_alerts(connection, 0, rows)
+            self._store_metrics(connection, 0, [row])
+            if _is_step(row):
+                metrics.add_points(connection, self._run, self._attempt, 0, [row])
+        self._record_alerts(connection, 0, [row for row in rows if _is_step(row)])
+
+    def _store_metrics(self, connection: sqlite3.Connection, rank: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        left_out = logged_metrics.add(connection, self._run, self._attempt, rank, rows)
+        kind = EventKind.METRIC_NAMES_FULL
+        if left_out and not run_store.has_event(connection, self._run, self._attempt, kind):
+            self._record(connection, kind, {"metric": left_out[0], "most": logged_metrics.MOST_NAMES})
 
     def _store_points(self, connection: sqlite3.Connection, rank: int, rows: Sequence[dict[str, Any]]) -> None:
         metrics.add_points(connection, self._run, self._attempt, rank, rows)
@@ -329,6 +342,11 @@ class Collector:
             rank=self._node.rank,
             detail=detail,
         )
+
+
+def _is_step(row: Mapping[str, Any]) -> bool:
+    """Return whether a record is of a step, and not only of numbers that were logged after it."""
+    return "metrics" not in row or not row.keys() <= _ONLY_METRICS
 
 
 def _saw_all_ends(ended: Exit) -> bool:

@@ -15,6 +15,7 @@ from backend.cluster.typed_json import (
     Between,
     Count,
     Epoch,
+    Like,
     Longest,
     Share,
     Size,
@@ -48,6 +49,12 @@ Processes = Annotated[list[Process], Longest(1 << 16), Strict]
 
 StepNumber = Annotated[int, Between(0, 10**9)]
 """Number of a step, or of all steps."""
+
+
+MetricName = Annotated[str, Like(r"\w.{0,99}")]
+"""The name under which a training logs a number: printable, and begins with a letter, a digit or `_`."""
+Metrics = Annotated[dict[MetricName, Annotated[float, AnyFloat]], Longest(512)]
+"""Every number that the training logged at a step."""
 
 
 class Gpu(TypedDict, total=False):
@@ -93,7 +100,7 @@ class Heartbeat(Beat, total=False):
 
 
 class Step(TypedDict, total=False):
-    """A line of steps.rank<k>.jsonl: one optimizer step of one rank."""
+    """A line of steps.rank<k>.jsonl: one optimizer step of one rank, or numbers that were logged after its line."""
 
     step: Required[StepNumber]
     time: Required[Epoch]
@@ -111,6 +118,7 @@ class Step(TypedDict, total=False):
     checkpoint_bytes: Annotated[int, Between(0, 1 << 62)]
     free_bytes: Annotated[int, Between(0, 1 << 62)]
     results_inode: Annotated[int, Between(0, 1 << 64)]
+    metrics: Metrics
 
 
 class TrainerLine(TypedDict, total=False):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.runs.diagnosis import loss_spikes
+from backend.runs.diagnosis.first_steps import outside_interval
 from backend.runs.states import EventKind
 from backend.runs.store import metrics, run_store
 
@@ -37,6 +38,8 @@ def of_steps(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]:
             yield from _risen(connection, steps, name)
     yield from _disk_low(connection, steps)
     yield from _retries(connection, steps)
+    for detail in outside_interval(connection, steps.run, steps.attempt, steps.rank, steps.rows):
+        yield EventKind.OUTSIDE_INTERVAL, detail
 
 
 def _not_finite(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]:

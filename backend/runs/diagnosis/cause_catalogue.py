@@ -13,6 +13,7 @@ Keys of an entry:
 - unless: pattern that must not match anywhere in the log.
 - generic: true if any entry that names a cause more exactly has priority. last: it is the last of these.
 - checked: codes of the rules and checks that find the cause before a launch.
+- late: true if it shows itself during the training, in any step or at a checkpoint, and not at the start.
 - edits: changes of the job that may help: `set: {path: value}`, `half: [path]`, `double: [path]`;
   `plan: recommended` is the recommended plan of the job's engine, if one fits.
 - yields_to_kernel_log: true if an Xid message of the kernel explains the cause better.
@@ -61,6 +62,7 @@ class Cause:
     rank: int
     """0: names the cause exactly. Causes of a higher rank count only where no lower rank fits."""
     checked: tuple[str, ...]
+    late: bool
     edits: tuple[Mapping[str, Any], ...]
     may_follow: bool
     yields_to_kernel_log: bool
@@ -89,7 +91,7 @@ def by_code() -> Mapping[str, Cause]:
 
 
 def _read(entry: Mapping[str, Any], area: str) -> Cause:
-    keys = {"code", "category", "frames", "unless", "generic", "last", "checked", "edits", "may_follow"}
+    keys = {"code", "category", "frames", "unless", "generic", "last", "checked", "late", "edits", "may_follow"}
     keys |= {"yields_to_kernel_log"}
     unknown = set(entry) - keys - set(_PATTERNS) - {"source"}
     if unknown or not entry.get("source") or not any(entry.get(kind) for kind in _PATTERNS):
@@ -107,6 +109,7 @@ def _read(entry: Mapping[str, Any], area: str) -> Cause:
         unless=_compiled(entry["unless"]) if "unless" in entry else None,
         rank=bool(entry.get("generic")) + bool(entry.get("last")),
         checked=tuple(entry.get("checked", ())),
+        late=bool(entry.get("late")),
         edits=tuple(entry.get("edits", ())),
         may_follow=bool(entry.get("may_follow")),
         yields_to_kernel_log=bool(entry.get("yields_to_kernel_log")),

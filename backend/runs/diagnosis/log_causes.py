@@ -24,9 +24,11 @@ _LIKELY = 3
 
 _PREFIX = re.compile(
     r"\[(?:rank|default)(?P<rank>\d+)\]:? ?|\(\w+ pid=\d+(?:, ip=[\w.:]+)?\) ?|(?:\d{1,3}\.){3}\d{1,3}: "
-    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* +"
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* +|[a-z][\w.-]{0,60}\d[\w.-]{0,60}: (?=[\w.]+(?:Error|Exception)\b)"
 )
 """Prefixes of torch and torchrun, Ray, pdsh, and time stamps."""
+_HOST = re.compile(r'^(?P<host>[\w.-]{1,64}): (?:Traceback \(most recent call last\)|  File ")')
+"""A line of a traceback after the name of its machine, as pdsh writes it."""
 _TRACEBACK = re.compile(r"^(?:Exception in thread .*\n)?Traceback \(most recent call last\)", re.MULTILINE)
 _CHAINED = re.compile(
     r"(?:During handling of the above exception, another exception occurred"
@@ -125,8 +127,11 @@ def around(log: str, number: int, *, before: int, after: int) -> str:
 
 def _processes(lines: Sequence[str]) -> list[_Process]:
     by_rank: dict[str, list[tuple[int, str]]] = {}
+    hosts = tuple({f"{match['host']}: " for match in map(_HOST.match, lines) if match})
     for number, line in enumerate(lines):
         rank = ""
+        if hosts and line.startswith(hosts):
+            line = line.partition(": ")[2]
         while match := _PREFIX.match(line):
             rank, line = match["rank"] or rank, line[match.end() :]
         by_rank.setdefault(rank, []).append((number, line[:LONGEST_LINE]))

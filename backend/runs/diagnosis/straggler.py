@@ -56,7 +56,7 @@ def slowdown(
         since_step=since,
         step_s=step_s,
         usual_s=usual_s,
-        held=tuple(_limited(beats)),
+        held=tuple(limited(beats)),
         loaded=tuple(_loaded(nodes)),
         utilization=fmean(used) if used else None,
     )
@@ -80,7 +80,7 @@ def compare(times: Sequence[tuple[int, float]]) -> tuple[int, float, float] | No
     return times[1 + first][0], step_s, usual_s
 
 
-def _limited(beats: Mapping[int, Sequence[Sequence[Gpu]]]) -> list[Held]:
+def limited(beats: Mapping[int, Sequence[Sequence[Gpu]]]) -> list[Held]:
     """Return the GPUs that report a limited clock in half of their heartbeats or more; else those with slow clocks."""
     gpus_by_position: dict[tuple[int, int], list[Gpu]] = {}
     for node, of_node in beats.items():

@@ -115,7 +115,7 @@ def _digest_of_data(job: Job, node: Node) -> str:
         "dataset_dir": job.training.dataset_dir, "datasets": names, "model": job.model.path
     }  # fmt: skip
     environment = outside(needed_environment(job, 0, node))
-    return ask_program(node, environment, Digest, PROGRAMS[0], "look", settings, CALL_S)["digest"]
+    return ask_program(node, environment, Digest, PROGRAMS[0], "digest", settings, CALL_S)["digest"]
 
 
 def _nodes_that_see(base: str, nodes: Mapping[int, Node]) -> set[int]:

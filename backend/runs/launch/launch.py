@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PROTOCOL = 1
-BESIDE_ENTRY = ("rank_facts.py", "swift_entry.py")
+BESIDE_ENTRY = ("rank_facts.py", "step_lines.py", "swift_entry.py")
 UPLOAD_S = 60.0
 START_S = 60.0
 STOP_CALL_S = 60.0

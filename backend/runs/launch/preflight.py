@@ -7,6 +7,7 @@ from backend.cluster.inventory.hardware import Hardware, read_all_hardware
 from backend.cluster.inventory.software import NodeFacts, read_all_software
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import try_all
+from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.cluster.preflight.master_port import choose_port
 from backend.cluster.preflight.registry import run_checks
 from backend.cluster.preflight.results import CheckResult
@@ -101,11 +102,16 @@ def connect_nodes(job: Job, connections: Connections) -> ConnectedNodes:
     return ConnectedNodes(nodes=nodes, failures=failures)
 
 
-def run_preflight(checked: CheckedJob, connected: ConnectedNodes, ports: Sequence[int]) -> PreflightReport:
-    """Read the connected nodes and check them. `ports` are the candidates for the master port."""
+def run_preflight(
+    checked: CheckedJob, connected: ConnectedNodes, ports: Sequence[int], accepted: AcceptedConfigurations
+) -> PreflightReport:
+    """Read the connected nodes and check them.
+
+    `ports` are the candidates for the master port, `accepted` the configurations that the engine has accepted before.
+    """
     job = checked.job
     if job.cluster.scheduler is not None:
-        return _run_slurm_preflight(checked, connected, ports)
+        return _run_slurm_preflight(checked, connected, ports, accepted)
     read = read_all_software(job, connected.nodes)
     facts = {rank: fact for rank, fact in read.items() if isinstance(fact, NodeFacts)}
     port = _free_port(job, connected.nodes[0], ports) if 0 in facts else ports[0]
@@ -114,7 +120,7 @@ def run_preflight(checked: CheckedJob, connected: ConnectedNodes, ports: Sequenc
     def render_launch() -> Rendered:
         return render(checked, make_placement(job, REHEARSAL, 1, facts, port))
 
-    checks = run_checks(job, {**connected.nodes, **connected.failures}, read, surveys, port, render_launch)
+    checks = run_checks(job, {**connected.nodes, **connected.failures}, read, surveys, port, render_launch, accepted)
     problems = [check.problem for check in checks if check.problem is not None]
     return PreflightReport(
         checks=tuple(checks),
@@ -126,7 +132,9 @@ def run_preflight(checked: CheckedJob, connected: ConnectedNodes, ports: Sequenc
     )
 
 
-def _run_slurm_preflight(checked: CheckedJob, connected: ConnectedNodes, ports: Sequence[int]) -> PreflightReport:
+def _run_slurm_preflight(
+    checked: CheckedJob, connected: ConnectedNodes, ports: Sequence[int], accepted: AcceptedConfigurations
+) -> PreflightReport:
     """Read the login node, which sees the files of the nodes, and let Slurm check the request."""
     job = checked.job
     read = read_all_software(job, connected.nodes)
@@ -144,6 +152,7 @@ def _run_slurm_preflight(checked: CheckedJob, connected: ConnectedNodes, ports: 
         lambda: batch_of(job, make_placement(job, REHEARSAL, 1, facts, ports[0]), ports),
         render_launch,
         hours_of(job),
+        accepted,
     )
     problems = [check.problem for check in checks if check.problem is not None]
     return PreflightReport(

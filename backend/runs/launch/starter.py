@@ -7,6 +7,7 @@ from dataclasses import replace
 from backend.cluster.inventory import checkpoints
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import GroupError
+from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.engines import CheckedJob, render
 from backend.engines.slurm import with_allocation
 from backend.job.job import Job
@@ -33,9 +34,18 @@ NOT_ACCEPTED = "warnings_not_accepted"
 class Starter:
     """Starts one attempt at a time. The caller holds the launch lock of the run, and the run is in state preflight."""
 
-    def __init__(self, store: Store, connections: Connections, *, grace_s: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        connections: Connections,
+        accepted: AcceptedConfigurations,
+        *,
+        grace_s: float,
+        clock: Callable[[], float],
+    ) -> None:
         self._store = store
         self._connections = connections
+        self._accepted = accepted
         self._grace_s = grace_s
         self._clock = clock
 
@@ -117,7 +127,7 @@ class Starter:
         self, run: str, checked: CheckedJob, connected: ConnectedNodes, accepted: Collection[str] | None
     ) -> PreflightReport:
         """Run the preflight. ProblemsError for its errors, and for warnings that nobody accepted."""
-        report = run_preflight(checked, connected, launch.candidate_ports(checked.job))
+        report = run_preflight(checked, connected, launch.candidate_ports(checked.job), self._accepted)
         if report.problems:
             raise ProblemsError(report.problems)
         if not_accepted := report.not_accepted(accepted):

@@ -16,7 +16,8 @@ WINDOW = 64
 """Losses that the smoothed loss is computed from. All earlier ones together weigh less than a millionth."""
 
 Floats = NDArray[np.float64]
-"""Buckets: (bucket, series, first-lowest-highest-last, step-value); NaN where a series has no value."""
+"""Buckets: (bucket, series, first-lowest-highest-last, step-value); NaN where a series has no value. A logged metric
+(metric_levels.py) has buckets of one series."""
 Steps = NDArray[np.int64]
 
 _STEP, _VALUE = range(2)
@@ -24,13 +25,12 @@ _PICKS = ((_STEP, np.fmin), (_VALUE, np.fmin), (_VALUE, np.fmax), (_STEP, np.fma
 """Keys that select first, lowest, highest and last. Among equal keys, the other one of step and value decides."""
 _BY_STEP = np.array([True, False, False, True])
 _SIGNS = np.array([1.0, 1.0, -1.0, -1.0])[:, None]
-_SHAPE = (len(SERIES), 4, 2)
 _WEIGHTS = SMOOTHING ** np.arange(WINDOW)
 
 
 def of_points(steps: Steps, values: Floats) -> Floats:
     """Return one bucket per point; `values` has one column per series."""
-    buckets = np.empty((len(steps), *_SHAPE))
+    buckets = np.empty((*values.shape, 4, 2))
     buckets[..., _STEP] = np.where(np.isnan(values), np.nan, steps[:, None])[..., None]
     buckets[..., _VALUE] = values[..., None]
     return buckets
@@ -43,7 +43,7 @@ def join(numbers: Steps, buckets: Floats) -> tuple[Steps, Floats]:
         return numbers, buckets
     starts = np.concatenate(([0], starts))
     index = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(numbers))))
-    joined = np.empty((len(starts), *_SHAPE))
+    joined = np.empty((len(starts), *buckets.shape[1:]))
     for kind, (key, pick) in enumerate(_PICKS):
         column = buckets[:, :, kind, :]
         best = pick.reduceat(column[..., key], starts)
@@ -67,9 +67,9 @@ def to_bytes(bucket: Floats) -> bytes:
     return bucket.astype("<f8").tobytes()
 
 
-def from_bytes(rows: list[bytes]) -> Floats:
+def from_bytes(rows: list[bytes], series: int = len(SERIES)) -> Floats:
     """Return the buckets of the stored form."""
-    return np.frombuffer(b"".join(rows), "<f8").reshape(-1, *_SHAPE)
+    return np.frombuffer(b"".join(rows), "<f8").reshape(-1, series, 4, 2)
 
 
 def candidates(buckets: Floats, series: int) -> tuple[Steps, Floats]:

@@ -8,7 +8,7 @@ detail needs its row. Code that drops rows of rank 0 must call `add_all_points` 
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -212,26 +212,37 @@ def _add(
 
 
 def _write(connection: sqlite3.Connection, run: str, attempt: int, new: tuple[Steps, Floats]) -> None:
-    """Merge new buckets of one step each into the stored ones, level by level."""
+    """Merge new buckets of one step each into the stored ones."""
+
+    def replace(bits: int, numbers: Sequence[int], buckets: Floats) -> None:
+        rows = [(run, attempt, bits, number, to_bytes(bucket)) for number, bucket in zip(numbers, buckets, strict=True)]
+        connection.executemany("REPLACE INTO curve_levels VALUES (?, ?, ?, ?, ?)", rows)
+
+    write_levels(new, lambda bits, first, last: read_level(connection, run, attempt, bits, first, last), replace)
+
+
+def write_levels(
+    new: tuple[Steps, Floats],
+    read: Callable[[int, int, int], tuple[Steps, Floats]],
+    replace: Callable[[int, Sequence[int], Floats], None],
+) -> None:
+    """Merge new buckets of one step each into the stored ones, level by level.
+
+    `read(bits, first, last)` returns stored buckets and `replace(bits, numbers, buckets)` stores merged ones.
+    """
     numbers, buckets = new
     width = 0
     for bits in LEVELS:
         numbers, buckets = join(numbers >> (bits - width), buckets)
         width, merged = bits, buckets
-        older, stored = read_level(connection, run, attempt, bits, int(numbers[0]), int(numbers[-1]))
+        older, stored = read(bits, int(numbers[0]), int(numbers[-1]))
         if len(older):
             indices = np.searchsorted(numbers, older)
             is_ours = numbers[indices] == older
             indices = indices[is_ours]
             merged = buckets.copy()
             merged[indices] = merge(stored[is_ours], buckets[indices])
-        connection.executemany(
-            "REPLACE INTO curve_levels VALUES (?, ?, ?, ?, ?)",
-            [
-                (run, attempt, bits, int(number), to_bytes(bucket))
-                for number, bucket in zip(numbers, merged, strict=True)
-            ],
-        )
+        replace(bits, numbers.tolist(), merged)
 
 
 def _pairs(losses: Sequence[tuple[int, float]]) -> Floats:

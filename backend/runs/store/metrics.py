@@ -127,6 +127,22 @@ def newest_points(connection: sqlite3.Connection, run: str, attempt: int, *, cou
     return [_point(row) for row in reversed(rows)]
 
 
+def first_step(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> int | None:
+    """Return the first stored step of a global rank in an attempt; None before it."""
+    row = connection.execute(
+        "SELECT min(step) AS step FROM points WHERE run = ? AND attempt = ? AND rank = ?", (run, attempt, rank)
+    ).fetchone()
+    return None if row["step"] is None else int(row["step"])
+
+
+def first_points(connection: sqlite3.Connection, run: str, attempt: int, *, count: int) -> list[Point]:
+    """Return the first points of global rank 0 in an attempt, oldest first."""
+    rows = connection.execute(
+        "SELECT * FROM points WHERE run = ? AND attempt = ? AND rank = 0 ORDER BY step LIMIT ?", (run, attempt, count)
+    )
+    return [_point(row) for row in rows]
+
+
 def trail(connection: sqlite3.Connection, run: str, attempt: int, *, count: int) -> list[Point]:
     """Return the newest points of global rank 0 that count, oldest first.
 

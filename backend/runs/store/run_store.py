@@ -153,6 +153,13 @@ def events_of(connection: sqlite3.Connection, kinds: Collection[EventKind], *, a
     return events
 
 
+def event_counts(connection: sqlite3.Connection, run: str) -> dict[EventKind, int]:
+    """Return the number of events of a run by kind. Kinds of a newer version are left out."""
+    known = {kind.value: kind for kind in EventKind}
+    rows = connection.execute("SELECT kind, count(*) AS number FROM events WHERE run = ? GROUP BY kind", (run,))
+    return {known[row["kind"]]: row["number"] for row in rows if row["kind"] in known}
+
+
 def messages_sent(connection: sqlite3.Connection) -> int:
     """Return the `seq` of the newest event that the operator was notified of. Before the first notification, it is that
     of the newest event.

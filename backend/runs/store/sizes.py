@@ -24,7 +24,10 @@ SAMPLE_EVERY_S, SAMPLES_KEPT_S = 3600.0, 8 * 86400.0
 GROWTH_OVER_S, GROWTH_LEAST_S = 86400.0, 1800.0
 """Growth is measured over the last day, or over less while there is less."""
 KINDS = ("curves", "other_ranks", "logs", "heartbeats", "events", "usage", "rest", "flight_records")
-_KIND_OF_TABLE = {"log_chunks": "logs", "heartbeats": "heartbeats", "events": "events", "usage": "usage"}
+_KIND_OF_TABLE = {
+    **{"log_chunks": "logs", "heartbeats": "heartbeats", "events": "events", "usage": "usage"},
+    **dict.fromkeys(("metrics", "metric_series", "metric_levels"), "curves"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +38,9 @@ class RunSize:
     name: str
     ended: float | None
     kinds: Mapping[str, int]
-    """Kind -> bytes, in the order of KINDS. curves: the points of rank 0; other_ranks: those of all other ranks."""
+    """Kind -> bytes, in the order of KINDS. curves: the points of rank 0 and logged metrics. other_ranks: the points of
+    the other ranks.
+    """
     is_thinned: bool
     """Its raw rows were dropped (thinning.py)."""
     kept_by: Problem | None

@@ -4,9 +4,9 @@ store = Store(home / "megaboard.db")
 store.write(lambda connection: ...)       # one transaction on the writer thread
 with store.read() as connection: ...      # one consistent snapshot
 
-Only this module defines the schema. These modules write rows: run_store.py (runs, events), metrics.py (points, logs)
-and utilization.py (load of the nodes). These delete rows: deletion.py (whole runs) and thinning.py (rows that nothing
-reads any more).
+Only this module defines the schema. These modules write rows: run_store.py (runs, events), metrics.py (points, logs),
+logged_metrics.py (numbers by name) and utilization.py (load of the nodes). These delete rows: deletion.py (whole runs)
+and thinning.py (rows that nothing reads any more).
 """
 
 import os
@@ -121,6 +121,21 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TABLE curve_levels (run TEXT NOT NULL REFERENCES runs, attempt INTEGER NOT NULL,
             bits INTEGER NOT NULL, bucket INTEGER NOT NULL, data BLOB NOT NULL,
             PRIMARY KEY (run, attempt, bits, bucket)) WITHOUT ROWID""",
+    ),
+    (
+        # every number that a training logs under a name (logged_metrics.py), a summary of each name, and the same
+        # numbers at several widths (metric_levels.py)
+        """CREATE TABLE metrics (run TEXT NOT NULL REFERENCES runs, attempt INTEGER NOT NULL, rank INTEGER NOT NULL,
+            name TEXT NOT NULL, step INTEGER NOT NULL, time REAL NOT NULL, value REAL NOT NULL,
+            PRIMARY KEY (run, attempt, rank, name, step)) WITHOUT ROWID""",
+        """CREATE TABLE metric_series (run TEXT NOT NULL REFERENCES runs, attempt INTEGER NOT NULL,
+            rank INTEGER NOT NULL, name TEXT NOT NULL, count INTEGER NOT NULL, generation INTEGER NOT NULL,
+            first_step INTEGER NOT NULL, last_step INTEGER NOT NULL, last REAL NOT NULL, lowest REAL,
+            lowest_step INTEGER, highest REAL, highest_step INTEGER, waiting INTEGER NOT NULL,
+            levels_step INTEGER NOT NULL, PRIMARY KEY (run, attempt, rank, name)) WITHOUT ROWID""",
+        """CREATE TABLE metric_levels (run TEXT NOT NULL REFERENCES runs, attempt INTEGER NOT NULL,
+            rank INTEGER NOT NULL, name TEXT NOT NULL, bits INTEGER NOT NULL, bucket INTEGER NOT NULL,
+            points BLOB NOT NULL, PRIMARY KEY (run, attempt, rank, name, bits, bucket)) WITHOUT ROWID""",
     ),
 )
 """One tuple of statements a schema version; version n is reached by running the first n. Append, never edit."""

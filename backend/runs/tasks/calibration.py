@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from backend.estimate import Estimate, estimate
+from backend.estimate.interval import memory_interval
 from backend.job.cluster import Calibration
 from backend.job.job import Job
 from backend.job.mapping import with_values
@@ -41,6 +42,11 @@ class RunMeasured:
     reserved_gib: float | None
     """Largest value of all ranks."""
     predicted_reserved_gib: float | None
+    predicted_step_s_low: float | None = None
+    """The 80 % interval of predicted_step_s; `predicted_step_s_high` is its upper end. The same for the memory."""
+    predicted_step_s_high: float | None = None
+    predicted_reserved_gib_low: float | None = None
+    predicted_reserved_gib_high: float | None = None
     time_ratio: float | None
     """Measured over estimated seconds, without the correction of an earlier run."""
     memory_ratio: float | None
@@ -87,13 +93,19 @@ def measure_run(job: Job, run: str, steps: Sequence[Point], newest: Sequence[Poi
     same = _same_work(job, timed, problems)
     time_ratio = _time_ratio(same, step_s or 0.0, problems) if same else None
     memory_ratio = _memory_ratio(job, predicted, timed, reserved, problems)
+    step = estimate(same) if same else None
+    memory = memory_interval(job)
     return RunMeasured(
         run=run,
         steps=len(timed),
         step_s=step_s,
-        predicted_step_s=estimate(same).iteration_s if same else None,
+        predicted_step_s=step.iteration_s if step else None,
+        predicted_step_s_low=step.iteration_s_low if step else None,
+        predicted_step_s_high=step.iteration_s_high if step else None,
         reserved_gib=max(reserved, default=None),
         predicted_reserved_gib=predicted.reserved_gib,
+        predicted_reserved_gib_low=memory.low * predicted.reserved_gib,
+        predicted_reserved_gib_high=memory.high * predicted.reserved_gib,
         time_ratio=time_ratio,
         memory_ratio=memory_ratio,
         problems=tuple(problems),

@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from backend.cluster.inventory.data_preview import PREVIEW_S, data_preview_on
 from backend.cluster.inventory.dataset_size import COUNT_S, DataSize, data_size_on
 from backend.cluster.inventory.hardware import HARDWARE_S, Hardware, read_node_hardware
 from backend.cluster.inventory.model_profile import PROFILE_S, model_profile_on
 from backend.cluster.inventory.software import SOFTWARE_S, NodeFacts, read_node_software
 from backend.cluster.node import Node, NodeError, sftp_path
 from backend.cluster.node_group import try_all
+from backend.cluster.program_answers import DataPreview
 from backend.cluster.ssh.host_keys import HostKey
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
@@ -37,7 +39,8 @@ class Discovery(Generic[T]):
 def refuse_without(job: Job, *paths: str) -> None:
     """Raise ProblemsError(needed_for_launch) for each of these fields that the job lacks."""
     values = {"cluster.hosts": job.cluster.hosts, "model.path": job.model.path,
-              "training.dataset": job.training.dataset, "training.dataset_dir": job.training.dataset_dir}  # fmt: skip
+              "training.dataset": job.training.dataset, "training.dataset_dir": job.training.dataset_dir,
+              "training.template": job.training.template}  # fmt: skip
     missing = [Problem(code="needed_for_launch", field=path) for path in paths if not values[path]]
     if missing:
         raise ProblemsError(missing)
@@ -98,6 +101,11 @@ def memory(job: Job, connected: ConnectedNodes) -> Discovery[NodeMemory]:
 def data_size(job: Job, connected: ConnectedNodes) -> Discovery[DataSize]:
     """Count the samples of the job's data sets on the first connected node."""
     return _ask_first(connected, lambda rank, node: data_size_on(node, job, rank), COUNT_S + 10)
+
+
+def data_preview(job: Job, connected: ConnectedNodes, seed: int) -> Discovery[DataPreview]:
+    """Encode rows of the job's data sets on the first connected node."""
+    return _ask_first(connected, lambda rank, node: data_preview_on(node, job, rank, seed), PREVIEW_S + 10)
 
 
 def _ask_first(connected: ConnectedNodes, question: Callable[[int, Node], T], limit_s: float) -> Discovery[T]:

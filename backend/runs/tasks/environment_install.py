@@ -1,4 +1,4 @@
-"""Makes the Python environment of the job's engine on its nodes, from a set of locked packages, on the user's word.
+"""Makes the Python environment of the job's engine on its nodes, from a set of packages with locked versions.
 
 Every node installs at the same time, into `<run_root>/environments/<set>-py<version>-<digest>`. Nodes that see one disk
 take turns at a lock there, and the later ones find the environment ready. An interrupted installation goes on with the
@@ -43,7 +43,7 @@ from backend.runs.tasks.one_off_task import (
 LEFT = "install_left"
 FOLDER = "environments"
 POLL_S = 1.0
-LOOK_S = 90.0
+TOOLS_S = 90.0
 FACTS_S = 60.0
 SEND_S = 600.0
 STALL_S = 3600.0
@@ -55,8 +55,8 @@ RESERVE_GIB = 1
 _log = logging.getLogger(__name__)
 
 
-class Look(TypedDict):
-    """install_environment.py look"""
+class NodeTools(TypedDict):
+    """Answer of `install_environment.py tools`."""
 
     uv: Word | None
     pythons: dict[str, Line]
@@ -70,7 +70,7 @@ class Look(TypedDict):
 
 
 class StepProgress(TypedDict):
-    """progress.json"""
+    """progress.json of an installation."""
 
     step: Word
     done: Count
@@ -78,7 +78,7 @@ class StepProgress(TypedDict):
 
 
 class Failed(TypedDict):
-    """result.json"""
+    """result.json of a failed installation."""
 
     code: Word
     path: NotRequired[Line]
@@ -118,16 +118,16 @@ def install(
     """Make the environment on all nodes and import the engine there. ProblemsError names the nodes that failed."""
     nodes = connected.all_nodes()
     sets = environment_sets() if sets is None else sets
-    bare = with_node_python(job)
+    plain_job = with_node_python(job)
     engine = job.traits.environment
-    facts = all_read(ends_of_all(nodes, lambda rank, node: _facts(bare, rank, node), FACTS_S))
-    first = all_read(ends_of_all(nodes, lambda rank, node: _look(bare, node, None), LOOK_S))
-    chosen = choose_set(job, [look.get("driver_cuda") for look in first.values()], sets)
-    looks = all_read(ends_of_all(nodes, lambda rank, node: _look(bare, node, chosen), LOOK_S))
-    python = choose_python(job, chosen, looks, nodes)
-    check_nodes_for(chosen, python, looks, nodes)
-    sent = _send_uv(job, looks, nodes)
-    placement = launch.make_placement(bare, run, 1, facts, job.cluster.port_range[0])
+    facts = all_read(ends_of_all(nodes, lambda rank, node: _facts(plain_job, rank, node), FACTS_S))
+    first = all_read(ends_of_all(nodes, lambda rank, node: _read_tools(plain_job, node, None), TOOLS_S))
+    chosen = choose_set(job, [tools.get("driver_cuda") for tools in first.values()], sets)
+    node_tools = all_read(ends_of_all(nodes, lambda rank, node: _read_tools(plain_job, node, chosen), TOOLS_S))
+    python = choose_python(job, chosen, node_tools, nodes)
+    check_nodes_for(chosen, python, node_tools, nodes)
+    sent = _send_uv(job, node_tools, nodes)
+    placement = launch.make_placement(plain_job, run, 1, facts, job.cluster.port_range[0])
     request = _request(job, chosen, python, sent)
     files = {INSTALLER: node_program(INSTALLER).decode(), "install.json": json.dumps(request)}
     files |= {f"{number}.txt": step.text() for number, step in enumerate(chosen.steps)}
@@ -139,11 +139,11 @@ def install(
         )
         for node in placement.nodes
     )
-    attempt = make_attempt(bare, run, placement, facts, Rendered(files=files, commands=commands), STALL_S)
-    _, left = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, progress))
+    attempt = make_attempt(plain_job, run, placement, facts, Rendered(files=files, commands=commands), STALL_S)
+    _, warnings = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, progress))
     path = f"{job.cluster.run_root}/{FOLDER}/{chosen.folder(python)}/bin/python"
     fields = {python_field(job, rank) for rank in nodes} | {f"cluster.environments.{engine}.python"}
-    return Installed(name=chosen.name, python=path, edit=dict.fromkeys(sorted(fields), path), problems=left)
+    return Installed(name=chosen.name, python=path, edit=dict.fromkeys(sorted(fields), path), problems=warnings)
 
 
 def with_python(job: Job, installed: Installed) -> Job:
@@ -170,40 +170,44 @@ def _with_environment(job: Job, change: Callable[[Environment | None], Environme
     return with_values(job, values)
 
 
-def choose_python(job: Job, chosen: EnvironmentSet, looks: Mapping[int, Look], nodes: Mapping[int, Node]) -> str:
+def choose_python(
+    job: Job, chosen: EnvironmentSet, node_tools: Mapping[int, NodeTools], nodes: Mapping[int, Node]
+) -> str:
     """Return the first version of Python of the set that all nodes have. ProblemsError: install_no_python."""
     for version in chosen.pythons:
-        if all(version in look["pythons"] or look["states"].get(version) == "ready" for look in looks.values()):
+        if all(version in tools["pythons"] or tools["states"].get(version) == "ready" for tools in node_tools.values()):
             return version
     if job.cluster.install.python_download:
         return chosen.pythons[0]
-    wanted = ", ".join(chosen.pythons)
+    versions = ", ".join(chosen.pythons)
     raise ProblemsError(
         [
             Problem(
                 code="install_no_python",
                 field="cluster.install.python_download",
                 node=nodes[rank].name,
-                values={"node": nodes[rank].name, "versions": wanted, "found": look["own_python"]},
+                values={"node": nodes[rank].name, "versions": versions, "found": tools["own_python"]},
             )
-            for rank, look in looks.items()
-            if not set(chosen.pythons) & look["pythons"].keys()
+            for rank, tools in node_tools.items()
+            if not set(chosen.pythons) & tools["pythons"].keys()
         ]
-        or [Problem(code="install_unequal_python", field="cluster.hosts", values={"versions": wanted})]
+        or [Problem(code="install_unequal_python", field="cluster.hosts", values={"versions": versions})]
     )
 
 
-def check_nodes_for(chosen: EnvironmentSet, python: str, looks: Mapping[int, Look], nodes: Mapping[int, Node]) -> None:
+def check_nodes_for(
+    chosen: EnvironmentSet, python: str, node_tools: Mapping[int, NodeTools], nodes: Mapping[int, Node]
+) -> None:
     """Raise ProblemsError for the nodes without space, and for those where the folder is somebody else's."""
     problems = []
-    for rank, look in looks.items():
-        state, name = look["states"].get(python), nodes[rank].name
-        path = f"{look['root']}/{chosen.folder(python)}"
+    for rank, tools in node_tools.items():
+        state, name = tools["states"].get(python), nodes[rank].name
+        path = f"{tools['root']}/{chosen.folder(python)}"
         if state == "foreign":
             values: dict[str, object] = {"node": name, "path": path}
             problems.append(Problem(code="install_foreign_folder", field="cluster.run_root", node=name, values=values))
-        elif state == "none" and look["free"] < (chosen.disk_gib + RESERVE_GIB) * GIB:
-            gib = {"needed_gib": chosen.disk_gib + RESERVE_GIB, "free_gib": round(look["free"] / GIB, 1)}
+        elif state == "none" and tools["free"] < (chosen.disk_gib + RESERVE_GIB) * GIB:
+            gib = {"needed_gib": chosen.disk_gib + RESERVE_GIB, "free_gib": round(tools["free"] / GIB, 1)}
             values = {"node": name, "path": path, **gib}
             problems.append(Problem(code="install_no_room", field="cluster.run_root", node=name, values=values))
     if problems:
@@ -215,7 +219,7 @@ def _facts(job: Job, rank: int, node: Node) -> NodeFacts:
     return read_software(node, environment, python_field=python_field(job, rank))
 
 
-def _look(job: Job, node: Node, chosen: EnvironmentSet | None) -> Look:
+def _read_tools(job: Job, node: Node, chosen: EnvironmentSet | None) -> NodeTools:
     question = {
         "root": f"{job.cluster.run_root}/{FOLDER}",
         "uv_comes": _own_uv() is not None,
@@ -223,23 +227,23 @@ def _look(job: Job, node: Node, chosen: EnvironmentSet | None) -> Look:
         "pythons": list(chosen.pythons) if chosen else [],
         "folders": {version: chosen.folder(version) for version in chosen.pythons} if chosen else {},
     }
-    argv = ["python3", "-", "look", one_argument(question)]
-    return answer_of(node.name, Look, ask(node, argv, timeout_s=LOOK_S, stdin=node_program(INSTALLER)))
+    argv = ["python3", "-", "tools", one_argument(question)]
+    return answer_of(node.name, NodeTools, ask(node, argv, timeout_s=TOOLS_S, stdin=node_program(INSTALLER)))
 
 
-def _send_uv(job: Job, looks: Mapping[int, Look], nodes: Mapping[int, Node]) -> str | None:
+def _send_uv(job: Job, node_tools: Mapping[int, NodeTools], nodes: Mapping[int, Node]) -> str | None:
     """Send the server's uv to the nodes without one; return its path there. Without one, pip of the node installs.
 
     The node tries whether it starts: another processor or libc refuses it, and then pip installs.
     """
-    lacking = {rank: nodes[rank] for rank, look in looks.items() if look["uv"] is None}
-    own = _own_uv()
-    if not lacking or own is None:
+    lacking = {rank: nodes[rank] for rank, tools in node_tools.items() if tools["uv"] is None}
+    uv = _own_uv()
+    if not lacking or uv is None:
         return None
-    data = own.read_bytes()
+    data = uv.read_bytes()
 
     def send(rank: int, node: Node) -> None:
-        folder = f"{looks[rank]['root']}/.tools"
+        folder = f"{node_tools[rank]['root']}/.tools"
         if not node.exists(f"{folder}/uv-{len(data)}"):
             node.make_folder(folder)
             node.write(f"{folder}/uv-{len(data)}", data)
@@ -252,8 +256,8 @@ def _send_uv(job: Job, looks: Mapping[int, Look], nodes: Mapping[int, Node]) -> 
 def _own_uv() -> Path | None:
     """Return the uv of this server: that of its own environment, or on PATH."""
     beside = Path(sys.executable).parent / "uv"
-    found = str(beside) if beside.exists() else shutil.which("uv")
-    return Path(found) if found else None
+    path = str(beside) if beside.exists() else shutil.which("uv")
+    return Path(path) if path else None
 
 
 def _request(job: Job, chosen: EnvironmentSet, python: str, uv: str | None) -> dict[str, object]:

@@ -113,7 +113,7 @@ class Gang:
         rendered = render(self._job(), self._placement())
         for node, folder in enumerate(self.folders):
             folder.mkdir(parents=True)
-            for program in ("entry.py", "rank_facts.py"):
+            for program in ("entry.py", "rank_facts.py", "step_lines.py"):
                 (folder / program).write_text((ROOT / "backend" / "node" / "training" / program).read_text())
             for file, text in rendered.files.items():
                 (folder / file).write_text(text)

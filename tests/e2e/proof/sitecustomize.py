@@ -22,6 +22,9 @@ def _add_callback():
             if "megatron.core" in sys.modules:
                 self.gradients.append(_gradients(getattr(model, "models", [model])[0]))
 
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            logs["proof/step"] = state.global_step
+
         def on_train_end(self, args, state, control, model=None, **kwargs):
             distributed = torch.distributed
             proof = {

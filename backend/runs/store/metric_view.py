@@ -1,0 +1,171 @@
+"""Reads logged metrics for a chart: a few values for any range of steps.
+
+A later attempt replaces all steps from its first step on.
+"""
+
+import math
+import sqlite3
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from backend.runs.store import attempts, logged_metrics, metric_levels
+from backend.runs.store.curve_buckets import Floats, Steps, candidates
+from backend.runs.store.curve_levels import LEVELS
+from backend.runs.store.curve_view import END, LEAST_BUCKETS
+from backend.runs.store.logged_metrics import SeriesRow
+from backend.runs.store.metric_levels import Key
+
+MOST_VALUES = 8 * LEAST_BUCKETS
+"""Values that a view reads themselves. Of more values, it reads the widest level with LEAST_BUCKETS buckets."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Segment:
+    """Steps `first` to `last` of an attempt, which are on the curve."""
+
+    row: SeriesRow
+    first: int
+    last: int
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether a later attempt replaces its end."""
+        return self.last < self.row.last_step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """One name that a run logs, over all attempts."""
+
+    run: str
+    name: str
+    version: int
+    """Changes when values were removed or replaced. With an equal version, all new values come after `last_step`."""
+    segments: tuple[Segment, ...]
+
+    @property
+    def last_step(self) -> int:
+        """Return the step of the newest value; -1 while a later attempt has replaced all values."""
+        return self.segments[-1].last if self.segments else -1
+
+    @property
+    def last(self) -> float:
+        """Return the newest value. May be NaN or infinite, and is NaN without a value."""
+        if not self.segments:
+            return math.nan
+        return self.segments[-1].row.last
+
+    @property
+    def count(self) -> int:
+        """Return the number of values, also of replaced steps."""
+        return sum(segment.row.count for segment in self.segments)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extremes:
+    """The lowest and the highest value on the curve of a metric, and their steps."""
+
+    lowest: float
+    lowest_step: int
+    highest: float
+    highest_step: int
+
+
+def metrics_of(connection: sqlite3.Connection, run: str, *, rank: int = 0) -> dict[str, Metric]:
+    """Return the metrics of a run by name."""
+    rows: dict[str, list[SeriesRow]] = {}
+    for row in logged_metrics.series_rows(connection, run, rank=rank):
+        rows.setdefault(row.name, []).append(row)
+    begins = _first_steps(connection, run, rank) if rows else {}
+    return {name: _metric(run, name, of_name, begins) for name, of_name in rows.items()}
+
+
+def view(
+    connection: sqlite3.Connection, metric: Metric, first: int = 0, last: int = END, *, rank: int = 0
+) -> tuple[Steps, Floats]:
+    """Return the finite values to draw for the steps `first` to `last`: all, or extremes and ends of each bucket."""
+    shown = [one for one in metric.segments if one.last >= first and one.first <= last]
+    begin = max(first, min((one.first for one in shown), default=0))
+    end = min(last, max((one.last for one in shown), default=0))
+    level = sum((end - begin) >> bits >= LEAST_BUCKETS for bits in LEVELS) if metric.count > MOST_VALUES else 0
+    parts = [_read(connection, metric, one, max(first, one.first), min(last, one.last), level, rank) for one in shown]
+    steps = np.concatenate([part[0] for part in parts]) if parts else np.empty(0, dtype=np.int64)
+    values = np.concatenate([part[1] for part in parts]) if parts else np.empty(0)
+    is_finite = np.isfinite(values)
+    return steps[is_finite], values[is_finite]
+
+
+def news(connection: sqlite3.Connection, metric: Metric, after: int, *, rank: int = 0) -> tuple[Steps, Floats]:
+    """Return the finite values after a step. The caller has the earlier ones of the same version."""
+    if not metric.segments:
+        return np.empty(0, dtype=np.int64), np.empty(0)
+    key = Key(run=metric.run, attempt=metric.segments[-1].row.attempt, rank=rank, name=metric.name)
+    steps, values = metric_levels.read_values(connection, key, after + 1)
+    is_finite = np.isfinite(values)
+    return steps[is_finite], values[is_finite]
+
+
+def extremes(connection: sqlite3.Connection, metric: Metric, *, rank: int = 0) -> Extremes | None:
+    """Return the extremes of a metric; None without a finite value. Only cut attempts cost a read of values."""
+    lows, highs = [], []
+    for segment in metric.segments:
+        if segment.is_cut:
+            key = Key(run=metric.run, attempt=segment.row.attempt, rank=rank, name=metric.name)
+            steps, values = metric_levels.read_values(connection, key, segment.first, segment.last)
+            finite = [(v, int(s)) for s, v in zip(steps, values.tolist(), strict=True) if math.isfinite(v)]
+            lows += finite
+            highs += finite
+        elif segment.row.lowest is not None and segment.row.highest is not None:
+            lows.append((segment.row.lowest, segment.row.lowest_step or 0))
+            highs.append((segment.row.highest, segment.row.highest_step or 0))
+    if not lows:
+        return None
+    (low, low_step), (high, high_step) = min(lows), max(highs, key=lambda one: (one[0], -one[1]))
+    return Extremes(lowest=low, lowest_step=low_step, highest=high, highest_step=high_step)
+
+
+def _metric(run: str, name: str, rows: Sequence[SeriesRow], begins: dict[int, int]) -> Metric:
+    segments: list[Segment] = []
+    cut = END
+    later = max([*begins, rows[-1].attempt])
+    for attempt in range(later, 0, -1):
+        row = next((one for one in rows if one.attempt == attempt), None)
+        if row is not None and row.first_step <= cut:
+            segments.append(Segment(row=row, first=row.first_step, last=min(row.last_step, cut)))
+        begin = min(begins.get(attempt, END), row.first_step if row is not None else END)
+        cut = min(cut, begin - 1)
+    segments.reverse()
+    state = [(one.row.attempt, one.row.generation, one.first, one.last if one.is_cut else END) for one in segments]
+    return Metric(run=run, name=name, version=zlib.crc32(repr(state).encode()), segments=tuple(segments))
+
+
+def _first_steps(connection: sqlite3.Connection, run: str, rank: int) -> dict[int, int]:
+    """Return attempt -> first step of its points, with one seek each."""
+    query = "SELECT min(step) FROM points WHERE run = ? AND attempt = ? AND rank = ?"
+    steps = {
+        attempt: connection.execute(query, (run, attempt, rank)).fetchone()[0]
+        for attempt in range(1, attempts.newest(connection, run) + 1)
+    }
+    return {attempt: step for attempt, step in steps.items() if step is not None}
+
+
+def _read(
+    connection: sqlite3.Connection, metric: Metric, segment: Segment, first: int, last: int, level: int, rank: int
+) -> tuple[Steps, Floats]:
+    """Return the values of a part of a segment. After the last whole bucket, it reads the values themselves."""
+    key = Key(run=metric.run, attempt=segment.row.attempt, rank=rank, name=metric.name)
+    if level == 0:
+        return metric_levels.read_values(connection, key, first, last)
+    bits = LEVELS[level - 1]
+    # The levels end at levels_step, and a later attempt may cut the segment inside a bucket.
+    whole = (min(segment.row.levels_step, last if segment.is_cut else segment.row.last_step) + 1) >> bits
+    _, buckets = metric_levels.read(connection, key, bits, first >> bits, min(last >> bits, whole - 1))
+    steps, values = candidates(buckets, 0)
+    rest = max(first, whole << bits)
+    if rest > last:
+        return steps, values
+    more_steps, more_values = metric_levels.read_values(connection, key, rest, last)
+    return np.concatenate((steps, more_steps)), np.concatenate((values, more_values))

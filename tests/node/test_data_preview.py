@@ -1,0 +1,132 @@
+"""The program that shows rows of a data set as the model sees them: what it reads, and LLaMA-Factory's own encoding."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.demo.tiny_model import DATA_FOLDER, MODEL_FOLDER, TEMPLATE, make_rows
+from backend.cluster.node_programs import DATA_PREVIEW, node_program
+from backend.cluster.program_answers import DataPreview
+from backend.cluster.typed_json import answer_of
+from backend.node.data_preview.reading import Faults, Kept, media_check
+from tests.nodes import skip_without_node_environment
+from tools.browser import CHECKOUT
+from tools.programs import NODE_PYTHON
+
+
+def kept(rows: list[Any], **more: Any) -> Kept:
+    result = Kept(100, more.pop("check", lambda row, number: None), 0)
+    result.offer_all(rows)
+    return result
+
+
+def test_the_first_rows_and_equal_rows_are_found_by_their_numbers():
+    result = kept([b'{"a": 1, "b": 2}', b'{"a": 2}', b'{"b": 2, "a": 1}', b'{"a": 3}'])
+    assert result.first == [(1, {"a": 1, "b": 2}), (2, {"a": 2})]
+    assert (result.read, result.duplicates, result.duplicate_rows) == (4, 1, [[1, 3]])
+
+
+@pytest.mark.parametrize("row", [b'{"a": ', b'"a text"', b"[1]", "not a mapping", b"\xff"])
+def test_a_row_that_no_training_can_read_is_refused_with_its_number(row):
+    with pytest.raises(ValueError, match="row 17"):
+        kept([*({"a": number} for number in range(16)), row])
+
+
+def test_missing_pictures_are_counted_with_their_rows(tmp_path):
+    (tmp_path / "here.png").touch()
+    faults = Faults()
+    rows = [{"images": ["here.png"]}, {"images": ["gone.png", "here.png"]}, {"images": None}, {"images": "off.png"}]
+    kept(rows, check=media_check({"images": "images"}, str(tmp_path), faults))
+    [fault] = faults.answer()
+    assert (fault["code"], fault["count"], fault["rows"]) == ("media_missing", 2, [[2, "gone.png"], [4, "off.png"]])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Return a folder with the demo's tokenizer, and data sets with faults."""
+    skip_without_node_environment()
+    folder = tmp_path_factory.mktemp("preview")
+    command = [str(NODE_PYTHON), "app/demo/tiny_model.py", str(folder)]
+    subprocess.run(command, check=True, cwd=CHECKOUT, env={"PYTHONPATH": str(CHECKOUT)}, capture_output=True)
+    rows = make_rows(40)
+    pairs = [{"conversations": [{"from": "human", "value": row["instruction"]}],
+              "chosen": {"from": "gpt", "value": row["output"]},
+              "rejected": {"from": "gpt", "value": "?"}} for row in rows]  # fmt: skip
+    answers = [{key: value for key, value in row.items() if key != "output"} for row in rows]
+    columns = {"messages": "conversations", "chosen": "chosen", "rejected": "rejected"}
+    odd = [{"conversations": [{"from": "human", "value": "?"}, {"from": "gpt", "value": "!"}]} for _ in range(9)]
+    odd[6]["conversations"].pop()
+    sets = {
+        "doubled": ([*rows, rows[4]], {}),
+        "unanswered": (answers, {}),
+        "odd": (odd, {"formatting": "sharegpt"}),
+        "pairs": (pairs, {"formatting": "sharegpt", "ranking": True, "columns": columns}),
+    }
+    info = {name: {"file_name": f"{name}.json", **entry} for name, (_, entry) in sets.items()}
+    info["broken"] = {"file_name": "broken.jsonl"}
+    for name, (content, _) in sets.items():
+        (folder / DATA_FOLDER / f"{name}.json").write_text(json.dumps(content))
+    lines = [json.dumps(row) for row in rows]
+    lines[16] = lines[16][:-5]
+    (folder / DATA_FOLDER / "broken.jsonl").write_text("\n".join(lines))
+    (folder / DATA_FOLDER / "dataset_info.json").write_text(json.dumps(info))
+    (folder / DATA_PREVIEW).write_bytes(node_program(DATA_PREVIEW))
+    return folder
+
+
+def preview(folder: Path, dataset: str, **config: Any) -> DataPreview:
+    """Return the program's answer as the server reads it."""
+    whole = {
+        "model_name_or_path": str(folder / MODEL_FOLDER),
+        "dataset": dataset,
+        "dataset_dir": str(folder / DATA_FOLDER),
+        "template": TEMPLATE,
+        "stage": "sft",
+        "cutoff_len": 2048,
+        "tensor_model_parallel_size": 2,
+        **config,
+    }
+    question = json.dumps({"config": whole, "megatron": False, "seed": 1})
+    command = [str(NODE_PYTHON), str(folder / DATA_PREVIEW), "preview", question, "--token", "T:"]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    [line] = [line for line in output.splitlines() if line.startswith("T:")]
+    return answer_of("node", DataPreview, json.loads(line[2:]))
+
+
+def test_rows_are_shown_with_their_template_and_what_is_trained_and_cut(folder):
+    answer = preview(folder, "doubled,unanswered,odd", cutoff_len=24)
+    doubled, unanswered, odd = answer["datasets"]
+    assert (doubled["rows"], doubled["duplicates"], doubled["duplicate_rows"]) == (41, 1, [(5, 41)])
+    assert [(fault["code"], fault["detail"], fault["count"]) for fault in unanswered["faults"]] == [
+        ("column_missing", "output", 40)
+    ]
+    assert [(fault["code"], fault["rows"]) for fault in odd["faults"]] == [("row_dropped", [(7, "")])]
+    example = answer["examples"][0]
+    assert (example["dataset"], example["row"], example["kind"]) == ("doubled", 1, "first")
+    [sequence] = example["sequences"]
+    assert sequence["tokens"] == 24 < sequence["uncut_tokens"]
+    texts = [(text, trained) for text, _, trained in sequence["uncut"]]
+    row = make_rows(1)[0]
+    assert texts == [
+        (f"<|im_start|>user\n{row['instruction']}<|im_end|>\n<|im_start|>assistant\n", False),
+        (f"{row['output']}<|im_end|>\n", True),
+    ]
+    assert {example["dataset"] for example in answer["examples"]} == {"doubled", "odd"}
+    assert len(answer["lengths"]) == 41 + 8
+    assert 0 < sum(answer["trained"]) < sum(answer["lengths"])
+
+
+def test_both_answers_of_a_pair_are_shown(folder):
+    answer = preview(folder, "pairs", stage="dpo")
+    sequences = answer["examples"][0]["sequences"]
+    assert [sequence["part"] for sequence in sequences] == ["chosen", "rejected"]
+    assert sequences[1]["stretches"][-1][0] == "?<|im_end|>\n"
+
+
+def test_a_file_with_a_broken_row_is_refused_with_the_row(folder):
+    answer = preview(folder, "broken")
+    assert answer["code"] == "dataset_unreadable"
+    assert answer["values"]["reason"].startswith("row 17:")

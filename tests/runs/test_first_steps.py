@@ -1,0 +1,145 @@
+"""The first steps of a run are compared with the intervals of its estimate: one event for time, one for memory."""
+
+from typing import Any
+
+import pytest
+
+from backend.estimate import Estimate, estimate
+from backend.job.job import Job
+from backend.job.mapping import dump_job, parse_job, with_values
+from backend.runs.diagnosis.first_steps import STEPS
+from backend.runs.records import Event
+from backend.runs.states import EventKind
+from tests.runs.conftest import RUN, Gang
+
+
+def launched(gang: Gang, **values: object) -> tuple[Job, Estimate]:
+    """Let the gang run this packed job on three H100, and return the job with its estimate."""
+    job, problems = parse_job(
+        {
+            "cluster": {"gpu": "h100-80g", "nodes": 3, "gpus_per_node": 1},
+            "model": {"preset": "qwen3-8b"},
+            "training": {"packing": True, "save_steps": 500, "method": "lora"},
+            "engine": "llamafactory-ddp",
+        }
+    )
+    assert job is not None, problems
+    job = with_values(job, {name.replace("__", "."): value for name, value in values.items()})
+    gang.store.write(lambda c: c.execute("UPDATE runs SET job = ? WHERE id = ?", (dump_job(job), RUN)))
+    return job, estimate(job)
+
+
+def steps(gang: Gang, *, first: int = 1, count: int = STEPS, rank: int = 0, **values: object) -> None:
+    """Write steps of a node's rank, and read them in two batches."""
+    rows: list[dict[str, Any]] = [{"step": first + i, "time": 1000.0 + i, **values} for i in range(count)]
+    for batch in (rows[: count // 2], rows[count // 2 :]):
+        gang.write(rank, f"steps.rank{rank}.jsonl", *batch)
+        gang.collector(rank).poll(gang.nodes[rank])
+
+
+def told(gang: Gang) -> list[Event]:
+    return [event for event in gang.events() if event.kind is EventKind.OUTSIDE_INTERVAL]
+
+
+def codes(gang: Gang) -> list[tuple[str, str, str]]:
+    return [(event.detail["figure"], event.detail["side"], event.detail["problem"]["code"]) for event in told(gang)]
+
+
+def beats(gang: Gang, **gpu: object) -> None:
+    for rank in range(3):
+        gang.write(rank, "heartbeat.jsonl", {"time": 1010.0, "members": [], "gpus": [{"index": 0, **gpu}]})
+        gang.clock.now = 1010.0
+        gang.collector(rank).poll(gang.nodes[rank])
+
+
+def test_steps_inside_the_interval_say_nothing(gang: Gang) -> None:
+    _, planned = launched(gang)
+    assert planned.iteration_s is not None
+    steps(gang, step_s=planned.iteration_s, reserved_gib=planned.reserved_gib)
+    assert codes(gang) == []
+
+
+def test_slow_steps_are_reported_once_with_what_was_planned(gang: Gang) -> None:
+    _, planned = launched(gang)
+    assert planned.iteration_s is not None
+    steps(gang, step_s=2 * planned.iteration_s, count=STEPS - 1)
+    assert told(gang) == []
+    steps(gang, first=STEPS, step_s=2 * planned.iteration_s)
+    (event,) = told(gang)
+    assert event.detail["step"] == STEPS
+    assert event.detail["measured"] == pytest.approx(2 * planned.iteration_s)
+    assert (event.detail["low"], event.detail["high"]) == (planned.iteration_s_low, planned.iteration_s_high)
+    assert codes(gang) == [("time", "high", "steps_slow_software")]
+
+
+def test_fast_steps_are_reported_too(gang: Gang) -> None:
+    _, planned = launched(gang)
+    assert planned.iteration_s is not None
+    steps(gang, step_s=0.7 * planned.iteration_s)
+    assert codes(gang) == [("time", "low", "steps_faster")]
+
+
+def test_samples_of_another_length_than_planned_are_the_cause_if_they_explain_the_time(gang: Gang) -> None:
+    job, _ = launched(gang, training__packing=False)
+    half = estimate(with_values(job, {"training.cutoff_len": job.training.cutoff_len // 2})).iteration_s
+    steps(gang, step_s=half, tokens=job.global_batch * job.training.cutoff_len // 2)
+    assert codes(gang) == [("time", "low", "steps_other_lengths")]
+    values = told(gang)[0].detail["problem"]["values"]
+    assert values == {"mean": f"{job.training.cutoff_len // 2:,}", "planned": f"{job.training.cutoff_len:,}"}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "code"),
+    [
+        ({"clock_mhz": 900.0, "clock_limits": 0x40, "utilization": 99.0}, "steps_slow_clocks"),
+        ({"clock_mhz": 1900.0, "clock_limits": 0, "utilization": 30.0}, "steps_wait"),
+        ({"clock_mhz": 1900.0, "clock_limits": 0, "utilization": 99.0}, "steps_slow_software"),
+    ],
+    ids=["heat", "idle", "busy"],
+)
+def test_what_the_gpus_report_names_the_cause_of_slow_steps(gang: Gang, gpu: dict[str, object], code: str) -> None:
+    _, planned = launched(gang)
+    assert planned.iteration_s is not None
+    beats(gang, **gpu)
+    steps(gang, step_s=2 * planned.iteration_s)
+    assert codes(gang) == [("time", "high", code)]
+
+
+def test_a_network_that_nobody_measured_is_the_cause_where_a_step_is_mostly_communication(gang: Gang) -> None:
+    _, planned = launched(
+        gang, cluster__inter_node_gbit_per_s=1.0, cluster__nics_per_node=1, training__method="full",
+        engine="llamafactory-zero3",
+    )  # fmt: skip
+    assert planned.iteration_s is not None
+    steps(gang, step_s=2 * planned.iteration_s)
+    assert codes(gang) == [("time", "high", "steps_slow_network")]
+
+
+def test_the_rank_with_more_memory_than_the_interval_is_reported_once(gang: Gang) -> None:
+    _, planned = launched(gang)
+    for rank in (2, 1, 0):
+        steps(gang, rank=rank, reserved_gib=1.5 * planned.reserved_gib)
+    (event,) = told(gang)
+    assert (event.rank, event.detail["figure"], event.detail["side"]) == (2, "memory", "high")
+    assert event.detail["problem"]["code"] == "memory_software"
+
+
+def test_an_allocator_without_expandable_segments_is_the_cause_of_more_memory(gang: Gang) -> None:
+    _, planned = launched(gang, environment={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128"})
+    steps(gang, reserved_gib=1.5 * planned.reserved_gib)
+    assert codes(gang) == [("memory", "high", "memory_segments")]
+
+
+@pytest.mark.parametrize(("packing", "expected"), [(True, [("memory", "low", "memory_lower")]), (False, [])])
+def test_less_memory_is_reported_only_if_samples_are_full(gang: Gang, packing: bool, expected: list[object]) -> None:
+    job, planned = launched(gang, training__packing=packing)
+    half = {} if packing else {"tokens": job.global_batch * job.training.cutoff_len // 2}
+    same = with_values(job, {"training.cutoff_len": job.training.cutoff_len // (1 if packing else 2)})
+    for rank in (2, 1, 0):
+        steps(gang, rank=rank, step_s=estimate(same).iteration_s, reserved_gib=0.5 * planned.reserved_gib, **half)
+    assert [code for code in codes(gang) if code[0] == "memory"] == expected
+
+
+def test_a_run_without_an_estimate_is_not_judged(gang: Gang) -> None:
+    steps(gang, step_s=5.0, reserved_gib=3.0)
+    assert told(gang) == []
