@@ -190,6 +190,7 @@ CASES = [
     (MOE, {"engine": "swift-megatron", "parallel.expert": 2, "parallel.tensor": 2, "parallel.sequence": False},
      "moe_needs_sequence"),
     (MOE, {"cluster.gpu": "cpu", "parallel.tensor": 2, "parallel.expert": 2}, "moe_tensor_on_cpu"),
+    (DENSE, {"engine": "swift-megatron", "cluster.gpu": "cpu"}, "swift_on_cpu"),
     (MOE, {"parallel.expert": 6}, "experts_not_divisible"),
     (MOE, {"parallel.expert": 32, "parallel.pipeline": 2}, "expert_ranks_not_divisible"),
     (MOE, {"parallel.expert": 8, "parallel.pipeline": 3}, "expert_ranks_not_divisible"),

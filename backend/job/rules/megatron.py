@@ -11,6 +11,7 @@ from backend.job.rules.bound import BoundRule, problem, registrar
 
 RULES: list[BoundRule] = []
 megatron = registrar(RULES, lambda traits: traits.is_megatron)
+swift = registrar(RULES, lambda traits: traits.environment == "swift")
 mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
 
 
@@ -168,6 +169,16 @@ def gradients_are_fp32(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
         return None
     return problem("gradients_stay_fp32", "parallel.gradient_dtype", "warning", engine=job.engine,
                    edit={"parallel.gradient_dtype": "fp32"})  # fmt: skip
+
+
+@swift
+def swift_has_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore-bridge builds the model of Transformer Engine's modules, which need GPUs."""
+    if gpu.device != "cpu":
+        return None
+    return problem(
+        "swift_on_cpu", "engine", engine=job.engine, edit={"engine": "llamafactory-ddp", "training.precision": "fp32"}
+    )
 
 
 @mcore_adapter
