@@ -88,10 +88,10 @@ def patch_norms():
 
 
 def patch_resume():
-    """Let megatron-core 0.16.1 resume a distributed optimizer with torch's Adam; Transformer Engine's needs neither.
+    """Give the distributed optimizer states before it reads a checkpoint.
 
-    It asserts one step number in states that it has not made yet. After reading, all states share one tensor of the step
-    number, so every weight would count it up.
+    With torch's Adam, megatron-core 0.16.1 asserts one step number in them before it makes them. Transformer Engine's
+    Adam needs none.
     """
     from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
@@ -102,15 +102,7 @@ def patch_resume():
             self._init_optimizer_states_with_dummy_values()
         return describe(self, model_state, is_loading, *arguments, **options)
 
-    read = DistributedOptimizer.load_state_dict
-
-    def load_state_dict(self, state):
-        read(self, state)
-        for of_weight in self.optimizer.state.values():
-            of_weight["step"] = of_weight["step"].clone()
-
     DistributedOptimizer.sharded_state_dict = sharded_state_dict
-    DistributedOptimizer.load_state_dict = load_state_dict
 
 
 def _patch_device():
