@@ -15,7 +15,7 @@ help:
 	@echo "make chaos      every fault in network namespaces, and a table of what came of it (12 minutes; needs root)"
 	@echo "make lint       ruff and mypy; eslint, tsc and unit tests of the page's scripts"
 	@echo "make lock       lock the version and hashes of every package in requirements/*.txt, from pyproject.toml and *.in"
-	@echo "make docs       the parameter reference, docs/parameters.*.md, from the code"
+	@echo "make docs       the parameter reference, the causes and the models, in docs/, from the code"
 	@echo "make film       docs/demo.webm and docs/demo.gif, recorded from the demo (needs chromium and ffmpeg)"
 	@echo "make clean      removes both environments and the caches"
 
@@ -31,7 +31,7 @@ test-fast: .venv/.ready
 engines: packages-test environments .venv-node/extra/.ready
 	.venv/bin/pytest tests/e2e/test_engines.py tests/e2e/test_megatron_engine.py tests/e2e/test_vision_gradients.py \
 		tests/e2e/test_before_and_after.py tests/engines/test_swift_megatron.py tests/engines/test_families.py \
-		tests/estimate/test_step_peak.py --durations=0
+		tests/estimate/test_step_peak.py tests/slurm/test_allocation_ends.py --durations=0
 
 chaos: packages-test environments
 	.venv/bin/pytest tests/chaos -m chaos -n 3 --dist worksteal --durations=5
@@ -48,6 +48,7 @@ lock: .venv/.ready
 docs: .venv/.ready
 	.venv/bin/python -m tools.write_reference
 	.venv/bin/python -m tools.write_causes
+	.venv/bin/python -m tools.write_models
 
 film: packages-test environments
 	.venv/bin/python -m tools.record_demo

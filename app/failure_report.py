@@ -59,9 +59,13 @@ def _files(services: Services, run: RunSnapshot, job: Job | None) -> Iterator[tu
 def _names(run: RunSnapshot, job: Job | None) -> Mapping[str, str]:
     """Return each name of a node, user or key file -> what replaces it."""
     names = {node.address: f"node{node.rank}" for node in run.nodes}
-    for rank, host in enumerate(job.cluster.hosts if job else ()):
-        names |= {host.address: f"node{rank}"}
-        names |= {name: f"node{rank}" for name in (host.fabric_address,) if name}
+    hosts = [(f"node{rank}", host) for rank, host in enumerate(job.cluster.hosts)] if job else []
+    if job and job.cluster.scheduler:
+        hosts.append(("login", job.cluster.scheduler.login.host))
+        names |= {name: "account" for name in (job.cluster.scheduler.account,) if name}
+    for own, host in hosts:
+        names |= {host.address: own}
+        names |= {name: own for name in (host.fabric_address,) if name}
         names |= {name: "user" for name in (host.user,) if name}
         names |= {name: "key" for name in (host.identity_file,) if name}
         names |= {name: "jump" for name in (host.proxy_jump,) if name}

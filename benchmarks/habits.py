@@ -39,6 +39,8 @@ class Habits:
     """Attention speed relative to FlashAttention 2."""
     fixed_lengths: bool = False
     """All micro-batches have the same length: samples are padded to it, or packed."""
+    upcasts_rest: bool = False
+    """QLoRA: peft's prepare_model_for_kbit_training makes fp32 of all weights that are not in 4 bits."""
     stops_early: bool = False
     """Full recompute stops when backward has what it needs (torch's checkpoint, use_reentrant=False, from 2.1 on)."""
 
@@ -93,11 +95,15 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     ("QwenLM", Habits(fixed_lengths=True)),
     # benchmarks_03_2024.md: dummy data of one length.
     ("fsdp_qlora", Habits(fixed_lengths=True)),
+    # Its own linear layers, without peft (litgpt/lora.py).
+    ("LitGPT", Habits()),
     # Its examples pack samples (sample_packing: true).
+    # With flash attention, its loader casts the embedding and the norms back to 16 bits.
     ("axolotl", Habits(fixed_lengths=True)),
 )
-ANYONE = Habits()
-"""Other sources: Megatron-LM with fused kernels and fp32 gradients; overlaps as the row's text says."""
+ANYONE = Habits(upcasts_rest=True)
+"""Other sources: Megatron-LM with fused kernels and fp32 gradients; overlaps as the row's text says. QLoRA as peft's
+documentation prepares it (docs/source/developer_guides/quantization.md)."""
 
 
 def habits_of(row: Mapping[str, Any]) -> Habits:

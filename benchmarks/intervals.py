@@ -1,8 +1,9 @@
 """Fit the level of step times and the 80 % intervals of memory and time, by whole sources.
 
-    python -m benchmarks.intervals [--write]
+    python -m benchmarks.intervals [--write] [--coverage]
 
---write stores them in presets/intervals.yaml. The scores are ratios of measured to estimated, of these rows:
+--write stores them in presets/intervals.yaml. --coverage prints how many left-out rows are inside, and how wide the
+intervals are. The scores are ratios of measured to estimated, of these rows:
 
 - memory: the published rows of the project, and those of strangers.json, whose sources were not used to fit constants;
 - time: strangers.json, and the rows of people who fine-tune (USERS), each with constants fitted without its source.
@@ -19,10 +20,13 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import combinations, islice
 from pathlib import Path
 from typing import NamedTuple
 
+from backend.estimate.interval import after_runs
 from backend.estimate.time.efficiency import default_efficiency
+from backend.job.presets import intervals
 from benchmarks.errors import Result
 from benchmarks.fit import carried_rows
 from benchmarks.measured import measured_results
@@ -41,6 +45,8 @@ USERS = ("Qwen fine", "IBM", "ms-swift doc", "Hugging Face blog", "Answer.AI", "
 """Sources whose authors ran an engine as it is, by the beginning of their names."""
 VENDORS = ("SimuMax", "Megatron", "NVIDIA", "Narayanan", "Korthikanti", "NeMo", "Google", "torchtitan")
 """Sources whose authors tuned the stack: it is their own, or their figures promote it."""
+MOST_WAYS = 500
+"""Ways to correct a row by others that are tried."""
 FAMILIES = ("megatron", "hugging_face")
 OUTPUT = Path(__file__).parents[1] / "presets" / "intervals.yaml"
 
@@ -66,11 +72,51 @@ def main() -> None:
     """Print the intervals, or write them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--coverage", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.coverage:
+        print_coverage()
+        return
     text = as_yaml(datetime.now(tz=UTC).date().isoformat())
-    if parser.parse_args().write:
+    if arguments.write:
         OUTPUT.write_text(text)
     else:
         print(text)
+
+
+def print_coverage() -> None:
+    """Print the share of left-out rows inside the interval, and its mean width, by family and after corrections."""
+    strangers = json.loads((DATA / "strangers.json").read_text())
+    users = [score for score in time_scores(carried_rows(), left_out=True) if score.source.startswith(USERS)]
+    memory, own_memory = memory_scores(strangers), memory_scores(_published_memory())
+    known = intervals().left_out
+    for name, scores, others in (("memory", memory, own_memory), ("time", time_scores(strangers), users)):
+        for family in FAMILIES:
+            rows = [score for score in scores if score.family == family]
+            factors = [known[score.source][f"{name}_{family}"] for score in rows]
+            levels = [known[score.source]["level"] if name == "time" else 1.0 for score in rows]
+            inside = [
+                low_high["low"] <= math.exp(score.log) / level <= low_high["high"]
+                for score, low_high, level in zip(rows, factors, levels, strict=True)
+            ]
+            width = statistics.fmean(low_high["high"] - low_high["low"] for low_high in factors)
+            print(f"{name:7} {family:13} {len(rows):4} rows, inside {sum(inside) / len(rows):.0%}, width {width:.2f}")
+        for runs in (1, 2, 4):
+            print(f"{name:7} after {runs} run(s): {_corrected_coverage([*scores, *others], runs)}")
+
+
+def _corrected_coverage(scores: Sequence[Score], runs: int) -> str:
+    """Return the coverage of the interval after corrections, made without the row's source from single runs."""
+    single, errors = corrected(scores), corrected(scores, runs)
+    inside = width = 0.0
+    for source in {error.source for error in errors}:
+        factors = calibrated([error for error in single if error.source != source])
+        low, high = after_runs(factors.low, runs), after_runs(factors.high, runs)
+        own = [error for error in errors if error.source == source]
+        inside += sum(error.weight for error in own if low <= math.exp(error.log) <= high)
+        width += sum(error.weight for error in own) * (high - low)
+    rows = sum(error.weight for error in errors)
+    return f"{rows:.0f} rows, inside {inside / rows:.0%}, width {width / rows:.2f}"
 
 
 def as_yaml(date: str) -> str:
@@ -91,10 +137,10 @@ def as_yaml(date: str) -> str:
         "time:",
         *_intervals(levelled(time, level), users),
         f"  tuned: {_text(interval(vendors, [], 'megatron', 0.1))}",
-        f"  calibrated: {_text(_within_groups([*time, *users]))}",
+        f"  calibrated: {_text(calibrated(corrected([*time, *users])))}",
         "memory:",
         *_intervals(memory, own_memory),
-        f"  calibrated: {_text(_within_groups([*memory, *own_memory]))}",
+        f"  calibrated: {_text(calibrated(corrected([*memory, *own_memory])))}",
         "left_out:",
     ]
     tails = tail_of(time, users, levelled_apart=True), tail_of(memory, own_memory)
@@ -172,23 +218,35 @@ def _quantile(weighted: Sequence[tuple[float, float]], share: float) -> float:
     return weighted[-1][0]
 
 
-def _within_groups(scores: Sequence[Score]) -> Interval:
-    """Return the interval after a run of the same model and cluster corrected the estimate.
+class Corrected(NamedTuple):
+    """The error of a row that is left after other rows of its group corrected the estimate."""
 
-    Each row corrects every other row of its group.
-    """
-    pairs: list[Score] = []
+    source: str
+    log: float
+    weight: float
+    """Share of the row: it is corrected in several ways."""
+
+
+def corrected(scores: Iterable[Score], runs: int = 1) -> list[Corrected]:
+    """Return the errors of rows after the mean ratio of `runs` other rows of the same model and cluster."""
     by_group: dict[tuple[str, str, str], list[float]] = {}
     for score in scores:
         by_group.setdefault((score.source, score.family, score.group), []).append(score.log)
-    for (source, family, group), logs in by_group.items():
-        pairs += [
-            Score(source, family, first - second, group)
-            for place, first in enumerate(logs)
-            for other, second in enumerate(logs)
-            if place != other
-        ]
-    return interval(pairs, [], "megatron", 0.1)
+    errors = []
+    for (source, _, _), logs in by_group.items():
+        for place, log in enumerate(logs):
+            ways = list(islice(combinations(logs[:place] + logs[place + 1 :], runs), MOST_WAYS))
+            errors += [Corrected(source, log - statistics.fmean(way), 1 / len(ways)) for way in ways]
+    return errors
+
+
+def calibrated(errors: Sequence[Corrected]) -> Interval:
+    """Return the 80 % interval after a correction; each source counts the same, as in `interval`."""
+    rows: dict[str, float] = {}
+    for error in errors:
+        rows[error.source] = rows.get(error.source, 0.0) + error.weight
+    weighted = sorted((error.log, error.weight / max(FULL, rows[error.source])) for error in errors)
+    return Interval(math.exp(_quantile(weighted, 0.1)), math.exp(_quantile(weighted, 0.9)))
 
 
 def memory_scores(rows: Iterable[Mapping[str, object]]) -> list[Score]:

@@ -26,6 +26,7 @@ from backend.job.traits import MEGATRON_LM_MEMORY, MemoryTraits
 from benchmarks.errors import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
 from benchmarks.habits import habits_of
 from benchmarks.measured_hugging_face import hugging_face_memory, is_hugging_face, reserved_bytes
+from benchmarks.own_runs import is_own, own_result
 from benchmarks.published import FUSED_LOSS
 from benchmarks.rows import needed, rank, recompute, reference, sequences, targets, trained, traits
 from benchmarks.shapes import NotModelled, published_shape
@@ -49,7 +50,7 @@ def measured_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], l
             source, case = _source(row), _case(row)
             if case in cases:
                 raise NotModelled("the same case again")
-            results += _results(row, case)
+            results += [own_result(row)] if is_own(row) else _results(row, case)
             cases.add(case)
         except (NotModelled, ProblemsError) as problem:
             skips.append(Skip(source=source, case=case, reason=str(problem)))

@@ -170,6 +170,7 @@ def _tuning(row: Mapping[str, Any]) -> Tuning:
         lora_rank=rank(method),
         lora_targets=targets(method),
         liger="use_liger_kernel=true" in method,
+        upcasts_rest=quantised and not _is_script(row) and habits_of(row).upcasts_rest,
         pairs="rlhf_type=dpo" in method,
         reference="rlhf_type=dpo" in method,
     )

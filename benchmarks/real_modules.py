@@ -2,7 +2,6 @@
 
     .venv-node/bin/python -m benchmarks.real_modules megatron < cases.json
     .venv-node/bin/python -m benchmarks.real_modules hugging-face
-    .venv-node/bin/python -m benchmarks.real_modules families
 
 Needs the node environment (torch, megatron-core, transformers). Nothing is allocated: modules are on the meta device,
 ranks in torch's fake process group. A case is {model, tensor, pipeline, virtual_pipeline, expert, expert_tensor,
@@ -17,8 +16,6 @@ from typing import Any
 import torch
 
 from backend.job.model import FullAttention, ModelShape, parse_model
-from backend.job.model.families import FAMILIES
-from backend.job.model.vision import TOWERS
 from backend.job.presets import models
 
 
@@ -157,30 +154,6 @@ def hugging_face() -> dict[str, int]:
     return counts
 
 
-def families() -> dict[str, dict[str, Any]]:
-    """Return the default config and the parameters of every family, by its model_type in transformers.
-
-    A language model has its family's name or that with `_text`.
-    """
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    classes = dict.fromkeys(TOWERS, AutoModelForImageTextToText)
-    for family in FAMILIES:
-        name = f"{family}_text" if f"{family}_text" in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else family
-        # DeepSeek-V2's default config names no number of experts of a token.
-        if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and name != "deepseek_v2":
-            classes.setdefault(name, AutoModelForCausalLM)
-    by_family = {}
-    for name, kind in classes.items():
-        config = CONFIG_MAPPING[name]()
-        with torch.device("meta"):
-            model = kind.from_config(config)
-        by_family[name] = {"config": {**config.to_dict(), "model_type": name}, "parameters": _count(model)}
-    return by_family
-
-
 def _count(model: torch.nn.Module) -> int:
     """Return the parameters of a model. Router biases count as in checkpoints."""
     biases = [buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
@@ -188,6 +161,5 @@ def _count(model: torch.nn.Module) -> int:
 
 
 if __name__ == "__main__":
-    answers = {"hugging-face": hugging_face, "families": families}
-    answer = answers[sys.argv[1]]() if sys.argv[1] in answers else megatron(json.load(sys.stdin))
+    answer = hugging_face() if sys.argv[1] == "hugging-face" else megatron(json.load(sys.stdin))
     json.dump(answer, sys.stdout, default=str)

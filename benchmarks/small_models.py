@@ -24,11 +24,38 @@ _LATENT = {
 _LINEAR = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
 }  # fmt: skip
-_OWN: Mapping[str, Mapping[str, int | None]] = {
-    "arcee": {}, "cohere": {}, "cohere2": {}, "ernie4_5": {}, "exaone4": {}, "falcon": {"head_dim": None}, "gemma": {},
-    "gemma2": {}, "gemma3_text": {}, "glm": {}, "glm4": {}, "gpt2": {}, "gpt_neox": {}, "granite": {}, "helium": {},
-    "llama": {}, "ministral3": {}, "mistral": {}, "olmo": {}, "olmo2": {}, "olmo3": {}, "opt": {}, "phi": {},
+_ALL_HEADS = {"num_key_value_heads": None, "head_dim": None}
+"""Families without these keys."""
+_MAMBA = {
+    "mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 16, "mamba_expand": 2, "mamba_chunk_size": 64,
+    "mamba_n_groups": 1,
+}  # fmt: skip
+_OWN: Mapping[str, Mapping[str, Any]] = {
+    "apertus": {}, "arcee": {}, "cohere": {}, "cohere2": {}, "ernie4_5": {}, "exaone4": {},
+    "falcon": {"head_dim": None}, "gemma": {}, "gemma2": {}, "gemma3_text": {}, "glm": {}, "glm4": {},
+    "granite": {}, "helium": {}, "hunyuan_v1_dense": {}, "llama": {}, "ministral": {},
+    "ministral3": {}, "mistral": {}, "nemotron": {}, "olmo": {}, "olmo2": {}, "olmo3": {}, "phi": {},
     "phi3": {}, "qwen2": {}, "qwen3": {}, "seed_oss": {}, "smollm3": {}, "stablelm": {}, "starcoder2": {},
+    "gpt2": _ALL_HEADS, "gpt_neox": _ALL_HEADS, "opt": _ALL_HEADS,
+    "bamba": {**_MAMBA, "attn_layer_indices": [2]},
+    "dots1": {**_ROUTED_EXPERTS, "n_shared_experts": 1},
+    "falcon_h1": {**_MAMBA, "mamba_d_ssm": 512},
+    "gemma4_text": {
+        "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        "global_head_dim": 128, "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 512,
+        "num_kv_shared_layers": 0,
+    },
+    "granitemoehybrid": {
+        **_MAMBA, **_LOCAL_EXPERTS, "shared_intermediate_size": 512,
+        "layer_types": ["mamba", "mamba", "attention", "mamba"],
+    },
+    "hunyuan_v1_moe": {"num_experts": 8, "moe_topk": 2, "intermediate_size": 256},
+    "jamba": {"attn_layer_period": 4, "attn_layer_offset": 2, "num_experts": 4, "num_experts_per_tok": 2},
+    "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
+    "nemotron_h": {
+        "layers_block_type": ["mamba", "mlp", "attention", "mlp"], "num_hidden_layers": None, "mamba_num_heads": 8,
+        "mamba_head_dim": 64, "ssm_state_size": 16, "n_groups": 2, "chunk_size": 64,
+    },
     "deepseek_v3": {**_ROUTED_EXPERTS, **_LATENT},
     "glm4_moe": _ROUTED_EXPERTS,
     "gpt_oss": _LOCAL_EXPERTS,
@@ -45,7 +72,7 @@ _OWN: Mapping[str, Mapping[str, int | None]] = {
 """Model type -> keys beside the sizes; None removes a key."""
 
 
-def _config(model_type: str, own: Mapping[str, int | None]) -> dict[str, Any]:
+def _config(model_type: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config.json; the family's own name of a key takes the place of the common one."""
     names = FAMILIES[model_type.removesuffix("_text")].keys
     sizes = {names.get(key, key): value for key, value in SIZES.items()}

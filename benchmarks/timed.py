@@ -24,6 +24,7 @@ from benchmarks.habits import Habits, habits_of
 from benchmarks.machines import machine_name, published_machine
 from benchmarks.micro_batch import fastest_that_fits
 from benchmarks.named_shapes import named_shape
+from benchmarks.own_runs import is_own, own_timed
 from benchmarks.recipes import Recipe, recipe_of
 from benchmarks.shapes import NotModelled
 from benchmarks.timed_engine import engine_run, row_adapters
@@ -47,7 +48,8 @@ def timed_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Timed], list[Ski
             continue
         source, case = _source(row), _case(row)
         try:
-            timed = fastest_that_fits(row, partial(_timed, source=source, case=case))
+            timed: Timed
+            timed = own_timed(row) if is_own(row) else fastest_that_fits(row, partial(_timed, source=source, case=case))
             key = (row.get("source"), case)
             if key in keys:
                 raise NotModelled("the same case again")

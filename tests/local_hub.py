@@ -124,12 +124,12 @@ def handler(hub: LocalHub) -> type[BaseHTTPRequestHandler]:
 
 
 @contextmanager
-def local_hub() -> Iterator[LocalHub]:
+def local_hub(host: str = "127.0.0.1") -> Iterator[LocalHub]:
     """Yield a running hub without repositories."""
     hub = LocalHub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(hub))
+    server = ThreadingHTTPServer((host, 0), handler(hub))
     server.daemon_threads = True
-    hub.address = f"http://127.0.0.1:{server.server_address[1]}"
+    hub.address = f"http://{host}:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

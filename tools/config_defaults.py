@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from backend.job.data_folder import data_folder
 from backend.job.model.families import FAMILIES
@@ -23,13 +24,19 @@ LEFT_OUT = {"model_type", "num_hidden_layers", "hidden_size"}
 
 def main() -> None:
     """Write the file."""
-    keys = {key for path in READERS.glob("*.py") for key in re.findall(r'"([a-z_0-9]+)"', path.read_text())}
-    defaults = {name: _defaults(name, keys - LEFT_OUT) for name in sorted(FAMILIES)}
+    keys = {key for path in READERS.glob("*.py") for key in re.findall(r'"([A-Za-z_0-9]+)"', path.read_text())}
+    # transformers has no class for some families, whose config.json gives every key.
+    defaults = {name: _defaults(name, keys - LEFT_OUT) for name in sorted(FAMILIES) if name in CONFIG_MAPPING}
     for name in TOWERS:
         model = AutoConfig.for_model(name)
-        vision = model.vision_config
-        defaults[vision.model_type] = _values(type(vision), keys - {"model_type"})
+        for part in ("vision_config", "audio_config"):
+            tower = getattr(model, part, None)
+            if tower is not None:
+                defaults[tower.model_type] = _values(type(tower), keys - {"model_type"})
         defaults[name] = defaults.get(name, {}) | _values(type(model), keys - LEFT_OUT)
+    for name in ("gemma4_vision", "gemma4_audio", "clip_vision_model", "siglip_vision_model", "pixtral"):
+        # Towers that no model has by default.
+        defaults[name] = _values(type(AutoConfig.for_model(name)), keys - {"model_type"})
     path = data_folder("presets") / "config_defaults.json"
     path.write_text(json.dumps(defaults, indent=1, sort_keys=True) + "\n")
 

@@ -83,7 +83,7 @@ def report_json(report: PreflightReport, job: Job, lang: str, no_figures: Iterab
         for row in report.checks
     ]
     hardware = hardware_by_rank(report)
-    hosts = job.cluster.hosts
+    hosts = job.cluster.connected_hosts
     return {
         "ready": not report.problems,
         "checks": checks,

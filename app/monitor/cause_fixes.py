@@ -31,7 +31,7 @@ class CauseFixes:
         if cause is None or not run.state.is_final:
             return []
         changes = self._answers.get((run.id, run.attempt, cause.code), lambda: self._changes(run.id, cause.code))
-        return [{"words": _words(change, lang)} for change in changes]
+        return [{"words": _words(change, lang), "memory": _memory_words(change, lang)} for change in changes]
 
     def _changes(self, run: str, code: str) -> list[dict[str, Any]]:
         try:
@@ -70,10 +70,14 @@ def _words(change: Mapping[str, Any], lang: str) -> str:
         )
         for path, old, new in change["values"]
     ]
-    if change["memory"]:
-        before, after, capacity = (round(value, 1) for value in change["memory"])
-        parts.append(t(lang, "monitor.fix.memory", before=before, after=after, capacity=capacity))
     return t(lang, "monitor.fix.and").join(parts)
+
+
+def _memory_words(change: Mapping[str, Any], lang: str) -> str:
+    if not change["memory"]:
+        return ""
+    before, after, capacity = (round(value, 1) for value in change["memory"])
+    return t(lang, "monitor.fix.memory", before=before, after=after, capacity=capacity)
 
 
 def _value(lang: str, path: str, value: object) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.text import render_problem
-from app.text.causes import other_causes, versions_of
+from app.text.causes import other_causes, sign_of, versions_of
 from app.text.preparation import preparing_words
 from app.text.scheduler import scheduler_words
 from backend.job.problems import Problem
@@ -101,7 +101,8 @@ def _cause(run: RunSnapshot, problem: Problem, lang: str) -> dict[str, Any]:
         "versions": versions_of(problem),
         "of_rank": problem.values.get("of_rank"),
         "is_certain": problem.values.get("is_certain", True) is not False,
-        "others": [{"message": other["message"], "fix": other["fix"]} for other in other_causes(problem, lang)],
+        "sign": sign_of(problem, lang),
+        "others": [{key: other[key] for key in ("message", "sign", "fix")} for other in other_causes(problem, lang)],
         "last": None if run.last_step_at is None or run.ended is None else [run.step, run.last_step_at, run.ended],
     }
 

@@ -2,14 +2,25 @@
 
 from dataclasses import replace
 
-from app.text import render_problem, t
+from app.text import has, render_problem, t
 from backend.job.problems import Problem
 
 
 def other_causes(cause: Problem, lang: str) -> list[dict[str, str]]:
-    """Return the rendered problems of the causes that fit the same text equally well."""
+    """Return the rendered problems of the causes that fit the same text equally well, each with its `sign`."""
     codes = cause.values.get("others")
-    return [render_problem(lang, replace(cause, code=code)) for code in codes] if isinstance(codes, list) else []
+    if not isinstance(codes, list):
+        return []
+    return [{**render_problem(lang, replace(cause, code=code)), "sign": _sign(lang, code)} for code in codes]
+
+
+def sign_of(cause: Problem, lang: str) -> str:
+    """Return what tells the cause apart from the other causes that fit the same text; empty if there are none."""
+    return _sign(lang, cause.code) if cause.values.get("others") else ""
+
+
+def _sign(lang: str, code: str) -> str:
+    return t(lang, key) if has(lang, key := f"causes.sign.{code}") else ""
 
 
 def evidence_lines(cause: Problem, lang: str) -> list[str]:
@@ -18,8 +29,10 @@ def evidence_lines(cause: Problem, lang: str) -> list[str]:
     evidence = [f"{t(lang, 'monitor.cause.evidence', file=cause.values.get('file'))} {line}"] if line else []
     versions = [f"{t(lang, 'monitor.cause.versions')} {text}"] if (text := versions_of(cause)) else []
     others = other_causes(cause, lang)
-    names = [f"{t(lang, 'monitor.cause.others')} {other['message']} {other['fix']}" for other in others]
-    return evidence + versions + names
+    first = t(lang, "monitor.cause.others")
+    names = [" ".join(filter(None, (first, other["message"], other["sign"], other["fix"]))) for other in others]
+    sign = [text] if (text := sign_of(cause, lang)) else []
+    return evidence + versions + sign + names
 
 
 def versions_of(cause: Problem) -> str:

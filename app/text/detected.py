@@ -101,7 +101,7 @@ def _row(job: Job, rank: int, one: NodeMemory, lang: str) -> dict[str, str]:
     ports = [f"{port.name} {'IB' if port.is_infiniband else 'RoCE'} {port.rate_gbit:g} Gbit/s {port.state}"
              + (f" GID {port.gid_index}" if port.gid_index is not None else "") for port in fabric.ports]  # fmt: skip
     return {
-        "node": job.cluster.hosts[rank].name,
+        "node": job.cluster.connected_hosts[rank].name,
         "gpus": f"{kinds} ({gpus.trouble})" if gpus.trouble else kinds,
         "links": " · ".join(
             filter(None, (link_words(gpus.links), f"PCIe {first.pcie}" if first and first.pcie else ""))

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.home import with_cluster
+from app.home import with_cluster, with_readable_cluster
 from app.text.plans import all_plans
 from app.wizard.correct_plan import with_correct_plan
+from app.wizard.scheduler import kind_of
 from app.wizard.texts import owner_of, read_texts
 from backend.engines import check_engine
 from backend.estimate import (
@@ -50,6 +51,8 @@ class DraftState:
     """Problems of the plan."""
     missing: tuple[Problem, ...]
     """Problems that prevent only a launch, not a plan."""
+    scheduler: str | None = None
+    """Which scheduler the draft chooses, also if its values cannot be read; None for SSH nodes."""
 
     @property
     def shape(self) -> ModelShape | None:
@@ -94,9 +97,27 @@ def read(draft: Mapping[str, Any], home: Path) -> DraftState:
         problems += unequal_stages(job, figures)
     problems = with_correct_plan(job, problems, lambda: all_plans(job))
     reported = {_without_index(problem.field) for problem in errors(problems)}
+    scheduler = scheduler_of(draft, home)
+    if scheduler and job.cluster.scheduler is None:  # its values cannot be read, and it takes the place of the hosts
+        reported.add("cluster.hosts")
     problems += [problem for problem in check_launch(job) if _without_index(problem.field) not in reported]
     current, missing = _split(problems)
-    return DraftState(job=job, model=model, gpu=gpu, estimate=figures, memory=memory, problems=current, missing=missing)
+    return DraftState(
+        job=job,
+        model=model,
+        gpu=gpu,
+        estimate=figures,
+        memory=memory,
+        problems=current,
+        missing=missing,
+        scheduler=scheduler,
+    )
+
+
+def scheduler_of(draft: Mapping[str, Any], home: Path) -> str | None:
+    """Return which scheduler the draft chooses; None for SSH nodes."""
+    cluster = with_readable_cluster(draft, home).get("cluster")
+    return kind_of(cluster.get("scheduler")) if isinstance(cluster, Mapping) else None
 
 
 def job_of(draft: Mapping[str, Any], home: Path) -> tuple[Job | None, list[Problem]]:
@@ -112,8 +133,9 @@ def job_of(draft: Mapping[str, Any], home: Path) -> tuple[Job | None, list[Probl
 
 
 LAUNCH_FIELDS = (
-    "name", "cluster.hosts", "cluster.environments", "cluster.run_root", "cluster.port_range", "model.path",
-    "training.dataset", "training.dataset_dir", "training.template", "training.output_dir", "environment", "extra",
+    "name", "cluster.hosts", "cluster.scheduler", "cluster.environments", "cluster.run_root", "cluster.port_range",
+    "model.path", "training.dataset", "training.dataset_dir", "training.template", "training.output_dir", "environment",
+    "extra",
 )  # fmt: skip
 """Keys that no plan depends on."""
 

@@ -20,6 +20,7 @@ from app.wizard.payload import payload_json
 from app.wizard.pending_edits import pending_edits
 from app.wizard.plans import row_edits
 from app.wizard.problems import in_words
+from app.wizard.scheduler import KIND as SCHEDULER_KIND
 from backend.job.presets import gpus
 from backend.job.problems import Problem, ProblemsError
 from backend.planning.enumerate import EDITED
@@ -103,7 +104,7 @@ def _write(services: Services, edits: Mapping[str, Any]) -> tuple[Problem, ...]:
     plain = {path: value for path, value in edits.items() if not path.startswith(f"{HOSTS}.")}
     hosts = {path.rpartition(".")[2]: value for path, value in edits.items() if path not in plain}
     try:
-        if hosts:
+        if hosts or SCHEDULER_KIND in plain:  # the form keeps the hosts while a scheduler takes their place
             plain[HOSTS] = {**to_form(look_up(draft, HOSTS)), **hosts}
         if plain.get("cluster.gpu") == OWN:
             plain["cluster.gpu"] = _own_gpu(look_up(draft, "cluster.gpu"))

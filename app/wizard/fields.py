@@ -5,6 +5,7 @@ A widget's element id is `field-<path with dots as dashes>`, so that scripts can
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,6 +15,8 @@ from gradio.components import Component
 from app.text import has, reference, t
 from app.wizard.hosts import FIELD as HOSTS
 from app.wizard.hosts import to_form
+from app.wizard.scheduler import KIND as SCHEDULER_KIND
+from app.wizard.scheduler import kind_of
 from app.wizard.texts import TEXTS, text_of
 from backend.engines import ENGINES
 from backend.job.batch import written
@@ -34,9 +37,14 @@ _TINY = 1e-3
 
 @cache
 def table() -> Mapping[str, Parameter]:
-    """Return every parameter that a widget may show: those of the reference, and the hosts as lines."""
+    """Return every parameter that a widget may show: those of the reference, and the hosts as lines.
+
+    In the draft the kind of scheduler may be null: SSH nodes.
+    """
+    known = reference.table()
     lines = Parameter(path=f"{HOSTS}.lines", kind="str", optional=True, required=False, default=None)
-    return {**reference.table(), lines.path: lines}
+    kind = replace(known[SCHEDULER_KIND], optional=True, default=None)
+    return {**known, lines.path: lines, kind.path: kind}
 
 
 class Form:
@@ -93,6 +101,8 @@ def look_up(draft: Mapping[str, Any], path: str) -> Any:
     """Return the draft's value at a path, None if there is none."""
     if path.startswith(f"{HOSTS}."):
         return to_form(look_up(draft, HOSTS)).get(path.rpartition(".")[2])
+    if path == SCHEDULER_KIND:
+        return kind_of(look_up(draft, SCHEDULER_KIND.rpartition(".")[0]))
     value: Any = draft
     for name in path.split("."):
         if not isinstance(value, Mapping) or name not in value:

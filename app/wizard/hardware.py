@@ -10,6 +10,7 @@ from app.text.reference import ENVIRONMENTS, GPU_FIGURES
 from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
 from app.wizard.layout import grid, more, place, section
+from app.wizard.scheduler import KIND as SCHEDULER_KIND
 from app.wizard.speed import card
 from app.wizard.start import recipe_list
 from backend.job.cluster import Cluster, Host
@@ -33,15 +34,24 @@ def build(form: Form) -> None:
             form.fields("cluster.intra_node_gb_per_s", "cluster.inter_node_gbit_per_s", "cluster.nics_per_node")
             form.fields("cluster.host_memory_gib", "cluster.stack")
     with section(form.lang, "access"):
+        form.field(SCHEDULER_KIND)
         form.field("cluster.hosts.lines", lines=4, placeholder=_HOSTS_PLACEHOLDER)
         with grid():
+            form.field("cluster.scheduler.login.address", placeholder="login.cluster")
+            form.fields("cluster.scheduler.login.user", "cluster.scheduler.login.identity_file")
+            form.fields(*(f"cluster.scheduler.{name}" for name in ("partition", "account", "qos")))
+            form.field("cluster.scheduler.time_limit", placeholder="1-00:00:00")
+            form.fields("cluster.scheduler.constraint", "cluster.scheduler.container")
             form.fields("cluster.hosts.user", "cluster.hosts.identity_file")
             for name in ENVIRONMENTS:
                 form.field(f"cluster.environments.{name}.python", placeholder="/opt/train/bin/python")
         place("hosts")
         place("fetch_memory")
         with more(form.lang, "access.more"), grid():
-            form.field("cluster.hosts.proxy_jump", placeholder="user@gateway:22")
+            for path in ("cluster.hosts.proxy_jump", "cluster.scheduler.login.proxy_jump"):
+                form.field(path, placeholder="user@gateway:22")
+            for name in ("login.port", "exclusive", "cpus_per_node", "signal_s"):
+                form.field(f"cluster.scheduler.{name}")
             form.fields(*(f"cluster.environments.{name}.setup" for name in ENVIRONMENTS))
             for name in ENVIRONMENTS:
                 form.field(f"cluster.environments.{name}.container.image", placeholder="registry.example.com/train:1")
@@ -69,6 +79,7 @@ def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
         "clusters": chips,
         "own_clusters": own_clusters(services),
         "hosts": hosts,
+        "scheduler": state.scheduler,
         "calibration": card(state, form.lang, services),
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 from app.services import Services
 from app.text import t
 from app.text.copies import copy_words
+from app.text.scheduler import scheduler_words
 from app.wizard import continuing
 from app.wizard.draft_state import DraftState, read
 from app.wizard.fields import Form
@@ -15,6 +16,7 @@ from app.wizard.layout import place
 from app.wizard.problems import in_words
 from backend.cluster.preflight.results import CheckResult
 from backend.cluster.ssh.host_keys import HostKey
+from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.api import PreflightReport
 
@@ -53,6 +55,7 @@ def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
             "run": current.run,
             "name": job.name if job else "",
             "nodes": job.cluster.nodes if job else 0,
+            "scheduler": _scheduler(form, services, job, current),
             "problems": [_in_words(form, services, problem) for problem in current.problems],
             "copy": None if job is None or missing is None else copy_words(job, missing, form.lang),
             "install": job is not None and not current.is_busy and current.lacks_engine_for(job),
@@ -63,6 +66,20 @@ def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
             "keys": [shown_key(key) for key in report.unknown_host_keys] if report else [],
             "checks": _table(form, services, report.checks) if report and not _waits_for_keys(report) else None,
         }
+    }
+
+
+def _scheduler(form: Form, services: Services, job: Job | None, current: LaunchState) -> dict[str, Any] | None:
+    """Return what Slurm says of the request, and of the job that it started. None for SSH nodes."""
+    if job is None or job.cluster.scheduler is None:
+        return None
+    checks = current.report.checks if current.report and current.job == job else ()
+    start = next((str(check.values["start"]) for check in checks if check.values.get("start")), "")
+    said = services.controller.snapshot(current.run).scheduler if current.run else None
+    return {
+        "login": job.cluster.scheduler.login.host.name,
+        "start": start.replace("T", " "),
+        "said": scheduler_words(form.lang, said) if said else "",
     }
 
 

@@ -81,8 +81,10 @@ class LaunchState:
 
     def lacks_engine_for(self, job: Job) -> bool:
         """Return whether the job names no environment, or a check of exactly this job found none on a node."""
-        environments = [environment_of(job, rank) for rank in range(len(job.cluster.hosts))]
-        if not environments or any(environment and environment.container for environment in environments):
+        scheduler = job.cluster.scheduler
+        environments = [environment_of(job, rank) for rank in range(1 if scheduler else len(job.cluster.hosts))]
+        in_image = any(environment and environment.container for environment in environments)
+        if not environments or in_image or (scheduler and scheduler.container):
             return False
         checks = self.report.checks if self.report and self.job == job else ()
         return None in environments or any(check.problem and check.problem.code in NO_ENGINE for check in checks)

@@ -6,6 +6,8 @@ from app.text.reference import ENVIRONMENTS, GPU_FIGURES
 from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
 from app.wizard.problems import widget_of
+from app.wizard.scheduler import FIELD as SCHEDULER
+from app.wizard.scheduler import KIND as SCHEDULER_KIND
 from backend.job.job import Job
 
 _VISION = (
@@ -25,17 +27,27 @@ _MEGATRON = (
 )  # fmt: skip
 
 
+_HOSTS = (
+    "cluster.hosts.lines", "cluster.hosts.user", "cluster.hosts.identity_file", "cluster.hosts.proxy_jump",
+    *(f"cluster.environments.{name}.container.{key}" for name in ENVIRONMENTS for key in ("image", "runtime")),
+)  # fmt: skip
+
+
 def hidden(form: Form, state: DraftState) -> list[str] | None:
     """Return the paths of the widgets to hide. A widget with a problem stays. None if the draft cannot be read."""
     job = state.job
     if job is None:
         return None
     with_problems = {widget_of(form, problem) for problem in (*state.problems, *state.missing)}
-    return [path for path in _irrelevant(job, state) if path in form.components and path not in with_problems]
+    return [path for path in _irrelevant(form, job, state) if path in form.components and path not in with_problems]
 
 
-def _irrelevant(job: Job, state: DraftState) -> Iterator[str]:
+def _irrelevant(form: Form, job: Job, state: DraftState) -> Iterator[str]:
     training, shape, traits = job.training, state.shape, job.traits
+    if state.scheduler:
+        yield from _HOSTS
+    else:
+        yield from (path for path in form.components if path.startswith(f"{SCHEDULER}.") and path != SCHEDULER_KIND)
     if isinstance(job.cluster.gpu, str):
         yield from (f"cluster.gpu.{name}" for name in GPU_FIGURES)
     if job.model.preset:

@@ -8,16 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.services import Services
+from app.text import t
 from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
 from app.wizard.hosts import node_name
 from app.wizard.layout import place
 from app.wizard.problems import in_words
 from backend.engines import NodeCommand, NodePlacement, Placement, export, render
+from backend.engines.slurm import MASTER_ADDRESS, MASTER_PORT, SCRIPT, with_allocation
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.mapping import dump_job, to_mapping
 from backend.job.problems import ProblemsError
+from backend.runs.api import batch_of
 
 STEP = "review"
 RUN = "RUN-ID"
@@ -41,13 +44,19 @@ def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
     if state.can_launch:
         try:
             source = services.draft.source
-            rendered = render(job, sample_placement(job, source.folder if source else None))
+            placement = sample_placement(job, source.folder if source else None)
+            rendered = render(job, placement)
         except ProblemsError as error:
             return {"review": {**review, "problems": [in_words(form, problem) for problem in error.problems]}}
+        files, commands = dict(rendered.files), rendered.commands
+        if job.cluster.scheduler is not None:
+            files[SCRIPT] = batch_of(job, placement, [placement.master_port])
+            commands = with_allocation(rendered).commands[:1]
         review |= {
             "complete": True,
-            "files": [{"name": name, "text": text} for name, text in rendered.files.items()],
-            "commands": [_command(job, command) for command in rendered.commands],
+            "files": [{"name": name, "text": text} for name, text in files.items()],
+            "scheduler": job.cluster.scheduler is not None,
+            "commands": [_command(job, command, form.lang) for command in commands],
             "environment": [list(item) for item in sorted(_common_environment(rendered.commands).items())],
             "notes": [in_words(form, note) for note in rendered.notes],
         }
@@ -57,14 +66,14 @@ def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
 def sample_placement(job: Job, checkpoint: str | None = None) -> Placement:
     """Return the placement of a run of this job, with `RUN-ID` as its id and the first port of the range."""
     nodes = []
-    for rank, host in enumerate(job.cluster.hosts):
+    for rank, host in enumerate(job.cluster.connected_hosts):
         environment = environment_of(job, rank)
         if environment is None:
             raise ProblemsError([])
         folder = f"{job.cluster.run_root}/{RUN}/1/node{rank}"
         nodes.append(NodePlacement(rank=rank, folder=folder, python=environment.python, setup=environment.setup,
                                address=host.address))  # fmt: skip
-    master = job.cluster.hosts[0].dialled_address
+    master = job.cluster.connected_hosts[0].dialled_address
     port = job.cluster.port_range[0]
     return Placement(
         run_id=RUN, attempt=1, master_address=master, master_port=port, nodes=tuple(nodes), checkpoint=checkpoint
@@ -84,9 +93,16 @@ def archive(job: Job, checkpoint: str | None = None) -> bytes:
     return buffer.getvalue()
 
 
-def _command(job: Job, command: NodeCommand) -> dict[str, Any]:
-    name = node_name(job.cluster.hosts[command.rank])
-    return {"rank": command.rank, "node": name, "text": shlex.join(command.argv)}
+def _command(job: Job, command: NodeCommand, lang: str) -> dict[str, Any]:
+    is_by_slurm = job.cluster.scheduler is not None
+    node = t(lang, "wizard.review.each_node") if is_by_slurm else node_name(job.cluster.hosts[command.rank])
+    label = node if is_by_slurm else f"{command.rank} · {node}"
+    text = shlex.join(command.argv)
+    if is_by_slurm:
+        for variable in (MASTER_ADDRESS, MASTER_PORT):
+            text = text.replace(variable, f'"${variable}"')
+        text = text.replace(f"/node{command.rank}", '/node"$SLURM_NODEID"')
+    return {"rank": command.rank, "node": node, "label": label, "text": text}
 
 
 def _common_environment(commands: tuple[NodeCommand, ...]) -> Mapping[str, str]:

@@ -10,6 +10,7 @@ from app.home import named_cluster, with_readable_cluster
 from app.model_config import MAXIMUM_BYTES, from_hub, pretty, read_config, refuse_large
 from app.services import A, Services, ask_nodes
 from app.text.detected import table
+from app.text.scheduler import partition_table
 from app.wizard import continuing, data_preview, speed, start
 from app.wizard.detected_hardware import hardware_edits, power_notes, proposals
 from app.wizard.draft_state import read
@@ -40,7 +41,7 @@ class FetchResult:
     host_keys: tuple[HostKey, ...] = ()
     """Keys that the user must confirm. The page then repeats the request with their fingerprints."""
     table: Callable[[str], Mapping[str, Any]] | None = None
-    """language -> table of the results: titles as `head`, `rows` of texts."""
+    """language -> table of the results: titles as `head`, `rows` of texts, `edits` of the first cell of each row."""
     preview: Callable[[str], Mapping[str, Any]] | None = None
     """language -> rows of the data (data_preview.py)."""
 
@@ -124,6 +125,16 @@ def _memory(services: Services, request: Mapping[str, Any]) -> FetchResult:
         host_keys=reply.unknown_host_keys,
         table=lambda lang: table(job, reply.answers, lang),
     )
+
+
+def _partitions(services: Services, request: Mapping[str, Any]) -> FetchResult:
+    job = _job(services)
+    reply = _ask(services, request, lambda: services.controller.partitions(job))
+    if 0 not in reply.answers:
+        return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
+    found = reply.answers[0]
+    note = {"node": reply.nodes[0], "partitions": len({partition.name for partition in found})}
+    return FetchResult(note=note, table=lambda lang: partition_table(found, lang))
 
 
 def _samples(services: Services, request: Mapping[str, Any]) -> FetchResult:
@@ -251,6 +262,7 @@ KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], FetchResult]] = {
     "node": _from_node,
     "profile": _profile_on_node,
     "memory": _memory,
+    "partitions": _partitions,
     "samples": _samples,
     "data_preview": _data_preview,
     "recipe": _recipe,

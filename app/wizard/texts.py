@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.wizard.hosts import from_form
+from app.wizard.scheduler import read_scheduler
 from backend.job.mapping import dump_mapping, load_mapping
 from backend.job.problems import Problem, ProblemsError
 
@@ -64,6 +65,7 @@ def read_pairs(text: str) -> dict[str, str]:
 
 def _read_cluster(cluster: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
     cluster = dict(cluster)
+    read_scheduler(cluster, problems)
     if isinstance(cluster.get("hosts"), Mapping):
         cluster["hosts"], host_problems = from_form(cluster["hosts"])
         problems += host_problems

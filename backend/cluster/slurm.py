@@ -14,6 +14,7 @@ ASK_S = 30.0
 END_S = 45.0
 """Time for a cancelled job to end: Slurm's KillWait is 30 s by default."""
 ENDED_AGAIN_S = 1.0
+MOST_PARTITIONS = 200
 _COLUMNS = ("%i", "%T", "%P", "%S", "%N", "%V", "%r")
 _NO_DATE = ("N/A", "", "Unknown", "NONE")
 
@@ -48,6 +49,52 @@ class SlurmJob:
     def is_over(self) -> bool:
         """Return whether no process of the job is left: Slurm leaves COMPLETING when every node has said so."""
         return self.state not in WAITING and self.state not in ACTIVE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Partition:
+    """Nodes of one kind in one partition."""
+
+    name: str
+    is_default: bool
+    is_up: bool
+    time_limit: str
+    """[D-]HH:MM:SS, or `infinite`."""
+    nodes: int
+    idle: int
+    cpus: str
+    memory_mib: str
+    """Of one node, as `cpus`. A trailing + says that nodes differ."""
+    gres: str
+    """Generic resources of one node, such as gpu:h100:8; empty without any."""
+    features: str
+    """What a constraint may name; empty without any."""
+
+
+def find_partitions(node: Node) -> tuple[Partition, ...]:
+    """Return the partitions that the user of the login node can see. NodeError(slurm_silent, slurm_missing)."""
+    result = _ask(node, ["sinfo", "-h", "-o", "%P|%a|%l|%F|%c|%m|%G|%f"])
+    if result.code:
+        raise NodeError("slurm_silent", node.name, field="cluster.scheduler", said=tail(result.err or result.out))
+    rows = [line.split("|", 7) for line in result.out.splitlines()[:MOST_PARTITIONS] if line.count("|") >= 7]
+    return tuple(_partition(*row) for row in rows)
+
+
+def _partition(name: str, state: str, limit: str, counts: str, cpus: str, memory: str, gres: str, more: str
+               ) -> Partition:  # fmt: skip
+    _, idle, _, total = [int(part) if part.isdigit() else 0 for part in [*counts.split("/"), "", "", "", ""][:4]]
+    return Partition(
+        name=name.rstrip("*"),
+        is_default=name.endswith("*"),
+        is_up=state == "up",
+        time_limit=limit.strip(),
+        nodes=total,
+        idle=idle,
+        cpus=cpus.strip(),
+        memory_mib=memory.strip(),
+        gres="" if gres == "(null)" else gres,
+        features="" if more == "(null)" else more,
+    )
 
 
 def test_request(node: Node, script: str) -> str:

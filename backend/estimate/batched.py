@@ -31,7 +31,7 @@ from backend.estimate.memory.non_torch_memory import non_torch_gib
 from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED
 from backend.estimate.memory.stage import trained_parts
 from backend.estimate.model.model_layers import model_layers
-from backend.estimate.plan import Plan, plan_of
+from backend.estimate.plan import Plan, effective_choices, plan_of
 from backend.estimate.time.calibrated import reserved_ratio, time_ratio
 from backend.estimate.time.efficiency import Machine, machine_of
 from backend.estimate.time.step_time import MicroBatch
@@ -263,7 +263,7 @@ def _plan_of(
 ) -> Plan:
     return replace(
         plan_of(job, shape.vision, flash_attention=gpu.supports_bf16),
-        recompute_choices=choices,
+        recompute_choices=effective_choices(job, shape.model_type, choices),
         recompute_choice=columns["parallel.recompute"],
         recompute_layers=columns["parallel.recompute_num_layers"],
     )

@@ -20,7 +20,7 @@ from backend.estimate.memory.terms import StageMemory
 from backend.estimate.model.layers import ModelLayers
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.work import flops_of_last_layers, flops_per_token, pipeline_work
-from backend.estimate.plan import Plan, plan_of, unsplit
+from backend.estimate.plan import Plan, plan_of_model, unsplit
 from backend.estimate.time.calibrated import calibrated_on, probed_on, reserved_ratio
 from backend.estimate.time.schedule import bubble_fraction, textbook_bubble
 from backend.estimate.time.timing import Speed, speed_of
@@ -223,7 +223,7 @@ def estimate_memory(
     """
     traits = memory_traits(job)
     layers, trained = model_layers(shape), trained_parts(job, shape)
-    plan = plan or plan_of(job, shape.vision, flash_attention=gpu.supports_bf16)
+    plan = plan or plan_of_model(job, shape, flash_attention=gpu.supports_bf16)
     run = None
     if job.traits.is_megatron:
         run = run_of(job, trained)

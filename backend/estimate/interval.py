@@ -3,6 +3,8 @@
 The factors come from sources that were not used to make the estimates (presets/intervals.yaml).
 """
 
+import math
+
 from backend.estimate.time.calibrated import is_timed, reserved_ratio
 from backend.job.job import Job
 from backend.job.presets import Interval, intervals
@@ -14,15 +16,30 @@ def _family(job: Job) -> str:
     return "megatron" if job.traits.is_megatron else "hugging_face"
 
 
+def after_runs(factor: float, runs: int) -> float:
+    """Return an end of the interval after a correction by the mean of some runs, from that after one run.
+
+    If the logarithms of the ratios of a cluster have the variance V, the error of another plan after a correction by
+    the mean of n of them has the variance V (1 + 1/n).
+    """
+    return math.pow(factor, math.sqrt((1 + 1 / runs) / 2))
+
+
+def _calibrated(interval: Interval, runs: int | None) -> Interval:
+    return Interval(low=after_runs(interval.low, runs or 1), high=after_runs(interval.high, runs or 1))
+
+
 def time_interval(job: Job) -> Interval:
     """Return the factors of the job's times."""
     known = intervals().time
     if is_timed(job.cluster):
-        return known["calibrated"]
+        return _calibrated(known["calibrated"], job.cluster.calibration.time_runs)
     return known["tuned" if job.cluster.stack == "tuned" else _family(job)]
 
 
 def memory_interval(job: Job) -> Interval:
     """Return the factors of the need of the job's fullest GPU."""
     known = intervals().memory
-    return known["calibrated" if reserved_ratio(job) is not None else _family(job)]
+    if reserved_ratio(job) is not None:
+        return _calibrated(known["calibrated"], job.cluster.calibration.memory_runs)
+    return known[_family(job)]

@@ -1,6 +1,7 @@
 """The numbers of one plan that the formulas read. Fields of type Number may be arrays with one entry for each plan."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ from backend.estimate.array_ops import Array, Flag, Number, choose
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.worst_microbatch import worst_microbatch_length
 from backend.job.job import Job, Parallel
-from backend.job.model import VisionShape
+from backend.job.model import ModelShape, VisionShape
 from backend.job.pipeline_layout import layers_of
 
 
@@ -165,7 +166,29 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     )
 
 
+def plan_of_model(job: Job, shape: ModelShape, *, flash_attention: bool = True) -> Plan:
+    """Return the plan of a job as its engine carries it out with this model."""
+    plan = plan_of(job, shape.vision, flash_attention=flash_attention)
+    choice = (plan.recompute, plan.recompute_modules)
+    if effective_choices(job, shape.model_type, (choice,)) == (choice,):
+        return plan
+    return replace(plan, recompute="none", recompute_modules=())
+
+
 _UNSPLIT = Parallel()
+
+_NO_CHECKPOINTS = frozenset({"nemotron_h"})
+"""Types whose Hugging Face class has no gradient checkpointing; LLaMA-Factory only logs that (model/model_utils/
+checkpointing.py)."""
+
+Choice = tuple[str, tuple[str, ...]]
+
+
+def effective_choices(job: Job, model_type: str, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """Return what the engine does of each (recompute, modules)."""
+    if job.traits.is_megatron or model_type not in _NO_CHECKPOINTS:
+        return choices
+    return tuple(("none", ()) for _ in choices)
 
 
 def unsplit(plan: Plan) -> Plan:

@@ -171,11 +171,16 @@ class Calibration:
     engine: EngineName | None = parameter(None)
     """The run's engine; memory_ratio holds only for this engine."""
     time_ratio: float | None = parameter(None, minimum=0.01, maximum=100)
-    """Measured over estimated seconds of a step. The estimate uses measured speeds if there are any."""
+    """Measured over estimated seconds of a step: the geometric mean over `time_runs` runs. The estimate uses measured
+    speeds if there are any."""
+    time_runs: int | None = parameter(None, minimum=1, maximum=1000)
+    """None: one run."""
     constants: str | None = parameter(None, pattern=CONSTANTS)
     """Date and digest of the time model's constants in that estimate; time_ratio holds only for these."""
     memory_ratio: float | None = parameter(None, minimum=0.1, maximum=10)
-    """Measured peak that torch reserved, over the estimated peak of its allocator."""
+    """Measured peak that torch reserved, over the estimated peak of its allocator: the mean over `memory_runs` runs."""
+    memory_runs: int | None = parameter(None, minimum=1, maximum=1000)
+    """None: one run."""
     probe_date: str | None = parameter(None, pattern=DATE)
     matmul_tflops: float | None = parameter(None, above=0, maximum=1e6, unit="TFLOP/s")
     """Speed of the best GEMM of one rank: the median over the ranks."""

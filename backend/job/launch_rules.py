@@ -43,6 +43,18 @@ def environment_of(job: Job, rank: int) -> Environment | None:
     return replace(environment, container=replace(environment.container, mounts=job_folders(job)))
 
 
+def on_login_node(job: Job) -> Job:
+    """Return the job of the login node alone. What it does there, all nodes see: they share its disk.
+
+    Without a scheduler, return the job itself.
+    """
+    scheduler = job.cluster.scheduler
+    if scheduler is None:
+        return job
+    cluster = replace(job.cluster, nodes=1, hosts=(scheduler.login.host,), scheduler=None)
+    return replace(job, cluster=cluster)
+
+
 def job_folders(job: Job) -> tuple[str, ...]:
     """Return the folders of the nodes that the job names."""
     paths = (job.cluster.run_root, job.model.path, job.training.dataset_dir, job.training.output_dir)
@@ -75,9 +87,13 @@ def _check_scheduler(job: Job) -> list[Problem]:
     if job.cluster.hosts:
         edit = {"cluster.hosts": ()}
         problems.append(Problem(code="hosts_beside_scheduler", field="cluster.hosts", edit=edit))
-    if environment_of(job, 0) is None:
-        field = f"cluster.environments.{job.traits.environment}.python"
-        problems.append(Problem(code="no_environment", field=field, values={"name": job.traits.environment}))
+    environment, field = environment_of(job, 0), f"cluster.environments.{job.traits.environment}"
+    if environment is None:
+        problems.append(
+            Problem(code="no_environment", field=f"{field}.python", values={"name": job.traits.environment})
+        )
+    elif environment.container is not None:
+        problems.append(Problem(code="container_beside_scheduler", field=f"{field}.container.image"))
     return problems
 
 

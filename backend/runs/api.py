@@ -1,5 +1,6 @@
 """Types and pure functions that `app` uses with the controller and the database. Their modules are internal."""
 
+from backend.cluster.slurm import Partition
 from backend.runs.collect.external_run import watched_job
 from backend.runs.collect.log_text import decoded
 from backend.runs.diagnosis.diagnose import stuck_words
@@ -9,6 +10,7 @@ from backend.runs.diagnosis.gpu_errors import words as gpu_error_words
 from backend.runs.known_metrics import CLOSED, GROUPS, Described, describe
 from backend.runs.launch.preflight import PreflightReport, warning_key
 from backend.runs.launch.resume import Checkpoints
+from backend.runs.launch.slurm_launch import batch_of
 from backend.runs.launch.starter import NOT_ACCEPTED
 from backend.runs.store.curve_view import END, Curves, State
 from backend.runs.store.metric_view import Extremes, Metric
@@ -56,6 +58,7 @@ __all__ = [
     "Missing",
     "Move",
     "NodeMemory",
+    "Partition",
     "PreflightReport",
     "Repository",
     "RunMeasured",
@@ -65,6 +68,7 @@ __all__ = [
     "StoreError",
     "Stretch",
     "Stuck",
+    "batch_of",
     "calibration_of_benchmark",
     "calibration_of_run",
     "decoded",

@@ -14,13 +14,14 @@ from backend.cluster.inventory.dataset_size import DataSize
 from backend.cluster.node import Node, NodeError
 from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.cluster.program_answers import DataPreview
+from backend.cluster.slurm import Partition
 from backend.cluster.ssh.host_keys import HostKey, KnownHosts
 from backend.cluster.ssh.node import connect as connect_by_ssh
 from backend.engines import CheckedJob
 from backend.job.cluster import Calibration, Host
 from backend.job.environment_sets import EnvironmentSet
 from backend.job.job import Job
-from backend.job.launch_rules import check_nodes, needs_template
+from backend.job.launch_rules import check_nodes, needs_template, on_login_node
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.runs.collect import external_run
 from backend.runs.collect.log_text import readable
@@ -41,7 +42,7 @@ from backend.runs.supervise.gang_rules import Timing
 from backend.runs.tasks import discovery, environment_install, file_copy, hub_download, image_pull
 from backend.runs.tasks.benchmark import Measurement, measure
 from backend.runs.tasks.calibration import RunMeasured, read_run
-from backend.runs.tasks.discovery import Discovery, NodeMemory, refuse_without
+from backend.runs.tasks.discovery import Discovery, NodeMemory, refuse_scheduler, refuse_without
 from backend.runs.tasks.export import Exported, ReportLine, check_target, export_run
 from backend.runs.view import snapshot
 
@@ -105,31 +106,38 @@ class Controller:
     def model_config(self, job: Job, limit: int) -> Discovery[bytes]:
         """Read at most `limit` bytes of the model's config.json on a node. ProblemsError without hosts or a folder."""
         refuse_without(job, "cluster.hosts", "model.path")
-        return discovery.model_config(job, connect_nodes(job, self._connections), limit)
+        return discovery.model_config(on_login_node(job), connect_nodes(job, self._connections), limit)
 
     def model_profile(self, job: Job) -> Discovery[Mapping[str, Any]]:
         """Make the profile of the job's model on a node. ProblemsError without hosts."""
         refuse_without(job, "cluster.hosts")
-        return discovery.model_profile(job, connect_nodes(job, self._connections))
+        return discovery.model_profile(on_login_node(job), connect_nodes(job, self._connections))
 
     def memory(self, job: Job) -> Discovery[NodeMemory]:
-        """Read the memory of every node and of its GPUs. ProblemsError without hosts."""
+        """Read the memory of every node and of its GPUs. ProblemsError without hosts, or with a scheduler."""
+        refuse_scheduler(job)
         refuse_without(job, "cluster.hosts")
         return discovery.memory(job, connect_nodes(job, self._connections))
+
+    def partitions(self, job: Job) -> Discovery[tuple[Partition, ...]]:
+        """Read the partitions of the job's scheduler from its login node. ProblemsError without a scheduler."""
+        refuse_without(job, "cluster.scheduler.login.address")
+        return discovery.partitions(connect_nodes(job, self._connections))
 
     def data_size(self, job: Job) -> Discovery[DataSize]:
         """Count the samples of the job's data sets on a node. ProblemsError without hosts or data sets."""
         refuse_without(job, "cluster.hosts", "training.dataset", "training.dataset_dir")
-        return discovery.data_size(job, connect_nodes(job, self._connections))
+        return discovery.data_size(on_login_node(job), connect_nodes(job, self._connections))
 
     def data_preview(self, job: Job, seed: int) -> Discovery[DataPreview]:
         """Encode rows of the job's data sets on a node. ProblemsError without hosts, model folder, data or template."""
         needed = ["cluster.hosts", "model.path", "training.dataset", "training.dataset_dir"]
         refuse_without(job, *needed, *(["training.template"] if needs_template(job) else []))
-        return discovery.data_preview(job, connect_nodes(job, self._connections), seed)
+        return discovery.data_preview(on_login_node(job), connect_nodes(job, self._connections), seed)
 
     def measure_speed(self, job: Job) -> Measurement:
         """Benchmark the job's nodes. No file stays on them. ProblemsError when the benchmark cannot run."""
+        refuse_scheduler(job)
         if problems := errors(check_nodes(job)):
             raise ProblemsError(problems)
         run = new_run_id(replace(job, name="speed"), self._clock())
@@ -153,7 +161,8 @@ class Controller:
         repository = hub_download.dataset_repository(job, dataset) if dataset else hub_download.model_repository(job)
         run = new_run_id(replace(job, name="download"), self._clock())
         self._audit("download", run=run, repository=repository.id if repository else None)
-        return hub_download.download(job, connect_nodes(job, self._connections), repository, run, progress)
+        connected = connect_nodes(job, self._connections)
+        return hub_download.download(on_login_node(job), connected, repository, run, progress)
 
     def pull_image(
         self, job: Job, progress: image_pull.ReportLayers, archive: str | None = None
@@ -163,6 +172,7 @@ class Controller:
         ProblemsError names the nodes that failed.
         """
         run = new_run_id(replace(job, name="pull"), self._clock())
+        refuse_scheduler(job)
         self._audit("pull_image", run=run, nodes=[host.address for host in job.cluster.hosts])
         return image_pull.pull(job, connect_nodes(job, self._connections), run, progress, archive)
 
@@ -180,8 +190,9 @@ class Controller:
         if problems := errors(check_nodes(job)):
             raise ProblemsError(problems)
         run = new_run_id(replace(job, name="install"), self._clock())
+        connected, job = connect_nodes(job, self._connections), on_login_node(job)
         self._audit("install", run=run, nodes=[host.address for host in job.cluster.hosts])
-        return environment_install.install(job, connect_nodes(job, self._connections), run, progress, sets)
+        return environment_install.install(job, connected, run, progress, sets)
 
     def export(
         self, run_id: str, progress: ReportLine, *, to: str | None = None, checkpoint: int | None = None

@@ -230,6 +230,7 @@ function Trouble(id, showLog, accept, again, continueWith) {
   const last = h("p.mb-quiet");
   const evidence = h("p.mbm-evidence", {}, h("span.mb-quiet"), " ", h("code"));
   const versions = h("p.mb-quiet");
+  const sign = h("p.mb-quiet");
   const others = h("div.mbm-others", {}, h("p.mb-quiet", {}, w("cause.others")), h("ul"));
   const fixes = h("div.mbm-fixes", {}, h("p.mb-quiet", {}, w("fix.title")), h("div.mbm-buttons"));
   const lines = h("pre.mbm-lines", { tabindex: "0" });
@@ -241,7 +242,7 @@ function Trouble(id, showLog, accept, again, continueWith) {
     w("warnings.accept"));
   const checkAgain = h("button.mb-button", { type: "button", onclick: again }, w("warnings.again"));
   const unaccepted = h("div.mbm-unaccepted", { hidden: true }, list, h("div.mbm-buttons", {}, yes, checkAgain));
-  const why = h("div.mbm-cause", { role: "alert", hidden: true }, h("div", {}, message, evidence, fix, versions, others, fixes, last),
+  const why = h("div.mbm-cause", { role: "alert", hidden: true }, h("div", {}, message, evidence, sign, fix, versions, others, fixes, last),
     h("div.mbm-buttons", {}, button, report), unaccepted, more);
   const proof = h("p.mbm-proof", { hidden: true });
   const make = () => h("li", {}, h("span"), h("small"));
@@ -258,8 +259,10 @@ function Trouble(id, showLog, accept, again, continueWith) {
     keyed(list, warnings, (warning) => warning.key, make, update);
     why.hidden = !cause;
     if (cause) showCause();
-    keyed(fixes.lastChild, head.fixes ?? [], (offer) => offer.words, () => h("button.mb-button", { type: "button" }), (item, offer) => {
-      text(item, offer.words);
+    const offerButton = () => h("button.mb-button", { type: "button" }, h("span"), h("small.mb-quiet"));
+    keyed(fixes.lastChild, head.fixes ?? [], (offer) => offer.words, offerButton, (item, offer) => {
+      text(item.firstChild, offer.words);
+      text(item.lastChild, offer.memory);
       item.onclick = () => continueWith(head.fixes.indexOf(offer));
     });
     fixes.hidden = !head.fixes?.length;
@@ -273,8 +276,12 @@ function Trouble(id, showLog, accept, again, continueWith) {
     evidence.hidden = !cause.evidence || cause.message.includes(cause.evidence);
     text(versions, `${w("cause.versions")} ${cause.versions}`);
     versions.hidden = !cause.versions;
-    keyed(others.lastChild, cause.others, (other) => other.message, () => h("li", {}, h("span"), h("small")), (item, other) => {
+    setCommands(sign, cause.sign);
+    sign.hidden = !cause.sign;
+    const make = () => h("li", {}, h("span"), h("small.mb-quiet"), h("small"));
+    keyed(others.lastChild, cause.others, (other) => other.message, make, (item, other) => {
       text(item.firstChild, other.message);
+      setCommands(item.children[1], other.sign);
       setCommands(item.lastChild, other.fix);
     });
     others.hidden = !cause.others.length;
@@ -289,7 +296,8 @@ function Trouble(id, showLog, accept, again, continueWith) {
     if (lines.textContent !== cause.lines) {
       text(lines, cause.lines);
       more.open = true;
-      lines.scrollTop = lines.scrollHeight;
+      // Of chained tracebacks the first says what went wrong first.
+      lines.scrollTop = cause.lines.split("Traceback (most recent call last)").length > 2 ? 0 : lines.scrollHeight;
     }
   }
 

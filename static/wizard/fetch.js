@@ -52,10 +52,14 @@ function resultView(result) {
   // An unknown host key is no error: the user confirms it below.
   const problems = result.problems.filter((problem) => !waits || problem.code !== "host_key_unknown");
   return [isDone && h(result.done === "done_faults" ? "p" : "p.mb-good", {}, t(`wizard.fetch.${result.kind}.${result.done}`, result.note)),
-    result.table && h("div.mb-found", {}, table("mb-table", result.table.head, result.table.rows)),
+    result.table && h("div.mb-found", {}, table("mb-table", result.table.head, choosable(result.table))),
     problems.map((problem) => drawMissing({ ...problem, again: () => request(result.kind) })),
     waits && hostKeys(result.keys, () => request(result.kind, { accept: result.keys.map((key) => key.fingerprint) }))];
 }
+
+// If the rows of a table have edits, the first cell of a row is a button that applies its edit.
+const choosable = ({ rows, edits }) => edits ? rows.map(([name, ...cells], row) => [h("button.mb-apply",
+  { type: "button", onclick: () => sendToServer("apply", { edits: edits[row] }) }, name), ...cells]) : rows;
 
 function drawMissing(problem) {
   if (problem.code !== "needed_for_launch") return drawProblem(problem);
@@ -85,13 +89,24 @@ function modelForm() {
     button("node"), button("profile")];
 }
 
-const drawMemory = (element) => panel(element, ["memory"], () => button("memory"));
+// With Slurm the nodes are not known: the login node is asked for the partitions.
+function drawMemory(element) {
+  panel(element, ["memory", "partitions"], () => [button("memory"), button("partitions")]);
+  const hasScheduler = Boolean(latestBundle()?.data.scheduler);
+  element.querySelector('[data-fetch="memory"]').hidden = hasScheduler;
+  element.querySelector('[data-fetch="partitions"]').hidden = !hasScheduler;
+}
 
 const drawSamples = (element) => panel(element, ["samples", "data_preview"], () => [button("samples"),
   button("data_preview", () => ({ seed: Math.floor(Math.random() * 2 ** 31) }))]);
 
 const SPEED = ["speed", "keep_speed", "forget_calibration"];
-const drawSpeed = (element) => panel(element, SPEED, () => button("speed"));
+function drawSpeed(element) {
+  panel(element, SPEED, () => [button("speed"), h("p.mb-quiet", {}, t("wizard.fetch.speed.slurm"))]);
+  const hasScheduler = Boolean(latestBundle()?.data.scheduler);
+  element.querySelector('[data-fetch="speed"]').hidden = hasScheduler;
+  element.querySelector(".mb-fetch .mb-quiet").hidden = !hasScheduler;
+}
 
 export const fetchPanels = { fetch_model: drawModel, fetch_memory: drawMemory, fetch_samples: drawSamples,
   fetch_speed: drawSpeed };

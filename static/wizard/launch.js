@@ -30,13 +30,14 @@ export function draw(element, bundle) {
     h("div.mb-desk", {}, checkButton(session, isBusy), launchButton(session, isBusy),
       queueButton(session, isBusy),
       h("p.mb-desk-words", { role: "status" }, sentence(session, isBusy))),
+    session.scheduler && slurm(session.scheduler),
     session.same && session.warnings > 0 && warnings(element, bundle),
     (bundle.refusal || []).map((problem) => drawProblem(problem)),
     session.problems.map((problem) => drawProblem(problem)),
     session.copy && copyOffer(session, isBusy),
     session.pull && pullOffer(isBusy),
     session.download && downloadOffer(session, isBusy),
-    session.install && installOffer(isBusy),
+    session.install && installOffer(session, isBusy),
     !session.complete && todoList(bundle, "missing", "error"),
     h("p.mb-quiet", {}, whoIsTold(session.told))),
     session.keys.length > 0 && hostKeys(session.keys, () => accept(session), isBusy), session.checks && checksTable(session));
@@ -44,13 +45,19 @@ export function draw(element, bundle) {
 }
 
 function checkButton(session, isBusy) {
-  return button("check", t(session.phase === "checked" ? "wizard.launch.check_again" : "wizard.launch.check"),
+  return button("check", session.phase === "checked" ? t("wizard.launch.check_again") : words(session, "check"),
     !session.complete || isBusy, !session.ready && !session.keys.length);
 }
 
 function launchButton(session, isBusy) {
   const isOpen = session.ready && (!session.warnings || accepted === session.version);
   return button("launch", t("wizard.launch.go", { name: session.name }), !isOpen || isBusy, isOpen);
+}
+
+// What Slurm said of the request when it was checked, and of the job that it got.
+function slurm({ start, said }) {
+  if (said) return h("p.mb-slurm", {}, said);
+  return start ? h("p.mb-slurm", {}, t("wizard.launch.slurm_start", { start })) : null;
 }
 
 // The user must accept the warnings of this check before a launch or before the run is queued.
@@ -90,13 +97,13 @@ function pullOffer(isBusy) {
 // Downloads the model from its hub to node 0 and copies it to the other nodes, after the user clicks.
 function downloadOffer(session, isBusy) {
   return h("div.mb-desk", {}, button("download", t("wizard.launch.download"), isBusy, false),
-    h("p.mb-desk-words", {}, session.download, h("br"), h("small.mb-quiet", {}, t("wizard.launch.download.lead"))));
+    h("p.mb-desk-words", {}, session.download, h("br"), h("small.mb-quiet", {}, words(session, "download.lead"))));
 }
 
 // Makes the engine's environment on all nodes, after the user clicks. Its interpreter comes back as a fix to apply.
-function installOffer(isBusy) {
+function installOffer(session, isBusy) {
   return h("div.mb-desk", {}, button("install", t("wizard.launch.install"), isBusy, false),
-    h("p.mb-desk-words", {}, h("small.mb-quiet", {}, t("wizard.launch.install.lead"))));
+    h("p.mb-desk-words", {}, h("small.mb-quiet", {}, words(session, "install.lead"))));
 }
 
 function button(act, label, isOff, isPrimary) {
@@ -121,10 +128,10 @@ function progress(session) {
 function sentence(session, isBusy) {
   const seconds = h("span", { "data-seconds": "", "aria-hidden": "true" });
   if (isBusy) return [h("span.mb-spinner", { "aria-hidden": "true" }),
-    t(`wizard.launch.${session.phase}`, { count: session.nodes, ...progress(session) }), " ", seconds];
+    words(session, session.phase, { count: session.nodes, ...progress(session) }), " ", seconds];
   if (!session.complete) return t("wizard.launch.incomplete");
   if (session.ready && session.warnings) return h("span.mb-warn", {}, t("wizard.launch.ready_warnings"));
-  if (session.ready) return h("span.mb-good", {}, t("wizard.launch.ready"));
+  if (session.ready) return h("span.mb-good", {}, words(session, "ready"));
   const place = `runs/${session.run}`;
   if (session.phase === "launched")
     return [t("wizard.launch.launched"), " ", h("a", { href: `#${place}`, "data-go": place }, session.run)];
@@ -133,7 +140,14 @@ function sentence(session, isBusy) {
   if (session.phase === "checked" && !session.same) return t("wizard.launch.changed");
   if (session.keys.length) return t("wizard.launch.keys_wait");
   if (session.phase === "checked") return h("span.mb-bad", {}, t("wizard.launch.red"));
-  return t("wizard.launch.begin", { count: session.nodes });
+  return words(session, "begin", { count: session.nodes });
+}
+
+// With Slurm, the server reaches only the login node, so some sentences are others.
+const OF_SLURM = ["begin", "check", "checking", "download.lead", "install.lead", "launching", "ready", "installing", "downloading"];
+function words(session, name, values = {}) {
+  const suffix = session.scheduler && OF_SLURM.includes(name) ? "_slurm" : "";
+  return t(`wizard.launch.${name}${suffix}`, { ...values, login: session.scheduler?.login });
 }
 
 function tick(element, session, isBusy) {
@@ -153,7 +167,7 @@ function checksTable(session) {
   const sign = { ok: "✓", warning: "!", failure: "✕", skipped: "–" };
   const { nodes, rows, findings } = session.checks;
   const named = (node, rank) => h("th", { scope: "col", title: node },
-    h("small", {}, t("wizard.checks.node", { rank })), node);
+    h("small", {}, session.scheduler ? t("wizard.checks.login") : t("wizard.checks.node", { rank })), node);
   const cell = (status) => h("td", { "data-status": status },
     h("span", { "aria-hidden": "true" }, sign[status]), " ", t(`check.status.${status}`));
   return h("section.mb-card.mb-section", {}, h("h3", {}, t("wizard.checks")), findings.map(drawFinding),

@@ -67,9 +67,9 @@ const download = ({ name, text }) => h("a.mb-tool", { download: name,
 function commands(element, bundle, review) {
   if (!review.complete) return null;
   const command = review.commands[Math.min(shownNode, review.commands.length - 1)];
-  const nodes = review.commands.map(({ rank, node }) => [rank, `${rank} · ${node}`]);
+  const nodes = review.commands.map(({ rank, label }) => [rank, label]);
   const variables = review.environment.map(([name, value]) => `${name}=${value}`).join("\n");
-  return card(t("wizard.review.commands"), h("p.mb-quiet", {}, t("wizard.review.commands.lead")),
+  return card(t("wizard.review.commands"), h("p.mb-quiet", {}, t(`wizard.review.commands.lead${review.scheduler ? "_slurm" : ""}`)),
     h("div.mb-bar", {}, (nodes.length > MANY_NODES ? select : pick)(nodes, command.rank, (rank) => {
       shownNode = rank;
       draw(element, bundle);

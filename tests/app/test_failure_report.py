@@ -61,6 +61,8 @@ def test_a_report_of_an_unknown_run_is_refused(services: Services) -> None:
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_the_evidence_names_the_line_and_other_causes_that_fit(lang: str) -> None:
     values = {"node": "a", "file": "rank5.log", "line": "CUBLAS", "detail": "CUBLAS", "others": ["index_out_of_range"]}
-    evidence, other = evidence_lines(Problem(code="gpu_memory_hidden", node="a", values=values), lang)
+    evidence, sign, other = evidence_lines(Problem(code="gpu_memory_hidden", node="a", values=values), lang)
     assert ("rank5.log" in evidence, evidence.endswith(" CUBLAS")) == (True, True)
     assert t(lang, "problem.index_out_of_range", node="a") in other
+    assert sign == t(lang, "causes.sign.gpu_memory_hidden")
+    assert t(lang, "causes.sign.index_out_of_range") in other

@@ -120,6 +120,17 @@ def test_two_causes_that_fit_equally_well_are_both_named() -> None:
     assert category_of(EXCERPTS["gpu_memory_hidden"]) is None
 
 
+def test_what_tells_causes_of_one_text_apart_is_said() -> None:
+    """Causes of which one is only a kind of the other (such as GPU memory, while loading) need no such words."""
+    owners: dict[str, list[Cause]] = {}
+    for cause in causes():
+        for pattern in cause.likely:
+            owners.setdefault(pattern.expression.pattern, []).append(cause)
+    shared = {cause.code for group in owners.values() if len(group) > 1 for cause in group}
+    assert len(shared) > 4
+    assert {code for code in shared for lang in LANGUAGES if f"causes.sign.{code}" not in catalogue(lang)} == set()
+
+
 def test_the_checks_and_fixes_of_the_catalogue_exist() -> None:
     texts = catalogue(LANGUAGES[0])
     assert [code for cause in causes() for code in cause.checked if f"problem.{code}" not in texts] == []

@@ -5,12 +5,14 @@ import dataclasses
 import pytest
 
 from backend.estimate import estimate
+from backend.estimate.interval import after_runs
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.reserved import FIXED_LENGTHS, VARIED_LENGTHS, segmented_bytes
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import Moment, StageMemory
+from backend.job.cluster import Calibration
 from backend.job.presets import intervals
-from benchmarks.intervals import Score, interval, level_of, levelled, tail_of
+from benchmarks.intervals import Score, calibrated, corrected, interval, level_of, levelled, tail_of
 from tests.estimate.cases import job
 
 FSDP = {"engine": "llamafactory-fsdp", "training.gradient_accumulation_steps": 4}
@@ -76,3 +78,34 @@ def test_each_source_counts_the_same_and_a_left_out_source_is_not_used():
     assert (low, high) == (pytest.approx(2.718281828**0.1), pytest.approx(2.718281828**0.5))
     assert tail_of([*many, *few], []) <= 0.15
     assert levelled(many, 2.718281828**0.1)[0].log == pytest.approx(0, abs=1e-9)
+
+
+def test_a_calibrated_interval_is_narrower_and_again_after_more_runs():
+    known = {"gpu": "h100-80g", "run": "20261121-101500-job-0a1b", "engine": "llamafactory-megatron"}
+
+    def widths(**calibration):
+        result = estimate(job(cluster__calibration=Calibration(**known, **calibration)))
+        return (
+            (result.iteration_s_high - result.iteration_s_low) / result.iteration_s,
+            (result.need_gib_high - result.need_gib_low) / (result.reserved_gib + result.outside_gib),
+        )
+
+    ratios = {"time_ratio": 1.2, "memory_ratio": 1.06}
+    before, one, four = widths(), widths(**ratios), widths(**ratios, time_runs=4, memory_runs=4)
+    assert all(wide > narrow for wide, narrow in zip(before, one, strict=True))
+    assert all(wide > 1.2 * narrow for wide, narrow in zip(one, four, strict=True))
+
+
+def test_after_many_runs_the_error_is_that_of_one_plan():
+    """The mean of n runs leaves V (1 + 1/n) of the variance V of a plan; one run leaves 2 V."""
+    assert after_runs(2.0, 1) == 2.0
+    assert after_runs(2.0, 10**6) == pytest.approx(2.0**0.5**0.5, rel=1e-5)
+
+
+def test_a_row_is_corrected_by_the_other_rows_of_its_group_and_counts_once():
+    scores = [Score("a", "megatron", log, "g") for log in (0.0, 0.1, 0.4)] + [Score("b", "megatron", 9.0, "alone")]
+    single, double = corrected(scores), corrected(scores, 2)
+    assert sum(error.weight for error in single) == pytest.approx(3.0)
+    assert sorted(round(error.log, 3) for error in double) == [-0.25, -0.1, 0.35]
+    low, high = calibrated(single)
+    assert low == pytest.approx(1 / high)

@@ -16,9 +16,12 @@ from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.estimate.plan import Plan
 from backend.job.model import parse_model
+from backend.job.model.families import FAMILIES
+from backend.job.model.vision import TOWERS
 from backend.job.presets import models
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
+from tools.write_models import read_data
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.e2e, needs_node_environment]
@@ -67,8 +70,8 @@ CASES = [
 SIZES = ("tensor", "pipeline", "virtual_pipeline", "expert", "expert_tensor")
 
 
-def real(what, case=""):
-    command = [str(NODE_PYTHON), "-W", "ignore", "-m", "benchmarks.real_modules", what]
+def real(module, *arguments, case=""):
+    command = [str(NODE_PYTHON), "-W", "ignore", "-m", module, *arguments]
     done = subprocess.run(
         command, input=case, capture_output=True, text=True, cwd=ROOT, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -79,7 +82,7 @@ def real(what, case=""):
 
 def test_every_rank_holds_what_megatron_core_builds_in_30_plans_of_8_models():
     cases = [{"model": model, "world": 32, **dict(zip(SIZES, sizes, strict=True))} for model, *sizes in CASES]
-    for case, built in zip(cases, real("megatron", json.dumps(cases)), strict=True):
+    for case, built in zip(cases, real("benchmarks.real_modules", "megatron", case=json.dumps(cases)), strict=True):
         model = case["model"]
         layers = model_layers(parse_model(models()[model].hf_config if isinstance(model, str) else model))
         sizes = {size: case[size] for size in SIZES}
@@ -91,11 +94,19 @@ def test_every_rank_holds_what_megatron_core_builds_in_30_plans_of_8_models():
 
 def test_every_preset_has_as_many_parameters_as_its_hugging_face_class():
     counted = {key: model_parameters(model_layers(parse_model(preset.hf_config))) for key, preset in models().items()}
-    assert counted == real("hugging-face")
+    assert counted == real("benchmarks.real_modules", "hugging-face")
 
 
-def test_every_family_has_as_many_parameters_in_its_default_config_as_transformers_builds():
-    families = real("families")
-    counted = {name: model_parameters(model_layers(parse_model(entry["config"]))) for name, entry in families.items()}
-    assert counted == {name: entry["parameters"] for name, entry in families.items()}
-    assert len(families) >= 75
+def test_every_type_that_config_json_describes_has_as_many_parameters_as_transformers_builds():
+    outcomes = real("benchmarks.families", "--json")
+    by_status = {status: {name for name, each in outcomes.items() if each["status"] == status}
+                 for status in ("exact", "wrong", "not_built")}  # fmt: skip
+    assert by_status["wrong"] == set()
+    assert len(by_status["exact"]) >= 108
+    # The page of models (tools/write_models.py) shows this.
+    kept = {name: each["status"] for name, each in read_data()["types"].items()}
+    assert {name: each["status"] for name, each in outcomes.items()} == kept
+    # Kimi K2 has no class in transformers; its layers are DeepSeek-V3's. Others are parts of a model of another type.
+    described = {name.removesuffix("_text").removesuffix("_thinker") for name in by_status["exact"]}
+    assert {*FAMILIES} - described == {"kimi_k2", "gpt-sw3"} - described
+    assert {*TOWERS} <= by_status["exact"]

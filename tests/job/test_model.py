@@ -49,10 +49,10 @@ def test_the_model_type_decides_what_config_json_does_not_say():
 
 
 def test_a_model_whose_other_parts_are_unknown_is_refused_though_its_text_part_is_known():
-    """An audio tower has parameters and work of its own."""
-    whole = {"model_type": "qwen2_audio", "text_config": {**PLAIN, "model_type": "qwen2"}, "audio_config": {}}
+    """A speech encoder has parameters and work of its own."""
+    whole = {"model_type": "granite_speech", "text_config": {**PLAIN, "model_type": "qwen2"}, "encoder_config": {}}
     problem = refusal(whole)
-    assert (problem.code, problem.values["model_type"]) == ("unsupported_model_type", "qwen2_audio")
+    assert (problem.code, problem.values["model_type"]) == ("unsupported_model_type", "granite_speech")
 
 
 def test_the_text_part_of_a_vision_language_model_is_of_its_own_family():

@@ -114,7 +114,7 @@ def test_a_known_configuration_needs_no_profile() -> None:
     ("path", "value", "code"),
     [
         (("digest",), "0" * 64, "profile_of_other_config"),
-        (("kinds", 0, "operators", 2, "type"), "Mixing", "profile_has_unknown_layer"),
+        (("kinds", 0, "operators", 2, "type"), "Spiral", "profile_has_unknown_layer"),
         (("kinds", 0, "in_execution_order"), False, "profile_not_run"),
         (("kinds", 0, "hidden"), 32, "profile_incomplete"),
         (("kinds", 0, "group"), "audio", "profile_has_towers"),

@@ -166,3 +166,22 @@ def test_a_calibration_names_its_run_gpu_and_engine():
         time_ratio=1.235,
         constants=efficiency_figures().version,
     )
+
+
+def test_a_further_run_joins_the_mean_and_one_that_is_measured_again_adds_no_run():
+    known = Calibration(gpu="h100-80g", run="old", time_ratio=1.2, engine="llamafactory-megatron")
+    job = job_of(cluster__calibration=known)
+    seconds = estimate(with_values(job_of(), {"cluster.stack": "tuned"})).iteration_s
+    assert seconds is not None
+    joined = calibration_of(job, measured(job, step_s=1.25 * seconds), "2026-11-21")
+    assert (joined.time_runs, joined.time_ratio) == (2, pytest.approx((1.2 * 1.25) ** 0.5, rel=1e-3))
+    again = with_values(job, {"cluster.calibration": joined})
+    assert calibration_of(again, measured(again, step_s=1.25 * seconds), "2026-11-21").time_runs == 2
+
+
+def test_a_run_far_from_the_earlier_ones_begins_the_mean_anew():
+    job = job_of(cluster__calibration=Calibration(gpu="h100-80g", run="old", time_ratio=1.2, time_runs=5))
+    seconds = estimate(with_values(job_of(), {"cluster.stack": "tuned"})).iteration_s
+    assert seconds is not None
+    anew = calibration_of(job, measured(job, step_s=2.4 * seconds), "2026-11-21")
+    assert (anew.time_runs, anew.time_ratio) == (None, pytest.approx(2.4, rel=1e-3))

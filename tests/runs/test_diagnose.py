@@ -84,6 +84,20 @@ def test_known_texts_get_their_own_code(store: Store, text: str, code: str, valu
     assert value is None or value in problem.values.values()
 
 
+def test_of_chained_tracebacks_without_a_known_cause_the_first_is_shown_too(store: Store) -> None:
+    first, link = (
+        TRACEBACK + "LookupError: first\n",
+        "\nDuring handling of the above exception, another exception occurred:\n\n",
+    )
+    log = TRACEBACK + "ImportError: handled\n" + "step\n" * 40 + first + link + TRACEBACK + "ValueError: second\n"
+    lines = str(_diagnose(store, [_node(0)], {(0, "rank0.log"): log}).values["lines"])
+    assert ("handled" in lines, "LookupError: first" in lines, lines.endswith("ValueError: second")) == (
+        False,
+        True,
+        True,
+    )
+
+
 def test_warnings_of_a_healthy_start_are_no_cause(store: Store) -> None:
     noise = "UserWarning: FileNotFoundError: optional.so\n" + "step\n" * 40
     problem = _diagnose(store, [_node(0)], {(0, "rank0.log"): noise + TRACEBACK + "ValueError: real\n"})

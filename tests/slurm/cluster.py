@@ -39,7 +39,8 @@ ReturnToService=2
 SlurmdParameters=config_overrides
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
-SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0{more}
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
+{send_user_signal}
 KillWait=5
 SlurmdTimeout=20
 MessageTimeout=5
@@ -65,18 +66,7 @@ class SlurmCluster(Lab):
         self.folder.joinpath("state").mkdir(parents=True)
         names = [f"{SUBNET}.{rank + 1} node{rank}" for rank in range(self.nodes)]
         (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names]) + "\n")
-        lines = [
-            f"NodeName=node{rank} NodeAddr={SUBNET}.{rank + 1} CPUs=2 RealMemory=4000 State=UNKNOWN"
-            for rank in self.compute
-        ]
-        text = CONFIGURATION.format(
-            folder=self.folder,
-            spool=self.spool,
-            subnet=SUBNET,
-            nodes="\n".join(lines),
-            more=",preempt_send_user_signal",
-        )
-        (self.folder / "slurm.conf").write_text(text)
+        self.configure(send_user_signal=True)
         super().__enter__()
         try:
             self.start_controller()
@@ -87,6 +77,28 @@ class SlurmCluster(Lab):
             self.__exit__()
             raise
         return self
+
+    def configure(self, *, send_user_signal: bool) -> None:
+        """Write the configuration. `send_user_signal`: whether a preemption sends a job the signal that it wants."""
+        lines = [
+            f"NodeName=node{rank} NodeAddr={SUBNET}.{rank + 1} CPUs=2 RealMemory=4000 State=UNKNOWN"
+            for rank in self.compute
+        ]
+        text = CONFIGURATION.format(
+            folder=self.folder,
+            spool=self.spool,
+            subnet=SUBNET,
+            nodes="\n".join(lines),
+            send_user_signal="SlurmctldParameters=preempt_send_user_signal" if send_user_signal else "",
+        )
+        (self.folder / "slurm.conf").write_text(text)
+
+    def preempt(self, name: str) -> None:
+        """Submit a job that takes all nodes from the jobs of the partition `low`."""
+        script = self.folder / f"{name}.sh"
+        script.write_text("#!/bin/sh\nexec sleep 600\n")
+        options = ("-p", "high", "-N", str(len(self.compute)), "--exclusive", "-o", "/dev/null")
+        self.slurm("sbatch", *options, "-J", name, str(script))
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
@@ -110,6 +122,12 @@ class SlurmCluster(Lab):
             check=False,
         )
         return done.stdout
+
+    def shorten(self, name: str) -> None:
+        """Give a running job the shortest time limit that is still ahead of it, in Slurm's whole minutes."""
+        number, used = self.slurm("squeue", "-h", "-n", name, "-o", "%i %M").split()
+        minutes = int(used.split(":")[-2]) if used.count(":") else 0
+        self.slurm("scontrol", "update", f"JobId={number}", f"TimeLimit={minutes + 2}")
 
     def jobs(self) -> list[tuple[str, str]]:
         """Return the name and the state of every job that waits or runs."""

@@ -1,7 +1,6 @@
-"""A Slurm cluster for each test, and a server that reaches only its login node."""
+"""A Slurm cluster for the tests of a module, or for one test that breaks it."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +13,18 @@ def missing() -> str:
     return why_not()
 
 
-@pytest.fixture
-def slurm(tmp_path: Path, missing: str) -> Iterator[SlurmCluster]:
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory, missing: str) -> Iterator[SlurmCluster]:
     if missing:
         pytest.skip(missing)
-    with slurm_cluster(tmp_path / "slurm") as cluster:
+    with slurm_cluster(tmp_path_factory.mktemp("lab") / "slurm") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own_slurm(tmp_path_factory: pytest.TempPathFactory, missing: str) -> Iterator[SlurmCluster]:
+    """Yield a cluster that no other test uses."""
+    if missing:
+        pytest.skip(missing)
+    with slurm_cluster(tmp_path_factory.mktemp("lab") / "slurm") as cluster:
         yield cluster

@@ -54,19 +54,19 @@ def test_a_run_root_that_the_nodes_do_not_see_is_named(slurm: SlurmCluster, tmp_
     inside(slurm, tmp_path, story)
 
 
-def test_a_node_that_dies_is_named_and_the_run_restarts(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_a_node_that_dies_is_named_and_the_run_restarts(own_slurm: SlurmCluster, tmp_path: Path) -> None:
     def story(server: Server) -> None:
-        run = server.controller.launch(quick_job(slurm, tmp_path, steps=100_000), restarts=1)
+        run = server.controller.launch(quick_job(own_slurm, tmp_path, steps=100_000), restarts=1)
         server.wait_for_step(run, 3)
-        slurm.set_link(2, "down")
-        slurm.kill_node(2)
+        own_slurm.set_link(2, "down")
+        own_slurm.kill_node(2)
         wait_for(lambda: any(event.kind is EventKind.RESTARTING for event in server.events(run)), 150)
         problem = next(e for e in server.events(run) if e.kind is EventKind.RESTARTING).detail["problem"]
         assert problem["code"] in ("slurm_node_failed", "slurm_node_silent", "communication_failed"), server.story(run)
         server.controller.stop(run)
         assert server.end(run, 120) is RunState.STOPPED, server.story(run)
 
-    inside(slurm, tmp_path, story)
+    inside(own_slurm, tmp_path, story)
 
 
 def test_a_slurmd_that_is_killed_does_not_harm_the_run(slurm: SlurmCluster, tmp_path: Path) -> None:
@@ -135,5 +135,28 @@ def test_a_supervisor_that_is_killed_leaves_nothing(slurm: SlurmCluster, tmp_pat
         assert cause is not None
         assert (cause.code, cause.node) == ("supervisor_gone", "node2"), server.story(run)
         assert slurm.jobs() == []
+
+    inside(slurm, tmp_path, story)
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_a_preempted_run_goes_on_whether_or_not_slurm_announces_the_preemption(
+    slurm: SlurmCluster, tmp_path: Path, is_announced: bool
+) -> None:
+    def story(server: Server) -> None:
+        slurm.configure(send_user_signal=is_announced)
+        slurm.slurm("scontrol", "reconfigure")
+        run = server.controller.launch(quick_job(slurm, tmp_path, steps=100_000, partition="low", time_limit="5"))
+        server.wait_for_step(run, 3)
+        slurm.preempt("hog")
+        wait_for(lambda: any(event.kind is EventKind.RESTARTING for event in server.events(run)), 60)
+        detail = next(event for event in server.events(run) if event.kind is EventKind.RESTARTING).detail
+        assert (detail["problem"]["code"], detail["counted"]) == ("slurm_preempted", False), server.story(run)
+        # With the announcement, the ranks were asked to save.
+        stopped = [server.controller.snapshot(run).nodes[rank].exit for rank in (0, 1)]
+        assert {end["reason"] for end in stopped if end} == {"stopped" if is_announced else "scheduler"}
+        server.controller.stop(run)
+        assert server.end(run, 60) is RunState.STOPPED, server.story(run)
+        slurm.slurm("scancel", "-n", "hog")
 
     inside(slurm, tmp_path, story)

@@ -147,7 +147,7 @@ def test_a_fix_of_the_cause_opens_the_wizard_with_the_change_and_the_checkpoint(
     cause = page.locator(".mbm-cause:visible")
     expect(cause.locator(".mbm-evidence")).to_contain_text("Tried to allocate 17.37 GiB")
     recompute = cause.locator(".mbm-fixes button", has_text="Full")
-    expect(recompute).to_contain_text("estimated GPU memory")
+    expect(recompute).to_contain_text("Estimated GPU memory")
     recompute.click()
     dialog = page.locator("dialog.mbm-continue")
     expect(dialog.locator("input:checked")).to_have_value("40")

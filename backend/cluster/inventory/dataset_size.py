@@ -81,7 +81,11 @@ def _image_tokens(job: Job) -> int | None:
     vision = model.vision
     if vision is None:
         return 0
-    return job.training.images_per_sample * patches_per_image(vision, job.training.image_max_pixels) // vision.merge**2
+    return (
+        job.training.images_per_sample
+        * patches_per_image(vision, job.training.image_max_pixels)
+        // vision.patches_per_token
+    )
 
 
 def _number(value: Any) -> Any:

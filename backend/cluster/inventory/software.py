@@ -143,8 +143,13 @@ def _read_for_job(job: Job, rank: int, node: Node) -> NodeFacts:
 
 
 def needed_environment(job: Job, rank: int, node: Node) -> Environment:
-    """Return the environment of the job's engine on a node, or raise NodeError(no_environment)."""
+    """Return the environment that answers questions about the job on a node, or raise NodeError(no_environment).
+
+    It is that of the job's engine. If Slurm starts the engine in an image, the login node's own Python answers.
+    """
     environment = environment_of(job, rank)
+    if environment is not None and job.cluster.scheduler is not None and job.cluster.scheduler.container is not None:
+        return Environment(python="python3")
     if environment is None:
         raise NodeError("no_environment", node.name, field=python_field(job, rank), name=job.traits.environment)
     return environment

@@ -22,6 +22,8 @@ from backend.cluster.slurm import test_request
 from backend.engines import Rendered
 from backend.job.job import Job
 
+ENGINE_CHECKS: tuple[CheckName, ...] = ("engine", "deepspeed")
+"""Checks of the engine's packages. The login node cannot open the image of cluster.scheduler.container."""
 OWN_NAMES: tuple[CheckName, ...] = ("scheduler", "time_limit")
 """Names of the results that a launch over SSH does not have."""
 NAMES: tuple[CheckName, ...] = (
@@ -53,7 +55,12 @@ def run_slurm_checks(
     readings = NodeReadings(
         job=job, checks=checks, facts=fact, survey_answer=surveys[0], paths_answer=paths[0], lock_answer=Lock()
     )
-    results = run_node_checks(readings, OF_LOGIN_NODE)
+    is_in_image = job.cluster.scheduler is not None and job.cluster.scheduler.container is not None
+    results = run_node_checks(
+        readings, [check for check in OF_LOGIN_NODE if not (is_in_image and set(check.names) & set(ENGINE_CHECKS))]
+    )
+    if is_in_image:
+        results += [checks.skipped("engine")]
     results += check_request(job, checks, node, script())
     results += check_time(job, checks, hours)
     gang = GangReadings(

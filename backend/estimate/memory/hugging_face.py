@@ -42,6 +42,9 @@ class Tuning:
     packs_experts: bool = False
     """4-bit loading packs routed experts too: transformers 4 has an nn.Linear for each; transformers 5, whose experts
     are one parameter with three dimensions, leaves them in 16 bits."""
+    upcasts_rest: bool = False
+    """QLoRA: what is not in 4 bits (embedding, norms, output layer) is fp32 and runs under autocast. peft's
+    utils/other.py prepare_model_for_kbit_training does this; LLaMA-Factory does not call it."""
 
     @property
     def adapters(self) -> bool:
@@ -123,7 +126,7 @@ def _parameters(layers: ModelLayers, tuning: Tuning) -> RankParameters:
 
 def _frozen_bytes(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters) -> Number:
     frozen = parameters.dense + parameters.expert - parameters.trained_dense - parameters.trained_expert
-    element = 4 if tuning.single_precision else memory.frozen_bytes
+    element = 4 if tuning.single_precision or tuning.upcasts_rest else memory.frozen_bytes
     packed = packed_elements(layers, tuning)
     return NF4_BYTES * packed + element * (frozen - packed)
 
@@ -141,7 +144,9 @@ def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> EagerFo
         return EagerForm(element=4, residual=4, trained=part_trained)
     autocast = memory.autocast_bytes > 0
     if tuning.adapters:
-        return EagerForm(trained=False, adapters=part_trained, casts=part_trained and autocast)
+        casts = autocast or tuning.upcasts_rest
+        residual = 4 if tuning.upcasts_rest else 2
+        return EagerForm(residual=residual, trained=False, adapters=part_trained, casts=part_trained and casts)
     # The residual stream is fp32 if the fp32 embedding is trained; the frozen embedding of `partial` returns bf16.
     is_fp32 = part_trained and autocast and tuning.method == "full"
     return EagerForm(residual=4 if is_fp32 else 2, trained=part_trained, casts=part_trained and autocast)
@@ -307,10 +312,13 @@ def _logits(
         chunk = 4 * plan.tokens * hidden
         return chunk, chunk, chunk
     logits = plan.tokens * (layers.embedding // hidden)
+    # The 16-bit copy of an fp32 output layer is kept for the gradient of its input.
+    copy = form.element * layers.embedding if tuning.upcasts_rest else 0
     forward = memory.logits_forward_bytes
     if tuning.pairs:
         forward = memory.pairs_forward_bytes + (memory.pairs_kept_bytes if tuning.reference else 0)
-    return forward * logits, memory.logits_backward_bytes * logits, form.element * logits
+    backward = memory.logits_backward_bytes * logits
+    return forward * logits + copy, backward + copy, form.element * logits + copy
 
 
 def _layer_activations(
@@ -325,7 +333,7 @@ def _layer_activations(
     checkpointed = plan.full_recompute & tuning.trained.language
     for kind, count in _saving_layers(layers, tuning):
         full = plan.tokens * eager_bytes(kind, form)
-        size = count * choose(checkpointed, form.residual * kind.hidden * plan.tokens, full)
+        size = count * choose(checkpointed, form.residual * (kind.hidden + kind.inputs) * plan.tokens, full)
         saved = saved + size
         live = choose(checkpointed, largest(live, full), live)
         saved_layers.append((kind, count, size))

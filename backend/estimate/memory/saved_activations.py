@@ -20,6 +20,7 @@ from backend.job.model.operators import (
     Dispatch,
     Keep,
     Linear,
+    Mixing,
     Norm,
     Operator,
     Parameters,
@@ -88,6 +89,8 @@ def _items(kind: LayerKind, context_a2a: bool) -> Iterator[_Item]:
             yield _Item(spread="split" if operator.split else "whole", bytes=operator.bytes * operator.width)
         elif isinstance(operator, Recurrence):
             yield _Item(spread="split", bytes=_recurrence_bytes(operator))
+        elif isinstance(operator, Mixing):
+            yield _Item(spread="split", bytes=operator.saved_bytes)
 
 
 def _norm_items(norm: Norm, *, in_mlp: bool) -> Iterator[_Item]:
@@ -170,6 +173,8 @@ def _eager(operator: Operator, form: EagerForm) -> float:
         return 2 * e * operator.top_k * operator.hidden + 12 * operator.experts
     if isinstance(operator, Recurrence):
         return _recurrence_bytes(operator) * e / 2
+    if isinstance(operator, Mixing):
+        return operator.saved_bytes * e / 2
     return 0.0 if isinstance(operator, Parameters) else e * operator.width
 
 

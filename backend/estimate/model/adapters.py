@@ -92,6 +92,10 @@ def _parts(linear: Linear, kind: LayerKind) -> Iterator[tuple[str, int]]:
         [attention] = operators_of(kind, Attention)
         keys = attention.kv_heads * attention.key_dim
         yield from (("q_proj", linear.outputs - 2 * keys), ("k_proj", keys), ("v_proj", keys))
+    elif linear.parts == 2 and linear.name == "qkv":
+        [attention] = operators_of(kind, Attention)
+        keys = attention.kv_heads * attention.key_dim
+        yield from (("q_proj", linear.outputs - keys), ("k_proj", keys))
     elif linear.parts == 2:
         yield from (("gate_proj", linear.outputs // 2), ("up_proj", linear.outputs // 2))
     else:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from backend.estimate.array_ops import Number
 from backend.estimate.model.layers import LayerKind
-from backend.job.model.operators import Attention, Linear, Recurrence
+from backend.job.model.operators import Attention, Linear, Mixing, Recurrence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +46,6 @@ def layer_flops(kind: LayerKind) -> Flops:
         elif isinstance(operator, Attention):
             operations = 2.0 * operator.heads * (operator.key_dim + operator.value_dim)
             attention += operations / 2 if operator.causal else operations
-        elif isinstance(operator, Recurrence):
+        elif isinstance(operator, Recurrence | Mixing):
             recurrence += operator.flops
     return Flops(weights=weights, attention=attention, recurrence=recurrence)

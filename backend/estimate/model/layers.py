@@ -21,6 +21,8 @@ class LayerKind:
     name: str
     hidden: int
     operators: tuple[Operator, ...]
+    inputs: int = 0
+    """Elements per token that a checkpoint around the layer keeps besides the residual stream."""
     buffer: int = 0
     """Elements that Hugging Face counts as parameters and Megatron keeps as a buffer (the router's balancing bias)."""
 
@@ -59,7 +61,8 @@ class ModelLayers:
     embedding: int
     """Elements of the embedding table, without padding."""
     positions: int = 0
-    """Elements of a learned table of positions (GPT), whole on every TP rank of the first stage."""
+    """Elements of weights beside the layers, whole on every TP rank of the first stage: learned positions (GPT),
+    embeddings of every layer (Gemma 3n)."""
     kinds: tuple[LayerKind, ...]
     """Kinds of decoder layers; each occurs."""
     order: tuple[int, ...]

@@ -4,6 +4,7 @@ from functools import lru_cache
 
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers
+from backend.estimate.model.mixers import gated_delta_net, short_convolution, state_space
 from backend.job.model.operators import (
     Activation,
     Attention,
@@ -13,9 +14,9 @@ from backend.job.model.operators import (
     Norm,
     Operator,
     Parameters,
-    Recurrence,
 )
 from backend.job.model.shape import (
+    WEIGHTS,
     Experts,
     Ffn,
     FullAttention,
@@ -23,6 +24,7 @@ from backend.job.model.shape import (
     LayerShape,
     Mla,
     ModelShape,
+    StateSpace,
     VisionShape,
 )
 
@@ -41,7 +43,7 @@ def model_layers(shape: ModelShape) -> ModelLayers:
     )
     return ModelLayers(
         embedding=shape.vocab * h,
-        positions=shape.positions * h,
+        positions=shape.positions * h + shape.other,
         kinds=tuple(_layer(kind, h) for kind in shape.kinds),
         order=shape.order,
         output=LayerKind(name="output", hidden=h, operators=(_norm(last, h), head)),
@@ -54,19 +56,45 @@ def _layer(kind: LayerShape, hidden: int) -> LayerKind:
     moe = kind.ffn if isinstance(kind.ffn, Experts) else None
     if kind.operators:
         return _profiled(kind, hidden)
-    attention, ffn = _attention(kind, hidden), _experts(moe, hidden) if moe else _ffn(kind.ffn, hidden)
-    latent, before = isinstance(kind.attention, Mla), kind.norms in ("before", "both")
-    operators = [
-        *([_norm(kind, hidden, detached=latent)] if before or kind.norms == "shared" else []),
-        *attention,
-        *([] if before or kind.norms == "shared" else [_norm(kind, hidden)]),
-        *([_norm(kind, hidden)] if kind.norms == "both" else []),
-        *([_norm(kind, hidden, detached=moe is not None)] if before else []),
-        *ffn,
-        *([_norm(kind, hidden)] if kind.norms in ("after", "both") else []),
-    ]
+    operators = (
+        *_part(kind, _attention(kind, hidden), hidden, detached=isinstance(kind.attention, Mla)),
+        *_part(kind, _feed_forward(kind.ffn, hidden), hidden, detached=moe is not None, second=True),
+        *(_per_layer(kind, hidden) if kind.per_layer else ()),
+        *((Parameters(count=kind.other, share="whole"),) if kind.other else ()),
+    )
     buffer = moe.count if moe and moe.router_bias else 0
-    return LayerKind(name="sparse" if moe else "dense", hidden=hidden, operators=tuple(operators), buffer=buffer)
+    # The layer's embedding, and its norm's input and output (modeling_gemma4.py project_per_layer_inputs).
+    inputs = 3 * kind.per_layer
+    return LayerKind(
+        name="sparse" if moe else "dense", hidden=hidden, operators=operators, inputs=inputs, buffer=buffer
+    )
+
+
+def _per_layer(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
+    """Return the gate by the layer's own embedding of a token (modeling_gemma4.py Gemma4TextDecoderLayer)."""
+    width = kind.per_layer
+    return (
+        Linear(name="per_layer_input_gate", inputs=hidden, outputs=width, share="whole", after_norm=True),
+        # The function's input and output, the embedding, and the product that the next projection reads.
+        Activation(width=width, gated=True, module="mlp"),
+        Linear(name="per_layer_projection", inputs=width, outputs=hidden, share="whole"),
+        _norm(kind, hidden),
+    )
+
+
+def _part(
+    kind: LayerShape, part: tuple[Operator, ...], hidden: int, *, detached: bool, second: bool = False
+) -> tuple[Operator, ...]:
+    """Return the attention or the FFN of a layer with its norms; nothing if the layer lacks it."""
+    if not part:
+        return ()
+    before = kind.norms in ("before", "both") or (kind.norms == "shared" and not second)
+    after = kind.norms in ("after", "both")
+    return (
+        *((_norm(kind, hidden, detached=detached),) if before else ()),
+        *part,
+        *((_norm(kind, hidden),) if after else ()),
+    )
 
 
 def _profiled(kind: LayerShape, hidden: int) -> LayerKind:
@@ -84,31 +112,37 @@ def _norm(kind: LayerShape, hidden: int, *, detached: bool = False) -> Norm:
     """Return a norm of the residual stream."""
     return Norm(
         width=hidden,
-        parameters=hidden * {"none": 0, "scale": 1, "scale_and_shift": 2}[kind.norm],
+        parameters=hidden * WEIGHTS[kind.norm],
         detached=detached,
         layer_norm=kind.norm == "scale_and_shift",
-        cast=not kind.ffn.gated and kind.norm == "scale",
+        cast=kind.ffn is not None and not kind.ffn.gated and kind.norm == "scale",
     )
 
 
 def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
     attention = kind.attention
+    beside = state_space(kind.beside, hidden) if kind.beside else ()
+    if isinstance(attention, FullAttention):
+        return (*beside, *_full_attention(attention, hidden))
     if isinstance(attention, Mla):
         return _latent_attention(attention, hidden)
     if isinstance(attention, GatedDeltaNet):
-        return _gated_delta_net(attention, hidden)
-    return _full_attention(attention, hidden)
+        return gated_delta_net(attention, hidden)
+    if isinstance(attention, StateSpace):
+        return state_space(attention, hidden)
+    return short_convolution(attention, hidden) if attention else ()
 
 
 def _full_attention(attention: FullAttention, hidden: int) -> tuple[Operator, ...]:
     d = attention.head_dim
     queries, keys = attention.heads * d, attention.kv_heads * d
-    projected = queries * (2 if attention.gate == "query" else 1) + 2 * keys
+    parts = {"all": 3, "keys": 2, "queries": 1}[attention.projects]
+    projected = queries * (2 if attention.gate == "query" else 1) + (parts - 1) * keys
     head_norm: tuple[Operator, ...] = ()
     if attention.qk_norm != "none":
-        width = queries + keys
-        parameters = 2 * d if attention.qk_norm == "heads" else width
-        head_norm = (Norm(width=width, parameters=parameters, heads=True),)
+        width = queries + (keys if parts > 1 else 0)
+        parameters = d * min(parts, 2) if attention.qk_norm == "heads" else width
+        head_norm = (Norm(width=width + keys * attention.value_norm, parameters=parameters, heads=True),)
     sinks = (Parameters(count=attention.heads, share="split"),) if attention.sinks else ()
     # The gate is read again for its own gradient and that of the output.
     gate: tuple[Operator, ...] = ()
@@ -118,12 +152,12 @@ def _full_attention(attention: FullAttention, hidden: int) -> tuple[Operator, ..
         gate = (Linear(name="gate_proj", inputs=hidden, outputs=queries, share="split", after_norm=True), *gate)
     return (
         Linear(
-            name="qkv",
+            name="qkv" if parts > 1 else "q",
             inputs=hidden,
             outputs=projected,
             share="split",
             bias=projected if attention.bias else 0,
-            parts=3,
+            parts=parts,
             after_norm=True,
         ),
         *head_norm,
@@ -161,38 +195,13 @@ def _latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
     )
 
 
-def _gated_delta_net(net: GatedDeltaNet, hidden: int) -> tuple[Operator, ...]:
-    """Return the linear attention of transformers' modeling_qwen3_next.py; its norm has one weight per value channel
-    of a head, and a gate."""
-    keys, values = net.key_heads * net.key_dim, net.value_heads * net.value_dim
-    projections = {"in_proj_qkvz": 2 * keys + 2 * values, "in_proj_ba": 2 * net.value_heads}
-    if not net.joined:
-        projections = {
-            "in_proj_qkv": 2 * keys + values,
-            "in_proj_z": values,
-            "in_proj_b": net.value_heads,
-            "in_proj_a": net.value_heads,
-        }
-    return (
-        *(
-            Linear(name=name, inputs=hidden, outputs=outputs, share="split", after_norm=True)
-            for name, outputs in projections.items()
-        ),
-        Recurrence(
-            key_heads=net.key_heads,
-            value_heads=net.value_heads,
-            key_dim=net.key_dim,
-            value_dim=net.value_dim,
-            convolution=net.convolution,
-        ),
-        Norm(width=values, parameters=net.value_dim, heads=True),
-        # The gate of the norm, and the gated output that the next projection reads.
-        Keep(width=2 * values, split=True),
-        Linear(name="out_proj", inputs=values, outputs=hidden, share="split"),
-    )
+def _feed_forward(ffn: Ffn | Experts | None, h: int) -> tuple[Operator, ...]:
+    if isinstance(ffn, Experts):
+        return _experts(ffn, h)
+    return _ffn(ffn, h) if ffn else ()
 
 
-def _ffn(ffn: Ffn | Experts, h: int) -> tuple[Operator, ...]:
+def _ffn(ffn: Ffn, h: int) -> tuple[Operator, ...]:
     f, parts = ffn.width, 2 if ffn.gated else 1
     return (
         Linear(
@@ -255,9 +264,22 @@ def _vision(vision: VisionShape) -> VisionLayers:
     block: tuple[Operator, ...] = (
         _vision_norm(vision, h),
         Linear(
-            name="qkv", inputs=h, outputs=3 * h, share="whole", bias=3 * h if vision.qkv_bias else 0, after_norm=True
+            name="qkv",
+            inputs=h,
+            outputs=3 * h,
+            share="whole",
+            bias=(2 + vision.key_bias) * h if vision.qkv_bias else 0,
+            after_norm=True,
         ),
-        Attention(heads=vision.heads, kv_heads=vision.heads, key_dim=d, value_dim=d, causal=False, packed=True),
+        Attention(
+            heads=vision.heads,
+            kv_heads=vision.heads,
+            key_dim=d,
+            value_dim=d,
+            causal=False,
+            window=vision.window,
+            packed=True,
+        ),
         Linear(name="proj", inputs=h, outputs=h, share="whole", bias=h if vision.output_bias else 0),
         _vision_norm(vision, h),
         Linear(
@@ -286,8 +308,8 @@ def _vision(vision: VisionShape) -> VisionLayers:
         positions=(vision.positions + vision.class_token) * h,
         block=LayerKind(name="vision", hidden=h, operators=block),
         depth=vision.depth,
-        patches_per_token=vision.merge**2,
-        merger=_merger(vision, merged, main),
+        patches_per_token=vision.patches_per_token,
+        merger=_merger(vision, merged, main, vision.projector_other),
         deep_stack_merger=_merger(vision, merged, (_vision_norm(vision, merged),)),
         deep_stack=vision.deep_stack,
         other=vision.other,
@@ -300,7 +322,7 @@ def _vision_norm(vision: VisionShape, width: int, per_token: int = 1) -> Norm:
     return Norm(width=width * per_token, parameters=width * (2 if shifted else 1), layer_norm=shifted)
 
 
-def _merger(vision: VisionShape, merged: int, norm: tuple[Norm, ...]) -> LayerKind:
+def _merger(vision: VisionShape, merged: int, norm: tuple[Norm, ...], other: int = 0) -> LayerKind:
     """Return the projector of a tower, per language token: its norm, then its matrices with a function between them."""
     operators: list[Operator] = [*norm]
     last = len(vision.projector) - 1
@@ -319,4 +341,6 @@ def _merger(vision: VisionShape, merged: int, norm: tuple[Norm, ...]) -> LayerKi
         )
         if index < last:
             operators.append(Activation(width=matrix.outputs, gated=matrix.gated, module="mlp"))
+    if other:
+        operators.append(Parameters(count=other, share="whole"))
     return LayerKind(name="merger", hidden=merged, operators=tuple(operators))

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from backend.estimate.array_ops import Number
 from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, counted_kinds
-from backend.job.model.operators import Linear, Norm, Parameters, Recurrence
+from backend.job.model.operators import Linear, Mixing, Norm, Parameters, Recurrence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +34,7 @@ def layer_counts(kind: LayerKind) -> Counts:
             sums["whole"] += operator.whole_bias
         elif isinstance(operator, Parameters):
             sums[operator.share] += operator.count
-        elif isinstance(operator, Recurrence):
+        elif isinstance(operator, Recurrence | Mixing):
             sums["split"] += operator.parameters
     return Counts(**sums)
 

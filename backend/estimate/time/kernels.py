@@ -11,7 +11,17 @@ from functools import lru_cache
 from typing import Literal
 
 from backend.estimate.model.layers import LayerKind
-from backend.job.model.operators import CHUNK, Activation, Attention, Dispatch, Linear, Norm, Operator, Recurrence
+from backend.job.model.operators import (
+    CHUNK,
+    Activation,
+    Attention,
+    Dispatch,
+    Linear,
+    Mixing,
+    Norm,
+    Operator,
+    Recurrence,
+)
 
 STREAMS = 4
 """Matrix products of experts that run in parallel: Transformer Engine's grouped GEMM starts one per expert on this many
@@ -182,6 +192,14 @@ def _kernels_of(operator: Operator, hidden: int, fused: bool, routing: Routing, 
         return _norm(operator, hidden, fused)
     if isinstance(operator, Recurrence):
         return _recurrence(operator)
+    if isinstance(operator, Mixing):
+        return {
+            "recurrence": operator.flops,
+            "moved_split": operator.moved_bytes,
+            "kernels": operator.kernels,
+            "tensors": 1,
+            "modules": 1,
+        }
     if isinstance(operator, Activation):
         # A fused kernel reads its input and writes its output. Modules have one kernel for the function and one for the
         # product.

@@ -27,6 +27,11 @@ class Config:
         self._names = names or {}
         """The family's name of a key, by the name that most families use."""
 
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Return the keys that the config itself gives."""
+        return self._values
+
     def get(self, key: str, default: Any = None) -> Any:
         """Return a value of any type. A null is the absence of what the key says, not of the key."""
         key = self._names.get(key, key)

@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from backend.job.model import hybrids
 from backend.job.model.config import Config
-from backend.job.model.shape import Norms, NormWeights, QkNorm
+from backend.job.model.gemma import ernie_layer, gemma4_layer, gemma4_other
+from backend.job.model.shape import LayerShape, Norms, NormWeights, QkNorm, StateSpace
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 
@@ -47,6 +49,16 @@ def _qwen_sliding(config: Config, layers: int) -> list[str]:
     return [SLIDING if index >= first else FULL for index in range(layers)]
 
 
+def _adjusted_width(config: Config) -> int:
+    """modeling_lfm2.py Lfm2MLP."""
+    width = config.size("intermediate_size")
+    if not config.flag("block_auto_adjust_ff_dim"):
+        return width
+    multiplier, multiple = config.get("block_ffn_dim_multiplier"), config.size("block_multiple_of")
+    width = int(2 * width / 3)
+    return width if multiplier is None else -(-int(multiplier * width) // multiple) * multiple
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Family:
     """Facts of a model_type that config.json does not contain."""
@@ -68,6 +80,10 @@ class Family:
     gated: bool | None = None
     """Whether the FFN has three matrices; None if hidden_act tells."""
     ffn_bias: Flag = "mlp_bias"
+    ffn_is_shared: bool = False
+    """Whether layers with experts have an FFN of intermediate_size beside them (HunYuan)."""
+    ffn_width: Callable[[Config], int] | None = None
+    """Returns the width of the FFN if it is not intermediate_size."""
     ffn_ratio: int = 0
     """Width of the FFN / hidden size, if config.json does not give it."""
     leading_dense: int = 0
@@ -82,6 +98,16 @@ class Family:
     extra_positions: int = 0
     head_bias: bool = False
     """Whether the output layer has a bias."""
+    state_space: Callable[[Config, int], StateSpace] | None = None
+    """Returns the state space of the layers that have one, from the config and the hidden size."""
+    activation_parameters: int = 0
+    """Weights of the activation of a layer's FFN."""
+    refine: Callable[[Config, LayerShape, int, int], LayerShape] | None = None
+    """Returns a layer as it is at its place, from the config, the layer, its index and the number of layers."""
+    other: Callable[[Config, int, int], int] | None = None
+    """Returns the weights beside the layers, from the config, the hidden size and the number of layers."""
+    embedding_norm: bool = False
+    """Whether a norm follows the embedding."""
 
 
 _GPT2 = Family(
@@ -127,13 +153,16 @@ FAMILIES: Mapping[str, Family] = {
             "moe_intermediate_size": "intermediate_size",
         },
     ),
+    "apertus": Family(qk_norm="heads", gated=False, activation_parameters=2),
     "arcee": Family(gated=False),
+    "bamba": Family(layer_types=hybrids.listed_attention, state_space=hybrids.second),
     "cohere": _COHERE,
     "cohere2": replace(_COHERE, layer_types=_full_each("sliding_window_pattern", 4, SLIDING)),
     "codegen": _GPTJ,
     "cwm": Family(),
     "deepseek_v2": Family(),
     "deepseek_v3": Family(router_bias=True),
+    "dots1": Family(qk_norm="heads", router_bias=True),
     "ernie4_5": Family(qkv_bias="use_bias", output_bias="use_bias", ffn_bias="use_bias"),
     "ernie4_5_moe": Family(
         keys={
@@ -146,6 +175,19 @@ FAMILIES: Mapping[str, Family] = {
         output_bias="use_bias",
         ffn_bias="use_bias",
         router_bias=True,
+    ),
+    "ernie4_5_vl_moe": Family(
+        keys={
+            "n_routed_experts": "moe_num_experts",
+            "num_experts_per_tok": "moe_k",
+            "moe_intermediate_size": "intermediate_size",
+        },
+        qkv_bias="use_bias",
+        output_bias="use_bias",
+        ffn_bias="use_bias",
+        router_bias=True,
+        leading_dense=1,
+        refine=ernie_layer,
     ),
     "exaone4": Family(qk_norm="heads", norms="after", layer_types=_full_each("sliding_window_pattern", 4, SLIDING)),
     "exaone_moe": Family(
@@ -164,14 +206,24 @@ FAMILIES: Mapping[str, Family] = {
         ffn_bias="bias",
         ffn_ratio=4,
     ),
+    "falcon_h1": Family(layer_types=hybrids.all_hybrid, state_space=hybrids.beside_attention),
     "flex_olmo": replace(_OLMO2),
     "gemma": Family(gated=True),
     "gemma2": Family(gated=True, norms="both", layer_types=_alternating),
     "gemma3": Family(
         gated=True, norms="both", qk_norm="heads", layer_types=_full_each("sliding_window_pattern", 6, SLIDING)
     ),
+    "gemma4": Family(
+        gated=True,
+        norms="both",
+        qk_norm="heads",
+        layer_types=_full_each("sliding_window_pattern", 6, SLIDING),
+        refine=gemma4_layer,
+        other=gemma4_other,
+    ),
     "glm": _GLM,
     "glm4": replace(_GLM, norms="both"),
+    "glm_ocr": replace(_GLM, norms="both"),
     "glm4v": replace(_GLM, qkv_bias=True, norms="both"),
     "glm4v_moe": replace(_GLM, router_bias=True),
     "glm4_moe": replace(_GLM, router_bias=True),
@@ -184,17 +236,37 @@ FAMILIES: Mapping[str, Family] = {
     "gptj": _GPTJ,
     "granite": Family(),
     "granitemoe": Family(),
+    "granitemoehybrid": Family(
+        keys={"shared_expert_intermediate_size": "shared_intermediate_size"},
+        layer_types=hybrids.all_mamba,
+        state_space=hybrids.second,
+    ),
     "granitemoeshared": Family(keys={"shared_expert_intermediate_size": "shared_intermediate_size"}),
     "helium": Family(),
+    "hunyuan_v1_dense": Family(qk_norm="heads"),
+    "hunyuan_v1_moe": Family(
+        keys={"num_experts_per_tok": "moe_topk", "moe_intermediate_size": "intermediate_size"},
+        qk_norm="heads",
+        ffn_is_shared=True,
+    ),
     "hy_v3": Family(
         keys={"n_shared_experts": "num_shared_experts"}, qk_norm="heads", router_bias=True, leading_dense=1
     ),
+    "jamba": Family(layer_types=hybrids.periodic_attention, state_space=hybrids.first),
     "jais2": Family(norm="scale_and_shift", gated=False),
     # transformers has no such class. The layers are DeepSeek-V3's: NVIDIA-NeMo/Megatron-Bridge
     # src/megatron/bridge/models/kimi/kimi_bridge.py @dc805f5cf9e0.
     "kimi_k2": Family(router_bias=True),
+    "lfm2": Family(
+        qkv_bias=False,
+        output_bias=False,
+        qk_norm="heads",
+        layer_types=hybrids.listed_full_attention,
+        ffn_width=_adjusted_width,
+    ),
     "llama": Family(),
     "minimax_m2": Family(qk_norm="whole", router_bias=True),
+    "ministral": _MISTRAL,
     "ministral3": _MISTRAL,
     "mistral": _MISTRAL,
     "mixtral": _MISTRAL,
@@ -204,6 +276,13 @@ FAMILIES: Mapping[str, Family] = {
         ffn_ratio=4,
     ),
     "nanochat": Family(norm="none", gated=False),
+    "nemotron": Family(norm="scale_and_shift", gated=False),
+    "nemotron_h": Family(
+        keys={"moe_shared_width": "moe_shared_expert_intermediate_size"},
+        gated=False,
+        state_space=hybrids.nemotron,
+        router_bias=True,
+    ),
     "olmo": Family(norm="none"),
     "olmo2": _OLMO2,
     "olmo3": replace(_OLMO2, layer_types=_full_each("sliding_window_pattern", 4, SLIDING)),
@@ -218,6 +297,7 @@ FAMILIES: Mapping[str, Family] = {
         positions="max_position_embeddings",
         extra_positions=2,
     ),
+    "paddleocr_vl": Family(qkv_bias="use_bias", output_bias="use_bias", ffn_bias="use_bias"),
     "phi": Family(
         qkv_bias=True,
         output_bias=True,
@@ -230,6 +310,7 @@ FAMILIES: Mapping[str, Family] = {
     "phi3": Family(qkv_bias=False, output_bias=False, layer_types=_all_sliding),
     "phimoe": Family(norm="scale_and_shift"),
     "qwen2": _QWEN2,
+    "qwen2_5_omni": _QWEN2,
     "qwen2_moe": replace(_QWEN2, shared_gate=True),
     "qwen2_vl": _QWEN2,
     "qwen2_5_vl": _QWEN2,
@@ -237,6 +318,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3_moe": _QWEN3,
     "qwen3_vl": _QWEN3,
     "qwen3_vl_moe": _QWEN3,
+    "qwen3_omni_moe": _QWEN3,
     "qwen3_next": _QWEN3_NEXT,
     "qwen3_5": replace(_QWEN3_NEXT, joined=False),
     "qwen3_5_moe": replace(_QWEN3_NEXT, joined=False),
@@ -257,5 +339,5 @@ FAMILIES: Mapping[str, Family] = {
 }
 """By model_type of the text model, without the suffix `_text`."""
 
-UNREAD = ("qk_layernorm",)
+UNREAD = ("qk_layernorm", "moe_latent_size")
 """Switches that change a model and that no family here reads: a model that sets one is refused."""

@@ -16,6 +16,7 @@ from backend.job.model.operators import (
     Dispatch,
     Keep,
     Linear,
+    Mixing,
     Norm,
     Operator,
     Parameters,
@@ -38,14 +39,15 @@ FORMAT = 1
 MOST_ELEMENTS = 1 << 50
 """Upper limit of every size."""
 _OPERATORS: Mapping[str, type[Operator]] = {
-    kind.__name__: kind for kind in (Norm, Linear, Attention, Recurrence, Parameters, Activation, Dispatch, Keep)
+    kind.__name__: kind
+    for kind in (Norm, Linear, Attention, Recurrence, Mixing, Parameters, Activation, Dispatch, Keep)
 }
 _FIELDS: Mapping[type[Operator], Mapping[str, tuple[object, bool]]] = {
     kind: {each.name: (typing.get_type_hints(kind)[each.name], each.default is MISSING) for each in fields(kind)}
     for kind in _OPERATORS.values()
 }
 """For every operator, the type of every field, and whether it has no default."""
-_MAY_BE_ZERO = frozenset({"bias", "whole_bias", "window", "parameters", "count"})
+_MAY_BE_ZERO = frozenset({"bias", "whole_bias", "window", "parameters", "count", "kernels"})
 _NORMS: Mapping[int, NormWeights] = {0: "none", 1: "scale", 2: "scale_and_shift"}
 """Weights per element."""
 
@@ -104,6 +106,9 @@ def _decoder(profile: Mapping[str, Any], model_type: str) -> tuple[list[dict[str
     used = sorted(set(decoders[0]))
     if stopped := next((kinds[index] for index in used if not kinds[index]["is_complete"]), None):
         raise _refusal("profile_not_run", layer=stopped["class"])
+    if any(kinds[index]["saves_pairs"] for index in used):
+        # Its own code computes the whole matrix of scores (Bloom), which the estimate does not know.
+        raise _refusal("profile_incomplete", part="token_pair")
     return [kinds[index] for index in used], tuple(used.index(index) for index in decoders[0])
 
 
@@ -117,26 +122,30 @@ def _kind(index: int, kind: object) -> dict[str, Any]:
     )
     if not any(isinstance(operator, Linear) for operator in operators):
         raise _damaged(f"{name}.operators", len(operators))
+    saved_bytes, saves_pairs = _saved_bytes(name, kind)
     return {
         "class": str(kind.get("class")),
         "group": str(kind.get("group")),
         "hidden": kind.get("hidden"),
         "operators": operators,
-        "saved_bytes": _saved_bytes(name, kind),
+        "saved_bytes": saved_bytes,
+        "saves_pairs": saves_pairs,
         "is_complete": kind.get("in_execution_order") is True,
     }
 
 
-def _saved_bytes(name: str, kind: Mapping[str, Any]) -> float:
-    """Return the measured bytes per token. A layer without attention was measured with sdpa only."""
+def _saved_bytes(name: str, kind: Mapping[str, Any]) -> tuple[float, bool]:
+    """Return the measured bytes per token, and whether there are bytes per pair of tokens. A layer without attention
+    was measured with sdpa only."""
     figures: Any = kind.get("figures") or {}
     try:
-        token = figures.get("flash_attention_2", figures.get("sdpa", {})).get("saved_bytes", {}).get("token", 0)
+        saved = figures.get("flash_attention_2", figures.get("sdpa", {})).get("saved_bytes", {})
+        token, pair = saved.get("token", 0), saved.get("token_pair", 0)
     except AttributeError as error:
         raise _damaged(f"{name}.figures", figures) from error
     if isinstance(token, bool) or not isinstance(token, int | float) or not 0 <= token <= MOST_ELEMENTS:
         raise _damaged(f"{name}.figures", token)
-    return float(token)
+    return float(token), bool(pair)
 
 
 def _operator(name: str, operator: object, layer: str) -> Operator:
@@ -159,6 +168,8 @@ def _operator(name: str, operator: object, layer: str) -> Operator:
 def _fits(annotation: object, value: object, least: int) -> bool:
     if annotation is bool:
         return isinstance(value, bool)
+    if annotation is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST_ELEMENTS
     if annotation is int:
         return type(value) is int and least <= value <= MOST_ELEMENTS
     if typing.get_origin(annotation) is Literal:
@@ -178,7 +189,8 @@ def _layer(kind: Mapping[str, Any], norm: NormWeights) -> LayerShape:
     )
 
 
-def _attention(operators: Iterable[Operator]) -> FullAttention | GatedDeltaNet:
+def _attention(operators: Iterable[Operator]) -> FullAttention | GatedDeltaNet | None:
+    """Return the attention of a layer; None if it mixes tokens in another way, or not at all."""
     for operator in operators:
         if isinstance(operator, Attention):
             return FullAttention(
@@ -195,7 +207,7 @@ def _attention(operators: Iterable[Operator]) -> FullAttention | GatedDeltaNet:
                 value_dim=operator.value_dim,
                 convolution=operator.convolution,
             )
-    raise _refusal("profile_incomplete", part="attention")
+    return None
 
 
 def _ffn(operators: Sequence[Operator]) -> Ffn | Experts:

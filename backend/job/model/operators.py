@@ -103,6 +103,21 @@ class Recurrence:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Mixing:
+    """Other work between projections, as sums: a state space, a short convolution, or what a profile measured."""
+
+    name: str
+    parameters: int
+    flops: float
+    """Forward operations per token."""
+    saved_bytes: float
+    """Bytes per token that the backward pass needs, in 16 bits."""
+    moved_bytes: float
+    """Bytes per token that its kernels read and write in the forward pass."""
+    kernels: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Parameters:
     """Weights that no matrix product or norm has: sinks of attention, scales."""
 
@@ -141,4 +156,4 @@ class Keep:
     """Whether tensor parallelism divides it."""
 
 
-Operator = Norm | Linear | Attention | Recurrence | Parameters | Activation | Dispatch | Keep
+Operator = Norm | Linear | Attention | Recurrence | Mixing | Parameters | Activation | Dispatch | Keep

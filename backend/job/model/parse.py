@@ -4,6 +4,7 @@ An unknown architecture is refused, with the missing key. Nothing is guessed fro
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from backend.job.model.config import Config, part, refusal
@@ -17,12 +18,15 @@ from backend.job.model.families import (
     Family,
     Flag,
 )
+from backend.job.model.hybrids import ATTENTION, CONVOLUTION, HYBRID, MAMBA, MLP, MOE, convolution, nemotron_types
 from backend.job.model.shape import (
+    WEIGHTS,
     Experts,
     Ffn,
     FullAttention,
     GatedDeltaNet,
     LayerShape,
+    Mixer,
     Mla,
     ModelShape,
     QkNorm,
@@ -35,6 +39,11 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
 
     Raises ProblemsError: missing_model_key, bad_model_key, unsupported_model_type, unsupported_model_key.
     """
+    thinker = part(hf_config, "thinker_config")
+    if thinker:
+        # LLaMA-Factory trains this part of an omni model only (model/loader.py).
+        inner = parse_model({**thinker, "model_type": f"{hf_config.get('model_type')}_thinker"})
+        return replace(inner, model_type=str(hf_config.get("model_type")))
     values = part(hf_config, "text_config") or hf_config
     model_type = str(hf_config.get("model_type") or values.get("model_type") or "")
     if model_type not in TOWERS:
@@ -47,9 +56,10 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
     for key in UNREAD:
         if text.flag(key):
             raise refusal("unsupported_model_key", key=key, value=True)
-    layers = text.size("num_hidden_layers", largest=MOST_LAYERS)
+    listed = nemotron_types(text) if _name(text_type) == "nemotron_h" else None
+    layers = len(listed) if listed else text.size("num_hidden_layers", largest=MOST_LAYERS)
     hidden = text.size("hidden_size")
-    kinds, order = _kinds(text, family, hidden, layers)
+    kinds, order = _kinds(text, family, hidden, listed or _layer_types(text, family, layers))
     tied = hf_config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))
     return ModelShape(
         model_type=model_type,
@@ -60,6 +70,7 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
         order=order,
         positions=text.size(family.positions) + family.extra_positions if family.positions else 0,
         head_bias=family.head_bias,
+        other=_other(text, family, hidden, layers),
         vision=parse_vision(hf_config, hidden),
     )
 
@@ -76,34 +87,68 @@ def _family(model_type: str) -> Family:
     return FAMILIES[_name(model_type)]
 
 
-def _kinds(text: Config, family: Family, hidden: int, layers: int) -> tuple[tuple[LayerShape, ...], tuple[int, ...]]:
+def _layer_types(text: Config, family: Family, layers: int) -> list[str]:
+    """Return the type of every layer."""
+    types = text.get("layer_types") or family.layer_types(text, layers)
+    if not isinstance(types, list) or len(types) < layers:
+        raise refusal("bad_model_key", key="layer_types", value=types)
+    return types[:layers]
+
+
+def _other(text: Config, family: Family, hidden: int, layers: int) -> int:
+    """Return the weights beside the layers."""
+    other = family.other(text, hidden, layers) if family.other else 0
+    return other + WEIGHTS[family.norm] * hidden * family.embedding_norm
+
+
+def _kinds(
+    text: Config, family: Family, hidden: int, types: list[str]
+) -> tuple[tuple[LayerShape, ...], tuple[int, ...]]:
     """Return the kinds of layers, and the index of the kind of every layer."""
     kinds: dict[LayerShape, int] = {}
     order = []
-    attentions, ffns = _attentions(text, family, hidden, layers), _ffns(text, family, hidden, layers)
-    for attention, ffn in zip(attentions, ffns, strict=True):
-        kind = LayerShape(attention=attention, ffn=ffn, norms=family.norms, norm=family.norm)
+    mixers = {name: _mixer(name, text, family, hidden) for name in dict.fromkeys(types)}
+    ffns = _ffns(text, family, hidden, len(types))
+    for index, (name, ffn) in enumerate(zip(types, ffns, strict=True)):
+        kind = LayerShape(
+            attention=mixers[name],
+            ffn=_ffn_of_type(name, ffn, text, family, hidden, alone=MLP in types or MOE in types),
+            beside=family.state_space(text, hidden) if name == HYBRID and family.state_space else None,
+            norms=family.norms,
+            norm=family.norm,
+            other=family.activation_parameters,
+        )
+        if family.refine:
+            kind = family.refine(text, kind, index, len(types))
         order.append(kinds.setdefault(kind, len(kinds)))
     return tuple(kinds), tuple(order)
 
 
-def _attentions(text: Config, family: Family, hidden: int, layers: int) -> list[FullAttention | Mla | GatedDeltaNet]:
-    """Return the attention of every layer."""
+def _mixer(name: str, text: Config, family: Family, hidden: int) -> Mixer | None:
+    """Return what mixes tokens in layers of a type; None for a layer that is only an FFN."""
     if text.get("kv_lora_rank"):
-        return [_mla(text)] * layers
-    types = text.get("layer_types") or family.layer_types(text, layers)
-    if not isinstance(types, list) or len(types) < layers:
-        raise refusal("bad_model_key", key="layer_types", value=types)
-    by_type: dict[str, FullAttention | Mla | GatedDeltaNet] = {}
-    for name in dict.fromkeys(types):
-        if name == LINEAR:
-            by_type[name] = _delta_net(text, family)
-        elif name in (FULL, SLIDING):
-            window = 0 if name == FULL else text.size("sliding_window", default=0)
-            by_type[name] = _full_attention(text, family, hidden, window)
-        else:
-            raise refusal("unsupported_model_key", key="layer_types", value=name)
-    return [by_type[name] for name in types[:layers]]
+        return _mla(text)
+    if name == LINEAR:
+        return _delta_net(text, family)
+    if name == MAMBA and family.state_space:
+        return family.state_space(text, hidden)
+    if name == CONVOLUTION:
+        return convolution(text)
+    if name in (MLP, MOE):
+        return None
+    if name not in (FULL, SLIDING, ATTENTION, HYBRID):
+        raise refusal("unsupported_model_key", key="layer_types", value=name)
+    window = text.size("sliding_window", default=0) if name == SLIDING else 0
+    return _full_attention(text, family, hidden, window)
+
+
+def _ffn_of_type(
+    name: str, ffn: Ffn | Experts, text: Config, family: Family, hidden: int, *, alone: bool
+) -> Ffn | Experts | None:
+    """Return the FFN of a layer; `alone` if every layer is either attention or an FFN (Nemotron-H)."""
+    if not alone or name == MOE:
+        return ffn
+    return _dense(text, family, hidden, gated=family.gated is not False) if name == MLP else None
 
 
 def _full_attention(text: Config, family: Family, hidden: int, window: int) -> FullAttention:
@@ -167,23 +212,30 @@ def _ffns(text: Config, family: Family, hidden: int, layers: int) -> list[Ffn | 
     if gated is None:
         gated = text.flag("mlp_gated", text.get("hidden_act", "silu") in ("silu", "swish"))
     count = text.size("num_experts", "num_local_experts", "n_routed_experts", default=0)
-    usual = family.ffn_ratio * hidden or (0 if count else None)
-    width = text.size("intermediate_size", default=usual)
-    dense = Ffn(width=width, gated=gated, bias=not count and _flag(text, family.ffn_bias))
+    dense = _dense(text, family, hidden, gated=gated, bias=not count and _flag(text, family.ffn_bias))
     if not count:
         return [dense] * layers
     moe = Experts(
         count=count,
         top_k=text.size("num_experts_per_tok"),
-        width=text.size("moe_intermediate_size", default=width or None),
+        width=text.size("moe_intermediate_size", default=dense.width or None),
         gated=gated,
         bias=family.expert_bias or text.flag("mlp_bias"),
         clamped=family.clamped or text.get("activation_limit") is not None,
-        shared_width=_shared_width(text),
+        shared_width=dense.width if family.ffn_is_shared else _shared_width(text),
         shared_gate=family.shared_gate,
         router_bias=family.router_bias,
     )
     return [moe if sparse else dense for sparse in _sparse(text, family, layers)]
+
+
+def _dense(text: Config, family: Family, hidden: int, *, gated: bool, bias: bool = False) -> Ffn:
+    """Return the FFN of a layer without experts. Its width is 0 if the config describes only experts."""
+    if family.ffn_width:
+        return Ffn(width=family.ffn_width(text), gated=gated, bias=bias)
+    has_experts = text.size("num_experts", "num_local_experts", "n_routed_experts", default=0)
+    usual = family.ffn_ratio * hidden or (0 if has_experts else None)
+    return Ffn(width=text.size("intermediate_size", default=usual), gated=gated, bias=bias)
 
 
 def _sparse(text: Config, family: Family, layers: int) -> list[bool]:
@@ -198,6 +250,9 @@ def _sparse(text: Config, family: Family, layers: int) -> list[bool]:
         if not isinstance(listed, list) or len(listed) < layers:
             raise refusal("bad_model_key", key="mlp_layer_types", value=listed)
         return [name == "sparse" for name in listed[:layers]]
+    if text.get("expert_layer_period") is not None:
+        period, offset = text.size("expert_layer_period"), text.size("expert_layer_offset", default=0)
+        return [index % period == offset for index in range(layers)]
     if frequency != 1:
         raise refusal("unsupported_model_key", key="moe_layer_freq", value=frequency)
     leading = text.size("first_k_dense_replace", "num_dense_layers", default=0) or family.leading_dense
@@ -208,4 +263,6 @@ def _sparse(text: Config, family: Family, layers: int) -> list[bool]:
 
 def _shared_width(text: Config) -> int:
     width = text.size("shared_expert_intermediate_size", default=0)
+    if text.get("moe_shared_width") is not None:
+        return text.size("n_shared_experts", default=0) * text.size("moe_shared_width")
     return width or text.size("n_shared_experts", default=0) * text.size("moe_intermediate_size", default=0)

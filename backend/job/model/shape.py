@@ -1,6 +1,6 @@
 """The shape of a model for planning: its decoder layers, its embedding and its vision tower. Widths are in elements."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import gcd
@@ -10,6 +10,8 @@ from backend.job.model.operators import Operator
 
 NormWeights = Literal["none", "scale", "scale_and_shift"]
 """The weights of a norm: none, one per element (RMSNorm), or two per element (LayerNorm)."""
+WEIGHTS: Mapping[NormWeights, int] = {"none": 0, "scale": 1, "scale_and_shift": 2}
+"""Weights of a norm per element."""
 QkNorm = Literal["none", "heads", "whole"]
 """A norm over every query and key head, or over all heads together (OLMo 2)."""
 Norms = Literal["before", "after", "both", "shared"]
@@ -35,6 +37,11 @@ class FullAttention:
     """A learned logit per head (gpt-oss)."""
     window: int = 0
     """Tokens that a token sees; 0 if it sees all before it."""
+    projects: Literal["all", "keys", "queries"] = "all"
+    """What it projects: queries, keys and values; queries and keys, which are the values too; or queries alone, for the
+    keys and values of an earlier layer (Gemma 4)."""
+    value_norm: bool = False
+    """A norm of the values without weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +78,44 @@ class GatedDeltaNet:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StateSpace:
+    """A selective state space (Mamba), and the convolution before it."""
+
+    inner: int
+    """Channels."""
+    state: int
+    """Elements of the state of a channel."""
+    convolution: int
+    """Tokens of the causal convolution."""
+    heads: int = 0
+    """Heads of Mamba 2; 0 for Mamba 1."""
+    groups: int = 1
+    """Groups of heads that share the inputs B and C (Mamba 2)."""
+    rank: int = 0
+    """Rank of the time step's projection (Mamba 1)."""
+    chunk: int = 256
+    """Tokens of a chunk (Mamba 2)."""
+    bias: bool = False
+    """Biases on the projections."""
+    convolution_bias: bool = True
+    normed: bool = True
+    """Whether a norm follows: of the gated output (Mamba 2), or of the time step, B and C (Mamba 1, in Jamba)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShortConvolution:
+    """A short causal convolution between two gates (LFM2)."""
+
+    convolution: int
+    """Tokens of the convolution."""
+    bias: bool = False
+
+
+Mixer = FullAttention | Mla | GatedDeltaNet | StateSpace | ShortConvolution
+"""What mixes the tokens of a sequence in a layer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Ffn:
     """A dense FFN."""
 
@@ -104,8 +149,16 @@ class Experts:
 class LayerShape:
     """One kind of decoder layer."""
 
-    attention: FullAttention | Mla | GatedDeltaNet
-    ffn: Ffn | Experts
+    attention: Mixer | None
+    """None: the layer has only an FFN (Nemotron-H)."""
+    ffn: Ffn | Experts | None
+    """None: the layer has only attention."""
+    beside: StateSpace | None = None
+    """A state space that reads the same input as the attention (Falcon-H1)."""
+    other: int = 0
+    """Weights that no projection or norm has."""
+    per_layer: int = 0
+    """Width of the layer's own embedding of every token, which gates its output (Gemma 4)."""
     norms: Norms = "before"
     norm: NormWeights = "scale"
     operators: tuple[Operator, ...] = ()
@@ -127,7 +180,7 @@ class Projection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VisionShape:
-    """A vision tower with its projector to the language model."""
+    """A tower with its projector to the language model. It sees images; if it hears, an image is a clip of audio."""
 
     depth: int
     hidden: int
@@ -141,6 +194,10 @@ class VisionShape:
     """Frames of a patch; a still image is repeated to fill them."""
     merge: int = 1
     """Patches along an edge that become one language token."""
+    window: int = 0
+    """Patches that attend to each other, if an image is cut into tiles; 0 for all patches of an image."""
+    pooled: int = 0
+    """Patches that become one language token, if not those of a square (audio); 0 for merge x merge."""
     image_patches: int = 0
     """Patches of an image, of any size; 0 if they follow from its pixels."""
     positions: int = 0
@@ -154,16 +211,25 @@ class VisionShape:
     norm: NormWeights = "scale_and_shift"
     patch_bias: bool = False
     qkv_bias: bool = True
+    key_bias: bool = True
+    """Whether the keys have the bias that queries and values have."""
     output_bias: bool = True
     ffn_bias: bool = True
     projector_norm: Literal["none", "patch", "token"] = "none"
     """The norm before the projector: of every patch, or of every language token."""
     projector_scale: int = 0
     """Weights of this norm; 0 if they are those of a norm of the blocks."""
+    projector_other: int = 0
+    """Weights of the projector besides its matrices and its norm, or of the projector of a second tower."""
     block_other: int = 0
     """Weights of a block that no matrix or norm has."""
     other: int = 0
-    """Weights of the tower besides patches, positions and blocks."""
+    """Weights of the tower besides patches, positions and blocks, or of a second tower that is frozen with it."""
+
+    @property
+    def patches_per_token(self) -> int:
+        """Return the patches that become one token of the language model."""
+        return self.pooled or self.merge**2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +250,8 @@ class ModelShape:
     """Learned positions of the decoder."""
     head_bias: bool = False
     """Whether the output layer has a bias."""
+    other: int = 0
+    """Weights beside the layers: tables of embeddings for every layer (Gemma 3n), a norm of the embedding."""
     vision: VisionShape | None = None
 
     def __hash__(self) -> int:
@@ -247,19 +315,35 @@ class ModelShape:
         return next((kind.attention for kind in self.kinds if isinstance(kind.attention, Mla)), None)
 
     def _common(self, number: Callable[[LayerShape], int]) -> int:
-        return gcd(*(number(kind) for kind in self.kinds))
+        return gcd(*(number(kind) for kind in self.kinds)) or 1
 
 
 def _heads(kind: LayerShape) -> int:
-    return kind.attention.key_heads if isinstance(kind.attention, GatedDeltaNet) else kind.attention.heads
+    """Return the heads of a layer; 0 for a layer that any tensor parallelism can divide."""
+    attention = kind.attention
+    if isinstance(attention, FullAttention | Mla):
+        return attention.heads
+    return _state_heads(attention)
 
 
 def _kv_heads(kind: LayerShape) -> int:
-    return kind.attention.key_heads if isinstance(kind.attention, GatedDeltaNet) else kind.attention.kv_heads
+    attention = kind.attention
+    if isinstance(attention, FullAttention | Mla):
+        return attention.kv_heads
+    return _state_heads(attention)
+
+
+def _state_heads(mixer: Mixer | None) -> int:
+    if isinstance(mixer, GatedDeltaNet):
+        return mixer.key_heads
+    # Ranks share whole groups of Mamba 2.
+    return mixer.groups if isinstance(mixer, StateSpace) and mixer.heads else 0
 
 
 def _head_dim(kind: LayerShape) -> int:
     attention = kind.attention
     if isinstance(attention, Mla):
         return attention.nope_dim + attention.rope_dim
-    return attention.key_dim if isinstance(attention, GatedDeltaNet) else attention.head_dim
+    if isinstance(attention, GatedDeltaNet):
+        return attention.key_dim
+    return attention.head_dim if isinstance(attention, FullAttention) else 0

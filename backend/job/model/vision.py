@@ -5,14 +5,15 @@ parameters.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from backend.job.model.audio import gemma4_audio, gemma4_audio_projector, qwen3_audio, qwen_audio, whisper
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
+from backend.job.model.plain_towers import MOST_LAYERS as MOST_LAYERS
+from backend.job.model.plain_towers import edge, pixtral, plain_tower, siglip, vit
 from backend.job.model.shape import Projection, VisionShape
-
-MOST_LAYERS = 512
-"""Limit on the layers: planning enumerates by layer. The deepest preset has 126."""
 
 
 def parse_vision(hf_config: Mapping[str, Any], text_hidden: int) -> VisionShape | None:
@@ -21,10 +22,14 @@ def parse_vision(hf_config: Mapping[str, Any], text_hidden: int) -> VisionShape 
     `text_hidden` is the width of the language model.
     Raises ProblemsError: missing_model_key, bad_model_key, unsupported_model_type.
     """
-    values = part(hf_config, "vision_config")
+    kind = str(hf_config.get("model_type") or "")
+    if kind in AUDIO:
+        values = part(hf_config, "audio_config") or {"model_type": AUDIO[kind]}
+    else:
+        values = part(hf_config, "vision_config") or {}
     if not values:
         return None
-    kind = str(hf_config.get("model_type") or values.get("model_type") or "")
+    kind = kind or str(values.get("model_type") or "")
     if kind not in TOWERS:
         raise refusal("unsupported_model_type", model_type=kind or "vision_config", supported=list(TOWERS))
     vision = Config(values, defaults().get(str(values.get("model_type"))))
@@ -44,7 +49,7 @@ def _qwen(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     heads = vision.size("num_heads")
     if heads > hidden:
         raise refusal("bad_model_key", key="num_heads", value=heads)
-    third, gated = kind.startswith("qwen3"), kind == "qwen2_5_vl"
+    third, gated = kind.startswith("qwen3"), kind in ("qwen2_5_vl", "qwen2_5_omni_thinker")
     merge = vision.size("spatial_merge_size", default=2)
     merged = hidden * merge**2
     return VisionShape(
@@ -66,63 +71,52 @@ def _qwen(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     )
 
 
-def _vit(vision: Config, *, projector: tuple[Projection, ...], **facts: Any) -> VisionShape:
-    """Return a plain vision transformer (CLIP, SigLIP, InternViT), which resizes every image to one size."""
-    patch = _edge(vision, "patch_size")
-    side = _edge(vision, "image_size") // patch
-    return VisionShape(
-        **{
-            "depth": vision.size("num_hidden_layers", largest=MOST_LAYERS),
-            "hidden": vision.size("hidden_size"),
-            "ffn": vision.size("intermediate_size"),
-            "heads": vision.size("num_attention_heads"),
-            "channels": vision.size("num_channels", default=3),
-            "patch": patch,
-            "positions": side**2,
-            "patch_bias": True,
-            "image_patches": side**2,
-            "projector": projector,
-            **facts,
-        }
-    )
-
-
-def _edge(vision: Config, key: str) -> int:
-    """Return a size in pixels that some configs give for both edges."""
-    value = vision.get(key)
-    if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
-        value = value[0]
-    return Config({key: value}).size(key)
-
-
-def _clip(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
-    """modeling_clip.py, modeling_llava.py."""
+def _two_layers(vision: Config, text_hidden: int, bias: bool = True) -> tuple[Projection, ...]:
+    """Return LLaVA's projector: two matrices."""
     hidden = vision.size("hidden_size")
-    return _vit(
-        vision,
-        projector=(Projection(hidden, text_hidden, bias=True), Projection(text_hidden, text_hidden, bias=True)),
-        patch_bias=False,
-        class_token=True,
-        # The class token, and the norms before and after the blocks.
-        other=5 * hidden,
-    )
+    return (Projection(hidden, text_hidden, bias=bias), Projection(text_hidden, text_hidden, bias=bias))
 
 
-def _siglip(vision: Config, text_hidden: int, **facts: Any) -> VisionShape:
-    """modeling_siglip.py. Its attention pooling head, which language models do not read, has parameters too."""
-    hidden, ffn = vision.size("hidden_size"), vision.size("intermediate_size")
-    head = 4 * hidden**2 + 4 * hidden + hidden + 2 * hidden + 2 * hidden * ffn + ffn + hidden
-    return _vit(vision, other=2 * hidden + (head if vision.flag("vision_use_head", True) else 0), **facts)
+def _llava(vision: Config, model: Config, text_hidden: int) -> VisionShape:
+    """modeling_llava.py."""
+    projector = _two_layers(vision, text_hidden, model.flag("multimodal_projector_bias", True))
+    return plain_tower(vision, "clip_vision_model", projector=projector)
+
+
+def _llava_tiled(vision: Config, model: Config, text_hidden: int) -> VisionShape:
+    """modeling_llava_next.py, modeling_llava_next_video.py, modeling_llava_onevision.py.
+
+    An image is cut into tiles, and is also seen whole. The estimate takes the most tiles that the config allows.
+    """
+    projector = _two_layers(vision, text_hidden, model.flag("multimodal_projector_bias", True))
+    usual = "siglip_vision_model" if model.get("model_type") == "llava_onevision" else "clip_vision_model"
+    tower = plain_tower(vision, usual, projector=projector, projector_other=text_hidden)
+    tiles = 1 + _most_tiles(model, edge(vision, "image_size"))
+    return replace(tower, image_patches=tiles * tower.image_patches, window=tower.image_patches)
+
+
+def _most_tiles(model: Config, size: int) -> int:
+    points = model.get("image_grid_pinpoints")
+    if not isinstance(points, list) or not all(isinstance(p, list) and len(p) == 2 for p in points) or not points:
+        raise refusal("bad_model_key", key="image_grid_pinpoints", value=points)
+    return max(max(1, int(height) // size) * max(1, int(width) // size) for height, width in points)
+
+
+def _video_llava(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
+    """modeling_video_llava.py: one tower for images and one of the same sizes for videos."""
+    tower = plain_tower(vision, "clip_vision_model", projector=_two_layers(vision, text_hidden))
+    block = 4 * (tower.hidden**2 + tower.hidden) + 2 * tower.hidden * tower.ffn + tower.ffn + 5 * tower.hidden
+    patches = tower.channels * tower.patch**2 * tower.hidden + (tower.positions + 1) * tower.hidden
+    return replace(tower, other=2 * tower.other + tower.depth * block + patches)
 
 
 def _gemma3(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     """modeling_gemma3.py: the patches of an image are averaged to mm_tokens_per_image tokens."""
     hidden = vision.size("hidden_size")
-    side = _edge(vision, "image_size") // _edge(vision, "patch_size")
+    side = edge(vision, "image_size") // edge(vision, "patch_size")
     tokens = round(model.size("mm_tokens_per_image") ** 0.5)
-    return _siglip(
+    return siglip(
         vision,
-        text_hidden,
         merge=max(1, side // tokens),
         projector_norm="token",
         projector_scale=hidden,
@@ -133,7 +127,49 @@ def _gemma3(vision: Config, model: Config, text_hidden: int) -> VisionShape:
 def _paligemma(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     """modeling_paligemma.py."""
     out = model.size("projection_dim", default=text_hidden)
-    return _siglip(vision, text_hidden, projector=(Projection(vision.size("hidden_size"), out, bias=True),))
+    return siglip(vision, projector=(Projection(vision.size("hidden_size"), out, bias=True),))
+
+
+def _shuffled(vision: Config, model: Config, text_hidden: int) -> VisionShape:
+    """modeling_aya_vision.py, modeling_cohere2_vision.py: SwiGLU over the joined patches of an image."""
+    merge = model.size("downsample_factor")
+    merged = vision.size("hidden_size") * merge**2
+    normed = model.get("model_type") == "aya_vision"
+    width = model.size("alignment_intermediate_size", default=text_hidden)
+    return plain_tower(
+        vision,
+        "siglip_vision_model",
+        merge=merge,
+        projector_norm="token" if normed else "none",
+        projector_scale=2 * merged if normed else 0,
+        projector=(
+            Projection(merged, width // 2, bias=True, gated=True),
+            Projection(width // 2, text_hidden, bias=True),
+        ),
+    )
+
+
+def _lfm2(vision: Config, model: Config, text_hidden: int) -> VisionShape:
+    """modeling_lfm2_vl.py."""
+    merge, width = model.size("downsample_factor"), model.size("projector_hidden_size")
+    merged, bias = vision.size("hidden_size") * merge**2, model.flag("projector_bias")
+    normed = model.flag("projector_use_layernorm")
+    return plain_tower(
+        vision,
+        "siglip2_vision_model",
+        merge=merge,
+        projector_norm="token" if normed else "none",
+        projector_scale=2 * merged if normed else 0,
+        projector=(Projection(merged, width, bias=bias), Projection(width, text_hidden, bias=bias)),
+    )
+
+
+def _idefics3(vision: Config, model: Config, text_hidden: int) -> VisionShape:
+    """modeling_idefics3.py, modeling_smolvlm.py: an image is one tile unless the processor cuts it."""
+    hidden, merge = vision.size("hidden_size"), model.size("scale_factor")
+    projector = (Projection(hidden * merge**2, text_hidden),)
+    # The norm after the blocks.
+    return vit(vision, projector=projector, merge=merge, other=2 * hidden)
 
 
 def _internvl(vision: Config, model: Config, text_hidden: int) -> VisionShape:
@@ -144,7 +180,7 @@ def _internvl(vision: Config, model: Config, text_hidden: int) -> VisionShape:
         raise refusal("bad_model_key", key="downsample_ratio", value=ratio)
     merge = round(1 / ratio)
     merged = hidden * merge**2
-    return _vit(
+    return vit(
         vision,
         qkv_bias=vision.flag("attention_bias"),
         class_token=True,
@@ -158,21 +194,12 @@ def _internvl(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     )
 
 
-def _pixtral(vision: Config, model: Config, text_hidden: int) -> VisionShape:
-    """modeling_pixtral.py, modeling_mistral3.py."""
+def _mistral3(vision: Config, model: Config, text_hidden: int) -> VisionShape:
+    """modeling_mistral3.py."""
     hidden, merge = vision.size("hidden_size"), model.size("spatial_merge_size", default=2)
     bias = model.flag("multimodal_projector_bias")
-    return _vit(
+    return pixtral(
         vision,
-        positions=0,
-        image_patches=0,
-        patch_bias=False,
-        qkv_bias=False,
-        output_bias=False,
-        ffn_bias=False,
-        gated=True,
-        norm="scale",
-        other=hidden,
         merge=merge,
         projector_norm="patch",
         projector_scale=hidden,
@@ -181,6 +208,122 @@ def _pixtral(vision: Config, model: Config, text_hidden: int) -> VisionShape:
             Projection(hidden, text_hidden, bias=bias),
             Projection(text_hidden, text_hidden, bias=bias),
         ),
+    )
+
+
+def _gemma4(vision: Config, model: Config, text_hidden: int) -> VisionShape:
+    """modeling_gemma4.py: an image has up to vision_soft_tokens_per_image tokens, each of pooled patches."""
+    hidden, pool = vision.size("hidden_size"), vision.size("pooling_kernel_size")
+    audio, head = part(model.values, "audio_config"), vision.size("head_dim")
+    of_audio = Config(audio or {}, defaults().get("gemma4_audio"))
+    heads = vision.size("num_attention_heads")
+    if vision.size("num_key_value_heads") != heads or heads * head != hidden:
+        raise refusal("unsupported_model_key", key="num_key_value_heads", value=vision.get("num_key_value_heads"))
+    return VisionShape(
+        depth=vision.size("num_hidden_layers", largest=MOST_LAYERS),
+        hidden=hidden,
+        ffn=vision.size("intermediate_size"),
+        heads=heads,
+        channels=3,
+        patch=vision.size("patch_size"),
+        merge=pool,
+        image_patches=model.size("vision_soft_tokens_per_image") * pool**2,
+        positions=2 * vision.size("position_embedding_size"),
+        gated=True,
+        norm="scale",
+        qkv_bias=False,
+        output_bias=False,
+        ffn_bias=False,
+        # Two norms more, and those of queries and keys.
+        block_other=2 * hidden + 2 * head,
+        other=gemma4_audio(of_audio) if audio else 0,
+        projector_other=gemma4_audio_projector(of_audio, text_hidden) if audio else 0,
+        projector=(Projection(hidden, text_hidden),),
+    )
+
+
+def _omni(vision: Config, model: Config, text_hidden: int) -> VisionShape:
+    """modeling_qwen2_5_omni.py, modeling_qwen3_omni_moe.py. The audio tower is frozen with the vision tower."""
+    tower = _qwen(vision, model, text_hidden)
+    audio = part(model.values, "audio_config")
+    if not audio:
+        raise refusal("missing_model_key", key="audio_config")
+    of_audio = Config(audio, defaults().get(str(audio.get("model_type"))))
+    weights, projector = (qwen3_audio if tower.deep_stack else qwen_audio)(of_audio)
+    return replace(tower, other=tower.other + weights, projector_other=projector)
+
+
+def _audio(audio: Config, _model: Config, text_hidden: int) -> VisionShape:
+    """modeling_qwen2_audio.py: an encoder of clips of 30 s, as images whose patches are the frames after its
+    convolutions."""
+    return whisper(audio, projector=(Projection(audio.size("d_model"), text_hidden, bias=True),))
+
+
+def _voxtral(audio: Config, model: Config, text_hidden: int) -> VisionShape:
+    """modeling_voxtral.py: four frames of a clip become one token."""
+    width = audio.size("intermediate_size")
+    return whisper(
+        audio,
+        pooled=width // audio.size("d_model", "hidden_size"),
+        projector=(Projection(width, text_hidden), Projection(text_hidden, text_hidden)),
+    )
+
+
+def _ernie(vision: Config, model: Config, text_hidden: int) -> VisionShape:
+    """modeling_ernie4_5_vl_moe.py."""
+    hidden, merge = vision.size("hidden_size"), vision.size("spatial_merge_size")
+    merged, ratio = hidden * merge**2, vision.size("temporal_merge_size")
+    temporal = merged * ratio * merged + merged + merged**2 + merged + 2 * merged
+    return VisionShape(
+        depth=vision.size("depth", largest=MOST_LAYERS),
+        hidden=hidden,
+        ffn=vision.size("intermediate_size"),
+        heads=vision.size("num_heads"),
+        channels=vision.size("in_channels", default=3),
+        patch=vision.size("patch_size"),
+        merge=merge,
+        other=2 * hidden,
+        # The layers that join frames, a norm after each pair of matrices and one after the projector.
+        projector_other=temporal + 2 * merged + text_hidden,
+        projector=(
+            Projection(merged, merged, bias=True),
+            Projection(merged, merged, bias=True),
+            Projection(merged, text_hidden, bias=True),
+        ),
+    )
+
+
+def _paddle(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
+    """modeling_paddleocr_vl.py."""
+    hidden, merge = vision.size("hidden_size"), vision.size("spatial_merge_size")
+    merged = hidden * merge**2
+    return vit(
+        vision,
+        image_patches=0,
+        other=2 * hidden,
+        merge=merge,
+        projector_norm="patch",
+        projector_scale=2 * hidden,
+        projector=(Projection(merged, merged, bias=True), Projection(merged, text_hidden, bias=True)),
+    )
+
+
+def _glm_ocr(vision: Config, model: Config, text_hidden: int) -> VisionShape:
+    """modeling_glm_ocr.py."""
+    hidden, out = vision.size("hidden_size"), vision.size("out_hidden_size", default=text_hidden)
+    head = hidden // vision.size("num_heads")
+    wide = out * vision.size("in_channels", default=3)
+    tower = _glm4v(vision, model, text_hidden)
+    return replace(
+        tower,
+        ffn=vision.size("intermediate_size"),
+        positions=0,
+        qkv_bias=vision.flag("attention_bias"),
+        output_bias=vision.flag("attention_bias"),
+        ffn_bias=vision.flag("attention_bias"),
+        block_other=2 * head,
+        other=hidden,
+        projector=(*tower.projector[:2], Projection(out, wide, gated=True), Projection(wide, out)),
     )
 
 
@@ -198,7 +341,7 @@ def _glm4v(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
         patch=patch,
         temporal_patch=vision.size("temporal_patch_size"),
         merge=merge,
-        positions=(vision.size("image_size") // patch) ** 2,
+        positions=(vision.size("image_size", default=patch) // patch) ** 2,
         patch_bias=True,
         qkv_bias=vision.flag("attention_bias"),
         output_bias=False,
@@ -225,13 +368,33 @@ TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "qwen3_vl_moe": _qwen,
     "qwen3_5": _qwen,
     "qwen3_5_moe": _qwen,
+    "qwen2_5_omni_thinker": _omni,
+    "qwen3_omni_moe_thinker": _omni,
+    "qwen2_audio": _audio,
+    "voxtral": _voxtral,
+    "aya_vision": _shuffled,
+    "cohere2_vision": _shuffled,
+    "ernie4_5_vl_moe": _ernie,
     "gemma3": _gemma3,
+    "gemma4": _gemma4,
     "glm4v": _glm4v,
     "glm4v_moe": _glm4v,
     "glm46v": _glm4v,
+    "glm_ocr": _glm_ocr,
+    "idefics3": _idefics3,
     "internvl": _internvl,
-    "llava": _clip,
-    "mistral3": _pixtral,
+    "lfm2_vl": _lfm2,
+    "llava": _llava,
+    "llava_next": _llava_tiled,
+    "llava_next_video": _llava_tiled,
+    "llava_onevision": _llava_tiled,
+    "mistral3": _mistral3,
+    "paddleocr_vl": _paddle,
     "paligemma": _paligemma,
+    "smolvlm": _idefics3,
+    "video_llava": _video_llava,
 }
 """Readers by model_type of the whole model."""
+
+AUDIO: Mapping[str, str] = {"qwen2_audio": "qwen2_audio_encoder", "voxtral": "voxtral_encoder"}
+"""Model types whose only tower hears, which audio_config describes -> model type of the tower."""

@@ -76,7 +76,7 @@ def gpu_without_code() -> str:
             return ""
         known = torch.cuda.get_arch_list()
         own = [torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())]
-    except (ImportError, OSError, RuntimeError, AssertionError):
+    except (ImportError, AttributeError, OSError, RuntimeError, AssertionError):
         return ""
     lacking = next((capability for capability in own if not has_code(capability, known)), None)
     return f"sm_{lacking[0]}{lacking[1]}: {' '.join(known)}"[:300] if lacking and known else ""

@@ -323,8 +323,10 @@ def _by_exit(record: NodeRecord, logs: Mapping[str, str]) -> Problem:
         return _problem(_CODE_OF_REASON[ended["reason"]], record, logs, detail=detail, run="?")
     if _was_killed(record, logs) and _oom_kills(record):
         return _host_out_of_memory(record, logs)
-    code = "killed" if _was_killed(record, logs) else "training_failed"
-    return _problem(code, record, logs, exit=ended.get("code"))
+    if _was_killed(record, logs):
+        return _problem("killed", record, logs, exit=ended.get("code"))
+    problem = _problem("training_failed", record, logs, exit=ended.get("code"))
+    return replace(problem, values={**problem.values, "lines": log_causes.first_lines(logs)[1]})
 
 
 def _is_consequence(logs: Mapping[str, str]) -> bool:

@@ -30,10 +30,14 @@ _PREFIX = re.compile(
 _HOST = re.compile(r'^(?P<host>[\w.-]{1,64}): (?:Traceback \(most recent call last\)|  File ")')
 """A line of a traceback after the name of its machine, as pdsh writes it."""
 _TRACEBACK = re.compile(r"^(?:Exception in thread .*\n)?Traceback \(most recent call last\)", re.MULTILINE)
-_CHAINED = re.compile(
-    r"(?:During handling of the above exception, another exception occurred"
-    r"|The above exception was the direct cause of the following exception):\s*\Z"
+_TRACEBACK_TITLE = "Traceback (most recent call last)"
+_LINK = re.compile(
+    r"During handling of the above exception, another exception occurred"
+    r"|The above exception was the direct cause of the following exception"
 )
+_CHAINED = re.compile(rf"(?:{_LINK.pattern}):\s*\Z")
+_LINK_WITHIN = 150
+"""Characters before a chained traceback in which the link to the one before it stands."""
 _EXCEPTION = re.compile(r"^(?![ \t|+])(?!Traceback)[A-Za-z_][\w.]*(?:: .*|:?)$", re.MULTILINE)
 _OF_LAUNCHER = re.compile(r"ChildFailedError|SignalException|CalledProcessError|ProcessExitedException")
 """Exceptions by which a launcher reports the end of another process."""
@@ -110,13 +114,29 @@ def probable(found: Sequence[Match]) -> list[Match]:
 def last_lines(logs: Mapping[str, str]) -> tuple[str, str]:
     """Return (file, text): the last traceback of the first log that has one, else the end of the first log."""
     for file, text in logs.items():
-        start = text.rfind("Traceback (most recent call last)")
+        start = text.rfind(_TRACEBACK_TITLE)
         if start >= 0:
             return file, _end_of(text[start:])
     for file, text in logs.items():
         if text.strip():
             return file, _end_of(text)
     return "", ""
+
+
+def first_lines(logs: Mapping[str, str]) -> tuple[str, str]:
+    """Return (file, text) like last_lines, after the first of the tracebacks to which the last one is chained.
+
+    An error in the handling of an error hides what went wrong first.
+    """
+    file, lines = last_lines(logs)
+    text = logs.get(file, "")
+    starts = [match.start() for match in re.finditer(re.escape(_TRACEBACK_TITLE), text)]
+    first = len(starts) - 1
+    while first > 0 and _LINK.search(text, max(starts[first - 1], starts[first] - _LINK_WITHIN), starts[first]):
+        first -= 1
+    if first == len(starts) - 1:
+        return file, lines
+    return file, f"{_end_of(text[starts[first] : starts[first + 1]])}\n{lines}"
 
 
 def around(log: str, number: int, *, before: int, after: int) -> str:

@@ -112,6 +112,9 @@ class SlurmMonitor(GangMonitor):
             self._record(EventKind.FAILING, rank=rank, problem=problem)
         elif state == "CANCELLED":
             self._record(EventKind.STOP_REQUESTED, by="scheduler")
+        elif by_scheduler:  # without a signal to the batch script, a preemption ends the ranks, and so the script
+            problem = Problem(code="slurm_preempted", field="cluster.scheduler", values=self._job_values())
+            self._record(EventKind.FAILING, problem=problem)
         elif failed:
             self._record(EventKind.FAILING, rank=failed[0].rank, problem=self._diagnose(records), diagnosed=True)
         elif all_read and all(view.succeeded for view in views):
@@ -125,7 +128,8 @@ class SlurmMonitor(GangMonitor):
         if announced is None or self._has_all_steps():
             super()._finish(records)
             return
-        problem = Problem(code=announced, field="cluster.scheduler.time_limit", values=self._job_values())
+        field = "cluster.scheduler.time_limit" if announced == "slurm_time_limit" else "cluster.scheduler"
+        problem = Problem(code=announced, field=field, values=self._job_values())
         self._record(EventKind.FAILING, problem=problem)
 
     def _stop_nodes(self, records: Sequence[NodeRecord]) -> None:

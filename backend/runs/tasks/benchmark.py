@@ -90,6 +90,7 @@ def calibration_of(job: Job, speeds: Speeds, date: str) -> Calibration:
         run_date=base.run_date,
         engine=base.engine,
         memory_ratio=base.memory_ratio,
+        memory_runs=base.memory_runs,
         probe_date=date,
         matmul_tflops=to_four_digits(speeds.matmul_tflops),
         matmul_precision=speeds.precision,

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from backend.estimate import Estimate, estimate
-from backend.estimate.interval import memory_interval
+from backend.estimate.interval import memory_interval, time_interval
+from backend.estimate.time.calibrated import is_timed, reserved_ratio
 from backend.job.cluster import Calibration
 from backend.job.job import Job
 from backend.job.mapping import with_values
-from backend.job.presets import calibration_figures, efficiency_figures, resolve_model
+from backend.job.presets import Interval, calibration_figures, efficiency_figures, resolve_model
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.records import Point
 from backend.runs.store import attempts, metrics, run_store
@@ -115,22 +116,46 @@ def measure_run(job: Job, run: str, steps: Sequence[Point], newest: Sequence[Poi
 def calibration_of(job: Job, measured: RunMeasured, date: str) -> Calibration:
     """Return the cluster's calibration with the ratios of this run. The benchmark's speeds stay.
 
+    The ratios of earlier runs stay in the mean, as long as the new one is within the interval around it.
     Raises ProblemsError with the problems of the run when it has no ratio.
     """
     if not measured.is_useful:
         raise ProblemsError(measured.problems)
     previous = job.cluster.calibration
     previous = previous if previous.holds_for(job.cluster.gpu) else Calibration()
+    is_again = previous.run == measured.run
+    earlier = previous.time_ratio if is_timed(job.cluster) else None
+    time, time_runs = _mean_ratio(earlier, previous.time_runs, measured.time_ratio, time_interval(job), is_again)
+    earlier = reserved_ratio(job)
+    memory, memory_runs = _mean_ratio(
+        earlier, previous.memory_runs, measured.memory_ratio, memory_interval(job), is_again
+    )
     return replace(
         previous,
         gpu=job.cluster.gpu,
         run=measured.run,
         run_date=date,
         engine=job.engine,
-        time_ratio=to_four_digits(measured.time_ratio),
-        constants=efficiency_figures().version if measured.time_ratio is not None else None,
-        memory_ratio=to_four_digits(measured.memory_ratio),
+        time_ratio=to_four_digits(time),
+        time_runs=time_runs,
+        constants=efficiency_figures().version if time is not None else None,
+        memory_ratio=to_four_digits(memory),
+        memory_runs=memory_runs,
     )
+
+
+def _mean_ratio(
+    earlier: float | None, runs: int | None, measured: float | None, interval: Interval, is_again: bool
+) -> tuple[float | None, int | None]:
+    """Return the geometric mean of the ratios of earlier runs and of a new one, and the number of runs in it (None: 1).
+
+    A ratio outside of the interval around the earlier mean begins anew, because the cluster has changed. A run that is
+    measured again replaces one of the runs.
+    """
+    if measured is None or earlier is None or not interval.low <= measured / earlier <= interval.high:
+        return measured, None
+    count = (runs or 1) + (0 if is_again else 1)
+    return earlier * (measured / earlier) ** (1 / count), count if count > 1 else None
 
 
 def to_four_digits(value: float | None) -> float | None:

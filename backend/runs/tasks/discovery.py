@@ -12,6 +12,7 @@ from backend.cluster.inventory.software import SOFTWARE_S, NodeFacts, read_node_
 from backend.cluster.node import Node, NodeError, sftp_path
 from backend.cluster.node_group import try_all
 from backend.cluster.program_answers import DataPreview
+from backend.cluster.slurm import Partition, find_partitions
 from backend.cluster.ssh.host_keys import HostKey
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
@@ -36,9 +37,19 @@ class Discovery(Generic[T]):
     problems: tuple[Problem, ...]
 
 
+def refuse_scheduler(job: Job) -> None:
+    """Raise ProblemsError(nodes_by_scheduler) for work that needs the nodes themselves, if a scheduler chooses them."""
+    if job.cluster.scheduler is not None:
+        raise ProblemsError([Problem(code="nodes_by_scheduler", field="cluster.scheduler.kind")])
+
+
 def refuse_without(job: Job, *paths: str) -> None:
-    """Raise ProblemsError(needed_for_launch) for each of these fields that the job lacks."""
-    values = {"cluster.hosts": job.cluster.hosts, "model.path": job.model.path,
+    """Raise ProblemsError(needed_for_launch) for each of these fields that the job lacks.
+
+    A scheduler takes the place of the hosts.
+    """
+    values = {"cluster.hosts": job.cluster.hosts or job.cluster.scheduler,
+              "cluster.scheduler.login.address": job.cluster.scheduler, "model.path": job.model.path,
               "training.dataset": job.training.dataset, "training.dataset_dir": job.training.dataset_dir,
               "training.template": job.training.template}  # fmt: skip
     missing = [Problem(code="needed_for_launch", field=path) for path in paths if not values[path]]
@@ -101,6 +112,11 @@ def memory(job: Job, connected: ConnectedNodes) -> Discovery[NodeMemory]:
 def data_size(job: Job, connected: ConnectedNodes) -> Discovery[DataSize]:
     """Count the samples of the job's data sets on the first connected node."""
     return _ask_first(connected, lambda rank, node: data_size_on(node, job, rank), COUNT_S + 10)
+
+
+def partitions(connected: ConnectedNodes) -> Discovery[tuple[Partition, ...]]:
+    """Read Slurm's partitions on the login node."""
+    return _ask_first(connected, lambda rank, node: find_partitions(node), READ_S + 10)
 
 
 def data_preview(job: Job, connected: ConnectedNodes, seed: int) -> Discovery[DataPreview]:

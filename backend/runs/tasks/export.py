@@ -18,6 +18,7 @@ from backend.cluster.node import Node, NodeError
 from backend.cluster.node_programs import node_program
 from backend.engines import NodeCommand, Placement, Rendered, results_folder
 from backend.job.job import Job
+from backend.job.launch_rules import on_login_node
 from backend.job.mapping import with_values
 from backend.job.patterns import NODE_PATH, bad_format
 from backend.job.problems import Problem, ProblemsError
@@ -75,7 +76,7 @@ def export_run(
 ) -> Exported:
     """Export the model of the end of a run or of a step; without one, the newest complete checkpoint."""
     try:
-        node = connections.get(job.cluster.hosts[0])
+        node = connections.get(job.cluster.connected_hosts[0])
         folder = results_folder(job, run)
         source = None if checkpoint else find_source(job, folder, node)
         if source is None:
@@ -112,6 +113,7 @@ def export(job: Job, run: str, source: Source, target: str, node: Node, progress
         return Exported(folder=source.folder, node=node.name, kind="ready", serve=serve_commands(job, source.folder))
     if node.exists(target):
         raise ProblemsError([Problem(code="export_exists", node=node.name, values={"folder": target})])
+    job = on_login_node(job)
     alone = with_values(job, {"cluster.nodes": 1, "cluster.hosts": job.cluster.hosts[:1]})
     nodes = {0: node}
     attempt = _attempt(alone, run, source, target, read_facts(alone, nodes))

@@ -1,0 +1,127 @@
+"""Operators of layers that mix tokens without softmax: linear attention, state spaces and short convolutions."""
+
+from backend.job.model.operators import Keep, Linear, Mixing, Norm, Operator, Recurrence
+from backend.job.model.shape import GatedDeltaNet, ShortConvolution, StateSpace
+
+SCAN_CHUNK = 2048
+"""Tokens after which Mamba 1's kernel keeps a state (state-spaces/mamba @e9594ce1c732 csrc/selective_scan/
+selective_scan.cpp)."""
+
+
+def gated_delta_net(net: GatedDeltaNet, hidden: int) -> tuple[Operator, ...]:
+    """Return the linear attention of transformers' modeling_qwen3_next.py; its norm has one weight per value channel
+    of a head, and a gate."""
+    keys, values = net.key_heads * net.key_dim, net.value_heads * net.value_dim
+    projections = {"in_proj_qkvz": 2 * keys + 2 * values, "in_proj_ba": 2 * net.value_heads}
+    if not net.joined:
+        projections = {
+            "in_proj_qkv": 2 * keys + values,
+            "in_proj_z": values,
+            "in_proj_b": net.value_heads,
+            "in_proj_a": net.value_heads,
+        }
+    return (
+        *(
+            Linear(name=name, inputs=hidden, outputs=outputs, share="split", after_norm=True)
+            for name, outputs in projections.items()
+        ),
+        Recurrence(
+            key_heads=net.key_heads,
+            value_heads=net.value_heads,
+            key_dim=net.key_dim,
+            value_dim=net.value_dim,
+            convolution=net.convolution,
+        ),
+        Norm(width=values, parameters=net.value_dim, heads=True),
+        # The gate of the norm, and the gated output that the next projection reads.
+        Keep(width=2 * values, split=True),
+        Linear(name="out_proj", inputs=values, outputs=hidden, share="split"),
+    )
+
+
+def state_space(space: StateSpace, hidden: int) -> tuple[Operator, ...]:
+    """Return a Mamba layer, with the kernels of mamba_ssm and causal_conv1d."""
+    return _second(space, hidden) if space.heads else _first(space, hidden)
+
+
+def _second(space: StateSpace, hidden: int) -> tuple[Operator, ...]:
+    """Return Mamba 2 (transformers' modeling_bamba.py and others of its form).
+
+    The fused kernel saves its whole input, the scan's output and the statistics of its norm, and computes the rest
+    again (mamba_ssm/ops/triton/ssd_combined.py MambaSplitConv1dScanCombinedFn @e9594ce1c732). Its products in a chunk:
+    C x B of every group, this x the inputs of every head, and the states in and out.
+    """
+    n, h, groups = space.inner, space.heads, space.groups
+    shared = 2 * groups * space.state
+    channels, projected = n + shared, 2 * n + shared + h
+    flops = 2 * channels * space.convolution + 2 * space.chunk * (groups * space.state + n) + 4 * n * space.state
+    mixing = Mixing(
+        name="state_space",
+        parameters=channels * (space.convolution + space.convolution_bias) + 3 * h + n * space.normed,
+        flops=flops,
+        saved_bytes=2 * (projected + n) + 4 * groups * space.normed,
+        # The convolution, the states of a chunk in fp32 and 16 bits, the scan and the norm read and write in turn.
+        moved_bytes=2 * (2 * channels + projected + 4 * n) + 6 * n * space.state / space.chunk,
+        kernels=7,
+    )
+    return (_linear("in_proj", hidden, projected, space, after_norm=True), mixing, _out(space, hidden))
+
+
+def _first(space: StateSpace, hidden: int) -> tuple[Operator, ...]:
+    """Return Mamba 1 (transformers' modeling_jamba.py, modeling_falcon_mamba.py).
+
+    The kernel saves its inputs, its output before the gate and a state in fp32 for every 2,048 tokens
+    (mamba_ssm/ops/selective_scan_interface.py SelectiveScanFn @e9594ce1c732).
+    """
+    n, state, rank = space.inner, space.state, space.rank
+    small = rank + 2 * state
+    mixing = Mixing(
+        name="state_space",
+        parameters=n * (space.convolution + space.convolution_bias + state + 1),
+        # Per channel and element of the state: decay, input, sum and output.
+        flops=2 * n * space.convolution + 9 * n * state,
+        saved_bytes=2 * (6 * n + small) + 8 * n * state / SCAN_CHUNK,
+        moved_bytes=2 * (8 * n + 2 * small),
+        kernels=4,
+    )
+    norm = (Norm(width=small, parameters=small, heads=True),) if space.normed else ()
+    return (
+        _linear("in_proj", hidden, 2 * n, space, after_norm=True),
+        Linear(name="x_proj", inputs=n, outputs=small, share="split"),
+        *norm,
+        Linear(name="dt_proj", inputs=rank, outputs=n, share="split", bias=n),
+        mixing,
+        _out(space, hidden),
+    )
+
+
+def short_convolution(convolution: ShortConvolution, hidden: int) -> tuple[Operator, ...]:
+    """Return the convolution of transformers' modeling_lfm2.py. Its two gates, the convolution's input and output and
+    the gated output are saved."""
+    mixing = Mixing(
+        name="short_convolution",
+        parameters=hidden * (convolution.convolution + convolution.bias),
+        flops=2 * hidden * convolution.convolution,
+        saved_bytes=2 * 6 * hidden,
+        # Two products of two tensors, the convolution, and a copy of the output.
+        moved_bytes=2 * 10 * hidden,
+        kernels=4,
+    )
+    bias = convolution.bias
+    return (
+        Linear(
+            name="in_proj", inputs=hidden, outputs=3 * hidden, share="split", bias=3 * hidden * bias, after_norm=True
+        ),
+        mixing,
+        Linear(name="out_proj", inputs=hidden, outputs=hidden, share="split", whole_bias=hidden * bias),
+    )
+
+
+def _linear(name: str, inputs: int, outputs: int, space: StateSpace, *, after_norm: bool = False) -> Linear:
+    bias = outputs if space.bias else 0
+    return Linear(name=name, inputs=inputs, outputs=outputs, share="split", bias=bias, after_norm=after_norm)
+
+
+def _out(space: StateSpace, hidden: int) -> Linear:
+    bias = hidden if space.bias else 0
+    return Linear(name="out_proj", inputs=space.inner, outputs=hidden, share="split", whole_bias=bias)

@@ -1,0 +1,76 @@
+"""What differs between the layers of Gemma 4 and of ERNIE 4.5 VL, by their place and their config.json.
+
+Each reader names the file of transformers 5.6 that it was read from.
+"""
+
+from dataclasses import replace
+
+from backend.job.model.config import Config, refusal
+from backend.job.model.shape import Experts, Ffn, FullAttention, LayerShape
+
+
+def gemma4_layer(config: Config, layer: LayerShape, index: int, layers: int) -> LayerShape:
+    """Return a layer of modeling_gemma4.py.
+
+    The last layers may read keys and values of earlier ones. Global layers have heads of their own width, and may use
+    the keys as values. Experts work beside a dense FFN.
+    """
+    attention = layer.attention
+    if not isinstance(attention, FullAttention):
+        raise refusal("unsupported_model_key", key="layer_types", value=type(attention).__name__)
+    first_shared = layers - config.size("num_kv_shared_layers", default=0)
+    is_shared = index >= first_shared > 0
+    is_global = not attention.window
+    joined = config.flag("attention_k_eq_v") and is_global
+    attention = replace(
+        attention,
+        head_dim=config.size("global_head_dim", default=attention.head_dim) if is_global else attention.head_dim,
+        kv_heads=config.size("num_global_key_value_heads", default=attention.kv_heads)
+        if joined
+        else attention.kv_heads,
+        projects="queries" if is_shared else "keys" if joined else "all",
+        value_norm=not is_shared,
+    )
+    width = config.size("intermediate_size") * (2 if config.flag("use_double_wide_mlp") and is_shared else 1)
+    ffn: Ffn | Experts = Ffn(width=width, gated=True)
+    other = 0
+    if config.flag("enable_moe_block"):
+        count, hidden = config.size("num_experts"), config.size("hidden_size")
+        ffn = Experts(
+            count=count,
+            top_k=config.size("top_k_experts"),
+            width=config.size("moe_intermediate_size"),
+            gated=True,
+            shared_width=width,
+        )
+        # Three norms more, and two scales of the router.
+        other = 4 * hidden + count
+    return replace(layer, attention=attention, ffn=ffn, other=other, per_layer=_per_layer(config))
+
+
+def gemma4_other(config: Config, hidden: int, layers: int) -> int:
+    """Return the weights beside the layers: a table of embeddings and a projection for every layer, and a norm."""
+    width = _per_layer(config) * layers
+    if not width:
+        return 0
+    return width * (config.size("vocab_size_per_layer_input") + hidden) + _per_layer(config)
+
+
+def _per_layer(config: Config) -> int:
+    return config.size("hidden_size_per_layer_input", default=0)
+
+
+def ernie_layer(config: Config, layer: LayerShape, _index: int, _layers: int) -> LayerShape:
+    """Return a layer of modeling_ernie4_5_vl_moe.py, which has experts for text and smaller ones for images.
+
+    All tokens are taken to use experts of the text, so time and activations are those of a sample without images.
+    """
+    if not isinstance(layer.ffn, Experts):
+        return layer
+    widths, hidden = config.values.get("moe_intermediate_size", [1536, 512]), config.size("hidden_size")
+    if not isinstance(widths, list | tuple) or len(widths) != 2 or not all(type(w) is int and w > 0 for w in widths):
+        raise refusal("bad_model_key", key="moe_intermediate_size", value=widths)
+    text, images = widths
+    shared = config.size("moe_num_shared_experts", default=0) * text
+    other = layer.ffn.count * (3 * hidden * images + hidden + 1)
+    return replace(layer, ffn=replace(layer.ffn, width=text, shared_width=shared), other=other)

@@ -1,0 +1,97 @@
+"""In Chromium, a user chooses Slurm, downloads the model through the login node, and trains. Everything is real."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.demo import tiny_model
+from app.text import t
+from backend.job.mapping import dump_mapping, to_mapping
+from tests.chaos.lab import SUBNET
+from tests.e2e.test_journey import go_to_launch, launch, shown_loss, shown_run, wait_for_state, wait_for_step
+from tests.local_hub import local_hub
+from tests.nodes import needs_node_environment
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.server import tiny_job
+from tests.ui.browser import RESTING, box, expect, needs_chromium, until
+from tools.browser import Site, chromium, logged_in
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), needs_node_environment, needs_chromium]
+
+SERVER = f"{SUBNET}.254"
+
+
+def ssh_mapping(slurm: SlurmCluster, folder: Path, hub: str) -> dict[str, Any]:
+    """Return a job that knows no scheduler yet, and whose model is on a hub."""
+    mapping = to_mapping(tiny_job(slurm, folder, steps=3000))
+    del mapping["cluster"]["scheduler"]
+    mapping["model"] |= {"path": str(folder / "models" / "tiny"), "hub": "tiny/model", "hub_endpoint": hub}
+    return mapping
+
+
+def choose_slurm(page: Any, slurm: SlurmCluster) -> None:
+    page.locator("#field-cluster-scheduler-kind").get_by_text("Slurm", exact=True).click()
+    expect(box(page, "cluster.hosts.lines")).to_be_hidden()
+    box(page, "cluster.scheduler.login.address").fill(slurm.addresses[0])
+    box(page, "cluster.scheduler.login.user").fill("root")
+    box(page, "cluster.scheduler.login.identity_file").fill(str(slurm.identity_file))
+    box(page, "cluster.scheduler.partition").fill("nope")
+    box(page, "cluster.scheduler.time_limit").fill("0.5")
+    page.wait_for_function(RESTING)
+
+
+def test_slurm_is_chosen_in_the_wizard_and_trains(slurm: SlurmCluster, tmp_path: Path) -> None:
+    def story() -> None:
+        home = tmp_path / "home"
+        home.mkdir()
+        site = Site(home)
+        site.start()
+        try:
+            with local_hub(SERVER) as hub, chromium() as browser, logged_in(site, browser) as page:
+                mapping = ssh_mapping(slurm, tmp_path, hub.address)
+                model = tmp_path / tiny_model.MODEL_FOLDER
+                hub.repositories["tiny/model"] = {f.name: f.read_bytes() for f in model.iterdir() if f.is_file()}
+                page.goto(f"{site.url}/zh/")
+                page.wait_for_selector("#step-hardware")
+                page.wait_for_function(RESTING)
+                page.evaluate(
+                    "(text) => Megaboard.wizard.send('fetch', { kind: 'import', text })", dump_mapping(mapping)
+                )
+                until(page, "b.fetched?.kind === 'import' && Megaboard.draft.isResting()")
+                walk(page, site, slurm)
+        finally:
+            site.end()
+
+    slurm.inside(story)
+
+
+def walk(page: Any, site: Site, slurm: SlurmCluster) -> None:
+    choose_slurm(page, slurm)
+    page.click('[data-fetch="partitions"]')
+    page.locator('#place-fetch_memory [data-act="accept"]').click()
+    expect(page.locator("#place-fetch_memory .mb-found tbody tr")).to_have_count(3)
+    go_to_launch(page)
+    page.click('[data-act="check"]')
+    refused = page.locator("#step-launch .mb-problem").filter(has_text="nope")
+    refused.locator(".mb-apply").click()
+    expect(box(page, "cluster.scheduler.partition")).to_be_focused()
+    page.locator("#place-fetch_memory .mb-apply").filter(has_text="low").click()
+    expect(box(page, "cluster.scheduler.partition")).to_have_value("low")
+    go_to_launch(page)
+    page.click('[data-act="check"]')
+    page.click('[data-act="download"]')
+    expect(page.locator('[data-act="launch"]')).to_be_enabled()
+    expect(page.locator(".mb-slurm")).to_be_visible()
+    launch(page)
+    run = shown_run(page)
+    wait_for_step(page, 10)
+    expect(page.locator(".mbm-scheduler:visible")).to_contain_text("node[1-2]")
+    losses = shown_loss(page)["y"]
+    assert losses[-1] < losses[0]
+    page.goto(f"{site.url}/en/#runs/{run}")
+    page.reload()
+    page.get_by_role("button", name=t("en", "monitor.stop.save")).click()
+    wait_for_state(page, t("en", "monitor.state.stopped"))
+    expect(page.locator(".mbm-proof")).to_contain_text("2 of 2 nodes confirmed: 0 processes left")
+    assert slurm.jobs() == []

@@ -1,0 +1,136 @@
+"""Write docs/models.en.md and docs/models.zh.md: what is known of every model type that LLaMA-Factory loads.
+
+    python -m tools.write_models                        (make docs)
+    python -m tools.write_models --measure [--peaks] [--steps FILE]
+
+The pages are made from benchmarks/data/families.json. `--measure` writes it anew: the number of parameters by
+benchmarks/families.py; with `--peaks` the memory of a step by benchmarks/step_peak.py (6 minutes); with `--steps` the
+losses that tests/engines/test_families.py left in a file.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app.text import LANGUAGES, t
+from tools.programs import NODE_PYTHON
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "benchmarks" / "data" / "families.json"
+_LANGUAGES = {"en": "English", "zh": "中文"}
+_CHECKPOINTS, _NO_CHECKPOINTS = "", ", no checkpointing"
+
+
+def read_data() -> dict[str, Any]:
+    """Return what was measured: `types`, `peaks`, `steps`, each by model type."""
+    data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
+    return data
+
+
+def page(lang: str, data: Mapping[str, Any]) -> str:
+    """Return the page in one language, as Markdown."""
+    other = next(name for name in LANGUAGES if name != lang)
+    types: Mapping[str, Mapping[str, Any]] = data["types"]
+    exact = {name: each for name, each in types.items() if each["status"] == "exact"}
+    rest = {name: each for name, each in types.items() if name not in exact}
+    counts = {
+        "types": len(types),
+        "exact": len(exact),
+        "rest": len(rest),
+        "peaks": len(data["peaks"]),
+        "steps": len([loss for loss in data["steps"].values() if not isinstance(loss, str)]),
+    }
+    return "\n\n".join(
+        [
+            f"# {t(lang, 'models.title')}",
+            f"[{_LANGUAGES[other]}](models.{other}.md)",
+            t(lang, "models.lead", **counts),
+            t(lang, "models.made"),
+            f"## {t(lang, 'models.exact', **counts)}",
+            t(lang, "models.columns", **counts),
+            _table(lang, ("type", "parameters", "peak", "peak_none", "step"), _known(lang, exact, data)),
+            f"## {t(lang, 'models.rest', **counts)}",
+            t(lang, "models.rest.lead"),
+            _table(lang, ("type", "loader", "reason"), _unknown(lang, rest)),
+        ]
+    ) + "\n"  # fmt: skip
+
+
+def _known(lang: str, exact: Mapping[str, Mapping[str, Any]], data: Mapping[str, Any]) -> list[list[str]]:
+    rows = []
+    for name, each in sorted(exact.items()):
+        peaks, loss = data["peaks"].get(name, {}), data["steps"].get(name)
+        step = "" if loss is None else t(lang, "models.refused") if isinstance(loss, str) else f"{loss:.2f}"
+        cells = [_percent(peaks.get(kind)) for kind in (_CHECKPOINTS, _NO_CHECKPOINTS)]
+        rows.append([f"`{name}`", f"{each['ours']:,}", *cells, step])
+    return rows
+
+
+def _unknown(lang: str, rest: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return one row for each class and reason, with its types."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, each in sorted(rest.items()):
+        reason = each["reason"] if each["status"] == "refused" else each["status"]
+        groups.setdefault((each["loader"], reason), []).append(f"`{name}`")
+    return [
+        [", ".join(names), loader if loader != "remote code" else "-", t(lang, f"models.reason.{reason}")]
+        for (loader, reason), names in sorted(groups.items())
+    ]
+
+
+def _percent(error: float | None) -> str:
+    return "" if error is None else f"{error:+.1%}"
+
+
+def _table(lang: str, columns: tuple[str, ...], rows: list[list[str]]) -> str:
+    head = [t(lang, f"models.column.{name}") for name in columns]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
+
+
+def measure(peaks: bool, steps: Path | None) -> None:
+    """Write the data anew. What is not measured stays."""
+    data = read_data() if DATA.exists() else {"peaks": {}, "steps": {}}
+    data["types"] = _printed("benchmarks.families", "--json")
+    if peaks:
+        data["peaks"] = _errors(_printed("benchmarks.step_peak", "--families", "--json"))
+    if steps:
+        data["steps"] = json.loads(steps.read_text(encoding="utf-8"))
+    DATA.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _errors(peaks: Mapping[str, tuple[float, float]]) -> dict[str, dict[str, float]]:
+    """Return model type -> {'' or ', no checkpointing': our error}, from the lines of step_peak."""
+    errors: dict[str, dict[str, float]] = {}
+    for case, (torchs, ours) in peaks.items():
+        kind = _NO_CHECKPOINTS if case.endswith(_NO_CHECKPOINTS) else _CHECKPOINTS
+        errors.setdefault(case.partition(",")[0], {})[kind] = round(ours / torchs - 1, 4)
+    return errors
+
+
+def _printed(module: str, *arguments: str) -> Any:
+    command = [str(NODE_PYTHON), "-W", "ignore", "-m", module, *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Measure if asked to, and write the pages."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--peaks", action="store_true")
+    parser.add_argument("--steps", type=Path)
+    chosen = parser.parse_args()
+    if chosen.measure:
+        measure(chosen.peaks, chosen.steps)
+    data = read_data()
+    for language in LANGUAGES:
+        (ROOT / "docs" / f"models.{language}.md").write_text(page(language, data), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
