@@ -165,7 +165,7 @@ export function Chart(spec, view, link) {
     const lines = (steps, colour, dash) => {
       const shown = steps.filter((step) => step >= first && step <= Math.min(last, newest));
       return shown.length > MOST_MARKS ? [] : view.x(shown).map((x) => ({
-        type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, layer: "below", opacity: 0.6, line: { color: colour, width: 1, dash },
+        type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, layer: "between", opacity: 0.6, line: { color: colour, width: 1, dash },
       }));
     };
     return [...lines(evaluations, colours.evaluation, "dot"), ...lines(checkpoints, colours.checkpoint, "solid")];

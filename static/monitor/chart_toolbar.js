@@ -27,7 +27,7 @@ export function ChartToolbar(view, acts) {
     if (hidden.value) acts.show(hidden.value);
   } }, h("option", { value: "" }));
   const csv = h("a.mbm-chip", { download: "" }, w("chart.csv"));
-  const root = h("div.mbm-toolbar", {}, h("label", {}, w("chart.x"), x), h("label", {}, w("chart.smoothing"), smoothing, percent),
+  const root = h("div.mbm-chart-toolbar", {}, h("label", {}, w("chart.x"), x), h("label", {}, w("chart.smoothing"), smoothing, percent),
     h("label", {}, marks, h("span", {}, h("i.mbm-key-evaluation"), w("chart.evaluations")), h("span", {}, h("i.mbm-key-checkpoint"), w("chart.checkpoints"))),
     reset, hidden, csv);
   x.value = view.chosen.x;
