@@ -47,7 +47,7 @@ COMMANDS = {
 }
 DEFAULT = "serve"
 _NOT_INPUT = (
-    "home_",
+    "home_unusable",
     "store_",
     "audit_",
     "stop_unrecorded",

@@ -59,6 +59,13 @@ def version(name, real=importlib.metadata.version):
     return "2.9.0" if name.replace("-", "_").startswith(ABSENT[0]) else real(name)
 
 
-sys.meta_path.insert(0, Finder())
-importlib.metadata.version = version
-runpy.run_path(str(Path(__file__).parents[1] / "backend" / "node" / "checks" / "engine_args.py"), run_name="__main__")
+def install():
+    """Let every later import of an absent name find an empty class."""
+    sys.meta_path.insert(0, Finder())
+    importlib.metadata.version = version
+
+
+if __name__ == "__main__":
+    install()
+    file = Path(__file__).parents[1] / "backend" / "node" / "checks" / "engine_args.py"
+    runpy.run_path(str(file), run_name="__main__")

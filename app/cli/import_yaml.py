@@ -1,8 +1,9 @@
-"""`megaboard import`: convert a LLaMA-Factory configuration to a job file, and report what became of every key."""
+"""`megaboard import`: convert a configuration or a script to a job file, and report what became of every key."""
 
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from app.jobfile import base_folder, read_json, read_text
 from app.text import render_problem, t
 from app.text.imports import line_json, reason_of, shown, target_of
 from backend.engines import check_engine
-from backend.engines.importing import ASSUMED, Imported, ImportLine, import_llamafactory, is_llamafactory
+from backend.engines.importing import ASSUMED, Imported, ImportLine, Source, import_source, read_source
 from backend.job.mapping import dump_job, load_mapping, parse_job
 from backend.job.problems import Problem, ProblemsError
 from backend.job.rules import check
@@ -23,6 +24,7 @@ _ORDER = ("kept", "changed", "renamed", "dropped", "passed_on", "default")
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
     """Add the options of `import`."""
     parser.add_argument("file", metavar="YAML", help=t(lang, "cli.import.file.help"))
+    parser.add_argument("--accelerate", metavar="FILE", help=t(lang, "cli.import.accelerate.help"))
     parser.add_argument("--out", type=Path, metavar="FILE", help=t(lang, "cli.import.out.help"))
     parser.add_argument("--cluster", metavar="NAME", help=t(lang, "cli.import.cluster.help"))
     parser.add_argument("--gpu", help=t(lang, "cli.import.gpu.help", default=ASSUMED["gpu"]))
@@ -35,13 +37,14 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 def run_import(args: argparse.Namespace, lang: str) -> int:
     """Write the job file to --out and the report to standard output. Without --out: to standard output and error."""
-    config, problem = load_mapping(read_text(args.file))
-    if problem:
-        raise ProblemsError([problem])
-    if not is_llamafactory(config):
-        raise ProblemsError([Problem(code="import_is_job")])
-    cluster, assumed = _cluster(args)
-    imported = import_llamafactory(config, cluster, lambda path: _read_json(base_folder(args.file) / path))
+    read_file = partial(find_file, folders=_folders(args.file))
+    settings = _read_mapping(Path(args.accelerate)) if args.accelerate else None
+    if args.accelerate and settings is None:
+        values = {"path": args.accelerate}
+        raise ProblemsError([Problem(code="import_file_missing", field="--accelerate", values=values)])
+    source = read_source(read_text(args.file), read_file, settings)
+    cluster, assumed = _cluster(args, source)
+    imported = import_source(source, cluster, read_file)
     job, problems = parse_job(imported.mapping)
     if job is None:
         raise ProblemsError(problems)
@@ -81,21 +84,36 @@ def _to_json(imported: Imported, problems: Sequence[Problem], lang: str) -> dict
     }
 
 
-def _cluster(args: argparse.Namespace) -> tuple[Mapping[str, Any], list[Problem]]:
-    """Return the cluster that the options describe, and a note if they describe none."""
+def _cluster(args: argparse.Namespace, source: Source) -> tuple[Mapping[str, Any], list[Problem]]:
+    """Return the cluster that the options and the file describe, and a note if they describe none."""
     keys = ("gpu", "nodes", "gpus_per_node")
     options = {key: getattr(args, key) for key in keys if getattr(args, key) is not None}
     if args.cluster:
         return {**with_cluster({"cluster": args.cluster}, home_path())["cluster"], **options}, []
-    cluster = {**ASSUMED, **options}
+    cluster = {**ASSUMED, **source.machines, **options}
     return cluster, [] if options else [
         Problem(code="import_cluster", field="cluster", severity="note", values=cluster)
     ]
 
 
-def _read_json(path: Path) -> Mapping[str, Any] | None:
+def _folders(file: str) -> list[Path]:
+    """Return the folders in which a relative path of the file is looked up: beside the file, the working directory, and
+    the folders above the file, because LLaMA-Factory's examples name their files from the top of its repository."""
+    beside = base_folder(file).absolute()
+    return [beside, Path.cwd(), *beside.parents]
+
+
+def find_file(path: str, folders: Sequence[Path]) -> Mapping[str, Any] | None:
+    """Return the mapping in the first JSON or YAML file of this path in the folders; None if there is none."""
+    return next((found for folder in folders if (found := _read_mapping(folder / path)) is not None), None)
+
+
+def _read_mapping(path: Path) -> Mapping[str, Any] | None:
     try:
+        if path.suffix in (".yaml", ".yml"):
+            loaded, problem = load_mapping(read_text(str(path)))
+            return None if problem else loaded
         loaded = read_json(path)
-    except (OSError, ValueError):
+    except (OSError, ValueError, ProblemsError):
         return None
     return loaded if isinstance(loaded, dict) else None

@@ -37,9 +37,9 @@ def build(form: Form) -> None:
 
 
 _OTHER_PARALLEL = (
-    "gradient_dtype", "optimizer_offload_fraction", "offload_device", "offload_folder", "moe_token_dispatcher",
-    "sequence", "distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "account_for_embedding",
-    "account_for_loss", "bias_activation_fusion", "rope_fusion", "cross_entropy_fusion",
+    "gradient_dtype", "optimizer_offload_fraction", "offload_device", "offload_folder", "offload_parameters",
+    "moe_token_dispatcher", "sequence", "distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather",
+    "account_for_embedding", "account_for_loss", "bias_activation_fusion", "rope_fusion", "cross_entropy_fusion",
     "moe_grouped_gemm", "fsdp.version", "fsdp.reshard_after_forward", "fsdp.offload",
 )  # fmt: skip
 

@@ -80,6 +80,8 @@ def _irrelevant(form: Form, job: Job, state: DraftState) -> Iterator[str]:
         yield "parallel.offload_device"
     if "offload" not in job.engine or job.parallel.offload_device != "nvme":
         yield "parallel.offload_folder"
+    if traits.offloads != "everything":
+        yield "parallel.offload_parameters"
     for name in ENVIRONMENTS:
         if name != traits.environment:
             keys = ("python", "setup", "container.image", "container.runtime")

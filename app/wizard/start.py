@@ -12,7 +12,7 @@ from app.services import Services
 from app.text import has, t
 from app.wizard.draft_state import read
 from app.wizard.texts import read_texts
-from backend.engines.importing import ASSUMED, ImportLine, import_llamafactory, is_llamafactory
+from backend.engines.importing import ASSUMED, ImportLine, import_source, is_job, read_source
 from backend.job.job import Job
 from backend.job.mapping import dump_mapping, load_mapping, parameters, parse_job, to_mapping
 from backend.job.presets import gpus, models, recipes
@@ -70,17 +70,16 @@ def from_recipe(key: str, demo: Mapping[str, Any] | None = None) -> JobEdits:
 
 
 def from_text(services: Services, text: str) -> JobEdits:
-    """Return the edits of a job file, or of a LLaMA-Factory configuration on the draft's machines. ProblemsError."""
-    mapping, problem = load_mapping(text)
-    if problem:
-        raise ProblemsError([problem])
-    if not is_llamafactory(mapping):
+    """Return the edits of a job file, or of a configuration or script on the draft's machines. ProblemsError."""
+    source = read_source(text)
+    if source.kind == "job":
+        mapping = source.config
         job, problems = parse_job(mapping)
         if job is None and not isinstance(mapping.get("cluster"), str):
             raise ProblemsError(problems)
         own = {key: mapping[key] for key in ("name", "cluster") if key in mapping}
         return JobEdits(edits={**own, **_parts(mapping)}, name=str(mapping.get("name", "")))
-    imported = import_llamafactory(mapping, _machines(services))
+    imported = import_source(source, _machines(services))
     name = str(imported.mapping["name"])
     return JobEdits(edits={"name": name, **_parts(imported.mapping)}, name=name, lines=imported.lines)
 
@@ -99,7 +98,7 @@ def save_draft(services: Services, name: str, *, replace: bool) -> None:
 def save_text(services: Services, name: str, text: str, *, replace: bool) -> str:
     """Save a job file as a preset and return its name. The default name is the job's. Raises ProblemsError."""
     mapping, problem = load_mapping(text)
-    if problem is None and is_llamafactory(mapping):
+    if problem is None and not is_job(mapping):
         problem = Problem(code="preset_is_llamafactory")
     name = name or str(mapping.get("name", ""))
     _save(services, name, mapping, [problem] if problem else [], replace=replace)

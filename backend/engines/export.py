@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from backend.job.cluster import Environment, Host
 from backend.job.job import Job
-from backend.job.launch_rules import environment_of
+from backend.job.launch_rules import environment_of, needs_template
 from backend.job.mapping import get_value, with_values
 
 LAUNCH = "launch.sh"
@@ -126,7 +126,8 @@ _FILL_IN: Mapping[str, str] = {
 
 def with_placeholders(job: Job) -> Job:
     """Return the job with `fill-in` names for missing nodes and paths."""
-    values: dict[str, object] = {path: text for path, text in _FILL_IN.items() if get_value(job, path) is None}
+    needed = [path for path in _FILL_IN if path != "training.template" or needs_template(job)]
+    values: dict[str, object] = {path: _FILL_IN[path] for path in needed if get_value(job, path) is None}
     if not job.cluster.hosts and job.cluster.scheduler is None:
         values["cluster.hosts"] = tuple(Host(address=f"fill-in-node{rank}") for rank in range(job.cluster.nodes))
     name = job.traits.environment

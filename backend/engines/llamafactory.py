@@ -48,6 +48,9 @@ def common_config(target: Target, output_dir: str) -> dict[str, object]:
     if training.stage == "dpo":
         config |= carried(job, "llamafactory", *_PREFERENCE)
     config |= carried(job, "llamafactory", *_DATA)
+    if training.stage == "pt" and training.packing:
+        # It is the default of this stage. Written out, it would shorten every sequence by one token (data_args.py).
+        del config["packing"]
     if target.shape.vision:
         config |= carried(job, "llamafactory", *_VISION)
     config |= _schedule(target)
@@ -72,8 +75,13 @@ def _schedule(target: Target) -> dict[str, object]:
         config["warmup_ratio"] = training.warmup_ratio
     # transformers refuses this scheduler without a lowest rate; Megatron would take 0.
     if training.lr_scheduler == "cosine_with_min_lr":
-        config["lr_scheduler_kwargs"] = {"min_lr": training.learning_rate / 10}
+        config["lr_scheduler_kwargs"] = {"min_lr": lowest_rate(training.learning_rate)}
     return config
+
+
+def lowest_rate(learning_rate: float) -> float:
+    """Return the rate at the end of cosine_with_min_lr: a tenth, without the noise of binary fractions."""
+    return float(f"{learning_rate / 10:.12g}")
 
 
 def _evaluation(target: Target) -> dict[str, object]:

@@ -89,9 +89,18 @@ def _turned_off_on_cpu(target: Target) -> tuple[str, ...]:
 
 
 def _notes(target: Target) -> tuple[Problem, ...]:
-    if not target.on_cpu or not (keys := _turned_off_on_cpu(target)):
-        return ()
-    return (Problem(code="off_on_cpu", field="cluster.gpu", severity="note", values={"keys": ", ".join(keys)}),)
+    notes = []
+    if target.on_cpu and (keys := _turned_off_on_cpu(target)):
+        values = {"keys": ", ".join(keys)}
+        notes.append(Problem(code="off_on_cpu", field="cluster.gpu", severity="note", values=values))
+    parallel = target.job.parallel
+    if target.has_experts and parallel.expert_tensor != parallel.tensor:
+        # mcore_adapter training_args.py MegatronArguments.__post_init__
+        sizes = {"tensor": parallel.tensor, "expert_tensor": parallel.expert_tensor}
+        notes.append(
+            Problem(code="checkpoint_torch_dist", field="parallel.expert_tensor", severity="note", values=sizes)
+        )
+    return tuple(notes)
 
 
 def _carried(target: Target, *paths: str) -> dict[str, object]:

@@ -23,7 +23,7 @@ def deepspeed_config(target: Target) -> dict[str, object]:
     zero = _stage_3() if traits.zero_stage == 3 else _stage_2()
     if traits.offloads != "none":
         zero["offload_optimizer"] = _offload(target)
-    if traits.offloads == "everything":
+    if target.job.offloads == "everything":
         zero["offload_param"] = _offload(target)
     return {
         "train_batch_size": "auto",

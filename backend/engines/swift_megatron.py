@@ -11,11 +11,12 @@ from pathlib import PurePosixPath
 
 from backend.engines.engine import Engine, Target
 from backend.engines.keys import EXPERTS, carried, owned_keys
+from backend.engines.llamafactory import lowest_rate, precision
 from backend.job.problems import Problem
 
 _COMMANDS: Mapping[str, str] = {"sft": "sft", "pt": "pt", "dpo": "rlhf"}
 _DTYPES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-_SCHEDULERS: Mapping[str, str] = {
+SCHEDULERS: Mapping[str, str] = {
     "cosine": "cosine",
     "cosine_with_min_lr": "cosine",
     "linear": "linear",
@@ -76,6 +77,8 @@ def _schedule(target: Target) -> dict[str, object]:
     job, training = target.job, target.job.training
     config: dict[str, object] = {
         "torch_dtype": _DTYPES[training.precision],
+        # Without them ms-swift trains fp16 if torch_dtype is float32 (arguments/base_args/model_args.py).
+        **precision(training.precision),
         "micro_batch_size": training.micro_batch_size,
         "global_batch_size": job.global_batch,
     }
@@ -83,9 +86,9 @@ def _schedule(target: Target) -> dict[str, object]:
         config["num_train_epochs"] = math.ceil(training.num_train_epochs)
     else:
         config["train_iters"] = training.max_steps
-    config |= {"lr": training.learning_rate, "lr_decay_style": _SCHEDULERS[training.lr_scheduler]}
+    config |= {"lr": training.learning_rate, "lr_decay_style": SCHEDULERS[training.lr_scheduler]}
     if training.lr_scheduler == "cosine_with_min_lr":
-        config["min_lr"] = training.learning_rate / 10
+        config["min_lr"] = lowest_rate(training.learning_rate)
     config |= {"lr_warmup_fraction": training.warmup_ratio} if training.warmup_ratio > 0 else {}
     return config | {"weight_decay": training.weight_decay, "seed": training.seed}
 

@@ -15,7 +15,7 @@ from backend.job.lengths import cut_mean
 from backend.job.parameters import parameter
 from backend.job.patterns import HUB, HUB_ADDRESS, LAYOUT, NAME, NODE_PATH, PRINTABLE
 from backend.job.training import Training
-from backend.job.traits import TRAITS, EngineName, EngineTraits
+from backend.job.traits import TRAITS, EngineName, EngineTraits, Offload
 
 Recompute = Literal["none", "selective", "full"]
 RecomputeModule = Literal["core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts"]
@@ -110,6 +110,8 @@ class Parallel:
         deepspeed=("zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path"),
     )
     """For nvme: a folder on each node's own NVMe disk."""
+    offload_parameters: bool = parameter(True, source="examples", deepspeed="zero_optimization.offload_param")
+    """For ZeRO-3 with offload: the weights too, not only the optimizer."""
     gradient_dtype: Literal["fp32", "bf16"] = parameter(
         "fp32", source="ours", megatron="accumulate_allreduce_grads_in_fp32"
     )
@@ -227,6 +229,13 @@ class Job:
         """Return how long a node may write nothing before its supervisor ends it."""
         stall_s = self.training.stall_s
         return self.training.ddp_timeout_s + STALL_MARGIN_S if stall_s is None else stall_s
+
+    @property
+    def offloads(self) -> Offload:
+        """Return what a DeepSpeed engine always keeps in host memory."""
+        if self.traits.offloads == "everything" and not self.parallel.offload_parameters:
+            return "optimizer"
+        return self.traits.offloads
 
     @property
     def sequence_parallel(self) -> bool:

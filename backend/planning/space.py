@@ -47,7 +47,7 @@ def space_of(
     if not job.traits.is_megatron:
         own = job.parallel
         unsplit = replace(Parallel(), fsdp=own.fsdp, recompute=own.recompute, offload_device=own.offload_device,
-                        offload_folder=own.offload_folder)  # fmt: skip
+                        offload_folder=own.offload_folder, offload_parameters=own.offload_parameters)  # fmt: skip
         job = replace(job, parallel=unsplit)
         return [Space(job=job, axes=axes, codes=codes) for axes, codes in _hugging_face(batches)]
     parallel = job.parallel

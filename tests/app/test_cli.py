@@ -317,6 +317,11 @@ def test_letters_that_the_terminal_lacks_are_escaped(job_file, monkeypatch):
     assert json.loads(out.getvalue())["problems"][0]["message"][-1] == "\u3002"
 
 
+def test_a_folder_below_a_tilde_is_wrong_input(run, job_file, tmp_path):
+    status, _, err = run("render", job_file(training={"output_dir": "~/x"}), "--out", str(tmp_path / "out"))
+    assert (status, "training.output_dir" in err) == (2, True)
+
+
 def test_render_into_a_folder_that_cannot_be_written_is_a_failure(run, job_file, tmp_path):
     (tmp_path / "file").write_text("")
     status, _, err = run("render", job_file(), "--out", str(tmp_path / "file"))

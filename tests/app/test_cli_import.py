@@ -78,6 +78,61 @@ def test_deepspeed_settings_larger_than_a_job_file_are_not_read(
 ) -> None:
     settings = {"padding": "x" * MAXIMUM_TEXT, "zero_optimization": {"stage": 2}}
     source.with_name("ds.json").write_text(json.dumps(settings))
-    assert main(["import", str(source), "--json"]) == 0
-    (line,) = (entry for entry in json.loads(capsys.readouterr().out)["lines"] if entry["key"] == "deepspeed")
-    assert line["code"] == "import_deepspeed_unknown"
+    assert main(["import", str(source), "--json"]) == 2
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["code"] == "import_deepspeed_missing"
+
+
+@pytest.mark.parametrize("place", ["beside", "working directory", "above"])
+def test_files_are_looked_up_beside_the_yaml_in_the_working_directory_and_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    examples, work = tmp_path / "repository" / "examples" / "train", tmp_path / "work"
+    folders = {"beside": examples, "working directory": work, "above": tmp_path / "repository"}
+    for folder in (examples, work, folders[place] / "deepspeed"):
+        folder.mkdir(parents=True, exist_ok=True)
+    (folders[place] / "deepspeed" / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 3}}))
+    source = examples / "sft.yaml"
+    source.write_text(yaml.safe_dump({**yaml.safe_load(YAML), "deepspeed": "deepspeed/ds.json"}))
+    monkeypatch.chdir(work)
+    assert main(["import", str(source)]) == 0
+    assert load_job(capsys.readouterr().out)[0].engine == "llamafactory-zero3"  # type: ignore[union-attr]
+
+
+def test_accelerate_s_file_gives_the_sharding_and_the_machines(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = source.read_text().replace("deepspeed: ds.json\n", "")
+    source.write_text(text)
+    fsdp = {"fsdp_version": 2, "fsdp_offload_params": True, "fsdp_reshard_after_forward": False}
+    accelerate = source.with_name("fsdp.yaml")
+    settings = {"distributed_type": "FSDP", "num_machines": 2, "num_processes": 16, "fsdp_config": fsdp}
+    accelerate.write_text(yaml.safe_dump(settings))
+    assert main(["import", str(source), "--accelerate", str(accelerate), "--gpus-per-node", "4"]) == 0
+    job = load_job(capsys.readouterr().out)[0]
+    assert job is not None
+    assert (job.engine, job.cluster.nodes, job.cluster.gpus_per_node) == ("llamafactory-fsdp", 2, 4)
+    assert (job.parallel.fsdp.version, job.parallel.fsdp.offload, job.parallel.fsdp.reshard_after_forward) == (
+        2,
+        True,
+        False,
+    )
+    assert main(["import", str(accelerate)]) == 2
+    assert "--accelerate" in capsys.readouterr().err
+
+
+def test_a_script_names_its_yaml_its_deepspeed_file_and_its_machines(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = source.with_name("train.sh")
+    script.write_text("#!/bin/bash\nexport NNODES=2\nNPROC_PER_NODE=4 llamafactory-cli train sft.yaml cutoff_len=512\n")
+    assert main(["import", str(script)]) == 0
+    output = capsys.readouterr()
+    job = load_job(output.out)[0]
+    assert job is not None
+    assert (job.engine, job.training.cutoff_len) == ("llamafactory-zero2", 512)
+    assert (job.cluster.nodes, job.cluster.gpus_per_node) == (2, 4)
+    assert "NPROC_PER_NODE" in output.err
+    script.write_text("#!/bin/bash\nllamafactory-cli train other.yaml\n")
+    assert main(["import", str(script)]) == 2
+    assert "other.yaml" in capsys.readouterr().err

@@ -112,9 +112,9 @@ def test_a_calibration_of_another_gpu_is_reported_as_unused(services, lang):
     assert "r-1" in lines[1]
 
 
-def test_memory_that_a_run_corrects_names_the_run_in_place_of_published_errors(services):
+def test_memory_that_a_run_corrects_names_the_run(services):
     known = {"gpu": "h100-80g", "run": "r-1", "memory_ratio": 1.02, "engine": "llamafactory-megatron"}
     change(services, {"cluster.calibration": known})
-    assert summarise(read(services.draft.job_mapping(), services.home))["accuracy"] == {"run": "r-1"}
+    assert summarise(read(services.draft.job_mapping(), services.home))["accuracy"]["run"] == "r-1"
     change(services, {"engine": "llamafactory-ddp"})
     assert "expected" in summarise(read(services.draft.job_mapping(), services.home))["accuracy"]

@@ -15,7 +15,7 @@ from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
 
 PORT = 29500
-MODULES = {"torch": "2.13.0", "transformers": "5.6.0", "llamafactory": "0.9.5"}
+MODULES = {"torch": "2.11.0", "transformers": "5.6.0", "llamafactory": "0.9.5"}
 PYTHON = Environment(python="/opt/swift/bin/python")
 PATHS: dict[str, Any] = {
     "model": True,

@@ -134,6 +134,27 @@ def test_gpt_oss_needs_a_transformers_with_the_kernel_that_llamafactory_imports(
 
 
 @pytest.mark.parametrize(
+    ("torch", "values", "refused"),
+    [
+        ("2.11.0+cu130", {}, False),
+        ("2.12.0", {}, True),
+        ("2.13.0+cpu", {}, True),
+        ("3.0", {}, True),
+        ("2.13.0", {"parallel": {"distributed_optimizer": False}}, False),
+        ("2.13.0", {"parallel": {"distributed_optimizer": False}, "extra": {"ckpt_format": "torch_dist"}}, True),
+        ("2.13.0", {"engine": "llamafactory-ddp"}, False),
+    ],
+)
+def test_a_torch_with_which_mcore_adapter_cannot_save_distributed_checkpoints_is_refused(
+    torch: str, values: dict[str, Any], refused: bool
+) -> None:
+    gang = Gang(nodes=1, **{"engine": "llamafactory-megatron", **values})
+    gang.facts[0] = make_facts({**MODULES, "megatron.core": "0.16.1", "mcore_adapter": "0.10", "torch": torch})
+    problems = [result.problem for result in gang.check() if result.name == "engine" and result.problem]
+    assert [problem.code for problem in problems] == ["distributed_save_fails"] * refused
+
+
+@pytest.mark.parametrize(
     ("python", "query", "local"),
     [
         ("3.10.4", H100, "Python 3.10"),

@@ -32,6 +32,7 @@ SHARDED: Mapping[str, Job] = {
     "zero3": sharded("zero3", "qwen3-30b-a3b", nodes=4, ranks=8),
     "zero3 lora dpo": sharded("zero3", training__stage="dpo", training__method="lora"),
     "zero3 offload": sharded("zero3-offload", training__stage="pt", training__template=None),
+    "zero3 optimizer offload": sharded("zero3-offload", parallel__offload_parameters=False),
     "zero3 nvme": sharded(
         "zero3-offload", parallel__offload_device="nvme", parallel__offload_folder="/local/nvme/offload"
     ),
@@ -89,5 +90,5 @@ MEGATRON: Mapping[str, Job] = {
         training__lr_scheduler="cosine_with_min_lr",
         extra={"val_size": 0.1, "save_hf_model": True},
     ),
-    "cpu": job("qwen3-30b-a3b", gpu="cpu", parallel__tensor=2, parallel__expert=2),
+    "cpu": job("qwen3-30b-a3b", gpu="cpu", parallel__pipeline=2, parallel__expert=2),
 }

@@ -126,3 +126,9 @@ def test_a_plan_without_a_cluster_is_exported_with_names_to_fill_in() -> None:
     assert " /fill-in/bin/python -m llamafactory.cli" in files["node1.sh"]
     with pytest.raises(ProblemsError):
         export(bare)
+
+
+@pytest.mark.parametrize(("stage", "written"), [("sft", True), ("pt", False)])
+def test_a_template_is_filled_in_only_where_the_stage_has_one(stage: str, written: bool) -> None:
+    config = export(ddp(training__stage=stage, training__template=None), placeholders=True)["config.yaml"]
+    assert ("template: fill-in-template" in config) == written

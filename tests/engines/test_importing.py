@@ -14,9 +14,9 @@ from app.text import LANGUAGES, has
 from app.text.imports import reason_of
 from backend.engines import ENGINES
 from backend.engines.engine import target_of
-from backend.engines.importing import ASSUMED, Imported, ImportLine, import_llamafactory
+from backend.engines.importing import ASSUMED, Imported, ImportLine, import_llamafactory, import_source, read_source
+from backend.engines.importing.dialect import LLAMAFACTORY
 from backend.engines.importing.readers import KEY_READERS, preset_of
-from backend.engines.importing.reading import RENAMED
 from backend.engines.yaml_text import to_yaml
 from backend.job.job import Job
 from backend.job.mapping import get_value, parameters, parse_job, with_values
@@ -101,8 +101,8 @@ def test_every_key_of_the_file_has_one_line_with_words() -> None:
 
 
 def test_every_reason_the_code_gives_has_words() -> None:
-    codes = {code for path in IMPORTING.glob("*.py") for code in re.findall(r'"import_(\w+)", ', path.read_text())}
-    codes -= {"llamafactory"}
+    codes = {code for path in IMPORTING.glob("*.py") for code in re.findall(r'"import_(\w+)"', path.read_text())}
+    codes -= {"llamafactory", "source", "swift_megatron"}
     assert len(codes) > 20
     for lang in LANGUAGES:
         missing = [c for c in codes if not has(lang, f"import.why.{c}") and not has(lang, f"problem.import_{c}")]
@@ -173,10 +173,48 @@ def test_fsdp_keeps_its_version_and_what_it_shards(config: dict[str, Any], fsdp:
 
 def test_deepspeed_settings_at_hand_count_more_than_the_name_of_their_file() -> None:
     stage_2 = {"zero_optimization": {"stage": 2}}
-    job, lines = imported({"deepspeed": "ds_z3.json"}, read_json=lambda path: stage_2)
+    job, lines = imported({"deepspeed": "ds_z3.json"}, read_file=lambda path: stage_2)
     assert job.engine == "llamafactory-zero2"
-    assert imported({"deepspeed": "mine.json"})[1]["deepspeed"].reason.code == "import_deepspeed_unknown"  # type: ignore[union-attr]
     assert lines["deepspeed"].outcome == "changed"
+
+
+@pytest.mark.parametrize(
+    ("name", "read_file"),
+    [("mine_z3.json", None), ("ds_z3_offload_config.json", lambda path: None), ("a/ds_z2.json", lambda path: None)],
+)
+def test_deepspeed_settings_that_cannot_be_found_are_an_error_and_no_guess(name: str, read_file: Any) -> None:
+    with pytest.raises(ProblemsError, match="import_deepspeed_missing"):
+        imported({"deepspeed": name}, read_file=read_file)
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine", "values", "code"),
+    [
+        (zero(3, offload_optimizer={"device": "cpu"}), "llamafactory-zero3-offload",
+         {"parallel.offload_parameters": False}, "import_deepspeed_ours"),
+        (zero(3, offload_optimizer={"device": "cpu"}, offload_param={"device": "cpu"}), "llamafactory-zero3-offload",
+         {"parallel.offload_parameters": True}, "import_deepspeed_ours"),
+        (zero(3, offload_param={"device": "cpu"}), "llamafactory-zero3-offload", {}, "import_offload_weights_alone"),
+        (zero(3, offload_optimizer={"device": "nvme", "nvme_path": "/d"}), "llamafactory-zero3-offload",
+         {"parallel.offload_device": "nvme", "parallel.offload_folder": "/d"}, "import_deepspeed_ours"),
+        ({"deepspeed": {"zero_optimization": {"stage": 2}, "tensor_parallel": {"autotp_size": 2}}},
+         "llamafactory-zero2", {}, "import_deepspeed_lost"),
+        ({"deepspeed": "x/ds_z3_offload_config.json"}, "llamafactory-zero3-offload",
+         {"parallel.offload_parameters": True}, "import_deepspeed_stock"),
+    ],
+)  # fmt: skip
+def test_what_deepspeed_offloads_stays_as_it_is(
+    settings: dict[str, Any], engine: str, values: dict[str, Any], code: str
+) -> None:
+    job, lines = imported(settings)
+    assert (job.engine, lines["deepspeed"].reason and lines["deepspeed"].reason.code) == (engine, code)
+    assert {path: get_value(job, path) for path in values} == values
+
+
+def test_pretraining_is_packed_and_keeps_its_length_unless_the_file_says_otherwise() -> None:
+    job, _ = imported({"stage": "pt", "cutoff_len": 8192, "max_steps": 40})
+    assert (job.training.packing, job.training.cutoff_len, job.training.max_steps) == (True, 8192, 40)
+    assert imported({"stage": "pt", "packing": False})[0].training.packing is False
 
 
 @pytest.mark.parametrize(
@@ -187,6 +225,10 @@ def test_deepspeed_settings_at_hand_count_more_than_the_name_of_their_file() -> 
         ({"stage": "rm"}, "import_stage"),
         ({"finetuning_type": "oft"}, "import_method"),
         ({"do_train": False}, "import_no_training"),
+        ({"use_kt": True}, "import_kt"),
+        ({"mixed_precision": "bf16_mixed", "tensor_model_parallel_size": 2}, "import_megatron_bridge"),
+        ({"USE_MEGATRON_BRIDGE": 1}, "import_megatron_bridge"),
+        ({"distributed_type": "FSDP"}, "import_accelerate_file"),
     ],
 )
 def test_training_that_no_engine_here_does_is_refused_not_guessed(config: dict[str, Any], code: str) -> None:
@@ -197,7 +239,7 @@ def test_training_that_no_engine_here_does_is_refused_not_guessed(config: dict[s
 
 def test_a_configuration_of_the_second_trainer_is_refused() -> None:
     with pytest.raises(ProblemsError, match="import_not_v0"):
-        import_llamafactory({"model": "Qwen/Qwen3-0.6B", "train_dataset": "d.yaml"}, CLUSTER)
+        import_source(read_source("model: Qwen/Qwen3-0.6B\ntrain_dataset: d.yaml\nmicro_batch_size: 1"), CLUSTER)
 
 
 def test_a_value_out_of_range_is_corrected_and_reported() -> None:
@@ -249,7 +291,7 @@ def test_what_only_yaml_can_say_is_not_passed_on() -> None:
 def test_the_shape_of_a_model_that_is_no_preset_is_read_from_its_folder_where_that_is_at_hand() -> None:
     shape = dict(models()["qwen3-30b-a3b"].hf_config)
     folders = {"/models/mine/config.json": shape}
-    job, _ = imported({"model_name_or_path": "/models/mine", "tensor_model_parallel_size": 2}, read_json=folders.get)
+    job, _ = imported({"model_name_or_path": "/models/mine", "tensor_model_parallel_size": 2}, read_file=folders.get)
     assert (job.model.hf_config, job.model.preset) == (shape, None)
     assert job.parallel.moe_token_dispatcher == "allgather"
     assert imported({"model_name_or_path": "/models/mine"})[0].model.hf_config == {}
@@ -273,8 +315,9 @@ WILD = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=4,
 )
-KEYS = sorted({key for engine in ENGINES.values() for key in engine.owned} | set(KEY_READERS) | set(RENAMED)
-              | {"fsdp", "fsdp_config", "deepspeed", "use_mca", "FSDP_VERSION", "RANK", "adam_beta1"})  # fmt: skip
+KEYS = sorted({key for engine in ENGINES.values() for key in engine.owned} | set(KEY_READERS)
+              | set(LLAMAFACTORY.renamed) | {"fsdp", "fsdp_config", "deepspeed",
+              "use_mca", "FSDP_VERSION", "RANK", "adam_beta1"})  # fmt: skip
 
 
 @settings(max_examples=150)

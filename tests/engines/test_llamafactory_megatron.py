@@ -91,8 +91,17 @@ def test_without_a_gpu_the_plain_modules_are_taken_and_it_is_reported() -> None:
     cpu = MEGATRON["cpu"]
     config = config_of(cpu)
     assert (config["transformer_impl"], config["use_cpu"]) == ("local", True)
-    off = ("sequence_parallel", "bias_activation_fusion", "apply_rope_fusion", "moe_grouped_gemm")
+    off = ("bias_activation_fusion", "apply_rope_fusion", "moe_grouped_gemm")
     assert not any(config[key] for key in off)
     (note,) = render(cpu, place(cpu)).notes
     assert (note.code, note.severity, note.values["keys"]) == ("off_on_cpu", "note", ", ".join(off))
+    assert config_of(job(gpu="cpu", parallel__tensor=2))["sequence_parallel"] is False
     assert render(MEGATRON["dense"], place(MEGATRON["dense"])).notes == ()
+
+
+@pytest.mark.parametrize(("expert_tensor", "codes"), [(1, ["checkpoint_torch_dist"]), (2, [])])
+def test_another_size_for_experts_changes_the_format_of_checkpoints_and_says_so(
+    expert_tensor: int, codes: list[str]
+) -> None:
+    experts = job("qwen3-30b-a3b", parallel__tensor=2, parallel__expert=2, parallel__expert_tensor=expert_tensor)
+    assert [note.code for note in render(experts, place(experts)).notes] == codes

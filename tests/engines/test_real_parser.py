@@ -3,12 +3,8 @@
 Importing LLaMA-Factory takes many seconds, so each trainer parses all its cases in one process.
 """
 
-import json
-import os
-import subprocess
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,13 +18,12 @@ from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import place
 from tests.nodes import needs_node_environment
 from tools.programs import MCORE_ADAPTER, NODE_PYTHON, mcore_adapter_source
+from tools.real_parsers import parse_with_llamafactory
 from tools.write_engine_keys import engine_keys
 from tools.write_templates import FILE as TEMPLATES
 from tools.write_templates import ask_templates
 
 pytestmark = [pytest.mark.e2e, needs_node_environment]
-
-HERE = Path(__file__).parent
 
 # warmup_ratio is the only warm-up key that means the same to every transformers that LLaMA-Factory 0.9.5 takes; fp32
 # is what a CPU node trains in.
@@ -50,25 +45,7 @@ def parsed(cases: Mapping[str, Job], environment: Mapping[str, str]) -> dict[str
         name: {"files": dict(item.files), "environment": dict(item.commands[0].environment)}
         for name, item in rendered.items()
     }
-    gang_of_one = {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "0",
-    }
-    done = subprocess.run(
-        [str(NODE_PYTHON), "-W", "ignore", str(HERE / "parse_with_llamafactory.py")],
-        input=json.dumps(values),
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **gang_of_one, **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return results
+    return parse_with_llamafactory(values, environment)
 
 
 @cache
@@ -113,7 +90,8 @@ def test_the_trainer_reads_what_the_job_says() -> None:
     assert hugging_face()["partial"]["arguments"]["freeze_trainable_layers"] == 3
     assert hugging_face()["lora"]["arguments"]["lora_target"] == ["q_proj", "v_proj"]
     assert hugging_face()["cpu"]["arguments"]["report_to"] == []
-    assert hugging_face()["pretraining"]["arguments"]["max_steps"] == 10
+    pretraining = hugging_face()["pretraining"]["arguments"]
+    assert (pretraining["max_steps"], pretraining["packing"], pretraining["cutoff_len"]) == (10, True, 4096)
     assert hugging_face()["preference"]["arguments"]["pref_loss"] == "simpo"
 
 
@@ -129,6 +107,8 @@ def test_deepspeed_reads_the_plan() -> None:
     assert zero["zero2"]["reduce_bucket_size"] == 500_000_000
     assert zero["zero3"]["max_live_parameters"] == zero["zero3"]["sub_group_size"] == 1_000_000_000
     assert zero["zero3"]["reduce_bucket_size"] == 1024 * 1024
+    alone = zero["zero3 optimizer offload"]
+    assert (alone["offload_optimizer"]["device"], alone["offload_param"]) == ("cpu", None)
     offload = zero["zero3 nvme"]["offload_optimizer"]
     assert (offload["device"], offload["nvme_path"]) == ("nvme", "/local/nvme/offload")
 

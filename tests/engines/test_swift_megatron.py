@@ -91,6 +91,11 @@ def test_lora_and_freezing_are_written_in_its_words() -> None:
     assert "freeze_vit" not in lora
 
 
+def test_fp32_is_said_in_all_its_keys_because_it_would_train_fp16() -> None:
+    config = config_of(swift(training__precision="fp32"))
+    assert (config["torch_dtype"], config["bf16"], config["fp16"]) == ("float32", False, False)
+
+
 def test_the_data_are_files_below_the_folder_and_the_global_batch_is_whole() -> None:
     config = config_of(CASES["dense"])
     assert config["dataset"] == ["/data/a.jsonl", "/data/b.jsonl"]
@@ -117,8 +122,9 @@ def test_what_it_means_differently_is_noted() -> None:
 
 
 def test_losses_and_warnings_are_its_own() -> None:
-    assert "preference_loss_not_supported" in {problem.code for problem in check(swift(
-        training__stage="dpo", training__dpo__loss="orpo"))}  # fmt: skip
+    problems = {problem.code: problem for problem in check(swift(training__stage="dpo", training__dpo__loss="orpo"))}
+    refused = problems["preference_loss_not_supported"]
+    assert (refused.values["engine"], refused.values["losses"]) == ("swift-megatron", "sigmoid, hinge, ipo")
     assert "no_shuffling" not in {problem.code for problem in check(CASES["dense"])}
 
 

@@ -94,6 +94,14 @@ def test_offloading_more_than_a_nodes_ram_is_warned_about_where_that_is_known(en
     assert codes(needed / 10) == [("host_memory_exceeded", "warning")]
 
 
+def test_weights_that_are_not_offloaded_stay_on_the_gpus():
+    everything, optimizer = of("zero3-offload"), of("zero3-offload", parallel__offload_parameters=False)
+    whole = of("zero3")
+    assert optimizer.host_memory_gib < everything.host_memory_gib
+    assert everything.stages[0].weights_gib < optimizer.stages[0].weights_gib == whole.stages[0].weights_gib
+    assert optimizer.stages[0].optimizer_gib == everything.stages[0].optimizer_gib == 0
+
+
 def test_what_goes_to_nvme_is_no_host_memory():
     assert of("zero3-offload", parallel__offload_device="nvme").host_memory_gib == 0
     assert of("zero2-offload", parallel__offload_device="nvme").host_memory_gib > 0, "DeepSpeed takes the RAM there"

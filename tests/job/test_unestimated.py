@@ -86,7 +86,10 @@ def test_figures_are_refused_with_the_same_warning():
         ),
         ({"parallel.virtual_pipeline": 2}, "virtual_without_pipeline"),
         ({"training.micro_batch_size": 3, "training.global_batch_size": 64}, "global_batch_not_divisible"),
-        ({"training.packing": True, "parallel.context": 2}, "packing_with_context"),
+        (
+            {"training.packing": True, "parallel.context": 2, "engine": "llamafactory-megatron"},
+            "packing_with_context",
+        ),
         ({"parallel.pipeline_layout": "Ettt|tttX"}, "pipeline_layout_letters"),
         ({"parallel.pipeline_layout": "Et|tL", "parallel.pipeline": 4}, "pipeline_layout_chunks"),
         ({"training.ddp_timeout_s": 10**6}, "timeout_too_long"),

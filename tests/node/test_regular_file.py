@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backend.cluster.node_programs import PROGRAMS, SAMPLES, node_program
+from backend.cluster.node_programs import DATA_PREVIEW, PROGRAMS, SAMPLES, node_program
 from backend.node.checks import checkpoint_files, fingerprints, software
 from backend.node.regular_file import MOST_JSON_BYTES, read_json, read_regular
 from backend.node.samples.main import count
@@ -141,7 +141,11 @@ def test_a_tokenizer_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert (answer["samples"], "no regular file" in answer["unmeasured"]) == (1, True)
 
 
-@pytest.mark.parametrize("program", [name for name, modules in PROGRAMS.items() if "regular_file.py" in modules])
+# tests/node/test_data_preview.py runs DATA_PREVIEW, which needs LLaMA-Factory.
+WITH_READERS = [name for name, modules in PROGRAMS.items() if "regular_file.py" in modules and name != DATA_PREVIEW]
+
+
+@pytest.mark.parametrize("program", WITH_READERS)
 def test_the_programs_carry_what_reads_files(program: str, tmp_path: Path) -> None:
     """The programs run as they are sent: one file on standard input of the node's Python."""
     expected = {

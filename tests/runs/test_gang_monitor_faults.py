@@ -31,7 +31,9 @@ def test_a_cause_that_is_known_is_reported_though_another_node_cannot_be_reached
     monitor = gang.monitor()
     gang.pass_time(monitor, 3)
     gang.break_link(1)
-    gang.nodes[0].files["/r/node0/rank0.log"] = b"Traceback (most recent call last):\nImportError: boom\n"
+    gang.nodes[0].files["/r/node0/rank0.log"] = (
+        b"Traceback (most recent call last):\nModuleNotFoundError: No module named boom\n"
+    )
     gang.exit(0, 1)
     assert gang.pass_time(monitor, 60)
     assert gang.state() is RunState.LOST

@@ -243,7 +243,9 @@ def test_a_failed_run_waits_for_the_node_that_it_cannot_stop_and_keeps_its_cause
     monitor = gang.monitor()
     _look(gang, monitor, 3, beats=(0, 1, 2))
     gang.nodes[1].broken = _fault()
-    gang.nodes[0].files["/r/node0/rank0.log"] = b"Traceback (most recent call last):\nImportError: boom\n"
+    gang.nodes[0].files["/r/node0/rank0.log"] = (
+        b"Traceback (most recent call last):\nModuleNotFoundError: No module named boom\n"
+    )
     gang.exit(0, 1)
     assert not gang.pass_time(monitor, 300)
     gang.nodes[1].broken = None

@@ -15,11 +15,14 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
     job, checks, facts = node.job, node.checks, node.facts
     missing = [module for module, version in facts.modules.items() if version is None]
     if not missing:
-        transformers = facts.modules.get("transformers") or ""
+        versions = {name: version or "" for name, version in facts.modules.items()}
+        transformers = versions.get("transformers", "")
         for code, (is_broken, field, working) in BROKEN_VERSIONS.items():
-            if is_broken(job, transformers):
+            package = working.partition("==")[0]
+            if is_broken(job, versions.get(package, "")):
                 command = pip_command(environment_of(job, checks.rank), [working])
-                return [checks.wrong("engine", code, field, transformers=transformers, command=command)]
+                found = {"transformers": transformers, "torch": versions.get("torch", "")}
+                return [checks.wrong("engine", code, field, **found, command=command)]
         if _loops_over_experts(job, transformers):
             field = python_field(job, checks.rank)
             return [checks.warning("engine", "experts_looped", field, transformers=transformers, engine=job.engine)]
@@ -54,10 +57,25 @@ def _gpt_oss_fails(job: Job, transformers: str) -> bool:
     return is_hugging_face and is_affected and known_model(job.model).model_type == "gpt_oss"
 
 
+def _distributed_save_fails(job: Job, torch: str) -> bool:
+    """Return whether every distributed checkpoint of mcore_adapter fails at its first save.
+
+    mcore_adapter 0.10.0.dev0 (patcher.py) replaces _validate_global_plan by a function that returns a switch. Since
+    torch 2.12 its caller joins a list (https://github.com/pytorch/pytorch/pull/176728; seen with 2.13).
+    """
+    numbers = torch.split(".")[:2]
+    is_new = len(numbers) == 2 and all(number.isdecimal() for number in numbers) and [*map(int, numbers)] >= [2, 12]
+    parallel = job.parallel
+    folds = bool(known_model(job.model).experts) and parallel.expert_tensor != parallel.tensor
+    distributed = parallel.distributed_optimizer or folds or job.extra.get("ckpt_format") == "torch_dist"
+    return job.engine == "llamafactory-megatron" and is_new and distributed
+
+
 BROKEN_VERSIONS = {
     # 5.5.4 is the newest version below 5.6.0, which is the newest that LLaMA-Factory 0.9.5 takes (its extras/misc.py).
     "flash_attention_crashes": (_flash_attention_crashes, "extra", "transformers==5.5.4"),
     "gpt_oss_fails": (_gpt_oss_fails, "model.path", "transformers==4.57.6"),
+    "distributed_save_fails": (_distributed_save_fails, "parallel.distributed_optimizer", "torch==2.11.0"),
 }
 """Code of the problem -> (whether it occurs, the field, the version that works)."""
 

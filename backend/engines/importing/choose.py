@@ -9,10 +9,34 @@ from backend.engines.importing.report import because
 from backend.engines.known_keys import programs
 from backend.job.problems import Problem, ProblemsError
 
-ReadJson = Callable[[str], Mapping[str, Any] | None]
-"""Return the mapping in a JSON file that a configuration names; None if it is not available."""
+ReadFile = Callable[[str], Mapping[str, Any] | None]
+"""Return the mapping in a JSON or YAML file that a configuration names; None if the file is not available."""
 
-_ZERO_NAME = re.compile(r"z(?:ero)?[_-]?([0-3])", re.IGNORECASE)
+_CPU = {"device": "cpu"}
+_STOCK: Mapping[str, Mapping[str, Any]] = {
+    "ds_z0_config.json": {"stage": 0},
+    "ds_z2_config.json": {"stage": 2},
+    "ds_z2_offload_config.json": {"stage": 2, "offload_optimizer": _CPU},
+    "ds_z3_config.json": {"stage": 3},
+    "ds_z3_offload_config.json": {"stage": 3, "offload_optimizer": _CPU, "offload_param": _CPU},
+}
+"""What LLaMA-Factory 0.9.5's examples/deepspeed shard and offload, by file name, for an import without files."""
+_WRITTEN = frozenset(
+    {
+        "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping",
+        "zero_allow_untested_optimizer", "fp16", "bf16", "zero_optimization", "_comment",
+    }
+)  # fmt: skip
+"""Sections of a DeepSpeed configuration that Megaboard writes too."""
+_BRIDGE = frozenset(
+    {
+        "mixed_precision", "use_packed_sequences", "megatron_pretrained_checkpoint", "export_hf_on_finish",
+        "masked_softmax_fusion", "extra_config", "use_megatron_bridge",
+    }
+)  # fmt: skip
+"""Keys of LLaMA-Factory's Megatron-Bridge trainer alone (main, src/llamafactory/hparams/megatron_bridge_args.py)."""
+SECOND_TRAINER = frozenset({"train_dataset", "model_class", "dist_config", "kernel_config", "peft_config"})
+"""Keys of LLaMA-Factory's second trainer (examples/v1)."""
 _STAGES = frozenset({"pt", "sft", "dpo"})
 _FSDP = re.compile(r"fsdp|FSDP_|ACCELERATE_USE_FSDP")
 _SHARED_WITH_MEGATRON = frozenset({"fp8"})
@@ -32,8 +56,15 @@ class Choice:
 
 def refuse_other_work(config: Mapping[str, Any]) -> None:
     """Raise ProblemsError if the configuration trains nothing, or if no engine can train it."""
-    if "model" in config and "model_name_or_path" not in config:
+    if "compute_environment" in config or "distributed_type" in config:
+        raise _refused("import_accelerate_file", "distributed_type")
+    if config.keys() & SECOND_TRAINER and "model_name_or_path" not in config:
         raise _refused("import_not_v0", "model")
+    for name in ("use_kt", "USE_KT"):
+        if _is_on(config.get(name)):
+            raise _refused("import_kt", name)
+    if bridge := sorted(_BRIDGE & config.keys()) or ["USE_MEGATRON_BRIDGE"] * _is_on(config.get("USE_MEGATRON_BRIDGE")):
+        raise _refused("import_megatron_bridge", bridge[0])
     if not config.get("do_train", False):
         raise _refused("import_no_training", "do_train")
     stage = str(config.get("stage", "sft"))
@@ -44,7 +75,7 @@ def refuse_other_work(config: Mapping[str, Any]) -> None:
         raise _refused("import_method", "finetuning_type", method=method)
 
 
-def choose_engine(config: Mapping[str, Any], read_json: ReadJson) -> Choice:
+def choose_engine(config: Mapping[str, Any], read_file: ReadFile | None) -> Choice:
     """Return the engine that shards as the configuration does."""
     sharding = config.get("deepspeed")
     if _is_megatron(config):
@@ -53,7 +84,7 @@ def choose_engine(config: Mapping[str, Any], read_json: ReadJson) -> Choice:
             reasons["deepspeed"] = because("import_deepspeed_with_megatron", "deepspeed")
         return Choice(engine="llamafactory-megatron", reasons=reasons)
     if sharding:
-        return _zero(sharding, read_json)
+        return _zero(sharding, read_file)
     if config.get("fsdp") or _is_on(config.get("ACCELERATE_USE_FSDP")):
         return Choice(engine="llamafactory-fsdp", values=_fsdp_values(config))
     return Choice(engine="llamafactory-ddp")
@@ -84,30 +115,51 @@ def _is_on(value: Any) -> bool:
     return str(value).lower() in ("1", "true", "full_shard")
 
 
-def _zero(sharding: Any, read_json: ReadJson) -> Choice:
-    """Return the engine of a DeepSpeed configuration, by its content if available, else by the name of its file."""
-    name = sharding if isinstance(sharding, str) else ""
-    settings = sharding if isinstance(sharding, Mapping) else read_json(name)
-    values: dict[str, Any] = {}
-    if settings is not None:
-        zero = settings.get("zero_optimization")
-        zero = zero if isinstance(zero, Mapping) else {}
-        stage = zero.get("stage", 0)
-        entries = [zero.get(key) for key in ("offload_optimizer", "offload_param")]
-        offloading = [item for item in entries if isinstance(item, Mapping) and item.get("device", "none") != "none"]
-        offload = bool(offloading)
-        if offloading and offloading[0]["device"] == "nvme":
-            values = {"parallel.offload_device": "nvme", "parallel.offload_folder": offloading[0].get("nvme_path")}
-    elif match := _ZERO_NAME.search(name.rpartition("/")[2]):
-        stage, offload = int(match[1]), "offload" in name.lower()
-    else:
-        reason = because("import_deepspeed_unknown", "deepspeed", path=name)
-        return Choice(engine="llamafactory-zero3", reasons={"deepspeed": reason})
-    if stage in (0, 1):
+def _zero(sharding: Any, read_file: ReadFile | None) -> Choice:
+    """Return the engine of a DeepSpeed configuration, and its further values."""
+    settings, code = _zero_settings(sharding, read_file)
+    zero = settings.get("zero_optimization")
+    zero = zero if isinstance(zero, Mapping) else {}
+    stage = zero.get("stage", 0)
+    if stage not in (2, 3):
         reason = because("import_deepspeed_stage", "deepspeed", stage=stage)
-        return Choice(engine="llamafactory-zero2" if stage else "llamafactory-ddp", reasons={"deepspeed": reason})
-    engine = f"llamafactory-zero{3 if stage == 3 else 2}{'-offload' if offload else ''}"
-    return Choice(engine=engine, values=values, reasons={"deepspeed": because("import_deepspeed_ours", "deepspeed")})
+        return Choice(engine="llamafactory-zero2" if stage == 1 else "llamafactory-ddp", reasons={"deepspeed": reason})
+    optimizer, weights = (_device(zero.get(key)) for key in ("offload_optimizer", "offload_param"))
+    weights = weights if stage == 3 else None
+    engine = f"llamafactory-zero{stage}{'-offload' if optimizer or weights else ''}"
+    reason = because(code, "deepspeed")
+    if lost := sorted(str(key) for key in settings.keys() - _WRITTEN):
+        reason = because("import_deepspeed_lost", "deepspeed", keys=", ".join(lost))
+    if weights and not optimizer:
+        reason = because("import_offload_weights_alone", "deepspeed")
+    values: dict[str, Any] = {}
+    if (device := optimizer or weights) and device.get("device") == "nvme":
+        values = {"parallel.offload_device": "nvme", "parallel.offload_folder": device.get("nvme_path")}
+    if stage == 3 and optimizer and not weights:
+        values["parallel.offload_parameters"] = False
+    return Choice(engine=engine, values=values, reasons={"deepspeed": reason})
+
+
+def _zero_settings(sharding: Any, read_file: ReadFile | None) -> tuple[Mapping[str, Any], str]:
+    """Return the DeepSpeed configuration and the code of the reason. ProblemsError if its file is not available.
+
+    Without files, a name of LLaMA-Factory's own examples stands for their content.
+    """
+    if isinstance(sharding, Mapping):
+        return sharding, "import_deepspeed_ours"
+    name = str(sharding)
+    if read_file is not None and (settings := read_file(name)) is not None:
+        return settings, "import_deepspeed_ours"
+    zero = _STOCK.get(name.rpartition("/")[2]) if read_file is None else None
+    if zero is None:
+        raise _refused("import_deepspeed_missing", "deepspeed", path=name)
+    return {"zero_optimization": zero}, "import_deepspeed_stock"
+
+
+def _device(entry: Any) -> Mapping[str, Any] | None:
+    """Return an offload section of DeepSpeed's configuration if it offloads."""
+    is_used = isinstance(entry, Mapping) and entry.get("device", "none") != "none"
+    return entry if is_used else None
 
 
 def _refused(code: str, key: str, **values: object) -> ProblemsError:

@@ -88,6 +88,8 @@ def read_method(config: Mapping[str, Any], value: Any) -> Read:
 def read_bits(config: Mapping[str, Any], value: Any) -> Read:
     """Read the number of bits: QLoRA trains 4-bit weights here."""
     reason = None if value in (None, 4) else because("import_bits", "quantization_bit", bits=value)
+    if value == 4 and not config.get("upcast_layernorm"):
+        reason = because("import_upcast", "quantization_bit")
     return Read(values={"training.method": "qlora"} if value else {}, reason=reason)
 
 

@@ -6,15 +6,16 @@ A key without a reader is read by the engine's own table. The job file's own par
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from backend.engines import ENGINES
 from backend.engines.checks import check_passed_on, is_secret
 from backend.engines.engine import Engine, Target
-from backend.engines.importing.choose import Choice, ReadJson
-from backend.engines.importing.readers import KEY_READERS, Read
+from backend.engines.importing.choose import Choice, ReadFile
+from backend.engines.importing.dialect import LAUNCHER, LLAMAFACTORY, Dialect
+from backend.engines.importing.readers import Read
 from backend.engines.importing.report import ImportLine, because, with_outcome
 from backend.engines.known_keys import keys_of, programs
 from backend.job.job import Job, Model
@@ -22,42 +23,10 @@ from backend.job.mapping import parameters, parse_job
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors, quoted
 
-RENAMED: Mapping[str, str] = {
-    # transformers 4.46 removed it (src/transformers/training_args.py)
-    "evaluation_strategy": "eval_strategy",
-    # LLaMA-Factory until 0.7, and until 0.9.1 (resolution): src/llamafactory/hparams
-    "dpo_beta": "pref_beta",
-    "dpo_loss": "pref_loss",
-    "dpo_ftx": "pref_ftx",
-    "num_layer_trainable": "freeze_trainable_layers",
-    "name_module_trainable": "freeze_trainable_modules",
-    "image_resolution": "image_max_pixels",
-    "video_resolution": "video_max_pixels",
-}
-"""Key of an earlier version -> its current name."""
-
 _CONSUMED = re.compile(r"deepspeed|fsdp.*|use_mca|USE_MCA|ACCELERATE_USE_FSDP|FSDP_.*")
 """Keys that choose the engine."""
-_ALWAYS = frozenset(
-    {
-        "do_train",
-        "use_cpu",
-        "ddp_backend",
-        "transformer_impl",
-        "include_num_input_tokens_seen",
-        "logging_nan_inf_filter",
-        "upcast_layernorm",
-    }
-)
-"""Keys that our renderers always write in one way, whatever a file says."""
-_DROPPED: tuple[tuple[str, str], ...] = (
-    ("overwrite_output_dir", "import_own_folder"),
-    ("resume_from_checkpoint", "import_resume"),
-    ("do_eval", "import_do_eval"),
-    ("do_predict|predict_with_generate|generation_.*", "import_predicts"),
-    ("ray_.*|master_addr|master_port|local_rank|nproc_per_node|nnodes|node_rank", "import_launcher"),
-    ("use_unsloth|use_kt|kt_.*|use_hyper_parallel|hyper_parallel_args", "import_other_trainer"),
-)
+_VISION = ("freeze_vision_tower", "image_max_pixels", "freeze_language_model", "freeze_vit", "freeze_llm", "max_pixels")
+"""Keys that only configurations of vision-language models have."""
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
 """Pattern of an environment variable. Articles list such variables among the keys."""
 
@@ -65,7 +34,16 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
 class Reading:
     """The part of the job that is read so far, and the lines of the report by key."""
 
-    def __init__(self, choice: Choice, config: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        choice: Choice,
+        config: Mapping[str, Any],
+        cluster: Mapping[str, Any],
+        dialect: Dialect = LLAMAFACTORY,
+        open_keys: Collection[str] = (),
+    ) -> None:
+        self.open_keys = open_keys
+        self.dialect = dialect
         self.name = choice.engine
         self.reasons = choice.reasons
         self.engine: Engine = ENGINES[choice.engine]
@@ -78,7 +56,7 @@ class Reading:
 
     def take(self, key: str) -> None:
         """Read one key of the file."""
-        current_key = RENAMED.get(key, key)
+        current_key = self.dialect.renamed.get(key, key)
         line = self._line(current_key, self.config[current_key])
         if current_key != key and line.outcome in ("kept", "changed", "passed_on"):
             reason = line.reason or because("import_renamed", key, today=current_key)
@@ -87,13 +65,17 @@ class Reading:
 
     def _line(self, key: str, value: Any) -> ImportLine:
         line = ImportLine(key=key, outcome="kept", value=None if is_secret(key) else value)
+        if key in self.open_keys and not re.fullmatch(LAUNCHER, key):
+            return with_outcome(line, "dropped", because("import_open", key, value=quoted(value)))
         if _CONSUMED.fullmatch(key):
             if not value:
                 return with_outcome(line, "dropped", because("import_off", key))
             reason = self.reasons.get(key) or because("import_engine", key, engine=self.name)
             return with_outcome(line, "changed", reason, path="engine", became=self.name)
-        if key in self.engine.owned or key in KEY_READERS:
+        if key in self.engine.owned or key in self.dialect.readers:
             return self._owned(line)
+        if re.fullmatch(LAUNCHER, key):
+            return with_outcome(line, "dropped", because("import_launcher", key))
         if _VARIABLE.fullmatch(key):
             self.environment[key] = str(value)
             return with_outcome(line, "changed", because("import_variable", key), path=f"environment.{key}",
@@ -102,7 +84,7 @@ class Reading:
 
     def _owned(self, line: ImportLine) -> ImportLine:
         """Read a key whose value has a path in the job."""
-        if line.key in _ALWAYS:
+        if line.key in self.dialect.always:
             return line
         read = self._read(line.key, line.value, self.config)
         self.values |= read.values
@@ -120,9 +102,9 @@ class Reading:
     def _other(self, line: ImportLine) -> ImportLine:
         """Read a key that has no path in the job."""
         value = self.config[line.key]
-        if value is None or (value is False and any(re.fullmatch(p, line.key) for p, _ in _DROPPED)):
+        if value is None or (value is False and any(re.fullmatch(p, line.key) for p, _ in self.dialect.dropped)):
             return with_outcome(line, "dropped", because("import_off", line.key))
-        for pattern, code in _DROPPED:
+        for pattern, code in self.dialect.dropped:
             if re.fullmatch(pattern, line.key):
                 return with_outcome(line, "dropped", because(code, line.key))
         keys = keys_of(self.name)
@@ -139,7 +121,7 @@ class Reading:
         return with_outcome(line, "dropped", because("import_unknown", line.key))
 
     def _read(self, key: str, value: Any, config: Mapping[str, Any]) -> Read:
-        if reader := KEY_READERS.get(key):
+        if reader := self.dialect.readers.get(key):
             try:
                 return reader(config, value)
             except (TypeError, ValueError, KeyError, OverflowError):
@@ -147,10 +129,12 @@ class Reading:
         path = self.engine.owned[key]
         return Read(values={path: value})
 
-    def find_shape(self, read_json: ReadJson) -> None:
+    def find_shape(self, read_file: ReadFile | None) -> None:
         """Read the shape of a model that is no preset from its folder, if that is available."""
         folder = self.values.get("model.path")
-        if folder and "model.preset" not in self.values and (shape := read_json(f"{folder}/config.json")):
+        if not folder or "model.preset" in self.values or read_file is None:
+            return
+        if shape := read_file(f"{folder}/config.json"):
             self.values["model.hf_config"] = shape
 
     def correct(self) -> None:
@@ -199,7 +183,7 @@ class Reading:
         absent = {
             key: keys[key].default
             for key in self.engine.config(_target(job, self.config), "/")
-            if key in keys and key not in self.config and key not in _ALWAYS
+            if key in keys and key not in self.config and key not in self.dialect.always
         }
         if self.name == "llamafactory-megatron":
             # Its workflow never reads the method: it trains all weights, whatever LLaMA-Factory's default is.
@@ -252,7 +236,7 @@ def _target(job: Job, config: Mapping[str, Any]) -> Target:
     try:
         return Target(job=job, shape=resolve_model(job.model), gpu=gpu)
     except ProblemsError:
-        has_vision = any(key in config for key in ("freeze_vision_tower", "image_max_pixels", "freeze_language_model"))
+        has_vision = any(key in config for key in _VISION)
         has_experts = "expert_model_parallel_size" in config
         preset = "qwen3-vl-2b" if has_vision else "qwen3-30b-a3b" if has_experts else "qwen3-0.6b"
         return Target(job=job, shape=resolve_model(Model(preset=preset)), gpu=gpu)

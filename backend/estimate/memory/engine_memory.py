@@ -35,6 +35,8 @@ def memory_traits(job: Job) -> MemoryTraits:
     if job.extra.get("optim") == "adamw_torch" and not traits.is_megatron and not traits.zero_stage:
         # torch 2.13 optim/adam.py _multi_tensor_adam, exp_avg_sq_sqrt; the default, adamw_torch_fused, has none.
         memory = replace(memory, step_gradient_bytes=4)
+    if traits.zero_stage:
+        memory = replace(memory, offloads=job.offloads)
     return _fsdp_memory(job, memory) if job.traits.is_fsdp else memory
 
 

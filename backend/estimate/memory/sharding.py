@@ -85,7 +85,9 @@ def sharded_states(
 def _reduce_bytes(layers: ModelLayers, memory: MemoryTraits, count: Number) -> Number:
     """Return the bytes of buffers that stay allocated for 16-bit gradients in transfer. ZeRO-2 with offloading has one
     more, for the largest weight (0.18.4 runtime/zero/stage_1_and_2.py temp_grad_buffer_for_gpu_offload)."""
-    to_host = smaller(count, largest_module(layers)) if memory.offloads == "optimizer" else 0
+    to_host = (
+        smaller(count, largest_module(layers)) if memory.offloads == "optimizer" and memory.shards == "gradients" else 0
+    )
     return 2 * (memory.reduce_bucket_elements * choose(count > 0, 1, 0) + to_host)
 
 

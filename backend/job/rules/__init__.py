@@ -12,12 +12,13 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, known_model, resolve_gpu
 from backend.job.problems import Problem, ProblemsError
-from backend.job.rules import common, extra, megatron, prepare, sharded, sizes, stages, vision
+from backend.job.rules import common, extra, megatron, prepare, schedule, sharded, sizes, stages, vision
 from backend.job.rules.bound import BoundRule
 from backend.job.unestimated import ShapeUnknownError, UnestimatedModel, UnknownShape
 
 RULES: tuple[BoundRule, ...] = (
     *common.RULES,
+    *schedule.RULES,
     *sharded.RULES,
     *vision.RULES,
     *sizes.RULES,

@@ -16,6 +16,7 @@ from backend.job.unestimated import is_known
 RULES: list[BoundRule] = []
 everywhere = registrar(RULES, lambda traits: True)
 hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
+llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory")
 
 _NOTHING_FROZEN = {f"training.freeze.{part}": False for part in ("vision_tower", "projector", "language_model")}
 
@@ -118,6 +119,14 @@ def pretraining_packs(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
         return None
     return problem("pretraining_not_packed", "training.packing", "note",
                    edit={"training.packing": True} if can_pack(job) else None)  # fmt: skip
+
+
+@llamafactory
+def pairs_are_not_packed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """LLaMA-Factory packs no pairs (data/processor/pairwise.py), but cuts them one token earlier (data_args.py)."""
+    if job.training.stage != "dpo" or not job.training.packing:
+        return None
+    return problem("pairs_not_packed", "training.packing", "warning", edit={"training.packing": False})
 
 
 @everywhere

@@ -1,5 +1,7 @@
 """Rules of the Megatron-Core engines, except sizes. Megatron-Core checks most of them itself, but late."""
 
+from collections.abc import Iterable
+
 from backend.job.batch import can_pack
 from backend.job.job import Job
 from backend.job.model import ModelShape
@@ -9,6 +11,7 @@ from backend.job.rules.bound import BoundRule, problem, registrar
 
 RULES: list[BoundRule] = []
 megatron = registrar(RULES, lambda traits: traits.is_megatron)
+swift = registrar(RULES, lambda traits: traits.environment == "swift")
 mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
 
 
@@ -52,15 +55,33 @@ def recompute_modules_need_selective(job: Job, shape: ModelShape, gpu: Gpu) -> P
 
 @megatron
 def recomputed_modules_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """megatron-core transformer_config.py: moe_act needs the grouped GEMM, mla_up_proj latent attention."""
+    """megatron-core transformer_config.py: moe_act needs the grouped GEMM, mla_up_proj latent attention.
+
+    It ignores the modules of experts in a dense model, or asks for the grouped GEMM that such a model cannot have.
+    """
     modules = job.parallel.recompute_modules if job.recompute == "selective" else ()
-    if "moe_act" in modules and not job.parallel.moe_grouped_gemm:
+    if "moe_act" in modules and shape.experts and not job.parallel.moe_grouped_gemm:
         return problem("recompute_needs", "parallel.recompute_modules", module="moe_act", needs="moe_grouped_gemm",
                         edit={"parallel.moe_grouped_gemm": True})  # fmt: skip
-    if "mla_up_proj" in modules and shape.mla is None:
-        other_modules = tuple(module for module in modules if module != "mla_up_proj")
-        return problem("recompute_needs", "parallel.recompute_modules", module="mla_up_proj",
-                        needs="multi_latent_attention", edit={"parallel.recompute_modules": other_modules})  # fmt: skip
+    lacking = _lacking(modules, shape)
+    if lacking is None:
+        return None
+    module, needs = lacking
+    other_modules = tuple(other for other in modules if _lacking((other,), shape) is None)
+    return problem("recompute_needs", "parallel.recompute_modules", module=module, needs=needs,
+                   edit={"parallel.recompute_modules": other_modules})  # fmt: skip
+
+
+_MODULES_OF_EXPERTS = frozenset({"moe", "moe_act", "shared_experts"})
+
+
+def _lacking(modules: Iterable[str], shape: ModelShape) -> tuple[str, str] | None:
+    """Return the first module that the model does not have, and what it needs, in Megatron-Core's words."""
+    for module in modules:
+        if module == "mla_up_proj" and shape.mla is None:
+            return module, "multi_latent_attention"
+        if module in _MODULES_OF_EXPERTS and not shape.experts:
+            return module, "num_moe_experts"
     return None
 
 
@@ -75,11 +96,11 @@ def dispatcher_suits_experts(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
 
 @megatron
 def scheduler_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """mcore_adapter: `lr_scheduler_type X is not supported`."""
+    """mcore_adapter: `lr_scheduler_type X is not supported`; ms-swift's lr_decay_style has no such choice."""
     if job.training.lr_scheduler != "polynomial":
         return None
     return problem("scheduler_not_supported", "training.lr_scheduler", scheduler=job.training.lr_scheduler,
-                    edit={"training.lr_scheduler": "cosine"})  # fmt: skip
+                   engine=job.engine, edit={"training.lr_scheduler": "cosine"})  # fmt: skip
 
 
 @mcore_adapter
@@ -92,11 +113,12 @@ def seed_is_positive(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
 
 @megatron
 def preference_loss_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """mcore_adapter: `pref_loss: X is not supported.`, raised only at the first loss."""
-    if job.training.stage != "dpo" or job.training.dpo.loss in job.traits.preference_losses:
+    """mcore_adapter: `pref_loss: X is not supported.`, raised only at the first loss. ms-swift uses trl's losses."""
+    losses = job.traits.preference_losses
+    if job.training.stage != "dpo" or job.training.dpo.loss in losses:
         return None
-    return problem("preference_loss_not_supported", "training.dpo.loss", loss=job.training.dpo.loss,
-                    edit={"training.dpo.loss": "sigmoid"})  # fmt: skip
+    return problem("preference_loss_not_supported", "training.dpo.loss", loss=job.training.dpo.loss, engine=job.engine,
+                   losses=", ".join(losses), edit={"training.dpo.loss": "sigmoid"})  # fmt: skip
 
 
 @mcore_adapter
@@ -137,14 +159,52 @@ def interleaving_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
     return problem("virtual_on_cpu", "parallel.virtual_pipeline", edit={"parallel.virtual_pipeline": 1})
 
 
-@mcore_adapter
+@megatron
 def gradients_are_fp32(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """mcore_adapter sets accumulate_allreduce_grads_in_fp32 whenever bf16 is on."""
+    """Both engines set accumulate_allreduce_grads_in_fp32 whenever bf16 is on.
+
+    Sources: mcore_adapter training_args.py; ms-swift 4.6.0 megatron_args.py _map_dtype.
+    """
     if job.parallel.gradient_dtype == "fp32" or job.training.precision != "bf16":
         return None
+    return problem("gradients_stay_fp32", "parallel.gradient_dtype", "warning", engine=job.engine,
+                   edit={"parallel.gradient_dtype": "fp32"})  # fmt: skip
+
+
+@swift
+def swift_has_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore-bridge builds the model of Transformer Engine's modules, which need GPUs."""
+    if gpu.device != "cpu":
+        return None
     return problem(
-        "gradients_stay_fp32", "parallel.gradient_dtype", "warning", edit={"parallel.gradient_dtype": "fp32"}
+        "swift_on_cpu", "engine", engine=job.engine, edit={"engine": "llamafactory-ddp", "training.precision": "fp32"}
     )
+
+
+@mcore_adapter
+def weights_have_16_bits(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """In fp32, megatron-core's loss overwrites the logits that mcore_adapter's _McaLoraLogitsHelper returned as a view.
+
+    torch refuses this in the first step (mcore_adapter models/model_utils.py).
+    """
+    if job.training.precision != "fp32":
+        return None
+    return problem("megatron_needs_16_bits", "training.precision", engine=job.engine,
+                   edit={"training.precision": "bf16" if gpu.supports_bf16 else "fp16"})  # fmt: skip
+
+
+@megatron
+def experts_need_sequence(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """megatron-core transformer/moe/moe_layer.py raises in training if TP > 1 and sequence parallel is off."""
+    parallel = job.parallel
+    if not shape.experts or parallel.tensor == 1:
+        return None
+    if gpu.device == "cpu":
+        return problem("moe_tensor_on_cpu", "parallel.tensor", edit={"parallel.tensor": 1})
+    is_forced = job.traits.environment == "llamafactory" and parallel.expert > 1
+    if parallel.sequence or is_forced:
+        return None
+    return problem("moe_needs_sequence", "parallel.sequence", edit={"parallel.sequence": True})
 
 
 @megatron
@@ -155,7 +215,7 @@ def liger_is_hugging_faces(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | N
     return problem("liger_ignored", "training.liger", "warning", engine=job.engine, edit={"training.liger": False})
 
 
-@megatron
+@mcore_adapter
 def wandb_is_dropped(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter's TrainingArguments removes wandb from report_to."""
     if "wandb" not in job.training.report_to:

@@ -12,6 +12,7 @@ from backend.job.unestimated import is_known
 
 RULES: list[BoundRule] = []
 megatron = registrar(RULES, lambda traits: traits.is_megatron)
+mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
 
 
 @megatron
@@ -116,9 +117,12 @@ def expert_width_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
                     width=shape.expert_ffn, tensor=expert_tensor, edit={"parallel.expert_tensor": fitting})  # fmt: skip
 
 
-@megatron
+@mcore_adapter
 def sequence_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """CP cuts a sequence into 2 x CP chunks; SFT pads to 64 tokens, PT to 8 (mcore_adapter's collators)."""
+    """CP cuts a sequence into 2 x CP chunks; SFT pads to 64 tokens, PT to 8 (mcore_adapter's collators).
+
+    ms-swift pads every sample to a multiple of 2 x CP (4.6.0 template/base.py _get_megatron_cp_length).
+    """
     padding = 8 if job.training.stage == "pt" else 64
     chunks = 2 * job.parallel.context
     if job.parallel.context == 1 or padding % chunks == 0:
@@ -128,7 +132,7 @@ def sequence_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                     edit={"parallel.context": fitting})  # fmt: skip
 
 
-@megatron
+@mcore_adapter
 def packing_without_context(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter asserts that every packed sub-sequence is aligned to 2 x CP; LLaMA-Factory does not align them."""
     if not job.training.packing or job.parallel.context == 1:

@@ -152,8 +152,8 @@ def require_architecture(folder: str) -> None:
         raise ValueError(f"model_name_or_path: transformers {version} does not know the architecture {name}.")
 
 
-def parse_swift() -> None:
-    """Raise the errors of ms-swift's argument class about config.yaml."""
+def parse_swift() -> Any:
+    """Return ms-swift's arguments of config.yaml, or raise the errors of their class."""
     from swift.cli.main import parse_yaml_args
 
     arguments = [CONFIG]
@@ -162,9 +162,10 @@ def parse_swift() -> None:
     from swift.utils import parse_args
 
     prevent_process_groups()
-    _, unknown = parse_args(owner, arguments)
+    parsed, unknown = parse_args(owner, arguments)
     if unknown:
         raise ValueError(f"remaining_argv: {unknown}")
+    return parsed
 
 
 def swift_class(command: str) -> Any:

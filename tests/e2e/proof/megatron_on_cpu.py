@@ -43,8 +43,25 @@ def patch():
         setattr(torch, name, _on_cpu(getattr(torch, name)))
     _patch_tensors()
     _patch_exchange()
+    _keep_validation_of_saved_plans()
     # moe_utils.py names it but defines it only if Transformer Engine is installed.
     builtins.te_general_gemm = None
+
+
+def _keep_validation_of_saved_plans():
+    """Keep torch's own _validate_global_plan, which returns a list since torch 2.12.
+
+    mcore_adapter 0.10.0.dev0 replaces it by a function that returns a switch (patcher.py): every distributed save then
+    ends with a TypeError.
+    """
+    from torch.distributed.checkpoint import default_planner
+
+    class Planner(types.ModuleType):
+        def __setattr__(self, name, value):
+            if name != "_validate_global_plan":
+                super().__setattr__(name, value)
+
+    default_planner.__class__ = Planner
 
 
 def patch_norms():
@@ -59,12 +76,33 @@ def patch_norms():
     def make_marked(cls, config, *arguments, **options):
         plain = copy.copy(config)
         plain.sequence_parallel = False
-        norm = make(cls, plain, *arguments, **options)
+        # torch's norm would have fp32 weights among 16-bit ones. The distributed optimizer of megatron-core 0.16.1 then
+        # takes the state of another weight at its first save, and asserts its shape. Transformer Engine's norm has 16
+        # bits.
+        norm = make(cls, plain, *arguments, **options).to(config.params_dtype)
         for parameter in norm.parameters():
             parameter.sequence_parallel = config.sequence_parallel
         return norm
 
     WrappedTorchNorm.__new__ = make_marked
+
+
+def patch_resume():
+    """Give the distributed optimizer states before it reads a checkpoint.
+
+    With torch's Adam, megatron-core 0.16.1 asserts one step number in them before it makes them. Transformer Engine's
+    Adam needs none.
+    """
+    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+
+    describe = DistributedOptimizer.sharded_state_dict
+
+    def sharded_state_dict(self, model_state, is_loading=False, *arguments, **options):
+        if is_loading:
+            self._init_optimizer_states_with_dummy_values()
+        return describe(self, model_state, is_loading, *arguments, **options)
+
+    DistributedOptimizer.sharded_state_dict = sharded_state_dict
 
 
 def _patch_device():

@@ -148,5 +148,6 @@ if "RANK" in os.environ:
     _add_callback()
     if os.environ.get("MEGATRON_ON_CPU") == "1":
         megatron_on_cpu.patch_norms()
+        megatron_on_cpu.patch_resume()
     if os.environ.get("ACCELERATE_USE_FSDP") == "true":
         _let_accelerate_shard_on_cpu()

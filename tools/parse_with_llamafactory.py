@@ -1,7 +1,11 @@
 """Run LLaMA-Factory's own parser over many configurations in one process, because its import is slow.
 
-A node's python runs this file. stdin: JSON, case -> {files, environment} as rendered. stdout, last line: JSON, case ->
-{error, warnings, arguments}. With sharding also {zero} or {fsdp}: what DeepSpeed or accelerate reads.
+A node's python runs this file. stdin: JSON, case -> {files, environment} as rendered, and `ranks`, their number, where
+the rest of the start should be checked too. stdout, last line: JSON, case -> {error, warnings, arguments}. With
+sharding also {zero} or {fsdp}: what DeepSpeed or accelerate reads.
+
+With `ranks`, the schedule is built, and under USE_MCA Megatron's groups of that many ranks (torch's fake process group)
+and mcore_adapter's configuration of the model.
 """
 
 import dataclasses
@@ -14,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import torch
 import yaml
 from accelerate import FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState
@@ -35,7 +40,7 @@ class Warnings(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def parse(files, environment):
+def parse(files, environment, ranks=0):
     """Parse a case in a folder with its files, as the ranks do, with the variables of the plan."""
     before = dict(os.environ)
     os.environ.update({name: text for name, text in environment.items() if name.startswith(("ACCELERATE_", "FSDP_"))})
@@ -44,7 +49,7 @@ def parse(files, environment):
             Path(folder, name).write_text(text)
         os.chdir(folder)
         try:
-            return parse_here(files["config.yaml"])
+            return parse_here(files["config.yaml"], ranks)
         finally:
             os.chdir("/")
             os.environ.clear()
@@ -53,7 +58,7 @@ def parse(files, environment):
             AcceleratorState._reset_state(reset_partial_state=True)
 
 
-def parse_here(text):
+def parse_here(text, ranks):
     heard = Warnings()
     loggers = [logging.getLogger(name) for name in ("transformers", "llamafactory", "mcore_adapter")]
     for logger in loggers:
@@ -65,6 +70,8 @@ def parse_here(text):
         # This machine has no GPU, so bf16 is refused by default.
         parsed = hparams.get_train_args({**config, "use_cpu": True})
         shared = read_sharing(parsed[2])
+        if ranks:
+            start(parsed, ranks)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
     finally:
@@ -77,6 +84,57 @@ def parse_here(text):
         if isinstance(value, bool | int | float | str | list | dict | None)
     }
     return {"error": None, "warnings": heard.lines, "arguments": arguments, **shared}
+
+
+def start(parsed, ranks):
+    """Build what a rank builds before its first step, as far as a machine without a GPU can."""
+    training, folder = parsed[2], parsed[0].model_name_or_path
+    steps = training.max_steps if training.max_steps > 0 else 100
+    if os.environ.get("USE_MCA") != "1":
+        from transformers import get_scheduler
+
+        optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=training.learning_rate)
+        warmup, keywords = training.get_warmup_steps(steps), training.lr_scheduler_kwargs or {}
+        get_scheduler(training.lr_scheduler_type, optimizer, warmup, steps, keywords)
+        return
+    from mcore_adapter.models.auto.config_auto import AutoConfig
+    from mcore_adapter.trainer.utils import get_megatron_lr_scheduler
+
+    get_megatron_lr_scheduler(training, steps, SimpleNamespace(param_groups=[]))
+    make_groups(training, ranks)
+    # The configuration looks for kernels of Transformer Engine, which a machine without a GPU does not have.
+    kernel = "megatron.core.models.common.embeddings.rope_utils.fused_apply_rotary_pos_emb"
+    with mock.patch("mcore_adapter.models.model_config.initialize_megatron"), mock.patch(kernel, object):
+        config = AutoConfig.from_pretrained(folder, training)
+    if config.num_moe_experts and training.tensor_model_parallel_size > 1 and not config.sequence_parallel:
+        raise ValueError("megatron-core MoELayer.forward: tensor parallel needs sequence parallel")
+    # trainer.py: the interleaved schedule of megatron-core
+    stages, micro_batches = training.pipeline_model_parallel_size, training.gradient_accumulation_steps
+    if (training.virtual_pipeline_model_parallel_size and micro_batches % stages > 0) or micro_batches < 1:
+        raise ValueError("megatron-core schedules.py: micro-batches of the interleaved schedule")
+
+
+def make_groups(training, ranks):
+    """Let Megatron-Core make its groups of all ranks."""
+    from megatron.core import mpu
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    torch.distributed.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    try:
+        mpu.initialize_model_parallel(
+            tensor_model_parallel_size=training.tensor_model_parallel_size or 1,
+            pipeline_model_parallel_size=training.pipeline_model_parallel_size or 1,
+            virtual_pipeline_model_parallel_size=training.virtual_pipeline_model_parallel_size,
+            context_parallel_size=training.context_parallel_size or 1,
+            expert_model_parallel_size=training.expert_model_parallel_size or 1,
+            expert_tensor_parallel_size=training.expert_tensor_parallel_size,
+            create_gloo_process_groups=False,
+        )
+    finally:
+        mpu.destroy_model_parallel()
+        torch.distributed.destroy_process_group()
 
 
 def read_sharing(training):

@@ -1,0 +1,243 @@
+"""Keys of ms-swift's Megatron: the inverse of backend/engines/swift_megatron.py.
+
+Sources: ms-swift 4.6.0 swift/megatron/arguments; names of 3.x: its docs/source_en/Megatron-SWIFT of version 3.12.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from backend.engines.importing.dialect import Dialect
+from backend.engines.importing.readers import (
+    Read,
+    preset_of,
+    read_layout,
+    read_modules,
+    read_output,
+    read_reports,
+    read_timeout,
+)
+from backend.engines.importing.report import because
+from backend.engines.swift_megatron import SCHEDULERS
+from backend.job.patterns import NODE_PATH
+from backend.job.problems import Problem, ProblemsError
+
+_STAGES = {"sft": "sft", "pt": "pt", "rlhf": "dpo"}
+_FULL_RATE, _LORA_RATE = 1e-5, 1e-4
+"""ms-swift's learning rate if none is given (megatron_args.py _set_default)."""
+_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def refuse_other_swift(config: Mapping[str, Any], verb: str) -> None:
+    """Raise ProblemsError if the engine cannot train it: other kinds of RLHF, tasks and tuners."""
+    kind = str(config.get("rlhf_type", "dpo"))
+    if kind != "dpo" and verb in ("", "rlhf"):
+        raise _refused("import_stage", "rlhf_type", stage=kind)
+    task = str(config.get("task_type", "causal_lm"))
+    if task != "causal_lm":
+        raise _refused("import_swift_task", "task_type", task=task)
+    tuner = str(config.get("tuner_type", "full"))
+    if tuner not in ("full", "lora"):
+        raise _refused("import_swift_tuner", "tuner_type", tuner=tuner)
+    if config.get("model") is None:
+        raise _refused("import_swift_model", "model")
+
+
+def swift_values(config: Mapping[str, Any], verb: str) -> dict[str, Any]:
+    """Return the values of the job that the command decides."""
+    return {"training.stage": _STAGES[verb or ("rlhf" if "rlhf_type" in config else "sft")]}
+
+
+def _refused(code: str, key: str, **values: object) -> ProblemsError:
+    return ProblemsError([Problem(code=code, field=key, values={"key": key, **values})])
+
+
+def _model(config: Mapping[str, Any], value: Any) -> Read:
+    path = str(value)
+    values: dict[str, Any] = {"model.preset": preset} if (preset := preset_of(path)) else {}
+    if re.fullmatch(NODE_PATH, path):
+        return Read(values={**values, "model.path": path})
+    return Read(values=values, reason=because("import_hub_name", "model", name=path))
+
+
+def _data(config: Mapping[str, Any], value: Any) -> Read:
+    """Read the data files. The job has one folder and the names in it; names on a hub have no place there."""
+    names = [str(item) for item in (value if isinstance(value, list | tuple) else [value]) if item]
+    if not names:
+        return Read(values={"training.dataset": None})
+    if not all(re.fullmatch(NODE_PATH, name) for name in names):
+        return Read(reason=because("import_swift_data", "dataset", names=", ".join(names)))
+    folder = _common_folder(names)
+    files = [str(PurePosixPath(name).relative_to(folder)) for name in names]
+    return Read(values={"training.dataset_dir": folder, "training.dataset": ",".join(files)})
+
+
+def _common_folder(names: list[str]) -> str:
+    parents = [PurePosixPath(name).parent.parts for name in names]
+    common = parents[0]
+    for parts in parents[1:]:
+        length = next((n for n, (a, b) in enumerate(zip(common, parts, strict=False)) if a != b), None)
+        common = common[: min(len(common), len(parts)) if length is None else length]
+    return str(PurePosixPath(*common))
+
+
+def _precision(config: Mapping[str, Any], value: Any) -> Read:
+    """Read the precision. ms-swift trains fp16 if torch_dtype alone is float32 (arguments/base_args/model_args.py)."""
+    dtype = _PRECISIONS[str(config.get("torch_dtype") or "bfloat16")]
+    bf16, fp16 = config.get("bf16"), config.get("fp16")
+    if fp16 or (fp16 is None and not bf16 and dtype in ("fp16", "fp32")):
+        reason = because("import_swift_fp32", "torch_dtype") if dtype == "fp32" and fp16 is None else None
+        return Read(values={"training.precision": "fp16"}, reason=reason)
+    is_bf16 = bf16 or (bf16 is None and dtype == "bf16")
+    return Read(values={"training.precision": "bf16" if is_bf16 else "fp32"})
+
+
+def _targets(config: Mapping[str, Any], value: Any) -> Read:
+    names = value if isinstance(value, list | tuple) else [value]
+    return Read(values={"training.lora.targets": "all" if "all-linear" in names else ",".join(map(str, names))})
+
+
+def _rate(config: Mapping[str, Any], value: Any) -> Read:
+    default = _FULL_RATE if config.get("tuner_type", "full") == "full" else _LORA_RATE
+    return Read(values={"training.learning_rate": default if value is None else value})
+
+
+def _schedule(config: Mapping[str, Any], value: Any) -> Read:
+    """Read the schedule. With a lowest rate above 0, the job has the cosine that ends at a tenth of the rate."""
+    schedulers = {style: name for name, style in reversed(tuple(SCHEDULERS.items()))}
+    name = schedulers[str(value)]
+    if name == "constant" and (config.get("lr_warmup_fraction") or config.get("lr_warmup_iters")):
+        name = "constant_with_warmup"
+    lowest = config.get("min_lr") or 0.0
+    if name == "cosine" and lowest > 0:
+        name = "cosine_with_min_lr"
+    return Read(values={"training.lr_scheduler": name})
+
+
+def _lowest_rate(config: Mapping[str, Any], value: Any) -> Read:
+    rate = _rate(config, config.get("lr")).values["training.learning_rate"]
+    scheduler = _schedule(config, config.get("lr_decay_style", "cosine"))
+    if not value or abs(value - rate / 10) < 1e-9 * rate:
+        return scheduler
+    return Read(values=scheduler.values, reason=because("import_min_lr", "min_lr", min_lr=value, rate=rate))
+
+
+def _steps(config: Mapping[str, Any], value: Any) -> Read:
+    """Read the number of steps. If both are given, ms-swift counts epochs (arguments/megatron_args.py init_iters)."""
+    if config.get("num_train_epochs") is not None:
+        return Read(reason=because("import_swift_epochs", "train_iters") if value is not None else None)
+    return Read(values={"training.max_steps": value})
+
+
+def _epochs(config: Mapping[str, Any], value: Any) -> Read:
+    return Read(values={} if value is None else {"training.num_train_epochs": value, "training.max_steps": None})
+
+
+def _warmup_fraction(config: Mapping[str, Any], value: Any) -> Read:
+    if value is None and config.get("lr_warmup_iters"):
+        return Read()
+    return Read(values={"training.warmup_ratio": value or 0.0})
+
+
+def _warmup_steps(config: Mapping[str, Any], value: Any) -> Read:
+    total = config.get("train_iters") or 0
+    if not value or config.get("lr_warmup_fraction") is not None:
+        return Read(reason=because("import_off", "lr_warmup_iters"))
+    if total <= 0:
+        return Read(reason=because("import_warmup_steps", "lr_warmup_iters", steps=value))
+    share = round(min(1.0, value / total), 6)
+    reason = because("import_warmup_share", "lr_warmup_iters", steps=value, total=total, share=share)
+    return Read(values={"training.warmup_ratio": share}, reason=reason)
+
+
+def _evaluation(config: Mapping[str, Any], value: Any) -> Read:
+    """Read the interval of evaluation; without data for it there is none. The default is that of saving."""
+    if not config.get("split_dataset_ratio") and not config.get("val_dataset"):
+        return Read(values={"training.eval_steps": None}, reason=because("import_swift_no_eval", "eval_steps"))
+    return Read(values={"training.eval_steps": value or config.get("save_steps", 500)})
+
+
+def _granularity(config: Mapping[str, Any], value: Any) -> Read:
+    return Read(values={"parallel.recompute": value or "none"})
+
+
+def _method(config: Mapping[str, Any], value: Any) -> Read:
+    if value in (None, "uniform"):
+        return Read()
+    return Read(reason=because("import_recompute_method", "recompute_method", method=value))
+
+
+def _offload(config: Mapping[str, Any], value: Any) -> Read:
+    """Read the offload switch. ms-swift's fraction is 1 by default."""
+    fraction = config.get("optimizer_offload_fraction", 1.0) if value else 0.0
+    return Read(values={"parallel.optimizer_offload_fraction": fraction})
+
+
+def _offload_fraction(config: Mapping[str, Any], value: Any) -> Read:
+    if config.get("optimizer_cpu_offload"):
+        return Read(values={"parallel.optimizer_offload_fraction": value})
+    return Read(values={"parallel.optimizer_offload_fraction": 0.0}, reason=because("import_offload_off", "x"))
+
+
+def _gradients(config: Mapping[str, Any], value: Any) -> Read:
+    is_bf16 = _precision(config, None).values["training.precision"] == "bf16"
+    return Read(values={"parallel.gradient_dtype": "fp32" if value or is_bf16 else "bf16"})
+
+
+def _finetune(config: Mapping[str, Any], value: Any) -> Read:
+    """Read the switch that loads only weights. Megaboard sets it itself when it resumes."""
+    return Read(reason=None if value else because("import_resume", "finetune"))
+
+
+def _pixels(config: Mapping[str, Any], value: Any) -> Read:
+    """Read the variable MAX_PIXELS, which ms-swift takes instead of max_pixels."""
+    return Read(values={} if value is None else {"training.image_max_pixels": int(value)})
+
+
+SWIFT = Dialect(
+    readers={
+        "model": _model,
+        "dataset": _data,
+        "torch_dtype": _precision,
+        "bf16": _precision,
+        "fp16": _precision,
+        "target_modules": _targets,
+        "lr": _rate,
+        "lr_decay_style": _schedule,
+        "min_lr": _lowest_rate,
+        "train_iters": _steps,
+        "num_train_epochs": _epochs,
+        "lr_warmup_fraction": _warmup_fraction,
+        "lr_warmup_iters": _warmup_steps,
+        "eval_steps": _evaluation,
+        "recompute_granularity": _granularity,
+        "recompute_method": _method,
+        "recompute_modules": read_modules,
+        "optimizer_cpu_offload": _offload,
+        "optimizer_offload_fraction": _offload_fraction,
+        "accumulate_allreduce_grads_in_fp32": _gradients,
+        "pipeline_model_parallel_layout": read_layout,
+        "report_to": read_reports,
+        "output_dir": read_output,
+        "ddp_timeout": read_timeout,
+        "MAX_PIXELS": _pixels,
+        "max_pixels": _pixels,
+        "finetune": _finetune,
+    },
+    renamed={
+        "load": "mcore_model",
+        "save": "output_dir",
+        "save_interval": "save_steps",
+        "eval_interval": "eval_steps",
+        "log_interval": "logging_steps",
+        "max_epochs": "num_train_epochs",
+        "train_type": "tuner_type",
+        "num_workers": "dataloader_num_workers",
+    },
+    always=frozenset({"add_version", "callbacks", "rlhf_type"}),
+    dropped=(
+        ("mcore_model|mcore_adapter|adapters", "import_resume"),
+        ("deepspeed", "import_off"),
+    ),
+)

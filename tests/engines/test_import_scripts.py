@@ -1,0 +1,218 @@
+"""A shell script, or ms-swift's YAML, becomes the job that it trains. The report names what is lost."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend.engines import ENGINES
+from backend.engines.engine import target_of
+from backend.engines.importing import Imported, import_source, read_source
+from backend.engines.importing.shell import commands, is_open
+from backend.job.job import Job
+from backend.job.mapping import get_value, parse_job, with_values
+from backend.job.problems import ProblemsError
+from tests.engines.test_importing import job_of
+from tests.engines.test_swift_megatron import CASES
+
+CLUSTER = {"gpu": "h100-80g", "nodes": 2, "gpus_per_node": 8}
+
+
+def imported(text: str) -> tuple[Job, dict[str, str | None]]:
+    """Return the job of a text, and the code of the reason of every key."""
+    result = import_source(read_source(text), CLUSTER)
+    return job_of(result), {line.key: line.reason.code if line.reason else None for line in result.lines}
+
+
+def words_of(text: str) -> list[tuple[str, ...]]:
+    return [command.words for command in commands(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a --b 'c d' \"e'f\" # g\nh", [("a", "--b", "c d", "e'f"), ("h",)]),
+        ("a \\\n  --b c#d \\\n  e\n", [("a", "--b", "c#d", "e")]),
+        ("X=1\nY=${X}2; a $X ${Y} \"$X\" '$X' ${Z:-3} $Z", [("a", "1", "12", "1", "$X", "3", "$Z")]),
+        ("nohup a b > out.log 2>&1 &\nc <in && d | e", [("a", "b"), ("c",), ("d",), ("e",)]),
+        ("a $(date +%s) `hostname`", [("a", "$(date +%s)", "`hostname`")]),
+        ("a \\\n", [("a",)]),
+        ("a 'open", [("a", "open")]),
+        ("", []),
+    ],
+)
+def test_words_are_split_as_a_shell_splits_them(text: str, words: list[tuple[str, ...]]) -> None:
+    assert words_of(text) == words
+
+
+def test_variables_before_a_command_and_exported_ones_belong_to_it() -> None:
+    text = "export A=1 B=2\nC=3\nA=4\nD=5 run --x $C\nrun"
+    assert [dict(command.variables) for command in commands(text)] == [
+        {"A": "4", "B": "2", "D": "5"},
+        {"A": "4", "B": "2"},
+    ]
+
+
+@settings(max_examples=100)
+@given(text=st.text(alphabet="ab=$'\"\\{}()`;|&<># \n-", max_size=40))
+def test_any_text_is_split_and_ends(text: str) -> None:
+    assert all(command.words for command in commands(text))
+
+
+SCRIPT = """
+# 8 * 80GiB
+MODEL=/models/Qwen3-30B-A3B
+PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True' \\
+NNODES=2 NODE_RANK=0 MASTER_ADDR=$MASTER_ADDR NPROC_PER_NODE=4 MAX_PIXELS=1003520 \\
+megatron sft \\
+    --model $MODEL \\
+    --save_safetensors true \\
+    --dataset '/data/chat/a.jsonl' /data/chat/more/b.jsonl \\
+    --tuner_type lora --lora_rank 16 --lora_alpha 32 --target_modules all-linear \\
+    --tensor_model_parallel_size 2 --expert_model_parallel_size 4 --sequence_parallel true \\
+    --micro_batch_size 2 \\
+    --global_batch_size 32 \\
+    --recompute_granularity full --recompute_method uniform --recompute_num_layers 1 \\
+    --max_epochs 1 --lr 1e-4 --lr_warmup_fraction 0.05 --min_lr 1e-5 \\
+    --save /runs/lora-run --save_interval 200 --max_length 8192 --packing true \\
+    --moe_aux_loss_coeff 1e-3 --attention_backend flash --finetune true --deepspeed zero3
+"""
+
+
+def test_a_script_of_ms_swift_s_megatron_keeps_its_plan() -> None:
+    source = read_source(SCRIPT)
+    assert (source.kind, source.command, dict(source.machines)) == (
+        "swift",
+        "megatron sft",
+        {"nodes": 2, "gpus_per_node": 4},
+    )
+    job, reasons = imported(SCRIPT)
+    values = {
+        "engine": "swift-megatron",
+        "model.preset": "qwen3-30b-a3b",
+        "model.path": "/models/Qwen3-30B-A3B",
+        "training.stage": "sft",
+        "training.method": "lora",
+        "training.lora.rank": 16,
+        "training.lora.targets": "all",
+        "training.dataset_dir": "/data/chat",
+        "training.dataset": "a.jsonl,more/b.jsonl",
+        "training.global_batch_size": 32,
+        "training.micro_batch_size": 2,
+        "training.num_train_epochs": 1.0,
+        "training.max_steps": None,
+        "training.lr_scheduler": "cosine_with_min_lr",
+        "training.warmup_ratio": 0.05,
+        "training.save_steps": 200,
+        "training.output_dir": "/runs",
+        "training.precision": "bf16",
+        "training.image_max_pixels": 1003520,
+        "parallel.tensor": 2,
+        "parallel.expert": 4,
+        "parallel.recompute": "full",
+        "name": "lora-run",
+        "extra": {"save_safetensors": True, "moe_aux_loss_coeff": "1e-3", "attention_backend": "flash"},
+    }
+    assert {path: get_value(job, path) for path in values} == values
+    assert reasons["max_epochs"] == reasons["save_interval"] == "import_renamed"
+    assert reasons["NODE_RANK"] == reasons["MASTER_ADDR"] == "import_launcher"
+    assert reasons["finetune"] is None
+
+
+def test_what_a_script_leaves_out_is_what_ms_swift_takes_then() -> None:
+    job, _ = imported("megatron sft --model /m/Qwen3-8B --dataset /d/a.jsonl --train_iters 9")
+    values = {
+        "training.global_batch_size": 16,
+        "training.learning_rate": 1e-5,
+        "training.warmup_ratio": 0.0,
+        "training.weight_decay": 0.1,
+        "training.max_steps": 9,
+        "training.save_total_limit": None,
+        "parallel.sequence": False,
+        "parallel.recompute": "selective",
+        "parallel.bias_activation_fusion": True,
+        "parallel.rope_fusion": False,
+    }
+    assert {path: get_value(job, path) for path in values} == values
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_rendered_for_ms_swift_is_imported_as_the_same_configuration(case: str) -> None:
+    job = CASES[case]
+    target = target_of(job)
+    config = ENGINES[job.engine].config(target, "/runs/base/it")
+    verb = {"sft": "sft", "pt": "pt", "dpo": "rlhf"}[job.training.stage]
+    words = [
+        f"--{key} {' '.join(map(str, value)) if isinstance(value, list) else value}" for key, value in config.items()
+    ]
+    back, _ = imported(f"megatron {verb} {' '.join(words)}")
+    back = with_values(back, {"model.preset": job.model.preset})
+    again = ENGINES[back.engine].config(target_of(back), "/runs/base/it")
+    # Data for evaluation are in the job's `extra`, which is not rendered here.
+    config.pop("eval_steps", None)
+    assert again == config
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("swift sft --model /m/it --dataset /d/a.jsonl", "import_swift_without_megatron"),
+        ("megatron rlhf --rlhf_type grpo --model /m/it", "import_stage"),
+        ("megatron sft --model /m/it --task_type seq_cls", "import_swift_task"),
+        ("megatron sft --model /m/it --tuner_type lora_llm", "import_swift_tuner"),
+        ("megatron sft --mcore_model /m/it", "import_swift_model"),
+        ("#!/bin/bash\necho hello", "import_script_without_training"),
+        ("swift infer --model x", "import_script_without_training"),
+        ("megatron pt --model /m/it\nmegatron sft --model /m/it", "import_script_of_several"),
+        ("accelerate launch --config_file c.yaml src/train.py x.yaml", "import_file_missing"),
+        ("tuner_type: lora\nmodel: /m/it\ndataset: [/d/a.jsonl]", "import_swift_without_megatron"),
+    ],
+)
+def test_what_nothing_here_starts_is_refused_by_its_name(text: str, code: str) -> None:
+    with pytest.raises(ProblemsError) as raised:
+        import_source(read_source(text), CLUSTER)
+    assert [problem.code for problem in raised.value.problems] == [code]
+
+
+def test_flags_of_llamafactory_are_keys() -> None:
+    text = (
+        "MODEL=/m/Qwen3-8B\nllamafactory-cli train --stage sft --do_train --model_name_or_path ${MODEL} --bf16 "
+        "--finetuning_type lora --dataset a,b --learning_rate 1e-4 --output_dir $OUT --template qwen3"
+    )
+    job, reasons = imported(text)
+    assert (job.engine, job.training.method, job.training.precision) == ("llamafactory-ddp", "lora", "bf16")
+    assert (job.training.dataset, job.training.learning_rate, job.training.output_dir) == ("a,b", 1e-4, None)
+    assert reasons["output_dir"] == "import_open"
+
+
+def test_the_yaml_of_a_script_is_read_with_its_changes_and_accelerate_s_file() -> None:
+    files: dict[str, Any] = {
+        "x.yaml": {"model_name_or_path": "/m/it", "do_train": True, "stage": "sft", "finetuning_type": "full"},
+        "fsdp.yaml": {
+            "distributed_type": "FSDP",
+            "fsdp_config": {"fsdp_version": 2},
+            "num_machines": 3,
+            "num_processes": 6,
+        },
+    }
+    text = "accelerate launch --config_file fsdp.yaml src/train.py x.yaml cutoff_len=99"
+    source = read_source(text, files.get)
+    assert dict(source.machines) == {"nodes": 3, "gpus_per_node": 2}
+    result: Imported = import_source(source, CLUSTER, files.get)
+    job = job_of(result)
+    assert (job.engine, job.parallel.fsdp.version, job.training.cutoff_len) == ("llamafactory-fsdp", 2, 99)
+
+
+def test_a_yaml_of_ms_swift_s_megatron_with_variables_is_imported() -> None:
+    text = "ENV:\n  NPROC_PER_NODE: '4'\nmodel: /m/Qwen3-8B\ndataset: [/d/a.jsonl]\nglobal_batch_size: 8\nlr: 1e-5\n"
+    assert dict(read_source(text).machines) == {"gpus_per_node": 4}
+    job, _ = imported(text)
+    assert (job.engine, job.training.global_batch_size, dict(job.environment)) == ("swift-megatron", 8, {})
+
+
+def test_a_job_file_is_told_from_a_configuration() -> None:
+    assert read_source("version: 1\ncluster: {}\n").kind == "job"
+    assert parse_job({"cluster": CLUSTER})[0] is not None
+    assert is_open("$HOME/x")
+    assert not is_open("price: 5 dollars")

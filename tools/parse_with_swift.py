@@ -1,0 +1,52 @@
+"""Run ms-swift's own argument classes over many configurations in one process, because their import is slow.
+
+The python of ms-swift runs this file without arguments. stdin: JSON, case -> {files, environment} as rendered.
+stdout, last line: JSON, case -> {error, arguments}. Without Transformer Engine, empty classes stand for its names.
+"""
+
+import json
+import os
+import runpy
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ARGUMENTS = HERE.parent / "backend" / "node" / "checks" / "engine_args.py"
+
+
+def parse(program, files, environment):
+    before = dict(os.environ)
+    os.environ.update(environment)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            Path(folder, name).write_text(text)
+        os.chdir(folder)
+        try:
+            arguments = program["parse_swift"]()
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+        finally:
+            os.chdir("/")
+            os.environ.clear()
+            os.environ.update(before)
+    plain = {key: value for key, value in vars(arguments).items() if isinstance(value, bool | int | float | str | list)}
+    return {"error": None, "arguments": plain}
+
+
+def main():
+    sys.path.insert(0, str(HERE))
+    import swift_without_gpu
+
+    swift_without_gpu.install()
+    program = runpy.run_path(str(ARGUMENTS), run_name="engine_args")
+    program["set_one_rank"]()
+    cases = json.load(sys.stdin)
+    # The first one selects what is imported.
+    os.environ.update(next(iter(cases.values()))["environment"])
+    results = {case: parse(program, **rendered) for case, rendered in cases.items()}
+    print("\n" + json.dumps(results, default=str))
+
+
+if __name__ == "__main__":
+    main()
