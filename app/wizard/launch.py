@@ -148,7 +148,7 @@ def _findings(form: Form, services: Services, checks: Sequence[CheckResult]) -> 
             grouped.setdefault(key, []).append(check)
     return [
         {"check": _name(form, alike[0].name), "ranks": ", ".join(str(check.rank) for check in alike),
-         "node": alike[0].node if alike[0].problem.code == "node_cordoned" and len(alike) == 1 else None,
+         "cordoned": alike[0].node if alike[0].problem.code == "node_cordoned" and len(alike) == 1 else None,
          **_in_words(form, services, _with_nodes(alike[0].problem, [check.node for check in alike]))}
         for alike in grouped.values() if alike[0].problem
     ]  # fmt: skip

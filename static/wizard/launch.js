@@ -187,8 +187,8 @@ function drawFinding(finding) {
   return h("div.mb-problem", { "data-severity": finding.severity },
     h("b", {}, t("wizard.checks.finding", finding)), gap(), withRunLink(finding), gap(),
     h("span.mb-fix", {}, commands(finding.fix)),
-    finding.node ? h("button.mb-apply", { type: "button", "data-act": "uncordon",
-      onclick: () => send("uncordon", { node: finding.node }) }, t("wizard.launch.uncordon", { node: finding.node }))
+    finding.cordoned ? h("button.mb-apply", { type: "button", "data-act": "uncordon",
+      onclick: () => send("uncordon", { node: finding.cordoned }) }, t("wizard.launch.uncordon", { node: finding.cordoned }))
       : finding.unlock ? unlock(finding.unlock, () => send("check"))
       : finding.at && h("button.mb-apply", { type: "button", onclick: open }, finding.label));
 }

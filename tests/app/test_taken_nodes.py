@@ -44,3 +44,20 @@ def test_the_run_that_holds_a_node_is_a_link_where_it_has_a_page_here(services: 
     assert run in finding["message"]
     assert finding["run"] == known
     assert [(problem["code"], problem["run"]) for problem in result["problems"]] in ([], [("node_taken", known)])
+    assert finding["cordoned"] is None, "only a node that is kept out can be allowed again"
+
+
+def test_a_node_that_is_kept_out_can_be_allowed_again_from_its_finding(services: Services) -> None:
+    kept_out = Checks(1, "10.0.0.2").wrong("cordon", "node_cordoned", "cluster.hosts[1].address", run="r", reason="x")
+    nodes = Nodes(PreflightReport(checks=(kept_out,)))
+    nodes.let.set()
+    services = replace(services, launch_session=LaunchSession(cast(Controller, nodes), services.clock))
+    change(services, READY)
+    form = Form("en")
+    with gr.Blocks(analytics_enabled=False):
+        hardware.build(form)
+        launch.build(form)
+    launch.act(services, {"act": "check"})
+    rest(services.launch_session)
+    result = launch.data(read(services.draft.job_mapping(), services.home), form, services)["launch"]
+    assert [finding["cordoned"] for finding in result["checks"]["findings"]] == ["10.0.0.2"]

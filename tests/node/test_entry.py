@@ -148,7 +148,9 @@ class Gang:
         wait_for(lambda: len(self.steps(0)) >= count, WITHIN_S)
 
     def steps(self, rank: int) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in whole_lines(self.folders[rank] / f"steps.rank{rank}.jsonl")]
+        """Return the lines of steps, without those that hold only logged metrics."""
+        rows = [json.loads(line) for line in whole_lines(self.folders[rank] / f"steps.rank{rank}.jsonl")]
+        return [row for row in rows if "step_s" in row]
 
 
 def stop_on_one_node(gang: Gang) -> None:
