@@ -96,7 +96,7 @@ function bring() {
     placeholder: "model_name_or_path: /models/Qwen3-8B\nstage: sft\n..." });
   // The browser's own button has the browser's language.
   const name = h("span.mb-quiet", {});
-  const file = h("input", { type: "file", id: "mb-import-file", class: "mb-only-read", accept: ".yaml,.yml,text/yaml",
+  const file = h("input", { type: "file", id: "mb-import-file", class: "mb-only-read", accept: ".yaml,.yml,.sh,text/yaml",
     onchange: async () => {
       if (!file.files[0]) return;
       name.textContent = file.files[0].name;
