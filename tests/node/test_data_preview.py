@@ -96,6 +96,7 @@ def preview(folder: Path, dataset: str, **config: Any) -> DataPreview:
     return answer_of("node", DataPreview, json.loads(line[2:]))
 
 
+@pytest.mark.e2e  # It imports LLaMA-Factory.
 def test_rows_are_shown_with_their_template_and_what_is_trained_and_cut(folder):
     answer = preview(folder, "doubled,unanswered,odd", cutoff_len=24)
     doubled, unanswered, odd = answer["datasets"]
@@ -119,6 +120,7 @@ def test_rows_are_shown_with_their_template_and_what_is_trained_and_cut(folder):
     assert 0 < sum(answer["trained"]) < sum(answer["lengths"])
 
 
+@pytest.mark.e2e  # It imports LLaMA-Factory.
 def test_both_answers_of_a_pair_are_shown(folder):
     answer = preview(folder, "pairs", stage="dpo")
     sequences = answer["examples"][0]["sequences"]
@@ -126,6 +128,7 @@ def test_both_answers_of_a_pair_are_shown(folder):
     assert sequences[1]["stretches"][-1][0] == "?<|im_end|>\n"
 
 
+@pytest.mark.e2e  # It imports LLaMA-Factory.
 def test_a_file_with_a_broken_row_is_refused_with_the_row(folder):
     answer = preview(folder, "broken")
     assert answer["code"] == "dataset_unreadable"

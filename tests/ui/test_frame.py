@@ -85,6 +85,24 @@ def page(context, server):
     page.close()
 
 
+@pytest.fixture(scope="module")
+def other_context(browser, server, password):
+    """Return a second such context, for the tests that change its language, its theme and at last its session."""
+    context = browser.new_context(locale="en-US", color_scheme="light", viewport=VIEWPORT)
+    log_in(context, server, password)
+    return context
+
+
+@pytest.fixture
+def other_page(other_context, server):
+    """Return a new page of `other_context`."""
+    page = watched(other_context, server)
+    page.goto(f"{server.address}/en/")
+    ready(page)
+    yield page
+    page.close()
+
+
 @pytest.fixture
 def open_page(browser, server, password):
     """Return a function that opens a logged-in page in a new context."""
@@ -176,8 +194,8 @@ def test_next_and_back_show_one_step_and_move_the_focus_to_its_heading(page):
     assert shown_steps(page) == ["step-model"]
 
 
-def test_the_location_keeps_the_place_over_a_reload_and_a_change_of_language(open_page):
-    page = open_page()
+def test_the_location_keeps_the_place_over_a_reload_and_a_change_of_language(other_page):
+    page = other_page
     page.click(".mb-steps a[data-step=plan]")
     page.reload()
     ready(page)
@@ -200,8 +218,8 @@ def test_the_areas_switch_without_losing_the_step(page):
     assert shown_steps(page) == ["step-training"]
 
 
-def test_the_theme_is_remembered(open_page):
-    page = open_page(scheme="light")
+def test_the_theme_is_remembered(other_page):
+    page = other_page
     assert not page.evaluate("document.body.classList.contains('dark')")
     page.click("[data-theme-toggle]")
     assert page.get_attribute("[data-theme-toggle]", "aria-pressed") == "true"
@@ -226,8 +244,8 @@ def test_the_session_cookie_is_hidden_from_scripts(page):
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
 
 
-def test_logging_out_ends_every_tab(open_page, server):
-    page = open_page()
+def test_logging_out_ends_every_tab(other_page, server):
+    page = other_page
     other = page.context.new_page()
     other.goto(server.address + "/en/")
     ready(other)
