@@ -32,6 +32,7 @@ COMMANDS = {
     "launch": "app.cli.launch",
     "watch": "app.cli.watch",
     "status": "app.cli.status",
+    "label": "app.cli.label",
     "metrics": "app.cli.metrics",
     "logs": "app.cli.logs",
     "stop": "app.cli.stop",

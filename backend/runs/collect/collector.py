@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from backend.cluster.node import Node, NodeError
 from backend.runs.collect import bad_records, flight_records
 from backend.runs.collect.clocks import NodeClock
-from backend.runs.collect.external_logs import Before, megatron_rows, trainer_log_rows
+from backend.runs.collect.external_logs import Before, megatron_rows, trainer_log_rows, with_metrics
 from backend.runs.collect.log_offset import offset_to_read
 from backend.runs.collect.node_records import Bad, Exit, Heartbeat, Lines, Step, TrainerLine, read_exit, read_lines
 from backend.runs.collect.step_tokens import RATE, count_tokens
@@ -220,7 +220,8 @@ class Collector:
         read = data[: len(start.tail) + len(new)]
         after = replace(start, offset=start.offset + len(new), tail=_tail_of(read[-TAIL:]))
         shape = _SHAPES.get(source.kind)
-        lines = read_lines(new, shape) if shape else Lines((), Bad())
+        prepare = with_metrics if source.kind == "trainer_log" else _unchanged
+        lines = read_lines(new, shape, prepare) if shape else Lines((), Bad())
         if source.kind == "heartbeats":
             self._note_masked(lines.rows)
         return Batch(source=source, before=before, start=start, after=after, data=new, whole=whole, lines=lines)
@@ -350,6 +351,10 @@ class Collector:
             rank=self._node.rank,
             detail=detail,
         )
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _is_step(row: Mapping[str, Any]) -> bool:
