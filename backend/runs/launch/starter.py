@@ -16,13 +16,15 @@ from backend.runs.connections import Connections
 from backend.runs.launch import launch
 from backend.runs.launch.accepted_warnings import accepted_keys
 from backend.runs.launch.data_preparation import prepared
+from backend.runs.launch.derived_start import make_attempt
 from backend.runs.launch.preflight import ConnectedNodes, PreflightReport, connect_nodes, run_preflight
 from backend.runs.launch.resume import Checkpoints, choose_checkpoint, find_checkpoints, resume_policy_of
 from backend.runs.launch.slurm_launch import submit_all
-from backend.runs.rank_secrets import SECRETS
+from backend.runs.rank_secrets import SECRETS, ApiKeys
 from backend.runs.records import problem_to_json
 from backend.runs.states import EventKind, RunState
-from backend.runs.store import attempts, run_store
+from backend.runs.store import attempts, derived_runs, run_store
+from backend.runs.store.derived_runs import DerivedRun
 from backend.runs.store.node_replacement import cordons, job_on_nodes
 from backend.runs.store.store import Store
 from backend.runs.supervise import restart
@@ -41,12 +43,14 @@ class Starter:
         connections: Connections,
         accepted: AcceptedConfigurations,
         *,
+        keys: ApiKeys,
         grace_s: float,
         clock: Callable[[], float],
     ) -> None:
         self._store = store
         self._connections = connections
         self._accepted = accepted
+        self._keys = keys
         self._grace_s = grace_s
         self._clock = clock
 
@@ -58,7 +62,12 @@ class Starter:
         the run meanwhile. `checked`: the job of the run, if it was checked before.
         """
         try:
-            self._start(run, connected, checked)
+            with self._store.read() as connection:
+                derived = derived_runs.read(connection, run)
+            if derived is None:
+                self._start(run, connected, checked)
+            else:
+                self._start_derived(derived)
         except BaseException as error:  # Ctrl-C too: the supervisors must be stopped first
             self._record_failure(run, error)
             raise
@@ -127,6 +136,21 @@ class Starter:
             is_starting = self._record(run, EventKind.STARTED)
         if not is_starting:
             raise launch.stopped_meanwhile(run)
+
+    def _start_derived(self, derived: DerivedRun) -> None:
+        """Start the one attempt of a derived run."""
+        job = self._job(derived.run)
+        nodes = connect_nodes(job, self._connections).all_nodes()
+        try:
+            attempt = make_attempt(derived, job, nodes[0], self._keys.new(derived.run), grace_s=self._grace_s)
+            launch.record_attempt(self._store, attempt, self._clock())
+            launch.start_all(attempt, nodes, lambda *event: self._record(derived.run, *event))
+        except GroupError as error:
+            raise ProblemsError(error.problems) from error
+        except NodeError as error:
+            raise ProblemsError([error.problem]) from error
+        if not self._record(derived.run, EventKind.STARTED):
+            raise launch.stopped_meanwhile(derived.run)
 
     def _preflight(
         self, run: str, checked: CheckedJob, connected: ConnectedNodes, accepted: Collection[str] | None
