@@ -6,7 +6,6 @@ a real training.
 """
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from app.demo import tiny_model
 from app.demo.local_nodes import LocalNodes
 from backend.engines import results_folder
 from backend.job.job import Job
-from backend.job.mapping import parse_job
+from backend.job.mapping import dump_job, parse_job
 from backend.job.problems import ProblemsError
 from backend.runs.controller import Controller
 from backend.runs.model_chat import ModelChat
@@ -64,8 +63,6 @@ def trained(cluster: LocalNodes, tiny: Path, home: Path) -> Job:
     store = Store(home / "megaboard.db")
 
     def record(connection: Any) -> None:
-        from backend.job.mapping import dump_job
-
         run_store.create_run(
             connection, TRAINED, name=job.name, engine=job.engine, job=dump_job(job), addresses=[], time=1.0
         )
@@ -78,9 +75,9 @@ def trained(cluster: LocalNodes, tiny: Path, home: Path) -> Job:
 
 
 @pytest.fixture
-def served(trained: Job, controller: Controller) -> Iterator[Controller]:
+def served(trained: Job, controller: Controller) -> Controller:
     controller.start()
-    yield controller
+    return controller
 
 
 def ready(controller: Controller) -> ModelChat:

@@ -63,9 +63,7 @@ def dial_loopback(transport: paramiko.Transport, port: int, deadline: Deadline) 
 
 def _forward(transport: paramiko.Transport, address: str, port: int, deadline: Deadline) -> paramiko.Channel:
     server = (address, port)
-    return bounded_channel(
-        transport.open_channel("direct-tcpip", server, ("127.0.0.1", 0), timeout=deadline.left_s())
-    )
+    return bounded_channel(transport.open_channel("direct-tcpip", server, ("127.0.0.1", 0), timeout=deadline.left_s()))
 
 
 def dial_by_program(command: str) -> BoundedSocket:

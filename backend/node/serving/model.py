@@ -24,6 +24,7 @@ class Model:
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._turn = threading.Lock()
         self._generation = Generation()
+        encode_as_trained(self._chat.engine.template, args)
         if args["infer_backend"] == "huggingface":
             self._generation.attach(self._chat.engine.model)
 
@@ -59,6 +60,23 @@ class Model:
             except StopAsyncIteration:
                 return None
             return None if self._generation.stop.is_set() else piece
+
+
+def encode_as_trained(template: Any, args: dict[str, Any]) -> None:
+    """Let a template encode the prompts of a chat as it encoded the conversations of the training.
+
+    LLaMA-Factory encodes a chat with encode_oneturn. For a reasoning template, that has other thoughts in the history
+    than encode_multiturn, with which it encodes the training data (0.9.5 src/llamafactory/data/template.py and
+    processor/supervised.py).
+    """
+    discards_thoughts = bool(args.get("mask_history")) and not args.get("preserve_thinking")
+
+    def encode(tokenizer: Any, messages: Any, system: Any = None, tools: Any = None) -> tuple[list[int], list[int]]:
+        pairs = template.encode_multiturn(tokenizer, messages, system, tools, discards_thoughts)
+        *earlier, (question, answer) = pairs
+        return [token for pair in earlier for part in pair for token in part] + question, answer
+
+    template.encode_oneturn = encode
 
 
 class Generation:

@@ -12,8 +12,8 @@ import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from .model import Model
 from .chat_request import REQUEST_BYTES, BadRequest, parse
+from .model import Model
 
 CHAT = "/v1/chat/completions"
 READ_S = 60.0

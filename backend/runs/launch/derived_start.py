@@ -51,9 +51,7 @@ def chat_request(job: Job, models: Sequence[str], checkpoint: int | None) -> dic
     return {"models": chosen, "checkpoint": checkpoint, "args": inference_keys(job)}
 
 
-def make_attempt(
-    derived: DerivedRun, job: Job, node: Node, key: str, *, grace_s: float = GRACE_S
-) -> launch.Attempt:
+def make_attempt(derived: DerivedRun, job: Job, node: Node, key: str, *, grace_s: float = GRACE_S) -> launch.Attempt:
     """Return the attempt of a derived run on its connected node. ProblemsError and NodeError."""
     facts = read_facts(job, {0: node})
     placement = launch.make_placement(job, derived.run, 1, facts, job.cluster.port_range[0])
@@ -139,5 +137,3 @@ def _command(job: Job, placement: Placement) -> NodeCommand:
     # The model lies on the node: requests to the hub would only add delays and failures.
     variables = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", **job.environment}
     return NodeCommand(rank=0, argv=(node.python, f"{node.folder}/{SERVE_MODELS}", node.folder), environment=variables)
-
-
