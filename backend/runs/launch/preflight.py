@@ -169,11 +169,17 @@ def check_cordons(job: Job, cordons: Mapping[str, Cordon]) -> list[CheckResult]:
     if not kept_out:
         return []
     return [
-        checks.wrong("cordon", "node_cordoned", checks.address_field, run=cordon.run, reason=cordon.problem.code)
+        checks.wrong("cordon", "node_cordoned", checks.address_field, **_reason(cordon))
         if (cordon := kept_out.get(checks.rank))
         else checks.ok("cordon")
         for checks in builders
     ]
+
+
+def _reason(cordon: Cordon) -> dict[str, object]:
+    """Return the values of a problem about a node that is kept out: why, and since which run."""
+    values = {name: value for name, value in cordon.problem.values.items() if name != "node"}
+    return {**values, "run": cordon.run, "reason_code": cordon.problem.code}
 
 
 def of_spare(job: Job, check: CheckResult) -> CheckResult:
