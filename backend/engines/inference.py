@@ -12,7 +12,8 @@ from backend.job.job import Job
 DTYPES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """The job's precision -> `infer_dtype`."""
 _KEPT = (
-    "template", "default_system", "tool_format", "enable_thinking", "preserve_thinking", "mask_history", "trust_remote_code",
+    "template", "default_system", "tool_format", "enable_thinking", "preserve_thinking", "mask_history",
+    "trust_remote_code",
     "use_fast_tokenizer", "resize_vocab", "split_special_tokens", "add_tokens", "add_special_tokens",
     "new_special_tokens_config", "init_special_tokens", "model_revision", "rope_scaling", "flash_attn",
     "quantization_bit", "quantization_method", "quantization_type", "double_quantization",

@@ -31,7 +31,8 @@ _log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """How often a loading server is asked for its port."""
 
-Phase = Literal["waiting", "starting", "loading", "ready", "stopping", "ended"]
+Phase = Literal["waiting", "starting", "loading", "ready", "unreachable", "stopping", "ended"]
+"""`unreachable`: the node cannot be read now. The chat goes on when it can be read again."""
 
 
 class ServerRecord(TypedDict):
@@ -155,6 +156,8 @@ class Chats:
 def _phase(shown: RunSnapshot, *, is_ready: bool) -> Phase:
     if shown.state.is_final:
         return "ended"
+    if shown.state is RunState.RUNNING and any(node.state in ("unreachable", "unseen") for node in shown.nodes):
+        return "unreachable"
     if shown.state is RunState.RUNNING:
         return "ready" if is_ready else "loading"
     phases: Mapping[RunState, Phase] = {RunState.QUEUED: "waiting", RunState.STOPPING: "stopping"}

@@ -4,7 +4,7 @@ import { whole } from "../lib/format.js";
 import { w } from "../lib/words.js";
 import { Answers } from "./chat_answers.js";
 
-const WORKING = ["waiting", "starting", "loading", "stopping"];
+const WORKING = ["waiting", "starting", "loading", "unreachable", "stopping"];
 
 // `act(name, values)` of monitor.js starts and ends the chat on the server.
 export function Chat(act) {

@@ -29,7 +29,7 @@ from tools.programs import NODE_PYTHON
 NODES = 3
 ENGINES = Path(__file__).parent
 STAND_INS = ENGINES.parent / "runs/engine"
-SEEN = (EventKind.FAILING, EventKind.LOSING)
+SEEN = (EventKind.FAILING, EventKind.LOSING, EventKind.NODE_SLOW)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,23 +5,30 @@ store over SSH to the text of a model and back, and that no process is left. tes
 a real training.
 """
 
+import json
 import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.demo import tiny_model
+from app.demo import local_nodes, tiny_model
 from app.demo.local_nodes import LocalNodes
+from backend.cluster.node import NodeError
+from backend.cluster.ssh.host_keys import KnownHosts
 from backend.engines import results_folder
 from backend.job.job import Job
 from backend.job.mapping import dump_job, parse_job
 from backend.job.problems import ProblemsError
+from backend.node.supervisor.processes import find_process, members, send_signal
 from backend.runs.controller import Controller
 from backend.runs.model_chat import ModelChat
 from backend.runs.states import EventKind, RunState
 from backend.runs.store import run_store
 from backend.runs.store.store import Store
+from backend.runs.supervise.gang_rules import Timing
 from tests.waiting import wait_for
 from tools.programs import NODE_PYTHON
 
@@ -75,6 +82,18 @@ def trained(cluster: LocalNodes, tiny: Path, home: Path) -> Job:
 
 
 @pytest.fixture
+def controller(home: Path) -> Iterator[Controller]:
+    """Replace the controller of conftest.py by one that waits seconds for the proof of a stop."""
+    store = Store(home / "megaboard.db")
+    controller = Controller(
+        home, store, KnownHosts(home / "known_hosts"), timing=Timing(stop_deadline_s=5.0, grace_s=3.0)
+    )
+    yield controller
+    controller.close()
+    store.close()
+
+
+@pytest.fixture
 def served(trained: Job, controller: Controller) -> Controller:
     controller.start()
     return controller
@@ -110,7 +129,6 @@ def test_base_and_tuned_model_answer_and_leave_no_process(served: Controller) ->
     assert next(endless.pieces())
     endless.close()
     assert "".join(served.chats.ask(run, "tuned", QUESTION).pieces()) == texts[0]
-    # The node is in use.
     with pytest.raises(ProblemsError) as refused:
         served.chats.ask(run, "other", QUESTION)
     assert refused.value.problems[0].code == "chat_not_ready"
@@ -120,3 +138,40 @@ def test_base_and_tuned_model_answer_and_leave_no_process(served: Controller) ->
     served.stop(run)
     chat = ended(served, run)
     assert (served.wait(run), chat.phase, chat.left) == (RunState.STOPPED, "ended", 0)
+
+
+def test_a_node_that_is_lost_in_mid_answer_proves_its_end_when_it_is_back(
+    served: Controller, cluster: LocalNodes
+) -> None:
+    run = served.start_chat(TRAINED, ["tuned"])
+    ready(served)
+    tabs = [served.chats.ask(run, "tuned", ENDLESS).pieces() for _ in range(2)]
+    assert next(tabs[0]), "the second tab waits for its turn"
+    [folder] = cluster.run_root.glob(f"{run}/1/node0")
+    mark = json.loads((folder / "spec.json").read_text())["mark"]
+    assert members(mark)
+    unreachable(cluster)
+    for tab in tabs:
+        with pytest.raises(NodeError) as lost:
+            "".join(tab)
+        assert lost.value.code == "lost"
+    wait_for(lambda: (chat := served.chats.newest(TRAINED)) is not None and chat.phase == "unreachable")
+    served.stop(run)
+    wait_for(lambda: served.snapshot(run).state is RunState.LOST)
+    chat = served.chats.newest(TRAINED)
+    assert chat is not None
+    assert (chat.phase, chat.left) == ("ended", None)
+    assert chat.why is not None
+    assert members(mark), "the node works on while nobody can reach it"
+    cluster.start()
+    wait_for(lambda: (chat := served.chats.newest(TRAINED)) is not None and chat.left == 0)
+    assert members(mark) == []
+
+
+def unreachable(cluster: LocalNodes) -> None:
+    """End the node's sshd and its sessions, but not what the supervisor has started."""
+    for recorded in json.loads((cluster.folder / "nodes.json").read_text()).values():
+        server = find_process(recorded["pid"], recorded["start"])
+        assert server is not None
+        for process in local_nodes._process_tree(server):
+            send_signal(process, signal.SIGKILL)
