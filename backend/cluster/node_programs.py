@@ -87,7 +87,7 @@ PROGRAMS = {
     "swift_entry.py": ("training/swift_entry.py",),
     "prepare_data.py": ("regular_file.py", "training/prepare_data.py"),
     "tokenise.py": ("training/engine_data.py", "training/tokenise.py"),
-    "download.py": ("training/download.py",),
+    "download.py": ("training/hubs.py", "training/download.py"),
     "export_model.py": ("training/export_model.py",),
     "benchmark.py": ("benchmark.py",),
     "software.py": (

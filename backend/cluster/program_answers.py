@@ -396,6 +396,7 @@ class Downloaded(TypedDict, total=False):
             "download_target_taken",
             "download_gated",
             "download_not_found",
+            "download_no_modelscope",
             "download_failed",
             "download_no_space",
             "download_wrong_hash",
