@@ -103,8 +103,16 @@ def _check_variable(job: Job, name: str, text: str) -> Problem | None:
         problem = Problem(code="environment_bad", field=field, values={"name": name})
     if problem is None and _looks_secret(name, text):
         problem = Problem(code="environment_secret", field=field, values={"name": name})
+    if problem is None and name == "CUDA_VISIBLE_DEVICES" and _devices(text) < job.cluster.gpus_per_node:
+        values = {"name": name, "visible": _devices(text), "wanted": job.cluster.gpus_per_node}
+        problem = Problem(code="visible_gpus_too_few", field=field, values=values)
     others = {other: text for other, text in job.environment.items() if other != name}
     return problem and replace(problem, edit={"environment": others})
+
+
+def _devices(text: str) -> int:
+    """Return the number of GPUs that a value of CUDA_VISIBLE_DEVICES shows."""
+    return len([part for part in text.split(",") if part.strip()])
 
 
 def check_name(name: str, field: str) -> Problem | None:

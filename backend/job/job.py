@@ -38,9 +38,11 @@ class Model:
     path: str | None = parameter(None, pattern=NODE_PATH, llamafactory="model_name_or_path", swift="model")
     """The model's folder on the nodes."""
     hub: str | None = parameter(None, pattern=HUB)
-    """Repository on the Hugging Face hub that `megaboard download` fetches; null takes that of the preset."""
+    """Repository on the hub that `megaboard download` fetches; null takes that of the preset."""
+    hub_kind: Literal["huggingface", "modelscope"] = parameter("huggingface")
+    """The hub of the model and of data sets."""
     hub_endpoint: str | None = parameter(None, pattern=HUB_ADDRESS)
-    """Address of a mirror of the hub; null: https://huggingface.co."""
+    """Address of a mirror of the hub; null: https://huggingface.co, or https://modelscope.cn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -171,6 +171,13 @@ def test_a_torch_without_code_for_the_gpu_is_refused() -> None:
     assert code_of({**TAKEN, "gpu": "sm_120: sm_80 sm_90"}) == ("failure", "gpu_without_code")
 
 
+def test_a_generation_config_that_no_checkpoint_can_hold_is_refused_before_the_launch() -> None:
+    assert code_of({**TAKEN, "generation": "ValueError: GenerationConfig is invalid"}) == (
+        "failure",
+        "generation_config_refused",
+    )
+
+
 def test_an_environment_with_faults_is_asked_again() -> None:
     nodes = nodes_that_say({**TAKEN, "packages": BROKEN})
     check(ddp(), nodes)

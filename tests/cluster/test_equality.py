@@ -1,6 +1,7 @@
 """Properties that nodes must share: the different node is named, with a command that a shell accepts."""
 
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -258,6 +259,16 @@ def test_an_output_folder_that_a_node_does_not_share_is_named_where_the_engine_n
     plain = Gang()
     plain.check()
     assert not [argv for argv in plain.first.ran if argv[2] == "write"]
+
+
+@pytest.mark.parametrize("engine", ["llamafactory-ddp", "llamafactory-fsdp"])
+def test_with_spares_every_engine_needs_a_shared_output_folder(engine: str) -> None:
+    gang = Gang(nodes=3, engine=engine)
+    gang.job = replace(gang.job, cluster=replace(gang.job.cluster, nodes=2))  # as preflight.py gives it: one spare
+    gang.fakes[2].on("read", reply={"seen": False})
+    warning, problem = gang.only_warning()
+    assert (warning.name, warning.rank, problem.code) == ("output_shared", 2, "output_not_shared_with_spares")
+    assert problem.field == "training.output_dir"
 
 
 def test_the_file_is_taken_away_even_when_another_node_breaks() -> None:

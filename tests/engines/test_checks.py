@@ -129,6 +129,7 @@ def test_values_as_the_engines_take_them_pass(engine: str, extra: dict[str, obje
         ("MEGABOARD_RUN", "x", "environment_owned"),
         ("WANDB_API_KEY", "x", "environment_secret"),
         ("HF_TOKEN", "x", "environment_secret"),
+        ("CUDA_VISIBLE_DEVICES", "0", "visible_gpus_too_few"),
         ("A;B", "x", "environment_bad"),
         ("A", "x\ny", "environment_bad"),
     ],

@@ -10,7 +10,7 @@ from app.text import t
 from backend.job.mapping import dump_mapping, to_mapping
 from tests.chaos.lab import SUBNET
 from tests.e2e.test_journey import go_to_launch, launch, shown_loss, shown_run, wait_for_state, wait_for_step
-from tests.local_hub import local_hub
+from tests.local_hub import files_of, local_hub
 from tests.nodes import needs_node_environment
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.server import tiny_job
@@ -50,8 +50,7 @@ def test_slurm_is_chosen_in_the_wizard_and_trains(slurm: SlurmCluster, tmp_path:
         try:
             with local_hub(SERVER) as hub, chromium() as browser, logged_in(site, browser) as page:
                 mapping = ssh_mapping(slurm, tmp_path, hub.address)
-                model = tmp_path / tiny_model.MODEL_FOLDER
-                hub.repositories["tiny/model"] = {f.name: f.read_bytes() for f in model.iterdir() if f.is_file()}
+                hub.repositories["tiny/model"] = files_of(tmp_path / tiny_model.MODEL_FOLDER)
                 page.goto(f"{site.url}/zh/")
                 page.wait_for_selector("#step-hardware")
                 page.wait_for_function(RESTING)
