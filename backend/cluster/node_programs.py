@@ -12,6 +12,7 @@ COPIER = "copy_files.py"
 SAMPLES = "count_samples.py"
 DATA_PREVIEW = "preview_data.py"
 MODEL_PROFILE = "model_profile.py"
+SERVE_MODELS = "serve_models.py"
 CONTAINER = "container.py"
 INSTALLER = "install_environment.py"
 FALLBACK_STOP = "fallback_stop.sh"
@@ -61,6 +62,14 @@ PROGRAMS = {
         "training/engine_data.py",
         "data_preview/encoding.py",
         "data_preview/main.py",
+    ),
+    SERVE_MODELS: (
+        "serving/__init__.py",
+        "serving/backends.py",
+        "serving/chat_request.py",
+        "serving/model.py",
+        "serving/server.py",
+        "serving/main.py",
     ),
     CONTAINER: ("tools.py", "container.py"),
     INSTALLER: (
