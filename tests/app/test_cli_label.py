@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.output import DONE, REFUSED
+from app.cli.output import DONE, WRONG_INPUT
 from app.main import main
 from backend.runs.database import Database
 from tools.stored_runs import StoredRun
@@ -38,6 +38,6 @@ def test_what_no_option_names_stays(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_unusable_tag_is_refused_and_nothing_is_changed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["label", RUN, "--tag", "a,b", "--note", "lost?"]) == REFUSED
+    assert main(["label", RUN, "--tag", "a,b", "--note", "lost?"]) == WRONG_INPUT
     capsys.readouterr()
     assert labels(capsys) == {"tags": [], "note": "", "hidden": False}
