@@ -66,7 +66,8 @@ class Evaluation:
     """Processes that are left after its end; None before the proof."""
     line: str
     """The newest line of its log."""
-    result: Result | None
+    has_result: bool
+    """`Evaluations.result` returns it from the store."""
 
 
 class Evaluations:
@@ -88,11 +89,11 @@ class Evaluations:
                 return None
             shown = snapshot.snapshot(connection, derived.run, self._clock())
             node = job_on_nodes(connection, derived.run).cluster.hosts[0].name
-            stored: Any = derived_runs.result_of(connection, derived.run)
+            has_result = derived_runs.has_result(connection, derived.run)
             file = f"rank{len(derived.request['models']) - 1}.log"
             keys = [FileKey(run=derived.run, attempt=1, rank=0, file=name) for name in (file, "rank0.log")]
             tails = [metrics.log_tail(connection, key, size=2000)[1] for key in keys] if shown.nodes else []
-        if shown.state is RunState.FINISHED and stored is None:
+        if shown.state is RunState.FINISHED and not has_result:
             self._fetch_in_thread(derived.run)
         lines = readable(next(filter(None, tails), b"")).strip().splitlines()
         record = next((entry.stop or entry.exit for entry in shown.nodes if entry.stop or entry.exit), None)
@@ -106,7 +107,7 @@ class Evaluations:
             why=shown.cause or self._failures.get(derived.run),
             left=len(record["left"]) if record is not None and "left" in record else None,
             line=lines[-1][-LINE_LENGTH:] if lines else "",
-            result=stored,
+            has_result=has_result,
         )
 
     def result(self, run: str) -> Result:

@@ -181,15 +181,15 @@ def unreachable(cluster: LocalNodes) -> None:
 def test_an_evaluation_keeps_the_answers_of_both_models_with_the_run(served: Controller, trained: Job) -> None:
     run = served.start_evaluation(TRAINED, ["tuned", "base"], rows=3, max_tokens=4)
     assert served.wait(run, LOADED_S) is RunState.FINISHED, served.log(run, 0, "rank0.log")
-    wait_for(lambda: (shown := served.evaluations.newest(TRAINED)) is not None and shown.result is not None)
+    wait_for(lambda: (shown := served.evaluations.newest(TRAINED)) is not None and shown.has_result)
     shown = served.evaluations.newest(TRAINED)
     assert shown is not None
-    assert shown.result is not None
-    assert (shown.data, shown.left, len(shown.result["rows"])) == ("held_out", 0, 3)
+    result = served.evaluations.result(run)
+    assert (shown.data, shown.left, len(result["rows"])) == ("held_out", 0, 3)
     prompts = {row["instruction"] for row in tiny_model.make_rows(tiny_model.ROWS)}
-    for row in shown.result["rows"]:
+    for row in result["rows"]:
         assert any(prompt in row["prompt"] for prompt in prompts)
         assert row["reference"]
         assert row["answers"]["tuned"] == row["answers"]["base"]
-    assert set(shown.result["missing"]) in ({"jieba", "nltk", "rouge_chinese"}, set())
-    assert ("bleu-4" in shown.result["metrics"]["tuned"]) == (not shown.result["missing"])
+    assert set(result["missing"]) in ({"jieba", "nltk", "rouge_chinese"}, set())
+    assert ("bleu-4" in result["metrics"]["tuned"]) == (not result["missing"])

@@ -3,8 +3,9 @@
     predict.py FOLDER
 
 FOLDER/evaluate.json has `rows` (how many), `models` (a list of `name`, `args` and `devices`) and `config`, the
-arguments of LLaMA-Factory that the models share. The models run in turns, so that each has the whole GPU. LLaMA-Factory's own prediction
-(0.9.5 src/llamafactory/train/sft/workflow.py, do_predict) reads the data, generates and counts BLEU and ROUGE.
+arguments of LLaMA-Factory that the models share. The models run in turns, so that each has the whole GPU.
+LLaMA-Factory's own prediction (0.9.5 src/llamafactory/train/sft/workflow.py, do_predict) reads the data, generates and
+counts BLEU and ROUGE.
 FOLDER/predictions.json appears when all models have answered.
 """
 

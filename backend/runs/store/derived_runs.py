@@ -79,6 +79,11 @@ def add_result(connection: sqlite3.Connection, run: str, result: Mapping[str, An
     connection.execute("INSERT OR IGNORE INTO evaluations VALUES (?, ?, ?)", values)
 
 
+def has_result(connection: sqlite3.Connection, run: str) -> bool:
+    """Return whether the result of an evaluation is stored."""
+    return connection.execute("SELECT 1 FROM evaluations WHERE run = ?", (run,)).fetchone() is not None
+
+
 def result_of(connection: sqlite3.Connection, run: str) -> Mapping[str, Any] | None:
     """Return the result of an evaluation; None before it is stored. ProblemsError(run_unreadable)."""
     row = connection.execute("SELECT result FROM evaluations WHERE run = ?", (run,)).fetchone()
