@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from backend.runs.records import RunSnapshot
 from backend.runs.redact import redact
 from backend.runs.states import RunState
 
+MOST_NATS = 50.0
+"""The perplexity of a larger loss says nothing."""
 METRICS = ("bleu-4", "rouge-1", "rouge-2", "rouge-l")
 """LLaMA-Factory's metrics of similarity, in percent (0.9.5 src/llamafactory/train/sft/metric.py)."""
 
@@ -32,11 +35,13 @@ class EvaluationView:
             return None
         with self._services.database.read() as reader:
             job = reader.job(run.id)
+            loss, *_ = reader.metric_summaries("eval_loss").get(run.id, (None, None, None))
         is_ours = job.traits.environment == "llamafactory" and job.cluster.scheduler is None
         if run.engine == WATCHED or not is_ours or job.training.stage != "sft":
             return None
         data = "held_out" if job.eval_size else "eval_dataset" if job.eval_dataset else "trained"
-        return {"phase": "offer", "data": data} if newest is None else _shown(newest, lang)
+        shown = {"phase": "offer", "data": data} if newest is None else _shown(newest, lang)
+        return {**shown, "loss": loss, "perplexity": None if loss is None or loss > MOST_NATS else math.exp(loss)}
 
 
 def _shown(one: Evaluation, lang: str) -> dict[str, Any]:

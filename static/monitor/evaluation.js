@@ -15,8 +15,8 @@ export function Evaluation(act) {
     act("end_chat", { chat: shown.run });
   } }, w("evaluation.stop"));
   const log = h("a.mbm-chip", {}, w("chat.page")), csv = h("a.mbm-chip", { download: "" }, w("evaluation.csv"));
-  const words = h("p"), note = h("p.mb-quiet");
-  const status = h("div.mbm-compare-lines", { role: "status" }, words, note);
+  const words = h("p"), note = h("p.mb-quiet"), loss = h("p.mb-quiet");
+  const status = h("div.mbm-compare-lines", { role: "status" }, words, note, loss);
   const offer = h("div.mbm-chat-offer", {}, rows.root, tokens.root, begin);
   const result = h("div.mbm-evaluation");
   const root = h("section.mb-card.mbm-chat", { "aria-label": w("evaluation.title"), hidden: true },
@@ -44,6 +44,7 @@ export function Evaluation(act) {
     const [sentence, more] = wordsOf(state);
     text(words, sentence);
     text(note, more);
+    text(loss, state.loss === null ? "" : w("evaluation.loss", { loss: number(state.loss, 4), perplexity: number(state.perplexity, 4) }));
     draw(state);
   }
 
