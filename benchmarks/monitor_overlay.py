@@ -23,7 +23,9 @@ CURVES = """(count) => {
     const seen = plots.filter(isSeen);
     return seen.length > 0 && seen.every((plot) => drawn(plot) >= count);
 }"""
-ZOOM = """([first, last]) => window.Plotly.relayout(document.querySelector('.mbm-side .mbm-plot'), {'xaxis.range': [first, last]})"""
+ZOOM = """(range) => {
+    window.Plotly.relayout(document.querySelector('.mbm-side .mbm-plot'), {'xaxis.range': range});
+}"""
 DETAIL = """([first, last]) => {
     const plot = document.querySelector('.mbm-side .mbm-plot');
     const inside = plot.data.filter((trace) => trace.x.filter((x) => x >= first && x <= last).length > 500);

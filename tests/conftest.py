@@ -1,13 +1,17 @@
 """Settings that all tests share."""
 
 import inspect
+import json
 import os
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from app.web.gradio_settings import file_of_all_but_components
+from tests.fault_table import ROWS, Row, table
 
 # A busy machine must not make a test fail.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -36,3 +40,24 @@ def _words_must_exist():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MEGABOARD_STRICT_WORDS", "1")
         yield
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Pass the rows of an xdist worker to the session that prints them."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["faults"] = [asdict(row) for row in ROWS]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    ROWS.extend(Row(**row) for row in getattr(node, "workeroutput", {}).get("faults", ()))
+    ROWS.sort(key=lambda row: (row.fault, row.trainer))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not ROWS:
+        return
+    terminalreporter.section("faults: seconds, culprit, processes left, points lost and doubled")
+    for line in table(ROWS):
+        terminalreporter.write_line(line)
+    terminalreporter.write_line(json.dumps([asdict(row) for row in ROWS]))

@@ -1,7 +1,8 @@
-"""A hub on this machine that answers huggingface_hub's requests for the files of folders.
+"""A hub on this machine that answers the requests of huggingface_hub, and of modelscope_hub, for the files of folders.
 
 https://github.com/huggingface/huggingface_hub/blob/main/src/huggingface_hub/file_download.py has the headers that a
 client reads: X-Repo-Commit, ETag and, for large files, X-Linked-ETag and X-Linked-Size.
+https://github.com/modelscope/modelscope_hub/blob/main/src/modelscope_hub/_legacy_api.py has ModelScope's addresses.
 """
 
 import hashlib
@@ -10,7 +11,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 COMMIT = "c" * 40
 LARGE_BYTES = 1000
@@ -33,13 +36,19 @@ class LocalHub:
         self.address = ""
 
 
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Return a repository with the files of a folder."""
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
 def siblings(hub: LocalHub, repository: str) -> list[dict[str, Any]]:
     described = []
     for path, data in hub.repositories[repository].items():
         content = data + b"!" if path in hub.wrong_hash else data
-        one: dict[str, Any] = {"rfilename": path, "size": len(data), "blobId": git_id(content)}
+        sha256 = hashlib.sha256(content).hexdigest()
+        one: dict[str, Any] = {"rfilename": path, "size": len(data), "blobId": git_id(content), "sha256": sha256}
         if len(data) >= LARGE_BYTES:
-            one["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(data), "pointerSize": 130}
+            one["lfs"] = {"sha256": sha256, "size": len(data), "pointerSize": 130}
         described.append(one)
     return described
 
@@ -58,6 +67,9 @@ def handler(hub: LocalHub) -> type[BaseHTTPRequestHandler]:
 
         def answer(self, *, body: bool) -> None:
             path = self.path.partition("?")[0].lstrip("/")
+            if path.startswith("api/v1/"):
+                self.answer_modelscope(path.removeprefix("api/v1/"), body=body)
+                return
             if path.startswith("api/"):
                 kind, _, rest = path[4:].partition("/")
                 repository = "/".join(rest.split("/")[:2])
@@ -65,6 +77,22 @@ def handler(hub: LocalHub) -> type[BaseHTTPRequestHandler]:
                 return
             repository, _, rest = path.partition("/resolve/")
             self.send(repository, rest.partition("/")[2], body=body)
+
+        def answer_modelscope(self, path: str, *, body: bool) -> None:
+            kind, owner, name = path.split("/")[:3]
+            repository = f"{owner}/{name}" if kind == "models" else f"{kind}/{owner}/{name}"
+            query = parse_qs(urlsplit(self.path).query)
+            if repository not in hub.repositories:
+                self.fail(404, "RepoNotFound")
+            elif self.is_refused(repository):
+                self.fail(403, "GatedRepo")
+            elif "FilePath" in query:
+                self.send(repository, query["FilePath"][0], body=body)
+            else:
+                described = siblings(hub, repository)
+                files = [{"Path": one["rfilename"], "Size": one["size"], "Type": "blob",
+                          "Sha256": one["sha256"]} for one in described]  # fmt: skip
+                self.send_json({"Code": 200, "Success": True, "Data": {"Files": files}})
 
         def describe(self, repository: str) -> None:
             if repository not in hub.repositories:
@@ -74,12 +102,15 @@ def handler(hub: LocalHub) -> type[BaseHTTPRequestHandler]:
             else:
                 name = repository.removeprefix("datasets/")
                 info = {"id": name, "_id": name, "sha": COMMIT, "private": False, "tags": [], "downloads": 0}
-                text = json.dumps({**info, "siblings": siblings(hub, repository)}).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
+                self.send_json({**info, "siblings": siblings(hub, repository)})
+
+        def send_json(self, answer: object) -> None:
+            text = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
 
         def is_refused(self, repository: str) -> bool:
             return repository in hub.gated and self.headers.get("Authorization") != f"Bearer {TOKEN}"

@@ -1,10 +1,10 @@
-"""`megaboard label`: the tags and the note of a run, and whether the list hides it."""
+"""`megaboard label`: show or change the tags and the note of a run, and whether the list of runs hides it."""
 
 import argparse
-from dataclasses import replace
 
 from app.cli.common import find_run, open_services
-from app.cli.output import DONE, print_json
+from app.cli.output import DONE, print_json, printable
+from app.monitor.runs import labels as labels_json
 from app.text import t
 from backend.runs.records import RunLabels
 
@@ -12,39 +12,34 @@ from backend.runs.records import RunLabels
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
     """Add the options of `label`."""
     parser.add_argument("run_id", metavar="RUN", help=t(lang, "cli.run.help"))
-    for option in ("tag", "untag"):
-        parser.add_argument(
-            f"--{option}", action="append", default=[], metavar="TAG", help=t(lang, f"cli.label.{option}.help")
-        )
+    parser.add_argument("--tag", action="append", default=[], metavar="TAG", help=t(lang, "cli.label.tag.help"))
+    parser.add_argument("--untag", action="append", default=[], metavar="TAG", help=t(lang, "cli.label.untag.help"))
     parser.add_argument("--note", metavar="TEXT", help=t(lang, "cli.label.note.help"))
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--archive", action="store_true", help=t(lang, "cli.label.archive.help"))
-    shown.add_argument("--unarchive", action="store_true", help=t(lang, "cli.label.unarchive.help"))
+    hidden = parser.add_mutually_exclusive_group()
+    hidden.add_argument("--hide", dest="hidden", action="store_true", help=t(lang, "cli.label.hide.help"))
+    hidden.add_argument("--unhide", dest="hidden", action="store_false", help=t(lang, "cli.label.unhide.help"))
     parser.add_argument("--json", action="store_true", help=t(lang, "cli.json.help"))
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, hidden=None)
 
 
 def run(args: argparse.Namespace, lang: str) -> int:
-    """Change what the options name, then print the labels."""
+    """Change the labels that the options name, and print the labels of the run."""
     with open_services() as services:
         run_id = find_run(services, args.run_id)
-        before = next(one.labels for one in services.controller.runs() if one.id == run_id)
-        labels = _changed(before, args)
+        with services.database.read() as reader:
+            before = reader.snapshot(run_id, services.clock()).labels
+        labels = RunLabels(
+            tags=tuple(dict.fromkeys(tag for tag in (*before.tags, *args.tag) if tag not in args.untag)),
+            note=before.note if args.note is None else args.note,
+            is_hidden=before.is_hidden if args.hidden is None else args.hidden,
+        )
         if labels != before:
             services.controller.set_labels(run_id, labels)
     if args.json:
-        print_json({"run": run_id, "tags": list(labels.tags), "note": labels.note, "is_archived": labels.is_hidden})
+        print_json({"run": run_id, **labels_json(labels)})
         return DONE
-    values = {"tags": ", ".join(labels.tags) or "-", "note": labels.note or "-"}
-    print(t(lang, "cli.label.archived" if labels.is_hidden else "cli.label.shown", run=run_id, **values))
+    print(t(lang, "cli.label.tags", tags=printable(", ".join(labels.tags)) or "-"))
+    print(t(lang, "cli.label.note", note=printable(labels.note) or "-"))
+    if labels.is_hidden:
+        print(t(lang, "cli.label.hidden"))
     return DONE
-
-
-def _changed(before: RunLabels, args: argparse.Namespace) -> RunLabels:
-    tags = dict.fromkeys(tag for tag in (*before.tags, *args.tag) if tag not in args.untag)
-    return replace(
-        before,
-        tags=tuple(tags),
-        note=before.note if args.note is None else args.note,
-        is_hidden=args.archive or (before.is_hidden and not args.unarchive),
-    )

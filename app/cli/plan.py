@@ -25,6 +25,7 @@ from backend.planning import (
     Plans,
     Strategy,
     parse_sizes,
+    recommended,
     smallest_nodes,
     strategies,
     tokens_per_s,
@@ -115,7 +116,8 @@ def _print_answer(job: Job, plans: Plans, problems: list[Problem], args: argpars
     ranks = range(min(len(plans), top))
     if args.json:
         # One by one: there may be hundreds of thousands.
-        first = {"count": len(plans), "rejected": dict(plans.rejected), **rendered, **_smallest_json(job, plans)}
+        counts = {"count": len(plans), "recommended": recommended(plans), "rejected": dict(plans.rejected)}
+        first = {**counts, **rendered, **_smallest_json(job, plans)}
         print_object(first, "plans", (_plan_json(plans[rank], lang) for rank in ranks))
     else:
         print(plans_text([plans[rank] for rank in ranks], plans, lang))

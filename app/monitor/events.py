@@ -30,6 +30,7 @@ _BAD = frozenset(
         EventKind.NODE_STOP_FAILED,
         EventKind.NODE_SILENT,
         EventKind.NODE_STUCK,
+        EventKind.NODE_SLOW,
         EventKind.SAVE_TIMED_OUT,
         EventKind.LOSS_NOT_FINITE,
         EventKind.LOSS_ROSE,

@@ -72,9 +72,13 @@ def roomier_words(plans: Plans, rank: int | None, lang: str) -> Iterable[str]:
         yield t(lang, "wizard.plan.tight.only", full=full)
         return
     roomier = plans[rank]
-    figures = {"need": need_words(roomier.estimate, lang), "slower": percent(cost(plans, rank).slower or 0.0)}
-    batch = roomier.job.training.micro_batch_size
-    yield t(lang, "wizard.plan.tight", full=full, plan=_name_with_engine(roomier.job, lang), batch=batch, **figures)
+    slower = cost(plans, rank).slower
+    figures = {"full": full, "plan": _name_with_engine(roomier.job, lang), "need": need_words(roomier.estimate, lang),
+               "batch": roomier.job.training.micro_batch_size}  # fmt: skip
+    if slower is None:
+        yield t(lang, "wizard.plan.tight.untimed", **figures)
+    else:
+        yield t(lang, "wizard.plan.tight", slower=percent(slower), **figures)
 
 
 def _batch_words(plans: Plans, lang: str) -> Iterable[str]:

@@ -23,6 +23,7 @@ def build(form: Form) -> None:
             form.field("model.preset")
             form.field("model.path", placeholder="/shared/models/Qwen3-VL-8B-Instruct")
             form.field("model.hub", placeholder="Qwen/Qwen3-VL-8B-Instruct")
+            form.field("model.hub_kind")
             form.field("model.hub_endpoint", placeholder="https://hf-mirror.com")
         place("fetch_model")
         form.field("model.hf_config", lines=12, placeholder='{"model_type": "qwen3", "hidden_size": 4096, ...}')

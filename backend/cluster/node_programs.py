@@ -13,6 +13,8 @@ SAMPLES = "count_samples.py"
 DATA_PREVIEW = "preview_data.py"
 DATASET_INFO = "dataset_info.py"
 MODEL_PROFILE = "model_profile.py"
+SERVE_MODELS = "serve_models.py"
+PREDICT = "predict.py"
 CONTAINER = "container.py"
 INSTALLER = "install_environment.py"
 FALLBACK_STOP = "fallback_stop.sh"
@@ -75,6 +77,14 @@ PROGRAMS = {
         "dataset_info/check.py",
         "dataset_info/main.py",
     ),
+    SERVE_MODELS: (
+        "serving/__init__.py",
+        "serving/backends.py",
+        "serving/chat_request.py",
+        "serving/model.py",
+        "serving/server.py",
+        "serving/main.py",
+    ),
     CONTAINER: ("tools.py", "container.py"),
     INSTALLER: (
         "installer/__init__.py",
@@ -91,10 +101,18 @@ PROGRAMS = {
     "swift_entry.py": ("training/swift_entry.py",),
     "prepare_data.py": ("regular_file.py", "training/prepare_data.py"),
     "tokenise.py": ("training/engine_data.py", "training/tokenise.py"),
-    "download.py": ("training/download.py",),
+    "download.py": ("training/hubs.py", "training/download.py"),
     "export_model.py": ("training/export_model.py",),
+    PREDICT: ("training/predict.py",),
     "benchmark.py": ("benchmark.py",),
-    "software.py": ("regular_file.py", "interface.py", "checks/dataset_columns.py", "checks/software.py"),
+    "software.py": (
+        "regular_file.py",
+        "interface.py",
+        "checks/dataset_columns.py",
+        "checks/model_folder.py",
+        "checks/logins.py",
+        "checks/software.py",
+    ),
     "hardware.py": ("tools.py", "nvidia_smi.py", "checks/hardware.py"),
     "fingerprints.py": ("regular_file.py", "checks/fingerprints.py"),
     "dial.py": ("checks/dial.py",),

@@ -68,6 +68,10 @@ class Paths(TypedDict):
 
     model: bool
     lacking: NotRequired[list[Line]]
+    unmatched: NotRequired[list[Line]]
+    """LoRA targets that no module of the model has as its name."""
+    wandb: NotRequired[bool]
+    """Whether wandb finds a log-in on the node."""
     dataset: Datasets
     not_writable: dict[str, Line]
     parts: Parts
@@ -404,6 +408,8 @@ class Parsed(TypedDict, total=False):
     programs: dict[str, Program]
     packages: dict[str, Line]
     gpu: Line
+    generation: str
+    """Why the model's generation_config.json cannot be written with a checkpoint."""
 
 
 class FreePort(TypedDict, total=False):
@@ -449,6 +455,7 @@ class Downloaded(TypedDict, total=False):
             "download_target_taken",
             "download_gated",
             "download_not_found",
+            "download_no_modelscope",
             "download_failed",
             "download_no_space",
             "download_wrong_hash",

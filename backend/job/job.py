@@ -38,9 +38,11 @@ class Model:
     path: str | None = parameter(None, pattern=NODE_PATH, llamafactory="model_name_or_path", swift="model")
     """The model's folder on the nodes."""
     hub: str | None = parameter(None, pattern=HUB)
-    """Repository on the Hugging Face hub that `megaboard download` fetches; null takes that of the preset."""
+    """Repository on the hub that `megaboard download` fetches; null takes that of the preset."""
+    hub_kind: Literal["huggingface", "modelscope"] = parameter("huggingface")
+    """The hub of the model and of data sets."""
     hub_endpoint: str | None = parameter(None, pattern=HUB_ADDRESS)
-    """Address of a mirror of the hub; null: https://huggingface.co."""
+    """Address of a mirror of the hub; null: https://huggingface.co, or https://modelscope.cn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,6 +150,18 @@ class Job:
     def traits(self) -> EngineTraits:
         """Return the facts of this job's engine."""
         return TRAITS[self.engine]
+
+    @property
+    def eval_size(self) -> Any:
+        """Return the share or number of samples held out for evaluation, also where `extra` has it; None without."""
+        key = "split_dataset_ratio" if self.traits.environment == "swift" else "val_size"
+        return self.extra.get(key) if self.training.eval_size is None else self.training.eval_size
+
+    @property
+    def eval_dataset(self) -> Any:
+        """Return the data sets for evaluation, also where `extra` has them; None without."""
+        key = "val_dataset" if self.traits.environment == "swift" else "eval_dataset"
+        return self.extra.get(key) if self.training.eval_dataset is None else self.training.eval_dataset
 
     @property
     def world_size(self) -> int:

@@ -131,9 +131,12 @@ def _best_of(
 
 
 def _recommended(job: Job, rows: Iterable[Strategy]) -> Strategy | None:
+    """Return the fastest strategy of the job's kind that fits by the upper bound of its need; else one that may fit."""
     fitting = [row for row in rows if row.fits]
     same_kind = [row for row in fitting if (row.method in ADAPTERS) == (job.training.method in ADAPTERS)]
-    return max(same_kind or fitting, key=_merit, default=None)
+    candidates = same_kind or fitting
+    sure = [row for row in candidates if row.best is not None and row.best.estimate.fit == "fits"]
+    return max(sure or candidates, key=_merit, default=None)
 
 
 def _merit(row: Strategy) -> tuple[float, float]:

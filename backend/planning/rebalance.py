@@ -25,6 +25,9 @@ MIN_GAIN = 0.002
 _MAX_MOVES, _MAX_RECEIVERS = 64, 8
 """Limits on the layers that are moved and on the stages tried for each: the user waits for the result of an edit."""
 
+_FITS = ("fits", "close", "too_large", None)
+"""Values of Estimate.fit, the surest first."""
+
 Layers = tuple[int, ...]
 
 
@@ -124,12 +127,12 @@ def _moves(layers: Layers, estimate: Estimate) -> Iterator[Layers]:
 
 
 def _estimated(job: Job, shape: ModelShape, gpu: Gpu, layers: Layers, own: Estimate) -> tuple[Estimate, Layers] | None:
-    """Estimate the job with these layers. Return None if they are not legal, or do not fit although the job's do."""
+    """Estimate the job with these layers. Return None if they are not legal, or fit less surely."""
     changed = with_values(job, layout_edit(job, layout_of(layers)))
     if errors(check_resolved(changed, shape, gpu)):
         return None
     estimate = estimate_resolved(changed, shape, gpu)
-    return (estimate, layers) if estimate.fits or not own.fits else None
+    return (estimate, layers) if _FITS.index(estimate.fit) <= _FITS.index(own.fit) else None
 
 
 def _seconds(result: tuple[Estimate, Layers]) -> float:

@@ -15,7 +15,8 @@ def recommended(plans: Plans, engine: int | None = None) -> int | None:
     """Return the rank of the recommended plan, of all plans or of one of `spaces`; None if there is no plan.
 
     It is the fastest plan that fits by the upper bound of its need. If there is none, it is the fastest that leaves
-    HEADROOM of the GPU free, and else the fastest. If the user sets a memory margin, it is the fastest.
+    HEADROOM of the GPU free, and else the fastest. If the user sets a memory margin, it is the fastest. Where speeds
+    are not known, the order of enumerate_plans takes their place.
     """
     first = plans.first_of(engine) if engine is not None else 0 if len(plans) else None
     if first is None or first >= plans.fitting or not is_tight(plans, first):
@@ -52,8 +53,8 @@ def _needing_at_most(plans: Plans, gib: Mapping[EngineName, float], engine: int 
 
 
 def is_tight(plans: Plans, rank: int) -> bool:
-    """Return whether the upper bound of a plan's need does not fit, if speeds are known and no margin is set."""
+    """Return whether the upper bound of a plan's need does not fit, if the user sets no memory margin."""
     figures, engine = plans.figures_of(slice(rank, rank + 1)), plans.at(slice(rank, rank + 1))[0][0]
-    if figures.iteration_s is None or is_memory_settled(plans.job):
+    if is_memory_settled(plans.job):
         return False
     return bool(figures.need_gib[0] > surely_fit_gib(plans)[plans.spaces[engine].job.engine])

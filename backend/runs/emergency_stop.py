@@ -4,6 +4,7 @@ The run's job is read from what this machine has: the database file, its backup,
 nodes report the attempts: their run folders hold what a stop needs.
 """
 
+import json
 import posixpath
 import re
 import shutil
@@ -17,8 +18,9 @@ from urllib.parse import quote
 from backend.cluster.inventory.software import outside
 from backend.cluster.node import Node
 from backend.cluster.node_group import try_all
+from backend.cluster.preflight.lock import lock_path
 from backend.job.job import Job
-from backend.job.launch_rules import environment_of
+from backend.job.launch_rules import environment_of, with_spares
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.connections import Connections
 from backend.runs.launch.launch import STOP_CALL_S
@@ -31,12 +33,13 @@ from backend.runs.supervise.gang_rules import Timing
 from backend.runs.supervise.unrecorded_stop import end_on_node, what_was_done
 
 RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._-]{1,64}-[0-9a-f]{4}")
+FOLDER = re.compile(r"/(?P<run>[^/]+)/\d+/node(?P<rank>\d+)$")
 LIST_S = 20.0
 LIST = (
-    'cd "$0/$1" 2>/dev/null &&'
-    ' for file in */node"$2"/supervisor.py; do [ -e "$file" ] && echo "$PWD/${file%/*}"; done; :'
+    'cd "$0/$1" 2>/dev/null && for file in */node*/supervisor.py; do folder="${file%/*}";'
+    ' grep -qF "$2" "$folder/spec.json" 2>/dev/null && echo "$PWD/$folder"; done; :'
 )
-"""Lists the folders of a node's attempts, also of those that ended."""
+"""Lists the folders of attempts whose spec.json has a text, also of attempts that ended."""
 
 
 def find_run(path: Path, requested: str, job: Job | None, why: StoreError) -> tuple[str, Job]:
@@ -62,12 +65,13 @@ def stop(run: str, job: Job, connections: Connections, *, save: bool, why: Store
     With `save`, the ranks save a checkpoint and then exit. A run without attempts on its nodes is not changed, and the
     returned error is `why`.
     """
-    # With a scheduler, a stop of node 0 ends the job of the attempt on all nodes.
+    # A spare may have the rank of any node. With a scheduler, a stop of node 0 ends the job on all nodes.
+    job = with_spares(job)
     hosts = job.cluster.hosts if job.cluster.scheduler is None else job.cluster.connected_hosts[:1]
 
-    def end(rank: int, _: object) -> int:
-        node = connections.get(hosts[rank])
-        records = _records(job, run, rank, node)
+    def end(number: int, _: object) -> int:
+        node = connections.get(hosts[number])
+        records = _records(job, run, number, node)
         for record in records:
             attempt = int(posixpath.basename(posixpath.dirname(record.folder)))
             end_on_node(job, run, attempt, record, node, records=[record], save=save, grace_s=Timing().grace_s)
@@ -76,32 +80,39 @@ def stop(run: str, job: Job, connections: Connections, *, save: bool, why: Store
     stopped, failures = try_all(hosts, end, SLURM_STOP_S if job.cluster.scheduler else STOP_CALL_S)
     if not failures and not any(stopped.values()):
         return why
-    return what_was_done(run, len(stopped), failures, save=save, why=why)
+    return what_was_done(run, sum(map(bool, stopped.values())), failures, save=save, why=why)
 
 
-def _records(job: Job, run: str, rank: int, node: Node) -> list[NodeRecord]:
-    """Return the attempts on a node, with the fields that a stop needs."""
-    environment = environment_of(job, rank)
+def _records(job: Job, run: str, number: int, node: Node) -> list[NodeRecord]:
+    """Return the attempts on a host, the spares after the nodes, with the fields that a stop needs."""
+    environment = environment_of(job, number)
     if environment is None:
         raise ProblemsError([Problem(code="no_environment", values={"name": job.traits.environment})])
     environment = outside(environment)
     root = job.cluster.run_root
-    command = ["sh", "-c", LIST, root, run, str(rank)]
+    command = ["sh", "-c", LIST, root, run, _own_line(job, number)]
     if root.startswith("~/"):
-        command = ["sh", "-c", 'exec sh -c "$0" "$HOME/$1" "$2" "$3"', LIST, root[2:], run, str(rank)]
-    folders = node.run(command, timeout_s=LIST_S).out.splitlines()
+        command = ["sh", "-c", 'exec sh -c "$0" "$HOME/$1" "$2" "$3"', LIST, root[2:], run, _own_line(job, number)]
+    found = [FOLDER.search(line) for line in node.run(command, timeout_s=LIST_S).out.splitlines()]
     return [
         NodeRecord(
-            rank=rank,
-            address=job.cluster.connected_hosts[rank].name,
-            folder=folder,
+            rank=int(match["rank"]),
+            address=node.name,
+            folder=match.string,
             python=environment.python,
             setup=environment.setup,
             mark="",
         )
-        for folder in folders
-        if folder.endswith(f"/{run}/{posixpath.basename(posixpath.dirname(folder))}/node{rank}")
+        for match in found
+        if match and match["run"] == run
     ]
+
+
+def _own_line(job: Job, number: int) -> str:
+    """Return a text that spec.json has only in the folders of this host. Hosts may share the run root."""
+    if job.cluster.scheduler is not None:
+        return '"node_rank": 0,'
+    return json.dumps(lock_path("", job.cluster.hosts[number]))[1:]
 
 
 def _jobs(*databases: Path) -> Mapping[str, Job]:

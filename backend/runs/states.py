@@ -76,6 +76,8 @@ class EventKind(StrEnum):
     NODE_STOP_FAILED = "node_stop_failed"
     NODE_SILENT = "node_silent"
     NODE_STUCK = "node_stuck"
+    NODE_SLOW = "node_slow"
+    """All others wait for a node, and a spare is to replace it: the ranks are asked to save and to exit."""
     NODE_REPLACED = "node_replaced"
     """A spare takes the rank of a node from the next attempt on. `detail`: node, spare and the problem of the node."""
     FLIGHT_RECORDS = "flight_records"

@@ -16,7 +16,7 @@ const SIZES = ["tensor", "pipeline", "virtual_pipeline", "context", "expert", "e
 const ALWAYS = new Set(["tensor", "pipeline"]);
 const FILTERS = ["fits", "engine", "front", "loads"];
 const NOTICED = 0.005;
-const WRONG = new Set(["vision_gradients_wrong", "vision_replicas_drift"]);
+const WRONG = new Set(["vision_gradients_wrong", "vision_replicas_drift", "deep_stack_gradients_wrong"]);
 const filters = new Set();
 let all = [], rows = [], columns = [], plans = null, chosen = null, place = null;
 // `at` is the scroll position, `top` the position to scroll to, and `height` the height of the box. Reading them from
@@ -150,8 +150,12 @@ function paint() {
   if (costLine.textContent !== words) costLine.textContent = words;
 }
 
-// The button chooses the recommended plan, or the next plan that the checkpoint can be loaded into.
-const best = () => all.find((row) => row.rank >= plans.recommended && row.fits && row.speed !== null && !row.marks.includes("x"));
+// The button chooses the recommended plan, or the next plan that the checkpoint can be loaded into. A plan that may not
+// fit is chosen only where none surely fits.
+function best() {
+  const rest = all.filter((row) => row.rank >= plans.recommended && row.fits && row.speed !== null && !row.marks.includes("x"));
+  return rest.find((row) => row.need_gib <= plans.doubtful_gib[row.engine]) ?? rest[0];
+}
 function offer(button) {
   const row = best();
   button.hidden = !row || row === chosen;

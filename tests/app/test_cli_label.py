@@ -1,37 +1,43 @@
-"""`megaboard label` changes the labels that the page shows."""
+"""`megaboard label` changes only the labels that it is given."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from app.cli.output import DONE, WRONG_INPUT
 from app.main import main
-from backend.runs.store.store import Store
+from backend.runs.database import Database
 from tools.stored_runs import StoredRun
 
-RUN = "20260101-000000-a-aaaa"
+RUN = "20260101-000000-label-aaaa"
 
 
-def test_tags_note_and_archive_are_changed_one_by_one_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path))
-    store = Store(tmp_path / "megaboard.db")
-    StoredRun(store, RUN, now=1000.0)
-    store.close()
+    database = Database.open(tmp_path / "megaboard.db")
+    StoredRun(database.store, RUN, now=1.0).start()
+    database.close()
+    return tmp_path
 
-    def label(*options: str) -> dict[str, Any]:
-        assert main(["label", RUN, *options, "--json"]) == 0
-        answer: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return answer
 
-    first = label("--tag", "基线", "--tag", "lr 1e-5", "--note", "two lines\nof text", "--archive")
-    assert first == {"run": RUN, "tags": ["基线", "lr 1e-5"], "note": "two lines\nof text", "is_archived": True}
-    assert label("--untag", "基线") == {**first, "tags": ["lr 1e-5"]}
-    assert label("--note", "", "--unarchive") == {**first, "tags": ["lr 1e-5"], "note": "", "is_archived": False}
-    for lang in ("en", "zh"):
-        assert main(["--lang", lang, "label", RUN]) == 0
-        assert "lr 1e-5" in capsys.readouterr().out
-    assert main(["label", RUN, "--tag", "a,b"]) == 2
-    assert label() == {**first, "tags": ["lr 1e-5"], "note": "", "is_archived": False}
+def labels(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, object]:
+    assert main(["label", RUN, "--json", *options]) == DONE
+    answer: dict[str, object] = json.loads(capsys.readouterr().out)
+    assert answer.pop("run") == RUN
+    return answer
+
+
+def test_what_no_option_names_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    assert labels(capsys) == {"tags": [], "note": "", "hidden": False}
+    labels(capsys, "--tag", "mine", "--tag", "best", "--note", "loss; 'quoted'")
+    assert labels(capsys, "--hide") == {"tags": ["mine", "best"], "note": "loss; 'quoted'", "hidden": True}
+    assert labels(capsys, "--untag", "mine", "--unhide")["tags"] == ["best"]
+    assert labels(capsys, "--note", "") == {"tags": ["best"], "note": "", "hidden": False}
+
+
+def test_an_unusable_tag_is_refused_and_nothing_is_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["label", RUN, "--tag", "a,b", "--note", "lost?"]) == WRONG_INPUT
+    capsys.readouterr()
+    assert labels(capsys) == {"tags": [], "note": "", "hidden": False}

@@ -48,7 +48,9 @@ def test_the_run_that_holds_a_node_is_a_link_where_it_has_a_page_here(services: 
 
 
 def test_a_node_that_is_kept_out_can_be_allowed_again_from_its_finding(services: Services) -> None:
-    kept_out = Checks(1, "10.0.0.2").wrong("cordon", "node_cordoned", "cluster.hosts[1].address", run="r", reason="x")
+    kept_out = Checks(1, "10.0.0.2").wrong(
+        "cordon", "node_cordoned", "cluster.hosts[1].address", run="r", reason_code="node_restarted"
+    )
     nodes = Nodes(PreflightReport(checks=(kept_out,)))
     nodes.let.set()
     services = replace(services, launch_session=LaunchSession(cast(Controller, nodes), services.clock))

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,13 @@ from backend.job.mapping import parse_job, with_values
 from backend.node.supervisor.processes import members
 from backend.runs.controller import Controller
 from backend.runs.records import Event, NodeRecord
-from backend.runs.states import EventKind, RunState
+from backend.runs.states import RunState
 from backend.runs.store import attempts, metrics, run_store
 from backend.runs.store.metrics import STEPS_KEPT
 from backend.runs.store.store import Store
 from backend.runs.supervise.gang_rules import Timing
 from tests.chaos.lab import Lab
+from tests.fault_table import Row, add_row
 from tests.runs.gangs import stand_in_job
 from tests.waiting import WITHIN_S, wait_for
 from tools.programs import NODE_PYTHON
@@ -29,32 +29,8 @@ from tools.programs import NODE_PYTHON
 NODES = 3
 ENGINES = Path(__file__).parent
 STAND_INS = ENGINES.parent / "runs/engine"
-SEEN = (EventKind.FAILING, EventKind.LOSING)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One line of the table."""
-
-    fault: str
-    trainer: str
-    detected_s: float | None
-    """Seconds from the fault to the event that reports it; None if the fault must do no harm."""
-    ended_s: float | None
-    outcome: str
-    culprit: str
-    left: int
-    """Processes with the run's mark on all nodes, after the run had ended and the network was whole again."""
-    lost: int
-    """Steps in a node's file that the store does not have."""
-    doubled: int
-
-
 TRAINERS = ("fake", "torchrun")
 """A program that only writes what ranks write, and real torchrun whose ranks all-reduce over gloo."""
-
-ROWS: list[Row] = []
-"""The rows of this test session in order. conftest.py prints them at its end."""
 
 
 class Scene:
@@ -149,23 +125,13 @@ class Scene:
         points: bool = True,
     ) -> Row:
         """Add the row to the table and assert all of it except the seconds. `points` says that every node is back."""
-        shown = self.controller.snapshot(self.run)
-        times = next((event.time for event in self.events() if event.kind in SEEN), None)
         if points:
             wait_for(lambda: self._lost() == 0, 60.0)
         wait_for(lambda: not self.left(), 60.0)
-        row = Row(
-            fault=fault,
-            trainer=self.trainer,
-            detected_s=None if times is None or not self.began else round(times - self.began, 1),
-            ended_s=None if shown.ended is None or not self.began else round(shown.ended - self.began, 1),
-            outcome=shown.state.value + (f": {shown.cause.code}" if shown.cause else ""),
-            culprit=(shown.cause.node or "") if shown.cause else "",
-            left=len(self.left()),
-            lost=self._lost() if points else 0,
-            doubled=sum(len(steps) - len(set(steps)) for _, steps in self._steps()),
-        )
-        ROWS.append(row)
+        shown = self.controller.snapshot(self.run)
+        lost = self._lost() if points else 0
+        doubled = sum(len(steps) - len(set(steps)) for _, steps in self._steps())
+        row = add_row(fault, self.trainer, shown, self.began, left=len(self.left()), lost=lost, doubled=doubled)
         story = [(event.kind.value, event.rank, event.detail.get("problem")) for event in self.events()]
         assert shown.state is state, story
         assert (shown.cause.code if shown.cause else None) == cause, (shown.cause, story)
@@ -226,11 +192,3 @@ def _job(lab: Lab, folder: Path, trainer: str, cluster: dict[str, Any]) -> Job:
     parsed, problems = parse_job(mapping)
     assert parsed is not None, problems
     return parsed
-
-
-def table(rows: list[Row]) -> list[str]:
-    """Return the rows as lines of text with aligned columns."""
-    columns = list(Row.__dataclass_fields__)
-    cells = [columns, *[["-" if value is None else str(value) for value in asdict(row).values()] for row in rows]]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]

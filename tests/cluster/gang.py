@@ -72,10 +72,12 @@ class Gang:
         self.nodes: dict[int, Node | NodeError] = dict(enumerate(self.fakes))
         self.facts: dict[int, NodeFacts | NodeError] = {rank: make_facts() for rank in range(nodes)}
 
+        self.secret_names: frozenset[str] = frozenset()
+
     def check(self) -> list[CheckResult]:
         reached = {rank: node for rank, node in self.nodes.items() if not isinstance(node, NodeError)}
         surveys = read_all_hardware(self.job, reached)
-        return run_checks(self.job, self.nodes, self.facts, surveys, PORT)
+        return run_checks(self.job, self.nodes, self.facts, surveys, PORT, secret_names=self.secret_names)
 
     def only_failure(self) -> tuple[CheckResult, Problem]:
         """Return the one failed check and its problem, which must have a text in every language."""

@@ -76,7 +76,7 @@ def test_a_refusal_names_the_node_and_the_field_in_the_engine_s_words() -> None:
         (ddp(extra={"use_galore": True}), "GaLore and APOLLO are incompatible with deepspeed yet.", "engine"),
         (ddp(), "Template nonsense does not exist.", "training.template"),
         (ddp(), "Please provide `model_name_or_path`.", "model.path"),
-        (ddp(), "Please make sure eval_dataset be provided or val_size >1e-6", "engine"),
+        (ddp(), "Please make sure eval_dataset be provided or val_size >1e-6", "training.eval_dataset"),
         (ddp(extra={"val_size": 0}), "Please make sure eval_dataset be provided or val_size >1e-6", "extra.val_size"),
         (ddp(), "Your setup doesn't support bf16/gpu. You need torch>=1.10", "training.precision"),
         (job(), "--overlap_param_gather only supported with distributed optimizer", "parallel.overlap_param_gather"),
@@ -169,6 +169,13 @@ def test_a_package_that_cannot_be_imported_is_a_warning_and_stops_a_launch_where
 
 def test_a_torch_without_code_for_the_gpu_is_refused() -> None:
     assert code_of({**TAKEN, "gpu": "sm_120: sm_80 sm_90"}) == ("failure", "gpu_without_code")
+
+
+def test_a_generation_config_that_no_checkpoint_can_hold_is_refused_before_the_launch() -> None:
+    assert code_of({**TAKEN, "generation": "ValueError: GenerationConfig is invalid"}) == (
+        "failure",
+        "generation_config_refused",
+    )
 
 
 def test_an_environment_with_faults_is_asked_again() -> None:

@@ -107,6 +107,43 @@ def test_a_column_that_the_first_rows_lack_is_a_warning(gang: Gang) -> None:
     assert warning.problem.values["columns"] == "mine: instruction, output"
 
 
+def test_lora_targets_that_no_module_has_are_a_warning_at_their_field(gang: Gang) -> None:
+    gang.job = with_values(gang.job, {"training.method": "lora", "training.lora.targets": "c_attn,q_proj"})
+    gang.first.on("paths", reply={**PATHS, "unmatched": ["c_attn"]})
+    [warning] = [result for result in gang.check() if result.status != "ok"]
+    assert warning.problem is not None
+    assert (warning.problem.code, warning.problem.field) == ("lora_targets_unmatched", "training.lora.targets")
+
+
+@pytest.mark.parametrize(
+    ("environment", "secrets", "status"),
+    [
+        ({}, frozenset(), "warning"),
+        ({"WANDB_MODE": "offline"}, frozenset(), "ok"),
+        ({}, frozenset({"WANDB_API_KEY"}), "ok"),
+        ({"WANDB_PROJECT": "mine"}, frozenset({"HF_TOKEN"}), "warning"),
+    ],
+)
+def test_the_node_that_reports_to_wandb_needs_a_log_in(
+    gang: Gang, environment: dict[str, str], secrets: frozenset[str], status: str
+) -> None:
+    gang.job = with_values(gang.job, {"training.report_to": ("wandb",), "environment": environment})
+    gang.secret_names = secrets
+    for node in (gang.first, gang.second):
+        node.on("paths", reply={**PATHS, "wandb": False})
+    [result] = [result for result in gang.check() if result.name == "tracker"]
+    assert (result.rank, result.status) == (0, status)
+    gang.first.on("paths", reply={**PATHS, "wandb": True})
+    assert all(result.status == "ok" for result in gang.check())
+
+
+def test_megatron_reports_to_wandb_from_the_last_node(gang: Gang) -> None:
+    swift = {"engine": "swift-megatron", "cluster.environments": {"swift": PYTHON}}
+    gang.job = with_values(gang.job, {**swift, "training.report_to": ("wandb",)})
+    gang.second.on("paths", reply={**PATHS, "wandb": False})
+    assert [(r.rank, r.status) for r in gang.check() if r.name == "tracker"] == [(1, "warning")]
+
+
 def test_ms_swift_reads_plain_files_and_needs_no_description_of_them(gang: Gang) -> None:
     gang.first.on("paths", reply={**PATHS, "dataset": {"info": False, "unknown": [], "missing": [], "columns": {}}})
     gang.job = with_values(gang.job, {"engine": "swift-megatron", "cluster.environments": {"swift": PYTHON}})

@@ -19,9 +19,9 @@ from tools import write_causes
 FOLDER = Path(__file__).parent
 PUBLISHED = json.loads((FOLDER / "published.json").read_text(encoding="utf-8"))
 FOUND = json.loads((FOLDER / "found.json").read_text(encoding="utf-8"))
-"""Failures from public threads, collected in three rounds by somebody who did not know the catalogue. Its first
-answers, before any rule was changed because of them: 108 cases of the first round 85 % right, 4 % wrong; 120 of the
-second 78 % and 5 %; 41 of the third 80 % and 5 %."""
+"""Failures from public threads, collected in four rounds. Who collected the first three did not know the catalogue. Its
+first answers, before any rule was changed because of them: 108 cases of the first round 85 % right, 4 % wrong; 120 of
+the second 78 % and 5 %; 41 of the third 80 % and 5 %; 65 of the fourth 69 % and 3 %."""
 EXCERPTS = yaml.safe_load((FOLDER / "excerpts.yaml").read_text(encoding="utf-8"))
 HEALTHY = sorted((FOLDER / "healthy").glob("*.log"))
 LEAST_RIGHT = 0.9
@@ -86,7 +86,7 @@ def test_failures_that_others_collected_are_mostly_named_and_seldom_wrongly() ->
     right = sum(answer == category for answer, category in answers)
     wrong = sum(answer not in (None, category) for answer, category in answers)
     assert right >= 0.85 * len(known)
-    assert wrong <= 0.03 * len(known)
+    assert wrong <= 0.01 * len(known)
 
 
 @pytest.mark.parametrize("file", HEALTHY, ids=lambda file: file.stem)

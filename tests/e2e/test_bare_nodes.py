@@ -15,8 +15,8 @@ from app.demo.local_nodes import LocalNodes
 from app.text import t
 from backend.job.mapping import dump_mapping
 from tests.docker_daemons import DockerDaemon, docker_daemons, image_registry, in_containers
-from tests.e2e.test_journey import go_to_launch, launch, shown_loss, wait_for_state, wait_for_step
-from tests.local_hub import LocalHub, local_hub
+from tests.e2e.test_journey import go_to_launch, launch, shown_loss, shown_run, wait_for_state, wait_for_step
+from tests.local_hub import LocalHub, files_of, local_hub
 from tests.ui.browser import RESTING, expect, needs_chromium, until
 from tools.browser import Site, logged_in
 from tools.programs import NODE_ENVIRONMENT
@@ -40,8 +40,7 @@ def daemons() -> Iterator[list[DockerDaemon]]:
 def hub(cluster: LocalNodes, tiny: Path) -> Iterator[LocalHub]:
     shutil.copytree(tiny, cluster.folder, dirs_exist_ok=True)
     with local_hub() as hub:
-        files = [file for file in (cluster.folder / tiny_model.MODEL_FOLDER).iterdir() if file.is_file()]
-        hub.repositories["tiny/model"] = {file.name: file.read_bytes() for file in files}
+        hub.repositories["tiny/model"] = files_of(cluster.folder / tiny_model.MODEL_FOLDER)
         yield hub
 
 
@@ -69,7 +68,7 @@ def bare_job(
 def test_nodes_without_image_and_model_get_both_and_train(
     site: Site, cluster: LocalNodes, daemons: list[DockerDaemon], hub: LocalHub, tmp_path: Path
 ) -> None:
-    lang = "en"  # test_install.py walks in Chinese
+    lang = "en"
     with image_registry(daemons[0], tmp_path, "engine:1") as image, logged_in(site) as page:
         page.set_default_timeout(180_000)
         page.goto(f"{site.url}/{lang}/")
@@ -94,7 +93,9 @@ def test_nodes_without_image_and_model_get_both_and_train(
         wait_for_step(page, 10)
         losses = shown_loss(page)["y"]
         assert losses[-1] < losses[0]
-        page.get_by_role("button", name=t(lang, "monitor.stop.save")).click()
-        wait_for_state(page, t(lang, "monitor.state.stopped"))
-        expect(page.locator(".mbm-proof")).to_contain_text("0")
+        page.goto(f"{site.url}/zh/#runs/{shown_run(page)}")
+        page.reload()
+        page.get_by_role("button", name=t("zh", "monitor.stop.save")).click()
+        wait_for_state(page, t("zh", "monitor.state.stopped"))
+        expect(page.locator(".mbm-proof")).to_contain_text(t("zh", "monitor.proof", proved=NODES, nodes=NODES))
     assert [daemon.containers() for daemon in daemons] == [[], []]

@@ -12,10 +12,11 @@ from app.demo import tiny_model
 from app.demo.local_nodes import LocalNodes
 from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
+from backend.runs.api import calibration_of_run
 from backend.runs.controller import Controller
 from backend.runs.database import Database
 from backend.runs.records import Point
-from backend.runs.states import RunState
+from backend.runs.states import EventKind, RunState
 from tests.runs.gangs import marked
 from tests.waiting import wait_for
 from tools.programs import NODE_PYTHON
@@ -27,6 +28,9 @@ STEPS = 120
 WARMUP_STEPS = 8
 FIRST_STEP_S = 600.0
 """Two interpreters import torch and LLaMA-Factory at once, on what may be two busy cores."""
+CPU_SPEED = {"cluster.calibration.matmul_tflops": 2e-4, "cluster.calibration.matmul_precision": "fp32"}
+"""A hundredth of a CPU core's speed, so that every step is faster than its interval, also on a busy machine. Without a
+speed there would be no interval."""
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +88,7 @@ def test_stop_with_save_ends_both_ranks_after_the_same_step_and_a_resume_goes_on
     controller: Controller, job: Job, home: Path, cluster: LocalNodes, record_property: Callable[[str, object], None]
 ) -> None:
     controller.start()
-    run = controller.launch(job)
+    run = controller.launch(with_values(job, CPU_SPEED))
     wait_for(lambda: len(controller.points(run)) > WARMUP_STEPS, FIRST_STEP_S)
     began = time.monotonic()
     controller.stop(run, save=True)
@@ -109,6 +113,25 @@ def test_stop_with_save_ends_both_ranks_after_the_same_step_and_a_resume_goes_on
     assert after > 0.95 * before, "no second warm-up"
     assert _mean(points[saved : saved + 5]) < 0.5 * (_mean(points[:1]) + _mean(points[saved - 3 : saved]))
     assert marked(home, run) == 0
+    _check_that_it_can_be_planned_again(controller, run)
+
+
+def _check_that_it_can_be_planned_again(controller: Controller, run: str) -> None:
+    """The first 20 steps of the second attempt were outside of the interval of the estimate. Planned again with what
+    was measured, the interval holds the run's step."""
+    events = controller.snapshot(run).events
+    (event,) = (event for event in events if event.kind is EventKind.OUTSIDE_INTERVAL and event.attempt == 2)
+    assert (event.detail["figure"], event.detail["side"]) == ("time", "low")
+    assert event.detail["measured"] < event.detail["low"]
+    assert event.detail["problem"]["code"] == "steps_faster"
+    launched, measured = controller.measured(run)
+    assert measured.is_useful
+    assert measured.step_s is not None
+    calibration = calibration_of_run(launched, measured, "2026-11-26")
+    _, again = controller.measured(run, calibration)
+    assert again.predicted_step_s_low is not None
+    assert again.predicted_step_s_high is not None
+    assert again.predicted_step_s_low <= measured.step_s <= again.predicted_step_s_high
 
 
 def _software(home: Path, run: str) -> Mapping[str, str]:

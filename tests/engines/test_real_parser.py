@@ -3,8 +3,12 @@
 Importing LLaMA-Factory takes many seconds, so each trainer parses all its cases in one process.
 """
 
+import json
+import os
+import subprocess
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -151,3 +155,37 @@ def test_the_templates_are_those_that_llamafactory_registers() -> None:
     templates = {key: model.template for key, model in models().items()}
     assert templates == {key: groups.get(model.hub) for key, model in models().items()}
     assert {template for template in templates.values() if template} <= set(registered["templates"])
+
+
+GENERATION = {
+    "samples": {"temperature": 0.6, "top_p": 0.9},
+    "no-beams": {"num_beams": 1, "length_penalty": 0.8},
+    "adapters": {"num_beams": 1, "length_penalty": 0.8},
+}
+
+
+def test_the_installed_transformers_says_which_generation_config_no_checkpoint_can_hold(tmp_path: Path) -> None:
+    """LLaMA-Factory turns sampling on for the first. Adapters are saved without this file."""
+    files = {}
+    for name, values in GENERATION.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "generation_config.json").write_text(json.dumps(values))
+        method = "lora" if name == "adapters" else "full"
+        files[name] = {"config.yaml": f"model_name_or_path: {tmp_path / name}\nfinetuning_type: {method}\n"}
+    program = (
+        "import json, sys; from backend.node.checks.engine_args import generation_fault as fault;"
+        "print(json.dumps({name: fault(files) for name, files in json.loads(sys.argv[1]).items()}))"
+    )
+    root = str(Path(__file__).parents[2])
+    run = subprocess.run(
+        [NODE_PYTHON, "-c", program, json.dumps(files)],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answers = json.loads(run.stdout.splitlines()[-1])
+    assert {name: bool(fault) for name, fault in answers.items()} == {
+        "samples": False, "no-beams": True, "adapters": False,
+    }  # fmt: skip
+    assert "length_penalty" in answers["no-beams"]

@@ -1,11 +1,13 @@
 """The batch script that Slurm reads: options that the job requests, without anything for a shell to interpret."""
 
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from app.main import main
+from backend.engines.slurm import batch_script
 from backend.job.mapping import load_job
 
 JOB = """
@@ -31,6 +33,28 @@ def test_render_for_slurm_writes_scripts_that_bash_can_read(tmp_path: Path) -> N
         assert f"#SBATCH {line}\n" in script
     for name in ("job.sbatch", "node.sh"):
         subprocess.run(["bash", "-n", out / name], check=True)
+
+
+def test_an_image_is_an_option_of_pyxis_with_the_folders_of_the_job(tmp_path: Path) -> None:
+    """Canned: pyxis does not run here. https://github.com/NVIDIA/pyxis#usage has the options."""
+    image = "nvcr.io#nvidia/pytorch:25.06-py3"
+    text = JOB.replace("partition: gpu", f'partition: gpu, container: "{image}"')
+    mounts = "/models/qwen3-8b:/models/qwen3-8b,/data:/data,/runs:/runs"
+    (tmp_path / "job.yaml").write_text(text)
+    assert main(["render", str(tmp_path / "job.yaml"), "--for", "slurm", "--out", str(tmp_path / "out")]) == 0
+    exported = (tmp_path / "out" / "job.sbatch").read_text()
+    job, problems = load_job(text)
+    assert job is not None, problems
+    launched = batch_script(job, "megaboard-x-1", "/run root/x/1", ["python3", "supervisor.py"], [29500])
+    for script, expected in ((exported, mounts), (launched, f"/run root/x/1:/run root/x/1,{mounts}")):
+        (step,) = (part for part in script.split("\n\n") if "\nsrun " in f"\n{part}")
+        line = step[step.index("srun ") :].replace("\\\n", " ").splitlines()[0]
+        words = shlex.split(line.removesuffix("&"))
+        assert f"--container-image={image}" in words
+        assert f"--container-mounts={expected}" in words
+        path = tmp_path / "script.sh"
+        path.write_text(script)
+        subprocess.run(["bash", "-n", path], check=True)
 
 
 @pytest.mark.parametrize("name", ["partition", "account", "qos", "constraint", "time_limit", "container"])

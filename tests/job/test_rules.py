@@ -86,6 +86,7 @@ CASES = [
     (QWEN25_VL, {"parallel.tensor": 2, "training.freeze.vision_tower": True}, "vision_gradients_wrong"),
     (VISION, {"parallel.tensor": 4, "parallel.sequence": False}, "vision_replicas_drift"),
     (QWEN25_VL, {"parallel.tensor": 4, "parallel.sequence": False}, "vision_replicas_drift"),
+    (VISION, {"engine": "swift-megatron", "parallel.tensor": 4}, "deep_stack_gradients_wrong"),
     (VISION, {"parallel.expert": 2}, "expert_parallel_without_experts"),
     (VISION, {"training.method": "lora"}, "method_not_supported"),
     (VISION, {"cluster.gpu": "v100-32g"}, "no_bf16"),

@@ -12,10 +12,14 @@ import pytest
 from backend.cluster.node_programs import node_program
 from tests.local_hub import TOKEN, LocalHub, local_hub
 from tests.nodes import needs_node_environment
-from tools.programs import NODE_PYTHON
+from tools.programs import NODE_ENVIRONMENT, NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e, needs_node_environment]
 
+SWIFT = NODE_ENVIRONMENT / "swift"
+needs_modelscope = pytest.mark.skipif(
+    not (SWIFT / "modelscope_hub").is_dir(), reason="modelscope is not installed: make .venv-node/extra/.ready"
+)
 WEIGHTS = bytes(range(256)) * 4000
 FILES = {
     "config.json": b"{}",
@@ -32,10 +36,11 @@ def hub() -> Iterator[LocalHub]:
         yield hub
 
 
-def download(hub: LocalHub, folder: Path, **request: Any) -> tuple[int, dict[str, Any], str]:
+def download(server: LocalHub, folder: Path, **request: Any) -> tuple[int, dict[str, Any], str]:
     """Return exit status, result.json and the output of the program."""
     folder.mkdir(exist_ok=True)
-    asked = {"kind": "model", "id": "owner/model", "revision": None, "endpoint": hub.address, **request}
+    asked = {"hub": "huggingface", "kind": "model", "id": "owner/model", "revision": None, "endpoint": server.address}
+    asked |= request
     (folder / "download.json").write_text(json.dumps({"target": str(folder / "target"), **asked}))
     (folder / "download.py").write_bytes(node_program("download.py"))
     environment = {"PATH": os.defpath, "HOME": str(folder), **request.get("environment", {})}
@@ -124,6 +129,62 @@ def test_a_disk_without_room_is_named_before_the_download(hub: LocalHub, tmp_pat
     _, result, output = download(hub, tmp_path)
     assert result["code"] == "download_no_space", output
     assert hub.requests == []
+
+
+@needs_modelscope
+class TestModelScope:
+    """The same with the real modelscope_hub."""
+
+    @staticmethod
+    def download(hub: LocalHub, folder: Path, token: str = "", **request: Any) -> tuple[int, dict[str, Any], str]:
+        environment = {"PYTHONPATH": str(SWIFT), "MODELSCOPE_API_TOKEN": token}
+        return download(hub, folder, hub="modelscope", environment=environment, **request)
+
+    def test_a_model_appears_whole_and_a_second_start_fetches_only_what_was_wrong(
+        self, hub: LocalHub, tmp_path: Path
+    ) -> None:
+        hub.wrong_hash.add("model.safetensors")
+        code, result, output = self.download(hub, tmp_path)
+        assert (code != 0, result["code"], result["file"]) == (True, "download_wrong_hash", "model.safetensors"), output
+        assert not (tmp_path / "target").exists()
+        hub.wrong_hash.clear()
+        hub.requests.clear()
+        (tmp_path / "result.json").unlink()
+        code, result, output = self.download(hub, tmp_path)
+        assert (code, result) == (0, {}), output
+        assert content(tmp_path / "target") == {
+            name: data for name, data in FILES.items() if name != "pytorch_model.bin"
+        }
+        assert "config.json" not in {path for path, _ in hub.requests}
+
+    def test_a_data_set_comes_with_all_its_files(self, hub: LocalHub, tmp_path: Path) -> None:
+        hub.repositories["datasets/owner/rows"] = {"rows.jsonl": b"{}\n", "more/old.bin": b"x"}
+        code, _, output = self.download(hub, tmp_path, kind="dataset", id="owner/rows")
+        assert code == 0, output
+        assert set(content(tmp_path / "target")) == {"rows.jsonl", "more/old.bin"}
+
+    def test_a_repository_that_is_not_there_or_refused_is_named_with_its_page(
+        self, hub: LocalHub, tmp_path: Path
+    ) -> None:
+        _, result, output = self.download(hub, tmp_path, id="owner/nothing")
+        assert (result["code"], result["id"]) == ("download_not_found", "owner/nothing"), output
+        hub.gated.add("owner/model")
+        _, result, output = self.download(hub, tmp_path)
+        assert (result["code"], result["url"]) == ("download_gated", f"{hub.address}/models/owner/model"), output
+        (tmp_path / "result.json").unlink()
+        code, _, output = self.download(hub, tmp_path, token=TOKEN)
+        assert code == 0, output
+        assert TOKEN not in output
+
+    def test_a_hub_that_does_not_answer_is_named(self, hub: LocalHub, tmp_path: Path) -> None:
+        _, result, output = self.download(hub, tmp_path, endpoint="http://127.0.0.1:9")
+        assert result["code"] == "download_failed", output
+
+
+def test_a_python_without_the_package_of_modelscope_is_named(hub: LocalHub, tmp_path: Path) -> None:
+    code, result, _ = download(hub, tmp_path, hub="modelscope")
+    assert (code != 0, result["code"]) == (True, "download_no_modelscope")
+    assert "modelscope_hub" in result["detail"]
 
 
 class Sized(bytes):

@@ -10,7 +10,6 @@ from backend.node.checks.software import (
     commit_of,
     cuda_of_torch,
     find_datasets,
-    lacking_weights,
     origin_of,
     version_of,
 )
@@ -99,14 +98,3 @@ def test_torch_s_cuda_is_read_without_importing_it(
         "importlib.util.find_spec", lambda name: importlib.machinery.PathFinder.find_spec(name, [str(tmp_path)])
     )
     assert cuda_of_torch() == cuda
-
-
-def test_weight_files_that_are_missing_or_pointers_are_named(tmp_path: Path) -> None:
-    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-3.safetensors"}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    (tmp_path / "model-1.safetensors").write_bytes(b"0" * 2048)
-    (tmp_path / "model-3.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n")
-    assert lacking_weights(str(tmp_path)) == ["model-2.safetensors", "model-3.safetensors"]
-    (tmp_path / "model.safetensors.index.json").write_text("{")
-    assert lacking_weights(str(tmp_path)) == ["model.safetensors.index.json"]
-    assert lacking_weights(str(tmp_path / "none")) == []

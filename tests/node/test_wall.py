@@ -31,7 +31,7 @@ ENGINE = {
     "model_profile/towers.py": {"torch"},
     "samples/lengths.py": {"tokenizers"},
     "samples/rows.py": {"pyarrow"},
-    "training/download.py": {"huggingface_hub"},
+    "training/hubs.py": {"huggingface_hub", "modelscope_hub"},
     "training/entry.py": {"llamafactory", "torch", "transformers", "yaml", *BESIDE},
     "training/export_model.py": {"llamafactory", "mcore_adapter"},
     "training/swift_entry.py": {"swift", "torch", *BESIDE},

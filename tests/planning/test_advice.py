@@ -9,7 +9,7 @@ from backend.job.presets import recipes
 from backend.job.problems import errors
 from backend.job.rules import check
 from backend.job.traits import TRAITS
-from backend.planning import enumerate_plans, strategies
+from backend.planning import enumerate_plans, recommended, strategies
 
 SPLIT = {"engine": "llamafactory-megatron", "parallel.tensor": 2, "parallel.pipeline": 2}
 
@@ -24,13 +24,14 @@ def test_all_strategies_keep_the_global_batch_of_the_present_plan():
     assert max(rows, key=lambda row: row.fits and row.method == "full" and row.tokens_per_s_per_gpu).recommended
 
 
-def test_without_a_known_speed_the_first_plan_of_the_table_is_recommended_and_not_called_the_fastest():
+def test_without_a_known_speed_the_recommended_plan_of_the_table_is_not_called_the_fastest():
     job = Job(cluster=Cluster(gpu="cpu", nodes=4, gpus_per_node=1), model=Model(preset="qwen3-0.6b"))
     job = with_values(job, {"training.precision": "fp32"})
     (row,) = (row for row in strategies(job) if row.recommended)
     assert row.tokens_per_s_per_gpu is None
     assert row.reason == "fits"
-    assert row.best.edits == enumerate_plans(job, list(TRAITS))[0].edits
+    plans = enumerate_plans(job, list(TRAITS))
+    assert row.best.edits == plans[recommended(plans)].edits
 
 
 def _recipe(key: str, **edits: object) -> Job:

@@ -2,15 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from app.text.plans import explain, need_words
 from app.wizard.draft_state import read
 from app.wizard.plans import plans_of
 from backend.estimate import surely_fits_gib
-from backend.job.cluster import Calibration, Cluster
+from backend.job.cluster import Calibration, Cluster, Host
 from backend.job.job import Job, Model
-from backend.job.mapping import to_mapping
+from backend.job.mapping import to_mapping, with_values
 from backend.job.presets import intervals
 from backend.planning import enumerate_plans, is_tight, recommended, strategies, surely_fit_gib
 from backend.planning.recommended import HEADROOM
@@ -80,8 +81,48 @@ def test_a_strategy_s_best_plan_leaves_room_too():
     assert row.memory_gib <= (1 - HEADROOM) * row.best.gpu.memory_gib
 
 
-def test_where_speeds_are_unknown_or_nothing_fits_the_first_is_the_first():
-    assert recommended(enumerate_plans(job_on(gpu="cpu"), ENGINES)) == 0
+def test_where_speeds_are_unknown_no_plan_is_recommended_that_may_not_fit_while_another_fits():
+    """CPU nodes, whose speed in fp32 is not known."""
+    job = job_on(gpu="cpu", nodes=1, model="qwen3-0.6b", hosts=(Host(address="a", gpu_memory_gib=14.0),))
+    job = with_values(job, {"training.precision": "fp32"})
+    plans = enumerate_plans(job)
+    assert plans.figures_of(slice(0, 1)).iteration_s is None
+    rank = recommended(plans)
+    assert plans[0].estimate.fit == "close"
+    assert 0 < rank < plans.fitting
+    assert plans[rank].estimate.fit == "fits"
+    assert all(plans[faster].estimate.fit == "close" for faster in range(rank))
+    assert f"{need_words(plans[rank].estimate, 'en')} GiB" in explain(plans, "en")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "gpu_memory_gib"),
+    [
+        *(("h100-80g", model, gib) for model in ("llama-3.1-8b", "qwen3-14b") for gib in (30.0, 45.0, 70.0)),
+        *(("cpu", "qwen3-0.6b", gib) for gib in (6.0, 8.0, 15.0)),
+    ],
+)
+def test_a_recommended_plan_is_never_close_where_one_fits(gpu, model, gpu_memory_gib):
+    job = job_on(gpu=gpu, nodes=1, model=model, hosts=(Host(address="a", gpu_memory_gib=gpu_memory_gib),))
+    engines = ("llamafactory-megatron", "llamafactory-zero3", "llamafactory-fsdp", "llamafactory-ddp")
+    plans = enumerate_plans(job, engines)
+    figures, limits = plans.figures_of(slice(None)), surely_fit_gib(plans)
+    engine_of = plans.at(slice(None))[0]
+    names = [space.job.engine for space in plans.spaces]
+    sure = figures.fits & (figures.need_gib <= np.array([limits[name] for name in names])[engine_of])
+    for engine in (None, *range(len(names))):
+        rank = recommended(plans, engine)
+        mine = sure if engine is None else sure & (engine_of == engine)
+        if rank is not None and mine.any():
+            assert plans[rank].estimate.fit == "fits"
+    rows = {row.key: row for row in strategies(job) if row.best}
+    chosen = next((row for row in rows.values() if row.recommended), None)
+    of_kind = [row for row in rows.values() if row.method == "full"]
+    if chosen and chosen.method == "full" and any(row.best.estimate.fit == "fits" for row in of_kind):
+        assert chosen.best.estimate.fit == "fits"
+
+
+def test_where_nothing_fits_the_first_is_the_first():
     assert recommended(enumerate_plans(job_on(gpu="rtx4090-24g", nodes=1, model="qwen3-32b"), ENGINES)) == 0
 
 

@@ -174,7 +174,7 @@ def gang(store: Store, home: Path) -> Gang:
     return make_gang(store, home)
 
 
-def make_gang(store: Store, home: Path) -> Gang:
+def make_gang(store: Store, home: Path, spares: str = "") -> Gang:
     """Return a gang of three running nodes in a store. Tests that need several gangs call it."""
     nodes = [FakeNode(f"10.0.0.{rank + 1}") for rank in range(3)]
     records = tuple(
@@ -183,7 +183,7 @@ def make_gang(store: Store, home: Path) -> Gang:
     )
     gang = Gang(store=store, home=home, clock=Clock(), nodes=nodes, records=records)
     hosts = ", ".join(f"{{address: {node.name}}}" for node in nodes)
-    cluster = f"{{gpu: cpu, nodes: 3, gpus_per_node: 1, hosts: [{hosts}]}}"
+    cluster = f"{{gpu: cpu, nodes: 3, gpus_per_node: 1, hosts: [{hosts}], spares: [{spares}]}}"
     job = f"version: 1\nname: job\ncluster: {cluster}\nengine: llamafactory-ddp\n"
 
     def write(connection):  # type: ignore[no-untyped-def]

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -35,6 +36,7 @@ from tests.docker_daemons import (
     image_registry,
     in_containers,
 )
+from tests.fault_table import add_row
 from tests.runs.gangs import ENGINE, NODES, marked, stand_in_job, steps_of, with_mode
 from tests.waiting import WITHIN_S, wait_for
 
@@ -60,6 +62,14 @@ def job(cluster: LocalNodes, daemons: list[DockerDaemon]) -> Job:
 
 def left(daemons: list[DockerDaemon]) -> list[str]:
     return [name for daemon in daemons for name in daemon.containers()]
+
+
+def conclude(
+    controller: Controller, run: str, fault: str, began: float, home: Path, daemons: list[DockerDaemon]
+) -> None:
+    """Add a row to the table of faults. No process and no container may be left."""
+    row = add_row(fault, "docker", controller.snapshot(run), began, left=marked(home, run) + len(left(daemons)))
+    assert row.left == 0, row
 
 
 def test_a_run_trains_in_containers_and_leaves_none(
@@ -90,12 +100,13 @@ def test_a_killed_supervisor_leaves_no_container(
 ) -> None:
     run = controller.launch(with_mode(job, "ok", steps=10_000))
     wait_for(lambda: controller.points(run))
+    began = time.time()
     os.kill(supervisor_of(home, run, 1), signal.SIGKILL)
     assert controller.wait(run, WITHIN_S) is RunState.FAILED
+    conclude(controller, run, "supervisor killed", began, home, daemons)
     cause = controller.snapshot(run).cause
     assert cause is not None
     assert (cause.code, cause.node) == ("supervisor_gone", controller.snapshot(run).nodes[1].address)
-    assert (marked(home, run), left(daemons)) == (0, [])
 
 
 def test_a_killed_worker_fails_the_run_with_its_signal(
@@ -103,14 +114,15 @@ def test_a_killed_worker_fails_the_run_with_its_signal(
 ) -> None:
     run = controller.launch(with_mode(job, "ok", steps=10_000))
     wait_for(lambda: controller.points(run))
+    began = time.time()
     for process in members(record_of(home, run, 1).mark):
         with suppress(ProcessLookupError):  # It may have ended with the one before.
             os.kill(process.pid, signal.SIGKILL)
     assert controller.wait(run, WITHIN_S) is RunState.FAILED
+    conclude(controller, run, "worker killed", began, home, daemons)
     cause = controller.snapshot(run).cause
     assert cause is not None
     assert (cause.code, cause.node) == ("killed", controller.snapshot(run).nodes[1].address)
-    assert (marked(home, run), left(daemons)) == (0, [])
 
 
 def test_a_killed_daemon_ends_the_run_and_its_container_is_removed_when_it_is_back(
@@ -118,16 +130,17 @@ def test_a_killed_daemon_ends_the_run_and_its_container_is_removed_when_it_is_ba
 ) -> None:
     run = controller.launch(with_mode(job, "ok", steps=10_000))
     wait_for(lambda: controller.points(run))
+    began = time.time()
     daemons[1].stop(signal.SIGKILL)
     try:
         wait_for(lambda: marked(home, run) == 0)
     finally:
         daemons[1].start()
     assert controller.wait(run, WITHIN_S) is RunState.FAILED
+    conclude(controller, run, "daemon killed", began, home, daemons)
     cause = controller.snapshot(run).cause
     assert cause is not None
-    assert cause.node == controller.snapshot(run).nodes[1].address
-    assert (marked(home, run), left(daemons)) == (0, [])
+    assert (cause.code, cause.node) == ("container_daemon_gone", controller.snapshot(run).nodes[1].address)
 
 
 def test_an_image_that_one_node_lacks_is_named(controller: Controller, job: Job, daemons: list[DockerDaemon]) -> None:

@@ -48,7 +48,7 @@ def test_a_cause_in_the_software_has_the_versions_of_its_node(store: Store) -> N
 
 
 def test_a_cause_in_the_data_has_no_versions(store: Store) -> None:
-    logs = {(0, "rank0.log"): TRACEBACK + "FileNotFoundError: [Errno 2] No such file or directory: '/m/config.json'\n"}
+    logs = {(0, "rank0.log"): TRACEBACK + "FileNotFoundError: [Errno 2] No such file or directory: '/data/a.txt'\n"}
     problem = _diagnose(store, [_node(0)], logs, {"0": {"torch": "2.7.0"}})
     assert (problem.code, problem.values.get("versions")) == ("file_missing", None)
 
@@ -56,8 +56,8 @@ def test_a_cause_in_the_data_has_no_versions(store: Store) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "value"),
     [
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "gpu_out_of_memory", "2.00 GiB"),
-        ("torch.cuda.OutOfMemoryError: CUDA out of memory.", "gpu_out_of_memory", None),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.", "gpu_memory_phase_unknown", "2 GiB"),
+        ("torch.cuda.OutOfMemoryError: CUDA out of memory.", "gpu_memory_phase_unknown", None),
         (
             "ValueError: Some keys are not used by the HfArgumentParser: ['foo_bar']",
             "unknown_engine_keys",
@@ -67,7 +67,7 @@ def test_a_cause_in_the_data_has_no_versions(store: Store) -> None:
         ("OSError: [Errno 98] Address already in use", "master_port_taken", None),
         ("ModuleNotFoundError: No module named 'mcore_adapter'", "module_missing", "No module named 'mcore_adapter'"),
         ("ImportError: mcore_adapter is required when USE_MCA=1.", "module_missing", None),
-        ("FileNotFoundError: [Errno 2] No such file or directory: '/m/config.json'", "file_missing", None),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/list.txt'", "file_missing", None),
         ("OSError: [Errno 28] No space left on device", "disk_full", None),
         ("OSError: [Errno 122] Disk quota exceeded: '/out/x'", "disk_full", None),
         ("OSError: [Errno 30] Read-only file system: '/out/checkpoint-10'", "file_system_read_only", None),
@@ -126,7 +126,7 @@ def test_ranks_that_only_lost_each_other_lost_their_connection(store: Store) -> 
 def test_the_known_cause_wins_over_an_unknown_one(store: Store) -> None:
     logs = {(0, "rank0.log"): PEER, (1, "rank1.log"): TRACEBACK + "torch.OutOfMemoryError: CUDA out of memory.\n"}
     problem = _diagnose(store, [_node(0, time=9.0), _node(1, time=10.0)], logs)
-    assert (problem.code, problem.node) == ("gpu_out_of_memory", "node1:22")
+    assert (problem.code, problem.node) == ("gpu_memory_phase_unknown", "node1:22")
 
 
 def test_the_rank_that_torchrun_blames_speaks_first(store: Store) -> None:

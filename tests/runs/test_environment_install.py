@@ -19,6 +19,7 @@ import pytest
 
 from app.demo.local_nodes import LocalNodes
 from app.main import main
+from app.text import LANGUAGES, render_problem
 from backend.job.cluster import Environment, Install
 from backend.job.environment_sets import EnvironmentSet, LockStep
 from backend.job.job import Job
@@ -31,6 +32,7 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.contract, pytest.mark.slow]
 
+PYTHON_FIELD = "cluster.install.python_download"
 PACKAGES = ("first-part", "second_part")
 
 
@@ -85,6 +87,9 @@ def environments(job: Job) -> list[Path]:
 def failure(controller: Controller, job: Job, tiny: EnvironmentSet) -> list[tuple[str, str | None]]:
     with pytest.raises(ProblemsError) as raised:
         controller.install(job, quiet, {tiny.name: tiny})
+    for problem in raised.value.problems:
+        assert (problem.field or "").startswith("cluster."), problem
+        assert all(render_problem(lang, problem)["fix"] for lang in LANGUAGES)
     return [(problem.code, problem.node) for problem in raised.value.problems]
 
 
@@ -131,6 +136,26 @@ def test_a_package_that_no_source_has_is_named(
 def test_an_index_that_does_not_answer_is_named(controller: Controller, bare: Job, tiny: EnvironmentSet) -> None:
     job = with_values(bare, {"cluster.install": Install(index_url="http://127.0.0.1:9/simple")})
     assert {code for code, _ in failure(controller, job, tiny)} == {"install_no_index"}
+
+
+def test_nodes_without_uv_and_without_internet_are_named_with_the_fields_that_mend_it(
+    controller: Controller, bare: Job, tiny: EnvironmentSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the nodes nor the server have uv, so pip of the nodes installs."""
+    monkeypatch.setattr(environment_install, "_own_uv", lambda: None)
+    job = with_values(bare, {"cluster.install": Install(index_url="http://127.0.0.1:9/simple")})
+    with pytest.raises(ProblemsError) as raised:
+        controller.install(job, quiet, {tiny.name: tiny})
+    for problem, host in zip(raised.value.problems, bare.cluster.hosts, strict=True):
+        # Debian's python3 without python3-venv cannot make an environment.
+        expected = {"install_no_index": "cluster.install.index_url", "install_no_python": PYTHON_FIELD}
+        assert (problem.field, problem.node) == (expected[problem.code], host.name)
+        for lang in LANGUAGES:
+            assert render_problem(lang, problem)["fix"]
+    assert [marker_of(folder)["state"] for folder in environments(bare) if folder.name.startswith(tiny.name)] in (
+        [],
+        ["building"],
+    )
 
 
 def test_a_disk_that_is_too_small_is_named_before_anything_is_written(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from app.text import LANGUAGES, render_problem
 from backend.cluster.preflight.results import Checks
 from backend.job.job import Job
 from backend.job.launch_rules import check_nodes, with_spares
@@ -19,6 +20,7 @@ from backend.runs.supervise import restart
 RUN = "20260101-000000-job-aaaa"
 HOSTS = ("10.0.0.1", "10.0.0.2")
 SPARES = ("10.0.0.8", "10.0.0.9")
+LOST = Problem(code="node_lost", node=HOSTS[1], values={"node": HOSTS[1], "seconds": 31})
 
 
 def job_with(spares: tuple[str, ...] = SPARES) -> Job:
@@ -132,11 +134,17 @@ def test_a_node_that_does_not_answer_at_the_restart_is_replaced_too(store: Store
 
 
 def test_a_node_is_kept_out_until_it_is_cleared(store: Store) -> None:
-    store.write(lambda c: node_replacement.cordon(c, HOSTS[1], RUN, Problem(code="node_lost", node=HOSTS[1]), 0.0))
+    store.write(lambda c: node_replacement.cordon(c, HOSTS[1], RUN, LOST, 0.0))
     job = with_spares(job_with())
     with store.read() as connection:
         results = check_cordons(job, node_replacement.cordons(connection))
     assert [result.status for result in results] == ["ok", "failure", "ok", "ok"]
+    (problem,) = [result.problem for result in results if result.problem]
+    for lang in LANGUAGES:
+        rendered = render_problem(lang, problem)
+        assert "node_lost" not in rendered["message"]
+        assert render_problem(lang, LOST)["message"] in rendered["message"]
+        assert rendered["reason"] == "node_lost"
     assert store.write(lambda c: node_replacement.uncordon(c, HOSTS[1])) is True
     assert store.write(lambda c: node_replacement.uncordon(c, HOSTS[1])) is False
     with store.read() as connection:

@@ -22,6 +22,7 @@ from backend.runs.store import attempts, run_store
 from backend.runs.store.store import Store
 from backend.runs.supervise.gang_rules import Timing
 from tests.chaos.scene import ENGINES, STAND_INS
+from tests.fault_table import add_row
 from tests.runs.gangs import stand_in_job
 from tests.slurm.cluster import SlurmCluster
 from tests.waiting import wait_for
@@ -75,6 +76,10 @@ class Server:
         assert state.is_final, (state, self.story(run))
         assert self.left(run) == []
         return state
+
+    def conclude(self, run: str, fault: str, began: float) -> None:
+        """Add a row to the table of faults."""
+        add_row(fault, "slurm", self.controller.snapshot(run), began, left=len(self.left(run)))
 
     def left(self, run: str) -> list[str]:
         """Return the living processes of all attempts, from the process table of this machine."""

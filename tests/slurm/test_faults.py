@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -73,10 +74,12 @@ def test_a_slurmd_that_is_killed_does_not_harm_the_run(slurm: SlurmCluster, tmp_
     def story(server: Server) -> None:
         run = server.controller.launch(quick_job(slurm, tmp_path, steps=60, step_s=0.1))
         server.wait_for_step(run, 3)
+        began = time.time()
         assert slurm.signal(2, "slurmd -D", signal.SIGKILL) == 1
         server.wait_for_step(run, 30)
         slurm.start_slurmd(2)
         assert server.end(run, 300) is RunState.FINISHED, server.story(run)
+        server.conclude(run, "slurmd killed", began)
 
     inside(slurm, tmp_path, story)
 
@@ -112,9 +115,11 @@ def test_a_rank_that_is_killed_fails_the_run_with_its_cause(slurm: SlurmCluster,
     def story(server: Server) -> None:
         run = server.controller.launch(quick_job(slurm, tmp_path, steps=100_000))
         server.wait_for_step(run, 3)
+        began = time.time()
         for pid in slurm.processes(2, "worker"):
             os.kill(pid, signal.SIGKILL)
         assert server.end(run, 300) is RunState.FAILED, server.story(run)
+        server.conclude(run, "worker killed", began)
         cause = server.controller.snapshot(run).cause
         assert cause is not None
         assert (cause.code, cause.node) == ("killed", "node2"), server.story(run)
@@ -129,8 +134,10 @@ def test_a_supervisor_that_is_killed_leaves_nothing(slurm: SlurmCluster, tmp_pat
         server.wait_for_step(run, 3)
         guard, supervisor = slurm.processes(2, "supervisor.py run")
         assert guard < supervisor
+        began = time.time()
         os.kill(supervisor, signal.SIGKILL)
         assert server.end(run, 240) is RunState.FAILED, server.story(run)
+        server.conclude(run, "supervisor killed", began)
         cause = server.controller.snapshot(run).cause
         assert cause is not None
         assert (cause.code, cause.node) == ("supervisor_gone", "node2"), server.story(run)

@@ -28,7 +28,7 @@ _ONE_RANK = re.compile(r"NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME|.*_FILE")
 """Variables that differ between nodes and that no parser reads."""
 _OF_IMPORTS = ("ImportError", "OSError", "RuntimeError")
 _LIBRARY = re.compile(r"\.so\b")
-_FAULTS = frozenset({"error", "packages", "gpu"})
+_FAULTS = frozenset({"error", "packages", "gpu", "generation"})
 _NAMES_SHOWN = 8
 
 
@@ -86,6 +86,9 @@ def _judge(job: Job, checks: Checks, answer: Parsed | NodeError) -> CheckResult:
     if gpu := answer.get("gpu"):
         have, _, known = gpu.partition(": ")
         return checks.wrong("configuration", "gpu_without_code", "engine", gpu=have, known=known)
+    if generation := answer.get("generation"):
+        said = " ".join(generation.split())
+        return checks.wrong("configuration", "generation_config_refused", "model.path", path=job.model.path, said=said)
     if packages:  # The run may not need them.
         return checks.warning("configuration", "package_broken", "engine", packages=packages)
     result = checks.ok("configuration")

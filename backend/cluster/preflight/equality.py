@@ -134,11 +134,14 @@ def _check_files(
 def check_shared(gang: GangReadings) -> list[CheckResult]:
     """Check that all nodes see the file that node 0 writes into output_dir. Node 0 removes it afterwards.
 
-    With Megatron the ranks of all nodes write parts of one checkpoint and read each other's. The other engines do not.
+    With Megatron the ranks of all nodes write parts of one checkpoint and read each other's. The other engines do not,
+    but a spare has no checkpoint of its own.
     """
     job, nodes, checks = gang.job, gang.nodes, gang.checks
-    if len(nodes) < 2 or 0 not in nodes or not job.traits.is_megatron:
+    has_spares = len(job.cluster.hosts) > job.cluster.nodes
+    if len(nodes) < 2 or 0 not in nodes or not (job.traits.is_megatron or has_spares):
         return []
+    code = "output_not_shared" if job.traits.is_megatron else "output_not_shared_with_spares"
     question: dict[str, Any] = {"folder": job.training.output_dir, "name": f".megaboard-{secrets.token_hex(8)}"}
     try:
         written = _ask(job, 0, nodes[0], Written, "write", question)
@@ -161,7 +164,7 @@ def check_shared(gang: GangReadings) -> list[CheckResult]:
             results.append(builder.ok("output_shared"))
         else:
             values = {"path": job.training.output_dir, "first": checks[0].node, "engine": job.engine}
-            results.append(builder.warning("output_shared", "output_not_shared", "training.output_dir", **values))
+            results.append(builder.warning("output_shared", code, "training.output_dir", **values))
     return results
 
 

@@ -23,6 +23,7 @@ def ask_paths(job: Job, rank: int, node: Node) -> Paths:
         "writable": [*run_folders(job), job.training.output_dir],
         "parts": needed_parts(job),
         "extensions": job.environment.get(EXTENSIONS),
+        "lora_targets": lora_targets(job),
     }
     return ask_software(node, needed_environment(job, rank, node), Paths, "paths", question, ASK_S)
 
@@ -34,6 +35,10 @@ def check_model(node: NodeReadings) -> list[CheckResult]:
         return [node.checks.wrong("model", "model_missing", "model.path", path=path)]
     if lacking := node.paths.get("lacking"):
         return [node.checks.wrong("model", "model_files_missing", "model.path", path=path, files=", ".join(lacking))]
+    if unmatched := node.paths.get("unmatched"):
+        # A warning, because transformers may give modules other names than the weights have.
+        field = "training.lora.targets"
+        return [node.checks.warning("model", "lora_targets_unmatched", field, names=", ".join(unmatched), path=path)]
     return [node.checks.ok("model", path=path)]
 
 
@@ -73,6 +78,16 @@ def check_writable(node: NodeReadings) -> list[CheckResult]:
             else node.checks.ok(name, path=paths[0])
         )
     return results
+
+
+def lora_targets(job: Job) -> list[str]:
+    """Return the names of the modules that get adapters; empty where the engine finds them itself, or the names are
+    Megatron's.
+    """
+    lora = job.training.lora
+    if job.training.method not in ("lora", "qlora") or job.traits.is_megatron or lora.targets == "all":
+        return []
+    return [name.strip() for name in lora.targets.split(",") if name.strip()]
 
 
 def run_folders(job: Job) -> tuple[str, ...]:

@@ -26,6 +26,8 @@ class NodeReadings:
     survey_answer: Hardware | NodeError
     paths_answer: Paths | NodeError
     lock_answer: Lock | NodeError
+    secret_names: frozenset[str] = frozenset()
+    """Names of the secrets that the ranks will get."""
 
     @property
     def survey(self) -> Hardware:

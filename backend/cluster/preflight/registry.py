@@ -33,6 +33,7 @@ from backend.cluster.preflight.network import check_interfaces, check_rdma
 from backend.cluster.preflight.packages import check_engine, check_versions
 from backend.cluster.preflight.readings import GangReadings, NodeReadings
 from backend.cluster.preflight.results import CheckName, CheckResult, Checks
+from backend.cluster.preflight.trackers import check_tracker
 from backend.engines import Rendered
 from backend.job.job import Job
 
@@ -68,6 +69,7 @@ CHECKS: tuple[NodeCheck | GangCheck, ...] = (
     NodeCheck(check_engine, ("engine",), is_for_every_job=True, is_for_login_node=True),
     NodeCheck(check_model, ("model",), is_for_every_job=True, is_for_login_node=True),
     NodeCheck(check_dataset, ("dataset",), is_for_every_job=True, is_for_login_node=True),
+    NodeCheck(check_tracker, ("tracker",), is_for_login_node=True),
     NodeCheck(check_writable, ("run_root", "output_dir"), is_for_every_job=True, is_for_login_node=True),
     NodeCheck(check_parts, ("deepspeed",), is_for_login_node=True),
     NodeCheck(check_space, ("space",), is_for_login_node=True),
@@ -97,11 +99,13 @@ def run_checks(
     port: int,
     render: Callable[[], Rendered] | None = None,
     accepted: AcceptedConfigurations | None = None,
+    secret_names: frozenset[str] = frozenset(),
 ) -> list[CheckResult]:
     """Return the results of all checks: node by node, then across nodes.
 
     A NodeError replaces a node that could not be reached, and an answer that a node did not give. The job has passed
-    check_launch. `accepted`: the configurations that the engine has accepted before.
+    check_launch. `accepted`: the configurations that the engine has accepted before. `secret_names`: names of the
+    secrets that the ranks will get.
     """
     checks = {rank: Checks(rank, host.name) for rank, host in enumerate(job.cluster.hosts)}
     connected = {rank: node for rank, node in nodes.items() if not isinstance(node, NodeError)}
@@ -121,6 +125,7 @@ def run_checks(
             survey_answer=surveys[rank],
             paths_answer=paths[rank],
             lock_answer=locks[rank],
+            secret_names=secret_names,
         )
         results += run_node_checks(readings, OF_NODES)
     gang = GangReadings(

@@ -25,6 +25,7 @@ CheckName = Literal[
     "deepspeed",
     "model",
     "dataset",
+    "tracker",
     "run_root",
     "output_dir",
     "space",

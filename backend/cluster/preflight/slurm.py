@@ -42,6 +42,7 @@ def run_slurm_checks(
     render: Callable[[], Rendered],
     hours: float | None,
     accepted: AcceptedConfigurations,
+    secret_names: frozenset[str] = frozenset(),
 ) -> list[CheckResult]:
     """Return the results of all checks. `script`: the batch script of a launch; `hours`: the estimated training."""
     node, fact = nodes[0], facts.get(0)
@@ -53,7 +54,13 @@ def run_slurm_checks(
         return [checks.ok("login"), start, *map(checks.skipped, NAMES)]
     paths = ends_of_all({0: node}, lambda rank, login: ask_paths(job, rank, login), ASK_S + 10)
     readings = NodeReadings(
-        job=job, checks=checks, facts=fact, survey_answer=surveys[0], paths_answer=paths[0], lock_answer=Lock()
+        job=job,
+        checks=checks,
+        facts=fact,
+        survey_answer=surveys[0],
+        paths_answer=paths[0],
+        lock_answer=Lock(),
+        secret_names=secret_names,
     )
     is_in_image = job.cluster.scheduler is not None and job.cluster.scheduler.container is not None
     results = run_node_checks(

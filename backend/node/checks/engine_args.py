@@ -45,7 +45,36 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
             return {"error": type(error).__name__, "message": str(error)[:LONGEST], **faults()}
         finally:
             os.chdir("/")
-    return {"error": None, "message": "", "programs": programs_of(request["engine"]), **faults()}
+    found = {"generation": generation_fault(request["files"]), **faults()}
+    found = {name: value for name, value in found.items() if value}
+    return {"error": None, "message": "", "programs": programs_of(request["engine"]), **found}
+
+
+def generation_fault(files: dict[str, str]) -> str:
+    """Return why transformers cannot write the model's generation_config.json beside a checkpoint; empty if it can.
+
+    LLaMA-Factory turns sampling on where the file has values for it (model/patcher.py patch_model). Adapters and
+    Megatron's checkpoints have no such file.
+    """
+    import yaml
+
+    config = yaml.safe_load(files.get(CONFIG, "")) or {}
+    folder = config.get("model_name_or_path") or ""
+    is_file = os.path.isfile(os.path.join(folder, "generation_config.json"))
+    if not is_file or config.get("finetuning_type") == "lora" or os.environ.get("USE_MCA") == "1":
+        return ""
+    from transformers import GenerationConfig
+
+    with tempfile.TemporaryDirectory() as target:
+        try:
+            generation = GenerationConfig.from_pretrained(folder)
+            values = (getattr(generation, name, None) for name in ("temperature", "top_p", "typical_p"))
+            if not generation.do_sample and any(value not in (None, 1.0) for value in values):
+                generation.do_sample = True
+            generation.save_pretrained(target)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"[:LONGEST]
+    return ""
 
 
 def faults() -> dict[str, Any]:

@@ -23,14 +23,10 @@ import urllib.parse
 from typing import Any
 
 from backend.node.checks.dataset_columns import missing_columns
+from backend.node.checks.logins import has_wandb_login
+from backend.node.checks.model_folder import lacking_weights, unmatched_targets
 from backend.node.interface import find_interface
 from backend.node.regular_file import read_json, read_regular
-
-INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-"""Lists of a model's weight files. transformers reads the first that exists."""
-POINTER = b"version https://git-lfs"
-"""Begin of the small file that a clone without git-lfs has in place of a weight file."""
-LACKING_SHOWN = 8
 
 
 def facts(request: dict[str, Any]) -> dict[str, Any]:
@@ -136,35 +132,12 @@ def paths(request: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": os.path.isfile(os.path.join(full(request["model"]), "config.json")),
         "lacking": lacking_weights(full(request["model"])),
+        "unmatched": unmatched_targets(full(request["model"]), request["lora_targets"]),
+        "wandb": has_wandb_login(),
         "dataset": find_datasets(full(request["dataset_dir"]), request["datasets"]),
         "not_writable": {path: error for path in request["writable"] for error in [write_error(full(path))] if error},
         "parts": find_parts(request["parts"], request["extensions"] or os.environ.get("TORCH_EXTENSIONS_DIR")),
     }
-
-
-def lacking_weights(folder: str) -> list[str]:
-    """Return the weight files of a model that its index names and that are missing, and those that are pointers."""
-    try:
-        sizes = {entry.name: entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()}
-    except OSError:
-        return []
-    index = next((name for name in INDEXES if name in sizes), None)
-    wanted: set[str] = set()
-    if index:
-        try:
-            wanted = {str(name) for name in read_json(os.path.join(folder, index))["weight_map"].values()}
-        except (OSError, ValueError, KeyError, AttributeError, TypeError):
-            return [index]
-    missing = {name for name in wanted if name not in sizes}
-    small = {name for name, size in sizes.items() if size < 1 << 10 and name.endswith((".safetensors", ".bin"))}
-    return sorted(missing | {name for name in small if is_pointer(os.path.join(folder, name))})[:LACKING_SHOWN]
-
-
-def is_pointer(path: str) -> bool:
-    try:
-        return read_regular(path, 1 << 10).startswith(POINTER)
-    except OSError:
-        return False
 
 
 def find_parts(names: list[str], folder: str | None) -> dict[str, Any]:

@@ -1,12 +1,10 @@
 """Download of a model or a data set from a hub into a folder of this node.
 
-    download.py FOLDER      FOLDER/download.json: `kind`, `id`, `revision`, `endpoint`, `target`
+    download.py FOLDER      FOLDER/download.json: `hub`, `kind`, `id`, `revision`, `endpoint`, `target`
 
 It writes FOLDER/progress.json while it works, and FOLDER/result.json with the `code` of a failure. The files are
 collected beside the target, each is compared with its hash, and then the folder gets its name. So a target that exists
-is complete, and an interrupted download continues. It needs huggingface_hub, which transformers installs.
-
-Endpoints that answer like https://huggingface.co work as well, such as a mirror. Python >= 3.8.
+is complete, and an interrupted download continues. hubs.py has the hubs. Python >= 3.8.
 """
 
 from __future__ import annotations
@@ -21,6 +19,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
+from .hubs import DownloadError, HuggingFace, ModelScope, RemoteFile
+
 PART = ".downloading"
 """Ending of the folder beside the target."""
 OTHER_FORMATS = re.compile(r"\.(bin|pth|pt|h5|msgpack|gguf|onnx|tflite|ot)$|^(original|onnx|openvino|coreml)/")
@@ -29,62 +29,38 @@ CHUNK = 1 << 22
 EVERY_S = 1.0
 
 
-class DownloadError(Exception):
-    """The download failed. `answer` has the reason as `code`, and what its text needs."""
-
-    def __init__(self, code: str, **values: Any) -> None:
-        super().__init__(code, values)
-        self.answer = {"code": code, **values}
-
-
 def download(request: dict[str, Any], folder: str) -> None:
     """Download the repository. Raises DownloadError."""
-    import huggingface_hub
-    from huggingface_hub import errors
-
-    name, kind, endpoint = request["id"], request["kind"], request["endpoint"] or None
+    name, kind = request["id"], request["kind"]
     target = os.path.abspath(os.path.expanduser(request["target"]))
     if os.path.isdir(target) and os.listdir(target):
         raise DownloadError("download_target_taken", path=target)
+    hub = ModelScope(request) if request["hub"] == "modelscope" else HuggingFace(request)
+    part = target + PART
     try:
-        api = huggingface_hub.HfApi(endpoint=endpoint)
-        info: Any = api.repo_info(name, repo_type=kind, revision=request["revision"], files_metadata=True)
-        files = wanted_files(info.siblings or (), kind)
-        total = sum(item.size or 0 for item in files.values())
-        part = target + PART
+        files = wanted_files(hub.files(), kind)
+        total = sum(file.size for file in files)
         refuse_without_space(target, part, total)
         with Progress(folder, part, total):
-            for path, item in files.items():
-                huggingface_hub.hf_hub_download(
-                    name, path, repo_type=kind, revision=info.sha, local_dir=part, endpoint=endpoint
-                )
-                check_file(os.path.join(part, path), item)
-    except errors.GatedRepoError as error:
-        raise DownloadError("download_gated", id=name, url=page_of(name, kind, endpoint)) from error
-    except errors.RepositoryNotFoundError as error:
-        raise DownloadError("download_not_found", id=name, url=page_of(name, kind, endpoint)) from error
-    # Version 1 raises the errors of httpx, earlier ones those of requests, which are OSErrors.
-    except (getattr(errors, "HTTPError", OSError), errors.HfHubHTTPError, ValueError, OSError) as error:
-        raise DownloadError("download_failed", id=name, detail=str(error)[:500]) from error
+            for file in files:
+                hub.fetch(file, part)
+                check_file(os.path.join(part, file.path), file)
+    except hub.faults as error:
+        raise DownloadError(hub.code_of(error), id=name, url=hub.page, detail=str(error)[:500]) from error
     shutil.rmtree(os.path.join(part, ".cache"), ignore_errors=True)
     if os.path.isdir(target):
         os.rmdir(target)
     os.rename(part, target)
 
 
-def wanted_files(siblings: Iterable[Any], kind: str) -> dict[str, Any]:
-    """Return path -> file, without the weights of a model in other formats than its safetensors."""
-    files = {item.rfilename: item for item in siblings}
-    if any(path.startswith("/") or ".." in path.split("/") for path in files):
+def wanted_files(files: Iterable[RemoteFile], kind: str) -> list[RemoteFile]:
+    """Return the files, without the weights of a model in other formats than its safetensors."""
+    all_files = list(files)
+    if any(file.path.startswith("/") or ".." in file.path.split("/") for file in all_files):
         raise DownloadError("download_failed", id="", detail="a file has a path outside of the repository")
-    if kind == "model" and any(path.endswith(".safetensors") for path in files):
-        return {path: item for path, item in files.items() if not OTHER_FORMATS.search(path)}
-    return files
-
-
-def page_of(name: str, kind: str, endpoint: str | None) -> str:
-    """Return the page where a user accepts the licence."""
-    return f"{endpoint or 'https://huggingface.co'}/{'datasets/' if kind == 'dataset' else ''}{name}"
+    if kind == "model" and any(file.path.endswith(".safetensors") for file in all_files):
+        return [file for file in all_files if not OTHER_FORMATS.search(file.path)]
+    return all_files
 
 
 def refuse_without_space(target: str, part: str, total: int) -> None:
@@ -103,19 +79,18 @@ def size_of(folder: str) -> int:
     return sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
 
 
-def check_file(path: str, item: Any) -> None:
-    """Compare a file with its hash: SHA-256 of a large file, git's id of a small one. A wrong file is removed."""
-    lfs = getattr(item, "lfs", None)
-    wanted = (lfs.get("sha256") if isinstance(lfs, dict) else lfs.sha256) if lfs else item.blob_id
+def check_file(path: str, file: RemoteFile) -> None:
+    """Compare a file with the hash that the hub states. A wrong file is removed."""
+    wanted = file.sha256 or file.git_id
     if not wanted:
         return
-    digest = hashlib.sha256() if lfs else hashlib.sha1(f"blob {os.path.getsize(path)}\0".encode())  # noqa: S324
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
+    digest = hashlib.sha256() if file.sha256 else hashlib.sha1(f"blob {os.path.getsize(path)}\0".encode())  # noqa: S324
+    with open(path, "rb") as content:
+        while chunk := content.read(CHUNK):
             digest.update(chunk)
     if digest.hexdigest() != wanted:
         os.unlink(path)
-        raise DownloadError("download_wrong_hash", file=item.rfilename)
+        raise DownloadError("download_wrong_hash", file=file.path)
 
 
 class Progress:

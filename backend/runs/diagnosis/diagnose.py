@@ -390,6 +390,6 @@ def category_of(log: str) -> str | None:
     """Return the category of the cause that a single log shows; None if it shows none, or several equally well."""
     probable = log_causes.probable(log_causes.matches(log))
     if not probable:
-        return "consequence_only" if log_causes.CONSEQUENCES.search(log) else None
+        return "consequence_only" if log_causes.is_only_consequence(log) else None
     categories = {match.cause.category for match in probable}
     return categories.pop() if len(categories) == 1 else None

@@ -43,12 +43,17 @@ _OF_LAUNCHER = re.compile(r"ChildFailedError|SignalException|CalledProcessError|
 """Exceptions by which a launcher reports the end of another process."""
 
 CONSEQUENCES = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Broken pipe|ChildFailedError|Watchdog caught collective"
+    r"Connection closed by (?:remote )?peer|Connection reset by peer|Broken pipe|ChildFailedError"
+    r"|Watchdog caught collective|remote process exited or there was a network error"
     r"|SignalException|DistBackendError|Socket Timeout|recvBytes|Rendezvous(?:Connection|Timeout)Error"
     r"|waiting for clients|client socket has (?:timed out|failed)|NO_OTHER_FAILURES"
     r"|Timed out waiting \d+ ?ms for"
 )
 """Reports of the other ranks when one rank is gone. They are not a cause."""
+_ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?(?!nccl)[A-Za-z_]\w*(?:Error|Exception)\b.*", re.MULTILINE)
+"""The last line of a traceback."""
+_LAST_ERROR = re.compile(r"^Last error:[ \t]*\n?(?P<text>.*)", re.MULTILINE)
+"""What NCCL says of its error, on the line below."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +114,16 @@ def probable(found: Sequence[Match]) -> list[Match]:
         return []
     first = found[0]
     return [match for match in found if match.order == first.order and (match is first or not first.is_certain)]
+
+
+def is_only_consequence(log: str) -> bool:
+    """Return whether a log reports that another rank was gone, and no error of another kind."""
+    if not CONSEQUENCES.search(log):
+        return False
+    texts = [process.text for process in _processes(log.splitlines())]
+    errors = [match[0] for text in texts for match in _ERROR.finditer(text)]
+    of_nccl = [match["text"] for text in texts for match in _LAST_ERROR.finditer(text) if match["text"].strip()]
+    return all(CONSEQUENCES.search(error) or _OF_LAUNCHER.search(error) for error in (*errors, *of_nccl))
 
 
 def last_lines(logs: Mapping[str, str]) -> tuple[str, str]:

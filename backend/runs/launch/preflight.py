@@ -20,6 +20,7 @@ from backend.job.problems import Problem, ProblemsError, errors
 from backend.runs.connections import Connections
 from backend.runs.launch.launch import make_placement
 from backend.runs.launch.slurm_launch import batch_of, hours_of
+from backend.runs.rank_secrets import SECRETS
 from backend.runs.store.node_replacement import Cordon
 
 REHEARSAL = "preflight"
@@ -145,7 +146,9 @@ def run_preflight(
         return render(checked, make_placement(job, REHEARSAL, 1, facts, port))
 
     nodes: dict[int, Node | NodeError] = {**connected.nodes, **connected.failures}
-    checks = check_cordons(wide, cordons) + run_checks(wide, nodes, read, surveys, port, render_launch, accepted)
+    secret_names = frozenset(SECRETS.names())
+    checks = run_checks(wide, nodes, read, surveys, port, render_launch, accepted, secret_names)
+    checks = check_cordons(wide, cordons) + checks
     checks = [of_spare(job, check) for check in checks]
     problems = [check.problem for check in checks if check.problem is not None]
     size = job.cluster.nodes
@@ -166,11 +169,17 @@ def check_cordons(job: Job, cordons: Mapping[str, Cordon]) -> list[CheckResult]:
     if not kept_out:
         return []
     return [
-        checks.wrong("cordon", "node_cordoned", checks.address_field, run=cordon.run, reason=cordon.problem.code)
+        checks.wrong("cordon", "node_cordoned", checks.address_field, **_reason(cordon))
         if (cordon := kept_out.get(checks.rank))
         else checks.ok("cordon")
         for checks in builders
     ]
+
+
+def _reason(cordon: Cordon) -> dict[str, object]:
+    """Return the values of a problem about a node that is kept out: why, and since which run."""
+    values = {name: value for name, value in cordon.problem.values.items() if name != "node"}
+    return {**values, "run": cordon.run, "reason_code": cordon.problem.code}
 
 
 def of_spare(job: Job, check: CheckResult) -> CheckResult:
@@ -205,6 +214,7 @@ def _run_slurm_preflight(
         render_launch,
         hours_of(job),
         accepted,
+        frozenset(SECRETS.names()),
     )
     problems = [check.problem for check in checks if check.problem is not None]
     return PreflightReport(

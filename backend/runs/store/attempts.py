@@ -119,8 +119,3 @@ def set_exit(connection: sqlite3.Connection, run: str, attempt: int, rank: int, 
 def _node(row: sqlite3.Row) -> NodeRecord:
     values: dict[str, Any] = {key: row[key] for key in _NODE_COLUMNS}
     return NodeRecord(**values, exit=stored_exit(row["exit"]), stop=stored(Stopped, row["stop"]))
-
-
-def resumed_runs(connection: sqlite3.Connection) -> frozenset[str]:
-    """Return the runs with several attempts."""
-    return frozenset(row["run"] for row in connection.execute("SELECT DISTINCT run FROM attempts WHERE attempt > 1"))

@@ -22,6 +22,7 @@ from backend.runs.store import attempts, metrics, queue_order, run_store
 from backend.runs.store.store import Store, StoreError
 from backend.runs.supervise import gang_rules, restart
 from backend.runs.supervise.gang_rules import NodeView, Timing
+from backend.runs.supervise.slow_node import SlowNodeWatch
 from backend.runs.view.history import is_saving
 
 _log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class GangMonitor:
         self._clock = clock
         self._monotonic = monotonic
         self._timing = timing
+        self._slow_nodes = SlowNodeWatch(store, run, attempt, clock=clock, monotonic=monotonic, timing=timing)
         self._saving_since: float | None = None
         self._stopping_since: float | None = None
         self._next_try = 0.0
@@ -108,13 +110,34 @@ class GangMonitor:
             self._record(EventKind.LOSING, rank=verdict.rank, problem=problem)
         else:
             self._check_silent(records, views)
+            self._replace_slow(records)
 
     def _finish(self, records: Sequence[NodeRecord]) -> None:
         was_stopped = any(record.exit and record.exit.get("stopped") for record in records)
-        if was_stopped and not self._has_all_steps():  # someone wrote control/stop on a node
-            self._record(EventKind.STOP_REQUESTED, by="node")
-        else:
+        if not was_stopped or self._has_all_steps():
             self._record(EventKind.FINISHED)
+        elif slow := self._slow_nodes.recorded():
+            self._record(EventKind.FAILING, rank=slow.rank, problem=_problem_of(slow))
+        else:  # someone wrote control/stop on a node
+            self._record(EventKind.STOP_REQUESTED, by="node")
+
+    def _replace_slow(self, records: Sequence[NodeRecord]) -> None:
+        """Ask the ranks to save and to exit if a spare should replace a slow node. End them when they do not.
+
+        The run stays in state running, so that a stop of the user comes first.
+        """
+        slow = self._slow_nodes.recorded()
+        if slow is None:
+            found = self._slow_nodes.find()
+            if found is None:
+                return
+            self._record(EventKind.NODE_SLOW, rank=found[0], problem=found[1])
+        if self._saving_since is None:
+            self._saving_since = self._monotonic()
+            self._ask_all_for_save(records)
+        elif slow is not None and self._monotonic() - self._saving_since > self._timing.save_deadline_s:
+            self._record(EventKind.SAVE_TIMED_OUT)
+            self._record(EventKind.FAILING, rank=slow.rank, problem=_problem_of(slow))
 
     def _check_silent(self, records: Sequence[NodeRecord], views: Sequence[NodeView]) -> None:
         """Ask nodes that answer but send no heartbeat whether their supervisor is alive."""
@@ -162,13 +185,16 @@ class GangMonitor:
         """Ask the ranks to save a checkpoint and exit; give up when a node fails or after the deadline."""
         since = self._saving_since = self._saving_since or self._monotonic()
         if not any(event.kind is EventKind.SAVE_ASKED and event.seq > began.seq for event in history):
-            items = {record.rank: record for record in records if record.exit is None}
-            answers, failures = try_all(items, self._ask_for_save, STOP_CALL_S)
-            if answers:  # the ranks agree among themselves: one node that got the request is enough
-                self._record(EventKind.SAVE_ASKED, nodes=sorted(answers), silent=sorted(failures))
+            self._ask_all_for_save(records)
         failed = gang_rules.judge(self._views(records), lost_after_s=self._timing.lost_after_s).act in ("fail", "lose")
         if failed or self._monotonic() - since > self._timing.save_deadline_s:
             self._record(EventKind.SAVE_TIMED_OUT)
+
+    def _ask_all_for_save(self, records: Sequence[NodeRecord]) -> None:
+        items = {record.rank: record for record in records if record.exit is None}
+        answers, failures = try_all(items, self._ask_for_save, STOP_CALL_S)
+        if answers:  # the ranks agree among themselves: one node that got the request is enough
+            self._record(EventKind.SAVE_ASKED, nodes=sorted(answers), silent=sorted(failures))
 
     def _stop_nodes(self, records: Sequence[NodeRecord]) -> None:
         """Call `supervisor.py stop` in parallel on every node that has not yet proved that no process is left."""

@@ -35,6 +35,10 @@ class Timing:
     """The same deadline when a fault of this server prevents the stop: the user needs time to repair it."""
     save_deadline_s: float = 900.0
     """Time for the checkpoint of a stop. After it, the gang is stopped without a checkpoint."""
+    slow_look_s: float = 10.0
+    """Time between two looks for a slow node, in a run with spares."""
+    slow_after_s: float = 180.0
+    """A node that is slow at every look for this time is replaced by a spare."""
     scheduler_s: float = 5.0
     """Time between two questions to a scheduler about the job of an attempt."""
     drain_s: float = 5.0

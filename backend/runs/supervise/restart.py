@@ -15,12 +15,15 @@ from backend.runs.view.history import restarts_used
 
 RESTARTS = 3
 """Default number of automatic restarts."""
+SLOW = ("node_slow_gpu", "node_slow_load")
+"""Codes of the problems of a node that made all others wait (slow_node.py)."""
 CURABLE = frozenset(
     {
         "node_lost",
         "node_restarted",
         "node_not_stopped",
         "supervisor_gone",
+        "container_daemon_gone",
         "killed",
         "communication_failed",
         "collective_not_joined",
@@ -28,6 +31,7 @@ CURABLE = frozenset(
         "gpu_memory_contained",
         "slurm_node_failed",
         "slurm_node_silent",
+        *SLOW,
     }
 )
 """Codes of the problems after which the gang is restarted. Of the GPU errors, a restart of the program cures only this
@@ -39,10 +43,10 @@ CURABLE_AFTER_STEPS = frozenset(
 the settings.
 """
 REPLACEABLE = frozenset(
-    {"node_lost", "node_restarted", "node_not_stopped", "processes_left", *gpu_errors.CODES.values()}
+    {"node_lost", "node_restarted", "node_not_stopped", "processes_left", *SLOW, *gpu_errors.CODES.values()}
 )
-"""Codes of the problems of a node that ends a run and that a spare takes the place of. The last of them end a run for
-good where there is no spare: a restart of the program does not cure the GPU."""
+"""Codes of the problems of a node that ends an attempt and that a spare takes the place of. The last of them end a run
+for good where there is no spare: a restart of the program does not cure the GPU."""
 UNREADY = frozenset({"timeout", "refused", "lost", "authentication", "gpus_missing", "no_gpus"})
 """Codes of a preflight for a node that does not come back for an automatic restart."""
 ALLOCATION_ENDED = frozenset({"slurm_preempted", "slurm_time_limit"})
@@ -66,7 +70,7 @@ def end(
 ) -> None:
     """Record the end of an attempt: `kind`, or a restart if the cause is curable and a restart is left."""
     detail: dict[str, object] = {"problem": problem_to_json(problem)} if problem is not None else {}
-    restarts, most_restarts = restarts_used(run_store.events(connection, run)), allowed(connection, run)
+    restarts, most_restarts = _restarts(connection, run)
     if problem is not None and _continues(connection, run, attempt, problem):
         _restart(connection, run, attempt, rank=rank, detail={**detail, "counted": False}, time=time)
         return
@@ -86,9 +90,24 @@ def end(
 
 def _can_replace(connection: sqlite3.Connection, run: str, attempt: int, problem: Problem) -> bool:
     """Return whether a spare can take the place of the node that the problem names."""
+    is_of_node = problem.code in REPLACEABLE and problem.node is not None
+    return is_of_node and _has_spare(connection, run, attempt)
+
+
+def can_replace(connection: sqlite3.Connection, run: str, attempt: int) -> bool:
+    """Return whether a restart is left, and a spare for a node of a running attempt."""
+    used, most = _restarts(connection, run)
+    return used < most and _has_spare(connection, run, attempt)
+
+
+def _has_spare(connection: sqlite3.Connection, run: str, attempt: int) -> bool:
     broken = run_store.has_event(connection, run, attempt, EventKind.LOSS_NOT_FINITE)
-    is_of_node = problem.code in REPLACEABLE and problem.node is not None and not broken
-    return is_of_node and node_replacement.next_spare(connection, run) is not None
+    return not broken and node_replacement.next_spare(connection, run) is not None
+
+
+def _restarts(connection: sqlite3.Connection, run: str) -> tuple[int, int]:
+    """Return the number of automatic restarts so far, and the allowed number."""
+    return restarts_used(run_store.events(connection, run)), allowed(connection, run)
 
 
 def _restart(

@@ -8,7 +8,7 @@ import posixpath
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from backend.cluster.node import Node
@@ -51,6 +51,7 @@ class Repository:
     target: str
     revision: str | None = None
     endpoint: str | None = None
+    hub: Literal["huggingface", "modelscope"] = "huggingface"
 
 
 def model_repository(job: Job) -> Repository | None:
@@ -59,7 +60,9 @@ def model_repository(job: Job) -> Repository | None:
     name = job.model.hub or (preset.hub if preset else None)
     if name is None or job.model.path is None:
         return None
-    return Repository(id=name, kind="model", target=job.model.path, endpoint=job.model.hub_endpoint)
+    return Repository(
+        id=name, kind="model", target=job.model.path, endpoint=job.model.hub_endpoint, hub=job.model.hub_kind
+    )
 
 
 def dataset_repository(job: Job, name: str) -> Repository:
@@ -69,7 +72,7 @@ def dataset_repository(job: Job, name: str) -> Repository:
     if job.training.dataset_dir is None:
         raise ProblemsError([Problem(code="needed_for_launch", field="training.dataset_dir")])
     target = posixpath.join(job.training.dataset_dir, name.partition("/")[2])
-    return Repository(id=name, kind="dataset", target=target, endpoint=job.model.hub_endpoint)
+    return Repository(id=name, kind="dataset", target=target, endpoint=job.model.hub_endpoint, hub=job.model.hub_kind)
 
 
 def download(
@@ -86,7 +89,7 @@ def download(
     nodes = {0: connected.nodes[0]}
     alone = with_values(job, {"cluster.nodes": 1, "cluster.hosts": job.cluster.hosts[:1]})
     attempt = _attempt(alone, repository, nodes, run)
-    _, clean_up_problems = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, nodes[0], progress))
+    _, clean_up_problems = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, repository, nodes[0], progress))
     return clean_up_problems
 
 
@@ -94,7 +97,7 @@ def _attempt(job: Job, repository: Repository, nodes: Mapping[int, Node], run: s
     facts = read_facts(job, nodes)
     placement = launch.make_placement(job, run, 1, facts, job.cluster.port_range[0])
     (node,) = placement.nodes
-    request = {name: getattr(repository, name) for name in ("id", "kind", "target", "revision", "endpoint")}
+    request = asdict(repository)
     # The variables of the job may name a proxy. Its ranks may be offline; the download is not.
     variables = {**job.environment, "HF_HUB_OFFLINE": "0", "PYTHONUNBUFFERED": "1"}
     command = NodeCommand(rank=0, argv=(node.python, f"{node.folder}/{PROGRAM}", node.folder), environment=variables)
@@ -103,7 +106,7 @@ def _attempt(job: Job, repository: Repository, nodes: Mapping[int, Node], run: s
     return replace(make_attempt(job, run, placement, facts, rendered, STALL_S), secrets=SECRETS.taken())
 
 
-def _wait(attempt: launch.Attempt, node: Node, progress: ReportBytes) -> None:
+def _wait(attempt: launch.Attempt, repository: Repository, node: Node, progress: ReportBytes) -> None:
     """Wait for the end of the download. ProblemsError with its reason if it failed."""
     folder = attempt.records[0].folder
     while (ended := read_exit(attempt, 0, node)) is None:
@@ -112,10 +115,20 @@ def _wait(attempt: launch.Attempt, node: Node, progress: ReportBytes) -> None:
         time.sleep(POLL_S)
     if ended.get("code") == 0:
         return
-    answer = read_answer(node, f"{folder}/result.json", Downloaded)
-    if answer is None:
-        values: dict[str, object] = {"node": node.name, "id": "", "detail": log_excerpt(node, f"{folder}/out.log")}
-        raise ProblemsError([Problem(code="download_failed", field="model.hub", node=node.name, values=values)])
+    answer = read_answer(node, f"{folder}/result.json", Downloaded) or {
+        "code": "download_failed", "id": repository.id, "detail": log_excerpt(node, f"{folder}/out.log")
+    }  # fmt: skip
     details = {key: answer.get(key, "?") for key in Downloaded.__annotations__ if key != "code"}
-    values = {**details, "node": node.name}
-    raise ProblemsError([Problem(code=answer["code"], field="model.hub", node=node.name, values=values)])
+    values = {**details, "node": node.name, "case": repository.hub}
+    field = _field_of(answer["code"], repository)
+    raise ProblemsError([Problem(code=answer["code"], field=field, node=node.name, values=values)])
+
+
+def _field_of(code: str, repository: Repository) -> str:
+    """Return the field that mends a failed download. A data set's id is no field of the job."""
+    is_model = repository.kind == "model"
+    if code in ("download_target_taken", "download_no_space"):
+        return "model.path" if is_model else "training.dataset_dir"
+    if code == "download_no_modelscope":
+        return "model.hub_kind"
+    return "model.hub" if is_model else "dataset"

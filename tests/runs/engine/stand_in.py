@@ -17,8 +17,8 @@ def torchrun_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def write_step(steps: TextIO, step: int, total: int) -> None:
+def write_step(steps: TextIO, step: int, total: int, step_s: float = 0.05) -> None:
     """Write a line of a steps file as entry.py writes it."""
-    row = {"protocol": 1, "step": step, "total_steps": total, "time": time.time(), "step_s": 0.05}
+    row = {"protocol": 1, "step": step, "total_steps": total, "time": time.time(), "step_s": step_s}
     steps.write(json.dumps(row | {"loss": 5.0 / step, "learning_rate": 1e-4, "grad_norm": 1.0}) + "\n")
     steps.flush()

@@ -2,7 +2,8 @@
 
 It starts one rank per node, in its own session, with a child like a DataLoader's worker. After every step all ranks
 meet at rank 0, as in an all-reduce: a dead rank ends the others with an error, a silent rank stops them. It runs
-TRAINER_STEPS steps of TRAINER_STEP_S seconds and writes TRAINER_LOG_BYTES more bytes of log in each step.
+TRAINER_STEPS steps of TRAINER_STEP_S seconds and writes TRAINER_LOG_BYTES more bytes of log in each step. On a node
+with the file SLOW, a step takes three times as long.
 """
 
 import os
@@ -15,6 +16,8 @@ import traceback
 from pathlib import Path
 
 from stand_in import torchrun_options, write_step
+
+SLOW = Path("/run/local/slow")
 
 
 def main() -> int:
@@ -97,9 +100,10 @@ def _steps(folder: Path, rank: int, gang: Gang) -> None:
     noise = "x" * int(os.environ.get("TRAINER_LOG_BYTES", "0"))
     with open(folder / f"steps.rank{rank}.jsonl", "a") as steps:
         for step in range(1, total + 1):
-            time.sleep(float(os.environ.get("TRAINER_STEP_S", "0.05")))
+            began = time.monotonic()
+            time.sleep(float(os.environ.get("TRAINER_STEP_S", "0.05")) * (3 if SLOW.exists() else 1))
             stop = gang.any_says((folder / "control/stop").exists())
-            write_step(steps, step, total)
+            write_step(steps, step, total, time.monotonic() - began)
             print(f"step {step}{noise}", flush=True)
             if stop:
                 (folder / "control/stopped").touch()
