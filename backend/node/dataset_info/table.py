@@ -19,7 +19,7 @@ MOST_FILES = 200
 
 def folder_of(request: dict[str, Any]) -> str:
     """Return the absolute path of the folder of the data sets."""
-    folder = os.path.abspath(os.path.expanduser(request["folder"]))
+    folder = os.path.abspath(os.path.expanduser(str(request["folder"])))
     if not os.path.isdir(folder):
         raise Refused("dataset_folder_missing", path=folder)
     return folder
