@@ -69,9 +69,8 @@ def _measure(page: Any, runs: list[str], points: int) -> None:
     start, cpu = time.perf_counter(), cpu_s()
     page.evaluate("(hash) => { location.hash = hash; }", f"#runs/compare/{','.join(runs)}")
     page.wait_for_function(CURVES, arg=len(runs), polling="raf")
-    print(
-        f"first paint, {len(runs)} runs of {points:,} points: {time.perf_counter() - start:.2f} s, {cpu_s() - cpu:.2f} CPU s"
-    )
+    spent = f"{time.perf_counter() - start:.2f} s, {cpu_s() - cpu:.2f} CPU s"
+    print(f"first paint, {len(runs)} runs of {points:,} points: {spent}")
     for name, span in (
         ("first", [points // 4, points // 4 + points // 50]),
         ("second", [points // 2, points // 2 + points // 100]),
@@ -79,9 +78,8 @@ def _measure(page: Any, runs: list[str], points: int) -> None:
         start, cpu = time.perf_counter(), cpu_s()
         page.evaluate(ZOOM, span)
         page.wait_for_function(DETAIL, arg=span, polling="raf")
-        print(
-            f"{name} zoom, to {span[1] - span[0]:,} steps: {time.perf_counter() - start:.2f} s, {cpu_s() - cpu:.2f} CPU s"
-        )
+        spent = f"{time.perf_counter() - start:.2f} s, {cpu_s() - cpu:.2f} CPU s"
+        print(f"{name} zoom, to {span[1] - span[0]:,} steps: {spent}")
 
 
 if __name__ == "__main__":

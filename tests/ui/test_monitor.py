@@ -585,6 +585,7 @@ def test_the_menu_of_a_chart_moves_it_and_downloads_its_picture_and_its_points(s
     press("later")
     assert page.evaluate(order) == [before[1], before[0], *before[2:]]
     page.reload()
+    page.wait_for_selector(f'[data-run="{run.id}"] h2:not(:empty)')
     wait_for_points(page, 30)
     assert page.evaluate(order) == [before[1], before[0], *before[2:]], "the order is kept"
     press("earlier")
