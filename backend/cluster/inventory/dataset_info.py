@@ -61,11 +61,15 @@ def _ask(
     environment = needed_environment(job, rank, node)
     whole = {"folder": job.training.dataset_dir, **question}
     answer = ask_program(node, environment, shape, DATASET_INFO, action, whole, timeout_s, _ANSWER_BYTES)
+    _refuse(node, answer)
+    return answer
+
+
+def _refuse(node: Node, answer: DatasetInfoAnswer) -> None:
     if "code" in answer:
         field = "training.dataset_dir" if answer["code"] in _FOLDER_CODES else "training.dataset"
         values = {**dict.fromkeys(WhyNot.__annotations__, "?"), **answer.get("values", {})}
         raise NodeError(answer["code"], node.name, field=field, **cast(dict[str, str], values))
-    return answer
 
 
 def _whole(node: Node, answer: A, *keys: str) -> A:
