@@ -37,6 +37,8 @@ class Case:
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Keys changed in the rendered configuration: what the rules refuse, or a CPU node's files leave out."""
 
+    resumed: bool = False
+    """Whether the run ends after half of its steps and goes on from its checkpoint."""
     explained: str = ""
     """A key of EXPLAINED, if the case is known to differ from its reference."""
 
@@ -90,7 +92,9 @@ def hugging_face(
 ALL = tuple(_PLANS)
 HUGGING_FACE = [
     *hugging_face("sft, fp32", *ALL),
-    *hugging_face("sft, bf16", *ALL, changes={"bf16": True, "use_cpu": True, "ddp_backend": "gloo"}),
+    *hugging_face(
+        "sft, bf16", "DDP", "ZeRO-2", "FSDP 1", "FSDP 2", changes={"bf16": True, "use_cpu": True, "ddp_backend": "gloo"}
+    ),
     *hugging_face("sft, packed", "DDP", "ZeRO-3", "FSDP 2", values=PACKED),
     *hugging_face("sft, LoRA", *ALL, values=LORA),
     *hugging_face("pt", "DDP", "ZeRO-3", "FSDP 2", values=PT),
@@ -162,14 +166,23 @@ MEGATRON_CASES = [
               values={"training.cutoff_len": 256}, changes={"moe_aux_loss_coeff": 0.0}),
 ]  # fmt: skip
 
+RESUMED = [
+    replace(case, plan=f"{case.plan}, resumed", resumed=True)
+    for case in (*HUGGING_FACE, *MEGATRON_CASES)
+    if case.group in ("sft, fp32", "Megatron, sft")
+    and case.plan not in (ONE, AGAIN, "CP2", "per-token loss", "per-token loss, DP2", "TP2 x DP2")
+]
+
 _DIFFER = {
     "Megatron, experts, padded by EP: EP2": "experts_padding",
+    "Megatron, sft: per-token loss": "micro_batch_means",
+    "Megatron, sft: per-token loss, DP2": "micro_batch_means",
     "images: ZeRO-3, 2 ranks": "zero3_race",
     "images, frozen: ZeRO-3, 2 ranks": "zero3_race",
 }
 CASES: Mapping[str, Case] = {
     case.name: replace(case, explained=_DIFFER.get(case.name, case.explained))
-    for case in (*HUGGING_FACE, *MEGATRON_CASES)
+    for case in (*HUGGING_FACE, *MEGATRON_CASES, *RESUMED)
     # Megatron-Core has no context parallelism without Transformer Engine.
     if case.plan != "CP2"
 }

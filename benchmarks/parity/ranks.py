@@ -53,12 +53,24 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
 
 def main() -> None:
     for name, case in json.load(sys.stdin).items():
-        result = {"name": name, **run(case)}
+        result = {"name": name, **(run_and_resume(case) if case["stop_at"] else run(case))}
         print(f"RESULT {json.dumps(result)}", flush=True)
+
+
+def run_and_resume(case: dict[str, Any]) -> dict[str, Any]:
+    """Run to a checkpoint, then on from it, and return the steps of both."""
+    steps = {"save_steps": case["stop_at"]}
+    first = run({**case, "config": {**case["config"], **steps, "max_steps": case["stop_at"]}})
+    checkpoint = f"{case['config']['output_dir']}/checkpoint-{case['stop_at']}"
+    second = run({**case, "config": {**case["config"], **steps, "resume_from_checkpoint": checkpoint}})
+    return {"steps": first["steps"] + second["steps"], "error": first["error"] or second["error"]}
 
 
 def run(case: dict[str, Any]) -> dict[str, Any]:
     """Fork the ranks of a case and return rank 0's steps, or the error of the first rank that has one."""
+    files = [Path(case["folder"]) / f"rank{rank}.json" for rank in range(case["ranks"])]
+    for file in files:
+        file.unlink(missing_ok=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -71,8 +83,6 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         if process.exitcode != 0:
             for other in ranks:
                 other.kill()
-    folder = Path(case["folder"])
-    files = [folder / f"rank{rank}.json" for rank in range(case["ranks"])]
     results = [json.loads(file.read_text()) if file.exists() else {} for file in files]
     failed = [result["error"] for result in results if "error" in result]
     missing = [rank for rank, result in enumerate(results) if not result]

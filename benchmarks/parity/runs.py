@@ -100,6 +100,7 @@ class Site:
             "ranks": case.ranks,
             "environment": dict(rendered.commands[0].environment),
             "config": config,
+            "stop_at": STEPS // 2 if case.resumed else 0,
             "folder": str(folder),
         }
 

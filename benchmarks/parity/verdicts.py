@@ -38,7 +38,7 @@ def difference(steps: list[dict[str, Any]], reference: list[dict[str, Any]]) -> 
     return Difference(
         loss=max(_share(step, other, "loss") for step, other in zip(steps, reference, strict=True)),
         gradient=max(_share(step, other, "grad_norm") for step, other in zip(steps, reference, strict=True)),
-        parts={part: (first[part] / right[part]) ** 0.5 for part in right if right[part] > 0},
+        parts={part: (first[part] / right[part]) ** 0.5 for part in first if right[part] > 0},
     )
 
 

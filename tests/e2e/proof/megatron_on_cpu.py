@@ -88,7 +88,7 @@ def patch_norms():
 
 
 def patch_resume():
-    """Give the distributed optimizer states before it reads a checkpoint.
+    """Give the distributed optimizer states before it reads a checkpoint, and each of them its own step after it.
 
     With torch's Adam, megatron-core 0.16.1 asserts one step number in them before it makes them. Transformer Engine's
     Adam needs none.
@@ -103,6 +103,17 @@ def patch_resume():
         return describe(self, model_state, is_loading, *arguments, **options)
 
     DistributedOptimizer.sharded_state_dict = sharded_state_dict
+    load = DistributedOptimizer.load_state_dict
+
+    def load_state_dict(self, state_dict):
+        # Without Transformer Engine and Apex, megatron-core 0.16.1 gives all weights one step tensor, and torch's
+        # load_state_dict does not copy it. Adam would add 1 to it for every weight of a step, not for every step.
+        load(self, state_dict)
+        for state in self.optimizer.state.values():
+            if "step" in state:
+                state["step"] = state["step"].clone()
+
+    DistributedOptimizer.load_state_dict = load_state_dict
 
 
 def _patch_device():
