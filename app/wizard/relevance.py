@@ -64,6 +64,8 @@ def _irrelevant(form: Form, job: Job, state: DraftState) -> Iterator[str]:
         yield "training.trainable_layers"
     if training.stage != "dpo":
         yield from _DPO
+    if traits.environment == "swift":
+        yield "training.eval_dataset"
     if not traits.is_megatron:
         yield from _MEGATRON
     else:

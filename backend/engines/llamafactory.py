@@ -86,10 +86,12 @@ def lowest_rate(learning_rate: float) -> float:
 
 def _evaluation(target: Target) -> dict[str, object]:
     training = target.job.training
+    held_out = carried(target.job, "llamafactory", "training.eval_size", "training.eval_dataset")
     if training.eval_steps is None:
-        return {}
+        return held_out
     # The default of 8 would need more memory than training does.
     return {
+        **held_out,
         "eval_strategy": "steps",
         "eval_steps": training.eval_steps,
         "per_device_eval_batch_size": training.micro_batch_size,

@@ -152,6 +152,18 @@ class Job:
         return TRAITS[self.engine]
 
     @property
+    def eval_size(self) -> Any:
+        """Return the share or number of samples held out for evaluation, also where `extra` has it; None without."""
+        key = "split_dataset_ratio" if self.traits.environment == "swift" else "val_size"
+        return self.extra.get(key) if self.training.eval_size is None else self.training.eval_size
+
+    @property
+    def eval_dataset(self) -> Any:
+        """Return the data sets for evaluation, also where `extra` has them; None without."""
+        key = "val_dataset" if self.traits.environment == "swift" else "eval_dataset"
+        return self.extra.get(key) if self.training.eval_dataset is None else self.training.eval_dataset
+
+    @property
     def world_size(self) -> int:
         """Return the number of ranks."""
         return self.cluster.nodes * self.cluster.gpus_per_node
