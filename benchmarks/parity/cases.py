@@ -177,6 +177,7 @@ _DIFFER = {
     "Megatron, experts, padded by EP: EP2": "experts_padding",
     "Megatron, sft: per-token loss": "micro_batch_means",
     "Megatron, sft: per-token loss, DP2": "micro_batch_means",
+    "sft, fp32: FSDP 1, 2 ranks, resumed": "fsdp1_moments",
     "images: ZeRO-3, 2 ranks": "zero3_race",
     "images, frozen: ZeRO-3, 2 ranks": "zero3_race",
 }

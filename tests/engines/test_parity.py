@@ -25,6 +25,7 @@ MENDED = {
     "vision_tensor": "mcore_adapter now trains vision parts under TP rightly: narrow MCA_WRONG_VISION in traits.py",
     "micro_batch_means": "Megatron's loss has another mean now: correct docs/parity and EXPLAINED",
     "first_token": "transformers no longer counts the first token: correct docs/parity and EXPLAINED",
+    "fsdp1_moments": "FSDP 1 now saves the moments of Adam on CPU ranks: correct docs/parity and EXPLAINED",
     "experts_padding": "the auxiliary loss no longer counts the padding of EP: correct docs/parity and EXPLAINED",
 }
 
