@@ -25,6 +25,12 @@ def act(services: Services, compare: Compare, name: object, run: str, values: Ma
         "chat": lambda run, values: controller.start_chat(
             run, _texts(values.get("models")), checkpoint=_count(values.get("checkpoint")) or None
         ),
+        "evaluate": lambda run, values: controller.start_evaluation(
+            run,
+            _texts(values.get("models")),
+            rows=_count(values.get("rows")) or 0,
+            max_tokens=_count(values.get("max_tokens")) or 0,
+        ),
         "end_chat": lambda run, values: controller.stop(_text(values.get("chat"))),
         "checkpoints": lambda run, values: services.resuming.find(run),
         "accept": lambda run, values: controller.accept_warnings(run, _texts(values.get("keys"))),

@@ -13,6 +13,7 @@ SAMPLES = "count_samples.py"
 DATA_PREVIEW = "preview_data.py"
 MODEL_PROFILE = "model_profile.py"
 SERVE_MODELS = "serve_models.py"
+PREDICT = "predict.py"
 CONTAINER = "container.py"
 INSTALLER = "install_environment.py"
 FALLBACK_STOP = "fallback_stop.sh"
@@ -89,6 +90,7 @@ PROGRAMS = {
     "tokenise.py": ("training/engine_data.py", "training/tokenise.py"),
     "download.py": ("training/hubs.py", "training/download.py"),
     "export_model.py": ("training/export_model.py",),
+    PREDICT: ("training/predict.py",),
     "benchmark.py": ("benchmark.py",),
     "software.py": (
         "regular_file.py",

@@ -34,3 +34,30 @@ def model_keys(model: str, adapter: str | None = None) -> dict[str, object]:
     """Return the arguments of one model: its folder, and the folder of an adapter on it."""
     keys: dict[str, object] = {"model_name_or_path": model, "finetuning_type": "lora" if adapter else "full"}
     return {**keys, "adapter_name_or_path": adapter} if adapter else keys
+
+
+_DATA = (
+    "dataset", "dataset_dir", "media_dir", "eval_dataset", "val_size", "max_samples", "mix_strategy",
+    "interleave_probs",
+    "cutoff_len", "seed", "bf16", "fp16", "use_cpu",
+)  # fmt: skip
+"""Keys of the training that decide which rows are held out, and the precision."""
+
+
+def prediction_keys(job: Job, max_new_tokens: int) -> dict[str, object]:
+    """Return LLaMA-Factory's arguments to answer the data for evaluation of a job. ProblemsError.
+
+    Without such data, the answers are to the training data.
+    """
+    config = data_config(job)
+    data = {key: config[key] for key in _DATA if config.get(key) is not None}
+    if not job.eval_size and not job.eval_dataset:
+        data["eval_dataset"] = data["dataset"]
+    if not job.eval_size:
+        data.pop("dataset")
+    shared = {key: value for key, value in inference_keys(job).items() if key != "infer_dtype"}
+    return {
+        **shared, **data, "stage": "sft", "do_predict": True, "predict_with_generate": True,
+        "per_device_eval_batch_size": 1, "max_new_tokens": max_new_tokens, "do_sample": False,
+        "preprocessing_num_workers": 1, "overwrite_cache": True, "report_to": "none",
+    }  # fmt: skip

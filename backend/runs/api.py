@@ -8,6 +8,8 @@ from backend.runs.diagnosis.diagnose import stuck_words
 from backend.runs.diagnosis.findings import Held, Loaded, Stuck
 from backend.runs.diagnosis.fixes import fixes as fixes_of_cause
 from backend.runs.diagnosis.gpu_errors import words as gpu_error_words
+from backend.runs.evaluations import Evaluation
+from backend.runs.evaluations import Result as EvaluationResult
 from backend.runs.known_metrics import CLOSED, GROUPS, Described, describe
 from backend.runs.launch.preflight import PreflightReport, warning_key
 from backend.runs.launch.resume import Checkpoints
@@ -51,6 +53,8 @@ __all__ = [
     "Checkpoints",
     "Curves",
     "Described",
+    "Evaluation",
+    "EvaluationResult",
     "Exported",
     "Extremes",
     "FileKey",

@@ -54,6 +54,7 @@ def trained_job(cluster: LocalNodes, tiny: Path) -> Job:
                 "template": tiny_model.TEMPLATE,
                 "output_dir": str(cluster.folder / "out"),
                 "precision": "fp32",
+                "eval_size": 0.1,
             },
         }
     )
@@ -175,3 +176,20 @@ def unreachable(cluster: LocalNodes) -> None:
         assert server is not None
         for process in local_nodes._process_tree(server):
             send_signal(process, signal.SIGKILL)
+
+
+def test_an_evaluation_keeps_the_answers_of_both_models_with_the_run(served: Controller, trained: Job) -> None:
+    run = served.start_evaluation(TRAINED, ["tuned", "base"], rows=3, max_tokens=4)
+    assert served.wait(run, LOADED_S) is RunState.FINISHED, served.log(run, 0, "rank0.log")
+    wait_for(lambda: (shown := served.evaluations.newest(TRAINED)) is not None and shown.has_result)
+    shown = served.evaluations.newest(TRAINED)
+    assert shown is not None
+    result = served.evaluations.result(run)
+    assert (shown.data, shown.left, len(result["rows"])) == ("held_out", 0, 3)
+    prompts = {row["instruction"] for row in tiny_model.make_rows(tiny_model.ROWS)}
+    for row in result["rows"]:
+        assert any(prompt in row["prompt"] for prompt in prompts)
+        assert row["reference"]
+        assert row["answers"]["tuned"] == row["answers"]["base"]
+    assert set(result["missing"]) in ({"jieba", "nltk", "rouge_chinese"}, set())
+    assert ("bleu-4" in result["metrics"]["tuned"]) == (not result["missing"])

@@ -8,9 +8,9 @@ from typing import Any
 from backend.cluster.inventory.gpus import BUSY_MIB
 from backend.cluster.inventory.hardware import Hardware, read_all_hardware
 from backend.cluster.node import Node
-from backend.cluster.node_programs import SERVE_MODELS, node_program
+from backend.cluster.node_programs import PREDICT, SERVE_MODELS, node_program
 from backend.engines import NodeCommand, Placement, Rendered, results_folder
-from backend.engines.inference import inference_keys, model_keys
+from backend.engines.inference import inference_keys, model_keys, prediction_keys
 from backend.job.job import Job
 from backend.job.presets import resolve_gpu
 from backend.job.problems import Problem, ProblemsError
@@ -24,6 +24,8 @@ from backend.runs.tasks.one_off_task import all_read, read_facts
 
 TUNED, BASE = "tuned", "base"
 MODELS = (TUNED, BASE)
+SETTINGS = {SERVE_MODELS: "serve.json", PREDICT: "evaluate.json"}
+MOST_ROWS, MOST_TOKENS = 200, 2048
 SHARED_MEMORY = 0.42
 """Share of a GPU's memory for each of two models of vLLM or SGLang on one GPU."""
 IDLE_S = 1800.0
@@ -51,24 +53,39 @@ def chat_request(job: Job, models: Sequence[str], checkpoint: int | None) -> dic
     return {"models": chosen, "checkpoint": checkpoint, "args": inference_keys(job)}
 
 
+def evaluation_request(
+    job: Job, models: Sequence[str], checkpoint: int | None, rows: int, max_tokens: int
+) -> dict[str, object]:
+    """Return the request of an evaluation, which is stored with its run. ProblemsError."""
+    chosen = [name for name in MODELS if name in models]
+    if not chosen:
+        raise ProblemsError([Problem(code="chat_no_model", field="models")])
+    if job.training.stage != "sft":
+        raise ProblemsError([Problem(code="evaluation_needs_sft", field="training.stage")])
+    if not (0 < rows <= MOST_ROWS and 0 < max_tokens <= MOST_TOKENS):
+        values: dict[str, object] = {"rows": MOST_ROWS, "tokens": MOST_TOKENS}
+        raise ProblemsError([Problem(code="evaluation_too_large", field="rows", values=values)])
+    data = "held_out" if job.eval_size else "eval_dataset" if job.eval_dataset else "trained"
+    config = prediction_keys(job, max_tokens)
+    return {"models": chosen, "checkpoint": checkpoint, "rows": rows, "data": data, "config": config}
+
+
 def make_attempt(derived: DerivedRun, job: Job, node: Node, key: str, *, grace_s: float = GRACE_S) -> launch.Attempt:
     """Return the attempt of a derived run on its connected node. ProblemsError and NodeError."""
     facts = read_facts(job, {0: node})
     placement = launch.make_placement(job, derived.run, 1, facts, job.cluster.port_range[0])
-    arguments = [model_args(derived, job, name, node) for name in derived.request["models"]]
-    devices = _devices(job, node, len(arguments))
-    models = [
-        {"name": name, "args": _sharing(args, devices, place), "devices": devices[place]}
-        for place, (name, args) in enumerate(zip(derived.request["models"], arguments, strict=True))
-    ]
-    files = {SERVE_MODELS: node_program(SERVE_MODELS).decode(),
-             "serve.json": json.dumps({"idle_s": IDLE_S, "models": models}, indent=1)}  # fmt: skip
+    names = derived.request["models"]
+    arguments = {name: model_args(derived, job, name, node) for name in names}
+    program, settings = (
+        _chat(arguments, job, node) if derived.kind == "chat" else _evaluation(derived, arguments, job, node)
+    )
+    files = {program: node_program(program).decode(), SETTINGS[program]: json.dumps(settings, indent=1)}
     return launch.Attempt(
         run=derived.run,
         number=1,
         job=job,
         placement=placement,
-        rendered=Rendered(files=files, commands=(_command(job, placement),)),
+        rendered=Rendered(files=files, commands=(_command(job, placement, program),)),
         records=launch.make_records(job, placement, facts),
         grace_s=grace_s,
         stall_s=STALL_S,
@@ -77,12 +94,31 @@ def make_attempt(derived: DerivedRun, job: Job, node: Node, key: str, *, grace_s
     )
 
 
+def _chat(arguments: Mapping[str, dict[str, object]], job: Job, node: Node) -> tuple[str, dict[str, Any]]:
+    """Return the program of a chat and its settings. All models are loaded at the same time."""
+    devices = _devices(job, node, len(arguments))
+    models = [
+        {"name": name, "args": _sharing(args, devices, place), "devices": devices[place]}
+        for place, (name, args) in enumerate(arguments.items())
+    ]
+    return SERVE_MODELS, {"idle_s": IDLE_S, "models": models}
+
+
+def _evaluation(
+    derived: DerivedRun, arguments: Mapping[str, dict[str, object]], job: Job, node: Node
+) -> tuple[str, dict[str, Any]]:
+    """Return the program of an evaluation and its settings. The models run in turns on the first free GPU."""
+    devices = _devices(job, node, 1)[0].partition(",")[0]
+    models = [{"name": name, "args": args, "devices": devices} for name, args in arguments.items()]
+    return PREDICT, {"rows": derived.request["rows"], "config": derived.request["config"], "models": models}
+
+
 def model_args(derived: DerivedRun, job: Job, name: str, node: Node) -> dict[str, object]:
     """Return LLaMA-Factory's inference arguments of the base model, or of what the run has trained.
 
     ProblemsError(nothing_saved, chat_needs_export). Raises NodeError.
     """
-    shared: dict[str, object] = derived.request["args"]
+    shared: dict[str, object] = derived.request.get("args", {})
     base = job.model.path or ""
     if name == BASE:
         return shared | model_keys(base)
@@ -132,8 +168,8 @@ def _sharing(args: dict[str, object], devices: Sequence[str], place: int) -> dic
     return {**args, "vllm_gpu_util": SHARED_MEMORY, "sglang_mem_fraction": SHARED_MEMORY}
 
 
-def _command(job: Job, placement: Placement) -> NodeCommand:
+def _command(job: Job, placement: Placement, program: str) -> NodeCommand:
     node = placement.nodes[0]
     # The model lies on the node: requests to the hub would only add delays and failures.
     variables = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", **job.environment}
-    return NodeCommand(rank=0, argv=(node.python, f"{node.folder}/{SERVE_MODELS}", node.folder), environment=variables)
+    return NodeCommand(rank=0, argv=(node.python, f"{node.folder}/{program}", node.folder), environment=variables)

@@ -73,6 +73,23 @@ def trained_runs(connection: sqlite3.Connection) -> dict[str, str]:
     return {row["run"]: row["trained"] for row in connection.execute("SELECT run, trained FROM derived_runs")}
 
 
+def add_result(connection: sqlite3.Connection, run: str, result: Mapping[str, Any], *, now: float) -> None:
+    """Store the result of an evaluation. A second one changes nothing."""
+    values = (run, json.dumps(result, ensure_ascii=False), now)
+    connection.execute("INSERT OR IGNORE INTO evaluations VALUES (?, ?, ?)", values)
+
+
+def has_result(connection: sqlite3.Connection, run: str) -> bool:
+    """Return whether the result of an evaluation is stored."""
+    return connection.execute("SELECT 1 FROM evaluations WHERE run = ?", (run,)).fetchone() is not None
+
+
+def result_of(connection: sqlite3.Connection, run: str) -> Mapping[str, Any] | None:
+    """Return the result of an evaluation; None before it is stored. ProblemsError(run_unreadable)."""
+    row = connection.execute("SELECT result FROM evaluations WHERE run = ?", (run,)).fetchone()
+    return None if row is None else stored_mapping(run, row["result"])
+
+
 def _derived(row: sqlite3.Row) -> DerivedRun:
     request = stored_mapping(row["run"], row["request"])
     return DerivedRun(run=row["run"], kind=row["kind"], trained=row["trained"], request=request)

@@ -159,6 +159,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             request TEXT NOT NULL) WITHOUT ROWID""",
         "CREATE INDEX derived_runs_trained ON derived_runs (trained)",
     ),
+    (
+        # answers and metrics of an evaluation, as its node wrote them (derived_runs.py)
+        """CREATE TABLE evaluations (run TEXT PRIMARY KEY REFERENCES runs, result TEXT NOT NULL, time REAL NOT NULL)
+            WITHOUT ROWID""",
+    ),
 )
 """One tuple of statements a schema version; version n is reached by running the first n. Append, never edit."""
 
