@@ -44,12 +44,16 @@ class Case:
 
     @property
     def precision(self) -> Literal["fp32", "bf16"]:
-        """Return the precision whose noise the comparison has."""
+        """Return the precision whose noise the comparison has. A resumed run computes what the whole run does."""
+        if self.resumed:
+            return "fp32"
         return "bf16" if self.engine == MEGATRON or self.changes.get("bf16") else "fp32"
 
     @property
     def reference(self) -> str:
-        """Return the name of the case that it is compared with: one rank, or the same run again."""
+        """Return the name of the case that it is compared with: one rank, the same run again, or without a stop."""
+        if self.resumed:
+            return f"{self.group}: {self.plan.removesuffix(', resumed')}"
         return f"{self.group}: {AGAIN if self.plan == ONE else ONE}"
 
     @property
@@ -178,6 +182,7 @@ _DIFFER = {
     "Megatron, sft: per-token loss": "micro_batch_means",
     "Megatron, sft: per-token loss, DP2": "micro_batch_means",
     "sft, fp32: FSDP 1, 2 ranks, resumed": "fsdp1_moments",
+    "Megatron, sft: DP2, distributed optimizer, resumed": "optimizer_resumed",
     "images: ZeRO-3, 2 ranks": "zero3_race",
     "images, frozen: ZeRO-3, 2 ranks": "zero3_race",
 }

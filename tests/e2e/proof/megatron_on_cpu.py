@@ -106,12 +106,12 @@ def patch_resume():
     load = DistributedOptimizer.load_state_dict
 
     def load_state_dict(self, state_dict):
-        # Without Transformer Engine and Apex, megatron-core 0.16.1 gives all weights one step tensor, and torch's
-        # load_state_dict does not copy it. Adam would add 1 to it for every weight of a step, not for every step.
+        # Without Transformer Engine and Apex, megatron-core 0.16.1 gives all weights one step tensor, which each of them
+        # would count up, and then copies the step of the states from before the load over it.
+        steps = [group["step"] for group in state_dict["optimizer"]["param_groups"]]
         load(self, state_dict)
         for state in self.optimizer.state.values():
-            if "step" in state:
-                state["step"] = state["step"].clone()
+            state["step"] = torch.tensor(steps[0], dtype=torch.float)
 
     DistributedOptimizer.load_state_dict = load_state_dict
 
