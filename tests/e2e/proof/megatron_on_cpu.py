@@ -88,7 +88,7 @@ def patch_norms():
 
 
 def patch_resume():
-    """Give the distributed optimizer states before it reads a checkpoint, and each of them its own step after it.
+    """Give the distributed optimizer states before it reads a checkpoint.
 
     With torch's Adam, megatron-core 0.16.1 asserts one step number in them before it makes them. Transformer Engine's
     Adam needs none.
@@ -103,17 +103,6 @@ def patch_resume():
         return describe(self, model_state, is_loading, *arguments, **options)
 
     DistributedOptimizer.sharded_state_dict = sharded_state_dict
-    load = DistributedOptimizer.load_state_dict
-
-    def load_state_dict(self, state_dict):
-        # Without Transformer Engine and Apex, megatron-core 0.16.1 gives all weights one step tensor, which each of them
-        # would count up, and then copies the step of the states from before the load over it.
-        steps = [group["step"] for group in state_dict["optimizer"]["param_groups"]]
-        load(self, state_dict)
-        for state in self.optimizer.state.values():
-            state["step"] = torch.tensor(steps[0], dtype=torch.float)
-
-    DistributedOptimizer.load_state_dict = load_state_dict
 
 
 def _patch_device():
