@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backend.cluster.node_programs import DATA_PREVIEW, PROGRAMS, SAMPLES, node_program
+from backend.cluster.node_programs import DATA_PREVIEW, DATASET_INFO, PROGRAMS, SAMPLES, node_program
 from backend.node.checks import checkpoint_files, fingerprints, software
 from backend.node.regular_file import MOST_JSON_BYTES, read_json, read_regular
 from backend.node.samples.main import count
@@ -141,8 +141,9 @@ def test_a_tokenizer_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert (answer["samples"], "no regular file" in answer["unmeasured"]) == (1, True)
 
 
-# tests/node/test_data_preview.py runs DATA_PREVIEW, which needs LLaMA-Factory.
-WITH_READERS = [name for name, modules in PROGRAMS.items() if "regular_file.py" in modules and name != DATA_PREVIEW]
+# test_data_preview.py runs DATA_PREVIEW, which needs LLaMA-Factory, and test_dataset_info.py runs DATASET_INFO.
+ELSEWHERE = (DATA_PREVIEW, DATASET_INFO)
+WITH_READERS = [name for name, modules in PROGRAMS.items() if "regular_file.py" in modules and name not in ELSEWHERE]
 
 
 @pytest.mark.parametrize("program", WITH_READERS)

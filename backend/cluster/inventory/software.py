@@ -111,6 +111,8 @@ def kernel_modules(job: Job) -> dict[str, str]:
 
 
 def _has_layers(job: Job, *mixers: type) -> bool:
+    if job.model.preset is None and not job.model.hf_config:  # a benchmark of the nodes
+        return False
     shape = known_model(job.model)
     return isinstance(shape, ModelShape) and any(
         isinstance(mixer, mixers) for kind in shape.kinds for mixer in (kind.attention, kind.beside)
