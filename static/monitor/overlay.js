@@ -63,11 +63,11 @@ export function Overlay(spec, runs, { settings, labels, shown, poll, zoomed }) {
   }
 
   function follow(range) {
-    for (const { detail } of Object.values(curves)) detail.zoomed(range);
+    const mustDraw = Object.values(curves).map(({ detail }) => detail.zoomed(range)).some(Boolean);
     if (!isDrawn) return;
     isFollowing = true;
     window.Plotly.relayout(plot, range ? { "xaxis.range": range } : { "xaxis.autorange": true }).then(() => { isFollowing = false; });
-    draw();
+    if (mustDraw) draw();
     if (query()) poll();
   }
 
