@@ -47,6 +47,8 @@ def common_config(target: Target, output_dir: str) -> dict[str, object]:
         config |= {"quantization_bit": 4, "upcast_layernorm": True}
     if training.stage == "dpo":
         config |= carried(job, "llamafactory", *_PREFERENCE)
+    if training.stage == "kto":
+        config |= carried(job, "llamafactory", "training.dpo.beta")
     config |= carried(job, "llamafactory", *_DATA)
     if training.stage == "pt" and training.packing:
         # It is the default of this stage. Written out, it would shorten every sequence by one token (data_args.py).
@@ -98,7 +100,11 @@ def _evaluation(target: Target) -> dict[str, object]:
 
 def resume(target: Target, checkpoint: str) -> dict[str, object]:
     """Return the keys of resuming. By default LLaMA-Factory would take the newest checkpoint, complete or not."""
-    return {"resume_from_checkpoint": checkpoint}
+    keys: dict[str, object] = {"resume_from_checkpoint": checkpoint}
+    if target.job.training.stage == "rm":
+        # The trainer does not look for adapters below a value head, so the model must load them (hparams/parser.py).
+        keys["adapter_name_or_path"] = checkpoint
+    return keys
 
 
 def precision(name: str) -> dict[str, object]:
