@@ -40,7 +40,7 @@ engines: packages-test environments .venv-node/extra/.ready
 		tests/e2e/test_engine_containers.py tests/engines/test_swift_megatron.py tests/engines/test_families.py \
 		tests/engines/test_job_grid.py \
 		tests/engines/test_vision_families.py \
-		tests/estimate/test_step_peak.py tests/slurm/test_allocation_ends.py --durations=0
+		tests/estimate/test_step_peak.py tests/slurm/test_allocation_ends.py tests/slurm/test_page.py --durations=0
 
 chaos: packages-test environments
 	.venv/bin/pytest tests/chaos -m chaos -n 3 --dist worksteal --durations=5

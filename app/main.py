@@ -33,6 +33,7 @@ COMMANDS = {
     "watch": "app.cli.watch",
     "status": "app.cli.status",
     "metrics": "app.cli.metrics",
+    "label": "app.cli.label",
     "logs": "app.cli.logs",
     "stop": "app.cli.stop",
     "resume": "app.cli.resume",

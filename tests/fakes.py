@@ -5,7 +5,7 @@ import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from backend.cluster.node import OUTPUT_BYTES, NodeError, Result
+from backend.cluster.node import OUTPUT_BYTES, ByteStream, NodeError, Result
 
 Reply = Result | NodeError | Mapping[str, Any] | Callable[[Sequence[str], bytes], Result]
 """A mapping answers as our own node programs do: one line `TOKEN{json}` with the token of the request."""
@@ -72,6 +72,10 @@ class FakeNode:
     def exists(self, path: str) -> bool:
         self._work()
         return path in self.files or path in self.folders or path in self.special
+
+    def dial(self, port: int, *, timeout_s: float) -> ByteStream:
+        self._work()
+        raise NodeError("dial_refused", self.name, port=port, detail="nothing listens")
 
     def close(self) -> None:
         pass

@@ -106,6 +106,8 @@ def serve_page(
     print(t(lang, "cli.serve.building"), flush=True)
     prepare_gradio(home)
     from app.monitor import prometheus
+    from app.monitor.chat import chat_routes
+    from app.monitor.evaluation import evaluation_routes
     from app.monitor.routes import routes as monitor_routes
     from app.notifications.sender import Notifier
     from app.services import Services
@@ -120,7 +122,8 @@ def serve_page(
     notifier = Notifier(services.database, addresses, lang, clock=services.clock)
     try:
         pages = {lang: build(lang, services) for lang in LANGUAGES}
-        routers = [routes(services), monitor_routes(services)]
+        routers = [routes(services), monitor_routes(services), chat_routes(services)]
+        routers.append(evaluation_routes(services))
         if scrape_token is not None:
             routers.append(prometheus.routes(services))
         app = create_app(

@@ -22,6 +22,16 @@ def act(services: Services, compare: Compare, name: object, run: str, values: Ma
         "stop": lambda run, values: controller.stop(run),
         "calibrate": lambda run, values: compare.calibrate(run),
         "export": lambda run, values: services.exports.start(run),
+        "chat": lambda run, values: controller.start_chat(
+            run, _texts(values.get("models")), checkpoint=_count(values.get("checkpoint")) or None
+        ),
+        "evaluate": lambda run, values: controller.start_evaluation(
+            run,
+            _texts(values.get("models")),
+            rows=_count(values.get("rows")) or 0,
+            max_tokens=_count(values.get("max_tokens")) or 0,
+        ),
+        "end_chat": lambda run, values: controller.stop(_text(values.get("chat"))),
         "checkpoints": lambda run, values: services.resuming.find(run),
         "accept": lambda run, values: controller.accept_warnings(run, _texts(values.get("keys"))),
         "resume": lambda run, values: controller.resume(run, checkpoint=_count(values.get("step")), queue=True),
@@ -46,6 +56,10 @@ def act(services: Services, compare: Compare, name: object, run: str, values: Ma
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

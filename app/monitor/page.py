@@ -12,7 +12,9 @@ import gradio as gr
 
 from app.monitor import actions
 from app.monitor.cause_fixes import CauseFixes
+from app.monitor.chat import ChatView
 from app.monitor.compare import Compare
+from app.monitor.evaluation import EvaluationView
 from app.monitor.poll_request import PollRequest
 from app.monitor.poll_response import Offer, PollResponder
 from app.services import Services
@@ -33,6 +35,8 @@ def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
         "export": services.exports.view,
         "resume": services.resuming.view,
         "fixes": CauseFixes(services).view,
+        "chat": ChatView(services).view,
+        "evaluation": EvaluationView(services).view,
     }
     responder = PollResponder(run_cache, database, lang, clock, compare.comparison, views, services.storage)
 

@@ -21,7 +21,7 @@ from app.text.hangs import standstill
 from app.text.stragglers import slowdown
 from app.text.unmonitored import unseen
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.api import WATCHED, Metric
+from backend.runs.api import DERIVED, WATCHED, Metric
 from backend.runs.database import Database
 from backend.runs.records import RunSnapshot
 
@@ -137,8 +137,8 @@ class PollResponder:
         sections = {
             "head": {**run.head(snapshot, self._lang), **self._actions(snapshot)},
             "progress": run.progress(snapshot, self._lang),
-            # A run that the user's own script started has no prediction.
-            "compare": None if snapshot.engine == WATCHED else self._comparison(snapshot),
+            # A run that the user's own script started has no prediction, and a chat trains nothing.
+            "compare": None if snapshot.engine in (WATCHED, *DERIVED) else self._comparison(snapshot),
             "standstill": standstill(snapshot),
             "slowdown": slowdown(snapshot, self._lang),
             "unseen": unseen(snapshot, self._lang),
@@ -164,7 +164,7 @@ class PollResponder:
         return None if comparison is None else {**comparison, "outside": outside_words(snapshot, self._lang)}
 
     def _actions(self, snapshot: RunSnapshot) -> dict[str, Any]:
-        if snapshot.engine == WATCHED:
+        if snapshot.engine in (WATCHED, *DERIVED):
             return dict.fromkeys(self._offers)
         return {name: offer(snapshot, self._lang) for name, offer in self._offers.items()}
 

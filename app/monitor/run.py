@@ -9,7 +9,7 @@ from app.text.causes import other_causes, sign_of, versions_of
 from app.text.preparation import preparing_words
 from app.text.scheduler import scheduler_words
 from backend.job.problems import Problem
-from backend.runs.api import WATCHED, is_saving, stuck_words, warning_key
+from backend.runs.api import DERIVED, WATCHED, is_saving, stuck_words, warning_key
 from backend.runs.records import NodeSnapshot, Preparing, RunSnapshot
 from backend.runs.states import RunState
 
@@ -23,12 +23,13 @@ def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
         "state": run.state.value,
         "is_final": run.state.is_final,
         "is_saving": saving,
-        "can_save": run.state is RunState.RUNNING,
+        "can_save": run.state is RunState.RUNNING and run.engine not in DERIVED,
         "can_stop": not run.state.is_final and (run.state is not RunState.STOPPING or saving),
         "is_watched": run.engine == WATCHED,
-        "can_resume": run.state.can_resume,
+        "is_derived": run.engine in DERIVED,
+        "can_resume": run.state.can_resume and run.engine not in DERIVED,
         "can_delete": run.state.is_final,
-        "can_continue": run.state.is_final and run.engine != WATCHED,
+        "can_continue": run.state.is_final and run.engine not in (WATCHED, *DERIVED),
         "is_waiting": run.state is RunState.QUEUED,
         "queue_place": run.queue_place,
         "not_before": run.not_before,

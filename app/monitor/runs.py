@@ -5,6 +5,7 @@ from typing import Any
 
 from app.monitor.metric_columns import Values
 from app.text import render_problem
+from backend.runs.api import DERIVED
 from backend.runs.records import RunLabels, RunSummary
 
 
@@ -30,7 +31,7 @@ def rows(runs: list[RunSummary], values: Mapping[str, Values], lang: str) -> lis
             "stands_since": run.stands_since,
             "queue_place": run.queue_place,
             "can_delete": run.state.is_final,
-            "can_resume": run.state.can_resume,
+            "can_resume": run.state.can_resume and run.engine not in DERIVED,
             "has_begun": run.has_begun,
             # The run would fail again in the queue. The user must first accept its warnings on its page.
             "needs_word": run.why is not None and run.why.code == "warnings_not_accepted",
@@ -38,4 +39,5 @@ def rows(runs: list[RunSummary], values: Mapping[str, Values], lang: str) -> lis
             "why": render_problem(lang, run.why)["message"] if run.why else "",
         }
         for run in runs
+        if not (run.engine in DERIVED and run.state.is_final)  # the page of the trained run shows it
     ]

@@ -65,6 +65,8 @@ def _irrelevant(form: Form, job: Job, state: DraftState) -> Iterator[str]:
         yield "training.dpo.beta"
     if training.stage != "dpo":
         yield "training.dpo.loss"
+    if traits.environment == "swift":
+        yield "training.eval_dataset"
     if not traits.is_megatron:
         yield from _MEGATRON
     else:

@@ -35,7 +35,7 @@ def build(form: Form) -> None:
     with section(form.lang, "output"), grid():
         form.field("name")
         form.field("training.output_dir", placeholder="/shared/runs")
-        form.fields(*_under("training", "save_steps", "save_total_limit", "logging_steps", "eval_steps"))
+        form.fields(*_under("training", "save_steps", "save_total_limit", "logging_steps"))
     with card(), more(form.lang, "training.more"):
         with grid():
             form.fields(*_under("training", "seed", "report_to", "ddp_timeout_s", "stall_s", "liger"))
@@ -80,6 +80,9 @@ def _data_fields(form: Form) -> None:
     form.fields("training.cutoff_len", "training.samples", "training.sample_tokens")
     form.fields(*_under("training", "image_max_pixels", "video_max_pixels", "images_per_sample"))
     form.fields(*_under("training", "packing", "prepare.tokenize", "prepare.shuffle"))
+    form.field("training.eval_size", placeholder="0.01")
+    form.field("training.eval_dataset", placeholder="my_eval_data")
+    form.field("training.eval_steps")
 
 
 def _under(owner: str, *names: str) -> list[str]:

@@ -61,7 +61,7 @@ class NodeError(Exception):
 
     Codes of this layer: LOCAL_CODES and unreachable, host_key_changed, timeout, lost, refused, missing_file,
     not_a_file, node_io, bad_answer, too_much_output, shell_leaves, shell_prints, no_environment, no_python, bad_python,
-    no_free_port, and the codes of data sets (dataset_size.py).
+    no_free_port, dial_refused, and the codes of data sets (dataset_size.py).
     """
 
     def __init__(
@@ -133,8 +133,31 @@ class Node(Protocol):
     def exists(self, path: str) -> bool:
         """Return whether the file or folder exists."""
 
+    def dial(self, port: int, *, timeout_s: float) -> "ByteStream":
+        """Connect to a port that a program of the node listens on, at the node's own 127.0.0.1.
+
+        Nothing else can reach it. Raises NodeError(dial_refused) when nothing listens, or when the SSH server of the
+        node forbids forwarding.
+        """
+
     def close(self) -> None:
         """Close the connection. A later call connects again."""
+
+
+class ByteStream(Protocol):
+    """A connection to a program of a node. Another thread may close it, which ends every wait."""
+
+    def sendall(self, data: bytes) -> None:
+        """Send all bytes. Raises OSError."""
+
+    def recv(self, size: int) -> bytes:
+        """Return at most `size` bytes, and b"" at the end. Raises TimeoutError without bytes for the timeout."""
+
+    def settimeout(self, timeout_s: float | None) -> None:
+        """Set the longest wait of `recv` and `sendall`."""
+
+    def close(self) -> None:
+        """Close the connection. The program sees its end."""
 
 
 def ask(

@@ -12,6 +12,8 @@ COPIER = "copy_files.py"
 SAMPLES = "count_samples.py"
 DATA_PREVIEW = "preview_data.py"
 MODEL_PROFILE = "model_profile.py"
+SERVE_MODELS = "serve_models.py"
+PREDICT = "predict.py"
 CONTAINER = "container.py"
 INSTALLER = "install_environment.py"
 FALLBACK_STOP = "fallback_stop.sh"
@@ -62,6 +64,14 @@ PROGRAMS = {
         "data_preview/encoding.py",
         "data_preview/main.py",
     ),
+    SERVE_MODELS: (
+        "serving/__init__.py",
+        "serving/backends.py",
+        "serving/chat_request.py",
+        "serving/model.py",
+        "serving/server.py",
+        "serving/main.py",
+    ),
     CONTAINER: ("tools.py", "container.py"),
     INSTALLER: (
         "installer/__init__.py",
@@ -80,6 +90,7 @@ PROGRAMS = {
     "tokenise.py": ("training/engine_data.py", "training/tokenise.py"),
     "download.py": ("training/hubs.py", "training/download.py"),
     "export_model.py": ("training/export_model.py",),
+    PREDICT: ("training/predict.py",),
     "benchmark.py": ("benchmark.py",),
     "software.py": (
         "regular_file.py",

@@ -8,7 +8,7 @@ from typing import Any
 from backend.engines.engine import Engine
 from backend.engines.extra_keys import check_known
 from backend.job.job import Job
-from backend.job.mapping import texts_in
+from backend.job.mapping import get_value, texts_in
 from backend.job.patterns import PRINTABLE
 from backend.job.problems import Problem
 
@@ -17,8 +17,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SECRET = re.compile(r"(.*_)?(token|key|secret|password|passwd|passphrase|webhook|credentials?)", re.IGNORECASE)
 SHAPES = r"(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[baprs]-)[A-Za-z0-9_\-]{8,}|AKIA[0-9A-Z]{16}"
 """Patterns of tokens of well-known services."""
-# Keys of evaluation data: a share of the training data, or separate data.
-_EVALUATION_DATA = {"llamafactory": ("val_size", "eval_dataset"), "swift": ("split_dataset_ratio", "val_dataset")}
+# Job files may have the engine's keys of these fields in `extra`, as before there were the fields.
+_ALSO_IN_EXTRA = ("training.eval_size", "training.eval_dataset")
 
 # Keys that would start something other than the plan, leave the run folder, or resume from a checkpoint that the run
 # does not know. auto_find_batch_size: a rank out of memory restarts alone, with a smaller batch
@@ -41,11 +41,24 @@ def check_passed_on(job: Job, engine: Engine) -> list[Problem]:
     problems = [problem for key, value in job.extra.items() if (problem := _check_extra(job, key, value, engine))]
     problems += [problem for name, text in job.environment.items() if (problem := _check_variable(job, name, text))]
     problems += _check_folders(job)
-    share, data = _EVALUATION_DATA[job.traits.environment]
-    if job.training.eval_steps is not None and not (job.extra.get(share) or job.extra.get(data)):
-        edit = {"extra": {**job.extra, share: 0.01}}
-        problems.append(Problem(code="eval_without_data", field="training.eval_steps", edit=edit))
-    return problems
+    return problems + _check_evaluation(job)
+
+
+def _check_evaluation(job: Job) -> list[Problem]:
+    """Return the problems of the data for evaluation."""
+    size, data, is_swift = job.training.eval_size, job.training.eval_dataset, job.traits.environment == "swift"
+    if data and is_swift:
+        edit: dict[str, object] = {"training.eval_dataset": None}
+        return [Problem(code="eval_dataset_of_swift", field="training.eval_dataset", edit=edit)]
+    if data and job.eval_size:
+        return [Problem(code="eval_data_twice", field="training.eval_size", edit={"training.eval_size": None})]
+    # LLaMA-Factory reads 1 as a share: all samples (0.9.5 src/llamafactory/data/data_utils.py, split_dataset).
+    if size is not None and size >= 1 and (is_swift or size < 2 or size != int(size)):
+        return [Problem(code="eval_size_bad", field="training.eval_size", edit={"training.eval_size": 0.01})]
+    if job.training.eval_steps is not None and not (job.eval_size or job.eval_dataset):
+        edit = {"training.eval_size": 0.01}
+        return [Problem(code="eval_without_data", field="training.eval_steps", edit=edit)]
+    return []
 
 
 def is_secret(name: str) -> bool:
@@ -73,18 +86,22 @@ def _looks_secret(name: str, value: Any) -> bool:
 
 
 def _check_extra(job: Job, key: Any, value: Any, engine: Engine) -> Problem | None:
-    code, values = _why_not_passed(key, value, engine)
+    path = engine.owned.get(key) if isinstance(key, str) else None
+    is_shared = path in _ALSO_IN_EXTRA and get_value(job, str(path)) is None
+    code, values = _why_not_passed(key, value, engine, is_shared)
     if code is None:
         return check_known(job, key, value)
     others = {name: value for name, value in job.extra.items() if name != key}
     return Problem(code=code, field=f"extra.{key}", values={"key": key, **values}, edit={"extra": others})
 
 
-def _why_not_passed(key: Any, value: Any, engine: Engine) -> tuple[str | None, dict[str, object]]:
+def _why_not_passed(
+    key: Any, value: Any, engine: Engine, is_shared: bool = False
+) -> tuple[str | None, dict[str, object]]:
     """Return the code of the problem with a key of `extra`, for any reader, and the values of its text."""
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         return "extra_bad_key", {}
-    if path := engine.owned.get(key):
+    if (path := engine.owned.get(key)) and not is_shared:
         return "extra_owned", {"path": path}
     if _REFUSED_KEY.fullmatch(key):
         return "extra_refused", {"engine": engine.name}

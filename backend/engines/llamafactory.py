@@ -88,10 +88,12 @@ def lowest_rate(learning_rate: float) -> float:
 
 def _evaluation(target: Target) -> dict[str, object]:
     training = target.job.training
+    held_out = carried(target.job, "llamafactory", "training.eval_size", "training.eval_dataset")
     if training.eval_steps is None:
-        return {}
+        return held_out
     # The default of 8 would need more memory than training does.
     return {
+        **held_out,
         "eval_strategy": "steps",
         "eval_steps": training.eval_steps,
         "per_device_eval_batch_size": training.micro_batch_size,
@@ -100,11 +102,7 @@ def _evaluation(target: Target) -> dict[str, object]:
 
 def resume(target: Target, checkpoint: str) -> dict[str, object]:
     """Return the keys of resuming. By default LLaMA-Factory would take the newest checkpoint, complete or not."""
-    keys: dict[str, object] = {"resume_from_checkpoint": checkpoint}
-    if target.job.training.stage == "rm":
-        # The trainer does not look for adapters below a value head, so the model must load them (hparams/parser.py).
-        keys["adapter_name_or_path"] = checkpoint
-    return keys
+    return {"resume_from_checkpoint": checkpoint}
 
 
 def precision(name: str) -> dict[str, object]:

@@ -111,6 +111,7 @@ def _records(target: Target, output_dir: str) -> dict[str, object]:
         config["save_total_limit"] = max(_FEWEST_KEPT, training.save_total_limit)
     if training.eval_steps is not None:
         config["eval_steps"] = training.eval_steps
+    config |= _carried(target, "training.eval_size")
     reports = [name for name in training.report_to if name in _REPORTS]
     return config | ({"report_to": reports} if reports else {})
 

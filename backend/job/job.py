@@ -152,6 +152,18 @@ class Job:
         return TRAITS[self.engine]
 
     @property
+    def eval_size(self) -> Any:
+        """Return the share or number of samples held out for evaluation, also where `extra` has it; None without."""
+        key = "split_dataset_ratio" if self.traits.environment == "swift" else "val_size"
+        return self.extra.get(key) if self.training.eval_size is None else self.training.eval_size
+
+    @property
+    def eval_dataset(self) -> Any:
+        """Return the data sets for evaluation, also where `extra` has them; None without."""
+        key = "val_dataset" if self.traits.environment == "swift" else "eval_dataset"
+        return self.extra.get(key) if self.training.eval_dataset is None else self.training.eval_dataset
+
+    @property
     def world_size(self) -> int:
         """Return the number of ranks."""
         return self.cluster.nodes * self.cluster.gpus_per_node
@@ -218,11 +230,11 @@ class Job:
     def can_resume(self) -> bool:
         """Return whether a run can resume from a checkpoint.
 
-        LLaMA-Factory 0.9.5 resumes no reward model except one with adapters (hparams/parser.py
-        can_resume_from_checkpoint).
+        LLaMA-Factory 0.9.5 resumes no reward model: it ignores the checkpoint of a whole one (hparams/parser.py
+        can_resume_from_checkpoint), and that of adapters ends with "Can't find a checkpoint index" (transformers 5.6.0
+        trainer.py _load_from_checkpoint does not see adapters below the value head).
         """
-        is_reward_model = self.training.stage == "rm" and self.traits.environment == "llamafactory"
-        return not is_reward_model or self.training.method in ("lora", "qlora")
+        return self.training.stage != "rm" or self.traits.environment != "llamafactory"
 
     @property
     def sequence_tokens(self) -> float:

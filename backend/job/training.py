@@ -177,6 +177,14 @@ class Training:
     eval_steps: int | None = parameter(
         None, minimum=1, unit="steps", llamafactory=("eval_steps", "eval_strategy"), swift="eval_steps"
     )
+    eval_size: float | None = parameter(
+        None, above=0, maximum=10**9, llamafactory="val_size", swift="split_dataset_ratio"
+    )
+    """Held out of the training data for evaluation: a share below 1, or a number of samples. Job files without this
+    field may have the engine's key in `extra`.
+    """
+    eval_dataset: str | None = parameter(None, pattern=WORDS, llamafactory="eval_dataset")
+    """Names in dataset_info.json, separated by commas, of data for evaluation. LLaMA-Factory only."""
     packing: bool = parameter(False, source="swift", llamafactory="packing", swift="packing")
     liger: bool = parameter(False, source="llamafactory", hugging_face="enable_liger_kernel")
     seed: int = parameter(42, minimum=0, maximum=2**31 - 1, source="transformers", llamafactory="seed", swift="seed")

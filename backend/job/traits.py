@@ -65,6 +65,12 @@ SWIFT_MODEL_TYPES = frozenset(
 # the gradients of the ranks. Measured by tests/e2e/test_vision_gradients.py.
 MCA_WRONG_VISION = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"})
 
+# mcore-bridge 1.6.5 model/mm_gpts/qwen3_vl.py (_get_inputs_embeds, also called by qwen3_omni.py) gives each tensor
+# parallel rank the deep-stack features of its own part of the sequence. Megatron-Core averages the gradients of the
+# tower over these ranks (models/huggingface/module.py, average_gradients_across_tp_domain), but here they are parts of
+# a sum. Measured by tests/e2e/test_vision_gradients.py.
+SWIFT_CUT_DEEP_STACK = frozenset({"qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"})
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryTraits:
@@ -149,6 +155,8 @@ class EngineTraits:
     """Whether freeze_* has an effect in stage pt."""
     vision_needs_whole_sequences: frozenset[str] = frozenset()
     """Model types whose vision parts get wrong gradients if TP or CP is more than 1."""
+    deep_stack_needs_whole_sequences: frozenset[str] = frozenset()
+    """Model types whose deep-stack features get 1/TP of their gradient under sequence parallel."""
     zero_stage: Literal[0, 2, 3] = 0
     """Stage of DeepSpeed ZeRO; 0: not DeepSpeed."""
     is_fsdp: bool = False
@@ -329,6 +337,7 @@ TRAITS: Mapping[str, EngineTraits] = {
             deep_stack_frozen_with="projector",
             freezes_in_pretraining=True,
             vision_needs_whole_sequences=frozenset(),
+            deep_stack_needs_whole_sequences=SWIFT_CUT_DEEP_STACK,
             # Its trainer uses trl's loss functions, which have neither orpo nor simpo.
             preference_losses=("sigmoid", "hinge", "ipo"),
             memory=_SWIFT_MEMORY,

@@ -1,5 +1,6 @@
 """Types and pure functions that `app` uses with the controller and the database. Their modules are internal."""
 
+from backend.cluster.chat_stream import ChatStream
 from backend.cluster.slurm import Partition
 from backend.runs.collect.external_run import watched_job
 from backend.runs.collect.log_text import decoded
@@ -7,12 +8,16 @@ from backend.runs.diagnosis.diagnose import stuck_words
 from backend.runs.diagnosis.findings import Held, Loaded, Stuck
 from backend.runs.diagnosis.fixes import fixes as fixes_of_cause
 from backend.runs.diagnosis.gpu_errors import words as gpu_error_words
+from backend.runs.evaluations import Evaluation
+from backend.runs.evaluations import Result as EvaluationResult
 from backend.runs.known_metrics import CLOSED, GROUPS, Described, describe
 from backend.runs.launch.preflight import PreflightReport, warning_key
 from backend.runs.launch.resume import Checkpoints
 from backend.runs.launch.slurm_launch import batch_of
 from backend.runs.launch.starter import NOT_ACCEPTED
+from backend.runs.model_chat import ModelChat
 from backend.runs.store.curve_view import END, Curves, State
+from backend.runs.store.derived_runs import KINDS as DERIVED
 from backend.runs.store.metric_view import Extremes, Metric
 from backend.runs.store.metrics import FileKey
 from backend.runs.store.queue_order import Move
@@ -36,6 +41,7 @@ from backend.runs.view.progress import WATCHED
 
 __all__ = [
     "CLOSED",
+    "DERIVED",
     "END",
     "GROUPS",
     "KINDS",
@@ -43,9 +49,12 @@ __all__ = [
     "RESTARTS",
     "ROWS",
     "WATCHED",
+    "ChatStream",
     "Checkpoints",
     "Curves",
     "Described",
+    "Evaluation",
+    "EvaluationResult",
     "Exported",
     "Extremes",
     "FileKey",
@@ -56,6 +65,7 @@ __all__ = [
     "Measurement",
     "Metric",
     "Missing",
+    "ModelChat",
     "Move",
     "NodeMemory",
     "Partition",

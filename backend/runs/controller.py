@@ -26,14 +26,19 @@ from backend.job.problems import Problem, ProblemsError, errors
 from backend.runs.collect import external_run
 from backend.runs.collect.log_text import readable
 from backend.runs.connections import Connections
+from backend.runs.evaluations import Evaluations
 from backend.runs.launch.accepted_warnings import to_stored
+from backend.runs.launch.derived_start import chat_request, derived_job, evaluation_request
 from backend.runs.launch.launch import candidate_ports, new_run_id
 from backend.runs.launch.preflight import ConnectedNodes, PreflightReport, connect_nodes, run_preflight, warning_key
 from backend.runs.launch.resume import Checkpoints, find_checkpoints, find_source, resume_policy_of
+from backend.runs.model_chat import Chats
+from backend.runs.rank_secrets import ApiKeys
 from backend.runs.records import Point, RunLabels, RunSnapshot, RunSummary, Source
 from backend.runs.runner import Runner
 from backend.runs.states import RunState
 from backend.runs.store import attempts, metrics, node_replacement, queue_order, run_labels
+from backend.runs.store.derived_runs import DerivedRun
 from backend.runs.store.metrics import FileKey
 from backend.runs.store.node_replacement import Cordon, job_on_nodes
 from backend.runs.store.store import Store
@@ -75,6 +80,11 @@ class Controller:
         self._clock = clock
         self._audit = audit
         self._accepted = AcceptedConfigurations()
+        keys = ApiKeys()
+        self.chats = Chats(store, self._connections, keys, clock=clock)
+        """The chats with models of runs."""
+        self.evaluations = Evaluations(store, self._connections, clock=clock)
+        """The evaluations of models of runs."""
         self._runner = Runner(
             home,
             store,
@@ -84,6 +94,7 @@ class Controller:
             monotonic=monotonic,
             audit=audit,
             timing=timing or Timing(),
+            keys=keys,
         )
 
     def start(self) -> None:
@@ -221,6 +232,36 @@ class Controller:
         check_target(to)
         self._audit("export", run=run_id, to=to, checkpoint=checkpoint)
         return export_run(job, run_id, self._connections, progress, to=to, checkpoint=checkpoint)
+
+    def start_chat(self, run_id: str, models: Collection[str], *, checkpoint: int | None = None) -> str:
+        """Put a chat with a run's models into the queue, and return its id; that of an unfinished one, if there is one.
+
+        `models`: `tuned` is what the run has trained, `base` is the model that it began with. `checkpoint`: the step of
+        the tuned model; None: the end of the run. `stop` ends the chat. ProblemsError: unknown_run, chat_no_model,
+        chat_by_swift, nodes_by_scheduler.
+        """
+        trained = self._job(run_id)
+        request = chat_request(trained, list(models), checkpoint)
+        job = derived_job(trained, len(models))
+        run = new_run_id(replace(job, name=f"{job.name}-chat"), self._clock())
+        self._audit("chat", run=run, trained=run_id, models=sorted(models), checkpoint=checkpoint)
+        return self._runner.enqueue_derived(DerivedRun(run=run, kind="chat", trained=run_id, request=request), job)
+
+    def start_evaluation(
+        self, run_id: str, models: Collection[str], *, rows: int, max_tokens: int, checkpoint: int | None = None
+    ) -> str:
+        """Put an evaluation of a run's models into the queue; return its id, or that of an unfinished one.
+
+        The models answer the first `rows` rows of the job's data for evaluation, with at most `max_tokens` tokens each.
+        ProblemsError: as start_chat, and evaluation_needs_sft, evaluation_too_large.
+        """
+        trained = self._job(run_id)
+        job = derived_job(trained, len(models))
+        request = evaluation_request(trained, list(models), checkpoint, rows, max_tokens)
+        run = new_run_id(replace(job, name=f"{job.name}-eval"), self._clock())
+        self._audit("evaluate", run=run, trained=run_id, models=sorted(models), checkpoint=checkpoint, rows=rows)
+        derived = DerivedRun(run=run, kind="evaluation", trained=run_id, request=request)
+        return self._runner.enqueue_derived(derived, job)
 
     def accept_host_keys(self, keys: Iterable[HostKey]) -> None:
         """Store host keys that the user has confirmed."""

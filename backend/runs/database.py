@@ -125,8 +125,8 @@ class Reader:
         return logged_metrics.names(self._connection)
 
     def metric_summaries(self, name: str) -> dict[str, tuple[float, float | None, float | None]]:
-        """Return run -> (last, lowest, highest) value of a metric over all attempts."""
-        return logged_metrics.summaries(self._connection, name)
+        """Return run -> (last, lowest, highest) value on the curve of a metric."""
+        return metric_view.summaries(self._connection, name)
 
     def metric_values(self, metric: Metric, first: int = 0, last: int = END) -> tuple[Steps, Floats]:
         """Return (steps, finite values) to draw of a metric: all, or the extremes and ends of buckets."""

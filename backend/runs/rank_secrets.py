@@ -6,6 +6,7 @@ starts the engine (backend/node/supervisor/).
 
 import json
 import re
+import secrets
 import threading
 from collections.abc import Mapping
 
@@ -84,6 +85,30 @@ class TakenSecrets:
 
     def __repr__(self) -> str:
         return f"<secrets {', '.join(self.names())}>"
+
+
+class ApiKeys:
+    """The keys of the chats that this process started: run -> key. Safe for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._keys: dict[str, str] = {}
+
+    def new(self, run: str) -> str:
+        """Return a new key for a chat. Logs never show it."""
+        key = secrets.token_urlsafe(32)
+        hide(key)
+        with self._lock:
+            self._keys[run] = key
+        return key
+
+    def get(self, run: str) -> str | None:
+        """Return the key of a chat; None when another process started it, or this one before its restart."""
+        with self._lock:
+            return self._keys.get(run)
+
+    def __repr__(self) -> str:
+        return f"<keys of {len(self._keys)} chats>"
 
 
 SECRETS = Secrets()

@@ -21,8 +21,10 @@ from backend.runs.launch.launch_lock import is_launching, launch_lock
 from backend.runs.launch.preflight import ConnectedNodes, connect_nodes
 from backend.runs.launch.resume import ResumePolicy, choose_checkpoint, find_checkpoints
 from backend.runs.launch.starter import Starter
+from backend.runs.rank_secrets import ApiKeys
 from backend.runs.states import RunState
-from backend.runs.store import attempts, queue_order, run_store, transitions
+from backend.runs.store import attempts, derived_runs, queue_order, run_store, transitions
+from backend.runs.store.derived_runs import DerivedRun
 from backend.runs.store.node_replacement import job_on_nodes
 from backend.runs.store.store import Store, StoreError
 from backend.runs.store.transitions import LaunchRequest
@@ -55,6 +57,7 @@ class Runner:
         monotonic: Callable[[], float],
         audit: Callable[..., None],
         timing: Timing,
+        keys: ApiKeys,
     ) -> None:
         self._home = home
         self._store = store
@@ -63,7 +66,7 @@ class Runner:
         self._monotonic = monotonic
         self._audit = audit
         self._timing = timing
-        self._starter = Starter(store, connections, accepted, grace_s=timing.grace_s, clock=clock)
+        self._starter = Starter(store, connections, accepted, keys=keys, grace_s=timing.grace_s, clock=clock)
         self._watches: dict[str, Watch | WatchOnly] = {}
         self._starting: dict[str, threading.Thread] = {}
         self._lock = threading.Lock()
@@ -114,6 +117,10 @@ class Runner:
     def enqueue(self, job: Job, run: str, request: LaunchRequest) -> str:
         """Put a run at the end of the queue; return its id, or the id of an earlier run with the same token."""
         return self._store.write(lambda c: transitions.create(c, run, job, request, waits=True, now=self._clock()))
+
+    def enqueue_derived(self, derived: DerivedRun, job: Job) -> str:
+        """Put a derived run at the end of the queue; return its id, or that of an unfinished one of its kind."""
+        return self._store.write(lambda c: derived_runs.create(c, derived, job, now=self._clock()))
 
     def resume(
         self, run: str, *, checkpoint: int | None, waits: bool, accepted_warnings: Collection[str] | None

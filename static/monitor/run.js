@@ -8,9 +8,11 @@ import { isLost } from "../web/connection.js";
 import { go } from "../web/shell.js";
 import { badge, setBadge } from "./badge.js";
 import { Charts } from "./charts.js";
+import { Chat } from "./chat.js";
 import { Checkpoints, openInWizard } from "./checkpoints.js";
 import { Compare } from "./compare.js";
 import { DeleteDialog } from "./delete.js";
+import { Evaluation } from "./evaluation.js";
 import { Export } from "./export.js";
 import { Hang, Notice } from "./hang.js";
 import { Labels } from "./labels.js";
@@ -34,6 +36,8 @@ export function Run(id, link) {
     unseen: Notice(),
     compare: Compare(id, () => link.act("calibrate")),
     export: Export(() => link.act("export")),
+    chat: Chat(link.act),
+    evaluation: Evaluation(link.act),
     charts: Charts({ poll: link.poll, showLog(step) {
       wantedStep = step;
       link.poll();
@@ -48,7 +52,7 @@ export function Run(id, link) {
   let head = {}, wantedStep = null;
   const root = h("div.mbm-run", { "data-run": id }, parts.head.root, parts.unseen.root, parts.hang.root,
     parts.slowdown.root, parts.trouble.root,
-    parts.charts.root, parts.rules.root, parts.compare.root, parts.usage.root, parts.nodes.root, parts.export.root, below);
+    parts.charts.root, parts.rules.root, parts.compare.root, parts.usage.root, parts.nodes.root, parts.export.root, parts.chat.root, parts.evaluation.root, below);
 
   function take(bundle) {
     // A run that is unknown or cannot be read has nothing to show and no buttons.
@@ -57,6 +61,8 @@ export function Run(id, link) {
     if (bundle.head || bundle.progress || "compare" in bundle) takeHead(bundle);
     if (bundle.head) parts.trouble.take(bundle.head);
     if (bundle.head) parts.export.take(bundle.head.export);
+    if (bundle.head) parts.chat.take(bundle.head.chat, bundle.head.resume);
+    if (bundle.head) parts.evaluation.take(bundle.head.evaluation);
     if (bundle.head) parts.logs.takeAttempts(bundle.head.attempt);
     if (bundle.head?.cause) parts.logs.prefer(bundle.head.cause);
     if ("standstill" in bundle) parts.hang.take(bundle.standstill);
@@ -90,7 +96,7 @@ export function Run(id, link) {
     parts.compare.take(compare);
     // After a finished run, the export comes first. Otherwise the course of the run matters more.
     const next = head.state === "finished" ? parts.charts.root : below;
-    if (parts.export.root.nextSibling !== next) next.before(parts.export.root);
+    if (parts.evaluation.root.nextSibling !== next) next.before(parts.export.root, parts.chat.root, parts.evaluation.root);
   }
 
   return {
@@ -107,6 +113,7 @@ export function Run(id, link) {
     },
     close() {
       parts.charts.close();
+      parts.chat.close();
       parts.usage.close();
     },
   };
@@ -154,7 +161,7 @@ function Head(id, link) {
     text(about, w(head.attempt ? "about" : "about.unstarted", { id, engine: head.engine, attempt: head.attempt, nodes: head.nodes, started: moment(head.started ?? head.created) }));
     text(scheduler, head.scheduler ?? "");
     scheduler.hidden = !head.scheduler;
-    save.hidden = head.is_final || head.is_waiting || head.is_watched;
+    save.hidden = head.is_final || head.is_waiting || head.is_watched || head.is_derived;
     stop.hidden = head.is_final;
     remove.hidden = !head.can_delete;
     text(stop, w(head.is_waiting ? "queue.cancel" : head.is_watched ? "stop.watching" : "stop.now"));

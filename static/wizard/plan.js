@@ -16,7 +16,7 @@ const SIZES = ["tensor", "pipeline", "virtual_pipeline", "context", "expert", "e
 const ALWAYS = new Set(["tensor", "pipeline"]);
 const FILTERS = ["fits", "engine", "front", "loads"];
 const NOTICED = 0.005;
-const WRONG = new Set(["vision_gradients_wrong", "vision_replicas_drift"]);
+const WRONG = new Set(["vision_gradients_wrong", "vision_replicas_drift", "deep_stack_gradients_wrong"]);
 const filters = new Set();
 let all = [], rows = [], columns = [], plans = null, chosen = null, place = null;
 // `at` is the scroll position, `top` the position to scroll to, and `height` the height of the box. Reading them from

@@ -76,7 +76,7 @@ def test_a_refusal_names_the_node_and_the_field_in_the_engine_s_words() -> None:
         (ddp(extra={"use_galore": True}), "GaLore and APOLLO are incompatible with deepspeed yet.", "engine"),
         (ddp(), "Template nonsense does not exist.", "training.template"),
         (ddp(), "Please provide `model_name_or_path`.", "model.path"),
-        (ddp(), "Please make sure eval_dataset be provided or val_size >1e-6", "engine"),
+        (ddp(), "Please make sure eval_dataset be provided or val_size >1e-6", "training.eval_dataset"),
         (ddp(extra={"val_size": 0}), "Please make sure eval_dataset be provided or val_size >1e-6", "extra.val_size"),
         (ddp(), "Your setup doesn't support bf16/gpu. You need torch>=1.10", "training.precision"),
         (job(), "--overlap_param_gather only supported with distributed optimizer", "parallel.overlap_param_gather"),

@@ -289,3 +289,26 @@ def test_a_node_that_does_not_know_the_master_s_name_is_told_a_line_for_its_host
     failure, problem = gang.only_failure()
     assert (failure.rank, problem.code) == (1, "master_not_resolved")
     assert problem.values["command"] == "echo '10.9.0.1 10.0.0.1' | sudo tee -a /etc/hosts"
+
+
+KERNELS = {"fla": "0.4.1", "causal_conv1d": "1.6.0"}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine", "kernels", "code", "missing"),
+    [
+        ("h100-80g", "llamafactory-zero3", {}, "kernels_missing", ["fla", "causal_conv1d"]),
+        ("h100-80g", "llamafactory-zero3", {"fla": "0.4.1"}, "kernels_missing", ["causal_conv1d"]),
+        ("h100-80g", "llamafactory-zero3", KERNELS, None, []),
+        ("cpu", "llamafactory-zero3", {}, None, []),
+        ("h100-80g", "llamafactory-megatron", {}, "engine_missing", ["fla"]),
+        ("h100-80g", "llamafactory-megatron", {"fla": "0.4.1"}, None, []),
+    ],
+)
+def test_layers_that_are_slow_without_a_package_warn_of_it_and_megatron_needs_it(
+    gpu: str, engine: str, kernels: dict[str, str], code: str | None, missing: list[str]
+) -> None:
+    gang = Gang(nodes=1, engine=engine, model={"preset": "qwen3.5-4b", "path": "/m"}, cluster={"gpu": gpu})
+    gang.facts[0] = make_facts({**MODULES, "deepspeed": "0.18.4", "transformers": "5.5.4", "fla": None, **kernels})
+    problems = [result.problem for result in gang.check() if result.name == "engine" and result.problem]
+    assert [(problem.code, problem.values["modules"]) for problem in problems] == ([(code, missing)] if code else [])

@@ -1,6 +1,7 @@
 """The contract of every node: the same cases with the fake node and over a real sshd."""
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,3 +193,25 @@ def test_several_threads_may_use_one_node(node: Node, folder: str) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_a_port_where_nothing_listens_is_refused(node: Node) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(NodeError) as refused:
+        node.dial(port, timeout_s=30)
+    assert refused.value.code == "dial_refused"
+
+
+def test_a_program_of_the_node_is_reached_at_its_port(cluster: LocalNodes, known_hosts: KnownHosts) -> None:
+    node = connect(cluster.hosts()[0], known_hosts)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        stream = node.dial(server.getsockname()[1], timeout_s=30)
+        accepted, _ = server.accept()
+        with accepted:
+            stream.sendall(b"question")
+            assert accepted.recv(100) == b"question"
+            accepted.sendall(b"answer")
+        assert (stream.recv(100), stream.recv(100)) == (b"answer", b"")
+    stream.close()
+    node.close()

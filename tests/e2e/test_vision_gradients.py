@@ -1,4 +1,4 @@
-"""mcore_adapter's gradients of vision parts under TP against one rank's, by part and by the images of a micro-batch.
+"""Gradients of vision parts under TP against one rank's: mcore_adapter's by part and images, and ms-swift's bridge.
 
 The rules of backend/job/rules/vision.py stand on what is measured here: once upstream mends it, these tests fail and
 say so. mcore_adapter is on GitHub only (alibaba/ROLL): without its source these tests are skipped. The ranks are CPU
@@ -195,3 +195,40 @@ def test_the_gather_of_images_loses_gradients_under_context_parallel_too(
         assert data["got"] == pytest.approx([each / tensor for each in data["right"]], rel=1e-4), MENDED
     else:
         assert data["got"] != pytest.approx(data["right"], rel=NOISE), MENDED
+
+
+BRIDGE_MENDED = "mcore-bridge now gives deep-stack mergers whole gradients: narrow SWIFT_CUT_DEEP_STACK in traits.py"
+
+
+def bridge_gradients(tensor: int, sequence: bool) -> dict[str, float]:
+    """Return the gradient norm by part of a tower that mcore-bridge feeds into the sequence."""
+    skip_without_node_environment()
+    swift = NODE_ENVIRONMENT / "swift"
+    if not swift.exists():
+        pytest.skip("no ms-swift here: `make engines` installs it")
+    words = [NODE_PYTHON, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    done = subprocess.run(
+        [*words, str(tensor), PROOF / "bridge_gradients.py", str(tensor), str(sequence), "qwen3_vl"],
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{PROOF}:{EXTRA}:{swift}",
+            "OMP_NUM_THREADS": "1",
+            "TORCHDYNAMO_DISABLE": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    line = next(line for line in done.stdout.splitlines() if line.startswith("{"))
+    return dict(json.loads(line))
+
+
+def test_ms_swift_cuts_deep_stack_gradients_under_sequence_parallel_alone() -> None:
+    """The layers between tower and loss need Transformer Engine; everything that splits and adds up runs."""
+    whole = bridge_gradients(1, sequence=False)
+    assert bridge_gradients(2, sequence=False) == pytest.approx(whole, rel=1e-5)
+    cut = bridge_gradients(2, sequence=True)
+    assert cut["projector"] == pytest.approx(whole["projector"], rel=1e-5)
+    assert cut["deep_stack"] == pytest.approx(whole["deep_stack"] / 2, rel=1e-5), BRIDGE_MENDED
+    assert cut["tower"] < 0.9 * whole["tower"], BRIDGE_MENDED

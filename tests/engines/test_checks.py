@@ -3,7 +3,7 @@
 import pytest
 
 from app.text import LANGUAGES, STRICT_VARIABLE, render_problem
-from backend.engines import check_engine
+from backend.engines import check_engine, data_config
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.problems import Problem
@@ -149,6 +149,36 @@ def test_evaluation_needs_data() -> None:
     problem = only(ddp(training__eval_steps=10))
     assert problem.code == "eval_without_data"
     assert check_engine(with_values(ddp(training__eval_steps=10), problem.edit)) == []
+
+
+@pytest.mark.parametrize(
+    ("the_job", "code"),
+    [
+        (ddp(training__eval_size=0.1, training__eval_dataset="other"), "eval_data_twice"),
+        (ddp(training__eval_size=1.0), "eval_size_bad"),
+        (ddp(training__eval_size=2.5), "eval_size_bad"),
+        (job(engine="swift-megatron", training__eval_size=100), "eval_size_bad"),
+        (job(engine="swift-megatron", training__eval_dataset="other"), "eval_dataset_of_swift"),
+        (ddp(training__eval_size=0.1, extra={"val_size": 0.2}), "extra_owned"),
+    ],
+)
+def test_evaluation_data_that_an_engine_refuses_have_an_edit_that_mends_them(the_job: Job, code: str) -> None:
+    problem = only(the_job)
+    assert problem.code == code
+    assert check_engine(with_values(the_job, problem.edit)) == []
+
+
+@pytest.mark.parametrize("size", [0.05, 100])
+def test_held_out_data_are_written_for_the_engine(size: float) -> None:
+    the_job = ddp(training__eval_size=size, training__eval_steps=5)
+    assert check_engine(the_job) == []
+    assert data_config(the_job)["val_size"] == size
+
+
+def test_a_job_file_of_before_keeps_its_held_out_data_in_extra() -> None:
+    the_job = ddp(extra={"val_size": 0.1}, training__eval_steps=5)
+    assert check_engine(the_job) == []
+    assert (the_job.eval_size, data_config(the_job)["val_size"]) == (0.1, 0.1)
 
 
 def test_a_home_folder_is_not_expanded_by_the_engine() -> None:

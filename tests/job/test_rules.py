@@ -86,6 +86,7 @@ CASES = [
     (QWEN25_VL, {"parallel.tensor": 2, "training.freeze.vision_tower": True}, "vision_gradients_wrong"),
     (VISION, {"parallel.tensor": 4, "parallel.sequence": False}, "vision_replicas_drift"),
     (QWEN25_VL, {"parallel.tensor": 4, "parallel.sequence": False}, "vision_replicas_drift"),
+    (VISION, {"engine": "swift-megatron", "parallel.tensor": 4}, "deep_stack_gradients_wrong"),
     (VISION, {"parallel.expert": 2}, "expert_parallel_without_experts"),
     (VISION, {"training.method": "lora"}, "method_not_supported"),
     (VISION, {"cluster.gpu": "v100-32g"}, "no_bf16"),
@@ -210,9 +211,9 @@ CASES = [
 
 ONLY_THE_USER_KNOWS = {
     "unknown_gpu", "unknown_model", "gpu_memory_mixed", "gpu_memory_smaller", "calibration_other_engine",
-    "calibration_outdated",
+    "calibration_outdated", "reward_model_starts_over",
 }  # fmt: skip
-"""Which GPU or model was meant, and whether to measure anew."""
+"""Which GPU or model was meant, whether to measure anew, and whether a restart from step 0 is acceptable."""
 
 
 @pytest.mark.parametrize(("base", "values", "code"), CASES, ids=[code for _, _, code in CASES])

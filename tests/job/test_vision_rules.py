@@ -9,7 +9,7 @@ from backend.job.problems import errors
 from backend.job.rules import check
 from backend.job.rules.vision import FROZEN, TRAINED_WRONGLY
 
-WRONG, DRIFT = "vision_gradients_wrong", "vision_replicas_drift"
+WRONG, DRIFT, CUT = "vision_gradients_wrong", "vision_replicas_drift", "deep_stack_gradients_wrong"
 QWEN3_VL, QWEN25_VL, QWEN3_MOE_VL = "qwen3-vl-8b", "qwen2.5-vl-7b", "qwen3-vl-30b-a3b"
 PARTS = ("vision_tower", "projector", "language_model")
 
@@ -84,7 +84,7 @@ def test_experts_split_beside_tp_turn_sequence_parallel_on():
     [
         (QWEN3_VL, {"parallel.pipeline": 4}),
         (QWEN3_VL, {"parallel.tensor": 4, "training.images_per_sample": 0}),
-        (QWEN3_VL, {"parallel.tensor": 4, "engine": "swift-megatron"}),
+        (QWEN25_VL, {"parallel.tensor": 4, "engine": "swift-megatron"}),
         (QWEN3_VL, {"engine": "llamafactory-zero3"}),
         ("qwen3-8b", {"parallel.tensor": 4, "parallel.sequence": False}),
     ],
@@ -92,3 +92,36 @@ def test_experts_split_beside_tp_turn_sequence_parallel_on():
 )
 def test_what_trains_right_has_no_problem(preset, values):
     assert codes(preset, values) == []
+
+
+SWIFT = {"engine": "swift-megatron", "parallel.tensor": 4}
+
+
+@pytest.mark.parametrize("preset", [QWEN3_VL, QWEN3_MOE_VL])
+def test_ms_swift_cuts_deep_stack_gradients_under_sequence_parallel(preset):
+    (problem,) = found(preset, SWIFT)
+    assert (problem.code, problem.severity) == (CUT, "warning")
+    for edit in (problem.edit, *problem.choices.values()):
+        after = check(with_values(job_of(preset, SWIFT), edit))
+        assert TRAINED_WRONGLY.isdisjoint(item.code for item in after)
+        assert errors(after) == []
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"parallel.sequence": False},
+        {"parallel.tensor": 1},
+        {"training.method": "lora"},
+        {"training.images_per_sample": 0},
+        FROZEN,
+    ],
+    ids=["no sequence parallel", "TP 1", "LoRA", "text alone", "frozen"],
+)
+def test_ms_swift_trains_deep_stacks_right_otherwise(values):
+    assert codes(QWEN3_VL, SWIFT | values) == []
+
+
+def test_a_frozen_projector_alone_leaves_the_tower_with_a_wrong_gradient():
+    assert codes(QWEN3_VL, {**SWIFT, "training.freeze.projector": True}) == [CUT]
+    assert codes(QWEN3_VL, {**SWIFT, "training.freeze.vision_tower": True}) == [CUT]

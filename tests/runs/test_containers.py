@@ -140,7 +140,7 @@ def test_a_killed_daemon_ends_the_run_and_its_container_is_removed_when_it_is_ba
     conclude(controller, run, "daemon killed", began, home, daemons)
     cause = controller.snapshot(run).cause
     assert cause is not None
-    assert cause.node == controller.snapshot(run).nodes[1].address
+    assert (cause.code, cause.node) == ("container_daemon_gone", controller.snapshot(run).nodes[1].address)
 
 
 def test_an_image_that_one_node_lacks_is_named(controller: Controller, job: Job, daemons: list[DockerDaemon]) -> None:

@@ -87,6 +87,9 @@ def environments(job: Job) -> list[Path]:
 def failure(controller: Controller, job: Job, tiny: EnvironmentSet) -> list[tuple[str, str | None]]:
     with pytest.raises(ProblemsError) as raised:
         controller.install(job, quiet, {tiny.name: tiny})
+    for problem in raised.value.problems:
+        assert (problem.field or "").startswith("cluster."), problem
+        assert all(render_problem(lang, problem)["fix"] for lang in LANGUAGES)
     return [(problem.code, problem.node) for problem in raised.value.problems]
 
 

@@ -133,9 +133,15 @@ def test_a_later_attempt_replaces_the_values_from_its_first_step_on(logged: Stor
     assert view(logged)[0] == [10, 20, 30, 40, 50, 60]
     assert known(logged)["eval_loss"].version != before
     assert extremes(logged)[2:] == (8.0, 20)
+    with logged.read() as connection:
+        # The list of runs counts no replaced value: the lowest one was at step 70 or later.
+        low, high = extremes(logged)[0], extremes(logged)[2]
+        assert metric_view.summaries(connection, "eval_loss")[LOGGED] == (6.0, low, high)
     add(logged, [70], attempt=2, value=0.5)
     assert view(logged) == ([10, 20, 30, 40, 50, 60, 70], [5.0, 8.0, 4.0, 7.0, 3.0, 6.0, 0.5])
     assert extremes(logged)[:2] == (0.5, 70)
+    with logged.read() as connection:
+        assert metric_view.summaries(connection, "eval_loss") == {LOGGED: (0.5, 0.5, 8.0)}
     assert run.id not in {metric.run for metric in known(logged).values()}
 
 

@@ -16,7 +16,7 @@ from backend.runs.collect import collector as collect
 from backend.runs.connections import Connections
 from backend.runs.launch import launch
 from backend.runs.launch.starter import Starter
-from backend.runs.rank_secrets import FILE, SECRETS, Secrets
+from backend.runs.rank_secrets import FILE, SECRETS, ApiKeys, Secrets
 from backend.runs.redact import MARK, hide, masked, settled
 from backend.runs.states import EventKind
 from backend.runs.store import run_store
@@ -196,7 +196,9 @@ def test_a_run_that_began_with_a_secret_does_not_go_on_without_it(attempt: launc
     store.write(lambda c: run_store.append(c, attempt.run, EventKind.PREFLIGHT, time=1.0))
     SECRETS.put("HF_TOKEN", CANARY)
     launch.record_attempt(store, replace(attempt, secrets=SECRETS.taken()), 2.0)
-    starter = Starter(store, Connections(never), AcceptedConfigurations(), grace_s=1.0, clock=lambda: 3.0)
+    starter = Starter(
+        store, Connections(never), AcceptedConfigurations(), keys=ApiKeys(), grace_s=1.0, clock=lambda: 3.0
+    )
     SECRETS.forget("HF_TOKEN")  # This is like a restart of the server.
     with pytest.raises(ProblemsError, match="secrets_gone") as caught:
         starter.start(attempt.run)

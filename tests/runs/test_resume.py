@@ -40,13 +40,13 @@ def test_a_restart_begins_at_the_start_without_a_checkpoint_or_when_the_first_wa
     assert _begins(gang, *[{"6": WHOLE[:-1]}] * 3) is None
 
 
-def test_a_whole_reward_model_starts_over_and_never_resumes() -> None:
-    """LLaMA-Factory would ignore the checkpoint, and count its steps from 0 again."""
+def test_a_reward_model_starts_over_and_never_resumes() -> None:
+    """LLaMA-Factory ignores its checkpoint, or dies while it loads the adapters."""
     reward_model = with_values(job(), {"training.stage": "rm", "engine": "llamafactory-zero2"})
     saved = Checkpoints(folder="/out", steps=(6,), flaws={}, newest=6, files={6: frozenset(WHOLE)}, hidden=False)
     assert choose_checkpoint(reward_model, RUN, saved, ResumePolicy(at_start_without=True)) is None
     with pytest.raises(ProblemsError) as raised:
         choose_checkpoint(reward_model, RUN, saved, ResumePolicy(step=6))
     assert raised.value.problems[0].code == "reward_model_not_resumed"
-    adapters = with_values(reward_model, {"training.method": "lora"})
-    assert choose_checkpoint(adapters, RUN, saved, ResumePolicy(at_start_without=True)) == 6
+    of_swift = with_values(reward_model, {"engine": "swift-megatron"})
+    assert choose_checkpoint(of_swift, RUN, saved, ResumePolicy(at_start_without=True)) == 6

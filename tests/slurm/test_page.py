@@ -1,5 +1,9 @@
 """In Chromium, a user chooses Slurm, downloads the model through the login node, and trains. Everything is real."""
 
+import os
+import shutil
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +14,9 @@ from app.text import t
 from backend.job.mapping import dump_mapping, to_mapping
 from tests.chaos.lab import SUBNET
 from tests.e2e.test_journey import go_to_launch, launch, shown_loss, shown_run, wait_for_state, wait_for_step
-from tests.local_hub import files_of, local_hub
+from tests.local_hub import LocalHub, files_of, local_hub
 from tests.nodes import needs_node_environment
+from tests.package_mirror import package_mirror
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.server import tiny_job
 from tests.ui.browser import RESTING, box, expect, needs_chromium, until
@@ -20,6 +25,8 @@ from tools.browser import Site, chromium, logged_in
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), needs_node_environment, needs_chromium]
 
 SERVER = f"{SUBNET}.254"
+WHEELS = os.environ.get("PIP_FIND_LINKS", "")
+"""As in test_install.py."""
 
 
 def ssh_mapping(slurm: SlurmCluster, folder: Path, hub: str) -> dict[str, Any]:
@@ -42,30 +49,69 @@ def choose_slurm(page: Any, slurm: SlurmCluster) -> None:
 
 
 def test_slurm_is_chosen_in_the_wizard_and_trains(slurm: SlurmCluster, tmp_path: Path) -> None:
-    def story() -> None:
-        home = tmp_path / "home"
+    def story(page: Any, site: Site, hub: LocalHub) -> None:
+        import_job(page, site, ssh_mapping(slurm, tmp_path, hub.address))
+        hub.repositories["tiny/model"] = files_of(tmp_path / tiny_model.MODEL_FOLDER)
+        choose_the_partition(page, slurm)
+        download_and_train(page, site, slurm)
+
+    in_browser(slurm, tmp_path, story)
+
+
+@pytest.mark.engines
+def test_a_cluster_without_an_engine_gets_it_through_the_login_node_and_trains(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    """The cluster has no internet: the packages come from a mirror."""
+
+    def story(page: Any, site: Site, hub: LocalHub) -> None:
+        shutil.copy(slurm.folder / "known_hosts", site.home)
+        mapping = to_mapping(tiny_job(slurm, tmp_path, steps=3000, partition="low"))
+        del mapping["cluster"]["environments"]
+        mapping["cluster"]["install"] = {"index_url": index, **({"find_links": WHEELS} if WHEELS[:1] == "/" else {})}
+        mapping["model"] |= {"path": str(tmp_path / "models" / "tiny"), "hub": "tiny/model"}
+        mapping["model"]["hub_endpoint"] = hub.address
+        hub.repositories["tiny/model"] = files_of(tmp_path / tiny_model.MODEL_FOLDER)
+        import_job(page, site, mapping)
+        go_to_launch(page)
+        page.click('[data-act="install"]')
+        installed = page.locator('[data-code="environment_installed"]')
+        installed.wait_for(timeout=600_000)
+        installed.locator(".mb-apply").click()
+        expect(page.locator('[data-act="check"]')).to_be_enabled()
+        download_and_train(page, site, slurm)
+
+    listener = slurm.inside(lambda: socket.create_server((SERVER, 0)))
+    with package_mirror(listener) as index:
+        in_browser(slurm, tmp_path, story)
+
+
+def in_browser(slurm: SlurmCluster, folder: Path, story: Callable[[Any, Site, LocalHub], None]) -> None:
+    """Run `story` with a server, a hub and Chromium in the cluster's network."""
+
+    def run() -> None:
+        home = folder / "home"
         home.mkdir()
         site = Site(home)
         site.start()
         try:
             with local_hub(SERVER) as hub, chromium() as browser, logged_in(site, browser) as page:
-                mapping = ssh_mapping(slurm, tmp_path, hub.address)
-                hub.repositories["tiny/model"] = files_of(tmp_path / tiny_model.MODEL_FOLDER)
-                page.goto(f"{site.url}/zh/")
-                page.wait_for_selector("#step-hardware")
-                page.wait_for_function(RESTING)
-                page.evaluate(
-                    "(text) => Megaboard.wizard.send('fetch', { kind: 'import', text })", dump_mapping(mapping)
-                )
-                until(page, "b.fetched?.kind === 'import' && Megaboard.draft.isResting()")
-                walk(page, site, slurm)
+                story(page, site, hub)
         finally:
             site.end()
 
-    slurm.inside(story)
+    slurm.inside(run)
 
 
-def walk(page: Any, site: Site, slurm: SlurmCluster) -> None:
+def import_job(page: Any, site: Site, mapping: dict[str, Any]) -> None:
+    page.goto(f"{site.url}/zh/")
+    page.wait_for_selector("#step-hardware")
+    page.wait_for_function(RESTING)
+    page.evaluate("(text) => Megaboard.wizard.send('fetch', { kind: 'import', text })", dump_mapping(mapping))
+    until(page, "b.fetched?.kind === 'import' && Megaboard.draft.isResting()")
+
+
+def choose_the_partition(page: Any, slurm: SlurmCluster) -> None:
     choose_slurm(page, slurm)
     page.click('[data-fetch="partitions"]')
     page.locator('#place-fetch_memory [data-act="accept"]').click()
@@ -78,6 +124,9 @@ def walk(page: Any, site: Site, slurm: SlurmCluster) -> None:
     page.locator("#place-fetch_memory .mb-apply").filter(has_text="low").click()
     expect(box(page, "cluster.scheduler.partition")).to_have_value("low")
     go_to_launch(page)
+
+
+def download_and_train(page: Any, site: Site, slurm: SlurmCluster) -> None:
     page.click('[data-act="check"]')
     page.click('[data-act="download"]')
     expect(page.locator('[data-act="launch"]')).to_be_enabled()

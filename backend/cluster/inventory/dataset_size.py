@@ -48,7 +48,7 @@ def data_size_on(node: Node, job: Job, rank: int) -> DataSize:
         "model": job.model.path,
         "chat": training.stage != "pt",
         "max_samples": _number(extra.get("max_samples")),
-        "val_size": _number(extra.get("val_size" if is_llamafactory else "split_dataset_ratio")) or 0,
+        "val_size": _number(job.eval_size) or 0,
     }
     answer = ask_program(node, environment, Counted, SAMPLES, "count", question, COUNT_S)
     refuse_unreadable(node, answer)

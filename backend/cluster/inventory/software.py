@@ -16,6 +16,8 @@ from backend.cluster.typed_json import answer_of
 from backend.job.cluster import Container, Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
+from backend.job.model.shape import GatedDeltaNet, ModelShape, ShortConvolution, StateSpace
+from backend.job.presets import known_model, resolve_gpu
 from backend.node.container import NO_DAEMON, NO_IMAGE, NO_RUNTIME
 
 T = TypeVar("T")
@@ -87,7 +89,32 @@ def needed_modules(job: Job) -> dict[str, str]:
     traits = job.traits
     megatron = {"megatron": "megatron-core", **_MEGATRON[traits.environment]} if traits.is_megatron else {}
     deepspeed = {"deepspeed": "deepspeed"} if traits.zero_stage else {}
-    return {**_COMMON, **_ENGINE[traits.environment], **megatron, **deepspeed}
+    # megatron-core 0.16.1 ssm/gated_delta_net.py raises ImportError without it.
+    linear = {"fla": "flash-linear-attention"} if traits.is_megatron and _has_layers(job, GatedDeltaNet) else {}
+    return {**_COMMON, **_ENGINE[traits.environment], **megatron, **deepspeed, **linear}
+
+
+def kernel_modules(job: Job) -> dict[str, str]:
+    """Return the modules without which transformers computes some layers slowly: import name -> distribution.
+
+    It then uses plain torch, and loops over the chunks of a sequence or over its tokens (transformers 5.6.0
+    `is_fast_path_available` in models/{qwen3_next,qwen3_5,mamba2,falcon_h1,jamba,lfm2}/modeling_*.py). The estimates
+    count on the kernels.
+    """
+    if job.traits.is_megatron or resolve_gpu(job.cluster).device == "cpu":
+        return {}
+    linear = {"fla": "flash-linear-attention"} if _has_layers(job, GatedDeltaNet) else {}
+    state_space = {"mamba_ssm": "mamba-ssm"} if _has_layers(job, StateSpace) else {}
+    is_convolved = _has_layers(job, GatedDeltaNet, StateSpace, ShortConvolution)
+    convolution = {"causal_conv1d": "causal-conv1d"} if is_convolved else {}
+    return {**linear, **state_space, **convolution}
+
+
+def _has_layers(job: Job, *mixers: type) -> bool:
+    shape = known_model(job.model)
+    return isinstance(shape, ModelShape) and any(
+        isinstance(mixer, mixers) for kind in shape.kinds for mixer in (kind.attention, kind.beside)
+    )
 
 
 def read_software(
@@ -138,7 +165,7 @@ def read_node_software(job: Job, rank: int, node: Node) -> NodeFacts | NodeError
 def _read_for_job(job: Job, rank: int, node: Node) -> NodeFacts:
     environment = needed_environment(job, rank, node)
     master = job.cluster.hosts[0].dialled_address if job.cluster.hosts else None
-    modules = needed_modules(job)
+    modules = {**needed_modules(job), **kernel_modules(job)}
     return read_software(node, environment, master=master, modules=modules, python_field=python_field(job, rank))
 
 

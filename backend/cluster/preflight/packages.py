@@ -1,6 +1,6 @@
 """Checks of the packages in the engine's environment, on one node and across nodes."""
 
-from backend.cluster.inventory.software import needed_modules, python_field
+from backend.cluster.inventory.software import kernel_modules, needed_modules, python_field
 from backend.cluster.preflight.equality import usual
 from backend.cluster.preflight.fix_commands import MCORE_ADAPTER, install_command, pip_command
 from backend.cluster.preflight.readings import GangReadings, NodeReadings
@@ -13,7 +13,8 @@ from backend.job.presets import known_model
 def check_engine(node: NodeReadings) -> list[CheckResult]:
     """Check that the environment has all modules that the engine imports, and runs experts together."""
     job, checks, facts = node.job, node.checks, node.facts
-    missing = [module for module, version in facts.modules.items() if version is None]
+    names = needed_modules(job)
+    missing = [module for module in names if facts.modules.get(module, "") is None]
     if not missing:
         versions = {name: version or "" for name, version in facts.modules.items()}
         transformers = versions.get("transformers", "")
@@ -26,9 +27,13 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
         if _loops_over_experts(job, transformers):
             field = python_field(job, checks.rank)
             return [checks.warning("engine", "experts_looped", field, transformers=transformers, engine=job.engine)]
+        slow = [module for module in kernel_modules(job) if not versions.get(module)]
+        if slow:
+            field = python_field(job, checks.rank)
+            command = pip_command(environment_of(job, checks.rank), [kernel_modules(job)[module] for module in slow])
+            return [checks.warning("engine", "kernels_missing", field, modules=slow, command=command)]
         return [checks.ok("engine", **facts.modules)]
     field, values = python_field(job, checks.rank), {"modules": missing, "engine": job.engine}
-    names = needed_modules(job)
     requirements = [MCORE_ADAPTER if module == "mcore_adapter" else names[module] for module in missing]
     command = pip_command(environment_of(job, checks.rank), requirements)
     # PyPI's package of this name has no such module.

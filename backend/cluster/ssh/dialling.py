@@ -50,9 +50,20 @@ def _connect(sock: socket.socket, sockaddr: Any, deadline: Deadline) -> None:
 
 def dial_through(transport: paramiko.Transport, address: str, port: int, deadline: Deadline) -> BoundedSocket:
     """Connect from the host at the other end of `transport`. Raises paramiko.SSHException."""
+    return BoundedSocket(_forward(transport, address, port, deadline))
+
+
+def dial_loopback(transport: paramiko.Transport, port: int, deadline: Deadline) -> paramiko.Channel:
+    """Connect to a port of the host at the other end of `transport`, on its loopback address.
+
+    Raises paramiko.SSHException, among them ChannelException when the host refuses.
+    """
+    return _forward(transport, "127.0.0.1", port, deadline)
+
+
+def _forward(transport: paramiko.Transport, address: str, port: int, deadline: Deadline) -> paramiko.Channel:
     server = (address, port)
-    channel = transport.open_channel("direct-tcpip", server, ("127.0.0.1", 0), timeout=deadline.left_s())
-    return BoundedSocket(bounded_channel(channel))
+    return bounded_channel(transport.open_channel("direct-tcpip", server, ("127.0.0.1", 0), timeout=deadline.left_s()))
 
 
 def dial_by_program(command: str) -> BoundedSocket:

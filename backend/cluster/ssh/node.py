@@ -17,10 +17,11 @@ from typing import TypeVar
 import paramiko
 
 from backend.cluster.deadlines import FORCE_AFTER_S, Deadline, ended_at
-from backend.cluster.node import OUTPUT_BYTES, NodeError, Result, tail
+from backend.cluster.node import OUTPUT_BYTES, ByteStream, NodeError, Result, tail
 from backend.cluster.ssh.channel import TooMuchOutput, run_command
 from backend.cluster.ssh.connect_errors import is_local_resource
 from backend.cluster.ssh.connection import Connection, open_connection
+from backend.cluster.ssh.dialling import dial_loopback
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.cluster.ssh.limits import bounded_channel
 from backend.cluster.ssh.passphrases import PASSPHRASES, Passphrases
@@ -123,6 +124,18 @@ class SshNode:
 
     def exists(self, path: str) -> bool:
         return self._over_sftp(path, lambda sftp: path_exists(sftp, path))
+
+    def dial(self, port: int, *, timeout_s: float) -> ByteStream:
+        deadline = Deadline(timeout_s)
+        with self._translated(timeout_s):
+            connection = self._connected(deadline)
+            try:
+                with ended_at(deadline, connection.abort, later_s=FORCE_AFTER_S):
+                    channel = dial_loopback(connection.transport, port, deadline)
+            except paramiko.ChannelException as error:
+                raise NodeError("dial_refused", self.name, port=port, detail=error.text) from error
+        channel.settimeout(timeout_s)
+        return channel
 
     def close(self) -> None:
         with self._connection_lock:

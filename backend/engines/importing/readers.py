@@ -253,6 +253,11 @@ def read_names(path: str) -> Reader:
     return lambda config, value: Read(values={path: ",".join(_words(value)) or None})
 
 
+def read_held_out(config: Mapping[str, Any], value: Any) -> Read:
+    """Read the size of the held-out data. LLaMA-Factory's 0 means none, and evaluation data of their own win."""
+    return Read(values={"training.eval_size": value or None})
+
+
 def read_ratio(config: Mapping[str, Any], value: Any) -> Read:
     """Read the warm-up ratio, where null means 0."""
     return Read(values={"training.warmup_ratio": value or 0.0})
@@ -301,5 +306,7 @@ KEY_READERS: Mapping[str, Reader] = {
     "dataset_dir": read_data_folder,
     "ddp_timeout": read_timeout,
     "dataset": read_names("training.dataset"),
+    "eval_dataset": read_names("training.eval_dataset"),
+    "val_size": read_held_out,
     "lora_target": read_names("training.lora.targets"),
 }

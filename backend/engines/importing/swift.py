@@ -159,6 +159,11 @@ def _evaluation(config: Mapping[str, Any], value: Any) -> Read:
     return Read(values={"training.eval_steps": value or config.get("save_steps", 500)})
 
 
+def _held_out(config: Mapping[str, Any], value: Any) -> Read:
+    """Read the share of the held-out data, where 0 means none."""
+    return Read(values={"training.eval_size": float(value or 0) or None})
+
+
 def _granularity(config: Mapping[str, Any], value: Any) -> Read:
     return Read(values={"parallel.recompute": value or "none"})
 
@@ -212,6 +217,7 @@ SWIFT = Dialect(
         "lr_warmup_fraction": _warmup_fraction,
         "lr_warmup_iters": _warmup_steps,
         "eval_steps": _evaluation,
+        "split_dataset_ratio": _held_out,
         "recompute_granularity": _granularity,
         "recompute_method": _method,
         "recompute_modules": read_modules,

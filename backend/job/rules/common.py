@@ -152,10 +152,10 @@ def a_reward_model_checkpoints_without_reentry(job: Job, shape: ModelShape, gpu:
 
 @llamafactory
 def a_reward_model_resumes(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """LLaMA-Factory ignores resume_from_checkpoint of a whole reward model (hparams/parser.py)."""
+    """LLaMA-Factory cannot resume a reward model (Job.can_resume)."""
     if job.can_resume:
         return None
-    return problem("reward_model_starts_over", "training.stage", "note", edit={"training.method": "lora"})
+    return problem("reward_model_starts_over", "training.stage", "note")
 
 
 @everywhere

@@ -64,7 +64,7 @@ def _prepared(job: Job) -> bool:
 
 
 def _evaluates_on_other_data(job: Job) -> bool:
-    return bool(job.extra.get("eval_dataset"))
+    return bool(job.eval_dataset)
 
 
 def _streams(job: Job) -> bool:
@@ -72,7 +72,7 @@ def _streams(job: Job) -> bool:
 
 
 def _takes_a_share(job: Job) -> bool:
-    share = job.extra.get("val_size")
+    share = job.eval_size
     return isinstance(share, int | float) and 0 < share < 1
 
 

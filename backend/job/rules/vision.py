@@ -13,8 +13,9 @@ from backend.job.trained import trained_parts
 
 RULES: list[BoundRule] = []
 mcore_adapter = registrar(RULES, lambda traits: bool(traits.vision_needs_whole_sequences))
+mcore_bridge = registrar(RULES, lambda traits: bool(traits.deep_stack_needs_whole_sequences))
 
-TRAINED_WRONGLY = frozenset({"vision_replicas_drift", "vision_gradients_wrong"})
+TRAINED_WRONGLY = frozenset({"vision_replicas_drift", "vision_gradients_wrong", "deep_stack_gradients_wrong"})
 """Codes of plans that train something wrongly."""
 FROZEN: dict[str, object] = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
 
@@ -33,6 +34,34 @@ def vision_gradients_are_whole(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
     if not _is_split(job, shape) or _drifts(job, gpu):
         return None
     return _problem(job, shape, drifts=False)
+
+
+@mcore_bridge
+def deep_stack_gradients_are_whole(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore-bridge: under sequence parallel, the deep-stack mergers get 1/TP of the right gradient.
+
+    The tower gets a wrong gradient too, because a part of it comes through the mergers, frozen or not. LoRA freezes it.
+    """
+    if shape.vision is None or not shape.vision.deep_stack:
+        return None
+    if shape.model_type not in job.traits.deep_stack_needs_whole_sequences or job.training.method != "full":
+        return None
+    trained = trained_parts(job, shape)
+    if not (trained.tower or trained.deep_stack) or not job.training.images_per_sample:
+        return None
+    if gpu.device == "cpu" or not job.sequence_parallel:
+        return None
+    # Megatron-Core needs sequence parallel for experts under TP.
+    edit: dict[str, object] = {"parallel.tensor": 1} if shape.experts else {"parallel.sequence": False}
+    case = "experts" if shape.experts else ""
+    return Problem(
+        code="deep_stack_gradients_wrong",
+        field=next(iter(edit)),
+        severity="warning",
+        values={"tensor": job.parallel.tensor, "model_type": shape.model_type, "case": case},
+        edit=edit,
+        choices={} if job.training.freeze.language_model else {"freeze": dict(FROZEN)},
+    )
 
 
 def _is_split(job: Job, shape: ModelShape) -> bool:

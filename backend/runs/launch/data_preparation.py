@@ -109,7 +109,7 @@ def _with_preparation(command: NodeCommand, placement: Placement, maker: int, al
 
 
 def _digest_of_data(job: Job, node: Node) -> str:
-    evaluated = str(job.extra.get("eval_dataset") or "")
+    evaluated = str(job.eval_dataset or "")
     names = [*dataset_names(job), *(name.strip() for name in evaluated.split(",") if name.strip())]
     settings: dict[str, Any] = {
         "dataset_dir": job.training.dataset_dir, "datasets": names, "model": job.model.path

@@ -18,13 +18,15 @@ from backend.runs.connections import Connections
 from backend.runs.launch import launch
 from backend.runs.launch.accepted_warnings import accepted_keys
 from backend.runs.launch.data_preparation import prepared
+from backend.runs.launch.derived_start import make_attempt
 from backend.runs.launch.preflight import ConnectedNodes, PreflightReport, connect_nodes, run_preflight
 from backend.runs.launch.resume import Checkpoints, ResumePolicy, choose_checkpoint, find_checkpoints, resume_policy_of
 from backend.runs.launch.slurm_launch import submit_all
-from backend.runs.rank_secrets import SECRETS, TakenSecrets
+from backend.runs.rank_secrets import SECRETS, ApiKeys, TakenSecrets
 from backend.runs.records import problem_to_json
 from backend.runs.states import EventKind, RunState
-from backend.runs.store import attempts, run_store
+from backend.runs.store import attempts, derived_runs, run_store
+from backend.runs.store.derived_runs import DerivedRun
 from backend.runs.store.node_replacement import cordons, job_on_nodes
 from backend.runs.store.store import Store
 from backend.runs.supervise import restart
@@ -60,12 +62,14 @@ class Starter:
         connections: Connections,
         accepted: AcceptedConfigurations,
         *,
+        keys: ApiKeys,
         grace_s: float,
         clock: Callable[[], float],
     ) -> None:
         self._store = store
         self._connections = connections
         self._accepted = accepted
+        self._keys = keys
         self._grace_s = grace_s
         self._clock = clock
 
@@ -77,7 +81,12 @@ class Starter:
         the run meanwhile. `checked`: the job of the run, if it was checked before.
         """
         try:
-            self._start(run, connected, checked)
+            with self._store.read() as connection:
+                derived = derived_runs.read(connection, run)
+            if derived is None:
+                self._start(run, connected, checked)
+            else:
+                self._start_derived(derived)
         except BaseException as error:  # Ctrl-C too: the supervisors must be stopped first
             self._record_failure(run, error)
             raise
@@ -108,6 +117,22 @@ class Starter:
             is_starting = self._record(run, EventKind.STARTED)
         if not is_starting:
             raise launch.stopped_meanwhile(run)
+
+    def _start_derived(self, derived: DerivedRun) -> None:
+        """Start the one attempt of a derived run."""
+        with self._store.read() as connection:
+            job = job_on_nodes(connection, derived.run)
+        nodes = connect_nodes(job, self._connections).all_nodes()
+        try:
+            attempt = make_attempt(derived, job, nodes[0], self._keys.new(derived.run), grace_s=self._grace_s)
+            launch.record_attempt(self._store, attempt, self._clock())
+            launch.start_all(attempt, nodes, lambda *event: self._record(derived.run, *event))
+        except GroupError as error:
+            raise ProblemsError(error.problems) from error
+        except NodeError as error:
+            raise ProblemsError([error.problem]) from error
+        if not self._record(derived.run, EventKind.STARTED):
+            raise launch.stopped_meanwhile(derived.run)
 
     def _before(self, run: str) -> _Before:
         with self._store.read() as connection:

@@ -106,19 +106,12 @@ def names(connection: sqlite3.Connection) -> list[str]:
     return [row["name"] for row in connection.execute("SELECT DISTINCT name FROM metric_series ORDER BY name")]
 
 
-def summaries(connection: sqlite3.Connection, name: str) -> dict[str, tuple[float, float | None, float | None]]:
-    """Return run -> (value at the last step of the newest attempt, lowest, highest) of rank 0, over all attempts."""
+def runs_with(connection: sqlite3.Connection, name: str) -> list[str]:
+    """Return the runs whose rank 0 has logged a metric."""
     rows = connection.execute(
-        "SELECT run, last, lowest, highest FROM metric_series WHERE rank = 0 AND name = ? ORDER BY run, attempt",
-        (name,),
+        "SELECT DISTINCT run FROM metric_series WHERE rank = 0 AND name = ? ORDER BY run", (name,)
     )
-    found: dict[str, tuple[float, float | None, float | None]] = {}
-    for row in rows:
-        _, low, high = found.get(row["run"], (0.0, None, None))
-        lows = [value for value in (low, row["lowest"]) if value is not None]
-        highs = [value for value in (high, row["highest"]) if value is not None]
-        found[row["run"]] = (float(row["last"]), min(lows, default=None), max(highs, default=None))
-    return found
+    return [row["run"] for row in rows]
 
 
 def newest(connection: sqlite3.Connection, run: str, attempt: int, name: str, *, count: int) -> list[tuple[int, float]]:

@@ -69,11 +69,14 @@ class Extremes:
     highest_step: int
 
 
-def metrics_of(connection: sqlite3.Connection, run: str, *, rank: int = 0) -> dict[str, Metric]:
-    """Return the metrics of a run by name."""
+def metrics_of(
+    connection: sqlite3.Connection, run: str, *, rank: int = 0, only: str | None = None
+) -> dict[str, Metric]:
+    """Return the metrics of a run by name, or the metric `only`."""
     rows: dict[str, list[SeriesRow]] = {}
     for row in logged_metrics.series_rows(connection, run, rank=rank):
-        rows.setdefault(row.name, []).append(row)
+        if only in (None, row.name):
+            rows.setdefault(row.name, []).append(row)
     begins = _first_steps(connection, run, rank) if rows else {}
     return {name: _metric(connection, run, name, of_name, begins, rank) for name, of_name in rows.items()}
 
@@ -120,6 +123,17 @@ def extremes(connection: sqlite3.Connection, metric: Metric, *, rank: int = 0) -
         return None
     (low, low_step), (high, high_step) = min(lows), max(highs, key=lambda one: (one[0], -one[1]))
     return Extremes(lowest=low, lowest_step=low_step, highest=high, highest_step=high_step)
+
+
+def summaries(connection: sqlite3.Connection, name: str) -> dict[str, tuple[float, float | None, float | None]]:
+    """Return run -> (last, lowest, highest) value on the curve of a metric, of every run that has logged it."""
+    found = {}
+    for run in logged_metrics.runs_with(connection, name):
+        metric = metrics_of(connection, run, only=name)[name]
+        least_and_most = extremes(connection, metric)
+        lowest, highest = (least_and_most.lowest, least_and_most.highest) if least_and_most else (None, None)
+        found[run] = (metric.last, lowest, highest)
+    return found
 
 
 def _metric(

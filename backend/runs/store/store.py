@@ -153,6 +153,17 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TABLE cordons (node TEXT PRIMARY KEY, run TEXT NOT NULL, time REAL NOT NULL,
             problem TEXT NOT NULL) WITHOUT ROWID""",
     ),
+    (
+        # runs that use the model of another run (derived_runs.py): a chat or an evaluation
+        """CREATE TABLE derived_runs (run TEXT PRIMARY KEY REFERENCES runs, kind TEXT NOT NULL, trained TEXT NOT NULL,
+            request TEXT NOT NULL) WITHOUT ROWID""",
+        "CREATE INDEX derived_runs_trained ON derived_runs (trained)",
+    ),
+    (
+        # answers and metrics of an evaluation, as its node wrote them (derived_runs.py)
+        """CREATE TABLE evaluations (run TEXT PRIMARY KEY REFERENCES runs, result TEXT NOT NULL, time REAL NOT NULL)
+            WITHOUT ROWID""",
+    ),
 )
 """One tuple of statements a schema version; version n is reached by running the first n. Append, never edit."""
 

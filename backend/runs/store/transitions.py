@@ -12,7 +12,7 @@ from backend.job.mapping import dump_job
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.records import Source
 from backend.runs.states import EventKind, RunState
-from backend.runs.store import attempts, node_replacement, queue_order, run_store
+from backend.runs.store import attempts, derived_runs, node_replacement, queue_order, run_store
 from backend.runs.view.history import is_saving
 
 
@@ -99,7 +99,7 @@ def refuse_unless_ended(connection: sqlite3.Connection, run: str) -> None:
     """Raise ProblemsError unless the run has ended: cannot_resume, unknown_run, run_deleted, run_archived."""
     run_store.run_row(connection, run)
     state = run_store.state_of(connection, run)
-    if state is None or not state.can_resume:
+    if state is None or not state.can_resume or derived_runs.read(connection, run) is not None:
         raise cannot_resume(run, state)
 
 

@@ -23,6 +23,7 @@ CURABLE = frozenset(
         "node_restarted",
         "node_not_stopped",
         "supervisor_gone",
+        "container_daemon_gone",
         "killed",
         "communication_failed",
         "collective_not_joined",

@@ -20,7 +20,7 @@ from backend.runs.records import (
     problem_from_json,
 )
 from backend.runs.states import EventKind, RunState
-from backend.runs.store import attempts, metrics, run_labels, run_store
+from backend.runs.store import attempts, derived_runs, metrics, run_labels, run_store
 from backend.runs.store.run_store import run_job
 from backend.runs.view.elapsed import elapsed
 from backend.runs.view.history import restarts_used
@@ -44,12 +44,13 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
     nodes = _nodes(connection, run, attempt, state, history, now)
     queue_places = _queue_places(connection)
     is_running = state is RunState.RUNNING
+    is_training = row["engine"] not in derived_runs.KINDS
     readable = [node for node in nodes if node.state != "unseen"]
     hang = (
         standstill(
             connection, run, attempt, job=job, last=last, step_s=rank_0.step_s, nodes=readable, history=history, now=now
         )
-        if is_running and readable[:1] == list(nodes[:1])  # the steps are read from node 0
+        if is_running and is_training and readable[:1] == list(nodes[:1])  # the steps are read from node 0
         else None
     )
     return RunSnapshot(
@@ -76,7 +77,9 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         elapsed=elapsed(connection, run, history),
         last_step_at=last.time if last and last.attempt == attempt else None,
         standstill=hang,
-        slowdown=slowdown(connection, run, attempt, nodes=nodes, now=now) if is_running and hang is None else None,
+        slowdown=slowdown(connection, run, attempt, nodes=nodes, now=now)
+        if is_running and is_training and hang is None
+        else None,
         checkpoint_step=attempts.checkpoint_step(connection, run, attempt),
         source=_source(connection, run),
         restarts=restarts_used(history),
@@ -153,7 +156,7 @@ def _queue_places(connection: sqlite3.Connection) -> dict[str, tuple[int, float]
 
 
 def _waits_for_data(connection: sqlite3.Connection, row: sqlite3.Row, attempt: int, state: RunState) -> bool:
-    if state is not RunState.RUNNING or not run_job(row["job"]).prepares_data:
+    if state is not RunState.RUNNING or row["engine"] in derived_runs.KINDS or not run_job(row["job"]).prepares_data:
         return False
     return not metrics.newest_points(connection, row["id"], attempt, count=1)
 
@@ -262,7 +265,7 @@ def _summary(
         loss=metrics.newest_loss(connection, row["id"]),
         eta_s=progress(run_job(row["job"]), trail).eta_s if is_active else None,
         stands_since=_stands_since(connection, row["id"], newest_of_attempt, now)
-        if state is RunState.RUNNING
+        if state is RunState.RUNNING and row["engine"] not in derived_runs.KINDS
         else None,
         queue_place=queue_place,
         has_begun=attempt > 0,
