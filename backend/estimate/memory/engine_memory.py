@@ -59,8 +59,13 @@ def _in_stage(job: Job, memory: MemoryTraits) -> MemoryTraits:
         return replace(memory, pairs_kept_bytes=memory.pairs_kept_bytes + 4)
     if stage == "rm":
         forward = 0 if megatron else 4 if job.training.precision == "fp32" else 2 + 4
-        moved = {"loss_forward_moved": forward, "loss_backward_moved": 0}
-        return replace(memory, logits_forward_bytes=forward, logits_backward_bytes=0, **moved)
+        return replace(
+            memory,
+            logits_forward_bytes=forward,
+            logits_backward_bytes=0,
+            loss_forward_moved=forward,
+            loss_backward_moved=0,
+        )
     return memory
 
 
