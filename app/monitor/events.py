@@ -138,6 +138,8 @@ def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, 
     variant = "_unstarted" if is_unstarted else variant
     variant = "_scheduler" if detail.get("counted") is False else variant
     problem = detail.get("problem")
+    is_planned = event.kind is EventKind.FAILING and problem and str(problem.get("code")).startswith("node_slow_")
+    variant = "_slow" if is_planned else variant
     return {
         "text": t(lang, f"monitor.event.{key(event)}{variant}", **values),
         "why": why(event, lang) if event.kind in ALERTS else _message(problem, lang) if problem else "",

@@ -30,7 +30,7 @@ def _keys() -> set[str]:
     keys |= {f"usage.{kind}.{name}" for kind in ("now", "worst", "note") for name in ("utilization", "memory", "power")}
     keys |= {f"usage.{name}" for name in ("node", "last", "lowest", "highest", "worst")}
     keys |= {f"trend.{trend}" for trend in ("falling", "rising", "flat", "none")}
-    keys |= {"event.stop_requested_save", "event.failing_unstarted"}
+    keys |= {"event.stop_requested_save", "event.failing_unstarted", "event.failing_slow"}
     for prefix, table in (("fact", "FACTS"), ("node", "COLUMNS"), ("heat", "MEASURES"), ("column", "NAMES")):
         listed = re.search(rf"const {table} = \[([^\]]+)\]", text)
         assert listed, table

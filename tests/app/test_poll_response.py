@@ -378,6 +378,20 @@ def test_a_save_is_no_standstill_while_somebody_works_at_it(desk, step, worked, 
     assert (desk.ask(run="")["rows"][0]["stands_since"] is None) == (hang is None), "the list says the same"
 
 
+def test_the_replacement_of_a_slow_node_is_no_failure_in_the_events(desk):
+    run = StoredRun(desk.store, RUN, now=desk.now, addresses=["10.0.0.1", "10.0.0.2"])
+    run.start()
+    slow = problem("node_slow_load", "10.0.0.2", load=90, usual_load=3, step=9, step_s="8", usual_s="4", percent=100)
+    run.add_event(EventKind.NODE_SLOW, 1, problem=slow)
+    run.add_event(EventKind.FAILING, 1, problem=slow)
+    newest = desk.ask(run=RUN)["events"][:2]
+    assert [event["text"] for event in newest] == [
+        t("en", "monitor.event.failing_slow"),
+        t("en", "monitor.event.node_slow", node="10.0.0.2"),
+    ]
+    assert all("90 processes" in event["why"] for event in newest)
+
+
 def test_a_run_that_preflight_refused_tells_why_without_nodes(desk):
     run = StoredRun(desk.store, RUN, now=desk.now, attempted=False)
     run.add_event(EventKind.PREFLIGHT)

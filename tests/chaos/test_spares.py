@@ -91,7 +91,7 @@ def test_a_spare_takes_the_rank_of_a_node_whose_hot_gpu_makes_the_others_wait(
             job = replace(
                 job,
                 cluster=replace(job.cluster, environments={"llamafactory": environment}),
-                environment={**job.environment, "TRAINER_STEPS": "600", "TRAINER_STEP_S": "0.05"},
+                environment={**job.environment, "TRAINER_STEPS": "300", "TRAINER_STEP_S": "0.05"},
             )
             it.run = it.controller.launch(job, restarts=1)
             wait_for(lambda: len(it.stored(0)) >= 80, WITHIN_S)

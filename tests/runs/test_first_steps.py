@@ -7,9 +7,10 @@ import pytest
 from backend.estimate import Estimate, estimate
 from backend.job.job import Job
 from backend.job.mapping import dump_job, parse_job, with_values
-from backend.runs.diagnosis.first_steps import STEPS
+from backend.runs.diagnosis.first_steps import STEPS, outside_interval
 from backend.runs.records import Event
 from backend.runs.states import EventKind
+from backend.runs.store import metrics
 from tests.runs.conftest import RUN, Gang
 
 
@@ -70,6 +71,21 @@ def test_slow_steps_are_reported_once_with_what_was_planned(gang: Gang) -> None:
     assert event.detail["measured"] == pytest.approx(2 * planned.iteration_s)
     assert (event.detail["low"], event.detail["high"]) == (planned.iteration_s_low, planned.iteration_s_high)
     assert codes(gang) == [("time", "high", "steps_slow_software")]
+
+
+def test_a_rank_is_judged_without_reading_the_other_events_of_the_run(gang: Gang) -> None:
+    """With 1024 ranks, each would read thousands of events at its 20th step."""
+    _, planned = launched(gang)
+    rows = [{"step": step, "time": 1000.0, "reserved_gib": planned.reserved_gib} for step in range(1, STEPS + 1)]
+    gang.store.write(lambda c: metrics.add_points(c, RUN, 1, 2, rows))
+    statements: list[str] = []
+    with gang.store.read() as connection:
+        connection.set_trace_callback(statements.append)
+        assert list(outside_interval(connection, RUN, 1, 2, rows)) == []
+        connection.set_trace_callback(None)
+    of_events = [statement for statement in statements if "FROM events" in statement]
+    assert of_events
+    assert all("kind =" in statement for statement in of_events)
 
 
 def test_fast_steps_are_reported_too(gang: Gang) -> None:

@@ -39,8 +39,7 @@ def outside_interval(
         return
     known = {
         event.detail.get("figure")
-        for event in run_store.events(connection, run)
-        if event.kind is EventKind.OUTSIDE_INTERVAL and event.attempt == attempt
+        for event in run_store.events_of_attempt(connection, run, attempt, EventKind.OUTSIDE_INTERVAL)
     }
     try:
         job = run_store.job_of(connection, run)

@@ -139,6 +139,14 @@ def events(connection: sqlite3.Connection, run: str, *, after: int = 0, newest: 
     return [_event(row) for row in reversed(rows)]
 
 
+def events_of_attempt(connection: sqlite3.Connection, run: str, attempt: int, kind: EventKind) -> list[Event]:
+    """Return the events of one kind of an attempt, in order. The other events of the run are not read."""
+    rows = connection.execute(
+        "SELECT * FROM events WHERE run = ? AND attempt = ? AND kind = ? ORDER BY seq", (run, attempt, kind.value)
+    )
+    return [_event(row) for row in rows]
+
+
 def events_of(connection: sqlite3.Connection, kinds: Collection[EventKind], *, after: int) -> list[Event]:
     """Return the events of all runs of some kinds after a cursor, in order, without unreadable ones."""
     placeholders = ", ".join("?" * len(kinds))

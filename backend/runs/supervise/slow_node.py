@@ -47,10 +47,8 @@ class SlowNodeWatch:
     def recorded(self) -> Event | None:
         """Return the event that a spare is to replace a node of this attempt."""
         with self._store.read() as connection:
-            if not run_store.has_event(connection, self._run, self._attempt, EventKind.NODE_SLOW):
-                return None
-            history = run_store.events(connection, self._run)
-        return next(e for e in history if e.kind is EventKind.NODE_SLOW and e.attempt == self._attempt)
+            events = run_store.events_of_attempt(connection, self._run, self._attempt, EventKind.NODE_SLOW)
+        return events[0] if events else None
 
     def find(self) -> tuple[int, Problem] | None:
         """Return the rank and the problem of a node that a spare should replace now; None without one."""
