@@ -39,7 +39,7 @@ class Model:
     """The model's folder on the nodes."""
     hub: str | None = parameter(None, pattern=HUB)
     """Repository on the hub that `megaboard download` fetches; null takes that of the preset."""
-    hub_kind: Literal["huggingface", "modelscope"] = parameter("huggingface")
+    hub_kind: Literal["huggingface", "modelscope"] = parameter("huggingface", source="ours")
     """The hub of the model and of data sets."""
     hub_endpoint: str | None = parameter(None, pattern=HUB_ADDRESS)
     """Address of a mirror of the hub; null: https://huggingface.co, or https://modelscope.cn."""
