@@ -54,7 +54,6 @@ CASES = {
     "ddp-kto": Case(engine=DDP, values={**KTO, **EVALUATED, "extra": {"eval_dataset": FEEDBACK}}),
     "ddp-kto-lora": Case(engine=DDP, values={**KTO, **LORA}),
     "ddp-rm": Case(engine=DDP, values={**RM, **EVALUATED, "extra": {**PLAIN, "eval_dataset": PREFERENCE}}),
-    "ddp-rm-lora": Case(engine=DDP, values={**RM, **LORA}),
     "ddp-pt": Case(engine=DDP, values=PT),
     "fsdp1": Case(engine=FSDP, values=FSDP1),
     "fsdp2": Case(engine=FSDP),
