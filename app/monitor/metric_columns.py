@@ -26,7 +26,8 @@ class MetricColumns:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = threading.Lock()
-        self._ended: dict[str, float | None] = {}
+        self._ended: dict[tuple[str, float | None], float | None] = {}
+        """By run and the time of its end: a resumed run ends again."""
 
     def names(self) -> list[str]:
         """Return the names of the metrics that the list can show: the loss, and what runs have logged."""
@@ -50,15 +51,16 @@ class MetricColumns:
         for run in runs:
             if run.loss is None:
                 continue
+            key = (run.id, run.ended)
             with self._lock:
-                is_known = run.state.is_final and run.id in self._ended
-                best = self._ended.get(run.id) if is_known else None
+                is_known = run.state.is_final and key in self._ended
+                best = self._ended.get(key) if is_known else None
             if not is_known and count < READ_AT_ONCE:
                 count += 1
                 best = _lowest_loss(reader, run.id)
                 if run.state.is_final:
                     with self._lock:
-                        self._ended[run.id] = best
+                        self._ended[key] = best
             values[run.id] = Values(run.loss, best)
         return values
 

@@ -147,7 +147,9 @@ class Notifier:
 
     def _message(self, event: Event) -> texts.Message | None:
         snapshot = self._snapshot(event.run)
-        return texts.event_message(event, snapshot, self._lang) if snapshot else None
+        # The user of a chat sits before the page and ends it there.
+        is_told = snapshot is not None and snapshot.engine != "chat"
+        return texts.event_message(event, snapshot, self._lang) if snapshot and is_told else None
 
     def _snapshot(self, run: str) -> RunSnapshot | None:
         """Return None if the run's record cannot be read. The list of runs shows that problem."""

@@ -43,13 +43,14 @@ def _dataset(read: DataSetRead, lang: str) -> dict[str, Any]:
         "read": read["read"] if read["is_cut"] else None,
         "encoded": read["encoded"],
         "columns": read["columns"],
-        "faults": [_fault(fault, lang) for fault in read["faults"]],
+        "faults": [shown_fault(fault, lang) for fault in read["faults"]],
         "duplicates": read["duplicates"],
         "duplicate_rows": t(lang, "wizard.data.list").join(f"{first} = {second}" for first, second in pairs[:8]),
     }
 
 
-def _fault(fault: DataFault, lang: str) -> dict[str, Any]:
+def shown_fault(fault: DataFault, lang: str) -> dict[str, Any]:
+    """Return a fault in words, with its rows and the fix."""
     code = fault["code"]
     rows = [f"{number} ({example})" if example else str(number) for number, example in fault["rows"] if number]
     more = fault["count"] > len(fault["rows"])

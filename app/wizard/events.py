@@ -201,6 +201,7 @@ def _fetch(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.Eve
             "keys": [launch.shown_key(key) for key in result.host_keys],
             "lines": [line_json(line, form.lang) for line in result.lines],
             "table": result.table(form.lang) if result.table else None,
+            "datasets": result.datasets(form.lang) if result.datasets else None,
             "preview": result.preview(form.lang) if result.preview else None,
         }
         return {**changed, carrier: payload_json(form, services, request["step"], fetched=fetched, span=span)}

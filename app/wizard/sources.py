@@ -1,22 +1,20 @@
 """Requests of a page for data: a model's config.json, the nodes' memory, the size of the data, a whole job."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from app.home import named_cluster, with_readable_cluster
 from app.model_config import MAXIMUM_BYTES, from_hub, pretty, read_config, refuse_large
-from app.services import A, Services, ask_nodes
+from app.services import Services
 from app.text.detected import table
 from app.text.scheduler import partition_table
-from app.wizard import continuing, data_preview, speed, start
+from app.wizard import continuing, data_preview, dataset_info, speed, start
 from app.wizard.detected_hardware import hardware_edits, power_notes, proposals
-from app.wizard.draft_state import read
+from app.wizard.fetch_result import FetchResult, ask, job_of
 from app.wizard.hosts import to_form, with_gpu_memory
-from backend.cluster.ssh.host_keys import HostKey
-from backend.engines.importing import ImportLine
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.job.job import Job, Model
@@ -25,25 +23,6 @@ from backend.job.problems import Problem, ProblemsError
 from backend.job.unestimated import UnestimatedModel, shape_or_reason
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FetchResult:
-    """The result of a request: edits of the draft, or problems."""
-
-    edits: Mapping[str, Any] = field(default_factory=dict)
-    note: Mapping[str, object] = field(default_factory=dict)
-    """Values of the sentence `wizard.fetch.<kind>.<done>`. Empty if nothing was read."""
-    done: str = "done"
-    problems: tuple[Problem, ...] = ()
-    lines: Sequence[ImportLine] = ()
-    """The result of an import for each key."""
-    host_keys: tuple[HostKey, ...] = ()
-    """Keys that the user must confirm. The page then repeats the request with their fingerprints."""
-    table: Callable[[str], Mapping[str, Any]] | None = None
-    """language -> table of the results: titles as `head`, `rows` of texts, `edits` of the first cell of each row."""
-    preview: Callable[[str], Mapping[str, Any]] | None = None
-    """language -> rows of the data (data_preview.py)."""
 
 
 def fetch(services: Services, request: Mapping[str, Any]) -> FetchResult:
@@ -67,8 +46,8 @@ def _from_hub(services: Services, request: Mapping[str, Any]) -> FetchResult:
 
 
 def _from_node(services: Services, request: Mapping[str, Any]) -> FetchResult:
-    job = _job(services)
-    reply = _ask(services, request, lambda: services.controller.model_config(job, MAXIMUM_BYTES + 1))
+    job = job_of(services)
+    reply = ask(services, request, lambda: services.controller.model_config(job, MAXIMUM_BYTES + 1))
     for rank, data in reply.answers.items():
         source = f"{reply.nodes[rank]}:{job.model.path}"
         refuse_large(len(data), source)
@@ -82,13 +61,13 @@ def _from_node(services: Services, request: Mapping[str, Any]) -> FetchResult:
 
 
 def _profile_on_node(services: Services, request: Mapping[str, Any]) -> FetchResult:
-    job = _job(services)
+    job = job_of(services)
     return _profile(services, request, job.model, job)
 
 
 def _profile(services: Services, request: Mapping[str, Any], model: Model, job: Job) -> FetchResult:
     """Build a model on a node to measure it, because its config.json is not enough for an estimate."""
-    reply = _ask(services, request, lambda: services.controller.model_profile(replace(job, model=model)))
+    reply = ask(services, request, lambda: services.controller.model_profile(replace(job, model=model)))
     for rank, profile in reply.answers.items():
         shape = shape_or_reason(model.hf_config, profile)
         total = profile["parameters"]["total"]
@@ -106,8 +85,8 @@ def _profile(services: Services, request: Mapping[str, Any], model: Model, job: 
 
 
 def _memory(services: Services, request: Mapping[str, Any]) -> FetchResult:
-    job = _job(services)
-    reply = _ask(services, request, lambda: services.controller.memory(job))
+    job = job_of(services)
+    reply = ask(services, request, lambda: services.controller.memory(job))
     if not reply.answers:
         return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
     # Every node's value is kept: the smallest decides, and the page shows the result without that node.
@@ -128,8 +107,8 @@ def _memory(services: Services, request: Mapping[str, Any]) -> FetchResult:
 
 
 def _partitions(services: Services, request: Mapping[str, Any]) -> FetchResult:
-    job = _job(services)
-    reply = _ask(services, request, lambda: services.controller.partitions(job))
+    job = job_of(services)
+    reply = ask(services, request, lambda: services.controller.partitions(job))
     if 0 not in reply.answers:
         return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
     partitions = reply.answers[0]
@@ -138,8 +117,8 @@ def _partitions(services: Services, request: Mapping[str, Any]) -> FetchResult:
 
 
 def _samples(services: Services, request: Mapping[str, Any]) -> FetchResult:
-    job = _job(services)
-    reply = _ask(services, request, lambda: services.controller.data_size(job))
+    job = job_of(services)
+    reply = ask(services, request, lambda: services.controller.data_size(job))
     for rank, size in reply.answers.items():
         rows = ", ".join(f"{name} {count:,}" for name, count in size.rows.items())
         edits: dict[str, Any] = {"training.samples": size.samples or None,
@@ -156,9 +135,9 @@ def _samples(services: Services, request: Mapping[str, Any]) -> FetchResult:
 
 
 def _data_preview(services: Services, request: Mapping[str, Any]) -> FetchResult:
-    job, seed = _job(services), request.get("seed")
+    job, seed = job_of(services), request.get("seed")
     seed = seed % (1 << 31) if type(seed) is int else 0
-    reply = _ask(services, request, lambda: services.controller.data_preview(job, seed))
+    reply = ask(services, request, lambda: services.controller.data_preview(job, seed))
     for rank, answer in reply.answers.items():
         rows = sum(read["rows"] for read in answer.get("datasets", []))
         note = {"node": reply.nodes[rank], "rows": f"{rows:,}"}
@@ -172,8 +151,8 @@ def _data_preview(services: Services, request: Mapping[str, Any]) -> FetchResult
 
 
 def _speed(services: Services, request: Mapping[str, Any]) -> FetchResult:
-    job = _job(services)
-    reply = _ask(services, request, lambda: speed.measure(services, job))
+    job = job_of(services)
+    reply = ask(services, request, lambda: speed.measure(services, job))
     note = {"nodes": job.cluster.nodes} if reply.speeds else {}
     return FetchResult(note=note, problems=reply.problems, host_keys=reply.unknown_host_keys)
 
@@ -234,10 +213,6 @@ def _cluster(services: Services, request: Mapping[str, Any]) -> FetchResult:
     return FetchResult(edits=edits, note={"name": name})
 
 
-def _ask(services: Services, request: Mapping[str, Any], read: Callable[[], A]) -> A:
-    return ask_nodes(services.controller, read, {str(fingerprint) for fingerprint in request.get("accept") or ()})
-
-
 def _config_edits(config: Mapping[str, Any], model: ModelShape | UnestimatedModel, source: str) -> FetchResult:
     # The draft keeps the config as text, in the form that a user would paste.
     edits: dict[str, Any] = {"model.preset": None, "model.hf_config": pretty(config), "model.profile": {}}
@@ -250,13 +225,6 @@ def _hosts(services: Services) -> Any:
     return cluster.get("hosts") if isinstance(cluster, Mapping) else None
 
 
-def _job(services: Services) -> Job:
-    state = read(services.draft.job_mapping(), services.home)
-    if state.job is None:
-        raise ProblemsError((*state.problems, *state.missing))
-    return state.job
-
-
 KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], FetchResult]] = {
     "hub": _from_hub,
     "node": _from_node,
@@ -265,6 +233,7 @@ KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], FetchResult]] = {
     "partitions": _partitions,
     "samples": _samples,
     "data_preview": _data_preview,
+    **dataset_info.KINDS,
     "recipe": _recipe,
     "import": _import,
     "preset": _preset,

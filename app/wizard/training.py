@@ -25,6 +25,7 @@ def build(form: Form) -> None:
     with section(form.lang, "data"):
         with grid():
             _data_fields(form)
+        place("dataset_info")
         place("fetch_samples")
         place("data_preview")
     with section(form.lang, "schedule"):

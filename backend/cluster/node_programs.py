@@ -11,6 +11,7 @@ SUPERVISOR = "supervisor.py"
 COPIER = "copy_files.py"
 SAMPLES = "count_samples.py"
 DATA_PREVIEW = "preview_data.py"
+DATASET_INFO = "dataset_info.py"
 MODEL_PROFILE = "model_profile.py"
 SERVE_MODELS = "serve_models.py"
 PREDICT = "predict.py"
@@ -63,6 +64,18 @@ PROGRAMS = {
         "training/engine_data.py",
         "data_preview/encoding.py",
         "data_preview/main.py",
+    ),
+    DATASET_INFO: (
+        "dataset_info/__init__.py",
+        "regular_file.py",
+        "samples/drawn.py",
+        "samples/rows.py",
+        "checks/dataset_columns.py",
+        "data_preview/reading.py",
+        "dataset_info/table.py",
+        "dataset_info/proposal.py",
+        "dataset_info/check.py",
+        "dataset_info/main.py",
     ),
     SERVE_MODELS: (
         "serving/__init__.py",

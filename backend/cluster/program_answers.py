@@ -252,7 +252,13 @@ class DataFault(TypedDict):
     """Rows of a data set with the same fault."""
 
     code: Literal[
-        "column_missing", "media_missing", "media_unreadable", "row_refused", "row_dropped", "nothing_trained"
+        "column_missing",
+        "message_key_missing",
+        "media_missing",
+        "media_unreadable",
+        "row_refused",
+        "row_dropped",
+        "nothing_trained",
     ]
     detail: Line
     count: Count
@@ -326,6 +332,59 @@ class DataPreview(TypedDict, total=False):
     packs: Count
     """Sequences of the cut-off length into which the engine packs the sample."""
     cutoff: Count
+
+
+class DatasetInfoAnswer(TypedDict, total=False):
+    """dataset_info/main.py: what every action answers."""
+
+    code: Literal[
+        "dataset_folder_missing",
+        "dataset_info_broken",
+        "dataset_entry_refused",
+        "dataset_entry_changed",
+        "dataset_info_not_written",
+        "dataset_not_local",
+        "dataset_file_missing",
+        "dataset_kind",
+        "dataset_unreadable",
+        "dataset_needs_module",
+        "dataset_unknown",
+    ]
+    values: WhyNot
+
+
+class DatasetInfoRead(DatasetInfoAnswer, total=False):
+    """dataset_info/main.py read"""
+
+    folder: str
+    is_there: bool
+    entries: Annotated[list[tuple[Line, Any]], Longest(2000)]
+    """Name and entry, in the order of the file."""
+    files: Annotated[list[Word], Longest(200)]
+
+
+class DatasetProposal(DatasetInfoAnswer, total=False):
+    """dataset_info/main.py propose"""
+
+    entry: dict[str, Any]
+    columns: Annotated[list[Word], Longest(200)]
+
+
+class DatasetChecked(DatasetInfoAnswer, total=False):
+    """dataset_info/main.py check"""
+
+    rows: Count
+    read: Count
+    converted: Count
+    """Rows that the engine's converter was tried on."""
+    columns: Annotated[list[Word], Longest(200)]
+    faults: Annotated[list[DataFault], Longest(20)]
+
+
+class DatasetWritten(DatasetInfoAnswer, total=False):
+    """dataset_info/main.py write"""
+
+    is_changed: bool
 
 
 class KeyAnswer(TypedDict):

@@ -30,6 +30,8 @@ from backend.runs.tasks.benchmark import Measurement
 from backend.runs.tasks.benchmark import calibration_of as calibration_of_benchmark
 from backend.runs.tasks.calibration import RunMeasured
 from backend.runs.tasks.calibration import calibration_of as calibration_of_run
+from backend.runs.tasks.dataset_info import MOST_UPLOAD_BYTES
+from backend.runs.tasks.dataset_info import Change as DatasetChange
 from backend.runs.tasks.discovery import NodeMemory
 from backend.runs.tasks.environment_install import Installed, with_node_python, with_python
 from backend.runs.tasks.export import Exported
@@ -45,6 +47,7 @@ __all__ = [
     "END",
     "GROUPS",
     "KINDS",
+    "MOST_UPLOAD_BYTES",
     "NOT_ACCEPTED",
     "RESTARTS",
     "ROWS",
@@ -52,6 +55,7 @@ __all__ = [
     "ChatStream",
     "Checkpoints",
     "Curves",
+    "DatasetChange",
     "Described",
     "Evaluation",
     "EvaluationResult",

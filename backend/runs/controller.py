@@ -13,7 +13,7 @@ from typing import Any
 from backend.cluster.inventory.dataset_size import DataSize
 from backend.cluster.node import Node, NodeError
 from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
-from backend.cluster.program_answers import DataPreview
+from backend.cluster.program_answers import DataPreview, DatasetChecked, DatasetInfoRead, DatasetProposal
 from backend.cluster.slurm import Partition
 from backend.cluster.ssh.host_keys import HostKey, KnownHosts
 from backend.cluster.ssh.node import connect as connect_by_ssh
@@ -45,9 +45,10 @@ from backend.runs.store.store import Store
 from backend.runs.store.transitions import LaunchRequest
 from backend.runs.supervise import restart
 from backend.runs.supervise.gang_rules import Timing
-from backend.runs.tasks import discovery, environment_install, file_copy, hub_download, image_pull
+from backend.runs.tasks import dataset_info, discovery, environment_install, file_copy, hub_download, image_pull
 from backend.runs.tasks.benchmark import Measurement, measure
 from backend.runs.tasks.calibration import RunMeasured, read_run
+from backend.runs.tasks.dataset_info import Change as DatasetChange
 from backend.runs.tasks.discovery import Discovery, NodeMemory, refuse_scheduler, refuse_without
 from backend.runs.tasks.export import Exported, ReportLine, check_target, export_run
 from backend.runs.view import snapshot
@@ -157,6 +158,34 @@ class Controller:
         needed = ["cluster.hosts", "model.path", "training.dataset", "training.dataset_dir"]
         refuse_without(job, *needed, *(["training.template"] if needs_template(job) else []))
         return discovery.data_preview(on_login_node(job), connect_nodes(job, self._connections), seed)
+
+    def dataset_info(self, job: Job) -> Discovery[DatasetInfoRead]:
+        """Read dataset_info.json on every node. ProblemsError without hosts or a folder."""
+        return dataset_info.read(on_login_node(job), self._data_nodes(job))
+
+    def propose_dataset(self, job: Job, path: str) -> Discovery[DatasetProposal]:
+        """Propose an entry of dataset_info.json for a file on a node. ProblemsError without hosts or a folder."""
+        return dataset_info.propose(on_login_node(job), self._data_nodes(job), path)
+
+    def check_dataset(self, job: Job, name: str, entry: Mapping[str, Any]) -> Discovery[DatasetChecked]:
+        """Let LLaMA-Factory on every node check an entry and rows of its file. Nothing changes."""
+        return dataset_info.check(on_login_node(job), self._data_nodes(job), name, entry)
+
+    def change_dataset(self, job: Job, change: DatasetChange) -> Discovery[bool]:
+        """Change an entry of dataset_info.json on every node. ProblemsError, and no change, if a node refuses it."""
+        connected = self._data_nodes(job)
+        self._audit("change_dataset", name=change.name, folder=job.training.dataset_dir, removed=change.entry is None)
+        return dataset_info.write(on_login_node(job), connected, change)
+
+    def upload_dataset(self, job: Job, name: str, data: bytes) -> Discovery[bool]:
+        """Write a new file into the folder of the data sets on every node."""
+        connected = self._data_nodes(job)
+        self._audit("upload_dataset", file=name, folder=job.training.dataset_dir, bytes=len(data))
+        return dataset_info.upload(on_login_node(job), connected, name, data)
+
+    def _data_nodes(self, job: Job) -> ConnectedNodes:
+        refuse_without(job, "cluster.hosts", "training.dataset_dir")
+        return connect_nodes(job, self._connections)
 
     def measure_speed(self, job: Job) -> Measurement:
         """Benchmark the job's nodes. No file stays on them. ProblemsError when the benchmark cannot run."""

@@ -9,7 +9,10 @@ const WORKING = ["waiting", "starting", "loading", "unreachable", "stopping"];
 // `act(name, values)` of monitor.js starts and ends the chat on the server.
 export function Chat(act) {
   const tuned = choice("tuned"), base = choice("base");
-  const from = h("select", { "aria-label": w("chat.checkpoint") });
+  const from = h("select", { "aria-label": w("chat.checkpoint"), onfocus: () => {
+    if (!asked) act("checkpoints");
+    asked = true;
+  } });
   const begin = h("button.mb-button.mb-primary", { type: "button", onclick: start }, w("chat.begin"));
   const offer = h("div.mbm-chat-offer", {}, tuned.root, base.root,
     h("label.mbm-check", {}, w("chat.checkpoint"), from), begin);
@@ -23,7 +26,7 @@ export function Chat(act) {
   const answers = Answers();
   const root = h("section.mb-card.mbm-chat", { "aria-label": w("chat.title"), hidden: true },
     h("header", {}, h("h3", {}, w("chat.title")), h("div.mbm-buttons", {}, log, end)), status, offer, answers.root);
-  let shown = null;
+  let shown = null, asked = false;
 
   function start() {
     begin.disabled = true;

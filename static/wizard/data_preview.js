@@ -20,12 +20,12 @@ function dataset(read) {
   const facts = [d("rows", { rows: grouped(read.rows) }), read.read && d("not_all", { read: grouped(read.read) }),
     d("encoded", { count: grouped(read.encoded) }), d("columns", { columns: read.columns.join(", ") })];
   return h("div.mb-data-set", {}, h("h4", {}, read.name), h("p.mb-quiet", {}, facts.filter(Boolean).join(" · ")),
-    read.faults.map(fault),
+    read.faults.map(faultView),
     read.duplicates > 0 && h("div.mb-problem", { "data-severity": "warning" },
       d("duplicates", { count: grouped(read.duplicates), rows: read.duplicate_rows })));
 }
 
-function fault(found) {
+export function faultView(found) {
   return h("div.mb-problem", { "data-severity": "error", "data-code": found.code }, h("strong", {}, found.words), " ", found.fix,
     found.rows && h("p.mb-data-rows", {}, d("in_rows", { rows: found.rows })));
 }

@@ -7,10 +7,10 @@ import { goTo } from "./fields.js";
 import { hostKeys } from "./host_keys.js";
 import { drawProblem, noFigures } from "./problems.js";
 
-let busy = null, modelId = "";
+let busy = null, modelId = "", last = {};
 
 // This is made once: a payload after every edit must not remove the text that the user is typing.
-function panel(element, kinds, form) {
+export function panel(element, kinds, form) {
   let answer = element.querySelector(".mb-fetch-answer");
   if (!answer) {
     answer = h("div.mb-fetch-answer", { role: "status" });
@@ -29,8 +29,9 @@ function settle(result) {
   busy = null;
 }
 
-function request(kind, more = {}) {
+export function request(kind, more = {}) {
   if (busy) return;
+  last = more;
   busy = { kind };
   sendToServer("fetch", { kind, ...more });
   redraw();
@@ -53,8 +54,8 @@ function resultView(result) {
   const problems = result.problems.filter((problem) => !waits || problem.code !== "host_key_unknown");
   return [isDone && h(result.done === "done_faults" ? "p" : "p.mb-good", {}, t(`wizard.fetch.${result.kind}.${result.done}`, result.note)),
     result.table && h("div.mb-found", {}, table("mb-table", result.table.head, choosable(result.table))),
-    problems.map((problem) => drawMissing({ ...problem, again: () => request(result.kind) })),
-    waits && hostKeys(result.keys, () => request(result.kind, { accept: result.keys.map((key) => key.fingerprint) }))];
+    problems.map((problem) => drawMissing({ ...problem, again: () => request(result.kind, last) })),
+    waits && hostKeys(result.keys, () => request(result.kind, { ...last, accept: result.keys.map((key) => key.fingerprint) }))];
 }
 
 // If the rows of a table have edits, the first cell of a row is a button that applies its edit.
@@ -69,7 +70,7 @@ function drawMissing(problem) {
     h("button.mb-apply", { type: "button", onclick: open }, problem.label));
 }
 
-function button(kind, more) {
+export function button(kind, more) {
   return h("button.mb-button", { type: "button", "data-fetch": kind,
     onclick: () => request(kind, more?.()) }, t(`wizard.fetch.${kind}`));
 }

@@ -7,6 +7,7 @@ import { answered } from "./choices.js";
 import { draw as drawContinuing } from "./continuing.js";
 import { isResting, note, onRestChange } from "./draft.js";
 import { dataPreviewPanels } from "./data_preview.js";
+import { datasetPanels } from "./dataset_info.js";
 import { fetchPanels } from "./fetch.js";
 import { placeProblems } from "./fields.js";
 import { drawClusters, drawHosts, drawModel } from "./hardware.js";
@@ -28,7 +29,7 @@ import { draw as drawSchedule } from "./timeline.js";
 
 // Name of a panel -> its function (element, bundle) that draws it.
 export const panels = {
-  ...dataPreviewPanels, ...fetchPanels, calibration: drawCalibration, clusters: drawClusters, continuing: drawContinuing, hosts: drawHosts,
+  ...dataPreviewPanels, ...datasetPanels, ...fetchPanels, calibration: drawCalibration, clusters: drawClusters, continuing: drawContinuing, hosts: drawHosts,
   launch: drawLaunch, memory: drawMemory, model: drawModel, own_clusters: drawOwnClusters, pareto: drawPareto,
   plans: drawPlans, ranks: drawRanks, review: drawReview, schedule: drawSchedule, secrets: drawSecrets, start: drawStart,
   steps: drawSteps, strategies: drawStrategies, summary: drawSummary, time: drawTime,

@@ -106,6 +106,15 @@ def test_a_run_that_finished_is_reported_and_one_that_was_stopped_is_not(store, 
     assert inbox.taken[0]["type"] == "success"
 
 
+def test_the_end_of_a_chat_is_not_reported(store, run, places, inbox):
+    sender = notifier(store, places)
+    sender.send_new()
+    store.write(lambda connection: connection.execute("UPDATE runs SET engine = 'chat' WHERE id = ?", (RUN,)))
+    run.add_event(EventKind.FINISHED)
+    sender.send_new()
+    assert inbox.titles == []
+
+
 def test_alerts_are_reported_with_their_figures_and_short_memory_is_not(store, run, places, inbox):
     sender = notifier(store, places)
     sender.send_new()

@@ -13,6 +13,8 @@ from backend.cluster.ssh.host_keys import KnownHosts
 from backend.job.cluster import Cluster, Environment
 from backend.job.job import Job, Model
 from backend.job.mapping import with_values
+from backend.job.problems import ProblemsError
+from backend.runs.api import DatasetChange
 from backend.runs.controller import Controller
 from backend.runs.store.store import Store
 
@@ -53,3 +55,32 @@ def _data(folder: Path) -> dict[str, Any]:
     (folder / "dataset_info.json").write_text(json.dumps({"few": {"file_name": "few.json"}}))
     environments = {"llamafactory": Environment(python=sys.executable)}
     return {"training.dataset": "few", "training.dataset_dir": str(folder), "cluster.environments": environments}
+
+
+def test_dataset_info_is_changed_on_all_nodes_or_on_none(cluster: LocalNodes, tmp_path: Path) -> None:
+    """The nodes share the disk. Their Python has no LLaMA-Factory, so it refuses every new entry."""
+    store = Store(tmp_path / "megaboard.db")
+    controller = Controller(tmp_path, store, KnownHosts(tmp_path / "known"))
+    hosts = Cluster(gpu="h100-80g", nodes=4, gpus_per_node=8, hosts=tuple(cluster.hosts()))
+    job = with_values(Job(cluster=hosts, model=Model(path=str(tmp_path))), _data(tmp_path))
+    before = {"file_name": "few.json"}
+    try:
+        controller.accept_host_keys(controller.dataset_info(job).unknown_host_keys)
+        assert [dict(answer["entries"]) for answer in controller.dataset_info(job).answers.values()] == 4 * [
+            {"few": before}
+        ]
+        with pytest.raises(ProblemsError):
+            controller.change_dataset(job, DatasetChange(name="new", entry=before, previous=None))
+        assert json.loads((tmp_path / "dataset_info.json").read_text()) == {"few": before}
+        uploaded = controller.upload_dataset(job, "new.jsonl", b'{"instruction": "1", "output": "2"}\n')
+        assert uploaded.answers == {0: True, 1: False, 2: False, 3: False}
+        other = controller.upload_dataset(job, "new.jsonl", b"{}\n")
+        assert {problem.code for problem in other.problems} == {"dataset_file_exists"}
+        proposal = controller.propose_dataset(job, "new.jsonl").answers[0]
+        assert proposal["entry"]["columns"] == {"prompt": "instruction", "response": "output"}
+        removed = controller.change_dataset(job, DatasetChange(name="few", entry=None, previous=before))
+        assert removed.answers == {0: True, 1: False, 2: False, 3: False}
+        assert json.loads((tmp_path / "dataset_info.json").read_text()) == {}
+    finally:
+        controller.close()
+        store.close()

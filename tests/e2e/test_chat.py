@@ -29,7 +29,10 @@ from backend.runs.states import EventKind, RunState
 from backend.runs.store import run_store
 from backend.runs.store.store import Store
 from backend.runs.supervise.gang_rules import Timing
+from tests.ui.browser import needs_chromium
 from tests.waiting import wait_for
+from tools.browser import PASSWORD, VIEWPORT, chromium, without_faults
+from tools.browser import served as served_page
 from tools.programs import NODE_PYTHON
 
 NODES = 1
@@ -37,6 +40,8 @@ TRAINED = "20261126-000000-tiny-abcd"
 QUESTION = {"messages": [{"role": "user", "content": "What is 3 plus 4?"}], "max_tokens": 12, "temperature": 0}
 ENDLESS = {**QUESTION, "max_tokens": 8192}
 LOADED_S = 240
+ALL_ANSWERED = """() => document.querySelectorAll(".mbm-answer").length === 2
+  && [...document.querySelectorAll(".mbm-answer-box small")].every((note) => !note.textContent)"""
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -193,3 +198,32 @@ def test_an_evaluation_keeps_the_answers_of_both_models_with_the_run(served: Con
         assert row["answers"]["tuned"] == row["answers"]["base"]
     assert set(result["missing"]) in ({"jieba", "nltk", "rouge_chinese"}, set())
     assert ("bleu-4" in result["metrics"]["tuned"]) == (not result["missing"])
+
+
+@needs_chromium
+@pytest.mark.engines
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_page_starts_a_chat_streams_stops_and_ends_it(trained: Job, home: Path, lang: str) -> None:
+    with served_page(home) as site, chromium() as browser:
+        page = browser.new_context(viewport=VIEWPORT).new_page()
+        page.set_default_timeout(1000 * LOADED_S)
+        with without_faults(page):
+            page.goto(f"{site.url}/?lang={lang}")
+            page.fill("#password", PASSWORD)
+            page.click("button[type=submit]")
+            page.wait_for_selector(".mb-steps")
+            page.evaluate(f"location.hash = '#runs/{TRAINED}'")
+            chat = page.locator(".mbm-chat").first
+            chat.locator(".mbm-chat-offer button").click()
+            page.wait_for_selector(".mbm-chat[data-phase=ready]")
+            chat.locator("input[max='8192']").fill("8")
+            chat.locator("textarea").fill("What is 3 plus 4?")
+            chat.locator("textarea").press("Enter")
+            page.wait_for_function(ALL_ANSWERED)
+            answers = chat.locator(".mbm-answer").all_inner_texts()
+            assert answers[0] == answers[1] != ""
+            chat.locator("header .mbm-danger").click()
+            page.wait_for_selector(".mbm-chat[data-phase=ended]")
+            run = page.locator(".mbm-chat header a").first.get_attribute("href").rpartition("/")[2]
+        [folder] = Path(trained.cluster.run_root).glob(f"{run}/1/node0")
+        assert members(json.loads((folder / "spec.json").read_text())["mark"]) == []

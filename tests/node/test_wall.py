@@ -17,6 +17,8 @@ ENGINE = {
     "checks/engine_args.py": {"deepspeed", "llamafactory", "mcore_adapter", "swift", "torch", "transformers", "yaml"},
     "data_preview/encoding.py": {"PIL", "llamafactory"},
     "data_preview/main.py": {"llamafactory"},
+    "dataset_info/check.py": {"llamafactory"},
+    "dataset_info/proposal.py": {"pyarrow"},
     "model_profile/build.py": {"torch", "transformers"},
     "model_profile/cores.py": {"torch", "transformers"},
     "model_profile/main.py": {"torch", "transformers"},

@@ -7,9 +7,10 @@ import pytest
 
 from backend.cluster.inventory.heartbeat import parse_heartbeat
 from backend.runs.collect.collector import Collector, Source
-from backend.runs.collect.external_logs import megatron_rows, trainer_log_rows
+from backend.runs.collect.external_logs import megatron_rows, trainer_log_rows, with_metrics
 from backend.runs.collect.node_records import TrainerLine, read_lines
 from backend.runs.records import Point
+from backend.runs.store import logged_metrics
 from tests.runs.conftest import RUN, Gang
 
 LOG = "/r/node0/trainer_log.jsonl"
@@ -48,16 +49,20 @@ def by_step(gang: Gang) -> list[Point]:
 
 
 def _lines(data: bytes):  # type: ignore[no-untyped-def]
-    return read_lines(data, TrainerLine).rows
+    return read_lines(data, TrainerLine, with_metrics).rows
 
 
 def test_trainer_log_tells_steps_their_time_and_their_tokens() -> None:
     before: dict[str, Any] = {}
-    first, second = trainer_log_rows(_lines(TRAINER_LOG), 1000.0, before)
+    first, second, evaluation = trainer_log_rows(
+        _lines(TRAINER_LOG[: TRAINER_LOG.index(b'{"current_steps": 8')]), 1000.0, before
+    )
+    assert evaluation == {"step": 4, "time": 1000.0, "metrics": {"eval_loss": 5.64, "throughput": 102.4}}
+    assert first["metrics"] == {"throughput": 76.8}
     assert (first["step"], first["total_steps"], first["loss"], first["learning_rate"]) == (2, 8, 5.69, 9.6e-05)
     assert "step_s" not in first
-    assert (second["step"], second["time"], second["step_s"], second["tokens"]) == (4, 1000.0, 2.0, 384)
-    assert first["time"] == 996.0
+    assert (second["step"], second["time"], second["step_s"], second["tokens"]) == (4, 999.0, 2.0, 384)
+    assert first["time"] == 995.0
     line = b'{"current_steps": 6, "total_steps": 8, "loss": 5.5, "elapsed_time": "0:00:20", "total_tokens": 2304}\n'
     assert trainer_log_rows(_lines(line), 1006.0, before)[0]["step_s"] == 3.0, "the line before came in another poll"
 
@@ -89,6 +94,18 @@ def test_an_odd_line_stops_no_later_one(gang: Gang, odd: bytes) -> None:
     collector.poll(gang.nodes[0])
     assert [point.step for point in gang.points() if point.step != 5] == [4, 6, 7]
     assert gang.points()[-1].tokens == 100
+
+
+def test_numbers_of_any_name_and_evaluations_are_stored_as_metrics(gang: Gang) -> None:
+    collector = watched(gang, *(Source(file=name, kind=kind) for name, kind in (
+        ("trainer_log.jsonl", "trainer_log"), ("a.log", "megatron_log"))))  # fmt: skip
+    gang.nodes[0].files[LOG] = TRAINER_LOG + b'{"current_steps": 8, "mine/score": 0.5, "odd": "text", "yes": true}\n'
+    gang.nodes[0].files["/r/node0/a.log"] = b" iteration 9/ 9 | lm loss: 1.0 | mtp_1 loss: 2.5E+00 |\n"
+    collector.poll(gang.nodes[0])
+    with gang.store.read() as connection:
+        stored = {row.name: row.last for row in logged_metrics.series_rows(connection, RUN)}
+    assert stored == {"throughput": 109.7, "eval_loss": 5.64, "mine/score": 0.5, "mtp_1 loss": 2.5}
+    assert [point.step for point in by_step(gang)] == [2, 4, 9]
 
 
 def test_a_training_that_went_on_from_a_checkpoint_replaces_the_steps_behind_it(gang: Gang) -> None:
@@ -127,6 +144,7 @@ def test_megatrons_lines_tell_steps_and_their_time() -> None:
     assert (first["step"], first["total_steps"], first["step_s"]) == (1, 100, 9.8765)
     assert (first["loss"], first["grad_norm"], first["learning_rate"]) == (10.93852, 2.317, 1e-05)
     assert second["loss"] != second["loss"]
+    assert second["metrics"] == {"consumed samples": 32, "throughput per GPU (TFLOP/s/GPU)": 210.1}
     assert (third["step"], third["loss"], third["time"], second["time"], first["time"]) == (4, 9.5, 1000, 997, 995)
 
 

@@ -564,3 +564,37 @@ def test_after_the_server_was_killed_one_log_in_brings_every_tab_back_to_its_run
         assert f"/{lang}/" in tab.url
         assert tab.url.endswith(f"#runs/{run.id}")
         tab.close()
+
+
+def test_the_menu_of_a_chart_moves_it_and_downloads_its_picture_and_its_points(site, page):
+    run = site.run("20260101-004500-menu-aaaa", name="menu")
+    run.start()
+    run.steps(1, 30)
+    open_run(page, site, run.id)
+    wait_for_points(page, 30)
+    chart = page.locator('[data-chart="loss"]')
+    order = "() => [...document.querySelectorAll('.mbm-charts [data-chart]')].map((card) => card.dataset.chart)"
+
+    def press(name: str) -> None:
+        chart.locator(".mbm-menu summary").click()
+        items = chart.locator(".mbm-menu-items")
+        items.get_by_role("button", name=t("en", f"monitor.chart.menu.{name}"), exact=True).click()
+
+    before = page.evaluate(order)
+    assert before.index("loss") == 0
+    press("later")
+    assert page.evaluate(order) == [before[1], before[0], *before[2:]]
+    page.reload()
+    page.wait_for_selector(f'[data-run="{run.id}"] h2:not(:empty)')
+    wait_for_points(page, 30)
+    assert page.evaluate(order) == [before[1], before[0], *before[2:]], "the order is kept"
+    press("earlier")
+    assert page.evaluate(order) == before
+    with page.expect_download() as picture:
+        press("png")
+    assert Path(picture.value.path()).read_bytes().startswith(b"\x89PNG\r\n")
+    with page.expect_download() as table:
+        press("csv")
+    lines = Path(table.value.path()).read_text().splitlines()
+    assert len(lines) == 31
+    assert table.value.suggested_filename == f"{run.id}-loss.csv"

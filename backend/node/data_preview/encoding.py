@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from backend.node.training.engine_data import EngineData
 
+from .reading import fault_of_key
+
 UNCUT = 1 << 30
 IGNORED = -100
 """Label of a token that is not trained (llamafactory.extras.constants.IGNORE_INDEX)."""
@@ -57,6 +59,7 @@ class Encoder:
         }
         kind = kinds.get(engine.stage, processors.SupervisedDatasetProcessor)
         self.engine = engine
+        self.attributes = attributes
         self.cutoff = engine.data.cutoff_len
         self.convert = get_dataset_converter(attributes.formatting, attributes, engine.data)
         self.processor = kind(template=engine.template, data_args=engine.data, **engine.tokenizer)
@@ -68,7 +71,7 @@ class Encoder:
             self.engine.data.cutoff_len = cutoff
             columns = self.processor.preprocess_dataset({name: [value] for name, value in aligned.items()})
         except KeyError as error:
-            raise RowRefused("column_missing", str(error.args[0] if error.args else error)) from error
+            raise RowRefused(*fault_of_key(error, self.attributes)) from error
         except OSError as error:
             raise RowRefused("media_unreadable", str(error.filename or error)) from error
         except Exception as error:  # the engine's own message says what is wrong

@@ -13,7 +13,7 @@ from backend.node.samples.rows import Refused, read_table, rows_of_entry
 from backend.node.training.engine_data import EngineData, read_engine
 
 from .encoding import IGNORED, UNCUT, Encoder, RowRefused
-from .reading import FIRST, Faults, Kept, media_check
+from .reading import FIRST, Faults, Kept, filled, media_check, media_columns
 
 SAMPLE, SAMPLE_WITH_MEDIA = 600, 64
 """Rows of a data set that are encoded to measure their lengths. The engine opens every image."""
@@ -23,7 +23,6 @@ RANDOM = 3
 """Random rows that are shown, beside the first ones."""
 TRIED = 4
 """Rows that are tried for each row that is shown."""
-MEDIA = ("images", "videos", "audios")
 
 
 def preview(request: dict[str, Any]) -> dict[str, Any]:
@@ -73,8 +72,7 @@ def read_one(
 ) -> None:
     """Read and encode one data set, and add what was found to the answer."""
     faults = Faults()
-    columns = table.get(name, {}).get("columns", {}) if isinstance(table.get(name), dict) else {}
-    media = {key: columns[key] for key in MEDIA if columns.get(key)}
+    media = media_columns(table.get(name))
     media_folder = os.path.abspath(os.path.expanduser(engine.data.media_dir or folder))
     kept = Kept(SAMPLE_WITH_MEDIA if media else SAMPLE, media_check(media, media_folder, faults), seed)
     rows = rows_of_entry(folder, name, table, kept)
@@ -130,11 +128,6 @@ def measure(encoder: Encoder, sample: list[tuple[Any, dict[str, Any]]], faults: 
             answer["lengths"].append(len(sequence.ids))
             answer["trained"].append(sum(label != IGNORED for label in sequence.labels))
     return len(sample)
-
-
-def filled(row: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    """Return a row with every column of the sample: None where it lacks one, as the engine's table has it."""
-    return {**dict.fromkeys(names), **row}
 
 
 def packs(lengths: list[int], engine: EngineData) -> int:

@@ -137,3 +137,24 @@ def paths_in(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from paths_in(item)
+
+
+MEDIA = ("images", "videos", "audios")
+
+
+def media_columns(entry: Any) -> dict[str, str]:
+    """Return the columns of media of an entry: images, videos, audios -> column."""
+    columns = entry.get("columns") if isinstance(entry, dict) else None
+    return {key: columns[key] for key in MEDIA if columns.get(key)} if isinstance(columns, dict) else {}
+
+
+def filled(row: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """Return a row with every column of the sample: None where it lacks one, as the engine's table has it."""
+    return {**dict.fromkeys(names), **row}
+
+
+def fault_of_key(error: KeyError, attributes: Any) -> tuple[str, str]:
+    """Return the code and the detail of a key that a row lacks: of a message, or a column of the row."""
+    key = str(error.args[0] if error.args else error)
+    tags = (attributes.role_tag, attributes.content_tag) if attributes.formatting != "alpaca" else ()
+    return ("message_key_missing" if key in tags else "column_missing"), key

@@ -15,10 +15,11 @@ from typing import Any, Literal, cast
 from backend.cluster.node import Node, NodeError
 from backend.runs.collect import bad_records, flight_records
 from backend.runs.collect.clocks import NodeClock
-from backend.runs.collect.external_logs import Before, megatron_rows, trainer_log_rows
+from backend.runs.collect.external_logs import Before, megatron_rows, trainer_log_rows, with_metrics
 from backend.runs.collect.log_offset import offset_to_read
 from backend.runs.collect.node_records import Bad, Exit, Heartbeat, Lines, Step, TrainerLine, read_exit, read_lines
 from backend.runs.collect.step_tokens import RATE, count_tokens
+from backend.runs.collect.tensorboard import read_events
 from backend.runs.diagnosis import alerts, gpu_errors, metric_alerts
 from backend.runs.rank_secrets import SECRETS
 from backend.runs.records import NodeRecord
@@ -51,8 +52,8 @@ class Source:
     """A file in the run folder of a node, and the kind of its records."""
 
     file: str
-    kind: Literal["points", "heartbeats", "log", "trainer_log", "megatron_log"]
-    """trainer_log and megatron_log belong to an external run. The second is also shown as a log."""
+    kind: Literal["points", "heartbeats", "log", "trainer_log", "megatron_log", "tensorboard"]
+    """The last three belong to an external run. megatron_log is also shown as a log."""
     rank: int = 0
     """Global rank of the points."""
     every: int = 1
@@ -202,6 +203,8 @@ class Collector:
                 start = FileOffset(generation=before.generation + 1)
                 data = node.read(path, 0, READ_LIMIT)
             whole = len(data) < READ_LIMIT
+            if source.kind == "tensorboard":
+                return _event_batch(source, before, start, data, whole)
             if source.kind == "log" and not whole:
                 start, data = _skip_to_newest(node, path, start, data)
         except NodeError as error:
@@ -220,7 +223,8 @@ class Collector:
         read = data[: len(start.tail) + len(new)]
         after = replace(start, offset=start.offset + len(new), tail=_tail_of(read[-TAIL:]))
         shape = _SHAPES.get(source.kind)
-        lines = read_lines(new, shape) if shape else Lines((), Bad())
+        prepare = with_metrics if source.kind == "trainer_log" else _unchanged
+        lines = read_lines(new, shape, prepare) if shape else Lines((), Bad())
         if source.kind == "heartbeats":
             self._note_masked(lines.rows)
         return Batch(source=source, before=before, start=start, after=after, data=new, whole=whole, lines=lines)
@@ -262,6 +266,10 @@ class Collector:
             elif batch.source.kind == "trainer_log":
                 steps = trainer_log_rows(batch.lines.rows, self._clock(), self._before)
                 self._store_external(connection, batch, steps)
+            elif batch.source.kind == "tensorboard":
+                # A value that another file has stored stays, and no step is taken back: the logs say what was replaced.
+                self._store_metrics(connection, 0, batch.lines.rows)
+                self._record_metric_alerts(connection, batch.lines.rows)
             else:
                 metrics.add_log(connection, key, batch.start, masked(batch.data))
                 if batch.source.kind == "megatron_log":
@@ -350,6 +358,21 @@ class Collector:
             rank=self._node.rank,
             detail=detail,
         )
+
+
+def _event_batch(source: Source, before: FileOffset, start: FileOffset, data: bytes, whole: bool) -> Batch:
+    """Return the records of an event file. After a record that is passed over unread, the offset has no hash."""
+    new = data[len(start.tail) :]
+    rows, used, bad = read_events(new, start.offset)
+    tail = _tail_of(data[: len(start.tail) + used][-TAIL:]) if used <= len(new) else b""
+    after = replace(start, offset=start.offset + used, tail=tail)
+    return Batch(
+        source=source, before=before, start=start, after=after, data=new[:used], whole=whole, lines=Lines(rows, bad)
+    )
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _is_step(row: Mapping[str, Any]) -> bool:

@@ -20,17 +20,39 @@ _MEGATRON = {
 }
 
 
+_TRAINER = ("current_steps", "total_steps", "loss", "lr", "epoch", "percentage", "total_tokens")
+"""Numbers of trainer_log.jsonl with a place of their own, and the share of steps that are done."""
+
+
+def with_metrics(line: Any) -> Any:
+    """Return a line of trainer_log.jsonl with its other numbers as `metrics`, whatever their names."""
+    if not isinstance(line, dict):
+        return line
+    numbers = {
+        name: value
+        for name, value in line.items()
+        if name not in _TRAINER and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    return {**line, "metrics": numbers}
+
+
 def trainer_log_rows(lines: Sequence[TrainerLine], now: float, before: Before) -> list[Row]:
     """Return the steps of LLaMA-Factory's trainer_log.jsonl (src/llamafactory/train/callbacks.py, LogCallback.on_log).
 
-    Its only clock is the number of whole seconds since the start, so the newest line counts as written `now`. `before`
-    holds the values of the line before the data, and is updated to those of the last line.
+    An evaluation has only `metrics`. The log's only clock is the number of whole seconds since the start, so the newest
+    line counts as written `now`. `before` holds the values of the line before the data, and is updated to those of the
+    last line.
     """
-    rows = [_of_trainer_log(line) for line in lines if "loss" in line]
+    rows = [_of_trainer_log(line) for line in lines if "loss" in line or line.get("metrics")]
     newest = rows[-1]["elapsed"] if rows else 0.0
     for row in rows:
         elapsed = row.pop("elapsed")
         row["time"] = max(0.0, now - max(0.0, newest - elapsed))
+        if "loss" not in row:  # an evaluation: its line is no step
+            kept = {key: row[key] for key in ("step", "time", "metrics")}
+            row.clear()
+            row |= kept
+            continue
         tokens = row.pop("total_tokens")
         steps = row["step"] - before.get("step", 0)
         if before and steps > 0:
@@ -45,7 +67,8 @@ def _of_trainer_log(line: TrainerLine) -> Row:
     row: Row = {
         "step": line["current_steps"],
         "total_steps": line.get("total_steps"),
-        "loss": line["loss"],
+        "loss": line.get("loss"),
+        "metrics": line.get("metrics") or None,
         "learning_rate": line.get("lr"),
         "epoch": line.get("epoch"),
         "elapsed": _seconds(line.get("elapsed_time", "")),
@@ -92,4 +115,6 @@ def _values(text: bytes) -> Row:
             row["step_s"] = number / 1000
         elif key:
             row[key] = number
+        elif name.strip():
+            row.setdefault("metrics", {})[name.strip()] = number
     return row

@@ -10,7 +10,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from backend.cluster.inventory.heartbeat import read_heartbeat
 from backend.cluster.node import Node, sftp_path
@@ -39,6 +39,10 @@ LIST_BYTES = 16 << 20
 TRAINER_LOG = "trainer_log.jsonl"
 LOGS = re.compile(r".*\.log|.*\.txt|.*\.out")
 MOST_LOGS = 8
+EVENTS = "events.out.tfevents."
+EVENTS_DEPTH = 3
+"""The transformers library writes event files into `runs/<date>_<host>/` of the output folder."""
+MOST_EVENTS = 8
 CLOSE_S = 5.0
 
 
@@ -57,13 +61,21 @@ def find_logs(node: Node, folder: str, log: str | None) -> list[str]:
     listed = node.run(["ls", "-1p", "--", folder], timeout_s=LIST_S, max_bytes=LIST_BYTES)
     names = [name for name in listed.out.splitlines() if not name.endswith("/")]
     logs = [name for name in names if LOGS.fullmatch(name)][:MOST_LOGS]
-    files = [*(name for name in names if name == TRAINER_LOG), *logs]
+    files = [*(name for name in names if name == TRAINER_LOG), *logs, *_find_events(node, folder)]
     if log and node.exists(posixpath.join(folder, log)):
         files.append(log)
     if not files or (log and log not in files):
         values = {"folder": folder, "file": log or TRAINER_LOG}
         raise ProblemsError([Problem(code="nothing_to_watch", node=node.name, values=values)])
     return list(dict.fromkeys(files))
+
+
+def _find_events(node: Node, folder: str) -> list[str]:
+    """Return the newest event files of TensorBoard in the folder. Their names begin with the time of their start."""
+    search = ["find", f"{folder}/.", "-maxdepth", str(EVENTS_DEPTH), "-type", "f", "-name", f"{EVENTS}*"]
+    found = node.run(search, timeout_s=LIST_S, max_bytes=LIST_BYTES).out.splitlines()
+    inside = [path.removeprefix(f"{folder}/./") for path in found if path.startswith(f"{folder}/./")]
+    return sorted(inside, key=posixpath.basename)[-MOST_EVENTS:]
 
 
 def register(connection: sqlite3.Connection, run: str, job: Job, files: Sequence[str], time: float) -> None:
@@ -87,7 +99,13 @@ def folder_of(job: Job) -> str:
 
 def sources_of(files: Sequence[str]) -> list[Source]:
     """Return how each file is read. Megatron's lines may be in any log."""
-    return [Source(file=name, kind="trainer_log" if name == TRAINER_LOG else "megatron_log") for name in files]
+    return [Source(file=name, kind=_kind_of(name)) for name in files]
+
+
+def _kind_of(name: str) -> Literal["trainer_log", "tensorboard", "megatron_log"]:
+    if name == TRAINER_LOG:
+        return "trainer_log"
+    return "tensorboard" if posixpath.basename(name).startswith(EVENTS) else "megatron_log"
 
 
 class NodeReader:

@@ -6,7 +6,7 @@ cluster/typed_json.py describes which parts of a wrong record are left out. clus
 of programs that belong to no run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Required, TypedDict, TypeVar, cast
 
 from backend.cluster.node_json import parse_node_json
@@ -129,6 +129,8 @@ class TrainerLine(TypedDict, total=False):
     """A line of LLaMA-Factory's trainer_log.jsonl."""
 
     current_steps: Required[StepNumber]
+    metrics: Metrics
+    """Its other numbers (external_logs.with_metrics)."""
     total_steps: StepNumber
     loss: Annotated[float, AnyFloat]
     lr: Annotated[float, Between(-1e6, 1e6)]
@@ -146,6 +148,7 @@ class MegatronLine(TypedDict, total=False):
     loss: Annotated[float, AnyFloat]
     grad_norm: Annotated[float, AnyFloat]
     learning_rate: Annotated[float, Between(-1e6, 1e6)]
+    metrics: Metrics
 
 
 class Xid(TypedDict, total=False):
@@ -267,14 +270,17 @@ class Lines(NamedTuple):
     bad: Bad
 
 
-def read_lines(data: bytes, shape: Any) -> Lines:
-    """Return the records in lines of JSON. Wrong lines and fields are left out and counted."""
+def read_lines(data: bytes, shape: Any, prepare: Callable[[Any], Any] = lambda value: value) -> Lines:
+    """Return the records in lines of JSON. Wrong lines and fields are left out and counted.
+
+    `prepare` changes the value of a line before it is read.
+    """
     rows, count, first, why = [], 0, "", ""
     for line in data.splitlines():
         faults: list[str] = []
         record = None
         try:
-            record, faults = read(shape, parse_node_json(line, any_number=True))
+            record, faults = read(shape, prepare(parse_node_json(line, any_number=True)))
         except ValueError as error:
             faults = [f"no JSON: {error}"] if line.strip() else []
         if record is not None:
