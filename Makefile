@@ -38,7 +38,7 @@ engines: packages-test environments .venv-node/extra/.ready
 	.venv/bin/pytest tests/e2e/test_engines.py tests/e2e/test_megatron_engine.py tests/e2e/test_vision_gradients.py \
 		tests/e2e/test_before_and_after.py tests/e2e/test_gang.py tests/e2e/test_install.py \
 		tests/e2e/test_engine_containers.py tests/engines/test_swift_megatron.py tests/engines/test_families.py \
-		tests/engines/test_job_grid.py \
+		tests/engines/test_job_grid.py tests/engines/test_parity.py \
 		tests/engines/test_vision_families.py \
 		tests/estimate/test_step_peak.py tests/slurm/test_allocation_ends.py tests/slurm/test_page.py --durations=0
 

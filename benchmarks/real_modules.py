@@ -1,11 +1,13 @@
 """Parameters counted on real modules: of Megatron-Core on each rank, and of Hugging Face for each preset.
 
     .venv-node/bin/python -m benchmarks.real_modules megatron < cases.json
+    .venv-node/bin/python -m benchmarks.real_modules gated-delta-net < cases.json
     .venv-node/bin/python -m benchmarks.real_modules hugging-face
 
 Needs the node environment (torch, megatron-core, transformers). Nothing is allocated: modules are on the meta device,
 ranks in torch's fake process group. A case is {model, tensor, pipeline, virtual_pipeline, expert, expert_tensor,
 world}; `model` is a preset or config.json keys. The answer is [[dense, expert], ...] for the first rank of each stage.
+A case of `gated-delta-net` is {model, tensor}, and its answer is the parameters of one mixer on one rank.
 """
 
 import json
@@ -16,6 +18,7 @@ from typing import Any
 import torch
 
 from backend.job.model import FullAttention, ModelShape, parse_model
+from backend.job.model.shape import GatedDeltaNet
 from backend.job.presets import models
 
 
@@ -139,6 +142,64 @@ def _config(shape: ModelShape, sizes: Mapping[str, int | None]) -> Any:
     )
 
 
+def gated_delta_nets(cases: list[Mapping[str, Any]]) -> list[int]:
+    """Return the parameters of Megatron-Core's gated delta net on one rank, for each case."""
+    from megatron.core.ssm import gated_delta_net
+
+    # Only the forward pass needs flash-linear-attention, which needs a GPU.
+    gated_delta_net.HAVE_FLA = True
+    torch.cuda.current_device = lambda: "meta"
+    return [_gated_delta_net(case) for case in cases]
+
+
+def _gated_delta_net(case: Mapping[str, Any]) -> int:
+    import torch.distributed as distributed
+    from megatron.core import parallel_state
+    from megatron.core.models.backends import LocalSpecProvider
+    from megatron.core.process_groups_config import ProcessGroupCollection
+    from megatron.core.ssm.gated_delta_net import GatedDeltaNet as Module
+    from megatron.core.ssm.gated_delta_net import GatedDeltaNetSubmodules
+    from megatron.core.transformer.transformer_config import TransformerConfig
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    shape, tensor = _shape(case["model"]), case["tensor"]
+    net = next(kind.attention for kind in shape.kinds if isinstance(kind.attention, GatedDeltaNet))
+    if distributed.is_initialized():
+        parallel_state.destroy_model_parallel()
+        distributed.destroy_process_group()
+    distributed.init_process_group("fake", rank=0, world_size=tensor, store=FakeStore())
+    parallel_state.initialize_model_parallel(tensor_model_parallel_size=tensor, create_gloo_process_groups=False)
+    config = TransformerConfig(
+        num_layers=shape.layers,
+        hidden_size=shape.hidden,
+        num_attention_heads=shape.heads,
+        tensor_model_parallel_size=tensor,
+        add_bias_linear=False,
+        activation_func=torch.nn.functional.silu,
+        params_dtype=torch.bfloat16,
+        use_cpu_initialization=True,
+        perform_initialization=False,
+        normalization="RMSNorm",
+        experimental_attention_variant="gated_delta_net",
+        linear_attention_freq=4,
+        linear_conv_kernel_dim=net.convolution,
+        linear_key_head_dim=net.key_dim,
+        linear_value_head_dim=net.value_dim,
+        linear_num_key_heads=net.key_heads,
+        linear_num_value_heads=net.value_heads,
+    )
+    provider = LocalSpecProvider()
+    modules = GatedDeltaNetSubmodules(
+        in_proj=provider.column_parallel_linear(),
+        out_norm=provider.layer_norm(rms_norm=True),
+        out_proj=provider.row_parallel_linear(),
+    )
+    groups = ProcessGroupCollection.use_mpu_process_groups()
+    with torch.device("meta"):
+        module = Module(config, modules, layer_number=1, pg_collection=groups)
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
 def hugging_face() -> dict[str, int]:
     """Return the parameters of every preset, built as its Hugging Face class. Router biases count as in checkpoints."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
@@ -161,5 +222,6 @@ def _count(model: torch.nn.Module) -> int:
 
 
 if __name__ == "__main__":
-    answer = hugging_face() if sys.argv[1] == "hugging-face" else megatron(json.load(sys.stdin))
-    json.dump(answer, sys.stdout, default=str)
+    counters = {"megatron": megatron, "gated-delta-net": gated_delta_nets}
+    counter = counters.get(sys.argv[1])
+    json.dump(counter(json.load(sys.stdin)) if counter else hugging_face(), sys.stdout, default=str)

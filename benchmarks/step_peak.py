@@ -1,6 +1,6 @@
 """Peak memory that torch's MemTracker counts in an optimizer step of Hugging Face models on CPU, beside our formula.
 
-    .venv-node/bin/python -m benchmarks.step_peak [--model llama] [--families [NAME ...]] [--json]
+    .venv-node/bin/python -m benchmarks.step_peak [--model llama] [--families [NAME ...] [--lora]] [--json]
 
 Needs torch, transformers and peft (the node environment).
 
@@ -55,6 +55,8 @@ VISION = {
 }  # fmt: skip
 NO_CHECKPOINTS = ("nemotron_h",)
 """Models whose class has no gradient checkpointing."""
+NO_SDPA = ("gpt_oss",)
+"""Models whose attention transformers computes without SDPA, which the estimate is for."""
 IMAGE, START = 4095, 4094
 GRID = 16
 """Patches along an edge of the one image in each sequence."""
@@ -84,6 +86,11 @@ class Case:
         return {"text_config": text, "vision_config": VISION, "tie_word_embeddings": False}
 
     @property
+    def targets(self) -> list[str] | str:
+        """Return the modules that get adapters: all linear ones but the output layer, as `lora_target: all`."""
+        return TARGETS if self.keys is None else "all-linear"
+
+    @property
     def sees(self) -> bool:
         """Return whether the model has a vision tower."""
         return bool(self.config is Qwen3VLConfig)
@@ -105,11 +112,11 @@ CASES = [
 ]
 
 
-def family_cases(names: Iterable[str]) -> list[Case]:
-    """Return two cases for each family: full training with and without checkpoints."""
+def family_cases(names: Iterable[str], lora: bool) -> list[Case]:
+    """Return two cases for each family, with and without checkpoints: full training or LoRA."""
     sizes = {"vocabulary": SIZES["vocab_size"]}
     return [
-        Case(config=CONFIG_MAPPING[name], keys=SMALL_MODELS[name], checkpointing=checkpointing, **sizes)
+        Case(config=CONFIG_MAPPING[name], keys=SMALL_MODELS[name], checkpointing=checkpointing, lora=lora, **sizes)
         for name in names
         for checkpointing in (True, False)
         if not (checkpointing and name in NO_CHECKPOINTS)
@@ -141,11 +148,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=sorted({case.config.model_type for case in CASES}), help="default: all")
     parser.add_argument("--families", nargs="*", metavar="NAME", choices=SMALL_MODELS, help="default: all of them")
+    parser.add_argument("--lora", action="store_true", help="of the families: LoRA instead of full training")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     cases = [case for case in CASES if chosen.model in (None, case.config.model_type)]
     if chosen.families is not None:
-        cases = family_cases(chosen.families or SMALL_MODELS)
+        cases = family_cases(chosen.families or [name for name in SMALL_MODELS if name not in NO_SDPA], chosen.lora)
     if chosen.json:
         print(json.dumps({_name(case): (_measure(case), _formula(case)) for case in cases}))
         return
@@ -217,7 +225,7 @@ def _build(case: Case) -> Any:
     model = kind.from_config(config, attn_implementation="sdpa").train()
     base = model
     if case.lora:
-        model = get_peft_model(model.to(torch.bfloat16), LoraConfig(r=8, target_modules=TARGETS))
+        model = get_peft_model(model.to(torch.bfloat16), LoraConfig(r=8, target_modules=case.targets))
     if case.checkpointing:
         base.gradient_checkpointing_enable({"use_reentrant": True})
         base.enable_input_require_grads()

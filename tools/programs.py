@@ -9,11 +9,17 @@ NODE_PYTHON = NODE_ENVIRONMENT / "bin" / "python"
 
 MCORE_ADAPTER = "MEGABOARD_MCORE_ADAPTER"
 SWIFT = "MEGABOARD_SWIFT_PYTHON"
+LLAMAFACTORY_MAIN = "MEGABOARD_LLAMAFACTORY_MAIN"
 
 
 def mcore_adapter_source() -> str | None:
     """Return the source folder of mcore_adapter (github.com/alibaba/ROLL; it is not on PyPI)."""
     return os.environ.get(MCORE_ADAPTER)
+
+
+def llamafactory_main_source() -> str | None:
+    """Return the src folder of a checkout of LLaMA-Factory's main branch, the next release."""
+    return os.environ.get(LLAMAFACTORY_MAIN)
 
 
 def swift_python() -> str | None:

@@ -5,7 +5,7 @@
 
 The pages are made from benchmarks/data/families.json. `--measure` writes it anew: the number of parameters by
 benchmarks/families.py, and the operations by benchmarks/flops_counted.py; with `--peaks` the memory of a step by
-benchmarks/step_peak.py (10 minutes); with `--profiles` a profile of every other type; with `--steps` the losses that
+benchmarks/step_peak.py (half an hour); with `--profiles` a profile of every other type; with `--steps` the losses that
 tests/engines/test_families.py found, from a file.
 """
 
@@ -23,7 +23,8 @@ from tools.programs import NODE_PYTHON
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "benchmarks" / "data" / "families.json"
 _LANGUAGES = {"en": "English", "zh": "中文"}
-_CHECKPOINTS, _NO_CHECKPOINTS = "", ", no checkpointing"
+_CHECKPOINTS, _NO_CHECKPOINTS, _LORA = "", ", no checkpointing", ", LoRA"
+_COLUMNS = ("type", "parameters", "flops", "peak", "peak_none", "peak_lora", "peak_lora_none", "step")
 
 
 def read_data() -> dict[str, Any]:
@@ -56,7 +57,7 @@ def page(lang: str, data: Mapping[str, Any]) -> str:
             t(lang, "models.made"),
             f"## {t(lang, 'models.exact', **counts)}",
             t(lang, "models.columns", **counts),
-            _table(lang, ("type", "parameters", "flops", "peak", "peak_none", "step"), _known(lang, exact, data)),
+            _table(lang, _COLUMNS, _known(lang, exact, data)),
             f"## {t(lang, 'models.profile', **counts)}",
             t(lang, "models.profile.lead"),
             ", ".join(f"`{name}`" for name in by_profile),
@@ -72,7 +73,9 @@ def _known(lang: str, exact: Mapping[str, Mapping[str, Any]], data: Mapping[str,
     for name, each in sorted(exact.items()):
         peaks, loss = data["peaks"].get(name, {}), data["steps"].get(name)
         step = "" if loss is None else t(lang, "models.refused") if isinstance(loss, str) else f"{loss:.2f}"
-        cells = [_percent(peaks.get(kind)) for kind in (_CHECKPOINTS, _NO_CHECKPOINTS)]
+        cells = [
+            _percent(peaks.get(method + kind)) for method in ("", _LORA) for kind in (_CHECKPOINTS, _NO_CHECKPOINTS)
+        ]
         rows.append([f"`{name}`", f"{each['ours']:,}", _percent(data["flops"].get(name)), *cells, step])
     return rows
 
@@ -107,17 +110,18 @@ def measure(peaks: bool, profiles: bool, steps: Path | None) -> None:
     counted = _printed("benchmarks.flops_counted", "--json")
     data["flops"] = {name: round(ours / torchs - 1, 4) + 0.0 for name, (torchs, ours) in counted.items()}
     if peaks:
-        data["peaks"] = _errors(_printed("benchmarks.step_peak", "--families", "--json"))
+        lora = _printed("benchmarks.step_peak", "--families", "--lora", "--json")
+        data["peaks"] = _errors({**_printed("benchmarks.step_peak", "--families", "--json"), **lora})
     if steps:
         data["steps"] = json.loads(steps.read_text(encoding="utf-8"))
     DATA.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _errors(peaks: Mapping[str, tuple[float, float]]) -> dict[str, dict[str, float]]:
-    """Return model type -> {'' or ', no checkpointing': our error}, from the lines of step_peak."""
+    """Return model type -> {'', ', no checkpointing', ', LoRA' or both: our error}, from the lines of step_peak."""
     errors: dict[str, dict[str, float]] = {}
     for case, (torchs, ours) in peaks.items():
-        kind = _NO_CHECKPOINTS if case.endswith(_NO_CHECKPOINTS) else _CHECKPOINTS
+        kind = (_LORA if _LORA in case else "") + (_NO_CHECKPOINTS if case.endswith(_NO_CHECKPOINTS) else _CHECKPOINTS)
         errors.setdefault(case.partition(",")[0], {})[kind] = round(ours / torchs - 1, 4)
     return errors
 

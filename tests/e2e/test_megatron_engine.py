@@ -115,8 +115,8 @@ def test_unequal_stages_hold_their_layers_and_learn_what_equal_ones_learn(runs: 
 def test_a_distributed_optimizer_is_saved_and_goes_on(runs: Runs) -> None:
     """By the plain scripts: the preflight refuses this torch (distributed_save_fails).
 
-    The first loss after the resume is that of the uninterrupted run. The next ones differ by about 1 %; we did
-    not find the cause. It is the path of torch's Adam, which only ranks without Transformer Engine use.
+    The first loss after the resume is that of the uninterrupted run. The next ones differ by about 1 %, because
+    megatron-core without Transformer Engine loses the step of Adam: docs/upstream-megatron-core.md.
     """
     case = replace(runs.case("tp2-dp2"), values={**COMMON, "parallel.distributed_optimizer": True}, nodes=2)
     whole = [row["loss"] for row in runs.site.continue_plainly("sharded-whole", case, STEPS) if "loss" in row]

@@ -5,6 +5,7 @@ Importing LLaMA-Factory takes many seconds, so each trainer parses all its cases
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from functools import cache
@@ -21,7 +22,13 @@ from backend.job.presets import models
 from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import place
 from tests.nodes import needs_node_environment
-from tools.programs import MCORE_ADAPTER, NODE_PYTHON, mcore_adapter_source
+from tools.programs import (
+    LLAMAFACTORY_MAIN,
+    MCORE_ADAPTER,
+    NODE_PYTHON,
+    llamafactory_main_source,
+    mcore_adapter_source,
+)
 from tools.real_parsers import parse_with_llamafactory
 from tools.write_engine_keys import engine_keys
 from tools.write_templates import FILE as TEMPLATES
@@ -67,6 +74,26 @@ def megatron() -> dict[str, Any]:
     return parsed(MEGATRON, {"USE_MCA": "1", **mcore_adapter()})
 
 
+def llamafactory_main() -> dict[str, str]:
+    """Return the variables under which the next release of LLaMA-Factory runs; skip if its source is missing."""
+    source = llamafactory_main_source()
+    if not source:
+        pytest.skip(f"{LLAMAFACTORY_MAIN} does not name the src folder of LLaMA-Factory's main branch")
+    # It refuses transformers 5.6.0, which the node's environment has.
+    return {"PYTHONPATH": source, "DISABLE_VERSION_CHECK": "1"}
+
+
+@cache
+def next_release() -> dict[str, Any]:
+    return parsed({**HUGGING_FACE, **SHARDED}, llamafactory_main())
+
+
+@cache
+def next_release_megatron() -> dict[str, Any]:
+    main, adapter = llamafactory_main(), mcore_adapter()
+    return parsed(MEGATRON, {**main, "USE_MCA": "1", "PYTHONPATH": f"{main['PYTHONPATH']}:{adapter['PYTHONPATH']}"})
+
+
 def assert_accepted(result: dict[str, Any]) -> None:
     assert result["error"] is None
     assert [line for line in result["warnings"] if not line.startswith(EXPECTED_WORDS)] == []
@@ -85,6 +112,37 @@ def test_llamafactory_and_deepspeed_or_accelerate_take_every_rendered_file(case:
 @pytest.mark.parametrize("case", MEGATRON)
 def test_mcore_adapter_takes_every_rendered_file(case: str) -> None:
     assert_accepted(megatron()[case])
+
+
+@pytest.mark.parametrize("case", {**HUGGING_FACE, **SHARDED})
+def test_the_next_release_takes_every_rendered_file_and_ends_with_the_same_values(case: str) -> None:
+    assert_accepted(next_release()[case])
+    assert_same_values(next_release()[case], {**hugging_face(), **sharded()}[case])
+
+
+@pytest.mark.parametrize("case", MEGATRON)
+def test_the_next_release_takes_every_megatron_file_and_ends_with_the_same_values(case: str) -> None:
+    assert_accepted(next_release_megatron()[case])
+    assert_same_values(next_release_megatron()[case], megatron()[case])
+
+
+PER_PROCESS = {"logging_dir", "output_dir", "run_name"}
+"""Values that hold a time."""
+
+
+def assert_same_values(new: dict[str, Any], old: dict[str, Any]) -> None:
+    """Compare the keys that both versions have: name by name, so that a failure names them."""
+    shared = (new["arguments"].keys() & old["arguments"].keys()) - PER_PROCESS
+    differ = {
+        key: (old["arguments"][key], new["arguments"][key])
+        for key in shared
+        if old["arguments"][key] != new["arguments"][key]
+    }
+    assert len(shared) > 100
+    assert differ == {}
+    plans = [json.dumps([result.get("zero"), result.get("fsdp")]) for result in (new, old)]
+    without_addresses = [re.sub(r"0x[0-9a-f]+", "", plan) for plan in plans]
+    assert without_addresses[0] == without_addresses[1]
 
 
 def test_the_trainer_reads_what_the_job_says() -> None:

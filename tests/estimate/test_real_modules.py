@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 
 from backend.estimate.memory.stage import Trained, rank_parameters, stages
+from backend.estimate.model.layers import LayerKind
+from backend.estimate.model.mixers import gated_delta_net
 from backend.estimate.model.model_layers import model_layers
-from backend.estimate.model.parameters import model_parameters
+from backend.estimate.model.parameters import layer_counts, model_parameters
 from backend.estimate.plan import Plan
 from backend.job.model import parse_model
 from backend.job.model.families import FAMILIES
+from backend.job.model.shape import GatedDeltaNet
 from backend.job.model.vision import TOWERS
 from backend.job.presets import models
 from tests.nodes import needs_node_environment
@@ -90,6 +93,18 @@ def test_every_rank_holds_what_megatron_core_builds_in_30_plans_of_8_models():
         plan = Plan(**sizes, data=data, sequence_length=4096, micro_batches=8)
         result = [rank_parameters(layers, plan, stage, Trained()) for stage in stages(layers, plan)]
         assert [[item.dense, item.expert] for item in result] == built, case
+
+
+def test_every_rank_holds_megatron_cores_gated_delta_net():
+    names = ("qwen3-next-80b-a3b", "qwen3.5-9b", "qwen3.5-27b", "qwen3.5-122b-a10b")
+    cases = [{"model": name, "tensor": tensor} for name in names for tensor in (1, 2, 4, 8)]
+    built = real("benchmarks.real_modules", "gated-delta-net", case=json.dumps(cases))
+    for case, parameters in zip(cases, built, strict=True):
+        shape = parse_model(models()[case["model"]].hf_config)
+        net = next(kind.attention for kind in shape.kinds if isinstance(kind.attention, GatedDeltaNet))
+        mixer = LayerKind(name="mixer", hidden=shape.hidden, operators=gated_delta_net(net, shape.hidden))
+        counts = layer_counts(mixer)
+        assert (case, counts.split // case["tensor"] + counts.whole) == (case, parameters)
 
 
 def test_every_preset_has_as_many_parameters_as_its_hugging_face_class():
