@@ -1,4 +1,4 @@
-"""Bytes per logit that torch allocates for DPO's log-probabilities in LLaMA-Factory's own code, on CPU.
+"""Bytes per logit that torch allocates for log-probabilities of DPO and KTO in LLaMA-Factory's own code, on CPU.
 
     .venv-node/bin/python -m benchmarks.pair_logits
 
@@ -8,9 +8,11 @@ copies the logits without the last token of each sequence into a contiguous tens
 
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from llamafactory.train.kto.trainer import CustomKTOTrainer
 from llamafactory.train.trainer_utils import get_batch_logps
 from torch.profiler import ProfilerActivity, profile
 
@@ -33,7 +35,26 @@ def main() -> None:
     kept_for_backward = kept - logits.numel() * 4 / model.numel()
     del logits
     backward = kept_for_backward + _allocated(lambda: chances.sum().backward())[1]
-    print(json.dumps({"forward": forward, "kept": kept, "reference": reference, "backward": backward}))
+    printed = {"forward": forward, "kept": kept, "reference": reference, "backward": backward}
+    print(json.dumps({**printed, "kto": _kto(model, labels)}))
+
+
+def _kto(weights: torch.Tensor, labels: torch.Tensor) -> float:
+    """Return the peak of KTO's forward passes: policy and reference, each with the samples and with the KL batch."""
+    batch = {f"{prefix}{name}": labels for prefix in ("", "kl_") for name in ("input_ids", "attention_mask", "labels")}
+    batch["kto_tags"] = torch.tensor([True, False])
+
+    def model(**_: Any) -> SimpleNamespace:
+        return SimpleNamespace(logits=weights * 1)
+
+    trainer = CustomKTOTrainer.__new__(CustomKTOTrainer)
+    trainer.ref_model = model
+
+    def judged() -> tuple[Any, ...]:
+        policy = trainer.concatenated_forward(model, batch)
+        return policy, trainer.compute_reference_log_probs(model, batch)
+
+    return _allocated(judged)[1]
 
 
 def _allocated(run: Callable[[], Any]) -> tuple[Any, float, float]:

@@ -1,4 +1,4 @@
-"""Data sets for the engine runs, made from the demo's rows: preference pairs, plain text, pictures.
+"""Data sets for the engine runs, made from the demo's rows: preference pairs, judged answers, plain text, pictures.
 
 A node's Python runs this file to make another tiny model: `python tiny_data.py FOLDER vision|experts`.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from app.demo.tiny_model import DATA_FOLDER, make_rows
 
-PREFERENCE, TEXT, PICTURES, GALLERIES = "preference", "text", "pictures", "galleries"
+PREFERENCE, FEEDBACK, TEXT, PICTURES, GALLERIES = "preference", "feedback", "text", "pictures", "galleries"
 MODELS = {"vision": "vision-model", "experts": "experts-model"}
 VISION_TEMPLATE = "qwen3_vl_nothink"
 ROWS = 200
@@ -36,11 +36,19 @@ def write_datasets(folder: Path) -> None:
         }
         for row, other in zip(rows, wrong, strict=True)
     ]
+    # Every answer that is wanted has one beside it that is not.
+    feedback = [
+        {**row, "output": answer, "wanted": wanted}
+        for row, other in zip(rows, wrong, strict=True)
+        for answer, wanted in ((row["output"], True), (other, False))
+    ]
+    judged = {"prompt": "instruction", "response": "output", "kto_tag": "wanted"}
     pictures = [_seen(row, number, 1) for number, row in enumerate(rows)]
     galleries = [_seen(row, number, IMAGES[number % len(IMAGES)]) for number, row in enumerate(rows)]
     columns = {"messages": "conversations", "chosen": "chosen", "rejected": "rejected"}
     written = {
         PREFERENCE: (preference, {"ranking": True, "formatting": "sharegpt", "columns": columns}),
+        FEEDBACK: (feedback, {"columns": judged}),
         TEXT: ([{"text": " ".join(row.values())} for row in rows], {"columns": {"prompt": "text"}}),
         PICTURES: (pictures, _SEEN),
         GALLERIES: (galleries, _SEEN),

@@ -15,7 +15,6 @@ _VISION = (
     "training.image_max_pixels", "training.video_max_pixels", "training.images_per_sample",
 )  # fmt: skip
 _LORA = ("training.lora.rank", "training.lora.alpha", "training.lora.targets")
-_DPO = ("training.dpo.beta", "training.dpo.loss")
 _EXPERTS = ("parallel.expert", "parallel.expert_tensor", "parallel.moe_grouped_gemm", "parallel.moe_token_dispatcher")
 _MEGATRON = (
     "parallel.tensor", "parallel.pipeline", "parallel.virtual_pipeline", "parallel.context", "parallel.sequence",
@@ -62,8 +61,10 @@ def _irrelevant(form: Form, job: Job, state: DraftState) -> Iterator[str]:
         yield from _LORA
     if training.method != "partial":
         yield "training.trainable_layers"
+    if training.stage not in ("dpo", "kto"):
+        yield "training.dpo.beta"
     if training.stage != "dpo":
-        yield from _DPO
+        yield "training.dpo.loss"
     if traits.environment == "swift":
         yield "training.eval_dataset"
     if not traits.is_megatron:

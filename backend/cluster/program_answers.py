@@ -53,6 +53,8 @@ class Datasets(TypedDict):
     unknown: list[str]
     missing: list[str]
     columns: dict[str, list[Line]]
+    ranking: NotRequired[list[str]]
+    judged: NotRequired[list[str]]
 
 
 class Parts(TypedDict):

@@ -47,6 +47,8 @@ def common_config(target: Target, output_dir: str) -> dict[str, object]:
         config |= {"quantization_bit": 4, "upcast_layernorm": True}
     if training.stage == "dpo":
         config |= carried(job, "llamafactory", *_PREFERENCE)
+    if training.stage == "kto":
+        config |= carried(job, "llamafactory", "training.dpo.beta")
     config |= carried(job, "llamafactory", *_DATA)
     if training.stage == "pt" and training.packing:
         # It is the default of this stage. Written out, it would shorten every sequence by one token (data_args.py).

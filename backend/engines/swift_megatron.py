@@ -14,7 +14,7 @@ from backend.engines.keys import EXPERTS, carried, owned_keys
 from backend.engines.llamafactory import lowest_rate, precision
 from backend.job.problems import Problem
 
-_COMMANDS: Mapping[str, str] = {"sft": "sft", "pt": "pt", "dpo": "rlhf"}
+_COMMANDS: Mapping[str, str] = {"sft": "sft", "pt": "pt", "rm": "rlhf", "dpo": "rlhf", "kto": "rlhf"}
 _DTYPES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 SCHEDULERS: Mapping[str, str] = {
     "cosine": "cosine",
@@ -39,8 +39,12 @@ def swift_config(target: Target, output_dir: str) -> dict[str, object]:
 def _method(target: Target) -> dict[str, object]:
     job, training = target.job, target.job.training
     config: dict[str, object] = {"model": job.model.path}
+    if swift_command(target) == "rlhf":
+        config["rlhf_type"] = training.stage
+    if training.stage in ("dpo", "kto"):
+        config |= _carried(target, "training.dpo.beta")
     if training.stage == "dpo":
-        config |= {"rlhf_type": "dpo", "beta": training.dpo.beta, "loss_type": training.dpo.loss}
+        config |= _carried(target, "training.dpo.loss")
     config["tuner_type"] = training.method
     if training.method == "lora":
         targets = training.lora.targets

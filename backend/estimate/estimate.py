@@ -255,7 +255,7 @@ def tuning_of(job: Job, trained: Trained) -> Tuning:
         last_layers=training.trainable_layers,
         liger=job.fuses_loss,
         single_precision=training.precision == "fp32",
-        pairs=training.stage == "dpo",
+        pairs=training.stage in ("dpo", "kto"),
         reference=job.has_reference,
     )
 

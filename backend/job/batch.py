@@ -29,9 +29,9 @@ def sequences(job: Job) -> int | None:
 
 
 def can_pack(job: Job) -> bool:
-    """Return whether samples may be packed: no pairs, and no mcore_adapter with CP (rules/sizes.py)."""
+    """Return whether samples may be packed: no preference data, and no mcore_adapter with CP (rules/sizes.py)."""
     is_mcore_adapter = job.traits.is_megatron and job.traits.environment == "llamafactory"
-    return job.training.stage != "dpo" and not (is_mcore_adapter and job.parallel.context > 1)
+    return job.training.stage in ("pt", "sft") and not (is_mcore_adapter and job.parallel.context > 1)
 
 
 def steps_per_epoch(job: Job, global_batch: int | None = None) -> int | None:

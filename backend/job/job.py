@@ -196,25 +196,45 @@ class Job:
 
     @property
     def sequences_per_sample(self) -> int:
-        """Return the sequences of a sample: DPO trains on pairs."""
-        return 2 if self.training.stage == "dpo" else 1
+        """Return the sequences of a sample: DPO and a reward model train on pairs."""
+        return 2 if self.training.stage in ("dpo", "rm") else 1
 
     @property
     def has_reference(self) -> bool:
-        """Return whether a frozen reference model evaluates every pair too.
+        """Return whether a frozen reference model evaluates every sample too.
 
-        ORPO and SimPO need none (LLaMA-Factory 0.9.5 hparams/finetuning_args.py use_ref_model, mcore_adapter
-        trainer/dpo_config.py).
+        KTO always has one (LLaMA-Factory 0.9.5 train/kto/workflow.py). ORPO and SimPO need none
+        (hparams/finetuning_args.py use_ref_model, mcore_adapter trainer/dpo_config.py).
         """
-        return self.training.stage == "dpo" and self.training.dpo.loss not in ("orpo", "simpo")
+        training = self.training
+        return training.stage == "kto" or (training.stage == "dpo" and training.dpo.loss not in ("orpo", "simpo"))
+
+    @property
+    def forward_passes(self) -> int:
+        """Return the forward passes of a micro-batch, of which one has a backward pass.
+
+        KTO evaluates two batches with the trained model and with the reference model: the samples, and their prompts
+        with other answers for the KL term (LLaMA-Factory 0.9.5 train/kto/trainer.py concatenated_forward).
+        """
+        return 4 if self.training.stage == "kto" else 2 if self.has_reference else 1
 
     @property
     def fuses_loss(self) -> bool:
         """Return whether Liger's loss avoids the logits.
 
-        DPO needs them (LLaMA-Factory 0.9.5 model/loader.py require_logits).
+        Other stages need them (LLaMA-Factory 0.9.5 model/loader.py require_logits).
         """
-        return self.training.liger and not self.traits.is_megatron and self.training.stage != "dpo"
+        return self.training.liger and not self.traits.is_megatron and self.training.stage in ("pt", "sft")
+
+    @property
+    def can_resume(self) -> bool:
+        """Return whether a run can resume from a checkpoint.
+
+        LLaMA-Factory 0.9.5 resumes no reward model: it ignores the checkpoint of a whole one (hparams/parser.py
+        can_resume_from_checkpoint), and that of adapters ends with "Can't find a checkpoint index" (transformers 5.6.0
+        trainer.py _load_from_checkpoint does not see adapters below the value head).
+        """
+        return self.training.stage != "rm" or self.traits.environment != "llamafactory"
 
     @property
     def sequence_tokens(self) -> float:

@@ -73,7 +73,7 @@ class Dpo:
 class Training:
     """Data, method and schedule."""
 
-    stage: Literal["pt", "sft", "dpo"] = parameter(
+    stage: Literal["pt", "sft", "rm", "dpo", "kto"] = parameter(
         "sft", source="llamafactory", llamafactory=("stage", "do_train"), swift="rlhf_type"
     )
     method: Literal["full", "lora", "qlora", "partial"] = parameter(

@@ -18,7 +18,7 @@ EngineName = Literal[
     "llamafactory-fsdp",
     "swift-megatron",
 ]
-Stage = Literal["pt", "sft", "dpo"]
+Stage = Literal["pt", "sft", "rm", "dpo", "kto"]
 Method = Literal["full", "lora", "qlora", "partial"]
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 Offload = Literal["none", "optimizer", "everything"]
@@ -290,7 +290,7 @@ _HUGGING_FACE = EngineTraits(
     engine="llamafactory-ddp",
     environment="llamafactory",
     is_megatron=False,
-    stages=("pt", "sft", "dpo"),
+    stages=("pt", "sft", "rm", "dpo", "kto"),
     methods=("full", "lora", "qlora", "partial"),
     memory=_DDP_MEMORY,
 )
@@ -316,11 +316,21 @@ TRAITS: Mapping[str, EngineTraits] = {
         ),
         _ZERO3,
         replace(_ZERO3, engine="llamafactory-zero3-offload", memory=replace(_ZERO3_MEMORY, offloads="everything")),
-        replace(_HUGGING_FACE, engine="llamafactory-fsdp", is_fsdp=True, memory=_FSDP_MEMORY),
+        replace(
+            _HUGGING_FACE,
+            engine="llamafactory-fsdp",
+            # A reward model dies: version 2 looks for `model` in the value head's wrapper (accelerate 1.11.0
+            # utils/fsdp_utils.py), and version 1 calls the embedding while its weights are sharded.
+            stages=("pt", "sft", "dpo", "kto"),
+            is_fsdp=True,
+            memory=_FSDP_MEMORY,
+        ),
         replace(
             _MEGATRON,
             engine="swift-megatron",
             environment="swift",
+            # swift/megatron/arguments/rlhf_args.py has grpo and gkd too, which need other models and servers.
+            stages=("pt", "sft", "rm", "dpo", "kto"),
             methods=("full", "lora"),
             model_types=SWIFT_MODEL_TYPES,
             # mcore-bridge counts visual.deepstack_merger_list among the aligner's modules.

@@ -65,11 +65,11 @@ _PREFERENCE: Mapping[str, Known] = {
     "logits/rejected": Known("preference"),
     "sft_loss": Known("preference", "lower"),
     "odds_ratio_loss": Known("preference", "lower"),
+    "kl": Known("preference"),
 }
 _ROLLOUT: Mapping[str, Known] = {
     "reward": Known("rollout", "higher"),
     "reward_std": Known("rollout"),
-    "kl": Known("rollout"),
     "entropy": Known("rollout"),
     "completions/mean_length": Known("rollout", unit="tokens"),
     "completions/clipped_ratio": Known("rollout"),

@@ -110,7 +110,7 @@ def test_a_job_file_is_taken_whole(services: Services) -> None:
     [
         ("", "not_a_mapping"),
         ("a: [", "not_yaml"),
-        (YAML.replace("stage: sft", "stage: kto"), "import_stage"),
+        (YAML.replace("stage: sft", "stage: ppo"), "import_stage"),
         ("version: 2\n", "missing_key"),
     ],
 )

@@ -107,6 +107,27 @@ def test_a_column_that_the_first_rows_lack_is_a_warning(gang: Gang) -> None:
     assert warning.problem.values["columns"] == "mine: instruction, output"
 
 
+@pytest.mark.parametrize(
+    ("stage", "marks", "code"),
+    [
+        ("rm", {"ranking": []}, "dataset_without_pairs"),
+        ("dpo", {"ranking": []}, "dataset_without_pairs"),
+        ("kto", {"ranking": ["mine"]}, "dataset_of_pairs"),
+        ("kto", {"ranking": [], "judged": []}, "dataset_without_kto_tag"),
+        ("sft", {"ranking": ["mine"]}, "dataset_of_pairs"),
+    ],
+)
+def test_data_of_another_kind_than_the_stage_needs_are_refused(
+    gang: Gang, stage: str, marks: dict[str, list[str]], code: str
+) -> None:
+    gang.job = with_values(gang.job, {"training.stage": stage, "training.dataset": "mine"})
+    gang.first.on("paths", reply={**PATHS, "dataset": {**PATHS["dataset"], **marks}})
+    [wrong] = [result for result in gang.check() if result.name == "dataset" and result.rank == 0]
+    assert wrong.problem is not None
+    assert (wrong.status, wrong.problem.code, wrong.problem.field) == ("failure", code, "training.dataset")
+    assert wrong.problem.values["names"] == ["mine"]
+
+
 def test_lora_targets_that_no_module_has_are_a_warning_at_their_field(gang: Gang) -> None:
     gang.job = with_values(gang.job, {"training.method": "lora", "training.lora.targets": "c_attn,q_proj"})
     gang.first.on("paths", reply={**PATHS, "unmatched": ["c_attn"]})

@@ -18,13 +18,18 @@ from app.demo import tiny_model
 from backend.runs.database import Database
 from tests.e2e.engine_runs import EXTENSIONS, EXTRA, NODE_PYTHON, STEPS, Case, Outcome, Site
 from tests.nodes import skip_without_node_environment, ssh_nodes
-from tools.tiny_data import PREFERENCE, TEXT
+from tools.tiny_data import FEEDBACK, PREFERENCE, TEXT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 LORA = {"training.method": "lora", "training.learning_rate": 2e-2}
 QLORA = {**LORA, "training.method": "qlora"}
 DPO = {"training.stage": "dpo", "training.dataset": PREFERENCE, "training.learning_rate": 1e-3}
+ORPO = {**DPO, "training.dpo.loss": "orpo"}
+SIMPO = {**DPO, "training.dpo.loss": "simpo"}
+RM = {**DPO, "training.stage": "rm"}
+PLAIN = {"use_reentrant_gc": False}
+KTO = {**DPO, "training.stage": "kto", "training.dataset": FEEDBACK}
 PT = {"training.stage": "pt", "training.dataset": TEXT, "training.template": None}
 FSDP1 = {"parallel.fsdp.version": 1}
 FROZEN = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
@@ -44,11 +49,17 @@ CASES = {
     "ddp-partial": Case(engine=DDP, values={"training.method": "partial", "training.trainable_layers": 1}),
     "ddp-qlora": Case(engine=DDP, values=QLORA, needs="bitsandbytes"),
     "ddp-dpo": Case(engine=DDP, values={**DPO, **EVALUATED, "extra": {"eval_dataset": PREFERENCE}}),
+    "ddp-orpo": Case(engine=DDP, values=ORPO),
+    "ddp-simpo": Case(engine=DDP, values=SIMPO),
+    "ddp-kto": Case(engine=DDP, values={**KTO, **EVALUATED, "extra": {"eval_dataset": FEEDBACK}}),
+    "ddp-kto-lora": Case(engine=DDP, values={**KTO, **LORA}),
+    "ddp-rm": Case(engine=DDP, values={**RM, **EVALUATED, "extra": {**PLAIN, "eval_dataset": PREFERENCE}}),
     "ddp-pt": Case(engine=DDP, values=PT),
     "fsdp1": Case(engine=FSDP, values=FSDP1),
     "fsdp2": Case(engine=FSDP),
     "fsdp2-lora": Case(engine=FSDP, values=LORA),
     "fsdp1-lora": Case(engine=FSDP, values=LORA | FSDP1),
+    "fsdp2-kto": Case(engine=FSDP, values=KTO),
     "fsdp2-dpo": Case(engine=FSDP, values=DPO),
     "fsdp2-partial": Case(engine=FSDP, values={"training.method": "partial", "training.trainable_layers": 1}),
     "fsdp1-qlora": Case(engine=FSDP, values=QLORA | FSDP1, needs="bitsandbytes"),
@@ -58,6 +69,9 @@ CASES = {
     "zero2-offload": Case(engine=f"{ZERO2}-offload"),
     "zero3": Case(engine=ZERO3),
     "zero3-lora": Case(engine=ZERO3, values=LORA),
+    "zero2-rm": Case(engine=ZERO2, values=RM),
+    "zero3-kto": Case(engine=ZERO3, values=KTO),
+    "zero3-rm": Case(engine=ZERO3, values=RM),
     "zero3-dpo": Case(engine=ZERO3, values=DPO),
     "zero3-pt": Case(engine=ZERO3, values=PT),
     "zero3-offload": Case(engine=f"{ZERO3}-offload"),

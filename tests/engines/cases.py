@@ -13,6 +13,9 @@ HUGGING_FACE: Mapping[str, Job] = {
     "qlora": ddp(training__method="qlora"),
     "pretraining": ddp(training__stage="pt", training__packing=True, training__template=None, training__max_steps=10),
     "preference": ddp(training__stage="dpo", training__dpo__loss="simpo", training__method="lora"),
+    "orpo": ddp(training__stage="dpo", training__dpo__loss="orpo"),
+    "kto": ddp(training__stage="kto", training__dpo__beta=0.2, extra={"kto_rejected_weight": 1.5}),
+    "reward model": ddp(training__stage="rm", extra={"use_reentrant_gc": False}),
     "vision": ddp("qwen3-vl-2b", training__freeze__vision_tower=True, training__precision="fp16"),
     "switches": ddp(
         training__eval_steps=50,
@@ -41,6 +44,8 @@ SHARDED: Mapping[str, Job] = {
     "fsdp2": sharded("fsdp"),
     "fsdp2 offload": sharded("fsdp", parallel__fsdp__offload=True, parallel__fsdp__reshard_after_forward=False),
     "fsdp1": sharded("fsdp", parallel__fsdp__version=1, training__stage="dpo"),
+    "fsdp2 kto": sharded("fsdp", training__stage="kto"),
+    "zero3 reward model": sharded("zero3", training__stage="rm"),
     "fsdp1 qlora": sharded("fsdp", parallel__fsdp__version=1, training__method="qlora"),
     "fsdp1 cpu": sharded("fsdp", gpu="cpu", parallel__fsdp__version=1, training__precision="fp32"),
 }

@@ -220,9 +220,7 @@ def test_pretraining_is_packed_and_keeps_its_length_unless_the_file_says_otherwi
 @pytest.mark.parametrize(
     ("config", "code"),
     [
-        ({"stage": "kto"}, "import_stage"),
         ({"stage": "ppo"}, "import_stage"),
-        ({"stage": "rm"}, "import_stage"),
         ({"finetuning_type": "oft"}, "import_method"),
         ({"do_train": False}, "import_no_training"),
         ({"use_kt": True}, "import_kt"),
@@ -274,6 +272,9 @@ def test_a_secret_is_neither_kept_nor_shown() -> None:
         ({"learning_rate": "1e-4"}, "training.learning_rate", 1e-4),
         ({"disable_gradient_checkpointing": True}, "parallel.recompute", "none"),
         ({"dataset_dir": "data"}, "training.dataset_dir", None),
+        ({"stage": "kto"}, "training.stage", "kto"),
+        ({"stage": "rm"}, "training.stage", "rm"),
+        ({"stage": "kto", "pref_beta": 0.2}, "training.dpo.beta", 0.2),
         ({"dpo_beta": 0.2, "stage": "dpo"}, "training.dpo.beta", 0.2),
         ({"save_strategy": False}, "extra", {"save_strategy": "no"}),
         ({"adam_beta2": "0.95"}, "extra", {"adam_beta2": 0.95}),

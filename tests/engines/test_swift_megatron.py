@@ -35,6 +35,8 @@ CASES: Mapping[str, Job] = {
     "lora": swift(training__method="lora", training__lora__targets="linear_qkv,linear_proj", parallel__tensor=2),
     "pretraining": swift(training__stage="pt", training__template=None, training__max_steps=10, training__packing=True),
     "preference": swift(training__stage="dpo", training__dpo__loss="ipo"),
+    "kto": swift(training__stage="kto", training__dpo__beta=0.2, training__method="lora"),
+    "reward model": swift(training__stage="rm", parallel__tensor=2),
     "pipeline": swift(
         parallel__pipeline=2, parallel__virtual_pipeline=2, parallel__recompute="full", parallel__recompute_num_layers=2
     ),
@@ -96,6 +98,16 @@ def test_fp32_is_said_in_all_its_keys_because_it_would_train_fp16() -> None:
     assert (config["torch_dtype"], config["bf16"], config["fp16"]) == ("float32", False, False)
 
 
+def test_the_kind_of_rlhf_and_its_own_keys_are_written() -> None:
+    kinds = {case: config_of(CASES[case]) for case in ("preference", "kto", "reward model")}
+    assert {case: config["rlhf_type"] for case, config in kinds.items()} == {
+        "preference": "dpo", "kto": "kto", "reward model": "rm",
+    }  # fmt: skip
+    assert [("beta" in config, "loss_type" in config) for config in kinds.values()] == [
+        (True, True), (True, False), (False, False),
+    ]  # fmt: skip
+
+
 def test_the_data_are_files_below_the_folder_and_the_global_batch_is_whole() -> None:
     config = config_of(CASES["dense"])
     assert config["dataset"] == ["/data/a.jsonl", "/data/b.jsonl"]
@@ -129,7 +141,8 @@ def test_losses_and_warnings_are_its_own() -> None:
 
 
 def test_the_rank_is_told_which_command_to_run_and_the_plain_script_starts_ms_swift_s_own() -> None:
-    for case, command in {"dense": "sft", "pretraining": "pt", "preference": "rlhf"}.items():
+    commands = {"dense": "sft", "pretraining": "pt", "preference": "rlhf", "kto": "rlhf", "reward model": "rlhf"}
+    for case, command in commands.items():
         variables = render(CASES[case], place(CASES[case])).commands[0].environment
         assert variables["MEGABOARD_TRAINER"] == f"swift-{command}"
         script = export(CASES[case])["node0.sh"]

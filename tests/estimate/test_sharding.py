@@ -161,6 +161,28 @@ def test_pairs_hold_logits_and_log_probabilities_of_the_policy_beside_those_of_t
     assert stage.logits_gib * GIB == pytest.approx(bytes_each * 2 * 16384 * 151936)
 
 
+def test_kto_keeps_a_reference_model_whatever_the_dpo_loss_is():
+    sft, kto = (of("zero2", training__stage=stage, training__dpo__loss="orpo") for stage in ("sft", "kto"))
+    assert kto.stages[0].weights_gib - sft.stages[0].weights_gib == pytest.approx(2 * PARAMETERS / GIB)
+
+
+@pytest.mark.parametrize(("precision", "bytes_each"), [("bf16", 6), ("fp32", 4)])
+def test_a_reward_model_has_logits_in_forward_alone_and_no_reference(precision, bytes_each):
+    long = {"training__cutoff_len": 32768, "training__precision": precision}
+    sft, reward = (of("zero3", training__stage=stage, **long) for stage in ("sft", "rm"))
+    assert reward.stages[0].weights_gib == sft.stages[0].weights_gib
+    assert reward.stages[0].logits_gib * GIB == pytest.approx(bytes_each * 2 * 32768 * 151936)
+
+
+def test_kto_runs_four_forward_passes_and_a_reward_model_one_over_two_sequences():
+    sft, dpo, kto, reward = (
+        of("zero3", training__stage=stage, training__method="lora", parallel__recompute="none").iteration_s
+        for stage in ("sft", "dpo", "kto", "rm")
+    )
+    assert sft < kto < dpo
+    assert sft < reward < dpo
+
+
 def test_liger_spares_no_logits_in_dpo_whose_loss_is_made_of_them():
     sft, fused, dpo, both = (
         of("zero3", training__stage=stage, training__liger=liger, training__cutoff_len=16384).stages[0].logits_gib

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from backend.estimate.memory.engine_memory import memory_traits
 from backend.job.traits import TRAITS
 from benchmarks.small_models import SMALL_MODELS
+from tests.estimate.cases import job
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
 
@@ -87,6 +89,8 @@ def test_dpos_log_probabilities_hold_what_torchs_allocator_hands_out_for_them() 
     printed_by = _printed_by("benchmarks.pair_logits")
     memory = TRAITS["llamafactory-zero3"].memory
     assert memory is not None
+    kto = memory_traits(job(engine="llamafactory-zero3", training__stage="kto"))
     ours = {"forward": memory.pairs_forward_bytes, "kept": memory.pairs_kept_bytes}
     ours |= {"reference": memory.pairs_forward_bytes, "backward": memory.logits_backward_bytes}
+    ours |= {"kto": kto.pairs_forward_bytes + kto.pairs_kept_bytes}
     assert printed_by == pytest.approx(ours, rel=0.01)

@@ -3,6 +3,7 @@
 import importlib.machinery
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,8 @@ def test_a_description_that_is_no_mapping_is_none(tmp_path: Path, text: str) -> 
 def test_a_data_set_whose_entry_says_nothing_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "dataset_info.json").write_text(json.dumps({"mine": "mine.json", "other": {"file_name": 5}}))
     datasets = find_datasets(str(tmp_path), ["mine", "other"])
-    assert datasets == {"info": True, "unknown": ["mine"], "missing": [str(tmp_path / "5")], "columns": {}}
+    nothing: dict[str, Any] = {"columns": {}, "ranking": [], "judged": []}
+    assert datasets == {"info": True, "unknown": ["mine"], "missing": [str(tmp_path / "5")], **nothing}
 
 
 def test_the_columns_that_the_rows_of_a_data_set_lack_are_named(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 import pytest
 
+from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
-from backend.runs.launch.resume import ResumePolicy, choose_checkpoint, find_checkpoints
+from backend.runs.launch.resume import Checkpoints, ResumePolicy, choose_checkpoint, find_checkpoints
 from backend.runs.store import run_store
+from tests.engines.jobs import job
 from tests.runs.conftest import RUN, Gang
 
 WHOLE = ("trainer_state.json", "scheduler.pt", "optimizer.pt", "model.safetensors", "rng_state_0.pth",
@@ -20,9 +22,9 @@ def _begins(gang: Gang, *seen: dict[str, tuple[str, ...]]) -> int | None:
     with_python = "UPDATE runs SET job = replace(job, 'gpus_per_node', ?) WHERE job NOT LIKE '%environments%'"
     gang.store.write(lambda connection: connection.execute(with_python, (environments,)))
     with gang.store.read() as connection:
-        job = run_store.job_of(connection, RUN)
-    checkpoints = find_checkpoints(job, RUN, dict(enumerate(gang.nodes)))
-    return choose_checkpoint(job, RUN, checkpoints, ResumePolicy(at_start_without=True))
+        created = run_store.job_of(connection, RUN)
+    checkpoints = find_checkpoints(created, RUN, dict(enumerate(gang.nodes)))
+    return choose_checkpoint(created, RUN, checkpoints, ResumePolicy(at_start_without=True))
 
 
 def test_a_restart_waits_for_a_node_whose_disk_is_not_there_yet(gang: Gang) -> None:
@@ -36,3 +38,15 @@ def test_a_restart_waits_for_a_node_whose_disk_is_not_there_yet(gang: Gang) -> N
 def test_a_restart_begins_at_the_start_without_a_checkpoint_or_when_the_first_was_cut(gang: Gang) -> None:
     assert _begins(gang, {}, {}, {}) is None
     assert _begins(gang, *[{"6": WHOLE[:-1]}] * 3) is None
+
+
+def test_a_reward_model_starts_over_and_never_resumes() -> None:
+    """LLaMA-Factory ignores its checkpoint, or dies while it loads the adapters."""
+    reward_model = with_values(job(), {"training.stage": "rm", "engine": "llamafactory-zero2"})
+    saved = Checkpoints(folder="/out", steps=(6,), flaws={}, newest=6, files={6: frozenset(WHOLE)}, hidden=False)
+    assert choose_checkpoint(reward_model, RUN, saved, ResumePolicy(at_start_without=True)) is None
+    with pytest.raises(ProblemsError) as raised:
+        choose_checkpoint(reward_model, RUN, saved, ResumePolicy(step=6))
+    assert raised.value.problems[0].code == "reward_model_not_resumed"
+    of_swift = with_values(reward_model, {"engine": "swift-megatron"})
+    assert choose_checkpoint(of_swift, RUN, saved, ResumePolicy(at_start_without=True)) == 6

@@ -332,7 +332,7 @@ def test_values_survive_a_reload_another_language_and_a_restart(page, site):
     # Gradio sends the first of these alone, into the void.
     box(page, "training.dataset").fill("identity,mine,yours")
     box(page, "training.cutoff_len").fill("1024")
-    page.get_by_label("DPO", exact=True).check()
+    page.get_by_label("fp16", exact=True).check()
     box(page, "training.lr_scheduler").click()
     page.get_by_role("option", name="linear", exact=True).click()
     page.locator("#field-training-packing input").check()
@@ -346,7 +346,7 @@ def test_values_survive_a_reload_another_language_and_a_restart(page, site):
     go(page, site, "training")
     expect(box(page, "training.cutoff_len")).to_have_value("1024")
     expect(box(page, "training.lr_scheduler")).to_have_value("linear")
-    expect(page.get_by_label("DPO", exact=True)).to_be_checked()
+    expect(page.get_by_label("fp16", exact=True)).to_be_checked()
     expect(page.locator("#field-training-packing input")).to_be_checked()
 
 

@@ -14,6 +14,10 @@ from backend.job.job import Job
 ASK_S = 30.0
 
 
+PAIRED = ("dpo", "rm")
+"""Stages whose rows have a chosen and a rejected answer."""
+
+
 def ask_paths(job: Job, rank: int, node: Node) -> Paths:
     """Return what a node has of the job's files, folders and compiled parts."""
     question = {
@@ -54,11 +58,32 @@ def check_dataset(node: NodeReadings) -> list[CheckResult]:
         return [checks.wrong("dataset", "dataset_unknown", "training.dataset", names=dataset["unknown"], path=folder)]
     if dataset["missing"]:
         return [checks.wrong("dataset", "dataset_file_missing", "training.dataset", paths=dataset["missing"])]
+    if problem := _unsuited(node):
+        code, names = problem
+        return [checks.wrong("dataset", code, "training.dataset", names=names, stage=node.job.training.stage)]
     if dataset["columns"]:
         # A warning, because only the first rows were read. A later row may have the column.
         lacking = [f"{name}: {', '.join(columns)}" for name, columns in dataset["columns"].items()]
         return [checks.warning("dataset", "dataset_columns_missing", "training.dataset", columns="; ".join(lacking))]
     return [checks.ok("dataset", names=dataset_names(node.job))]
+
+
+def _unsuited(node: NodeReadings) -> tuple[str, list[str]] | None:
+    """Return why data sets do not suit the stage, and their names.
+
+    LLaMA-Factory 0.9.5 refuses data of the wrong kind (data/loader.py _get_merged_dataset). Without `kto_tag` it drops
+    every row of KTO's data (data/processor/feedback.py).
+    """
+    stage, dataset, names = node.job.training.stage, node.paths["dataset"], dataset_names(node.job)
+    ranking = dataset.get("ranking", names if stage in PAIRED else [])
+    judged = dataset.get("judged", names)
+    if stage in PAIRED and (others := [name for name in names if name not in ranking]):
+        return "dataset_without_pairs", others
+    if stage not in PAIRED and ranking:
+        return "dataset_of_pairs", ranking
+    if stage == "kto" and (others := [name for name in names if name not in judged]):
+        return "dataset_without_kto_tag", others
+    return None
 
 
 def check_writable(node: NodeReadings) -> list[CheckResult]:

@@ -37,7 +37,7 @@ _BRIDGE = frozenset(
 """Keys of LLaMA-Factory's Megatron-Bridge trainer alone (main, src/llamafactory/hparams/megatron_bridge_args.py)."""
 SECOND_TRAINER = frozenset({"train_dataset", "model_class", "dist_config", "kernel_config", "peft_config"})
 """Keys of LLaMA-Factory's second trainer (examples/v1)."""
-_STAGES = frozenset({"pt", "sft", "dpo"})
+_STAGES = frozenset({"pt", "sft", "rm", "dpo", "kto"})
 _FSDP = re.compile(r"fsdp|FSDP_|ACCELERATE_USE_FSDP")
 _SHARED_WITH_MEGATRON = frozenset({"fp8"})
 """Keys of mcore_adapter that LLaMA-Factory's own trainer has as well."""

@@ -23,7 +23,7 @@ from backend.engines.swift_megatron import SCHEDULERS
 from backend.job.patterns import NODE_PATH
 from backend.job.problems import Problem, ProblemsError
 
-_STAGES = {"sft": "sft", "pt": "pt", "rlhf": "dpo"}
+_PREFERENCES = ("rm", "dpo", "kto")
 _FULL_RATE, _LORA_RATE = 1e-5, 1e-4
 """ms-swift's learning rate if none is given (megatron_args.py _set_default)."""
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -32,7 +32,7 @@ _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 def refuse_other_swift(config: Mapping[str, Any], verb: str) -> None:
     """Raise ProblemsError if the engine cannot train it: other kinds of RLHF, tasks and tuners."""
     kind = str(config.get("rlhf_type", "dpo"))
-    if kind != "dpo" and verb in ("", "rlhf"):
+    if kind not in _PREFERENCES and verb in ("", "rlhf"):
         raise _refused("import_stage", "rlhf_type", stage=kind)
     task = str(config.get("task_type", "causal_lm"))
     if task != "causal_lm":
@@ -46,7 +46,8 @@ def refuse_other_swift(config: Mapping[str, Any], verb: str) -> None:
 
 def swift_values(config: Mapping[str, Any], verb: str) -> dict[str, Any]:
     """Return the values of the job that the command decides."""
-    return {"training.stage": _STAGES[verb or ("rlhf" if "rlhf_type" in config else "sft")]}
+    command = verb or ("rlhf" if "rlhf_type" in config else "sft")
+    return {"training.stage": str(config.get("rlhf_type", "dpo")) if command == "rlhf" else command}
 
 
 def _refused(code: str, key: str, **values: object) -> ProblemsError:

@@ -29,6 +29,7 @@ def memory_traits(job: Job) -> MemoryTraits:
             name: choose(fusable, value, getattr(memory, name)) for name, value in zip(names, fused, strict=True)
         }
         memory = replace(memory, **chosen)
+    memory = _in_stage(job, memory)
     if job.fuses_loss:
         forward, backward = LIGER_LOSS_MOVED
         memory = replace(memory, loss_forward_moved=forward, loss_backward_moved=backward)
@@ -38,6 +39,34 @@ def memory_traits(job: Job) -> MemoryTraits:
     if traits.zero_stage:
         memory = replace(memory, offloads=job.offloads)
     return _fsdp_memory(job, memory) if job.traits.is_fsdp else memory
+
+
+def _in_stage(job: Job, memory: MemoryTraits) -> MemoryTraits:
+    """Return the bytes of logits in KTO and of a reward model.
+
+    KTO on Hugging Face engines also keeps the reference model's fp32 logits of the samples while that model evaluates
+    the KL batch (train/kto/trainer.py concatenated_forward; counted by benchmarks/pair_logits.py). ms-swift joins four
+    16-bit outputs, so three of them and the joined one are present besides (swift/megatron/trainers/kto_trainer.py
+    forward_step; read from its code, not measured).
+
+    A reward model of LLaMA-Factory computes logits and casts them to fp32, but its loss does not read them (trl 0.24.0
+    models/modeling_value_head.py forward). ms-swift's has a head with one output.
+    """
+    stage, megatron = job.training.stage, job.traits.is_megatron
+    if stage == "kto" and megatron:
+        return replace(memory, logits_forward_bytes=memory.logits_forward_bytes + 2 * (3 + 4))
+    if stage == "kto":
+        return replace(memory, pairs_kept_bytes=memory.pairs_kept_bytes + 4)
+    if stage == "rm":
+        forward = 0 if megatron else 4 if job.training.precision == "fp32" else 2 + 4
+        return replace(
+            memory,
+            logits_forward_bytes=forward,
+            logits_backward_bytes=0,
+            loss_forward_moved=forward,
+            loss_backward_moved=0,
+        )
+    return memory
 
 
 def _fsdp_memory(job: Job, memory: MemoryTraits) -> MemoryTraits:

@@ -36,9 +36,9 @@ class Tuning:
     single_precision: bool = False
     """fp32 without autocast."""
     pairs: bool = False
-    """DPO: each sample has a chosen and a rejected answer, and the loss compares their log-probabilities."""
+    """DPO and KTO: the loss compares log-probabilities of answers."""
     reference: bool = False
-    """DPO's frozen reference model is present."""
+    """The frozen reference model of DPO or KTO is present."""
     packs_experts: bool = False
     """4-bit loading packs routed experts too: transformers 4 has an nn.Linear for each; transformers 5, whose experts
     are one parameter with three dimensions, leaves them in 16 bits."""
@@ -89,10 +89,11 @@ def model_states(
 def reference_bytes(
     plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
 ) -> tuple[Number, Number]:
-    """Return the bytes of DPO's reference model on the GPU and on the host. It is a 16-bit copy; runs with adapters
+    """Return the bytes of a reference model on the GPU and on the host. It is a 16-bit copy; runs with adapters
     switch them off and need no copy.
 
-    LLaMA-Factory's train/trainer_utils.py create_ref_model and train/dpo/trainer.py, which shards it too.
+    LLaMA-Factory's train/trainer_utils.py create_ref_model, and train/dpo/trainer.py and train/kto/trainer.py,
+    which shard it too.
     """
     if not tuning.reference or tuning.adapters:
         return 0.0, 0.0
@@ -318,7 +319,9 @@ def _logits(
     if tuning.pairs:
         forward = memory.pairs_forward_bytes + (memory.pairs_kept_bytes if tuning.reference else 0)
     backward = memory.logits_backward_bytes * logits
-    return forward * logits + copy, backward + copy, form.element * logits + copy
+    # A reward model's logits get no gradient.
+    gradient = min(form.element, memory.logits_backward_bytes) * logits
+    return forward * logits + copy, backward + copy, gradient + copy
 
 
 def _layer_activations(

@@ -173,13 +173,13 @@ def kind_passes(
     )
     tower = _tower(layers.vision, time_context, trained, adapters) if layers.vision else NO_PASSES
     kinds = KindPasses(decoder, _head(layers, time_context, load, language), tower)
-    if last_layers is None and not time_context.run.reference:
+    forwards = time_context.run.forward_passes
+    if last_layers is None and forwards == 1:
         return kinds
     share = 1.0 if last_layers is None else min(1.0, last_layers / max(1, layers.count))
-    judged = 2 if time_context.run.reference else 1
 
     def scaled(passes: Passes) -> Passes:
-        return Passes(passes.forward.times(judged), passes.backward.times(share), passes.recomputed.times(share))
+        return Passes(passes.forward.times(forwards), passes.backward.times(share), passes.recomputed.times(share))
 
     return KindPasses(tuple(map(scaled, kinds.kinds)), scaled(kinds.head), scaled(kinds.tower))
 

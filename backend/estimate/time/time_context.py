@@ -56,8 +56,8 @@ class Execution:
     reduces_once: bool = False
     """FSDP keeps whole gradients while micro-batches accumulate, and reduces them in the last one (no_sync)."""
     megatron: bool = True
-    reference: bool = False
-    """A frozen reference model evaluates every micro-batch too (DPO)."""
+    forward_passes: int = 1
+    """Forward passes of a micro-batch, those of a frozen reference model included (Job.forward_passes)."""
     compiled: bool = False
     """torch.compile fuses the operations that Transformer Engine's kernels fuse; attention is torch's."""
     attention_pace: float = 1.0

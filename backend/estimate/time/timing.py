@@ -140,7 +140,7 @@ def execution(job: Job, memory: MemoryTraits, layers: ModelLayers) -> Execution:
         overlap_gradients=parallel.overlap_grad_reduce if megatron else job.traits.overlaps,
         overlap_parameters=parallel.overlap_param_gather if megatron else job.traits.overlaps,
         overlap_sends=parallel.virtual_pipeline > 1,
-        reference=job.has_reference,
+        forward_passes=job.forward_passes,
         adapters=adapters_of(job),
         unpacked=training.method == "qlora",
     )

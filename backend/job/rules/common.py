@@ -23,11 +23,16 @@ _NOTHING_FROZEN = {f"training.freeze.{part}": False for part in ("vision_tower",
 
 @everywhere
 def stage_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """Under USE_MCA=1, stages other than pt, sft, dpo silently fall through to the Hugging Face path."""
-    stages = job.traits.stages
-    if job.training.stage in stages:
+    """Under USE_MCA=1, stages other than pt, sft, dpo silently fall through to the Hugging Face path (tuner.py)."""
+    stages, training = job.traits.stages, job.training
+    if training.stage in stages:
         return None
-    return problem("stage_not_supported", "training.stage", engine=job.engine, stages=", ".join(stages))
+    able = [
+        traits for traits in TRAITS.values() if training.stage in traits.stages and training.method in traits.methods
+    ]
+    offered = min(able, key=lambda traits: (traits.environment != job.traits.environment, traits.zero_stage != 3))
+    return problem("stage_not_supported", "training.stage", engine=job.engine, stages=", ".join(stages),
+                   edit={"engine": offered.engine})  # fmt: skip
 
 
 @everywhere
@@ -123,10 +128,34 @@ def pretraining_packs(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
 
 @llamafactory
 def pairs_are_not_packed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """LLaMA-Factory packs no pairs (data/processor/pairwise.py), but cuts them one token earlier (data_args.py)."""
-    if job.training.stage != "dpo" or not job.training.packing:
+    """LLaMA-Factory packs no preference data (data/processor/pairwise.py, feedback.py), but cuts them one token earlier
+    (data_args.py)."""
+    if job.training.stage in ("pt", "sft") or not job.training.packing:
         return None
     return problem("pairs_not_packed", "training.packing", "warning", edit={"training.packing": False})
+
+
+@hugging_face
+def a_reward_model_checkpoints_without_reentry(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """DDP looks for unused parameters, because the value head's wrapper is no PreTrainedModel and the output layer gets
+    no gradient. Reentrant checkpointing, LLaMA-Factory's default, then dies: "Expected to mark a variable ready only
+    once" (transformers 5.6.0 trainer.py _build_accelerator_args; seen with LLaMA-Factory 0.9.5)."""
+    training = job.training
+    is_whole = training.stage == "rm" and training.method not in ("lora", "qlora")
+    if not is_whole or job.engine != "llamafactory-ddp" or job.recompute == "none":
+        return None
+    if job.extra.get("use_reentrant_gc") is False:
+        return None
+    return problem("reward_model_reentrant", "training.stage",
+                   edit={"extra": {**job.extra, "use_reentrant_gc": False}})  # fmt: skip
+
+
+@llamafactory
+def a_reward_model_resumes(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """LLaMA-Factory cannot resume a reward model (Job.can_resume)."""
+    if job.can_resume:
+        return None
+    return problem("reward_model_starts_over", "training.stage", "note")
 
 
 @everywhere

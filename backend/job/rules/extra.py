@@ -43,6 +43,10 @@ def _not_sft(job: Job) -> bool:
     return job.training.stage != "sft"
 
 
+def _trains_a_reward_model(job: Job) -> bool:
+    return job.training.stage == "rm" and job.traits.environment == "llamafactory"
+
+
 def _quantised(job: Job) -> bool:
     return job.training.method == "qlora"
 
@@ -102,13 +106,15 @@ def _gathers_all(job: Job) -> bool:
 
 CLASHES = (
     *(
-        Clash(key=key, applies=_not_sft, other="training.stage: pt, dpo")
+        Clash(key=key, applies=_not_sft, other="training.stage: pt, rm, dpo, kto")
         for key in ("neat_packing", "train_on_prompt", "mask_history")
     ),
     *(Clash(key=key, applies=_deepspeed, other="DeepSpeed") for key in ("use_galore", "use_apollo")),
     *(Clash(key=key, applies=_hugging_face, other="torchrun") for key in ("galore_layerwise", "apollo_layerwise")),
     Clash(key="use_badam", applies=lambda job: _hugging_face(job) and not _sharded(job), other="DDP, ZeRO-2, FSDP"),
     Clash(key="pissa_init", applies=_sharded, other="DeepSpeed ZeRO-3"),
+    Clash(key="pissa_init", applies=lambda job: job.has_reference, other="training.stage: dpo, kto"),
+    Clash(key="load_best_model_at_end", applies=_trains_a_reward_model, other="training.stage: rm"),
     Clash(key="pissa_init", applies=_quantised, other="training.method: qlora"),
     Clash(key="resize_vocab", applies=_quantised, other="training.method: qlora"),
     Clash(key="fp8", applies=_quantised, other="training.method: qlora"),

@@ -47,6 +47,12 @@ def needed_columns(entry: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(name for name in names if isinstance(name, str)))
 
 
+def has_kto_tag(entry: dict[str, Any]) -> bool:
+    """Return whether the entry names the column that says whether an answer is wanted."""
+    columns = entry.get("columns")
+    return isinstance(columns, dict) and bool(columns.get("kto_tag"))
+
+
 def first_rows(path: str) -> list[dict[str, Any]]:
     """Return the rows at the start of a file of JSON or CSV that could be read; an empty list for other files."""
     if os.path.splitext(path)[1] not in (".json", ".jsonl", ".csv"):

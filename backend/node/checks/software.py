@@ -22,7 +22,7 @@ import time
 import urllib.parse
 from typing import Any
 
-from backend.node.checks.dataset_columns import missing_columns
+from backend.node.checks.dataset_columns import has_kto_tag, missing_columns
 from backend.node.checks.logins import has_wandb_login
 from backend.node.checks.model_folder import lacking_weights, unmatched_targets
 from backend.node.interface import find_interface
@@ -158,7 +158,8 @@ def find_parts(names: list[str], folder: str | None) -> dict[str, Any]:
 def find_datasets(folder: str, names: list[str]) -> dict[str, Any]:
     """Return `info` (whether dataset_info.json can be read), the `unknown` names and the `missing` files.
 
-    `columns`: name -> the columns that the first rows of its file lack.
+    `columns`: name -> the columns that the first rows of its file lack. `ranking`: the names whose rows have a chosen
+    and a rejected answer. `judged`: the names whose rows have a `kto_tag`.
     """
     try:
         known = read_json(os.path.join(folder, "dataset_info.json"))
@@ -167,6 +168,7 @@ def find_datasets(folder: str, names: list[str]) -> dict[str, Any]:
     if not isinstance(known, dict):
         return {"info": False, "unknown": [], "missing": [], "columns": {}}
     known = {name: entry for name, entry in known.items() if isinstance(entry, dict)}
+    described = {name: known[name] for name in names if name in known}
     files = {
         name: os.path.join(folder, str(known[name]["file_name"]))
         for name in names
@@ -179,6 +181,8 @@ def find_datasets(folder: str, names: list[str]) -> dict[str, Any]:
         "columns": {
             name: lacking for name, path in files.items() for lacking in [missing_columns(known[name], path)] if lacking
         },
+        "ranking": [name for name, entry in described.items() if entry.get("ranking")],
+        "judged": [name for name, entry in described.items() if has_kto_tag(entry)],
     }
 
 

@@ -87,6 +87,10 @@ def choose_checkpoint(job: Job, run: str, saved: Checkpoints, policy: ResumePoli
     """Return the step to resume from; None: the beginning. ProblemsError: no_checkpoint, checkpoint_*."""
     if policy.step == 0:
         return None
+    if not job.can_resume:
+        if policy.at_start_without:
+            return None
+        raise ProblemsError([Problem(code="reward_model_not_resumed", values={"run": run})])
     if policy.step is None and saved.newest is None and policy.at_start_without and not saved.hidden:
         return None
     if policy.step is None and saved.newest is not None:
