@@ -67,7 +67,7 @@ def test_json_has_the_job_and_a_code_for_every_reason(source: Path, capsys: pyte
 
 
 def test_a_job_file_and_other_stages_are_refused_with_a_fix(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for text in ("version: 1\ncluster: {}\n", yaml.safe_dump({**yaml.safe_load(YAML), "stage": "kto"}), "- 1"):
+    for text in ("version: 1\ncluster: {}\n", yaml.safe_dump({**yaml.safe_load(YAML), "stage": "ppo"}), "- 1"):
         source.write_text(text)
         assert main(["import", str(source)]) == 2
         assert "->" in capsys.readouterr().err
