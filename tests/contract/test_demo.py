@@ -17,6 +17,7 @@ from backend.cluster.ssh.host_keys import KnownHosts
 from backend.cluster.ssh.node import connect
 from backend.node.supervisor.processes import Process, find_process, members
 from tests.nodes import ssh_nodes
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.contract
 
@@ -93,7 +94,8 @@ def test_stop_ends_the_runs_on_the_nodes(demo: LocalNodes) -> None:
     node.write(str(folder / "spec.json"), json.dumps(spec).encode())
     argv = [sys.executable, str(folder / "supervisor.py"), "start", str(folder)]
     assert ask(node, argv, timeout_s=60)["ok"]
-    assert len(members(f"{demo.folder}.0")) == 1
+    # The supervisor answers before its child has begun the program.
+    wait_for(lambda: len(members(f"{demo.folder}.0")) == 1)
     node.close()
     assert demo.stop() == []
     assert members(f"{demo.folder}.0") == []
