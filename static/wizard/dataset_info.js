@@ -51,7 +51,8 @@ function drawBody(body) {
 
 function head() {
   const path = h("input.mb-fetch-id", { type: "text", spellcheck: "false", autocomplete: "off", placeholder: "/shared/data/my_data.jsonl", list: "mb-dataset-files" });
-  const file = h("input.mb-only-read", { type: "file", accept: ".json,.jsonl", tabindex: "-1", onchange: () => { upload(file.files[0]); file.value = ""; } });
+  const file = h("input.mb-only-read", { type: "file", accept: ".json,.jsonl", tabindex: "-1", "aria-label": d("upload"),
+    onchange: () => { upload(file.files[0]); file.value = ""; } });
   return [button("dataset_info"), h("label", {}, h("span", {}, d("path")), path), button("dataset_file", () => ({ path: path.value })),
     h("button.mb-button", { type: "button", "data-upload": true, onclick: () => file.click() }, d("upload")), file];
 }
