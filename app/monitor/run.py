@@ -78,7 +78,7 @@ def nodes(run: RunSnapshot) -> list[dict[str, Any]]:
             "gpus": [_gpu(gpu) for gpu in node.gpus],
             "stuck": [stuck_words([process]) for process in node.stuck],
             "exit": None if node.exit is None else {key: node.exit.get(key) for key in ("code", "signal", "reason")},
-            "left": _left(node),
+            "left": node.processes_left,
             "gpu_mib": _gpu_memory_held(node),
         }
         for node in run.nodes
@@ -114,14 +114,8 @@ def _proof(run: RunSnapshot) -> dict[str, int] | None:
     """Return how many nodes proved that no process of the run is left on them. None before the end of the run."""
     if not run.state.is_final or not run.nodes or run.state is RunState.UNWATCHED:
         return None
-    left = [_left(node) for node in run.nodes]
+    left = [node.processes_left for node in run.nodes]
     return {"proved": sum(count == 0 for count in left), "nodes": len(left), "left": sum(count or 0 for count in left)}
-
-
-def _left(node: NodeSnapshot) -> int | None:
-    """Return the number of processes left on a stopped or ended node. None if it was not checked."""
-    record = node.stop if node.stop is not None else node.exit
-    return None if record is None or "left" not in record else len(record["left"])
 
 
 def _gpu_memory_held(node: NodeSnapshot) -> int | None:

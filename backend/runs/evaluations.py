@@ -96,7 +96,6 @@ class Evaluations:
         if shown.state is RunState.FINISHED and not has_result:
             self._fetch_in_thread(derived.run)
         lines = readable(next(filter(None, tails), b"")).strip().splitlines()
-        record = next((entry.stop or entry.exit for entry in shown.nodes if entry.stop or entry.exit), None)
         return Evaluation(
             run=derived.run,
             models=tuple(derived.request["models"]),
@@ -105,7 +104,7 @@ class Evaluations:
             state=shown.state,
             node=node,
             why=shown.cause or self._failures.get(derived.run),
-            left=len(record["left"]) if record is not None and "left" in record else None,
+            left=shown.nodes[0].processes_left if shown.nodes else None,
             line=lines[-1][-LINE_LENGTH:] if lines else "",
             has_result=has_result,
         )

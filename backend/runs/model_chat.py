@@ -91,7 +91,6 @@ class Chats:
         is_ours = self._keys.get(derived.run) is not None
         if shown.state is RunState.RUNNING and len(servers) < len(models) and is_ours:
             self._find_servers(derived.run, models)
-        record = next((entry.stop or entry.exit for entry in shown.nodes if entry.stop or entry.exit), None)
         return ModelChat(
             run=derived.run,
             models=models,
@@ -99,7 +98,7 @@ class Chats:
             phase=_phase(shown, is_ready=len(servers) == len(models)),
             node=node,
             why=shown.cause,
-            left=len(record["left"]) if record is not None and "left" in record else None if shown.nodes else 0,
+            left=shown.nodes[0].processes_left if shown.nodes else 0,
             backends={name: server["backend"] for name, server in servers.items()},
             is_ours=is_ours,
         )

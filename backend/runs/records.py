@@ -100,6 +100,12 @@ class NodeSnapshot:
     exit: Exit | None = None
     stop: Stopped | None = None
 
+    @property
+    def processes_left(self) -> int | None:
+        """Return the number of processes left after the end or the stop. None if it was not checked."""
+        record = self.stop if self.stop is not None else self.exit
+        return None if record is None or "left" not in record else len(record["left"])
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunLabels:
