@@ -22,10 +22,8 @@ READ_S = 60.0
 def serve(folder: str, name: str, args: dict[str, Any]) -> None:
     """Load a model, write FOLDER/server.<name>.json, and answer until the process is ended."""
     key = os.environ.pop("API_KEY")
-    model = Model(args)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(model, key, f"{folder}/active.{name}"))
-    server.daemon_threads = True
-    mark_active(f"{folder}/active.{name}")
+    server = ModelServer(Model(args), key, f"{folder}/active.{name}")
+    mark_active(server.active)
     record = {"port": server.server_address[1], "backend": args["infer_backend"]}
     with open(f"{folder}/server.{name}.part", "w", encoding="utf-8") as file:
         json.dump(record, file)
@@ -34,73 +32,85 @@ def serve(folder: str, name: str, args: dict[str, Any]) -> None:
     server.serve_forever()
 
 
-def _handler(model: Model, key: str, active: str) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = READ_S
+class ModelServer(ThreadingHTTPServer):
+    """Serves one model on a free port. `active` is the file whose time says when somebody last asked."""
 
-        def do_POST(self) -> None:
-            mark_active(active)
-            body = self._read()
-            if body is None:
-                return
-            try:
-                ask = parse(json.loads(body))
-            except (BadRequest, ValueError) as error:
-                self._refuse(400, str(error))
-                return
-            self._stream(model.answer(ask, lambda: has_closed(self.connection)))
+    daemon_threads = True
 
-        def _read(self) -> bytes | None:
-            """Return the body of an allowed request. Any other request is answered here."""
-            given = self.headers.get("Authorization", "")
-            length = self.headers.get("Content-Length", "")
-            if not hmac.compare_digest(given.encode(), f"Bearer {key}".encode()):
-                self._refuse(401, "the key is wrong")
-            elif self.path != CHAT:
-                self._refuse(404, "unknown path")
-            elif not length.isdigit() or int(length) > REQUEST_BYTES:
-                self._refuse(413, f"the request is longer than {REQUEST_BYTES} bytes")
-            else:
-                return self.rfile.read(int(length))
-            return None
+    def __init__(self, model: Model, key: str, active: str) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.model = model
+        self.key = key
+        self.active = active
 
-        def _refuse(self, status: int, reason: str) -> None:
-            body = json.dumps({"error": reason}).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
 
-        def _stream(self, pieces: Any) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Connection", "close")
-            self.end_headers()
-            begun, count = time.monotonic(), 0
-            try:
-                for piece in pieces:
-                    count += 1
-                    mark_active(active)
-                    self._event({"choices": [{"delta": {"content": piece}}]})
-                self._event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
-            except OSError:
-                print("megaboard: the reader left", flush=True)
-            except Exception as error:
-                traceback.print_exc()
-                self._event({"error": f"{type(error).__name__}: {error}"[:2000]})
-            finally:
-                pieces.close()
-            print(f"megaboard: {count} pieces in {time.monotonic() - begun:.1f} s", flush=True)
+class Handler(BaseHTTPRequestHandler):
+    """Answers one request."""
 
-        def _event(self, value: dict[str, Any]) -> None:
-            self.wfile.write(b"data: " + json.dumps(value).encode() + b"\n\n")
-            self.wfile.flush()
+    server: ModelServer
+    timeout = READ_S
 
-        def log_message(self, *args: Any) -> None:
-            """Write nothing: prompts stay out of the log."""
+    def do_POST(self) -> None:
+        mark_active(self.server.active)
+        body = self._read()
+        if body is None:
+            return
+        try:
+            ask = parse(json.loads(body))
+        except (BadRequest, ValueError) as error:
+            self._refuse(400, str(error))
+            return
+        self._stream(self.server.model.answer(ask, lambda: has_closed(self.connection)))
 
-    return Handler
+    def _read(self) -> bytes | None:
+        """Return the body of an allowed request. Any other request is answered here."""
+        given = self.headers.get("Authorization", "")
+        length = self.headers.get("Content-Length", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {self.server.key}".encode()):
+            self._refuse(401, "the key is wrong")
+        elif self.path != CHAT:
+            self._refuse(404, "unknown path")
+        elif not length.isdigit() or int(length) > REQUEST_BYTES:
+            self._refuse(413, f"the request is longer than {REQUEST_BYTES} bytes")
+        else:
+            return self.rfile.read(int(length))
+        return None
+
+    def _refuse(self, status: int, reason: str) -> None:
+        body = json.dumps({"error": reason}).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _stream(self, pieces: Any) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        begun, count = time.monotonic(), 0
+        try:
+            for piece in pieces:
+                count += 1
+                mark_active(self.server.active)
+                self._event({"choices": [{"delta": {"content": piece}}]})
+            self._event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+        except OSError:
+            print("megaboard: the reader left", flush=True)
+        except Exception as error:
+            traceback.print_exc()
+            self._event({"error": f"{type(error).__name__}: {error}"[:2000]})
+        finally:
+            pieces.close()
+        print(f"megaboard: {count} pieces in {time.monotonic() - begun:.1f} s", flush=True)
+
+    def _event(self, value: dict[str, Any]) -> None:
+        self.wfile.write(b"data: " + json.dumps(value).encode() + b"\n\n")
+        self.wfile.flush()
+
+    def log_message(self, *args: Any) -> None:
+        """Write nothing: prompts stay out of the log."""
 
 
 def mark_active(path: str) -> None:
