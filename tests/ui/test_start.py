@@ -61,9 +61,9 @@ def test_a_yaml_is_imported_with_a_report_of_what_did_not_stay(page, site, tmp_p
     expect(rows.filter(has_text="overwrite_output_dir")).to_contain_text(dropped)
     expect(rows.filter(has_text="qwen3_vl_nothink")).to_have_count(1)
     assert rows.filter(has_text="cutoff_len").count() == 0
-    page.fill("#mb-import-text", YAML.replace("sft", "kto"))
+    page.fill("#mb-import-text", YAML.replace("sft", "ppo"))
     page.click("#mb-import-do")
-    expect(page.locator(".mb-start-answer .mb-problem")).to_contain_text("kto")
+    expect(page.locator(".mb-start-answer .mb-problem")).to_contain_text("ppo")
 
 
 def test_a_preset_of_ones_own_is_kept_replaced_downloaded_used_and_deleted(page, site, tmp_path: Path):
