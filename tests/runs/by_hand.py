@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.runs.connections import Connections
+from backend.runs.rank_secrets import ApiKeys
 from backend.runs.runner import Runner
 from backend.runs.states import RunState
 from backend.runs.store import run_store
@@ -50,7 +51,7 @@ class Server(Runner):
         clocks = {"clock": cluster, "monotonic": cluster}
         audit: Callable[..., None] = lambda *_, **__: None  # noqa: E731
         accepted = AcceptedConfigurations()
-        super().__init__(home, self.store, connections, accepted, audit=audit, timing=TIMING, **clocks)  # type: ignore[arg-type]
+        super().__init__(home, self.store, connections, accepted, audit=audit, keys=ApiKeys(), timing=TIMING, **clocks)  # type: ignore[arg-type]
 
     @property
     def is_dead(self) -> bool:
