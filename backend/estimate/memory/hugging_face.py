@@ -5,55 +5,18 @@ Gradient checkpointing affects only layers with something to train (model/model_
 computes the states that ranks divide. saved_activations.py has the saved tensors of the modules.
 """
 
-from typing import Literal
-
 from backend.estimate.array_ops import Flag, Number, choose, larger, largest, plain
-from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memory.layer_work import layer_works, new_gradient_bytes
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
-from backend.estimate.memory.sharding import States, largest_unit, sharded_states
-from backend.estimate.memory.stage import RankParameters, Trained
+from backend.estimate.memory.sharding import States, sharded_states
+from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import LIBRARIES, STATIC_BYTES, Moment, StageMemory, Term, Terms, peak_moment
+from backend.estimate.memory.tuning import Tuning, form_of
 from backend.estimate.model.adapters import NF4_BYTES, adapter_parameters, quantised_parameters, routed_parameters
 from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, last_kinds
 from backend.estimate.model.parameters import layer_counts, model_parameters, vision_parameters
 from backend.estimate.plan import Plan
-from backend.job.model.operators import Activation, Linear
 from backend.job.traits import MemoryTraits
-
-
-@frozen_dataclass
-class Tuning:
-    """What is trained, and how."""
-
-    trained: Trained
-    method: Literal["full", "lora", "qlora", "partial"] = "full"
-    lora_rank: int = 8
-    lora_targets: str = "all"
-    last_layers: int = 0
-    """Layers that `partial` trains."""
-    liger: bool = False
-    """Liger's fused output layer and loss, which never store all logits."""
-    single_precision: bool = False
-    """fp32 without autocast."""
-    pairs: bool = False
-    """DPO and KTO: the loss compares log-probabilities of answers."""
-    reference: bool = False
-    """The frozen reference model of DPO or KTO is present."""
-    packs_experts: bool = False
-    """4-bit loading packs routed experts too: transformers 4 has an nn.Linear for each; transformers 5, whose experts
-    are one parameter with three dimensions, leaves them in 16 bits."""
-    upcasts_rest: bool = False
-    """QLoRA: what is not in 4 bits (embedding, norms, output layer) is fp32 and runs under autocast. peft's
-    utils/other.py prepare_model_for_kbit_training does this; LLaMA-Factory does not call it."""
-
-    @property
-    def adapters(self) -> bool:
-        return self.method in ("lora", "qlora")
-
-    @property
-    def trains_output(self) -> bool:
-        """Return whether the embedding and the output layer are trained."""
-        return self.method == "full" and self.trained.language
 
 
 def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> StageMemory:
@@ -139,20 +102,6 @@ def packed_elements(layers: ModelLayers, tuning: Tuning) -> int:
     return quantised_parameters(layers) + (routed_parameters(layers) if tuning.packs_experts else 0)
 
 
-def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> EagerForm:
-    """Return how the modules of a part of the model run."""
-    if tuning.single_precision:
-        return EagerForm(element=4, residual=4, trained=part_trained)
-    autocast = memory.autocast_bytes > 0
-    if tuning.adapters:
-        casts = autocast or tuning.upcasts_rest
-        residual = 4 if tuning.upcasts_rest else 2
-        return EagerForm(residual=residual, trained=False, adapters=part_trained, casts=part_trained and casts)
-    # The residual stream is fp32 if the fp32 embedding is trained; the frozen embedding of `partial` returns bf16.
-    is_fp32 = part_trained and autocast and tuning.method == "full"
-    return EagerForm(residual=4 if is_fp32 else 2, trained=part_trained, casts=part_trained and autocast)
-
-
 def _step_moments(
     layers: ModelLayers,
     plan: Plan,
@@ -172,10 +121,10 @@ def _step_moments(
     earlier_gradients = held_gradients(plan, memory, parameters, states, form)
     copies, kept_copies = _cast_copies(layers, plan, memory, tuning, parameters)
     forward_logits, backward_logits, gradient_logits = _logits(layers, plan, memory, tuning, form)
-    new = _new_gradient_bytes(memory, form)
+    new = new_gradient_bytes(memory, form)
     head = new * layers.embedding if tuning.trains_output else 0
     waiting = _waiting_gradient(layers, plan, memory, tuning, form)
-    works = _layer_works(layers, plan, memory, tuning, form)
+    works = layer_works(layers, plan, memory, tuning, form)
     work = waiting + largest(*(work.total for work in works))
     after = larger(gradients, earlier_gradients)
     # Backward keeps the input of every checkpointed layer, and its gradient.
@@ -203,11 +152,7 @@ def _step_moments(
             "kept_copies": [Term("workspace_copies", kept_copies, "elements", memory.autocast_bytes)],
             "head": [Term("workspace_output_gradient", head, "elements", new)],
             "waiting": [Term("workspace_output_gradient", waiting, "elements", form.element)],
-            "work": [
-                Term("workspace_ffn", largest_work.ffn),
-                Term("workspace_weight_gradient", largest_work.weight, "elements", new),
-                Term("workspace_unpacked", largest_work.unpacked, "elements", form.element),
-            ],
+            "work": largest_work.terms(new, form),
             "gathered": [Term("workspace_gathered", gathered, "elements", 2)],
             "step": [Term("workspace_step", states.step, "elements", memory.step_gradient_bytes)],
         }
@@ -277,12 +222,6 @@ def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tun
     return choose(
         plan.micro_batches > 1, 0 if whole else form.element * layers.embedding, form.element * layers.embedding
     )
-
-
-def _new_gradient_bytes(memory: MemoryTraits, form: EagerForm) -> float:
-    """Return the bytes of an element of a new gradient, its 16-bit form included."""
-    passing = memory.gradient_bytes if memory.passing_gradient_bytes is None else memory.passing_gradient_bytes
-    return passing + form.element
 
 
 def _cast_copies(
@@ -364,41 +303,3 @@ def _tower(
         per_patch = per_patch + vision.depth * choose(checkpointed, form.residual * vision.block.hidden, block)
         live = choose(checkpointed, block, 0.0)
     return plan.vision_patches * per_patch, plan.vision_patches * live
-
-
-@frozen_dataclass
-class LayerWork:
-    """Bytes that the backward pass of one layer needs beside what is saved."""
-
-    ffn: Number
-    """Gradients of the FFN."""
-    weight: float
-    """The gradient of one weight in 16 bits, and its fp32 copy."""
-    unpacked: float
-    """One weight of 4 bits, unpacked to 16 bits."""
-
-    @property
-    def total(self) -> Number:
-        return self.ffn + self.weight + self.unpacked
-
-
-def _layer_works(
-    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
-) -> list[LayerWork]:
-    """Return the work of each kind of layer that the model has."""
-    works = []
-    for kind in layers.kinds:
-        widths = [op.width * (2 if op.gated else 1) for op in kind.operators if isinstance(op, Activation)]
-        # A profile may have found no function that it knows.
-        widths = widths or [op.outputs for op in kind.operators if isinstance(op, Linear)]
-        # Routed experts are one parameter with three dimensions in transformers 5, so their gradient is one tensor.
-        sizes = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
-        elements = (largest_unit(layers) if memory.reduces_layers else max(sizes)) if form.trained else 0
-        works.append(
-            LayerWork(
-                ffn=plan.tokens * form.element * max(widths),
-                weight=elements * _new_gradient_bytes(memory, form),
-                unpacked=max(sizes) * form.element if tuning.method == "qlora" else 0,
-            )
-        )
-    return works
