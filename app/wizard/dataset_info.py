@@ -11,7 +11,7 @@ from app.services import Services
 from app.wizard.data_preview import shown_fault
 from app.wizard.fetch_result import FetchResult, ask, job_of
 from app.wizard.fields import look_up
-from backend.cluster.program_answers import DatasetChecked
+from backend.cluster.program_answers.data import DatasetChecked
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.api import MOST_UPLOAD_BYTES, DatasetChange
 

@@ -13,7 +13,7 @@ from typing import Any
 from backend.cluster.inventory.dataset_size import DataSize
 from backend.cluster.node import Node, NodeError
 from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
-from backend.cluster.program_answers import DataPreview, DatasetChecked, DatasetInfoRead, DatasetProposal
+from backend.cluster.program_answers.data import DataPreview, DatasetChecked, DatasetInfoRead, DatasetProposal
 from backend.cluster.slurm import Partition
 from backend.cluster.ssh.host_keys import HostKey, KnownHosts
 from backend.cluster.ssh.node import connect as connect_by_ssh
