@@ -81,6 +81,7 @@ PROGRAMS = {
         "serving/__init__.py",
         "serving/backends.py",
         "serving/chat_request.py",
+        "model_process.py",
         "serving/model.py",
         "serving/server.py",
         "serving/main.py",
@@ -103,7 +104,7 @@ PROGRAMS = {
     "tokenise.py": ("training/engine_data.py", "training/tokenise.py"),
     "download.py": ("training/hubs.py", "training/download.py"),
     "export_model.py": ("training/export_model.py",),
-    PREDICT: ("training/predict.py",),
+    PREDICT: ("model_process.py", "training/predict.py"),
     "benchmark.py": ("benchmark.py",),
     "software.py": (
         "regular_file.py",
