@@ -126,12 +126,8 @@ def measured(
     by_module: dict[str, int] = {}
     for path, size in saved.values():
         by_module[path] = by_module.get(path, 0) + size
-    outputs = [tensor for tensor in _tensors([out]) if tensor.requires_grad][:1]
     live = meter.live
-    meter.costs, meter.peak = {}, live
-    with torch.enable_grad():
-        torch.autograd.backward(outputs, [torch.empty_like(tensor) for tensor in outputs])
-    back, back_peak = meter.total(), meter.peak - live
+    back, back_peak = _run_backward(meter, out)
     for hook in hooks:
         hook.remove()
     others = shared - {meter.serial(hidden)}
@@ -151,6 +147,18 @@ def measured(
         handle.remove()
     is_plain = not shared - {meter.serial(hidden), meter.serial(args[key] if isinstance(key, int) else kwargs[key])}
     return _keep_call(kind, _detached(out), hidden, (args, kwargs, key) if is_plain else None), sample
+
+
+def _run_backward(meter: CostMeter, out: Any) -> tuple[Costs, int]:
+    """Run the backward pass of a layer's output; return its costs and the peak of its bytes."""
+    import torch
+
+    outputs = [tensor for tensor in _tensors([out]) if tensor.requires_grad][:1]
+    live = meter.live
+    meter.costs, meter.peak = {}, live
+    with torch.enable_grad():
+        torch.autograd.backward(outputs, [torch.empty_like(tensor) for tensor in outputs])
+    return meter.total(), meter.peak - live
 
 
 def _costs_of_passes(ahead: Costs, ahead_peak: int, back: Costs, back_peak: int) -> dict[str, int]:
