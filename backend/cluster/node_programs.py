@@ -130,6 +130,7 @@ PROGRAMS = {
         "model_profile/operators.py",
         "model_profile/static_operators.py",
         "model_profile/measure.py",
+        "model_profile/polynomials.py",
         "model_profile/towers.py",
         "model_profile/main.py",
     ),
