@@ -3,12 +3,8 @@
 from collections.abc import Iterator
 
 from backend.estimate.array_ops import Number
-from backend.estimate.memory.hugging_face import (
-    held_gradients,
-    model_states,
-    packed_elements,
-    reference_bytes,
-)
+from backend.estimate.memory.hugging_face import model_states, packed_elements, reference_bytes
+from backend.estimate.memory.hugging_face_step import held_gradients
 from backend.estimate.memory.memory_term import Part, logits_part, part, parts_of, share
 from backend.estimate.memory.sharding import States
 from backend.estimate.memory.stage import RankParameters

@@ -1,4 +1,4 @@
-"""What a run on Hugging Face modules trains, and how its modules then run."""
+"""What a Hugging Face engine trains and how, and in which precision its modules run."""
 
 from typing import Literal
 
