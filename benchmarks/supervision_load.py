@@ -12,6 +12,7 @@ run, each in a process of its own, and the table shows the median of the rounds 
 import argparse
 import json
 import os
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -20,9 +21,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import yaml
+
+from backend.job.mapping import dump_mapping
 from backend.runs.collect.collector import Collector
 from backend.runs.store import attempts
 from backend.runs.store.store import Store
+from backend.runs.supervise import restart
 from backend.runs.supervise.gang_monitor import GangMonitor
 from backend.runs.supervise.gang_rules import Timing
 from benchmarks.monitor_live import GrowingNode
@@ -44,10 +49,7 @@ class SimulatedRun:
         run = StoredRun(store, RUN, now=self.now, nodes=nodes, gpus_per_node=GPUS, name="load")
         run.start()
         if spares:
-            spare = json.dumps([{"address": "10.250.0.1", "port": 22}])
-            store.write(
-                lambda c: c.execute("UPDATE runs SET job = json_set(job, '$.cluster.spares', json(?))", [spare])
-            )
+            _add_spare(store)
         with store.read() as connection:
             records = attempts.nodes(connection, RUN, 1)
         self.nodes = [GrowingNode(record.rank, GPUS, record.folder) for record in records]
@@ -83,6 +85,17 @@ class SimulatedRun:
 
     def _tick(self) -> None:
         assert not self.monitor.tick(), "the attempt must not end"
+
+
+def _add_spare(store: Store) -> None:
+    def add(connection: sqlite3.Connection) -> None:
+        (text,) = connection.execute("SELECT job FROM runs").fetchone()
+        job = yaml.safe_load(text)
+        job["cluster"]["spares"] = [{"address": "10.250.0.1"}]
+        connection.execute("UPDATE runs SET job = ?", [dump_mapping(job)])
+        restart.allow(connection, RUN, 1)
+
+    store.write(add)
 
 
 def measure(nodes: int, seconds: int, *, spares: bool) -> tuple[float, float]:
