@@ -129,7 +129,7 @@ def main() -> None:
         for checkout in checkouts:
             costs[checkout].append(_measure_checkout(checkout, options))
     print(
-        f"{options.nodes} x {GPUS}, load {os.getloadavg()[0]:.1f}; CPU seconds per second of the run, least of the rounds (and most)"
+        f"{options.nodes} x {GPUS}, load {os.getloadavg()[0]:.1f}; least (and most) CPU seconds per second of the run"
     )
     for checkout, rounds in costs.items():
         print(_row(checkout, rounds, costs[HERE]))
