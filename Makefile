@@ -32,7 +32,7 @@ lint-and-test-fast: .venv/.ready
 	$(MAKE) --no-print-directory test-fast; fast=$$?; wait $$lint && exit $$fast
 
 test-fast: .venv/.ready
-	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos and not slow"
+	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos and not slow and not engines"
 
 engines: packages-test environments .venv-node/extra/.ready
 	.venv/bin/pytest tests/e2e/test_engines.py tests/e2e/test_megatron_engine.py tests/e2e/test_vision_gradients.py \
