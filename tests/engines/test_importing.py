@@ -74,7 +74,13 @@ USE_MCA: 1
 
 @pytest.mark.parametrize("shares", ["0.7,0.3", [0.7, 0.3]])
 def test_shares_of_data_sets_are_read_from_a_text_and_from_a_list(shares: object) -> None:
-    config = {"stage": "sft", "dataset": "a,b", "mix_strategy": "interleave_over", "interleave_probs": shares}
+    config = {
+        "stage": "sft",
+        "do_train": True,
+        "dataset": "a,b",
+        "mix_strategy": "interleave_over",
+        "interleave_probs": shares,
+    }
     training = job_of(import_llamafactory(config, CLUSTER)).training
     assert (training.mix_strategy, training.interleave_probs) == ("interleave_over", "0.7,0.3")
 

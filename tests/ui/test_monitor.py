@@ -526,7 +526,9 @@ def test_runs_side_by_side_draw_what_is_near_the_screen_and_share_their_zoom(sit
         f"() => {{ {last}.scrollIntoView(); return String({last}.layout?.xaxis.range) === '1000,1100'; }}"
     )
     page.evaluate(f"() => window.Plotly.relayout({last}, {{ 'xaxis.autorange': true }})")
-    page.wait_for_function(f"() => {loss}.layout.xaxis.autorange && {loss}.data[0].x.length < 500")
+    page.wait_for_function(
+        f"() => {{ {loss}.scrollIntoView(); return {loss}.layout.xaxis.autorange && {loss}.data[0].x.length < 500; }}"
+    )
 
 
 def test_a_change_of_theme_recolours_the_charts_and_keeps_the_zoom(site, page):
