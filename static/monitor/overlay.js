@@ -12,7 +12,7 @@ export const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "
 
 const FEW = 40; // a curve of so few points is not smoothed
 // Margins that Plotly fits to the labels cost half of the time of a first drawing.
-const MARGIN = { l: 58, r: 12, t: 6, b: 40 };
+const MARGIN = { l: 58, r: 12, t: 6, b: 36 };
 
 // `settings` has `smoothing` and `isLog`. `labels` maps a run to its name, `shown` says whether its curve is shown.
 export function Overlay(spec, runs, { settings, labels, shown, poll, zoomed }) {
