@@ -33,7 +33,7 @@ def mixing_of(job: Job) -> Mixing:
     training, extra = job.training, job.extra
     if job.traits.environment == "swift":
         shares = shares_in(training.interleave_probs or extra.get("interleave_prob"))
-        strategy = training.mix_strategy
+        strategy: str = training.mix_strategy
         if strategy == CONCAT and training.interleave_probs is None and shares is not None:
             stops_at = extra.get("stopping_strategy")
             strategy = next((name for name, stop in OF_SWIFT.items() if stop == stops_at), "interleave_under")

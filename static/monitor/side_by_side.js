@@ -30,7 +30,7 @@ export function SideBySide(runs, link) {
     h("section.mbm-curves", { "aria-label": w("charts") }, basic, groups), fields);
 
   const nearness = new IntersectionObserver((changes) => changes.forEach(({ target, isIntersecting }) =>
-    charts.get(target.dataset.chart)?.setNear(isIntersecting)), { rootMargin: NEAR_PX });
+    charts.get(target.getAttribute("data-chart"))?.setNear(isIntersecting)), { rootMargin: NEAR_PX });
   const shared = { settings, poll: link.poll, zoomed, labels: (run) => heads[run]?.name ?? run, shown: (run) => !hidden.has(run) };
   const chart = (spec, title) => {
     const made = Overlay({ ...spec, title }, runs, shared);

@@ -36,8 +36,7 @@ def shares_are_probabilities(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
     if shares is None or not names:
         return None
     if len(shares) != names:
-        values = {"shares": len(shares), "names": names}
-        return problem("mix_count", SHARES, edit={SHARES: as_text([1.0] * names)}, **values)
+        return problem("mix_count", SHARES, edit={SHARES: as_text([1.0] * names)}, shares=len(shares), names=names)
     if min(shares) <= 0:
         return problem("mix_not_positive", SHARES)
     if abs(sum(shares) - 1) > TOLERANCE:
@@ -52,8 +51,9 @@ def shares_fit_the_data_for_evaluation(job: Job, shape: ModelShape, gpu: Gpu) ->
     names = evaluated.split(",") if isinstance(evaluated, str) else evaluated or []
     if shares is None or not names or len(names) == len(shares):
         return None
-    values = {"shares": len(shares), "names": len(names)}
-    return problem("mix_count_of_evaluation", "training.eval_dataset", edit={SHARES: None}, **values)
+    return problem(
+        "mix_count_of_evaluation", "training.eval_dataset", edit={SHARES: None}, shares=len(shares), names=len(names)
+    )
 
 
 @llamafactory
