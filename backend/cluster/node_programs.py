@@ -94,6 +94,7 @@ PROGRAMS = {
         "tools.py",
         "installer/folder.py",
         "installer/interpreters.py",
+        "installer/packages.py",
         "installer/build.py",
         "installer/main.py",
     ),
