@@ -72,6 +72,19 @@ USE_MCA: 1
 """
 
 
+@pytest.mark.parametrize("shares", ["0.7,0.3", [0.7, 0.3]])
+def test_shares_of_data_sets_are_read_from_a_text_and_from_a_list(shares: object) -> None:
+    config = {
+        "stage": "sft",
+        "do_train": True,
+        "dataset": "a,b",
+        "mix_strategy": "interleave_over",
+        "interleave_probs": shares,
+    }
+    training = job_of(import_llamafactory(config, CLUSTER)).training
+    assert (training.mix_strategy, training.interleave_probs) == ("interleave_over", "0.7,0.3")
+
+
 def test_an_article_s_file_keeps_its_plan_and_loses_its_traps() -> None:
     imported_job = import_llamafactory(yaml.safe_load(ARTICLE), CLUSTER)
     job, lines = job_of(imported_job), {line.key: line for line in imported_job.lines}
