@@ -63,6 +63,8 @@ PROGRAMS = {
         "data_preview/reading.py",
         "training/engine_data.py",
         "data_preview/encoding.py",
+        "data_preview/llamafactory_rows.py",
+        "data_preview/swift_rows.py",
         "data_preview/main.py",
     ),
     DATASET_INFO: (
