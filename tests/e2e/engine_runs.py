@@ -18,7 +18,7 @@ from app.demo.local_nodes import LocalNodes
 from backend.engines import export
 from backend.job.mapping import dump_mapping, parse_job, to_mapping, with_values
 from tools import tiny_data
-from tools.programs import NODE_ENVIRONMENT, NODE_PYTHON
+from tools.programs import NODE_ENVIRONMENT, NODE_PYTHON, swift_python
 
 ROOT = Path(__file__).parents[2]
 EXTRA = NODE_ENVIRONMENT / "extra"
@@ -92,15 +92,18 @@ class Site:
     def job(self, name: str, case: Case) -> dict[str, Any]:
         """Return the job file of a case."""
         model, pictures = self.model(case.model), case.model == "vision"
-        cluster = self.cluster.cluster_mapping(str(NODE_PYTHON))
+        is_swift = case.engine.startswith("swift")
+        python = swift_python() if is_swift else None
+        cluster = self.cluster.cluster_mapping(python or str(NODE_PYTHON))
         cluster["environments"]["llamafactory"]["setup"] = str(self._setup(case))
+        cluster["environments"]["swift"] = cluster["environments"]["llamafactory"]
         mapping = {
             "name": name,
             "cluster": {**cluster, "nodes": case.nodes, "hosts": cluster["hosts"][: case.nodes]},
             "model": {"hf_config": json.loads((model / "config.json").read_text()), "path": str(model)},
             "engine": case.engine,
             "training": {
-                "dataset": tiny_data.PICTURES if pictures else tiny_model.DATASET,
+                "dataset": (tiny_data.PICTURES if pictures else tiny_model.DATASET) + (".json" if is_swift else ""),
                 "dataset_dir": str(self.folder / tiny_model.DATA_FOLDER),
                 "template": tiny_data.VISION_TEMPLATE if pictures else tiny_model.TEMPLATE,
                 "output_dir": str(self.folder / "out"),
