@@ -24,7 +24,7 @@ class SwiftModel:
 
 
 def swift_model(target: Target) -> SwiftModel | None:
-    """Return the job's model in ms-swift's registry: by its name on a hub, else by its architecture. None if unknown."""
+    """Return what ms-swift registers for the model: by its name on a hub, else by its architecture. None if unknown."""
     registry, model = _registry(), target.job.model
     preset = models().get(model.preset or "")
     for name in (model.hub, preset.hub if preset else None, model.path):

@@ -80,6 +80,8 @@ def _sharding(target: Target) -> dict[str, object]:
     job = target.job
     checkpoints = job.recompute != "none"
     config: dict[str, object] = {"use_liger_kernel": True} if job.training.liger else {}
+    # Its packing asks for a flash attention by name (arguments/sft_args.py _check_padding_free).
+    config |= {"attn_impl": "flash_attn"} if job.training.packing else {}
     if job.traits.is_fsdp:
         return config | {"fsdp": FSDP, "gradient_checkpointing": False}
     sharding = {"deepspeed": DEEPSPEED} if job.traits.zero_stage else {}

@@ -218,7 +218,7 @@ class Training:
     """
     eval_dataset: str | None = parameter(None, pattern=WORDS, llamafactory="eval_dataset")
     """Names in dataset_info.json, separated by commas, of data for evaluation. LLaMA-Factory only."""
-    packing: bool = parameter(False, source="swift", llamafactory="packing", swift="packing")
+    packing: bool = parameter(False, source="swift", llamafactory="packing", swift="packing", swift_trainer="attn_impl")
     liger: bool = parameter(
         False, source="llamafactory", hugging_face="enable_liger_kernel", swift_trainer="use_liger_kernel"
     )
