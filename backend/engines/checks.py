@@ -20,7 +20,7 @@ SHAPES = r"(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[baprs]-)[A-Za-z0-9_\-]{8,
 # Job files may have the engine's keys of these fields in `extra`, as before there were the fields.
 _ALSO_IN_EXTRA = ("training.eval_size", "training.eval_dataset")
 # Keys that the renderer derives, and that a job may replace: ms-swift's names of model, template and attention.
-_REPLACED_IN_EXTRA = frozenset({("swift", "model_type"), ("swift", "template"), ("swift", "attn_impl")})
+_REPLACED_IN_EXTRA = frozenset(("swift", key) for key in ("model_type", "template", "attn_impl", "lr_scheduler_kwargs"))
 
 # Keys that would start something other than the plan, leave the run folder, or resume from a checkpoint that the run
 # does not know. auto_find_batch_size: a rank out of memory restarts alone, with a smaller batch

@@ -18,6 +18,8 @@ class Dialect:
     """Keys that our renderer always writes in one way, whatever a file says."""
     dropped: tuple[tuple[str, str], ...]
     """(pattern of keys, code of the reason)"""
+    passed_on: frozenset[str] = frozenset()
+    """Keys that our renderer derives, and that go into `extra` where a file has them."""
 
 
 LLAMAFACTORY = Dialect(
