@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
-from backend.engines.engine import Target
+from backend.engines.engine import Target, target_of
 from backend.job.data_folder import data_folder
+from backend.job.job import Job
 from backend.job.presets import models
 
 
@@ -36,6 +37,13 @@ def swift_model(target: Target) -> SwiftModel | None:
     if kind is None:
         return None
     return SwiftModel(model_type=kind, template=_template_of(kind, target.job.training.template))
+
+
+def swift_names(job: Job) -> dict[str, str]:
+    """Return `model_type` and `template` of a job under ms-swift, as far as they are known."""
+    model = swift_model(target_of(job)) if job.traits.environment == "swift" else None
+    known = {"model_type": model.model_type, "template": model.template} if model else {}
+    return known | {key: str(job.extra[key]) for key in ("model_type", "template") if job.extra.get(key)}
 
 
 def _template_of(kind: str, chosen: str | None) -> str:

@@ -163,6 +163,19 @@ class Site:
             results=self.folder / "out" / match[0],
         )
 
+    def call(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Run `megaboard WORDS` with this site's home folder."""
+        command = [sys.executable, "-m", "app.main", "--lang", "en", *words]
+        environment = {**os.environ, "MEGABOARD_HOME": str(self.home)}
+        return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    def resume(self, outcome: Outcome, step: int) -> list[dict[str, Any]]:
+        """Resume an ended run from the checkpoint of a step, wait, and return the steps of its second attempt."""
+        done = self.call("resume", outcome.run, "--checkpoint", str(step), "--wait", "--accept-warnings")
+        node = self.folder / "run" / outcome.run / "2" / "node0"
+        assert done.returncode == 0, done.stdout + done.stderr + _tail([node])
+        return _steps(node / "steps.rank0.jsonl")
+
     def continue_plainly(self, name: str, case: Case, steps: int) -> list[dict[str, Any]]:
         """Run the exported launch.sh up to `steps` and return the lines of the engine's log. The engine resumes from
         its newest checkpoint."""
