@@ -53,9 +53,8 @@ def _has_own_trainer(target: Target) -> bool:
 
 def data_config(target: Target) -> dict[str, object]:
     """Return the keys of the data."""
-    training = target.job.training
     config: dict[str, object] = {
-        "dataset": dataset_paths(training.dataset, training.dataset_dir),
+        **_data_sets(target),
         **_carried(
             target,
             "training.cutoff_len",
@@ -67,9 +66,26 @@ def data_config(target: Target) -> dict[str, object]:
     return config | (_carried(target, "training.image_max_pixels") if target.shape.vision else {})
 
 
+def _data_sets(target: Target) -> dict[str, object]:
+    """Return the data sets: files, and folders that `swift export --to_cached_dataset` wrote."""
+    training = target.job.training
+    names = data_names(training.dataset)
+    kinds = {
+        "dataset": [name for name in names if not name.endswith("/")],
+        "cached_dataset": [name for name in names if name.endswith("/")],
+    }
+    found = {key: dataset_paths(",".join(chosen), training.dataset_dir) for key, chosen in kinds.items() if chosen}
+    return {**(found or {"dataset": []})}
+
+
+def data_names(names: str | None) -> list[str]:
+    """Return the single names. A name that ends in `/` is the folder of a cached data set."""
+    return [name.strip() for name in (names or "").split(",") if name.strip()]
+
+
 def dataset_paths(names: str | None, folder: str | None) -> list[str]:
-    """Return the data files: ms-swift has no dataset_info.json, so each name is a file below the data folder."""
-    return [str(PurePosixPath(folder or "", name.strip())) for name in (names or "").split(",") if name.strip()]
+    """Return the paths of the data: ms-swift has no dataset_info.json, so each name is a path below the data folder."""
+    return [str(PurePosixPath(folder or "", name)) for name in data_names(names)]
 
 
 def records_config(target: Target, output_dir: str) -> dict[str, object]:

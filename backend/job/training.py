@@ -87,7 +87,7 @@ class Training:
     trainable_layers: int = parameter(2, minimum=1, source="llamafactory", llamafactory="freeze_trainable_layers")
     lora: Lora = field(default_factory=Lora)
     freeze: Freeze = field(default_factory=Freeze)
-    dataset: str | None = parameter(None, pattern=WORDS, llamafactory="dataset", swift="dataset")
+    dataset: str | None = parameter(None, pattern=WORDS, llamafactory="dataset", swift=("dataset", "cached_dataset"))
     """Names in dataset_info.json, separated by commas."""
     dataset_dir: str | None = parameter(None, pattern=NODE_PATH, llamafactory="dataset_dir")
     template: str | None = parameter(None, pattern=WORDS, llamafactory="template", swift="template")

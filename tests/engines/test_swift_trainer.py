@@ -30,7 +30,7 @@ TRAINERS = [name for name, traits in TRAITS.items() if traits.environment == "sw
 
 
 def swift(engine: str = "swift-ddp", preset: str = "qwen3-8b", **values: Any) -> Job:
-    the_job = job(preset, training__dataset="a.jsonl, b.jsonl", **values)
+    the_job = job(preset, **{"training__dataset": "a.jsonl, b.jsonl", **values})
     environments = {"swift": Environment(python="/opt/swift/bin/python")}
     return with_values(the_job, {"engine": engine, "cluster.environments": environments})
 
@@ -41,6 +41,7 @@ CASES: Mapping[str, Job] = {
     "lora": swift(**LORA, training__lora__targets="q_proj,v_proj"),
     "qlora": swift(training__method="qlora"),
     "pretraining": swift("swift-zero3", training__stage="pt", training__max_steps=10, training__packing=True),
+    "cached data": swift(training__dataset="a.jsonl, tokens/train/"),
     "dpo": swift("swift-zero2", training__stage="dpo", training__dpo__loss="ipo"),
     "orpo": swift(training__stage="dpo", training__dpo__loss="orpo"),
     "simpo": swift(training__stage="dpo", training__dpo__loss="simpo"),
@@ -108,6 +109,11 @@ def test_orpo_and_simpo_are_kinds_of_rlhf_and_have_no_other_loss() -> None:
     kinds = {case: config_of(CASES[case]) for case in ("dpo", "orpo", "simpo", "kto", "reward model")}
     assert [config["rlhf_type"] for config in kinds.values()] == ["dpo", "orpo", "simpo", "kto", "rm"]
     assert ["loss_type" in config for config in kinds.values()] == [True, False, False, False, False]
+
+
+def test_a_folder_of_tokenised_data_is_a_cached_data_set() -> None:
+    config = config_of(CASES["cached data"])
+    assert (config["dataset"], config["cached_dataset"]) == (["/data/a.jsonl"], ["/data/tokens/train"])
 
 
 def test_sharding_is_a_file_beside_the_configuration() -> None:

@@ -70,15 +70,24 @@ def _model(config: Mapping[str, Any], value: Any) -> Read:
 
 
 def _data(config: Mapping[str, Any], value: Any) -> Read:
-    """Read the data files. The job has one folder and the names in it; names on a hub have no place there."""
-    names = [str(item) for item in (value if isinstance(value, list | tuple) else [value]) if item]
+    """Read the data: files, and folders of tokenised data. The job has one folder and the names in it.
+
+    Names on a hub have no place there.
+    """
+    files, folders = _listed(config.get("dataset")), _listed(config.get("cached_dataset"))
+    names = [*files, *folders]
     if not names:
         return Read(values={"training.dataset": None})
     if not all(re.fullmatch(NODE_PATH, name) for name in names):
         return Read(reason=because("import_swift_data", "dataset", names=", ".join(names)))
-    folder = _common_folder(names)
-    files = [str(PurePosixPath(name).relative_to(folder)) for name in names]
-    return Read(values={"training.dataset_dir": folder, "training.dataset": ",".join(files)})
+    common = _common_folder(names)
+    shown = [str(PurePosixPath(name).relative_to(common)) for name in names]
+    shown = [*shown[: len(files)], *(f"{name}/" for name in shown[len(files) :])]
+    return Read(values={"training.dataset_dir": common, "training.dataset": ",".join(shown)})
+
+
+def _listed(value: Any) -> list[str]:
+    return [str(item) for item in (value if isinstance(value, list | tuple) else [value]) if item]
 
 
 def _common_folder(names: list[str]) -> str:
@@ -217,6 +226,7 @@ SWIFT = Dialect(
     readers={
         "model": _model,
         "dataset": _data,
+        "cached_dataset": _data,
         "torch_dtype": read_swift_precision,
         "bf16": read_swift_precision,
         "fp16": read_swift_precision,
