@@ -26,18 +26,18 @@ PT = {"training.stage": "pt", "training.dataset": "text.jsonl", "training.templa
 DDP, ZERO2, ZERO3, FSDP = "swift-ddp", "swift-zero2", "swift-zero3", "swift-fsdp"
 
 CASES = {
-    "ddp": Case(engine=DDP),
     "ddp-lora": Case(engine=DDP, values=LORA),
-    "ddp-pt": Case(engine=DDP, values=PT),
     "ddp-dpo": Case(engine=DDP, values=DPO),
-    "ddp-orpo": Case(engine=DDP, values={**DPO, "training.dpo.loss": "orpo"}),
-    "ddp-simpo": Case(engine=DDP, values={**DPO, "training.dpo.loss": "simpo"}),
     "ddp-kto": Case(engine=DDP, values=KTO),
     "ddp-rm": Case(engine=DDP, values={**DPO, "training.stage": "rm"}),
+    "fsdp2": Case(engine=FSDP),
+    "ddp": Case(engine=DDP),
+    "ddp-pt": Case(engine=DDP, values=PT),
+    "ddp-orpo": Case(engine=DDP, values={**DPO, "training.dpo.loss": "orpo"}),
+    "ddp-simpo": Case(engine=DDP, values={**DPO, "training.dpo.loss": "simpo"}),
     "zero2": Case(engine=ZERO2),
     "zero2-dpo": Case(engine=ZERO2, values=DPO),
     "zero3": Case(engine=ZERO3),
-    "fsdp2": Case(engine=FSDP),
 }
 
 
@@ -86,6 +86,40 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Runs]
         yield Runs(site)
 
 
+COMPARED = """
+import json, sys
+from safetensors.torch import load_file
+base, adapter, merged = (load_file(path) for path in sys.argv[1:4])
+settings = json.load(open(sys.argv[4]))
+name = "model.layers.0.self_attn.q_proj"
+a, b = (adapter[f"base_model.model.{name}.lora_{part}.weight"].float() for part in "AB")
+expected = base[f"{name}.weight"].float() + b @ a * settings["lora_alpha"] / settings["r"]
+print(float((merged[f"{name}.weight"].float() - expected).abs().max()), float((b @ a).abs().max()))
+"""
+
+
+def test_adapters_are_exported_merged_into_their_model(runs: Runs) -> None:
+    outcome = runs.of("ddp-lora")
+    done = runs.site.call("export", outcome.run)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (exported,) = (runs.site.folder / "out" / "exported").iterdir()
+    files = [runs.site.model("text") / "model.safetensors", outcome.last_checkpoint / "adapter_model.safetensors",
+             exported / "model.safetensors", outcome.last_checkpoint / "adapter_config.json"]  # fmt: skip
+    command = [str(NODE_PYTHON), "-c", COMPARED, *map(str, files)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert float(answer[0]) < 1e-5
+    assert float(answer[1]) > 1e-4
+    assert "swift.cli.main deploy" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["ddp", "ddp-lora", "zero2"])
+def test_a_resumed_run_learns_what_it_learned_before(runs: Runs, name: str) -> None:
+    outcome = runs.of(name)
+    again = runs.site.resume(outcome, STEPS // 2)
+    assert [row["step"] for row in again] == list(range(STEPS // 2 + 1, STEPS + 1))
+    assert [row["loss"] for row in again] == pytest.approx(outcome.losses[STEPS // 2 :], rel=1e-4)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_ranks_train_together_and_the_loss_falls(runs: Runs, name: str) -> None:
     outcome, ranks = runs.of(name), CASES[name].nodes
@@ -117,37 +151,3 @@ def test_ranks_hold_the_whole_model_or_equal_parts_of_it(runs: Runs, name: str) 
 @pytest.mark.parametrize("name", ["zero2", "zero3", "fsdp2"])
 def test_sharing_the_model_changes_nothing_of_what_is_learned(runs: Runs, name: str) -> None:
     assert runs.of(name).losses == pytest.approx(runs.of("ddp").losses, rel=1e-3)
-
-
-@pytest.mark.parametrize("name", ["ddp", "ddp-lora", "zero2"])
-def test_a_resumed_run_learns_what_it_learned_before(runs: Runs, name: str) -> None:
-    outcome = runs.of(name)
-    again = runs.site.resume(outcome, STEPS // 2)
-    assert [row["step"] for row in again] == list(range(STEPS // 2 + 1, STEPS + 1))
-    assert [row["loss"] for row in again] == pytest.approx(outcome.losses[STEPS // 2 :], rel=1e-4)
-
-
-COMPARED = """
-import json, sys
-from safetensors.torch import load_file
-base, adapter, merged = (load_file(path) for path in sys.argv[1:4])
-settings = json.load(open(sys.argv[4]))
-name = "model.layers.0.self_attn.q_proj"
-a, b = (adapter[f"base_model.model.{name}.lora_{part}.weight"].float() for part in "AB")
-expected = base[f"{name}.weight"].float() + b @ a * settings["lora_alpha"] / settings["r"]
-print(float((merged[f"{name}.weight"].float() - expected).abs().max()), float((b @ a).abs().max()))
-"""
-
-
-def test_adapters_are_exported_merged_into_their_model(runs: Runs) -> None:
-    outcome = runs.of("ddp-lora")
-    done = runs.site.call("export", outcome.run)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (exported,) = (runs.site.folder / "out" / "exported").iterdir()
-    files = [runs.site.model("text") / "model.safetensors", outcome.last_checkpoint / "adapter_model.safetensors",
-             exported / "model.safetensors", outcome.last_checkpoint / "adapter_config.json"]  # fmt: skip
-    command = [str(NODE_PYTHON), "-c", COMPARED, *map(str, files)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert float(answer[0]) < 1e-5
-    assert float(answer[1]) > 1e-4
-    assert "swift.cli.main deploy" in done.stdout

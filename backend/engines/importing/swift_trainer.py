@@ -124,7 +124,7 @@ def _bits(config: Mapping[str, Any], value: Any) -> Read:
 
 
 _OF_MEGATRON = frozenset({"lr", "lr_decay_style", "min_lr", "train_iters", "lr_warmup_fraction", "lr_warmup_iters"})
-_OF_TRAINERS: Mapping[str, Reader] = {
+_OF_TRAINERS: dict[str, Reader] = {
     "tuner_type": _method,
     "quant_method": _bits,
     "quant_bits": _bits,
