@@ -28,7 +28,8 @@ _REPLACED_IN_EXTRA = frozenset(("swift", key) for key in ("model_type", "templat
 _REFUSED_KEY = re.compile(
     r"auto_find_batch_size|deepspeed|do_eval|do_predict|fsdp|fsdp_.*|hub_.*|local_rank|logging_dir|master_addr|"
     r"master_port|overwrite_output_dir|predict_with_generate|pure_bf16|push_to_hub|ray_.*|resume_from_checkpoint|"
-    r"tensorboard_dir|use_hyper_parallel|use_kt|use_mca|use_ray|use_unsloth"
+    r"tensorboard_dir|use_hyper_parallel|use_kt|use_mca|use_megatron_bridge|use_ray|use_unsloth|"
+    r"device_map|deepspeed_autotp_size|resume_only_model|sequence_parallel_size"
 )
 # Variables that belong to torchrun, to the choice of the trainer, or to the supervisor.
 _OWNED_VARIABLE = re.compile(
