@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
+from backend.estimate.memory.hugging_face import data_parallel_memory
 from backend.estimate.memory.non_torch_memory import FIRST_GIB
 from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED, segmented_bytes
 from backend.estimate.memory.stage import Trained
 from backend.estimate.memory.terms import StageMemory
+from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.layers import ModelLayers
 from backend.estimate.plan import Plan
 from backend.job.model.operators import Activation, Attention

@@ -6,9 +6,10 @@ We assume that the authors of a published speed searched for it.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
+from backend.estimate.memory.hugging_face import data_parallel_memory
 from backend.estimate.memory.megatron import pipeline_memory
 from backend.estimate.memory.stage import Trained
+from backend.estimate.memory.tuning import Tuning
 from backend.estimate.time.efficiency import default_efficiency
 from benchmarks.machines import published_gpu
 from benchmarks.shapes import NotModelled

@@ -10,13 +10,14 @@ from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.interval import memory_interval, time_interval
 from backend.estimate.memo import Memo
 from backend.estimate.memory.engine_memory import memory_traits
-from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
+from backend.estimate.memory.hugging_face import data_parallel_memory
 from backend.estimate.memory.megatron import PlanCosts, Run, pipeline_memory, plan_costs
 from backend.estimate.memory.megatron_adapters import Adapters
 from backend.estimate.memory.non_torch_memory import non_torch_gib
 from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED
 from backend.estimate.memory.stage import Trained, trained_parts
 from backend.estimate.memory.terms import StageMemory
+from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.layers import ModelLayers
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.work import flops_of_last_layers, flops_per_token, pipeline_work

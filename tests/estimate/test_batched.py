@@ -5,10 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
-from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
+from backend.estimate.memory.hugging_face import data_parallel_memory
 from backend.estimate.memory.megatron import Run, pipeline_memory
 from backend.estimate.memory.megatron_adapters import Adapters
 from backend.estimate.memory.stage import Trained
+from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan
 from backend.job.job import Model

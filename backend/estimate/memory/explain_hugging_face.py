@@ -3,18 +3,13 @@
 from collections.abc import Iterator
 
 from backend.estimate.array_ops import Number
-from backend.estimate.memory.hugging_face import (
-    Tuning,
-    form_of,
-    held_gradients,
-    model_states,
-    packed_elements,
-    reference_bytes,
-)
+from backend.estimate.memory.hugging_face import model_states, packed_elements, reference_bytes
+from backend.estimate.memory.hugging_face_step import held_gradients
 from backend.estimate.memory.memory_term import Part, logits_part, part, parts_of, share
 from backend.estimate.memory.sharding import States
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import StageMemory
+from backend.estimate.memory.tuning import Tuning, form_of
 from backend.estimate.model.adapters import NF4_BYTES, SCALES_BYTES
 from backend.estimate.model.layers import ModelLayers
 from backend.estimate.plan import Plan

@@ -1,0 +1,57 @@
+"""What a Hugging Face engine trains and how, and in which precision its modules run."""
+
+from typing import Literal
+
+from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memory.saved_activations import EagerForm
+from backend.estimate.memory.stage import Trained
+from backend.job.traits import MemoryTraits
+
+
+@frozen_dataclass
+class Tuning:
+    """What is trained, and how."""
+
+    trained: Trained
+    method: Literal["full", "lora", "qlora", "partial"] = "full"
+    lora_rank: int = 8
+    lora_targets: str = "all"
+    last_layers: int = 0
+    """Layers that `partial` trains."""
+    liger: bool = False
+    """Liger's fused output layer and loss, which never store all logits."""
+    single_precision: bool = False
+    """fp32 without autocast."""
+    pairs: bool = False
+    """DPO and KTO: the loss compares log-probabilities of answers."""
+    reference: bool = False
+    """The frozen reference model of DPO or KTO is present."""
+    packs_experts: bool = False
+    """4-bit loading packs routed experts too: transformers 4 has an nn.Linear for each; transformers 5, whose experts
+    are one parameter with three dimensions, leaves them in 16 bits."""
+    upcasts_rest: bool = False
+    """QLoRA: what is not in 4 bits (embedding, norms, output layer) is fp32 and runs under autocast. peft's
+    utils/other.py prepare_model_for_kbit_training does this; LLaMA-Factory does not call it."""
+
+    @property
+    def adapters(self) -> bool:
+        return self.method in ("lora", "qlora")
+
+    @property
+    def trains_output(self) -> bool:
+        """Return whether the embedding and the output layer are trained."""
+        return self.method == "full" and self.trained.language
+
+
+def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> EagerForm:
+    """Return how the modules of a part of the model run."""
+    if tuning.single_precision:
+        return EagerForm(element=4, residual=4, trained=part_trained)
+    autocast = memory.autocast_bytes > 0
+    if tuning.adapters:
+        casts = autocast or tuning.upcasts_rest
+        residual = 4 if tuning.upcasts_rest else 2
+        return EagerForm(residual=residual, trained=False, adapters=part_trained, casts=part_trained and casts)
+    # The residual stream is fp32 if the fp32 embedding is trained; the frozen embedding of `partial` returns bf16.
+    is_fp32 = part_trained and autocast and tuning.method == "full"
+    return EagerForm(residual=4 if is_fp32 else 2, trained=part_trained, casts=part_trained and autocast)
