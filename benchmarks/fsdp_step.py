@@ -2,9 +2,10 @@
 
     .venv-node/bin/python -m benchmarks.fsdp_step
 
-Needs torch (the node environment). torch's own FSDPMemTracker counts on CPU, in one process, with a process group that
-sends nothing. LAYERS layers of equal size are sharded over RANKS ranks, so that the shards weigh next to nothing. Prints
-JSON {case: {"held": after the first of two micro-batches, "peak": in the step}} with and without the no_sync of
+Needs torch (the node environment). torch's FSDPMemTracker counts on CPU, in one process, with a process group that
+sends nothing. LAYERS layers of equal size are sharded over RANKS ranks, so that the shards weigh next to nothing.
+
+Prints {case: {"held": after the first of two micro-batches, "peak": in the step}} with and without the no_sync of
 accelerate (1.11.0 accelerator.py no_sync calls set_requires_gradient_sync).
 """
 

@@ -12,7 +12,7 @@ from backend.estimate.memory.terms import Moment, Term
 from backend.estimate.memory.tuning import Tuning, form_of
 from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, last_kinds
 from backend.estimate.plan import Plan
-from backend.job.model.operators import Activation, Linear
+from backend.job.model.operators import Activation, Attention, Linear
 from backend.job.traits import MemoryTraits
 
 
@@ -95,7 +95,7 @@ def held_gradients(
 def _output_gradient(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Piece:
     """Return the new gradient of the output layer."""
     new = _new_gradient_bytes(memory, form)
-    size = new * layers.embedding if tuning.trains_output else 0
+    size = new * layers.embedding if tuning.trains_output or tuning.copies_output else 0
     return _piece("workspace_output_gradient", size, "elements", new)
 
 
@@ -115,6 +115,14 @@ def _new_gradient_bytes(memory: MemoryTraits, form: EagerForm) -> float:
     """Return the bytes of an element of a new gradient, its 16-bit form included."""
     passing = memory.gradient_bytes if memory.passing_gradient_bytes is None else memory.passing_gradient_bytes
     return passing + form.element
+
+
+def _layer_gradient_bytes(plan: Plan, memory: MemoryTraits, form: EagerForm) -> Number:
+    """Return the same of a decoder layer. While whole gradients accumulate, the new one is added to them before they
+    are reduced, so that both are never there together (counted by benchmarks/fsdp_step.py)."""
+    new = _new_gradient_bytes(memory, form)
+    added = larger(form.element, new - form.element)
+    return choose(plan.micro_batches > 1, added, new) if memory.accumulates_whole else new
 
 
 def _cast_copies(
@@ -169,7 +177,7 @@ def _layer_activations(
     # Checkpointing skips layers without trainable parameters: they save all that they need.
     checkpointed = plan.full_recompute & tuning.trained.language
     for kind, count in _saving_layers(layers, tuning):
-        full = plan.tokens * eager_bytes(kind, form)
+        full = plan.tokens * (eager_bytes(kind, form) + SCORE_SAVED * _scores(kind, plan, tuning))
         size = count * choose(checkpointed, form.residual * (kind.hidden + kind.inputs) * plan.tokens, full)
         saved = saved + size
         live = choose(checkpointed, largest(live, full), live)
@@ -190,6 +198,18 @@ def _layer_activations(
     return Piece(saved, saved_terms), _piece("activations_recomputed", live), Piece(kept, kept_terms)
 
 
+SCORE_SAVED, SCORE_WORK = 6, 4
+"""Bytes of an entry of the score matrix that attention saves if it is not fused (transformers' eager_attention_forward:
+the softmax in fp32 and its 16-bit copy), and those of its gradient in backward, beside what is saved."""
+
+
+def _scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
+    """Return the entries of the score matrices of a layer for each token; 0 with fused attention, which stores none."""
+    if not tuning.eager_attention:
+        return 0
+    return sum(op.heads for op in kind.operators if isinstance(op, Attention)) * plan.sequence_length
+
+
 def _saving_layers(layers: ModelLayers, tuning: Tuning) -> tuple[tuple[LayerKind, int], ...]:
     """Return the kinds of layers that save something, with their counts; layers below the first trained one do not."""
     return last_kinds(layers, tuning.last_layers) if tuning.method == "partial" else counted_kinds(layers)
@@ -203,6 +223,9 @@ def _tower(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning
     if vision is not None and tuning.method != "partial":
         merged = vision.patches_per_token
         form = form_of(tuning, memory, part_trained=True)
+        if "tower" in tuning.copied:
+            form = form._replace(trained=True, adapters=False)
+            trained = trained._replace(tower=True, merger=True)
         per_patch = eager_bytes(vision.merger, form) * trained.merger / merged
         per_patch += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack / merged
         if trained.tower:
@@ -221,8 +244,8 @@ class LayerWork:
     """Bytes that the backward pass of one layer needs beside what is saved."""
 
     ffn: Number
-    """Gradients of the FFN."""
-    weight: float
+    """Gradients of the FFN, or of the scores of attention if they are stored and need more."""
+    weight: Number
     """The gradient of one weight in 16 bits, and its fp32 copy."""
     unpacked: float
     """One weight of 4 bits, unpacked to 16 bits."""
@@ -240,7 +263,7 @@ def _layer_work(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: T
         work = max(works, key=lambda work: plain(work.total))
         return [
             Term("workspace_ffn", work.ffn),
-            Term("workspace_weight_gradient", work.weight, "elements", _new_gradient_bytes(memory, form)),
+            Term("workspace_weight_gradient", work.weight, "elements", _layer_gradient_bytes(plan, memory, form)),
             Term("workspace_unpacked", work.unpacked, "elements", form.element),
         ]
 
@@ -257,7 +280,7 @@ def _work_of(
     sizes = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
     elements = (largest_unit(layers) if memory.reduces_layers else max(sizes)) if form.trained else 0
     return LayerWork(
-        ffn=plan.tokens * form.element * max(widths),
-        weight=elements * _new_gradient_bytes(memory, form),
+        ffn=plan.tokens * larger(form.element * max(widths), SCORE_WORK * _scores(kind, plan, tuning)),
+        weight=elements * _layer_gradient_bytes(plan, memory, form),
         unpacked=max(sizes) * form.element if tuning.method == "qlora" else 0,
     )
