@@ -34,7 +34,6 @@ ABOVE_STATIC = f"{SOURCE}, peak above static bytes, world size not published"
 # Checked in this order; argument -> the feature that is not modelled.
 _NOT_MODELLED = {
     "--fp8-format": "fp8",
-    "--fp16": "fp16",
     "--use-megatron-fsdp": "Megatron FSDP",
     "--mtp-num-layers": "multi-token prediction",
     "--cuda-graph-impl": "CUDA graphs",
@@ -300,16 +299,22 @@ def _layout(args: Mapping[str, Any], layers: int, pipeline: int) -> tuple[int, .
     return first, *[middle] * (pipeline - 2), last
 
 
+FP16_OPTIMIZER_BYTES = 16
+"""Masters, moments, and the fp32 gradients of the step, which stay until the next one begins (megatron-core 0.16.1
+core/optimizer/optimizer.py _copy_model_grads_to_main_grads and zero_grad). In bf16 they are the accumulated ones."""
+
+
 def _memory(row: Mapping[str, Any], args: Mapping[str, Any]) -> MemoryTraits:
     logits = 10 if args.get("--cross-entropy-loss-fusion") else 6
-    single = not args.get("--bf16")
+    half = bool(args.get("--fp16"))
+    single = not half and not args.get("--bf16")
     transformer_engine = args.get("--transformer-impl", "transformer_engine") == "transformer_engine"
     return replace(
         MEGATRON_LM_MEMORY,
         weight_bytes=4 if single else 2,
-        gradient_bytes=2 if args.get("--grad-reduce-in-bf16") else 4,
+        gradient_bytes=2 if half or args.get("--grad-reduce-in-bf16") else 4,
         # Each instance of the distributed optimizer holds all of it; the tests run two instances.
-        optimizer_bytes=(8 if single else 12) * (2 if "multi_dist_optimizer_instances" in row["case"] else 1),
+        optimizer_bytes=(8 if single else FP16_OPTIMIZER_BYTES if half else 12) * (2 if "multi_dist_optimizer_instances" in row["case"] else 1),
         # The Transformer Engine of the long-term support images is older than the cache (2.3).
         cached_weight_gradients=transformer_engine
         and not args.get("--no-gradient-accumulation-fusion")
