@@ -8,10 +8,12 @@ intervals are. The scores are ratios of measured to estimated, of these rows:
 - memory: the published rows of the project, and those of strangers.json, whose sources were not used to fit constants;
 - time: strangers.json, and the rows of people who fine-tune (USERS), each with constants fitted without its source.
 
-Each source counts the same, but one with fewer than FULL rows counts less. Rows of the other engine family count half.
-The interval lies between two quantiles of the
-scores. Their level is the narrowest at which COVERED of the rows of strangers.json lie inside the interval that is made
-without their source. The level of times is the median over the sources of strangers.json of the median ratio.
+There is an interval for each kind of run: Megatron, and full training, LoRA and QLoRA on Hugging Face's engines. Each
+source counts the same, but one with fewer than FULL rows counts less. Rows of other kinds count OTHER_KIND.
+
+The interval lies between two quantiles of the scores. It is the narrowest that holds COVERED of the kind's rows when it
+is made without their source, each source counting the same, and OF_STRANGERS of the rows of strangers.json if there are
+at least MANY. The level of times is the median over the sources of strangers.json of the median ratio.
 """
 
 import argparse
@@ -26,9 +28,9 @@ from typing import NamedTuple
 
 from backend.estimate.interval import after_runs
 from backend.estimate.time.efficiency import default_efficiency
-from backend.job.presets import intervals
 from benchmarks.errors import Result
 from benchmarks.fit import carried_rows
+from benchmarks.kinds import MEMORY_KINDS, TIME_KINDS, kind_of, kind_of_time
 from benchmarks.measured import measured_results
 from benchmarks.shapes import DATA
 from benchmarks.throughput import left_out_constants
@@ -36,9 +38,11 @@ from benchmarks.timed import timed_rows
 
 COVERED = 0.82
 """The share of left-out rows to hold: a little more than 80 %, because sources that nobody has seen may be worse."""
-TAILS = [tail / 200 for tail in range(30, 4, -1)]
-"""Shares outside on each side that are tried, the narrowest interval first."""
-OTHER_FAMILY = 0.5
+TAILS = [tail / 200 for tail in range(20, 4, -1)]
+"""Shares outside on each side that are tried, the narrowest interval first. None is narrower than the 80 % of its own
+scores."""
+OTHER_KIND = 0.3
+MANY, OF_STRANGERS = 10, 0.8
 FULL = 5
 """Rows from which on a source counts fully."""
 USERS = ("Qwen fine", "IBM", "ms-swift doc", "Hugging Face blog", "Answer.AI", "torchtune", "XTuner", "NeMo AutoModel")
@@ -47,7 +51,6 @@ VENDORS = ("SimuMax", "Megatron", "NVIDIA", "Narayanan", "Korthikanti", "NeMo", 
 """Sources whose authors tuned the stack: it is their own, or their figures promote it."""
 MOST_WAYS = 500
 """Ways to correct a row by others that are tried."""
-FAMILIES = ("megatron", "hugging_face")
 OUTPUT = Path(__file__).parents[1] / "presets" / "intervals.yaml"
 
 
@@ -55,7 +58,7 @@ class Score(NamedTuple):
     """The logarithm of measured over estimated of one row."""
 
     source: str
-    family: str
+    kind: str
     log: float
     group: str
     """Equal for rows of one model on one cluster."""
@@ -89,18 +92,15 @@ def print_coverage() -> None:
     strangers = json.loads((DATA / "strangers.json").read_text())
     users = [score for score in time_scores(carried_rows(), left_out=True) if score.source.startswith(USERS)]
     memory, own_memory = memory_scores(strangers), memory_scores(_published_memory())
-    known = intervals().left_out
+    kinds = {"memory": MEMORY_KINDS, "time": TIME_KINDS}
     for name, scores, others in (("memory", memory, own_memory), ("time", time_scores(strangers), users)):
-        for family in FAMILIES:
-            rows = [score for score in scores if score.family == family]
-            factors = [known[score.source][f"{name}_{family}"] for score in rows]
-            levels = [known[score.source]["level"] if name == "time" else 1.0 for score in rows]
-            inside = [
-                low_high["low"] <= math.exp(score.log) / level <= low_high["high"]
-                for score, low_high, level in zip(rows, factors, levels, strict=True)
-            ]
-            width = statistics.fmean(low_high["high"] - low_high["low"] for low_high in factors)
-            print(f"{name:7} {family:13} {len(rows):4} rows, inside {sum(inside) / len(rows):.0%}, width {width:.2f}")
+        for kind in kinds[name]:
+            tail = tail_of(scores, others, kind, by_level=name == "time")
+            held = left_out(scores, others, kind, tail, by_level=name == "time")
+            width = statistics.fmean(row.high - row.low for row in held)
+            of_strangers = [row.inside for row in held if row.stranger]
+            print(f"{name:7} {kind:19} {len(held):4} rows, inside {_by_source(held):.0%}, width {width:.2f}", end="")
+            print(f"; strangers {len(of_strangers)}, inside {sum(of_strangers) / max(1, len(of_strangers)):.0%}")
         for runs in (1, 2, 4):
             print(f"{name:7} after {runs} run(s): {_corrected_coverage([*scores, *others], runs)}")
 
@@ -127,6 +127,10 @@ def as_yaml(date: str) -> str:
     users = [score for score in carried if score.source.startswith(USERS)]
     vendors = [score for score in carried if score.source.startswith(VENDORS)]
     level = level_of(time)
+    tails = {
+        "time": {kind: tail_of(time, users, kind, by_level=True) for kind in TIME_KINDS},
+        "memory": {kind: tail_of(memory, own_memory, kind) for kind in MEMORY_KINDS},
+    }
     lines = [
         "# The level of step times and the 80 % intervals of estimates, as factors of the estimate.",
         "# Written by: python -m benchmarks.intervals --write, which says how. left_out: the same without that source.",
@@ -135,30 +139,31 @@ def as_yaml(date: str) -> str:
         f"rows: {len(memory) + len(time)}",
         f"level: {{as_run: {level:.4f}, tuned: 1.0}}",
         "time:",
-        *_intervals(levelled(time, level), users),
-        f"  tuned: {_text(interval(vendors, [], 'megatron', 0.1))}",
+        *_intervals(levelled(time, level), users, TIME_KINDS, tails["time"]),
+        f"  tuned: {_text(interval(vendors, 'megatron', 0.1))}",
         f"  calibrated: {_text(calibrated(corrected([*time, *users])))}",
         "memory:",
-        *_intervals(memory, own_memory),
+        *_intervals(memory, own_memory, MEMORY_KINDS, tails["memory"]),
         f"  calibrated: {_text(calibrated(corrected([*memory, *own_memory])))}",
         "left_out:",
     ]
-    tails = tail_of(time, users, levelled_apart=True), tail_of(memory, own_memory)
     for source in sorted({score.source for score in (*memory, *time)}):
         without = [score for score in time if score.source != source]
         part = level_of(without)
-        rest = levelled(without, part)
+        rest = [*levelled(without, part), *users]
         entries = [f"level: {part:.4f}"]
-        entries += [f"time_{name}: {_text(interval(rest, users, name, tails[0]))}" for name in FAMILIES]
-        kept = [score for score in memory if score.source != source]
-        entries += [f"memory_{name}: {_text(interval(kept, own_memory, name, tails[1]))}" for name in FAMILIES]
+        entries += [f"time_{kind}: {_text(interval(rest, kind, tail))}" for kind, tail in tails["time"].items()]
+        kept = [score for score in (*memory, *own_memory) if score.source != source]
+        entries += [f"memory_{kind}: {_text(interval(kept, kind, tail))}" for kind, tail in tails["memory"].items()]
         lines.append(f"  {json.dumps(source)}: {{{', '.join(entries)}}}")
     return "\n".join(lines) + "\n"
 
 
-def _intervals(strangers: Sequence[Score], others: Sequence[Score]) -> list[str]:
-    tail = tail_of(strangers, others)
-    return [f"  {name}: {_text(interval(strangers, others, name, tail))}" for name in FAMILIES]
+def _intervals(
+    strangers: Sequence[Score], others: Sequence[Score], kinds: Iterable[str], tails: Mapping[str, float]
+) -> list[str]:
+    scores = [*strangers, *others]
+    return [f"  {kind}: {_text(interval(scores, kind, tails[kind]))}" for kind in kinds]
 
 
 def _text(factors: Interval) -> str:
@@ -178,32 +183,66 @@ def levelled(scores: Iterable[Score], level: float) -> list[Score]:
     return [score._replace(log=score.log - math.log(level)) for score in scores]
 
 
-def tail_of(strangers: Sequence[Score], others: Sequence[Score], *, levelled_apart: bool = False) -> float:
+class Held(NamedTuple):
+    """A row and the interval that was made without its source."""
+
+    source: str
+    stranger: bool
+    inside: bool
+    low: float
+    high: float
+
+
+def left_out(
+    strangers: Sequence[Score], others: Sequence[Score], kind: str, tail: float, *, by_level: bool = False
+) -> list[Held]:
+    """Return every row of a kind with the interval of the other sources; `by_level` with their level of times, too."""
+    held = []
+    for source in sorted({score.source for score in (*strangers, *others) if score.kind == kind}):
+        own = [score for score in strangers if score.source == source]
+        rest = [score for score in strangers if score.source != source]
+        if by_level:
+            level = level_of(rest)
+            own, rest = levelled(own, level), levelled(rest, level)
+        rest += [score for score in others if score.source != source]
+        low, high = interval(rest, kind, tail)
+        rows = [(score, True) for score in own] + [(score, False) for score in others if score.source == source]
+        held += [
+            Held(source, stranger, low <= math.exp(score.log) <= high, low, high)
+            for score, stranger in rows
+            if score.kind == kind
+        ]
+    return held
+
+
+def _by_source(held: Sequence[Held]) -> float:
+    """Return the share of rows inside; each source counts the same, as in `interval`."""
+    rows: dict[str, list[bool]] = {}
+    for row in held:
+        rows.setdefault(row.source, []).append(row.inside)
+    weights = {source: min(FULL, len(inside)) for source, inside in rows.items()}
+    inside = sum(weights[source] * statistics.fmean(of_source) for source, of_source in rows.items())
+    return inside / max(1, sum(weights.values()))
+
+
+def tail_of(strangers: Sequence[Score], others: Sequence[Score], kind: str, *, by_level: bool = False) -> float:
     """Return the share outside on each side at which COVERED of the left-out rows are inside."""
     for tail in TAILS:
-        inside = 0
-        for source in {score.source for score in strangers}:
-            own = [score for score in strangers if score.source == source]
-            rest = [score for score in strangers if score.source != source]
-            if levelled_apart:
-                level = level_of(rest)
-                own, rest = levelled(own, level), levelled(rest, level)
-            for family in FAMILIES:
-                low, high = map(math.log, interval(rest, others, family, tail))
-                inside += sum(low <= score.log <= high for score in own if score.family == family)
-        if inside >= COVERED * len(strangers):
+        held = left_out(strangers, others, kind, tail, by_level=by_level)
+        of_strangers = [row.inside for row in held if row.stranger]
+        enough = len(of_strangers) < MANY or statistics.fmean(of_strangers) >= OF_STRANGERS
+        if enough and _by_source(held) >= COVERED:
             return tail
     return TAILS[-1]
 
 
-def interval(strangers: Iterable[Score], others: Iterable[Score], family: str, tail: float) -> Interval:
+def interval(scores: Sequence[Score], kind: str, tail: float) -> Interval:
     """Return the factors between the quantiles of the scores; each source counts the same."""
-    scores = [*strangers, *others]
     sizes: dict[tuple[str, str], int] = {}
     for score in scores:
-        sizes[score.source, score.family] = sizes.get((score.source, score.family), 0) + 1
+        sizes[score.source, score.kind] = sizes.get((score.source, score.kind), 0) + 1
     weighted = sorted(
-        (score.log, (1 if score.family == family else OTHER_FAMILY) / max(FULL, sizes[score.source, score.family]))
+        (score.log, (1 if score.kind == kind else OTHER_KIND) / max(FULL, sizes[score.source, score.kind]))
         for score in scores
     )
     return Interval(math.exp(_quantile(weighted, tail)), math.exp(_quantile(weighted, 1 - tail)))
@@ -229,9 +268,9 @@ class Corrected(NamedTuple):
 
 def corrected(scores: Iterable[Score], runs: int = 1) -> list[Corrected]:
     """Return the errors of rows after the mean ratio of `runs` other rows of the same model and cluster."""
-    by_group: dict[tuple[str, str, str], list[float]] = {}
+    by_group: dict[tuple[str, bool, str], list[float]] = {}
     for score in scores:
-        by_group.setdefault((score.source, score.family, score.group), []).append(score.log)
+        by_group.setdefault((score.source, score.kind == "megatron", score.group), []).append(score.log)
     errors = []
     for (source, _, _), logs in by_group.items():
         for place, log in enumerate(logs):
@@ -253,7 +292,7 @@ def memory_scores(rows: Iterable[Mapping[str, object]]) -> list[Score]:
     """Return the scores of published peaks."""
     results: Sequence[Result] = measured_results(rows)[0]
     return [
-        Score(result.source, result.family, math.log(result.measured / result.ours), _model(result.case))
+        Score(result.source, kind_of(result), math.log(result.measured / result.ours), _model(result.case))
         for result in results
         if result.family
     ]
@@ -269,9 +308,8 @@ def time_scores(rows: Iterable[Mapping[str, object]], *, left_out: bool = False)
     for row in timed_rows(rows)[0]:
         if row.family == "fp8" or "vTrain measured" in row.source:
             continue
-        family = "megatron" if row.time_context.run.megatron else "hugging_face"
         seconds = row.seconds(constants.get(row.source, default_efficiency()))
-        scores.append(Score(row.source, family, math.log(row.measured_s / seconds), row.group))
+        scores.append(Score(row.source, kind_of_time(row), math.log(row.measured_s / seconds), row.group))
     return scores
 
 
