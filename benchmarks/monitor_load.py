@@ -146,7 +146,7 @@ def _store(home: Path) -> None:
             collector.poll(node)  # type: ignore[arg-type]
         return time.process_time() - start
 
-    # Five polls read every rank once (collect.OTHER_RANKS_EVERY).
+    # Five polls read every rank once (node_files.OTHER_RANKS_EVERY).
     backlog = [poll(BATCH, 10, beats=False) for _ in range(5)]
     live = [sum(poll(1, 1, beats=True) for _ in range(100)) for _ in range(5)]
     print(f"store: {1e6 * min(backlog) / BATCH:.0f} us of CPU a step of 8 ranks in a backlog of {BATCH:,}", end="; ")

@@ -70,26 +70,12 @@ def _seen(row: Mapping[str, str], number: int, images: int) -> dict[str, Any]:
     return {"messages": messages, "images": [f"{(number + image) % 4}.png" for image in range(images)]}
 
 
-def write_vision_model(folder: Path, text_model: Path, pictures: Path) -> None:
-    """Write a random Qwen3-VL with four text and two vision layers, the demo's tokenizer, and four pictures."""
-    import torch
-    from PIL import Image
-    from transformers import (
-        AutoTokenizer,
-        Qwen2VLImageProcessor,
-        Qwen3VLConfig,
-        Qwen3VLForConditionalGeneration,
-        Qwen3VLProcessor,
-        Qwen3VLVideoProcessor,
-    )
+def _vision_config(start: int, end: int, image: int, video: int) -> Any:
+    """Return the configuration of a Qwen3-VL with four text and two vision layers, for these tokens."""
+    from transformers import Qwen3VLConfig
 
-    tokenizer = AutoTokenizer.from_pretrained(text_model)
-    marks = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
-    tokenizer.add_tokens(marks, special_tokens=True)
-    start, end, image, video = tokenizer.convert_tokens_to_ids(marks)
-    torch.manual_seed(0)
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
-    config = Qwen3VLConfig(
+    return Qwen3VLConfig(
         text_config={
             "vocab_size": 528,
             "hidden_size": 64,
@@ -120,6 +106,25 @@ def write_vision_model(folder: Path, text_model: Path, pictures: Path) -> None:
         vision_end_token_id=end,
         tie_word_embeddings=False,
     )
+
+
+def write_vision_model(folder: Path, text_model: Path, pictures: Path) -> None:
+    """Write a random Qwen3-VL with four text and two vision layers, the demo's tokenizer, and four pictures."""
+    import torch
+    from PIL import Image
+    from transformers import (
+        AutoTokenizer,
+        Qwen2VLImageProcessor,
+        Qwen3VLForConditionalGeneration,
+        Qwen3VLProcessor,
+        Qwen3VLVideoProcessor,
+    )
+
+    tokenizer = AutoTokenizer.from_pretrained(text_model)
+    marks = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+    tokenizer.add_tokens(marks, special_tokens=True)
+    torch.manual_seed(0)
+    config = _vision_config(*tokenizer.convert_tokens_to_ids(marks))
     Qwen3VLForConditionalGeneration(config).save_pretrained(folder)
     size = {"shortest_edge": 1024, "longest_edge": 65536}
     shape = {"patch_size": 16, "merge_size": 2, "temporal_patch_size": 2, "size": size}

@@ -44,7 +44,7 @@ def run_probe(args: argparse.Namespace, lang: str) -> int:
     refuse_errors([*problems, *check_nodes(job)])
     with open_services() as services:
         name = None if args.keep is None else _cluster_name(services, args.keep, job)
-        measured = ask_with_keys(services, services.controller.measure_speed, job, args.accept_host_key, lang)
+        measured = ask_with_keys(services, services.controller.tasks.measure_speed, job, args.accept_host_key, lang)
         if measured.speeds is None:
             return _print_unknown_keys(measured, args, lang)
         calibration = calibration_of_benchmark(job, measured.speeds, today(services.clock()))

@@ -52,5 +52,5 @@ def copy_missing(services: Services, job: Job, report: PreflightReport, lang: st
             line = t(lang, "cli.copy.progress", done=done // MIB, total=total // MIB, percent=percent)
             print(line, file=sys.stderr, flush=True)
 
-    print_problems(lang, services.controller.copy_missing(job, report, show_progress))
+    print_problems(lang, services.controller.tasks.copy_missing(job, report, show_progress))
     print(t(lang, "cli.copy.done"), flush=True)

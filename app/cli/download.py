@@ -37,7 +37,7 @@ def run(args: argparse.Namespace, lang: str) -> int:
                 line = t(lang, "cli.download.progress", done=round(done / MB), total=round(total / MB), percent=percent)
                 print(line, file=sys.stderr, flush=True)
 
-        print_problems(lang, services.controller.download(checked.job, show_progress, args.dataset))
+        print_problems(lang, services.controller.tasks.download(checked.job, show_progress, args.dataset))
         print(t(lang, "cli.download.done"), flush=True)
         report = preflight(services, checked, args.accept_host_key, lang)
         copy_missing(services, checked.job, report, lang)

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, lang: str) -> int:
 
         # The host keys are accepted with the first question to the nodes.
         ask_with_keys(services, services.controller.reach, job, args.accept_host_key, lang)
-        installed = services.controller.install(job, show_progress)
+        installed = services.controller.tasks.install(job, show_progress)
         print_problems(lang, installed.problems)
         print(t(lang, "cli.install.done", name=installed.name, python=installed.python), flush=True)
         ready = with_python(job, installed)

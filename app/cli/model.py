@@ -12,7 +12,7 @@ from app.cli.output import DONE, print_problems
 from app.model_config import FILE, from_hub, pretty, read_config
 from app.text import t
 from backend.cluster.node_programs import MODEL_PROFILE, node_program
-from backend.cluster.profile_answer import ModelProfile
+from backend.cluster.program_answers.model_profile import ModelProfile
 from backend.cluster.typed_json import answer_of
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace, lang: str) -> int:
                 shown = done, total
                 print(t(lang, "cli.pull.progress", done=done, total=total), file=sys.stderr, flush=True)
 
-        print_problems(lang, services.controller.pull_image(checked.job, show_progress, args.archive))
+        print_problems(lang, services.controller.tasks.pull_image(checked.job, show_progress, args.archive))
         print(t(lang, "cli.pull.done"), flush=True)
         report = preflight(services, checked, args.accept_host_key, lang)
     print_problems(lang, report.problems)

@@ -18,12 +18,15 @@ from app.text import LANGUAGES, t
 from app.web.audit import Audit
 from app.web.binding import DEFAULT_PORT, Binding, ServerError
 from app.web.gradio_settings import prepare_gradio
-from app.web.identity import load_identity
+from app.web.identity import Identity, load_identity
 from app.web.passwords import PasswordHash, load_hash, random_password, read_password, store_hash
 from app.web.scrape_token import ScrapeToken
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from app.notifications.sender import Recipient
+    from app.services import Services
 
 PASSWORD_FILE_VARIABLE = "MEGABOARD_PASSWORD_FILE"  # noqa: S105 - the name of a variable
 
@@ -105,15 +108,9 @@ def serve_page(
     # This takes 5 to 10 s.
     print(t(lang, "cli.serve.building"), flush=True)
     prepare_gradio(home)
-    from app.monitor import prometheus
-    from app.monitor.chat import chat_routes
-    from app.monitor.evaluation import evaluation_routes
-    from app.monitor.routes import routes as monitor_routes
     from app.notifications.sender import Notifier
     from app.services import Services
-    from app.web.server import create_app, serve
-    from app.web.shell import build
-    from app.wizard.routes import routes
+    from app.web.server import serve
     from backend.runs.maintenance import Maintenance
 
     identity = load_identity(home)
@@ -121,21 +118,7 @@ def serve_page(
     maintenance = Maintenance(services.retention, services.database.path, services.clock)
     notifier = Notifier(services.database, addresses, lang, clock=services.clock)
     try:
-        pages = {lang: build(lang, services) for lang in LANGUAGES}
-        routers = [routes(services), monitor_routes(services), chat_routes(services)]
-        routers.append(evaluation_routes(services))
-        if scrape_token is not None:
-            routers.append(prometheus.routes(services))
-        app = create_app(
-            pages,
-            home=home,
-            password=password,
-            audit=services.audit,
-            binding=binding,
-            identity=identity,
-            routers=routers,
-            scrape_token=scrape_token,
-        )
+        app = _application(services, home, binding, identity, password, scrape_token)
         services.controller.start()
         maintenance.start()
         if addresses:
@@ -149,6 +132,38 @@ def serve_page(
         maintenance.close()
         services.close()
     return DONE
+
+
+def _application(
+    services: "Services",
+    home: Path,
+    binding: Binding,
+    identity: Identity,
+    password: PasswordHash,
+    scrape_token: ScrapeToken | None,
+) -> "ASGIApp":
+    """Return the application: the pages of all languages and every route."""
+    from app.monitor import prometheus
+    from app.monitor.chat import chat_routes
+    from app.monitor.evaluation import evaluation_routes
+    from app.monitor.routes import routes as monitor_routes
+    from app.web.server import create_app
+    from app.web.shell import build
+    from app.wizard.routes import routes
+
+    routers = [routes(services), monitor_routes(services), chat_routes(services), evaluation_routes(services)]
+    if scrape_token is not None:
+        routers.append(prometheus.routes(services))
+    return create_app(
+        {lang: build(lang, services) for lang in LANGUAGES},
+        home=home,
+        password=password,
+        audit=services.audit,
+        binding=binding,
+        identity=identity,
+        routers=routers,
+        scrape_token=scrape_token,
+    )
 
 
 def print_error(error: ServerError | PrivateFileError, lang: str) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from app.text import t
-from backend.cluster.program_answers import DataFault, DataPreview, DataSetRead
+from backend.cluster.program_answers.data import DataFault, DataPreview, DataSetRead
 from backend.job.job import Job
 
 BARS = 30

@@ -11,7 +11,7 @@ from app.services import Services
 from app.wizard.data_preview import shown_fault
 from app.wizard.fetch_result import FetchResult, ask, job_of
 from app.wizard.fields import look_up
-from backend.cluster.program_answers import DatasetChecked
+from backend.cluster.program_answers.data import DatasetChecked
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.api import MOST_UPLOAD_BYTES, DatasetChange
 
@@ -38,7 +38,7 @@ def _refuse(code: str, **values: object) -> ProblemsError:
 def _shown(services: Services, request: Mapping[str, Any], **more: Any) -> FetchResult:
     """Return the entries of the first node that answers, with the nodes whose entry differs or is missing."""
     job = job_of(services)
-    reply = ask(services, request, lambda: services.controller.dataset_info(job))
+    reply = ask(services, request, lambda: services.controller.tasks.dataset_info(job))
     if not reply.answers:
         return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
     tables = {reply.nodes[rank]: dict(answer["entries"]) for rank, answer in sorted(reply.answers.items())}
@@ -68,7 +68,7 @@ def _propose(services: Services, request: Mapping[str, Any]) -> FetchResult:
     if not path or "\x00" in path:
         raise _refuse("dataset_path_needed")
     job = job_of(services)
-    reply = ask(services, request, lambda: services.controller.propose_dataset(job, path))
+    reply = ask(services, request, lambda: services.controller.tasks.propose_dataset(job, path))
     for rank, answer in reply.answers.items():
         stem = re.sub(r"\.[^.]*$", "", answer["entry"].get("file_name", "").rsplit("/", 1)[-1])
         form = {"name": stem, "entry": answer["entry"], "columns": answer.get("columns", []), "previous": None}
@@ -90,7 +90,7 @@ def _upload(services: Services, request: Mapping[str, Any]) -> FetchResult:
         raise _refuse("dataset_too_large", size=f"{len(data) / 2**20:.1f}", most=MOST_UPLOAD_BYTES >> 20)
     _check_rows(name, data.decode())
     job = job_of(services)
-    reply = ask(services, request, lambda: services.controller.upload_dataset(job, name, data))
+    reply = ask(services, request, lambda: services.controller.tasks.upload_dataset(job, name, data))
     if reply.problems or not reply.answers:
         return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
     return _propose(services, {**request, "path": name})
@@ -120,7 +120,7 @@ def _check_rows(name: str, text: str) -> None:
 def _check(services: Services, request: Mapping[str, Any]) -> FetchResult:
     name, entry = _named(request), _entry_of(request)
     job = job_of(services)
-    reply = ask(services, request, lambda: services.controller.check_dataset(job, name, entry))
+    reply = ask(services, request, lambda: services.controller.tasks.check_dataset(job, name, entry))
     if not reply.answers:
         return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
     worst = max(reply.answers, key=lambda rank: len(reply.answers[rank]["faults"]))
@@ -151,7 +151,7 @@ def _write(services: Services, request: Mapping[str, Any], entry: Mapping[str, A
     name, previous = _named(request), _previous(request)
     change = DatasetChange(name=name, entry=entry, previous=previous)
     job = job_of(services)
-    reply = ask(services, request, lambda: services.controller.change_dataset(job, change))
+    reply = ask(services, request, lambda: services.controller.tasks.change_dataset(job, change))
     if not reply.answers:
         return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
     shown = _shown(services, request, saved=True)

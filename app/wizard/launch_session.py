@@ -228,7 +228,7 @@ class LaunchSession:
         return report
 
     def _copy(self, job: Job, source: Source, report: PreflightReport) -> None:
-        problems = self._controller.copy_missing(job, report, self._report_copied)
+        problems = self._controller.tasks.copy_missing(job, report, self._report_copied)
         with self._changed:
             self._set(phase="checking", report=None)
         report = self._preflight(job, source)
@@ -236,7 +236,7 @@ class LaunchSession:
             self._set(phase="checked", report=report, problems=problems)
 
     def _pull(self, job: Job, source: Source) -> None:
-        problems = self._controller.pull_image(job, self._report_pulled)
+        problems = self._controller.tasks.pull_image(job, self._report_pulled)
         with self._changed:
             self._set(phase="checking", report=None)
         report = self._preflight(job, source)
@@ -249,7 +249,7 @@ class LaunchSession:
                 self._set(pulled=(done, total))
 
     def _download(self, job: Job, source: Source) -> None:
-        problems = self._controller.download(job, self._report_copied)
+        problems = self._controller.tasks.download(job, self._report_copied)
         with self._changed:
             self._set(phase="checking", report=None)
         report = self._preflight(job, source)
@@ -268,7 +268,7 @@ class LaunchSession:
                 report = PreflightReport(unknown_host_keys=reached.unknown_host_keys, problems=reached.problems)
                 self._set(phase="checked", report=report)
             return
-        installed = self._controller.install(job, lambda done, total, lines: self._report_copied(done, total))
+        installed = self._controller.tasks.install(job, lambda done, total, lines: self._report_copied(done, total))
         values = {"name": installed.name, "python": installed.python}
         edit = {path: python for path, python in installed.edit.items() if "[" not in path}
         note = Problem(code="environment_installed", severity="note", field=next(iter(edit)), values=values, edit=edit)

@@ -47,7 +47,7 @@ def _from_hub(services: Services, request: Mapping[str, Any]) -> FetchResult:
 
 def _from_node(services: Services, request: Mapping[str, Any]) -> FetchResult:
     job = job_of(services)
-    reply = ask(services, request, lambda: services.controller.model_config(job, MAXIMUM_BYTES + 1))
+    reply = ask(services, request, lambda: services.controller.tasks.model_config(job, MAXIMUM_BYTES + 1))
     for rank, data in reply.answers.items():
         source = f"{reply.nodes[rank]}:{job.model.path}"
         refuse_large(len(data), source)
@@ -67,7 +67,7 @@ def _profile_on_node(services: Services, request: Mapping[str, Any]) -> FetchRes
 
 def _profile(services: Services, request: Mapping[str, Any], model: Model, job: Job) -> FetchResult:
     """Build a model on a node to measure it, because its config.json is not enough for an estimate."""
-    reply = ask(services, request, lambda: services.controller.model_profile(replace(job, model=model)))
+    reply = ask(services, request, lambda: services.controller.tasks.model_profile(replace(job, model=model)))
     for rank, profile in reply.answers.items():
         shape = shape_or_reason(model.hf_config, profile)
         total = profile["parameters"]["total"]
@@ -86,7 +86,7 @@ def _profile(services: Services, request: Mapping[str, Any], model: Model, job: 
 
 def _memory(services: Services, request: Mapping[str, Any]) -> FetchResult:
     job = job_of(services)
-    reply = ask(services, request, lambda: services.controller.memory(job))
+    reply = ask(services, request, lambda: services.controller.tasks.memory(job))
     if not reply.answers:
         return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
     # Every node's value is kept: the smallest decides, and the page shows the result without that node.
@@ -108,7 +108,7 @@ def _memory(services: Services, request: Mapping[str, Any]) -> FetchResult:
 
 def _partitions(services: Services, request: Mapping[str, Any]) -> FetchResult:
     job = job_of(services)
-    reply = ask(services, request, lambda: services.controller.partitions(job))
+    reply = ask(services, request, lambda: services.controller.tasks.partitions(job))
     if 0 not in reply.answers:
         return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
     partitions = reply.answers[0]
@@ -118,7 +118,7 @@ def _partitions(services: Services, request: Mapping[str, Any]) -> FetchResult:
 
 def _samples(services: Services, request: Mapping[str, Any]) -> FetchResult:
     job = job_of(services)
-    reply = ask(services, request, lambda: services.controller.data_size(job))
+    reply = ask(services, request, lambda: services.controller.tasks.data_size(job))
     for rank, size in reply.answers.items():
         rows = ", ".join(f"{name} {count:,}" for name, count in size.rows.items())
         edits: dict[str, Any] = {"training.samples": size.samples or None,
@@ -137,7 +137,7 @@ def _samples(services: Services, request: Mapping[str, Any]) -> FetchResult:
 def _data_preview(services: Services, request: Mapping[str, Any]) -> FetchResult:
     job, seed = job_of(services), request.get("seed")
     seed = seed % (1 << 31) if type(seed) is int else 0
-    reply = ask(services, request, lambda: services.controller.data_preview(job, seed))
+    reply = ask(services, request, lambda: services.controller.tasks.data_preview(job, seed))
     for rank, answer in reply.answers.items():
         rows = sum(read["rows"] for read in answer.get("datasets", []))
         note = {"node": reply.nodes[rank], "rows": f"{rows:,}"}

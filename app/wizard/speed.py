@@ -16,7 +16,7 @@ from backend.runs.api import Measurement, calibration_of_benchmark
 
 def measure(services: Services, job: Job) -> Measurement:
     """Measure the nodes. The result waits until the user saves it."""
-    measurement = services.controller.measure_speed(job)
+    measurement = services.controller.tasks.measure_speed(job)
     if measurement.speeds:
         calibration = calibration_of_benchmark(job, measurement.speeds, today(services.clock()))
         services.last_benchmark.result = HostsCalibration(calibration, job.cluster.hosts)

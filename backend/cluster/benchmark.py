@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
-from backend.cluster.program_answers import Measured
+from backend.cluster.program_answers.hardware import Measured
 
 _Links = Literal["intra", "inter"]
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_json import BadJson, parse_node_json
-from backend.cluster.program_answers import Word
+from backend.cluster.program_answers.values import Word
 from backend.cluster.typed_json import Longest, answer_of
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.collect.log_text import readable

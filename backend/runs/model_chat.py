@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from backend.cluster.chat_stream import ChatStream
 from backend.cluster.node import Node, NodeError
-from backend.cluster.program_answers import Word
+from backend.cluster.program_answers.values import Word
 from backend.cluster.typed_json import Between
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.connections import Connections

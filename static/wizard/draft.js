@@ -1,5 +1,6 @@
 // One draft may be open in two tabs. A tab fetches the edits of the other tab, so that fields and table show the same
 // draft.
+import { restAfter } from "../lib/rest.js";
 import { draftVersions } from "../lib/versions.js";
 import { watchRequests } from "../web/requests.js";
 import { latestBundle, sendToServer } from "./channel.js";
@@ -32,31 +33,27 @@ export const fetchAll = () => atRest(() => {
 // the previous draft. Of several edits of a field, Gradio sends the last one after the first answer, hence the pause.
 const PAUSE_MS = 100;
 const waiting = [];
-let underWay = 0, pause = 0, isPaused = true, isLost = false, changed = () => {};
+let isLost = false, changed = () => {};
 const isEdit = (address, options) => String(address).endsWith("/run/predict") && typeof options?.body === "string"
   && !options.body.includes('"ticket":');
 
-export const isResting = () => isPaused;
+const edits = restAfter({ pause_ms: PAUSE_MS, began: () => changed(), ended: rest });
+export const isResting = edits.isResting;
 
 // `listener` runs when the first edit is sent, and when no edit is left without an answer.
 export const onRestChange = (listener) => { changed = listener; };
 
 watchRequests((address, options) => {
   if (!isEdit(address, options)) return null;
-  underWay += 1;
-  clearTimeout(pause);
-  isPaused = false;
-  changed();
+  edits.sent();
   const ended = (isFailure) => {
     isLost ||= isFailure;
-    underWay -= 1;
-    if (!underWay) pause = setTimeout(rest, PAUSE_MS);
+    edits.answered();
   };
   return { answered: ({ status }) => ended(status === 401), failed: () => ended(true) };
 });
 
 function rest() {
-  isPaused = true;
   if (!isLost) taken();
   changed();
   actNow();
@@ -65,13 +62,17 @@ function rest() {
 const actNow = () => { for (const act of waiting.splice(0)) act(); };
 
 // A request about figures waits until the figures are of the newest edit.
-export const atRest = (act) => { if (isPaused) act(); else waiting.push(act); };
+export const atRest = (act) => { if (isResting()) act(); else waiting.push(act); };
 
 // Waiting requests are sent before the next input.
 document.addEventListener("input", () => {
   typedAt = Date.now();
+  edits.typed();
   actNow();
 }, true);
+
+// A choice from a list is made by a press of the pointer, without an input event.
+document.addEventListener("pointerdown", edits.typed, true);
 
 // Another window may have edited the draft in the meantime.
 window.addEventListener("focus", () => latestBundle() && sendToServer("refresh"));

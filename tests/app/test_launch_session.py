@@ -39,6 +39,7 @@ class Nodes:
         self.late: tuple[Problem, ...] = ()
         """Warnings that only the launch finds."""
         self.lost = 0
+        self.tasks = self
 
     def preflight(self, job: Job) -> PreflightReport:
         assert self.let.wait(WITHIN_S)

@@ -137,7 +137,7 @@ def test_the_engine_is_offered_to_the_login_node(services: Services) -> None:
 
 def test_what_needs_the_nodes_themselves_is_refused(services: Services) -> None:
     job = job_of(state_after(services, {**READY, **SLURM}))
-    for ask in (services.controller.memory, services.controller.measure_speed):
+    for ask in (services.controller.tasks.memory, services.controller.tasks.measure_speed):
         with pytest.raises(ProblemsError) as refused:
             ask(job)
         assert refused.value.problems[0].code == "nodes_by_scheduler"

@@ -65,7 +65,7 @@ class Copying:
     def copy(self) -> None:
         def act() -> None:
             report = self.controller.preflight(self.job)
-            assert self.controller.copy_missing(self.job, report, lambda *far: self.told.append(far)) == ()
+            assert self.controller.tasks.copy_missing(self.job, report, lambda *far: self.told.append(far)) == ()
 
         self.lab.inside(act)
 
@@ -131,7 +131,7 @@ def test_an_interrupted_copy_leaves_no_process(copying: Copying) -> None:
 
     def act() -> None:
         report = copying.controller.preflight(copying.job)
-        copying.controller.copy_missing(copying.job, report, interrupt)
+        copying.controller.tasks.copy_missing(copying.job, report, interrupt)
 
     with pytest.raises(KeyboardInterrupt):
         copying.lab.inside(act)

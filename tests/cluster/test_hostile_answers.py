@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from app.text import LANGUAGES, render_problem
-from backend.cluster import program_answers
 from backend.cluster.inventory import checkpoints
 from backend.cluster.inventory.dataset_size import data_size_on
 from backend.cluster.inventory.fabric import common_network
@@ -22,6 +21,8 @@ from backend.cluster.preflight.engine_args import check_configuration
 from backend.cluster.preflight.master_port import choose_port
 from backend.cluster.preflight.registry import run_checks
 from backend.cluster.preflight.results import Checks
+from backend.cluster.program_answers.hardware import Measured
+from backend.cluster.program_answers.transfers import Copied, Progress
 from backend.cluster.typed_json import answer_of
 from backend.engines import Rendered
 from backend.job.mapping import with_values
@@ -173,9 +174,9 @@ def test_every_misshapen_port_is_a_nodes_error() -> None:
 @pytest.mark.parametrize(
     ("shape", "good"),
     [
-        (program_answers.Measured, MEASURED),
-        (program_answers.Progress, {"done": 1, "total": 2}),
-        (program_answers.Copied, {"code": "copy_refused", "status": 403}),
+        (Measured, MEASURED),
+        (Progress, {"done": 1, "total": 2}),
+        (Copied, {"code": "copy_refused", "status": 403}),
     ],
 )
 def test_every_misshapen_file_of_an_errand_is_a_nodes_error(shape: Any, good: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from backend.cluster.inventory.software import (
     read_software,
 )
 from backend.cluster.node import NodeError, Result
-from backend.cluster.program_answers import Facts
+from backend.cluster.program_answers.checks import Facts
 from backend.job.cluster import Environment
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode

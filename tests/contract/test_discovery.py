@@ -31,15 +31,15 @@ def test_a_configuration_and_the_memory_are_read_once_the_keys_are_confirmed(
     hosts = Cluster(gpu="h100-80g", nodes=4, gpus_per_node=8, hosts=tuple(cluster.hosts()))
     job = Job(cluster=hosts, model=Model(path=str(tmp_path / "model")))
     try:
-        unknown = controller.model_config(job, 1000)
+        unknown = controller.tasks.model_config(job, 1000)
         assert not unknown.answers
         assert len(unknown.unknown_host_keys) == 4
         controller.accept_host_keys(unknown.unknown_host_keys)
-        assert controller.model_config(job, 1000).answers == {0: b'{"model_type": "qwen3"}'}
-        assert controller.model_config(job, 5).answers == {0: b'{"mod'}
-        counted = controller.data_size(with_values(job, _data(tmp_path)))
+        assert controller.tasks.model_config(job, 1000).answers == {0: b'{"model_type": "qwen3"}'}
+        assert controller.tasks.model_config(job, 5).answers == {0: b'{"mod'}
+        counted = controller.tasks.data_size(with_values(job, _data(tmp_path)))
         assert (counted.answers[0].samples, dict(counted.answers[0].rows)) == (7, {"few": 7})
-        memory = controller.memory(job).answers
+        memory = controller.tasks.memory(job).answers
         assert sorted(memory) == [0, 1, 2, 3]
         assert all(0.1 < result.host_gib < 2**20 for result in memory.values())
         has_gpu = shutil.which("nvidia-smi") is not None
@@ -65,20 +65,20 @@ def test_dataset_info_is_changed_on_all_nodes_or_on_none(cluster: LocalNodes, tm
     job = with_values(Job(cluster=hosts, model=Model(path=str(tmp_path))), _data(tmp_path))
     before = {"file_name": "few.json"}
     try:
-        controller.accept_host_keys(controller.dataset_info(job).unknown_host_keys)
-        assert [dict(answer["entries"]) for answer in controller.dataset_info(job).answers.values()] == 4 * [
+        controller.accept_host_keys(controller.tasks.dataset_info(job).unknown_host_keys)
+        assert [dict(answer["entries"]) for answer in controller.tasks.dataset_info(job).answers.values()] == 4 * [
             {"few": before}
         ]
         with pytest.raises(ProblemsError):
-            controller.change_dataset(job, DatasetChange(name="new", entry=before, previous=None))
+            controller.tasks.change_dataset(job, DatasetChange(name="new", entry=before, previous=None))
         assert json.loads((tmp_path / "dataset_info.json").read_text()) == {"few": before}
-        uploaded = controller.upload_dataset(job, "new.jsonl", b'{"instruction": "1", "output": "2"}\n')
+        uploaded = controller.tasks.upload_dataset(job, "new.jsonl", b'{"instruction": "1", "output": "2"}\n')
         assert uploaded.answers == {0: True, 1: False, 2: False, 3: False}
-        other = controller.upload_dataset(job, "new.jsonl", b"{}\n")
+        other = controller.tasks.upload_dataset(job, "new.jsonl", b"{}\n")
         assert {problem.code for problem in other.problems} == {"dataset_file_exists"}
-        proposal = controller.propose_dataset(job, "new.jsonl").answers[0]
+        proposal = controller.tasks.propose_dataset(job, "new.jsonl").answers[0]
         assert proposal["entry"]["columns"] == {"prompt": "instruction", "response": "output"}
-        removed = controller.change_dataset(job, DatasetChange(name="few", entry=None, previous=before))
+        removed = controller.tasks.change_dataset(job, DatasetChange(name="few", entry=None, previous=before))
         assert removed.answers == {0: True, 1: False, 2: False, 3: False}
         assert json.loads((tmp_path / "dataset_info.json").read_text()) == {}
     finally:

@@ -46,12 +46,12 @@ def test_a_gated_model_is_downloaded_with_a_token_and_the_nodes_are_ready(
     assert [problem.code for problem in controller.preflight(job).problems] == ["model_missing"]
     hub.gated.add("tiny/model")
     with pytest.raises(ProblemsError) as raised:
-        controller.download(job, lambda done, total: None)
+        controller.tasks.download(job, lambda done, total: None)
     (problem,) = raised.value.problems
     assert (problem.code, problem.values["url"]) == ("download_gated", f"{hub.address}/tiny/model")
     SECRETS.put("HF_TOKEN", TOKEN)
     try:
-        assert controller.download(job, lambda done, total: None) == ()
+        assert controller.tasks.download(job, lambda done, total: None) == ()
     finally:
         SECRETS.forget("HF_TOKEN")
     assert controller.preflight(job).problems == ()
@@ -65,7 +65,7 @@ def test_a_data_set_comes_into_the_folder_of_the_data(
 ) -> None:
     hub.repositories["datasets/owner/rows"] = {"rows.jsonl": b"{}\n"}
     job = with_values(job, {"training.dataset_dir": str(tmp_path / "data"), "model.hub_endpoint": hub.address})
-    assert controller.download(job, lambda done, total: None, "owner/rows") == ()
+    assert controller.tasks.download(job, lambda done, total: None, "owner/rows") == ()
     assert (tmp_path / "data" / "rows" / "rows.jsonl").read_bytes() == b"{}\n"
 
 
@@ -75,7 +75,7 @@ def test_a_data_set_that_no_hub_has_is_named_at_its_own_field(
 ) -> None:
     job = with_values(job, {"training.dataset_dir": str(tmp_path / "data"), "model.hub_endpoint": hub.address})
     with pytest.raises(ProblemsError) as raised:
-        controller.download(job, lambda done, total: None, name)
+        controller.tasks.download(job, lambda done, total: None, name)
     (problem,) = raised.value.problems
     assert (problem.code, problem.field) == (code, "dataset")
     assert not (tmp_path / "data").exists() or not list((tmp_path / "data").iterdir())
@@ -87,7 +87,7 @@ def test_a_model_of_modelscope_needs_its_package_on_the_node(
     values = {"model.path": str(tmp_path / "tiny"), "model.hub": "tiny/model", "model.hub_kind": "modelscope"}
     job = with_values(job, {**values, "model.hub_endpoint": hub.address})
     with pytest.raises(ProblemsError) as raised:
-        controller.download(job, lambda done, total: None)
+        controller.tasks.download(job, lambda done, total: None)
     (problem,) = raised.value.problems
     assert (problem.code, problem.field) == ("download_no_modelscope", "model.hub_kind")
     assert problem.node == job.cluster.hosts[0].name
@@ -97,5 +97,5 @@ def test_a_model_of_modelscope_needs_its_package_on_the_node(
 
 def test_a_job_without_a_repository_says_so(controller: Controller, job: Job) -> None:
     with pytest.raises(ProblemsError) as raised:
-        controller.download(job, lambda done, total: None)
+        controller.tasks.download(job, lambda done, total: None)
     assert [problem.code for problem in raised.value.problems] == ["no_repository"]

@@ -31,7 +31,7 @@ def job(cluster: LocalNodes) -> Job:
 def test_the_nodes_are_measured_together_and_nothing_is_left(
     controller: Controller, job: Job, cluster: LocalNodes, record_property: Callable[[str, object], None]
 ) -> None:
-    speed = controller.measure_speed(job)
+    speed = controller.tasks.measure_speed(job)
     assert errors(speed.problems) == []  # On shared cores one node may be slower than the others.
     speeds = speed.speeds
     assert speeds is not None
@@ -57,7 +57,7 @@ def test_a_node_that_fails_ends_the_whole_gang_and_its_words_are_reported(
     bad = replace(bad, environments={"llamafactory": Environment(python=str(python))})
     pair = with_values(job, {"cluster.nodes": 2, "cluster.hosts": (good, bad)})
     with pytest.raises(ProblemsError) as raised:
-        controller.measure_speed(pair)
+        controller.tasks.measure_speed(pair)
     (problem,) = raised.value.problems
     assert (problem.code, problem.node) == ("measure_failed", f"127.0.0.1:{bad.port}")
     assert problem.values["lines"] == "no fabric here"

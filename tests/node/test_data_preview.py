@@ -9,7 +9,7 @@ import pytest
 
 from app.demo.tiny_model import DATA_FOLDER, MODEL_FOLDER, TEMPLATE, make_rows
 from backend.cluster.node_programs import DATA_PREVIEW, node_program
-from backend.cluster.program_answers import DataPreview
+from backend.cluster.program_answers.data import DataPreview
 from backend.cluster.typed_json import answer_of
 from backend.node.data_preview.reading import Faults, Kept, media_check
 from tests.nodes import skip_without_node_environment

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backend.cluster.node_programs import DATASET_INFO, node_program
-from backend.cluster.program_answers import DatasetChecked
+from backend.cluster.program_answers.data import DatasetChecked
 from backend.cluster.typed_json import answer_of
 from backend.node.dataset_info.main import answer
 from tests.nodes import skip_without_node_environment

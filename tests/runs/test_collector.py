@@ -10,6 +10,7 @@ from backend.cluster.node import NodeError
 from backend.runs import redact
 from backend.runs.collect import collector as collect
 from backend.runs.collect.collector import Collector
+from backend.runs.collect.node_files import files_of
 from backend.runs.collect.step_tokens import RATE
 from backend.runs.states import EventKind
 from backend.runs.store import metrics, run_store
@@ -327,7 +328,7 @@ def test_heartbeats_keep_the_newest_and_a_short_history(gang: Gang) -> None:
 
 
 def test_each_local_rank_has_its_files() -> None:
-    files = [source.file for source in collect.sources(range(8, 10))]
+    files = [source.file for source in files_of(range(8, 10))]
     ours = ["steps.rank8.jsonl", "rank8.log", "steps.rank9.jsonl", "rank9.log"]
     assert files == ["heartbeat.jsonl", "out.log", *ours]
 

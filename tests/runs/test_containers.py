@@ -208,14 +208,14 @@ def test_an_image_is_pulled_on_all_nodes(controller: Controller, job: Job, image
     pulled = with_image(job, image)
     assert {problem.code for problem in controller.preflight(pulled).problems} == {"container_image_missing"}
     layers: list[tuple[int, int]] = []
-    assert controller.pull_image(pulled, lambda done, total: layers.append((done, total))) == ()
+    assert controller.tasks.pull_image(pulled, lambda done, total: layers.append((done, total))) == ()
     assert layers[-1] == (NODES, NODES)
     assert controller.preflight(pulled).problems == ()
 
 
 def test_an_image_that_the_registry_lacks_is_named_for_each_node(controller: Controller, job: Job, image: str) -> None:
     with pytest.raises(ProblemsError) as raised:
-        controller.pull_image(with_image(job, image.replace("engine", "other")), lambda done, total: None)
+        controller.tasks.pull_image(with_image(job, image.replace("engine", "other")), lambda done, total: None)
     assert [(problem.code, problem.node) for problem in raised.value.problems] == [
         ("pull_failed", host.name) for host in job.cluster.hosts
     ]
@@ -228,7 +228,7 @@ def test_an_image_is_loaded_from_a_file(
     archive = tmp_path / "image.tar"
     archive.write_bytes(daemons[0].try_docker("save", IMAGE).stdout)
     daemons[1].docker("rmi", IMAGE)
-    assert controller.pull_image(job, lambda done, total: None, str(archive)) == ()
+    assert controller.tasks.pull_image(job, lambda done, total: None, str(archive)) == ()
     assert controller.preflight(job).problems == ()
 
 
@@ -239,7 +239,7 @@ def test_a_broken_file_is_named_and_gives_no_image(
     archive.write_bytes(daemons[0].try_docker("save", IMAGE).stdout[:2000])
     other = with_image(job, "half:1")
     with pytest.raises(ProblemsError) as raised:
-        controller.pull_image(other, lambda done, total: None, str(archive))
+        controller.tasks.pull_image(other, lambda done, total: None, str(archive))
     assert {problem.code for problem in raised.value.problems} == {"pull_failed"}
     assert {problem.code for problem in controller.preflight(other).problems} == {"container_image_missing"}
 

@@ -86,7 +86,7 @@ def environments(job: Job) -> list[Path]:
 
 def failure(controller: Controller, job: Job, tiny: EnvironmentSet) -> list[tuple[str, str | None]]:
     with pytest.raises(ProblemsError) as raised:
-        controller.install(job, quiet, {tiny.name: tiny})
+        controller.tasks.install(job, quiet, {tiny.name: tiny})
     for problem in raised.value.problems:
         assert (problem.field or "").startswith("cluster."), problem
         assert all(render_problem(lang, problem)["fix"] for lang in LANGUAGES)
@@ -100,7 +100,9 @@ def marker_of(folder: Path) -> dict[str, str]:
 
 def test_an_environment_is_made_and_found_again(controller: Controller, bare: Job, tiny: EnvironmentSet) -> None:
     progress: list[tuple[int, int]] = []
-    installed = controller.install(bare, lambda done, total, lines: progress.append((done, total)), {tiny.name: tiny})
+    installed = controller.tasks.install(
+        bare, lambda done, total, lines: progress.append((done, total)), {tiny.name: tiny}
+    )
     assert installed.problems == ()
     assert installed.edit == {"cluster.environments.llamafactory.python": installed.python}
     assert progress[-1][0] == progress[-1][1] > 0
@@ -109,7 +111,7 @@ def test_an_environment_is_made_and_found_again(controller: Controller, bare: Jo
     folder = Path(installed.python).parents[1]
     made = marker_of(folder)
     assert made["state"] == "ready"
-    again = controller.install(bare, quiet, {tiny.name: tiny})
+    again = controller.tasks.install(bare, quiet, {tiny.name: tiny})
     assert (again.python, marker_of(folder)) == (installed.python, made)
     ready = with_python(bare, installed)
     assert ready.cluster.environments["llamafactory"].python == installed.python
@@ -145,7 +147,7 @@ def test_nodes_without_uv_and_without_internet_are_named_with_the_fields_that_me
     monkeypatch.setattr(environment_install, "_own_uv", lambda: None)
     job = with_values(bare, {"cluster.install": Install(index_url="http://127.0.0.1:9/simple")})
     with pytest.raises(ProblemsError) as raised:
-        controller.install(job, quiet, {tiny.name: tiny})
+        controller.tasks.install(job, quiet, {tiny.name: tiny})
     for problem, host in zip(raised.value.problems, bare.cluster.hosts, strict=True):
         # Debian's python3 without python3-venv cannot make an environment.
         expected = {"install_no_index": "cluster.install.index_url", "install_no_python": PYTHON_FIELD}
@@ -207,7 +209,7 @@ def test_an_installation_goes_on_after_its_processes_were_killed(
     gate.touch()
     first.join()
     assert {code for code, _ in caught[0]} == {"install_command_failed"}
-    open_controller().install(bare, quiet, {slow.name: slow})
+    open_controller().tasks.install(bare, quiet, {slow.name: slow})
     assert marker_of(folder)["state"] == "ready"
 
 

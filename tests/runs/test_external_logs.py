@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from backend.cluster.inventory.heartbeat import parse_heartbeat
-from backend.runs.collect.collector import Collector, Source
+from backend.runs.collect.collector import Collector
 from backend.runs.collect.external_logs import megatron_rows, trainer_log_rows, with_metrics
+from backend.runs.collect.node_files import Source
 from backend.runs.collect.node_records import TrainerLine, read_lines
 from backend.runs.records import Point
 from backend.runs.store import logged_metrics

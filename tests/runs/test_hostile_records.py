@@ -23,8 +23,9 @@ from app.text.alerts import lines as alert_lines
 from backend.cluster.node_json import parse_node_json
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.cluster.typed_json import FAULTS, read
-from backend.runs.collect.collector import Collector, Source
+from backend.runs.collect.collector import Collector
 from backend.runs.collect.external_run import NodeReader
+from backend.runs.collect.node_files import Source
 from backend.runs.collect.node_records import Exit, Heartbeat, Status, Step, Stopped
 from backend.runs.controller import Controller
 from backend.runs.database import Database

@@ -9,7 +9,8 @@ import pytest
 from backend.runs.states import EventKind, RunState
 from backend.runs.store import metrics, run_store, store
 from backend.runs.store.metrics import FileKey
-from backend.runs.store.store import MIGRATIONS, Store, StoreError
+from backend.runs.store.schema import MIGRATIONS
+from backend.runs.store.store import Store, StoreError
 from backend.runs.view import snapshot
 
 RUN = "20260101-000000-old-aaaa"

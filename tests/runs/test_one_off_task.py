@@ -3,7 +3,7 @@
 import pytest
 
 from backend.cluster.node import NodeError
-from backend.cluster.program_answers import Measured
+from backend.cluster.program_answers.hardware import Measured
 from backend.runs import redact
 from backend.runs.tasks.one_off_task import log_excerpt, read_answer
 from tests.fakes import FakeNode

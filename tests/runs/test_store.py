@@ -8,7 +8,8 @@ import pytest
 from backend.job.problems import ProblemsError
 from backend.runs.states import EventKind, RunState
 from backend.runs.store import run_store
-from backend.runs.store.store import MIGRATIONS, Store, StoreError
+from backend.runs.store.schema import MIGRATIONS
+from backend.runs.store.store import Store, StoreError
 
 
 @pytest.fixture

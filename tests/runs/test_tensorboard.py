@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.runs.collect.collector import Collector, Source
+from backend.runs.collect.collector import Collector
+from backend.runs.collect.node_files import Source
 from backend.runs.collect.tensorboard import MOST_RECORD_BYTES, _masked_crc, read_events
 from backend.runs.store import logged_metrics
 from tests.nodes import skip_without_node_environment

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { mock, test } from "node:test";
 import { newestOnly } from "../../static/lib/newest.js";
+import { restAfter } from "../../static/lib/rest.js";
 import { draftVersions } from "../../static/lib/versions.js";
 
 test("of several requests one is under way, and only the newest of the others follows it", () => {
@@ -54,4 +55,23 @@ test("answers to edits of this page may come out of order; an edit of another pa
   assert.ok(versions.isBehind());
   versions.note({ draft: 9, isSynced: true });
   assert.ok(!versions.isBehind());
+});
+
+test("an input just after the last answer keeps the page from resting until its own edit is answered", () => {
+  mock.timers.enable({ apis: ["setTimeout"] });
+  let rests = 0;
+  const edits = restAfter({ pause_ms: 100, began() {}, ended: () => { rests += 1; } });
+  edits.sent();
+  edits.answered();
+  mock.timers.tick(90);
+  edits.typed();
+  mock.timers.tick(30);
+  assert.deepEqual([rests, edits.isResting()], [0, false]);
+  edits.sent();
+  mock.timers.tick(1000);
+  assert.equal(rests, 0);
+  edits.answered();
+  mock.timers.tick(100);
+  assert.deepEqual([rests, edits.isResting()], [1, true]);
+  mock.timers.reset();
 });

@@ -7,7 +7,7 @@ from typing import TypeVar
 from backend.cluster.inventory.software import ask_program, needed_environment, outside
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import on_all
-from backend.cluster.program_answers import Checkpoints, SetAside
+from backend.cluster.program_answers.checks import Checkpoints, SetAside
 from backend.engines.checkpoints import Saved
 from backend.job.job import Job
 

@@ -4,7 +4,7 @@ from backend.cluster.inventory.dataset_size import refuse_unreadable
 from backend.cluster.inventory.software import ask_program, needed_environment
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_programs import DATA_PREVIEW
-from backend.cluster.program_answers import DataPreview
+from backend.cluster.program_answers.data import DataPreview
 from backend.engines import data_config
 from backend.job.job import Job
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 from backend.cluster.inventory.software import ask_program, needed_environment
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_programs import DATASET_INFO
-from backend.cluster.program_answers import (
+from backend.cluster.program_answers.data import (
     DatasetChecked,
     DatasetInfoAnswer,
     DatasetInfoRead,

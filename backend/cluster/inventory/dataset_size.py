@@ -8,7 +8,7 @@ from backend.cluster.inventory.software import ask_program, needed_environment
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_programs import SAMPLES
 from backend.cluster.preflight.files import dataset_names
-from backend.cluster.program_answers import Counted, DataPreview, WhyNot
+from backend.cluster.program_answers.data import Counted, DataPreview, WhyNot
 from backend.estimate.plan import patches_per_image
 from backend.job.job import Job
 from backend.job.presets import known_model

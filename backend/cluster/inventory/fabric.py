@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.cluster.program_answers import InterfaceAnswer, RdmaAnswer
+from backend.cluster.program_answers.hardware import InterfaceAnswer, RdmaAnswer
 
 _INSIDE = re.compile(
     r"lo$|docker|br-[0-9a-f]{8}|virbr|vnet|veth|cni|flannel|cali|cilium|lxc|podman|kube|nodelocal|ifb|dummy"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from backend.cluster.program_answers import Smi
+from backend.cluster.program_answers.hardware import Smi
 from backend.node.nvidia_smi import read_count, read_rows
 
 BUSY_MIB = 1024

@@ -8,7 +8,7 @@ from backend.cluster.inventory.gpus import Gpus, read_gpus
 from backend.cluster.inventory.software import ask_program, outside
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import ends_of_all
-from backend.cluster.program_answers import DiskAnswer, Surveyed
+from backend.cluster.program_answers.hardware import DiskAnswer, Surveyed
 from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of

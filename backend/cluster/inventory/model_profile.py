@@ -6,7 +6,7 @@ from typing import Any
 from backend.cluster.inventory.software import needed_environment, one_argument, python_command
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.node_programs import MODEL_PROFILE, node_program
-from backend.cluster.profile_answer import ModelProfile
+from backend.cluster.program_answers.model_profile import ModelProfile
 from backend.cluster.typed_json import answer_of
 from backend.job.job import Job
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
-from backend.cluster import program_answers
 from backend.cluster.node import ANSWER_BYTES, Node, NodeError, ask, tail
 from backend.cluster.node_group import ends_of_all
 from backend.cluster.node_programs import CONTAINER, node_program
+from backend.cluster.program_answers.checks import Facts
 from backend.cluster.typed_json import answer_of
 from backend.job.cluster import Container, Environment
 from backend.job.job import Job
@@ -134,9 +134,7 @@ def read_software(
     """
     started = time.time()
     try:
-        answer = ask_software(
-            node, environment, program_answers.Facts, "facts", {"master": master, "modules": dict(modules or {})}
-        )
+        answer = ask_software(node, environment, Facts, "facts", {"master": master, "modules": dict(modules or {})})
     except NodeError as error:
         if error.code in CONTAINER_CODES.values():
             error.field = python_field.replace(".python", ".container.image")
@@ -213,7 +211,7 @@ def ask_program(
     timeout_s: float,
     max_bytes: int = ANSWER_BYTES,
 ) -> T:
-    """Run one of our programs on a node and return its answer, a type of program_answers.py. Raises NodeError."""
+    """Run one of our programs on a node and return its answer, a type of program_answers/. Raises NodeError."""
     argv = python_command(environment, ["-", action, one_argument(question)])
     try:
         answer = ask(node, argv, timeout_s=timeout_s, stdin=node_program(program), max_bytes=max_bytes)
@@ -273,7 +271,7 @@ def expand(path: str, home: str) -> str:
     return posixpath.join(home, path[2:]) if path.startswith("~/") else path
 
 
-def _read(answer: program_answers.Facts, modules: Mapping[str, str], started: float, ended: float) -> NodeFacts:
+def _read(answer: Facts, modules: Mapping[str, str], started: float, ended: float) -> NodeFacts:
     return NodeFacts(
         home=answer["home"],
         hostname=answer["hostname"],

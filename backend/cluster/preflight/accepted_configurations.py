@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Hashable, Mapping
 
-from backend.cluster.program_answers import Parsed
+from backend.cluster.program_answers.checks import Parsed
 
 LIMIT = 64
 """Number of configurations above which the next ones replace all others."""

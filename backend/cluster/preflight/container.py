@@ -6,7 +6,7 @@ from backend.cluster.node_group import ends_of_all
 from backend.cluster.preflight.equality import usual
 from backend.cluster.preflight.readings import GangReadings
 from backend.cluster.preflight.results import CheckResult
-from backend.cluster.program_answers import Image
+from backend.cluster.program_answers.checks import Image
 from backend.cluster.typed_json import answer_of
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of

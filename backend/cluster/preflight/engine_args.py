@@ -14,7 +14,7 @@ from backend.cluster.node_group import try_all
 from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.cluster.preflight.readings import GangReadings
 from backend.cluster.preflight.results import CheckResult, Checks
-from backend.cluster.program_answers import Parsed, Program
+from backend.cluster.program_answers.checks import Parsed, Program
 from backend.engines import ENGINES, Rendered
 from backend.engines.known_keys import programs, read_key
 from backend.job.job import Job

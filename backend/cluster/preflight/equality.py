@@ -13,7 +13,7 @@ from backend.cluster.preflight.files import ASK_S, dataset_names
 from backend.cluster.preflight.fix_commands import copy_command, remove_command
 from backend.cluster.preflight.readings import GangReadings
 from backend.cluster.preflight.results import CheckName, CheckResult
-from backend.cluster.program_answers import Nothing, Prints, Seen, Written
+from backend.cluster.program_answers.checks import Nothing, Prints, Seen, Written
 from backend.job.job import Job
 
 PROGRAM = "fingerprints.py"

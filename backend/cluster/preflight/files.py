@@ -8,7 +8,7 @@ from backend.cluster.preflight.deepspeed_extensions import EXTENSIONS, needed_pa
 from backend.cluster.preflight.lock import LOCKS
 from backend.cluster.preflight.readings import NodeReadings
 from backend.cluster.preflight.results import CheckName, CheckResult
-from backend.cluster.program_answers import Paths
+from backend.cluster.program_answers.checks import Paths
 from backend.job.job import Job
 
 ASK_S = 30.0

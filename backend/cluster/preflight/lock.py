@@ -8,7 +8,7 @@ from backend.cluster.node import Node, ask
 from backend.cluster.node_programs import SUPERVISOR, node_program
 from backend.cluster.preflight.readings import NodeReadings
 from backend.cluster.preflight.results import CheckResult
-from backend.cluster.program_answers import Lock
+from backend.cluster.program_answers.checks import Lock
 from backend.cluster.typed_json import answer_of
 from backend.job.cluster import Host
 from backend.job.job import Job

@@ -10,7 +10,7 @@ from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import ends_of_all
 from backend.cluster.preflight.readings import GangReadings
 from backend.cluster.preflight.results import CheckResult, Checks
-from backend.cluster.program_answers import Dialled, FreePort, Listened
+from backend.cluster.program_answers.checks import Dialled, FreePort, Listened
 from backend.job.job import Job
 
 T = TypeVar("T")

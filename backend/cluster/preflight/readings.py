@@ -9,7 +9,7 @@ from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
 from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
 from backend.cluster.preflight.results import CheckResult, Checks
-from backend.cluster.program_answers import Lock, Paths
+from backend.cluster.program_answers.checks import Lock, Paths
 from backend.engines import Rendered
 from backend.job.job import Job
 

@@ -17,7 +17,7 @@ from backend.cluster.preflight.files import ASK_S, ask_paths
 from backend.cluster.preflight.readings import GangReadings, NodeReadings
 from backend.cluster.preflight.registry import OF_LOGIN_NODE, run_node_checks
 from backend.cluster.preflight.results import CheckName, CheckResult, Checks
-from backend.cluster.program_answers import Lock
+from backend.cluster.program_answers.checks import Lock
 from backend.cluster.slurm import test_request
 from backend.engines import Rendered
 from backend.job.job import Job

@@ -258,10 +258,33 @@ def _experts(moe: Experts, h: int) -> tuple[Operator, ...]:
 
 def _vision(vision: VisionShape) -> VisionLayers:
     """Return the layers of a tower: blocks of a vision transformer in transformers' modules, whole on every rank."""
-    h, f, d = vision.hidden, vision.ffn, vision.hidden // vision.heads
+    h = vision.hidden
     pixels = vision.channels * vision.temporal_patch * vision.patch**2
+    patch_bias = h if vision.patch_bias else 0
+    embedding = Linear(name="patch", inputs=pixels, outputs=h, share="whole", bias=patch_bias, after_norm=True)
+    merged = h * vision.merge**2
+    per_patch = _vision_norm(vision, h, per_token=vision.merge**2)
+    main: tuple[Norm, ...] = (per_patch,) if vision.projector_norm == "patch" else ()
+    if vision.projector_scale:
+        width = merged if vision.projector_norm == "patch" else vision.projector[0].inputs
+        main = (Norm(width=width, parameters=vision.projector_scale, layer_norm=vision.projector_scale > width),)
+    return VisionLayers(
+        patch_embedding=LayerKind(name="patch_embedding", hidden=h, operators=(embedding,)),
+        positions=(vision.positions + vision.class_token) * h,
+        block=LayerKind(name="vision", hidden=h, operators=_vision_block(vision)),
+        depth=vision.depth,
+        patches_per_token=vision.patches_per_token,
+        merger=_merger(vision, merged, main, vision.projector_other),
+        deep_stack_merger=_merger(vision, merged, (_vision_norm(vision, merged),)),
+        deep_stack=vision.deep_stack,
+        other=vision.other,
+    )
+
+
+def _vision_block(vision: VisionShape) -> tuple[Operator, ...]:
+    h, f, d = vision.hidden, vision.ffn, vision.hidden // vision.heads
     parts = 2 if vision.gated else 1
-    block: tuple[Operator, ...] = (
+    return (
         _vision_norm(vision, h),
         Linear(
             name="qkv",
@@ -294,25 +317,6 @@ def _vision(vision: VisionShape) -> VisionLayers:
         Activation(width=f, gated=vision.gated, module="mlp"),
         Linear(name="down", inputs=f, outputs=h, share="whole", bias=h if vision.ffn_bias else 0),
         *([Parameters(count=vision.block_other, share="whole")] if vision.block_other else []),
-    )
-    patch_bias = h if vision.patch_bias else 0
-    embedding = Linear(name="patch", inputs=pixels, outputs=h, share="whole", bias=patch_bias, after_norm=True)
-    merged = h * vision.merge**2
-    per_patch = _vision_norm(vision, h, per_token=vision.merge**2)
-    main: tuple[Norm, ...] = (per_patch,) if vision.projector_norm == "patch" else ()
-    if vision.projector_scale:
-        width = merged if vision.projector_norm == "patch" else vision.projector[0].inputs
-        main = (Norm(width=width, parameters=vision.projector_scale, layer_norm=vision.projector_scale > width),)
-    return VisionLayers(
-        patch_embedding=LayerKind(name="patch_embedding", hidden=h, operators=(embedding,)),
-        positions=(vision.positions + vision.class_token) * h,
-        block=LayerKind(name="vision", hidden=h, operators=block),
-        depth=vision.depth,
-        patches_per_token=vision.patches_per_token,
-        merger=_merger(vision, merged, main, vision.projector_other),
-        deep_stack_merger=_merger(vision, merged, (_vision_norm(vision, merged),)),
-        deep_stack=vision.deep_stack,
-        other=vision.other,
     )
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from .build import build_model, freezing_keys, group_of, parameter_groups, read_config
 from .cores import IMPLEMENTATIONS, set_implementation
-from .measure import FIGURES, SIZES, Probe, fit, install, run_model
+from .measure import FIGURES, SIZES, Probe, install, run_model
 from .parts import Kind, Tower, find_towers, outside
+from .polynomials import fit
 from .problem import ProfileError, reason
 from .shapes import CostMeter
 from .sources import read_source

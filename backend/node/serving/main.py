@@ -9,6 +9,8 @@ import sys
 import time
 from typing import Any
 
+from backend.node.model_process import start_model
+
 from .backends import choose_backend
 from .server import serve
 
@@ -24,7 +26,7 @@ def main() -> None:
     if len(sys.argv) > 2:
         serve_one(folder, request["models"][int(sys.argv[2])])
         return
-    children = [start(folder, rank, model["devices"]) for rank, model in enumerate(request["models"])]
+    children = [start_model(folder, rank, model["devices"]) for rank, model in enumerate(request["models"])]
     names = [model["name"] for model in request["models"]]
     raise SystemExit(watch(folder, children, names, request["idle_s"]))
 
@@ -34,18 +36,6 @@ def serve_one(folder: str, model: dict[str, Any]) -> None:
     has_adapter, is_quantized = "adapter_name_or_path" in args, "quantization_bit" in args
     args["infer_backend"] = choose_backend(model["devices"], is_quantized, has_adapter)
     serve(folder, model["name"], args)
-
-
-def start(folder: str, rank: int, devices: str) -> subprocess.Popen[bytes]:
-    """Start the process of a model. Its output goes to FOLDER/rank<k>.log."""
-    log = os.open(f"{folder}/rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": devices}
-    try:
-        return subprocess.Popen(
-            [sys.executable, os.path.abspath(__file__), folder, str(rank)], env=environment, stdout=log, stderr=log
-        )
-    finally:
-        os.close(log)
 
 
 def watch(folder: str, children: list[subprocess.Popen[bytes]], names: list[str], idle_s: float) -> int:

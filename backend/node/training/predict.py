@@ -14,9 +14,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from typing import Any
+
+from backend.node.model_process import start_model
 
 METRIC_PACKAGES = ("jieba", "nltk", "rouge_chinese")
 """What LLaMA-Factory needs to count the metrics (src/llamafactory/train/sft/metric.py)."""
@@ -32,19 +33,11 @@ def main() -> None:
         predict(folder, request, request["models"][int(sys.argv[2])])
         return
     for rank, model in enumerate(request["models"]):
-        status = run_model(folder, rank, model)
+        print("megaboard: predicting with", model["name"], flush=True)
+        status = start_model(folder, rank, model["devices"]).wait()
         if status:
             raise SystemExit(status)
     write(folder, [model["name"] for model in request["models"]])
-
-
-def run_model(folder: str, rank: int, model: dict[str, Any]) -> int:
-    """Run one model in a process of its own. Its output goes to FOLDER/rank<k>.log."""
-    print("megaboard: predicting with", model["name"], flush=True)
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": model["devices"]}
-    with open(os.open(f"{folder}/rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
-        command = [sys.executable, os.path.abspath(__file__), folder, str(rank)]
-        return subprocess.run(command, env=environment, stdout=log, stderr=log, check=False).returncode
 
 
 def missing_packages() -> list[str]:

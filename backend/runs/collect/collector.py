@@ -2,31 +2,29 @@
 
 Files are read from a byte offset. Of a log that is far behind, only the newest part is read. One transaction stores
 what one poll read, together with the new offsets. The exit record is stored after every other file was read to its end.
-So a node whose exit is in the store has no unread records.
+So a node whose exit is in the store has no unread records. batch_writer.py writes the rows and events.
 """
 
 import hashlib
 import logging
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any
 
 from backend.cluster.node import Node, NodeError
-from backend.runs.collect import bad_records, flight_records
+from backend.runs.collect import flight_records
+from backend.runs.collect.batch_writer import BatchWriter, NodeEnd
 from backend.runs.collect.clocks import NodeClock
-from backend.runs.collect.external_logs import Before, megatron_rows, trainer_log_rows, with_metrics
+from backend.runs.collect.external_logs import with_metrics
 from backend.runs.collect.log_offset import offset_to_read
+from backend.runs.collect.node_files import Batch, Source, files_of
 from backend.runs.collect.node_records import Bad, Exit, Heartbeat, Lines, Step, TrainerLine, read_exit, read_lines
-from backend.runs.collect.step_tokens import RATE, count_tokens
 from backend.runs.collect.tensorboard import read_events
-from backend.runs.diagnosis import alerts, gpu_errors, metric_alerts
 from backend.runs.rank_secrets import SECRETS
 from backend.runs.records import NodeRecord
-from backend.runs.redact import masked, settled
-from backend.runs.states import EventKind
-from backend.runs.store import attempts, logged_metrics, metrics, run_store
-from backend.runs.store.metrics import FileKey, FileOffset, OffsetConflict
+from backend.runs.redact import settled
+from backend.runs.store import attempts, metrics
+from backend.runs.store.metrics import FileOffset, OffsetConflict
 from backend.runs.store.store import Store
 
 READ_LIMIT = 1 << 20
@@ -34,45 +32,10 @@ READ_LIMIT = 1 << 20
 TAIL = 32
 """Bytes that are read again before the offset, to detect a truncated or replaced file."""
 
-OTHER_RANKS_EVERY = 5
-"""Polls between two reads of a rank that is not its node's first. A read costs 1 ms of processor time, and 32 nodes of
-8 ranks have 608 files.
-"""
-
 _SHAPES: Mapping[str, Any] = {"points": Step, "heartbeats": Heartbeat, "trainer_log": TrainerLine}
 """Kind of file -> type of the record in each line."""
 
-_ONLY_METRICS = {"step", "time", "metrics"}
-
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """A file in the run folder of a node, and the kind of its records."""
-
-    file: str
-    kind: Literal["points", "heartbeats", "log", "trainer_log", "megatron_log", "tensorboard"]
-    """The last three belong to an external run. megatron_log is also shown as a log."""
-    rank: int = 0
-    """Global rank of the points."""
-    every: int = 1
-    """The file is read at every n-th poll."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
-    """New bytes of one file. They begin at `start` and end at `after`; `before` is the offset in the store."""
-
-    source: Source
-    before: FileOffset
-    start: FileOffset
-    after: FileOffset
-    data: bytes
-    whole: bool
-    """Whether the file was read to its end."""
-    lines: Lines
-    """The records in the data; empty for a log."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,18 +48,6 @@ class Polled:
     """Whether more data is waiting. Then poll again at once."""
     ended: bool
     """Whether the node has ended and all its records are in the store."""
-
-
-def sources(ranks: Sequence[int]) -> tuple[Source, ...]:
-    """Return the files of a node with these global ranks. The files of its first rank are read at every poll, the
-    others less often.
-    """
-    files = [Source(file="heartbeat.jsonl", kind="heartbeats"), Source(file="out.log", kind="log")]
-    for rank in ranks:
-        every = 1 if rank == ranks[0] else OTHER_RANKS_EVERY
-        files.append(Source(file=f"steps.rank{rank}.jsonl", kind="points", rank=rank, every=every))
-        files.append(Source(file=f"rank{rank}.log", kind="log", every=every))
-    return tuple(files)
 
 
 class Collector:
@@ -118,12 +69,9 @@ class Collector:
         self._run = run
         self._attempt = attempt
         self._node = node
-        self._sources = sources(ranks) if external_sources is None else external_sources
+        self._sources = files_of(ranks) if external_sources is None else external_sources
         self._ends = external_sources is None
-        self._before: Before = {}
-        self._last: dict[str, int] = {}
-        """The newest step in the file of an external run."""
-        self._bad = bad_records.Counts()
+        self._writer = BatchWriter(run, attempt, node.rank, clock)
         self._clock = clock
         self._node_clock = NodeClock(node.clock_offset_s)
         self._offsets = self._load()
@@ -151,14 +99,14 @@ class Collector:
         done = ended if ended is not None and not more else None
         self._note_clock(requested_at, batches)
         if fresh or done is not None:
-            records = self._copy_flight_records(node) if done is not None else []
+            end = None if done is None else self._node_end(node, done, bad_exit)
             try:
-                self._store.write(lambda connection: self._commit(connection, fresh, done, bad_exit, records))
+                self._store.write(lambda connection: self._writer.write(connection, fresh, end))
             except OffsetConflict:
                 self._offsets = self._load()
                 return Polled(heartbeat=True, more=True, ended=False)
             self._offsets.update({batch.source.file: batch.after for batch in fresh})
-            self._bad.settle()
+            self._writer.settle()
         heartbeat = any(batch.source.kind == "heartbeats" for batch in fresh)
         return Polled(heartbeat=heartbeat, more=more, ended=done is not None)
 
@@ -174,6 +122,10 @@ class Collector:
                 lambda c: attempts.set_clock_offset(c, self._run, self._attempt, self._node.rank, offset_s)
             )
             self._node_clock.offset_s = offset_s
+
+    def _node_end(self, node: Node, ended: Exit, bad: Bad) -> NodeEnd:
+        withheld = set() if self._masked is None else self._withheld
+        return NodeEnd(exit=ended, bad=bad, withheld=withheld, flight_records=self._copy_flight_records(node))
 
     def _copy_flight_records(self, node: Node) -> list[str]:
         into = flight_records.folder_of(self._store.path.parent, self._run, self._attempt)
@@ -245,120 +197,6 @@ class Collector:
             self._refused.add(source.file)
             _log.warning("%s of %s is not read: %s", source.file, self._run, error)
 
-    def _commit(
-        self,
-        connection: sqlite3.Connection,
-        batches: Sequence[Batch],
-        ended: Exit | None,
-        bad_exit: Bad,
-        records: Sequence[str],
-    ) -> None:
-        for batch in batches:
-            key = FileKey(run=self._run, attempt=self._attempt, rank=self._node.rank, file=batch.source.file)
-            metrics.advance(connection, key, batch.before, batch.after)
-            self._record_bad(connection, key, batch.lines.bad)
-            if batch.source.kind == "points":
-                self._add_points(connection, batch)
-            elif batch.source.kind == "heartbeats":
-                rows = batch.lines.rows
-                metrics.add_heartbeats(connection, self._run, self._attempt, self._node.rank, rows, self._clock())
-                self._record_stuck(connection, rows)
-            elif batch.source.kind == "trainer_log":
-                steps = trainer_log_rows(batch.lines.rows, self._clock(), self._before)
-                self._store_external(connection, batch, steps)
-            elif batch.source.kind == "tensorboard":
-                # A value that another file has stored stays, and no step is taken back: the logs say what was replaced.
-                self._store_metrics(connection, 0, batch.lines.rows)
-                self._record_metric_alerts(connection, batch.lines.rows)
-            else:
-                metrics.add_log(connection, key, batch.start, masked(batch.data))
-                if batch.source.kind == "megatron_log":
-                    self._store_external(connection, batch, megatron_rows(batch.data, self._clock()))
-        if ended is not None and attempts.set_exit(connection, self._run, self._attempt, self._node.rank, ended):
-            self._record(connection, EventKind.NODE_EXITED, ended)
-            key = FileKey(run=self._run, attempt=self._attempt, rank=self._node.rank, file="exit")
-            self._record_bad(connection, key, bad_exit)
-            if self._masked is not None and self._withheld:
-                self._record(connection, EventKind.LOG_WITHHELD, {"files": sorted(self._withheld)})
-            if records:
-                self._record(connection, EventKind.FLIGHT_RECORDS, {"files": records})
-            self._record_gpu_errors(connection, ended)
-
-    def _record_bad(self, connection: sqlite3.Connection, key: FileKey, bad: Bad) -> None:
-        if bad.number and (detail := self._bad.add(connection, key, bad)):
-            self._record(connection, EventKind.BAD_RECORDS, detail)
-
-    def _record_gpu_errors(self, connection: sqlite3.Connection, ended: Exit) -> None:
-        if xids := gpu_errors.xids_of(ended):
-            self._record(connection, EventKind.GPU_ERROR, {"xids": xids})
-        if (reason := gpu_errors.unread(ended)) and not ended.get("stopped"):
-            self._record(connection, EventKind.KERNEL_LOG_UNREAD, {"reason": reason})
-
-    def _record_stuck(self, connection: sqlite3.Connection, beats: Sequence[Heartbeat]) -> None:
-        stuck = next((beat["stuck"] for beat in beats if beat.get("stuck")), None)
-        kind = EventKind.NODE_STUCK
-        if stuck and not run_store.has_event(connection, self._run, self._attempt, kind, self._node.rank):
-            self._record(connection, kind, {"stuck": stuck})
-
-    def _add_points(self, connection: sqlite3.Connection, batch: Batch) -> None:
-        records = cast(Sequence[dict[str, Any]], batch.lines.rows)
-        self._store_metrics(connection, batch.source.rank, records)
-        rows = [row for row in records if _is_step(row)]
-        if any(RATE in row for row in rows):
-            count_tokens(rows, run_store.job_of(connection, self._run))
-        self._store_points(connection, batch.source.rank, rows)
-        if batch.source.rank == 0:
-            self._record_metric_alerts(connection, records)
-
-    def _store_external(self, connection: sqlite3.Connection, batch: Batch, rows: Sequence[dict[str, Any]]) -> None:
-        """Store the steps of an external run as one attempt, even after several starts. An earlier step removes later
-        ones.
-        """
-        if batch.before.offset and batch.source.file not in self._last:
-            for point in metrics.newest_points(connection, self._run, self._attempt, count=1):
-                self._last[batch.source.file] = point.step
-        for row in rows:
-            if row["step"] < self._last.get(batch.source.file, 0):
-                metrics.remove_steps(connection, self._run, self._attempt, 0, row["step"])
-                logged_metrics.remove_steps(connection, self._run, self._attempt, 0, row["step"])
-            self._last[batch.source.file] = row["step"]
-            self._store_metrics(connection, 0, [row])
-            if _is_step(row):
-                metrics.add_points(connection, self._run, self._attempt, 0, [row])
-        self._record_alerts(connection, 0, [row for row in rows if _is_step(row)])
-        self._record_metric_alerts(connection, rows)
-
-    def _record_metric_alerts(self, connection: sqlite3.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        logged = {name for row in rows for name in (*row, *row.get("metrics", ()))}
-        for kind, detail in metric_alerts.of_metrics(connection, self._run, self._attempt, logged):
-            self._record(connection, kind, detail)
-
-    def _store_metrics(self, connection: sqlite3.Connection, rank: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        left_out = logged_metrics.add(connection, self._run, self._attempt, rank, rows)
-        kind = EventKind.METRIC_NAMES_FULL
-        if left_out and not run_store.has_event(connection, self._run, self._attempt, kind):
-            self._record(connection, kind, {"metric": left_out[0], "most": logged_metrics.MOST_NAMES})
-
-    def _store_points(self, connection: sqlite3.Connection, rank: int, rows: Sequence[dict[str, Any]]) -> None:
-        metrics.add_points(connection, self._run, self._attempt, rank, rows)
-        self._record_alerts(connection, rank, rows)
-
-    def _record_alerts(self, connection: sqlite3.Connection, rank: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        steps = alerts.Steps(run=self._run, attempt=self._attempt, node=self._node.rank, rank=rank, rows=rows)
-        for kind, detail in alerts.of_steps(connection, steps):
-            self._record(connection, kind, detail)
-
-    def _record(self, connection: sqlite3.Connection, kind: EventKind, detail: Mapping[str, Any]) -> None:
-        run_store.append(
-            connection,
-            self._run,
-            kind,
-            time=self._clock(),
-            attempt=self._attempt,
-            rank=self._node.rank,
-            detail=detail,
-        )
-
 
 def _event_batch(source: Source, before: FileOffset, start: FileOffset, data: bytes, whole: bool) -> Batch:
     """Return the records of an event file. After a record that is passed over unread, the offset has no hash."""
@@ -373,11 +211,6 @@ def _event_batch(source: Source, before: FileOffset, start: FileOffset, data: by
 
 def _unchanged(value: Any) -> Any:
     return value
-
-
-def _is_step(row: Mapping[str, Any]) -> bool:
-    """Return whether a record is of a step, and not only of numbers that were logged after it."""
-    return "metrics" not in row or not row.keys() <= _ONLY_METRICS
 
 
 def _saw_all_ends(ended: Exit) -> bool:

@@ -18,7 +18,8 @@ from backend.cluster.typed_json import read
 from backend.job.job import Job
 from backend.job.mapping import dump_job, parse_job
 from backend.job.problems import Problem, ProblemsError, errors
-from backend.runs.collect.collector import Collector, Polled, Source
+from backend.runs.collect.collector import Collector, Polled
+from backend.runs.collect.node_files import Source
 from backend.runs.collect.node_records import Heartbeat
 from backend.runs.collect.poller import LONGEST_BACK_OFF_S, Poller, record_connection, was_away
 from backend.runs.connections import Connections

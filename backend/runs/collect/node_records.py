@@ -2,7 +2,7 @@
 
 Only this module reads these records: lines of heartbeats and steps, the exit, the answers of the supervisor, and the
 same records from the store, where an older server may have stored them unchecked. So its users need no own checks.
-cluster/typed_json.py describes which parts of a wrong record are left out. cluster/program_answers.py has the answers
+cluster/typed_json.py describes which parts of a wrong record are left out. cluster/program_answers has the answers
 of programs that belong to no run.
 """
 

@@ -19,7 +19,7 @@ from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import GroupError, on_all
 from backend.cluster.node_programs import node_program
 from backend.cluster.preflight.files import dataset_names
-from backend.cluster.program_answers import Digest
+from backend.cluster.program_answers.data import Digest
 from backend.engines import CONFIG, NodeCommand, Placement, Rendered
 from backend.engines.data_keys import data_part
 from backend.engines.yaml_text import to_yaml

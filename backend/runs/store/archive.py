@@ -21,7 +21,8 @@ from backend.job.problems import Problem, ProblemsError
 from backend.runs.collect import flight_records
 from backend.runs.store import run_store
 from backend.runs.store.deletion import Archived, run_tables
-from backend.runs.store.store import MIGRATIONS, Store
+from backend.runs.store.schema import MIGRATIONS
+from backend.runs.store.store import Store
 
 FORMAT, VERSION = "megaboard-run", 1
 MANIFEST = "manifest.json"

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import on_all
 from backend.job.job import Job
-from backend.runs.collect.collector import OTHER_RANKS_EVERY, Collector
+from backend.runs.collect.collector import Collector
+from backend.runs.collect.node_files import OTHER_RANKS_EVERY
 from backend.runs.collect.node_records import Stopped
 from backend.runs.launch.launch import STOP_CALL_S, ranks_of
 from backend.runs.launch.slurm_stop import SLURM_STOP_S, stop_node

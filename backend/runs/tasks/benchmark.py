@@ -11,7 +11,7 @@ from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import on_all
 from backend.cluster.node_programs import node_program
-from backend.cluster.program_answers import Measured
+from backend.cluster.program_answers.hardware import Measured
 from backend.cluster.ssh.host_keys import HostKey
 from backend.cluster.typed_json import shown
 from backend.engines import NodeCommand, Placement, Rendered

@@ -12,7 +12,7 @@ from typing import TypeVar
 from backend.cluster.inventory.dataset_info import CHECK_S, READ_S, Entry, check_on, propose_on, read_on, write_on
 from backend.cluster.node import Node, NodeError, sftp_path
 from backend.cluster.node_group import try_all
-from backend.cluster.program_answers import DatasetChecked, DatasetInfoRead, DatasetProposal
+from backend.cluster.program_answers.data import DatasetChecked, DatasetInfoRead, DatasetProposal
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.launch.preflight import ConnectedNodes

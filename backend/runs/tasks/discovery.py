@@ -11,7 +11,7 @@ from backend.cluster.inventory.model_profile import PROFILE_S, model_profile_on
 from backend.cluster.inventory.software import SOFTWARE_S, NodeFacts, read_node_software
 from backend.cluster.node import Node, NodeError, sftp_path
 from backend.cluster.node_group import try_all
-from backend.cluster.program_answers import DataPreview
+from backend.cluster.program_answers.data import DataPreview
 from backend.cluster.slurm import Partition, find_partitions
 from backend.cluster.ssh.host_keys import HostKey
 from backend.job.job import Job

@@ -19,7 +19,7 @@ from backend.cluster.inventory.software import NodeFacts, one_argument, outside,
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.node_group import ends_of_all, on_all
 from backend.cluster.node_programs import INSTALLER, node_program
-from backend.cluster.program_answers import Bytes, Folder, Line, ToolOutput, Word
+from backend.cluster.program_answers.values import Bytes, Folder, Line, ToolOutput, Word
 from backend.cluster.typed_json import Count, answer_of
 from backend.engines import NodeCommand, Rendered
 from backend.job.cluster import Environment

@@ -19,7 +19,7 @@ from backend.cluster.node_json import BadJson, parse_node_json
 from backend.cluster.node_programs import COPIER, node_program
 from backend.cluster.preflight.files import dataset_names
 from backend.cluster.preflight.results import CheckResult
-from backend.cluster.program_answers import Copied, Progress
+from backend.cluster.program_answers.transfers import Copied, Progress
 from backend.engines import NodeCommand, Placement, Rendered
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError

@@ -13,7 +13,7 @@ from typing import Literal
 
 from backend.cluster.node import Node
 from backend.cluster.node_programs import node_program
-from backend.cluster.program_answers import Downloaded, Progress
+from backend.cluster.program_answers.transfers import Downloaded, Progress
 from backend.engines import NodeCommand, Rendered
 from backend.job.job import Job
 from backend.job.mapping import with_values

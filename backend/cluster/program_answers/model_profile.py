@@ -2,7 +2,7 @@
 
 from typing import NotRequired, Required, TypedDict
 
-from backend.cluster.program_answers import Line, Word
+from backend.cluster.program_answers.values import Line, Word
 from backend.cluster.typed_json import Count
 
 
