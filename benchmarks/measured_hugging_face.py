@@ -92,6 +92,8 @@ def _stage_memory(row: Mapping[str, Any], layers: ModelLayers, memory: MemoryTra
         sequence_length=needed(row, "seq"),
         micro_batch=micro_batch * sequences(row.get("method") or ""),
         micro_batches=max(1, (counted or micro_batch * data) // (micro_batch * data)),
+        images=micro_batch * (row.get("images") or 0),
+        patches=TILE_PATCHES if row.get("images") else 0,
         **({"recompute": "full"} if single or "ms-swift" in row["source"] else recompute(row)),
     )
     stage = data_parallel_memory(layers, plan, memory, tuning)
@@ -137,6 +139,10 @@ def _memory(row: Mapping[str, Any], tuning: Tuning) -> MemoryTraits:
     return memory
 
 
+TILE_PATCHES = (448 // 14) ** 2
+"""Patches of an image of MiniCPM-V: one tile of 448 x 448 pixels, because the sizes of the images are not published. It
+cuts a large image into up to ten, with which its full fine-tuning with offloading is 1 % off, and its LoRA 7 % too
+high."""
 INTERN_EVO: dict[str, Any] = {
     "weight_bytes": 2,
     "gradient_bytes": 2,

@@ -30,9 +30,9 @@ def after_runs(factor: float, runs: int) -> float:
     return math.pow(factor, math.sqrt((1 + 1 / runs) / 2))
 
 
-def _calibrated(known: Mapping[str, Interval], own: Interval, runs: int | None) -> Interval:
-    """Return the interval after corrections: never wider than the interval without them."""
-    corrected = known["calibrated"]
+def _calibrated(known: Mapping[str, Interval], kind: str, own: Interval, runs: int | None) -> Interval:
+    """Return the interval of a kind of run after corrections: never wider than the interval without them."""
+    corrected = known.get(f"calibrated_{kind}", known["calibrated"])
     low, high = max(corrected.low, own.low), min(corrected.high, own.high)
     return Interval(low=after_runs(low, runs or 1), high=after_runs(high, runs or 1))
 
@@ -43,7 +43,7 @@ def time_interval(job: Job) -> Interval:
     # LoRA and QLoRA have one interval of time.
     own = known[_kind(job).replace("qlora", "lora")]
     if is_timed(job.cluster):
-        return _calibrated(known, own, job.cluster.calibration.time_runs)
+        return _calibrated(known, _kind(job), own, job.cluster.calibration.time_runs)
     return known["tuned"] if job.cluster.stack == "tuned" else own
 
 
@@ -52,5 +52,5 @@ def memory_interval(job: Job) -> Interval:
     known = intervals().memory
     own = known[_kind(job)]
     if reserved_ratio(job) is not None:
-        return _calibrated(known, own, job.cluster.calibration.memory_runs)
+        return _calibrated(known, _kind(job), own, job.cluster.calibration.memory_runs)
     return own
