@@ -12,7 +12,7 @@ from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import Moment, StageMemory
 from backend.job.cluster import Calibration
 from backend.job.presets import intervals
-from benchmarks.intervals import Score, calibrated, corrected, interval, left_out, level_of, levelled, tail_of
+from benchmarks.left_out import Score, calibrated, corrected, interval, left_out, level_of, levelled, tail_of
 from tests.estimate.cases import job
 
 FSDP = {"engine": "llamafactory-fsdp", "training.gradient_accumulation_steps": 4}
