@@ -116,7 +116,8 @@ def _moving(layers: ModelLayers, plan: Plan, memory: MemoryTraits, parameters: R
         return ZERO
     trained = (parameters.trained_dense + parameters.trained_expert) / (parameters.dense + parameters.expert)
     stored = trained * memory.weight_bytes + (1 - trained) * memory.frozen_bytes
-    return (stored + 2 * (stored > 2) + trained * (2 + memory.gradient_bytes)) * largest_unit(layers) / plan.data
+    cast = choose(stored > 2, 2, 0)
+    return (stored + cast + trained * (2 + memory.gradient_bytes)) * largest_unit(layers) / plan.data
 
 
 def largest_module(layers: ModelLayers) -> int:

@@ -53,7 +53,7 @@ COPIED_PARTS: Mapping[str, CopiedPart] = {
     **dict.fromkeys(("lm_head", "output_layer"), "output"),
     **dict.fromkeys(("visual", "vision_tower", "vision_model", "vpm"), "tower"),
     **dict.fromkeys(("merger", "multi_modal_projector", "mlp1", "resampler"), "merger"),
-}  # type: ignore[assignment]
+}
 """Names of modules that PEFT may train whole beside adapters, and the part of the model that they are."""
 
 
