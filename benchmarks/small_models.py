@@ -32,11 +32,13 @@ _MAMBA = {
 }  # fmt: skip
 _OWN: Mapping[str, Mapping[str, Any]] = {
     "apertus": {}, "arcee": {}, "cohere": {}, "cohere2": {}, "ernie4_5": {}, "exaone4": {},
-    "falcon": {"head_dim": None}, "gemma": {}, "gemma2": {}, "gemma3_text": {}, "glm": {}, "glm4": {},
+    "falcon": {"head_dim": None, "num_kv_heads": None, "multi_query": False},
+    "gemma": {}, "gemma2": {}, "gemma3_text": {}, "glm": {}, "glm4": {},
     "granite": {}, "helium": {}, "hunyuan_v1_dense": {}, "llama": {}, "ministral": {},
     "ministral3": {}, "mistral": {}, "nemotron": {}, "olmo": {}, "olmo2": {}, "olmo3": {}, "phi": {},
-    "phi3": {}, "qwen2": {}, "qwen3": {}, "seed_oss": {}, "smollm3": {}, "stablelm": {}, "starcoder2": {},
-    "gpt2": _ALL_HEADS, "gpt_neox": _ALL_HEADS, "opt": _ALL_HEADS,
+    "phi3": {}, "qwen2": {}, "qwen3": {},
+    "seed_oss": {"attention_dropout": 0.0}, "smollm3": {}, "stablelm": {}, "starcoder2": {},
+    "gpt2": {**_ALL_HEADS, "attn_pdrop": 0.0}, "gpt_neox": _ALL_HEADS, "opt": _ALL_HEADS,
     "bamba": {**_MAMBA, "attn_layer_indices": [2]},
     "dots1": {**_ROUTED_EXPERTS, "n_shared_experts": 1},
     "falcon_h1": {**_MAMBA, "mamba_d_ssm": 512},
@@ -69,7 +71,8 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
     "qwen3_next": {**_EXPERTS, **_LINEAR, "shared_expert_intermediate_size": 256},
     "qwen3_5_text": _LINEAR,
 }  # fmt: skip
-"""Model type -> keys beside the sizes; None removes a key."""
+"""Model type -> keys beside the sizes; None removes a key. The attention of each runs in a kernel of torch on CPU,
+which takes neither dropout nor a single key head for all queries."""
 
 
 def _config(model_type: str, own: Mapping[str, Any]) -> dict[str, Any]:

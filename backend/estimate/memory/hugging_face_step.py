@@ -4,15 +4,20 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from backend.estimate.array_ops import Number, choose, larger, largest, plain
-from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memory.layer_work import (
+    SCORE_SAVED,
+    layer_gradient_bytes,
+    layer_works,
+    new_gradient_bytes,
+    scores,
+)
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
-from backend.estimate.memory.sharding import States, largest_unit
+from backend.estimate.memory.sharding import States
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import Moment, Term
 from backend.estimate.memory.tuning import Tuning, form_of
 from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, last_kinds
 from backend.estimate.plan import Plan
-from backend.job.model.operators import Activation, Attention, Linear
 from backend.job.traits import MemoryTraits
 
 
@@ -94,7 +99,7 @@ def held_gradients(
 
 def _output_gradient(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Piece:
     """Return the new gradient of the output layer."""
-    new = _new_gradient_bytes(memory, form)
+    new = new_gradient_bytes(memory, form)
     size = new * layers.embedding if tuning.trains_output or tuning.copies_output else 0
     return _piece("workspace_output_gradient", size, "elements", new)
 
@@ -109,20 +114,6 @@ def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tun
         whole = form.element * layers.embedding
         size = choose(plan.micro_batches > 1, 0 if memory.accumulates_whole else whole, whole)
     return _piece("workspace_output_gradient", size, "elements", form.element)
-
-
-def _new_gradient_bytes(memory: MemoryTraits, form: EagerForm) -> float:
-    """Return the bytes of an element of a new gradient, its 16-bit form included."""
-    passing = memory.gradient_bytes if memory.passing_gradient_bytes is None else memory.passing_gradient_bytes
-    return passing + form.element
-
-
-def _layer_gradient_bytes(plan: Plan, memory: MemoryTraits, form: EagerForm) -> Number:
-    """Return the same of a decoder layer. While whole gradients accumulate, the new one is added to them before they
-    are reduced, so that both are never there together (counted by benchmarks/fsdp_step.py)."""
-    new = _new_gradient_bytes(memory, form)
-    added = larger(form.element, new - form.element)
-    return choose(plan.micro_batches > 1, added, new) if memory.accumulates_whole else new
 
 
 def _cast_copies(
@@ -177,7 +168,7 @@ def _layer_activations(
     # Checkpointing skips layers without trainable parameters: they save all that they need.
     checkpointed = plan.full_recompute & tuning.trained.language
     for kind, count in _saving_layers(layers, tuning):
-        full = plan.tokens * (eager_bytes(kind, form) + SCORE_SAVED * _scores(kind, plan, tuning))
+        full = plan.tokens * (eager_bytes(kind, form) + SCORE_SAVED * scores(kind, plan, tuning))
         size = count * choose(checkpointed, form.residual * (kind.hidden + kind.inputs) * plan.tokens, full)
         saved = saved + size
         live = choose(checkpointed, largest(live, full), live)
@@ -196,18 +187,6 @@ def _layer_activations(
         return [Term("activations_kept", 2 * size, layers=count) for _, count, size in saved_layers if keeps_inputs]
 
     return Piece(saved, saved_terms), _piece("activations_recomputed", live), Piece(kept, kept_terms)
-
-
-SCORE_SAVED, SCORE_WORK = 6, 4
-"""Bytes of an entry of the score matrix that attention saves if it is not fused (transformers' eager_attention_forward:
-the softmax in fp32 and its 16-bit copy), and those of its gradient in backward, beside what is saved."""
-
-
-def _scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
-    """Return the entries of the score matrices of a layer for each token; 0 with fused attention, which stores none."""
-    if not tuning.eager_attention:
-        return 0
-    return sum(op.heads for op in kind.operators if isinstance(op, Attention)) * plan.sequence_length
 
 
 def _saving_layers(layers: ModelLayers, tuning: Tuning) -> tuple[tuple[LayerKind, int], ...]:
@@ -239,48 +218,12 @@ def _tower(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning
     )
 
 
-@frozen_dataclass
-class LayerWork:
-    """Bytes that the backward pass of one layer needs beside what is saved."""
-
-    ffn: Number
-    """Gradients of the FFN, or of the scores of attention if they are stored and need more."""
-    weight: Number
-    """The gradient of one weight in 16 bits, and its fp32 copy."""
-    unpacked: float
-    """One weight of 4 bits, unpacked to 16 bits."""
-
-    @property
-    def total(self) -> Number:
-        return self.ffn + self.weight + self.unpacked
-
-
 def _layer_work(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Piece:
     """Return the work of the layer that needs most."""
-    works = [_work_of(kind, layers, plan, memory, tuning, form) for kind in layers.kinds]
+    works = layer_works(layers, plan, memory, tuning, form)
 
     def terms() -> list[Term]:
         work = max(works, key=lambda work: plain(work.total))
-        return [
-            Term("workspace_ffn", work.ffn),
-            Term("workspace_weight_gradient", work.weight, "elements", _layer_gradient_bytes(plan, memory, form)),
-            Term("workspace_unpacked", work.unpacked, "elements", form.element),
-        ]
+        return work.terms(layer_gradient_bytes(plan, memory, form), form)
 
     return Piece(largest(*(work.total for work in works)), terms)
-
-
-def _work_of(
-    kind: LayerKind, layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
-) -> LayerWork:
-    widths = [op.width * (2 if op.gated else 1) for op in kind.operators if isinstance(op, Activation)]
-    # A profile may have found no function that it knows.
-    widths = widths or [op.outputs for op in kind.operators if isinstance(op, Linear)]
-    # Routed experts are one parameter with three dimensions in transformers 5, so their gradient is one tensor.
-    sizes = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
-    elements = (largest_unit(layers) if memory.reduces_layers else max(sizes)) if form.trained else 0
-    return LayerWork(
-        ffn=plan.tokens * larger(form.element * max(widths), SCORE_WORK * _scores(kind, plan, tuning)),
-        weight=elements * _layer_gradient_bytes(plan, memory, form),
-        unpacked=max(sizes) * form.element if tuning.method == "qlora" else 0,
-    )

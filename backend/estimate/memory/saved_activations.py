@@ -23,7 +23,6 @@ from backend.job.model.operators import (
     Mixing,
     Norm,
     Operator,
-    Parameters,
     Recurrence,
 )
 
@@ -167,15 +166,22 @@ def _eager(operator: Operator, form: EagerForm) -> float:
         packed = (3 * e * operator.heads + 8) * operator.key_dim if operator.packed else 0
         return e * (queries + keys) + packed + 4 * operator.heads
     if isinstance(operator, Activation):
-        # SwiGLU saves the gate, its activation, and the other half; the product is the input of the next projection.
-        return e * operator.width * (4 if operator.gated else 2)
+        # SwiGLU saves the gate, its activation, and the other half; the product is the input of the next projection,
+        # which frozen experts do not need. They have no adapters.
+        kept_input = form.trained or operator.module != "moe"
+        # transformers' NewGELUActivation saves its input, half of it, the tanh, and the tanh plus 1.
+        function = 3 if operator.gated else 4 if operator.unfused else 1
+        return e * operator.width * (function + kept_input)
     if isinstance(operator, Dispatch):
-        return 2 * e * operator.top_k * operator.hidden + 12 * operator.experts
+        # The tokens that the experts read, and their outputs, which the routing weights multiply.
+        return e * operator.top_k * operator.hidden * (1 + form.trained) + 12 * operator.experts
     if isinstance(operator, Recurrence):
         return _recurrence_bytes(operator) * e / 2
     if isinstance(operator, Mixing):
         return operator.saved_bytes * e / 2
-    return 0.0 if isinstance(operator, Parameters) else e * operator.width
+    if isinstance(operator, Keep):
+        return operator.width * (1 if operator.bytes == 1 else e)
+    return 0.0
 
 
 def _recurrence_bytes(operator: Recurrence) -> float:

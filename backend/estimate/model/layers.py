@@ -27,7 +27,7 @@ class LayerKind:
     """Elements that Hugging Face counts as parameters and Megatron keeps as a buffer (the router's balancing bias)."""
 
 
-One = TypeVar("One", Linear, Attention, Activation)
+One = TypeVar("One", Linear, Attention, Activation, Dispatch)
 
 
 @lru_cache(maxsize=1024)

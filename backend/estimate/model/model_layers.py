@@ -94,6 +94,7 @@ def _part(
         *((_norm(kind, hidden, detached=detached),) if before else ()),
         *part,
         *((_norm(kind, hidden),) if after else ()),
+        *((Keep(width=hidden, bytes=1),) if kind.dropout else ()),
     )
 
 
@@ -213,7 +214,7 @@ def _ffn(ffn: Ffn, h: int) -> tuple[Operator, ...]:
             parts=parts,
             after_norm=True,
         ),
-        Activation(width=f, gated=ffn.gated, module="mlp"),
+        Activation(width=f, gated=ffn.gated, module="mlp", unfused=ffn.unfused),
         Linear(name="down", inputs=f, outputs=h, share="split", whole_bias=h if ffn.bias else 0),
     )
 
@@ -231,7 +232,7 @@ def _experts(moe: Experts, h: int) -> tuple[Operator, ...]:
         )
     return (
         Linear(name="router", inputs=h, outputs=count, share="whole", bias=count if moe.bias else 0),
-        Dispatch(hidden=h, top_k=k, experts=count),
+        Dispatch(hidden=h, top_k=k, experts=count, fp32_routing=moe.fp32_routing),
         Linear(
             name="expert_up",
             inputs=h,

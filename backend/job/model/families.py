@@ -93,6 +93,8 @@ class Family:
     shared_gate: bool = False
     router_bias: bool = False
     """As in Experts."""
+    fp32_routing: bool = False
+    """As in Experts: transformers' router computes its weights in fp32 and does not cast them."""
     positions: str = ""
     """The key with the number of learned positions, if there are any."""
     extra_positions: int = 0
@@ -116,6 +118,7 @@ _GPT2 = Family(
         "num_hidden_layers": "n_layer",
         "num_attention_heads": "n_head",
         "intermediate_size": "n_inner",
+        "hidden_act": "activation_function",
     },
     qkv_bias=True,
     output_bias=True,
@@ -161,8 +164,8 @@ FAMILIES: Mapping[str, Family] = {
     "codegen": _GPTJ,
     "cwm": Family(),
     "deepseek_v2": Family(),
-    "deepseek_v3": Family(router_bias=True),
-    "dots1": Family(qk_norm="heads", router_bias=True),
+    "deepseek_v3": Family(router_bias=True, fp32_routing=True),
+    "dots1": Family(qk_norm="heads", router_bias=True, fp32_routing=True),
     "ernie4_5": Family(qkv_bias="use_bias", output_bias="use_bias", ffn_bias="use_bias"),
     "ernie4_5_moe": Family(
         keys={
@@ -225,9 +228,9 @@ FAMILIES: Mapping[str, Family] = {
     "glm4": replace(_GLM, norms="both"),
     "glm_ocr": replace(_GLM, norms="both"),
     "glm4v": replace(_GLM, qkv_bias=True, norms="both"),
-    "glm4v_moe": replace(_GLM, router_bias=True),
-    "glm4_moe": replace(_GLM, router_bias=True),
-    "glm4_moe_lite": replace(_GLM, router_bias=True, leading_dense=1),
+    "glm4v_moe": replace(_GLM, router_bias=True, fp32_routing=True),
+    "glm4_moe": replace(_GLM, router_bias=True, fp32_routing=True),
+    "glm4_moe_lite": replace(_GLM, router_bias=True, fp32_routing=True, leading_dense=1),
     "gpt2": _GPT2,
     "gpt-sw3": _GPT2,
     "gpt_bigcode": _GPT2,
@@ -252,11 +255,11 @@ FAMILIES: Mapping[str, Family] = {
     "hy_v3": Family(
         keys={"n_shared_experts": "num_shared_experts"}, qk_norm="heads", router_bias=True, leading_dense=1
     ),
-    "jamba": Family(layer_types=hybrids.periodic_attention, state_space=hybrids.first),
+    "jamba": Family(fp32_routing=True, layer_types=hybrids.periodic_attention, state_space=hybrids.first),
     "jais2": Family(norm="scale_and_shift", gated=False),
     # transformers has no such class. The layers are DeepSeek-V3's: NVIDIA-NeMo/Megatron-Bridge
     # src/megatron/bridge/models/kimi/kimi_bridge.py @dc805f5cf9e0.
-    "kimi_k2": Family(router_bias=True),
+    "kimi_k2": Family(router_bias=True, fp32_routing=True),
     "lfm2": Family(
         qkv_bias=False,
         output_bias=False,
@@ -265,11 +268,11 @@ FAMILIES: Mapping[str, Family] = {
         ffn_width=_adjusted_width,
     ),
     "llama": Family(),
-    "minimax_m2": Family(qk_norm="whole", router_bias=True),
+    "minimax_m2": Family(qk_norm="whole", router_bias=True, fp32_routing=True),
     "ministral": _MISTRAL,
     "ministral3": _MISTRAL,
     "mistral": _MISTRAL,
-    "mixtral": _MISTRAL,
+    "mixtral": replace(_MISTRAL, fp32_routing=True),
     "mpt": Family(
         keys={"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
         gated=False,
@@ -288,7 +291,7 @@ FAMILIES: Mapping[str, Family] = {
     "olmo3": replace(_OLMO2, layer_types=_full_each("sliding_window_pattern", 4, SLIDING)),
     "olmoe": Family(qk_norm="whole"),
     "opt": Family(
-        keys={"intermediate_size": "ffn_dim"},
+        keys={"intermediate_size": "ffn_dim", "hidden_dropout": "dropout"},
         qkv_bias="enable_bias",
         output_bias="enable_bias",
         norm="scale_and_shift",
@@ -338,6 +341,9 @@ FAMILIES: Mapping[str, Family] = {
     "youtu": Family(),
 }
 """By model_type of the text model, without the suffix `_text`."""
+
+DROPOUT_KEYS = ("residual_dropout", "resid_pdrop", "hidden_dropout")
+"""Names of the share that training drops from what attention and FFN add to the residual stream."""
 
 UNREAD = ("qk_layernorm", "moe_latent_size")
 """Switches that change a model and that no family here reads: a model that sets one is refused."""

@@ -134,6 +134,8 @@ class Activation:
     module: Literal["mlp", "moe", "shared_experts"]
     clamped: bool = False
     """Whether its input is clamped on both sides."""
+    unfused: bool = False
+    """Whether transformers computes it in several steps (gelu_new)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,6 +145,8 @@ class Dispatch:
     hidden: int
     top_k: int
     experts: int
+    fp32_routing: bool = False
+    """As in Experts (shape.py)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,7 +155,7 @@ class Keep:
 
     width: int
     bytes: int = 2
-    """Bytes of one element."""
+    """Bytes of one element; a mask has one byte in every precision."""
     split: bool = False
     """Whether tensor parallelism divides it."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
 from backend.job.model.families import (
+    DROPOUT_KEYS,
     FAMILIES,
     FULL,
     LINEAR,
@@ -109,6 +110,7 @@ def _kinds(
     order = []
     mixers = {name: _mixer(name, text, family, hidden) for name in dict.fromkeys(types)}
     ffns = _ffns(text, family, hidden, len(types))
+    dropout = any(text.get(key) for key in DROPOUT_KEYS)
     for index, (name, ffn) in enumerate(zip(types, ffns, strict=True)):
         kind = LayerShape(
             attention=mixers[name],
@@ -117,6 +119,7 @@ def _kinds(
             norms=family.norms,
             norm=family.norm,
             other=family.activation_parameters,
+            dropout=dropout,
         )
         if family.refine:
             kind = family.refine(text, kind, index, len(types))
@@ -225,6 +228,7 @@ def _ffns(text: Config, family: Family, hidden: int, layers: int) -> list[Ffn | 
         shared_width=dense.width if family.ffn_is_shared else _shared_width(text),
         shared_gate=family.shared_gate,
         router_bias=family.router_bias,
+        fp32_routing=family.fp32_routing,
     )
     return [moe if sparse else dense for sparse in _sparse(text, family, layers)]
 
@@ -235,7 +239,8 @@ def _dense(text: Config, family: Family, hidden: int, *, gated: bool, bias: bool
         return Ffn(width=family.ffn_width(text), gated=gated, bias=bias)
     has_experts = text.size("num_experts", "num_local_experts", "n_routed_experts", default=0)
     usual = family.ffn_ratio * hidden or (0 if has_experts else None)
-    return Ffn(width=text.size("intermediate_size", default=usual), gated=gated, bias=bias)
+    unfused = not gated and text.get("hidden_act") == "gelu_new"
+    return Ffn(width=text.size("intermediate_size", default=usual), gated=gated, bias=bias, unfused=unfused)
 
 
 def _sparse(text: Config, family: Family, layers: int) -> list[bool]:

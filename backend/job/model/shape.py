@@ -123,6 +123,8 @@ class Ffn:
     gated: bool
     """Three matrices (SwiGLU) instead of two."""
     bias: bool = False
+    unfused: bool = False
+    """Whether transformers computes the function in several steps (gelu_new), each of which saves tensors."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,6 +145,8 @@ class Experts:
     """Whether the shared expert has its own gate (Qwen2-MoE)."""
     router_bias: bool = False
     """A bias per expert for load balancing (DeepSeek-V3)."""
+    fp32_routing: bool = False
+    """Whether the experts' outputs are multiplied by weights in fp32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,6 +161,8 @@ class LayerShape:
     """A state space that reads the same input as the attention (Falcon-H1)."""
     other: int = 0
     """Weights that no projection or norm has."""
+    dropout: bool = False
+    """Whether training drops elements of what attention and FFN add to the residual stream."""
     per_layer: int = 0
     """Width of the layer's own embedding of every token, which gates its output (Gemma 4)."""
     norms: Norms = "before"

@@ -1,0 +1,137 @@
+"""What the backward pass of one layer of Hugging Face modules needs for a moment, beside what is saved."""
+
+from functools import lru_cache
+from itertools import pairwise
+
+from backend.estimate.array_ops import Number, choose, larger, largest, plain
+from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memory.saved_activations import EagerForm
+from backend.estimate.memory.sharding import largest_unit
+from backend.estimate.memory.terms import Term
+from backend.estimate.memory.tuning import Tuning
+from backend.estimate.model.adapters import adapted_linears
+from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of
+from backend.estimate.plan import Plan
+from backend.job.model.operators import Activation, Attention, Dispatch, Linear
+from backend.job.traits import MemoryTraits
+
+SCORE_SAVED, SCORE_WORK = 6, 4
+"""Bytes of an entry of the score matrix that attention saves if it is not fused (transformers' eager_attention_forward:
+the softmax in fp32 and its 16-bit copy), and those of its gradient in backward, beside what is saved."""
+
+
+def scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
+    """Return the entries of the score matrices of a layer for each token; 0 with fused attention, which stores none."""
+    if not tuning.eager_attention:
+        return 0
+    return sum(op.heads for op in kind.operators if isinstance(op, Attention)) * plan.sequence_length
+
+
+@frozen_dataclass
+class LayerWork:
+    """Bytes that the backward pass of one layer needs beside what is saved."""
+
+    ffn: Number
+    """Gradients of the FFN, or of the scores of attention if they are stored and need more."""
+    weight: Number
+    """The gradient of one weight in 16 bits, and its fp32 copy."""
+    unpacked: float
+    """One weight of 4 bits, unpacked to 16 bits."""
+    experts: Number
+    """Tensors in the backward pass of the sum of the experts' outputs. They are freed before weights get gradients."""
+    adapter: Number
+    """Tensors of the adapter of the last projection, in the forward pass that checkpointing repeats. They are freed
+    before the gradients exist."""
+
+    @property
+    def total(self) -> Number:
+        return largest(self.projections, self.experts, self.adapter)
+
+    @property
+    def projections(self) -> Number:
+        """Return the bytes in the backward pass of the FFN's projections."""
+        return self.ffn + self.weight + self.unpacked
+
+    def terms(self, gradient_bytes: Number, form: EagerForm) -> list[Term]:
+        """Return the terms of the moment that needs most. Only for a single plan."""
+        most = plain(self.total)
+        if most == plain(self.experts):
+            return [Term("workspace_routed", self.experts)]
+        if most == plain(self.adapter):
+            return [Term("workspace_adapter", self.adapter)]
+        return [
+            Term("workspace_ffn", self.ffn),
+            Term("workspace_weight_gradient", self.weight, "elements", gradient_bytes),
+            Term("workspace_unpacked", self.unpacked, "elements", form.element),
+        ]
+
+
+def layer_works(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
+) -> list[LayerWork]:
+    """Return the work of each kind of layer that the model has."""
+    works = []
+    for kind in layers.kinds:
+        # The residual stream, and the gradient of the layer's output.
+        residual = 2 * form.residual * kind.hidden
+        routed = [_routed_bytes(dispatch, form) + residual for dispatch in operators_of(kind, Dispatch)]
+        adapter = _adapter_bytes(kind, tuning.lora_targets, form) + residual if form.adapters else 0
+        widths = [op.width * (2 if op.gated else 1) for op in kind.operators if isinstance(op, Activation)]
+        # A profile may have found no function that it knows.
+        widths = widths or [op.outputs for op in kind.operators if isinstance(op, Linear)]
+        # Routed experts are one parameter with three dimensions in transformers 5, so their gradient is one tensor.
+        sizes = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
+        elements = (largest_unit(layers) if memory.reduces_layers else max(sizes)) if form.trained else 0
+        works.append(
+            LayerWork(
+                ffn=plan.tokens * larger(form.element * max(widths), SCORE_WORK * scores(kind, plan, tuning)),
+                weight=elements * layer_gradient_bytes(plan, memory, form),
+                unpacked=max(sizes) * form.element if tuning.method == "qlora" else 0,
+                experts=plan.tokens * sum(routed),
+                adapter=plan.tokens * adapter,
+            )
+        )
+    return works
+
+
+def _routed_bytes(dispatch: Dispatch, form: EagerForm) -> float:
+    """Return the bytes per token in the backward pass of the sum of the experts' outputs.
+
+    transformers 5.6.0 integrations/moe.py grouped_mm_experts_forward: the gradient of the weighted outputs, and its
+    products with the weights and with the outputs, one row for each expert of a token. The first product is cast if the
+    weights are in fp32.
+    """
+    weight = 4 if dispatch.fp32_routing else form.element
+    cast = form.element if weight > form.element else 0
+    return dispatch.top_k * dispatch.hidden * (3 * weight + cast)
+
+
+@lru_cache(maxsize=1024)
+def _adapter_bytes(kind: LayerKind, targets: str, form: EagerForm) -> float:
+    """Return the bytes per token that the adapter of the layer's last projection needs in the forward pass, beside what
+    it saves.
+
+    peft 0.18.1 tuners/lora/layer.py Linear.forward: an fp32 adapter makes an fp32 copy of its input, which autocast
+    copies again to 16 bits; the projection's output, the adapter's output and their scaled product are there at once.
+    """
+    last = {after for before, after in pairwise(kind.operators) if isinstance(before, Activation)}
+    every = [linear for linear, _ in adapted_linears(kind, targets) if linear in last]
+    copies = form.element + 4 if form.casts else 0
+    return max(
+        (copies * each.inputs + 3 * form.element * each.outputs for each in every),
+        default=0,
+    )
+
+
+def new_gradient_bytes(memory: MemoryTraits, form: EagerForm) -> float:
+    """Return the bytes of an element of a new gradient, its 16-bit form included."""
+    passing = memory.gradient_bytes if memory.passing_gradient_bytes is None else memory.passing_gradient_bytes
+    return passing + form.element
+
+
+def layer_gradient_bytes(plan: Plan, memory: MemoryTraits, form: EagerForm) -> Number:
+    """Return the same of a decoder layer. While whole gradients accumulate, the new one is added to them before they
+    are reduced, so that both are never there together (counted by benchmarks/fsdp_step.py)."""
+    new = new_gradient_bytes(memory, form)
+    added = larger(form.element, new - form.element)
+    return choose(plan.micro_batches > 1, added, new) if memory.accumulates_whole else new
