@@ -9,6 +9,7 @@ from app.wizard.problems import widget_of
 from app.wizard.scheduler import FIELD as SCHEDULER
 from app.wizard.scheduler import KIND as SCHEDULER_KIND
 from backend.job.job import Job
+from backend.job.mixing import CONCAT, data_sets
 
 _VISION = (
     "training.freeze.vision_tower", "training.freeze.projector", "training.freeze.language_model",
@@ -65,6 +66,10 @@ def _irrelevant(form: Form, job: Job, state: DraftState) -> Iterator[str]:
         yield "training.dpo.beta"
     if training.stage != "dpo":
         yield "training.dpo.loss"
+    if data_sets(job) < 2 and training.mix_strategy == CONCAT:
+        yield "training.mix_strategy"
+    if training.mix_strategy == CONCAT and training.interleave_probs is None:
+        yield "training.interleave_probs"
     if traits.environment == "swift":
         yield "training.eval_dataset"
     if not traits.is_megatron:

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from backend.engines.engine import Engine, Target
 from backend.engines.keys import EXPERTS, carried, owned_keys
 from backend.engines.llamafactory import lowest_rate, precision
+from backend.job.mixing import OF_SWIFT, mixing_of
 from backend.job.problems import Problem
 
 _COMMANDS: Mapping[str, str] = {"sft": "sft", "pt": "pt", "rm": "rlhf", "dpo": "rlhf", "kto": "rlhf"}
@@ -69,6 +70,9 @@ def _data(target: Target) -> dict[str, object]:
             "training.workers.data_loader",
         ),
     }
+    mixing = mixing_of(target.job)
+    if target.job.training.mix_strategy in OF_SWIFT and mixing.shares:
+        config |= {"interleave_prob": list(mixing.shares), "stopping_strategy": OF_SWIFT[mixing.strategy]}
     return config | (_carried(target, "training.image_max_pixels") if target.shape.vision else {})
 
 

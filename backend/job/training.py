@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from backend.job.parameters import parameter
-from backend.job.patterns import NODE_PATH, PRINTABLE, WORDS
+from backend.job.patterns import NODE_PATH, PRINTABLE, SHARES, WORDS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +89,14 @@ class Training:
     dataset: str | None = parameter(None, pattern=WORDS, llamafactory="dataset", swift="dataset")
     """Names in dataset_info.json, separated by commas."""
     dataset_dir: str | None = parameter(None, pattern=NODE_PATH, llamafactory="dataset_dir")
+    mix_strategy: Literal["concat", "interleave_under", "interleave_over", "interleave_once"] = parameter(
+        "concat", source="llamafactory", llamafactory="mix_strategy", swift="stopping_strategy"
+    )
+    """How several data sets become one (mixing.py)."""
+    interleave_probs: str | None = parameter(
+        None, pattern=SHARES, llamafactory="interleave_probs", swift="interleave_prob"
+    )
+    """Share of each data set in a mixture, in the order of `dataset`, separated by commas; null: equal shares."""
     template: str | None = parameter(None, pattern=WORDS, llamafactory="template")
     cutoff_len: int = parameter(
         4096,

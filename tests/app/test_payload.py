@@ -381,6 +381,7 @@ class TestBundle:
 
 
 class TestNothingTypedBreaksThePage:
+    @pytest.mark.slow
     @pytest.mark.parametrize("typed", [None, "", "x", -1, 10**6, [1], {"a": 1}], ids=str)
     def test_any_value_in_any_field_still_gives_a_bundle(self, form: Form, services: Services, typed: object) -> None:
         start = services.draft.job_mapping()

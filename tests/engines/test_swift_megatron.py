@@ -33,6 +33,7 @@ def swift(preset: str = "qwen3-8b", **values: Any) -> Job:
 CASES: Mapping[str, Job] = {
     "dense": swift(parallel__tensor=2),
     "lora": swift(training__method="lora", training__lora__targets="linear_qkv,linear_proj", parallel__tensor=2),
+    "mixed": swift(training__mix_strategy="interleave_over", training__interleave_probs="0.7,0.3"),
     "pretraining": swift(training__stage="pt", training__template=None, training__max_steps=10, training__packing=True),
     "preference": swift(training__stage="dpo", training__dpo__loss="ipo"),
     "kto": swift(training__stage="kto", training__dpo__beta=0.2, training__method="lora"),
@@ -112,6 +113,12 @@ def test_the_data_are_files_below_the_folder_and_the_global_batch_is_whole() -> 
     config = config_of(CASES["dense"])
     assert config["dataset"] == ["/data/a.jsonl", "/data/b.jsonl"]
     assert config["global_batch_size"] == CASES["dense"].global_batch == 32
+
+
+def test_shares_of_data_sets_are_numbers_and_say_when_the_mixture_ends() -> None:
+    config = config_of(CASES["mixed"])
+    assert (config["interleave_prob"], config["stopping_strategy"]) == ([0.7, 0.3], "all_exhausted")
+    assert not {"interleave_prob", "stopping_strategy"} & config_of(CASES["dense"]).keys()
 
 
 @pytest.mark.parametrize(

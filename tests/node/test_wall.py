@@ -15,8 +15,9 @@ BESIDE = {path.stem for path in (ROOT / "training").glob("*.py")}
 ENGINE = {
     "benchmark.py": {"torch"},
     "checks/engine_args.py": {"deepspeed", "llamafactory", "mcore_adapter", "swift", "torch", "transformers", "yaml"},
-    "data_preview/encoding.py": {"PIL", "llamafactory"},
-    "data_preview/main.py": {"llamafactory"},
+    "data_preview/encoding.py": {"PIL"},
+    "data_preview/llamafactory_rows.py": {"llamafactory"},
+    "data_preview/swift_rows.py": {"swift"},
     "dataset_info/check.py": {"llamafactory"},
     "dataset_info/proposal.py": {"pyarrow"},
     "model_profile/build.py": {"torch", "transformers"},

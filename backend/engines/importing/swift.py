@@ -16,10 +16,12 @@ from backend.engines.importing.readers import (
     read_modules,
     read_output,
     read_reports,
+    read_shares,
     read_timeout,
 )
 from backend.engines.importing.report import because
 from backend.engines.swift_megatron import SCHEDULERS
+from backend.job.mixing import OF_SWIFT
 from backend.job.patterns import NODE_PATH
 from backend.job.problems import Problem, ProblemsError
 
@@ -164,6 +166,16 @@ def _held_out(config: Mapping[str, Any], value: Any) -> Read:
     return Read(values={"training.eval_size": float(value or 0) or None})
 
 
+def _mixing(config: Mapping[str, Any], value: Any) -> Read:
+    """Read shares and the way to stop. Without shares, ms-swift joins the data sets."""
+    if not config.get("interleave_prob"):
+        return Read()
+    stops_at = config.get("stopping_strategy", "first_exhausted")
+    strategy = next((name for name, stop in OF_SWIFT.items() if stop == stops_at), None)
+    shares = read_shares(config, config["interleave_prob"]).values
+    return Read(values={**shares, "training.mix_strategy": strategy or stops_at})
+
+
 def _granularity(config: Mapping[str, Any], value: Any) -> Read:
     return Read(values={"parallel.recompute": value or "none"})
 
@@ -218,6 +230,8 @@ SWIFT = Dialect(
         "lr_warmup_iters": _warmup_steps,
         "eval_steps": _evaluation,
         "split_dataset_ratio": _held_out,
+        "interleave_prob": _mixing,
+        "stopping_strategy": _mixing,
         "recompute_granularity": _granularity,
         "recompute_method": _method,
         "recompute_modules": read_modules,
