@@ -39,6 +39,8 @@ def memory_traits(job: Job) -> MemoryTraits:
             name: choose(fusable, value, getattr(memory, name)) for name, value in zip(names, fused, strict=True)
         }
         memory = replace(memory, **chosen)
+    if training.method == "full" and memory.frozen_beside_full_bytes is not None:
+        memory = replace(memory, frozen_bytes=memory.frozen_beside_full_bytes)
     memory = _in_stage(job, memory)
     if job.fuses_loss:
         forward, backward = LIGER_LOSS_MOVED
