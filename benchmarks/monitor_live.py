@@ -40,10 +40,10 @@ class GrowingNode:
             raise NodeError("missing_file", str(self.rank))
         return bytes(data[max(0, offset) : max(0, offset) + limit])
 
-    def grow(self, *, beats: bool = True) -> None:
+    def grow(self, *, beats: bool = True, now: float | None = None) -> None:
         """Write one second of training: a step of every rank and its log line; a heartbeat every other second."""
         self.seconds += 1
-        now = time.time()
+        now = time.time() if now is None else now
         row = {**step_row(self.seconds, now, 1.0), "total_steps": 100_000, "allocated_gib": 60.0, "reserved_gib": 66.0}
         line = json.dumps(row).encode() + b"\n"
         for rank in self.ranks:

@@ -29,7 +29,7 @@ ZOOM = """(range) => {
 }"""
 DETAIL = """([first, last]) => {
     const plot = document.querySelector('.mbm-side .mbm-plot');
-    const inside = plot.data.filter((trace) => trace.x.filter((x) => x >= first && x <= last).length > 500);
+    const inside = plot.data.filter((trace) => trace.x.filter((x) => x >= first && x <= last).length > 100);
     return plot.layout.xaxis.range[0] === first && inside.length >= plot.data.length && plot.data.length > 0;
 }"""
 

@@ -5,6 +5,9 @@ from numpy.typing import ArrayLike, NDArray
 
 LIMIT = 1000
 """Points of a series in a full answer. A browser with 1500 points requests a full answer again."""
+OVERLAY_LIMIT = 400
+"""Points of a series of one of several runs in a chart, which then has up to eight times as many. Such a chart is some
+400 pixels wide."""
 
 
 def downsample(steps: ArrayLike, values: ArrayLike, limit: int = LIMIT) -> NDArray[np.intp]:

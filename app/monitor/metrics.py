@@ -63,26 +63,26 @@ def titles(names: Sequence[str], lang: str) -> list[list[str]]:
     return [[one.name, title(one, lang)] for one in ordered(names)]
 
 
-def values(reader: Reader, metric: Metric, version: int, last: int) -> dict[str, Any]:
+def values(reader: Reader, metric: Metric, version: int, last: int, *, limit: int = LIMIT) -> dict[str, Any]:
     """Return the values of a metric that a browser lacks. `from` is set if they follow those it has.
 
-    `version` and `last`: version and last step of the values that the browser has.
+    `version` and `last`: version and last step of the values that the browser has. An answer has at most `limit`.
     """
     head: dict[str, Any] = {"version": metric.version, "last": metric.last_step}
     if version == metric.version and 0 <= last < metric.last_step:
         steps, numbers = reader.metric_news(metric, last)
-        if len(steps) <= LIMIT // 2:
-            return {**head, "from": last, **_thinned(steps, numbers)}
-    return {**head, **_thinned(*reader.metric_values(metric))}
+        if len(steps) <= limit // 2:
+            return {**head, "from": last, **_thinned(steps, numbers, limit)}
+    return {**head, **_thinned(*reader.metric_values(metric, least=limit // 4), limit)}
 
 
-def detail(reader: Reader, metric: Metric, first: int, last: int) -> dict[str, Any]:
-    """Return the values of a metric for the steps `first` to `last`, with as many points as a whole curve has."""
-    steps, numbers = reader.metric_values(metric, first, last)
+def detail(reader: Reader, metric: Metric, first: int, last: int, *, limit: int = LIMIT) -> dict[str, Any]:
+    """Return at most `limit` values of a metric for the steps `first` to `last`."""
+    steps, numbers = reader.metric_values(metric, first, last, least=limit // 4)
     begin, end = steps.searchsorted(first), steps.searchsorted(last, "right")
-    return {"version": metric.version, **_thinned(steps[begin:end], numbers[begin:end])}
+    return {"version": metric.version, **_thinned(steps[begin:end], numbers[begin:end], limit)}
 
 
-def _thinned(steps: Any, numbers: Any) -> dict[str, list[float]]:
-    indices = downsample(steps, numbers, LIMIT) if len(steps) else slice(0)
+def _thinned(steps: Any, numbers: Any, limit: int) -> dict[str, list[float]]:
+    indices = downsample(steps, numbers, limit) if len(steps) else slice(0)
     return {"x": steps[indices].tolist(), "y": [float(f"{number:.6g}") for number in numbers[indices].tolist()]}

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from app.monitor import events, log, metrics, run, runs, side_by_side, utilization
+from app.monitor.downsample import OVERLAY_LIMIT
 from app.monitor.json_parts import Answer, Section, join, to_json
 from app.monitor.poll_request import LogRequest, PollRequest
 from app.monitor.shared_answers import Shared
@@ -98,12 +99,12 @@ class PollResponder:
         response.add_news({"names": Section.from_value(metrics.names(names, self._lang))})
         curves, logged, details = {}, {}, {}
         for run_id, marks in request.compare.items():
-            if points := cache.curves(run_id, marks.generation, marks.seq):
+            if points := cache.curves(run_id, marks.generation, marks.seq, OVERLAY_LIMIT):
                 curves[run_id] = points
-            if values := cache.metric_values(run_id, marks.metrics):
+            if values := cache.metric_values(run_id, marks.metrics, OVERLAY_LIMIT):
                 logged[run_id] = join(values)
             if request.detail is not None:
-                details[run_id] = cache.detail(run_id, *request.detail, tuple(marks.metrics))
+                details[run_id] = cache.detail(run_id, *request.detail, tuple(marks.metrics), OVERLAY_LIMIT)
         for name, part in (("curves", curves), ("logged", logged), ("details", details)):
             if part:
                 response.add(name, join(part))

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from app.monitor import curves, metrics
+from app.monitor.downsample import LIMIT
 from app.monitor.json_parts import to_json
 from app.monitor.metric_columns import MetricColumns, Values
 from app.monitor.shared_answers import Shared
@@ -63,48 +64,49 @@ class RunCache:
         self._snapshots.forget(run_id)
         self._runs.forget("")
 
-    def curves(self, run_id: str, generation: int | None, seq: int | None) -> str | None:
+    def curves(self, run_id: str, generation: int | None, seq: int | None, limit: int = LIMIT) -> str | None:
         """Return `curves.part` of a run as JSON. None if the browser is up to date."""
         state = self._state(run_id)
         known = seq if generation == state.generation else None
         if known == state.seq:
             return None
-        read = lambda reader: curves.part(reader, run_id, state.generation, known)  # noqa: E731
-        return self._curves.get((run_id, state, known), lambda: self._read(read))
+        read = lambda reader: curves.part(reader, run_id, state.generation, known, limit=limit)  # noqa: E731
+        return self._curves.get((run_id, state, known, limit), lambda: self._read(read))
 
-    def detail(self, run_id: str, first: int, last: int, names: Collection[str] = ()) -> str:
+    def detail(self, run_id: str, first: int, last: int, names: Collection[str] = (), limit: int = LIMIT) -> str:
         """Return `curves.detail` of a run as JSON, and `metrics.detail` of some names."""
         known = self.metrics_of(run_id)
         shown = [known[name] for name in names if name in known]
         versions = tuple((metric.name, metric.version, metric.last_step) for metric in shown)
 
         def make(reader: Reader) -> dict[str, Any]:
-            details = {metric.name: metrics.detail(reader, metric, first, last) for metric in shown}
-            return {**curves.detail(reader, run_id, first, last), "metrics": details}
+            details = {metric.name: metrics.detail(reader, metric, first, last, limit=limit) for metric in shown}
+            return {**curves.detail(reader, run_id, first, last, limit=limit), "metrics": details}
 
-        return self._curves.get((run_id, self._state(run_id), first, last, versions), lambda: self._read(make))
+        key = (run_id, self._state(run_id), first, last, versions, limit)
+        return self._curves.get(key, lambda: self._read(make))
 
     def metrics_of(self, run_id: str) -> dict[str, Metric]:
         """Return the logged metrics of a run, without values."""
         return self._metrics.get(run_id, lambda: self._read_metrics(run_id))
 
-    def metric_values(self, run_id: str, have: metrics.Have) -> dict[str, str]:
+    def metric_values(self, run_id: str, have: metrics.Have, limit: int = LIMIT) -> dict[str, str]:
         """Return name -> JSON of the values that the browser lacks (`metrics.values`)."""
         known = self.metrics_of(run_id)
         answer = {}
         for name, mark in have.items():
             metric = known.get(name)
             if metric is not None and mark != (metric.version, metric.last_step):
-                key = (run_id, name, metric.version, metric.last_step, mark)
-                answer[name] = self._curves.get(key, partial(self._read_values, metric, mark))
+                key = (run_id, name, metric.version, metric.last_step, mark, limit)
+                answer[name] = self._curves.get(key, partial(self._read_values, metric, mark, limit))
         return answer
 
     def axis(self, run_id: str, step: int) -> str:
         """Return `metrics.axis` of a run at its newest step as JSON."""
         return self._curves.get((run_id, "axis", step), lambda: self._read(lambda r: metrics.axis(r, run_id)))
 
-    def _read_values(self, metric: Metric, mark: tuple[int, int]) -> str:
-        return self._read(lambda reader: metrics.values(reader, metric, *mark))
+    def _read_values(self, metric: Metric, mark: tuple[int, int], limit: int) -> str:
+        return self._read(lambda reader: metrics.values(reader, metric, *mark, limit=limit))
 
     def _read_metrics(self, run_id: str) -> dict[str, Metric]:
         with self._database.read() as reader:

@@ -9,7 +9,10 @@ from app.wizard.fields import look_up
 from backend.job.launch_rules import needs_template
 from backend.job.presets import models
 
-_COUNTED = ("training.samples", "training.dataset", "training.dataset_dir")
+_COUNTED = (
+    "training.samples", "training.dataset", "training.dataset_dir",
+    "training.mix_strategy", "training.interleave_probs",
+)  # fmt: skip
 _RATE, _BATCH, _SOURCE = "training.learning_rate", "training.learning_rate_batch", "training.samples_from"
 _PRESET, _TEMPLATE = "model.preset", "training.template"
 

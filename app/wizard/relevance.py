@@ -9,6 +9,7 @@ from app.wizard.problems import widget_of
 from app.wizard.scheduler import FIELD as SCHEDULER
 from app.wizard.scheduler import KIND as SCHEDULER_KIND
 from backend.job.job import Job
+from backend.job.mixing import CONCAT, data_sets
 
 _VISION = (
     "training.freeze.vision_tower", "training.freeze.projector", "training.freeze.language_model",
@@ -65,6 +66,10 @@ def _irrelevant(form: Form, job: Job, state: DraftState) -> Iterator[str]:
         yield "training.dpo.beta"
     if training.stage != "dpo":
         yield "training.dpo.loss"
+    if data_sets(job) < 2 and training.mix_strategy == CONCAT:
+        yield "training.mix_strategy"
+    if training.mix_strategy == CONCAT and training.interleave_probs is None:
+        yield "training.interleave_probs"
     if traits.environment == "swift":
         yield "training.eval_dataset"
     if not traits.is_megatron:
@@ -77,8 +82,10 @@ def _irrelevant(form: Form, job: Job, state: DraftState) -> Iterator[str]:
         yield "parallel.recompute_modules"
     if job.recompute != "full":
         yield "parallel.recompute_num_layers"
-    if job.engine != "llamafactory-fsdp":
-        yield from ("parallel.fsdp.version", "parallel.fsdp.reshard_after_forward", "parallel.fsdp.offload")
+    if not traits.is_fsdp or len(traits.fsdp_versions) == 1:
+        yield "parallel.fsdp.version"
+    if not traits.is_fsdp:
+        yield from ("parallel.fsdp.reshard_after_forward", "parallel.fsdp.offload")
     if "offload" not in job.engine:
         yield "parallel.offload_device"
     if "offload" not in job.engine or job.parallel.offload_device != "nvme":

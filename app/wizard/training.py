@@ -77,6 +77,8 @@ def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
 def _data_fields(form: Form) -> None:
     form.field("training.dataset", placeholder="my_data")
     form.field("training.dataset_dir", placeholder="/shared/data")
+    form.field("training.mix_strategy")
+    form.field("training.interleave_probs", placeholder="0.7,0.3")
     form.field("training.template", placeholder="qwen3_vl_nothink")
     form.fields("training.cutoff_len", "training.samples", "training.sample_tokens")
     form.fields(*_under("training", "image_max_pixels", "video_max_pixels", "images_per_sample"))

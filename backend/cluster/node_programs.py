@@ -63,6 +63,8 @@ PROGRAMS = {
         "data_preview/reading.py",
         "training/engine_data.py",
         "data_preview/encoding.py",
+        "data_preview/llamafactory_rows.py",
+        "data_preview/swift_rows.py",
         "data_preview/main.py",
     ),
     DATASET_INFO: (
@@ -92,6 +94,7 @@ PROGRAMS = {
         "tools.py",
         "installer/folder.py",
         "installer/interpreters.py",
+        "installer/packages.py",
         "installer/build.py",
         "installer/main.py",
     ),

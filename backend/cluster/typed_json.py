@@ -172,22 +172,24 @@ def _bounded(hint: Any, bounds: tuple[Any, ...]) -> Reader:
 def _reader_of_record(shape: Any) -> Reader:
     hints = typing.get_type_hints(shape, include_extras=True)
     types_of_fields = {key: _without_required(hint) for key, hint in hints.items()}
-    fields = [
-        (key, reader_of(hint), key in shape.__required_keys__, types.NoneType in typing.get_args(hint))
+    fields = {
+        key: (reader_of(hint), key in shape.__required_keys__, types.NoneType in typing.get_args(hint))
         for key, hint in types_of_fields.items()
-    ]
+    }
+    required_keys = [key for key in fields if key in shape.__required_keys__]
 
     def read_record(value: object, faults: list[str]) -> dict[str, Any]:
         if type(value) is not dict:
             raise Unfit(f"{shown(value)} is not a record")
+        for key in required_keys:
+            if key not in value:
+                raise Unfit(f"{key} is missing")
         record = {}
-        for key, reader, is_required, is_nullable in fields:
-            part = value.get(key)
-            if part is None and not is_nullable and not is_required:
+        for key, part in value.items():
+            if key not in fields:
                 continue
-            if part is None and key not in value:
-                if is_required:
-                    raise Unfit(f"{key} is missing")
+            reader, is_required, is_nullable = fields[key]
+            if part is None and not is_nullable and not is_required:
                 continue
             before = len(faults)
             try:

@@ -8,7 +8,7 @@ from typing import Any
 from backend.engines.engine import Engine
 from backend.engines.extra_keys import check_known
 from backend.job.job import Job
-from backend.job.mapping import get_value, texts_in
+from backend.job.mapping import get_value, parameters, texts_in
 from backend.job.patterns import PRINTABLE
 from backend.job.problems import Problem
 
@@ -18,7 +18,11 @@ _SECRET = re.compile(r"(.*_)?(token|key|secret|password|passwd|passphrase|webhoo
 SHAPES = r"(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[baprs]-)[A-Za-z0-9_\-]{8,}|AKIA[0-9A-Z]{16}"
 """Patterns of tokens of well-known services."""
 # Job files may have the engine's keys of these fields in `extra`, as before there were the fields.
-_ALSO_IN_EXTRA = ("training.eval_size", "training.eval_dataset")
+_ALSO_IN_EXTRA = (
+    "training.eval_size", "training.eval_dataset", "training.mix_strategy", "training.interleave_probs",
+)  # fmt: skip
+# Keys that the renderer derives, and that a job may replace: ms-swift's names of model, template and attention.
+_REPLACED_IN_EXTRA = frozenset(("swift", key) for key in ("model_type", "template", "attn_impl", "lr_scheduler_kwargs"))
 
 # Keys that would start something other than the plan, leave the run folder, or resume from a checkpoint that the run
 # does not know. auto_find_batch_size: a rank out of memory restarts alone, with a smaller batch
@@ -26,7 +30,8 @@ _ALSO_IN_EXTRA = ("training.eval_size", "training.eval_dataset")
 _REFUSED_KEY = re.compile(
     r"auto_find_batch_size|deepspeed|do_eval|do_predict|fsdp|fsdp_.*|hub_.*|local_rank|logging_dir|master_addr|"
     r"master_port|overwrite_output_dir|predict_with_generate|pure_bf16|push_to_hub|ray_.*|resume_from_checkpoint|"
-    r"tensorboard_dir|use_hyper_parallel|use_kt|use_mca|use_ray|use_unsloth"
+    r"tensorboard_dir|use_hyper_parallel|use_kt|use_mca|use_megatron_bridge|use_ray|use_unsloth|"
+    r"device_map|deepspeed_autotp_size|resume_only_model|sequence_parallel_size"
 )
 # Variables that belong to torchrun, to the choice of the trainer, or to the supervisor.
 _OWNED_VARIABLE = re.compile(
@@ -87,7 +92,9 @@ def _looks_secret(name: str, value: Any) -> bool:
 
 def _check_extra(job: Job, key: Any, value: Any, engine: Engine) -> Problem | None:
     path = engine.owned.get(key) if isinstance(key, str) else None
-    is_shared = path in _ALSO_IN_EXTRA and get_value(job, str(path)) is None
+    is_shared = (job.traits.environment, key) in _REPLACED_IN_EXTRA or (
+        path in _ALSO_IN_EXTRA and get_value(job, str(path)) == parameters()[str(path)].default
+    )
     code, values = _why_not_passed(key, value, engine, is_shared)
     if code is None:
         return check_known(job, key, value)

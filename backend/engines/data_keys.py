@@ -10,6 +10,7 @@ from typing import Any
 
 DATA_KEYS = (
     *("model_name_or_path", "stage", "dataset", "dataset_dir", "template", "cutoff_len", "packing", "seed"),
+    *("mix_strategy", "interleave_probs"),
     *("image_max_pixels", "video_max_pixels"),
 )
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from backend.engines.engine import Target
 from backend.engines.keys import carried
+from backend.job.mixing import CONCAT
 
 FINETUNING_TYPES: Mapping[str, str] = {"full": "full", "partial": "freeze", "lora": "lora", "qlora": "lora"}
 
@@ -17,6 +18,7 @@ _DATA = (
     "training.dataset", "training.dataset_dir", "training.template", "training.cutoff_len", "training.packing",
     "training.workers.preprocessing", "training.workers.data_loader",
 )  # fmt: skip
+_MIXING = ("training.mix_strategy", "training.interleave_probs")
 _VISION = (
     "training.image_max_pixels", "training.video_max_pixels", "training.freeze.vision_tower",
     "training.freeze.projector", "training.freeze.language_model",
@@ -53,6 +55,8 @@ def common_config(target: Target, output_dir: str) -> dict[str, object]:
     if training.stage == "pt" and training.packing:
         # It is the default of this stage. Written out, it would shorten every sequence by one token (data_args.py).
         del config["packing"]
+    if training.mix_strategy != CONCAT:
+        config |= carried(job, "llamafactory", *_MIXING)
     if target.shape.vision:
         config |= carried(job, "llamafactory", *_VISION)
     config |= _schedule(target)

@@ -25,6 +25,8 @@ OPTION = rf"[^{_UNPRINTABLE}'\"`$;&|<>\\!]{{1,300}}"
 URL = rf"https?://[^\s{_UNPRINTABLE}'\"`$;&|<>\\]{{1,300}}"
 RUN = r"[A-Za-z0-9._-]{1,100}"
 LAYOUT = r"[A-Za-z0-9|,*()]{1,400}"
+_SHARE = r"(\d{1,6}(\.\d{0,12})?|\.\d{1,12})"
+SHARES = rf"{_SHARE}(, ?{_SHARE}){{0,63}}"
 DATE = r"\d{4}-\d{2}-\d{2}"
 CONSTANTS = DATE + "-[0-9a-f]{8}"
 # sbatch reads these from lines of a script, which end at a blank. None may begin like an option.
@@ -47,6 +49,7 @@ FORMATS = {
     IMAGE: "image",
     OPTION: "option",
     LAYOUT: "layout",
+    SHARES: "shares",
     DATE: "date",
     PRINTABLE: "printable",
     SLURM_NAME: "slurm_name",

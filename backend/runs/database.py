@@ -27,7 +27,7 @@ from backend.runs.store import (
 from backend.runs.store.alert_rules import StoredRule
 from backend.runs.store.curve_axis import Axis
 from backend.runs.store.curve_buckets import Floats, Steps
-from backend.runs.store.curve_view import END, Curves, State
+from backend.runs.store.curve_view import END, LEAST_BUCKETS, Curves, State
 from backend.runs.store.metric_view import Extremes, Metric
 from backend.runs.store.metrics import FileKey
 from backend.runs.store.node_replacement import job_on_nodes
@@ -108,9 +108,9 @@ class Reader:
         """Return the state of the curves of a run."""
         return curve_view.state(self._connection, run)
 
-    def curves(self, run: str, upto: State, first: int = 0, last: int = END) -> Curves:
-        """Return the curves of a run from step `first` to step `last`."""
-        return curve_view.view(self._connection, run, upto, first, last)
+    def curves(self, run: str, upto: State, first: int = 0, last: int = END, *, least: int = LEAST_BUCKETS) -> Curves:
+        """Return the curves of a run from step `first` to step `last`, from at least `least` buckets."""
+        return curve_view.view(self._connection, run, upto, first, last, least=least)
 
     def new_points(self, run: str, upto: State, seq: int, *, most: int) -> Curves | None:
         """Return the points after `seq`; None when there are more than `most`."""
@@ -128,9 +128,11 @@ class Reader:
         """Return run -> (last, lowest, highest) value on the curve of a metric."""
         return metric_view.summaries(self._connection, name)
 
-    def metric_values(self, metric: Metric, first: int = 0, last: int = END) -> tuple[Steps, Floats]:
-        """Return (steps, finite values) to draw of a metric: all, or the extremes and ends of buckets."""
-        return metric_view.view(self._connection, metric, first, last)
+    def metric_values(
+        self, metric: Metric, first: int = 0, last: int = END, *, least: int = LEAST_BUCKETS
+    ) -> tuple[Steps, Floats]:
+        """Return (steps, finite values) to draw of a metric: all, or extremes and ends of at least `least` buckets."""
+        return metric_view.view(self._connection, metric, first, last, least=least)
 
     def metric_news(self, metric: Metric, after: int) -> tuple[Steps, Floats]:
         """Return (steps, finite values) of a metric after a step, for a reader with the same version."""

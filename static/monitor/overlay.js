@@ -1,4 +1,5 @@
-// One metric of several runs in one chart. Each run has a colour, and a thin raw curve behind its smoothed one.
+// One metric of several runs in one chart. Each run has a colour, and a thin raw curve behind its smoothed one. A chart
+// that is far from the screen is drawn when it comes near.
 import { h, text } from "../lib/dom.js";
 import { axis, config, frame, palette } from "../lib/plots.js";
 import { w } from "../lib/words.js";
@@ -10,6 +11,8 @@ import { Smoother } from "./smoothing.js";
 export const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7a00", "#8c8c8c"];
 
 const FEW = 40; // a curve of so few points is not smoothed
+// Margins that Plotly fits to the labels cost half of the time of a first drawing.
+const MARGIN = { l: 58, r: 12, t: 6, b: 36 };
 
 // `settings` has `smoothing` and `isLog`. `labels` maps a run to its name, `shown` says whether its curve is shown.
 export function Overlay(spec, runs, { settings, labels, shown, poll, zoomed }) {
@@ -21,7 +24,7 @@ export function Overlay(spec, runs, { settings, labels, shown, poll, zoomed }) {
     const data = { [spec.key]: { x: [], y: [] } };
     return [run, { data, detail: Detail(data) }];
   }));
-  let isDrawn = false, isFollowing = false;
+  let isDrawn = false, isFollowing = false, isNear = false, isStale = false, zoom = null;
 
   const points = (run) => curves[run].detail.points(spec.key);
 
@@ -36,6 +39,8 @@ export function Overlay(spec, runs, { settings, labels, shown, poll, zoomed }) {
   }
 
   function draw() {
+    isStale = !isNear;
+    if (isStale) return;
     const traces = runs.flatMap((run, place) => (shown(run) ? tracesOf(run, COLOURS[place]) : []));
     empty.hidden = traces.some((trace) => trace.x.length);
     text(empty, w("side.silent"));
@@ -64,12 +69,19 @@ export function Overlay(spec, runs, { settings, labels, shown, poll, zoomed }) {
 
   function follow(range) {
     const mustDraw = Object.values(curves).map(({ detail }) => detail.zoomed(range)).some(Boolean);
-    if (!isDrawn) return;
-    isFollowing = true;
-    window.Plotly.relayout(plot, range ? { "xaxis.range": range } : { "xaxis.autorange": true }).then(() => { isFollowing = false; });
-    if (mustDraw) draw();
+    zoom = range;
+    if (mustDraw || !isNear) draw();
+    else if (isDrawn && !isShown(range)) {
+      isFollowing = true;
+      window.Plotly.relayout(plot, range ? { "xaxis.range": range } : { "xaxis.autorange": true }).then(() => { isFollowing = false; });
+    }
     if (query()) poll();
   }
+
+  const isShown = (range) => {
+    const { autorange, range: shown } = plot.layout.xaxis;
+    return range ? !autorange && String(shown) === String(range) : autorange;
+  };
 
   const query = () => runs.map((run) => curves[run].detail.query()).find(Boolean);
 
@@ -79,18 +91,23 @@ export function Overlay(spec, runs, { settings, labels, shown, poll, zoomed }) {
 
   function layout() {
     const colours = palette(plot), visible = runs.some((run) => points(run).x.length);
-    const shared = axis(colours, visible);
+    const shared = { ...axis(colours, visible), automargin: false };
     return {
       ...frame(colours),
-      uirevision: spec.key,
-      xaxis: { ...shared, nticks: 6, tickformat: ",d", unifiedhovertitle: { text: `${w("axis.step")} %{x:,d}` },
+      margin: MARGIN,
+      uirevision: `${spec.key} ${zoom}`,
+      xaxis: { ...shared, ...(zoom ? { range: [...zoom], autorange: false } : { autorange: true }), nticks: 6, tickformat: ",d", unifiedhovertitle: { text: `${w("axis.step")} %{x:,d}` },
         title: { text: w("axis.step"), font: { size: 11, color: colours.quiet }, standoff: 4 } },
-      yaxis: { ...shared, nticks: 6, exponentformat: spec.format ?? "e", type: settings.isLog ? "log" : "linear" },
+      yaxis: { ...shared, uirevision: spec.key, nticks: 6, exponentformat: spec.format ?? "e", type: settings.isLog ? "log" : "linear" },
     };
   }
 
   return {
     spec, card, plot, take, draw, follow, query, takeDetail,
+    setNear(next) {
+      isNear = next;
+      if (isNear && isStale) draw();
+    },
     forget: (run) => curves[run].detail.forget(),
     points: (run) => curves[run].data[spec.key],
     close: () => window.Plotly.purge(plot),

@@ -94,8 +94,8 @@ export function Run(id, link) {
     head = { ...head, ...bundle.head, ...bundle.progress, compare };
     parts.head.take(head);
     parts.compare.take(compare);
-    // After a finished run, the export comes first. Otherwise the course of the run matters more.
-    const next = head.state === "finished" ? parts.charts.root : below;
+    // After a finished run, what can be done with the model stands below its curves. Otherwise its nodes matter more.
+    const next = head.state === "finished" ? parts.rules.root : below;
     if (parts.evaluation.root.nextSibling !== next) next.before(parts.export.root, parts.chat.root, parts.evaluation.root);
   }
 

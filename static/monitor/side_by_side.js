@@ -9,8 +9,10 @@ import { badge, setBadge } from "./badge.js";
 import { COLOURS, Overlay } from "./overlay.js";
 
 const BASIC = [{ key: "loss" }, { key: "grad_norm" }, { key: "learning_rate", isSmooth: true }, { key: "tokens_per_s", format: "SI" }, { key: "step_s" }];
-// Most points of a curve. A longer one is requested as a whole, and the server thins it.
-const MOST = 1500;
+// Most points of a curve. A longer one is requested as a whole, and the server thins it to 400.
+const MOST = 600;
+// Distance from the screen at which a chart is drawn.
+const NEAR_PX = "300px";
 
 // `link` is that of monitor.js.
 export function SideBySide(runs, link) {
@@ -27,10 +29,13 @@ export function SideBySide(runs, link) {
     h("div.mbm-title", {}, h("h2", { tabindex: "-1" }, w("side.title")), controls()), list,
     h("section.mbm-curves", { "aria-label": w("charts") }, basic, groups), fields);
 
+  const nearness = new IntersectionObserver((changes) => changes.forEach(({ target, isIntersecting }) =>
+    charts.get(target.getAttribute("data-chart"))?.setNear(isIntersecting)), { rootMargin: NEAR_PX });
   const shared = { settings, poll: link.poll, zoomed, labels: (run) => heads[run]?.name ?? run, shown: (run) => !hidden.has(run) };
   const chart = (spec, title) => {
     const made = Overlay({ ...spec, title }, runs, shared);
     charts.set(spec.key, made);
+    nearness.observe(made.card);
     return made;
   };
   basic.append(...BASIC.map((spec) => chart(spec, w(`chart.${spec.key}`)).card));
@@ -184,6 +189,7 @@ export function SideBySide(runs, link) {
     everySecond() {},
     close() {
       watcher.close();
+      nearness.disconnect();
       charts.forEach((one) => one.close());
     },
   };

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from app.monitor.downsample import OVERLAY_LIMIT
 from app.monitor.poll_request import MOST_COMPARED, PollRequest
 from app.monitor.poll_response import PollResponder
 from app.monitor.watch import SNAPSHOT_S, RunCache
@@ -13,6 +14,7 @@ from backend.runs.database import Database
 from backend.runs.records import RunLabels
 from backend.runs.states import EventKind
 from backend.runs.store import logged_metrics
+from backend.runs.store import metrics as points
 from backend.runs.store.store import Store
 from tools.stored_runs import StoredRun
 
@@ -67,6 +69,24 @@ def test_the_curves_of_all_runs_and_only_the_keys_that_differ_are_sent(server):
     paths = {row["path"]: row["values"] for row in answer["fields"]}
     assert paths["cluster.nodes"] == ["1", "2"]
     assert "model.preset" not in paths
+
+
+def test_a_long_curve_has_few_points_and_keeps_its_spike_in_the_whole_and_in_a_range(server):
+    rows = [{"step": n, "time": 0.0, "loss": 9.0 if n == 77_777 else 1.0 + n % 7 / 10} for n in range(12, 100_000)]
+    server.store.write(lambda c: points.add_points(c, FIRST, 1, 0, rows))
+    while Database(server.store).process_points(FIRST):
+        pass
+    whole = server.ask(run="compare/x", compare=compare(FIRST))["curves"][FIRST]["series"]["loss"]
+    assert OVERLAY_LIMIT / 2 < len(whole["x"]) <= OVERLAY_LIMIT
+    assert whole["y"][whole["x"].index(77_777)] == 9.0
+    for first, last in ((70_000, 80_000), (77_000, 79_000)):
+        answer = server.ask(run="compare/x", compare=compare(FIRST), detail={"first": first, "last": last})
+        loss = answer["details"][FIRST]["series"]["loss"]
+        assert OVERLAY_LIMIT / 4 < len(loss["x"]) <= OVERLAY_LIMIT
+        assert first <= loss["x"][0]
+        assert loss["x"][-1] <= last
+        assert loss["y"][loss["x"].index(77_777)] == 9.0
+        assert min(loss["y"]) == 1.0
 
 
 def test_a_tab_that_is_up_to_date_gets_nothing(server):

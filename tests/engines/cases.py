@@ -25,6 +25,10 @@ HUGGING_FACE: Mapping[str, Job] = {
         parallel__recompute="none",
         extra={"val_size": 0.1, "neftune_noise_alpha": 5.0},
     ),
+    "mixed": ddp(
+        training__dataset="a,b", training__mix_strategy="interleave_over", training__interleave_probs="0.7,0.3"
+    ),
+    "mixed once": ddp(training__dataset="a,b", training__mix_strategy="interleave_once"),
     "hostile": ddp(training__dataset="no,1e3,用户;rm -rf $HOME '\"", training__report_to=("tensorboard", "wandb")),
 }
 
@@ -52,6 +56,12 @@ SHARDED: Mapping[str, Job] = {
 
 MEGATRON: Mapping[str, Job] = {
     "dense": job(parallel__tensor=2),
+    "mixed": job(
+        parallel__tensor=2,
+        training__dataset="a,b,c",
+        training__mix_strategy="interleave_under",
+        training__interleave_probs="0.5, 0.25, 0.25",
+    ),
     "preference": job(training__stage="dpo", training__dpo__loss="orpo", training__seed=7),
     "pretraining": job(training__stage="pt", training__template=None, parallel__context=2),
     "pipeline": job(

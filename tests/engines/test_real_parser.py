@@ -19,6 +19,7 @@ from backend.engines import render
 from backend.engines.known_keys import EngineKey, programs
 from backend.job.job import Job
 from backend.job.presets import models
+from backend.node.samples.main import mixed
 from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import place
 from tests.nodes import needs_node_environment
@@ -155,6 +156,49 @@ def test_the_trainer_reads_what_the_job_says() -> None:
     pretraining = hugging_face()["pretraining"]["arguments"]
     assert (pretraining["max_steps"], pretraining["packing"], pretraining["cutoff_len"]) == (10, True, 4096)
     assert hugging_face()["preference"]["arguments"]["pref_loss"] == "simpo"
+
+
+def test_shares_of_data_sets_arrive_as_numbers() -> None:
+    arguments = hugging_face()["mixed"]["arguments"]
+    assert (arguments["mix_strategy"], arguments["interleave_probs"]) == ("interleave_over", [0.7, 0.3])
+    assert hugging_face()["full"]["arguments"]["mix_strategy"] == "concat"
+
+
+@pytest.mark.parametrize("strategy", ["interleave_under", "interleave_over"])
+@pytest.mark.parametrize("shares", [None, [0.7, 0.3], [0.25, 0.75]])
+def test_the_rows_of_a_mixture_are_counted_as_the_package_draws_them(strategy: str, shares: list[float] | None) -> None:
+    rows = {"a": 3000, "b": 5000}
+    counted = {name: drawn / 5 for name, drawn in mixtures()[f"{strategy} {shares}"].items()}  # of five seeds
+    expected = mixed(rows, strategy, shares)
+    assert counted == (pytest.approx(expected, rel=0.03) if shares else expected)
+
+
+@cache
+def mixtures() -> dict[str, dict[str, int]]:
+    """Return the rows of each data set that LLaMA-Factory's call of the package draws, over five seeds."""
+    program = """import json
+from types import SimpleNamespace
+from datasets import Dataset
+from llamafactory.data.data_utils import merge_dataset
+sets = [Dataset.from_dict({"of": [name] * rows}) for name, rows in (("a", 3000), ("b", 5000))]
+answer = {}
+for strategy in ("interleave_under", "interleave_over"):
+    for shares in (None, [0.7, 0.3], [0.25, 0.75]):
+        arguments = SimpleNamespace(mix_strategy=strategy, interleave_probs=shares, streaming=False)
+        drawn = [row for seed in range(5) for row in merge_dataset(sets, arguments, seed)["of"]]
+        answer[f"{strategy} {shares}"] = {name: drawn.count(name) for name in "ab"}
+try:
+    merge_dataset(sets, SimpleNamespace(mix_strategy="interleave_once", interleave_probs=None, streaming=False), 0)
+except ValueError as error:
+    answer["once"] = str(error)
+print("answer", json.dumps(answer))"""
+    done = subprocess.run([NODE_PYTHON, "-c", program], capture_output=True, text=True, check=True)
+    answer: dict[str, dict[str, int]] = json.loads(done.stdout.rpartition("answer")[2])
+    return answer
+
+
+def test_every_row_once_is_refused_by_the_package_as_the_rule_warns() -> None:
+    assert "all_exhausted_without_replacement is not supported" in mixtures()["once"]
 
 
 def test_hostile_names_arrive_as_they_are() -> None:

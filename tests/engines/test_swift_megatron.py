@@ -33,6 +33,7 @@ def swift(preset: str = "qwen3-8b", **values: Any) -> Job:
 CASES: Mapping[str, Job] = {
     "dense": swift(parallel__tensor=2),
     "lora": swift(training__method="lora", training__lora__targets="linear_qkv,linear_proj", parallel__tensor=2),
+    "mixed": swift(training__mix_strategy="interleave_over", training__interleave_probs="0.7,0.3"),
     "pretraining": swift(training__stage="pt", training__template=None, training__max_steps=10, training__packing=True),
     "preference": swift(training__stage="dpo", training__dpo__loss="ipo"),
     "kto": swift(training__stage="kto", training__dpo__beta=0.2, training__method="lora"),
@@ -49,6 +50,7 @@ CASES: Mapping[str, Job] = {
     ),
     "vision": swift("qwen3-vl-8b", parallel__tensor=4, training__freeze__vision_tower=True),
     "switches": swift(
+        training__template="qwen3_nothink",
         training__lr_scheduler="cosine_with_min_lr",
         training__save_total_limit=1,
         training__num_train_epochs=1.5,
@@ -60,12 +62,12 @@ CASES: Mapping[str, Job] = {
 }
 
 
-FOLDERS = {
-    "qwen3": ("Qwen3-8B", "Qwen3ForCausalLM"),
-    "qwen3_moe": ("Qwen3-30B-A3B", "Qwen3MoeForCausalLM"),
-    "qwen3_vl": ("Qwen3-VL-8B-Instruct", "Qwen3VLForConditionalGeneration"),
+ARCHITECTURES = {
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "qwen3_vl": "Qwen3VLForConditionalGeneration",
 }
-"""Hugging Face model type -> a folder's name, and the architecture that its config.json names."""
+"""Hugging Face model type -> the architecture that its config.json names."""
 
 
 def config_of(the_job: Job) -> dict[str, Any]:
@@ -112,6 +114,12 @@ def test_the_data_are_files_below_the_folder_and_the_global_batch_is_whole() -> 
     config = config_of(CASES["dense"])
     assert config["dataset"] == ["/data/a.jsonl", "/data/b.jsonl"]
     assert config["global_batch_size"] == CASES["dense"].global_batch == 32
+
+
+def test_shares_of_data_sets_are_numbers_and_say_when_the_mixture_ends() -> None:
+    config = config_of(CASES["mixed"])
+    assert (config["interleave_prob"], config["stopping_strategy"]) == ([0.7, 0.3], "all_exhausted")
+    assert not {"interleave_prob", "stopping_strategy"} & config_of(CASES["dense"]).keys()
 
 
 @pytest.mark.parametrize(
@@ -179,10 +187,9 @@ def test_its_own_argument_classes_take_what_resumes(case: str, python: str, tmp_
 def on_disk(the_job: Job, folder: Path) -> Job:
     """Return the job with its model and data in a folder that has all files that ms-swift reads before it trains."""
     config = dict(models()[the_job.model.preset or ""].hf_config)
-    # If several models share an architecture, it knows a model by the name of its folder.
-    name, architecture = FOLDERS[config["model_type"]]
-    config["architectures"] = [architecture]
-    model = folder / name
+    config["architectures"] = [ARCHITECTURES[config["model_type"]]]
+    # No name that ms-swift knows: the file says the model type and the template.
+    model = folder / "weights"
     model.mkdir()
     (model / "config.json").write_text(json.dumps(config))
     for name in ("a.jsonl", "b.jsonl"):

@@ -16,6 +16,7 @@ TEXT = {**VISION, "training": {"images_per_sample": 0}}
 QWEN25_VL = {**VISION, "model": {"preset": "qwen2.5-vl-7b"}}
 MOE = {**VISION, "model": {"preset": "qwen3-30b-a3b"}}
 DENSE = {**VISION, "model": {"preset": "qwen3-8b"}}
+TWO_SETS = {"training.dataset": "a,b", "training.mix_strategy": "interleave_under"}
 
 ZERO3_OFFLOAD = {"engine": "llamafactory-zero3-offload"}
 SHAPE = {
@@ -189,6 +190,17 @@ CASES = [
     (DENSE, {"training.max_steps": 9, "extra": {"streaming": True, "val_size": 0.1}}, "extra_clash"),
     (DENSE, {"extra": {"mask_history": True, "train_on_prompt": True}}, "extra_clash"),
     (DENSE, {"extra": {"interleave_probs": "0.5,0.5"}}, "extra_clash"),
+    (DENSE, {"training.interleave_probs": "0.5,0.5"}, "mix_without_strategy"),
+    (DENSE, {**TWO_SETS, "training.interleave_probs": "0.5,0.25,0.25"}, "mix_count"),
+    (DENSE, {**TWO_SETS, "training.interleave_probs": "1,0"}, "mix_not_positive"),
+    (DENSE, {**TWO_SETS, "training.interleave_probs": "70,30"}, "mix_sum"),
+    (DENSE, {**TWO_SETS, "training.dataset": "a,b,c", "training.interleave_probs": "0.33,0.33,0.33"}, "mix_sum"),
+    (DENSE, {**TWO_SETS, "training.interleave_probs": "0.5,0.5", "training.eval_dataset": "c"},
+     "mix_count_of_evaluation"),
+    (DENSE, {"training.dataset": "a,b", "training.mix_strategy": "interleave_once"}, "mix_once"),
+    (DENSE, {**TWO_SETS, "engine": "swift-megatron", "training.mix_strategy": "interleave_once"}, "mix_once_of_swift"),
+    (DENSE, {**TWO_SETS, "engine": "swift-megatron"}, "mix_shares_of_swift"),
+    (DENSE, {**TWO_SETS, "engine": "swift-megatron", "training.interleave_probs": "2,2"}, "mix_sum"),
     (DENSE, {"extra": {"flash_attn": "fa2", "max_grad_norm": 0.5}}, "extra_ignored"),
     (DENSE, {"extra": {"gradient_checkpointing": True}}, "extra_ignored"),
     (VISION, {"model.path": "/m/Qwen3-VL-8B-Instruct/", "training.template": "qwen3_vl"}, "thinking_template"),
@@ -201,6 +213,9 @@ CASES = [
      "moe_needs_sequence"),
     (MOE, {"cluster.gpu": "cpu", "parallel.tensor": 2, "parallel.expert": 2}, "moe_tensor_on_cpu"),
     (DENSE, {"engine": "swift-megatron", "cluster.gpu": "cpu"}, "swift_on_cpu"),
+    (DENSE, {"engine": "swift-fsdp", "parallel.fsdp.version": 1}, "fsdp_version_not_supported"),
+    (DENSE, {"engine": "swift-ddp", "training.packing": True, "training.precision": "fp32", "cluster.gpu": "cpu"},
+     "packing_on_cpu"),
     (MOE, {"parallel.expert": 6}, "experts_not_divisible"),
     (MOE, {"parallel.expert": 32, "parallel.pipeline": 2}, "expert_ranks_not_divisible"),
     (MOE, {"parallel.expert": 8, "parallel.pipeline": 3}, "expert_ranks_not_divisible"),
@@ -211,9 +226,9 @@ CASES = [
 
 ONLY_THE_USER_KNOWS = {
     "unknown_gpu", "unknown_model", "gpu_memory_mixed", "gpu_memory_smaller", "calibration_other_engine",
-    "calibration_outdated", "reward_model_starts_over",
+    "calibration_outdated", "reward_model_starts_over", "mix_not_positive",
 }  # fmt: skip
-"""Which GPU or model was meant, whether to measure anew, and whether a restart from step 0 is acceptable."""
+"""Which GPU or model was meant, whether to measure anew, whether a restart from step 0 is acceptable, and shares."""
 
 
 @pytest.mark.parametrize(("base", "values", "code"), CASES, ids=[code for _, _, code in CASES])
@@ -281,6 +296,7 @@ def test_plans_people_use_have_no_problem(base, values):
         (DENSE, {"extra": {"neat_packing": True, "val_size": 0.1}}),
         (DENSE, {"training.max_steps": 9, "extra": {"streaming": True, "val_size": 100}}),
         (DENSE, {"extra": {"interleave_probs": "0.5,0.5", "mix_strategy": "interleave_under"}}),
+        (DENSE, {"extra": {"interleave_probs": "0.5,0.5"}, **TWO_SETS}),
         (DENSE, {"engine": "llamafactory-ddp", "extra": {"flash_attn": "fa2", "moe_layer_recompute": True}}),
     ],
 )

@@ -2,7 +2,9 @@
 
 import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from backend.cluster.typed_json import answer_of
 from backend.node.data_preview.reading import Faults, Kept, media_check
 from tests.nodes import skip_without_node_environment
 from tools.browser import CHECKOUT
-from tools.programs import NODE_PYTHON
+from tools.programs import NODE_PYTHON, SWIFT, swift_python
 
 
 def kept(rows: list[Any], **more: Any) -> Kept:
@@ -39,7 +41,7 @@ def test_missing_pictures_are_counted_with_their_rows(tmp_path):
     (tmp_path / "here.png").touch()
     faults = Faults()
     rows = [{"images": ["here.png"]}, {"images": ["gone.png", "here.png"]}, {"images": None}, {"images": "off.png"}]
-    kept(rows, check=media_check({"images": "images"}, str(tmp_path), faults))
+    kept(rows, check=media_check(["images"], str(tmp_path), faults))
     [fault] = faults.answer()
     assert (fault["code"], fault["count"], fault["rows"]) == ("media_missing", 2, [[2, "gone.png"], [4, "off.png"]])
 
@@ -89,8 +91,29 @@ def preview(folder: Path, dataset: str, **config: Any) -> DataPreview:
         "tensor_model_parallel_size": 2,
         **config,
     }
-    question = json.dumps({"config": whole, "megatron": False, "seed": 1})
-    command = [str(NODE_PYTHON), str(folder / DATA_PREVIEW), "preview", question, "--token", "T:"]
+    return ask(folder, str(NODE_PYTHON), engine="llamafactory", config=whole, megatron=False)
+
+
+def by_swift(folder: Path, python: str, name: str, **config: Any) -> DataPreview:
+    """Return the program's answer for a file under ms-swift."""
+    stage, root = config.pop("stage", "sft"), config.pop("images_root", None)
+    whole = {
+        "model": str(folder / MODEL_FOLDER), "model_type": "qwen3", "template": "qwen3_nothinking",
+        "dataset": [str(folder / DATA_FOLDER / name)], "max_length": 2048, "tensor_model_parallel_size": 2, **config,
+    }  # fmt: skip
+    files = {"stage": stage, "folder": str(folder / DATA_FOLDER), "names": [name], "images_root": root}
+    return ask(folder, python, engine="swift", config=whole, megatron=True, files=files)
+
+
+def ask(folder: Path, python: str, files: Mapping[str, Any] = MappingProxyType({}), **question: Any) -> DataPreview:
+    command = [
+        python,
+        str(folder / DATA_PREVIEW),
+        "preview",
+        json.dumps({**question, **files, "seed": 1}),
+        "--token",
+        "T:",
+    ]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     [line] = [line for line in output.splitlines() if line.startswith("T:")]
     return answer_of("node", DataPreview, json.loads(line[2:]))
@@ -132,4 +155,60 @@ def test_both_answers_of_a_pair_are_shown(folder):
 def test_a_file_with_a_broken_row_is_refused_with_the_row(folder):
     answer = preview(folder, "broken")
     assert answer["code"] == "dataset_unreadable"
+    assert answer["values"]["reason"].startswith("row 17:")
+
+
+@pytest.fixture(scope="module")
+def swift(folder) -> str:
+    """Return ms-swift's interpreter, and write files with the rows that it reads."""
+    if (python := swift_python()) is None:
+        pytest.skip(f"{SWIFT} does not name an interpreter that has ms-swift")
+    rows = make_rows(40)
+    chats = [{"messages": [{"role": "user", "content": row["instruction"]},
+                           {"role": "assistant", "content": row["output"]}]} for row in rows]  # fmt: skip
+    asked = [{"query": row["instruction"], "response": row["output"]} for row in rows]
+    odd = [dict(row) for row in asked]
+    odd[6]["response"] = None
+    odd[9]["query"] = "long " * 400
+    pairs = [{**chat, "rejected_response": "?"} for chat in chats]
+    chats[4] = {"messages": [{"role": "robot", "content": "?"}, *chats[4]["messages"]]}
+    for name, content in {"chats": chats, "asked": asked, "odd": odd, "pairs": pairs}.items():
+        (folder / DATA_FOLDER / f"{name}.jsonl").write_text("\n".join(map(json.dumps, content)))
+    return python
+
+
+@pytest.mark.e2e  # It imports ms-swift.
+def test_swift_shows_rows_with_its_template_and_names_those_that_it_leaves_out(folder, swift):
+    answer = by_swift(folder, swift, "odd.jsonl", max_length=128)
+    [odd] = answer["datasets"]
+    assert (odd["rows"], odd["columns"]) == (40, ["query", "response"])
+    faults = {fault["code"]: [number for number, _ in fault["rows"]] for fault in odd["faults"]}
+    assert faults == {"nothing_trained": [7], "row_too_long": [10]}
+    [sequence] = answer["examples"][0]["sequences"]
+    texts = [(text, trained) for text, _, trained in sequence["stretches"]]
+    row = make_rows(1)[0]
+    assert texts[0][0].startswith(f"<|im_start|>user\n{row['instruction']}<|im_end|>\n<|im_start|>assistant\n")
+    assert texts[-1] == (f"{row['output']}<|im_end|>\n", True)
+    assert len(answer["lengths"]) == 39
+    assert max(answer["lengths"]) > answer["cutoff"] == 128
+
+
+@pytest.mark.e2e  # It imports ms-swift.
+@pytest.mark.parametrize(("stage", "parts"), [("dpo", ["chosen", "rejected"]), ("pt", [""])])
+def test_swift_shows_both_answers_of_a_pair_and_trains_every_token_of_a_text(folder, swift, stage, parts):
+    answer = by_swift(folder, swift, "pairs.jsonl" if stage == "dpo" else "chats.jsonl", stage=stage)
+    sequences = answer["examples"][0]["sequences"]
+    assert [sequence["part"] for sequence in sequences] == parts
+    if stage == "dpo":
+        assert sequences[1]["stretches"][-1][0] == "?<|im_end|>\n"
+    else:
+        assert sequences[0]["trained_tokens"] == sequences[0]["tokens"] - 1, "nothing predicts the first token"
+        [fault] = answer["datasets"][0]["faults"]
+        assert (fault["code"], fault["rows"]) == ("row_left_out", [(5, "")])
+        assert "robot" in fault["detail"]
+
+
+@pytest.mark.e2e  # It imports ms-swift.
+def test_swift_refuses_a_file_with_a_broken_row_with_the_row(folder, swift):
+    answer = by_swift(folder, swift, "broken.jsonl")
     assert answer["values"]["reason"].startswith("row 17:")

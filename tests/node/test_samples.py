@@ -20,7 +20,8 @@ from tools.programs import NODE_PYTHON
 
 
 def wanted(folder: Path, *names: str, **others: Any) -> dict[str, Any]:
-    request = {"folder": str(folder), "names": names, "described": False, "max_samples": None, "val_size": 0}
+    request = {"folder": str(folder), "names": names, "described": False, "max_samples": None, "val_size": 0,
+               "mix_strategy": "concat", "shares": None}  # fmt: skip
     return {**request, "model": None, "chat": False, **others}
 
 
@@ -42,6 +43,28 @@ def on_node(python: str, *arguments: str, **question: Any) -> dict[str, Any]:
 
 def describe(folder: Path, **entries: Any) -> None:
     (folder / "dataset_info.json").write_text(json.dumps(entries))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "shares", "samples"),
+    [
+        ("concat", None, 40),
+        ("interleave_once", None, 40),
+        ("interleave_under", None, 20),
+        ("interleave_over", None, 60),
+        ("interleave_under", [0.5, 0.5], 20),
+        ("interleave_over", [0.2, 0.8], 50),
+    ],
+)
+def test_a_mixture_has_the_rows_that_its_shares_ask_for(
+    tmp_path: Path, strategy: str, shares: list[float] | None, samples: int
+) -> None:
+    (tmp_path / "small.jsonl").write_text('{"text": "x"}\n' * 10)
+    (tmp_path / "large.jsonl").write_text('{"text": "x"}\n' * 30)
+    result = count(wanted(tmp_path, "small.jsonl", "large.jsonl", mix_strategy=strategy, shares=shares))
+    assert (result["samples"], result["rows"]) == (samples, {"small.jsonl": 10, "large.jsonl": 30})
+    held_out = count(wanted(tmp_path, "small.jsonl", "large.jsonl", mix_strategy=strategy, shares=shares, val_size=0.1))
+    assert held_out["samples"] == samples * 0.9
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 250])

@@ -1,11 +1,17 @@
 """Parts of the program that serves models on a node, without a model."""
 
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from backend.node.serving.backends import choose_backend
 from backend.node.serving.chat_request import BadRequest, parse
+from backend.node.serving.server import CHAT, ModelServer
 
 USER = {"role": "user", "content": "hello"}
 ANSWER = {"role": "assistant", "content": "hi"}
@@ -60,3 +66,35 @@ def test_a_request_that_cannot_be_answered_is_refused(body: Any):
     """Images come in the request only: a server that opened addresses or files would read them for anyone."""
     with pytest.raises(BadRequest):
         parse(body)
+
+
+class Echo:
+    """Stands for a model: it answers with one piece."""
+
+    def answer(self, ask: Any, has_left: Any) -> Iterator[str]:
+        yield "hi"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ModelServer]:
+    server = ModelServer(Echo(), "right", str(tmp_path / "active"))  # type: ignore[arg-type]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("key", "path", "status", "is_active"),
+    [("wrong", CHAT, 401, False), ("right", "/other", 404, False), ("right", CHAT, 200, True)],
+)
+def test_only_a_question_with_the_key_keeps_a_chat_active(
+    server: ModelServer, tmp_path: Path, key: str, path: str, status: int, is_active: bool
+) -> None:
+    """A chat that nobody uses is stopped. Any process of the node can reach the port."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
+    connection.request("POST", path, json.dumps({"messages": [USER]}), {"Authorization": f"Bearer {key}"})
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    assert (response.status, (tmp_path / "active").exists()) == (status, is_active)

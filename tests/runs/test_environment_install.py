@@ -3,6 +3,7 @@
 The two nodes see one disk, as those of the demo do.
 """
 
+import base64
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ import pytest
 from app.demo.local_nodes import LocalNodes
 from app.main import main
 from app.text import LANGUAGES, render_problem
+from backend.cluster.node_programs import INSTALLER
 from backend.job.cluster import Environment, Install
 from backend.job.environment_sets import EnvironmentSet, LockStep
 from backend.job.job import Job
@@ -28,6 +30,7 @@ from backend.job.problems import ProblemsError
 from backend.runs.controller import Controller
 from backend.runs.tasks import environment_install
 from backend.runs.tasks.environment_install import with_python
+from tests.full_disk import full_disk
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.contract, pytest.mark.slow]
@@ -45,12 +48,17 @@ def wheel(folder: Path, name: str, more: str = "") -> str:
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    record = "".join(f"{path},,\n" for path in [*texts, f"{info}/RECORD"])
+    record = "".join(f"{path},{_digest(text)},{len(text)}\n" for path, text in texts.items()) + f"{info}/RECORD,,\n"
     path = folder / f"{module}-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for inner, text in {**texts, f"{info}/RECORD": record}.items():
             archive.writestr(inner, text)
     return f"{name}==1.0 \\\n    --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+
+
+def _digest(text: str) -> str:
+    """Return the hash as RECORD has it."""
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
 
 
 @pytest.fixture
@@ -166,6 +174,57 @@ def test_a_disk_that_is_too_small_is_named_before_anything_is_written(
     big = replace(tiny, disk_gib=1e6)
     assert failure(controller, bare, big) == [("install_no_room", host.name) for host in bare.cluster.hosts]
     assert not [path for path in environments(bare) if path.name.startswith(tiny.name)]
+
+
+def test_a_disk_that_becomes_full_is_named_with_need_and_room_and_goes_on_with_room(
+    controller: Controller, bare: Job, tiny: EnvironmentSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both checks before the installation are switched off, as if somebody filled the disk after them."""
+    check = b"if free_bytes(folder) < needed + RESERVE_SPACE"
+    program = environment_install.node_program(INSTALLER)
+    assert check in program
+    monkeypatch.setattr(environment_install, "node_program", lambda name: program.replace(check, b"if False"))
+    monkeypatch.setattr(environment_install, "check_nodes_for", lambda *arguments: None)
+    uv = tmp_path / "uv"  # the program itself is larger than the disk
+    uv.write_text(f'#!/bin/sh\nexec {environment_install._own_uv()} "$@"\n')
+    monkeypatch.setattr(environment_install, "_own_uv", lambda: uv)
+    locks = [wheel(tmp_path / "wheels", PACKAGES[0]), wheel(tmp_path / "wheels", PACKAGES[1], "#" * (6 << 20))]
+    (tmp_path / "lock.txt").write_text("".join(locks))
+    with full_disk(tmp_path / "disk") as disk:
+        job = with_values(bare, {"cluster.run_root": str(disk.folder)})
+        with pytest.raises(ProblemsError) as raised:
+            controller.tasks.install(job, quiet, {tiny.name: tiny})
+        assert [(problem.code, problem.node) for problem in raised.value.problems] == [
+            ("install_disk_full", host.name) for host in bare.cluster.hosts
+        ]
+        for problem in raised.value.problems:
+            assert problem.field == "cluster.run_root"
+            assert (problem.values["needed_gib"], problem.values["free_gib"]) == (1.1, 0.0)
+            for lang in LANGUAGES:
+                text = render_problem(lang, problem)
+                assert text["fix"]
+                assert str(problem.node) in text["message"]
+                assert "{" not in "".join(text.values())
+        assert [marker_of(folder)["state"] for folder in environments(job)] == ["building"]
+        subprocess.run(["mount", "-o", "remount,size=32m", str(disk.folder)], check=True)
+        python = Path(controller.tasks.install(job, quiet, {tiny.name: tiny}).python)
+        (part,) = python.parents[1].glob("lib/python*/site-packages/second_part.py")
+        assert part.stat().st_size > 6 << 20
+
+
+def test_nodes_without_room_for_uv_itself_are_named_and_keep_no_part_of_it(
+    controller: Controller, bare: Job, tiny: EnvironmentSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment_install, "check_nodes_for", lambda *arguments: None)
+    with full_disk(tmp_path / "disk") as disk:
+        job = with_values(bare, {"cluster.run_root": str(disk.folder)})
+        with pytest.raises(ProblemsError) as raised:
+            controller.tasks.install(job, quiet, {tiny.name: tiny})
+        assert [(problem.code, problem.node) for problem in raised.value.problems] == [
+            ("node_io", host.name) for host in bare.cluster.hosts
+        ]
+        tools = disk.folder / environment_install.FOLDER / ".tools"
+        assert [path.name for path in tools.iterdir() if path.name.startswith("uv-")] == []
 
 
 def test_nodes_without_a_suitable_python_are_named(controller: Controller, bare: Job, tiny: EnvironmentSet) -> None:

@@ -7,6 +7,7 @@ import pytest
 from backend.estimate import Estimate, estimate
 from backend.job.job import Job
 from backend.job.mapping import dump_job, parse_job, with_values
+from backend.runs.diagnosis import first_steps
 from backend.runs.diagnosis.first_steps import STEPS, outside_interval
 from backend.runs.records import Event
 from backend.runs.states import EventKind
@@ -73,6 +74,16 @@ def test_slow_steps_are_reported_once_with_what_was_planned(gang: Gang) -> None:
     assert codes(gang) == [("time", "high", "steps_slow_software")]
 
 
+def test_all_ranks_are_compared_with_one_estimate(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An estimate takes milliseconds, and 1024 ranks make their 20th step at the same time."""
+    _, planned = launched(gang, training__learning_rate=1.25e-5)
+    estimated: list[Job] = []
+    monkeypatch.setattr(first_steps, "estimate", lambda job: estimated.append(job) or estimate(job))
+    for rank in range(3):
+        steps(gang, rank=rank, reserved_gib=planned.reserved_gib)
+    assert len(estimated) == 1
+
+
 def test_a_rank_is_judged_without_reading_the_other_events_of_the_run(gang: Gang) -> None:
     """With 1024 ranks, each would read thousands of events at its 20th step."""
     _, planned = launched(gang)
@@ -81,7 +92,7 @@ def test_a_rank_is_judged_without_reading_the_other_events_of_the_run(gang: Gang
     statements: list[str] = []
     with gang.store.read() as connection:
         connection.set_trace_callback(statements.append)
-        assert list(outside_interval(connection, RUN, 1, 2, rows)) == []
+        assert list(outside_interval(connection, RUN, 1, 2, rows, 1)) == []
         connection.set_trace_callback(None)
     of_events = [statement for statement in statements if "FROM events" in statement]
     assert of_events

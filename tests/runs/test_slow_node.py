@@ -11,7 +11,7 @@ from backend.job.problems import Problem
 from backend.runs.states import EventKind, RunState
 from backend.runs.store import metrics, node_replacement
 from backend.runs.store.store import Store
-from backend.runs.supervise import restart
+from backend.runs.supervise import restart, slow_node
 from tests.runs.conftest import RUN, Gang, make_gang
 from tools.stored_runs import TOTAL_STEPS, heartbeat, step_row
 
@@ -165,3 +165,17 @@ def test_a_node_that_is_slow_now_and_then_is_not_replaced(store: Store, home: Pa
             gang.pass_time(monitor, 2)
         gang.clock.now += 60.0  # the look goes back one minute
     assert asked_to_save(gang) == []
+
+
+def test_a_run_at_its_usual_speed_costs_no_look_at_its_nodes(
+    store: Store, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look reads all nodes and the whole history: with 128 nodes more than the collectors of a second."""
+    gang = slow_gang(store, home)
+    store.write(lambda c: c.execute("UPDATE points SET step_s = 4.0"))
+    looks: list[str] = []
+    monkeypatch.setattr(slow_node, "snapshot", lambda connection, run, now: looks.append(run))
+    monitor = gang.monitor()
+    heat(gang, 1)
+    gang.pass_time(monitor, 10)
+    assert looks == []

@@ -504,6 +504,33 @@ def test_every_logged_metric_has_a_chart_and_the_choices_of_the_reader_hold_for_
     page.evaluate("() => localStorage.clear()")
 
 
+def test_runs_side_by_side_draw_what_is_near_the_screen_and_share_their_zoom(site, page):
+    runs = [site.run(f"20260101-00000{number}-side-aaaa", name=f"side{number}") for number in range(2)]
+    for run in runs:
+        run.start()
+        run.steps(1, 3000)
+        values = [
+            {"step": step, "time": 0.0, "metrics": {f"own/{n}": 1.0 * step for n in range(12)}} for step in (1, 9)
+        ]
+        site.store.write(lambda c, run=run.id, rows=values: logged_metrics.add(c, run, 1, 0, rows))
+    page.goto(f"{site.url}/en/#runs/compare/{runs[0].id},{runs[1].id}")
+    plot = "document.querySelector('[data-chart=\"%s\"] .mbm-plot')"
+    loss, last = plot % "loss", plot % "own/9"
+    page.wait_for_function(f"() => {loss}?.data?.length === 4")
+    page.wait_for_function(f"() => {last}")
+    assert page.evaluate(f"() => {last}.data === undefined"), "a chart below the screen is not drawn"
+    page.evaluate(f"() => window.Plotly.relayout({loss}, {{ 'xaxis.range': [1000, 1100] }})")
+    page.wait_for_function(f"() => {loss}.data[0].x.filter((x) => x >= 1000 && x <= 1100).length === 101")
+    # The page may still move its focus to the heading, which scrolls back.
+    page.wait_for_function(
+        f"() => {{ {last}.scrollIntoView(); return String({last}.layout?.xaxis.range) === '1000,1100'; }}"
+    )
+    page.evaluate(f"() => window.Plotly.relayout({last}, {{ 'xaxis.autorange': true }})")
+    page.wait_for_function(
+        f"() => {{ {loss}.scrollIntoView(); return {loss}.layout.xaxis.autorange && {loss}.data[0].x.length < 500; }}"
+    )
+
+
 def test_a_change_of_theme_recolours_the_charts_and_keeps_the_zoom(site, page):
     run = site.run("20260101-000800-dark-3333")
     run.start()

@@ -11,6 +11,7 @@ from backend.cluster.preflight.files import dataset_names
 from backend.cluster.program_answers.data import Counted, DataPreview, WhyNot
 from backend.estimate.plan import patches_per_image
 from backend.job.job import Job
+from backend.job.mixing import mixing_of
 from backend.job.presets import known_model
 from backend.job.unestimated import UnestimatedModel
 
@@ -39,6 +40,7 @@ def data_size_on(node: Node, job: Job, rank: int) -> DataSize:
     dataset_not_local, dataset_file_missing, dataset_kind, dataset_unreadable, dataset_needs_module).
     """
     environment, training, extra = needed_environment(job, rank, node), job.training, job.extra
+    mixing = mixing_of(job)
     is_llamafactory = job.traits.environment == "llamafactory"
     question = {
         "folder": training.dataset_dir,
@@ -48,6 +50,8 @@ def data_size_on(node: Node, job: Job, rank: int) -> DataSize:
         "model": job.model.path,
         "chat": training.stage != "pt",
         "max_samples": _number(extra.get("max_samples")),
+        "mix_strategy": mixing.strategy,
+        "shares": list(mixing.shares) if mixing.shares else None,
         "val_size": _number(job.eval_size) or 0,
     }
     answer = ask_program(node, environment, Counted, SAMPLES, "count", question, COUNT_S)

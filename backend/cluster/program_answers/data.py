@@ -47,6 +47,8 @@ class DataFault(TypedDict):
         "media_unreadable",
         "row_refused",
         "row_dropped",
+        "row_too_long",
+        "row_left_out",
         "nothing_trained",
     ]
     detail: Line

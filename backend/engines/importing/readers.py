@@ -253,6 +253,11 @@ def read_names(path: str) -> Reader:
     return lambda config, value: Read(values={path: ",".join(_words(value)) or None})
 
 
+def read_shares(config: Mapping[str, Any], value: Any) -> Read:
+    """Read the shares of the data sets: a text, or a list of numbers."""
+    return Read(values={"training.interleave_probs": ",".join(_words(value)) or None})
+
+
 def read_held_out(config: Mapping[str, Any], value: Any) -> Read:
     """Read the size of the held-out data. LLaMA-Factory's 0 means none, and evaluation data of their own win."""
     return Read(values={"training.eval_size": value or None})
@@ -307,6 +312,7 @@ KEY_READERS: Mapping[str, Reader] = {
     "ddp_timeout": read_timeout,
     "dataset": read_names("training.dataset"),
     "eval_dataset": read_names("training.eval_dataset"),
+    "interleave_probs": read_shares,
     "val_size": read_held_out,
     "lora_target": read_names("training.lora.targets"),
 }

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from backend.job.job import Job
+from backend.job.mixing import mixing_of
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
@@ -77,7 +78,7 @@ def _takes_a_share(job: Job) -> bool:
 
 
 def _concatenates(job: Job) -> bool:
-    return bool(job.extra.get("mix_strategy", "concat") == "concat")
+    return not mixing_of(job).interleaves
 
 
 def _recomputes_all(job: Job) -> bool:

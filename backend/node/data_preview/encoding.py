@@ -1,7 +1,6 @@
-"""Encodes raw rows with LLaMA-Factory's own converter, template and processor, one row at a time.
+"""Rows for the page: the sequences that an engine's own code makes of a row, one row at a time.
 
-So a row that the engine refuses or drops has its number. LLaMA-Factory 0.9.5: src/llamafactory/data/converter.py,
-processor/*.py.
+So a row that the engine refuses or drops has its number.
 """
 
 from __future__ import annotations
@@ -9,10 +8,6 @@ from __future__ import annotations
 import base64
 import io
 from typing import Any, NamedTuple
-
-from backend.node.training.engine_data import EngineData
-
-from .reading import fault_of_key
 
 UNCUT = 1 << 30
 IGNORED = -100
@@ -23,8 +18,8 @@ MOST_TOKENS = 6000
 """Tokens of one sequence that are written as text."""
 THUMBNAILS = 4
 THUMBNAIL_PIXELS = 160
-PARTS = ("", "chosen_", "rejected_", "kl_")
-"""Prefixes of the processors' columns. A pair has two sequences."""
+PARTS = ("", "chosen_", "rejected_")
+"""Prefixes of the columns of an encoded row. A pair has two sequences."""
 
 
 class RowRefused(Exception):
@@ -46,48 +41,18 @@ class Sequence(NamedTuple):
 
 
 class Encoder:
-    """Encodes the rows of one data set, an entry of dataset_info.json."""
+    """Encodes the rows of one data set. Each engine has its own `encode`."""
 
-    def __init__(self, engine: EngineData, attributes: Any) -> None:
-        from llamafactory.data import processor as processors
-        from llamafactory.data.converter import get_dataset_converter
+    drops_long = False
+    """Whether a row with more than `cutoff` tokens is not trained on. Otherwise its end is cut off."""
 
-        kinds = {
-            "pt": processors.PretrainDatasetProcessor,
-            "rm": processors.PairwiseDatasetProcessor,
-            "kto": processors.FeedbackDatasetProcessor,
-        }
-        kind = kinds.get(engine.stage, processors.SupervisedDatasetProcessor)
-        self.engine = engine
-        self.attributes = attributes
-        self.cutoff = engine.data.cutoff_len
-        self.convert = get_dataset_converter(attributes.formatting, attributes, engine.data)
-        self.processor = kind(template=engine.template, data_args=engine.data, **engine.tokenizer)
+    def __init__(self, tokenizer: Any, cutoff: int) -> None:
+        self.tokenizer = tokenizer
+        self.cutoff = cutoff
 
     def encode(self, row: dict[str, Any], cutoff: int) -> tuple[list[Sequence], list[Any]]:
         """Return the sequences of a row, cut to `cutoff` tokens, and its images. Raises RowRefused."""
-        try:
-            aligned = self.convert(row)
-            self.engine.data.cutoff_len = cutoff
-            columns = self.processor.preprocess_dataset({name: [value] for name, value in aligned.items()})
-        except KeyError as error:
-            raise RowRefused(*fault_of_key(error, self.attributes)) from error
-        except OSError as error:
-            raise RowRefused("media_unreadable", str(error.filename or error)) from error
-        except Exception as error:  # the engine's own message says what is wrong
-            raise RowRefused("row_refused", f"{type(error).__name__}: {error}") from error
-        finally:
-            self.engine.data.cutoff_len = self.cutoff
-        sequences = [
-            Sequence(part.rstrip("_"), list(columns[f"{part}input_ids"][0]), labels_of(columns, part))
-            for part in PARTS
-            if columns.get(f"{part}input_ids") and part != "kl_"
-        ]
-        if not sequences:
-            raise RowRefused("row_dropped", "")
-        if all(label == IGNORED for sequence in sequences for label in sequence.labels):
-            raise RowRefused("nothing_trained", "")
-        return sequences, list(aligned.get("_images") or [])
+        raise NotImplementedError
 
     def example(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return a row for the page: its sequences as the model sees them, and thumbnails. Raises RowRefused."""
@@ -123,7 +88,6 @@ class Encoder:
 
     def text(self, ids: list[int]) -> str:
         """Return the text of tokens. A long run of one token, such as an image, is written once with its number."""
-        tokenizer = self.engine.tokenizer["tokenizer"]
         texts: list[str] = []
         waiting: list[int] = []
         begin = 0
@@ -132,12 +96,26 @@ class Encoder:
             while end < len(ids) and ids[end] == ids[begin]:
                 end += 1
             if end - begin >= REPEATED:
-                texts += [tokenizer.decode(waiting), f"{tokenizer.decode([ids[begin]])}×{end - begin}"]
+                texts += [self.tokenizer.decode(waiting), f"{self.tokenizer.decode([ids[begin]])}×{end - begin}"]
                 waiting = []
             else:
                 waiting += ids[begin:end]
             begin = end
-        return "".join([*texts, tokenizer.decode(waiting)])
+        return "".join([*texts, self.tokenizer.decode(waiting)])
+
+
+def sequences_of(columns: Any) -> list[Sequence]:
+    """Return the sequences of one encoded row. Raises RowRefused if there is nothing to train."""
+    sequences = [
+        Sequence(part.rstrip("_"), list(columns[f"{part}input_ids"][0]), labels_of(columns, part))
+        for part in PARTS
+        if columns.get(f"{part}input_ids")
+    ]
+    if not sequences:
+        raise RowRefused("row_dropped", "")
+    if all(label == IGNORED for sequence in sequences for label in sequence.labels):
+        raise RowRefused("nothing_trained", "")
+    return sequences
 
 
 def labels_of(columns: Any, part: str) -> list[int]:

@@ -115,16 +115,19 @@ def to_mapping(row: Any, number: int) -> dict[str, Any]:
     return row
 
 
-def media_check(columns: dict[str, str], folder: str, faults: Faults) -> Callable[[dict[str, Any], int], None]:
-    """Return a check of a row's media paths. `columns`: images, videos, audios -> column.
+def media_check(
+    columns: Iterable[str], folder: str, faults: Faults, is_path: Callable[[str], bool] = bool
+) -> Callable[[dict[str, Any], int], None]:
+    """Return a check of a row's media paths in some columns. `is_path`: whether a text names a file.
 
     LLaMA-Factory 0.9.5 src/llamafactory/data/converter.py (_find_medias): a path below `media_dir`, or else as it is.
     """
 
     def check(row: dict[str, Any], number: int) -> None:
-        for column in columns.values():
+        for column in columns:
             for path in paths_in(row.get(column)):
-                if not os.path.isfile(os.path.join(folder, path)) and not os.path.isfile(path):
+                is_there = os.path.isfile(os.path.join(folder, path)) or os.path.isfile(path)
+                if is_path(path) and not is_there:
                     faults.add("media_missing", "", number, example=path)
 
     return check
@@ -134,6 +137,8 @@ def paths_in(value: Any) -> Iterator[str]:
     """Yield every path in a column of media. Other values, such as bytes of an image, are no paths."""
     if isinstance(value, str):
         yield value
+    elif isinstance(value, dict):
+        yield from paths_in(value.get("path"))
     elif isinstance(value, list):
         for item in value:
             yield from paths_in(item)

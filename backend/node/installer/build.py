@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import os
 import re
-import shutil
 import subprocess
 import threading
 import time
@@ -14,6 +14,7 @@ from typing import Any, Callable
 
 from .folder import MARKER, InstallError, check_space, only_installer, read_marker, state_of, write_record
 from .interpreters import find_pythons, find_uv
+from .packages import count_pins, remove_unfinished
 
 REPORT_EVERY_S = 1.0
 LOG_LINES = 12
@@ -171,12 +172,8 @@ class Build:
     def write_progress(self) -> None:
         done = len(glob.glob(os.path.join(glob.escape(self.folder), "lib", "python*", "site-packages", "*.dist-info")))
         content = {"step": self.step, "done": min(done, self.total), "total": self.total}
-        write_record(os.path.join(self.work, "progress.json"), content)
-
-
-def count_pins(lock: str) -> int:
-    with open(lock) as file:
-        return sum(1 for line in file if re.match(r"[A-Za-z0-9].*==", line))
+        with contextlib.suppress(OSError):  # on a full disk, the step itself fails with the reason
+            write_record(os.path.join(self.work, "progress.json"), content)
 
 
 def size_of(folder: str) -> int:
@@ -189,10 +186,3 @@ def size_of(folder: str) -> int:
             except OSError:  # the installer has removed the file meanwhile
                 continue
     return size
-
-
-def remove_unfinished(folder: str) -> None:
-    """Remove the metadata of packages that an interrupted installer left. It writes RECORD last."""
-    for metadata in glob.glob(os.path.join(glob.escape(folder), "lib", "python*", "site-packages", "*.dist-info")):
-        if not os.path.exists(os.path.join(metadata, "RECORD")):
-            shutil.rmtree(metadata)

@@ -12,6 +12,7 @@ from typing import Any, Iterator
 MARKER = ".megaboard-environment.json"
 RESERVE_SPACE = 1 << 30
 """Part of the disk that stays free."""
+RECORD_BYTES = 64 << 10
 
 
 class InstallError(Exception):
@@ -23,13 +24,20 @@ class InstallError(Exception):
 
 
 def write_record(path: str, content: dict[str, Any]) -> None:
-    """Write a JSON file atomically and durably."""
+    """Write a JSON file atomically and durably, into the space that `reserve_record` holds for it."""
     part = f"{path}.part"
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
         json.dump(content, file)
+        file.truncate()
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path)
+
+
+def reserve_record(path: str) -> None:
+    """Take the space of a record now, so that it can be written when the disk is full."""
+    with open(os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        file.write(" " * RECORD_BYTES)
 
 
 def read_marker(folder: str) -> dict[str, Any] | None:
@@ -66,10 +74,16 @@ def free_bytes(path: str) -> int:
 
 def check_space(folder: str, needed: int) -> None:
     """Raise InstallError unless the disk of `folder` has room for `needed` bytes."""
-    free = free_bytes(folder)
-    if free < needed + RESERVE_SPACE:
-        gib = {"needed_gib": round((needed + RESERVE_SPACE) / 2**30, 1), "free_gib": round(free / 2**30, 1)}
-        raise InstallError("install_no_room", path=folder, **gib)
+    if free_bytes(folder) < needed + RESERVE_SPACE:
+        raise InstallError("install_no_room", path=folder, **need_and_room(folder, needed))
+
+
+def need_and_room(folder: str, needed: int) -> dict[str, float]:
+    """Return what an installation of `needed` bytes needs, and what the disk of `folder` has."""
+    return {
+        "needed_gib": round((needed + RESERVE_SPACE) / 2**30, 1),
+        "free_gib": round(free_bytes(folder) / 2**30, 1),
+    }
 
 
 @contextmanager

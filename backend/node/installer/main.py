@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
+from typing import Any
 
 from .build import Build
-from .folder import InstallError, write_record
+from .folder import InstallError, need_and_room, reserve_record, write_record
 from .interpreters import read_tools
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main() -> None:
@@ -19,16 +23,22 @@ def main() -> None:
     folder = os.path.abspath(argument)
     with open(f"{folder}/install.json") as file:
         request = json.load(file)
+    reserve_record(f"{folder}/result.json")
     try:
         Build(folder, request).run()
     except InstallError as error:
-        write_record(f"{folder}/result.json", error.answer)
-        sys.exit(f"megaboard: {error}")
+        fail(folder, request, error.answer)
     except OSError as error:
-        code = "install_disk_full" if error.errno == 28 else "install_command_failed"
-        answer = {"code": code, "path": request["root"], "lines": str(error)}
-        write_record(f"{folder}/result.json", answer)
-        sys.exit(f"megaboard: {error}")
+        code = "install_disk_full" if error.errno in FULL else "install_command_failed"
+        fail(folder, request, {"code": code, "path": request["root"], "lines": str(error)})
+
+
+def fail(folder: str, request: dict[str, Any], answer: dict[str, Any]) -> None:
+    """Write why the installation failed, and exit."""
+    if answer["code"] == "install_disk_full":
+        answer.update(need_and_room(os.path.expanduser(request["root"]), request["needed_bytes"]))
+    write_record(f"{folder}/result.json", answer)
+    sys.exit(f"megaboard: {answer}")
 
 
 if __name__ == "__main__":

@@ -26,16 +26,32 @@ def count(request: dict[str, Any]) -> dict[str, Any]:
         for name in request["names"]:
             drawn[name] = Drawn()
             rows[name] = limited(take(folder, name, table, drawn[name]), request["max_samples"])
-        counts = {"samples": without_validation(sum(rows.values()), request["val_size"]), "rows": rows}
-        return {**counts, **lengths(rows, drawn, table, request)}
+        taken = mixed(rows, request["mix_strategy"], request["shares"])
+        counts = {"samples": without_validation(round(sum(taken.values())), request["val_size"]), "rows": rows}
+        return {**counts, **lengths(taken, drawn, table, request)}
     except Refused as refused:
         return refused.answer
     except OSError as error:
         return Refused("dataset_unreadable", path=error.filename or folder, reason=error.strerror or str(error)).answer
 
 
+def mixed(rows: dict[str, int], strategy: str, shares: list[float] | None) -> dict[str, float]:
+    """Return the rows that an epoch has of each data set, in the mean over the draws if there are shares.
+
+    Source: datasets 4.0.0 arrow_dataset.py _interleave_map_style_datasets. `interleave_under` ends with the first data
+    set whose rows are used up, `interleave_over` when all rows of all data sets were drawn.
+    """
+    if len(rows) < 2 or strategy not in ("interleave_under", "interleave_over") or not all(rows.values()):
+        return {**rows}
+    if not shares or len(shares) != len(rows) or min(shares) <= 0:
+        shares = [1 / len(rows)] * len(rows)
+    ends_at = min if strategy == "interleave_under" else max
+    total = ends_at(count / share for count, share in zip(rows.values(), shares))
+    return {name: total * share for name, share in zip(rows, shares)}
+
+
 def lengths(
-    rows: dict[str, int], drawn: dict[str, Drawn], table: dict[str, Any], request: dict[str, Any]
+    rows: dict[str, float], drawn: dict[str, Drawn], table: dict[str, Any], request: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the mean `tokens` of a sample of all data sets, or why they are `unmeasured`."""
     model, chat = request["model"], request["chat"]

@@ -33,7 +33,7 @@ def serve(folder: str, name: str, args: dict[str, Any]) -> None:
 
 
 class ModelServer(ThreadingHTTPServer):
-    """Serves one model on a free port. `active` is the file whose time says when somebody last asked."""
+    """Serves one model on a free port. `active` is the file whose time says when somebody with the key last asked."""
 
     daemon_threads = True
 
@@ -51,10 +51,10 @@ class Handler(BaseHTTPRequestHandler):
     timeout = READ_S
 
     def do_POST(self) -> None:
-        mark_active(self.server.active)
         body = self._read()
         if body is None:
             return
+        mark_active(self.server.active)
         try:
             ask = parse(json.loads(body))
         except (BadRequest, ValueError) as error:

@@ -44,6 +44,8 @@ class BatchWriter:
         self._before: Before = {}
         self._last: dict[str, int] = {}
         """The newest step in the file of an external run."""
+        self._first: dict[int, int] = {}
+        """The first stored step of each global rank."""
 
     def write(self, connection: sqlite3.Connection, batches: Sequence[Batch], end: NodeEnd | None) -> None:
         """Write batches, their offsets, and the end of the node. OffsetConflict if another collector was faster."""
@@ -150,9 +152,25 @@ class BatchWriter:
         self._record_alerts(connection, rank, rows)
 
     def _record_alerts(self, connection: sqlite3.Connection, rank: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        steps = alerts.Steps(run=self._run, attempt=self._attempt, node=self._node_rank, rank=rank, rows=rows)
+        steps = alerts.Steps(
+            run=self._run,
+            attempt=self._attempt,
+            node=self._node_rank,
+            rank=rank,
+            rows=rows,
+            first=self._first_step(connection, rank, rows),
+        )
         for kind, detail in alerts.of_steps(connection, steps):
             self._record(connection, kind, detail)
+
+    def _first_step(self, connection: sqlite3.Connection, rank: int, rows: Sequence[Mapping[str, Any]]) -> int | None:
+        """Return the first stored step of a rank, which is read again only if an earlier step has arrived."""
+        first = self._first.get(rank)
+        if first is None or any(row["step"] < first for row in rows):
+            first = metrics.first_step(connection, self._run, self._attempt, rank)
+            if first is not None:
+                self._first[rank] = first
+        return first
 
     def _record(self, connection: sqlite3.Connection, kind: EventKind, detail: Mapping[str, Any]) -> None:
         run_store.append(

@@ -28,6 +28,8 @@ class Steps:
     node: int
     rank: int
     rows: Sequence[Mapping[str, Any]]
+    first: int | None
+    """The first stored step of the rank in the attempt; None if no step is stored."""
 
 
 def of_steps(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]:
@@ -39,7 +41,9 @@ def of_steps(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]:
             yield from _risen(connection, steps, name)
     yield from _disk_low(connection, steps)
     yield from _retries(connection, steps)
-    for detail in outside_interval(connection, steps.run, steps.attempt, steps.rank, steps.rows):
+    if steps.first is None:
+        return
+    for detail in outside_interval(connection, steps.run, steps.attempt, steps.rank, steps.rows, steps.first):
         yield EventKind.OUTSIDE_INTERVAL, detail
 
 

@@ -6,6 +6,7 @@ rank 0 has made STEPS steps, the memory of each rank when that rank has made the
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from statistics import fmean, median
 from typing import Any
 
@@ -31,25 +32,39 @@ _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def outside_interval(
-    connection: sqlite3.Connection, run: str, attempt: int, rank: int, rows: Sequence[Mapping[str, Any]]
+    connection: sqlite3.Connection, run: str, attempt: int, rank: int, rows: Sequence[Mapping[str, Any]], first: int
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the detail of each event that is due with these new steps of a rank, which are in the store already."""
-    first = metrics.first_step(connection, run, attempt, rank)
-    if first is None or all(row["step"] != first + STEPS - 1 for row in rows):
+    """Yield the detail of each event that is due with these new steps of a rank, which are in the store already.
+
+    `first`: the first stored step of the rank in the attempt.
+    """
+    if all(row["step"] != first + STEPS - 1 for row in rows):
         return
     known = {
         event.detail.get("figure")
         for event in run_store.events_of_attempt(connection, run, attempt, EventKind.OUTSIDE_INTERVAL)
     }
-    try:
-        job = run_store.job_of(connection, run)
-        planned = estimate(job)
-    except ProblemsError:  # a run without an estimate: an external one, or one whose model is not known
+    text = run_store.run_row(connection, run)["job"]
+    planned = _planned(text)
+    if planned is None:
         return
+    job = run_store.run_job(text)
     if rank == 0 and "time" not in known:
         yield from _time(connection, run, attempt, job, planned)
     if "memory" not in known:
         yield from _memory(connection, run, attempt, rank, rows, job, planned)
+
+
+@lru_cache(maxsize=64)
+def _planned(text: str) -> Estimate | None:
+    """Return the estimate of the job in a run's row, which all ranks of the run are compared with.
+
+    None for a run without an estimate: an external one, or one whose model is not known.
+    """
+    try:
+        return estimate(run_store.run_job(text))
+    except ProblemsError:
+        return None
 
 
 def _time(

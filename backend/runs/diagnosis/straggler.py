@@ -62,6 +62,11 @@ def slowdown(
     )
 
 
+def is_slower(connection: sqlite3.Connection, run: str, attempt: int) -> bool:
+    """Return whether the steps take longer than before. It reads the steps of rank 0 only."""
+    return compare(metrics.step_times(connection, run, attempt, count=LOOKED_AT)) is not None
+
+
 def compare(times: Sequence[tuple[int, float]]) -> tuple[int, float, float] | None:
     """Return (the first slow step, seconds of a step now, seconds before), or None. `times`: oldest first.
 

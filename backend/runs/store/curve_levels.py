@@ -180,8 +180,8 @@ def losses_before(connection: sqlite3.Connection, run: str, attempt: int, step: 
             "SELECT step, loss FROM (SELECT step, loss FROM points WHERE run = ? AND attempt = ? AND rank = 0"
             " AND step < ? ORDER BY step DESC LIMIT ?) WHERE abs(loss) < 9e999 AND typeof(loss) != 'text'",
             (run, part.attempt, step, LOOK_BACK),
-        ).fetchall()
-        losses += [(row["step"], float(row["loss"])) for row in rows[: LOSSES_KEPT - len(losses)]]
+        ).fetchmany(LOSSES_KEPT - len(losses))
+        losses += [(row["step"], float(row["loss"])) for row in rows]
         step = min(step, part.first_step)
         if len(losses) == LOSSES_KEPT:
             break

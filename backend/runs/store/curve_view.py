@@ -71,16 +71,25 @@ def state(connection: sqlite3.Connection, run: str) -> State:
     )
 
 
-def view(connection: sqlite3.Connection, run: str, upto: State, first: int = 0, last: int = END) -> Curves:
+def view(
+    connection: sqlite3.Connection,
+    run: str,
+    upto: State,
+    first: int = 0,
+    last: int = END,
+    *,
+    least: int = LEAST_BUCKETS,
+) -> Curves:
     """Return the points to draw for the steps `first` to `last`: all, or the extremes and ends of each bucket.
 
-    A bucket that begins or ends outside the range is included as a whole.
+    A bucket that begins or ends outside the range is included as a whole. The buckets are the widest of which the range
+    has at least `least`.
     """
     parts = read_parts(connection, run)
     shown = [segment for segment in segments_of(parts) if segment.last >= first and segment.first <= last]
     begin = max(first, min((segment.first for segment in shown), default=0))
     end = min(last, max((segment.last for segment in shown), default=0))
-    level = sum((end - begin) >> bits >= LEAST_BUCKETS for bits in LEVELS)
+    level = sum((end - begin) >> bits >= least for bits in LEVELS)
     buckets = [bucket for segment in shown for bucket in _read(connection, run, segment, first, last, level)]
     if parts and last > parts[-1].last_step:
         buckets.append(within(_newest(connection, run, parts, newest_seq(parts), upto.seq)[1], first, last))

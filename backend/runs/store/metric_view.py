@@ -19,7 +19,7 @@ from backend.runs.store.logged_metrics import SeriesRow
 from backend.runs.store.metric_levels import Key
 
 MOST_VALUES = 8 * LEAST_BUCKETS
-"""Values that a view reads themselves. Of more values, it reads the widest level with LEAST_BUCKETS buckets."""
+"""Values that a view reads themselves. Of more values, it reads the widest level with enough buckets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,13 +82,19 @@ def metrics_of(
 
 
 def view(
-    connection: sqlite3.Connection, metric: Metric, first: int = 0, last: int = END, *, rank: int = 0
+    connection: sqlite3.Connection,
+    metric: Metric,
+    first: int = 0,
+    last: int = END,
+    *,
+    rank: int = 0,
+    least: int = LEAST_BUCKETS,
 ) -> tuple[Steps, Floats]:
     """Return the finite values to draw for the steps `first` to `last`: all, or extremes and ends of each bucket."""
     shown = [one for one in metric.segments if one.last >= first and one.first <= last]
     begin = max(first, min((one.first for one in shown), default=0))
     end = min(last, max((one.last for one in shown), default=0))
-    level = sum((end - begin) >> bits >= LEAST_BUCKETS for bits in LEVELS) if metric.count > MOST_VALUES else 0
+    level = sum((end - begin) >> bits >= least for bits in LEVELS) if metric.count > MOST_VALUES else 0
     parts = [_read(connection, metric, one, max(first, one.first), min(last, one.last), level, rank) for one in shown]
     steps = np.concatenate([part[0] for part in parts]) if parts else np.empty(0, dtype=np.int64)
     values = np.concatenate([part[1] for part in parts]) if parts else np.empty(0)

@@ -68,12 +68,16 @@ def offsets(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -
 def advance(connection: sqlite3.Connection, key: FileKey, before: FileOffset, after: FileOffset) -> None:
     """Move the offset of a file from `before` to `after`. OffsetConflict when it is not at `before` any more."""
     where = (key.run, key.attempt, key.rank, key.file)
-    connection.execute("INSERT OR IGNORE INTO offsets VALUES (?, ?, ?, ?, 0, 0, x'')", where)
     moved = connection.execute(
         "UPDATE offsets SET generation = ?, offset = ?, tail = ? WHERE run = ? AND attempt = ? AND rank = ?"
         " AND file = ? AND generation = ? AND offset = ?",
         (after.generation, after.offset, after.tail, *where, before.generation, before.offset),
     )
+    if moved.rowcount == 0 and before == FileOffset():  # the first read of the file
+        moved = connection.execute(
+            "INSERT OR IGNORE INTO offsets VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*where, after.generation, after.offset, after.tail),
+        )
     if moved.rowcount != 1:
         raise OffsetConflict(f"{key.run} node {key.rank} {key.file}")
 

@@ -53,7 +53,7 @@ def add(
     received: float,
 ) -> None:
     """Add heartbeats of a node, oldest first. Its clock is `offset_s` ahead of ours."""
-    open_stretch = newest(connection, run, rank)
+    open_stretch = stored = newest(connection, run, rank)
     for beat in beats:
         width = open_stretch.width if open_stretch else NARROWEST_S
         start = math.floor(min(beat["time"] - offset_s, received) / width) * width
@@ -66,6 +66,7 @@ def add(
             open_stretch = stretch
     if open_stretch:
         _put(connection, run, rank, open_stretch)
+    if open_stretch and (stored is None or open_stretch.start != stored.start):
         _limit_rows(connection, run, rank)
 
 

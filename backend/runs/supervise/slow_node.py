@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from backend.job.problems import Problem
 from backend.runs.diagnosis.findings import Slowdown
+from backend.runs.diagnosis.straggler import is_slower
 from backend.runs.records import Event, RunSnapshot
 from backend.runs.states import EventKind
 from backend.runs.store import attempts, metrics, run_store
@@ -59,7 +60,11 @@ class SlowNodeWatch:
         with self._store.read() as connection:
             if self._has_spares is None:
                 self._has_spares = bool(run_store.job_of(connection, self._run).cluster.spares)
-            if not self._has_spares or not restart.can_replace(connection, self._run, self._attempt):
+            # All nodes are read only if the steps are slow.
+            if not self._has_spares or not is_slower(connection, self._run, self._attempt):
+                self._suspect = None
+                return None
+            if not restart.can_replace(connection, self._run, self._attempt):
                 return None
             shown = snapshot(connection, self._run, self._clock())
             is_worth_it = _is_worth_it(connection, shown)
