@@ -78,6 +78,14 @@ MCA_WRONG_VISION = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_mo
 SWIFT_CUT_DEEP_STACK = frozenset({"qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"})
 
 
+SCALES_BYTES = 1 / 64 + 4 / (64 * 256)
+"""Scales of a 4-bit weight with double quantisation: an 8-bit scale for 64 weights, an fp32 scale for 256 scales
+(QLoRA, arXiv 2305.14314, section 3). bitsandbytes keeps them in the module (Linear4bit.quant_state), where FSDP divides
+nothing."""
+SINGLE_SCALES_BYTES = 4 / 64
+"""The same without double quantisation: an fp32 scale for 64 weights."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryTraits:
     """How an engine holds parameters, gradients and logits on a GPU in mixed precision. Bytes are per parameter."""
@@ -110,6 +118,8 @@ class MemoryTraits:
     """Bytes per token and vocabulary entry that the loss reads and writes in forward."""
     loss_backward_moved: float
     """The same in backward."""
+    scale_bytes: float = SCALES_BYTES
+    """Bytes of the scales of a 4-bit weight."""
     frozen_bytes: float = 2.0
     """Bytes of a weight that is not trained, and of one of DPO's reference model."""
     frozen_beside_full_bytes: float | None = None
