@@ -3,13 +3,16 @@
 As in test_engines.py, each rank writes what it held and with whom (proof/). `make engines` installs ms-swift.
 """
 
+import json
 import math
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from app.demo import tiny_model
 from tests.e2e.engine_runs import STEPS, Case, Outcome, Site
 from tests.nodes import skip_without_node_environment, ssh_nodes
 from tools.programs import NODE_PYTHON, SWIFT, swift_python
@@ -17,14 +20,42 @@ from tools.programs import NODE_PYTHON, SWIFT, swift_python
 pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(1800)]
 
 LORA = {"training.method": "lora", "training.learning_rate": 2e-2}
-DDP, ZERO2, ZERO3 = "swift-ddp", "swift-zero2", "swift-zero3"
+DPO = {"training.stage": "dpo", "training.dataset": "pairs.jsonl", "training.learning_rate": 1e-3}
+KTO = {**DPO, "training.stage": "kto", "training.dataset": "judged.jsonl"}
+PT = {"training.stage": "pt", "training.dataset": "text.jsonl", "training.template": None}
+DDP, ZERO2, ZERO3, FSDP = "swift-ddp", "swift-zero2", "swift-zero3", "swift-fsdp"
 
 CASES = {
-    "ddp": Case(engine=DDP),
     "ddp-lora": Case(engine=DDP, values=LORA),
+    "ddp-kto": Case(engine=DDP, values=KTO),
+    "ddp-rm": Case(engine=DDP, values={**DPO, "training.stage": "rm"}),
+    "fsdp2": Case(engine=FSDP),
+    "ddp": Case(engine=DDP),
+    "ddp-pt": Case(engine=DDP, values=PT),
+    "ddp-orpo": Case(engine=DDP, values={**DPO, "training.dpo.loss": "orpo"}),
+    "ddp-simpo": Case(engine=DDP, values={**DPO, "training.dpo.loss": "simpo"}),
     "zero2": Case(engine=ZERO2),
     "zero3": Case(engine=ZERO3),
 }
+
+
+def write_data(folder: Path) -> None:
+    """Write data in ms-swift's formats: pairs, judged answers, and plain text."""
+    rows = tiny_model.make_rows(200)
+    answers = [row["output"] for row in rows]
+    talks = [
+        [{"role": "user", "content": row["instruction"]}, {"role": "assistant", "content": row["output"]}]
+        for row in rows
+    ]
+    written: dict[str, list[dict[str, Any]]] = {
+        "pairs.jsonl": [{"messages": talk, "rejected_response": other}
+                        for talk, other in zip(talks, [*answers[1:], answers[0]], strict=True)
+                        if talk[1]["content"] != other],
+        "judged.jsonl": [{"messages": talk, "label": number % 2 == 0} for number, talk in enumerate(talks)],
+        "text.jsonl": [{"messages": [{"role": "assistant", "content": " ".join(row.values())}]} for row in rows],
+    }  # fmt: skip
+    for name, lines in written.items():
+        (folder / name).write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
 class Runs:
@@ -48,7 +79,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Runs]
     if not swift_python():
         pytest.skip(f"no ms-swift here: `make engines` installs it, or {SWIFT} names a Python that has it")
     with ssh_nodes(tmp_path_factory.mktemp("swift"), nodes=2) as cluster:
-        yield Runs(Site(cluster, tiny))
+        site = Site(cluster, tiny)
+        write_data(site.folder / tiny_model.DATA_FOLDER)
+        yield Runs(site)
 
 
 COMPARED = """
@@ -100,12 +133,12 @@ def test_ranks_train_together_and_the_loss_falls(runs: Runs, name: str) -> None:
     assert states == {f"rng_state_{rank}.pth" for rank in range(ranks)}
 
 
-@pytest.mark.parametrize("name", ["ddp", "ddp-lora", "zero2", "zero3"])
+@pytest.mark.parametrize("name", ["ddp", "ddp-lora", "zero2", "zero3", "fsdp2"])
 def test_ranks_hold_the_whole_model_or_equal_parts_of_it(runs: Runs, name: str) -> None:
     outcome, case = runs.of(name), CASES[name]
     whole = {proof["elements"] for proof in outcome.proofs}
     assert len(whole) == 1
-    if case.engine == ZERO3:
+    if case.engine in (FSDP, ZERO3):
         for proof in outcome.proofs:
             assert proof["kept"] == pytest.approx(proof["elements"] / case.nodes, rel=0.1)
     else:
@@ -113,6 +146,6 @@ def test_ranks_hold_the_whole_model_or_equal_parts_of_it(runs: Runs, name: str) 
         assert len({round(proof["checksum"], 6) for proof in outcome.proofs}) == 1
 
 
-@pytest.mark.parametrize("name", ["zero2", "zero3"])
+@pytest.mark.parametrize("name", ["zero2", "zero3", "fsdp2"])
 def test_sharing_the_model_changes_nothing_of_what_is_learned(runs: Runs, name: str) -> None:
     assert runs.of(name).losses == pytest.approx(runs.of("ddp").losses, rel=1e-3)
