@@ -223,7 +223,8 @@ def _build(case: Case) -> Any:
     kind = AutoModelForImageTextToText if case.sees else AutoModelForCausalLM
     special = {"image_token_id": IMAGE, "vision_start_token_id": START} if case.sees else {"use_cache": False}
     config = case.config(**case.settings, **special)
-    model = kind.from_config(config, attn_implementation="sdpa").train()
+    # LLaMA-Factory casts every trained weight to fp32; xIELU creates its own in bf16.
+    model = kind.from_config(config, attn_implementation="sdpa").float().train()
     base = model
     if case.lora:
         model = get_peft_model(model.to(torch.bfloat16), LoraConfig(r=8, target_modules=case.targets))

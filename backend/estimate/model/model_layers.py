@@ -215,7 +215,7 @@ def _ffn(ffn: Ffn, h: int) -> tuple[Operator, ...]:
             parts=parts,
             after_norm=True,
         ),
-        Activation(width=f, gated=ffn.gated, module="mlp", unfused=ffn.unfused),
+        Activation(width=f, gated=ffn.gated, module="mlp", unfused=ffn.unfused, xielu=ffn.xielu),
         Linear(name="down", inputs=f, outputs=h, share="split", whole_bias=h if ffn.bias else 0),
     )
 

@@ -247,8 +247,14 @@ def _dense(text: Config, family: Family, hidden: int, *, gated: bool, bias: bool
         return Ffn(width=family.ffn_width(text), gated=gated, bias=bias)
     has_experts = text.size("num_experts", "num_local_experts", "n_routed_experts", default=0)
     usual = family.ffn_ratio * hidden or (0 if has_experts else None)
-    unfused = not gated and text.get("hidden_act") == "gelu_new"
-    return Ffn(width=text.size("intermediate_size", default=usual), gated=gated, bias=bias, unfused=unfused)
+    function = None if gated else text.get("hidden_act")
+    return Ffn(
+        width=text.size("intermediate_size", default=usual),
+        gated=gated,
+        bias=bias,
+        unfused=function == "gelu_new",
+        xielu=function == "xielu",
+    )
 
 
 def _sparse(text: Config, family: Family, layers: int) -> list[bool]:

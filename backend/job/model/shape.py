@@ -126,6 +126,8 @@ class Ffn:
     bias: bool = False
     unfused: bool = False
     """Whether transformers computes the function in several steps (gelu_new), each of which saves tensors."""
+    xielu: bool = False
+    """Whether the function is xIELU, which has two weights of its own and saves a tensor in most of its steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
