@@ -58,6 +58,9 @@ NO_CHECKPOINTS = ("nemotron_h",)
 """Models whose class has no gradient checkpointing."""
 NO_SDPA = ("gpt_oss",)
 """Models whose attention transformers computes without SDPA, which the estimate is for."""
+NO_OUT_PROJ = ("falcon_h1",)
+"""Models of which peft refuses an adapter on `out_proj` (peft 0.18.1 tuners_utils.py _check_lora_target_modules_mamba),
+so that `lora_target: all` does not run. They get adapters on all other linear modules."""
 IMAGE, START = 4095, 4094
 GRID = 16
 """Patches along an edge of the one image in each sequence."""
@@ -89,6 +92,8 @@ class Case:
     @property
     def targets(self) -> list[str] | str:
         """Return the modules that get adapters: all linear ones but the output layer, as `lora_target: all`."""
+        if self.config.model_type in NO_OUT_PROJ:
+            return [*TARGETS, "in_proj"]
         return TARGETS if self.keys is None else "all-linear"
 
     @property

@@ -12,7 +12,7 @@ from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of
 from backend.estimate.plan import Plan
-from backend.job.model.operators import Activation, Attention, Dispatch, Linear
+from backend.job.model.operators import Activation, Attention, Dispatch, Linear, Norm
 from backend.job.traits import MemoryTraits
 
 SCORE_SAVED, SCORE_WORK = 6, 4
@@ -133,12 +133,16 @@ def _adapter_bytes(kind: LayerKind, targets: str, form: EagerForm) -> float:
 
     peft 0.18.1 tuners/lora/layer.py Linear.forward: an fp32 adapter makes an fp32 copy of its input, which autocast
     copies again to 16 bits; the projection's output, the adapter's output and their scaled product are there at once.
+    The output of the norm before the FFN is an argument of its forward function, which holds it until it returns
+    (transformers 5.6 modeling_llama.py LlamaMLP, LlamaDecoderLayer; counted in a trace of one step).
     """
     last = {after for before, after in pairwise(kind.operators) if isinstance(before, Activation)}
     every = [linear for linear, _ in adapted_linears(kind, targets) if linear in last]
     copies = form.element + 4 if form.casts else 0
     most = max((copies * each.inputs + 3 * form.element * each.outputs for each in every), default=0)
-    return most + _residual_bytes(kind, form)
+    # Without a norm before it (OLMo 2) the argument is the residual stream itself.
+    is_normed = isinstance(kind.operators[0], Norm)
+    return most + form.residual * kind.hidden * is_normed + _residual_bytes(kind, form)
 
 
 def _residual_bytes(kind: LayerKind, form: EagerForm) -> int:
