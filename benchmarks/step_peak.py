@@ -90,13 +90,6 @@ class Case:
         return {"text_config": text, "vision_config": VISION, "tie_word_embeddings": False}
 
     @property
-    def targets(self) -> list[str] | str:
-        """Return the modules that get adapters: all linear ones but the output layer, as `lora_target: all`."""
-        if self.config.model_type in NO_OUT_PROJ:
-            return [*TARGETS, "in_proj"]
-        return TARGETS if self.keys is None else "all-linear"
-
-    @property
     def sees(self) -> bool:
         """Return whether the model has a vision tower."""
         return bool(self.config is Qwen3VLConfig)
@@ -232,11 +225,21 @@ def _build(case: Case) -> Any:
     model = kind.from_config(config, attn_implementation="sdpa").float().train()
     base = model
     if case.lora:
-        model = get_peft_model(model.to(torch.bfloat16), LoraConfig(r=8, target_modules=case.targets))
+        model = get_peft_model(model.to(torch.bfloat16), LoraConfig(r=8, target_modules=_targets(case, model)))
     if case.checkpointing:
         base.gradient_checkpointing_enable({"use_reentrant": True})
         base.enable_input_require_grads()
     return model
+
+
+def _targets(case: Case, model: torch.nn.Module) -> list[str]:
+    """Return the modules that get adapters: those that LLaMA-Factory finds for `lora_target: all`, by the names of
+    their classes (model/model_utils/misc.py find_all_linear_modules). A router that returns several tensors is none."""
+    if case.keys is None:
+        return TARGETS
+    without = {"lm_head", *(["out_proj"] if case.config.model_type in NO_OUT_PROJ else [])}
+    names = {name.rpartition(".")[2] for name, module in model.named_modules() if "Linear" in type(module).__name__}
+    return sorted(names - without)
 
 
 def _make_optimizer_states(optimizer: torch.optim.Optimizer, trained: list[torch.nn.Parameter]) -> None:
