@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo       four SSH nodes on this machine and the page, ready to launch"
 	@echo "make test       every test but those of engines and chaos (under 20 minutes, installation included)"
-	@echo "make test-fast  unit and contract tests (under a minute)"
+	@echo "make test-fast  unit and contract tests (about a minute)"
 	@echo "make engines    every engine really trains, on CPU (45 minutes)"
 	@echo "make chaos      every fault in network namespaces, and a table of what came of it (12 minutes; needs root)"
 	@echo "make lint       ruff and mypy; eslint, tsc and unit tests of the page's scripts"
@@ -32,7 +32,7 @@ lint-and-test-fast: .venv/.ready
 	$(MAKE) --no-print-directory test-fast; fast=$$?; wait $$lint && exit $$fast
 
 test-fast: .venv/.ready
-	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos and not slow"
+	.venv/bin/pytest -n 2 --dist loadfile -m "not ui and not e2e and not chaos and not slow and not engines"
 
 engines: packages-test environments .venv-node/extra/.ready
 	.venv/bin/pytest tests/e2e/test_engines.py tests/e2e/test_megatron_engine.py tests/e2e/test_vision_gradients.py \

@@ -29,12 +29,12 @@ GIB = 2.0**30
 SOURCE = "Megatron-LM CI"
 STATIC, PEAK = f"{SOURCE}, static bytes", f"{SOURCE}, peaks over 10 GiB"
 SMALL_PEAK = f"{SOURCE}, smaller peaks"
+STATIC_FP16 = f"{STATIC} in fp16"
 ABOVE_STATIC = f"{SOURCE}, peak above static bytes, world size not published"
 
 # Checked in this order; argument -> the feature that is not modelled.
 _NOT_MODELLED = {
     "--fp8-format": "fp8",
-    "--fp16": "fp16",
     "--use-megatron-fsdp": "Megatron FSDP",
     "--mtp-num-layers": "multi-token prediction",
     "--cuda-graph-impl": "CUDA graphs",
@@ -89,9 +89,9 @@ class Replay:
 def golden_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], list[Skip], dict[str, float]]:
     """Return the results (static bytes of the odd rows, all peaks), the skips, and the MiB that each environment adds.
 
-    The constant of an environment (workspaces of its libraries) is the median residual of its even rows. A case is
-    measured in several environments; its peak counts once, by the median of its errors. If the number of ranks is not
-    published, only the memory above the static bytes is compared.
+    The constant of an environment (workspaces of its libraries) is the median residual of its even rows without fp16.
+    A case is measured in several environments; its peak counts once, by the median of its errors. If the number of
+    ranks is not published, only the memory above the static bytes is compared.
     """
     replays_or_skips = [replay(row) for row in rows]
     skips = [case for case in replays_or_skips if isinstance(case, Skip)]
@@ -100,14 +100,22 @@ def golden_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], lis
     constants: dict[str, float] = {}
     results: list[Result] = []
     for environment in sorted({case.row["env"] for case in replays}):
-        readings = [case for case in replays if case.row["env"] == environment]
+        every = [case for case in replays if case.row["env"] == environment]
+        readings = [case for case in every if not _is_half(case)]
         even = [case.row["mem_allocated_bytes"] - case.static_bytes for case in readings[::2]]
+        if not even:
+            continue
         constant = statistics.median(even)
         constants[environment] = constant / 2**20
         results += [_static(case, constant) for case in readings[1::2]]
+        results += [replace(_static(case, constant), source=STATIC_FP16) for case in every if _is_half(case)]
     results += _median_per_case(replays, _peak)
     results += _median_per_case([case for case in readable if not case.has_world], _above_static)
     return results, skips, constants
+
+
+def _is_half(item: Replay) -> bool:
+    return bool(item.row["args"].get("--fp16"))
 
 
 def _static(item: Replay, constant: float) -> Result:
@@ -300,16 +308,23 @@ def _layout(args: Mapping[str, Any], layers: int, pipeline: int) -> tuple[int, .
     return first, *[middle] * (pipeline - 2), last
 
 
+FP16_OPTIMIZER_BYTES = 16
+"""Masters, moments, and the fp32 gradients of the step, which stay until the next one begins (megatron-core 0.16.1
+core/optimizer/optimizer.py _copy_model_grads_to_main_grads and zero_grad). In bf16 they are the accumulated ones."""
+
+
 def _memory(row: Mapping[str, Any], args: Mapping[str, Any]) -> MemoryTraits:
     logits = 10 if args.get("--cross-entropy-loss-fusion") else 6
-    single = not args.get("--bf16")
+    half = bool(args.get("--fp16"))
+    single = not half and not args.get("--bf16")
+    # Each instance of the distributed optimizer holds all of it; the tests run two instances.
+    instances = 2 if "multi_dist_optimizer_instances" in row["case"] else 1
     transformer_engine = args.get("--transformer-impl", "transformer_engine") == "transformer_engine"
     return replace(
         MEGATRON_LM_MEMORY,
         weight_bytes=4 if single else 2,
-        gradient_bytes=2 if args.get("--grad-reduce-in-bf16") else 4,
-        # Each instance of the distributed optimizer holds all of it; the tests run two instances.
-        optimizer_bytes=(8 if single else 12) * (2 if "multi_dist_optimizer_instances" in row["case"] else 1),
+        gradient_bytes=2 if half or args.get("--grad-reduce-in-bf16") else 4,
+        optimizer_bytes=(8 if single else FP16_OPTIMIZER_BYTES if half else 12) * instances,
         # The Transformer Engine of the long-term support images is older than the cache (2.3).
         cached_weight_gradients=transformer_engine
         and not args.get("--no-gradient-accumulation-fusion")

@@ -41,6 +41,8 @@ class Habits:
     """All micro-batches have the same length: samples are padded to it, or packed."""
     upcasts_rest: bool = False
     """QLoRA: peft's prepare_model_for_kbit_training makes fp32 of all weights that are not in 4 bits."""
+    segmented: bool = False
+    """torch without expandable segments, which are of torch 2.1."""
     stops_early: bool = False
     """Full recompute stops when backward has what it needs (torch's checkpoint, use_reentrant=False, from 2.1 on)."""
 
@@ -103,6 +105,8 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     ("IBM fms-acceleration", Habits()),
     # Its own linear layers, without peft (litgpt/lora.py).
     ("LitGPT", Habits()),
+    # Its document is of 2023-09; it packs samples to one length (configs/7B_sft.py, pack_sample_into_one).
+    ("InternEvo", Habits(segmented=True, fixed_lengths=True, upcasts_rest=True)),
     # Its examples pack samples (sample_packing: true).
     # With flash attention, its loader casts the embedding and the norms back to 16 bits.
     ("axolotl", Habits(fixed_lengths=True)),

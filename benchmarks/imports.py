@@ -98,7 +98,7 @@ def compared_with_swift(outcomes: list[Outcome]) -> dict[Path, list[str]]:
     """Return the keys of ms-swift's files whose value its own argument classes do not end with, although no report
     tells. Files of jobs with errors are left out."""
     python = swift_python()
-    chosen = [item for item in outcomes if item.job and item.job.engine == "swift-megatron"]
+    chosen = [item for item in outcomes if item.job and item.job.engine.startswith("swift-")]
     if python is None or not chosen:
         return {}
     with tempfile.TemporaryDirectory() as folder:

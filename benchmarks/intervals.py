@@ -8,10 +8,12 @@ intervals are. The scores are ratios of measured to estimated, of these rows:
 - memory: the published rows of the project, and those of strangers.json, whose sources were not used to fit constants;
 - time: strangers.json, and the rows of people who fine-tune (USERS), each with constants fitted without its source.
 
-Each source counts the same, but one with fewer than FULL rows counts less. Rows of the other engine family count half.
-The interval lies between two quantiles of the
-scores. Their level is the narrowest at which COVERED of the rows of strangers.json lie inside the interval that is made
-without their source. The level of times is the median over the sources of strangers.json of the median ratio.
+There is an interval for each kind of run: Megatron, and full training, LoRA and QLoRA on Hugging Face's engines. Each
+source counts the same, but one with fewer than FULL rows counts less. Rows of other kinds count OTHER_KIND.
+
+The interval lies between two quantiles of the scores. It is the narrowest that holds COVERED of the kind's rows when it
+is made without their source, each source counting the same, and OF_STRANGERS of the rows of strangers.json if there are
+at least MANY. The level of times is the median over the sources of strangers.json of the median ratio.
 """
 
 import argparse
@@ -20,52 +22,37 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import combinations, islice
+from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 from backend.estimate.interval import after_runs
 from backend.estimate.time.efficiency import default_efficiency
-from backend.job.presets import intervals
 from benchmarks.errors import Result
 from benchmarks.fit import carried_rows
+from benchmarks.kinds import MEMORY_KINDS, TIME_KINDS, kind_of, kind_of_time
+from benchmarks.left_out import (
+    Interval,
+    Score,
+    calibrated,
+    corrected,
+    interval,
+    left_out,
+    level_of,
+    levelled,
+    share_by_source,
+    tail_of,
+)
 from benchmarks.measured import measured_results
 from benchmarks.shapes import DATA
 from benchmarks.throughput import left_out_constants
 from benchmarks.timed import timed_rows
 
-COVERED = 0.82
-"""The share of left-out rows to hold: a little more than 80 %, because sources that nobody has seen may be worse."""
-TAILS = [tail / 200 for tail in range(30, 4, -1)]
-"""Shares outside on each side that are tried, the narrowest interval first."""
-OTHER_FAMILY = 0.5
-FULL = 5
-"""Rows from which on a source counts fully."""
+FAMILIES = ("megatron", "hugging_face")
 USERS = ("Qwen fine", "IBM", "ms-swift doc", "Hugging Face blog", "Answer.AI", "torchtune", "XTuner", "NeMo AutoModel")
 """Sources whose authors ran an engine as it is, by the beginning of their names."""
 VENDORS = ("SimuMax", "Megatron", "NVIDIA", "Narayanan", "Korthikanti", "NeMo", "Google", "torchtitan")
 """Sources whose authors tuned the stack: it is their own, or their figures promote it."""
-MOST_WAYS = 500
-"""Ways to correct a row by others that are tried."""
-FAMILIES = ("megatron", "hugging_face")
 OUTPUT = Path(__file__).parents[1] / "presets" / "intervals.yaml"
-
-
-class Score(NamedTuple):
-    """The logarithm of measured over estimated of one row."""
-
-    source: str
-    family: str
-    log: float
-    group: str
-    """Equal for rows of one model on one cluster."""
-
-
-class Interval(NamedTuple):
-    """Factors of an estimate."""
-
-    low: float
-    high: float
 
 
 def main() -> None:
@@ -89,20 +76,26 @@ def print_coverage() -> None:
     strangers = json.loads((DATA / "strangers.json").read_text())
     users = [score for score in time_scores(carried_rows(), left_out=True) if score.source.startswith(USERS)]
     memory, own_memory = memory_scores(strangers), memory_scores(_published_memory())
-    known = intervals().left_out
+    kinds = {"memory": MEMORY_KINDS, "time": TIME_KINDS}
     for name, scores, others in (("memory", memory, own_memory), ("time", time_scores(strangers), users)):
-        for family in FAMILIES:
-            rows = [score for score in scores if score.family == family]
-            factors = [known[score.source][f"{name}_{family}"] for score in rows]
-            levels = [known[score.source]["level"] if name == "time" else 1.0 for score in rows]
-            inside = [
-                low_high["low"] <= math.exp(score.log) / level <= low_high["high"]
-                for score, low_high, level in zip(rows, factors, levels, strict=True)
-            ]
-            width = statistics.fmean(low_high["high"] - low_high["low"] for low_high in factors)
-            print(f"{name:7} {family:13} {len(rows):4} rows, inside {sum(inside) / len(rows):.0%}, width {width:.2f}")
-        for runs in (1, 2, 4):
-            print(f"{name:7} after {runs} run(s): {_corrected_coverage([*scores, *others], runs)}")
+        for kind in kinds[name]:
+            tail = tail_of(scores, others, kind, by_level=name == "time")
+            held = left_out(scores, others, kind, tail, by_level=name == "time")
+            width = statistics.fmean(row.high - row.low for row in held)
+            of_strangers = [row.inside for row in held if row.stranger]
+            print(
+                f"{name:7} {kind:19} {len(held):4} rows, inside {share_by_source(held):.0%}, width {width:.2f}", end=""
+            )
+            print(f"; strangers {len(of_strangers)}, inside {sum(of_strangers) / max(1, len(of_strangers)):.0%}")
+        every = {"all kinds": [*scores, *others]}
+        if name == "time":
+            every = {family: _of(scores, others, megatron=family == "megatron") for family in FAMILIES}
+        for family, runs in product(every, (1, 2, 4)):
+            print(f"{name:7} {family:12} after {runs} run(s): {_corrected_coverage(every[family], runs)}")
+
+
+def _of(strangers: Sequence[Score], others: Sequence[Score], *, megatron: bool) -> list[Score]:
+    return [score for score in (*strangers, *others) if (score.kind == "megatron") == megatron]
 
 
 def _corrected_coverage(scores: Sequence[Score], runs: int) -> str:
@@ -116,6 +109,8 @@ def _corrected_coverage(scores: Sequence[Score], runs: int) -> str:
         inside += sum(error.weight for error in own if low <= math.exp(error.log) <= high)
         width += sum(error.weight for error in own) * (high - low)
     rows = sum(error.weight for error in errors)
+    if not rows:
+        return "no rows"
     return f"{rows:.0f} rows, inside {inside / rows:.0%}, width {width / rows:.2f}"
 
 
@@ -127,6 +122,10 @@ def as_yaml(date: str) -> str:
     users = [score for score in carried if score.source.startswith(USERS)]
     vendors = [score for score in carried if score.source.startswith(VENDORS)]
     level = level_of(time)
+    tails = {
+        "time": {kind: tail_of(time, users, kind, by_level=True) for kind in TIME_KINDS},
+        "memory": {kind: tail_of(memory, own_memory, kind) for kind in MEMORY_KINDS},
+    }
     lines = [
         "# The level of step times and the 80 % intervals of estimates, as factors of the estimate.",
         "# Written by: python -m benchmarks.intervals --write, which says how. left_out: the same without that source.",
@@ -135,125 +134,44 @@ def as_yaml(date: str) -> str:
         f"rows: {len(memory) + len(time)}",
         f"level: {{as_run: {level:.4f}, tuned: 1.0}}",
         "time:",
-        *_intervals(levelled(time, level), users),
-        f"  tuned: {_text(interval(vendors, [], 'megatron', 0.1))}",
-        f"  calibrated: {_text(calibrated(corrected([*time, *users])))}",
+        *_intervals(levelled(time, level), users, TIME_KINDS, tails["time"]),
+        f"  tuned: {_text(interval(vendors, 'megatron', 0.1))}",
+        # Corrected times of both engine families differ; for memory, Megatron has too few sources.
+        f"  calibrated: {_text(calibrated(corrected(_of(time, users, megatron=False))))}",
+        f"  calibrated_megatron: {_text(calibrated(corrected(_of(time, users, megatron=True))))}",
         "memory:",
-        *_intervals(memory, own_memory),
+        *_intervals(memory, own_memory, MEMORY_KINDS, tails["memory"]),
         f"  calibrated: {_text(calibrated(corrected([*memory, *own_memory])))}",
         "left_out:",
     ]
-    tails = tail_of(time, users, levelled_apart=True), tail_of(memory, own_memory)
     for source in sorted({score.source for score in (*memory, *time)}):
         without = [score for score in time if score.source != source]
         part = level_of(without)
-        rest = levelled(without, part)
+        rest = [*levelled(without, part), *users]
         entries = [f"level: {part:.4f}"]
-        entries += [f"time_{name}: {_text(interval(rest, users, name, tails[0]))}" for name in FAMILIES]
-        kept = [score for score in memory if score.source != source]
-        entries += [f"memory_{name}: {_text(interval(kept, own_memory, name, tails[1]))}" for name in FAMILIES]
+        entries += [f"time_{kind}: {_text(interval(rest, kind, tail))}" for kind, tail in tails["time"].items()]
+        kept = [score for score in (*memory, *own_memory) if score.source != source]
+        entries += [f"memory_{kind}: {_text(interval(kept, kind, tail))}" for kind, tail in tails["memory"].items()]
         lines.append(f"  {json.dumps(source)}: {{{', '.join(entries)}}}")
     return "\n".join(lines) + "\n"
 
 
-def _intervals(strangers: Sequence[Score], others: Sequence[Score]) -> list[str]:
-    tail = tail_of(strangers, others)
-    return [f"  {name}: {_text(interval(strangers, others, name, tail))}" for name in FAMILIES]
+def _intervals(
+    strangers: Sequence[Score], others: Sequence[Score], kinds: Iterable[str], tails: Mapping[str, float]
+) -> list[str]:
+    scores = [*strangers, *others]
+    return [f"  {kind}: {_text(interval(scores, kind, tails[kind]))}" for kind in kinds]
 
 
 def _text(factors: Interval) -> str:
     return f"{{low: {factors.low:.4f}, high: {factors.high:.4f}}}"
 
 
-def level_of(scores: Iterable[Score]) -> float:
-    """Return the median over sources of the median ratio."""
-    by_source: dict[str, list[float]] = {}
-    for score in scores:
-        by_source.setdefault(score.source, []).append(score.log)
-    return math.exp(statistics.median(statistics.median(logs) for logs in by_source.values()))
-
-
-def levelled(scores: Iterable[Score], level: float) -> list[Score]:
-    """Return the scores of estimates that are multiplied by the level."""
-    return [score._replace(log=score.log - math.log(level)) for score in scores]
-
-
-def tail_of(strangers: Sequence[Score], others: Sequence[Score], *, levelled_apart: bool = False) -> float:
-    """Return the share outside on each side at which COVERED of the left-out rows are inside."""
-    for tail in TAILS:
-        inside = 0
-        for source in {score.source for score in strangers}:
-            own = [score for score in strangers if score.source == source]
-            rest = [score for score in strangers if score.source != source]
-            if levelled_apart:
-                level = level_of(rest)
-                own, rest = levelled(own, level), levelled(rest, level)
-            for family in FAMILIES:
-                low, high = map(math.log, interval(rest, others, family, tail))
-                inside += sum(low <= score.log <= high for score in own if score.family == family)
-        if inside >= COVERED * len(strangers):
-            return tail
-    return TAILS[-1]
-
-
-def interval(strangers: Iterable[Score], others: Iterable[Score], family: str, tail: float) -> Interval:
-    """Return the factors between the quantiles of the scores; each source counts the same."""
-    scores = [*strangers, *others]
-    sizes: dict[tuple[str, str], int] = {}
-    for score in scores:
-        sizes[score.source, score.family] = sizes.get((score.source, score.family), 0) + 1
-    weighted = sorted(
-        (score.log, (1 if score.family == family else OTHER_FAMILY) / max(FULL, sizes[score.source, score.family]))
-        for score in scores
-    )
-    return Interval(math.exp(_quantile(weighted, tail)), math.exp(_quantile(weighted, 1 - tail)))
-
-
-def _quantile(weighted: Sequence[tuple[float, float]], share: float) -> float:
-    total, passed = sum(weight for _, weight in weighted), 0.0
-    for value, weight in weighted:
-        passed += weight
-        if passed >= share * total:
-            return value
-    return weighted[-1][0]
-
-
-class Corrected(NamedTuple):
-    """The error of a row that is left after other rows of its group corrected the estimate."""
-
-    source: str
-    log: float
-    weight: float
-    """Share of the row: it is corrected in several ways."""
-
-
-def corrected(scores: Iterable[Score], runs: int = 1) -> list[Corrected]:
-    """Return the errors of rows after the mean ratio of `runs` other rows of the same model and cluster."""
-    by_group: dict[tuple[str, str, str], list[float]] = {}
-    for score in scores:
-        by_group.setdefault((score.source, score.family, score.group), []).append(score.log)
-    errors = []
-    for (source, _, _), logs in by_group.items():
-        for place, log in enumerate(logs):
-            ways = list(islice(combinations(logs[:place] + logs[place + 1 :], runs), MOST_WAYS))
-            errors += [Corrected(source, log - statistics.fmean(way), 1 / len(ways)) for way in ways]
-    return errors
-
-
-def calibrated(errors: Sequence[Corrected]) -> Interval:
-    """Return the 80 % interval after a correction; each source counts the same, as in `interval`."""
-    rows: dict[str, float] = {}
-    for error in errors:
-        rows[error.source] = rows.get(error.source, 0.0) + error.weight
-    weighted = sorted((error.log, error.weight / max(FULL, rows[error.source])) for error in errors)
-    return Interval(math.exp(_quantile(weighted, 0.1)), math.exp(_quantile(weighted, 0.9)))
-
-
 def memory_scores(rows: Iterable[Mapping[str, object]]) -> list[Score]:
     """Return the scores of published peaks."""
     results: Sequence[Result] = measured_results(rows)[0]
     return [
-        Score(result.source, result.family, math.log(result.measured / result.ours), _model(result.case))
+        Score(result.source, kind_of(result), math.log(result.measured / result.ours), _model(result.case))
         for result in results
         if result.family
     ]
@@ -269,9 +187,8 @@ def time_scores(rows: Iterable[Mapping[str, object]], *, left_out: bool = False)
     for row in timed_rows(rows)[0]:
         if row.family == "fp8" or "vTrain measured" in row.source:
             continue
-        family = "megatron" if row.time_context.run.megatron else "hugging_face"
         seconds = row.seconds(constants.get(row.source, default_efficiency()))
-        scores.append(Score(row.source, family, math.log(row.measured_s / seconds), row.group))
+        scores.append(Score(row.source, kind_of_time(row), math.log(row.measured_s / seconds), row.group))
     return scores
 
 

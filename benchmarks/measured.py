@@ -120,8 +120,8 @@ def _reserved_gib(row: Mapping[str, Any], memories: Sequence[StageMemory]) -> fl
     """Return what torch reserves on the stage that needs most."""
     if is_hugging_face(row):
         return reserved_bytes(row, memories[0]) / GIB
-    if not habits_of(row).flash:
-        # Stacks of 2022 and before: torch had no expandable segments.
+    if habits_of(row).segmented or not habits_of(row).flash:
+        # Stacks of 2023 and before: torch had no expandable segments.
         return max(float(segmented_bytes(memory, "fixed")) for memory in memories) / GIB
     return RESERVED_PER_ALLOCATED * max(float(memory.peak) for memory in memories) / GIB
 
@@ -169,8 +169,6 @@ def _refuse(row: Mapping[str, Any]) -> None:
         raise NotModelled("the script is another variant than its header")
     if row.get("zero") in (2, 3) and row.get("gpus") == 1:
         raise NotModelled("not published: gpus")
-    if "modules_to_save" in method:
-        raise NotModelled("tuner: modules_to_save")
     if "re-gather" in method:
         raise NotModelled("tuner: input gathered again")
 

@@ -18,6 +18,7 @@ from typing import Any
 from backend.job.presets import intervals
 from benchmarks.errors import Result, Skip, by_group, coverage, summary
 from benchmarks.golden import golden_results, within_tolerance
+from benchmarks.kinds import kind_of
 from benchmarks.measured import measured_results
 from benchmarks.shapes import DATA
 
@@ -49,9 +50,9 @@ def main() -> None:
 
 def interval_of(result: Result) -> tuple[float, float]:
     """Return the factors of the memory of a run, without its source if that is known."""
-    known, family = intervals(), result.family or "megatron"
-    entry = known.left_out.get(result.source, {}).get(f"memory_{family}")
-    return (entry["low"], entry["high"]) if entry else (known.memory[family].low, known.memory[family].high)
+    known, kind = intervals(), kind_of(result)
+    entry = known.left_out.get(result.source, {}).get(f"memory_{kind}")
+    return (entry["low"], entry["high"]) if entry else (known.memory[kind].low, known.memory[kind].high)
 
 
 def evaluate(measured: Path, golden: Path) -> tuple[list[Result], list[Skip], dict[str, float]]:

@@ -29,6 +29,7 @@ from backend.estimate.time.efficiency import Efficiency, default_efficiency
 from backend.job.presets import intervals
 from benchmarks.errors import Result, Skip, coverage, summary
 from benchmarks.fit import carried_rows, fit_rows, halves
+from benchmarks.kinds import kind_of_time
 from benchmarks.shapes import DATA
 from benchmarks.timed import timed_rows
 from benchmarks.timed_run import Timed
@@ -126,12 +127,12 @@ def _tuned_sources() -> frozenset[str]:
 
 def _interval(row: Timed) -> tuple[float, float]:
     """Return the factors of a row's time, without its source if that is known."""
-    known, family = intervals(), "megatron" if row.time_context.run.megatron else "hugging_face"
+    known, kind = intervals(), kind_of_time(row)
     if row.source in _tuned_sources():
         factors = known.time["tuned"]
         return factors.low, factors.high
-    entry = known.left_out.get(row.source, {}).get(f"time_{family}")
-    return (entry["low"], entry["high"]) if entry else (known.time[family].low, known.time[family].high)
+    entry = known.left_out.get(row.source, {}).get(f"time_{kind}")
+    return (entry["low"], entry["high"]) if entry else (known.time[kind].low, known.time[kind].high)
 
 
 def left_out_constants() -> dict[str, Efficiency]:

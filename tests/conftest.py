@@ -1,8 +1,10 @@
 """Settings that all tests share."""
 
+import gc
 import inspect
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,15 @@ os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_OFFLINE="1")
 
 # Any test may be the first to import Gradio.
 inspect.getfile = file_of_all_but_components
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep modules and tests, which stay to the end, out of garbage collection: a look at them takes seconds."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 LONGEST = ("e2e", "slurm", "ui")

@@ -116,7 +116,7 @@ def test_modules_hold_no_state():
     """State belongs to an object that app/services.py holds, so that a test makes its own. STATE has the exceptions."""
     wrong = set()
     for path in (path for folder in ("app", "backend") for path in (ROOT / folder).rglob("*.py")):
-        module = ast.parse(path.read_text(encoding="utf-8"))
+        module = parsed(path)
         # Decorators fill RULES while the module is imported.
         wrong |= {(str(path.relative_to(ROOT)), name) for name in state_of(module) - {"RULES"}}
     assert wrong == set(STATE)
@@ -146,7 +146,7 @@ def test_only_the_registry_lists_checks_of_the_preflight():
         f"backend.cluster.preflight.{path.stem}.{node.name}"
         for path in folder.glob("*.py")
         if path.stem not in ("registry", "slurm", "engine_args")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        for node in parsed(path).body
         if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")
     }
     assert checks - imports(folder / "registry.py") == set()
@@ -162,7 +162,7 @@ def test_code_that_runs_on_nodes_imports_nothing_else_of_the_project():
     assert wrong == []
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", FOLDERS[:-1])
 def test_no_folder_imports_what_stands_on_it(folder):
     forbidden = FOLDERS[FOLDERS.index(folder) + 1 :]
     files = [path for path in (ROOT / folder).rglob("*.py") if any(is_under(name, forbidden) for name in imports(path))]
@@ -184,7 +184,7 @@ def state_of(module: ast.Module) -> set[str]:
     """Return the names of a module's empty containers, locks and other mutable objects, and of what `global` names."""
     names = {name for node in ast.walk(module) if isinstance(node, ast.Global) for name in node.names}
     for node in module.body:
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, (ast.List, ast.Dict, ast.Call)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             made = re.fullmatch(r"\[\]|\{\}|(?:\w+\.)?(\w+)\(.*\)", ast.unparse(node.value))
             if made and (made[1] is None or made[1] in MUTABLE):
@@ -200,10 +200,15 @@ def loaded_roots(script: str, *arguments: str) -> set[str]:
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(path: Path) -> frozenset[str]:
     """Return the dotted names that a file imports anywhere. `from a import b` gives both `a` and `a.b`."""
     package, names = path.relative_to(ROOT).parent.parts, set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

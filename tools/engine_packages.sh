@@ -24,7 +24,7 @@ $pip install --quiet --no-deps --require-hashes --target "$folder/swift" -r "$re
 cat > "$folder/bin/swift-python" <<'SHELL'
 #!/bin/sh
 here=$(cd "$(dirname "$0")/.." && pwd)
-PYTHONPATH="$here/swift" exec "$here/bin/python" "$@"
+PYTHONPATH="$here/swift${PYTHONPATH:+:$PYTHONPATH}" exec "$here/bin/python" "$@"
 SHELL
 chmod +x "$folder/bin/swift-python"
 touch "$extra/.ready"

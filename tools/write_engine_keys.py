@@ -27,6 +27,7 @@ SOURCES = {
     "transformers": "https://github.com/huggingface/transformers/blob/v{}/src/transformers/training_args.py",
     "mcore_adapter": "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/mcore_adapter/src/mcore_adapter/training_args.py",
     "swift": "https://pypi.org/project/ms-swift/{}/ swift/megatron/arguments",
+    "swift_trainer": "https://pypi.org/project/ms-swift/{}/ swift/arguments",
 }
 MCORE_ADAPTER_VERSION = "0.10.0.dev0"
 HEAD = """\
@@ -84,6 +85,7 @@ def main() -> None:
         programs["mcore_adapter"] = {**mca, "version": MCORE_ADAPTER_VERSION}
     if python := swift_python():
         programs |= run_swift(python, "keys")
+        programs |= run_swift(python, "keys", environment={"MEGABOARD_TRAINER": "swift_trainer"})
     before = yaml.safe_load(FILE.read_text()) if FILE.exists() else {}
     FILE.write_text(to_text({**before, **programs}), encoding="utf-8")
 

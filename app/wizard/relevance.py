@@ -82,8 +82,10 @@ def _irrelevant(form: Form, job: Job, state: DraftState) -> Iterator[str]:
         yield "parallel.recompute_modules"
     if job.recompute != "full":
         yield "parallel.recompute_num_layers"
-    if job.engine != "llamafactory-fsdp":
-        yield from ("parallel.fsdp.version", "parallel.fsdp.reshard_after_forward", "parallel.fsdp.offload")
+    if not traits.is_fsdp or len(traits.fsdp_versions) == 1:
+        yield "parallel.fsdp.version"
+    if not traits.is_fsdp:
+        yield from ("parallel.fsdp.reshard_after_forward", "parallel.fsdp.offload")
     if "offload" not in job.engine:
         yield "parallel.offload_device"
     if "offload" not in job.engine or job.parallel.offload_device != "nvme":

@@ -13,6 +13,7 @@ from backend.engines import (
     llamafactory_megatron,
     llamafactory_zero,
     swift_megatron,
+    swift_trainer,
 )
 from backend.engines.checks import check_passed_on
 from backend.engines.engine import Engine, Target, target_of
@@ -56,6 +57,7 @@ ENGINES: Mapping[str, Engine] = {
         *llamafactory_zero.ENGINES,
         llamafactory_fsdp.ENGINE,
         swift_megatron.ENGINE,
+        *swift_trainer.ENGINES,
     )
 }
 """Engines by the job's `engine`."""

@@ -84,7 +84,7 @@ def first_flaw(job: Job, step: int, by_node: Mapping[int, Mapping[int, Saved]]) 
 
 def needed(job: Job, step: int, ranks: Iterable[int], files: frozenset[str]) -> list[Choice]:
     """Return what a node with these global ranks must see. `files` show which of an engine's formats was written."""
-    if job.traits.environment == "swift":
+    if job.traits.is_megatron and job.traits.environment == "swift":
         folder = f"iter_{step:07d}"
         return [("latest_checkpointed_iteration.txt",), (f"{folder}/common.pt",), (f"{folder}/{_METADATA}",)]
     # With a single rank, the name of the random state has no rank.

@@ -21,6 +21,8 @@ SHAPES = r"(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[baprs]-)[A-Za-z0-9_\-]{8,
 _ALSO_IN_EXTRA = (
     "training.eval_size", "training.eval_dataset", "training.mix_strategy", "training.interleave_probs",
 )  # fmt: skip
+# Keys that the renderer derives, and that a job may replace: ms-swift's names of model, template and attention.
+_REPLACED_IN_EXTRA = frozenset(("swift", key) for key in ("model_type", "template", "attn_impl", "lr_scheduler_kwargs"))
 
 # Keys that would start something other than the plan, leave the run folder, or resume from a checkpoint that the run
 # does not know. auto_find_batch_size: a rank out of memory restarts alone, with a smaller batch
@@ -28,7 +30,8 @@ _ALSO_IN_EXTRA = (
 _REFUSED_KEY = re.compile(
     r"auto_find_batch_size|deepspeed|do_eval|do_predict|fsdp|fsdp_.*|hub_.*|local_rank|logging_dir|master_addr|"
     r"master_port|overwrite_output_dir|predict_with_generate|pure_bf16|push_to_hub|ray_.*|resume_from_checkpoint|"
-    r"tensorboard_dir|use_hyper_parallel|use_kt|use_mca|use_ray|use_unsloth"
+    r"tensorboard_dir|use_hyper_parallel|use_kt|use_mca|use_megatron_bridge|use_ray|use_unsloth|"
+    r"device_map|deepspeed_autotp_size|resume_only_model|sequence_parallel_size"
 )
 # Variables that belong to torchrun, to the choice of the trainer, or to the supervisor.
 _OWNED_VARIABLE = re.compile(
@@ -89,7 +92,9 @@ def _looks_secret(name: str, value: Any) -> bool:
 
 def _check_extra(job: Job, key: Any, value: Any, engine: Engine) -> Problem | None:
     path = engine.owned.get(key) if isinstance(key, str) else None
-    is_shared = path in _ALSO_IN_EXTRA and get_value(job, str(path)) == parameters()[str(path)].default
+    is_shared = (job.traits.environment, key) in _REPLACED_IN_EXTRA or (
+        path in _ALSO_IN_EXTRA and get_value(job, str(path)) == parameters()[str(path)].default
+    )
     code, values = _why_not_passed(key, value, engine, is_shared)
     if code is None:
         return check_known(job, key, value)

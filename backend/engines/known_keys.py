@@ -73,7 +73,7 @@ def programs_of(engine: str) -> tuple[str, ...]:
     """Return the programs whose argument classes an engine uses to read its configuration."""
     traits = TRAITS[engine]
     if traits.environment == "swift":
-        return ("swift",)
+        return ("swift",) if traits.is_megatron else ("swift_trainer",)
     # LLaMA-Factory's own trainer arguments are unknown under USE_MCA=1.
     return ("llamafactory", "transformers", "mcore_adapter" if traits.is_megatron else "llamafactory_trainer")
 

@@ -7,16 +7,13 @@ here. Training itself needs Transformer Engine and GPUs, and was not run by the 
 
 import math
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 
 from backend.engines.engine import Engine, Target
 from backend.engines.keys import EXPERTS, carried, owned_keys
 from backend.engines.llamafactory import lowest_rate, precision
-from backend.job.mixing import OF_SWIFT, mixing_of
+from backend.engines.swift import DTYPES, data_config, method_config, records_config, swift_command, swift_notes
 from backend.job.problems import Problem
 
-_COMMANDS: Mapping[str, str] = {"sft": "sft", "pt": "pt", "rm": "rlhf", "dpo": "rlhf", "kto": "rlhf"}
-_DTYPES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 SCHEDULERS: Mapping[str, str] = {
     "cosine": "cosine",
     "cosine_with_min_lr": "cosine",
@@ -31,60 +28,16 @@ _FEWEST_KEPT = 2
 
 
 def swift_config(target: Target, output_dir: str) -> dict[str, object]:
-    """Return the arguments of `megatron sft|pt|rlhf`. Its command line accepts no null."""
-    config = _method(target) | _data(target) | _schedule(target)
+    """Return the arguments of `megatron sft|pt|rlhf`."""
+    config = method_config(target) | data_config(target) | _schedule(target)
     config |= _records(target, output_dir)
     return config | _plan(target) | _memory(target) | _switches(target) | _experts(target)
-
-
-def _method(target: Target) -> dict[str, object]:
-    job, training = target.job, target.job.training
-    config: dict[str, object] = {"model": job.model.path}
-    if swift_command(target) == "rlhf":
-        config["rlhf_type"] = training.stage
-    if training.stage in ("dpo", "kto"):
-        config |= _carried(target, "training.dpo.beta")
-    if training.stage == "dpo":
-        config |= _carried(target, "training.dpo.loss")
-    config["tuner_type"] = training.method
-    if training.method == "lora":
-        targets = training.lora.targets
-        modules = ["all-linear"] if targets == "all" else targets.split(",")
-        config |= {**_carried(target, "training.lora.rank", "training.lora.alpha"), "target_modules": modules}
-    if target.shape.vision:
-        config |= _carried(
-            target, "training.freeze.language_model", "training.freeze.vision_tower", "training.freeze.projector"
-        )
-    return config
-
-
-def _data(target: Target) -> dict[str, object]:
-    training = target.job.training
-    config: dict[str, object] = {
-        "dataset": dataset_paths(training.dataset, training.dataset_dir),
-        **_carried(
-            target,
-            "training.cutoff_len",
-            "training.packing",
-            "training.workers.preprocessing",
-            "training.workers.data_loader",
-        ),
-    }
-    mixing = mixing_of(target.job)
-    if target.job.training.mix_strategy in OF_SWIFT and mixing.shares:
-        config |= {"interleave_prob": list(mixing.shares), "stopping_strategy": OF_SWIFT[mixing.strategy]}
-    return config | (_carried(target, "training.image_max_pixels") if target.shape.vision else {})
-
-
-def dataset_paths(names: str | None, folder: str | None) -> list[str]:
-    """Return the data files: ms-swift has no dataset_info.json, so each name is a file below the data folder."""
-    return [str(PurePosixPath(folder or "", name.strip())) for name in (names or "").split(",") if name.strip()]
 
 
 def _schedule(target: Target) -> dict[str, object]:
     job, training = target.job, target.job.training
     config: dict[str, object] = {
-        "torch_dtype": _DTYPES[training.precision],
+        "torch_dtype": DTYPES[training.precision],
         # Without them ms-swift trains fp16 if torch_dtype is float32 (arguments/base_args/model_args.py).
         **precision(training.precision),
         "micro_batch_size": training.micro_batch_size,
@@ -102,20 +55,9 @@ def _schedule(target: Target) -> dict[str, object]:
 
 
 def _records(target: Target, output_dir: str) -> dict[str, object]:
-    training = target.job.training
-    config: dict[str, object] = {
-        "output_dir": output_dir,
-        # Without it the results go to a subfolder with a date in its name.
-        "add_version": False,
-        "logging_steps": training.logging_steps,
-        "save_steps": training.save_steps,
-        "ddp_timeout": training.ddp_timeout_s,
-    }
+    training, config = target.job.training, records_config(target, output_dir)
     if training.save_total_limit is not None:
         config["save_total_limit"] = max(_FEWEST_KEPT, training.save_total_limit)
-    if training.eval_steps is not None:
-        config["eval_steps"] = training.eval_steps
-    config |= _carried(target, "training.eval_size")
     reports = [name for name in training.report_to if name in _REPORTS]
     return config | ({"report_to": reports} if reports else {})
 
@@ -162,7 +104,7 @@ def _experts(target: Target) -> dict[str, object]:
 
 
 def _carried(target: Target, *paths: str) -> dict[str, object]:
-    return carried(target.job, "swift", *paths)
+    return carried(target.job, "swift_megatron", *paths)
 
 
 def _environment(target: Target) -> Mapping[str, str]:
@@ -183,17 +125,10 @@ def _resume(target: Target, checkpoint: str) -> dict[str, object]:
     return {kind: checkpoint, "finetune": False}
 
 
-def swift_command(target: Target) -> str:
-    """Return the command: `megatron sft`, `pt` or `rlhf`."""
-    return _COMMANDS[target.job.training.stage]
-
-
 def _notes(target: Target) -> tuple[Problem, ...]:
-    """Return notes on where ms-swift differs from the job."""
+    """Return notes on where ms-swift's Megatron differs from the job."""
     training = target.job.training
     differences: list[tuple[str, str, dict[str, object]]] = []
-    if training.template:
-        differences.append(("swift_template", "training.template", {"template": training.template}))
     if training.max_steps is None and training.num_train_epochs % 1:
         epochs = math.ceil(training.num_train_epochs)
         differences.append(("swift_whole_epochs", "training.num_train_epochs", {"epochs": epochs}))
@@ -201,14 +136,15 @@ def _notes(target: Target) -> tuple[Problem, ...]:
         differences.append(("swift_keeps_two", "training.save_total_limit", {}))
     if dropped := [name for name in training.report_to if name not in _REPORTS]:
         differences.append(("swift_reports", "training.report_to", {"names": ", ".join(dropped)}))
-    return tuple(Problem(code=code, field=field, severity="note", values=values) for code, field, values in differences)
+    notes = (Problem(code=code, field=field, severity="note", values=values) for code, field, values in differences)
+    return (*swift_notes(target), *notes)
 
 
 ENGINE = Engine(
     name="swift-megatron",
     config=swift_config,
     environment=_environment,
-    owned=owned_keys("swift"),
+    owned=owned_keys("swift", "swift_megatron"),
     notes=_notes,
     resume=_resume,
     plain=lambda target: f"swift.cli._megatron.main {swift_command(target)} config.yaml",

@@ -18,6 +18,7 @@ from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED
 from backend.estimate.memory.stage import Trained, trained_parts
 from backend.estimate.memory.terms import StageMemory
 from backend.estimate.memory.tuning import Tuning
+from backend.estimate.model.adapters import CopiedPart, copied_parts
 from backend.estimate.model.layers import ModelLayers
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.work import flops_of_last_layers, flops_per_token, pipeline_work
@@ -253,12 +254,23 @@ def tuning_of(job: Job, trained: Trained) -> Tuning:
         method=training.method,
         lora_rank=training.lora.rank,
         lora_targets=training.lora.targets,
+        copied=_copied(job),
         last_layers=training.trainable_layers,
         liger=job.fuses_loss,
         single_precision=training.precision == "fp32",
+        eager_attention=job.eager_attention,
         pairs=training.stage in ("dpo", "kto"),
         reference=job.has_reference,
     )
+
+
+def _copied(job: Job) -> frozenset[CopiedPart]:
+    """Return what is trained whole beside adapters: the modules that the job names, or the embedding and the output
+    layer if the vocabulary is resized (LLaMA-Factory 0.9.5 model/adapter.py _setup_lora_tuning)."""
+    names = job.extra.get("additional_target")
+    if names is None and job.extra.get("resize_vocab"):
+        names = "embed_tokens,lm_head"
+    return copied_parts(",".join(map(str, names)) if isinstance(names, list | tuple) else str(names or ""))
 
 
 def host_memory_gib(job: Job, stages: list[StageMemory]) -> Number:

@@ -4,6 +4,7 @@ The factors come from sources that were not used to make the estimates (presets/
 """
 
 import math
+from collections.abc import Mapping
 
 from backend.estimate.time.calibrated import is_timed, reserved_ratio
 from backend.job.job import Job
@@ -12,8 +13,12 @@ from backend.job.presets import Interval, intervals
 CERTAIN = Interval(low=1.0, high=1.0)
 
 
-def _family(job: Job) -> str:
-    return "megatron" if job.traits.is_megatron else "hugging_face"
+def _kind(job: Job) -> str:
+    """Return the kind of a job's run: of full training (or of parts of the model), LoRA or QLoRA outside Megatron."""
+    if job.traits.is_megatron:
+        return "megatron"
+    method = job.training.method
+    return f"hugging_face_{method}" if method in ("lora", "qlora") else "hugging_face"
 
 
 def after_runs(factor: float, runs: int) -> float:
@@ -25,21 +30,27 @@ def after_runs(factor: float, runs: int) -> float:
     return math.pow(factor, math.sqrt((1 + 1 / runs) / 2))
 
 
-def _calibrated(interval: Interval, runs: int | None) -> Interval:
-    return Interval(low=after_runs(interval.low, runs or 1), high=after_runs(interval.high, runs or 1))
+def _calibrated(known: Mapping[str, Interval], kind: str, own: Interval, runs: int | None) -> Interval:
+    """Return the interval of a kind of run after corrections: never wider than the interval without them."""
+    corrected = known.get(f"calibrated_{kind}", known["calibrated"])
+    low, high = max(corrected.low, own.low), min(corrected.high, own.high)
+    return Interval(low=after_runs(low, runs or 1), high=after_runs(high, runs or 1))
 
 
 def time_interval(job: Job) -> Interval:
     """Return the factors of the job's times."""
     known = intervals().time
+    # LoRA and QLoRA have one interval of time.
+    own = known[_kind(job).replace("qlora", "lora")]
     if is_timed(job.cluster):
-        return _calibrated(known["calibrated"], job.cluster.calibration.time_runs)
-    return known["tuned" if job.cluster.stack == "tuned" else _family(job)]
+        return _calibrated(known, _kind(job), own, job.cluster.calibration.time_runs)
+    return known["tuned"] if job.cluster.stack == "tuned" else own
 
 
 def memory_interval(job: Job) -> Interval:
     """Return the factors of the need of the job's fullest GPU."""
     known = intervals().memory
+    own = known[_kind(job)]
     if reserved_ratio(job) is not None:
-        return _calibrated(known["calibrated"], job.cluster.calibration.memory_runs)
-    return known[_family(job)]
+        return _calibrated(known, _kind(job), own, job.cluster.calibration.memory_runs)
+    return own

@@ -137,7 +137,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     split = parallel if job.traits.is_megatron else _UNSPLIT
     modules = parallel.recompute_modules or ("core_attn",)
     sequences = training.micro_batch_size * job.sequences_per_sample
-    flash = flash_attention and training.precision != "fp32"
+    flash = flash_attention and training.precision != "fp32" and not job.eager_attention
     return Plan(
         data=job.data_parallel,
         # Sequences are padded without flash attention (ms-swift megatron/model/utils.py _check_padding_free).

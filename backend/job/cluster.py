@@ -217,7 +217,10 @@ class Cluster:
     """The machines: their figures for planning, and how to reach them."""
 
     gpu: str | Mapping[str, Any] = parameter(
-        pattern=NAME, llamafactory=("use_cpu", "ddp_backend"), mcore_adapter="transformer_impl"
+        pattern=NAME,
+        llamafactory=("use_cpu", "ddp_backend"),
+        mcore_adapter="transformer_impl",
+        swift_trainer=("use_cpu", "ddp_backend"),
     )
     """A key of presets/gpus.yaml, or a mapping {memory_gib, bf16_tflops, hbm_gb_per_s}."""
     nodes: int = parameter(minimum=1, maximum=1024)

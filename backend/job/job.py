@@ -29,13 +29,15 @@ after the last line of the log, and its ranks write their flight records when it
 class Model:
     """The model: its shape for planning, its folder for the run."""
 
-    preset: str | None = parameter(None, pattern=NAME)
+    preset: str | None = parameter(None, pattern=NAME, swift="model_type")
     """A key of presets/models.yaml."""
     hf_config: Mapping[str, Any] = parameter(default_factory=dict)
     """The shape inline, with the key names of a Hugging Face config.json. Used if no preset is named."""
     profile: Mapping[str, Any] = parameter(default_factory=dict)
     """What a node's torch counted in the model (model/model_profile.py). Used if hf_config does not give the shape."""
-    path: str | None = parameter(None, pattern=NODE_PATH, llamafactory="model_name_or_path", swift="model")
+    path: str | None = parameter(
+        None, pattern=NODE_PATH, llamafactory="model_name_or_path", swift="model", swift_trainer="check_model"
+    )
     """The model's folder on the nodes."""
     hub: str | None = parameter(None, pattern=HUB)
     """Repository on the hub that `megaboard download` fetches; null takes that of the preset."""
@@ -85,6 +87,7 @@ class Parallel:
         None,
         megatron="recompute_granularity",
         hugging_face=("disable_gradient_checkpointing", "gradient_checkpointing"),
+        swift_trainer="gradient_checkpointing",
     )
     """Null: the engine's default, which is none on Megatron, full (gradient checkpointing) on Hugging Face engines."""
     recompute_modules: tuple[RecomputeModule, ...] = parameter((), megatron="recompute_modules")
@@ -225,6 +228,15 @@ class Job:
         Other stages need them (LLaMA-Factory 0.9.5 model/loader.py require_logits).
         """
         return self.training.liger and not self.traits.is_megatron and self.training.stage in ("pt", "sft")
+
+    @property
+    def eager_attention(self) -> bool:
+        """Return whether attention stores its score matrix.
+
+        LLaMA-Factory 0.9.5 model/model_utils/attention.py: `flash_attn: disabled` asks for transformers' eager
+        attention; `auto` leaves the choice to transformers, which takes torch's fused one.
+        """
+        return self.extra.get("flash_attn") == "disabled" and not self.traits.is_megatron
 
     @property
     def can_resume(self) -> bool:

@@ -16,9 +16,18 @@ from typing import Any, Literal
 
 Kind = Literal["int", "float", "bool", "str", "choice", "list", "mapping"]
 
-Reader = Literal["llamafactory", "hugging_face", "mcore_adapter", "swift", "deepspeed", "accelerate"]
-"""Reader of a key: all of LLaMA-Factory, only its Hugging Face trainer, mcore_adapter, ms-swift, deepspeed.json, or the
-variables that accelerate reads."""
+Reader = Literal[
+    "llamafactory",
+    "hugging_face",
+    "mcore_adapter",
+    "swift",
+    "swift_megatron",
+    "swift_trainer",
+    "deepspeed",
+    "accelerate",
+]
+"""Reader of a key: all of LLaMA-Factory, only its Hugging Face trainer, mcore_adapter, all of ms-swift, only its
+Megatron, only its Hugging Face trainers, deepspeed.json, or the variables that accelerate reads."""
 
 SOURCES: Mapping[str, str] = {
     "transformers": "https://github.com/huggingface/transformers/blob/v5.6.0/src/transformers/training_args.py",
@@ -55,12 +64,14 @@ def parameter(
 
     `minimum` and `maximum` are included in the range, `above` is not. `pattern` must match the whole string (every
     string of a list). `source` is one of SOURCES. Each Reader takes the keys that carry the value; the first one
-    carries it unchanged. `megatron` are keys that mcore_adapter and ms-swift share.
+    carries it unchanged. `megatron` are keys that mcore_adapter and ms-swift's Megatron share.
     """
     keys_by_reader = {reader: (names,) if isinstance(names, str) else tuple(names) for reader, names in keys.items()}
     if megatron:
         shared = (megatron,) if isinstance(megatron, str) else tuple(megatron)
-        keys_by_reader |= {reader: (*keys_by_reader.get(reader, ()), *shared) for reader in ("mcore_adapter", "swift")}
+        keys_by_reader |= {
+            reader: (*keys_by_reader.get(reader, ()), *shared) for reader in ("mcore_adapter", "swift_megatron")
+        }
     metadata = {"minimum": minimum, "maximum": maximum, "unit": unit, "pattern": pattern, "above": above,
                 "source": source, "keys": keys_by_reader}  # fmt: skip
     arguments: dict[str, Any] = {"metadata": metadata}

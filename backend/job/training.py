@@ -81,12 +81,13 @@ class Training:
         source="ours",
         llamafactory=("finetuning_type", "quantization_bit", "upcast_layernorm"),
         swift="tuner_type",
+        swift_trainer=("quant_method", "quant_bits"),
     )
     """partial trains the last `trainable_layers` layers."""
     trainable_layers: int = parameter(2, minimum=1, source="llamafactory", llamafactory="freeze_trainable_layers")
     lora: Lora = field(default_factory=Lora)
     freeze: Freeze = field(default_factory=Freeze)
-    dataset: str | None = parameter(None, pattern=WORDS, llamafactory="dataset", swift="dataset")
+    dataset: str | None = parameter(None, pattern=WORDS, llamafactory="dataset", swift=("dataset", "cached_dataset"))
     """Names in dataset_info.json, separated by commas."""
     dataset_dir: str | None = parameter(None, pattern=NODE_PATH, llamafactory="dataset_dir")
     mix_strategy: Literal["concat", "interleave_under", "interleave_over", "interleave_once"] = parameter(
@@ -97,7 +98,7 @@ class Training:
         None, pattern=SHARES, llamafactory="interleave_probs", swift="interleave_prob"
     )
     """Share of each data set in a mixture, in the order of `dataset`, separated by commas; null: equal shares."""
-    template: str | None = parameter(None, pattern=WORDS, llamafactory="template")
+    template: str | None = parameter(None, pattern=WORDS, llamafactory="template", swift="template")
     cutoff_len: int = parameter(
         4096,
         minimum=8,
@@ -136,33 +137,59 @@ class Training:
         maximum=4096,
         source="guides",
         llamafactory=("per_device_train_batch_size", "per_device_eval_batch_size"),
-        swift="micro_batch_size",
+        swift_megatron="micro_batch_size",
+        swift_trainer=("per_device_train_batch_size", "per_device_eval_batch_size"),
     )
     gradient_accumulation_steps: int = parameter(
-        8, minimum=1, maximum=65_536, source="guides", llamafactory="gradient_accumulation_steps"
+        8,
+        minimum=1,
+        maximum=65_536,
+        source="guides",
+        llamafactory="gradient_accumulation_steps",
+        swift_trainer="gradient_accumulation_steps",
     )
-    global_batch_size: int | None = parameter(None, minimum=1, maximum=16_777_216, swift="global_batch_size")
+    global_batch_size: int | None = parameter(None, minimum=1, maximum=16_777_216, swift_megatron="global_batch_size")
     """Global batch to keep; accumulation then follows from each plan."""
     num_train_epochs: float = parameter(
         3.0, above=0, maximum=10_000, source="transformers", llamafactory="num_train_epochs", swift="num_train_epochs"
     )
-    max_steps: int | None = parameter(None, minimum=1, maximum=10**9, llamafactory="max_steps", swift="train_iters")
+    max_steps: int | None = parameter(
+        None,
+        minimum=1,
+        maximum=10**9,
+        llamafactory="max_steps",
+        swift_megatron="train_iters",
+        swift_trainer="max_steps",
+    )
     """Replaces the epochs if set."""
     learning_rate: float = parameter(
-        2.0e-5, above=0, maximum=10, source="guides", llamafactory="learning_rate", swift="lr"
+        2.0e-5,
+        above=0,
+        maximum=10,
+        source="guides",
+        llamafactory="learning_rate",
+        swift_megatron="lr",
+        swift_trainer="learning_rate",
     )
     learning_rate_batch: int | None = parameter(None, minimum=1, maximum=16_777_216)
     """Global batch that the learning rate was chosen for; null if it is not known."""
     lr_scheduler: Literal[
         "cosine", "linear", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt", "cosine_with_min_lr"
-    ] = parameter("cosine", source="guides", llamafactory="lr_scheduler_type", swift=("lr_decay_style", "min_lr"))
+    ] = parameter(
+        "cosine",
+        source="guides",
+        llamafactory="lr_scheduler_type",
+        swift_megatron=("lr_decay_style", "min_lr"),
+        swift_trainer=("lr_scheduler_type", "lr_scheduler_kwargs"),
+    )
     warmup_ratio: float = parameter(
         0.03,
         minimum=0,
         maximum=1,
         source="guides",
         llamafactory=("warmup_ratio", "warmup_steps"),
-        swift=("lr_warmup_fraction", "lr_warmup_iters"),
+        swift_megatron=("lr_warmup_fraction", "lr_warmup_iters"),
+        swift_trainer=("warmup_ratio", "warmup_steps"),
     )
     weight_decay: float = parameter(
         0.01, minimum=0, maximum=10, source="torch", llamafactory="weight_decay", swift="weight_decay"
@@ -175,6 +202,7 @@ class Training:
         llamafactory="logging_steps",
         hugging_face=("include_num_input_tokens_seen", "logging_nan_inf_filter"),
         swift=("logging_steps", "callbacks"),
+        swift_trainer=("include_num_input_tokens_seen", "logging_nan_inf_filter"),
     )
     save_steps: int = parameter(
         200, minimum=1, unit="steps", source="ours", llamafactory="save_steps", swift="save_steps"
@@ -183,7 +211,12 @@ class Training:
         3, minimum=1, source="ours", llamafactory="save_total_limit", swift="save_total_limit"
     )
     eval_steps: int | None = parameter(
-        None, minimum=1, unit="steps", llamafactory=("eval_steps", "eval_strategy"), swift="eval_steps"
+        None,
+        minimum=1,
+        unit="steps",
+        llamafactory=("eval_steps", "eval_strategy"),
+        swift="eval_steps",
+        swift_trainer="eval_strategy",
     )
     eval_size: float | None = parameter(
         None, above=0, maximum=10**9, llamafactory="val_size", swift="split_dataset_ratio"
@@ -193,8 +226,10 @@ class Training:
     """
     eval_dataset: str | None = parameter(None, pattern=WORDS, llamafactory="eval_dataset")
     """Names in dataset_info.json, separated by commas, of data for evaluation. LLaMA-Factory only."""
-    packing: bool = parameter(False, source="swift", llamafactory="packing", swift="packing")
-    liger: bool = parameter(False, source="llamafactory", hugging_face="enable_liger_kernel")
+    packing: bool = parameter(False, source="swift", llamafactory="packing", swift="packing", swift_trainer="attn_impl")
+    liger: bool = parameter(
+        False, source="llamafactory", hugging_face="enable_liger_kernel", swift_trainer="use_liger_kernel"
+    )
     seed: int = parameter(42, minimum=0, maximum=2**31 - 1, source="transformers", llamafactory="seed", swift="seed")
     report_to: tuple[Literal["tensorboard", "wandb", "swanlab", "mlflow"], ...] = parameter(
         ("tensorboard",), source="swift", llamafactory="report_to", swift="report_to"

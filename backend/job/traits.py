@@ -17,6 +17,12 @@ EngineName = Literal[
     "llamafactory-zero3-offload",
     "llamafactory-fsdp",
     "swift-megatron",
+    "swift-ddp",
+    "swift-zero2",
+    "swift-zero2-offload",
+    "swift-zero3",
+    "swift-zero3-offload",
+    "swift-fsdp",
 ]
 Stage = Literal["pt", "sft", "rm", "dpo", "kto"]
 Method = Literal["full", "lora", "qlora", "partial"]
@@ -72,6 +78,14 @@ MCA_WRONG_VISION = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_mo
 SWIFT_CUT_DEEP_STACK = frozenset({"qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"})
 
 
+SCALES_BYTES = 1 / 64 + 4 / (64 * 256)
+"""Scales of a 4-bit weight with double quantisation: an 8-bit scale for 64 weights, an fp32 scale for 256 scales
+(QLoRA, arXiv 2305.14314, section 3). bitsandbytes keeps them in the module (Linear4bit.quant_state), where FSDP divides
+nothing."""
+SINGLE_SCALES_BYTES = 4 / 64
+"""The same without double quantisation: an fp32 scale for 64 weights."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryTraits:
     """How an engine holds parameters, gradients and logits on a GPU in mixed precision. Bytes are per parameter."""
@@ -104,8 +118,12 @@ class MemoryTraits:
     """Bytes per token and vocabulary entry that the loss reads and writes in forward."""
     loss_backward_moved: float
     """The same in backward."""
+    scale_bytes: float = SCALES_BYTES
+    """Bytes of the scales of a 4-bit weight."""
     frozen_bytes: float = 2.0
     """Bytes of a weight that is not trained, and of one of DPO's reference model."""
+    frozen_beside_full_bytes: float | None = None
+    """The same in full training; None: frozen_bytes."""
     shards: Sharding = "none"
     """What data-parallel ranks shard on Hugging Face engines; each value includes those before it."""
     passing_gradient_bytes: float | None = None
@@ -160,6 +178,7 @@ class EngineTraits:
     zero_stage: Literal[0, 2, 3] = 0
     """Stage of DeepSpeed ZeRO; 0: not DeepSpeed."""
     is_fsdp: bool = False
+    fsdp_versions: tuple[int, ...] = (1, 2)
     preference_losses: tuple[str, ...] = ("sigmoid", "hinge", "ipo", "orpo", "simpo")
     """Losses that DPO can minimise."""
     memory: MemoryTraits | None = None
@@ -302,6 +321,29 @@ _ZERO3 = replace(
     _HUGGING_FACE, engine="llamafactory-zero3", overlaps=False, methods=_NO_QLORA, zero_stage=3, memory=_ZERO3_MEMORY
 )
 
+# ms-swift 4.6.0 loads all weights in torch_dtype (arguments/base_args/model_args.py). In full training under DDP and
+# FSDP we ask for fp32, because torch's AdamW steps the weights themselves; DeepSpeed keeps its own fp32 copies. PEFT
+# keeps adapters in fp32 (tuners/peft.py). Losses are those of transformers and trl, as with LLaMA-Factory.
+_SWIFT_DDP_MEMORY = replace(_DDP_MEMORY, frozen_beside_full_bytes=4)
+_SWIFT_TRAINER = replace(
+    _HUGGING_FACE,
+    engine="swift-ddp",
+    environment="swift",
+    methods=("full", "lora", "qlora"),
+    # swift/model/model_arch.py counts visual.deepstack_merger_list among the aligner's modules.
+    deep_stack_frozen_with="projector",
+    memory=_SWIFT_DDP_MEMORY,
+)
+_SWIFT_ZERO2 = replace(_SWIFT_TRAINER, engine="swift-zero2", overlaps=False, zero_stage=2, memory=_ZERO2_MEMORY)
+_SWIFT_ZERO3 = replace(
+    _SWIFT_TRAINER,
+    engine="swift-zero3",
+    overlaps=False,
+    methods=("full", "lora"),
+    zero_stage=3,
+    memory=_ZERO3_MEMORY,
+)
+
 TRAITS: Mapping[str, EngineTraits] = {
     traits.engine: traits
     for traits in (
@@ -344,5 +386,26 @@ TRAITS: Mapping[str, EngineTraits] = {
             pads="nothing",
             last_step="dropped_at_the_end",
         ),
+        _SWIFT_TRAINER,
+        _SWIFT_ZERO2,
+        replace(_SWIFT_ZERO2, engine="swift-zero2-offload", memory=replace(_ZERO2_MEMORY, offloads="optimizer")),
+        _SWIFT_ZERO3,
+        replace(_SWIFT_ZERO3, engine="swift-zero3-offload", memory=replace(_ZERO3_MEMORY, offloads="everything")),
+        replace(
+            _SWIFT_TRAINER,
+            engine="swift-fsdp",
+            # As with LLaMA-Factory, QLoRA fails under FSDP 2 (accelerate utils/fsdp_utils.py _infer_parameter_dtype).
+            methods=("full", "lora"),
+            stages=("pt", "sft", "dpo", "kto"),
+            is_fsdp=True,
+            # swift/config/fsdp2.json is its only configuration (arguments/sft_args.py _init_fsdp).
+            fsdp_versions=(2,),
+            memory=_FSDP_MEMORY,
+        ),
     )
 }
+
+
+def sibling(traits: EngineTraits, sharding: str) -> str:
+    """Return an engine of the same environment: `ddp`, `zero2`, ..., `megatron`. Both environments have all of them."""
+    return f"{traits.environment}-{sharding}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from backend.estimate import over_gpu_gib
 from backend.job.batch import planned_batch
@@ -10,7 +10,7 @@ from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check_resolved
-from backend.job.traits import TRAITS, EngineName
+from backend.job.traits import TRAITS, EngineName, sibling
 from backend.planning.enumerate import enumerate_plans
 from backend.planning.plans import Candidate
 from backend.planning.recommended import recommended
@@ -18,17 +18,18 @@ from backend.planning.recommended import recommended
 StrategyKey = Literal[
     "ddp", "zero2", "zero2-offload", "zero3", "zero3-offload", "fsdp", "megatron", "lora-ddp", "qlora"
 ]
-_SETTINGS: Mapping[StrategyKey, tuple[EngineName, str]] = {
-    "ddp": ("llamafactory-ddp", "full"),
-    "zero2": ("llamafactory-zero2", "full"),
-    "zero2-offload": ("llamafactory-zero2-offload", "full"),
-    "zero3": ("llamafactory-zero3", "full"),
-    "zero3-offload": ("llamafactory-zero3-offload", "full"),
-    "fsdp": ("llamafactory-fsdp", "full"),
-    "megatron": ("llamafactory-megatron", "full"),
-    "lora-ddp": ("llamafactory-ddp", "lora"),
-    "qlora": ("llamafactory-ddp", "qlora"),
+_SETTINGS: Mapping[StrategyKey, tuple[str, str]] = {
+    "ddp": ("ddp", "full"),
+    "zero2": ("zero2", "full"),
+    "zero2-offload": ("zero2-offload", "full"),
+    "zero3": ("zero3", "full"),
+    "zero3-offload": ("zero3-offload", "full"),
+    "fsdp": ("fsdp", "full"),
+    "megatron": ("megatron", "full"),
+    "lora-ddp": ("ddp", "lora"),
+    "qlora": ("ddp", "qlora"),
 }
+"""Strategy -> (the engine's name without its environment, training.method)."""
 ADAPTERS = ("lora", "qlora")
 TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
 
@@ -94,8 +95,9 @@ def _common_batch(job: Job, own_batch: int) -> int:
 
 
 def _rows(job: Job, batch: int) -> list[Strategy]:
-    megatron: EngineName = job.engine if job.traits.is_megatron else "llamafactory-megatron"
-    settings: dict[StrategyKey, tuple[EngineName, str]] = {**_SETTINGS, "megatron": (megatron, "full")}
+    settings: dict[StrategyKey, tuple[EngineName, str]] = {
+        key: (cast(EngineName, sibling(job.traits, name)), method) for key, (name, method) in _SETTINGS.items()
+    }
     full_engines = tuple(name for name in TRAITS if name in {engine for engine, _ in settings.values()})
     return [_best_of(job, key, engine, method, full_engines, batch) for key, (engine, method) in settings.items()]
 

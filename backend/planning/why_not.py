@@ -15,6 +15,7 @@ from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors, quoted
 from backend.job.rules import check_resolved
 from backend.job.rules.batched import refuses
+from backend.job.traits import sibling
 from backend.planning.compare import Cost, cost
 from backend.planning.enumerate import enumerate_plans
 from backend.planning.order import Column, Mask
@@ -218,7 +219,7 @@ def _tries(job: Job, sizes: Mapping[str, int], plans: Plans, replicas: int | Non
     - If DP is requested too, only TP and PP that lead to it are tried, if there are any.
     - If a micro-batch is requested, the largest TP x PP comes first: fewer replicas share the global batch.
     """
-    engine = job.engine if job.traits.is_megatron else "llamafactory-megatron"
+    engine = sibling(job.traits, "megatron")
     fixed: dict[str, object] = {
         **{f"parallel.{name}": 1 for name in SIZES},
         "engine": engine,

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 IMPORT = """\
 import inspect, sys
 from pathlib import Path
@@ -18,6 +20,7 @@ print(*(name for name in opened if name.endswith(".pyi") and "/components/" in n
 """
 
 
+@pytest.mark.slow
 def test_gradio_is_imported_without_its_files_for_editors(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT, tmp_path], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

@@ -167,6 +167,7 @@ def test_a_deeply_nested_configuration_is_refused(ours):
         assert caught.value.problems[0].code == "bad_model_config"
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_configuration_that_a_job_file_accepts(tmp_path):
     """It runs in a process of its own, because huggingface_hub reads HF_ENDPOINT when it is imported."""
     with hub(FILES) as (address, _):

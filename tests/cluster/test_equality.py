@@ -312,3 +312,11 @@ def test_layers_that_are_slow_without_a_package_warn_of_it_and_megatron_needs_it
     gang.facts[0] = make_facts({**MODULES, "deepspeed": "0.18.4", "transformers": "5.5.4", "fla": None, **kernels})
     problems = [result.problem for result in gang.check() if result.name == "engine" and result.problem]
     assert [(problem.code, problem.values["modules"]) for problem in problems] == ([(code, missing)] if code else [])
+
+
+@pytest.mark.parametrize(("datasets", "refused"), [("4.0.0", True), ("4.6.1", True), ("4.7.0", False), ("5.0", False)])
+def test_data_sets_in_which_ms_swift_finds_no_json_type_are_refused(datasets: str, refused: bool) -> None:
+    gang = Gang(nodes=1, engine="swift-ddp", cluster={"environments": {"swift": {"python": "/opt/swift/bin/python"}}})
+    gang.facts[0] = make_facts({**MODULES, "swift": "4.6.0", "datasets": datasets})
+    problems = [result.problem for result in gang.check() if result.name == "engine" and result.problem]
+    assert [problem.code for problem in problems] == ["data_sets_fail"] * refused

@@ -169,6 +169,9 @@ def test_ms_swift_reads_plain_files_and_needs_no_description_of_them(gang: Gang)
     gang.first.on("paths", reply={**PATHS, "dataset": {"info": False, "unknown": [], "missing": [], "columns": {}}})
     gang.job = with_values(gang.job, {"engine": "swift-megatron", "cluster.environments": {"swift": PYTHON}})
     assert {result.status for result in gang.check()} == {"ok"}
+    missing = {"info": False, "unknown": [], "missing": ["/data/a.jsonl"], "columns": {}}
+    gang.first.on("paths", reply={**PATHS, "dataset": missing})
+    assert gang.only_failure()[1].code == "dataset_file_missing"
 
 
 @pytest.mark.parametrize(

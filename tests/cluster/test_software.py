@@ -95,7 +95,7 @@ def test_one_broken_node_does_not_hide_the_others() -> None:
         ("llamafactory-ddp", {"torch", "transformers", "llamafactory"}),
         ("llamafactory-zero3", {"torch", "transformers", "llamafactory", "deepspeed"}),
         ("llamafactory-megatron", {"torch", "transformers", "llamafactory", "mcore_adapter", "megatron"}),
-        ("swift-megatron", {"torch", "transformers", "swift", "megatron"}),
+        ("swift-megatron", {"torch", "transformers", "swift", "datasets", "megatron"}),
     ],
 )
 def test_each_engine_asks_for_what_it_imports(engine: str, modules: set[str]) -> None:

@@ -18,7 +18,7 @@ from app.demo.local_nodes import LocalNodes
 from backend.engines import export
 from backend.job.mapping import dump_mapping, parse_job, to_mapping, with_values
 from tools import tiny_data
-from tools.programs import NODE_ENVIRONMENT, NODE_PYTHON
+from tools.programs import NODE_ENVIRONMENT, NODE_PYTHON, swift_python
 
 ROOT = Path(__file__).parents[2]
 EXTRA = NODE_ENVIRONMENT / "extra"
@@ -92,15 +92,18 @@ class Site:
     def job(self, name: str, case: Case) -> dict[str, Any]:
         """Return the job file of a case."""
         model, pictures = self.model(case.model), case.model == "vision"
-        cluster = self.cluster.cluster_mapping(str(NODE_PYTHON))
+        is_swift = case.engine.startswith("swift")
+        python = swift_python() if is_swift else None
+        cluster = self.cluster.cluster_mapping(python or str(NODE_PYTHON))
         cluster["environments"]["llamafactory"]["setup"] = str(self._setup(case))
+        cluster["environments"]["swift"] = cluster["environments"]["llamafactory"]
         mapping = {
             "name": name,
             "cluster": {**cluster, "nodes": case.nodes, "hosts": cluster["hosts"][: case.nodes]},
             "model": {"hf_config": json.loads((model / "config.json").read_text()), "path": str(model)},
             "engine": case.engine,
             "training": {
-                "dataset": tiny_data.PICTURES if pictures else tiny_model.DATASET,
+                "dataset": (tiny_data.PICTURES if pictures else tiny_model.DATASET) + (".json" if is_swift else ""),
                 "dataset_dir": str(self.folder / tiny_model.DATA_FOLDER),
                 "template": tiny_data.VISION_TEMPLATE if pictures else tiny_model.TEMPLATE,
                 "output_dir": str(self.folder / "out"),
@@ -159,6 +162,19 @@ class Site:
             nodes=nodes,
             results=self.folder / "out" / match[0],
         )
+
+    def call(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Run `megaboard WORDS` with this site's home folder."""
+        command = [sys.executable, "-m", "app.main", "--lang", "en", *words]
+        environment = {**os.environ, "MEGABOARD_HOME": str(self.home)}
+        return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    def resume(self, outcome: Outcome, step: int) -> list[dict[str, Any]]:
+        """Resume an ended run from the checkpoint of a step, wait, and return the steps of its second attempt."""
+        done = self.call("resume", outcome.run, "--checkpoint", str(step), "--wait", "--accept-warnings")
+        node = self.folder / "run" / outcome.run / "2" / "node0"
+        assert done.returncode == 0, done.stdout + done.stderr + _tail([node])
+        return _steps(node / "steps.rank0.jsonl")
 
     def continue_plainly(self, name: str, case: Case, steps: int) -> list[dict[str, Any]]:
         """Run the exported launch.sh up to `steps` and return the lines of the engine's log. The engine resumes from

@@ -334,7 +334,7 @@ KEYS = sorted({key for engine in ENGINES.values() for key in engine.owned} | set
               "use_mca", "FSDP_VERSION", "RANK", "adam_beta1"})  # fmt: skip
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(wild=st.dictionaries(st.sampled_from(KEYS), WILD, max_size=5))
 @example(wild={"ddp_timeout": float("inf")})
 def test_whatever_stands_in_a_file_it_is_imported_or_refused_with_words(wild: dict[str, Any]) -> None:
@@ -408,7 +408,7 @@ def jobs(draw: st.DrawFn) -> Job:
 ENGINES_METHODS = {name: make_job(engine=name).traits.methods for name in ENGINES}
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(job=jobs())
 def test_what_a_job_renders_to_is_imported_as_the_same_job_as_far_as_the_engine_carries_it(job: Job) -> None:
     engine = ENGINES[job.engine]

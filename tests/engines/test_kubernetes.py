@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 import yaml
-from kubeflow_trainer_api.models.io_k8s_api_core_v1_config_map import IoK8sApiCoreV1ConfigMap
-from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
-from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
 
 from app.main import main
 from backend.engines import export_kubernetes
@@ -17,11 +14,19 @@ from backend.job.job import Job
 from backend.job.mapping import with_values
 from tests.engines.jobs import ddp, sharded
 
-MODELS = {
-    "ConfigMap": IoK8sApiCoreV1ConfigMap,
-    "TrainJob": TrainerV1alpha1TrainJob,
-    "JobSet": JobsetV1alpha2JobSet,
-}
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Any]:
+    """Return the published models by kind. Their import takes a second, so only the tests that use them wait for it."""
+    from kubeflow_trainer_api.models.io_k8s_api_core_v1_config_map import IoK8sApiCoreV1ConfigMap
+    from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
+    from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
+
+    return {
+        "ConfigMap": IoK8sApiCoreV1ConfigMap,
+        "TrainJob": TrainerV1alpha1TrainJob,
+        "JobSet": JobsetV1alpha2JobSet,
+    }
 
 
 def documents(job: Job, file: str) -> dict[str, dict[str, Any]]:
@@ -30,10 +35,10 @@ def documents(job: Job, file: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("file", ["trainjob.yaml", "jobset.yaml"])
 @pytest.mark.parametrize("job", [ddp(), sharded("zero3")], ids=["ddp", "zero3"])
-def test_every_field_is_one_of_the_published_schema(job: Job, file: str) -> None:
+def test_every_field_is_one_of_the_published_schema(models: dict[str, Any], job: Job, file: str) -> None:
     for kind, document in documents(job, file).items():
         # from_dict checks types; what it does not know is missing afterwards.
-        assert MODELS[kind].from_dict(document).to_dict() == document
+        assert models[kind].from_dict(document).to_dict() == document
 
 
 def test_nodes_ranks_and_gpus_are_those_of_the_job() -> None:

@@ -50,6 +50,7 @@ CASES: Mapping[str, Job] = {
     ),
     "vision": swift("qwen3-vl-8b", parallel__tensor=4, training__freeze__vision_tower=True),
     "switches": swift(
+        training__template="qwen3_nothink",
         training__lr_scheduler="cosine_with_min_lr",
         training__save_total_limit=1,
         training__num_train_epochs=1.5,
@@ -61,12 +62,12 @@ CASES: Mapping[str, Job] = {
 }
 
 
-FOLDERS = {
-    "qwen3": ("Qwen3-8B", "Qwen3ForCausalLM"),
-    "qwen3_moe": ("Qwen3-30B-A3B", "Qwen3MoeForCausalLM"),
-    "qwen3_vl": ("Qwen3-VL-8B-Instruct", "Qwen3VLForConditionalGeneration"),
+ARCHITECTURES = {
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "qwen3_vl": "Qwen3VLForConditionalGeneration",
 }
-"""Hugging Face model type -> a folder's name, and the architecture that its config.json names."""
+"""Hugging Face model type -> the architecture that its config.json names."""
 
 
 def config_of(the_job: Job) -> dict[str, Any]:
@@ -186,10 +187,9 @@ def test_its_own_argument_classes_take_what_resumes(case: str, python: str, tmp_
 def on_disk(the_job: Job, folder: Path) -> Job:
     """Return the job with its model and data in a folder that has all files that ms-swift reads before it trains."""
     config = dict(models()[the_job.model.preset or ""].hf_config)
-    # If several models share an architecture, it knows a model by the name of its folder.
-    name, architecture = FOLDERS[config["model_type"]]
-    config["architectures"] = [architecture]
-    model = folder / name
+    config["architectures"] = [ARCHITECTURES[config["model_type"]]]
+    # No name that ms-swift knows: the file says the model type and the template.
+    model = folder / "weights"
     model.mkdir()
     (model / "config.json").write_text(json.dumps(config))
     for name in ("a.jsonl", "b.jsonl"):

@@ -98,6 +98,32 @@ def test_the_peak_of_a_vision_language_step_is_within_three_percent_of_torchs(re
     assert (memory.peak - STATIC_BYTES) / 2**20 == pytest.approx(measured, rel=0.03)
 
 
+# The same with one micro-batch, a vocabulary of 512 and attn_implementation="eager".
+EAGER = {(512, True): 85.5, (1024, True): 171.8, (512, False): 160.1, (1024, False): 386.3}
+
+
+@pytest.mark.parametrize("case", list(EAGER), ids=lambda case: " ".join(map(str, case)))
+def test_attention_that_is_not_fused_stores_its_scores(case):
+    length, checkpointing = case
+    recompute = "full" if checkpointing else "none"
+    plan = Plan(sequence_length=length, micro_batch=2, micro_batches=1, recompute=recompute)
+    tuning = Tuning(trained=Trained(), eager_attention=True)
+    layers = model_layers(parse_model({"model_type": "llama", **SMALL, "vocab_size": 512}))
+    memory = data_parallel_memory(layers, plan, DDP, tuning)
+    # On CPU the softmax also needs a copy of its input in fp32.
+    assert (memory.peak - STATIC_BYTES) / 2**20 == pytest.approx(EAGER[case], rel=0.07)
+
+
+def test_only_a_job_that_disables_it_has_no_fused_attention():
+    fused, disabled = (
+        estimate(job(engine="llamafactory-zero3", extra={"flash_attn": name}, training__cutoff_len=16_384))
+        for name in ("auto", "disabled")
+    )
+    scores_gib = 6 * 32 * 16_384**2 / 2**30
+    assert disabled.peak_gib > scores_gib > fused.stages[0].activations_gib
+    assert disabled.iteration_s > fused.iteration_s
+
+
 def test_buckets_are_there_only_where_replicas_talk():
     alone = Plan(sequence_length=256, micro_batches=2)
     first_one, two = (

@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 
 from backend.estimate import estimate
-from backend.estimate.interval import after_runs
+from backend.estimate.interval import after_runs, memory_interval, time_interval
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.reserved import FIXED_LENGTHS, VARIED_LENGTHS, segmented_bytes
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import Moment, StageMemory
 from backend.job.cluster import Calibration
 from backend.job.presets import intervals
-from benchmarks.intervals import Score, calibrated, corrected, interval, level_of, levelled, tail_of
+from benchmarks.left_out import Score, calibrated, corrected, interval, left_out, level_of, levelled, tail_of
 from tests.estimate.cases import job
 
 FSDP = {"engine": "llamafactory-fsdp", "training.gradient_accumulation_steps": 4}
@@ -74,10 +74,35 @@ def test_each_source_counts_the_same_and_a_left_out_source_is_not_used():
     many = [Score("many", "megatron", 0.1, "g")] * 90
     few = [Score("few", "megatron", 0.5, "g")] * 10
     assert level_of([*many, *few]) == pytest.approx(2.718281828**0.3)
-    low, high = interval([*many, *few], [], "megatron", 0.1)
+    low, high = interval([*many, *few], "megatron", 0.1)
     assert (low, high) == (pytest.approx(2.718281828**0.1), pytest.approx(2.718281828**0.5))
-    assert tail_of([*many, *few], []) <= 0.15
+    assert tail_of([*many, *few], [], "megatron") <= 0.1
     assert levelled(many, 2.718281828**0.1)[0].log == pytest.approx(0, abs=1e-9)
+
+
+def test_an_interval_is_mostly_of_the_rows_of_its_own_kind_and_made_without_the_source():
+    full = [Score(source, "hugging_face", 0.0, "g") for source in "ab" for _ in range(10)]
+    lora = [Score(source, "hugging_face_lora", 0.3, "g") for source in "cd" for _ in range(10)]
+    low, high = interval([*full, *lora], "hugging_face", 0.1)
+    assert (low, high) == (1.0, pytest.approx(2.718281828**0.3))
+    assert interval([*full, *lora], "hugging_face", 0.25).high == 1.0
+    held = left_out(full, lora, "hugging_face_lora", 0.25)
+    assert [(row.source, row.stranger, row.inside) for row in held] == [
+        (source, False, True) for source in "cd" for _ in range(10)
+    ]
+    alone = left_out(full, lora[:10], "hugging_face_lora", 0.25)
+    assert not any(row.inside for row in alone), "nothing but full training is left without its source"
+
+
+def test_lora_and_qlora_have_intervals_of_their_own_outside_megatron():
+    def factors(engine, method):
+        tried = job(engine=engine, training__method=method)
+        return memory_interval(tried), time_interval(tried)
+
+    full, lora, qlora = (factors("llamafactory-ddp", method) for method in ("full", "lora", "qlora"))
+    assert len({full[0], lora[0], qlora[0]}) == 3
+    assert full[1] != lora[1] == qlora[1]
+    assert factors("swift-megatron", "full") == factors("swift-megatron", "lora")
 
 
 def test_a_calibrated_interval_is_narrower_and_again_after_more_runs():

@@ -8,13 +8,22 @@ import json
 import os
 import statistics
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from backend.estimate.memory.engine_memory import memory_traits
-from backend.job.traits import TRAITS
+from backend.estimate.memory.hugging_face import data_parallel_memory
+from backend.estimate.memory.stage import Trained
+from backend.estimate.memory.terms import STATIC_BYTES
+from backend.estimate.memory.tuning import Tuning
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.model.parameters import layer_counts
+from backend.estimate.plan import Plan
+from backend.job.model import parse_model
+from backend.job.traits import TRAITS, MemoryTraits
 from benchmarks.small_models import SMALL_MODELS
 from tests.estimate.cases import job
 from tests.nodes import needs_node_environment
@@ -80,6 +89,25 @@ def test_fsdp_1_alone_keeps_each_layers_input_and_its_gradient_and_where_checkpo
     alive = _printed_by("benchmarks.kept_inputs")
     assert alive.pop("FSDP 1, reentrant") >= 2 * 8
     assert max(alive.values()) <= 4
+
+
+def test_fsdp_2_keeps_whole_gradients_while_accelerates_no_sync_is_on_and_needs_four_units_more() -> None:
+    counted = _printed_by("benchmarks.fsdp_step")
+    traits = memory_traits(job(engine="llamafactory-fsdp"))
+    each_batch = replace(traits, accumulates_whole=False)
+    ours = {"no_sync": _units(traits), "sync_each_batch": _units(each_batch)}
+    assert {case: units["peak"] for case, units in counted.items()} == pytest.approx(ours, rel=0.05)
+    assert counted["no_sync"]["held"] == pytest.approx(6, rel=0.01)
+    assert counted["sync_each_batch"]["held"] < 0.1
+
+
+def _units(memory: MemoryTraits) -> float:
+    """Return our peak of two micro-batches of six layers on many ranks, in weights of a layer in 16 bits."""
+    config = {"model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8}
+    layers = model_layers(parse_model({**config, "num_hidden_layers": 6, "vocab_size": 8}))
+    plan = Plan(data=1024, sequence_length=2, micro_batches=2, recompute="full")
+    peak = data_parallel_memory(layers, plan, memory, Tuning(trained=Trained())).peak
+    return float(peak - STATIC_BYTES) / (2 * layer_counts(layers.kinds[0]).total)
 
 
 def test_dpos_log_probabilities_hold_what_torchs_allocator_hands_out_for_them() -> None:

@@ -18,6 +18,9 @@ DEEPEST = 16
 """Deeper pipelines take longer to schedule than a unit test may."""
 
 
+SHALLOW = [row for row in ROWS if (row.get("pp") or 1) <= 2]
+
+
 def rows_of(source, step=1):
     result = [row for row in ROWS if row["source"].startswith(source) and (row.get("pp") or 1) <= DEEPEST]
     return result[::step]
@@ -73,12 +76,12 @@ def test_a_row_is_skipped_or_not_whatever_was_measured():
 
 @pytest.mark.parametrize(("number", "value"), list(enumerate([None, "x", -1, 0.5, float("nan"), []])))
 def test_no_field_of_a_row_breaks_the_benchmark(number, value):
-    picked = ROWS[number :: len(ROWS) // 2]
+    picked = SHALLOW[number :: len(SHALLOW) // 2]
     check_every_row_counts([{**row, key: value} for row in picked for key in row if key not in FIGURES])
 
 
 def test_no_field_is_so_needed_that_a_row_without_it_breaks_the_benchmark():
-    picked = ROWS[:: len(ROWS) // 4]
+    picked = SHALLOW[:: len(SHALLOW) // 3]
     check_every_row_counts([{name: row[name] for name in row if name != key} for row in picked for key in row])
 
 

@@ -36,7 +36,7 @@ ENGINE = {
     "serving/model.py": {"llamafactory", "torch", "transformers"},
     "training/hubs.py": {"huggingface_hub", "modelscope_hub"},
     "training/entry.py": {"llamafactory", "torch", "transformers", "yaml", *BESIDE},
-    "training/export_model.py": {"llamafactory", "mcore_adapter"},
+    "training/export_model.py": {"llamafactory", "mcore_adapter", "swift"},
     "training/predict.py": {"llamafactory"},
     "training/swift_entry.py": {"swift", "torch", *BESIDE},
     "training/engine_data.py": {"llamafactory"},

@@ -232,13 +232,14 @@ Retention(home, Store(home / "megaboard.db")).delete(sys.argv[2], by="page")
 
 def test_a_deletion_whose_process_was_killed_is_finished_by_the_next(store: Store, home: Path) -> None:
     made = finished(store)
-    made.steps(21, 3000)
+    made.steps(21, 1000)
     finished(store, "other")
     before = all_rows(store, "other")
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(home), RUN])
     wait_for(lambda: Retention(home, store).deleted())
     process.kill()
     process.wait()
+    assert rows_of(store, RUN) != {}, "the process was killed too late"
     Retention(home, store).tick()
     assert rows_of(store, RUN) == {}
     assert all_rows(store, "other") == before

@@ -193,7 +193,7 @@ def test_a_disk_that_becomes_full_is_named_with_need_and_room_and_goes_on_with_r
     with full_disk(tmp_path / "disk") as disk:
         job = with_values(bare, {"cluster.run_root": str(disk.folder)})
         with pytest.raises(ProblemsError) as raised:
-            controller.install(job, quiet, {tiny.name: tiny})
+            controller.tasks.install(job, quiet, {tiny.name: tiny})
         assert [(problem.code, problem.node) for problem in raised.value.problems] == [
             ("install_disk_full", host.name) for host in bare.cluster.hosts
         ]
@@ -207,7 +207,7 @@ def test_a_disk_that_becomes_full_is_named_with_need_and_room_and_goes_on_with_r
                 assert "{" not in "".join(text.values())
         assert [marker_of(folder)["state"] for folder in environments(job)] == ["building"]
         subprocess.run(["mount", "-o", "remount,size=32m", str(disk.folder)], check=True)
-        python = Path(controller.install(job, quiet, {tiny.name: tiny}).python)
+        python = Path(controller.tasks.install(job, quiet, {tiny.name: tiny}).python)
         (part,) = python.parents[1].glob("lib/python*/site-packages/second_part.py")
         assert part.stat().st_size > 6 << 20
 

@@ -54,10 +54,26 @@ def test_a_folder_without_a_model_is_none() -> None:
     assert find_source(job_of(), RESULTS, node_with("trainer_log.jsonl")) is None
 
 
-def test_adapters_of_ms_swift_are_refused_with_its_own_command() -> None:
+@pytest.mark.parametrize("engine", ["swift-ddp", "swift-megatron"])
+def test_adapters_of_ms_swift_are_merged_by_it(engine: str) -> None:
+    source = find_source(job_of(engine), RESULTS, node_with("adapter_config.json"))
+    assert source is not None
+    assert (source.kind, source.folder) == ("merge_swift", RESULTS)
+
+
+def test_the_whole_model_beside_adapters_of_ms_swift_s_megatron_is_ready() -> None:
+    node = node_with("latest_checkpointed_iteration.txt")
+    node.files[f"{RESULTS}-merged/model.safetensors.index.json"] = b""
+    source = find_source(job_of("swift-megatron"), RESULTS, node)
+    assert source is not None
+    assert (source.kind, source.folder) == ("ready", f"{RESULTS}-merged")
+
+
+def test_ms_swift_s_own_format_is_refused_with_its_command() -> None:
     with pytest.raises(NodeError) as raised:
-        find_source(job_of("swift-megatron"), RESULTS, node_with("adapter_config.json"))
-    assert (raised.value.code, raised.value.problem.values["folder"]) == ("export_by_swift", RESULTS)
+        find_source(job_of("swift-megatron"), RESULTS, node_with("latest_checkpointed_iteration.txt"))
+    values = raised.value.problem.values
+    assert (raised.value.code, values["folder"], values["kind"]) == ("export_by_swift", RESULTS, "mcore_model")
 
 
 def test_what_is_a_model_already_stays_and_nothing_is_asked_of_the_node() -> None:

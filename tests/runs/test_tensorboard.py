@@ -39,6 +39,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return file.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_scalars_of_the_real_writer_are_read_and_nothing_else(written: bytes) -> None:
     rows, used, bad = read_events(written, 0)
     assert (used, bad.number) == (len(written), 0)
@@ -50,6 +51,7 @@ def test_the_scalars_of_the_real_writer_are_read_and_nothing_else(written: bytes
     assert rows[0]["time"] == 1.7e9 + 1
 
 
+@pytest.mark.slow
 def test_a_file_is_read_in_parts_of_any_size_and_an_image_is_passed_over(gang: Gang, written: bytes) -> None:
     name = "runs/a/events.out.tfevents.1.node.1.0"
     source = (Source(file=name, kind="tensorboard"),)

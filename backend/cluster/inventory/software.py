@@ -34,7 +34,7 @@ CONTAINER_CODES: Mapping[object, str] = {
 
 # Import name -> distribution.
 _COMMON = {"torch": "torch", "transformers": "transformers"}
-_ENGINE = {"llamafactory": {"llamafactory": "llamafactory"}, "swift": {"swift": "ms-swift"}}
+_ENGINE = {"llamafactory": {"llamafactory": "llamafactory"}, "swift": {"swift": "ms-swift", "datasets": "datasets"}}
 _MEGATRON = {"llamafactory": {"mcore_adapter": "mcore-adapter"}, "swift": {}}
 
 

@@ -9,7 +9,7 @@ from backend.cluster.inventory.hardware import Hardware
 from backend.cluster.inventory.software import NodeFacts, ask_program, needed_environment, outside
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import ends_of_all
-from backend.cluster.preflight.files import ASK_S, dataset_names
+from backend.cluster.preflight.files import ASK_S, data_on_node
 from backend.cluster.preflight.fix_commands import copy_command, remove_command
 from backend.cluster.preflight.readings import GangReadings
 from backend.cluster.preflight.results import CheckName, CheckResult
@@ -82,7 +82,7 @@ def check_prints(gang: GangReadings) -> list[CheckResult]:
     question = {
         "model": job.model.path,
         "folder": job.training.dataset_dir or "/",
-        "datasets": dataset_names(job),
+        "datasets": data_on_node(job),
         "plain": job.traits.environment == "swift",
     }
     prints = ends_of_all(

@@ -9,6 +9,7 @@ from backend.cluster.preflight.lock import LOCKS
 from backend.cluster.preflight.readings import NodeReadings
 from backend.cluster.preflight.results import CheckName, CheckResult
 from backend.cluster.program_answers.checks import Paths
+from backend.engines.swift import dataset_paths
 from backend.job.job import Job
 
 ASK_S = 30.0
@@ -23,7 +24,8 @@ def ask_paths(job: Job, rank: int, node: Node) -> Paths:
     question = {
         "model": job.model.path,
         "dataset_dir": job.training.dataset_dir,
-        "datasets": dataset_names(job),
+        "datasets": data_on_node(job),
+        "plain": job.traits.environment == "swift",
         "writable": [*run_folders(job), job.training.output_dir],
         "parts": needed_parts(job),
         "extensions": job.environment.get(EXTENSIONS),
@@ -50,7 +52,9 @@ def check_dataset(node: NodeReadings) -> list[CheckResult]:
     """Check that every data set has a description, a file, and the columns that the engine reads."""
     checks, dataset, folder = node.checks, node.paths["dataset"], node.job.training.dataset_dir
     if node.job.traits.environment == "swift":
-        # Data sets of ms-swift are plain files. Its own parser checks them.
+        # Data sets of ms-swift are plain files, or folders of data that it has tokenised.
+        if dataset["missing"]:
+            return [checks.wrong("dataset", "dataset_file_missing", "training.dataset", paths=dataset["missing"])]
         return [checks.ok("dataset", names=dataset_names(node.job))]
     if not dataset["info"]:
         return [checks.wrong("dataset", "dataset_info_missing", "training.dataset_dir", path=folder)]
@@ -118,6 +122,13 @@ def lora_targets(job: Job) -> list[str]:
 def run_folders(job: Job) -> tuple[str, ...]:
     """Return the folders that a run writes besides its output. Another user of the run root may own the locks."""
     return job.cluster.run_root, posixpath.join(job.cluster.run_root, LOCKS)
+
+
+def data_on_node(job: Job) -> list[str]:
+    """Return the names of LLaMA-Factory's data sets, or the paths of ms-swift's."""
+    if job.traits.environment == "swift":
+        return dataset_paths(job.training.dataset, job.training.dataset_dir)
+    return dataset_names(job)
 
 
 def dataset_names(job: Job) -> list[str]:

@@ -22,7 +22,7 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
             package = working.partition("==")[0]
             if is_broken(job, versions.get(package, "")):
                 command = pip_command(environment_of(job, checks.rank), [working])
-                found = {"transformers": transformers, "torch": versions.get("torch", "")}
+                found = {name: versions.get(name, "") for name in ("transformers", "torch", "datasets")}
                 return [checks.wrong("engine", code, field, **found, command=command)]
         if _loops_over_experts(job, transformers):
             field = python_field(job, checks.rank)
@@ -48,7 +48,10 @@ def _flash_attention_crashes(job: Job, transformers: str) -> bool:
     In transformers 5.6.0 alone, models without attention sinks crash (integrations/flash_attention.py, `s_aux.to`;
     https://github.com/hiyouga/LlamaFactory/issues/10610).
     """
-    return transformers == "5.6.0" and not job.traits.is_megatron and job.extra.get("flash_attn") in ("fa2", "fa3")
+    of_swift = str(job.extra.get("attn_impl", "flash" if job.training.packing else ""))
+    is_swift = job.traits.environment == "swift"
+    is_flash = of_swift.startswith("flash") if is_swift else job.extra.get("flash_attn") in ("fa2", "fa3")
+    return transformers == "5.6.0" and not job.traits.is_megatron and is_flash
 
 
 def _gpt_oss_fails(job: Job, transformers: str) -> bool:
@@ -68,18 +71,35 @@ def _distributed_save_fails(job: Job, torch: str) -> bool:
     mcore_adapter 0.10.0.dev0 (patcher.py) replaces _validate_global_plan by a function that returns a switch. Since
     torch 2.12 its caller joins a list (https://github.com/pytorch/pytorch/pull/176728; seen with 2.13).
     """
-    numbers = torch.split(".")[:2]
-    is_new = len(numbers) == 2 and all(number.isdecimal() for number in numbers) and [*map(int, numbers)] >= [2, 12]
+    numbers = _numbers(torch)
+    is_new = bool(numbers) and numbers >= [2, 12]
     parallel = job.parallel
     folds = bool(known_model(job.model).experts) and parallel.expert_tensor != parallel.tensor
     distributed = parallel.distributed_optimizer or folds or job.extra.get("ckpt_format") == "torch_dist"
     return job.engine == "llamafactory-megatron" and is_new and distributed
 
 
+def _data_sets_fail(job: Job, datasets: str) -> bool:
+    """Return whether ms-swift cannot read data.
+
+    4.6.0 dataset/preprocessor/core.py imports datasets.features.Json, which datasets has from 4.7.0 on, although
+    ms-swift's metadata allow 4.0 (seen with 4.0.0).
+    """
+    numbers = _numbers(datasets)
+    return job.traits.environment == "swift" and bool(numbers) and numbers < [4, 7]
+
+
+def _numbers(version: str) -> list[int]:
+    """Return the first two numbers of a version; none if it has no such numbers."""
+    numbers = version.split(".")[:2]
+    return [*map(int, numbers)] if len(numbers) == 2 and all(number.isdecimal() for number in numbers) else []
+
+
 BROKEN_VERSIONS = {
     # 5.5.4 is the newest version below 5.6.0, which is the newest that LLaMA-Factory 0.9.5 takes (its extras/misc.py).
     "flash_attention_crashes": (_flash_attention_crashes, "extra", "transformers==5.5.4"),
     "gpt_oss_fails": (_gpt_oss_fails, "model.path", "transformers==4.57.6"),
+    "data_sets_fail": (_data_sets_fail, "engine", "datasets==4.8.4"),
     "distributed_save_fails": (_distributed_save_fails, "parallel.distributed_optimizer", "torch==2.11.0"),
 }
 """Code of the problem -> (whether it occurs, the field, the version that works)."""

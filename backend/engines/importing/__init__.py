@@ -15,6 +15,7 @@ from backend.engines.importing.reading import Reading
 from backend.engines.importing.report import Imported, ImportLine
 from backend.engines.importing.source import Source, is_job, is_megatron_of_swift, read_source
 from backend.engines.importing.swift import SWIFT, refuse_other_swift, swift_values
+from backend.engines.importing.swift_trainer import SWIFT_TRAINER, refuse_other_trainers, trainer_choice
 from backend.engines.known_keys import intended_value, keys_of
 from backend.job.problems import Problem, ProblemsError
 
@@ -45,11 +46,9 @@ def import_source(source: Source, cluster: Mapping[str, Any], read_file: ReadFil
         raise ProblemsError([Problem(code="import_is_job")])
     if source.kind == "llamafactory":
         return import_llamafactory(source.config, cluster, read_file, source.open_keys)
-    if not is_megatron_of_swift(source):
-        command = source.command or "swift sft"
-        raise ProblemsError([Problem(code="import_swift_without_megatron", field="file", values={"command": command})])
     verb = source.command.partition(" ")[2]
-    return import_swift_megatron(source.config, verb, cluster, read_file, source.open_keys)
+    read = import_swift_megatron if is_megatron_of_swift(source) else import_swift_trainer
+    return read(source.config, verb, cluster, read_file, source.open_keys)
 
 
 def import_llamafactory(
@@ -81,6 +80,21 @@ def import_swift_megatron(
     refuse_other_swift(values, verb)
     choice = Choice(engine="swift-megatron", values=swift_values(values, verb))
     return _imported(config, values, choice, cluster, SWIFT, read_file, open_keys)
+
+
+def import_swift_trainer(
+    config: Mapping[str, Any],
+    verb: str,
+    cluster: Mapping[str, Any],
+    read_file: ReadFile | None = None,
+    open_keys: Collection[str] = (),
+) -> Imported:
+    """Return the job of ms-swift's `swift VERB`; an empty verb is found from the keys. ProblemsError."""
+    values = {SWIFT_TRAINER.renamed.get(key, key): value for key, value in config.items()}
+    refuse_other_trainers(values, verb)
+    known = {key: value for key, value in values.items() if key not in open_keys}
+    choice = trainer_choice(known, verb, read_file)
+    return _imported(config, values, choice, cluster, SWIFT_TRAINER, read_file, open_keys)
 
 
 def _imported(

@@ -84,7 +84,7 @@ def choose_engine(config: Mapping[str, Any], read_file: ReadFile | None) -> Choi
             reasons["deepspeed"] = because("import_deepspeed_with_megatron", "deepspeed")
         return Choice(engine="llamafactory-megatron", reasons=reasons)
     if sharding:
-        return _zero(sharding, read_file)
+        return sharded_by(sharding, read_file, "llamafactory")
     if config.get("fsdp") or _is_on(config.get("ACCELERATE_USE_FSDP")):
         return Choice(engine="llamafactory-fsdp", values=_fsdp_values(config))
     return Choice(engine="llamafactory-ddp")
@@ -115,7 +115,7 @@ def _is_on(value: Any) -> bool:
     return str(value).lower() in ("1", "true", "full_shard")
 
 
-def _zero(sharding: Any, read_file: ReadFile | None) -> Choice:
+def sharded_by(sharding: Any, read_file: ReadFile | None, environment: str) -> Choice:
     """Return the engine of a DeepSpeed configuration, and its further values."""
     settings, code = _zero_settings(sharding, read_file)
     zero = settings.get("zero_optimization")
@@ -123,10 +123,10 @@ def _zero(sharding: Any, read_file: ReadFile | None) -> Choice:
     stage = zero.get("stage", 0)
     if stage not in (2, 3):
         reason = because("import_deepspeed_stage", "deepspeed", stage=stage)
-        return Choice(engine="llamafactory-zero2" if stage == 1 else "llamafactory-ddp", reasons={"deepspeed": reason})
+        return Choice(engine=f"{environment}-{'zero2' if stage == 1 else 'ddp'}", reasons={"deepspeed": reason})
     optimizer, weights = (_device(zero.get(key)) for key in ("offload_optimizer", "offload_param"))
     weights = weights if stage == 3 else None
-    engine = f"llamafactory-zero{stage}{'-offload' if optimizer or weights else ''}"
+    engine = f"{environment}-zero{stage}{'-offload' if optimizer or weights else ''}"
     reason = because(code, "deepspeed")
     if lost := sorted(str(key) for key in settings.keys() - _WRITTEN):
         reason = because("import_deepspeed_lost", "deepspeed", keys=", ".join(lost))

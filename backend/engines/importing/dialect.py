@@ -18,6 +18,8 @@ class Dialect:
     """Keys that our renderer always writes in one way, whatever a file says."""
     dropped: tuple[tuple[str, str], ...]
     """(pattern of keys, code of the reason)"""
+    passed_on: frozenset[str] = frozenset()
+    """Keys that our renderer derives, and that go into `extra` where a file has them."""
 
 
 LLAMAFACTORY = Dialect(
@@ -51,7 +53,7 @@ LLAMAFACTORY = Dialect(
         ("do_eval", "import_do_eval"),
         ("do_predict|predict_with_generate|generation_.*", "import_predicts"),
         ("ray_.*|master_addr|master_port|local_rank|nproc_per_node|nnodes|node_rank", "import_launcher"),
-        ("use_unsloth|use_kt|kt_.*|use_hyper_parallel|hyper_parallel_args", "import_other_trainer"),
+        ("use_unsloth|use_kt|kt_.*|use_hyper_parallel|hyper_parallel_(args|cp_size)", "import_other_trainer"),
     ),
 )
 

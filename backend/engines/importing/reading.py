@@ -72,6 +72,8 @@ class Reading:
                 return with_outcome(line, "dropped", because("import_off", key))
             reason = self.reasons.get(key) or because("import_engine", key, engine=self.name)
             return with_outcome(line, "changed", reason, path="engine", became=self.name)
+        if key in self.dialect.passed_on:
+            return self._other(line)
         if key in self.engine.owned or key in self.dialect.readers:
             return self._owned(line)
         if re.fullmatch(LAUNCHER, key):
@@ -183,7 +185,8 @@ class Reading:
         absent = {
             key: keys[key].default
             for key in self.engine.config(_target(job, self.config), "/")
-            if key in keys and key not in self.config and key not in self.dialect.always
+            if key in keys
+            and not any(key in known for known in (self.config, self.dialect.always, self.dialect.passed_on))
         }
         if self.name == "llamafactory-megatron":
             # Its workflow never reads the method: it trains all weights, whatever LLaMA-Factory's default is.

@@ -4,7 +4,7 @@ Sources: ms-swift 4.6.0 swift/megatron/arguments; names of 3.x: its docs/source_
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -25,23 +25,30 @@ from backend.job.mixing import OF_SWIFT
 from backend.job.patterns import NODE_PATH
 from backend.job.problems import Problem, ProblemsError
 
-_PREFERENCES = ("rm", "dpo", "kto")
+_KINDS = ("rm", "dpo", "kto")
 _FULL_RATE, _LORA_RATE = 1e-5, 1e-4
 """ms-swift's learning rate if none is given (megatron_args.py _set_default)."""
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def refuse_other_swift(config: Mapping[str, Any], verb: str) -> None:
-    """Raise ProblemsError if the engine cannot train it: other kinds of RLHF, tasks and tuners."""
+    """Raise ProblemsError if ms-swift's Megatron cannot train it: other kinds of RLHF, tasks and tuners."""
+    refuse_other(config, verb, _KINDS, tuner="full")
+
+
+def refuse_other(config: Mapping[str, Any], verb: str, kinds: Collection[str], tuner: str) -> None:
+    """Raise ProblemsError for other kinds of RLHF, tasks and tuners. `tuner` is the program's default."""
     kind = str(config.get("rlhf_type", "dpo"))
-    if kind not in _PREFERENCES and verb in ("", "rlhf"):
+    if kind not in kinds and verb in ("", "rlhf"):
         raise _refused("import_stage", "rlhf_type", stage=kind)
     task = str(config.get("task_type", "causal_lm"))
     if task != "causal_lm":
         raise _refused("import_swift_task", "task_type", task=task)
-    tuner = str(config.get("tuner_type", "full"))
-    if tuner not in ("full", "lora"):
-        raise _refused("import_swift_tuner", "tuner_type", tuner=tuner)
+    tuner = str(config.get("tuner_type", tuner))
+    quantization = config.get("quant_method")
+    if tuner not in ("full", "lora") or (quantization and (tuner, quantization) != ("lora", "bnb")):
+        shown = tuner if not quantization else f"{tuner}, quant_method: {quantization}"
+        raise _refused("import_swift_tuner", "tuner_type", tuner=shown)
     if config.get("model") is None:
         raise _refused("import_swift_model", "model")
 
@@ -65,15 +72,24 @@ def _model(config: Mapping[str, Any], value: Any) -> Read:
 
 
 def _data(config: Mapping[str, Any], value: Any) -> Read:
-    """Read the data files. The job has one folder and the names in it; names on a hub have no place there."""
-    names = [str(item) for item in (value if isinstance(value, list | tuple) else [value]) if item]
+    """Read the data: files, and folders of tokenised data. The job has one folder and the names in it.
+
+    Names on a hub have no place there.
+    """
+    files, folders = _listed(config.get("dataset")), _listed(config.get("cached_dataset"))
+    names = [*files, *folders]
     if not names:
         return Read(values={"training.dataset": None})
     if not all(re.fullmatch(NODE_PATH, name) for name in names):
         return Read(reason=because("import_swift_data", "dataset", names=", ".join(names)))
-    folder = _common_folder(names)
-    files = [str(PurePosixPath(name).relative_to(folder)) for name in names]
-    return Read(values={"training.dataset_dir": folder, "training.dataset": ",".join(files)})
+    common = _common_folder(names)
+    shown = [str(PurePosixPath(name).relative_to(common)) for name in names]
+    shown = [*shown[: len(files)], *(f"{name}/" for name in shown[len(files) :])]
+    return Read(values={"training.dataset_dir": common, "training.dataset": ",".join(shown)})
+
+
+def _listed(value: Any) -> list[str]:
+    return [str(item) for item in (value if isinstance(value, list | tuple) else [value]) if item]
 
 
 def _common_folder(names: list[str]) -> str:
@@ -85,7 +101,7 @@ def _common_folder(names: list[str]) -> str:
     return str(PurePosixPath(*common))
 
 
-def _precision(config: Mapping[str, Any], value: Any) -> Read:
+def read_swift_precision(config: Mapping[str, Any], value: Any) -> Read:
     """Read the precision. ms-swift trains fp16 if torch_dtype alone is float32 (arguments/base_args/model_args.py)."""
     dtype = _PRECISIONS[str(config.get("torch_dtype") or "bfloat16")]
     bf16, fp16 = config.get("bf16"), config.get("fp16")
@@ -102,7 +118,12 @@ def _targets(config: Mapping[str, Any], value: Any) -> Read:
 
 
 def _rate(config: Mapping[str, Any], value: Any) -> Read:
-    default = _FULL_RATE if config.get("tuner_type", "full") == "full" else _LORA_RATE
+    return read_rate(config, value, "full")
+
+
+def read_rate(config: Mapping[str, Any], value: Any, tuner: str) -> Read:
+    """Read the learning rate, whose default depends on the tuner. `tuner` is the program's default."""
+    default = _FULL_RATE if config.get("tuner_type", tuner) == "full" else _LORA_RATE
     return Read(values={"training.learning_rate": default if value is None else value})
 
 
@@ -199,7 +220,7 @@ def _offload_fraction(config: Mapping[str, Any], value: Any) -> Read:
 
 
 def _gradients(config: Mapping[str, Any], value: Any) -> Read:
-    is_bf16 = _precision(config, None).values["training.precision"] == "bf16"
+    is_bf16 = read_swift_precision(config, None).values["training.precision"] == "bf16"
     return Read(values={"parallel.gradient_dtype": "fp32" if value or is_bf16 else "bf16"})
 
 
@@ -217,9 +238,10 @@ SWIFT = Dialect(
     readers={
         "model": _model,
         "dataset": _data,
-        "torch_dtype": _precision,
-        "bf16": _precision,
-        "fp16": _precision,
+        "cached_dataset": _data,
+        "torch_dtype": read_swift_precision,
+        "bf16": read_swift_precision,
+        "fp16": read_swift_precision,
         "target_modules": _targets,
         "lr": _rate,
         "lr_decay_style": _schedule,
@@ -257,6 +279,7 @@ SWIFT = Dialect(
         "num_workers": "dataloader_num_workers",
     },
     always=frozenset({"add_version", "callbacks", "rlhf_type"}),
+    passed_on=frozenset({"model_type", "template"}),
     dropped=(
         ("mcore_model|mcore_adapter|adapters", "import_resume"),
         ("deepspeed", "import_off"),

@@ -8,7 +8,17 @@ from typing import Any
 from backend.estimate.array_ops import choose
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
-from backend.job.traits import FUSED_LOSS_MOVED, LIGER_LOSS_MOVED, MemoryTraits, Offload
+from backend.job.traits import FUSED_LOSS_MOVED, LIGER_LOSS_MOVED, SINGLE_SCALES_BYTES, MemoryTraits, Offload
+
+EIGHT_BIT_ADAM = ("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit")
+EIGHT_BIT_MOMENTS = 2 * (1 + 4 / 256)
+"""Bytes of Adam's two moments in bitsandbytes' 8-bit optimizers: a byte, and an fp32 scale for 256 of them (0.50.2
+optim/optimizer.py, Optimizer2State.init_state).
+
+Only for adapters: transformers leaves the moments of embeddings in 32 bits (5.6.0 trainer.py register_module_override).
+A paged optimizer needs the same as long as the GPU has room: CUDA moves its states to the host only under pressure, and
+those of tensors under 100,000 elements are not paged (get_state_buffer).
+"""
 
 
 def memory_traits(job: Job) -> MemoryTraits:
@@ -29,6 +39,8 @@ def memory_traits(job: Job) -> MemoryTraits:
             name: choose(fusable, value, getattr(memory, name)) for name, value in zip(names, fused, strict=True)
         }
         memory = replace(memory, **chosen)
+    if training.method == "full" and memory.frozen_beside_full_bytes is not None:
+        memory = replace(memory, frozen_bytes=memory.frozen_beside_full_bytes)
     memory = _in_stage(job, memory)
     if job.fuses_loss:
         forward, backward = LIGER_LOSS_MOVED
@@ -36,6 +48,10 @@ def memory_traits(job: Job) -> MemoryTraits:
     if job.extra.get("optim") == "adamw_torch" and not traits.is_megatron and not traits.zero_stage:
         # torch 2.13 optim/adam.py _multi_tensor_adam, exp_avg_sq_sqrt; the default, adamw_torch_fused, has none.
         memory = replace(memory, step_gradient_bytes=4)
+    if training.method == "qlora" and job.extra.get("double_quantization") is False:
+        memory = replace(memory, scale_bytes=SINGLE_SCALES_BYTES)
+    if training.method in ("lora", "qlora") and str(job.extra.get("optim")) in EIGHT_BIT_ADAM:
+        memory = replace(memory, optimizer_bytes=memory.optimizer_bytes - 8 + EIGHT_BIT_MOMENTS)
     if traits.zero_stage:
         memory = replace(memory, offloads=job.offloads)
     return _fsdp_memory(job, memory) if job.traits.is_fsdp else memory

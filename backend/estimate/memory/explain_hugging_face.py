@@ -10,7 +10,7 @@ from backend.estimate.memory.sharding import States
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import StageMemory
 from backend.estimate.memory.tuning import Tuning, form_of
-from backend.estimate.model.adapters import NF4_BYTES, SCALES_BYTES
+from backend.estimate.model.adapters import PACKED_BYTES
 from backend.estimate.model.layers import ModelLayers
 from backend.estimate.plan import Plan
 from backend.job.traits import MemoryTraits
@@ -43,7 +43,7 @@ def _weights(
     every = parameters.dense + parameters.expert
     packed = packed_elements(layers, tuning)
     if packed:
-        yield part("weights_scales", bytes_each=SCALES_BYTES, packed=packed)
+        yield part("weights_scales", bytes_each=traits.scale_bytes, packed=packed)
     ranks = share(states.weight_ranks or 1)
     if states.weight_ranks:
         for kind, trained in _trained(parameters):
@@ -51,7 +51,7 @@ def _weights(
         element = 4 if tuning.single_precision else traits.frozen_bytes
         frozen = every - parameters.trained_dense - parameters.trained_expert
         yield part("weights_frozen", bytes_each=element, frozen=frozen - packed, **ranks)
-        yield part("weights_packed", bytes_each=NF4_BYTES - SCALES_BYTES, packed=packed, **ranks)
+        yield part("weights_packed", bytes_each=PACKED_BYTES, packed=packed, **ranks)
     if reference_bytes(plan, traits, tuning, parameters)[0]:
         yield part("weights_reference", bytes_each=traits.frozen_bytes, parameters=every, **ranks)
 

@@ -12,7 +12,13 @@ from backend.estimate.memory.sharding import States, sharded_states
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import LIBRARIES, STATIC_BYTES, StageMemory, peak_moment
 from backend.estimate.memory.tuning import Tuning
-from backend.estimate.model.adapters import NF4_BYTES, adapter_parameters, quantised_parameters, routed_parameters
+from backend.estimate.model.adapters import (
+    PACKED_BYTES,
+    adapter_parameters,
+    copied_parameters,
+    quantised_parameters,
+    routed_parameters,
+)
 from backend.estimate.model.layers import ModelLayers, last_kinds
 from backend.estimate.model.parameters import layer_counts, model_parameters, vision_parameters
 from backend.estimate.plan import Plan
@@ -73,6 +79,7 @@ def _parameters(layers: ModelLayers, tuning: Tuning) -> RankParameters:
     trained, trained_expert = 0, 0
     if tuning.adapters:
         trained = adapter_parameters(layers, tuning.lora_rank, tuning.lora_targets, tuning.trained)
+        trained += copied_parameters(layers, tuning.copied)
         total += trained
     elif tuning.method == "partial":
         for kind, count in last_kinds(layers, tuning.last_layers):
@@ -92,7 +99,7 @@ def _frozen_bytes(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, par
     frozen = parameters.dense + parameters.expert - parameters.trained_dense - parameters.trained_expert
     element = 4 if tuning.single_precision or tuning.upcasts_rest else memory.frozen_bytes
     packed = packed_elements(layers, tuning)
-    return NF4_BYTES * packed + element * (frozen - packed)
+    return (PACKED_BYTES + memory.scale_bytes) * packed + element * (frozen - packed)
 
 
 def packed_elements(layers: ModelLayers, tuning: Tuning) -> int:

@@ -4,7 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from backend.estimate.array_ops import Number, choose, larger, largest, plain
-from backend.estimate.memory.layer_work import layer_works, new_gradient_bytes
+from backend.estimate.memory.layer_work import (
+    SCORE_SAVED,
+    layer_gradient_bytes,
+    layer_works,
+    new_gradient_bytes,
+    scores,
+)
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.memory.sharding import States
 from backend.estimate.memory.stage import RankParameters
@@ -94,7 +100,7 @@ def held_gradients(
 def _output_gradient(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Piece:
     """Return the new gradient of the output layer."""
     new = new_gradient_bytes(memory, form)
-    size = new * layers.embedding if tuning.trains_output else 0
+    size = new * layers.embedding if tuning.trains_output or tuning.copies_output else 0
     return _piece("workspace_output_gradient", size, "elements", new)
 
 
@@ -162,7 +168,7 @@ def _layer_activations(
     # Checkpointing skips layers without trainable parameters: they save all that they need.
     checkpointed = plan.full_recompute & tuning.trained.language
     for kind, count in _saving_layers(layers, tuning):
-        full = plan.tokens * eager_bytes(kind, form)
+        full = plan.tokens * (eager_bytes(kind, form) + SCORE_SAVED * scores(kind, plan, tuning))
         size = count * choose(checkpointed, form.residual * (kind.hidden + kind.inputs) * plan.tokens, full)
         saved = saved + size
         live = choose(checkpointed, largest(live, full), live)
@@ -196,6 +202,9 @@ def _tower(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning
     if vision is not None and tuning.method != "partial":
         merged = vision.patches_per_token
         form = form_of(tuning, memory, part_trained=True)
+        if "tower" in tuning.copied:
+            form = form._replace(trained=True, adapters=False)
+            trained = trained._replace(tower=True, merger=True)
         per_patch = eager_bytes(vision.merger, form) * trained.merger / merged
         per_patch += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack / merged
         if trained.tower:
@@ -215,6 +224,6 @@ def _layer_work(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: T
 
     def terms() -> list[Term]:
         work = max(works, key=lambda work: plain(work.total))
-        return work.terms(new_gradient_bytes(memory, form), form)
+        return work.terms(layer_gradient_bytes(plan, memory, form), form)
 
     return Piece(largest(*(work.total for work in works)), terms)

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from itertools import pairwise
 
-from backend.estimate.array_ops import Number, largest, plain
+from backend.estimate.array_ops import Number, choose, larger, largest, plain
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.saved_activations import EagerForm
 from backend.estimate.memory.sharding import largest_unit
@@ -12,8 +12,19 @@ from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of
 from backend.estimate.plan import Plan
-from backend.job.model.operators import Activation, Dispatch, Linear
+from backend.job.model.operators import Activation, Attention, Dispatch, Linear
 from backend.job.traits import MemoryTraits
+
+SCORE_SAVED, SCORE_WORK = 6, 4
+"""Bytes of an entry of the score matrix that attention saves if it is not fused (transformers' eager_attention_forward:
+the softmax in fp32 and its 16-bit copy), and those of its gradient in backward, beside what is saved."""
+
+
+def scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
+    """Return the entries of the score matrices of a layer for each token; 0 with fused attention, which stores none."""
+    if not tuning.eager_attention:
+        return 0
+    return sum(op.heads for op in kind.operators if isinstance(op, Attention)) * plan.sequence_length
 
 
 @frozen_dataclass
@@ -21,8 +32,8 @@ class LayerWork:
     """Bytes that the backward pass of one layer needs beside what is saved."""
 
     ffn: Number
-    """Gradients of the FFN."""
-    weight: float
+    """Gradients of the FFN, or of the scores of attention if they are stored and need more."""
+    weight: Number
     """The gradient of one weight in 16 bits, and its fp32 copy."""
     unpacked: float
     """One weight of 4 bits, unpacked to 16 bits."""
@@ -41,7 +52,7 @@ class LayerWork:
         """Return the bytes in the backward pass of the FFN's projections."""
         return self.ffn + self.weight + self.unpacked
 
-    def terms(self, gradient_bytes: float, form: EagerForm) -> list[Term]:
+    def terms(self, gradient_bytes: Number, form: EagerForm) -> list[Term]:
         """Return the terms of the moment that needs most. Only for a single plan."""
         most = plain(self.total)
         if most == plain(self.experts):
@@ -73,8 +84,8 @@ def layer_works(
         elements = (largest_unit(layers) if memory.reduces_layers else max(sizes)) if form.trained else 0
         works.append(
             LayerWork(
-                ffn=plan.tokens * form.element * max(widths),
-                weight=elements * new_gradient_bytes(memory, form),
+                ffn=plan.tokens * larger(form.element * max(widths), SCORE_WORK * scores(kind, plan, tuning)),
+                weight=elements * layer_gradient_bytes(plan, memory, form),
                 unpacked=max(sizes) * form.element if tuning.method == "qlora" else 0,
                 experts=plan.tokens * sum(routed),
                 adapter=plan.tokens * adapter,
@@ -116,3 +127,11 @@ def new_gradient_bytes(memory: MemoryTraits, form: EagerForm) -> float:
     """Return the bytes of an element of a new gradient, its 16-bit form included."""
     passing = memory.gradient_bytes if memory.passing_gradient_bytes is None else memory.passing_gradient_bytes
     return passing + form.element
+
+
+def layer_gradient_bytes(plan: Plan, memory: MemoryTraits, form: EagerForm) -> Number:
+    """Return the same of a decoder layer. While whole gradients accumulate, the new one is added to them before they
+    are reduced, so that both are never there together (counted by benchmarks/fsdp_step.py)."""
+    new = new_gradient_bytes(memory, form)
+    added = larger(form.element, new - form.element)
+    return choose(plan.micro_batches > 1, added, new) if memory.accumulates_whole else new

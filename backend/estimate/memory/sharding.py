@@ -8,7 +8,7 @@ divides.
 from backend.estimate.array_ops import ZERO, Number, choose, smaller
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.stage import RankParameters
-from backend.estimate.model.adapters import SCALES_BYTES, matrices
+from backend.estimate.model.adapters import matrices
 from backend.estimate.model.layers import ModelLayers, operators_of
 from backend.estimate.model.parameters import layer_counts
 from backend.estimate.plan import Plan
@@ -56,7 +56,7 @@ def sharded_states(
     are_whole = memory.shards != "parameters"
     shards_gradients = memory.shards in ("gradients", "parameters")
     weights = memory.weight_bytes * (count if are_whole else on_rank)
-    scales = SCALES_BYTES * packed
+    scales = memory.scale_bytes * packed
     frozen = frozen_bytes - scales if are_whole else (frozen_bytes - scales) / plan.data
     gradients = memory.gradient_bytes * (on_rank if shards_gradients else count)
     optimizer, stepping = memory.optimizer_bytes * on_rank, smaller(on_rank, memory.step_elements)
@@ -73,7 +73,9 @@ def sharded_states(
         buckets=memory.bucket_bytes * count * choose(plan.data > 1, 1, 0),
         reduce=_reduce_bytes(layers, memory, count),
         optimizer=optimizer * (1 - moved),
-        gathered=_gathered(layers, memory, parameters, packed) if not are_whole else 0.0,
+        gathered=_gathered(layers, memory, parameters, packed) + _moving(layers, plan, memory, parameters, packed)
+        if not are_whole
+        else 0.0,
         step=memory.step_gradient_bytes * stepping * (1 - moved),
         host=host,
         weight_ranks=0 if memory.offloads == "everything" else 1 if are_whole else plan.data,
@@ -101,6 +103,21 @@ def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParamet
     ends = layers.embedding * (1 if layers.tied else 2)
     units = [2 * layer_counts(kind).total - (spared * matrices(kind) if packed else 0) for kind in layers.kinds]
     return smaller(2 * total - spared * packed, 2 * ends + 2 * max(units))
+
+
+def _moving(layers: ModelLayers, plan: Plan, memory: MemoryTraits, parameters: RankParameters, packed: int) -> Number:
+    """Return the bytes of the shards of one unit that FSDP moves between the host and the GPU.
+
+    The shard of a weight comes as it is stored, and the GPU casts it. The shard of its gradient is there in 16 bits and
+    in the precision that the host gets (torch 2.13 distributed/fsdp/_fully_shard/_fsdp_param.py all_gather_inputs,
+    _fsdp_collectives.py foreach_reduce; read, not measured).
+    """
+    if memory.offloads != "everything" or memory.live_elements or packed:
+        return ZERO
+    trained = (parameters.trained_dense + parameters.trained_expert) / (parameters.dense + parameters.expert)
+    stored = trained * memory.weight_bytes + (1 - trained) * memory.frozen_bytes
+    cast = choose(stored > 2, 2, 0)
+    return (stored + cast + trained * (2 + memory.gradient_bytes)) * largest_unit(layers) / plan.data
 
 
 def largest_module(layers: ModelLayers) -> int:

@@ -5,6 +5,7 @@ from typing import Literal
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.saved_activations import EagerForm
 from backend.estimate.memory.stage import Trained
+from backend.estimate.model.adapters import CopiedPart
 from backend.job.traits import MemoryTraits
 
 
@@ -16,12 +17,16 @@ class Tuning:
     method: Literal["full", "lora", "qlora", "partial"] = "full"
     lora_rank: int = 8
     lora_targets: str = "all"
+    copied: frozenset[CopiedPart] = frozenset()
+    """Parts of the model that PEFT trains whole, as copies, beside the adapters (modules_to_save)."""
     last_layers: int = 0
     """Layers that `partial` trains."""
     liger: bool = False
     """Liger's fused output layer and loss, which never store all logits."""
     single_precision: bool = False
     """fp32 without autocast."""
+    eager_attention: bool = False
+    """Attention is transformers' eager one, which stores the score matrix, and not a fused kernel."""
     pairs: bool = False
     """DPO and KTO: the loss compares log-probabilities of answers."""
     reference: bool = False
@@ -41,6 +46,11 @@ class Tuning:
     def trains_output(self) -> bool:
         """Return whether the embedding and the output layer are trained."""
         return self.method == "full" and self.trained.language
+
+    @property
+    def copies_output(self) -> bool:
+        """Return whether a copy of the embedding or of the output layer is trained."""
+        return self.adapters and not self.copied.isdisjoint(("embedding", "output"))
 
 
 def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> EagerForm:

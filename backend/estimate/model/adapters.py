@@ -1,17 +1,17 @@
 """LoRA adapters and 4-bit base weights, as LLaMA-Factory 0.9.5 sets them up through PEFT and bitsandbytes."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from typing import Literal
 
 from backend.estimate.memory.stage import Trained
 from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, operators_of
-from backend.estimate.model.parameters import layer_counts
+from backend.estimate.model.parameters import layer_counts, vision_parameters
 from backend.job.model.operators import Attention, Linear
+from backend.job.traits import SCALES_BYTES
 
-SCALES_BYTES = 1 / 64 + 4 / (64 * 256)
-"""Scales of a 4-bit weight with double quantisation: an 8-bit scale for 64 weights, an fp32 scale for 256 scales
-(QLoRA, arXiv 2305.14314, section 3). bitsandbytes keeps them in the module (Linear4bit.quant_state), where FSDP divides
-nothing."""
-NF4_BYTES = 0.5 + SCALES_BYTES
+PACKED_BYTES = 0.5
+"""A 4-bit weight without its scales."""
+NF4_BYTES = PACKED_BYTES + SCALES_BYTES
 """A 4-bit weight and its scales."""
 
 _NAMES = {
@@ -45,6 +45,30 @@ def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Tr
         if vision.deep_stack and trained.merger:
             total += _adapters(vision.merger, rank, targets)
     return total
+
+
+CopiedPart = Literal["embedding", "output", "tower", "merger"]
+COPIED_PARTS: Mapping[str, CopiedPart] = {
+    **dict.fromkeys(("embed_tokens", "wte", "word_embeddings"), "embedding"),
+    **dict.fromkeys(("lm_head", "output_layer"), "output"),
+    **dict.fromkeys(("visual", "vision_tower", "vision_model", "vpm"), "tower"),
+    **dict.fromkeys(("merger", "multi_modal_projector", "mlp1", "resampler"), "merger"),
+}
+"""Names of modules that PEFT may train whole beside adapters, and the part of the model that they are."""
+
+
+def copied_parts(names: str) -> frozenset[CopiedPart]:
+    """Return the parts of the model that these modules are, separated by commas. Unknown names are left out."""
+    known = (COPIED_PARTS.get(name.strip()) for name in names.split(","))
+    return frozenset(part for part in known if part)
+
+
+def copied_parameters(layers: ModelLayers, parts: Collection[CopiedPart]) -> int:
+    """Return the parameters of the copies that PEFT trains; the frozen modules stay beside them (0.18.1 utils/other.py
+    ModulesToSaveWrapper: original_module, and its deepcopy in modules_to_save)."""
+    tower, merger, _ = vision_parameters(layers.vision) if layers.vision else (0, 0, 0)
+    sizes = {"embedding": layers.embedding, "output": layers.embedding, "tower": tower, "merger": merger}
+    return sum(sizes[part] for part in parts)
 
 
 def quantised_parameters(layers: ModelLayers) -> int:

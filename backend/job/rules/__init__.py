@@ -12,7 +12,19 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, known_model, resolve_gpu
 from backend.job.problems import Problem, ProblemsError
-from backend.job.rules import common, extra, megatron, mixing, prepare, schedule, sharded, sizes, stages, vision
+from backend.job.rules import (
+    common,
+    extra,
+    megatron,
+    mixing,
+    prepare,
+    schedule,
+    sharded,
+    sizes,
+    stages,
+    swift,
+    vision,
+)
 from backend.job.rules.bound import BoundRule
 from backend.job.unestimated import ShapeUnknownError, UnestimatedModel, UnknownShape
 
@@ -24,6 +36,7 @@ RULES: tuple[BoundRule, ...] = (
     *sizes.RULES,
     *stages.RULES,
     *megatron.RULES,
+    *swift.RULES,
     *prepare.RULES,
     *mixing.RULES,
     *extra.RULES,

@@ -10,7 +10,7 @@ from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, o
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, dividing, problem, registrar
 from backend.job.rules.stages import counted_layers, recut
-from backend.job.traits import TRAITS
+from backend.job.traits import TRAITS, sibling
 from backend.job.unestimated import is_known
 
 RULES: list[BoundRule] = []
@@ -63,7 +63,7 @@ def model_type_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
     if job.traits.environment == "swift" and not is_known(shape):
         return None
     return problem("model_type_not_supported", "model", engine=job.engine, model_type=shape.model_type,
-                   edit={"engine": "llamafactory-ddp"})  # fmt: skip
+                   edit={"engine": sibling(job.traits, "ddp")})  # fmt: skip
 
 
 @everywhere

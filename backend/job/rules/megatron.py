@@ -11,7 +11,7 @@ from backend.job.rules.bound import BoundRule, problem, registrar
 
 RULES: list[BoundRule] = []
 megatron = registrar(RULES, lambda traits: traits.is_megatron)
-swift = registrar(RULES, lambda traits: traits.environment == "swift")
+swift_megatron = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "swift")
 mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
 
 
@@ -171,13 +171,13 @@ def gradients_are_fp32(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                    edit={"parallel.gradient_dtype": "fp32"})  # fmt: skip
 
 
-@swift
+@swift_megatron
 def swift_has_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore-bridge builds the model of Transformer Engine's modules, which need GPUs."""
     if gpu.device != "cpu":
         return None
     return problem(
-        "swift_on_cpu", "engine", engine=job.engine, edit={"engine": "llamafactory-ddp", "training.precision": "fp32"}
+        "swift_on_cpu", "engine", engine=job.engine, edit={"engine": "swift-ddp", "training.precision": "fp32"}
     )
 
 

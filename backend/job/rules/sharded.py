@@ -5,6 +5,7 @@ from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
+from backend.job.traits import sibling
 
 RULES: list[BoundRule] = []
 hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
@@ -55,7 +56,17 @@ def sharding_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     """accelerate 1.11.0 state.py: CPU ranks cannot use FSDP, and train as under DDP."""
     if gpu.device != "cpu":
         return None
-    return problem("fsdp_on_cpu", "engine", "warning", edit={"engine": "llamafactory-ddp"})
+    return problem("fsdp_on_cpu", "engine", "warning", edit={"engine": sibling(job.traits, "ddp")})
+
+
+@fsdp
+def version_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """ms-swift's settings of FSDP are those of version 2 (4.6.0 arguments/sft_args.py _init_fsdp)."""
+    versions = job.traits.fsdp_versions
+    if job.parallel.fsdp.version in versions:
+        return None
+    return problem("fsdp_version_not_supported", "parallel.fsdp.version", engine=job.engine,
+                   version=job.parallel.fsdp.version, edit={"parallel.fsdp.version": versions[-1]})  # fmt: skip
 
 
 @fsdp
@@ -73,7 +84,7 @@ def a_quantised_model_stays_whole(job: Job, shape: ModelShape, gpu: Gpu) -> Prob
     if method is None or not (job.traits.zero_stage == 3 or job.traits.is_fsdp):
         return None
     return problem("quantised_model_not_sharded", "engine", engine=job.engine, method=method,
-                    edit={"engine": "llamafactory-zero2"})  # fmt: skip
+                    edit={"engine": sibling(job.traits, "zero2")})  # fmt: skip
 
 
 @hugging_face

@@ -187,14 +187,36 @@ def parse_swift() -> Any:
 
     arguments = [CONFIG]
     parse_yaml_args(arguments)
-    owner = swift_class(os.environ["MEGABOARD_TRAINER"].partition("-")[2])
+    trainer, _, command = os.environ["MEGABOARD_TRAINER"].partition("-")
     from swift.utils import parse_args
 
-    prevent_process_groups()
+    if trainer == "swift":
+        owner = swift_class(command)
+        prevent_process_groups()
+    else:
+        owner = swift_trainer_class(command)
+        prevent_results()
+        if "--deepspeed" in arguments:
+            # On a GPU accelerate would start DeepSpeed, which builds its extensions for minutes.
+            arguments += ["--use_cpu", "true"]
     parsed, unknown = parse_args(owner, arguments)
     if unknown:
         raise ValueError(f"remaining_argv: {unknown}")
     return parsed
+
+
+def swift_trainer_class(command: str) -> Any:
+    """Return the argument class of `swift sft`, `pt` or `rlhf`."""
+    from swift import arguments
+
+    return getattr(arguments, {"sft": "SftArguments", "pt": "PretrainArguments", "rlhf": "RLHFArguments"}[command])
+
+
+def prevent_results() -> None:
+    """Prevent ms-swift's arguments from creating the output folder."""
+    from swift.arguments import SftArguments
+
+    SftArguments._add_version = lambda self: None
 
 
 def swift_class(command: str) -> Any:
@@ -238,8 +260,11 @@ def keys(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def keys_of_swift() -> dict[str, Any]:
-    fields = {name: key for command in ("sft", "pt", "rlhf") for name, key in fields_of(swift_class(command)).items()}
-    return {"swift": {"version": version_of("ms-swift"), "keys": dict(sorted(fields.items()))}}
+    """Return the keys of ms-swift's Megatron (`swift`) or of its Hugging Face trainers (`swift_trainer`)."""
+    program = os.environ.get("MEGABOARD_TRAINER", "swift").partition("-")[0]
+    class_of = swift_class if program == "swift" else swift_trainer_class
+    fields = {name: key for command in ("sft", "pt", "rlhf") for name, key in fields_of(class_of(command)).items()}
+    return {program: {"version": version_of("ms-swift"), "keys": dict(sorted(fields.items()))}}
 
 
 def keys_of_llamafactory() -> dict[str, Any]:

@@ -134,7 +134,9 @@ def paths(request: dict[str, Any]) -> dict[str, Any]:
         "lacking": lacking_weights(full(request["model"])),
         "unmatched": unmatched_targets(full(request["model"]), request["lora_targets"]),
         "wandb": has_wandb_login(),
-        "dataset": find_datasets(full(request["dataset_dir"]), request["datasets"]),
+        "dataset": find_files(request["datasets"])
+        if request.get("plain")
+        else find_datasets(full(request["dataset_dir"]), request["datasets"]),
         "not_writable": {path: error for path in request["writable"] for error in [write_error(full(path))] if error},
         "parts": find_parts(request["parts"], request["extensions"] or os.environ.get("TORCH_EXTENSIONS_DIR")),
     }
@@ -153,6 +155,14 @@ def find_parts(names: list[str], folder: str | None) -> dict[str, Any]:
         "locks": [lock for name in names for lock in glob.glob(f"{root}/{name}/lock")],
         "compiler": shutil.which(os.environ.get("CXX", "c++")) is not None,
     }
+
+
+def find_files(paths: list[str]) -> dict[str, Any]:
+    """Return the `missing` ones of data sets that are files or folders. `#n` behind a path takes n rows of it."""
+    missing = [
+        path for path in paths if not os.path.exists(full(path)) and not os.path.exists(full(path.partition("#")[0]))
+    ]
+    return {"info": False, "unknown": [], "missing": missing, "columns": {}}
 
 
 def find_datasets(folder: str, names: list[str]) -> dict[str, Any]:

@@ -39,11 +39,12 @@ def _send_output_to(path: str) -> None:
 
 def _train(folder: str, rank: int) -> None:
     trainer, _, command = os.environ.get("MEGABOARD_TRAINER", "llamafactory").partition("-")
-    if trainer != "swift":
+    if trainer == "llamafactory":
         _train_with_llamafactory(folder, rank)
     else:
-        from swift_entry import train  # beside this file in the run folder
+        import swift_entry  # beside this file in the run folder
 
+        train = swift_entry.train if trainer == "swift" else swift_entry.train_with_hugging_face
         train(sys.modules[__name__], folder, rank, command)
 
 
@@ -54,7 +55,7 @@ def _train_with_llamafactory(folder: str, rank: int) -> None:
     with open(f"{folder}/config.yaml", encoding="utf-8") as file:
         config = yaml.safe_load(file)
     with open(f"{folder}/steps.rank{rank}.jsonl", "a", encoding="utf-8") as file:
-        run_exp(args=config, callbacks=[_make_callback(folder, file, rank)])
+        run_exp(args=config, callbacks=[make_callback(folder, file, rank)])
 
 
 def mark_stopped(folder: str) -> None:
@@ -64,7 +65,7 @@ def mark_stopped(folder: str) -> None:
         pass
 
 
-def _make_callback(folder: str, file: IO[str], rank: int) -> Any:
+def make_callback(folder: str, file: IO[str], rank: int) -> Any:
     import torch
     from rank_facts import masked_rows, memory, room  # beside this file in the run folder
     from step_lines import StepLines

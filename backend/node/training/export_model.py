@@ -3,7 +3,8 @@
     export_model.py FOLDER
 
 FOLDER/export.json has `kind`, `source`, `target`, and for merge `model` and `template`. Kind merge: LLaMA-Factory
-merges adapters into their model. Kind megatron: mcore_adapter converts its own checkpoint. The target appears whole,
+merges adapters into their model. Kind merge_swift: ms-swift does; `names` are its names of the model's type and
+template. Kind megatron: mcore_adapter converts its own checkpoint. The target appears whole,
 and replaces nothing. The program needs the standard library and the converter.
 """
 
@@ -65,6 +66,21 @@ def merge(request: dict[str, Any], part: str) -> None:
     )
 
 
+def merge_with_swift(request: dict[str, Any], part: str) -> None:
+    """Export with ms-swift (4.6.0 swift/pipelines/export/merge_lora.py)."""
+    from swift.pipelines import export_main
+
+    arguments = {
+        "model": request["model"],
+        "adapters": request["source"],
+        **request["names"],
+        "torch_dtype": request["dtype"],
+        "merge_lora": "true",
+        "output_dir": part,
+    }
+    export_main([word for key, value in arguments.items() for word in (f"--{key}", value)])
+
+
 def convert_megatron(request: dict[str, Any], part: str) -> None:
     """Convert with mcore_adapter, in the precision of the weights. Only one shard at a time is in memory."""
     from mcore_adapter.models.converter.post_converter import convert_checkpoint_to_hf
@@ -72,7 +88,7 @@ def convert_megatron(request: dict[str, Any], part: str) -> None:
     convert_checkpoint_to_hf(request["source"], part)
 
 
-CONVERTERS = {"merge": merge, "megatron": convert_megatron}
+CONVERTERS = {"merge": merge, "merge_swift": merge_with_swift, "megatron": convert_megatron}
 
 if __name__ == "__main__":
     main()

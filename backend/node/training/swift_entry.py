@@ -1,7 +1,7 @@
-"""Training with ms-swift's Megatron for entry.py, with the same lines per step and the same stop.
+"""Training with ms-swift for entry.py, with the same lines per step and the same stop.
 
-This module has not been tested with ms-swift's Megatron, which needs Transformer Engine and GPUs. The order of the
-calls follows ms-swift 4.6.0 swift/megatron/trainers/base.py (run_train_step).
+The part for Megatron has not been tested with ms-swift's Megatron, which needs Transformer Engine and GPUs. The order
+of the calls follows ms-swift 4.6.0 swift/megatron/trainers/base.py (run_train_step).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import time
 from typing import IO, Any
 
+HUGGING_FACE_MAINS = {"sft": "sft_main", "pt": "pretrain_main", "rlhf": "rlhf_main"}
 MAINS = {"sft": "megatron_sft_main", "pt": "megatron_pretrain_main", "rlhf": "megatron_rlhf_main"}
 CALLBACK = "megaboard"
 
@@ -25,6 +26,20 @@ def train(entry: Any, folder: str, rank: int, command: str) -> None:
     with open(f"{folder}/steps.rank{rank}.jsonl", "a", encoding="utf-8") as file:
         megatron_callbacks_map[CALLBACK] = make_callback(entry, folder, file, rank)
         getattr(megatron, MAINS[command])([*arguments, "--callbacks", CALLBACK])
+
+
+def train_with_hugging_face(entry: Any, folder: str, rank: int, command: str) -> None:
+    """Run `swift sft|pt|rlhf` on FOLDER/config.yaml."""
+    from swift import pipelines
+    from swift.callbacks import callbacks_map
+    from swift.cli.main import parse_yaml_args
+
+    arguments = [f"{folder}/config.yaml"]
+    parse_yaml_args(arguments)
+    with open(f"{folder}/steps.rank{rank}.jsonl", "a", encoding="utf-8") as file:
+        callback = entry.make_callback(folder, file, rank)
+        callbacks_map[CALLBACK] = lambda args, trainer: callback
+        getattr(pipelines, HUGGING_FACE_MAINS[command])([*arguments, "--callbacks", CALLBACK])
 
 
 def make_callback(entry: Any, folder: str, file: IO[str], rank: int) -> type:

@@ -9,19 +9,21 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from backend.cluster.node import Node, NodeError
+from backend.cluster.node import Node
 from backend.cluster.node_group import try_all
 from backend.job.problems import Problem
-from backend.runs.collect.node_records import Status, Stopped
+from backend.runs.collect.node_records import Status
 from backend.runs.diagnosis.diagnose import diagnose, node_lost, supervisor_gone
-from backend.runs.launch.launch import STOP_CALL_S, ask_for_save, ask_status, stop_supervisor
+from backend.runs.launch.launch import STOP_CALL_S, ask_for_save, ask_status
 from backend.runs.launch.launch_lock import is_launching
 from backend.runs.records import Event, NodeRecord, problem_from_json, problem_to_json
 from backend.runs.states import ENDINGS, EventKind, RunState
 from backend.runs.store import attempts, metrics, queue_order, run_store
-from backend.runs.store.store import Store, StoreError
+from backend.runs.store.store import Store
 from backend.runs.supervise import gang_rules, restart
+from backend.runs.supervise.attempt_recorder import AttemptRecorder
 from backend.runs.supervise.gang_rules import NodeView, Timing
+from backend.runs.supervise.node_stops import NodeStops
 from backend.runs.supervise.slow_node import SlowNodeWatch
 from backend.runs.view.history import is_saving
 
@@ -55,14 +57,11 @@ class GangMonitor:
         self._clock = clock
         self._monotonic = monotonic
         self._timing = timing
+        recorder = AttemptRecorder(store, run, attempt, clock)
+        self._record, self._record_once = recorder.record, recorder.record_once
+        self._stops = NodeStops(recorder, connect, monotonic, timing)
         self._slow_nodes = SlowNodeWatch(store, run, attempt, clock=clock, monotonic=monotonic, timing=timing)
         self._saving_since: float | None = None
-        self._stopping_since: float | None = None
-        self._next_try = 0.0
-        self._proved: dict[int, float] = {}
-        self._local_fault_at: float | None = None
-        """When a fault of this server last prevented the stop of a node."""
-        self._unstopped: dict[int, NodeError] = {}
         self._next_status = monotonic() + timing.silent_after_s
 
     def tick(self) -> bool:
@@ -161,25 +160,18 @@ class GangMonitor:
         if is_saving(history):
             self._save(records, history, began)
             return self._conclude(records, began) if all(v.is_over for v in self._views(records)) else False
-        if self._stopping_since is None:
-            self._stopping_since = self._monotonic()
         self._stop_nodes(records)
         with self._store.read() as connection:
             records = attempts.nodes(connection, self._run, self._attempt)
-        waiting = [record for record in records if not self._is_accounted(record)]
-        overdue = self._is_overdue(self._stopping_since, waiting)
+        waiting = [record for record in records if not self._stops.is_accounted(record)]
+        overdue = self._stops.is_overdue(waiting)
         lost = gang_rules.lost_nodes(self._views(records), lost_after_s=self._timing.lost_after_s)
         # After a user's stop request, wait longer: the node may be back before the deadline.
         given_up = began.kind is not EventKind.STOP_REQUESTED and all(record.rank in lost for record in waiting)
         return self._conclude(records, began) if not waiting or overdue or given_up else False
 
-    def _is_overdue(self, since: float, waiting: Sequence[NodeRecord]) -> bool:
-        """Return whether the stop took too long. After a fault of this server, the deadline starts again."""
-        now, failures = self._monotonic(), [self._unstopped.get(record.rank) for record in waiting]
-        if any(failure is not None and failure.is_local for failure in failures):
-            self._local_fault_at = now
-            return now - since > self._timing.mend_deadline_s
-        return now - (self._local_fault_at or since) > self._timing.stop_deadline_s
+    def _stop_nodes(self, records: Sequence[NodeRecord]) -> None:
+        self._stops.stop(records)
 
     def _save(self, records: Sequence[NodeRecord], history: Sequence[Event], began: Event) -> None:
         """Ask the ranks to save a checkpoint and exit; give up when a node fails or after the deadline."""
@@ -196,34 +188,6 @@ class GangMonitor:
         if answers:  # the ranks agree among themselves: one node that got the request is enough
             self._record(EventKind.SAVE_ASKED, nodes=sorted(answers), silent=sorted(failures))
 
-    def _stop_nodes(self, records: Sequence[NodeRecord]) -> None:
-        """Call `supervisor.py stop` in parallel on every node that has not yet proved that no process is left."""
-        pending = {record.rank: record for record in records if record.stop is None or record.stop["left"]}
-        if not pending or self._monotonic() < self._next_try:
-            return
-        answers, failures = try_all(pending, self._stop_node, STOP_CALL_S)
-        for rank, answer in answers.items():
-            self._unstopped.pop(rank, None)
-            self._record_proof(rank, answer)
-        for rank, failure in failures.items():
-            self._unstopped[rank] = failure
-            self._record_once(EventKind.NODE_STOP_FAILED, rank, problem=failure.problem)
-        self._next_try = self._monotonic() + self._timing.retry_s
-
-    def _record_proof(self, rank: int, answer: Stopped) -> None:
-        if not answer["left"]:
-            self._proved[rank] = self._monotonic()
-        self._store.write(lambda c: attempts.set_stop(c, self._run, self._attempt, rank, answer))
-        self._record(EventKind.NODE_STOPPED, rank=rank, left=answer["left"])
-
-    def _is_accounted(self, record: NodeRecord) -> bool:
-        """Return whether no process is left on the node, and its exit record is in the store or will never come."""
-        if record.stop is None or record.stop["left"]:
-            return False
-        proved = self._proved.setdefault(record.rank, self._monotonic())
-        never_started = record.stop.get("started") is False
-        return record.exit is not None or never_started or self._monotonic() - proved >= self._timing.drain_s
-
     def _conclude(self, records: Sequence[NodeRecord], began: Event) -> bool:
         """Record how the attempt ended. The run ends with it, unless the gang is restarted."""
         views = self._views(records)
@@ -233,7 +197,7 @@ class GangMonitor:
         elif unsure:
             is_left = any(record.stop and record.stop["left"] for record in unsure)
             is_diagnosed = began.detail.get("diagnosed") and not is_left
-            problem: Problem | None = self._diagnose(records) if is_diagnosed else self._not_stopped(unsure[0])
+            problem: Problem | None = self._diagnose(records) if is_diagnosed else self._stops.problem_of(unsure[0])
             if began.kind is EventKind.STOP_REQUESTED:
                 self._record(EventKind.LOST, rank=unsure[0].rank, problem=problem)
             else:
@@ -278,49 +242,11 @@ class GangMonitor:
             )
         return views
 
-    def _not_stopped(self, record: NodeRecord) -> Problem:
-        """Return why a stop is not proved: processes survived SIGKILL, the stop failed, or the node did not answer."""
-        processes = record.stop["left"] if record.stop else []
-        failure = self._unstopped.get(record.rank)
-        if not processes and failure is not None and (failure.is_local or failure.code == "stop_failed"):
-            return failure.problem
-        values = {"node": record.address, "processes": len(processes)}
-        return Problem(code="processes_left" if processes else "node_not_stopped", node=record.address, values=values)
-
-    def _stop_node(self, rank: int, record: NodeRecord) -> Stopped:
-        node = self._connect(rank)
-        try:
-            self._record_once(EventKind.NODE_STOPPING, rank)
-        except StoreError as error:  # stop the node even without a record
-            _log.error("stopping node %d of %s: %s", rank, self._run, error)
-        last_failure = self._unstopped.get(rank)
-        # After a timeout, the node's Python may be on a file server that is down.
-        hangs = last_failure is not None and last_failure.code == "timeout"
-        return stop_supervisor(record, node, self._timing.grace_s, by_shell=hangs)
-
     def _ask_for_save(self, rank: int, record: NodeRecord) -> None:
         ask_for_save(record, self._connect(rank))
 
     def _ask_status(self, rank: int, record: NodeRecord) -> Status:
         return ask_status(record, self._connect(rank), STATUS_S)
-
-    def _record_once(self, kind: EventKind, rank: int, problem: Problem | None = None) -> None:
-        with self._store.read() as connection:
-            is_recorded = run_store.has_event(connection, self._run, self._attempt, kind, rank)
-        if not is_recorded:
-            self._record(kind, rank=rank, problem=problem)
-
-    def _record(
-        self, kind: EventKind, *, rank: int | None = None, problem: Problem | None = None, **detail: object
-    ) -> None:
-        values = dict(detail)
-        if problem is not None:
-            values["problem"] = problem_to_json(problem)
-        self._store.write(
-            lambda c: run_store.append(
-                c, self._run, kind, time=self._clock(), attempt=self._attempt, rank=rank, detail=values
-            )
-        )
 
 
 def _problem_of(event: Event) -> Problem | None:

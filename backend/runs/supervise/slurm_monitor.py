@@ -134,8 +134,8 @@ class SlurmMonitor(GangMonitor):
 
     def _stop_nodes(self, records: Sequence[NodeRecord]) -> None:
         """End the job once for all nodes, and record Slurm's proof for each of them."""
-        pending = [record for record in records if record.stop is None or record.stop["left"]]
-        if not pending or self._monotonic() < self._next_try:
+        pending = self._stops.pending(records)
+        if not pending:
             return
         node = self._connect(0) if self._is_connected() else None
         try:
@@ -144,15 +144,15 @@ class SlurmMonitor(GangMonitor):
             self._record_once(EventKind.NODE_STOPPING, 0)
             answer = stop_job(self._run, self._attempt, records, node, self._timing.grace_s)
         except NodeError as error:
-            self._unstopped |= {record.rank: error for record in pending}
+            for rank in pending:
+                self._stops.note_failure(rank, error)
             self._record_once(EventKind.NODE_STOP_FAILED, 0, problem=error.problem)
         else:
-            self._unstopped.clear()
-            for record in pending:
-                self._record_proof(record.rank, answer)
+            for rank in pending:
+                self._stops.note_answer(rank, answer)
             self._ask_slurm(records, at_once=True)
         finally:
-            self._next_try = self._monotonic() + self._timing.retry_s
+            self._stops.end_try()
 
     def _save(self, records: Sequence[NodeRecord], history: Sequence[Event], began: Event) -> None:
         """Ask the ranks to save. A job that waits has no ranks: it is cancelled."""

@@ -1,7 +1,7 @@
 """Exports the saved model of a run as a Hugging Face model that can be served. It runs on a node, without a GPU.
 
-LLaMA-Factory merges adapters. mcore_adapter converts checkpoints of Megatron. A model that already has the Hugging Face
-format stays in its folder.
+LLaMA-Factory and ms-swift merge their adapters. mcore_adapter converts checkpoints of Megatron. A model that already
+has the Hugging Face format stays in its folder.
 """
 
 import json
@@ -17,6 +17,7 @@ from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_programs import node_program
 from backend.engines import NodeCommand, Placement, Rendered, results_folder
+from backend.engines.swift_models import swift_names
 from backend.job.job import Job
 from backend.job.launch_rules import on_login_node
 from backend.job.mapping import with_values
@@ -37,7 +38,7 @@ FOLDER = "exported"
 """Folder in the job's output_dir."""
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
-Kind = Literal["ready", "merge", "megatron"]
+Kind = Literal["ready", "merge", "merge_swift", "megatron"]
 ReportLine = Callable[[str], object]
 """Called with the newest output line of the converter."""
 
@@ -98,12 +99,18 @@ def find_source(job: Job, folder: str, node: Node) -> Source | None:
     def has(name: str) -> bool:
         return node.exists(posixpath.join(folder, name))
 
+    is_swift = job.traits.environment == "swift"
+    # Its Megatron writes the whole model beside a checkpoint of adapters (4.6.0 megatron/trainers/base.py).
+    if is_swift and any(node.exists(posixpath.join(f"{folder}-merged", name)) for name in WEIGHTS):
+        return Source(folder=f"{folder}-merged", kind="ready")
     if has("adapter_config.json"):
-        if job.traits.environment == "swift":
-            raise NodeError("export_by_swift", node.name, field="engine", folder=folder)
-        return Source(folder=folder, kind="merge")
+        return Source(folder=folder, kind="merge_swift" if is_swift else "merge")
     if any(has(name) for name in WEIGHTS):
         return Source(folder=folder, kind="ready")
+    if is_swift and has("latest_checkpointed_iteration.txt"):
+        # Only its Megatron can read it, which needs Transformer Engine and GPUs.
+        kind = "mcore_adapter" if job.training.method == "lora" else "mcore_model"
+        raise NodeError("export_by_swift", node.name, field="engine", folder=folder, kind=kind)
     return Source(folder=folder, kind="megatron") if has("mca_config.json") else None
 
 
@@ -123,13 +130,19 @@ def export(job: Job, run: str, source: Source, target: str, node: Node, progress
 
 
 def serve_commands(job: Job, folder: str) -> tuple[str, ...]:
-    """Return commands that serve the model over OpenAI's protocol: vLLM, and LLaMA-Factory with the job's template.
+    """Return commands that serve the model over OpenAI's protocol: vLLM, and the engine's own with its template.
 
-    vLLM: https://docs.vllm.ai/en/stable/cli/serve.html. LLaMA-Factory 0.9.5: src/llamafactory/api/app.py.
+    vLLM: https://docs.vllm.ai/en/stable/cli/serve.html. LLaMA-Factory 0.9.5: src/llamafactory/api/app.py. ms-swift
+    4.6.0: swift/arguments/deploy_args.py.
     """
     vllm = ["vllm", "serve", folder, "--served-model-name", job.name, "--host", "127.0.0.1", "--port", "8000"]
-    environment = job.cluster.environments.get("llamafactory")
+    environment = job.cluster.environments.get(job.traits.environment)
     python = environment.python if environment else "python"
+    if job.traits.environment == "swift":
+        names = swift_names(job)
+        deploy = [python, "-m", "swift.cli.main", "deploy", "--model", folder, "--served_model_name", job.name]
+        deploy += [word for key, name in names.items() for word in (f"--{key}", name)]
+        return shlex.join(vllm), shlex.join([*deploy, "--host", "127.0.0.1", "--port", "8000"])
     template = ["--template", job.training.template] if job.training.template else []
     api = [python, "-m", "llamafactory.cli", "api", "--model_name_or_path", folder, *template]
     return shlex.join(vllm), f"API_HOST=127.0.0.1 API_PORT=8000 {shlex.join(api)}"
@@ -149,6 +162,7 @@ def _attempt(job: Job, run: str, source: Source, target: str, facts: Mapping[int
         "target": target,
         "model": job.model.path,
         "template": job.training.template,
+        "names": swift_names(job),
         "dtype": _DTYPES[job.training.precision],
     }
     files = {PROGRAM: node_program(PROGRAM).decode(), "export.json": json.dumps(settings, indent=1)}

@@ -88,10 +88,10 @@ def patch_norms():
 
 
 def patch_resume():
-    """Give the distributed optimizer states before it reads a checkpoint.
+    """Let the distributed optimizer resume with torch's Adam. Transformer Engine's Adam needs none of this.
 
-    With torch's Adam, megatron-core 0.16.1 asserts one step number in them before it makes them. Transformer Engine's
-    Adam needs none.
+    megatron-core 0.16.1 asserts one step number in the states before it makes them. It then gives all weights one
+    tensor as their step, and overwrites that with the step of the dummy values (docs/upstream-megatron-core.md).
     """
     from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
@@ -102,7 +102,16 @@ def patch_resume():
             self._init_optimizer_states_with_dummy_values()
         return describe(self, model_state, is_loading, *arguments, **options)
 
+    copy_states = DistributedOptimizer._set_main_param_and_optimizer_states
+
+    def set_states(self, model_param, tensors):
+        group, order = self.model_param_group_index_map[model_param]
+        state = self.optimizer.state[self.optimizer.param_groups[group]["params"][order]]
+        state["step"] = state["step"].clone()
+        copy_states(self, model_param, {**tensors, "step": state["step"]})
+
     DistributedOptimizer.sharded_state_dict = sharded_state_dict
+    DistributedOptimizer._set_main_param_and_optimizer_states = set_states
 
 
 def _patch_device():

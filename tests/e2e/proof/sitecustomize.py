@@ -40,6 +40,17 @@ def _add_callback():
                 json.dump(proof, file)
 
     trainer.DEFAULT_CALLBACKS.append(Proof)
+    if _trains_with_swift():
+        # ms-swift has its own list of callbacks.
+        class Handler(trainer.CallbackHandler):
+            def __init__(self, callbacks, *arguments, **options):
+                super().__init__([Proof, *callbacks], *arguments, **options)
+
+        trainer.CallbackHandler = Handler
+
+
+def _trains_with_swift():
+    return os.environ.get("MEGABOARD_TRAINER", "").startswith("swift_trainer")
 
 
 def _groups():
@@ -149,5 +160,6 @@ if "RANK" in os.environ:
     if os.environ.get("MEGATRON_ON_CPU") == "1":
         megatron_on_cpu.patch_norms()
         megatron_on_cpu.patch_resume()
-    if os.environ.get("ACCELERATE_USE_FSDP") == "true":
+    # ms-swift sets the variable itself, from this file.
+    if os.environ.get("ACCELERATE_USE_FSDP") == "true" or (_trains_with_swift() and os.path.exists("fsdp.json")):
         _let_accelerate_shard_on_cpu()

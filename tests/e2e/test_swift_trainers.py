@@ -1,0 +1,153 @@
+"""ms-swift's Hugging Face trainers really train on two SSH nodes, on CPU: real sshd, torchrun, `swift sft` and `rlhf`.
+
+As in test_engines.py, each rank writes what it held and with whom (proof/). `make engines` installs ms-swift.
+"""
+
+import json
+import math
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.demo import tiny_model
+from tests.e2e.engine_runs import STEPS, Case, Outcome, Site
+from tests.nodes import skip_without_node_environment, ssh_nodes
+from tools.programs import NODE_PYTHON, SWIFT, swift_python
+
+pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(1800)]
+
+LORA = {"training.method": "lora", "training.learning_rate": 2e-2}
+DPO = {"training.stage": "dpo", "training.dataset": "pairs.jsonl", "training.learning_rate": 1e-3}
+KTO = {**DPO, "training.stage": "kto", "training.dataset": "judged.jsonl"}
+PT = {"training.stage": "pt", "training.dataset": "text.jsonl", "training.template": None}
+DDP, ZERO2, ZERO3, FSDP = "swift-ddp", "swift-zero2", "swift-zero3", "swift-fsdp"
+
+CASES = {
+    "ddp-lora": Case(engine=DDP, values=LORA),
+    "ddp-dpo": Case(engine=DDP, values=DPO),
+    "ddp-kto": Case(engine=DDP, values=KTO),
+    "ddp-rm": Case(engine=DDP, values={**DPO, "training.stage": "rm"}),
+    "fsdp2": Case(engine=FSDP),
+    "ddp": Case(engine=DDP),
+    "ddp-pt": Case(engine=DDP, values=PT),
+    "ddp-orpo": Case(engine=DDP, values={**DPO, "training.dpo.loss": "orpo"}),
+    "ddp-simpo": Case(engine=DDP, values={**DPO, "training.dpo.loss": "simpo"}),
+    "zero2": Case(engine=ZERO2),
+    "zero2-dpo": Case(engine=ZERO2, values=DPO),
+    "zero3": Case(engine=ZERO3),
+}
+
+
+def write_data(folder: Path) -> None:
+    """Write data in ms-swift's formats: pairs, judged answers, and plain text."""
+    rows = tiny_model.make_rows(200)
+    answers = [row["output"] for row in rows]
+    talks = [
+        [{"role": "user", "content": row["instruction"]}, {"role": "assistant", "content": row["output"]}]
+        for row in rows
+    ]
+    written: dict[str, list[dict[str, Any]]] = {
+        "pairs.jsonl": [{"messages": talk, "rejected_response": other}
+                        for talk, other in zip(talks, [*answers[1:], answers[0]], strict=True)
+                        if talk[1]["content"] != other],
+        "judged.jsonl": [{"messages": talk, "label": number % 2 == 0} for number, talk in enumerate(talks)],
+        "text.jsonl": [{"messages": [{"role": "assistant", "content": " ".join(row.values())}]} for row in rows],
+    }  # fmt: skip
+    for name, lines in written.items():
+        (folder / name).write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+
+class Runs:
+    """A cache that runs each case once, at its first use."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.outcomes: dict[str, Outcome] = {}
+
+    def of(self, name: str) -> Outcome:
+        if name not in self.outcomes:
+            self.outcomes[name] = self.site.run(name, CASES[name])
+        outcome = self.outcomes[name]
+        assert outcome.state == 0, outcome.output
+        return outcome
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Runs]:
+    skip_without_node_environment()
+    if not swift_python():
+        pytest.skip(f"no ms-swift here: `make engines` installs it, or {SWIFT} names a Python that has it")
+    with ssh_nodes(tmp_path_factory.mktemp("swift"), nodes=2) as cluster:
+        site = Site(cluster, tiny)
+        write_data(site.folder / tiny_model.DATA_FOLDER)
+        yield Runs(site)
+
+
+COMPARED = """
+import json, sys
+from safetensors.torch import load_file
+base, adapter, merged = (load_file(path) for path in sys.argv[1:4])
+settings = json.load(open(sys.argv[4]))
+name = "model.layers.0.self_attn.q_proj"
+a, b = (adapter[f"base_model.model.{name}.lora_{part}.weight"].float() for part in "AB")
+expected = base[f"{name}.weight"].float() + b @ a * settings["lora_alpha"] / settings["r"]
+print(float((merged[f"{name}.weight"].float() - expected).abs().max()), float((b @ a).abs().max()))
+"""
+
+
+def test_adapters_are_exported_merged_into_their_model(runs: Runs) -> None:
+    outcome = runs.of("ddp-lora")
+    done = runs.site.call("export", outcome.run)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (exported,) = (runs.site.folder / "out" / "exported").iterdir()
+    files = [runs.site.model("text") / "model.safetensors", outcome.last_checkpoint / "adapter_model.safetensors",
+             exported / "model.safetensors", outcome.last_checkpoint / "adapter_config.json"]  # fmt: skip
+    command = [str(NODE_PYTHON), "-c", COMPARED, *map(str, files)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert float(answer[0]) < 1e-5
+    assert float(answer[1]) > 1e-4
+    assert "swift.cli.main deploy" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["ddp", "ddp-lora", "zero2"])
+def test_a_resumed_run_learns_what_it_learned_before(runs: Runs, name: str) -> None:
+    outcome = runs.of(name)
+    again = runs.site.resume(outcome, STEPS // 2)
+    assert [row["step"] for row in again] == list(range(STEPS // 2 + 1, STEPS + 1))
+    assert [row["loss"] for row in again] == pytest.approx(outcome.losses[STEPS // 2 :], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_train_together_and_the_loss_falls(runs: Runs, name: str) -> None:
+    outcome, ranks = runs.of(name), CASES[name].nodes
+    assert [proof["ranks"] for proof in outcome.proofs] == [ranks] * ranks
+    assert [proof["engine_ranks"] for proof in outcome.proofs] == [ranks] * ranks
+    for rows in outcome.steps:
+        assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+        assert [row["loss"] for row in rows] == pytest.approx(outcome.losses, rel=1e-6)
+        assert [row["grad_norm"] for row in rows] == pytest.approx([r["grad_norm"] for r in outcome.steps[0]], rel=1e-4)
+    assert all(math.isfinite(loss) for loss in outcome.losses)
+    assert sum(outcome.losses[-2:]) / 2 < outcome.losses[0]
+    states = {file.name for file in outcome.last_checkpoint.glob("rng_state*")}
+    assert states == {f"rng_state_{rank}.pth" for rank in range(ranks)}
+
+
+@pytest.mark.parametrize("name", ["ddp", "ddp-lora", "zero2", "zero3", "fsdp2"])
+def test_ranks_hold_the_whole_model_or_equal_parts_of_it(runs: Runs, name: str) -> None:
+    outcome, case = runs.of(name), CASES[name]
+    whole = {proof["elements"] for proof in outcome.proofs}
+    assert len(whole) == 1
+    if case.engine in (FSDP, ZERO3):
+        for proof in outcome.proofs:
+            assert proof["kept"] == pytest.approx(proof["elements"] / case.nodes, rel=0.1)
+    else:
+        assert {proof["kept"] for proof in outcome.proofs} == whole
+        assert len({round(proof["checksum"], 6) for proof in outcome.proofs}) == 1
+
+
+@pytest.mark.parametrize("name", ["zero2", "zero3", "fsdp2"])
+def test_sharing_the_model_changes_nothing_of_what_is_learned(runs: Runs, name: str) -> None:
+    assert runs.of(name).losses == pytest.approx(runs.of("ddp").losses, rel=1e-3)

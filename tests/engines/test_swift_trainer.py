@@ -1,0 +1,227 @@
+"""ms-swift's Hugging Face trainers: their arguments express the job, and its own argument classes accept them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from backend.engines import ENGINES, check_all, export, render
+from backend.engines.engine import target_of
+from backend.engines.known_keys import EngineKey, keys_of, programs
+from backend.engines.swift_models import SwiftModel, swift_model
+from backend.job.cluster import Environment
+from backend.job.job import Job
+from backend.job.mapping import with_values
+from backend.job.presets import models
+from backend.job.problems import errors
+from backend.job.traits import TRAITS
+from tests.engines.jobs import job, place
+from tests.engines.test_swift_megatron import on_disk
+from tools.programs import SWIFT, swift_python
+from tools.real_parsers import parse_with_swift
+from tools.write_engine_keys import run_swift
+from tools.write_swift_models import ask_models, kept
+
+TRAINERS = [name for name, traits in TRAITS.items() if traits.environment == "swift" and not traits.is_megatron]
+
+
+def swift(engine: str = "swift-ddp", preset: str = "qwen3-8b", **values: Any) -> Job:
+    the_job = job(preset, **{"training__dataset": "a.jsonl, b.jsonl", **values})
+    environments = {"swift": Environment(python="/opt/swift/bin/python")}
+    return with_values(the_job, {"engine": engine, "cluster.environments": environments})
+
+
+LORA = {"training__method": "lora"}
+CASES: Mapping[str, Job] = {
+    **{name: swift(name) for name in TRAINERS},
+    "lora": swift(**LORA, training__lora__targets="q_proj,v_proj"),
+    "qlora": swift(training__method="qlora"),
+    "pretraining": swift("swift-zero3", training__stage="pt", training__max_steps=10, training__packing=True),
+    "cached data": swift(training__dataset="a.jsonl, tokens/train/"),
+    "dpo": swift("swift-zero2", training__stage="dpo", training__dpo__loss="ipo"),
+    "orpo": swift(training__stage="dpo", training__dpo__loss="orpo"),
+    "simpo": swift(training__stage="dpo", training__dpo__loss="simpo"),
+    "kto": swift(training__stage="kto", training__dpo__beta=0.2, **LORA),
+    "reward model": swift(training__stage="rm", **LORA),
+    "vision": swift("swift-zero3", "qwen3-vl-8b", training__freeze__vision_tower=True),
+    "offload to a disk": swift(
+        "swift-zero3-offload",
+        parallel__offload_device="nvme",
+        parallel__offload_folder="/nvme",
+        parallel__recompute="none",
+    ),
+    "fsdp": swift("swift-fsdp", parallel__fsdp__offload=True, parallel__fsdp__reshard_after_forward=False),
+    "switches": swift(
+        training__lr_scheduler="cosine_with_min_lr",
+        training__save_total_limit=1,
+        training__num_train_epochs=1.5,
+        training__report_to=(),
+        training__eval_steps=20,
+        training__eval_size=0.01,
+        training__liger=False,
+        extra={"lora_dropout": 0.1, "template": "qwen3_thinking"},
+    ),
+}  # fmt: skip
+
+
+def files_of(the_job: Job) -> Mapping[str, str]:
+    return render(the_job, place(the_job)).files
+
+
+def config_of(the_job: Job) -> dict[str, Any]:
+    config: dict[str, Any] = yaml.safe_load(files_of(the_job)["config.yaml"])
+    return config
+
+
+@pytest.mark.parametrize("the_job", CASES.values(), ids=CASES)
+def test_no_rule_refuses_it_and_ms_swift_knows_every_key(the_job: Job) -> None:
+    assert errors(check_all(the_job)) == []
+    config = config_of(the_job)
+    assert config.keys() <= keys_of(the_job.engine).keys()
+    assert None not in config.values()
+
+
+@pytest.mark.parametrize("the_job", CASES.values(), ids=CASES)
+def test_every_key_names_the_job_path_that_decides_it(the_job: Job) -> None:
+    engine = ENGINES[the_job.engine]
+    assert engine.config(target_of(the_job), "/runs/it").keys() <= engine.owned.keys()
+
+
+@pytest.mark.parametrize(
+    ("engine", "method", "dtype"),
+    [
+        ("swift-ddp", "full", "float32"),
+        ("swift-fsdp", "full", "float32"),
+        ("swift-zero2", "full", "bfloat16"),
+        ("swift-ddp", "lora", "bfloat16"),
+    ],
+)
+def test_weights_that_the_optimizer_steps_are_fp32(engine: str, method: str, dtype: str) -> None:
+    config = config_of(swift(engine, training__method=method))
+    assert (config["torch_dtype"], config["bf16"], config["fp16"]) == (dtype, True, False)
+
+
+def test_orpo_and_simpo_are_kinds_of_rlhf_and_have_no_other_loss() -> None:
+    kinds = {case: config_of(CASES[case]) for case in ("dpo", "orpo", "simpo", "kto", "reward model")}
+    assert [config["rlhf_type"] for config in kinds.values()] == ["dpo", "orpo", "simpo", "kto", "rm"]
+    assert ["loss_type" in config for config in kinds.values()] == [True, False, False, False, False]
+
+
+def test_a_folder_of_tokenised_data_is_a_cached_data_set() -> None:
+    config = config_of(CASES["cached data"])
+    assert (config["dataset"], config["cached_dataset"]) == (["/data/a.jsonl"], ["/data/tokens/train"])
+
+
+def test_sharding_is_a_file_beside_the_configuration() -> None:
+    assert json.loads(files_of(CASES["swift-zero2"])["deepspeed.json"])["zero_optimization"]["stage"] == 2
+    options = json.loads(files_of(CASES["fsdp"])["fsdp.json"])
+    assert (options["fsdp"], options["fsdp_config"]["reshard_after_forward"]) == ("full_shard auto_wrap offload", False)
+    # Both kinds of checkpoints at once make it warn, and switch one off.
+    assert (config_of(CASES["fsdp"])["gradient_checkpointing"], options["fsdp_config"]["activation_checkpointing"]) == (
+        False, True,
+    )  # fmt: skip
+    assert config_of(CASES["offload to a disk"])["gradient_checkpointing"] is False
+
+
+def test_the_rank_is_told_which_command_to_run_and_the_plain_script_starts_ms_swift_s_own() -> None:
+    for case, command in {"swift-ddp": "sft", "pretraining": "pt", "dpo": "rlhf", "orpo": "rlhf"}.items():
+        variables = render(CASES[case], place(CASES[case])).commands[0].environment
+        assert variables["MEGABOARD_TRAINER"] == f"swift_trainer-{command}"
+        script = export(CASES[case])["node0.sh"]
+        assert f"-m swift.cli.main {command} config.yaml" in script
+        assert "NPROC_PER_NODE=" in script
+        assert "MEGABOARD_" not in script
+
+
+def test_an_attempt_that_resumes_names_the_checkpoint() -> None:
+    created = CASES["lora"]
+    resumed = render(created, replace(place(created), checkpoint="/runs/it/checkpoint-40"))
+    config = yaml.safe_load(resumed.files["config.yaml"])
+    assert config == config_of(created) | {"resume_from_checkpoint": "/runs/it/checkpoint-40"}
+
+
+@pytest.mark.parametrize(
+    ("values", "model_type", "template"),
+    [
+        ({}, "qwen3", "qwen3"),
+        ({"preset": "qwen3-vl-8b"}, "qwen3_vl", "qwen3_vl"),
+        ({"preset": "llama-3.1-8b", "training__template": "default"}, "llama", "llama3_2"),
+        ({"model__preset": None, "model__hf_config": {"model_type": "qwen3"}, "training__template": "qwen3_nothink"},
+         "qwen3", "qwen3_nothinking"),
+        ({"model__preset": None, "model__hf_config": {"model_type": "it", "architectures": ["Qwen3ForCausalLM"]}},
+         "qwen3", "qwen3"),
+    ],
+)  # fmt: skip
+def test_a_model_is_known_by_its_hub_name_or_its_architecture(
+    values: dict[str, Any], model_type: str, template: str
+) -> None:
+    assert swift_model(target_of(swift(**values))) == SwiftModel(model_type=model_type, template=template)
+
+
+def test_a_job_may_name_another_template_and_an_unknown_model_is_noted() -> None:
+    assert config_of(CASES["switches"])["template"] == "qwen3_thinking"
+    unknown = swift(model__preset=None, model__hf_config={"model_type": "it"})
+    assert swift_model(target_of(unknown)) is None
+    assert "swift_model_unknown" in {note.code for note in render(unknown, place(unknown)).notes}
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    result = swift_python()
+    if not result:
+        pytest.skip(f"no ms-swift here: `make engines` installs it, or {SWIFT} names a Python that has it")
+    return result
+
+
+@pytest.fixture(scope="module")
+def answers(python: str, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """Return what its own argument classes say to every case."""
+    cases = {}
+    for name, created in CASES.items():
+        the_job = on_disk(created, tmp_path_factory.mktemp("models"))
+        rendered = render(the_job, place(the_job))
+        cases[name] = {"files": dict(rendered.files), "environment": dict(rendered.commands[0].environment)}
+    return parse_with_swift(python, cases)
+
+
+NEEDS = {"qlora": "bitsandbytes", "pretraining": "flash"}
+"""Case -> the package that this machine may lack, as ms-swift's or transformers' error names it."""
+
+
+@pytest.mark.e2e
+@pytest.mark.engines
+@pytest.mark.parametrize("case", CASES)
+def test_its_own_argument_classes_take_the_rendered_file(case: str, answers: Mapping[str, Any]) -> None:
+    error = answers[case]["error"]
+    assert error is None or NEEDS.get(case, "no package") in error, error
+    if error is None:
+        arguments, config = answers[case]["arguments"], config_of(CASES[case])
+        same = ("tuner_type", "per_device_train_batch_size", "learning_rate", "max_length", "template", "bf16")
+        assert [arguments[key] for key in same] == [config[key] for key in same]
+
+
+@pytest.mark.e2e
+@pytest.mark.engines
+def test_the_kept_list_of_keys_is_what_ms_swift_says(python: str) -> None:
+    values = run_swift(python, "keys", environment={"MEGABOARD_TRAINER": "swift_trainer"})["swift_trainer"]
+    said = {name: EngineKey(type=key["type"], default=key["default"], choices=tuple(key.get("choices", ())))
+            for name, key in values["keys"].items()}  # fmt: skip
+    known = programs()["swift_trainer"]
+    assert (values["version"], said) == (known.version, dict(known.keys))
+
+
+@pytest.mark.e2e
+@pytest.mark.engines
+def test_the_kept_models_and_templates_are_what_ms_swift_registers(python: str) -> None:
+    file = Path(__file__).parents[2] / "presets" / "swift_models.yaml"
+    assert kept(ask_models(python)) == yaml.safe_load(file.read_text())
+
+
+def test_every_preset_of_a_type_that_ms_swift_registers_has_a_template() -> None:
+    found = {key: swift_model(target_of(swift(preset=key))) for key in models()}
+    assert found["qwen3-8b"] is not None
+    assert {key for key, model in found.items() if model and not model.template} == set()
