@@ -201,14 +201,18 @@ def _gated_delta_net(case: Mapping[str, Any]) -> int:
 
 
 def hugging_face() -> dict[str, int]:
-    """Return the parameters of every preset, built as its Hugging Face class. Router biases count as in checkpoints."""
+    """Return the parameters of every preset, built as its Hugging Face class. Router biases count as in checkpoints.
+
+    Of an omni model it is the part `thinker`, which is all that LLaMA-Factory trains.
+    """
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     counts = {}
     for key, preset in models().items():
         config = CONFIG_MAPPING[preset.hf_config["model_type"]].from_dict(dict(preset.hf_config))
-        kind = AutoModelForImageTextToText if "vision_config" in preset.hf_config else AutoModelForCausalLM
+        config = getattr(config, "thinker_config", config)
+        kind = AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
         with torch.device("meta"):
             model = kind.from_config(config)
         counts[key] = _count(model)

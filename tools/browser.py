@@ -38,6 +38,7 @@ class Site:
 
     call: tuple[str, ...] = ("serve",)
     program: tuple[str, ...] = (sys.executable, "-m", "app.main")
+    ready_s: float = READY_S
 
     def __init__(self, home: Path, **environment: str) -> None:
         self.home = home
@@ -62,7 +63,7 @@ class Site:
     def start(self) -> None:
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(self.command(), stdout=out, stderr=out, env=self.environment, cwd=CHECKOUT)
-        deadline = time.monotonic() + READY_S
+        deadline = time.monotonic() + self.ready_s
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
                 httpx.get(f"http://127.0.0.1:{self.port}/login")

@@ -156,11 +156,13 @@ def _parts(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_of(job: Job, lang: str) -> str:
-    """Return model, machines, method, engine and sizes in one line."""
+    """Return model, machines, stage (unless it is sft), method, engine and sizes in one line."""
     gpu = gpus()[job.cluster.gpu].name if isinstance(job.cluster.gpu, str) else ""
     key = f"choice.engine.{job.engine}"
     method = t(lang, f"choice.training.method.{job.training.method}")
     sizes = [f"{name}{size}" for path, name in _SIZES.items() if (size := getattr(job.parallel, path)) > 1]
-    parts = [models()[job.model.preset or ""].name, f"{job.cluster.nodes} × {job.cluster.gpus_per_node} {gpu}", method,
+    stage = "" if job.training.stage == "sft" else t(lang, f"choice.training.stage.{job.training.stage}")
+    machines = f"{job.cluster.nodes} × {job.cluster.gpus_per_node} {gpu}"
+    parts = [models()[job.model.preset or ""].name, machines, stage, method,
              t(lang, key) if has(lang, key) else job.engine, " ".join(sizes)]  # fmt: skip
     return " · ".join(part for part in parts if part)

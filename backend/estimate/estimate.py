@@ -254,6 +254,7 @@ def tuning_of(job: Job, trained: Trained) -> Tuning:
         method=training.method,
         lora_rank=training.lora.rank,
         lora_targets=training.lora.targets,
+        drops=job.lora_dropout > 0,
         copied=_copied(job),
         last_layers=training.trainable_layers,
         liger=job.fuses_loss,

@@ -230,6 +230,13 @@ class Job:
         return self.training.liger and not self.traits.is_megatron and self.training.stage in ("pt", "sft")
 
     @property
+    def lora_dropout(self) -> float:
+        """Return the dropout before adapters: 0.05 under ms-swift (4.6.0 arguments/tuner_args.py), 0 elsewhere."""
+        own = 0.05 if self.traits.environment == "swift" else 0.0
+        value = self.extra.get("lora_dropout", own)
+        return float(value) if isinstance(value, int | float) else own
+
+    @property
     def eager_attention(self) -> bool:
         """Return whether attention stores its score matrix.
 

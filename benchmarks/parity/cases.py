@@ -182,7 +182,6 @@ _DIFFER = {
     "Megatron, sft: per-token loss": "micro_batch_means",
     "Megatron, sft: per-token loss, DP2": "micro_batch_means",
     "sft, fp32: FSDP 1, 2 ranks, resumed": "fsdp1_moments",
-    "Megatron, sft: DP2, distributed optimizer, resumed": "optimizer_resumed",
     "images: ZeRO-3, 2 ranks": "zero3_race",
     "images, frozen: ZeRO-3, 2 ranks": "zero3_race",
 }

@@ -26,6 +26,7 @@ FILES = {
     "someone/strange": b'{"model_type": "mamba9", "hidden_size": 8}',
     "someone/huge": b" " * (MAXIMUM_BYTES + 1),
     "someone/words": b"not json",
+    "someone/truncated": QWEN[:200],
     "someone/latin": b'{"model_type": "\xe9"}',
 }
 
@@ -73,6 +74,7 @@ def test_a_model_id_becomes_the_shape_of_its_model(ours):
         ("someone/huge", "bad_model_config"),
         ("someone/words", "bad_model_config"),
         ("someone/latin", "bad_model_config"),
+        ("someone/truncated", "bad_model_config"),
     ],
 )
 def test_an_unknown_model_is_refused_with_the_reason(ours, model_id, code):

@@ -89,15 +89,19 @@ def test_the_first_node_that_answers_is_read(services, nodes):
         (None, "missing_file"),
         (b"{}", "missing_model_key"),
         (b"\xff\xfe", "bad_model_config"),
+        (CONFIG[:200], "bad_model_config"),
         (b" " * (MAXIMUM_BYTES + 1), "bad_model_config"),
     ],
-    ids=["no file", "no keys", "binary", "huge"],
+    ids=["no file", "no keys", "binary", "truncated", "huge"],
 )
 def test_what_is_no_known_model_leaves_the_draft_alone(services, nodes, content, code):
     if content is not None:
         nodes.by_address["10.0.0.1"].files[PATH] = content
+    before = services.draft.job_mapping()
     result = fetch(services, {"kind": "node"})
     assert ([problem.code for problem in result.problems], dict(result.edits)) == ([code], {})
+    assert "10.0.0.1" in str(dict(result.problems[0].values)) or code == "missing_model_key"
+    assert services.draft.job_mapping() == before
 
 
 def test_a_configuration_without_an_estimate_becomes_the_drafts_model_too(services, nodes):

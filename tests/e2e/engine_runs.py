@@ -169,10 +169,14 @@ class Site:
         environment = {**os.environ, "MEGABOARD_HOME": str(self.home)}
         return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
 
-    def resume(self, outcome: Outcome, step: int) -> list[dict[str, Any]]:
-        """Resume an ended run from the checkpoint of a step, wait, and return the steps of its second attempt."""
-        done = self.call("resume", outcome.run, "--checkpoint", str(step), "--wait", "--accept-warnings")
-        node = self.folder / "run" / outcome.run / "2" / "node0"
+    def go_on(self, name: str, case: Case, outcome: Outcome, step: int) -> list[dict[str, Any]]:
+        """Launch a case from the checkpoint of a step of its run, wait, and return the steps of rank 0."""
+        file = self.folder / f"{name}.yaml"
+        file.write_text(dump_mapping(self.job(name, case)))
+        done = self.call("launch", str(file), "--from", f"{outcome.run}:{step}", "--wait", "--accept-warnings")
+        match = re.search(rf"\d{{8}}-\d{{6}}-{name}-\w{{4}}", done.stdout)
+        assert match, done.stdout + done.stderr
+        node = self.folder / "run" / match[0] / "1" / "node0"
         assert done.returncode == 0, done.stdout + done.stderr + _tail([node])
         return _steps(node / "steps.rank0.jsonl")
 

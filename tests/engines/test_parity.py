@@ -26,7 +26,6 @@ MENDED = {
     "micro_batch_means": "Megatron's loss has another mean now: correct docs/parity and EXPLAINED",
     "first_token": "transformers no longer counts the first token: correct docs/parity and EXPLAINED",
     "fsdp1_moments": "FSDP 1 now saves the moments of Adam on CPU ranks: correct docs/parity and EXPLAINED",
-    "optimizer_resumed": "a resumed distributed optimizer goes on exactly: correct docs, EXPLAINED, the e2e test",
     "experts_padding": "the auxiliary loss no longer counts the padding of EP: correct docs/parity and EXPLAINED",
 }
 

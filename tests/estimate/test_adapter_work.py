@@ -67,3 +67,9 @@ def test_tensor_parallel_divides_what_adapters_do():
 
 def test_adapters_in_fp32_take_longer_than_in_16_bits():
     assert compute_s("lora", engine="llamafactory-ddp") > compute_s("lora", engine="llamafactory-zero2")
+
+
+def test_the_dropout_that_ms_swift_puts_before_adapters_takes_time():
+    plain, dropped = (compute_s("lora", engine=engine) for engine in ("llamafactory-ddp", "swift-ddp"))
+    assert dropped > plain
+    assert compute_s("lora", engine="swift-ddp", extra={"lora_dropout": 0}) == pytest.approx(plain)

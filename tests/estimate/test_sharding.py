@@ -262,6 +262,21 @@ def test_lora_on_megatron_keeps_dropouts_masks_and_the_copies_that_adapters_read
     assert lora.activations_gib - full.activations_gib == pytest.approx(36 * a_layer / GIB, rel=0.01)
 
 
+def test_a_dropout_before_hugging_face_s_adapters_keeps_masks_and_the_copy_that_the_last_projection_has_not():
+    lora = {"model__preset": "qwen3-8b", "training__method": "lora", "parallel__recompute": "none"}
+    kept = [estimate(job(engine=engine, **lora)).stages[0].activations_gib
+            for engine in ("llamafactory-ddp", "swift-ddp")]  # fmt: skip
+    masks = (3 + 2 + 1) * 4096 + 12288  # query, key and value; gate and up; output; down
+    assert (kept[1] - kept[0]) * GIB == pytest.approx(36 * 4096 * (masks + 2 * 12288), rel=0.01)
+
+
+def test_full_training_by_ms_swift_holds_frozen_parts_in_fp32_too():
+    frozen = {"model__preset": "qwen3-vl-8b", "training__freeze__vision_tower": True}
+    theirs, ours = (estimate(job(engine=engine, **frozen)).stages[0].weights_gib
+                    for engine in ("llamafactory-ddp", "swift-ddp"))  # fmt: skip
+    assert ours > theirs
+
+
 @pytest.mark.parametrize(("method", "expert", "copies"), [("full", 8, 4), ("full", 1, 3), ("lora", 8, 5)])
 def test_a_layer_of_experts_holds_copies_of_its_tokens_on_their_way_there_and_back(method, expert, copies):
     swift = {"engine": "swift-megatron", "model__preset": "qwen3-30b-a3b", "training__method": method}

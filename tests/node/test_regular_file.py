@@ -65,6 +65,7 @@ def prints(folder: str) -> object:
 
 def samples(folder: str) -> object:
     expected = {"folder": folder, "names": ["a"], "described": True, "max_samples": None, "val_size": 0}
+    expected |= {"mix_strategy": "concat", "shares": None}
     return count({**expected, "model": None, "chat": True})["code"]
 
 
@@ -110,6 +111,7 @@ def described(folder: Path, data: Callable[[Path], object], name: str) -> Any:
 
 def samples_of(folder: Path) -> Any:
     expected = {"folder": str(folder), "names": ["a"], "described": True, "max_samples": None, "val_size": 0}
+    expected |= {"mix_strategy": "concat", "shares": None}
     return count({**expected, "model": str(folder), "chat": True})
 
 

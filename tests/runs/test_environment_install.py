@@ -212,6 +212,21 @@ def test_a_disk_that_becomes_full_is_named_with_need_and_room_and_goes_on_with_r
         assert part.stat().st_size > 6 << 20
 
 
+def test_nodes_without_room_for_uv_itself_are_named_and_keep_no_part_of_it(
+    controller: Controller, bare: Job, tiny: EnvironmentSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment_install, "check_nodes_for", lambda *arguments: None)
+    with full_disk(tmp_path / "disk") as disk:
+        job = with_values(bare, {"cluster.run_root": str(disk.folder)})
+        with pytest.raises(ProblemsError) as raised:
+            controller.tasks.install(job, quiet, {tiny.name: tiny})
+        assert [(problem.code, problem.node) for problem in raised.value.problems] == [
+            ("node_io", host.name) for host in bare.cluster.hosts
+        ]
+        tools = disk.folder / environment_install.FOLDER / ".tools"
+        assert [path.name for path in tools.iterdir() if path.name.startswith("uv-")] == []
+
+
 def test_nodes_without_a_suitable_python_are_named(controller: Controller, bare: Job, tiny: EnvironmentSet) -> None:
     future = replace(tiny, pythons=("3.99",))
     assert failure(controller, bare, future) == [("install_no_python", host.name) for host in bare.cluster.hosts]

@@ -72,38 +72,45 @@ def layer_works(
     """Return the work of each kind of layer that the model has."""
     works = []
     for kind in layers.kinds:
-        # The residual stream, and the gradient of the layer's output.
-        residual = 2 * form.residual * kind.hidden
-        routed = [_routed_bytes(dispatch, form) + residual for dispatch in operators_of(kind, Dispatch)]
-        adapter = _adapter_bytes(kind, tuning.lora_targets, form) + residual if form.adapters else 0
-        widths = [op.width * (2 if op.gated else 1) for op in kind.operators if isinstance(op, Activation)]
-        # A profile may have found no function that it knows.
-        widths = widths or [op.outputs for op in kind.operators if isinstance(op, Linear)]
-        # Routed experts are one parameter with three dimensions in transformers 5, so their gradient is one tensor.
-        sizes = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
-        elements = (largest_unit(layers) if memory.reduces_layers else max(sizes)) if form.trained else 0
+        widest, largest_weight = _sizes(kind)
+        elements = (largest_unit(layers) if memory.reduces_layers else largest_weight) if form.trained else 0
         works.append(
             LayerWork(
-                ffn=plan.tokens * larger(form.element * max(widths), SCORE_WORK * scores(kind, plan, tuning)),
+                ffn=plan.tokens * larger(form.element * widest, SCORE_WORK * scores(kind, plan, tuning)),
                 weight=elements * layer_gradient_bytes(plan, memory, form),
-                unpacked=max(sizes) * form.element if tuning.method == "qlora" else 0,
-                experts=plan.tokens * sum(routed),
-                adapter=plan.tokens * adapter,
+                unpacked=largest_weight * form.element if tuning.method == "qlora" else 0,
+                experts=plan.tokens * _routed_bytes(kind, form),
+                adapter=plan.tokens * _adapter_bytes(kind, tuning.lora_targets, form) if form.adapters else 0,
             )
         )
     return works
 
 
-def _routed_bytes(dispatch: Dispatch, form: EagerForm) -> float:
-    """Return the bytes per token in the backward pass of the sum of the experts' outputs.
+@lru_cache(maxsize=1024)
+def _sizes(kind: LayerKind) -> tuple[int, int]:
+    """Return the widest input of an activation, in elements per token, and the elements of the largest weight."""
+    widths = [op.width * (2 if op.gated else 1) for op in kind.operators if isinstance(op, Activation)]
+    # A profile may have found no function that it knows.
+    widths = widths or [op.outputs for op in kind.operators if isinstance(op, Linear)]
+    # Routed experts are one parameter with three dimensions in transformers 5, so their gradient is one tensor.
+    weights = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
+    return max(widths), max(weights)
+
+
+@lru_cache(maxsize=1024)
+def _routed_bytes(kind: LayerKind, form: EagerForm) -> float:
+    """Return the bytes per token in the backward pass of the sum of the experts' outputs; 0 without experts.
 
     transformers 5.6.0 integrations/moe.py grouped_mm_experts_forward: the gradient of the weighted outputs, and its
     products with the weights and with the outputs, one row for each expert of a token. The first product is cast if the
     weights are in fp32.
     """
-    weight = 4 if dispatch.fp32_routing else form.element
-    cast = form.element if weight > form.element else 0
-    return dispatch.top_k * dispatch.hidden * (3 * weight + cast)
+    size = 0.0
+    for dispatch in operators_of(kind, Dispatch):
+        weight = 4 if dispatch.fp32_routing else form.element
+        cast = form.element if weight > form.element else 0
+        size += dispatch.top_k * dispatch.hidden * (3 * weight + cast) + _residual_bytes(kind, form)
+    return size
 
 
 @lru_cache(maxsize=1024)
@@ -117,10 +124,13 @@ def _adapter_bytes(kind: LayerKind, targets: str, form: EagerForm) -> float:
     last = {after for before, after in pairwise(kind.operators) if isinstance(before, Activation)}
     every = [linear for linear, _ in adapted_linears(kind, targets) if linear in last]
     copies = form.element + 4 if form.casts else 0
-    return max(
-        (copies * each.inputs + 3 * form.element * each.outputs for each in every),
-        default=0,
-    )
+    most = max((copies * each.inputs + 3 * form.element * each.outputs for each in every), default=0)
+    return most + _residual_bytes(kind, form)
+
+
+def _residual_bytes(kind: LayerKind, form: EagerForm) -> int:
+    """Return the bytes per token of the residual stream and of the gradient of the layer's output."""
+    return 2 * form.residual * kind.hidden
 
 
 def new_gradient_bytes(memory: MemoryTraits, form: EagerForm) -> float:

@@ -144,6 +144,8 @@ class EagerForm(NamedTuple):
     casts: bool = False
     """Whether each projection makes its own low-precision copy of the norm's output. With fp32 weights under autocast
     the norm's output is fp32, and adapters are fp32."""
+    drops: bool = False
+    """Whether each adapter reads its input through a dropout, which makes a copy and keeps a mask of bytes."""
 
 
 @lru_cache(maxsize=1024)
@@ -207,7 +209,9 @@ def _eager_linear(linear: Linear, form: EagerForm) -> float:
     if linear.share == "expert":
         return 0.0
     if linear.after_norm:
-        copies = linear.parts if form.casts else 1
-        return form.element * linear.inputs * copies if form.trained or form.adapters else 0.0
+        copies = linear.parts if form.casts or form.drops else 1
+        masks = linear.inputs * linear.parts if form.drops else 0.0
+        return form.element * linear.inputs * copies + masks if form.trained or form.adapters else 0.0
     # The output projection reads the output of attention, which is counted with attention; an adapter copies it.
-    return form.element * linear.inputs if form.adapters and linear.name in ("o", "out_proj") else 0.0
+    copied = form.drops or (form.adapters and linear.name in ("o", "out_proj"))
+    return (form.element * linear.inputs if copied else 0.0) + (linear.inputs if form.drops else 0.0)

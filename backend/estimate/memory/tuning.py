@@ -17,6 +17,8 @@ class Tuning:
     method: Literal["full", "lora", "qlora", "partial"] = "full"
     lora_rank: int = 8
     lora_targets: str = "all"
+    drops: bool = False
+    """Whether adapters read their input through a dropout."""
     copied: frozenset[CopiedPart] = frozenset()
     """Parts of the model that PEFT trains whole, as copies, beside the adapters (modules_to_save)."""
     last_layers: int = 0
@@ -61,7 +63,8 @@ def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> EagerFo
     if tuning.adapters:
         casts = autocast or tuning.upcasts_rest
         residual = 4 if tuning.upcasts_rest else 2
-        return EagerForm(residual=residual, trained=False, adapters=part_trained, casts=part_trained and casts)
+        return EagerForm(residual=residual, trained=False, adapters=part_trained, casts=part_trained and casts,
+                         drops=part_trained and tuning.drops)  # fmt: skip
     # The residual stream is fp32 if the fp32 embedding is trained; the frozen embedding of `partial` returns bf16.
     is_fp32 = part_trained and autocast and tuning.method == "full"
     return EagerForm(residual=4 if is_fp32 else 2, trained=part_trained, casts=part_trained and autocast)

@@ -45,14 +45,19 @@ def adapters_of(job: Job) -> AdapterRun | None:
     training, traits = job.training, job.traits
     if training.method not in ("lora", "qlora"):
         return None
+    is_upcast = training.precision != "fp32" and not traits.zero_stage and not traits.is_fsdp
     if traits.is_megatron:
         traffic = DROPPED
-    elif training.method == "qlora":
-        traffic = PACKED
-    elif training.precision != "fp32" and not traits.zero_stage and not traits.is_fsdp:
-        traffic = UPCAST
     else:
-        traffic = PLAIN
+        traffic = PACKED if training.method == "qlora" else UPCAST if is_upcast else PLAIN
+        if job.lora_dropout > 0:
+            traffic = _after_dropout(traffic, 4 if traffic is UPCAST else 2)
     return AdapterRun(
         rank=training.lora.rank, targets=training.lora.targets, traffic=traffic, megatron=traits.is_megatron
     )
+
+
+def _after_dropout(traffic: Traffic, element: int) -> Traffic:
+    """Return the traffic with a dropout before the adapters. It reads and writes elements, and a mask of bytes."""
+    more = 2 * element + 1
+    return traffic._replace(inputs=traffic.inputs + more, inputs_back=traffic.inputs_back + more)

@@ -267,6 +267,7 @@ FAMILIES: Mapping[str, Family] = {
         layer_types=hybrids.listed_full_attention,
         ffn_width=_adjusted_width,
     ),
+    "lfm2_moe": Family(qkv_bias=False, output_bias=False, qk_norm="heads", layer_types=hybrids.listed_full_attention),
     "llama": Family(),
     "minimax_m2": Family(qk_norm="whole", router_bias=True, fp32_routing=True),
     "ministral": _MISTRAL,

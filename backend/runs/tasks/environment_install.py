@@ -249,7 +249,7 @@ def _send_uv(job: Job, node_tools: Mapping[int, NodeTools], nodes: Mapping[int, 
             node.write(f"{folder}/uv-{len(data)}", data)
         node.run(["chmod", "700", f"{folder}/uv-{len(data)}"], timeout_s=CALL_S)
 
-    on_all(lacking, send, SEND_S)
+    all_read(ends_of_all(lacking, send, SEND_S))
     return f"{job.cluster.run_root}/{FOLDER}/.tools/uv-{len(data)}"
 
 
