@@ -69,7 +69,9 @@ def test_an_evaluation_shows_what_its_node_lacked_for_the_metrics_at_its_start(t
         run="e", kind="evaluation", trained="t", request=evaluation_request(ddp(), ["base"], None, 5, 5)
     )
     store.write(lambda c: derived_runs.create(c, derived, ddp(), now=1.0))
-    evaluations = Evaluations(store, Connections(lambda host: pytest.fail("it reads only the store")), clock=lambda: 2.0)
+    evaluations = Evaluations(
+        store, Connections(lambda host: pytest.fail("it reads only the store")), clock=lambda: 2.0
+    )
     newest = lambda: evaluations.newest("t")  # noqa: E731
     assert newest().note is None
     note = lacking_metrics(ddp(), NodeFacts(home="/", hostname="n", python="3.11", metrics={"jieba": "1"}), "n0")
