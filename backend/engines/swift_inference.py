@@ -5,7 +5,8 @@ leave open from there, such as the system text (base_args.py load_args_from_ckpt
 """
 
 from backend.engines import data_config
-from backend.engines.swift import DTYPES
+from backend.engines.engine import target_of
+from backend.engines.swift import DTYPES, swift_command
 from backend.job.job import Job
 
 _KEPT = (
@@ -21,6 +22,11 @@ def swift_inference_keys(job: Job) -> dict[str, object]:
     """Return the arguments that all models of a trained job share. ProblemsError for an unknown model."""
     # `swift pt` trains without a chat template, unlike BaseArguments (swift/arguments/pretrain_args.py).
     config = {**({"use_chat_template": False} if job.training.stage == "pt" else {}), **data_config(job)}
+    # A training that reads every round keeps the thoughts of all of them, but a chat would drop the earlier ones
+    # (swift/template/base.py _get_preserve_thinking). RLHF reads the last round.
+    default = "last_round" if swift_command(target_of(job)) == "rlhf" else "default"
+    if not str(config.get("loss_scale") or default).startswith("last_round"):
+        config.setdefault("preserve_thinking", True)
     kept = {key: config[key] for key in _KEPT if config.get(key) is not None}
     return {**kept, "torch_dtype": DTYPES[job.training.precision]}
 
