@@ -129,7 +129,7 @@ def _wait(attempt: launch.Attempt, repository: Repository, node: Node, progress:
 def _field_of(code: str, repository: Repository) -> str:
     """Return the field that mends a failed download. A data set's id is no field of the job."""
     is_model = repository.kind == "model"
-    if code in ("download_target_taken", "download_no_space"):
+    if code in ("download_target_taken", "download_no_space", "download_not_writable"):
         return "model.path" if is_model else "training.dataset_dir"
     if code == "download_no_modelscope":
         return "model.hub_kind"
