@@ -153,7 +153,7 @@ def test_nodes_without_uv_and_without_internet_are_named_with_the_fields_that_me
     controller: Controller, bare: Job, tiny: EnvironmentSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the nodes nor the server have uv, so pip of the nodes installs."""
-    monkeypatch.setattr(environment_install, "_own_uv", lambda: None)
+    monkeypatch.setattr(environment_install, "own_uv", lambda: None)
     job = with_values(bare, {"cluster.install": Install(index_url="http://127.0.0.1:9/simple")})
     with pytest.raises(ProblemsError) as raised:
         controller.tasks.install(job, quiet, {tiny.name: tiny})
@@ -187,8 +187,8 @@ def test_a_disk_that_becomes_full_is_named_with_need_and_room_and_goes_on_with_r
     monkeypatch.setattr(environment_install, "node_program", lambda name: program.replace(check, b"if False"))
     monkeypatch.setattr(environment_install, "check_nodes_for", lambda *arguments: None)
     uv = tmp_path / "uv"  # the program itself is larger than the disk
-    uv.write_text(f'#!/bin/sh\nexec {environment_install._own_uv()} "$@"\n')
-    monkeypatch.setattr(environment_install, "_own_uv", lambda: uv)
+    uv.write_text(f'#!/bin/sh\nexec {environment_install.own_uv()} "$@"\n')
+    monkeypatch.setattr(environment_install, "own_uv", lambda: uv)
     locks = [wheel(tmp_path / "wheels", PACKAGES[0]), wheel(tmp_path / "wheels", PACKAGES[1], "#" * (6 << 20))]
     (tmp_path / "lock.txt").write_text("".join(locks))
     with full_disk(tmp_path / "disk") as disk:
@@ -338,6 +338,18 @@ def test_a_node_that_is_lost_during_an_installation_is_named_with_its_field_and_
     assert (lost.code, lost.node, lost.field) == ("unreachable", host, "cluster.hosts[1].address")
     assert (left.code, left.node, left.severity) == ("install_left", host, "warning")
     assert all(render_problem(lang, problem)["fix"] for lang in LANGUAGES for problem in (lost, left))
+
+
+def test_a_spare_that_does_not_answer_is_named_at_its_own_field(
+    controller: Controller, bare: Job, tiny: EnvironmentSet
+) -> None:
+    spare = replace(bare.cluster.hosts[0], port=9)
+    job = with_values(bare, {"cluster.spares": (spare,)})
+    with pytest.raises(ProblemsError) as raised:
+        controller.tasks.install(job, quiet, {tiny.name: tiny})
+    assert [(problem.node, problem.field) for problem in raised.value.problems] == [
+        (spare.name, "cluster.spares[0].address")
+    ]
 
 
 def test_an_environment_that_the_job_names_already_is_replaced_on_every_host(bare: Job) -> None:

@@ -225,7 +225,7 @@ def _facts(job: Job, rank: int, node: Node) -> NodeFacts:
 def _read_tools(job: Job, node: Node, chosen: EnvironmentSet | None) -> NodeTools:
     question = {
         "root": f"{job.cluster.run_root}/{FOLDER}",
-        "uv_comes": _own_uv() is not None,
+        "uv_comes": own_uv() is not None,
         "digest": chosen.digest if chosen else "",
         "pythons": list(chosen.pythons) if chosen else [],
         "folders": {version: chosen.folder(version) for version in chosen.pythons} if chosen else {},
@@ -240,7 +240,7 @@ def _send_uv(job: Job, node_tools: Mapping[int, NodeTools], nodes: Mapping[int, 
     The node tries whether it starts: another processor or libc refuses it, and then pip installs.
     """
     lacking = {rank: nodes[rank] for rank, tools in node_tools.items() if tools["uv"] is None}
-    uv = _own_uv()
+    uv = own_uv()
     if not lacking or uv is None:
         return None
     data = uv.read_bytes()
@@ -256,7 +256,7 @@ def _send_uv(job: Job, node_tools: Mapping[int, NodeTools], nodes: Mapping[int, 
     return f"{job.cluster.run_root}/{FOLDER}/.tools/uv-{len(data)}"
 
 
-def _own_uv() -> Path | None:
+def own_uv() -> Path | None:
     """Return the uv of this server: that of its own environment, or on PATH."""
     beside = Path(sys.executable).parent / "uv"
     path = str(beside) if beside.exists() else shutil.which("uv")
