@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo       four SSH nodes on this machine and the page, ready to launch"
-	@echo "make test       every test but those of engines and chaos (under 20 minutes, installation included)"
+	@echo "make test       every test but those of engines and chaos (under 25 minutes, installation included)"
 	@echo "make test-fast  unit and contract tests (about a minute)"
 	@echo "make engines    every engine really trains, on CPU (50 minutes)"
 	@echo "make chaos      every fault in network namespaces, and a table of what came of it (12 minutes; needs root)"

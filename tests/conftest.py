@@ -26,6 +26,10 @@ os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_OFFLINE="1")
 inspect.getfile = file_of_all_but_components
 
 
+# Its assertions explain themselves as those of a test module do.
+pytest.register_assert_rewrite("tests.e2e.engine_checks")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Keep modules and tests, which stay to the end, out of garbage collection: a look at them takes seconds."""

@@ -105,8 +105,8 @@ function Toolbar({ change, poll, compare, hide }) {
     kept.metric = metric.value;
     poll();
   } });
-  const compareButton = h("button.mb-button", { type: "button", onclick: compare });
-  const hideButton = h("button.mb-button", { type: "button", onclick: () => hide(!isAllHidden) });
+  const compareButton = h("button.mb-button", { type: "button", hidden: true, onclick: compare });
+  const hideButton = h("button.mb-button", { type: "button", hidden: true, onclick: () => hide(!isAllHidden) });
   const root = h("div.mbm-toolbar", {}, input, metric, hiddenLabel, hideButton, compareButton);
   let isAllHidden = false;
 

@@ -5,7 +5,6 @@ what it held and with whom (proof/). A few run in `make test`, all of them in `m
 """
 
 import json
-import math
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import yaml
 
 from app.demo import tiny_model
 from backend.runs.database import Database
+from tests.e2e.engine_checks import check_that_ranks_trained_together, check_what_each_rank_holds
 from tests.e2e.engine_runs import EXTENSIONS, EXTRA, NODE_PYTHON, STEPS, Case, Outcome, Site
 from tests.nodes import skip_without_node_environment, ssh_nodes
 from tools.tiny_data import FEEDBACK, PREFERENCE, TEXT
@@ -116,31 +116,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Runs]
 
 @pytest.mark.parametrize("name", [*ALWAYS, *ON_REQUEST])
 def test_ranks_train_together_and_the_loss_falls(runs: Runs, name: str) -> None:
-    outcome, ranks = runs.of(name), CASES[name].nodes
-    assert [proof["ranks"] for proof in outcome.proofs] == [ranks] * ranks
-    assert [proof["engine_ranks"] for proof in outcome.proofs] == [ranks] * ranks
-    for rows in outcome.steps:
-        assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
-        # Reduced over the ranks: each reports the same, though each saw other samples.
-        assert [row["loss"] for row in rows] == pytest.approx(outcome.losses, rel=1e-6)
-        assert [row["grad_norm"] for row in rows] == pytest.approx([r["grad_norm"] for r in outcome.steps[0]], rel=1e-4)
-    assert all(math.isfinite(loss) for loss in outcome.losses)
-    assert sum(outcome.losses[-2:]) / 2 < outcome.losses[0]
-    states = {file.name for file in outcome.last_checkpoint.glob("rng_state*")}
-    assert states == {f"rng_state_{rank}.pth" for rank in range(ranks)}
+    check_that_ranks_trained_together(runs.of(name), CASES[name].nodes)
 
 
 @pytest.mark.parametrize("name", [*ALWAYS, *ON_REQUEST])
 def test_ranks_hold_the_whole_model_or_equal_parts_of_it(runs: Runs, name: str) -> None:
     outcome, case = runs.of(name), CASES[name]
-    whole = {proof["elements"] for proof in outcome.proofs}
-    assert len(whole) == 1
-    if case.engine in (FSDP, ZERO3, f"{ZERO3}-offload"):
-        for proof in outcome.proofs:
-            assert proof["kept"] == pytest.approx(proof["elements"] / case.nodes, rel=0.1)
-    else:
-        assert {proof["kept"] for proof in outcome.proofs} == whole
-        assert len({round(proof["checksum"], 6) for proof in outcome.proofs}) == 1
+    check_what_each_rank_holds(outcome, case)
     if "-zero" in case.engine:
         parts = [file.name for file in outcome.last_checkpoint.glob("global_step*/*zero_pp_rank_*_optim_states.pt")]
         assert len(parts) == case.nodes

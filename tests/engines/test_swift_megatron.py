@@ -16,9 +16,9 @@ from backend.engines.known_keys import EngineKey, keys_of, programs
 from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.mapping import with_values
+from backend.job.megatron_model_types import SWIFT_MODEL_TYPES
 from backend.job.presets import models
 from backend.job.rules import check
-from backend.job.traits import SWIFT_MODEL_TYPES
 from tests.engines.jobs import job, place
 from tools.programs import SWIFT, swift_python
 from tools.write_engine_keys import run_swift

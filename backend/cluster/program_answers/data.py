@@ -18,18 +18,21 @@ class WhyNot(TypedDict, total=False):
     module: Word
 
 
+WhyNoData = Literal[
+    "dataset_info_missing",
+    "dataset_unknown",
+    "dataset_not_local",
+    "dataset_file_missing",
+    "dataset_kind",
+    "dataset_unreadable",
+    "dataset_needs_module",
+]
+
+
 class Counted(TypedDict, total=False):
     """samples/main.py count"""
 
-    code: Literal[
-        "dataset_info_missing",
-        "dataset_unknown",
-        "dataset_not_local",
-        "dataset_file_missing",
-        "dataset_kind",
-        "dataset_unreadable",
-        "dataset_needs_module",
-    ]
+    code: WhyNoData
     values: WhyNot
     samples: Count
     rows: dict[str, Count]
@@ -104,15 +107,7 @@ class DataExample(TypedDict, total=False):
 class DataPreview(TypedDict, total=False):
     """data_preview/main.py preview"""
 
-    code: Literal[
-        "dataset_info_missing",
-        "dataset_unknown",
-        "dataset_not_local",
-        "dataset_file_missing",
-        "dataset_kind",
-        "dataset_unreadable",
-        "dataset_needs_module",
-    ]
+    code: WhyNoData
     values: WhyNot
     datasets: Annotated[list[DataSetRead], Longest(64)]
     examples: Annotated[list[DataExample], Longest(512)]

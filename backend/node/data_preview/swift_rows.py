@@ -22,7 +22,7 @@ OF_COMMAND: dict[str, dict[str, Any]] = {
 """Command -> its defaults (megatron/arguments/pretrain_args.py, rlhf_args.py)."""
 MODES = {"kto": "kto", "dpo": "rlhf", "rm": "rlhf"}
 """Stage -> mode of the template (megatron/pipelines/train/rlhf.py)."""
-MEDIA = ("images", "image", "videos", "video", "audios", "audio")
+MEDIA_COLUMNS = ("images", "image", "videos", "video", "audios", "audio")
 NO_PATH = ("http://", "https://", "data:")
 SHORTEST_DATA = 1000
 """Characters from which a text is an image in base64."""
@@ -107,7 +107,7 @@ class SwiftData:
 
     def media(self, name: str) -> list[str]:
         """Return the columns with paths of images, videos and audio."""
-        return list(MEDIA) if self.arguments.model_meta.is_multimodal else []
+        return list(MEDIA_COLUMNS) if self.arguments.model_meta.is_multimodal else []
 
     def is_path(self, text: str) -> bool:
         """Return whether ms-swift opens a text as a file: no address, and no base64 (template/vision_utils.py)."""
