@@ -31,6 +31,8 @@ class Gpu:
     hbm_gb_per_s: float
     matmul_tflops: float | None = None
     """Measured speed of the best GEMM; None if no measurement is known."""
+    fp8_over_bf16: float | None = None
+    """Speed of the best FP8 GEMM over that of the best bf16 GEMM; None if no measurement is known."""
     fp32_tflops: float | None = None
     """Dense peak without tensor cores; None if not known."""
     power_w: float | None = None

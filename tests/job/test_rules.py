@@ -203,6 +203,7 @@ CASES = [
     (DENSE, {**TWO_SETS, "engine": "swift-megatron", "training.interleave_probs": "2,2"}, "mix_sum"),
     (DENSE, {"extra": {"flash_attn": "fa2", "max_grad_norm": 0.5}}, "extra_ignored"),
     (DENSE, {"extra": {"gradient_checkpointing": True}}, "extra_ignored"),
+    (DENSE, {"engine": "llamafactory-fsdp", "extra": {"fp8": True, "fp8_backend": "te"}}, "fp8_has_no_effect"),
     (VISION, {"model.path": "/m/Qwen3-VL-8B-Instruct/", "training.template": "qwen3_vl"}, "thinking_template"),
     (MOE, {"parallel.expert": 2, "training.dataset": "d"}, "padded_to_cutoff"),
     (DENSE, {"training.stage": "pt"}, "pretraining_not_packed"),
