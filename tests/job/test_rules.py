@@ -117,6 +117,8 @@ CASES = [
     (DENSE, {"cluster.calibration": Calibration(gpu="a100-80g", time_ratio=1.1)}, "calibration_other_gpu"),
     (DENSE, {"cluster.calibration": Calibration(engine="llamafactory-ddp", memory_ratio=1.1)},
      "calibration_other_engine"),
+    (DENSE, {"cluster.calibration": Calibration(time_ratio=1.1, training="8030261248 lora 512")},
+     "calibration_other_training"),
     (DENSE, {"cluster.calibration": Calibration(run="r", time_ratio=1.1, constants="2020-01-01-0123abcd")},
      "calibration_outdated"),
     (DENSE, {"cluster.hosts": (Host(address="a"), Host(address="b", gpu_memory_gib=40.0))}, "gpu_memory_mixed"),
@@ -227,7 +229,7 @@ CASES = [
 
 ONLY_THE_USER_KNOWS = {
     "unknown_gpu", "unknown_model", "gpu_memory_mixed", "gpu_memory_smaller", "calibration_other_engine",
-    "calibration_outdated", "reward_model_starts_over", "mix_not_positive",
+    "calibration_other_training", "calibration_outdated", "reward_model_starts_over", "mix_not_positive",
 }  # fmt: skip
 """Which GPU or model was meant, whether to measure anew, whether a restart from step 0 is acceptable, and shares."""
 
