@@ -7,6 +7,7 @@ from typing import Any
 
 from backend.cluster.inventory.gpus import BUSY_MIB
 from backend.cluster.inventory.hardware import Hardware, read_all_hardware
+from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node
 from backend.cluster.node_programs import PREDICT, SERVE_MODELS, node_program
 from backend.engines import NodeCommand, Placement, Rendered, results_folder
@@ -20,7 +21,7 @@ from backend.runs.rank_secrets import TakenSecrets
 from backend.runs.store.derived_runs import DerivedRun
 from backend.runs.tasks.discovery import refuse_scheduler
 from backend.runs.tasks.export import find_source, target_of
-from backend.runs.tasks.one_off_task import all_read, read_facts
+from backend.runs.tasks.one_off_task import all_read
 
 TUNED, BASE = "tuned", "base"
 MODELS = (TUNED, BASE)
@@ -70,10 +71,11 @@ def evaluation_request(
     return {"models": chosen, "checkpoint": checkpoint, "rows": rows, "data": data, "config": config}
 
 
-def make_attempt(derived: DerivedRun, job: Job, node: Node, key: str, *, grace_s: float = GRACE_S) -> launch.Attempt:
+def make_attempt(
+    derived: DerivedRun, job: Job, node: Node, facts: NodeFacts, key: str, *, grace_s: float = GRACE_S
+) -> launch.Attempt:
     """Return the attempt of a derived run on its connected node. ProblemsError and NodeError."""
-    facts = read_facts(job, {0: node})
-    placement = launch.make_placement(job, derived.run, 1, facts, job.cluster.port_range[0])
+    placement = launch.make_placement(job, derived.run, 1, {0: facts}, job.cluster.port_range[0])
     names = derived.request["models"]
     arguments = {name: model_args(derived, job, name, node) for name in names}
     program, settings = (
@@ -86,11 +88,11 @@ def make_attempt(derived: DerivedRun, job: Job, node: Node, key: str, *, grace_s
         job=job,
         placement=placement,
         rendered=Rendered(files=files, commands=(_command(job, placement, program),)),
-        records=launch.make_records(job, placement, facts),
+        records=launch.make_records(job, placement, {0: facts}),
         grace_s=grace_s,
         stall_s=STALL_S,
         secrets=TakenSecrets({"API_KEY": key}),
-        versions={rank: fact.versions() for rank, fact in facts.items()},
+        versions={0: facts.versions()},
     )
 
 
