@@ -38,6 +38,7 @@ from backend.runs.tasks.export import Exported
 from backend.runs.tasks.file_copy import Missing, find_missing
 from backend.runs.tasks.hub_download import Repository, model_repository
 from backend.runs.tasks.image_pull import lacks_image
+from backend.runs.tasks.wheelhouse import download as download_wheels
 from backend.runs.view.history import is_saving
 from backend.runs.view.progress import WATCHED
 
@@ -87,6 +88,7 @@ __all__ = [
     "calibration_of_run",
     "decoded",
     "describe",
+    "download_wheels",
     "find_missing",
     "fixes_of_cause",
     "gpu_error_words",
