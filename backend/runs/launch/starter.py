@@ -14,6 +14,7 @@ from backend.engines import CheckedJob, render
 from backend.engines.slurm import with_allocation
 from backend.job.cluster import Host
 from backend.job.job import Job
+from backend.job.launch_rules import own_field
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.connections import Connections
 from backend.runs.launch import launch
@@ -108,10 +109,9 @@ class Starter:
                 launch.start_all(attempt, nodes, lambda *event: self._record(run, *event))
             else:
                 submit_all(attempt, nodes[0], lambda *event: self._record(run, *event))
-        except GroupError as error:
-            raise ProblemsError(error.problems) from error
-        except NodeError as error:
-            raise ProblemsError([error.problem]) from error
+        except (GroupError, NodeError) as error:
+            problems = error.problems if isinstance(error, GroupError) else (error.problem,)
+            raise ProblemsError([replace(p, field=own_field(job, p.field)) for p in problems]) from error
         if job.cluster.scheduler is not None:
             with self._store.read() as connection:
                 is_starting = run_store.state_of(connection, run) is RunState.STARTING
