@@ -10,6 +10,7 @@ from backend.job.mapping import parse_job, with_values
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import ProblemsError, errors
 from backend.job.rules import RULES, check
+from benchmarks.small_models import SMALL_MODELS
 
 VISION = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model": {"preset": "qwen3-vl-8b"}}
 TEXT = {**VISION, "training": {"images_per_sample": 0}}
@@ -26,6 +27,7 @@ SHAPE = {
     "num_attention_heads": 4,
     "vocab_size": 512,
 }
+FALCON_H1 = {**DENSE, "model": {"hf_config": SMALL_MODELS["falcon_h1"]}}
 QUANTISED = {
     **DENSE,
     "model": {"hf_config": {**SHAPE, "model_type": "qwen3", "quantization_config": {"quant_method": "gptq"}}},
@@ -162,6 +164,12 @@ CASES = [
     (QUANTISED, {"engine": "llamafactory-zero3", "training.method": "lora"}, "quantised_model_not_sharded"),
     (QUANTISED, {"engine": "llamafactory-fsdp", "training.method": "lora"}, "quantised_model_not_sharded"),
     (QUANTISED, {"engine": "llamafactory-ddp"}, "quantised_model_needs_lora"),
+    (FALCON_H1, {"training.method": "lora", "engine": "llamafactory-ddp"}, "adapters_on_mamba"),
+    (
+        FALCON_H1,
+        {"training.method": "lora", "training.lora.targets": "q_proj,out_proj", "engine": "llamafactory-ddp"},
+        "adapters_on_mamba",
+    ),
     (DENSE, {"engine": "llamafactory-zero3", "training.method": "qlora"}, "method_not_supported"),
     (DENSE, {"parallel.moe_token_dispatcher": "allgather", "extra": {"variable_seq_lengths": True}}, "extra_clash"),
     (DENSE, {"engine": "llamafactory-zero2", "extra": {"use_galore": True}}, "extra_clash"),

@@ -13,6 +13,7 @@ from backend.job.model import ModelShape
 from backend.job.presets import Gpu, known_model, resolve_gpu
 from backend.job.problems import Problem, ProblemsError
 from backend.job.rules import (
+    adapters,
     common,
     extra,
     megatron,
@@ -31,6 +32,7 @@ from backend.job.unestimated import ShapeUnknownError, UnestimatedModel, Unknown
 RULES: tuple[BoundRule, ...] = (
     *common.RULES,
     *schedule.RULES,
+    *adapters.RULES,
     *sharded.RULES,
     *vision.RULES,
     *sizes.RULES,

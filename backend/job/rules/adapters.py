@@ -1,0 +1,31 @@
+"""Rules for LoRA adapters on the Hugging Face engines."""
+
+from backend.job.job import Job
+from backend.job.model import ModelShape
+from backend.job.presets import Gpu
+from backend.job.problems import Problem
+from backend.job.rules.bound import BoundRule, problem, registrar
+
+RULES: list[BoundRule] = []
+hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
+
+NO_ADAPTERS = ("out_proj", "conv1d")
+MAMBA_TYPES = ("falcon_h1", "mamba", "mamba2", "falcon_mamba")
+TARGETS = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj,in_proj"
+"""The linear layers of Falcon-H1 that may have adapters (transformers 5.6 modeling_falcon_h1.py)."""
+
+
+@hugging_face
+def adapters_suit_mamba(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """peft 0.18.1 tuners_utils.py _check_lora_target_modules_mamba raises for these modules; `all` names `out_proj`."""
+    training = job.training
+    if training.method not in ("lora", "qlora") or shape.model_type not in MAMBA_TYPES:
+        return None
+    names = training.lora.targets.split(",")
+    refused = [name for name in names if name.strip() in (*NO_ADAPTERS, "all")]
+    if not refused:
+        return None
+    kept = ",".join(name for name in names if name not in refused) or TARGETS
+    modules = ", ".join("out_proj" if name.strip() == "all" else name.strip() for name in refused)
+    return problem("adapters_on_mamba", "training.lora.targets", model_type=shape.model_type,
+                   modules=modules, edit={"training.lora.targets": kept})  # fmt: skip
