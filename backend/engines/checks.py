@@ -92,8 +92,11 @@ def _looks_secret(name: str, value: Any) -> bool:
 
 def _check_extra(job: Job, key: Any, value: Any, engine: Engine) -> Problem | None:
     path = _path_of(job, key, engine)
-    is_shared = (job.traits.environment, key) in _REPLACED_IN_EXTRA or (
-        path in _ALSO_IN_EXTRA and get_value(job, str(path)) == parameters()[str(path)].default
+    # GRPO has losses of its own, for which the job has no field.
+    is_shared = (
+        (job.traits.environment, key) in _REPLACED_IN_EXTRA
+        or (key == "loss_type" and job.training.stage == "grpo")
+        or (path in _ALSO_IN_EXTRA and get_value(job, str(path)) == parameters()[str(path)].default)
     )
     code, values = _why_not_passed(key, value, engine, is_shared)
     values = {**values, "path": path} if code == "extra_owned" else values

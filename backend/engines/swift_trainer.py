@@ -115,21 +115,15 @@ def _sharding(target: Target) -> dict[str, object]:
 
 
 def fsdp_config(target: Target) -> dict[str, object]:
-    """Return ms-swift's own configuration of FSDP 2 with the job's options (swift/config/fsdp2.json).
-
-    With cpu_ram_efficient_loading only rank 0 loads the weights. The trained model gets them from there, but a
-    reference model does not (rlhf_trainers/utils.py prepare_fsdp; accelerate 1.11.0 utils/fsdp_utils.py
-    fsdp2_prepare_model): its KL divergence from the untrained model was 0.019 instead of 0 at the first step of GRPO.
-    """
-    job = target.job
-    fsdp, has_second_model = job.parallel.fsdp, job.has_reference and job.training.method == "full"
+    """Return ms-swift's own configuration of FSDP 2 with the job's options (swift/config/fsdp2.json)."""
+    fsdp = target.job.parallel.fsdp
     return {
         "fsdp": "full_shard auto_wrap offload" if fsdp.offload else "full_shard auto_wrap",
         "fsdp_config": {
             "fsdp_version": 2,
             "reshard_after_forward": fsdp.reshard_after_forward,
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "cpu_ram_efficient_loading": not has_second_model,
+            "cpu_ram_efficient_loading": True,
             # Checkpoints that every program can read.
             "state_dict_type": "FULL_STATE_DICT",
             "activation_checkpointing": target.job.recompute != "none",

@@ -61,7 +61,6 @@ CASES: Mapping[str, Job] = {
         training__micro_batch_size=4,
         extra={"reward_weights": [1.0, 0.5, 0.1], "soft_cache_length": 100, "num_generations_eval": 2},
     ),
-    "grpo under fsdp": swift("swift-fsdp", **GRPO),
     "vision": swift("swift-zero3", "qwen3-vl-8b", training__freeze__vision_tower=True),
     "offload to a disk": swift(
         "swift-zero3-offload",
@@ -141,23 +140,6 @@ def test_grpo_names_its_rewards_and_what_generates_the_completions() -> None:
 def test_grpo_counts_no_tokens_because_its_batches_have_no_input_that_transformers_knows() -> None:
     counts = {case: config_of(CASES[case])["include_num_input_tokens_seen"] for case in ("grpo", "dpo")}
     assert counts == {"grpo": False, "dpo": True}
-
-
-@pytest.mark.parametrize(
-    ("values", "loads_on_rank_0_alone"),
-    [
-        ({}, True),
-        (GRPO, False),
-        ({**GRPO, **LORA}, True),
-        ({**GRPO, "training__grpo__beta": 0.0}, True),
-        ({"training__stage": "kto"}, False),
-    ],
-)
-def test_every_rank_loads_the_weights_of_a_reference_model_under_fsdp(
-    values: dict[str, Any], loads_on_rank_0_alone: bool
-) -> None:
-    options = json.loads(files_of(swift("swift-fsdp", **values))["fsdp.json"])["fsdp_config"]
-    assert options["cpu_ram_efficient_loading"] is loads_on_rank_0_alone
 
 
 def test_a_key_that_dpo_and_grpo_share_names_the_path_of_the_stage() -> None:

@@ -27,6 +27,7 @@ def stage_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
 
     LLaMA-Factory 0.9.5 has no GRPO (hparams/finetuning_args.py, stage). ms-swift's Megatron has it only with vLLM
     (4.6.0 megatron/arguments/megatron_args.py: `use_vllm must be True for Megatron GRPO`), which was not tried yet.
+    traits.py says why FSDP 2 has none.
     """
     stages, training = job.traits.stages, job.training
     if training.stage in stages:
@@ -36,7 +37,8 @@ def stage_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     ]
     offered = min(able, key=lambda traits: (traits.environment != job.traits.environment, traits.zero_stage != 3))
     if training.stage == "grpo":
-        code = "grpo_on_megatron" if job.engine == "swift-megatron" else "grpo_needs_swift"
+        own = {"swift-megatron": "grpo_on_megatron", "swift-fsdp": "grpo_under_fsdp"}
+        code = own.get(job.engine, "grpo_needs_swift")
         return problem(code, "training.stage", engine=job.engine, edit={"engine": offered.engine})
     return problem("stage_not_supported", "training.stage", engine=job.engine, stages=", ".join(stages),
                    edit={"engine": offered.engine})  # fmt: skip
