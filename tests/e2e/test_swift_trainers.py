@@ -41,6 +41,7 @@ DDP, ZERO2, ZERO3, FSDP = "swift-ddp", "swift-zero2", "swift-zero3", "swift-fsdp
 CASES = {
     "ddp-lora": Case(engine=DDP, values=LORA),
     "ddp-kto": Case(engine=DDP, values=KTO),
+    "ddp-dpo": Case(engine=DDP, values=DPO),
     "ddp-rm": Case(engine=DDP, values={**DPO, "training.stage": "rm"}),
     "fsdp2": Case(engine=FSDP),
     "ddp": Case(engine=DDP),
