@@ -27,6 +27,7 @@ COMMANDS = {
     "copy": "app.cli.copy_files",
     "pull": "app.cli.pull",
     "install": "app.cli.install",
+    "wheels": "app.cli.wheels",
     "download": "app.cli.download",
     "probe": "app.cli.calibrate",
     "launch": "app.cli.launch",

@@ -18,7 +18,13 @@ FILES = "https://files.pythonhosted.org/"
 
 def _handler(address: str) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.answer(with_body=False)
+
         def do_GET(self) -> None:
+            self.answer(with_body=True)
+
+        def answer(self, *, with_body: bool) -> None:
             part, _, path = self.path.lstrip("/").partition("/")
             origin = {"simple": INDEX, "files": FILES}.get(part)
             try:
@@ -31,11 +37,13 @@ def _handler(address: str) -> type[BaseHTTPRequestHandler]:
                         page = answer.read().replace(FILES.encode(), f"{address}/files/".encode())
                         self.send_header("Content-Length", str(len(page)))
                         self.end_headers()
-                        self.wfile.write(page)
+                        if with_body:
+                            self.wfile.write(page)
                     else:
                         self.send_header("Content-Length", answer.headers["Content-Length"])
                         self.end_headers()
-                        shutil.copyfileobj(answer, self.wfile)
+                        if with_body:
+                            shutil.copyfileobj(answer, self.wfile)
             except (urllib.error.URLError, FileNotFoundError) as error:
                 self.send_error(getattr(error, "code", 404))
 

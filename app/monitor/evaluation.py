@@ -55,6 +55,7 @@ def _shown(one: Evaluation, lang: str) -> dict[str, Any]:
         "node": one.node,
         "line": redact(one.line),
         "why": render_problem(lang, one.why) if one.why else None,
+        "note": render_problem(lang, one.note) if one.note else None,
         "left": one.left,
         "has_result": one.has_result,
     }

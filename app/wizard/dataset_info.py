@@ -53,9 +53,11 @@ def _shown(services: Services, request: Mapping[str, Any], **more: Any) -> Fetch
 
 def _row(name: str, tables: Mapping[str, Mapping[str, Any]], chosen: Sequence[str]) -> Mapping[str, Any]:
     entry = next(table[name] for table in tables.values() if name in table)
+    versions = [table.get(name) for table in tables.values()]
     return {
         "name": name,
         "entry": entry,
+        "seen": [one for place, one in enumerate(versions) if one not in versions[:place]],
         "isUsed": name in chosen,
         "lacking": [node for node, table in tables.items() if name not in table],
         "differing": [node for node, table in tables.items() if table.get(name, entry) != entry],
@@ -71,7 +73,13 @@ def _propose(services: Services, request: Mapping[str, Any]) -> FetchResult:
     reply = ask(services, request, lambda: services.controller.tasks.propose_dataset(job, path))
     for rank, answer in reply.answers.items():
         stem = re.sub(r"\.[^.]*$", "", answer["entry"].get("file_name", "").rsplit("/", 1)[-1])
-        form = {"name": stem, "entry": answer["entry"], "columns": answer.get("columns", []), "previous": None}
+        form = {
+            "name": stem,
+            "entry": answer["entry"],
+            "columns": answer.get("columns", []),
+            "previous": None,
+            "seen": [None],
+        }
         note = {"node": reply.nodes[rank], "path": path}
         return FetchResult(note=note, datasets=partial(_in_every_language, {"form": form}))
     return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
@@ -148,8 +156,8 @@ def _remove(services: Services, request: Mapping[str, Any]) -> FetchResult:
 
 def _write(services: Services, request: Mapping[str, Any], entry: Mapping[str, Any] | None) -> FetchResult:
     """Write one entry on every node, then show what the nodes have now."""
-    name, previous = _named(request), _previous(request)
-    change = DatasetChange(name=name, entry=entry, previous=previous)
+    name, seen = _named(request), request.get("seen")
+    change = DatasetChange(name=name, entry=entry, seen=tuple(seen) if isinstance(seen, list) else (None,))
     job = job_of(services)
     reply = ask(services, request, lambda: services.controller.tasks.change_dataset(job, change))
     if not reply.answers:

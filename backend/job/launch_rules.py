@@ -1,5 +1,6 @@
 """Rules for a job that is to be launched; planning does not need them."""
 
+import re
 from dataclasses import replace
 
 from backend.job.cluster import Environment
@@ -59,6 +60,17 @@ def on_login_node(job: Job) -> Job:
         return job
     cluster = replace(job.cluster, nodes=1, hosts=(scheduler.login.host,), scheduler=None)
     return replace(job, cluster=cluster)
+
+
+def own_field(job: Job, field: str) -> str:
+    """Return a path in `with_spares(job)` or `on_login_node(job)` as the path in `job` that a user can change."""
+    host = re.match(r"cluster\.hosts\[(\d+)\](.*)", field)
+    if host is None:
+        return field
+    if job.cluster.scheduler is not None:
+        return f"cluster.scheduler.login{host[2]}"
+    spare = int(host[1]) - len(job.cluster.hosts)
+    return field if spare < 0 else f"cluster.spares[{spare}]{host[2]}"
 
 
 def job_folders(job: Job) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from backend.runs.diagnosis.gpu_errors import words as gpu_error_words
 from backend.runs.evaluations import Evaluation
 from backend.runs.evaluations import Result as EvaluationResult
 from backend.runs.known_metrics import CLOSED, GROUPS, Described, describe
+from backend.runs.launch.derived_start import has_chat
 from backend.runs.launch.preflight import PreflightReport, warning_key
 from backend.runs.launch.resume import Checkpoints
 from backend.runs.launch.slurm_launch import batch_of
@@ -38,6 +39,7 @@ from backend.runs.tasks.export import Exported
 from backend.runs.tasks.file_copy import Missing, find_missing
 from backend.runs.tasks.hub_download import Repository, model_repository
 from backend.runs.tasks.image_pull import lacks_image
+from backend.runs.tasks.wheelhouse import download as download_wheels
 from backend.runs.view.history import is_saving
 from backend.runs.view.progress import WATCHED
 
@@ -87,9 +89,11 @@ __all__ = [
     "calibration_of_run",
     "decoded",
     "describe",
+    "download_wheels",
     "find_missing",
     "fixes_of_cause",
     "gpu_error_words",
+    "has_chat",
     "is_saving",
     "lacks_image",
     "model_repository",

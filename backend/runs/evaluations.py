@@ -17,8 +17,9 @@ from backend.cluster.typed_json import Longest, answer_of
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.collect.log_text import readable
 from backend.runs.connections import Connections
-from backend.runs.states import RunState
-from backend.runs.store import attempts, derived_runs, metrics
+from backend.runs.records import problem_from_json
+from backend.runs.states import EventKind, RunState
+from backend.runs.store import attempts, derived_runs, metrics, run_store
 from backend.runs.store.metrics import FileKey
 from backend.runs.store.node_replacement import job_on_nodes
 from backend.runs.store.store import Store
@@ -66,6 +67,8 @@ class Evaluation:
     """Processes that are left after its end; None before the proof."""
     line: str
     """The newest line of its log."""
+    note: Problem | None
+    """The packages for the metrics that its node lacked at its start."""
     has_result: bool
     """`Evaluations.result` returns it from the store."""
 
@@ -90,6 +93,7 @@ class Evaluations:
             shown = snapshot.snapshot(connection, derived.run, self._clock())
             node = job_on_nodes(connection, derived.run).cluster.hosts[0].name
             has_result = derived_runs.has_result(connection, derived.run)
+            passed = run_store.newest_detail(connection, derived.run, 1, EventKind.WARNINGS_PASSED)
             file = f"rank{len(derived.request['models']) - 1}.log"
             keys = [FileKey(run=derived.run, attempt=1, rank=0, file=name) for name in (file, "rank0.log")]
             tails = [metrics.log_tail(connection, key, size=2000)[1] for key in keys] if shown.nodes else []
@@ -106,6 +110,7 @@ class Evaluations:
             why=shown.cause or self._failures.get(derived.run),
             left=shown.nodes[0].processes_left if shown.nodes else None,
             line=lines[-1][-LINE_LENGTH:] if lines else "",
+            note=problem_from_json(passed["warnings"][0]) if passed else None,
             has_result=has_result,
         )
 

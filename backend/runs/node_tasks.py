@@ -3,7 +3,8 @@
 Every method connects to the nodes of the job. Each raises ProblemsError.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from backend.cluster.program_answers.data import DataPreview, DatasetChecked, Da
 from backend.cluster.slurm import Partition
 from backend.job.environment_sets import EnvironmentSet
 from backend.job.job import Job
-from backend.job.launch_rules import check_nodes, needs_template, on_login_node, with_spares
+from backend.job.launch_rules import check_nodes, needs_template, on_login_node, own_field, with_spares
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.runs.connections import Connections
 from backend.runs.launch.launch import new_run_id
@@ -108,7 +109,8 @@ class NodeTasks:
         run = new_run_id(replace(job, name="copy"), self._clock())
         self._audit("copy_missing", run=run, nodes=[host.address for host in job.cluster.hosts])
         connected = connect_nodes(job, self._connections).with_spares()
-        return file_copy.copy(with_spares(job), connected, report, run, progress)
+        with own_fields(job):
+            return file_copy.copy(with_spares(job), connected, report, run, progress)
 
     def download(self, job: Job, progress: hub_download.ReportBytes, dataset: str | None = None) -> tuple[Problem, ...]:
         """Download the job's model, or the data set `dataset`, from its hub to node 0; return warnings of the clean-up.
@@ -119,7 +121,8 @@ class NodeTasks:
         run = new_run_id(replace(job, name="download"), self._clock())
         self._audit("download", run=run, repository=repository.id if repository else None)
         connected = connect_nodes(job, self._connections)
-        return hub_download.download(on_login_node(job), connected, repository, run, progress)
+        with own_fields(job):
+            return hub_download.download(on_login_node(job), connected, repository, run, progress)
 
     def pull_image(
         self, job: Job, progress: image_pull.ReportLayers, archive: str | None = None
@@ -132,7 +135,8 @@ class NodeTasks:
         refuse_scheduler(job)
         self._audit("pull_image", run=run, nodes=[host.address for host in job.cluster.hosts])
         connected = connect_nodes(job, self._connections).with_spares()
-        return image_pull.pull(with_spares(job), connected, run, progress, archive)
+        with own_fields(job):
+            return image_pull.pull(with_spares(job), connected, run, progress, archive)
 
     def install(
         self,
@@ -148,6 +152,17 @@ class NodeTasks:
         if problems := errors(check_nodes(job)):
             raise ProblemsError(problems)
         run = new_run_id(replace(job, name="install"), self._clock())
-        connected, job = connect_nodes(job, self._connections).with_spares(), with_spares(on_login_node(job))
-        self._audit("install", run=run, nodes=[host.address for host in job.cluster.hosts])
-        return environment_install.install(job, connected, run, progress, sets)
+        connected, wide = connect_nodes(job, self._connections).with_spares(), with_spares(on_login_node(job))
+        self._audit("install", run=run, nodes=[host.address for host in wide.cluster.hosts])
+        with own_fields(job):
+            return environment_install.install(wide, connected, run, progress, sets)
+
+
+@contextmanager
+def own_fields(job: Job) -> Iterator[None]:
+    """Name the fields of `job` itself in problems of nodes that are its spares or its login node."""
+    try:
+        yield
+    except ProblemsError as error:
+        problems = [replace(problem, field=own_field(job, problem.field)) for problem in error.problems]
+        raise ProblemsError(problems) from error

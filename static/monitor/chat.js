@@ -79,7 +79,10 @@ function wordsOf(state) {
     const how = state.phase === "loading" && !state.is_ours ? w("chat.not_ours") : state.why?.message ?? "";
     return { message: w(`chat.${state.phase}`, state), how };
   }
-  if (state.phase === "ready") return { message: w("chat.ready", state), how: "" };
+  if (state.phase === "ready") {
+    const untested = [...new Set(Object.values(state.backends))].filter((backend) => backend !== "huggingface");
+    return { message: w("chat.ready", state), how: untested.length ? w("chat.untested", { backends: untested.join(", ") }) : "" };
+  }
   const proof = state.left === 0 ? w("chat.proof", state) : w("chat.unproved", state);
   return { message: [state.why?.message, proof].filter(Boolean).join(" "), how: state.why?.fix ?? w("chat.lead") };
 }

@@ -1,4 +1,5 @@
 // An evaluation of the models of a run: answers to held-out rows beside the references, and metrics of all rows.
+import { setCommands } from "../lib/commands.js";
 import { attribute, fill, h, table, text } from "../lib/dom.js";
 import { number } from "../lib/format.js";
 import { w } from "../lib/words.js";
@@ -15,8 +16,8 @@ export function Evaluation(act) {
     act("end_chat", { chat: shown.run });
   } }, w("evaluation.stop"));
   const log = h("a.mbm-chip", {}, w("chat.page")), csv = h("a.mbm-chip", { download: "" }, w("evaluation.csv"));
-  const words = h("p"), note = h("p.mb-quiet"), loss = h("p.mb-quiet");
-  const status = h("div.mbm-compare-lines", { role: "status" }, words, note, loss);
+  const words = h("p"), note = h("p.mb-quiet"), loss = h("p.mb-quiet"), lack = h("p.mb-quiet", { hidden: true });
+  const status = h("div.mbm-compare-lines", { role: "status" }, words, note, loss, lack);
   const offer = h("div.mbm-chat-offer", {}, rows.root, tokens.root, begin);
   const result = h("div.mbm-evaluation");
   const root = h("section.mb-card.mbm-chat", { "aria-label": w("evaluation.title"), hidden: true },
@@ -45,7 +46,14 @@ export function Evaluation(act) {
     text(words, sentence);
     text(note, more);
     text(loss, state.loss === null ? "" : w("evaluation.loss", { loss: number(state.loss, 4), perplexity: number(state.perplexity, 4) }));
+    takeNote(state.phase === "working" ? state.note : null);
     draw(state);
+  }
+
+  // What the node lacks for the metrics, while the models still answer. The result says it again.
+  function takeNote(lacking) {
+    lack.hidden = !lacking;
+    if (lacking) setCommands(lack, `${lacking.message} ${lacking.fix}`);
   }
 
   // The rows are not in the polls: they may be megabytes.

@@ -37,9 +37,9 @@ function take(answer) {
   checked = answer.checked ?? null;
 }
 
-function open({ name, entry, previous, columns = [] }) {
+function open({ name, entry, previous, seen: versions, columns = [] }) {
   const part = (key) => ({ ...(entry[key] ?? DEFAULTS[key]) });
-  editing = { previous, isNew: previous === null, name, file_name: entry.file_name ?? "", formatting: entry.formatting ?? "alpaca",
+  editing = { previous, versions, isNew: previous === null, name, file_name: entry.file_name ?? "", formatting: entry.formatting ?? "alpaca",
     ranking: Boolean(entry.ranking), columns: part("columns"), tags: part("tags"), there: columns };
 }
 
@@ -68,15 +68,15 @@ function entries() {
   return table("mb-table", titles, shown.rows.map(row));
 }
 
-function row({ name, entry, isUsed, lacking, differing }) {
+function row({ name, entry, seen: versions, isUsed, lacking, differing }) {
   const one = typeof entry === "object" && entry !== null ? entry : {};
   const columns = Object.entries(one.columns ?? {}).map(([key, column]) => `${key}: ${column}`).join(", ");
   const faults = [lacking.length && d("lacking", { nodes: lacking.join(", ") }), differing.length && d("differing", { nodes: differing.join(", ") })].filter(Boolean);
   const use = h("button.mb-apply", { type: "button", "aria-pressed": String(isUsed), onclick: () => request("dataset_use", { name }) }, d(isUsed ? "unuse" : "use"));
-  const edit = h("button.mb-apply", { type: "button", onclick: () => { open({ name, entry: one, previous: entry }); checked = null; redraw(); } }, d("edit"));
+  const edit = h("button.mb-apply", { type: "button", onclick: () => { open({ name, entry: one, previous: entry, seen: versions }); checked = null; redraw(); } }, d("edit"));
   return [h("span", { title: JSON.stringify(entry, null, 2) }, name), String(one.file_name ?? one.hf_hub_url ?? one.ms_hub_url ?? one.script_url ?? "?"),
     [one.formatting ?? "alpaca", one.ranking && d("ranking.short")].filter(Boolean).join(", "), columns || d("defaults"),
-    faults.length ? h("span.mb-bad", {}, faults.join(" ")) : d("same"), h("div.mb-dataset-acts", {}, use, edit)];
+    faults.length ? [h("span.mb-bad", {}, `${faults.join("; ")}. `), h("span.mb-quiet", {}, d("mend"))] : d("same"), h("div.mb-dataset-acts", {}, use, edit)];
 }
 
 function form() {
@@ -112,7 +112,7 @@ function sent() {
   const hidden = isAlpaca ? ["messages"] : ["prompt", "query", "response", "history"];
   const dropped = [...hidden, ...(editing.ranking ? ["response"] : PAIR)];
   const columns = { ...editing.columns, ...Object.fromEntries(dropped.map((key) => [key, ""])) };
-  return { name: editing.name, previous: editing.previous,
+  return { name: editing.name, previous: editing.previous, seen: editing.versions,
     form: { file_name: editing.file_name, formatting: editing.formatting, ranking: editing.ranking, columns, tags: editing.tags } };
 }
 

@@ -239,6 +239,7 @@ def test_a_named_cluster_comes_from_the_home_folder(run, job_file, home):
     assert run("estimate", path)[0] == 0
 
 
+@pytest.mark.slow
 def test_plan_lists_legal_plans_best_first(run, job_file):
     status, out, _ = run("plan", job_file(), "--json", "--top", "3")
     answer = json.loads(out)

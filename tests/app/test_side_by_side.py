@@ -71,6 +71,7 @@ def test_the_curves_of_all_runs_and_only_the_keys_that_differ_are_sent(server):
     assert "model.preset" not in paths
 
 
+@pytest.mark.slow
 def test_a_long_curve_has_few_points_and_keeps_its_spike_in_the_whole_and_in_a_range(server):
     rows = [{"step": n, "time": 0.0, "loss": 9.0 if n == 77_777 else 1.0 + n % 7 / 10} for n in range(12, 100_000)]
     server.store.write(lambda c: points.add_points(c, FIRST, 1, 0, rows))

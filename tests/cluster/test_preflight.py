@@ -76,6 +76,22 @@ def test_an_environment_without_the_engine_is_named(gang: Gang) -> None:
     assert problem.values["modules"] == ["llamafactory"]
 
 
+def test_packages_that_an_evaluation_of_held_out_rows_lacks_are_a_note_and_prevent_nothing(gang: Gang) -> None:
+    assert not [result for result in gang.check() if result.name == "metrics"]
+    gang.job = with_values(gang.job, {"training.eval_size": 0.1})
+    gang.facts[0] = make_facts(metrics={"jieba": "0.42.1", "nltk": None, "rouge_chinese": None})
+    [lacking] = [result for result in gang.check() if result.name == "metrics"]
+    assert lacking.problem is not None
+    assert (lacking.status, lacking.rank, lacking.problem.severity) == ("skipped", 0, "note")
+    assert str(lacking.problem.values["command"]).endswith("-m pip install nltk rouge-chinese")
+    for lang in LANGUAGES:
+        assert "rouge-chinese" in render_problem(lang, lacking.problem)["message"]
+    gang.facts[0] = make_facts(metrics=dict.fromkeys(("jieba", "nltk", "rouge_chinese"), "1"))
+    assert [result.status for result in gang.check() if result.name == "metrics"] == ["ok"]
+    gang.job = with_values(gang.job, {"training.stage": "pt"})
+    assert not [result for result in gang.check() if result.name == "metrics"]
+
+
 def test_a_model_that_is_missing_on_one_node_only_is_named(gang: Gang) -> None:
     gang.second.on("paths", reply={**PATHS, "model": False})
     failure, problem = gang.only_failure()

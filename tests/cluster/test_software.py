@@ -45,6 +45,17 @@ def test_facts_are_read_from_one_command() -> None:
     assert json.loads(argv[3]) == {"master": "10.0.0.1", "modules": {"torch": "torch"}}
 
 
+def test_packages_of_the_metrics_are_read_on_node_0_and_do_not_count_as_the_engine_s() -> None:
+    found = {"torch": "2.13.0", "transformers": "5.6.0", "llamafactory": "0.9.5"}
+    nodes = {rank: FakeNode(f"n{rank}").on("facts", reply=facts(modules={**found, "jieba": "0.42"})) for rank in (0, 1)}
+    first, second = (read_all_software(make_job(nodes=2), nodes)[rank] for rank in (0, 1))
+    assert isinstance(first, NodeFacts)
+    assert isinstance(second, NodeFacts)
+    assert (first.modules, first.metrics) == (found, {"jieba": "0.42", "nltk": None, "rouge_chinese": None})
+    assert (second.modules, second.metrics) == (found, {})
+    assert "jieba" not in first.versions()
+
+
 def test_the_clock_offset_is_the_nodes_time_minus_ours() -> None:
     began = time.time()
     read = read_software(FakeNode().on("facts", reply=facts(time=began + 100)), ENVIRONMENT)

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_dataset_info_is_changed_on_all_nodes_or_on_none(cluster: LocalNodes, tm
             {"few": before}
         ]
         with pytest.raises(ProblemsError):
-            controller.tasks.change_dataset(job, DatasetChange(name="new", entry=before, previous=None))
+            controller.tasks.change_dataset(job, DatasetChange(name="new", entry=before, seen=(None,)))
         assert json.loads((tmp_path / "dataset_info.json").read_text()) == {"few": before}
         uploaded = controller.tasks.upload_dataset(job, "new.jsonl", b'{"instruction": "1", "output": "2"}\n')
         assert uploaded.answers == {0: True, 1: False, 2: False, 3: False}
@@ -78,9 +79,49 @@ def test_dataset_info_is_changed_on_all_nodes_or_on_none(cluster: LocalNodes, tm
         assert {problem.code for problem in other.problems} == {"dataset_file_exists"}
         proposal = controller.tasks.propose_dataset(job, "new.jsonl").answers[0]
         assert proposal["entry"]["columns"] == {"prompt": "instruction", "response": "output"}
-        removed = controller.tasks.change_dataset(job, DatasetChange(name="few", entry=None, previous=before))
+        removed = controller.tasks.change_dataset(job, DatasetChange(name="few", entry=None, seen=(before,)))
         assert removed.answers == {0: True, 1: False, 2: False, 3: False}
         assert json.loads((tmp_path / "dataset_info.json").read_text()) == {}
+    finally:
+        controller.close()
+        store.close()
+
+
+def test_nodes_without_a_shared_disk_are_made_equal_from_the_different_entries_that_the_user_saw(
+    cluster: LocalNodes, tmp_path: Path
+) -> None:
+    """Each node has a home folder of its own. Their Python has no LLaMA-Factory, so only a removal is tried."""
+    one, other, newer = ({"file_name": f"{name}.json"} for name in ("one", "other", "newer"))
+    hosts = []
+    for name, host, entry in zip(("a", "b", "c"), cluster.hosts(), (one, other, None), strict=False):
+        data = tmp_path / name / "data"
+        data.mkdir(parents=True)
+        if entry:
+            (data / "dataset_info.json").write_text(json.dumps({"few": entry, "kept": one}))
+        python = tmp_path / name / "python"
+        python.write_text(f'#!/bin/sh\nHOME={tmp_path / name} exec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        hosts.append(replace(host, environments={"llamafactory": Environment(python=str(python))}))
+    job = Job(cluster=Cluster(gpu="h100-80g", nodes=3, gpus_per_node=8, hosts=tuple(hosts)))
+    job = with_values(job, {"training.dataset_dir": "~/data"})
+    store = Store(tmp_path / "megaboard.db")
+    controller = Controller(tmp_path, store, KnownHosts(tmp_path / "known"))
+
+    def entries() -> list[dict[str, Any]]:
+        return [dict(answer["entries"]) for answer in controller.tasks.dataset_info(job).answers.values()]
+
+    try:
+        controller.accept_host_keys(controller.tasks.dataset_info(job).unknown_host_keys)
+        assert entries() == [{"few": one, "kept": one}, {"few": other, "kept": one}, {}]
+        (tmp_path / "b" / "data" / "dataset_info.json").write_text(json.dumps({"few": newer}))
+        seen = DatasetChange(name="few", entry=None, seen=(one, other, None))
+        part = controller.tasks.change_dataset(job, seen)
+        assert [(problem.code, problem.node) for problem in part.problems] == [
+            ("dataset_entry_changed", cluster.hosts()[1].name)
+        ]
+        assert (part.answers, entries()) == ({0: True, 2: False}, [{"kept": one}, {"few": newer}, {}])
+        whole = controller.tasks.change_dataset(job, DatasetChange(name="few", entry=None, seen=(None, newer)))
+        assert (whole.problems, entries()) == ((), [{"kept": one}, {}, {}])
     finally:
         controller.close()
         store.close()

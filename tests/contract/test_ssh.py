@@ -19,7 +19,8 @@ from backend.cluster.ssh.host_keys import KnownHosts, UnknownHostKey
 from backend.cluster.ssh.node import connect
 from backend.cluster.ssh.passphrases import PASSPHRASES, Passphrases
 from backend.job.cluster import Host
-from backend.node.supervisor.processes import Process, read_process, send_signal
+from backend.node.supervisor.processes import read_process, send_signal
+from tests.nodes import signal_sessions
 from tests.waiting import while_it_runs
 
 pytestmark = pytest.mark.contract
@@ -146,7 +147,7 @@ def test_a_lost_connection_is_opened_again_by_the_next_call(
 ) -> None:
     node = connect(cluster.hosts()[3], known_hosts)
     assert node.exists("/tmp")
-    command = while_it_runs(tmp_path / "runs", lambda: kill_sessions(cluster, 3))
+    command = while_it_runs(tmp_path / "runs", lambda: signal_sessions(cluster, 3, signal.SIGKILL))
     with pytest.raises(NodeError) as caught:
         node.run(command, timeout_s=60)
     assert caught.value.code == "lost"
@@ -173,17 +174,6 @@ def test_a_connection_whose_other_end_says_nothing_any_more_is_replaced(
             send_signal(process, signal.SIGKILL)
 
 
-def signal_sessions(cluster: LocalNodes, rank: int, number: int) -> list[Process]:
-    """Send a signal to every process of the sessions, but not to the listener."""
-    listener = read_process(json.loads((cluster.folder / "nodes.json").read_text())[str(rank)]["pid"])
-    assert listener
-    sessions = [process for process in _process_tree(listener) if process.pid != listener.pid]
-    assert sessions
-    for process in sessions:
-        send_signal(process, number)
-    return sessions
-
-
 def test_files_are_read_on_when_the_server_lost_their_channel_alone(
     cluster: LocalNodes, known_hosts: KnownHosts, tmp_path: Path
 ) -> None:
@@ -206,14 +196,6 @@ def kill_file_server(cluster: LocalNodes, rank: int) -> None:
     leaves = [process for process in tree if process.pid not in parents and process is not listener]
     for process in leaves:
         send_signal(process, 9)
-
-
-def kill_sessions(cluster: LocalNodes, rank: int) -> None:
-    server = json.loads((cluster.folder / "nodes.json").read_text())[str(rank)]
-    for path in Path("/proc").glob("[0-9]*"):
-        process = read_process(int(path.name))
-        if process and process.parent == server["pid"]:
-            send_signal(process, 9)
 
 
 def test_a_node_behind_another_is_reached_through_it(cluster: LocalNodes, known_hosts: KnownHosts) -> None:

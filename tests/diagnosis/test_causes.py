@@ -23,6 +23,7 @@ FOUND = json.loads((FOLDER / "found.json").read_text(encoding="utf-8"))
 first answers, before any rule was changed because of them: 108 cases of the first round 85 % right, 4 % wrong; 120 of
 the second 78 % and 5 %; 41 of the third 80 % and 5 %; 65 of the fourth 69 % and 3 %."""
 EXCERPTS = yaml.safe_load((FOLDER / "excerpts.yaml").read_text(encoding="utf-8"))
+VARIANTS = yaml.safe_load((FOLDER / "variants.yaml").read_text(encoding="utf-8"))
 HEALTHY = sorted((FOLDER / "healthy").glob("*.log"))
 LEAST_RIGHT = 0.9
 
@@ -69,6 +70,18 @@ def test_each_cause_is_named_from_its_excerpt(cause: Cause) -> None:
 def test_each_cause_is_named_in_a_long_log_with_other_ranks(cause: Cause) -> None:
     excerpt = "".join(f"[rank3]: {re.sub(r'^.rank[0-9]+.: ', '', line)}\n" for line in _shown(cause.code).splitlines())
     assert cause.code in _probable(BEFORE + excerpt + AFTER)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"), [(code, variant["text"]) for code, variants in VARIANTS.items() for variant in variants]
+)
+def test_a_further_text_of_a_cause_names_this_cause_alone(code: str, text: str) -> None:
+    assert _probable(text) == [code]
+
+
+def test_further_texts_say_where_the_program_writes_them() -> None:
+    sources = [variant["source"] for variants in VARIANTS.values() for variant in variants]
+    assert [source for source in sources if not source.startswith("https://")] == []
 
 
 def test_published_failures_are_named_and_none_wrongly() -> None:

@@ -33,6 +33,7 @@ def documents(job: Job, file: str) -> dict[str, dict[str, Any]]:
     return {document["kind"]: document for document in yaml.safe_load_all(export_kubernetes(job)[file])}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["trainjob.yaml", "jobset.yaml"])
 @pytest.mark.parametrize("job", [ddp(), sharded("zero3")], ids=["ddp", "zero3"])
 def test_every_field_is_one_of_the_published_schema(models: dict[str, Any], job: Job, file: str) -> None:

@@ -16,10 +16,12 @@ import pytest
 import yaml
 
 from backend.engines import render
+from backend.engines.inference import inference_keys, model_keys
 from backend.engines.known_keys import EngineKey, programs
 from backend.job.job import Job
 from backend.job.presets import models
 from backend.node.samples.main import mixed
+from backend.runs.launch.derived_start import SHARED_MEMORY
 from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import place
 from tests.nodes import needs_node_environment
@@ -195,6 +197,23 @@ print("answer", json.dumps(answer))"""
     done = subprocess.run([NODE_PYTHON, "-c", program], capture_output=True, text=True, check=True)
     answer: dict[str, dict[str, int]] = json.loads(done.stdout.rpartition("answer")[2])
     return answer
+
+
+@pytest.mark.parametrize("backend", ["huggingface", "vllm", "sglang"])
+def test_the_arguments_of_a_chat_are_taken_for_every_program_that_may_generate(backend: str) -> None:
+    """vLLM and SGLang themselves are not installed here, so LLaMA-Factory's look for them is left out."""
+    keys = {**inference_keys(HUGGING_FACE["lora"]), **model_keys("/models/it", "/runs/it/adapter"), **SHARED_GPU}
+    program = """import json, sys
+from llamafactory.hparams import parser
+parser.check_version = lambda *arguments, **options: None
+model, *_ = parser.get_infer_args(json.loads(sys.argv[1]))
+print("answer", json.dumps([model.infer_backend, model.vllm_gpu_util, model.sglang_mem_fraction]))"""
+    command = [str(NODE_PYTHON), "-W", "ignore", "-c", program, json.dumps({**keys, "infer_backend": backend})]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.rpartition("answer")[2]) == [backend, *SHARED_GPU.values()]
+
+
+SHARED_GPU = {"vllm_gpu_util": SHARED_MEMORY, "sglang_mem_fraction": SHARED_MEMORY}
 
 
 def test_every_row_once_is_refused_by_the_package_as_the_rule_warns() -> None:

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(TEXTS, VALUES, max_size=5))
 def test_what_is_written_is_read_back_in_its_order(mapping: dict[str, object]) -> None:
     loaded = yaml.safe_load(to_yaml(mapping))

@@ -40,6 +40,7 @@ def test_every_case_of_the_grid_is_a_legal_job_that_is_estimated_to_fit_an_h100(
         assert estimate(job).fit == "fits", case.name
 
 
+@pytest.mark.slow
 def test_a_measured_peak_and_step_are_compared_with_the_estimate_of_the_job() -> None:
     name = "zero3-qwen3-8b-full"
     planned = estimate(job_of(EIGHT, next(case for case in cases(8, on_cpu=False) if case.name == name)))
@@ -70,6 +71,7 @@ def test_the_fullest_rank_and_the_median_step_after_the_first_three_are_kept() -
     assert (values["measured_mem_gb"], values["allocated_gib"], values["measured_iter_s"]) == (22.5, 21.0, 1.06)
 
 
+@pytest.mark.slow
 def test_the_program_lists_the_cases_of_a_machine() -> None:
     command = [sys.executable, "-m", "benchmarks.gpu", "--list", "--gpu", "cpu", "--ranks", "1"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

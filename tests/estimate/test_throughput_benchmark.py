@@ -74,12 +74,14 @@ def test_a_row_is_skipped_or_not_whatever_was_measured():
     assert [skip.reason for skip in skips] == [skip.reason for skip in again]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "value"), list(enumerate([None, "x", -1, 0.5, float("nan"), []])))
 def test_no_field_of_a_row_breaks_the_benchmark(number, value):
     picked = SHALLOW[number :: len(SHALLOW) // 2]
     check_every_row_counts([{**row, key: value} for row in picked for key in row if key not in FIGURES])
 
 
+@pytest.mark.slow
 def test_no_field_is_so_needed_that_a_row_without_it_breaks_the_benchmark():
     picked = SHALLOW[:: len(SHALLOW) // 3]
     check_every_row_counts([{name: row[name] for name in row if name != key} for row in picked for key in row])

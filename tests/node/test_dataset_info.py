@@ -35,34 +35,40 @@ def entries(folder: Path) -> dict[str, Any]:
 
 def test_an_entry_is_added_changed_and_removed_and_the_version_before_is_kept(folder):
     before = (folder / "dataset_info.json").read_text()
-    assert do("write", folder, name="new", entry=NEW, previous=None) == {"is_changed": True}
+    assert do("write", folder, name="new", entry=NEW, seen=[None]) == {"is_changed": True}
     assert entries(folder) == {"数据": OLD, "old": OLD, "new": NEW}
     assert (folder / "dataset_info.json.bak").read_text() == before
-    assert do("write", folder, name="new", entry=OLD, previous=NEW) == {"is_changed": True}
-    assert do("write", folder, name="old", entry=None, previous=OLD) == {"is_changed": True}
+    assert do("write", folder, name="new", entry=OLD, seen=[NEW]) == {"is_changed": True}
+    assert do("write", folder, name="old", entry=None, seen=[OLD]) == {"is_changed": True}
     assert entries(folder) == {"数据": OLD, "new": OLD}
     assert "数据" in (folder / "dataset_info.json").read_text()
     assert sorted(path.name for path in folder.iterdir()) == ["dataset_info.json", "dataset_info.json.bak"]
 
 
 def test_the_second_node_of_a_shared_folder_finds_the_entry_and_writes_nothing(folder):
-    do("write", folder, name="new", entry=NEW, previous=None)
-    assert do("write", folder, name="new", entry=NEW, previous=None) == {"is_changed": False}
-    do("write", folder, name="new", entry=None, previous=NEW)
-    assert do("write", folder, name="new", entry=None, previous=NEW) == {"is_changed": False}
+    do("write", folder, name="new", entry=NEW, seen=[None])
+    assert do("write", folder, name="new", entry=NEW, seen=[None]) == {"is_changed": False}
+    do("write", folder, name="new", entry=None, seen=[NEW])
+    assert do("write", folder, name="new", entry=None, seen=[NEW]) == {"is_changed": False}
 
 
 def test_an_entry_that_somebody_else_changed_is_not_overwritten(folder):
-    for previous in (None, NEW):
-        assert do("write", folder, name="old", entry=NEW, previous=previous)["code"] == "dataset_entry_changed"
+    for seen in (None, NEW):
+        assert do("write", folder, name="old", entry=NEW, seen=[seen])["code"] == "dataset_entry_changed"
     assert entries(folder)["old"] == OLD
+
+
+def test_every_version_that_the_user_saw_on_some_node_may_be_replaced(folder):
+    assert do("write", folder, name="old", entry=NEW, seen=[NEW, None, OLD]) == {"is_changed": True}
+    assert do("write", folder, name="mine", entry=NEW, seen=[OLD, None]) == {"is_changed": True}
+    assert entries(folder) == {"数据": OLD, "old": NEW, "mine": NEW}
 
 
 def test_a_link_and_the_permissions_of_the_file_stay(folder):
     (folder / "dataset_info.json").rename(folder / "real.json")
     (folder / "real.json").chmod(0o664)
     (folder / "dataset_info.json").symlink_to("real.json")
-    do("write", folder, name="new", entry=NEW, previous=None)
+    do("write", folder, name="new", entry=NEW, seen=[None])
     assert (folder / "dataset_info.json").is_symlink()
     assert stat.S_IMODE((folder / "real.json").stat().st_mode) == 0o664
 
@@ -70,14 +76,14 @@ def test_a_link_and_the_permissions_of_the_file_stay(folder):
 @pytest.mark.parametrize("text", ["{", "[]", "\0"])
 def test_a_broken_file_is_refused_and_not_replaced(folder, text):
     (folder / "dataset_info.json").write_text(text)
-    for action, request in (("read", {}), ("write", {"name": "new", "entry": NEW, "previous": None})):
+    for action, request in (("read", {}), ("write", {"name": "new", "entry": NEW, "seen": [None]})):
         assert do(action, folder, **request)["code"] == "dataset_info_broken"
     assert (folder / "dataset_info.json").read_text() == text
 
 
 def test_a_folder_without_the_file_has_no_entries_and_gets_its_first_one(tmp_path):
     assert (do("read", tmp_path)["is_there"], entries(tmp_path)) == (False, {})
-    do("write", tmp_path, name="new", entry=NEW, previous=None)
+    do("write", tmp_path, name="new", entry=NEW, seen=[None])
     assert entries(tmp_path) == {"new": NEW}
     assert do("read", tmp_path / "gone")["code"] == "dataset_folder_missing"
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from backend.cluster.node_programs import node_program
+from tests.full_disk import full_disk, read_only
 from tests.local_hub import TOKEN, LocalHub, local_hub
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_ENVIRONMENT, NODE_PYTHON
@@ -129,6 +130,44 @@ def test_a_disk_without_room_is_named_before_the_download(hub: LocalHub, tmp_pat
     _, result, output = download(hub, tmp_path)
     assert result["code"] == "download_no_space", output
     assert hub.requests == []
+
+
+def test_a_disk_that_becomes_full_is_named_and_the_next_download_goes_on(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check before the download is switched off, as if somebody filled the disk after it."""
+    program = node_program("download.py")
+    check = b"if shutil.disk_usage(place).free <"
+    assert check in program
+    monkeypatch.setattr(f"{__name__}.node_program", lambda name: program.replace(check, b"if False and 0 <"))
+    hub.repositories["owner/model"] = {"config.json": b"{}", "model.safetensors": WEIGHTS * 6}
+    with full_disk(tmp_path / "disk") as disk:
+        target = disk.folder / "model"
+        code, result, output = download(hub, tmp_path, target=str(target))
+        assert (code != 0, result["code"], result["path"]) == (True, "download_no_space", str(disk.folder)), output
+        assert not target.exists()
+        (tmp_path / "result.json").unlink()
+        hub.requests.clear()
+        subprocess.run(["mount", "-o", "remount,size=32m", str(disk.folder)], check=True)
+        code, _, output = download(hub, tmp_path, target=str(target))
+        assert code == 0, output
+        assert (target / "model.safetensors").read_bytes() == WEIGHTS * 6
+        assert "config.json" not in {path for path, _ in hub.requests}
+
+
+def test_a_folder_that_the_user_may_not_write_is_named(hub: LocalHub, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    with read_only(tmp_path / "shared"):
+        code, result, output = download(hub, tmp_path, target=str(tmp_path / "shared" / "model"))
+    assert (code != 0, result["code"]) == (True, "download_not_writable"), output
+    assert result["path"].startswith(str(tmp_path / "shared"))
+
+
+def test_a_file_in_the_place_of_the_folder_is_not_touched(hub: LocalHub, tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("mine")
+    code, result, _ = download(hub, tmp_path)
+    assert (code != 0, result["code"]) == (True, "download_target_taken")
+    assert (tmp_path / "target").read_text() == "mine"
 
 
 @needs_modelscope

@@ -36,6 +36,7 @@ def test_every_plan_is_legal_and_keeps_the_global_batch(preset):
         assert candidate.estimate.global_batch_size == base.global_batch == chosen.global_batch
 
 
+@pytest.mark.slow
 def test_no_legal_split_of_a_small_grid_is_missing():
     base = job(TP4, cluster__nodes=1, model__preset="llama-3.1-8b", training__global_batch_size=64)
     legal = set()
@@ -130,6 +131,7 @@ def test_no_plan_trains_vision_parts_wrongly(preset, tower):
     assert plans.rejected["vision_replicas_drift"] > 0
 
 
+@pytest.mark.slow
 def test_where_every_vision_part_is_frozen_tp_is_among_the_plans():
     frozen = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
     plans = enumerate_plans(job(TP4, frozen, model__preset="qwen2.5-vl-7b"), MEGATRON)

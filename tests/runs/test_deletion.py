@@ -230,6 +230,7 @@ Retention(home, Store(home / "megaboard.db")).delete(sys.argv[2], by="page")
 """
 
 
+@pytest.mark.slow
 def test_a_deletion_whose_process_was_killed_is_finished_by_the_next(store: Store, home: Path) -> None:
     made = finished(store)
     made.steps(21, 1000)

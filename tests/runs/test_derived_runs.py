@@ -4,8 +4,13 @@ from typing import Any
 
 import pytest
 
+from backend.cluster.inventory.software import NodeFacts
+from backend.cluster.preflight.packages import lacking_metrics
 from backend.job.problems import ProblemsError
+from backend.runs.connections import Connections
+from backend.runs.evaluations import Evaluations
 from backend.runs.launch.derived_start import chat_request, derived_job, evaluation_request, split_devices
+from backend.runs.records import problem_to_json
 from backend.runs.states import EventKind
 from backend.runs.store import derived_runs, queue_order, run_store, transitions
 from backend.runs.store.derived_runs import DerivedRun
@@ -31,7 +36,8 @@ def test_a_derived_job_has_one_node_of_the_trained_one():
 @pytest.mark.parametrize(
     ("ask", "code"),
     [
-        (lambda: derived_job(job(engine="swift-megatron"), 1), "chat_by_swift"),
+        (lambda: evaluation_request(job(engine="swift-ddp"), ["base"], None, 5, 5), "evaluation_by_swift"),
+        (lambda: chat_request(job(engine="swift-ddp", training__stage="rm"), ["base"], None), "chat_of_scores"),
         (lambda: chat_request(ddp(), ["nonsense"], None), "chat_no_model"),
         (lambda: evaluation_request(ddp(training__stage="dpo"), ["base"], None, 5, 5), "evaluation_needs_sft"),
         (lambda: evaluation_request(ddp(), ["base"], None, 201, 5), "evaluation_too_large"),
@@ -56,6 +62,24 @@ def test_an_evaluation_reads_the_data_that_the_job_holds_out(values: dict[str, A
     request: Any = evaluation_request(ddp(**values), ["tuned", "base"], None, 5, 5)
     assert request["data"] == data
     assert {"val_size", "dataset", "eval_dataset"} & request["config"].keys() == keys
+
+
+def test_an_evaluation_shows_what_its_node_lacked_for_the_metrics_at_its_start(tmp_path):
+    store = Store(tmp_path / "megaboard.db")
+    derived = DerivedRun(
+        run="e", kind="evaluation", trained="t", request=evaluation_request(ddp(), ["base"], None, 5, 5)
+    )
+    store.write(lambda c: derived_runs.create(c, derived, ddp(), now=1.0))
+    evaluations = Evaluations(
+        store, Connections(lambda host: pytest.fail("it reads only the store")), clock=lambda: 2.0
+    )
+    newest = lambda: evaluations.newest("t")  # noqa: E731
+    assert newest().note is None
+    note = lacking_metrics(ddp(), NodeFacts(home="/", hostname="n", python="3.11", metrics={"jieba": "1"}), "n0")
+    detail = {"warnings": [problem_to_json(note)]}
+    store.write(lambda c: run_store.append(c, "e", EventKind.WARNINGS_PASSED, time=2.0, detail=detail))
+    assert (newest().note.code, newest().note.values["modules"]) == ("metrics_missing", ["nltk", "rouge-chinese"])
+    store.close()
 
 
 def test_a_second_start_gives_the_chat_that_lives_and_a_chat_is_never_resumed(tmp_path):

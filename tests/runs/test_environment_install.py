@@ -28,9 +28,10 @@ from backend.job.job import Job
 from backend.job.mapping import dump_job, load_job, with_values
 from backend.job.problems import ProblemsError
 from backend.runs.controller import Controller
-from backend.runs.tasks import environment_install
+from backend.runs.tasks import environment_install, one_off_task
 from backend.runs.tasks.environment_install import with_python
 from tests.full_disk import full_disk
+from tests.nodes import signal_sessions
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.contract, pytest.mark.slow]
@@ -152,7 +153,7 @@ def test_nodes_without_uv_and_without_internet_are_named_with_the_fields_that_me
     controller: Controller, bare: Job, tiny: EnvironmentSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the nodes nor the server have uv, so pip of the nodes installs."""
-    monkeypatch.setattr(environment_install, "_own_uv", lambda: None)
+    monkeypatch.setattr(environment_install, "own_uv", lambda: None)
     job = with_values(bare, {"cluster.install": Install(index_url="http://127.0.0.1:9/simple")})
     with pytest.raises(ProblemsError) as raised:
         controller.tasks.install(job, quiet, {tiny.name: tiny})
@@ -186,8 +187,8 @@ def test_a_disk_that_becomes_full_is_named_with_need_and_room_and_goes_on_with_r
     monkeypatch.setattr(environment_install, "node_program", lambda name: program.replace(check, b"if False"))
     monkeypatch.setattr(environment_install, "check_nodes_for", lambda *arguments: None)
     uv = tmp_path / "uv"  # the program itself is larger than the disk
-    uv.write_text(f'#!/bin/sh\nexec {environment_install._own_uv()} "$@"\n')
-    monkeypatch.setattr(environment_install, "_own_uv", lambda: uv)
+    uv.write_text(f'#!/bin/sh\nexec {environment_install.own_uv()} "$@"\n')
+    monkeypatch.setattr(environment_install, "own_uv", lambda: uv)
     locks = [wheel(tmp_path / "wheels", PACKAGES[0]), wheel(tmp_path / "wheels", PACKAGES[1], "#" * (6 << 20))]
     (tmp_path / "lock.txt").write_text("".join(locks))
     with full_disk(tmp_path / "disk") as disk:
@@ -270,6 +271,85 @@ def test_an_installation_goes_on_after_its_processes_were_killed(
     assert {code for code, _ in caught[0]} == {"install_command_failed"}
     open_controller().tasks.install(bare, quiet, {slow.name: slow})
     assert marker_of(folder)["state"] == "ready"
+
+
+@pytest.fixture
+def gated(tiny: EnvironmentSet, tmp_path: Path) -> EnvironmentSet:
+    """Return the set with an import that waits for `gate` of the test's folder; `reached` says that it waits."""
+    gate, reached = tmp_path / "gate", tmp_path / "reached"
+    waiting = (
+        f"import os, time; open({str(reached)!r}, 'a').close()\n"
+        f"while not os.path.exists({str(gate)!r}): time.sleep(0.05)\nimport first_part"
+    )
+    return replace(tiny, imports=waiting)
+
+
+def test_an_installation_survives_an_outage_of_a_node(
+    controller: Controller,
+    cluster: LocalNodes,
+    bare: Job,
+    gated: EnvironmentSet,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ended: list[object] = []
+    work = threading.Thread(
+        target=lambda: ended.append(controller.tasks.install(bare, quiet, {gated.name: gated}).problems)
+    )
+    work.start()
+    wait_for((tmp_path / "reached").exists)
+    signal_sessions(cluster, 1, signal.SIGKILL, with_listener=True)
+    try:
+        wait_for(lambda: "a node that does not answer" in caplog.text)
+    finally:
+        cluster.start()
+        (tmp_path / "gate").touch()
+    work.join()
+    assert ended == [()]
+
+
+def test_a_node_that_is_lost_during_an_installation_is_named_with_its_field_and_fix(
+    controller: Controller,
+    cluster: LocalNodes,
+    bare: Job,
+    gated: EnvironmentSet,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(one_off_task, "LOST_AFTER_S", 1.0)
+    caught: list[ProblemsError] = []
+
+    def fail() -> None:
+        with pytest.raises(ProblemsError) as raised:
+            controller.tasks.install(bare, quiet, {gated.name: gated})
+        caught.append(raised.value)
+
+    work = threading.Thread(target=fail)
+    work.start()
+    wait_for((tmp_path / "reached").exists)
+    signal_sessions(cluster, 1, signal.SIGKILL, with_listener=True)
+    try:
+        work.join()
+    finally:
+        cluster.start()
+        (tmp_path / "gate").touch()
+    lost, left = caught[0].problems
+    host = bare.cluster.hosts[1].name
+    assert (lost.code, lost.node, lost.field) == ("unreachable", host, "cluster.hosts[1].address")
+    assert (left.code, left.node, left.severity) == ("install_left", host, "warning")
+    assert all(render_problem(lang, problem)["fix"] for lang in LANGUAGES for problem in (lost, left))
+
+
+def test_a_spare_that_does_not_answer_is_named_at_its_own_field(
+    controller: Controller, bare: Job, tiny: EnvironmentSet
+) -> None:
+    spare = replace(bare.cluster.hosts[0], port=9)
+    job = with_values(bare, {"cluster.spares": (spare,)})
+    with pytest.raises(ProblemsError) as raised:
+        controller.tasks.install(job, quiet, {tiny.name: tiny})
+    assert [(problem.node, problem.field) for problem in raised.value.problems] == [
+        (spare.name, "cluster.spares[0].address")
+    ]
 
 
 def test_an_environment_that_the_job_names_already_is_replaced_on_every_host(bare: Job) -> None:

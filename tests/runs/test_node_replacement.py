@@ -7,9 +7,10 @@ import pytest
 
 from app.text import LANGUAGES, render_problem
 from backend.cluster.preflight.results import Checks
+from backend.job.cluster import Login, Scheduler
 from backend.job.job import Job
-from backend.job.launch_rules import check_nodes, with_spares
-from backend.job.mapping import dump_job, parse_job
+from backend.job.launch_rules import check_nodes, own_field, with_spares
+from backend.job.mapping import dump_job, parse_job, with_values
 from backend.job.problems import Problem
 from backend.runs.launch.preflight import check_cordons, of_spare
 from backend.runs.states import EventKind, RunState
@@ -163,6 +164,20 @@ def test_what_is_wrong_with_a_spare_is_a_warning_at_its_own_field() -> None:
     )
     node = Checks(1, HOSTS[1]).wrong("login", "timeout", "cluster.hosts[1].address")
     assert of_spare(job, node) is node
+
+
+@pytest.mark.parametrize(
+    ("number", "field"),
+    [(1, "cluster.hosts[1].address"), (2, "cluster.spares[0].address"), (3, "cluster.spares[1].address")],
+)
+def test_a_field_of_a_host_after_the_nodes_is_that_of_a_spare(number: int, field: str) -> None:
+    assert own_field(job_with(), f"cluster.hosts[{number}].address") == field
+    assert own_field(job_with(), "cluster.run_root") == "cluster.run_root"
+
+
+def test_the_only_host_of_a_job_for_slurm_is_its_login_node() -> None:
+    job = with_values(job_with(), {"cluster.scheduler": Scheduler(login=Login(address="login"))})
+    assert own_field(job, "cluster.hosts[0].address") == "cluster.scheduler.login.address"
 
 
 def test_a_spare_that_is_a_host_too_is_refused() -> None:

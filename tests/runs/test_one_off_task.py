@@ -3,9 +3,10 @@
 import pytest
 
 from backend.cluster.node import NodeError
+from backend.cluster.node_group import GroupError
 from backend.cluster.program_answers.hardware import Measured
 from backend.runs import redact
-from backend.runs.tasks.one_off_task import log_excerpt, read_answer
+from backend.runs.tasks.one_off_task import NodeReader, log_excerpt, read_answer
 from tests.fakes import FakeNode
 
 
@@ -60,3 +61,33 @@ def test_a_record_that_is_none_is_a_fault_of_the_node(text: bytes) -> None:
         read_answer(node, "/exit", Measured)
     assert (caught.value.code, caught.value.node, caught.value.values["command"]) == ("bad_answer", "10.0.0.7", "/exit")
     assert read_answer(node, "/none", Measured) is None
+
+
+def test_a_node_is_lost_when_it_has_been_silent_for_the_whole_patience() -> None:
+    now = [0.0]
+    nodes = {0: FakeNode("a"), 1: FakeNode("b")}
+    reader = NodeReader(nodes, lambda: now[0])
+
+    def read_at(time: float) -> dict[int, bool | None]:
+        now[0] = time
+        return reader.read(lambda rank, node: node.exists("/tmp"))
+
+    assert read_at(0) == {0: True, 1: True}
+    nodes[1].broken = NodeError("lost", "b", detail="")
+    assert read_at(10) == {0: True, 1: None}
+    assert read_at(39) == {0: True, 1: None}
+    nodes[1].broken = None
+    assert read_at(39.5) == {0: True, 1: True}
+    nodes[1].broken = NodeError("unreachable", "b", address="b", port=22, detail="")
+    assert read_at(50) == {0: True, 1: None}
+    with pytest.raises(GroupError) as lost:
+        read_at(80)
+    (problem,) = lost.value.problems
+    assert (problem.code, problem.node, problem.field) == ("unreachable", "b", "cluster.hosts[1].address")
+
+
+def test_a_node_that_answers_wrongly_fails_at_once() -> None:
+    node = FakeNode("b")
+    node.broken = NodeError("bad_answer", "b", command="x", exit=0, detail="")
+    with pytest.raises(GroupError):
+        NodeReader({1: node}, lambda: 0.0).read(lambda rank, node: node.exists("/tmp"))

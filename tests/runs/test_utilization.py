@@ -78,6 +78,7 @@ def test_the_same_comes_of_beats_one_by_one(store, tmp_path):
     assert kept(together) == kept(store)
 
 
+@pytest.mark.slow
 def test_a_run_of_days_has_no_more_rows_than_one_of_an_hour_and_still_shows_its_dip(store):
     count = utilization.ROWS * 10
     dip = count // 3

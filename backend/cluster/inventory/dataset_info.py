@@ -1,6 +1,6 @@
 """LLaMA-Factory's dataset_info.json on one node: read, proposed, checked by LLaMA-Factory's parser, and changed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from backend.cluster.inventory.software import ask_program, needed_environment
@@ -43,12 +43,12 @@ def check_on(node: Node, job: Job, rank: int, name: str, entry: Entry) -> Datase
     return _whole(node, _ask(node, job, rank, DatasetChecked, "check", question, CHECK_S), "rows", "faults")
 
 
-def write_on(node: Node, job: Job, rank: int, name: str, entry: Entry | None, previous: Entry | None) -> bool:
-    """Replace one entry that still is `previous`; None removes it. Return whether the file changed.
+def write_on(node: Node, job: Job, rank: int, name: str, entry: Entry | None, seen: Sequence[Entry | None]) -> bool:
+    """Replace one entry that is one of those `seen`; None removes it. Return whether the file changed.
 
     Raises NodeError(dataset_entry_changed) if the entry is another one now.
     """
-    question = {"name": name, "entry": entry, "previous": previous}
+    question = {"name": name, "entry": entry, "seen": seen}
     answer = _whole(node, _ask(node, job, rank, DatasetWritten, "write", question, READ_S), "is_changed")
     return answer["is_changed"]
 

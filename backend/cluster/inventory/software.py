@@ -5,7 +5,7 @@ import json
 import posixpath
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
 
 from backend.cluster.node import ANSWER_BYTES, Node, NodeError, ask, tail
@@ -64,6 +64,8 @@ class NodeFacts:
     """Version of the engine's interpreter."""
     modules: Mapping[str, str | None] = field(default_factory=dict)
     """Version by import name, with the commit of a git checkout. None: it cannot be imported."""
+    metrics: Mapping[str, str | None] = field(default_factory=dict)
+    """Versions of the packages of metric_modules. They need not be equal on all nodes, and decide nothing of a run."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """By import name, also of packages that are installed but cannot be imported."""
     cuda: str | None = None
@@ -127,6 +129,19 @@ def kernel_modules(job: Job) -> dict[str, str]:
     return {**linear, **state_space, **convolution}
 
 
+METRICS: Mapping[str, str] = {"jieba": "jieba", "nltk": "nltk", "rouge_chinese": "rouge-chinese"}
+"""What LLaMA-Factory imports to compute BLEU and ROUGE (0.9.5 src/llamafactory/train/sft/metric.py)."""
+
+
+def metric_modules(job: Job, rank: int) -> Mapping[str, str]:
+    """Return the modules that an evaluation of the job's model needs on this node: import name -> distribution.
+
+    Node 0 evaluates.
+    """
+    is_evaluated = rank == 0 and job.traits.environment == "llamafactory" and job.training.stage == "sft"
+    return METRICS if is_evaluated else {}
+
+
 def _has_layers(job: Job, *mixers: type) -> bool:
     if job.model.preset is None and not job.model.hf_config:  # a benchmark of the nodes
         return False
@@ -183,7 +198,11 @@ def _read_for_job(job: Job, rank: int, node: Node) -> NodeFacts:
     environment = needed_environment(job, rank, node)
     master = job.cluster.hosts[0].dialled_address if job.cluster.hosts else None
     modules = {**needed_modules(job), **kernel_modules(job)}
-    return read_software(node, environment, master=master, modules=modules, python_field=python_field(job, rank))
+    metrics = metric_modules(job, rank)
+    asked = {**modules, **metrics}
+    facts = read_software(node, environment, master=master, modules=asked, python_field=python_field(job, rank))
+    found = {name: version for name, version in facts.modules.items() if name in modules}
+    return replace(facts, modules=found, metrics={name: facts.modules[name] for name in metrics})
 
 
 def needed_environment(job: Job, rank: int, node: Node) -> Environment:

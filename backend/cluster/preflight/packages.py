@@ -1,6 +1,6 @@
 """Checks of the packages in the engine's environment, on one node and across nodes."""
 
-from backend.cluster.inventory.software import kernel_modules, needed_modules, python_field
+from backend.cluster.inventory.software import NodeFacts, kernel_modules, metric_modules, needed_modules, python_field
 from backend.cluster.preflight.equality import usual
 from backend.cluster.preflight.fix_commands import MCORE_ADAPTER, install_command, pip_command
 from backend.cluster.preflight.readings import GangReadings, NodeReadings
@@ -8,6 +8,7 @@ from backend.cluster.preflight.results import CheckResult
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.presets import known_model
+from backend.job.problems import Problem
 
 
 def check_engine(node: NodeReadings) -> list[CheckResult]:
@@ -40,6 +41,29 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
     is_placeholder = "mcore_adapter" in missing and "mcore_adapter" in facts.origins
     code = "engine_placeholder" if is_placeholder else "engine_missing"
     return [checks.wrong("engine", code, field, **values, command=command)]
+
+
+def check_metrics(node: NodeReadings) -> list[CheckResult]:
+    """Check, for a job that holds rows out, that its evaluation will have BLEU and ROUGE.
+
+    Without them the run trains, and the evaluation has the answers only. So a lack is a note and prevents nothing.
+    """
+    job, checks = node.job, node.checks
+    modules = metric_modules(job, checks.rank)
+    if not modules or not (job.eval_size or job.eval_dataset):
+        return []
+    note = lacking_metrics(job, node.facts, checks.node)
+    return [checks.skipped("metrics", note)] if note else [checks.ok("metrics", packages=", ".join(modules.values()))]
+
+
+def lacking_metrics(job: Job, facts: NodeFacts, node: str) -> Problem | None:
+    """Return a note on the packages that node 0 lacks to evaluate the job's model; None if it has all."""
+    modules = metric_modules(job, 0)
+    lacking = [modules[module] for module in modules if facts.metrics.get(module) is None]
+    if not lacking:
+        return None
+    values = {"node": node, "modules": lacking, "command": pip_command(environment_of(job, 0), lacking)}
+    return Problem(code="metrics_missing", field=python_field(job, 0), severity="note", node=node, values=values)
 
 
 def _flash_attention_crashes(job: Job, transformers: str) -> bool:

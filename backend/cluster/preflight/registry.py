@@ -30,7 +30,7 @@ from backend.cluster.preflight.lock import ask_lock, check_lock
 from backend.cluster.preflight.machine import check_clocks, check_limits, check_logout, check_space
 from backend.cluster.preflight.master_port import check_port
 from backend.cluster.preflight.network import check_interfaces, check_rdma
-from backend.cluster.preflight.packages import check_engine, check_versions
+from backend.cluster.preflight.packages import check_engine, check_metrics, check_versions
 from backend.cluster.preflight.readings import GangReadings, NodeReadings
 from backend.cluster.preflight.results import CheckName, CheckResult, Checks
 from backend.cluster.preflight.trackers import check_tracker
@@ -67,6 +67,7 @@ CHECKS: tuple[NodeCheck | GangCheck, ...] = (
     NodeCheck(check_limits, ("shm", "limits")),
     NodeCheck(check_logout, ("logout",)),
     NodeCheck(check_engine, ("engine",), is_for_every_job=True, is_for_login_node=True),
+    NodeCheck(check_metrics, ("metrics",)),
     NodeCheck(check_model, ("model",), is_for_every_job=True, is_for_login_node=True),
     NodeCheck(check_dataset, ("dataset",), is_for_every_job=True, is_for_login_node=True),
     NodeCheck(check_tracker, ("tracker",), is_for_login_node=True),

@@ -21,6 +21,7 @@ CheckName = Literal[
     "logout",
     "container",
     "engine",
+    "metrics",
     "configuration",
     "deepspeed",
     "model",

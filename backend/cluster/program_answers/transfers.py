@@ -24,6 +24,7 @@ class Downloaded(TypedDict, total=False):
             "download_no_modelscope",
             "download_failed",
             "download_no_space",
+            "download_not_writable",
             "download_wrong_hash",
         ]
     ]

@@ -14,7 +14,7 @@ from backend.estimate.plan import Plan
 from backend.estimate.time.adapter_run import adapters_of
 from backend.estimate.time.calibrated import efficiency_on, is_timed, time_ratio
 from backend.estimate.time.data_parallel import bucket_of
-from backend.estimate.time.efficiency import Machine, machine_of
+from backend.estimate.time.efficiency import Machine, machine_of_job
 from backend.estimate.time.step_time import MicroBatch, StepTime, kind_passes, micro_batch_time, step_time
 from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.batch import total_steps
@@ -48,7 +48,7 @@ def timed_machine(job: Job, gpu: Gpu) -> Machine | None:
 
     The GPU's speed may be unknown. In GRPO nothing says how long the generation of completions takes.
     """
-    return None if job.training.stage == "grpo" else machine_of(job.cluster, gpu, job.training.precision)
+    return None if job.training.stage == "grpo" else machine_of_job(job, gpu)
 
 
 def speed_of(

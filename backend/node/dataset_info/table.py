@@ -55,15 +55,15 @@ def read(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(request: dict[str, Any]) -> dict[str, Any]:
-    """Replace one entry, or remove it if `entry` is None. `previous` is the entry that the user saw, None without one.
+    """Replace one entry, or remove it if `entry` is None. `seen`: its versions that the user saw on the nodes.
 
-    An entry that somebody else changed in between is not overwritten.
+    None in `seen` stands for a node without the entry. An entry that somebody else changed since is not overwritten.
     """
     folder, name, entry = folder_of(request), request["name"], request["entry"]
     entries, text = read_entries(folder)
     if entries.get(name) == entry and (entry is not None or name not in entries):
         return {"is_changed": False}
-    if entries.get(name) != request["previous"]:
+    if entries.get(name) not in request["seen"]:
         raise Refused("dataset_entry_changed", path=os.path.join(folder, NAME), name=name)
     if entry is None:
         del entries[name]

@@ -113,19 +113,8 @@ class Build:
         )
         if not self.request["offline"]:
             command += ["--index-url", self.request["index_url"]] if self.request["index_url"] else []
-            command += ["--extra-index-url", step["index"]] if step["index"] and self.reaches(step["index"]) else []
+            command += ["--extra-index-url", step["index"]] if step["index"] and reaches(step["index"]) else []
         self.call(command)
-
-    def reaches(self, index: str) -> bool:
-        """Return whether this node reaches an extra index. Without it, the packages of the main index are taken."""
-        import urllib.request
-
-        try:
-            with urllib.request.urlopen(index, timeout=10):  # noqa: S310, the address is a constant of ours
-                return True
-        except (OSError, ValueError) as error:
-            print(f"megaboard: {index} does not answer ({error}); taking the packages of the main index", flush=True)
-            return False
 
     def remove_files(self) -> None:
         """Remove files that the set names. They belong to packages of this folder."""
@@ -174,6 +163,18 @@ class Build:
         content = {"step": self.step, "done": min(done, self.total), "total": self.total}
         with contextlib.suppress(OSError):  # on a full disk, the step itself fails with the reason
             write_record(os.path.join(self.work, "progress.json"), content)
+
+
+def reaches(index: str) -> bool:
+    """Return whether this machine reaches an extra index. Without it, the packages of the main index are taken."""
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(index, timeout=10):  # noqa: S310, the address is a constant of ours
+            return True
+    except (OSError, ValueError) as error:
+        print(f"megaboard: {index} does not answer ({error}); taking the packages of the main index", flush=True)
+        return False
 
 
 def size_of(folder: str) -> int:

@@ -9,6 +9,8 @@ is complete, and an interrupted download continues. hubs.py has the hubs. Python
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -25,6 +27,8 @@ PART = ".downloading"
 """Ending of the folder beside the target."""
 OTHER_FORMATS = re.compile(r"\.(bin|pth|pt|h5|msgpack|gguf|onnx|tflite|ot)$|^(original|onnx|openvino|coreml)/")
 RESERVE_BYTES = 1 << 30
+FULL = (errno.ENOSPC, errno.EDQUOT)
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 CHUNK = 1 << 22
 EVERY_S = 1.0
 
@@ -33,10 +37,11 @@ def download(request: dict[str, Any], folder: str) -> None:
     """Download the repository. Raises DownloadError."""
     name, kind = request["id"], request["kind"]
     target = os.path.abspath(os.path.expanduser(request["target"]))
-    if os.path.isdir(target) and os.listdir(target):
+    if os.path.lexists(target) and (not os.path.isdir(target) or os.listdir(target)):
         raise DownloadError("download_target_taken", path=target)
     hub = ModelScope(request) if request["hub"] == "modelscope" else HuggingFace(request)
     part = target + PART
+    total = 0
     try:
         files = wanted_files(hub.files(), kind)
         total = sum(file.size for file in files)
@@ -45,12 +50,24 @@ def download(request: dict[str, Any], folder: str) -> None:
             for file in files:
                 hub.fetch(file, part)
                 check_file(os.path.join(part, file.path), file)
+        shutil.rmtree(os.path.join(part, ".cache"), ignore_errors=True)
+        if os.path.isdir(target):
+            os.rmdir(target)
+        os.rename(part, target)
     except hub.faults as error:
+        refuse_disk(error, target, part, total)
         raise DownloadError(hub.code_of(error), id=name, url=hub.page, detail=str(error)[:500]) from error
-    shutil.rmtree(os.path.join(part, ".cache"), ignore_errors=True)
-    if os.path.isdir(target):
-        os.rmdir(target)
-    os.rename(part, target)
+
+
+def refuse_disk(error: BaseException | None, target: str, part: str, total: int) -> None:
+    """Raise DownloadError if the disk is the reason of an error or of one below it. The hub is not at fault then."""
+    while error is not None:
+        number = getattr(error, "errno", None)
+        if number in FULL:
+            raise no_space(target, part, total)
+        if number in REFUSED:
+            raise DownloadError("download_not_writable", path=target, detail=str(error)[:500])
+        error = error.__cause__ or error.__context__
 
 
 def wanted_files(files: Iterable[RemoteFile], kind: str) -> list[RemoteFile]:
@@ -67,10 +84,19 @@ def refuse_without_space(target: str, part: str, total: int) -> None:
     """Raise DownloadError if the disk has no room for what is still missing."""
     place = os.path.dirname(target)
     os.makedirs(place, exist_ok=True)
-    needed, free = max(0, total - size_of(part)) + RESERVE_BYTES, shutil.disk_usage(place).free
-    if free < needed:
-        values = {"needed": f"{needed / 1e9:.1f}", "free": f"{free / 1e9:.1f}"}
-        raise DownloadError("download_no_space", path=place, **values)
+    if shutil.disk_usage(place).free < missing_bytes(part, total) + RESERVE_BYTES:
+        raise no_space(target, part, total)
+
+
+def missing_bytes(part: str, total: int) -> int:
+    return max(0, total - size_of(part))
+
+
+def no_space(target: str, part: str, total: int) -> DownloadError:
+    """Return the error of a disk without room for what is still missing."""
+    place = os.path.dirname(target)
+    needed, free = missing_bytes(part, total) + RESERVE_BYTES, shutil.disk_usage(place).free
+    return DownloadError("download_no_space", path=place, needed=f"{needed / 1e9:.1f}", free=f"{free / 1e9:.1f}")
 
 
 def size_of(folder: str) -> int:
@@ -112,7 +138,8 @@ class Progress:
         done = -1
         while not self.over.wait(EVERY_S):
             before, done = done, min(self.total, size_of(self.part))
-            write_answer(self.path, {"done": done, "total": self.total})
+            with contextlib.suppress(OSError):  # on a full disk, the download itself fails with the reason
+                write_answer(self.path, {"done": done, "total": self.total})
             if done != before:  # the supervisor ends a program that writes nothing for a long time
                 print(f"{done} of {self.total} bytes", flush=True)
 

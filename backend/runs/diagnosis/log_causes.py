@@ -24,9 +24,10 @@ _LIKELY = 3
 
 _PREFIX = re.compile(
     r"\[(?:rank|default)(?P<rank>\d+)\]:? ?|\(\w+ pid=\d+(?:, ip=[\w.:]+)?\) ?|(?:\d{1,3}\.){3}\d{1,3}: "
+    r"|[\w.-]{1,64}-\d{1,4} +\| |\| (?:DEBUG|INFO|WARNING|ERROR) +\| (?:stdout|stderr) \| ?"
     r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* +|[a-z][\w.-]{0,60}\d[\w.-]{0,60}: (?=[\w.]+(?:Error|Exception)\b)"
 )
-"""Prefixes of torch and torchrun, Ray, pdsh, and time stamps."""
+"""Prefixes of torch and torchrun, Ray, pdsh, docker compose, FastChat, and time stamps."""
 _HOST = re.compile(r'^(?P<host>[\w.-]{1,64}): (?:Traceback \(most recent call last\)|  File ")')
 """A line of a traceback after the name of its machine, as pdsh writes it."""
 _TRACEBACK = re.compile(r"^(?:Exception in thread .*\n)?Traceback \(most recent call last\)", re.MULTILINE)

@@ -15,7 +15,7 @@ from backend.cluster.preflight.slurm import run_slurm_checks
 from backend.cluster.ssh.host_keys import HostKey, UnknownHostKey
 from backend.engines import CheckedJob, Rendered, render
 from backend.job.job import Job
-from backend.job.launch_rules import with_spares
+from backend.job.launch_rules import own_field, with_spares
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.runs.connections import Connections
 from backend.runs.launch.launch import make_placement
@@ -188,8 +188,7 @@ def of_spare(job: Job, check: CheckResult) -> CheckResult:
     if number < 0 or check.problem is None:
         return check
     severity = "warning" if check.problem.severity == "error" else check.problem.severity
-    own_field = (check.problem.field or "").replace(f"cluster.hosts[{check.rank}]", f"cluster.spares[{number}]")
-    problem = replace(check.problem, field=own_field, severity=severity)
+    problem = replace(check.problem, field=own_field(job, check.problem.field), severity=severity)
     return replace(check, problem=problem, status="warning" if check.status == "failure" else check.status)
 
 

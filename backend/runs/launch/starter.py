@@ -9,10 +9,12 @@ from backend.cluster.inventory import checkpoints
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import GroupError
 from backend.cluster.preflight.accepted_configurations import AcceptedConfigurations
+from backend.cluster.preflight.packages import lacking_metrics
 from backend.engines import CheckedJob, render
 from backend.engines.slurm import with_allocation
 from backend.job.cluster import Host
 from backend.job.job import Job
+from backend.job.launch_rules import own_field
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.connections import Connections
 from backend.runs.launch import launch
@@ -31,6 +33,7 @@ from backend.runs.store.node_replacement import cordons, job_on_nodes
 from backend.runs.store.store import Store
 from backend.runs.supervise import restart
 from backend.runs.supervise.attempt_cleanup import clean_up
+from backend.runs.tasks.one_off_task import read_facts
 
 NOT_ACCEPTED = "warnings_not_accepted"
 """Problem code of a start that was refused because of warnings. The warnings follow this problem."""
@@ -106,10 +109,9 @@ class Starter:
                 launch.start_all(attempt, nodes, lambda *event: self._record(run, *event))
             else:
                 submit_all(attempt, nodes[0], lambda *event: self._record(run, *event))
-        except GroupError as error:
-            raise ProblemsError(error.problems) from error
-        except NodeError as error:
-            raise ProblemsError([error.problem]) from error
+        except (GroupError, NodeError) as error:
+            problems = error.problems if isinstance(error, GroupError) else (error.problem,)
+            raise ProblemsError([replace(p, field=own_field(job, p.field)) for p in problems]) from error
         if job.cluster.scheduler is not None:
             with self._store.read() as connection:
                 is_starting = run_store.state_of(connection, run) is RunState.STARTING
@@ -124,8 +126,12 @@ class Starter:
             job = job_on_nodes(connection, derived.run)
         nodes = connect_nodes(job, self._connections).all_nodes()
         try:
-            attempt = make_attempt(derived, job, nodes[0], self._keys.new(derived.run), grace_s=self._grace_s)
+            facts = read_facts(job, nodes)
+            attempt = make_attempt(derived, job, nodes[0], facts[0], self._keys.new(derived.run), grace_s=self._grace_s)
             launch.record_attempt(self._store, attempt, self._clock())
+            note = lacking_metrics(job, facts[0], nodes[0].name) if derived.kind == "evaluation" else None
+            if note is not None:
+                self._record(derived.run, EventKind.WARNINGS_PASSED, None, {"warnings": [problem_to_json(note)]})
             launch.start_all(attempt, nodes, lambda *event: self._record(derived.run, *event))
         except GroupError as error:
             raise ProblemsError(error.problems) from error

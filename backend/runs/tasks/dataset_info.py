@@ -1,7 +1,8 @@
 """dataset_info.json on all nodes of a job: shown, checked and changed, so that it says the same on every node.
 
 Nothing is written before every node has accepted the entry. The nodes write one after the other, because they may share
-the folder: the first one changes the file, and the others find the new entry in it.
+the folder: the first one changes the file, and the others find the new entry in it. Nodes that do not share it get the
+entry too, whether they had another version of it or none.
 """
 
 import posixpath
@@ -31,8 +32,10 @@ class Change:
     name: str
     entry: Entry | None
     """None removes it."""
-    previous: Entry | None
-    """The entry that the user saw; None without one."""
+    seen: tuple[Entry | None, ...]
+    """The versions of the entry that the user saw, on any node; None stands for a node without it.
+
+    A node with another version is not changed: somebody else has changed it since."""
 
 
 def read(job: Job, connected: ConnectedNodes) -> Discovery[DatasetInfoRead]:
@@ -68,7 +71,7 @@ def write(job: Job, connected: ConnectedNodes, change: Change) -> Discovery[bool
     problems: list[Problem] = []
     for rank, node in connected.nodes.items():
         try:
-            changed[rank] = write_on(node, job, rank, change.name, change.entry, change.previous)
+            changed[rank] = write_on(node, job, rank, change.name, change.entry, change.seen)
         except NodeError as error:
             error.rank = rank
             problems.append(error.problem)

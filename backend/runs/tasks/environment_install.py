@@ -17,7 +17,7 @@ from typing import NotRequired, TypedDict
 
 from backend.cluster.inventory.software import NodeFacts, one_argument, outside, python_field, read_software
 from backend.cluster.node import Node, NodeError, ask
-from backend.cluster.node_group import ends_of_all, on_all
+from backend.cluster.node_group import ends_of_all
 from backend.cluster.node_programs import INSTALLER, node_program
 from backend.cluster.program_answers.values import Bytes, Folder, Line, ToolOutput, Word
 from backend.cluster.typed_json import Count, answer_of
@@ -27,14 +27,17 @@ from backend.job.environment_sets import EnvironmentSet, choose_set, environment
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.problems import Problem, ProblemsError
+from backend.runs.collect.node_records import Exit
 from backend.runs.launch import launch
 from backend.runs.launch.preflight import ConnectedNodes
 from backend.runs.redact import redact
 from backend.runs.tasks.one_off_task import (
     CALL_S,
+    NodeReader,
     all_read,
     log_excerpt,
     make_attempt,
+    newest_line,
     read_answer,
     read_exit,
     run_task,
@@ -222,7 +225,7 @@ def _facts(job: Job, rank: int, node: Node) -> NodeFacts:
 def _read_tools(job: Job, node: Node, chosen: EnvironmentSet | None) -> NodeTools:
     question = {
         "root": f"{job.cluster.run_root}/{FOLDER}",
-        "uv_comes": _own_uv() is not None,
+        "uv_comes": own_uv() is not None,
         "digest": chosen.digest if chosen else "",
         "pythons": list(chosen.pythons) if chosen else [],
         "folders": {version: chosen.folder(version) for version in chosen.pythons} if chosen else {},
@@ -237,7 +240,7 @@ def _send_uv(job: Job, node_tools: Mapping[int, NodeTools], nodes: Mapping[int, 
     The node tries whether it starts: another processor or libc refuses it, and then pip installs.
     """
     lacking = {rank: nodes[rank] for rank, tools in node_tools.items() if tools["uv"] is None}
-    uv = _own_uv()
+    uv = own_uv()
     if not lacking or uv is None:
         return None
     data = uv.read_bytes()
@@ -253,7 +256,7 @@ def _send_uv(job: Job, node_tools: Mapping[int, NodeTools], nodes: Mapping[int, 
     return f"{job.cluster.run_root}/{FOLDER}/.tools/uv-{len(data)}"
 
 
-def _own_uv() -> Path | None:
+def own_uv() -> Path | None:
     """Return the uv of this server: that of its own environment, or on PATH."""
     beside = Path(sys.executable).parent / "uv"
     path = str(beside) if beside.exists() else shutil.which("uv")
@@ -286,28 +289,27 @@ def _request(job: Job, chosen: EnvironmentSet, python: str, uv: str | None) -> d
 
 def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], progress: ReportInstall) -> None:
     """Wait until every node has ended. ProblemsError for all nodes that failed."""
+    reader = NodeReader(nodes)
     while True:
-        ended = on_all(nodes, lambda rank, node: read_exit(attempt, rank, node), CALL_S)
-        steps = on_all(nodes, lambda rank, node: _progress(attempt, rank, node), CALL_S)
-        known = [step for step in steps.values() if step]
-        lines = on_all(nodes, lambda rank, node: _newest_line(attempt, rank, node), CALL_S)
-        named = {nodes[rank].name: line for rank, line in lines.items() if line}
-        progress(sum(step["done"] for step in known), sum(step["total"] for step in known), named)
-        if all(ended.values()):
+        states = reader.read(lambda rank, node: _state(attempt, rank, node))
+        known = {rank: state for rank, state in states.items() if state}
+        steps = [step for _, step, _ in known.values() if step]
+        named = {nodes[rank].name: line for rank, (_, _, line) in known.items() if line}
+        progress(sum(step["done"] for step in steps), sum(step["total"] for step in steps), named)
+        ended = {rank: end for rank, (end, _, _) in known.items() if end}
+        if len(ended) == len(nodes):
             break
         time.sleep(POLL_S)
-    failed = [rank for rank, end in ended.items() if end is not None and end.get("code") != 0]
+    failed = [rank for rank, end in ended.items() if end.get("code") != 0]
     if failed:
         raise ProblemsError([_failure(attempt, rank, nodes[rank]) for rank in failed])
 
 
-def _progress(attempt: launch.Attempt, rank: int, node: Node) -> StepProgress | None:
-    return read_answer(node, f"{attempt.records[rank].folder}/progress.json", StepProgress)
-
-
-def _newest_line(attempt: launch.Attempt, rank: int, node: Node) -> str:
-    excerpt = log_excerpt(node, f"{attempt.records[rank].folder}/out.log")
-    return excerpt.splitlines()[-1] if excerpt else ""
+def _state(attempt: launch.Attempt, rank: int, node: Node) -> tuple[Exit | None, StepProgress | None, str]:
+    """Return the exit record of a node, its progress, and the newest line of its log."""
+    folder = attempt.records[rank].folder
+    end = read_exit(attempt, rank, node)
+    return end, read_answer(node, f"{folder}/progress.json", StepProgress), newest_line(node, f"{folder}/out.log")
 
 
 def _failure(attempt: launch.Attempt, rank: int, node: Node) -> Problem:

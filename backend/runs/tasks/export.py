@@ -27,7 +27,15 @@ from backend.runs.connections import Connections
 from backend.runs.launch import launch
 from backend.runs.launch.preflight import connect_nodes
 from backend.runs.launch.resume import checkpoint_folder, find_checkpoints
-from backend.runs.tasks.one_off_task import log_excerpt, make_attempt, read_exit, read_facts, run_task
+from backend.runs.tasks.one_off_task import (
+    NodeReader,
+    log_excerpt,
+    make_attempt,
+    newest_line,
+    read_exit,
+    read_facts,
+    run_task,
+)
 
 PROGRAM = "export_model.py"
 LEFT = "export_left"
@@ -185,8 +193,9 @@ def _wait(attempt: launch.Attempt, node: Node, progress: ReportLine) -> None:
     """Wait until the converter has finished. ProblemsError with the end of its log when it fails."""
     log = f"{attempt.records[0].folder}/out.log"
     reported = ""
-    while (ended := read_exit(attempt, 0, node)) is None:
-        line = log_excerpt(node, log).rpartition("\n")[2]
+    reader = NodeReader({0: node})
+    while (ended := reader.read(lambda rank, node: read_exit(attempt, rank, node))[0]) is None:
+        line = newest_line(node, log)
         if line and line != reported:
             reported = line
             progress(line)

@@ -14,7 +14,6 @@ from typing import Any
 
 from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError, sftp_path
-from backend.cluster.node_group import on_all
 from backend.cluster.node_json import BadJson, parse_node_json
 from backend.cluster.node_programs import COPIER, node_program
 from backend.cluster.preflight.files import dataset_names
@@ -26,7 +25,7 @@ from backend.job.problems import Problem, ProblemsError
 from backend.runs.launch import launch
 from backend.runs.launch.preflight import ConnectedNodes, PreflightReport
 from backend.runs.tasks.one_off_task import (
-    CALL_S,
+    NodeReader,
     free_port,
     log_excerpt,
     make_attempt,
@@ -169,8 +168,9 @@ def _commands(placement: Placement) -> list[NodeCommand]:
 def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], progress: ReportBytes) -> None:
     """Wait until every receiver has finished. ProblemsError for the first failure, or when the sender exited."""
     taking = {rank: node for rank, node in nodes.items() if rank}
+    reader = NodeReader(nodes)
     while True:
-        ended = on_all(nodes, lambda rank, node: read_exit(attempt, rank, node), CALL_S)
+        ended = reader.read(lambda rank, node: read_exit(attempt, rank, node))
         failed = [rank for rank in taking if (end := ended[rank]) is not None and end.get("code") != 0]
         if failed:
             raise ProblemsError([_failure(attempt, rank, nodes[rank]) for rank in failed])
@@ -178,7 +178,7 @@ def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], progress: ReportBy
             return
         if ended[0]:
             raise ProblemsError([_failure(attempt, 0, nodes[0])])
-        answers = on_all(taking, lambda rank, node: _progress(attempt, rank, node), CALL_S)
+        answers = reader.read(lambda rank, node: _progress(attempt, rank, node), taking)
         reports = [report for report in answers.values() if report]
         progress(sum(report["done"] for report in reports), sum(report["total"] for report in reports))
         time.sleep(POLL_S)

@@ -24,6 +24,7 @@ from backend.runs.launch import launch
 from backend.runs.launch.preflight import ConnectedNodes
 from backend.runs.rank_secrets import SECRETS
 from backend.runs.tasks.one_off_task import (
+    NodeReader,
     log_excerpt,
     make_attempt,
     read_answer,
@@ -109,8 +110,9 @@ def _attempt(job: Job, repository: Repository, nodes: Mapping[int, Node], run: s
 def _wait(attempt: launch.Attempt, repository: Repository, node: Node, progress: ReportBytes) -> None:
     """Wait for the end of the download. ProblemsError with its reason if it failed."""
     folder = attempt.records[0].folder
-    while (ended := read_exit(attempt, 0, node)) is None:
-        if report := read_answer(node, f"{folder}/progress.json", Progress):
+    reader = NodeReader({0: node})
+    while (ended := reader.read(lambda rank, node: read_exit(attempt, rank, node))[0]) is None:
+        if report := reader.read(lambda _, node: read_answer(node, f"{folder}/progress.json", Progress))[0]:
             progress(report["done"], report["total"])
         time.sleep(POLL_S)
     if ended.get("code") == 0:
@@ -127,7 +129,7 @@ def _wait(attempt: launch.Attempt, repository: Repository, node: Node, progress:
 def _field_of(code: str, repository: Repository) -> str:
     """Return the field that mends a failed download. A data set's id is no field of the job."""
     is_model = repository.kind == "model"
-    if code in ("download_target_taken", "download_no_space"):
+    if code in ("download_target_taken", "download_no_space", "download_not_writable"):
         return "model.path" if is_model else "training.dataset_dir"
     if code == "download_no_modelscope":
         return "model.hub_kind"

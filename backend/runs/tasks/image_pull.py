@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 
 from backend.cluster.inventory.software import NodeFacts, needed_environment, outside, read_software
 from backend.cluster.node import Node
-from backend.cluster.node_group import ends_of_all, on_all
+from backend.cluster.node_group import ends_of_all
 from backend.cluster.node_programs import CONTAINER, node_program
 from backend.cluster.preflight.results import CheckResult
 from backend.engines import NodeCommand, Rendered
@@ -22,7 +22,15 @@ from backend.job.problems import Problem, ProblemsError
 from backend.runs.launch import launch
 from backend.runs.launch.preflight import ConnectedNodes
 from backend.runs.redact import redact
-from backend.runs.tasks.one_off_task import CALL_S, all_read, log_excerpt, make_attempt, read_exit, read_file, run_task
+from backend.runs.tasks.one_off_task import (
+    NodeReader,
+    all_read,
+    log_excerpt,
+    make_attempt,
+    read_exit,
+    read_file,
+    run_task,
+)
 
 LEFT = "pull_left"
 POLL_S = 1.0
@@ -94,14 +102,17 @@ def _wait(
     attempt: launch.Attempt, nodes: Mapping[int, Node], containers: Mapping[int, Container], progress: ReportLayers
 ) -> None:
     """Wait until every node has ended. ProblemsError for all nodes that failed."""
+    reader = NodeReader(nodes)
     while True:
-        ended = on_all(nodes, lambda rank, node: read_exit(attempt, rank, node), CALL_S)
-        layers = on_all(nodes, lambda rank, node: _layers(attempt, rank, node), CALL_S).values()
+        states = reader.read(lambda rank, node: (read_exit(attempt, rank, node), _layers(attempt, rank, node)))
+        known = {rank: state for rank, state in states.items() if state}
+        layers = [counts for _, counts in known.values()]
         progress(sum(done for done, _ in layers), sum(total for _, total in layers))
-        if all(ended.values()):
+        ended = {rank: end for rank, (end, _) in known.items() if end}
+        if len(ended) == len(nodes):
             break
         time.sleep(POLL_S)
-    failed = [rank for rank, end in ended.items() if end is not None and end.get("code") != 0]
+    failed = [rank for rank, end in ended.items() if end.get("code") != 0]
     if failed:
         raise ProblemsError([_failure(attempt, rank, nodes[rank], containers[rank].image) for rank in failed])
 

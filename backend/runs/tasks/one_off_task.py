@@ -23,6 +23,7 @@ from backend.runs.collect.log_offset import offset_to_read
 from backend.runs.collect.node_records import Exit, Stopped
 from backend.runs.launch import launch
 from backend.runs.redact import redact
+from backend.runs.supervise.gang_rules import LOST_AFTER_S
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ T = TypeVar("T")
 GRACE_S = 3.0
 CALL_S = 40.0
 LOG_BYTES = 16 << 10
+SILENT = frozenset({"unreachable", "lost", "timeout", "local_network", "local_resources", "address_unknown"})
+"""Codes of an outage that may pass: of the node, of the network, or of this machine."""
 REMOVE = (
     'grep -qsF -- "$2" "$1/spec.json" && rm -rf -- "$1"; '
     'rmdir -- "$1/control" "$1" "$3" "$4" 2>/dev/null; [ ! -e "$1" ]'
@@ -96,6 +99,36 @@ def run_task(
     return result, tuple(clean(attempt, nodes, started, code))
 
 
+class NodeReader:
+    """Reads from the nodes of a task. A node that does not answer is lost after LOST_AFTER_S, not at once.
+
+    The task goes on meanwhile: its supervisor needs no connection.
+    """
+
+    def __init__(self, nodes: Mapping[int, Node], monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._nodes = nodes
+        self._monotonic = monotonic
+        self._silent_since: dict[int, float] = {}
+
+    def read(self, fn: Callable[[int, Node], T], ranks: Collection[int] | None = None) -> dict[int, T | None]:
+        """Return the answers of all nodes, or of `ranks`. None: this node is silent. GroupError when one is lost."""
+        chosen = {rank: node for rank, node in self._nodes.items() if ranks is None or rank in ranks}
+        results, failures = try_all(chosen, fn, CALL_S)
+        for rank in results:
+            self._silent_since.pop(rank, None)
+        lost = {rank: error for rank, error in failures.items() if self._is_lost(rank, error)}
+        if lost:
+            raise GroupError(results, lost)
+        return {rank: results.get(rank) for rank in chosen}
+
+    def _is_lost(self, rank: int, error: NodeError) -> bool:
+        if error.code not in SILENT:
+            return True
+        if rank not in self._silent_since:
+            _log.warning("waiting for a node that does not answer: %s", error)
+        return self._monotonic() - self._silent_since.setdefault(rank, self._monotonic()) >= LOST_AFTER_S
+
+
 def read_exit(attempt: launch.Attempt, rank: int, node: Node) -> Exit | None:
     """Read the exit record of a node; None before its exit."""
     data = read_file(node, f"{attempt.records[rank].folder}/exit")
@@ -134,6 +167,11 @@ def log_excerpt(node: Node, path: str) -> str:
     except NodeError:
         return ""
     return tail(redact(data.decode(errors="replace")))
+
+
+def newest_line(node: Node, path: str) -> str:
+    """Read the last line of a log without secrets; empty when there is no log."""
+    return log_excerpt(node, path).rpartition("\n")[2]
 
 
 def clean(attempt: launch.Attempt, nodes: Mapping[int, Node], started: Collection[int], code: str) -> list[Problem]:
