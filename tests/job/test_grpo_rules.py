@@ -12,15 +12,28 @@ from backend.job.traits import TRAITS
 
 ABLE = ("swift-ddp", "swift-zero2", "swift-zero2-offload", "swift-zero3", "swift-zero3-offload")
 
+BASE = {
+    "cluster": {"gpu": "h100-80g", "nodes": 1, "gpus_per_node": 8},
+    "model": {"preset": "qwen3-4b"},
+    "engine": "swift-zero3",
+    "training": {"stage": "grpo", "grpo": {"rewards": "format"}},
+}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"training.grpo.rewards": None}, "grpo_without_reward"),
+    ({"training.grpo.rewards": "format,mine"}, "grpo_reward_unknown"),
+    ({"extra": {"reward_weights": [1.0, 2.0]}}, "grpo_weights_count"),
+    ({"training.grpo.rewards": "soft_overlong"}, "grpo_soft_overlong"),
+    ({"training.grpo.group_size": 12}, "grpo_groups_uneven"),
+    ({"extra": {"generation_batch_size": 12}}, "grpo_groups_uneven"),
+    ({"training.eval_steps": 10, "training.grpo.group_size": 16}, "grpo_evaluation_uneven"),
+    ({"training.packing": True}, "grpo_not_packed"),
+    ({"training.dataset": "a.jsonl,tokens/"}, "grpo_cached_data"),
+    ({"training.grpo.rollout": "vllm", "cluster.gpu": "cpu"}, "grpo_vllm_on_cpu"),
+]
+
 
 def grpo(engine: str = "swift-zero3", **values: Any) -> Job:
-    mapping = {
-        "cluster": {"gpu": "h100-80g", "nodes": 1, "gpus_per_node": 8},
-        "model": {"preset": "qwen3-4b"},
-        "engine": engine,
-        "training": {"stage": "grpo", "grpo": {"rewards": "format"}},
-    }
-    job, problems = parse_job(mapping)
+    job, problems = parse_job({**BASE, "engine": engine})
     assert job is not None, problems
     return with_values(job, values)
 
@@ -41,21 +54,7 @@ def test_only_engines_that_train_it_rightly_have_it_and_the_others_name_one(engi
     assert not [p for p in refused(grpo(str(problem.edit["engine"]))) if p.field == "training.stage"]
 
 
-@pytest.mark.parametrize(
-    ("values", "code"),
-    [
-        ({"training.grpo.rewards": None}, "grpo_without_reward"),
-        ({"training.grpo.rewards": "format,mine"}, "grpo_reward_unknown"),
-        ({"extra": {"reward_weights": [1.0, 2.0]}}, "grpo_weights_count"),
-        ({"training.grpo.rewards": "soft_overlong"}, "grpo_soft_overlong"),
-        ({"training.grpo.group_size": 12}, "grpo_groups_uneven"),
-        ({"extra": {"generation_batch_size": 12}}, "grpo_groups_uneven"),
-        ({"training.eval_steps": 10, "training.grpo.group_size": 16}, "grpo_evaluation_uneven"),
-        ({"training.packing": True}, "grpo_not_packed"),
-        ({"training.dataset": "a.jsonl,tokens/"}, "grpo_cached_data"),
-        ({"training.grpo.rollout": "vllm", "cluster.gpu": "cpu"}, "grpo_vllm_on_cpu"),
-    ],
-)
+@pytest.mark.parametrize(("values", "code"), REFUSED)
 def test_what_ms_swift_refuses_is_refused_before(values: dict[str, Any], code: str) -> None:
     assert code in [problem.code for problem in refused(grpo(**values))]
 

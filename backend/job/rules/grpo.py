@@ -4,6 +4,7 @@ Sources: ms-swift 4.6.0 swift/arguments/rlhf_args.py, swift/rlhf_trainers/{args_
 swift/rewards/orm.py.
 """
 
+from functools import wraps
 from math import lcm
 
 from backend.job.job import Job
@@ -25,6 +26,7 @@ _CACHE_SHARE = 5
 def grpo(function: Rule) -> Rule:
     """Register a rule that applies only to the stage grpo."""
 
+    @wraps(function)
     def of_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
         return function(job, shape, gpu) if job.training.stage == "grpo" else None
 
