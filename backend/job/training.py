@@ -86,11 +86,12 @@ class Grpo:
     )
     """Maximum length of a completion. `cutoff_len` limits the prompt."""
     temperature: float = parameter(0.9, above=0, maximum=10, source="swift", swift_trainer="temperature")
-    beta: float = parameter(0.04, minimum=0, maximum=100, source="swift", swift_trainer="beta")
-    """Weight of the divergence from the reference model; 0: no reference model."""
+    beta: float = parameter(0.04, minimum=0, maximum=100, source="ours", swift_trainer="beta")
+    """Weight of the divergence from the reference model; 0: no reference model. ms-swift takes the same value if none
+    is given (4.6.0 arguments/rlhf_args.py _init_grpo)."""
     epsilon: float = parameter(0.2, above=0, maximum=1, source="swift", swift_trainer="epsilon")
     rollout: Literal["transformers", "vllm"] = parameter(
-        "transformers", source="swift", swift_trainer=("use_vllm", "vllm_mode")
+        "transformers", source="ours", swift_trainer=("use_vllm", "vllm_mode")
     )
     """What generates the completions, on the GPUs that train."""
     vllm_memory: float = parameter(
