@@ -3,7 +3,8 @@
     python -m benchmarks.gpu [--python PYTHON] [--gpu KEY] [--ranks N] [--folder FOLDER] [--only WORD ...] [--list]
                              [--output FILE]
 
-PYTHON is the interpreter of the engine's environment (default: .venv-node). PYTHONPATH may add packages.
+PYTHON is the interpreter of the engine's environment (default: .venv-node). PYTHONPATH may add packages. Cases
+with pictures need torchvision.
 The grid (gpu_grid.py) has models of 0.6B to 8B parameters with random weights, DDP, LoRA, QLoRA, FSDP 2, ZeRO-2 and
 ZeRO-3, offload, Megatron where it is installed, pictures, packing, accumulation and recompute. Without a GPU, a grid of
 tiny models runs on the CPU: it tries the program, and gives times without an estimate.
@@ -31,7 +32,17 @@ from benchmarks.gpu_run import Bench, prepare, run_case
 from tools.programs import NODE_PYTHON
 
 PACKAGES = (
-    *("torch", "transformers", "accelerate", "peft", "llamafactory", "deepspeed", "bitsandbytes", "flash-attn"),
+    *(
+        "torch",
+        "torchvision",
+        "transformers",
+        "accelerate",
+        "peft",
+        "llamafactory",
+        "deepspeed",
+        "bitsandbytes",
+        "flash-attn",
+    ),
     *("liger-kernel", "mcore_adapter", "megatron-core", "transformer-engine"),
 )
 
@@ -53,6 +64,9 @@ def main() -> None:
         prepare(bench)
         for case in every:
             if any(_is_same(row, case.name, ranks, versions) for row in known):
+                continue
+            if case.kind == "vision" and "torchvision" not in versions:
+                print(f"{case.name:40} not run: transformers needs torchvision to read pictures")
                 continue
             row = run_case(bench, case)
             known = [other for other in known if (other["case"], other["gpus"]) != (case.name, ranks)]

@@ -11,6 +11,9 @@ intervals are. The scores are ratios of measured to estimated, of these rows:
 There is an interval for each kind of run: Megatron, and full training, LoRA and QLoRA on Hugging Face's engines. Each
 source counts the same, but one with fewer than FULL rows counts less. Rows of other kinds count OTHER_KIND.
 
+After a correction by one run, the interval is that of rows that one other row of the same model, length, method and
+hardware corrects; it holds 80 % of such rows of each kind when it is made without their source.
+
 The interval lies between two quantiles of the scores. It is the narrowest that holds COVERED of the kind's rows when it
 is made without their source, each source counting the same, and OF_STRANGERS of the rows of strangers.json if there are
 at least MANY. The level of times is the median over the sources of strangers.json of the median ratio.
@@ -25,29 +28,31 @@ from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 
-from backend.estimate.interval import after_runs
 from backend.estimate.time.efficiency import default_efficiency
 from benchmarks.errors import Result
 from benchmarks.fit import carried_rows
 from benchmarks.kinds import MEMORY_KINDS, TIME_KINDS, kind_of, kind_of_time
 from benchmarks.left_out import (
+    Held,
     Interval,
     Score,
-    calibrated,
     corrected,
     interval,
     left_out,
+    left_out_corrected,
     level_of,
     levelled,
     share_by_source,
+    share_of_rows,
     tail_of,
+    tail_of_corrected,
+    weight_of,
 )
 from benchmarks.measured import measured_results
 from benchmarks.shapes import DATA
 from benchmarks.throughput import left_out_constants
 from benchmarks.timed import timed_rows
 
-FAMILIES = ("megatron", "hugging_face")
 USERS = ("Qwen fine", "IBM", "ms-swift doc", "Hugging Face blog", "Answer.AI", "torchtune", "XTuner", "NeMo AutoModel")
 """Sources whose authors ran an engine as it is, by the beginning of their names."""
 VENDORS = ("SimuMax", "Megatron", "NVIDIA", "Narayanan", "Korthikanti", "NeMo", "Google", "torchtitan")
@@ -87,31 +92,19 @@ def print_coverage() -> None:
                 f"{name:7} {kind:19} {len(held):4} rows, inside {share_by_source(held):.0%}, width {width:.2f}", end=""
             )
             print(f"; strangers {len(of_strangers)}, inside {sum(of_strangers) / max(1, len(of_strangers)):.0%}")
-        every = {"all kinds": [*scores, *others]}
-        if name == "time":
-            every = {family: _of(scores, others, megatron=family == "megatron") for family in FAMILIES}
-        for family, runs in product(every, (1, 2, 4)):
-            print(f"{name:7} {family:12} after {runs} run(s): {_corrected_coverage(every[family], runs)}")
+        for kind, runs in product(kinds[name], (1, 2, 4)):
+            every = [*scores, *others]
+            held = left_out_corrected(every, kind, tail_of_corrected(every, kind), runs)
+            print(f"{name:7} {kind:19} after {runs} run(s): {_shares(held)}")
 
 
-def _of(strangers: Sequence[Score], others: Sequence[Score], *, megatron: bool) -> list[Score]:
-    return [score for score in (*strangers, *others) if (score.kind == "megatron") == megatron]
-
-
-def _corrected_coverage(scores: Sequence[Score], runs: int) -> str:
-    """Return the coverage of the interval after corrections, made without the row's source from single runs."""
-    single, errors = corrected(scores), corrected(scores, runs)
-    inside = width = 0.0
-    for source in {error.source for error in errors}:
-        factors = calibrated([error for error in single if error.source != source])
-        low, high = after_runs(factors.low, runs), after_runs(factors.high, runs)
-        own = [error for error in errors if error.source == source]
-        inside += sum(error.weight for error in own if low <= math.exp(error.log) <= high)
-        width += sum(error.weight for error in own) * (high - low)
-    rows = sum(error.weight for error in errors)
+def _shares(held: Sequence[Held]) -> str:
+    rows = weight_of(held)
     if not rows:
         return "no rows"
-    return f"{rows:.0f} rows, inside {inside / rows:.0%}, width {width / rows:.2f}"
+    width = sum(row.weight * (row.high - row.low) for row in held) / rows
+    by_source, by_row = share_by_source(held), share_of_rows(held)
+    return f"{rows:4.0f} rows, inside {by_source:.0%} ({by_row:.0%} of the rows), width {width:.2f}"
 
 
 def as_yaml(date: str) -> str:
@@ -136,12 +129,10 @@ def as_yaml(date: str) -> str:
         "time:",
         *_intervals(levelled(time, level), users, TIME_KINDS, tails["time"]),
         f"  tuned: {_text(interval(vendors, 'megatron', 0.1))}",
-        # Corrected times of both engine families differ; for memory, Megatron has too few sources.
-        f"  calibrated: {_text(calibrated(corrected(_of(time, users, megatron=False))))}",
-        f"  calibrated_megatron: {_text(calibrated(corrected(_of(time, users, megatron=True))))}",
+        *_calibrated([*time, *users], TIME_KINDS),
         "memory:",
         *_intervals(memory, own_memory, MEMORY_KINDS, tails["memory"]),
-        f"  calibrated: {_text(calibrated(corrected([*memory, *own_memory])))}",
+        *_calibrated([*memory, *own_memory], MEMORY_KINDS),
         "left_out:",
     ]
     for source in sorted({score.source for score in (*memory, *time)}):
@@ -163,18 +154,27 @@ def _intervals(
     return [f"  {kind}: {_text(interval(scores, kind, tails[kind]))}" for kind in kinds]
 
 
+def _calibrated(scores: Sequence[Score], kinds: Iterable[str]) -> list[str]:
+    """Return the lines of the intervals after a correction by one run."""
+    errors = corrected(scores)
+    return [f"  calibrated_{kind}: {_text(interval(errors, kind, tail_of_corrected(scores, kind)))}" for kind in kinds]
+
+
 def _text(factors: Interval) -> str:
     return f"{{low: {factors.low:.4f}, high: {factors.high:.4f}}}"
 
 
 def memory_scores(rows: Iterable[Mapping[str, object]]) -> list[Score]:
     """Return the scores of published peaks."""
-    results: Sequence[Result] = measured_results(rows)[0]
-    return [
-        Score(result.source, kind_of(result), math.log(result.measured / result.ours), _model(result.case))
-        for result in results
-        if result.family
-    ]
+    scores, cases = [], set()
+    for row in rows:
+        results: Sequence[Result] = measured_results([row])[0]
+        for result in results:
+            if result.family and (result.source, result.case) not in cases:
+                cases.add((result.source, result.case))
+                log = math.log(result.measured / result.ours)
+                scores.append(Score(result.source, kind_of(result), log, _training(row)))
+    return scores
 
 
 def time_scores(rows: Iterable[Mapping[str, object]], *, left_out: bool = False) -> list[Score]:
@@ -192,9 +192,9 @@ def time_scores(rows: Iterable[Mapping[str, object]], *, left_out: bool = False)
     return scores
 
 
-def _model(case: str) -> str:
-    """Return the model of a case of memory, and whether it trains adapters."""
-    return f"{case.partition(' |')[0]} {'lora' in case}"
+def _training(row: Mapping[str, object]) -> str:
+    """Return the model, the hardware and the length of a row of memory."""
+    return f"{row['model']} {row.get('hardware')} {row.get('seq')}"
 
 
 def _published_memory() -> list[Mapping[str, object]]:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations, islice
 from typing import NamedTuple
 
+from backend.estimate.interval import after_runs
+
 COVERED = 0.82
 """The share of left-out rows to hold: a little more than 80 %, because sources that nobody has seen may be worse."""
 TAILS = [tail / 200 for tail in range(20, 4, -1)]
@@ -26,7 +28,9 @@ class Score(NamedTuple):
     kind: str
     log: float
     group: str
-    """Equal for rows of one model on one cluster."""
+    """Equal for rows of one training on one cluster, which differ in the plan."""
+    weight: float = 1.0
+    """Share of the row: a row that is corrected in several ways has a score for each."""
 
 
 class Interval(NamedTuple):
@@ -57,6 +61,7 @@ class Held(NamedTuple):
     inside: bool
     low: float
     high: float
+    weight: float = 1.0
 
 
 def left_out(
@@ -83,12 +88,22 @@ def left_out(
 
 def share_by_source(held: Sequence[Held]) -> float:
     """Return the share of rows inside; each source counts the same, as in `interval`."""
-    rows: dict[str, list[bool]] = {}
+    rows: dict[str, list[Held]] = {}
     for row in held:
-        rows.setdefault(row.source, []).append(row.inside)
-    weights = {source: min(FULL, len(inside)) for source, inside in rows.items()}
-    inside = sum(weights[source] * statistics.fmean(of_source) for source, of_source in rows.items())
-    return inside / max(1, sum(weights.values()))
+        rows.setdefault(row.source, []).append(row)
+    weights = {source: min(FULL, weight_of(of_source)) for source, of_source in rows.items()}
+    inside = sum(weights[source] * share_of_rows(of_source) for source, of_source in rows.items())
+    return inside / (sum(weights.values()) or 1)
+
+
+def share_of_rows(held: Sequence[Held]) -> float:
+    """Return the share of rows inside."""
+    return sum(row.weight * row.inside for row in held) / (weight_of(held) or 1)
+
+
+def weight_of(held: Iterable[Held]) -> float:
+    """Return the number of rows, each of which may be held several times."""
+    return sum(row.weight for row in held)
 
 
 def tail_of(strangers: Sequence[Score], others: Sequence[Score], kind: str, *, by_level: bool = False) -> float:
@@ -104,11 +119,14 @@ def tail_of(strangers: Sequence[Score], others: Sequence[Score], kind: str, *, b
 
 def interval(scores: Sequence[Score], kind: str, tail: float) -> Interval:
     """Return the factors between the quantiles of the scores; each source counts the same."""
-    sizes: dict[tuple[str, str], int] = {}
+    sizes: dict[tuple[str, str], float] = {}
     for score in scores:
-        sizes[score.source, score.kind] = sizes.get((score.source, score.kind), 0) + 1
+        sizes[score.source, score.kind] = sizes.get((score.source, score.kind), 0) + score.weight
     weighted = sorted(
-        (score.log, (1 if score.kind == kind else OTHER_KIND) / max(FULL, sizes[score.source, score.kind]))
+        (
+            score.log,
+            score.weight * (1 if score.kind == kind else OTHER_KIND) / max(FULL, sizes[score.source, score.kind]),
+        )
         for score in scores
     )
     return Interval(math.exp(_quantile(weighted, tail)), math.exp(_quantile(weighted, 1 - tail)))
@@ -123,32 +141,41 @@ def _quantile(weighted: Sequence[tuple[float, float]], share: float) -> float:
     return weighted[-1][0]
 
 
-class Corrected(NamedTuple):
-    """The error of a row that is left after other rows of its group corrected the estimate."""
-
-    source: str
-    log: float
-    weight: float
-    """Share of the row: it is corrected in several ways."""
-
-
-def corrected(scores: Iterable[Score], runs: int = 1) -> list[Corrected]:
-    """Return the errors of rows after the mean ratio of `runs` other rows of the same model and cluster."""
-    by_group: dict[tuple[str, bool, str], list[float]] = {}
+def corrected(scores: Iterable[Score], runs: int = 1) -> list[Score]:
+    """Return the scores of rows after the mean ratio of `runs` other rows of their group corrected the estimate."""
+    by_group: dict[tuple[str, str, str], list[float]] = {}
     for score in scores:
-        by_group.setdefault((score.source, score.kind == "megatron", score.group), []).append(score.log)
+        by_group.setdefault((score.source, score.kind, score.group), []).append(score.log)
     errors = []
-    for (source, _, _), logs in by_group.items():
+    for (source, kind, group), logs in by_group.items():
         for place, log in enumerate(logs):
             ways = list(islice(combinations(logs[:place] + logs[place + 1 :], runs), MOST_WAYS))
-            errors += [Corrected(source, log - statistics.fmean(way), 1 / len(ways)) for way in ways]
+            errors += [Score(source, kind, log - statistics.fmean(way), group, 1 / len(ways)) for way in ways]
     return errors
 
 
-def calibrated(errors: Sequence[Corrected]) -> Interval:
-    """Return the 80 % interval after a correction; each source counts the same, as in `interval`."""
-    rows: dict[str, float] = {}
-    for error in errors:
-        rows[error.source] = rows.get(error.source, 0.0) + error.weight
-    weighted = sorted((error.log, error.weight / max(FULL, rows[error.source])) for error in errors)
-    return Interval(math.exp(_quantile(weighted, 0.1)), math.exp(_quantile(weighted, 0.9)))
+def left_out_corrected(scores: Sequence[Score], kind: str, tail: float, runs: int = 1) -> list[Held]:
+    """Return every corrected row of a kind with the interval that was made from single runs of the other sources."""
+    single, errors = corrected(scores), [score for score in corrected(scores, runs) if score.kind == kind]
+    held = []
+    for source in sorted({score.source for score in errors}):
+        factors = interval([score for score in single if score.source != source], kind, tail)
+        low, high = after_runs(factors.low, runs), after_runs(factors.high, runs)
+        held += [
+            Held(source, False, low <= math.exp(score.log) <= high, low, high, score.weight)
+            for score in errors
+            if score.source == source
+        ]
+    return held
+
+
+def tail_of_corrected(scores: Sequence[Score], kind: str) -> float:
+    """Return the share outside on each side at which OF_STRANGERS of the left-out corrected rows are inside.
+
+    That share is of the rows, and with each source counting the same.
+    """
+    for tail in TAILS:
+        held = left_out_corrected(scores, kind, tail)
+        if min(share_by_source(held), share_of_rows(held)) >= OF_STRANGERS:
+            return tail
+    return TAILS[-1]

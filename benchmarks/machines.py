@@ -7,7 +7,7 @@ H100 and H20 900, H800 400, Blackwell 1800. A 4090 has 16 lanes of PCIe 4.
 import re
 from dataclasses import replace
 
-from backend.estimate.time.efficiency import Machine, machine_of
+from backend.estimate.time.efficiency import Machine, machine_of, with_fp8_products
 from backend.job.cluster import Cluster
 from backend.job.presets import Gpu, gpus
 from benchmarks.shapes import NotModelled
@@ -27,19 +27,19 @@ _GB200 = Gpu(
     hbm_gb_per_s=8000,
     mma_sync_share=gpus()["b200-180g"].mma_sync_share,
     power_w=1200,
+    fp8_over_bf16=3615.6 / 1822,
     source="https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/README.md",
 )
 _GB300 = replace(_GB200, name="GB300 NVL72", memory_gib=275, power_w=1400)
-_B300 = replace(_GB200, name="B300", memory_gib=267, bf16_tflops=2250, matmul_tflops=_in_layers(1769), power_w=1000)
-
-FP8_OVER_BF16 = {
-    "H100": 1402.6 / 794.5,
-    "H200": 1453.4 / 794.5,
-    "B200": 3432.5 / 1745,
-    "B300": 3353.3 / 1769,
-    "GB": 3615.6 / 1822,
-}
-"""Best FP8 GEMM over the best bf16 GEMM, from the same table."""
+_B300 = replace(
+    _GB200,
+    name="B300",
+    memory_gib=267,
+    bf16_tflops=2250,
+    matmul_tflops=_in_layers(1769),
+    power_w=1000,
+    fp8_over_bf16=3353.3 / 1769,
+)
 
 # Substring of a row's `hardware` -> GPU, GB/s both directions inside a node, Gbit/s of a port, ports, GPUs of a node.
 # Tried in this order. DGX A100: eight 200 Gbit/s ports (Selene); DGX H100 and B200 eight of 400; B300 and GB300 eight
@@ -114,10 +114,8 @@ def published_machine(hardware: str, source: str, *, fp8: bool = False, notes: s
                 machine = replace(machine, memory=2.4e12, power=500)
             if not fp8:
                 return machine
-            factor = next((value for key, value in FP8_OVER_BF16.items() if key in hardware_name), None)
-            if factor is None:
+            if gpu_preset.fp8_over_bf16 is None:
                 raise NotModelled("FP8 on a GPU without it")
-            factor = 1 + (factor - 1) * next((share for name, share in DYNAMIC_SCALING.items() if name in notes), 1.0)
-            # An FP8 FLOP takes half the energy.
-            return replace(machine, gemm=machine.gemm * factor, peak=2 * machine.peak, power=2 * machine.power)
+            share = next((share for name, share in DYNAMIC_SCALING.items() if name in notes), 1.0)
+            return with_fp8_products(machine, 1 + (gpu_preset.fp8_over_bf16 - 1) * share)
     raise NotModelled(f"hardware: {hardware}")

@@ -8,7 +8,7 @@ from backend.estimate import estimate
 from backend.estimate.estimate import estimate_memory
 from backend.estimate.memory.fit import kind_of_run
 from backend.estimate.memory.stage import RankParameters
-from backend.estimate.time.efficiency import Efficiency, machine_of
+from backend.estimate.time.efficiency import Efficiency, machine_of_job
 from backend.estimate.time.schedule import iteration_time
 from backend.estimate.time.step_time import Schedule
 from backend.estimate.time.timing import step_of, time_context_of
@@ -74,7 +74,7 @@ def own_timed(row: Mapping[str, Any]) -> TimedJob:
     """Return the step of a run. Raises NotModelled on a CPU, whose speed is not known."""
     job = job_of_row(row)
     shape, gpu = resolve_model(job.model), resolve_gpu(job.cluster)
-    machine = machine_of(job.cluster, gpu, job.training.precision)
+    machine = machine_of_job(job, gpu)
     if machine is None:
         raise NotModelled("the speed of this machine is not known")
     memory = estimate_memory(job, shape, gpu)

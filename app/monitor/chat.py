@@ -15,7 +15,7 @@ from backend.cluster.node import NodeError
 from backend.job.job import Job
 from backend.job.presets import known_model
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.api import WATCHED, ChatStream, ModelChat
+from backend.runs.api import WATCHED, ChatStream, ModelChat, has_chat
 from backend.runs.records import RunSnapshot
 
 _log = logging.getLogger(__name__)
@@ -31,13 +31,13 @@ class ChatView:
         self._services = services
 
     def view(self, run: RunSnapshot, lang: str) -> Mapping[str, Any] | None:
-        """Return the offer, the progress, the chat or its end. None for a run without a model of LLaMA-Factory."""
+        """Return the offer, the progress, the chat or its end. None for a run whose model does not chat."""
         chat = self._services.controller.chats.newest(run.id)
         if chat is None and not (run.state.can_resume or run.state.is_final):
             return None  # its own training uses the node
         with self._services.database.read() as reader:
             job = reader.job(run.id)
-        if run.engine == WATCHED or job.traits.environment != "llamafactory" or job.cluster.scheduler is not None:
+        if run.engine == WATCHED or job.cluster.scheduler is not None or not has_chat(job):
             return None
         offer = {"phase": "offer", "sees_images": sees_images(job), "has_model": run.step is not None}
         return offer if chat is None else {**offer, **_shown(chat, lang)}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from app.text import t
 from backend.estimate import Estimate
 from backend.estimate.interval import memory_interval, time_interval
-from backend.estimate.time.calibrated import is_timed, reserved_ratio
+from backend.estimate.time.calibrated import is_of_this_training, is_timed, reserved_ratio
 from backend.job.job import Job
 from backend.job.presets import Interval, intervals
 
@@ -27,16 +27,16 @@ def time_error(job: Job, estimate: Estimate | None) -> Error | None:
     """Return the factors `low` and `high` of the times, and the `sources` that they come from. None if no times are
     known.
 
-    Calibrated times have no `sources`.
+    The interval of times that a run of the same training calibrates has no `sources`.
     """
     if estimate is None or estimate.iteration_s is None:
         return None
-    return _factors(time_interval(job), calibrated=is_timed(job.cluster))
+    return _factors(time_interval(job), calibrated=is_timed(job.cluster) and is_of_this_training(job))
 
 
 def memory_error(job: Job) -> Error:
     """Return the same of the memory that a GPU needs."""
-    return _factors(memory_interval(job), calibrated=reserved_ratio(job) is not None)
+    return _factors(memory_interval(job), calibrated=reserved_ratio(job) is not None and is_of_this_training(job))
 
 
 def time_error_words(job: Job, estimate: Estimate, lang: str) -> Iterator[str]:

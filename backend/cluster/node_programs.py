@@ -84,6 +84,8 @@ PROGRAMS = {
         "serving/backends.py",
         "serving/chat_request.py",
         "model_process.py",
+        "serving/llamafactory_chat.py",
+        "serving/swift_chat.py",
         "serving/model.py",
         "serving/server.py",
         "serving/main.py",

@@ -6,7 +6,7 @@ The factors come from sources that were not used to make the estimates (presets/
 import math
 from collections.abc import Mapping
 
-from backend.estimate.time.calibrated import is_timed, reserved_ratio
+from backend.estimate.time.calibrated import is_of_this_training, is_timed, reserved_ratio
 from backend.job.job import Job
 from backend.job.presets import Interval, intervals
 
@@ -30,27 +30,26 @@ def after_runs(factor: float, runs: int) -> float:
     return math.pow(factor, math.sqrt((1 + 1 / runs) / 2))
 
 
-def _calibrated(known: Mapping[str, Interval], kind: str, own: Interval, runs: int | None) -> Interval:
-    """Return the interval of a kind of run after corrections: never wider than the interval without them."""
-    corrected = known.get(f"calibrated_{kind}", known["calibrated"])
-    low, high = max(corrected.low, own.low), min(corrected.high, own.high)
-    return Interval(low=after_runs(low, runs or 1), high=after_runs(high, runs or 1))
+def _calibrated(known: Mapping[str, Interval], kind: str, runs: int | None) -> Interval:
+    """Return the interval of a kind of run after a run of the same training corrected the estimate."""
+    corrected = known[f"calibrated_{kind}"]
+    return Interval(low=after_runs(corrected.low, runs or 1), high=after_runs(corrected.high, runs or 1))
 
 
 def time_interval(job: Job) -> Interval:
     """Return the factors of the job's times."""
     known = intervals().time
     # LoRA and QLoRA have one interval of time.
-    own = known[_kind(job).replace("qlora", "lora")]
+    kind = _kind(job).replace("qlora", "lora")
     if is_timed(job.cluster):
-        return _calibrated(known, _kind(job), own, job.cluster.calibration.time_runs)
-    return known["tuned"] if job.cluster.stack == "tuned" else own
+        runs = job.cluster.calibration.time_runs
+        return _calibrated(known, kind, runs) if is_of_this_training(job) else known[kind]
+    return known["tuned"] if job.cluster.stack == "tuned" else known[kind]
 
 
 def memory_interval(job: Job) -> Interval:
     """Return the factors of the need of the job's fullest GPU."""
-    known = intervals().memory
-    own = known[_kind(job)]
-    if reserved_ratio(job) is not None:
-        return _calibrated(known, _kind(job), own, job.cluster.calibration.memory_runs)
-    return own
+    known, kind = intervals().memory, _kind(job)
+    if reserved_ratio(job) is not None and is_of_this_training(job):
+        return _calibrated(known, kind, job.cluster.calibration.memory_runs)
+    return known[kind]

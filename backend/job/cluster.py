@@ -19,6 +19,7 @@ from backend.job.patterns import (
     SLURM_CONSTRAINT,
     SLURM_NAME,
     SLURM_TIME,
+    TRAINING,
     URL,
     USER,
 )
@@ -170,6 +171,9 @@ class Calibration:
     run_date: str | None = parameter(None, pattern=DATE)
     engine: EngineName | None = parameter(None)
     """The run's engine; memory_ratio holds only for this engine."""
+    training: str | None = parameter(None, pattern=TRAINING)
+    """What the run trained: parameters of the model, method and cutoff_len. memory_ratio holds only for this, and the
+    intervals are narrower only for this. None: not known, because an older version wrote the file."""
     time_ratio: float | None = parameter(None, minimum=0.01, maximum=100)
     """Measured over estimated seconds of a step: the geometric mean over `time_runs` runs. The estimate uses measured
     speeds if there are any."""

@@ -246,6 +246,15 @@ class Job:
         return self.extra.get("flash_attn") == "disabled" and not self.traits.is_megatron
 
     @property
+    def has_fp8_products(self) -> bool:
+        """Return whether Transformer Engine computes the matrix products of layers in FP8.
+
+        mcore_adapter and ms-swift name the format `fp8` and `fp8_format`. The Hugging Face engines are in 16 bits
+        whatever `fp8` says (rules/extra.py fp8_has_an_effect).
+        """
+        return self.traits.is_megatron and bool(self.extra.get("fp8") or self.extra.get("fp8_format"))
+
+    @property
     def can_resume(self) -> bool:
         """Return whether a run can resume from a checkpoint.
 

@@ -31,6 +31,8 @@ class Gpu:
     hbm_gb_per_s: float
     matmul_tflops: float | None = None
     """Measured speed of the best GEMM; None if no measurement is known."""
+    fp8_over_bf16: float | None = None
+    """Speed of the best FP8 GEMM over that of the best bf16 GEMM; None if no measurement is known."""
     fp32_tflops: float | None = None
     """Dense peak without tensor cores; None if not known."""
     power_w: float | None = None
@@ -171,9 +173,10 @@ class Intervals:
     level: Mapping[str, float]
     """Factor of step times by `cluster.stack`."""
     time: Mapping[str, Interval]
-    """By engine family (megatron, hugging_face), `tuned` for a tuned stack, `calibrated` after a run corrected them."""
+    """By kind of run (benchmarks/kinds.py), `tuned` for a tuned stack, and `calibrated_KIND` after one run of the same
+    training corrected them."""
     memory: Mapping[str, Interval]
-    """By engine family, and `calibrated`. The interval is of the whole need of a GPU."""
+    """By kind of run, and `calibrated_KIND`. The interval is of the whole need of a GPU."""
     left_out: Mapping[str, Mapping[str, Any]]
     """By source: the level and the intervals without that source, for the benchmarks."""
 

@@ -11,6 +11,7 @@ from backend.runs.diagnosis.gpu_errors import words as gpu_error_words
 from backend.runs.evaluations import Evaluation
 from backend.runs.evaluations import Result as EvaluationResult
 from backend.runs.known_metrics import CLOSED, GROUPS, Described, describe
+from backend.runs.launch.derived_start import has_chat
 from backend.runs.launch.preflight import PreflightReport, warning_key
 from backend.runs.launch.resume import Checkpoints
 from backend.runs.launch.slurm_launch import batch_of
@@ -92,6 +93,7 @@ __all__ = [
     "find_missing",
     "fixes_of_cause",
     "gpu_error_words",
+    "has_chat",
     "is_saving",
     "lacks_image",
     "model_repository",

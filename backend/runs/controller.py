@@ -139,7 +139,7 @@ class Controller:
 
         `models`: `tuned` is what the run has trained, `base` is the model that it began with. `checkpoint`: the step of
         the tuned model; None: the end of the run. `stop` ends the chat. ProblemsError: unknown_run, chat_no_model,
-        chat_by_swift, nodes_by_scheduler.
+        chat_of_scores, nodes_by_scheduler.
         """
         trained = self._job(run_id)
         request = chat_request(trained, list(models), checkpoint)
@@ -154,7 +154,7 @@ class Controller:
         """Put an evaluation of a run's models into the queue; return its id, or that of an unfinished one.
 
         The models answer the first `rows` rows of the job's data for evaluation, with at most `max_tokens` tokens each.
-        ProblemsError: as start_chat, and evaluation_needs_sft, evaluation_too_large.
+        ProblemsError: as start_chat, and evaluation_by_swift, evaluation_needs_sft, evaluation_too_large.
         """
         trained = self._job(run_id)
         job = derived_job(trained, len(models))

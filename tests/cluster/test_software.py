@@ -14,6 +14,7 @@ from backend.cluster.inventory.software import (
 from backend.cluster.node import NodeError, Result
 from backend.cluster.program_answers.checks import Facts
 from backend.job.cluster import Environment
+from backend.job.mapping import with_values
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
 
@@ -111,6 +112,13 @@ def test_one_broken_node_does_not_hide_the_others() -> None:
 )
 def test_each_engine_asks_for_what_it_imports(engine: str, modules: set[str]) -> None:
     assert set(needed_modules(make_job(engine=engine))) == modules
+
+
+@pytest.mark.parametrize(("preset", "is_needed"), [("qwen3-vl-8b", True), ("qwen3-8b", False)])
+def test_ms_swift_needs_a_package_of_its_own_for_qwen_with_images(preset: str, is_needed: bool) -> None:
+    job = with_values(make_job(engine="swift-ddp"), {"model.preset": preset})
+    assert ("qwen_vl_utils" in needed_modules(job)) == is_needed
+    assert "qwen_vl_utils" not in needed_modules(with_values(job, {"engine": "llamafactory-ddp"}))
 
 
 def test_setup_is_sourced_first_and_the_home_folder_is_the_nodes() -> None:

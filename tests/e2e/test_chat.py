@@ -33,7 +33,7 @@ from tests.ui.browser import needs_chromium
 from tests.waiting import wait_for
 from tools.browser import PASSWORD, VIEWPORT, chromium, without_faults
 from tools.browser import served as served_page
-from tools.programs import NODE_PYTHON
+from tools.programs import NODE_PYTHON, SWIFT, swift_python
 
 NODES = 1
 TRAINED = "20261126-000000-tiny-abcd"
@@ -46,15 +46,18 @@ ALL_ANSWERED = """() => document.querySelectorAll(".mbm-answer").length === 2
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
-def trained_job(cluster: LocalNodes, tiny: Path) -> Job:
+def trained_job(cluster: LocalNodes, tiny: Path, engine: str) -> Job:
+    nodes = cluster.cluster_mapping(str(NODE_PYTHON))
+    is_swift = engine.startswith("swift")
+    environments = {"swift": {"python": swift_python()}} if is_swift else nodes["environments"]
     job, problems = parse_job(
         {
             "name": "tiny",
-            "cluster": {**cluster.cluster_mapping(str(NODE_PYTHON)), "gpu": "cpu", "gpus_per_node": 1},
+            "cluster": {**nodes, "environments": environments, "gpu": "cpu", "gpus_per_node": 1},
             "model": {"path": str(tiny / tiny_model.MODEL_FOLDER), "preset": "qwen3-0.6b"},
-            "engine": "llamafactory-ddp",
+            "engine": engine,
             "training": {
-                "dataset": tiny_model.DATASET,
+                "dataset": f"{tiny_model.DATASET}.json" if is_swift else tiny_model.DATASET,
                 "dataset_dir": str(tiny / tiny_model.DATA_FOLDER),
                 "template": tiny_model.TEMPLATE,
                 "output_dir": str(cluster.folder / "out"),
@@ -68,10 +71,12 @@ def trained_job(cluster: LocalNodes, tiny: Path) -> Job:
 
 
 @pytest.fixture
-def trained(cluster: LocalNodes, tiny: Path, home: Path) -> Job:
-    """Record a finished run whose result is a copy of the tiny model."""
-    job = trained_job(cluster, tiny)
+def trained(cluster: LocalNodes, tiny: Path, home: Path, request: pytest.FixtureRequest) -> Job:
+    """Record a finished run whose result is a copy of the tiny model. The parameter is its engine."""
+    job = trained_job(cluster, tiny, getattr(request, "param", "llamafactory-ddp"))
     results = Path(results_folder(job, TRAINED))
+    if job.traits.environment == "swift":  # it saves in checkpoints only
+        results /= "checkpoint-3"
     shutil.copytree(tiny / tiny_model.MODEL_FOLDER, results, dirs_exist_ok=True)
     store = Store(home / "megaboard.db")
 
@@ -140,6 +145,25 @@ def test_base_and_tuned_model_answer_and_leave_no_process(served: Controller) ->
     assert refused.value.problems[0].code == "chat_not_ready"
     streaming = served.chats.ask(run, "base", ENDLESS)
     pieces = streaming.pieces()
+    assert next(pieces)
+    served.stop(run)
+    chat = ended(served, run)
+    assert (served.wait(run), chat.phase, chat.left) == (RunState.STOPPED, "ended", 0)
+
+
+@pytest.mark.engines
+@pytest.mark.skipif(
+    swift_python() is None, reason=f"no ms-swift: `make engines`, or {SWIFT} names a Python that has it"
+)
+@pytest.mark.parametrize("trained", ["swift-ddp"], indirect=True)
+def test_a_model_of_ms_swift_answers_from_its_checkpoint_and_a_stop_while_it_streams_leaves_no_process(
+    served: Controller,
+) -> None:
+    run = served.start_chat(TRAINED, ["tuned", "base"])
+    chat = ready(served)
+    texts = ["".join(served.chats.ask(run, model, QUESTION).pieces()) for model in chat.models]
+    assert texts[0] == texts[1] != ""
+    pieces = served.chats.ask(run, "base", ENDLESS).pieces()
     assert next(pieces)
     served.stop(run)
     chat = ended(served, run)

@@ -7,12 +7,26 @@ import pytest
 from backend.estimate import estimate
 from backend.estimate.interval import after_runs, memory_interval, time_interval
 from backend.estimate.memory.engine_memory import memory_traits
-from backend.estimate.memory.reserved import FIXED_LENGTHS, VARIED_LENGTHS, segmented_bytes
+from backend.estimate.memory.reserved import FIXED_LENGTHS, RESERVED_PER_ALLOCATED, VARIED_LENGTHS, segmented_bytes
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import Moment, StageMemory
+from backend.estimate.time.calibrated import time_ratio, training_of
 from backend.job.cluster import Calibration
+from backend.job.job import Job
+from backend.job.mapping import with_values
 from backend.job.presets import intervals
-from benchmarks.left_out import Score, calibrated, corrected, interval, left_out, level_of, levelled, tail_of
+from benchmarks.left_out import (
+    Score,
+    corrected,
+    interval,
+    left_out,
+    left_out_corrected,
+    level_of,
+    levelled,
+    share_of_rows,
+    tail_of,
+    tail_of_corrected,
+)
 from tests.estimate.cases import job
 
 FSDP = {"engine": "llamafactory-fsdp", "training.gradient_accumulation_steps": 4}
@@ -105,20 +119,54 @@ def test_lora_and_qlora_have_intervals_of_their_own_outside_megatron():
     assert factors("swift-megatron", "full") == factors("swift-megatron", "lora")
 
 
-def test_a_calibrated_interval_is_narrower_and_again_after_more_runs():
-    known = {"gpu": "h100-80g", "run": "20261121-101500-job-0a1b", "engine": "llamafactory-megatron"}
+def widths(tried: Job) -> tuple[float, float]:
+    """Return the widths of the intervals of time and memory, as fractions of the figures."""
+    result = estimate(tried)
+    assert result.iteration_s is not None
+    assert result.iteration_s_low is not None
+    assert result.iteration_s_high is not None
+    return (
+        (result.iteration_s_high - result.iteration_s_low) / result.iteration_s,
+        (result.need_gib_high - result.need_gib_low) / (result.reserved_gib + result.outside_gib),
+    )
 
-    def widths(**calibration):
-        result = estimate(job(cluster__calibration=Calibration(**known, **calibration)))
-        return (
-            (result.iteration_s_high - result.iteration_s_low) / result.iteration_s,
-            (result.need_gib_high - result.need_gib_low) / (result.reserved_gib + result.outside_gib),
-        )
 
-    ratios = {"time_ratio": 1.2, "memory_ratio": 1.06}
-    before, one, four = widths(), widths(**ratios), widths(**ratios, time_runs=4, memory_runs=4)
+@pytest.mark.parametrize(
+    ("engine", "method"),
+    [("llamafactory-megatron", "full"), *(("llamafactory-ddp", method) for method in ("full", "lora", "qlora"))],
+)
+def test_a_calibrated_interval_is_narrower_and_again_after_more_runs(engine, method):
+    bare = job(engine=engine, training__method=method)
+
+    def calibrated(**runs: int) -> Job:
+        ratios = {"time_ratio": 1.2, "memory_ratio": 1.06, "training": training_of(bare)}
+        known = Calibration(gpu="h100-80g", run="20261121-101500-job-0a1b", engine=engine, **ratios, **runs)
+        return with_values(bare, {"cluster.calibration": known})
+
+    before, one, four = widths(bare), widths(calibrated()), widths(calibrated(time_runs=4, memory_runs=4))
     assert all(wide > narrow for wide, narrow in zip(before, one, strict=True))
     assert all(wide > 1.2 * narrow for wide, narrow in zip(one, four, strict=True))
+
+
+@pytest.mark.parametrize(
+    "other", [{"training.cutoff_len": 8192}, {"training.method": "lora"}, {"model.preset": "qwen3-8b"}]
+)
+def test_a_run_of_another_training_narrows_nothing_and_corrects_no_memory(other):
+    bare = job(engine="llamafactory-ddp")
+    known = Calibration(
+        run="r", engine="llamafactory-ddp", time_ratio=1.2, memory_ratio=2.0, training=training_of(bare)
+    )
+    tried, uncalibrated = with_values(bare, {**other, "cluster.calibration": known}), with_values(bare, other)
+    assert widths(tried) == pytest.approx(widths(uncalibrated))
+    assert estimate(tried).reserved_gib == estimate(uncalibrated).reserved_gib
+    assert time_ratio(tried.cluster) == 1.2
+
+
+def test_a_calibration_of_an_older_version_corrects_without_narrowing():
+    known = Calibration(run="r", engine="llamafactory-megatron", time_ratio=1.2, memory_ratio=1.2)
+    tried = job(cluster__calibration=known)
+    assert widths(tried) == pytest.approx(widths(job()))
+    assert estimate(tried).reserved_gib == pytest.approx(1.2 / RESERVED_PER_ALLOCATED * estimate(job()).reserved_gib)
 
 
 def test_after_many_runs_the_error_is_that_of_one_plan():
@@ -132,5 +180,15 @@ def test_a_row_is_corrected_by_the_other_rows_of_its_group_and_counts_once():
     single, double = corrected(scores), corrected(scores, 2)
     assert sum(error.weight for error in single) == pytest.approx(3.0)
     assert sorted(round(error.log, 3) for error in double) == [-0.25, -0.1, 0.35]
-    low, high = calibrated(single)
+    low, high = interval(single, "megatron", 0.1)
     assert low == pytest.approx(1 / high)
+
+
+def test_a_corrected_interval_is_made_without_the_source_and_wide_enough_for_most_of_its_rows():
+    calm = [Score(source, "megatron", log, "g") for source in "abcd" for log in (0.0, 0.01, 0.02)]
+    wild = [Score("wild", "megatron", log, "g") for log in (0.0, 0.5, 1.0)]
+    held = left_out_corrected([*calm, *wild], "megatron", 0.1)
+    assert {row.source for row in held if row.inside} == set("abcd")
+    assert share_of_rows(held) == pytest.approx(0.8)
+    assert tail_of_corrected(calm, "megatron") == 0.1
+    assert tail_of_corrected([*calm, *wild, *(row._replace(source="wilder") for row in wild)], "megatron") < 0.1

@@ -117,6 +117,8 @@ CASES = [
     (DENSE, {"cluster.calibration": Calibration(gpu="a100-80g", time_ratio=1.1)}, "calibration_other_gpu"),
     (DENSE, {"cluster.calibration": Calibration(engine="llamafactory-ddp", memory_ratio=1.1)},
      "calibration_other_engine"),
+    (DENSE, {"cluster.calibration": Calibration(time_ratio=1.1, training="8030261248 lora 512")},
+     "calibration_other_training"),
     (DENSE, {"cluster.calibration": Calibration(run="r", time_ratio=1.1, constants="2020-01-01-0123abcd")},
      "calibration_outdated"),
     (DENSE, {"cluster.hosts": (Host(address="a"), Host(address="b", gpu_memory_gib=40.0))}, "gpu_memory_mixed"),
@@ -203,6 +205,7 @@ CASES = [
     (DENSE, {**TWO_SETS, "engine": "swift-megatron", "training.interleave_probs": "2,2"}, "mix_sum"),
     (DENSE, {"extra": {"flash_attn": "fa2", "max_grad_norm": 0.5}}, "extra_ignored"),
     (DENSE, {"extra": {"gradient_checkpointing": True}}, "extra_ignored"),
+    (DENSE, {"engine": "llamafactory-fsdp", "extra": {"fp8": True, "fp8_backend": "te"}}, "fp8_has_no_effect"),
     (VISION, {"model.path": "/m/Qwen3-VL-8B-Instruct/", "training.template": "qwen3_vl"}, "thinking_template"),
     (MOE, {"parallel.expert": 2, "training.dataset": "d"}, "padded_to_cutoff"),
     (DENSE, {"training.stage": "pt"}, "pretraining_not_packed"),
@@ -226,7 +229,7 @@ CASES = [
 
 ONLY_THE_USER_KNOWS = {
     "unknown_gpu", "unknown_model", "gpu_memory_mixed", "gpu_memory_smaller", "calibration_other_engine",
-    "calibration_outdated", "reward_model_starts_over", "mix_not_positive",
+    "calibration_other_training", "calibration_outdated", "reward_model_starts_over", "mix_not_positive",
 }  # fmt: skip
 """Which GPU or model was meant, whether to measure anew, whether a restart from step 0 is acceptable, and shares."""
 

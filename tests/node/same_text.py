@@ -18,7 +18,7 @@ from llamafactory.hparams import DataArguments, GeneratingArguments, ModelArgume
 from llamafactory.model import load_tokenizer
 from PIL import Image
 
-from backend.node.serving.model import encode_as_trained
+from backend.node.serving.llamafactory_chat import encode_as_trained
 
 SYSTEM = "Answer in one word."
 TURNS = ("What is 3 plus 4?", "Seven.", "And in Chinese? 三加四", "七。")

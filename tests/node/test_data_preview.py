@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +14,7 @@ from app.demo.tiny_model import DATA_FOLDER, MODEL_FOLDER, TEMPLATE, make_rows
 from backend.cluster.node_programs import DATA_PREVIEW, node_program
 from backend.cluster.program_answers.data import DataPreview
 from backend.cluster.typed_json import answer_of
+from backend.node.data_preview import main
 from backend.node.data_preview.reading import Faults, Kept, media_check
 from tests.nodes import skip_without_node_environment
 from tools.browser import CHECKOUT
@@ -44,6 +46,22 @@ def test_missing_pictures_are_counted_with_their_rows(tmp_path):
     kept(rows, check=media_check(["images"], str(tmp_path), faults))
     [fault] = faults.answer()
     assert (fault["code"], fault["count"], fault["rows"]) == ("media_missing", 2, [[2, "gone.png"], [4, "off.png"]])
+
+
+def test_a_package_that_the_engine_lacks_is_named(monkeypatch):
+    """The message is that of ms-swift for Qwen3-VL; packages and modules are named by different errors."""
+    words = "The 'qwen_vl_utils>=0.0.14' distribution was not found and is required by this application."
+    for error, name in (
+        (PackageNotFoundError(words), "qwen_vl_utils>=0.0.14"),
+        (ImportError("no", name="decord"), "decord"),
+    ):
+
+        def fail(request, error=error):
+            raise error
+
+        monkeypatch.setitem(main.ENGINES, "swift", fail)
+        answer = main.preview({"engine": "swift", "folder": "/data"})
+        assert answer == {"code": "dataset_needs_module", "values": {"path": "/data", "module": name}}
 
 
 @pytest.fixture(scope="module")

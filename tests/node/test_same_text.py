@@ -1,4 +1,4 @@
-"""Training and serving render the same text for the same conversation, by LLaMA-Factory's own code."""
+"""Training and serving render the same text for the same conversation, by the engines' own code."""
 
 import json
 import os
@@ -10,13 +10,18 @@ import pytest
 import yaml
 
 from app.demo import tiny_model
+from backend.engines.engine import target_of
+from backend.engines.swift_inference import swift_inference_keys
+from backend.engines.swift_models import swift_model
+from tests.engines.jobs import job
 from tests.nodes import skip_without_node_environment
 from tools import tiny_data
 from tools.browser import CHECKOUT
-from tools.programs import NODE_ENVIRONMENT, NODE_PYTHON
+from tools.programs import NODE_ENVIRONMENT, NODE_PYTHON, SWIFT, swift_python
 
 EXTRA = NODE_ENVIRONMENT / "extra"
 PROGRAM = Path(__file__).with_name("same_text.py")
+SWIFT_PROGRAM = Path(__file__).with_name("swift_same_text.py")
 MODELS = yaml.safe_load((CHECKOUT / "presets" / "models.yaml").read_text())
 TEMPLATES = sorted({model["template"] for model in MODELS.values() if model.get("template")} | {tiny_model.TEMPLATE})
 
@@ -47,6 +52,30 @@ def test_a_served_prompt_is_what_was_trained_before_the_answer(template, thinks,
     assert one["served"] == one["trained"]
     assert (one["is_prompt_trained"], one["is_answer_trained"]) == (False, True)
     assert "七。" in one["answer"]
+
+
+UNREADABLE = {"deepseek", "mistral_2512", "qwen2_5_omni", "qwen3_omni"}
+"""Templates that need tokens or a processor that the tiny model lacks."""
+ALWAYS_THINKS = {"minimax_m2"}
+"""Its prompt opens a thought, which the trained answers here do not have."""
+
+
+@pytest.mark.engines
+def test_ms_swift_serves_what_it_trained_before_the_answer(tmp_path):
+    skip_without_node_environment()
+    if not swift_python():
+        pytest.skip(f"no ms-swift here: `make engines` installs it, or {SWIFT} names a Python that has it")
+    known = {swift_model(target_of(job(name, engine="swift-ddp"))) for name in MODELS if not MODELS[name].get("audio")}
+    names = sorted({model.template for model in known if model} - UNREADABLE - ALWAYS_THINKS)
+    preserves = str(swift_inference_keys(job(engine="swift-ddp"))["preserve_thinking"])
+    subprocess.run([NODE_PYTHON, "-W", "ignore", tiny_model.__file__, tmp_path], check=True, capture_output=True)
+    command = [swift_python(), "-W", "ignore", SWIFT_PROGRAM, tmp_path / tiny_model.MODEL_FOLDER, preserves, *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rendered = json.loads(done.stdout.splitlines()[-1])
+    assert len(rendered) > 20
+    assert [name for name, one in rendered.items() if one["served"] != one["trained"]] == []
+    assert [name for name, one in rendered.items() if "七。" not in one["answer"] or not one["is_answer_trained"]] == []
 
 
 @pytest.mark.engines

@@ -9,6 +9,7 @@ from app.text.plans import explain, need_words
 from app.wizard.draft_state import read
 from app.wizard.plans import plans_of
 from backend.estimate import surely_fits_gib
+from backend.estimate.time.calibrated import training_of
 from backend.job.cluster import Calibration, Cluster, Host
 from backend.job.job import Job, Model
 from backend.job.mapping import to_mapping, with_values
@@ -61,10 +62,12 @@ def test_a_margin_decides_instead():
 
 def test_a_plan_with_calibrated_memory_may_fill_more_because_its_interval_is_narrower():
     known = intervals().memory
-    assert known["calibrated"].high < min(known["megatron"].high, known["hugging_face"].high)
-    calibrated = job_on(calibration=Calibration(memory_ratio=1.06, engine="llamafactory-megatron"))
+    assert known["calibrated_megatron"].high < known["megatron"].high
+    training = training_of(job_on())
+    run = Calibration(memory_ratio=1.06, engine="llamafactory-megatron", training=training)
+    calibrated = job_on(calibration=run)
     room = surely_fits_gib(calibrated, 80.0), surely_fits_gib(job_on(), 80.0)
-    assert room[0] == pytest.approx(80 / known["calibrated"].high)
+    assert room[0] == pytest.approx(80 / known["calibrated_megatron"].high)
     assert room[0] > room[1]
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from backend.estimate import estimate
+from backend.estimate.time.calibrated import training_of
 from backend.job.cluster import Calibration
 from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
@@ -163,14 +164,27 @@ def test_a_calibration_names_its_run_gpu_and_engine():
         run=RUN,
         run_date="2026-11-21",
         engine="llamafactory-megatron",
+        training="8190735360 full 4096",
         time_ratio=1.235,
         constants=efficiency_figures().version,
     )
 
 
+def of_the_same_training(**values: object) -> Calibration:
+    known = {"gpu": "h100-80g", "run": "old", "engine": "llamafactory-megatron", "training": training_of(job_of())}
+    return Calibration(**known, **values)  # type: ignore[arg-type]
+
+
+def test_a_run_of_another_training_begins_the_mean_anew():
+    known = of_the_same_training(time_ratio=1.2, time_runs=5, memory_ratio=1.1, memory_runs=5)
+    job = job_of(cluster__calibration=known, training__cutoff_len=8192)
+    anew = calibration_of(job, dataclasses.replace(measured(job), time_ratio=1.25, memory_ratio=1.2), "2026-11-21")
+    assert (anew.time_ratio, anew.time_runs, anew.memory_ratio, anew.memory_runs) == (1.25, None, 1.2, None)
+    assert anew.training == training_of(job)
+
+
 def test_a_further_run_joins_the_mean_and_one_that_is_measured_again_adds_no_run():
-    known = Calibration(gpu="h100-80g", run="old", time_ratio=1.2, engine="llamafactory-megatron")
-    job = job_of(cluster__calibration=known)
+    job = job_of(cluster__calibration=of_the_same_training(time_ratio=1.2))
     seconds = estimate(with_values(job_of(), {"cluster.stack": "tuned"})).iteration_s
     assert seconds is not None
     joined = calibration_of(job, measured(job, step_s=1.25 * seconds), "2026-11-21")
@@ -180,7 +194,7 @@ def test_a_further_run_joins_the_mean_and_one_that_is_measured_again_adds_no_run
 
 
 def test_a_run_far_from_the_earlier_ones_begins_the_mean_anew():
-    job = job_of(cluster__calibration=Calibration(gpu="h100-80g", run="old", time_ratio=1.2, time_runs=5))
+    job = job_of(cluster__calibration=of_the_same_training(time_ratio=1.2, time_runs=5))
     seconds = estimate(with_values(job_of(), {"cluster.stack": "tuned"})).iteration_s
     assert seconds is not None
     anew = calibration_of(job, measured(job, step_s=2.4 * seconds), "2026-11-21")

@@ -36,7 +36,8 @@ def test_a_derived_job_has_one_node_of_the_trained_one():
 @pytest.mark.parametrize(
     ("ask", "code"),
     [
-        (lambda: derived_job(job(engine="swift-megatron"), 1), "chat_by_swift"),
+        (lambda: evaluation_request(job(engine="swift-ddp"), ["base"], None, 5, 5), "evaluation_by_swift"),
+        (lambda: chat_request(job(engine="swift-ddp", training__stage="rm"), ["base"], None), "chat_of_scores"),
         (lambda: chat_request(ddp(), ["nonsense"], None), "chat_no_model"),
         (lambda: evaluation_request(ddp(training__stage="dpo"), ["base"], None, 5, 5), "evaluation_needs_sft"),
         (lambda: evaluation_request(ddp(), ["base"], None, 201, 5), "evaluation_too_large"),

@@ -93,7 +93,16 @@ def needed_modules(job: Job) -> dict[str, str]:
     deepspeed = {"deepspeed": "deepspeed"} if traits.zero_stage else {}
     # megatron-core 0.16.1 ssm/gated_delta_net.py raises ImportError without it.
     linear = {"fla": "flash-linear-attention"} if traits.is_megatron and _has_layers(job, GatedDeltaNet) else {}
-    return {**_COMMON, **_ENGINE[traits.environment], **megatron, **deepspeed, **linear}
+    images = {"qwen_vl_utils": "qwen-vl-utils"} if traits.environment == "swift" and _is_qwen_with_images(job) else {}
+    return {**_COMMON, **_ENGINE[traits.environment], **megatron, **deepspeed, **linear, **images}
+
+
+def _is_qwen_with_images(job: Job) -> bool:
+    """Return whether ms-swift loads the model with qwen_vl_utils (4.6.0 swift/model/models/qwen.py)."""
+    if job.model.preset is None and not job.model.hf_config:
+        return False
+    shape = known_model(job.model)
+    return bool(shape.vision) and shape.model_type.startswith("qwen")
 
 
 def kernel_modules(job: Job) -> dict[str, str]:

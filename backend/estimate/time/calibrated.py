@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.model.parameters import model_parameters
 from backend.estimate.time.efficiency import Efficiency, Machine, default_efficiency
 from backend.job.cluster import Cluster
 from backend.job.job import Job
-from backend.job.presets import efficiency_figures, intervals
+from backend.job.presets import efficiency_figures, intervals, resolve_model
 
 
 def efficiency_on(cluster: Cluster, machine: Machine) -> Efficiency:
@@ -45,13 +47,27 @@ def time_ratio(cluster: Cluster) -> float:
 
 
 def reserved_ratio(job: Job) -> float | None:
-    """Return reserved memory over the estimated allocator peak; None if no run of this engine was measured."""
+    """Return reserved memory over the estimated allocator peak; None without a run of this engine and training.
+
+    In published runs, a ratio corrects other plans of the same training, but other lengths no better than no ratio.
+    """
     calibration = job.cluster.calibration
-    return (
-        calibration.memory_ratio
-        if calibration.holds_for(job.cluster.gpu) and calibration.engine == job.engine
-        else None
-    )
+    if calibration.memory_ratio is None or not calibration.holds_for(job.cluster.gpu):
+        return None
+    is_of_this = calibration.engine == job.engine and calibration.training in (None, training_of(job))
+    return calibration.memory_ratio if is_of_this else None
+
+
+def training_of(job: Job) -> str:
+    """Return what a job trains, as a calibration stores it: the parameters of the model, the method and cutoff_len."""
+    parameters = model_parameters(model_layers(resolve_model(job.model)))
+    return f"{parameters} {job.training.method} {job.training.cutoff_len}"
+
+
+def is_of_this_training(job: Job) -> bool:
+    """Return whether the run that calibrated the cluster trained what the job trains. Another plan may do it."""
+    known = job.cluster.calibration.training
+    return known is not None and known == training_of(job)
 
 
 def calibrated_on(job: Job) -> str | None:

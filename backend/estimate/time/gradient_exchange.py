@@ -3,7 +3,7 @@
 from backend.estimate.estimate import MemoryEstimate, estimate_memory
 from backend.estimate.time.collectives import Algorithm
 from backend.estimate.time.data_parallel import gradient_algorithm
-from backend.estimate.time.efficiency import machine_of
+from backend.estimate.time.efficiency import machine_of_job
 from backend.estimate.time.timing import time_context_of
 from backend.job.job import Job
 from backend.job.model import ModelShape
@@ -15,7 +15,7 @@ def gradient_exchange(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstim
 
     Returns None if there is one copy, or if the GPU's speed is unknown. Raises what `estimate` raises.
     """
-    machine = machine_of(job.cluster, gpu, job.training.precision)
+    machine = machine_of_job(job, gpu)
     memory = memory or estimate_memory(job, shape, gpu)
     plan = memory.plan
     if machine is None or gpu.device == "cpu" or plan.data * plan.context == 1:

@@ -14,7 +14,7 @@ from backend.estimate.plan import Plan
 from backend.estimate.time.adapter_run import adapters_of
 from backend.estimate.time.calibrated import efficiency_on, is_timed, time_ratio
 from backend.estimate.time.data_parallel import bucket_of
-from backend.estimate.time.efficiency import Machine, machine_of
+from backend.estimate.time.efficiency import Machine, machine_of_job
 from backend.estimate.time.step_time import MicroBatch, StepTime, kind_passes, micro_batch_time, step_time
 from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.batch import total_steps
@@ -55,7 +55,7 @@ def speed_of(
 ) -> Speed | None:
     """Return the speed of a job; None if the GPU's speed is unknown. A calibrated cluster corrects every time."""
     time_scale = time_ratio(job.cluster)
-    machine = machine_of(job.cluster, gpu, job.training.precision)
+    machine = machine_of_job(job, gpu)
     if machine is None:
         return None
     step = step_of(job, time_context_of(job, machine, plan, memory, layers), layers, trained, memories)

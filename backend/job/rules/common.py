@@ -214,6 +214,19 @@ def calibration_is_of_this_engine(job: Job, shape: ModelShape, gpu: Gpu) -> Prob
 
 
 @everywhere
+def calibration_is_of_this_training(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """The memory of another method or length is not corrected. The estimate compares the model too."""
+    known, training = job.cluster.calibration, job.training
+    if known.training is None or not known.holds_for(job.cluster.gpu):
+        return None
+    _, method, length = known.training.split(" ")
+    if (method, int(length)) == (training.method, training.cutoff_len):
+        return None
+    return problem("calibration_other_training", "cluster.calibration.training", "note",
+                    measured=f"{method}, cutoff_len {length}")  # fmt: skip
+
+
+@everywhere
 def ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: `world_size (N) is not divisible by M`."""
     if job.world_size % job.model_parallel == 0:

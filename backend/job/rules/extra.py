@@ -18,6 +18,7 @@ from backend.job.traits import EngineTraits
 
 RULES: list[BoundRule] = []
 llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory")
+hugging_face = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
 mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
 
 
@@ -174,3 +175,17 @@ def keys_have_an_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     others = {key: value for key, value in job.extra.items() if key not in ignored}
     return problem("extra_ignored", f"extra.{ignored[0]}", "warning", keys=", ".join(ignored), engine=job.engine,
                     edit={"extra": others})  # fmt: skip
+
+
+@hugging_face
+def fp8_has_an_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """transformers 5 passes its own precision to Accelerate, so that of LLaMA-Factory is never read.
+
+    LLaMA-Factory 0.9.5 train/fp8_utils.py sets ACCELERATE_MIXED_PRECISION, and for Transformer Engine patches an
+    Accelerator without handlers. transformers 5.6.0 trainer.py _build_accelerator_args always passes both. A real run
+    logs "Accelerate FP8 status - enabled: False".
+    """
+    if not job.extra.get("fp8"):
+        return None
+    others = {key: value for key, value in job.extra.items() if not str(key).startswith("fp8")}
+    return problem("fp8_has_no_effect", "extra.fp8", "warning", edit={"extra": others})

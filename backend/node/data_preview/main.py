@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -45,10 +46,18 @@ def preview(request: dict[str, Any]) -> dict[str, Any]:
             read_one(name, data, request["seed"], answer)
     except Refused as refused:
         return {**refused.answer, "dataset": name}
+    except ImportError as error:
+        return {"code": "dataset_needs_module", "values": {"path": request["folder"] or "", "module": lacking(error)}}
     except OSError as error:
         values = {"path": error.filename or "", "reason": error.strerror or str(error)}
         return {"code": "dataset_unreadable", "values": values}
     return {**answer, "cutoff": data.cutoff, "packs": data.packs(answer["lengths"])}
+
+
+def lacking(error: ImportError) -> str:
+    """Return the package that an engine did not find. The message of ms-swift quotes it, with its version."""
+    quoted = re.search(r"'([\w.<>=-]+)' distribution", str(error))
+    return quoted.group(1) if quoted else str(error.name or error)[:100]
 
 
 def read_one(name: str, data: DataSets, seed: int, answer: dict[str, Any]) -> None:

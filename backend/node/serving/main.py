@@ -12,7 +12,10 @@ from typing import Any
 from backend.node.model_process import start_model
 
 from .backends import choose_backend
+from .llamafactory_chat import LlamaFactoryChat
+from .model import Model
 from .server import serve
+from .swift_chat import SwiftChat
 
 TICK_S = 0.5
 NOTE_S = 300.0
@@ -24,18 +27,21 @@ def main() -> None:
     with open(f"{folder}/serve.json", encoding="utf-8") as file:
         request = json.load(file)
     if len(sys.argv) > 2:
-        serve_one(folder, request["models"][int(sys.argv[2])])
+        serve_one(folder, request["engine"], request["models"][int(sys.argv[2])])
         return
     children = [start_model(folder, rank, model["devices"]) for rank, model in enumerate(request["models"])]
     names = [model["name"] for model in request["models"]]
     raise SystemExit(watch(folder, children, names, request["idle_s"]))
 
 
-def serve_one(folder: str, model: dict[str, Any]) -> None:
+def serve_one(folder: str, engine: str, model: dict[str, Any]) -> None:
     args = dict(model["args"])
+    if engine == "swift":
+        serve(folder, model["name"], lambda: Model(SwiftChat(args)), "huggingface")
+        return
     has_adapter, is_quantized = "adapter_name_or_path" in args, "quantization_bit" in args
     args["infer_backend"] = choose_backend(model["devices"], is_quantized, has_adapter)
-    serve(folder, model["name"], args)
+    serve(folder, model["name"], lambda: Model(LlamaFactoryChat(args)), args["infer_backend"])
 
 
 def watch(folder: str, children: list[subprocess.Popen[bytes]], names: list[str], idle_s: float) -> int:

@@ -1,9 +1,10 @@
-"""A model of LLaMA-Factory that answers, and stops generating when asked."""
+"""A model that answers, and stops generating when asked."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import threading
 from typing import Any, Callable, Iterator
 
@@ -14,19 +15,20 @@ LOOK_S = 0.2
 
 
 class Model:
-    """One loaded model. Any number of threads may ask; it generates for one at a time, in the order of arrival."""
+    """One loaded model. Any number of threads may ask; it generates for one at a time, in the order of arrival.
 
-    def __init__(self, args: dict[str, Any]) -> None:
-        from llamafactory.chat import ChatModel
+    `chat` is a LlamaFactoryChat or a SwiftChat: `stream` yields an answer, and `stoppable` is the model of transformers
+    whose `generate` must be stopped, None if the generation ends with its stream.
+    """
 
-        self._chat = ChatModel(args)
+    def __init__(self, chat: Any) -> None:
+        self._chat = chat
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._turn = threading.Lock()
         self._generation = Generation()
-        encode_as_trained(self._chat.engine.template, args)
-        if args["infer_backend"] == "huggingface":
-            self._generation.attach(self._chat.engine.model)
+        if chat.stoppable is not None:
+            self._generation.attach(chat.stoppable)
 
     def answer(self, ask: Ask, has_left: Callable[[], bool]) -> Iterator[str]:
         """Yield the pieces of an answer. It ends early when `has_left`, or when the iterator is closed."""
@@ -34,15 +36,17 @@ class Model:
             if has_left():
                 return
         self._generation.begin()
-        pieces = self._chat.astream_chat(ask.messages, ask.system, None, ask.images, None, None, **ask.options)
+        pieces = self._chat.stream(ask)
         try:
             while (piece := self._next(pieces, has_left)) is not None:
                 yield piece
+        except Exception as error:  # what failed in `generate` explains what failed in its reader
+            raise self._generation.error or error from None
+        else:
             if self._generation.error is not None:
                 raise self._generation.error
         finally:
             self._generation.stop.set()
-            # vLLM and SGLang abort a generation whose generator is closed.
             asyncio.run_coroutine_threadsafe(pieces.aclose(), self._loop).result()
             self._generation.over.wait()
             self._turn.release()
@@ -62,27 +66,10 @@ class Model:
             return None if self._generation.stop.is_set() else piece
 
 
-def encode_as_trained(template: Any, args: dict[str, Any]) -> None:
-    """Let a template encode the prompts of a chat as it encoded the conversations of the training.
-
-    LLaMA-Factory encodes a chat with encode_oneturn. For a reasoning template, that has other thoughts in the history
-    than encode_multiturn, with which it encodes the training data (0.9.5 src/llamafactory/data/template.py and
-    processor/supervised.py).
-    """
-    discards_thoughts = bool(args.get("mask_history")) and not args.get("preserve_thinking")
-
-    def encode(tokenizer: Any, messages: Any, system: Any = None, tools: Any = None) -> tuple[list[int], list[int]]:
-        pairs = template.encode_multiturn(tokenizer, messages, system, tools, discards_thoughts)
-        *earlier, (question, answer) = pairs
-        return [token for pair in earlier for part in pair for token in part] + question, answer
-
-    template.encode_oneturn = encode
-
-
 class Generation:
     """The generation that transformers runs now: whether it must stop, has ended, or failed.
 
-    LLaMA-Factory starts it in a thread of its own, whose exception nobody would see, and which nobody can stop.
+    The engines start it in a thread of its own, whose exception nobody would see, and which nobody can stop.
     """
 
     def __init__(self) -> None:
@@ -105,10 +92,12 @@ class Generation:
             def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
                 return torch.full((input_ids.shape[0],), stop.is_set(), device=input_ids.device, dtype=torch.bool)
 
+        @functools.wraps(generate)  # ms-swift reads the names of its arguments
         def generate_until_stopped(*args: Any, **kwargs: Any) -> Any:
             self.over.clear()
+            criteria = StoppingCriteriaList([*(kwargs.pop("stopping_criteria", None) or ()), Stopped()])
             try:
-                return generate(*args, stopping_criteria=StoppingCriteriaList([Stopped()]), **kwargs)
+                return generate(*args, stopping_criteria=criteria, **kwargs)
             except Exception as error:
                 self.error = error
                 kwargs["streamer"].end()

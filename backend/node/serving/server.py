@@ -10,7 +10,7 @@ import socket
 import time
 import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Callable
 
 from .chat_request import REQUEST_BYTES, BadRequest, parse
 from .model import Model
@@ -19,16 +19,16 @@ CHAT = "/v1/chat/completions"
 READ_S = 60.0
 
 
-def serve(folder: str, name: str, args: dict[str, Any]) -> None:
+def serve(folder: str, name: str, load: Callable[[], Model], backend: str) -> None:
     """Load a model, write FOLDER/server.<name>.json, and answer until the process is ended."""
     key = os.environ.pop("API_KEY")
-    server = ModelServer(Model(args), key, f"{folder}/active.{name}")
+    server = ModelServer(load(), key, f"{folder}/active.{name}")
     mark_active(server.active)
-    record = {"port": server.server_address[1], "backend": args["infer_backend"]}
+    record = {"port": server.server_address[1], "backend": backend}
     with open(f"{folder}/server.{name}.part", "w", encoding="utf-8") as file:
         json.dump(record, file)
     os.replace(f"{folder}/server.{name}.part", f"{folder}/server.{name}.json")
-    print("megaboard: serving", name, "with", args["infer_backend"], flush=True)
+    print("megaboard: serving", name, "with", backend, flush=True)
     server.serve_forever()
 
 

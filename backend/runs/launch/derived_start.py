@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from backend.cluster.inventory.checkpoints import read_checkpoints
 from backend.cluster.inventory.gpus import BUSY_MIB
 from backend.cluster.inventory.hardware import Hardware, read_all_hardware
 from backend.cluster.inventory.software import NodeFacts
@@ -12,6 +13,7 @@ from backend.cluster.node import Node
 from backend.cluster.node_programs import PREDICT, SERVE_MODELS, node_program
 from backend.engines import NodeCommand, Placement, Rendered, results_folder
 from backend.engines.inference import inference_keys, model_keys, prediction_keys
+from backend.engines.swift_inference import swift_inference_keys, swift_model_keys
 from backend.job.job import Job
 from backend.job.presets import resolve_gpu
 from backend.job.problems import Problem, ProblemsError
@@ -20,7 +22,7 @@ from backend.runs.launch.resume import checkpoint_folder
 from backend.runs.rank_secrets import TakenSecrets
 from backend.runs.store.derived_runs import DerivedRun
 from backend.runs.tasks.discovery import refuse_scheduler
-from backend.runs.tasks.export import find_source, target_of
+from backend.runs.tasks.export import Source, find_source, target_of
 from backend.runs.tasks.one_off_task import all_read
 
 TUNED, BASE = "tuned", "base"
@@ -39,11 +41,14 @@ GRACE_S = 5.0
 def derived_job(job: Job, models: int, node: int = 0) -> Job:
     """Return the job of a derived run: one node of the trained run, with one process per model. ProblemsError."""
     refuse_scheduler(job)
-    if job.traits.environment != "llamafactory":
-        raise ProblemsError([Problem(code="chat_by_swift", field="engine")])
     hosts = job.cluster.hosts[node : node + 1]
     cluster = replace(job.cluster, nodes=1, hosts=hosts, spares=(), gpus_per_node=models)
     return replace(job, cluster=cluster)
+
+
+def has_chat(job: Job) -> bool:
+    """Return whether the job's model answers: ms-swift's reward model has a score in place of its words."""
+    return job.traits.environment == "llamafactory" or job.training.stage != "rm"
 
 
 def chat_request(job: Job, models: Sequence[str], checkpoint: int | None) -> dict[str, object]:
@@ -51,7 +56,10 @@ def chat_request(job: Job, models: Sequence[str], checkpoint: int | None) -> dic
     chosen = [name for name in MODELS if name in models]
     if not chosen:
         raise ProblemsError([Problem(code="chat_no_model", field="models")])
-    return {"models": chosen, "checkpoint": checkpoint, "args": inference_keys(job)}
+    if not has_chat(job):
+        raise ProblemsError([Problem(code="chat_of_scores", field="training.stage")])
+    shared = swift_inference_keys(job) if job.traits.environment == "swift" else inference_keys(job)
+    return {"models": chosen, "checkpoint": checkpoint, "args": shared}
 
 
 def evaluation_request(
@@ -61,6 +69,8 @@ def evaluation_request(
     chosen = [name for name in MODELS if name in models]
     if not chosen:
         raise ProblemsError([Problem(code="chat_no_model", field="models")])
+    if job.traits.environment != "llamafactory":
+        raise ProblemsError([Problem(code="evaluation_by_swift", field="engine")])
     if job.training.stage != "sft":
         raise ProblemsError([Problem(code="evaluation_needs_sft", field="training.stage")])
     if not (0 < rows <= MOST_ROWS and 0 < max_tokens <= MOST_TOKENS):
@@ -103,7 +113,7 @@ def _chat(arguments: Mapping[str, dict[str, object]], job: Job, node: Node) -> t
         {"name": name, "args": _sharing(args, devices, place), "devices": devices[place]}
         for place, (name, args) in enumerate(arguments.items())
     ]
-    return SERVE_MODELS, {"idle_s": IDLE_S, "models": models}
+    return SERVE_MODELS, {"idle_s": IDLE_S, "engine": job.traits.environment, "models": models}
 
 
 def _evaluation(
@@ -116,27 +126,39 @@ def _evaluation(
 
 
 def model_args(derived: DerivedRun, job: Job, name: str, node: Node) -> dict[str, object]:
-    """Return LLaMA-Factory's inference arguments of the base model, or of what the run has trained.
+    """Return the engine's inference arguments of the base model, or of what the run has trained.
 
     ProblemsError(nothing_saved, chat_needs_export). Raises NodeError.
     """
     shared: dict[str, object] = derived.request.get("args", {})
     base = job.model.path or ""
+    keys_of = swift_model_keys if job.traits.environment == "swift" else model_keys
     if name == BASE:
-        return shared | model_keys(base)
+        return shared | keys_of(base)
     step = derived.request.get("checkpoint")
     results = results_folder(job, derived.trained)
     folder = results if step is None else checkpoint_folder(results, step)
     exported = target_of(job, derived.trained, step)
-    source = find_source(job, folder, node)
-    if source is not None and source.kind == "merge":
-        return shared | model_keys(base, source.folder)
+    source = find_source(job, folder, node) or (_newest_source(job, folder, node) if step is None else None)
+    if source is not None and source.kind in ("merge", "merge_swift"):
+        return shared | keys_of(base, source.folder)
     if source is not None and source.kind == "ready":
-        return shared | model_keys(source.folder)
+        return shared | keys_of(source.folder)
     if node.exists(exported):
-        return shared | model_keys(exported)
+        return shared | keys_of(exported)
     code = "nothing_saved" if source is None else "chat_needs_export"
     raise ProblemsError([Problem(code=code, node=node.name, values={"folder": folder, "run": derived.trained})])
+
+
+def _newest_source(job: Job, results: str, node: Node) -> Source | None:
+    """Return the model of the newest checkpoint: ms-swift saves nothing else, and a run that was stopped may not have.
+
+    Raises NodeError and GroupError.
+    """
+    saved = read_checkpoints(job, {0: node}, results)[0].steps
+    whole = [step for step in sorted(saved, reverse=True) if not saved[step].damaged]
+    sources = (find_source(job, checkpoint_folder(results, step), node) for step in whole)
+    return next((source for source in sources if source is not None), None)
 
 
 def _devices(job: Job, node: Node, count: int) -> list[str]:
@@ -164,8 +186,11 @@ def split_devices(free: Sequence[str], count: int) -> list[str]:
 
 
 def _sharing(args: dict[str, object], devices: Sequence[str], place: int) -> dict[str, Any]:
-    """Return the arguments of a model. Models of vLLM and SGLang on one GPU may not each take most of its memory."""
-    if devices.count(devices[place]) == 1 or not devices[place]:
+    """Return the arguments of a model. Models of vLLM and SGLang on one GPU may not each take most of its memory.
+
+    ms-swift's models are generated by transformers, which takes only what it needs.
+    """
+    if devices.count(devices[place]) == 1 or not devices[place] or "infer_dtype" not in args:
         return args
     return {**args, "vllm_gpu_util": SHARED_MEMORY, "sglang_mem_fraction": SHARED_MEMORY}
 

@@ -89,6 +89,7 @@ def calibration_of(job: Job, speeds: Speeds, date: str) -> Calibration:
         run=base.run,
         run_date=base.run_date,
         engine=base.engine,
+        training=base.training,
         memory_ratio=base.memory_ratio,
         memory_runs=base.memory_runs,
         probe_date=date,

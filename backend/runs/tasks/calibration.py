@@ -11,7 +11,7 @@ from statistics import median
 
 from backend.estimate import Estimate, estimate
 from backend.estimate.interval import memory_interval, time_interval
-from backend.estimate.time.calibrated import is_timed, reserved_ratio
+from backend.estimate.time.calibrated import is_of_this_training, is_timed, reserved_ratio, training_of
 from backend.job.cluster import Calibration
 from backend.job.job import Job
 from backend.job.mapping import with_values
@@ -116,7 +116,8 @@ def measure_run(job: Job, run: str, steps: Sequence[Point], newest: Sequence[Poi
 def calibration_of(job: Job, measured: RunMeasured, date: str) -> Calibration:
     """Return the cluster's calibration with the ratios of this run. The benchmark's speeds stay.
 
-    The ratios of earlier runs stay in the mean, as long as the new one is within the interval around it.
+    The ratios of earlier runs of the same training stay in the mean, as long as the new one is within the interval
+    around it.
     Raises ProblemsError with the problems of the run when it has no ratio.
     """
     if not measured.is_useful:
@@ -124,9 +125,9 @@ def calibration_of(job: Job, measured: RunMeasured, date: str) -> Calibration:
     previous = job.cluster.calibration
     previous = previous if previous.holds_for(job.cluster.gpu) else Calibration()
     is_again = previous.run == measured.run
-    earlier = previous.time_ratio if is_timed(job.cluster) else None
+    earlier = previous.time_ratio if is_timed(job.cluster) and is_of_this_training(job) else None
     time, time_runs = _mean_ratio(earlier, previous.time_runs, measured.time_ratio, time_interval(job), is_again)
-    earlier = reserved_ratio(job)
+    earlier = reserved_ratio(job) if is_of_this_training(job) else None
     memory, memory_runs = _mean_ratio(
         earlier, previous.memory_runs, measured.memory_ratio, memory_interval(job), is_again
     )
@@ -136,6 +137,7 @@ def calibration_of(job: Job, measured: RunMeasured, date: str) -> Calibration:
         run=measured.run,
         run_date=date,
         engine=job.engine,
+        training=training_of(job),
         time_ratio=to_four_digits(time),
         time_runs=time_runs,
         constants=efficiency_figures().version if time is not None else None,

@@ -1,0 +1,44 @@
+"""A job in FP8 computes its matrix products faster, where the engine and the GPU can."""
+
+import pytest
+
+from backend.estimate import estimate
+from backend.estimate.time.efficiency import machine_of_job
+from backend.job.cluster import Calibration
+from backend.job.presets import gpus, resolve_gpu
+from tests.estimate.cases import NO_IMAGES, job
+
+DENSE = {"model.preset": "llama-3.1-8b", **NO_IMAGES}
+HYBRID = {"extra": {"fp8": "hybrid"}}
+SWIFT = {"engine": "swift-megatron", "extra": {"fp8_format": "hybrid", "fp8_recipe": "blockwise"}}
+A100 = {"cluster.gpu": "a100-80g"}
+
+
+def seconds(*edits: dict[str, object]) -> float:
+    figure = estimate(job(DENSE, *edits)).iteration_s
+    assert figure is not None
+    return figure
+
+
+@pytest.mark.parametrize(("engine", "fp8"), [({}, HYBRID), ({"engine": "swift-megatron"}, SWIFT)])
+def test_fp8_shortens_a_step_by_less_than_the_gain_of_its_products(engine, fp8):
+    gain = gpus()["h100-80g"].fp8_over_bf16
+    assert gain is not None
+    assert 1.2 < seconds(engine) / seconds(fp8) < gain
+
+
+def test_fp8_gains_nothing_on_a_gpu_without_a_measured_fp8_product():
+    assert seconds(A100, HYBRID) == seconds(A100)
+
+
+def test_hugging_face_engines_stay_in_16_bits():
+    fsdp = {"engine": "llamafactory-fsdp"}
+    assert seconds(fsdp, {"extra": {"fp8": True}}) == seconds(fsdp)
+
+
+def test_a_measured_product_in_16_bits_is_scaled_by_the_same_gain():
+    measured = {"cluster.calibration": Calibration(gpu="h100-80g", matmul_tflops=600.0)}
+    fp8 = job(DENSE, measured, HYBRID)
+    machine = machine_of_job(fp8, resolve_gpu(fp8.cluster))
+    assert machine is not None
+    assert machine.gemm == pytest.approx(600e12 * 1.765)
