@@ -14,6 +14,8 @@ source counts the same, but one with fewer than FULL rows counts less. Rows of o
 After a correction by one run, the interval is that of rows that one other row of the same model, length, method and
 hardware corrects; it holds 80 % of such rows of each kind when it is made without their source.
 
+Times in FP8 have an interval of the project's rows in FP8: nobody but vendors has published such times.
+
 The interval lies between two quantiles of the scores. It is the narrowest that holds COVERED of the kind's rows when it
 is made without their source, each source counting the same, and OF_STRANGERS of the rows of strangers.json if there are
 at least MANY. The level of times is the median over the sources of strangers.json of the median ratio.
@@ -81,6 +83,8 @@ def print_coverage() -> None:
     strangers = json.loads((DATA / "strangers.json").read_text())
     users = [score for score in time_scores(carried_rows(), left_out=True) if score.source.startswith(USERS)]
     memory, own_memory = memory_scores(strangers), memory_scores(_published_memory())
+    fp8 = fp8_scores()
+    print(f"time    fp8                 {_shares(left_out([], fp8, 'fp8', tail_of([], fp8, 'fp8')))}")
     kinds = {"memory": MEMORY_KINDS, "time": TIME_KINDS}
     for name, scores, others in (("memory", memory, own_memory), ("time", time_scores(strangers), users)):
         for kind in kinds[name]:
@@ -114,6 +118,7 @@ def as_yaml(date: str) -> str:
     time, carried = time_scores(strangers), time_scores(carried_rows(), left_out=True)
     users = [score for score in carried if score.source.startswith(USERS)]
     vendors = [score for score in carried if score.source.startswith(VENDORS)]
+    fp8 = fp8_scores()
     level = level_of(time)
     tails = {
         "time": {kind: tail_of(time, users, kind, by_level=True) for kind in TIME_KINDS},
@@ -129,6 +134,7 @@ def as_yaml(date: str) -> str:
         "time:",
         *_intervals(levelled(time, level), users, TIME_KINDS, tails["time"]),
         f"  tuned: {_text(interval(vendors, 'megatron', 0.1))}",
+        f"  fp8: {_text(interval(fp8, 'fp8', tail_of([], fp8, 'fp8')))}",
         *_calibrated([*time, *users], TIME_KINDS),
         "memory:",
         *_intervals(memory, own_memory, MEMORY_KINDS, tails["memory"]),
@@ -190,6 +196,15 @@ def time_scores(rows: Iterable[Mapping[str, object]], *, left_out: bool = False)
         seconds = row.seconds(constants.get(row.source, default_efficiency()))
         scores.append(Score(row.source, kind_of_time(row), math.log(row.measured_s / seconds), row.group))
     return scores
+
+
+def fp8_scores() -> list[Score]:
+    """Return the scores of the project's rows in FP8, none of which was fitted to, at the level of a tuned stack."""
+    return [
+        Score(row.source, "fp8", math.log(row.measured_s / row.seconds(default_efficiency())), row.group)
+        for row in timed_rows(carried_rows())[0]
+        if row.family == "fp8"
+    ]
 
 
 def _training(row: Mapping[str, object]) -> str:

@@ -62,6 +62,10 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
     "glm4_moe": _ROUTED_EXPERTS,
     "gpt_oss": _LOCAL_EXPERTS,
     "granitemoe": _LOCAL_EXPERTS,
+    "llama4_text": {
+        **_LOCAL_EXPERTS, "num_local_experts": 4, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2,
+        "attention_chunk_size": 8192,
+    },
     "minimax_m2": _LOCAL_EXPERTS,
     "mixtral": _LOCAL_EXPERTS,
     "olmoe": _WIDE_EXPERTS,

@@ -58,6 +58,9 @@ NO_CHECKPOINTS = ("nemotron_h",)
 """Models whose class has no gradient checkpointing."""
 NO_SDPA = ("gpt_oss",)
 """Models whose attention transformers computes without SDPA, which the estimate is for."""
+NO_OUT_PROJ = ("falcon_h1",)
+"""Models of which peft refuses an adapter on `out_proj` (peft 0.18.1 tuners_utils.py _check_lora_target_modules_mamba),
+so that `lora_target: all` does not run. They get adapters on all other linear modules."""
 IMAGE, START = 4095, 4094
 GRID = 16
 """Patches along an edge of the one image in each sequence."""
@@ -85,11 +88,6 @@ class Case:
         if not self.sees:
             return text
         return {"text_config": text, "vision_config": VISION, "tie_word_embeddings": False}
-
-    @property
-    def targets(self) -> list[str] | str:
-        """Return the modules that get adapters: all linear ones but the output layer, as `lora_target: all`."""
-        return TARGETS if self.keys is None else "all-linear"
 
     @property
     def sees(self) -> bool:
@@ -223,14 +221,25 @@ def _build(case: Case) -> Any:
     kind = AutoModelForImageTextToText if case.sees else AutoModelForCausalLM
     special = {"image_token_id": IMAGE, "vision_start_token_id": START} if case.sees else {"use_cache": False}
     config = case.config(**case.settings, **special)
-    model = kind.from_config(config, attn_implementation="sdpa").train()
+    # LLaMA-Factory casts every trained weight to fp32; xIELU creates its own in bf16.
+    model = kind.from_config(config, attn_implementation="sdpa").float().train()
     base = model
     if case.lora:
-        model = get_peft_model(model.to(torch.bfloat16), LoraConfig(r=8, target_modules=case.targets))
+        model = get_peft_model(model.to(torch.bfloat16), LoraConfig(r=8, target_modules=_targets(case, model)))
     if case.checkpointing:
         base.gradient_checkpointing_enable({"use_reentrant": True})
         base.enable_input_require_grads()
     return model
+
+
+def _targets(case: Case, model: torch.nn.Module) -> list[str]:
+    """Return the modules that get adapters: those that LLaMA-Factory finds for `lora_target: all`, by the names of
+    their classes (model/model_utils/misc.py find_all_linear_modules). A router that returns several tensors is none."""
+    if case.keys is None:
+        return TARGETS
+    without = {"lm_head", *(["out_proj"] if case.config.model_type in NO_OUT_PROJ else [])}
+    names = {name.rpartition(".")[2] for name, module in model.named_modules() if "Linear" in type(module).__name__}
+    return sorted(names - without)
 
 
 def _make_optimizer_states(optimizer: torch.optim.Optimizer, trained: list[torch.nn.Parameter]) -> None:

@@ -245,7 +245,11 @@ def _costs(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch, machine: Mac
     columns = {**batch.alike, **{path: values for path, values in batch.lines.items() if path in OF_LAYERS}}
     # The layout is not read either; the rules may have rejected it.
     job = _job_of(job, columns, {"pipeline_layout": None})
-    layers, trained, memory = model_layers(shape), trained_parts(job, shape), memory_traits(job)
+    layers, trained, memory = (
+        model_layers(shape, routed=job.traits.is_megatron),
+        trained_parts(job, shape),
+        memory_traits(job),
+    )
     # Fields that the cost of a layer must not depend on are no numbers, so that a formula that reads them fails.
     unknown: dict[str, Any] = dict.fromkeys(("data", "micro_batches", "distributed_optimizer", *STATIC))
     plan = replace(_plan_of(job, shape, gpu, batch.choices, columns), **unknown)

@@ -224,7 +224,7 @@ def estimate_memory(
     `shared` holds the results that these plans share.
     """
     traits = memory_traits(job)
-    layers, trained = model_layers(shape), trained_parts(job, shape)
+    layers, trained = model_layers(shape, routed=job.traits.is_megatron), trained_parts(job, shape)
     plan = plan or plan_of_model(job, shape, flash_attention=gpu.supports_bf16)
     run = None
     if job.traits.is_megatron:

@@ -38,13 +38,14 @@ def _calibrated(known: Mapping[str, Interval], kind: str, runs: int | None) -> I
 
 def time_interval(job: Job) -> Interval:
     """Return the factors of the job's times."""
-    known = intervals().time
+    known, cluster = intervals().time, job.cluster
     # LoRA and QLoRA have one interval of time.
     kind = _kind(job).replace("qlora", "lora")
-    if is_timed(job.cluster):
-        runs = job.cluster.calibration.time_runs
-        return _calibrated(known, kind, runs) if is_of_this_training(job) else known[kind]
-    return known["tuned"] if job.cluster.stack == "tuned" else known[kind]
+    if is_timed(cluster) and is_of_this_training(job):
+        return _calibrated(known, kind, cluster.calibration.time_runs)
+    if job.has_fp8_products:
+        return known["fp8"]
+    return known["tuned"] if cluster.stack == "tuned" and not is_timed(cluster) else known[kind]
 
 
 def memory_interval(job: Job) -> Interval:

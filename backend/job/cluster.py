@@ -172,8 +172,8 @@ class Calibration:
     engine: EngineName | None = parameter(None)
     """The run's engine; memory_ratio holds only for this engine."""
     training: str | None = parameter(None, pattern=TRAINING)
-    """What the run trained: parameters of the model, method and cutoff_len. memory_ratio holds only for this, and the
-    intervals are narrower only for this. None: not known, because an older version wrote the file."""
+    """What the run trained: parameters of the model, method, cutoff_len, and FP8. memory_ratio holds only for this, and
+    the intervals are narrower only for this. None: not known, because an older version wrote the file."""
     time_ratio: float | None = parameter(None, minimum=0.01, maximum=100)
     """Measured over estimated seconds of a step: the geometric mean over `time_runs` runs. The estimate uses measured
     speeds if there are any."""

@@ -29,8 +29,8 @@ _SHARE = r"(\d{1,6}(\.\d{0,12})?|\.\d{1,12})"
 SHARES = rf"{_SHARE}(, ?{_SHARE}){{0,63}}"
 DATE = r"\d{4}-\d{2}-\d{2}"
 CONSTANTS = DATE + "-[0-9a-f]{8}"
-# Parameters of a model, method, cutoff_len.
-TRAINING = r"\d{1,18} (full|lora|qlora|partial) \d{1,9}"
+# Parameters of a model, method, cutoff_len, and whether matrix products are in FP8.
+TRAINING = r"\d{1,18} (full|lora|qlora|partial) \d{1,9}( fp8)?"
 # sbatch reads these from lines of a script, which end at a blank. None may begin like an option.
 SLURM_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,127}"
 SLURM_CONSTRAINT = r"[A-Za-z0-9_\[(][A-Za-z0-9_.,&|*()\[\]-]{0,127}"

@@ -173,7 +173,8 @@ class Intervals:
     level: Mapping[str, float]
     """Factor of step times by `cluster.stack`."""
     time: Mapping[str, Interval]
-    """By kind of run (benchmarks/kinds.py), `tuned` for a tuned stack, and `calibrated_KIND` after one run of the same
+    """By kind of run (benchmarks/kinds.py), `tuned` for a tuned stack, `fp8` for matrix products in FP8 whatever the
+    stack, and `calibrated_KIND` after one run of the same
     training corrected them."""
     memory: Mapping[str, Interval]
     """By kind of run, and `calibrated_KIND`. The interval is of the whole need of a GPU."""

@@ -1,11 +1,16 @@
 """A job in FP8 computes its matrix products faster, where the engine and the GPU can."""
 
+from dataclasses import replace
+
 import pytest
 
 from backend.estimate import estimate
+from backend.estimate.interval import time_interval
+from backend.estimate.time.calibrated import training_of
 from backend.estimate.time.efficiency import machine_of_job
 from backend.job.cluster import Calibration
-from backend.job.presets import gpus, resolve_gpu
+from backend.job.mapping import with_values
+from backend.job.presets import gpus, intervals, resolve_gpu
 from tests.estimate.cases import NO_IMAGES, job
 
 DENSE = {"model.preset": "llama-3.1-8b", **NO_IMAGES}
@@ -34,6 +39,16 @@ def test_fp8_gains_nothing_on_a_gpu_without_a_measured_fp8_product():
 def test_hugging_face_engines_stay_in_16_bits():
     fsdp = {"engine": "llamafactory-fsdp"}
     assert seconds(fsdp, {"extra": {"fp8": True}}) == seconds(fsdp)
+
+
+def test_times_in_fp8_have_the_interval_of_published_fp8_runs_until_a_run_in_fp8_calibrates_them():
+    fp8 = job(DENSE, HYBRID)
+    in_16_bits = Calibration(run="r", engine=fp8.engine, time_ratio=1.1, training=training_of(job(DENSE)))
+    in_fp8 = replace(in_16_bits, training=training_of(fp8))
+    assert training_of(fp8) == f"{training_of(job(DENSE))} fp8"
+    assert time_interval(fp8) == intervals().time["fp8"]
+    assert time_interval(with_values(fp8, {"cluster.calibration": in_16_bits})) == intervals().time["fp8"]
+    assert time_interval(with_values(fp8, {"cluster.calibration": in_fp8})) == intervals().time["calibrated_megatron"]
 
 
 def test_a_measured_product_in_16_bits_is_scaled_by_the_same_gain():

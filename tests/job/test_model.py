@@ -217,3 +217,41 @@ def test_the_engine_trains_the_thinker_of_an_omni_model_only():
     assert (shape.model_type, part.model_type) == ("qwen2_5_omni", "qwen2_5_omni_thinker")
     assert (shape.kinds, shape.vision) == (part.kinds, part.vision)
     assert refusal({**thinker, "audio_config": {}}).code == "missing_model_key"
+
+
+LLAMA_4 = {
+    "model_type": "llama4_text", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "head_dim": 16,
+    "num_key_value_heads": 2, "intermediate_size": 32, "intermediate_size_mlp": 128, "num_local_experts": 4,
+    "vocab_size": 256, "attention_chunk_size": 64,
+}  # fmt: skip
+
+
+def test_llama_4_attends_within_a_chunk_where_its_positions_rotate():
+    shape = parse_model(LLAMA_4)
+    attentions = [shape.kinds[index].attention for index in shape.order]
+    # A token sees half of its chunk on average; queries and keys of these layers have a norm without weights.
+    assert [(each.window, each.qk_norm) for each in attentions] == [(32, "bare")] * 3 + [(0, "none")]
+    listed = parse_model({**LLAMA_4, "no_rope_layers": [0, 1, 1, 1], "use_qk_norm": False})
+    attentions = [listed.kinds[index].attention for index in listed.order]
+    assert [(each.window, each.qk_norm) for each in attentions] == [(0, "none")] + [(32, "none")] * 3
+
+
+@pytest.mark.parametrize(
+    ("keys", "sparse"),
+    [
+        ({}, [True] * 4),
+        ({"interleave_moe_layer_step": 2}, [False, True, False, True]),
+        ({"moe_layers": [0]}, [True, False, False, False]),
+    ],
+)
+def test_llama_4_says_which_layers_have_experts(keys, sparse):
+    shape = parse_model({**LLAMA_4, **keys})
+    ffns = [shape.kinds[index].ffn for index in shape.order]
+    assert [isinstance(ffn, Experts) for ffn in ffns] == sparse
+    assert {(ffn.width, ffn.shared_width) for ffn in ffns if isinstance(ffn, Experts)} == {(32, 32)}
+    assert {ffn.width for ffn in ffns if not isinstance(ffn, Experts)} <= {128}
+
+
+def test_the_function_of_apertus_has_two_weights_and_steps_of_its_own():
+    [kind] = parse_model({**PLAIN, "model_type": "apertus", "hidden_act": "xielu"}).kinds
+    assert (kind.ffn.xielu, kind.ffn.gated, kind.other) == (True, False, 2)

@@ -12,7 +12,7 @@ from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of
 from backend.estimate.plan import Plan
-from backend.job.model.operators import Activation, Attention, Dispatch, Linear
+from backend.job.model.operators import Activation, Attention, Dispatch, Linear, Norm
 from backend.job.traits import MemoryTraits
 
 SCORE_SAVED, SCORE_WORK = 6, 4
@@ -72,11 +72,11 @@ def layer_works(
     """Return the work of each kind of layer that the model has."""
     works = []
     for kind in layers.kinds:
-        widest, largest_weight = _sizes(kind)
+        largest_weight = _largest_weight(kind)
         elements = (largest_unit(layers) if memory.reduces_layers else largest_weight) if form.trained else 0
         works.append(
             LayerWork(
-                ffn=plan.tokens * larger(form.element * widest, SCORE_WORK * scores(kind, plan, tuning)),
+                ffn=plan.tokens * larger(_function_bytes(kind, form), SCORE_WORK * scores(kind, plan, tuning)),
                 weight=elements * layer_gradient_bytes(plan, memory, form),
                 unpacked=largest_weight * form.element if tuning.method == "qlora" else 0,
                 experts=plan.tokens * _routed_bytes(kind, form),
@@ -87,14 +87,27 @@ def layer_works(
 
 
 @lru_cache(maxsize=1024)
-def _sizes(kind: LayerKind) -> tuple[int, int]:
-    """Return the widest input of an activation, in elements per token, and the elements of the largest weight."""
-    widths = [op.width * (2 if op.gated else 1) for op in kind.operators if isinstance(op, Activation)]
+def _function_bytes(kind: LayerKind, form: EagerForm) -> float:
+    """Return the bytes per token of the gradients in the backward pass of the widest function of the FFN: those of its
+    input, and for xIELU those of its steps.
+
+    transformers 5.6 activations.py XIELUActivation: when alpha_n's step runs, the gradients of both branches, of the
+    input, of the step's product and, if trained, of alpha_n's factor are there.
+    """
+    e, branch = form.element, form.residual
+    steps = e + branch * (4 if form.trained else 3)
+    activations = [op for op in kind.operators if isinstance(op, Activation)]
+    sizes = [op.width * (steps if op.xielu else 2 * e if op.gated else e) for op in activations]
     # A profile may have found no function that it knows.
-    widths = widths or [op.outputs for op in kind.operators if isinstance(op, Linear)]
+    return max(sizes or [e * op.outputs for op in kind.operators if isinstance(op, Linear)])
+
+
+@lru_cache(maxsize=1024)
+def _largest_weight(kind: LayerKind) -> int:
+    """Return the elements of the largest weight of a layer."""
     # Routed experts are one parameter with three dimensions in transformers 5, so their gradient is one tensor.
     weights = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
-    return max(widths), max(weights)
+    return max(weights)
 
 
 @lru_cache(maxsize=1024)
@@ -120,12 +133,16 @@ def _adapter_bytes(kind: LayerKind, targets: str, form: EagerForm) -> float:
 
     peft 0.18.1 tuners/lora/layer.py Linear.forward: an fp32 adapter makes an fp32 copy of its input, which autocast
     copies again to 16 bits; the projection's output, the adapter's output and their scaled product are there at once.
+    The output of the norm before the FFN is an argument of its forward function, which holds it until it returns
+    (transformers 5.6 modeling_llama.py LlamaMLP, LlamaDecoderLayer; counted in a trace of one step).
     """
     last = {after for before, after in pairwise(kind.operators) if isinstance(before, Activation)}
     every = [linear for linear, _ in adapted_linears(kind, targets) if linear in last]
     copies = form.element + 4 if form.casts else 0
     most = max((copies * each.inputs + 3 * form.element * each.outputs for each in every), default=0)
-    return most + _residual_bytes(kind, form)
+    # Without a norm before it (OLMo 2) the argument is the residual stream itself.
+    is_normed = isinstance(kind.operators[0], Norm)
+    return most + form.residual * kind.hidden * is_normed + _residual_bytes(kind, form)
 
 
 def _residual_bytes(kind: LayerKind, form: EagerForm) -> int:

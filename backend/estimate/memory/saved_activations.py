@@ -168,12 +168,7 @@ def _eager(operator: Operator, form: EagerForm) -> float:
         packed = (3 * e * operator.heads + 8) * operator.key_dim if operator.packed else 0
         return e * (queries + keys) + packed + 4 * operator.heads
     if isinstance(operator, Activation):
-        # SwiGLU saves the gate, its activation, and the other half; the product is the input of the next projection,
-        # which frozen experts do not need. They have no adapters.
-        kept_input = form.trained or operator.module != "moe"
-        # transformers' NewGELUActivation saves its input, half of it, the tanh, and the tanh plus 1.
-        function = 3 if operator.gated else 4 if operator.unfused else 1
-        return e * operator.width * (function + kept_input)
+        return operator.width * _eager_activation(operator, form)
     if isinstance(operator, Dispatch):
         # The tokens that the experts read, and their outputs, which the routing weights multiply.
         return e * operator.top_k * operator.hidden * (1 + form.trained) + 12 * operator.experts
@@ -184,6 +179,21 @@ def _eager(operator: Operator, form: EagerForm) -> float:
     if isinstance(operator, Keep):
         return operator.width * (1 if operator.bytes == 1 else e)
     return 0.0
+
+
+def _eager_activation(activation: Activation, form: EagerForm) -> float:
+    """Return the bytes per element of the width, with the input of the next projection, which frozen experts do not
+    need: they have no adapters.
+
+    SwiGLU saves the gate, its activation, and the other half. transformers 5.6 activations.py: NewGELUActivation saves
+    its input, half of it, the tanh, and the tanh plus 1; XIELUActivation saves its input, its product with alpha_p (in
+    fp32 if that weight is), the exponential, a mask of bytes, and what alpha_n multiplies if alpha_n is trained.
+    """
+    e = form.element
+    output = e if form.trained or activation.module != "moe" else 0
+    if activation.xielu:
+        return e * (3 if form.trained else 2) + form.residual + 1 + output
+    return e * (3 if activation.gated else 4 if activation.unfused else 1) + output
 
 
 def _recurrence_bytes(operator: Recurrence) -> float:

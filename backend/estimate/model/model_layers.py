@@ -30,8 +30,9 @@ from backend.job.model.shape import (
 
 
 @lru_cache(maxsize=256)
-def model_layers(shape: ModelShape) -> ModelLayers:
-    """Return the layers of a model of this shape."""
+def model_layers(shape: ModelShape, routed: bool = False) -> ModelLayers:
+    """Return the layers of a model of this shape; `routed` if only the chosen experts compute in a model whose
+    class in transformers computes all of them (Experts.dense)."""
     h, last = shape.hidden, shape.kinds[shape.order[-1]]
     head = Linear(
         name="output",
@@ -44,7 +45,7 @@ def model_layers(shape: ModelShape) -> ModelLayers:
     return ModelLayers(
         embedding=shape.vocab * h,
         positions=shape.positions * h + shape.other,
-        kinds=tuple(_layer(kind, h) for kind in shape.kinds),
+        kinds=tuple(_layer(kind, h, routed=routed) for kind in shape.kinds),
         order=shape.order,
         output=LayerKind(name="output", hidden=h, operators=(_norm(last, h), head)),
         tied=shape.tied,
@@ -52,13 +53,13 @@ def model_layers(shape: ModelShape) -> ModelLayers:
     )
 
 
-def _layer(kind: LayerShape, hidden: int) -> LayerKind:
+def _layer(kind: LayerShape, hidden: int, *, routed: bool) -> LayerKind:
     moe = kind.ffn if isinstance(kind.ffn, Experts) else None
     if kind.operators:
         return _profiled(kind, hidden)
     operators = (
         *_part(kind, _attention(kind, hidden), hidden, detached=isinstance(kind.attention, Mla)),
-        *_part(kind, _feed_forward(kind.ffn, hidden), hidden, detached=moe is not None, second=True),
+        *_part(kind, _feed_forward(kind.ffn, hidden, routed=routed), hidden, detached=moe is not None, second=True),
         *(_per_layer(kind, hidden) if kind.per_layer else ()),
         *((Parameters(count=kind.other, share="whole"),) if kind.other else ()),
     )
@@ -142,7 +143,7 @@ def _full_attention(attention: FullAttention, hidden: int) -> tuple[Operator, ..
     head_norm: tuple[Operator, ...] = ()
     if attention.qk_norm != "none":
         width = queries + (keys if parts > 1 else 0)
-        parameters = d * min(parts, 2) if attention.qk_norm == "heads" else width
+        parameters = {"heads": d * min(parts, 2), "whole": width, "bare": 0}[attention.qk_norm]
         head_norm = (Norm(width=width + keys * attention.value_norm, parameters=parameters, heads=True),)
     sinks = (Parameters(count=attention.heads, share="split"),) if attention.sinks else ()
     # The gate is read again for its own gradient and that of the output.
@@ -196,9 +197,9 @@ def _latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
     )
 
 
-def _feed_forward(ffn: Ffn | Experts | None, h: int) -> tuple[Operator, ...]:
+def _feed_forward(ffn: Ffn | Experts | None, h: int, *, routed: bool) -> tuple[Operator, ...]:
     if isinstance(ffn, Experts):
-        return _experts(ffn, h)
+        return _experts(ffn, h, routed=routed)
     return _ffn(ffn, h) if ffn else ()
 
 
@@ -214,13 +215,14 @@ def _ffn(ffn: Ffn, h: int) -> tuple[Operator, ...]:
             parts=parts,
             after_norm=True,
         ),
-        Activation(width=f, gated=ffn.gated, module="mlp", unfused=ffn.unfused),
+        Activation(width=f, gated=ffn.gated, module="mlp", unfused=ffn.unfused, xielu=ffn.xielu),
         Linear(name="down", inputs=f, outputs=h, share="split", whole_bias=h if ffn.bias else 0),
     )
 
 
-def _experts(moe: Experts, h: int) -> tuple[Operator, ...]:
-    f, parts, count, k = moe.width, 2 if moe.gated else 1, moe.count, moe.top_k
+def _experts(moe: Experts, h: int, *, routed: bool) -> tuple[Operator, ...]:
+    f, parts, count = moe.width, 2 if moe.gated else 1, moe.count
+    k = moe.count if moe.dense and not routed else moe.top_k
     shared: tuple[Operator, ...] = ()
     if moe.shared_width:
         gate = (Linear(name="shared_gate", inputs=h, outputs=1, share="whole"),) if moe.shared_gate else ()

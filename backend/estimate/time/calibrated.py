@@ -59,9 +59,10 @@ def reserved_ratio(job: Job) -> float | None:
 
 
 def training_of(job: Job) -> str:
-    """Return what a job trains, as a calibration stores it: the parameters of the model, the method and cutoff_len."""
+    """Return what a job trains, as a calibration stores it: parameters of the model, method, cutoff_len, and FP8."""
     parameters = model_parameters(model_layers(resolve_model(job.model)))
-    return f"{parameters} {job.training.method} {job.training.cutoff_len}"
+    fp8 = " fp8" if job.has_fp8_products else ""
+    return f"{parameters} {job.training.method} {job.training.cutoff_len}{fp8}"
 
 
 def is_of_this_training(job: Job) -> bool:

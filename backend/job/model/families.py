@@ -12,6 +12,7 @@ from typing import Literal
 from backend.job.model import hybrids
 from backend.job.model.config import Config
 from backend.job.model.gemma import ernie_layer, gemma4_layer, gemma4_other
+from backend.job.model.llama import llama4_layer, llama4_layer_types
 from backend.job.model.shape import LayerShape, Norms, NormWeights, QkNorm, StateSpace
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
@@ -93,6 +94,8 @@ class Family:
     shared_gate: bool = False
     router_bias: bool = False
     """As in Experts."""
+    dense_experts: bool = False
+    """As `dense` in Experts."""
     fp32_routing: bool = False
     """As in Experts: transformers' router computes its weights in fp32 and does not cast them."""
     positions: str = ""
@@ -269,6 +272,17 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "lfm2_moe": Family(qkv_bias=False, output_bias=False, qk_norm="heads", layer_types=hybrids.listed_full_attention),
     "llama": Family(),
+    "llama4": Family(
+        keys={
+            "intermediate_size": "intermediate_size_mlp",
+            "moe_intermediate_size": "intermediate_size",
+            "shared_expert_intermediate_size": "intermediate_size",
+            "decoder_sparse_step": "interleave_moe_layer_step",
+        },
+        layer_types=llama4_layer_types,
+        dense_experts=True,
+        refine=llama4_layer,
+    ),
     "minimax_m2": Family(qk_norm="whole", router_bias=True, fp32_routing=True),
     "ministral": _MISTRAL,
     "ministral3": _MISTRAL,

@@ -136,6 +136,8 @@ class Activation:
     """Whether its input is clamped on both sides."""
     unfused: bool = False
     """Whether transformers computes it in several steps (gelu_new)."""
+    xielu: bool = False
+    """Whether it is xIELU (Apertus), which transformers computes in several steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

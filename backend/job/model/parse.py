@@ -20,6 +20,7 @@ from backend.job.model.families import (
     Flag,
 )
 from backend.job.model.hybrids import ATTENTION, CONVOLUTION, HYBRID, MAMBA, MLP, MOE, convolution, nemotron_types
+from backend.job.model.llama import CHUNKED
 from backend.job.model.shape import (
     WEIGHTS,
     Experts,
@@ -139,10 +140,16 @@ def _mixer(name: str, text: Config, family: Family, hidden: int) -> Mixer | None
         return convolution(text)
     if name in (MLP, MOE):
         return None
-    if name not in (FULL, SLIDING, ATTENTION, HYBRID):
+    if name not in (FULL, SLIDING, CHUNKED, ATTENTION, HYBRID):
         raise refusal("unsupported_model_key", key="layer_types", value=name)
-    window = text.size("sliding_window", default=0) if name == SLIDING else 0
-    return _full_attention(text, family, hidden, window)
+    return _full_attention(text, family, hidden, _window(name, text))
+
+
+def _window(name: str, text: Config) -> int:
+    """Return the tokens that a token sees; 0 for all. In a chunk it sees half of the chunk on average."""
+    if name == CHUNKED:
+        return text.size("attention_chunk_size", default=0) // 2
+    return text.size("sliding_window", default=0) if name == SLIDING else 0
 
 
 def _ffn_of_type(
@@ -228,6 +235,7 @@ def _ffns(text: Config, family: Family, hidden: int, layers: int) -> list[Ffn | 
         shared_width=dense.width if family.ffn_is_shared else _shared_width(text),
         shared_gate=family.shared_gate,
         router_bias=family.router_bias,
+        dense=family.dense_experts,
         fp32_routing=family.fp32_routing,
     )
     return [moe if sparse else dense for sparse in _sparse(text, family, layers)]
@@ -239,14 +247,21 @@ def _dense(text: Config, family: Family, hidden: int, *, gated: bool, bias: bool
         return Ffn(width=family.ffn_width(text), gated=gated, bias=bias)
     has_experts = text.size("num_experts", "num_local_experts", "n_routed_experts", default=0)
     usual = family.ffn_ratio * hidden or (0 if has_experts else None)
-    unfused = not gated and text.get("hidden_act") == "gelu_new"
-    return Ffn(width=text.size("intermediate_size", default=usual), gated=gated, bias=bias, unfused=unfused)
+    function = None if gated else text.get("hidden_act")
+    return Ffn(
+        width=text.size("intermediate_size", default=usual),
+        gated=gated,
+        bias=bias,
+        unfused=function == "gelu_new",
+        xielu=function == "xielu",
+    )
 
 
 def _sparse(text: Config, family: Family, layers: int) -> list[bool]:
     """Return for every layer whether it has experts.
 
-    A list of all layers, leading dense layers (DeepSeek), every n-th layer less those of a list (Qwen).
+    A list of all layers, a list of those with experts (Llama 4), leading dense layers (DeepSeek), every n-th layer less
+    those of a list (Qwen).
     """
     listed, frequency = text.get("mlp_layer_types"), text.get("moe_layer_freq", 1)
     if listed is None and isinstance(frequency, list):
@@ -255,6 +270,9 @@ def _sparse(text: Config, family: Family, layers: int) -> list[bool]:
         if not isinstance(listed, list) or len(listed) < layers:
             raise refusal("bad_model_key", key="mlp_layer_types", value=listed)
         return [name == "sparse" for name in listed[:layers]]
+    if text.get("moe_layers") is not None:
+        with_experts = text.indexes("moe_layers")
+        return [index in with_experts for index in range(layers)]
     if text.get("expert_layer_period") is not None:
         period, offset = text.size("expert_layer_period"), text.size("expert_layer_offset", default=0)
         return [index % period == offset for index in range(layers)]

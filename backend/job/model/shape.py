@@ -12,8 +12,9 @@ NormWeights = Literal["none", "scale", "scale_and_shift"]
 """The weights of a norm: none, one per element (RMSNorm), or two per element (LayerNorm)."""
 WEIGHTS: Mapping[NormWeights, int] = {"none": 0, "scale": 1, "scale_and_shift": 2}
 """Weights of a norm per element."""
-QkNorm = Literal["none", "heads", "whole"]
-"""A norm over every query and key head, or over all heads together (OLMo 2)."""
+QkNorm = Literal["none", "heads", "whole", "bare"]
+"""A norm over every query and key head, over all heads together (OLMo 2), or over every head without weights
+(Llama 4)."""
 Norms = Literal["before", "after", "both", "shared"]
 """The norms of a layer: before attention and FFN, after them, on both sides (Gemma 2), or one before attention and FFN
 in parallel (Cohere)."""
@@ -125,6 +126,8 @@ class Ffn:
     bias: bool = False
     unfused: bool = False
     """Whether transformers computes the function in several steps (gelu_new), each of which saves tensors."""
+    xielu: bool = False
+    """Whether the function is xIELU, which has two weights of its own and saves a tensor in most of its steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,6 +148,9 @@ class Experts:
     """Whether the shared expert has its own gate (Qwen2-MoE)."""
     router_bias: bool = False
     """A bias per expert for load balancing (DeepSeek-V3)."""
+    dense: bool = False
+    """Whether transformers computes every expert for every token, and multiplies the inputs of those that the router
+    did not choose by 0 (Llama 4). Megatron-Core computes only the chosen ones."""
     fp32_routing: bool = False
     """Whether the experts' outputs are multiplied by weights in fp32."""
 

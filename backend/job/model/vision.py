@@ -11,6 +11,7 @@ from typing import Any
 from backend.job.model.audio import gemma4_audio, gemma4_audio_projector, qwen3_audio, qwen_audio, whisper
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
+from backend.job.model.llama import llama4_tower
 from backend.job.model.plain_towers import MOST_LAYERS as MOST_LAYERS
 from backend.job.model.plain_towers import edge, pixtral, plain_tower, siglip, vit
 from backend.job.model.shape import Projection, VisionShape
@@ -384,6 +385,7 @@ TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "idefics3": _idefics3,
     "internvl": _internvl,
     "lfm2_vl": _lfm2,
+    "llama4": llama4_tower,
     "llava": _llava,
     "llava_next": _llava_tiled,
     "llava_next_video": _llava_tiled,

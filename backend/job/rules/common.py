@@ -219,11 +219,11 @@ def calibration_is_of_this_training(job: Job, shape: ModelShape, gpu: Gpu) -> Pr
     known, training = job.cluster.calibration, job.training
     if known.training is None or not known.holds_for(job.cluster.gpu):
         return None
-    _, method, length = known.training.split(" ")
-    if (method, int(length)) == (training.method, training.cutoff_len):
+    _, method, length, *fp8 = known.training.split(" ")
+    if (method, int(length), bool(fp8)) == (training.method, training.cutoff_len, job.has_fp8_products):
         return None
-    return problem("calibration_other_training", "cluster.calibration.training", "note",
-                    measured=f"{method}, cutoff_len {length}")  # fmt: skip
+    measured = ", ".join((method, f"cutoff_len {length}", *fp8))
+    return problem("calibration_other_training", "cluster.calibration.training", "note", measured=measured)
 
 
 @everywhere
