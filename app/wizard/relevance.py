@@ -16,6 +16,11 @@ _VISION = (
     "training.image_max_pixels", "training.video_max_pixels", "training.images_per_sample",
 )  # fmt: skip
 _LORA = ("training.lora.rank", "training.lora.alpha", "training.lora.targets")
+_GRPO = tuple(
+    f"training.grpo.{name}"
+    for name in ("rewards", "plugin", "group_size", "completion_len", "temperature", "beta", "epsilon", "rollout")
+)
+_VLLM = ("training.grpo.vllm_memory", "training.grpo.vllm_sleep")
 _EXPERTS = ("parallel.expert", "parallel.expert_tensor", "parallel.moe_grouped_gemm", "parallel.moe_token_dispatcher")
 _MEGATRON = (
     "parallel.tensor", "parallel.pipeline", "parallel.virtual_pipeline", "parallel.context", "parallel.sequence",
@@ -66,6 +71,10 @@ def _irrelevant(form: Form, job: Job, state: DraftState) -> Iterator[str]:
         yield "training.dpo.beta"
     if training.stage != "dpo":
         yield "training.dpo.loss"
+    if training.stage != "grpo":
+        yield from _GRPO
+    if training.stage != "grpo" or training.grpo.rollout != "vllm":
+        yield from _VLLM
     if data_sets(job) < 2 and training.mix_strategy == CONCAT:
         yield "training.mix_strategy"
     if training.mix_strategy == CONCAT and training.interleave_probs is None:

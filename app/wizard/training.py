@@ -7,7 +7,7 @@ from app.text.errors import time_error
 from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
 from app.wizard.layout import card, grid, more, place, section
-from backend.job.batch import sequences, steps_per_epoch, total_steps
+from backend.job.batch import keeps_last_step, sequences, steps_per_epoch, total_steps
 
 STEP = "training"
 
@@ -22,6 +22,10 @@ def build(form: Form) -> None:
             form.fields(*_under("training.freeze", "vision_tower", "projector", "language_model"))
             form.fields("training.trainable_layers", *_under("training.lora", "rank", "alpha", "targets"))
             form.fields(*_under("training.dpo", "beta", "loss"))
+            form.field("training.grpo.rewards", placeholder="accuracy,format")
+            form.field("training.grpo.plugin", placeholder="/shared/rewards.py")
+            form.fields(*_under("training.grpo", "group_size", "completion_len", "temperature", "beta", "epsilon"))
+            form.fields(*_under("training.grpo", "rollout", "vllm_memory", "vllm_sleep"))
     with section(form.lang, "data"):
         with grid():
             _data_fields(form)
@@ -65,7 +69,7 @@ def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
             "epochs": training.num_train_epochs,
             "by_steps": training.max_steps is not None,
             "each": steps_per_epoch(job),
-            "keeps_rest": job.traits.last_step == "kept",
+            "keeps_rest": keeps_last_step(job),
             "steps": total_steps(job),
             "step_s": figures.iteration_s if figures else None,
             "hours": figures.hours if figures else None,

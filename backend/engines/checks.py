@@ -91,15 +91,25 @@ def _looks_secret(name: str, value: Any) -> bool:
 
 
 def _check_extra(job: Job, key: Any, value: Any, engine: Engine) -> Problem | None:
-    path = engine.owned.get(key) if isinstance(key, str) else None
-    is_shared = (job.traits.environment, key) in _REPLACED_IN_EXTRA or (
-        path in _ALSO_IN_EXTRA and get_value(job, str(path)) == parameters()[str(path)].default
+    path = _path_of(job, key, engine)
+    # GRPO has losses of its own, for which the job has no field.
+    is_shared = (
+        (job.traits.environment, key) in _REPLACED_IN_EXTRA
+        or (key == "loss_type" and job.training.stage == "grpo")
+        or (path in _ALSO_IN_EXTRA and get_value(job, str(path)) == parameters()[str(path)].default)
     )
     code, values = _why_not_passed(key, value, engine, is_shared)
+    values = {**values, "path": path} if code == "extra_owned" else values
     if code is None:
         return check_known(job, key, value)
     others = {name: value for name, value in job.extra.items() if name != key}
     return Problem(code=code, field=f"extra.{key}", values={"key": key, **values}, edit={"extra": others})
+
+
+def _path_of(job: Job, key: Any, engine: Engine) -> str | None:
+    """Return the job path that decides a key. DPO and GRPO share `beta`."""
+    path = engine.owned.get(key) if isinstance(key, str) else None
+    return "training.grpo.beta" if path == "training.dpo.beta" and job.training.stage == "grpo" else path
 
 
 def _why_not_passed(

@@ -13,8 +13,12 @@ EXPERTS = ("parallel.expert", "parallel.expert_tensor", "parallel.moe_token_disp
 
 @cache
 def owned_keys(*readers: Reader) -> Mapping[str, str]:
-    """Return key -> the job path that decides it."""
-    return {key: item.path for item in parameters().values() for reader in readers for key in item.keys.get(reader, ())}
+    """Return key -> the job path that decides it. If several stages have a key, the first one's path stands for it."""
+    paths: dict[str, str] = {}
+    for item in parameters().values():
+        for key in (key for reader in readers for key in item.keys.get(reader, ())):
+            paths.setdefault(key, item.path)
+    return paths
 
 
 def key_of(path: str, reader: Reader) -> str:

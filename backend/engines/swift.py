@@ -13,7 +13,7 @@ from backend.engines.swift_models import swift_model
 from backend.job.mixing import OF_SWIFT, mixing_of
 from backend.job.problems import Problem
 
-_COMMANDS: Mapping[str, str] = {"sft": "sft", "pt": "pt", "rm": "rlhf", "dpo": "rlhf", "kto": "rlhf"}
+_COMMANDS: Mapping[str, str] = {"sft": "sft", "pt": "pt", "rm": "rlhf", "dpo": "rlhf", "kto": "rlhf", "grpo": "rlhf"}
 _OWN_TRAINERS = ("orpo", "simpo")
 """Losses of DPO that ms-swift has as kinds of RLHF."""
 DTYPES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}

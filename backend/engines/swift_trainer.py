@@ -12,19 +12,44 @@ from backend.engines.engine import Engine, Target
 from backend.engines.keys import carried, owned_keys
 from backend.engines.llamafactory import cpu_config, lowest_rate, precision
 from backend.engines.llamafactory_zero import DEEPSPEED, deepspeed_config
-from backend.engines.swift import DTYPES, data_config, method_config, records_config, swift_command, swift_notes
+from backend.engines.swift import (
+    DTYPES,
+    data_config,
+    data_names,
+    method_config,
+    records_config,
+    swift_command,
+    swift_notes,
+)
 from backend.job.traits import TRAITS
 
 FSDP = "fsdp.json"
 """File in the folder of config.yaml, which names it without a folder: the ranks start there."""
 _SCHEDULE = ("training.learning_rate", "training.lr_scheduler")
+_GRPO = tuple(f"training.grpo.{name}" for name in ("group_size", "completion_len", "temperature", "beta", "epsilon"))
 
 
 def swift_trainer_config(target: Target, output_dir: str) -> dict[str, object]:
     """Return the arguments of `swift sft|pt|rlhf`."""
-    config = method_config(target) | _quantization(target) | data_config(target) | _precision(target)
+    config = method_config(target) | _grpo(target) | _quantization(target) | data_config(target) | _precision(target)
     config |= _schedule(target) | records_config(target, output_dir) | _records(target)
     return config | _sharding(target) | cpu_config(target)
+
+
+def _grpo(target: Target) -> dict[str, object]:
+    """Return the rewards, and how completions are generated."""
+    grpo = target.job.training.grpo
+    if target.job.training.stage != "grpo":
+        return {}
+    config: dict[str, object] = {"reward_funcs": data_names(grpo.rewards)}
+    if grpo.plugin:
+        config["external_plugins"] = [grpo.plugin]
+    config |= carried(target.job, "swift_trainer", *_GRPO)
+    if grpo.rollout == "transformers":
+        return config | {"use_vllm": False}
+    # Level 1 moves vLLM's weights to the host and frees its cache (docs of vLLM: sleep mode).
+    config |= {"use_vllm": True, "vllm_mode": "colocate", "sleep_level": int(grpo.vllm_sleep)}
+    return config | carried(target.job, "swift_trainer", "training.grpo.vllm_memory")
 
 
 def _quantization(target: Target) -> dict[str, object]:
@@ -65,8 +90,9 @@ def _records(target: Target) -> dict[str, object]:
     config: dict[str, object] = {
         # Otherwise it asks the hub whether the model's folder is the newest.
         "check_model": False,
-        # The first key makes the trainer count tokens. The second one logs a NaN loss as NaN.
-        "include_num_input_tokens_seen": True,
+        # The first key makes the trainer count tokens. GRPO's batches have no input that it could count; it warns in
+        # every micro-batch. The second key logs a NaN loss as NaN.
+        "include_num_input_tokens_seen": training.stage != "grpo",
         "logging_nan_inf_filter": False,
         "report_to": list(training.report_to) or ["none"],
     }

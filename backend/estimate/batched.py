@@ -33,9 +33,9 @@ from backend.estimate.memory.stage import trained_parts
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan, effective_choices, plan_of
 from backend.estimate.time.calibrated import reserved_ratio, time_ratio
-from backend.estimate.time.efficiency import Machine, machine_of_job
+from backend.estimate.time.efficiency import Machine
 from backend.estimate.time.step_time import MicroBatch
-from backend.estimate.time.timing import COMMUNICATION, micro_batch_of, step_of, time_context_of
+from backend.estimate.time.timing import COMMUNICATION, micro_batch_of, step_of, time_context_of, timed_machine
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
@@ -209,7 +209,7 @@ def evaluate(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch) -> tuple[F
 
     `job` holds what the plans have in common. Raises what `estimate` raises.
     """
-    machine = machine_of_job(job, gpu)
+    machine = timed_machine(job, gpu)
     costs = _costs(job, shape, gpu, batch, machine)
     size, figures_by_name, parts = len(batch.place), dict[str, Array](), []
     costs_and_memo: dict[int, tuple[_Costs, Memo]] = {}

@@ -15,6 +15,7 @@ from backend.estimate.memory.megatron import PlanCosts, Run, pipeline_memory, pl
 from backend.estimate.memory.megatron_adapters import Adapters
 from backend.estimate.memory.non_torch_memory import non_torch_gib
 from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED
+from backend.estimate.memory.rollout import rollout_of
 from backend.estimate.memory.stage import Trained, trained_parts
 from backend.estimate.memory.terms import StageMemory
 from backend.estimate.memory.tuning import Tuning
@@ -232,7 +233,9 @@ def estimate_memory(
         costs = costs or plan_costs(layers, plan, traits, run)
         stages = pipeline_memory(layers, plan, traits, run, costs, memo)
     else:
-        stages = [data_parallel_memory(layers, plan, traits, tuning_of(job, trained))]
+        stages = [
+            data_parallel_memory(layers, plan, traits, replace(tuning_of(job, trained), rollout=rollout_of(job, gpu)))
+        ]
     return MemoryEstimate(layers=layers, plan=plan, traits=traits, trained=trained, run=run, costs=costs, stages=stages)
 
 

@@ -141,7 +141,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     return Plan(
         data=job.data_parallel,
         # Sequences are padded without flash attention (ms-swift megatron/model/utils.py _check_padding_free).
-        sequence_length=worst_microbatch_length(job) if flash else training.cutoff_len,
+        sequence_length=worst_microbatch_length(job) if flash else job.longest_sequence,
         micro_batch=sequences,
         micro_batches=job.accumulation,
         recompute=job.recompute,

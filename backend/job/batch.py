@@ -20,9 +20,12 @@ def planned_batch(job: Job) -> int:
 def sequences(job: Job) -> int | None:
     """Return the samples of one epoch, or the full sequences that they are packed into.
 
-    None if their number is not known. Packed samples of unknown length count as full sequences.
+    None if their number is not known. Packed samples of unknown length count as full sequences. In GRPO each prompt has
+    a group of completions.
     """
     training = job.training
+    if training.samples and training.stage == "grpo":
+        return training.samples * training.grpo.group_size
     if not training.samples or not training.packing or training.sample_tokens is None:
         return training.samples
     return ceil(training.samples * cut_mean(training.sample_tokens, training.cutoff_len) / training.cutoff_len)
@@ -42,7 +45,15 @@ def steps_per_epoch(job: Job, global_batch: int | None = None) -> int | None:
     epoch_sequences, batch = sequences(job), global_batch or job.global_batch
     if not epoch_sequences or not batch:
         return None
-    return max(1, ceil(epoch_sequences / batch) if job.traits.last_step == "kept" else epoch_sequences // batch)
+    return max(1, ceil(epoch_sequences / batch) if keeps_last_step(job) else epoch_sequences // batch)
+
+
+def keeps_last_step(job: Job) -> bool:
+    """Return whether an epoch ends with the samples that do not fill a global batch.
+
+    GRPO drops them (ms-swift 4.6.0 rlhf_trainers/arguments.py, dataloader_drop_last).
+    """
+    return job.traits.last_step == "kept" and job.training.stage != "grpo"
 
 
 def total_steps(job: Job, global_batch: int | None = None) -> int | None:

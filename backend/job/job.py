@@ -199,17 +199,30 @@ class Job:
 
     @property
     def sequences_per_sample(self) -> int:
-        """Return the sequences of a sample: DPO and a reward model train on pairs."""
+        """Return the sequences of a sample: DPO and a reward model train on pairs. In GRPO a sample is a completion."""
         return 2 if self.training.stage in ("dpo", "rm") else 1
+
+    @property
+    def completion_tokens(self) -> int:
+        """Return the maximum number of tokens that the model generates for a sample; 0 outside of GRPO."""
+        return self.training.grpo.completion_len if self.training.stage == "grpo" else 0
+
+    @property
+    def longest_sequence(self) -> int:
+        """Return the tokens of the longest sequence that is trained: in GRPO, a prompt with its completion."""
+        return self.training.cutoff_len + self.completion_tokens
 
     @property
     def has_reference(self) -> bool:
         """Return whether a frozen reference model evaluates every sample too.
 
         KTO always has one (LLaMA-Factory 0.9.5 train/kto/workflow.py). ORPO and SimPO need none
-        (hparams/finetuning_args.py use_ref_model, mcore_adapter trainer/dpo_config.py).
+        (hparams/finetuning_args.py use_ref_model, mcore_adapter trainer/dpo_config.py), nor does GRPO with a beta of 0
+        (ms-swift 4.6.0 arguments/rlhf_args.py).
         """
         training = self.training
+        if training.stage == "grpo":
+            return training.grpo.beta > 0
         return training.stage == "kto" or (training.stage == "dpo" and training.dpo.loss not in ("orpo", "simpo"))
 
     @property
@@ -218,7 +231,12 @@ class Job:
 
         KTO evaluates two batches with the trained model and with the reference model: the samples, and their prompts
         with other answers for the KL term (LLaMA-Factory 0.9.5 train/kto/trainer.py concatenated_forward).
+        GRPO evaluates the completions once before the updates (ms-swift 4.6.0 rlhf_trainers/grpo_trainer.py
+        _prepare_batch_inputs).
+        Their generation is not counted here.
         """
+        if self.training.stage == "grpo":
+            return 3 if self.has_reference else 2
         return 4 if self.training.stage == "kto" else 2 if self.has_reference else 1
 
     @property
@@ -268,12 +286,13 @@ class Job:
     def sequence_tokens(self) -> float:
         """Return the tokens of a mean sequence without padding.
 
-        It is a full sequence if samples are packed or if their length is not known.
+        It is a full sequence if samples are packed or if their length is not known. A completion counts as the longest
+        one: its length is not known before the training.
         """
         training = self.training
         if training.packing or training.sample_tokens is None:
-            return float(training.cutoff_len)
-        return cut_mean(training.sample_tokens, training.cutoff_len)
+            return float(self.longest_sequence)
+        return cut_mean(training.sample_tokens, training.cutoff_len) + self.completion_tokens
 
     @property
     def step_tokens(self) -> int:

@@ -35,6 +35,7 @@ SOURCES: Mapping[str, str] = {
     "examples": "https://github.com/hiyouga/LLaMA-Factory/tree/v0.9.5/examples",
     "mcore_adapter": "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/mcore_adapter/src/mcore_adapter/training_args.py",
     "swift": "https://pypi.org/project/ms-swift/4.6.0/",
+    "swift_examples": "https://github.com/modelscope/ms-swift/tree/main/examples/train/grpo",
     "torch": "https://docs.pytorch.org/docs/stable/",
     "ssh": "https://www.rfc-editor.org/rfc/rfc4253",
     "clusters": "presets/clusters.yaml",

@@ -70,10 +70,43 @@ class Dpo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Grpo:
+    """GRPO: the model answers each prompt several times, and learns from the rewards of its answers. Only ms-swift's
+    Hugging Face trainers have it.
+    """
+
+    rewards: str | None = parameter(None, pattern=WORDS, swift_trainer="reward_funcs")
+    """Names of reward functions, separated by commas: those of ms-swift, or those that `plugin` registers."""
+    plugin: str | None = parameter(None, pattern=NODE_PATH, swift_trainer="external_plugins")
+    """Python file on the nodes that registers reward functions."""
+    group_size: int = parameter(8, minimum=2, maximum=4096, source="swift", swift_trainer="num_generations")
+    """Completions of a prompt."""
+    completion_len: int = parameter(
+        512, minimum=1, maximum=1_048_576, unit="tokens", source="swift", swift_trainer="max_completion_length"
+    )
+    """Maximum length of a completion. `cutoff_len` limits the prompt."""
+    temperature: float = parameter(0.9, above=0, maximum=10, source="swift", swift_trainer="temperature")
+    beta: float = parameter(0.04, minimum=0, maximum=100, source="ours", swift_trainer="beta")
+    """Weight of the divergence from the reference model; 0: no reference model. ms-swift takes the same value if none
+    is given (4.6.0 arguments/rlhf_args.py _init_grpo)."""
+    epsilon: float = parameter(0.2, above=0, maximum=1, source="swift", swift_trainer="epsilon")
+    rollout: Literal["transformers", "vllm"] = parameter(
+        "transformers", source="ours", swift_trainer=("use_vllm", "vllm_mode")
+    )
+    """What generates the completions, on the GPUs that train."""
+    vllm_memory: float = parameter(
+        0.5, above=0, maximum=0.95, source="swift_examples", swift_trainer="vllm_gpu_memory_utilization"
+    )
+    """Share of a GPU's memory that vLLM takes."""
+    vllm_sleep: bool = parameter(True, source="swift_examples", swift_trainer="sleep_level")
+    """Whether vLLM frees its memory while the model is trained."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
     """Data, method and schedule."""
 
-    stage: Literal["pt", "sft", "rm", "dpo", "kto"] = parameter(
+    stage: Literal["pt", "sft", "rm", "dpo", "kto", "grpo"] = parameter(
         "sft", source="llamafactory", llamafactory=("stage", "do_train"), swift="rlhf_type"
     )
     method: Literal["full", "lora", "qlora", "partial"] = parameter(
@@ -127,7 +160,9 @@ class Training:
     samples_from: str | None = parameter(None, pattern=PRINTABLE)
     """Source of `samples`, written together with it; null if a user typed it."""
     sample_tokens: int | None = parameter(None, minimum=1, maximum=10**9, unit="tokens")
-    """Tokens of a mean sample before it is cut, for the estimate; null: every sample is as long as cutoff_len."""
+    """Tokens of a mean sample before it is cut, for the estimate; null: every sample is as long as cutoff_len. In the
+    stage grpo a sample is a prompt.
+    """
     precision: Literal["bf16", "fp16", "fp32"] = parameter(
         "bf16", source="guides", llamafactory=("bf16", "fp16"), swift=("torch_dtype", "bf16", "fp16")
     )
@@ -252,6 +287,7 @@ class Training:
     workers: Workers = field(default_factory=Workers)
     prepare: Prepare = field(default_factory=Prepare)
     dpo: Dpo = field(default_factory=Dpo)
+    grpo: Grpo = field(default_factory=Grpo)
     output_dir: str | None = parameter(
         None, pattern=NODE_PATH, llamafactory="output_dir", swift=("output_dir", "add_version")
     )

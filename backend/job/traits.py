@@ -31,7 +31,7 @@ EngineName = Literal[
     "swift-zero3-offload",
     "swift-fsdp",
 ]
-Stage = Literal["pt", "sft", "rm", "dpo", "kto"]
+Stage = Literal["pt", "sft", "rm", "dpo", "kto", "grpo"]
 Method = Literal["full", "lora", "qlora", "partial"]
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 Offload = Literal["none", "optimizer", "everything"]
@@ -287,6 +287,7 @@ _SWIFT_TRAINER = replace(
     _HUGGING_FACE,
     engine="swift-ddp",
     environment="swift",
+    stages=("pt", "sft", "rm", "dpo", "kto", "grpo"),
     methods=("full", "lora", "qlora"),
     # swift/model/model_arch.py counts visual.deepstack_merger_list among the aligner's modules.
     deep_stack_frozen_with="projector",
@@ -329,7 +330,8 @@ TRAITS: Mapping[str, EngineTraits] = {
             _MEGATRON,
             engine="swift-megatron",
             environment="swift",
-            # swift/megatron/arguments/rlhf_args.py has grpo and gkd too, which need other models and servers.
+            # swift/megatron/arguments/megatron_args.py has grpo too, but only with vLLM (`use_vllm must be True for
+            # Megatron GRPO`), which needs GPUs: not yet. gkd needs a second model.
             stages=("pt", "sft", "rm", "dpo", "kto"),
             methods=("full", "lora"),
             model_types=SWIFT_MODEL_TYPES,
@@ -354,6 +356,8 @@ TRAITS: Mapping[str, EngineTraits] = {
             engine="swift-fsdp",
             # As with LLaMA-Factory, QLoRA fails under FSDP 2 (accelerate utils/fsdp_utils.py _infer_parameter_dtype).
             methods=("full", "lora"),
+            # GRPO's generation in inference mode ends FSDP 2's next forward pass: "Inplace update to inference tensor
+            # outside InferenceMode is not allowed" (torch 2.13, ms-swift 4.6.0; seen on two sharded CPU ranks).
             stages=("pt", "sft", "dpo", "kto"),
             is_fsdp=True,
             # swift/config/fsdp2.json is its only configuration (arguments/sft_args.py _init_fsdp).

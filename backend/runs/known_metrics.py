@@ -4,7 +4,8 @@ The only table of such names. A name that is not in it is shown all the same, in
 the words: `monitor.metric.KEY`, `monitor.metrics.group.GROUP`. Sources of the names:
 - transformers 5.6 src/transformers/trainer.py, trainer_utils.py (speed_metrics)
 - LLaMA-Factory 0.9.6 src/llamafactory/train/{dpo,kto,sft,pt}
-- TRL trl/trainer/grpo_trainer.py, and ms-swift 4.6.0 swift/megatron/trainers (the same names)
+- TRL trl/trainer/grpo_trainer.py, and ms-swift 4.6.0 swift/rlhf_trainers/grpo_trainer.py, swift/megatron/trainers (the
+  same names)
 - Megatron-LM megatron/training/training.py (training_log), megatron/core/transformer/moe/moe_utils.py
 """
 
@@ -72,9 +73,12 @@ _ROLLOUT: Mapping[str, Known] = {
     "reward_std": Known("rollout"),
     "entropy": Known("rollout"),
     "completions/mean_length": Known("rollout", unit="tokens"),
+    "completions/min_length": Known("rollout", unit="tokens"),
+    "completions/max_length": Known("rollout", unit="tokens"),
     "completions/clipped_ratio": Known("rollout"),
     "frac_reward_zero_std": Known("rollout", "lower"),
     "clip_ratio/region_mean": Known("rollout"),
+    "step_time": Known("rollout", unit="s"),
 }
 _ROUTER: Mapping[str, Known] = {
     "load_balancing_loss": Known("router", "lower"),

@@ -314,6 +314,29 @@ def test_layers_that_are_slow_without_a_package_warn_of_it_and_megatron_needs_it
     assert [(problem.code, problem.values["modules"]) for problem in problems] == ([(code, missing)] if code else [])
 
 
+@pytest.mark.parametrize(
+    ("stage", "trl", "code"),
+    [
+        ("dpo", "0.24.0", "trl_too_old"),
+        ("dpo", "0.29.1", None),
+        ("kto", "0.24.0", None),
+        ("grpo", "0.24.0", "trl_too_old"),
+        ("grpo", "0.26.0", None),
+        ("grpo", None, "engine_missing"),
+    ],
+)
+def test_a_trl_with_which_ms_swift_s_trainer_ends_at_once_is_refused(
+    stage: str, trl: str | None, code: str | None
+) -> None:
+    environments = {"swift": {"python": "/opt/swift/bin/python"}}
+    training = {"stage": stage, "grpo": {"rewards": "accuracy"}}
+    gang = Gang(nodes=1, engine="swift-ddp", cluster={"environments": environments}, training=training)
+    modules = {"swift": "4.6.0", "datasets": "4.8.4", "trl": trl, "msgspec": "0.22.0", "math_verify": "0.9.0"}
+    gang.facts[0] = make_facts({**MODULES, **modules})
+    problems = [result.problem for result in gang.check() if result.name == "engine" and result.problem]
+    assert [problem.code for problem in problems] == ([code] if code else [])
+
+
 @pytest.mark.parametrize(("datasets", "refused"), [("4.0.0", True), ("4.6.1", True), ("4.7.0", False), ("5.0", False)])
 def test_data_sets_in_which_ms_swift_finds_no_json_type_are_refused(datasets: str, refused: bool) -> None:
     gang = Gang(nodes=1, engine="swift-ddp", cluster={"environments": {"swift": {"python": "/opt/swift/bin/python"}}})

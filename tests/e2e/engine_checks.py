@@ -7,8 +7,8 @@ import pytest
 from tests.e2e.engine_runs import STEPS, Case, Outcome
 
 
-def check_that_ranks_trained_together(outcome: Outcome, ranks: int) -> None:
-    """Assert that the ranks formed one group, reported the same steps, and that the loss fell."""
+def check_that_ranks_trained_together(outcome: Outcome, ranks: int, *, falls: bool = True) -> None:
+    """Assert that the ranks formed one group, reported the same steps, and, if it must, that the loss fell."""
     assert [proof["ranks"] for proof in outcome.proofs] == [ranks] * ranks
     assert [proof["engine_ranks"] for proof in outcome.proofs] == [ranks] * ranks
     for rows in outcome.steps:
@@ -17,7 +17,7 @@ def check_that_ranks_trained_together(outcome: Outcome, ranks: int) -> None:
         assert [row["loss"] for row in rows] == pytest.approx(outcome.losses, rel=1e-6)
         assert [row["grad_norm"] for row in rows] == pytest.approx([r["grad_norm"] for r in outcome.steps[0]], rel=1e-4)
     assert all(math.isfinite(loss) for loss in outcome.losses)
-    assert sum(outcome.losses[-2:]) / 2 < outcome.losses[0]
+    assert not falls or sum(outcome.losses[-2:]) / 2 < outcome.losses[0]
     states = {file.name for file in outcome.last_checkpoint.glob("rng_state*")}
     assert states == {f"rng_state_{rank}.pth" for rank in range(ranks)}
 

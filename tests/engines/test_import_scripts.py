@@ -192,6 +192,49 @@ def test_a_script_of_ms_swift_s_trainers_keeps_its_plan() -> None:
     assert reasons["torch_dtype"] is None
 
 
+ROLLOUTS = """
+swift rlhf --rlhf_type grpo --model /m/Qwen3-8B --tuner_type lora --dataset /d/a.jsonl --torch_dtype bfloat16 \\
+    --reward_funcs accuracy format --reward_weights 1 0.5 --external_plugins /d/plugin.py --num_generations 4 \\
+    --max_completion_length 2048 --use_vllm true --vllm_mode colocate --vllm_gpu_memory_utilization 0.6 \\
+    --sleep_level 2 --temperature 1.0 --beta 0.001 --loss_type dapo --deepspeed zero2 --output_dir /runs/it
+"""
+
+
+def test_a_script_of_grpo_keeps_its_rewards_and_rollouts() -> None:
+    job, reasons = imported(ROLLOUTS)
+    values = {
+        "engine": "swift-zero2",
+        "training.stage": "grpo",
+        "training.gradient_accumulation_steps": 1,
+        "training.grpo.rewards": "accuracy,format",
+        "training.grpo.plugin": "/d/plugin.py",
+        "training.grpo.group_size": 4,
+        "training.grpo.completion_len": 2048,
+        "training.grpo.temperature": 1.0,
+        "training.grpo.beta": 0.001,
+        "training.grpo.epsilon": 0.2,
+        "training.grpo.rollout": "vllm",
+        "training.grpo.vllm_memory": 0.6,
+        "training.grpo.vllm_sleep": True,
+        "extra": {"reward_weights": [1, 0.5], "loss_type": "dapo"},
+    }
+    assert {path: get_value(job, path) for path in values} == values
+    assert reasons["sleep_level"] == "import_sleep_level"
+
+
+def test_grpo_without_a_beta_has_that_of_ms_swift_and_dpo_its_own() -> None:
+    betas = {
+        kind: imported(f"swift rlhf --rlhf_type {kind} --model /m/it --dataset /d/a.jsonl")[0].training
+        for kind in ("grpo", "dpo", "simpo")
+    }
+    assert (betas["grpo"].grpo.beta, betas["dpo"].dpo.beta, betas["simpo"].dpo.beta) == (0.04, 0.1, 2.0)
+
+
+def test_a_file_of_rewards_with_a_relative_path_is_told() -> None:
+    job, reasons = imported("swift rlhf --rlhf_type grpo --model /m/it --dataset /d/a.jsonl --external_plugins a.py")
+    assert (job.training.grpo.plugin, reasons["external_plugins"]) == (None, "import_plugin")
+
+
 def test_weights_of_16_bits_that_become_fp32_are_told() -> None:
     text = "swift sft --model /m/Qwen3-8B --tuner_type full --dataset /d/a.jsonl --torch_dtype bfloat16"
     job, reasons = imported(text)
@@ -237,7 +280,8 @@ def test_what_is_rendered_for_ms_swift_s_trainers_is_imported_as_the_same_config
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("swift rlhf --rlhf_type grpo --model /m/it --dataset /d/a.jsonl", "import_stage"),
+        ("swift rlhf --rlhf_type gkd --model /m/it --dataset /d/a.jsonl", "import_stage"),
+        ("swift rlhf --rlhf_type grpo --model /m/it --use_vllm true --vllm_mode server", "import_vllm_server"),
         ("swift sft --model /m/it --dataset /d/a.jsonl --tuner_type adalora", "import_swift_tuner"),
         ("swift sft --model /m/it --dataset /d/a.jsonl --quant_method hqq", "import_swift_tuner"),
         ("swift sft --model /m/it --dataset /d/a.jsonl --deepspeed mine.json", "import_deepspeed_missing"),

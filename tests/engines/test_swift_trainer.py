@@ -36,6 +36,8 @@ def swift(engine: str = "swift-ddp", preset: str = "qwen3-8b", **values: Any) ->
 
 
 LORA = {"training__method": "lora"}
+PLUGIN = Path(__file__).parents[1] / "e2e" / "proof" / "reward_plugin.py"
+GRPO = {"training__stage": "grpo", "training__grpo__rewards": "format"}
 CASES: Mapping[str, Job] = {
     **{name: swift(name) for name in TRAINERS},
     "lora": swift(**LORA, training__lora__targets="q_proj,v_proj"),
@@ -47,6 +49,18 @@ CASES: Mapping[str, Job] = {
     "simpo": swift(training__stage="dpo", training__dpo__loss="simpo"),
     "kto": swift(training__stage="kto", training__dpo__beta=0.2, **LORA),
     "reward model": swift(training__stage="rm", **LORA),
+    "grpo": swift("swift-zero3", **GRPO),
+    "grpo of adapters": swift(
+        **{**GRPO, **LORA, "training__grpo__rewards": "accuracy,digits,soft_overlong"},
+        training__grpo__plugin=str(PLUGIN),
+        training__grpo__rollout="vllm",
+        training__grpo__group_size=4,
+        training__grpo__beta=0.0,
+        training__eval_steps=20,
+        training__eval_size=0.01,
+        training__micro_batch_size=4,
+        extra={"reward_weights": [1.0, 0.5, 0.1], "soft_cache_length": 100, "num_generations_eval": 2},
+    ),
     "vision": swift("swift-zero3", "qwen3-vl-8b", training__freeze__vision_tower=True),
     "offload to a disk": swift(
         "swift-zero3-offload",
@@ -109,6 +123,32 @@ def test_orpo_and_simpo_are_kinds_of_rlhf_and_have_no_other_loss() -> None:
     kinds = {case: config_of(CASES[case]) for case in ("dpo", "orpo", "simpo", "kto", "reward model")}
     assert [config["rlhf_type"] for config in kinds.values()] == ["dpo", "orpo", "simpo", "kto", "rm"]
     assert ["loss_type" in config for config in kinds.values()] == [True, False, False, False, False]
+
+
+def test_grpo_names_its_rewards_and_what_generates_the_completions() -> None:
+    plain, adapters = config_of(CASES["grpo"]), config_of(CASES["grpo of adapters"])
+    assert (plain["rlhf_type"], plain["reward_funcs"], plain["num_generations"]) == ("grpo", ["format"], 8)
+    assert (plain["max_completion_length"], plain["temperature"], plain["beta"]) == (512, 0.9, 0.04)
+    assert plain["use_vllm"] is False
+    assert plain.keys().isdisjoint({"vllm_mode", "sleep_level", "vllm_gpu_memory_utilization", "external_plugins"})
+    assert adapters["reward_funcs"] == ["accuracy", "digits", "soft_overlong"]
+    assert adapters["external_plugins"] == [str(PLUGIN)]
+    vllm = ("use_vllm", "vllm_mode", "sleep_level", "vllm_gpu_memory_utilization")
+    assert [adapters[key] for key in vllm] == [True, "colocate", 1, 0.5]
+
+
+def test_grpo_counts_no_tokens_because_its_batches_have_no_input_that_transformers_knows() -> None:
+    counts = {case: config_of(CASES[case])["include_num_input_tokens_seen"] for case in ("grpo", "dpo")}
+    assert counts == {"grpo": False, "dpo": True}
+
+
+def test_a_key_that_dpo_and_grpo_share_names_the_path_of_the_stage() -> None:
+    fields = {
+        stage: [problem.values["path"] for problem in check_all(swift(**values, extra={"beta": 0.5}))
+                if problem.code == "extra_owned"]
+        for stage, values in (("dpo", {"training__stage": "dpo"}), ("grpo", GRPO))
+    }  # fmt: skip
+    assert fields == {"dpo": ["training.dpo.beta"], "grpo": ["training.grpo.beta"]}
 
 
 def test_a_folder_of_tokenised_data_is_a_cached_data_set() -> None:

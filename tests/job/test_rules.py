@@ -10,6 +10,8 @@ from backend.job.mapping import parse_job, with_values
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import ProblemsError, errors
 from backend.job.rules import RULES, check
+from tests.job.test_grpo_rules import BASE as GRPO
+from tests.job.test_grpo_rules import REFUSED
 
 VISION = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model": {"preset": "qwen3-vl-8b"}}
 TEXT = {**VISION, "training": {"images_per_sample": 0}}
@@ -225,13 +227,17 @@ CASES = [
     (MOE, {"parallel.expert": 8, "parallel.expert_tensor": 8}, "expert_ranks_not_divisible"),
     (MOE, {"parallel.expert_tensor": 5, "cluster.gpus_per_node": 5}, "width_not_divisible"),
     (MOE, {"parallel.expert": 8, "parallel.moe_token_dispatcher": "allgather"}, "allgather_with_experts"),
+    *((GRPO, values, code) for values, code in REFUSED),
+    (GRPO, {}, "grpo_assumed"),
 ]  # fmt: skip
 
 ONLY_THE_USER_KNOWS = {
     "unknown_gpu", "unknown_model", "gpu_memory_mixed", "gpu_memory_smaller", "calibration_other_engine",
     "calibration_other_training", "calibration_outdated", "reward_model_starts_over", "mix_not_positive",
+    "grpo_reward_unknown", "grpo_cached_data", "grpo_assumed",
 }  # fmt: skip
-"""Which GPU or model was meant, whether to measure anew, whether a restart from step 0 is acceptable, and shares."""
+"""Which GPU or model was meant, whether to measure anew, whether a restart from step 0 is acceptable, shares, where
+rewards and prompts are, and nothing where a note only informs."""
 
 
 @pytest.mark.parametrize(("base", "values", "code"), CASES, ids=[code for _, _, code in CASES])

@@ -18,6 +18,7 @@ from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.model.shape import GatedDeltaNet, ModelShape, ShortConvolution, StateSpace
 from backend.job.presets import known_model, resolve_gpu
+from backend.job.rules.grpo import reward_names
 from backend.node.container import NO_DAEMON, NO_IMAGE, NO_RUNTIME
 
 T = TypeVar("T")
@@ -94,7 +95,15 @@ def needed_modules(job: Job) -> dict[str, str]:
     # megatron-core 0.16.1 ssm/gated_delta_net.py raises ImportError without it.
     linear = {"fla": "flash-linear-attention"} if traits.is_megatron and _has_layers(job, GatedDeltaNet) else {}
     images = {"qwen_vl_utils": "qwen-vl-utils"} if traits.environment == "swift" and _is_qwen_with_images(job) else {}
-    return {**_COMMON, **_ENGINE[traits.environment], **megatron, **deepspeed, **linear, **images}
+    return {
+        **_COMMON,
+        **_ENGINE[traits.environment],
+        **megatron,
+        **deepspeed,
+        **linear,
+        **images,
+        **_reinforcement_modules(job),
+    }
 
 
 def _is_qwen_with_images(job: Job) -> bool:
@@ -103,6 +112,22 @@ def _is_qwen_with_images(job: Job) -> bool:
         return False
     shape = known_model(job.model)
     return bool(shape.vision) and shape.model_type.startswith("qwen")
+
+
+def _reinforcement_modules(job: Job) -> dict[str, str]:
+    """Return the modules of ms-swift's preference and GRPO trainers.
+
+    GRPO imports msgspec, which ms-swift 4.6.0 does not require (rlhf_trainers/utils.py). Its rewards `accuracy` and
+    `cosine` import math_verify (rewards/orm.py).
+    """
+    stage = job.training.stage
+    if job.traits.is_megatron or job.traits.environment != "swift" or stage not in ("dpo", "grpo"):
+        return {}
+    if stage == "dpo":
+        return {"trl": "trl"}
+    checked = {"math_verify": "math-verify"} if {"accuracy", "cosine"} & set(reward_names(job)) else {}
+    vllm = {"vllm": "vllm"} if job.training.grpo.rollout == "vllm" else {}
+    return {"trl": "trl", "msgspec": "msgspec", **checked, **vllm}
 
 
 def kernel_modules(job: Job) -> dict[str, str]:

@@ -23,7 +23,7 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
             package = working.partition("==")[0]
             if is_broken(job, versions.get(package, "")):
                 command = pip_command(environment_of(job, checks.rank), [working])
-                found = {name: versions.get(name, "") for name in ("transformers", "torch", "datasets")}
+                found = {name: versions.get(name, "") for name in ("transformers", "torch", "datasets", "trl")}
                 return [checks.wrong("engine", code, field, **found, command=command)]
         if _loops_over_experts(job, transformers):
             field = python_field(job, checks.rank)
@@ -113,6 +113,22 @@ def _data_sets_fail(job: Job, datasets: str) -> bool:
     return job.traits.environment == "swift" and bool(numbers) and numbers < [4, 7]
 
 
+def _trl_is_too_old(job: Job, trl: str) -> bool:
+    """Return whether ms-swift's GRPO or DPO ends when it starts.
+
+    4.6.0 rlhf_trainers/arguments.py requires trl 0.26 for GRPO. With trl 0.24.0 and transformers 5.6 DPO ends with "No
+    module named 'mergekit'"; with 0.29.1 it trains.
+    """
+    numbers = _numbers(trl)
+    is_swift = job.traits.environment == "swift" and not job.traits.is_megatron
+    stage, loss = job.training.stage, job.training.dpo.loss
+    if not is_swift or not numbers:
+        return False
+    return (stage == "grpo" and numbers < [0, 26]) or (
+        stage == "dpo" and loss not in ("orpo", "simpo") and numbers == [0, 24]
+    )
+
+
 def _numbers(version: str) -> list[int]:
     """Return the first two numbers of a version; none if it has no such numbers."""
     numbers = version.split(".")[:2]
@@ -124,6 +140,7 @@ BROKEN_VERSIONS = {
     "flash_attention_crashes": (_flash_attention_crashes, "extra", "transformers==5.5.4"),
     "gpt_oss_fails": (_gpt_oss_fails, "model.path", "transformers==4.57.6"),
     "data_sets_fail": (_data_sets_fail, "engine", "datasets==4.8.4"),
+    "trl_too_old": (_trl_is_too_old, "training.stage", "trl==0.29.1"),
     "distributed_save_fails": (_distributed_save_fails, "parallel.distributed_optimizer", "torch==2.11.0"),
 }
 """Code of the problem -> (whether it occurs, the field, the version that works)."""

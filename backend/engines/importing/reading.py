@@ -221,7 +221,9 @@ class Reading:
                 owner = owner.setdefault(parent, {})
             owner[last] = list(value) if isinstance(value, tuple) else value
         mapping |= {"environment": self.environment} if self.environment else {}
-        return mapping | ({"extra": self.extra} if self.extra else {})
+        # Readers may also send a key to `extra`.
+        extra = {**mapping.get("extra", {}), **self.extra}
+        return mapping | ({"extra": extra} if extra else {})
 
 
 def _is_plain(value: Any) -> bool:

@@ -40,17 +40,17 @@ def refuse_other(config: Mapping[str, Any], verb: str, kinds: Collection[str], t
     """Raise ProblemsError for other kinds of RLHF, tasks and tuners. `tuner` is the program's default."""
     kind = str(config.get("rlhf_type", "dpo"))
     if kind not in kinds and verb in ("", "rlhf"):
-        raise _refused("import_stage", "rlhf_type", stage=kind)
+        raise refused("import_stage", "rlhf_type", stage=kind)
     task = str(config.get("task_type", "causal_lm"))
     if task != "causal_lm":
-        raise _refused("import_swift_task", "task_type", task=task)
+        raise refused("import_swift_task", "task_type", task=task)
     tuner = str(config.get("tuner_type", tuner))
     quantization = config.get("quant_method")
     if tuner not in ("full", "lora") or (quantization and (tuner, quantization) != ("lora", "bnb")):
         shown = tuner if not quantization else f"{tuner}, quant_method: {quantization}"
-        raise _refused("import_swift_tuner", "tuner_type", tuner=shown)
+        raise refused("import_swift_tuner", "tuner_type", tuner=shown)
     if config.get("model") is None:
-        raise _refused("import_swift_model", "model")
+        raise refused("import_swift_model", "model")
 
 
 def swift_values(config: Mapping[str, Any], verb: str) -> dict[str, Any]:
@@ -59,7 +59,8 @@ def swift_values(config: Mapping[str, Any], verb: str) -> dict[str, Any]:
     return {"training.stage": str(config.get("rlhf_type", "dpo")) if command == "rlhf" else command}
 
 
-def _refused(code: str, key: str, **values: object) -> ProblemsError:
+def refused(code: str, key: str, **values: object) -> ProblemsError:
+    """Return the error of a configuration that no engine can train."""
     return ProblemsError([Problem(code=code, field=key, values={"key": key, **values})])
 
 

@@ -3,6 +3,7 @@
 Sources: ms-swift 4.6.0 swift/arguments and swift/trainers/arguments.py; names of 3.x: its docs of version 3.12.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
@@ -19,9 +20,10 @@ from backend.engines.importing.readers import (
     read_warmup_steps,
 )
 from backend.engines.importing.report import because
-from backend.engines.importing.swift import SWIFT, read_rate, read_swift_precision, refuse_other
+from backend.engines.importing.swift import SWIFT, read_rate, read_swift_precision, refuse_other, refused
+from backend.job.patterns import NODE_PATH
 
-_KINDS = ("dpo", "kto", "rm", "orpo", "simpo")
+_KINDS = ("dpo", "kto", "rm", "orpo", "simpo", "grpo")
 _OWN_LOSSES = ("orpo", "simpo")
 _STOCK: Mapping[str, Mapping[str, Any]] = {
     "zero0": {"stage": 0},
@@ -35,8 +37,13 @@ _STOCK: Mapping[str, Mapping[str, Any]] = {
 
 
 def refuse_other_trainers(config: Mapping[str, Any], verb: str) -> None:
-    """Raise ProblemsError if the engine cannot train it: other kinds of RLHF, tasks, tuners and quantizations."""
+    """Raise ProblemsError if the engine cannot train it: other kinds of RLHF, tasks, tuners and quantizations.
+
+    GRPO with a server of its own for the rollouts is refused too: a job starts one gang.
+    """
     refuse_other(config, verb, _KINDS, tuner="lora")
+    if config.get("rlhf_type") == "grpo" and config.get("vllm_mode") == "server":
+        raise refused("import_vllm_server", "vllm_mode")
 
 
 def trainer_choice(config: Mapping[str, Any], verb: str, read_file: ReadFile | None) -> Choice:
@@ -91,7 +98,10 @@ def _weights(config: Mapping[str, Any], value: Any) -> Read:
 
 
 def _accumulation(config: Mapping[str, Any], value: Any) -> Read:
-    """Read the accumulation. ms-swift takes 16 samples a step if it is missing (trainers/arguments.py)."""
+    """Read the accumulation. ms-swift takes 16 samples a step if it is missing (trainers/arguments.py), and in GRPO one
+    micro-batch (arguments/rlhf_args.py _set_default)."""
+    if value is None and _is_grpo(config):
+        value = 1
     if value is None:
         # The number of ranks is not known here; a single one has this number.
         value = ceil(16 / int(config.get("per_device_train_batch_size") or 1))
@@ -123,6 +133,50 @@ def _bits(config: Mapping[str, Any], value: Any) -> Read:
     return Read(values={"training.method": "qlora"} if config.get("quant_method") == "bnb" else {})
 
 
+def _is_grpo(config: Mapping[str, Any]) -> bool:
+    return config.get("rlhf_type") == "grpo"
+
+
+def _beta(config: Mapping[str, Any], value: Any) -> Read:
+    """Read beta, whose default depends on the kind (arguments/rlhf_args.py _init_grpo, _init_simpo, _set_default)."""
+    if _is_grpo(config):
+        return Read(values={"training.grpo.beta": 0.04 if value is None else value})
+    default = 2.0 if config.get("rlhf_type") == "simpo" else 0.1
+    return Read(values={"training.dpo.beta": default if value is None else value})
+
+
+def _loss(config: Mapping[str, Any], value: Any) -> Read:
+    """Read the loss. The job has a field for that of DPO only."""
+    if _is_grpo(config):
+        return Read(values={} if value is None else {"extra.loss_type": value})
+    return Read(values={} if value is None else {"training.dpo.loss": value})
+
+
+def _rewards(config: Mapping[str, Any], value: Any) -> Read:
+    names = value if isinstance(value, list | tuple) else [value] if value else []
+    return Read(values={"training.grpo.rewards": ",".join(map(str, names)) or None})
+
+
+def _plugin(config: Mapping[str, Any], value: Any) -> Read:
+    """Read the file of reward functions. The job has one, with a whole path; other stages pass the files on."""
+    files = value if isinstance(value, list | tuple) else [value] if value else []
+    if len(files) == 1 and re.fullmatch(NODE_PATH, str(files[0])):
+        return Read(values={"training.grpo.plugin": str(files[0])})
+    if not files:
+        return Read(values={"training.grpo.plugin": None})
+    return Read(reason=because("import_plugin", "external_plugins", files=", ".join(map(str, files))))
+
+
+def _rollout(config: Mapping[str, Any], value: Any) -> Read:
+    return Read(values={"training.grpo.rollout": "vllm" if config.get("use_vllm") else "transformers"})
+
+
+def _sleep(config: Mapping[str, Any], value: Any) -> Read:
+    """Read whether vLLM sleeps. Level 2 also discards its weights, which the job does not have."""
+    reason = because("import_sleep_level", "sleep_level") if value == 2 else None
+    return Read(values={"training.grpo.vllm_sleep": bool(value)}, reason=reason)
+
+
 _OF_MEGATRON = frozenset({"lr", "lr_decay_style", "min_lr", "train_iters", "lr_warmup_fraction", "lr_warmup_iters"})
 _OF_TRAINERS: dict[str, Reader] = {
     "tuner_type": _method,
@@ -143,6 +197,13 @@ _OF_TRAINERS: dict[str, Reader] = {
         else Read(values={"parallel.recompute": "none"})
     ),
     "dataloader_num_workers": _workers,
+    "beta": _beta,
+    "loss_type": _loss,
+    "reward_funcs": _rewards,
+    "external_plugins": _plugin,
+    "use_vllm": _rollout,
+    "vllm_mode": _rollout,
+    "sleep_level": _sleep,
 }  # fmt: skip
 
 SWIFT_TRAINER = replace(

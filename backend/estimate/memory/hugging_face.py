@@ -8,9 +8,10 @@ saved tensors of the modules.
 
 from backend.estimate.array_ops import Number
 from backend.estimate.memory.hugging_face_step import step_moments
+from backend.estimate.memory.rollout import beside_training
 from backend.estimate.memory.sharding import States, sharded_states
 from backend.estimate.memory.stage import RankParameters
-from backend.estimate.memory.terms import LIBRARIES, STATIC_BYTES, StageMemory, peak_moment
+from backend.estimate.memory.terms import LIBRARIES, StageMemory, peak_moment
 from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import (
     PACKED_BYTES,
@@ -31,6 +32,10 @@ def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, 
     states = model_states(layers, plan, memory, tuning, parameters)
     reference, reference_host = reference_bytes(plan, memory, tuning, parameters)
     peak = peak_moment(step_moments(layers, plan, memory, tuning, parameters, states))
+    terms = (LIBRARIES, *beside_training(tuning.rollout))
+    always: Number = 0.0
+    for term in terms:
+        always = always + term.bytes
     return StageMemory(
         stage=0,
         layers=layers.count,
@@ -40,10 +45,10 @@ def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, 
         optimizer=states.optimizer,
         activations=peak.activations,
         logits=peak.logits,
-        workspace=peak.workspace + STATIC_BYTES,
+        workspace=peak.workspace + always,
         host=states.host + reference_host,
         moment=peak,
-        terms=(LIBRARIES,),
+        terms=terms,
     )
 
 

@@ -11,6 +11,7 @@ from backend.estimate.memory.layer_work import (
     new_gradient_bytes,
     scores,
 )
+from backend.estimate.memory.rollout import rollout_moment
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.memory.sharding import States
 from backend.estimate.memory.stage import RankParameters
@@ -49,7 +50,7 @@ def step_moments(
     forward, backward, gradient = _logits(layers, plan, memory, tuning, form)
     held = held_gradients(plan, memory, parameters, states, form)
     after = larger(states.gradients, held)
-    return [
+    moments = [
         # the loss, forward and backward
         _moment(held, (saved, output, tower), (copies, gathered), forward),
         _moment(held, (saved, output, tower), (kept_copies, gathered), backward),
@@ -61,6 +62,10 @@ def step_moments(
         # the optimizer step
         _moment(states.gradients, (), (_piece("workspace_step", states.step, "elements", memory.step_gradient_bytes),)),
     ]
+    if tuning.rollout is not None:
+        (cast,) = copies.terms()
+        moments.append(rollout_moment(layers, plan, memory, parameters, states, cast, tuning.rollout))
+    return moments
 
 
 def _piece(
@@ -146,7 +151,7 @@ def _logits(
         # The fp32 logits of a chunk of tokens are about as large as the hidden states.
         chunk = 4 * plan.tokens * hidden
         return chunk, chunk, chunk
-    logits = plan.tokens * (layers.embedding // hidden)
+    logits = tuning.logits_share * plan.tokens * (layers.embedding // hidden)
     # The 16-bit copy of an fp32 output layer is kept for the gradient of its input.
     copy = form.element * layers.embedding if tuning.upcasts_rest else 0
     forward = memory.logits_forward_bytes

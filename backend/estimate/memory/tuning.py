@@ -3,6 +3,7 @@
 from typing import Literal
 
 from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memory.rollout import Rollout
 from backend.estimate.memory.saved_activations import EagerForm
 from backend.estimate.memory.stage import Trained
 from backend.estimate.model.adapters import CopiedPart
@@ -32,13 +33,22 @@ class Tuning:
     pairs: bool = False
     """DPO and KTO: the loss compares log-probabilities of answers."""
     reference: bool = False
-    """The frozen reference model of DPO or KTO is present."""
+    """The frozen reference model of DPO, KTO or GRPO is present."""
+    rollout: Rollout | None = None
+    """How completions are generated, in GRPO."""
     packs_experts: bool = False
     """4-bit loading packs routed experts too: transformers 4 has an nn.Linear for each; transformers 5, whose experts
     are one parameter with three dimensions, leaves them in 16 bits."""
     upcasts_rest: bool = False
     """QLoRA: what is not in 4 bits (embedding, norms, output layer) is fp32 and runs under autocast. peft's
     utils/other.py prepare_model_for_kbit_training does this; LLaMA-Factory does not call it."""
+
+    @property
+    def logits_share(self) -> float:
+        """Return the share of tokens that have logits: GRPO computes those of completions alone (logits_to_keep)."""
+        if self.rollout is None:
+            return 1.0
+        return self.rollout.completion_tokens / (self.rollout.prompt_tokens + self.rollout.completion_tokens)
 
     @property
     def adapters(self) -> bool:

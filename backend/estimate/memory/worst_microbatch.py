@@ -20,7 +20,7 @@ def worst_microbatch_length(job: Job) -> Number:
     """
     training = job.training
     if job.traits.pads != "nothing" or training.packing or not training.samples or training.sample_tokens is None:
-        return training.cutoff_len
+        return job.longest_sequence
     draws = training.samples * training.num_train_epochs
     return worst_length(training.sample_tokens, training.cutoff_len, training.micro_batch_size, draws)
 

@@ -26,13 +26,13 @@ def computed_length(job: Job) -> Number:
     """
     training = job.training
     if not _varies(job):
-        return training.cutoff_len
+        return job.longest_sequence
     if job.traits.pads == "nothing":
         return job.sequence_tokens
     count = training.micro_batch_size * job.sequences_per_sample
     longest = _longest(job, count)[0]
     if job.traits.pads == "micro_batch" or training.stage == "pt":
-        return longest
+        return longest + job.completion_tokens
     # Sequences that are cut need no padding.
     uncut = (1 - exp(-training.cutoff_len / (training.sample_tokens or 1))) ** count
     return choose(job.parallel.expert > 1, training.cutoff_len, longest + uncut * (_MULTIPLE - 1) / 2)
@@ -72,7 +72,7 @@ def slowest_share(job: Job, plan: Plan) -> Number:
     mean, deviation = _longest(job, longest_of)
     # Sums of several draws are nearly normal; one draw has the distribution of the lengths.
     single, sums = _longest(job, longest_of * plan.data)[0], mean + expected_maximum(plan.data) * deviation / draws**0.5
-    slowest = smaller(choose(draws <= 1, single, sums), job.training.cutoff_len)
+    slowest = smaller(choose(draws <= 1, single, sums), job.training.cutoff_len) + job.completion_tokens
     return larger(1.0, slowest / computed_length(job))
 
 

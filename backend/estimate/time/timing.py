@@ -43,6 +43,14 @@ class Speed:
     bubble_fraction: float
 
 
+def timed_machine(job: Job, gpu: Gpu) -> Machine | None:
+    """Return the machine that computes a job's steps; None if their time cannot be estimated.
+
+    The GPU's speed may be unknown. In GRPO nothing says how long the generation of completions takes.
+    """
+    return None if job.training.stage == "grpo" else machine_of_job(job, gpu)
+
+
 def speed_of(
     job: Job,
     gpu: Gpu,
@@ -53,9 +61,9 @@ def speed_of(
     memories: Sequence[StageMemory],
     flops_per_token: float,
 ) -> Speed | None:
-    """Return the speed of a job; None if the GPU's speed is unknown. A calibrated cluster corrects every time."""
+    """Return the speed of a job; None if its time cannot be estimated. A calibrated cluster corrects every time."""
     time_scale = time_ratio(job.cluster)
-    machine = machine_of_job(job, gpu)
+    machine = timed_machine(job, gpu)
     if machine is None:
         return None
     step = step_of(job, time_context_of(job, machine, plan, memory, layers), layers, trained, memories)

@@ -15,6 +15,7 @@ from backend.job.problems import Problem, ProblemsError
 from backend.job.rules import (
     common,
     extra,
+    grpo,
     megatron,
     mixing,
     prepare,
@@ -37,6 +38,7 @@ RULES: tuple[BoundRule, ...] = (
     *stages.RULES,
     *megatron.RULES,
     *swift.RULES,
+    *grpo.RULES,
     *prepare.RULES,
     *mixing.RULES,
     *extra.RULES,

@@ -23,7 +23,12 @@ _NOTHING_FROZEN = {f"training.freeze.{part}": False for part in ("vision_tower",
 
 @everywhere
 def stage_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """Under USE_MCA=1, stages other than pt, sft, dpo silently fall through to the Hugging Face path (tuner.py)."""
+    """Under USE_MCA=1, stages other than pt, sft, dpo silently fall through to the Hugging Face path (tuner.py).
+
+    LLaMA-Factory 0.9.5 has no GRPO (hparams/finetuning_args.py, stage). ms-swift's Megatron has it only with vLLM
+    (4.6.0 megatron/arguments/megatron_args.py: `use_vllm must be True for Megatron GRPO`), which was not tried yet.
+    traits.py says why FSDP 2 has none.
+    """
     stages, training = job.traits.stages, job.training
     if training.stage in stages:
         return None
@@ -31,6 +36,10 @@ def stage_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
         traits for traits in TRAITS.values() if training.stage in traits.stages and training.method in traits.methods
     ]
     offered = min(able, key=lambda traits: (traits.environment != job.traits.environment, traits.zero_stage != 3))
+    if training.stage == "grpo":
+        own = {"swift-megatron": "grpo_on_megatron", "swift-fsdp": "grpo_under_fsdp"}
+        code = own.get(job.engine, "grpo_needs_swift")
+        return problem(code, "training.stage", engine=job.engine, edit={"engine": offered.engine})
     return problem("stage_not_supported", "training.stage", engine=job.engine, stages=", ".join(stages),
                    edit={"engine": offered.engine})  # fmt: skip
 
