@@ -158,8 +158,13 @@ def refusal_of(container: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def ask_runtime(runtime: str, *words: str) -> tuple[int, str]:
-    """Return the exit status of a command of the runtime, and the end of its output. 124: it did not answer."""
+    """Return the exit status of a command of the runtime, and its answer, or the end of all output if it failed.
+
+    124: it did not answer. A command that succeeds may still print warnings, which are no part of the answer.
+    """
     output = run_tool([runtime, *words], ASK_RUNTIME_S)
+    if output.code == 0:
+        return 0, output.out.strip()
     return 124 if output.code is None else output.code, (output.out + output.err).strip()[-2000:]
 
 

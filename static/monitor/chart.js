@@ -7,6 +7,7 @@ import { w } from "../lib/words.js";
 import { ChartMenu } from "./chart_menu.js";
 import { Detail } from "./detail.js";
 import { Smoother } from "./smoothing.js";
+import { traceId } from "./trace_id.js";
 
 const FEW = 40;
 const MOST_MARKS = 60;
@@ -84,7 +85,7 @@ export function Chart(spec, view, link) {
   function curve(name, points, colour, width, hasMarkers) {
     const label = name === "smooth" ? w("legend.smooth") : spec.label;
     return {
-      uid: name, x: view.x(points.x), y: points.y, customdata: points.x, name: label, showlegend: false,
+      uid: traceId(name), x: view.x(points.x), y: points.y, customdata: points.x, name: label, showlegend: false,
       hovertemplate: `${plain(label)} %{y:.5~g}<extra></extra>`, mode: hasMarkers ? "lines+markers" : "lines",
       line: { color: colour, width }, marker: { size: 4, color: colour },
     };
@@ -92,7 +93,7 @@ export function Chart(spec, view, link) {
 
   function markers(points, colours) {
     const label = w(`series.${marks}`);
-    return { uid: marks, x: view.x(points.x), y: points.y, customdata: points.x, name: label, showlegend: false, mode: "markers",
+    return { uid: traceId(marks), x: view.x(points.x), y: points.y, customdata: points.x, name: label, showlegend: false, mode: "markers",
       marker: { symbol: "x", size: 10, color: colours.bad }, hovertemplate: `${label}<extra></extra>` };
   }
 

@@ -5,6 +5,7 @@ import { axis, config, frame, palette } from "../lib/plots.js";
 import { w } from "../lib/words.js";
 import { Detail } from "./detail.js";
 import { Smoother } from "./smoothing.js";
+import { traceId } from "./trace_id.js";
 
 // The palette of Okabe and Ito, which people with colour blindness can tell apart (https://jfly.uni-koeln.de/color/),
 // with grey for its black.
@@ -53,10 +54,10 @@ export function Overlay(spec, runs, { settings, labels, shown, poll, zoomed }) {
     const { x, y } = points(run), label = labels(run);
     const base = { x, name: label, showlegend: false, mode: x.length > 1 ? "lines" : "markers" };
     const hover = `${plain(label)} %{y:.5~g}<extra></extra>`;
-    const line = { ...base, y, uid: run, line: { color: colour, width: 2 }, marker: { color: colour }, hovertemplate: hover };
+    const line = { ...base, y, uid: traceId(run), line: { color: colour, width: 2 }, marker: { color: colour }, hovertemplate: hover };
     if (!settings.smoothing || spec.isSmooth || x.length <= FEW) return [line];
     const smoother = Smoother(settings.smoothing);
-    return [{ ...line, uid: `${run} raw`, opacity: 0.25, line: { color: colour, width: 1 }, hoverinfo: "skip", hovertemplate: null },
+    return [{ ...line, uid: traceId(`${run} raw`), opacity: 0.25, line: { color: colour, width: 1 }, hoverinfo: "skip", hovertemplate: null },
       { ...line, y: y.map(smoother.next) }];
   }
 

@@ -121,7 +121,7 @@ const accept = (session) => send("accept", { fingerprints: session.keys.map((key
 
 function progress(session) {
   const [done, total] = session.phase === "pulling" ? session.pulled : session.copied;
-  return { done, total };
+  return { done, total: total || "?" };
 }
 
 // Returns the reason why a button is disabled.

@@ -101,6 +101,18 @@ def test_a_comma_in_a_folder_separates_nothing(machine: Path) -> None:
     assert f'type=bind,"source={folder}","target={folder}"' in after(container_command(container, ["x"]), "--mount")
 
 
+def test_a_warning_of_the_runtime_is_no_container_and_no_image(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docker prints a warning for a configuration that it may not read, and goes on."""
+    (machine / "docker").write_text(
+        "#!/bin/sh\necho 'WARNING: Error loading config file: permission denied' >&2\n"
+        'case "$1" in image) echo sha256:abc;; version) echo 20.10;; ps) ;; esac\n'
+    )
+    (machine / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{machine}:{os.environ['PATH']}")
+    assert containers.left_containers({"runtime": "docker"}, "ab12.0") == []
+    assert containers.image_facts({"runtime": "docker", "image": "engine:1"}) == {"image": "sha256:abc"}
+
+
 def test_a_runtime_that_is_not_installed_is_named() -> None:
     status, detail = refusal_of({"runtime": "no-such-runtime", "image": "engine:1"})
     assert status == NO_RUNTIME

@@ -120,13 +120,14 @@ def test_a_spare_of_another_run_and_a_spare_that_is_kept_out_are_not_taken(store
         assert node_replacement.next_spare(connection, RUN) is None
 
 
-def test_a_node_that_does_not_answer_at_the_restart_is_replaced_too(store: Store) -> None:
+@pytest.mark.parametrize("code", ["timeout", "unreachable", "lost"])
+def test_a_node_that_does_not_answer_at_the_restart_is_replaced_too(store: Store, code: str) -> None:
     begin(store, job_with())
     end(store, "killed", HOSTS[1])
 
     def write(connection) -> bool:  # type: ignore[no-untyped-def]
         run_store.append(connection, RUN, EventKind.PREFLIGHT, time=4.0)
-        return restart.wait_again(connection, RUN, Problem(code="timeout", node=HOSTS[1]), 5.0)
+        return restart.wait_again(connection, RUN, Problem(code=code, node=HOSTS[1]), 5.0)
 
     assert store.write(write)
     assert hosts_of(store) == [HOSTS[0], SPARES[0]]

@@ -47,7 +47,7 @@ REPLACEABLE = frozenset(
 )
 """Codes of the problems of a node that ends an attempt and that a spare takes the place of. The last of them end a run
 for good where there is no spare: a restart of the program does not cure the GPU."""
-UNREADY = frozenset({"timeout", "refused", "lost", "authentication", "gpus_missing", "no_gpus"})
+UNREADY = frozenset({"timeout", "unreachable", "refused", "lost", "authentication", "gpus_missing", "no_gpus"})
 """Codes of a preflight for a node that does not come back for an automatic restart."""
 ALLOCATION_ENDED = frozenset({"slurm_preempted", "slurm_time_limit"})
 """Codes of the ends of an allocation that are no failure: the run continues in a new one, and no restart is used up."""
