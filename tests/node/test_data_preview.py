@@ -227,6 +227,17 @@ def test_swift_shows_both_answers_of_a_pair_and_trains_every_token_of_a_text(fol
 
 
 @pytest.mark.e2e  # It imports ms-swift.
+def test_swift_shows_the_prompt_of_a_row_without_its_answer_where_the_model_answers(folder, swift):
+    answer = by_swift(folder, swift, "asked.jsonl", stage="grpo")
+    assert answer["datasets"][0]["faults"] == []
+    [sequence] = answer["examples"][0]["sequences"]
+    [(text, _, trained)] = sequence["stretches"]
+    assert text.startswith(f"<|im_start|>user\n{make_rows(1)[0]['instruction']}<|im_end|>\n<|im_start|>assistant\n")
+    assert make_rows(1)[0]["output"] not in text.split("assistant")[1]
+    assert not trained
+
+
+@pytest.mark.e2e  # It imports ms-swift.
 def test_swift_refuses_a_file_with_a_broken_row_with_the_row(folder, swift):
     answer = by_swift(folder, swift, "broken.jsonl")
     assert answer["values"]["reason"].startswith("row 17:")

@@ -104,8 +104,11 @@ class Encoder:
         return "".join([*texts, self.tokenizer.decode(waiting)])
 
 
-def sequences_of(columns: Any) -> list[Sequence]:
-    """Return the sequences of one encoded row. Raises RowRefused if there is nothing to train."""
+def sequences_of(columns: Any, *, prompt_only: bool = False) -> list[Sequence]:
+    """Return the sequences of one encoded row. Raises RowRefused if there is nothing to train.
+
+    `prompt_only`: the row is a prompt, and the training trains what the model answers to it.
+    """
     sequences = [
         Sequence(part.rstrip("_"), list(columns[f"{part}input_ids"][0]), labels_of(columns, part))
         for part in PARTS
@@ -113,6 +116,8 @@ def sequences_of(columns: Any) -> list[Sequence]:
     ]
     if not sequences:
         raise RowRefused("row_dropped", "")
+    if prompt_only:
+        return [Sequence(sequence.part, sequence.ids, [IGNORED] * len(sequence.ids)) for sequence in sequences]
     if all(label == IGNORED for sequence in sequences for label in sequence.labels):
         raise RowRefused("nothing_trained", "")
     return sequences

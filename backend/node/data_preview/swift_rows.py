@@ -21,8 +21,8 @@ OF_COMMAND: dict[str, dict[str, Any]] = {
     "rlhf": {"loss_scale": "last_round"},
 }
 """Command -> its defaults (megatron/arguments/pretrain_args.py, rlhf_args.py)."""
-MODES = {"kto": "kto", "dpo": "rlhf", "rm": "rlhf"}
-"""Stage -> mode of the template (megatron/pipelines/train/rlhf.py)."""
+MODES = {"kto": "kto", "dpo": "rlhf", "rm": "rlhf", "grpo": "transformers"}
+"""Stage -> mode of the template (pipelines/train/rlhf.py). GRPO: that of the rollout, which reads prompts."""
 MEDIA_COLUMNS = ("images", "image", "videos", "video", "audios", "audio")
 NO_PATH = ("http://", "https://", "data:")
 SHORTEST_DATA = 1000
@@ -44,12 +44,13 @@ class Columns:
 class SwiftRows(Encoder):
     """Encodes the rows of a file with ms-swift's preprocessor and template."""
 
-    def __init__(self, arguments: Any, template: Any, path: str, columns: set[str]) -> None:
+    def __init__(self, arguments: Any, template: Any, path: str, columns: set[str], *, prompt_only: bool) -> None:
         from swift.dataset.dataset_syntax import DatasetSyntax
         from swift.dataset.preprocessor import AutoPreprocessor, RowPreprocessor
 
         super().__init__(template.tokenizer, arguments.max_length)
         self.template = template
+        self.prompt_only = prompt_only
         self.drops_long = arguments.truncation_strategy == "delete"
         table = RowPreprocessor.safe_rename_columns(Columns({name: name for name in columns}), arguments.columns or {})
         kind = DatasetSyntax.parse(path).get_dataset_meta(use_hf=False).preprocess_func
@@ -64,9 +65,12 @@ class SwiftRows(Encoder):
 
     def encode(self, row: dict[str, Any], cutoff: int) -> tuple[list[Sequence], list[Any]]:
         from swift.template import MaxLengthError
+        from swift.utils import remove_response
 
         try:
             converted = self.converted(row)
+            if self.prompt_only:
+                remove_response(converted["messages"])  # rlhf_trainers/rollout_mixin.py _preprocess_inputs
             self.template.max_length = cutoff
             encoded = self.template.encode(converted)
         except MaxLengthError as error:
@@ -80,7 +84,7 @@ class SwiftRows(Encoder):
         finally:
             self.template.max_length = self.cutoff
         columns = {name: [value] for name, value in encoded.items()} if isinstance(encoded, dict) else {}
-        return sequences_of(columns), list(converted.get("images") or [])
+        return sequences_of(columns, prompt_only=self.prompt_only), list(converted.get("images") or [])
 
     def converted(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return a row as the preprocessor makes it. Raises RowRefused if it makes none."""
@@ -98,6 +102,7 @@ class SwiftData:
     def __init__(self, request: dict[str, Any]) -> None:
         self.arguments = arguments_of(request["config"], request["stage"])
         self.template = self.arguments.get_template()
+        self.prompt_only = request["stage"] == "grpo"
         self.template.set_mode(MODES.get(request["stage"], "train"))
         self.cutoff: int = self.arguments.max_length
         self.names: list[str] = request["names"]
@@ -122,7 +127,8 @@ class SwiftData:
 
     def encoder(self, name: str, columns: set[str]) -> Encoder:
         """Return what encodes the rows of a file."""
-        return SwiftRows(self.arguments, self.template, os.path.join(self.folder, name), columns)
+        path = os.path.join(self.folder, name)
+        return SwiftRows(self.arguments, self.template, path, columns, prompt_only=self.prompt_only)
 
     def packs(self, lengths: list[int]) -> int:
         """Return 0: ms-swift packs while it trains, and the fill of its packs is not known before."""
