@@ -153,7 +153,7 @@ export function Chart(spec, view, link) {
         rangemode: isContinued ? "normal" : "tozero", nticks: spec.isWide ? 12 : 6, tickformat: TICKS[kind],
         unifiedhovertitle: { text: `${w(view.xWords())} %{x:${TICKS[kind]}}` },
         title: { text: w(view.xWords()), font: { size: 11, color: colours.quiet }, standoff: 4 } },
-      yaxis: { ...shared, nticks: 6, exponentformat: spec.format ?? "e", type: isLog ? "log" : "linear",
+      yaxis: { ...shared, autorangeoptions: isLog ? {} : aroundConstant(data[raw].y), nticks: 6, exponentformat: spec.format ?? "e", type: isLog ? "log" : "linear",
         uirevision: `${run} ${isLog}` },
     };
   }
@@ -230,6 +230,12 @@ function summary(values) {
   const change = mean(values.slice(-tail)) - before;
   const flat = values.length < 4 || Math.abs(change) <= 0.01 * Math.max(Math.abs(before), 1e-12);
   return { last: values.at(-1), lowest, highest, trend: flat ? "flat" : change < 0 ? "falling" : "rising" };
+}
+
+// Around a constant, Plotly alone would draw an axis from one below it to one above it: a learning rate would look like 0.
+function aroundConstant(values) {
+  const found = summary(values);
+  return found && found.lowest === found.highest ? { include: [0.9 * found.last, 1.1 * found.last] } : {};
 }
 
 function mean(values) {

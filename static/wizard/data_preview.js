@@ -1,4 +1,5 @@
 // Rows of the data sets as the model sees them: which tokens are trained, what is cut, images, lengths and faults.
+import { commands } from "../lib/commands.js";
 import { fill, h } from "../lib/dom.js";
 import { grouped, percent } from "../lib/format.js";
 import { t } from "../lib/words.js";
@@ -26,7 +27,7 @@ function dataset(read) {
 }
 
 export function faultView(found) {
-  return h("div.mb-problem", { "data-severity": "error", "data-code": found.code }, h("strong", {}, found.words), " ", found.fix,
+  return h("div.mb-problem", { "data-severity": "error", "data-code": found.code }, h("strong", {}, commands(found.words)), " ", commands(found.fix),
     found.rows && h("p.mb-data-rows", {}, d("in_rows", { rows: found.rows })));
 }
 

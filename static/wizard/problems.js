@@ -1,4 +1,5 @@
 // A problem of the draft and its fix, with a button if the server knows the edit.
+import { commands } from "../lib/commands.js";
 import { fill, h } from "../lib/dom.js";
 import { gap, t } from "../lib/words.js";
 import { sendToServer } from "./channel.js";
@@ -16,7 +17,7 @@ export function drawProblem(problem) {
     return h("div.mb-problem", { "data-severity": problem.severity }, t("wizard.needed"));
   return h("div.mb-problem", { "data-severity": problem.severity, "data-code": problem.code },
     h("span", {}, h("b", {}, t(`wizard.severity.${problem.severity}`)), gap(), withRunLink(problem), " "),
-    h("span.mb-fix", {}, problem.fix),
+    h("span.mb-fix", {}, commands(problem.fix)),
     problem.unlock && unlock(problem.unlock, problem.again),
     problem.edits && [" ", apply(problem.apply, problem.edits)],
     problem.choices?.length > 0 && h("div.mb-choices", {},
@@ -26,7 +27,7 @@ export function drawProblem(problem) {
 // If a problem names a run of this server, the name links to the run's page.
 export function withRunLink({ message, run }) {
   const offset = run ? message.indexOf(run) : -1;
-  return offset < 0 ? message : [message.slice(0, offset),
+  return offset < 0 ? commands(message) : [message.slice(0, offset),
     h("a", { href: `#runs/${run}`, "data-go": `runs/${run}` }, run), message.slice(offset + run.length)];
 }
 

@@ -1,6 +1,6 @@
 // Review: the files and commands of the launch, to read, copy and download. difference.js compares them with an earlier
 // run.
-import { copyButton } from "../lib/commands.js";
+import { commands, copyButton } from "../lib/commands.js";
 import { fill, h } from "../lib/dom.js";
 import { gap, t } from "../lib/words.js";
 import { steps } from "../web/shell.js";
@@ -25,7 +25,7 @@ export function draw(element, bundle) {
     !review.complete && card(t("wizard.review.missing"),
       h("p.mb-quiet", {}, t("wizard.review.missing.lead")),
       (review.problems || []).map(drawProblem), todoList(bundle, "missing", "error")),
-    files(element, bundle, review), commands(element, bundle, review),
+    files(element, bundle, review), launchCommands(element, bundle, review),
     difference(bundle));
 }
 
@@ -42,7 +42,7 @@ export function todoList(bundle, ...severities) {
   return h("ul.mb-todo", {}, problems.map((problem) => h("li", {},
     h("span.mb-quiet", {}, t(`step.${problem.step}`)),
     h("span", {}, link(problem),
-      problem.code !== "needed_for_launch" && [" ", problem.message, gap(), problem.fix]))));
+      problem.code !== "needed_for_launch" && [" ", commands(problem.message), gap(), commands(problem.fix)]))));
 }
 
 function files(element, bundle, review) {
@@ -64,7 +64,7 @@ function files(element, bundle, review) {
 const download = ({ name, text }) => h("a.mb-tool", { download: name,
   href: `data:text/plain;charset=utf-8,${encodeURIComponent(text)}` }, t("wizard.review.download_one", { name }));
 
-function commands(element, bundle, review) {
+function launchCommands(element, bundle, review) {
   if (!review.complete) return null;
   const command = review.commands[Math.min(shownNode, review.commands.length - 1)];
   const nodes = review.commands.map(({ rank, label }) => [rank, label]);

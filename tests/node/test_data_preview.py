@@ -9,12 +9,14 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from app.demo.tiny_model import DATA_FOLDER, MODEL_FOLDER, TEMPLATE, make_rows
 from backend.cluster.node_programs import DATA_PREVIEW, node_program
 from backend.cluster.program_answers.data import DataPreview
 from backend.cluster.typed_json import answer_of
 from backend.node.data_preview import main
+from backend.node.data_preview.encoding import thumbnail
 from backend.node.data_preview.reading import Faults, Kept, media_check
 from tests.nodes import skip_without_node_environment
 from tools.browser import CHECKOUT
@@ -37,6 +39,13 @@ def test_the_first_rows_and_equal_rows_are_found_by_their_numbers():
 def test_a_row_that_no_training_can_read_is_refused_with_its_number(row):
     with pytest.raises(ValueError, match="row 17"):
         kept([*({"a": number} for number in range(16)), row])
+
+
+def test_a_picture_with_a_relative_path_is_shown_from_the_folder_of_pictures(tmp_path):
+    Image.new("RGB", (4, 4)).save(tmp_path / "here.png")
+    assert thumbnail({"bytes": None, "path": "here.png"}, str(tmp_path))
+    assert thumbnail(str(tmp_path / "here.png"), "/") == thumbnail("here.png", str(tmp_path)) != ""
+    assert thumbnail("gone.png", str(tmp_path)) == ""
 
 
 def test_missing_pictures_are_counted_with_their_rows(tmp_path):

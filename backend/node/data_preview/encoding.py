@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 from typing import Any, NamedTuple
 
 UNCUT = 1 << 30
@@ -45,6 +46,8 @@ class Encoder:
 
     drops_long = False
     """Whether a row with more than `cutoff` tokens is not trained on. Otherwise its end is cut off."""
+    media_folder = "/"
+    """The folder of images with a relative path."""
 
     def __init__(self, tokenizer: Any, cutoff: int) -> None:
         self.tokenizer = tokenizer
@@ -60,7 +63,7 @@ class Encoder:
         cut, _ = self.encode(row, self.cutoff)
         return {
             "sequences": [self.shown(part, uncut) for part, uncut in zip(cut, whole)],
-            "thumbnails": [thumbnail(image) for image in images[:THUMBNAILS]],
+            "thumbnails": [thumbnail(image, self.media_folder) for image in images[:THUMBNAILS]],
             "images": len(images),
         }
 
@@ -129,13 +132,15 @@ def labels_of(columns: Any, part: str) -> list[int]:
     return list(labels[0]) if labels else list(columns[f"{part}input_ids"][0])
 
 
-def thumbnail(image: Any) -> str:
+def thumbnail(image: Any, folder: str) -> str:
     """Return a small JPEG in base64; empty for an image that cannot be read."""
     from PIL import Image
 
     try:
         if isinstance(image, dict):
             image = io.BytesIO(image["bytes"]) if image.get("bytes") else image["path"]
+        if isinstance(image, str):
+            image = os.path.join(folder, image)
         picture = image if isinstance(image, Image.Image) else Image.open(image)
         picture = picture.convert("RGB")
         picture.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))

@@ -44,13 +44,13 @@ class Columns:
 class SwiftRows(Encoder):
     """Encodes the rows of a file with ms-swift's preprocessor and template."""
 
-    def __init__(self, arguments: Any, template: Any, path: str, columns: set[str], *, prompt_only: bool) -> None:
+    def __init__(self, data: SwiftData, path: str, columns: set[str]) -> None:
         from swift.dataset.dataset_syntax import DatasetSyntax
         from swift.dataset.preprocessor import AutoPreprocessor, RowPreprocessor
 
-        super().__init__(template.tokenizer, arguments.max_length)
-        self.template = template
-        self.prompt_only = prompt_only
+        arguments, self.template, self.prompt_only = data.arguments, data.template, data.prompt_only
+        super().__init__(self.template.tokenizer, arguments.max_length)
+        self.media_folder = data.media_folder
         self.drops_long = arguments.truncation_strategy == "delete"
         table = RowPreprocessor.safe_rename_columns(Columns({name: name for name in columns}), arguments.columns or {})
         kind = DatasetSyntax.parse(path).get_dataset_meta(use_hf=False).preprocess_func
@@ -127,8 +127,7 @@ class SwiftData:
 
     def encoder(self, name: str, columns: set[str]) -> Encoder:
         """Return what encodes the rows of a file."""
-        path = os.path.join(self.folder, name)
-        return SwiftRows(self.arguments, self.template, path, columns, prompt_only=self.prompt_only)
+        return SwiftRows(self, os.path.join(self.folder, name), columns)
 
     def packs(self, lengths: list[int]) -> int:
         """Return 0: ms-swift packs while it trains, and the fill of its packs is not known before."""
