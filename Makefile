@@ -31,8 +31,9 @@ lint-and-test-fast: .venv/.ready
 	@$(MAKE) --no-print-directory lint & lint=$$!; \
 	$(MAKE) --no-print-directory test-fast; fast=$$?; wait $$lint && exit $$fast
 
+# Three workers on two cores, because contract tests wait for sshd.
 test-fast: .venv/.ready
-	.venv/bin/pytest -n 2 --dist loadfile -m "not ui and not e2e and not chaos and not slow and not engines"
+	.venv/bin/pytest -n 3 --dist loadfile -m "not ui and not e2e and not chaos and not slow and not engines"
 
 engines: packages-test environments .venv-node/extra/.ready
 	.venv/bin/pytest -m engines tests --durations=0
