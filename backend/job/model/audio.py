@@ -3,11 +3,15 @@
 Each reader names the file of transformers 5.6 that it was read from.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from backend.job.model.config import Config
 from backend.job.model.plain_towers import MOST_LAYERS
 from backend.job.model.shape import VisionShape
+
+AUDIO: Mapping[str, str] = {"qwen2_audio": "qwen2_audio_encoder", "voxtral": "voxtral_encoder"}
+"""Model types whose only tower hears, which audio_config describes -> model type of the tower."""
 
 
 def whisper(audio: Config, **facts: Any) -> VisionShape:

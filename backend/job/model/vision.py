@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from backend.job.model.audio import gemma4_audio, gemma4_audio_projector, qwen3_audio, qwen_audio, whisper
+from backend.job.model.audio import AUDIO, gemma4_audio, gemma4_audio_projector, qwen3_audio, qwen_audio, whisper
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
 from backend.job.model.llama import llama4_tower
@@ -397,6 +397,3 @@ TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "video_llava": _video_llava,
 }
 """Readers by model_type of the whole model."""
-
-AUDIO: Mapping[str, str] = {"qwen2_audio": "qwen2_audio_encoder", "voxtral": "voxtral_encoder"}
-"""Model types whose only tower hears, which audio_config describes -> model type of the tower."""
