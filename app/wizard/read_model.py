@@ -10,6 +10,7 @@ from app.wizard.fetch_result import FetchResult, ask, job_of
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.job.job import Job, Model
+from backend.job.mapping import with_values
 from backend.job.model import ModelShape
 from backend.job.problems import Problem, ProblemsError
 from backend.job.rules.extra import allow_code
@@ -79,8 +80,14 @@ def _missing_together(problems: Sequence[Problem]) -> Iterator[Problem]:
 
 
 def profile_on_node(services: Services, request: Mapping[str, Any]) -> FetchResult:
+    """Build the draft's model on a node. With `allow` the code in its folder runs, and the draft allows it."""
     job = job_of(services)
-    return _profile(services, request, job.model, job)
+    choice = allow_code(job).get("allow") if request.get("allow") is True else None
+    if choice is None:
+        return _profile(services, request, job.model, job)
+    allowed = with_values(job, choice)
+    profiled = _profile(services, request, job.model, allowed)
+    return replace(profiled, edits={**choice, **profiled.edits})
 
 
 def _profile(services: Services, request: Mapping[str, Any], model: Model, job: Job) -> FetchResult:

@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 def fetch(services: Services, request: Mapping[str, Any]) -> FetchResult:
     """Do the request `kind`, which is one of KINDS.
 
-    hub has `id`, recipe `key`, import `text`, continue `run` and `checkpoint` (a step). Presets have `name`, and
-    `replace` to overwrite one. `accept` holds confirmed fingerprints.
+    hub has `id`, profile `allow`, recipe `key`, import `text`, continue `run` and `checkpoint` (a step). Presets have
+    `name`, and `replace` to overwrite one. `accept` holds confirmed fingerprints.
     """
     try:
         return KINDS[str(request.get("kind"))](services, request)

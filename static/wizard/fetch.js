@@ -63,6 +63,8 @@ const choosable = ({ rows, edits }) => edits ? rows.map(([name, ...cells], row) 
   { type: "button", onclick: () => sendToServer("apply", { edits: edits[row] }) }, name), ...cells]) : rows;
 
 function drawMissing(problem) {
+  if (problem.reason === "profile_remote_code")
+    return drawProblem({ ...problem, choose: () => request("profile", { allow: true }) });
   if (problem.code !== "needed_for_launch") return drawProblem(problem);
   const open = () => goTo(problem.at, problem.step);
   return h("div.mb-problem", { "data-severity": "missing" },

@@ -150,6 +150,30 @@ def test_a_configuration_without_an_estimate_becomes_the_drafts_model_too(servic
     assert "model_not_estimated" in [p.code for p in read(services.draft.job_mapping(), services.home).problems]
 
 
+def test_code_of_a_model_runs_on_a_node_only_after_the_user_has_allowed_it(services, nodes):
+    change(services, {**ENGINE, "engine": "llamafactory-ddp", "extra": "neftune_noise_alpha: 5"})
+    declined = {"problem": {"code": "remote_code", "model_type": "mine"}}
+    first = nodes.by_address["10.0.0.1"].on("-", reply=declined)
+    for node in nodes.by_address.values():
+        node.files[PATH] = b'{"model_type": "mine", "auto_map": {"AutoConfig": "configuration_mine.Mine"}}'
+    result = fetch(services, {"kind": "node"})
+    (problem,) = result.problems
+    assert (problem.code, problem.severity, problem.values["reason_code"]) == (
+        "no_model_profile",
+        "warning",
+        "profile_remote_code",
+    )
+    assert "--trust-remote-code" not in first.ran[-1]
+    assert change(services, result.edits) == ()
+    allowed = fetch(services, {"kind": "profile", "allow": True})
+    assert "--trust-remote-code" in first.ran[-1]
+    assert change(services, allowed.edits) == ()
+    extra = read(services.draft.job_mapping(), services.home).job.extra
+    assert extra == {"neftune_noise_alpha": 5, "trust_remote_code": True}
+    (choice,) = problem.choices.values()
+    assert choice == {"extra": extra}
+
+
 def test_what_is_missing_for_it_is_named(services):
     change(services, {"cluster.hosts.lines": "", "model.path": None})
     result = fetch(services, {"kind": "node"})
