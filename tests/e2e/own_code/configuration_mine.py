@@ -6,7 +6,7 @@ from transformers import PretrainedConfig
 
 
 class MineConfig(PretrainedConfig):
-    """Sizes of a small recurrent language model."""
+    """Sizes of a small language model."""
 
     model_type = "mine"
 

@@ -1,4 +1,4 @@
-"""A small recurrent language model, as a folder of the hub brings it. No estimate knows its layers."""
+"""A small language model with two stacks of layers, as a folder of the hub brings it. No estimate knows such a model."""
 
 from typing import Any
 
@@ -14,16 +14,29 @@ IGNORED = -100
 """Label of tokens without a loss."""
 
 
+class MineMixer(nn.Module):
+    """Adds the mean of all tokens up to each token."""
+
+    def __init__(self, config: MineConfig) -> None:
+        super().__init__()
+        self.proj = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        count = torch.arange(1, hidden_states.shape[1] + 1, device=hidden_states.device)
+        return hidden_states + self.proj(hidden_states.cumsum(1) / count[:, None])
+
+
 class MineLayer(nn.Module):
-    """A recurrent layer beside a residual."""
+    """An FFN beside a residual."""
 
     def __init__(self, config: MineConfig) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config.hidden_size)
-        self.mixer = nn.GRU(config.hidden_size, config.hidden_size, batch_first=True)
+        self.up = nn.Linear(config.hidden_size, 2 * config.hidden_size)
+        self.down = nn.Linear(2 * config.hidden_size, config.hidden_size)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return hidden_states + self.mixer(self.norm(hidden_states))[0]
+        return hidden_states + self.down(functional.gelu(self.up(self.norm(hidden_states))))
 
 
 class MineForCausalLM(PreTrainedModel):
@@ -34,6 +47,7 @@ class MineForCausalLM(PreTrainedModel):
     def __init__(self, config: MineConfig) -> None:
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.mixers = nn.ModuleList(MineMixer(config) for _ in range(config.num_layers))
         self.layers = nn.ModuleList(MineLayer(config) for _ in range(config.num_layers))
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
@@ -46,7 +60,7 @@ class MineForCausalLM(PreTrainedModel):
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **unused: Any) -> CausalLMOutput:
         hidden_states = self.embed_tokens(input_ids)
-        for layer in self.layers:
+        for layer in [*self.mixers, *self.layers]:
             hidden_states = layer(hidden_states)
         logits = self.lm_head(hidden_states)
         loss = None
