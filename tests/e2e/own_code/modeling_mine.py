@@ -1,4 +1,4 @@
-"""A small language model with two stacks of layers, as a folder of the hub brings it. No estimate knows such a model."""
+"""A small language model with two stacks of layers, as a folder of the hub brings it. No estimate knows it."""
 
 from typing import Any
 
