@@ -43,7 +43,7 @@ def model_profile_on(node: Node, job: Job, rank: int) -> Mapping[str, Any]:
     return profile
 
 
-def refusal_of(python: str, problem: Mapping[str, Any]) -> dict[str, object]:
+def refusal_of(python: str, problem: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a problem no_model_profile, from the answer of the node's program.
 
     `reason_code` is one of REASONS with `profile_` before it, and `case` chooses the fix.
