@@ -1,4 +1,4 @@
-"""In Chromium, a model that no preset knows is read from the nodes, planned and launched; broken ones are named.
+"""In Chromium, models that no preset knows are read from the nodes, planned and launched; broken ones are named.
 
 Everything is real: two sshd nodes, torch and transformers on them, and LLaMA-Factory with DDP on CPU.
 """
@@ -21,7 +21,7 @@ from app.text import LANGUAGES, t
 from tests.e2e import unknown_models
 from tests.e2e.test_journey import go_to_launch, launch, shown_loss, wait_for_state, wait_for_step
 from tests.nodes import skip_without_node_environment, ssh_nodes
-from tests.ui.browser import begin_anew, box, expect, go, needs_chromium, until
+from tests.ui.browser import begin_anew, box, expect, go, needs_chromium, problems, until
 from tools.browser import Site, logged_in
 from tools.programs import NODE_PYTHON
 
@@ -83,7 +83,7 @@ def page(site: Site) -> Iterator[Any]:
 
 
 def job(cluster: LocalNodes, path: Path | str) -> dict[str, Any]:
-    """Return a job with a model in a folder of the nodes."""
+    """Return a job with an unknown model in a folder of the nodes."""
     mapping = demo_job(cluster.folder, cluster.cluster_mapping(str(NODE_PYTHON)))
     mapping["model"] = {"path": str(path)}
     mapping["training"] |= {"max_steps": STEPS, "save_steps": 1000}
@@ -126,6 +126,44 @@ def test_a_model_without_a_table_is_planned_from_its_profile_and_trains(
     assert losses[0] == pytest.approx(LOSS_OF_RANDOM_WEIGHTS, rel=0.3)
 
 
+def test_a_model_whose_code_is_not_allowed_is_launched_without_figures_once_it_is(
+    page: Any, site: Site, cluster: LocalNodes, models: Path
+) -> None:
+    go(page, site, "model")
+    begin_anew(page, job(cluster, models / unknown_models.OWN_CODE))
+    go(page, site, "model")
+    page.click('[data-fetch="node"]')
+    until(page, "b.fetched?.kind === 'node' && b.summary.sound && b.summary.parameters === null")
+    declined = page.locator(f'{ANSWER} [data-code="no_model_profile"]')
+    expect(declined).to_contain_text(t("en", "problem.profile_remote_code", model_type="mine"))
+    expect(declined).to_contain_text(names(cluster)[0])
+    go(page, site, "plan")
+    until(page, "b.data.plans?.rows.length === 0 && /mine/.test(b.data.plans.why)")
+    go_to_launch(page)
+    page.click('[data-act="check"]')
+    refused = page.locator('#step-launch [data-code="model_code_not_allowed"]').first
+    expect(refused).to_contain_text("configuration_mine.MineConfig")
+    expect(page.locator('[data-act="launch"]')).to_be_disabled()
+    refused.get_by_role("button", name=t("en", "problem.model_code_not_allowed.allow")).click()
+    until(page, "Megaboard.draft.isResting()")
+    losses = check_and_launch(page)
+    assert losses[0] == pytest.approx(LOSS_OF_RANDOM_WEIGHTS, rel=0.3)
+
+
+def test_a_profile_that_gives_no_estimate_says_why_and_still_does_after_a_reload(
+    page: Any, site: Site, cluster: LocalNodes, models: Path
+) -> None:
+    allowed = {**job(cluster, models / unknown_models.OWN_CODE), "extra": {"trust_remote_code": True}}
+    go(page, site, "model")
+    begin_anew(page, allowed)
+    go(page, site, "model")
+    page.click('[data-fetch="node"]')
+    until(page, "b.problems.some((one) => one.reason === 'profile_has_towers')")
+    expect(page.locator(ANSWER)).to_contain_text("MineForCausalLM")
+    go(page, site, "plan")
+    expect(page.locator("#step-plan .mb-plans-why")).to_contain_text(t("en", "problem.profile_has_towers", towers=2))
+
+
 @pytest.mark.parametrize("lang", LANGUAGES)
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_configuration_names_file_nodes_and_reason_and_the_draft_stays(
@@ -146,3 +184,21 @@ def test_a_broken_configuration_names_file_nodes_and_reason_and_the_draft_stays(
         expect(refused).to_contain_text(part)
     until(page, f"b.draft === {version} && b.data.model.name.startsWith('Qwen3')")
     expect(box(page, "model.path")).to_have_value(str(models / name))
+
+
+def test_a_model_that_one_node_lacks_is_read_from_the_other_and_the_node_is_named(
+    page: Any, site: Site, cluster: LocalNodes, models: Path
+) -> None:
+    shutil.copytree(models / unknown_models.PROFILED, cluster.folder / "home1" / "mine")
+    go(page, site, "model", "zh")
+    begin_anew(page, job(cluster, "~/mine"))
+    go(page, site, "model", "zh")
+    page.click('[data-fetch="node"]')
+    lacking = page.locator(f'{ANSWER} [data-code="model_missing"]')
+    expect(lacking).to_contain_text(t("zh", "problem.model_missing", node=names(cluster)[0], path="~/mine"))
+    until(page, "b.summary.parameters > 0")
+    expect(problems(page, "model.hf_config")).to_have_count(0)
+    go_to_launch(page)
+    page.click('[data-act="check"]')
+    expect(page.locator('#step-launch [data-code="model_missing"]')).to_contain_text(names(cluster)[0])
+    expect(page.locator('[data-act="launch"]')).to_be_disabled()

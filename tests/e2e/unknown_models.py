@@ -1,7 +1,7 @@
-"""Write a small model that no table of Megaboard describes, with random weights.
+"""Write small models that no table of Megaboard describes, with random weights.
 
 A node's Python runs this file: `python unknown_models.py TOKENIZER FOLDER`. TOKENIZER is the folder of a model whose
-tokenizer it gets.
+tokenizer they get.
 """
 
 import json
@@ -10,13 +10,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PROFILED = "profiled"
-"""Folder of a model that transformers knows."""
+PROFILED, OWN_CODE = "profiled", "own-code"
+"""Folders: a model that transformers knows, and one with code of its own."""
 
 PERSIMMON = {
     "model_type": "persimmon", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 512,
     "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 1024,
 }  # fmt: skip
+MINE = {
+    "model_type": "mine",
+    "hidden_size": 64,
+    "num_layers": 2,
+    "vocab_size": 512,
+    "auto_map": {
+        "AutoConfig": "configuration_mine.MineConfig",
+        "AutoModelForCausalLM": "modeling_mine.MineForCausalLM",
+    },
+}
 
 
 def write(folder: Path, config: dict[str, Any], tokenizer: Path) -> None:
@@ -29,8 +39,8 @@ def write(folder: Path, config: dict[str, Any], tokenizer: Path) -> None:
     for file in tokenizer.glob("token*"):
         shutil.copy(file, folder)
     torch.manual_seed(0)
-    read = AutoConfig.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_config(read)
+    read = AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    model = AutoModelForCausalLM.from_config(read, trust_remote_code=True)
     save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -38,3 +48,5 @@ if __name__ == "__main__":
     given, root = Path(sys.argv[1]), Path(sys.argv[2])
     (root / PROFILED).mkdir()
     write(root / PROFILED, PERSIMMON, given)
+    shutil.copytree(Path(__file__).with_name("own_code"), root / OWN_CODE)
+    write(root / OWN_CODE, MINE, given)
