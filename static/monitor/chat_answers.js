@@ -1,4 +1,5 @@
 // The conversation of one tab: questions, and the streamed answers of each model beside each other.
+import { setCommands } from "../lib/commands.js";
 import { fill, h, text } from "../lib/dom.js";
 import { lang, w } from "../lib/words.js";
 import { linesOf } from "../lib/stream.js";
@@ -107,7 +108,7 @@ export function Answers() {
   }
 
   function say(...sentences) {
-    text(problem, sentences.filter(Boolean).join(" "));
+    setCommands(problem, sentences.filter(Boolean).join(" "));
     problem.hidden = false;
   }
 

@@ -1,5 +1,6 @@
 // The measured figures of a run beside the predicted ones, why its first steps are outside of the intervals, and the
 // buttons that correct the cluster's estimates by the run and plan again.
+import { setCommands } from "../lib/commands.js";
 import { attribute, h, text } from "../lib/dom.js";
 import { number } from "../lib/format.js";
 import { w } from "../lib/words.js";
@@ -16,7 +17,7 @@ export function Compare(id, use) {
     fail: (problem) => {
       again.disabled = false;
       refused.hidden = false;
-      text(refused, `${problem.message} ${problem.fix}`);
+      setCommands(refused, `${problem.message} ${problem.fix}`);
     },
   };
   const again = h("button.mb-button.mb-primary", { type: "button", title: w("compare.again.help"),

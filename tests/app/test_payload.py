@@ -12,7 +12,7 @@ import app.wizard.page
 from app.services import Services
 from app.text import LANGUAGES
 from app.text.plans import all_plans, count_words, explain, need_gib, plan_name, plan_sizes
-from app.wizard import hardware, launch, model, plan, review, training
+from app.wizard import plan
 from app.wizard.draft_state import read
 from app.wizard.events import change
 from app.wizard.fields import Form, choices_of, table
@@ -25,7 +25,6 @@ from backend.job.problems import ProblemsError
 from backend.job.rules.vision import TRAINED_WRONGLY
 from backend.planning.space import SIZES
 
-STEPS = (hardware, model, training, plan, review, launch)
 EXPLAINED = {
     "TP2 PP2": {"parallel.tensor": 2, "parallel.pipeline": 2},
     "full recompute": {"parallel.recompute": "full", "parallel.pipeline": 4},
@@ -34,15 +33,6 @@ EXPLAINED = {
     "offload": {"parallel.optimizer_offload_fraction": 0.5},
     "ZeRO-3": {"engine": "llamafactory-zero3", "model.preset": "qwen3-30b-a3b"},
 }
-
-
-@pytest.fixture(scope="module")
-def form() -> Form:
-    draft_form = Form("en")
-    with gr.Blocks(analytics_enabled=False):
-        for step in STEPS:
-            step.build(draft_form)
-    return draft_form
 
 
 def shown(form: Form, services: Services, step: str = "training") -> dict[str, Any]:
