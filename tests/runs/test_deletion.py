@@ -215,7 +215,6 @@ from pathlib import Path
 from backend.runs.store import deletion
 from backend.runs.retention import Retention
 from backend.runs.store.store import Store
-from tests.clock import Clock
 deletion.ROWS = deletion.BLOB_ROWS = 1
 home = Path(sys.argv[1])
 Retention(home, Store(home / "megaboard.db")).delete(sys.argv[2], by="page")
