@@ -14,6 +14,8 @@ from backend.runs.states import EventKind
 SHOWN = 50
 ALIKE = 8
 """Maximum nodes of a run in which each node has its own lines."""
+TOGETHER_S = 60.0
+"""The same error of several nodes within this time is one line."""
 NAMED = 3
 """Maximum nodes that a line of routine events names by their addresses. An error names all its nodes."""
 
@@ -105,10 +107,13 @@ def _alike(history: Iterable[Event], *, joins_routine: bool) -> list[list[Event]
 
 def _repeats(event: Event, line: list[Event]) -> bool:
     """Return whether an event says of another node what the events of a line say of theirs."""
-    if event.kind not in _BAD or event.kind is not line[0].kind or event.attempt != line[0].attempt:
+    first = line[0]
+    if event.kind not in _BAD or (event.kind, event.attempt) != (first.kind, first.attempt):
+        return False
+    if event.time - first.time > TOGETHER_S:
         return False
     ranks = {other.rank for other in line}
-    return None not in {event.rank, *ranks} and event.rank not in ranks and _likeness(event) == _likeness(line[0])
+    return None not in {event.rank, *ranks} and event.rank not in ranks and _likeness(event) == _likeness(first)
 
 
 def _likeness(event: Event) -> Hashable:
