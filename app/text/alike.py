@@ -6,11 +6,14 @@ from dataclasses import replace
 
 from backend.job.problems import Problem
 
+OF_NODE = ("node", "address")
+"""Values that name a node."""
+
 
 def likeness(problem: Problem) -> Hashable:
     """Return a value that is equal for problems that differ only in their node."""
     field = re.sub(r"\[\d+\]", "", problem.field)  # cluster.hosts[3].address names a node too
-    values = {name: str(value) for name, value in problem.values.items() if name != "node"}
+    values = {name: str(value) for name, value in problem.values.items() if name not in OF_NODE}
     return problem.code, problem.severity, field, tuple(sorted(values.items()))
 
 
@@ -24,6 +27,11 @@ def by_likeness(problems: Iterable[Problem]) -> list[list[Problem]]:
 
 def as_one(problems: Sequence[Problem]) -> Problem:
     """Return one problem for problems that differ only in their node: its text names all nodes."""
-    nodes = list(dict.fromkeys(problem.node for problem in problems if problem.node))
-    first = problems[0]
-    return replace(first, values={**first.values, "node": ", ".join(nodes)}) if len(nodes) > 1 else first
+    if len(problems) == 1:
+        return problems[0]
+    values = dict(problems[0].values)
+    for name in OF_NODE:
+        of_each = [problem.node if name == "node" else problem.values.get(name) for problem in problems]
+        if names := list(dict.fromkeys(str(value) for value in of_each if value)):
+            values[name] = ", ".join(names)
+    return replace(problems[0], values=values)

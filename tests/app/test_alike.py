@@ -9,9 +9,10 @@ def on(node: str | None, **values: object) -> Problem:
 
 
 def test_problems_that_differ_only_in_their_node_are_one_that_names_all_nodes() -> None:
-    lists = by_likeness([on("1", seconds=3), on("2", seconds=4), on("3", seconds=3)])
+    lists = by_likeness([on("1", seconds=3, address="n1"), on("2", seconds=4), on("3", seconds=3, address="n3")])
     assert [[problem.node for problem in alike] for alike in lists] == [["1", "3"], ["2"]]
     assert [as_one(alike).values["node"] for alike in lists] == ["1, 3", "2"]
+    assert as_one(lists[0]).values["address"] == "n1, n3"
 
 
 def test_the_same_fault_of_two_fields_stays_two_problems() -> None:
