@@ -5,9 +5,15 @@ import { t } from "./words.js";
 const LONG = 20, SHOWN_MS = 1600;
 
 // Returns the text as children, with each command as code. A long command has a button that copies it.
-export const commands = (text) => text.split("`").map((part, index) => index % 2 === 0 ? part : command(part));
+export function commands(text) {
+  const parts = text.split("`");
+  const markAfter = (index) => parts[index + 1]?.match(/^[.,;:)。，；：）]*/)[0] ?? "";
+  return parts.map((part, index) => index % 2 ? command(part, markAfter(index)) : part.slice(index && markAfter(index - 1).length));
+}
 
-export const command = (text) => h("span.mb-command", {}, h("code", {}, text), text.length > LONG && copyButton(text));
+// `mark` is the punctuation after the command: it stands before the button.
+export const command = (text, mark = "") => h("span.mb-command", {}, h("code", {}, text), mark,
+  text.length > LONG && copyButton(text));
 
 // Element -> its text with backticks.
 const written = new WeakMap();

@@ -32,5 +32,5 @@ def test_status_names_the_node_and_the_rank_that_the_others_wait_for(
     store.close()
     assert main(["--lang", lang, "status", RUN]) == 0
     out = capsys.readouterr().out
-    for item in [*words, "1 · 10.0.0.2", "rank 1: python 4711 (T)", "0 · 10.0.0.1, 2 · 10.0.0.3"]:
+    for item in [*words, "1 · 10.0.0.2", "rank 1: python 4711 (T)", "0 · 10.0.0.1, 1 · 10.0.0.2, 2 · 10.0.0.3"]:
         assert item in out
