@@ -1,15 +1,22 @@
 """The 80 % interval of an estimate: texts for the command line, figures for the scripts of the page."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from app.text import t
 from backend.estimate import Estimate
-from backend.estimate.interval import memory_interval, time_interval
+from backend.estimate.interval import (
+    hours_interval,
+    memory_interval,
+    step_interval,
+    time_interval,
+    unknown_for_memory,
+    unknown_for_time,
+)
 from backend.estimate.time.calibrated import is_of_this_training, is_timed, reserved_ratio
 from backend.job.job import Job
 from backend.job.presets import Interval, intervals
 
-Error = Mapping[str, float | int | None]
+Error = Mapping[str, float | int | tuple[str, ...] | None]
 
 
 def range_words(low: float | None, high: float | None, lang: str) -> str:
@@ -27,16 +34,21 @@ def time_error(job: Job, estimate: Estimate | None) -> Error | None:
     """Return the factors `low` and `high` of the times, and the `sources` that they come from. None if no times are
     known.
 
-    The interval of times that a run of the same training calibrates has no `sources`.
+    `step_low` and `hours_low` take the place of `low` for the seconds of a step and the hours of the run. `unknown`
+    names what makes the interval wider. The interval of times that a run of the same training calibrates has no
+    `sources`.
     """
     if estimate is None or estimate.iteration_s is None:
         return None
-    return _factors(time_interval(job), calibrated=is_timed(job.cluster) and is_of_this_training(job))
+    factors = _factors(time_interval(job), calibrated=is_timed(job.cluster) and is_of_this_training(job))
+    lows = {"step_low": step_interval(job).low, "hours_low": hours_interval(job).low}
+    return {**factors, **lows, "unknown": unknown_for_time(job)}
 
 
 def memory_error(job: Job) -> Error:
     """Return the same of the memory that a GPU needs."""
-    return _factors(memory_interval(job), calibrated=reserved_ratio(job) is not None and is_of_this_training(job))
+    factors = _factors(memory_interval(job), calibrated=reserved_ratio(job) is not None and is_of_this_training(job))
+    return {**factors, "unknown": unknown_for_memory(job)}
 
 
 def time_error_words(job: Job, estimate: Estimate, lang: str) -> Iterator[str]:
@@ -49,6 +61,7 @@ def time_error_words(job: Job, estimate: Estimate, lang: str) -> Iterator[str]:
     if estimate.hours_low and estimate.hours_high:
         yield t(lang, "accuracy.hours", low=f"{estimate.hours_low:,.1f}", high=f"{estimate.hours_high:,.1f}")
     yield _sentence("time", error, lang)
+    yield from _unknown_words("time", estimate.time_unknown, lang)
 
 
 def memory_error_words(job: Job, estimate: Estimate, lang: str) -> Iterator[str]:
@@ -56,6 +69,13 @@ def memory_error_words(job: Job, estimate: Estimate, lang: str) -> Iterator[str]
     if estimate.need_gib_low is not None and estimate.need_gib_high is not None:
         yield t(lang, "accuracy.gib", low=f"{estimate.need_gib_low:,.1f}", high=f"{estimate.need_gib_high:,.1f}")
     yield _sentence("memory", memory_error(job), lang)
+    yield from _unknown_words("memory", estimate.memory_unknown, lang)
+
+
+def _unknown_words(name: str, unknown: Iterable[str], lang: str) -> Iterator[str]:
+    """Yield what makes the interval wider, and what would narrow it."""
+    for each in unknown:
+        yield t(lang, f"accuracy.not_known.{name}.{each}")
 
 
 def _factors(interval: Interval, *, calibrated: bool) -> Error:

@@ -180,7 +180,7 @@ function cell(row, name) {
   if (name === "recompute") return recompute(row);
   if (name === "bubble" || name === "exposed") return percent(row[name]);
   if (name === "speed") return rounded(row.speed);
-  if (name === "hours") return row.hours === null ? "–" : range(...ends(row, "time", row.hours));
+  if (name === "hours") return row.hours === null ? "–" : range(...ends(row, "hours", row.hours));
   if (name === "marks") return [row.marks.includes("x") && h("span", { title: t("wizard.plan.mark.unfit") }, "⊘"),
     row.marks.includes("p") && h("span", { title: t("wizard.plan.mark.front") }, "◆")];
   return String(row[name]);

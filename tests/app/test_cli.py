@@ -98,7 +98,7 @@ def test_estimate_prints_speed_its_error_the_time_breakdown_and_the_speed_up_ove
     assert f"about {figures['hours']:.1f} hours" in out
     assert f"About {rounded(figures['tokens_per_s_per_gpu']):,} tokens/s per GPU" in out
     known = intervals()
-    for name, interval in (("time", known.time["megatron"]), ("memory", known.memory["megatron"])):
+    for name, interval in (("time", known.time["megatron"]), ("memory", known.memory["unknown_lengths_megatron"])):
         factors = {"low": f"{interval.low:.0%}", "high": f"{interval.high:.0%}"}
         assert t("en", f"accuracy.{name}", sources=known.sources, **factors) in out
     assert f"{figures['hours_low']:,.1f} to {figures['hours_high']:,.1f} hours" in out
