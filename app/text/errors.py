@@ -5,9 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from app.text import t
 from backend.estimate import Estimate
 from backend.estimate.interval import (
-    hours_interval,
     memory_interval,
-    step_interval,
     time_interval,
     unknown_for_memory,
     unknown_for_time,
@@ -20,9 +18,11 @@ Error = Mapping[str, float | int | tuple[str, ...] | None]
 
 
 def range_words(low: float | None, high: float | None, lang: str) -> str:
-    """Return an interval as "x to y", with two or three digits; a dash if it is not known."""
-    if low is None or high is None:
+    """Return an interval as "x to y", with two or three digits; "up to y" without a lower end, a dash without both."""
+    if high is None:
         return "–"
+    if low is None:
+        return t(lang, "accuracy.up_to", high=_short(high))
     return t(lang, "accuracy.beside", low=_short(low), high=_short(high))
 
 
@@ -30,19 +30,28 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 
+def hours_words(estimate: Estimate, lang: str) -> str:
+    """Return the interval of the hours of the run; without a lower end if the lengths of samples are not known."""
+    low = None if "lengths" in estimate.time_unknown else estimate.hours_low
+    return range_words(low, estimate.hours_high, lang)
+
+
 def time_error(job: Job, estimate: Estimate | None) -> Error | None:
     """Return the factors `low` and `high` of the times, and the `sources` that they come from. None if no times are
     known.
 
-    `step_low` and `hours_low` take the place of `low` for the seconds of a step and the hours of the run. `unknown`
-    names what makes the interval wider. The interval of times that a run of the same training calibrates has no
+    `step_low` and `hours_low` take the place of `low` for the seconds of a step and the hours of the run. They are None
+    if the lengths of samples are not known, so that these are upper bounds. `unknown` names what makes the interval
+    wider. The interval of times that a run of the same training calibrates has no
     `sources`.
     """
     if estimate is None or estimate.iteration_s is None:
         return None
-    factors = _factors(time_interval(job), calibrated=is_timed(job.cluster) and is_of_this_training(job))
-    lows = {"step_low": step_interval(job).low, "hours_low": hours_interval(job).low}
-    return {**factors, **lows, "unknown": unknown_for_time(job)}
+    interval, unknown = time_interval(job), unknown_for_time(job)
+    factors = _factors(interval, calibrated=is_timed(job.cluster) and is_of_this_training(job))
+    hours_low = None if "lengths" in unknown else interval.low
+    step_low = interval.low if job.training.packing else hours_low
+    return {**factors, "step_low": step_low, "hours_low": hours_low, "unknown": unknown}
 
 
 def memory_error(job: Job) -> Error:
@@ -57,9 +66,11 @@ def time_error_words(job: Job, estimate: Estimate, lang: str) -> Iterator[str]:
     if error is None:
         return
     low, high = estimate.iteration_s_low or 0.0, estimate.iteration_s_high or 0.0
-    yield t(lang, "accuracy.seconds", low=f"{low:.3g}", high=f"{high:.3g}")
+    seconds = "accuracy.seconds" if error["step_low"] else "accuracy.seconds.up_to"
+    yield t(lang, seconds, low=f"{low:.3g}", high=f"{high:.3g}")
     if estimate.hours_low and estimate.hours_high:
-        yield t(lang, "accuracy.hours", low=f"{estimate.hours_low:,.1f}", high=f"{estimate.hours_high:,.1f}")
+        hours = "accuracy.hours" if error["hours_low"] else "accuracy.hours.up_to"
+        yield t(lang, hours, low=f"{estimate.hours_low:,.1f}", high=f"{estimate.hours_high:,.1f}")
     yield _sentence("time", error, lang)
     yield from _unknown_words("time", estimate.time_unknown, lang)
 

@@ -187,7 +187,7 @@ function cell(row, name) {
 }
 
 // The 80 % interval of a row's figure.
-const ends = (row, name, value) => plans.intervals[row.engine][name].map((factor) => factor * value);
+const ends = (row, name, value) => plans.intervals[row.engine][name].map((factor) => factor && factor * value);
 
 const isOver = (row) => !row.fits && row.need_gib > plans.possible_gib[row.engine];
 function verdict(row) {
