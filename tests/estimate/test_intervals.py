@@ -140,7 +140,7 @@ def widths(tried: Job) -> tuple[float, float]:
     [("llamafactory-megatron", "full"), *(("llamafactory-ddp", method) for method in ("full", "lora", "qlora"))],
 )
 def test_a_calibrated_interval_is_narrower_and_again_after_more_runs(engine, method):
-    bare = job(engine=engine, training__method=method, training__packing=True)
+    bare = job(engine=engine, training__method=method, training__sample_tokens=3000)
 
     def calibrated(**runs: float) -> Job:
         ratios = {"time_ratio": 1.2, "memory_ratio": 1.06, "training": training_of(bare)}

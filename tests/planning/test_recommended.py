@@ -121,7 +121,7 @@ def test_a_strategy_s_best_plan_leaves_room_too():
 def test_where_speeds_are_unknown_no_plan_is_recommended_that_may_not_fit_while_another_fits():
     """CPU nodes, whose speed in fp32 is not known."""
     job = job_on(gpu="cpu", nodes=1, model="qwen3-0.6b", hosts=(Host(address="a", gpu_memory_gib=14.0),))
-    job = with_values(job, {"training.precision": "fp32"})
+    job = with_values(job, {"training.precision": "fp32", "training.packing": True})
     plans = enumerate_plans(job)
     assert plans.figures_of(slice(0, 1)).iteration_s is None
     rank = recommended(plans)
