@@ -106,7 +106,7 @@ def test_estimate_prints_speed_its_error_the_time_breakdown_and_the_speed_up_ove
     assert f"{figures['need_gib_low']:,.1f} to {figures['need_gib_high']:,.1f} GiB" in out
     assert figures["iteration_s_low"] < figures["iteration_s"] < figures["iteration_s_high"]
     assert t("en", "why.spends", parts=t("en", "advice.part.compute"))[:-1] in out
-    assert "4 nodes are 3." in out
+    assert "4 nodes are 2." in out
     assert "as fast as one" in out
 
 
