@@ -110,7 +110,7 @@ def test_estimate_prints_speed_its_error_the_time_breakdown_and_the_speed_up_ove
     assert "as fast as one" in out
 
 
-def test_without_the_lengths_of_samples_the_hours_are_an_upper_bound_and_the_sentence_says_what_narrows_it(run, job_file):
+def test_without_the_lengths_of_samples_hours_are_an_upper_bound_and_it_says_what_narrows_them(run, job_file):
     path = job_file(training={**JOB["training"], "samples": 10_000})
     figures = json.loads(run("estimate", "--json", path)[1])
     assert (figures["memory_unknown"], figures["time_unknown"]) == (["lengths"], ["lengths", "stack"])
