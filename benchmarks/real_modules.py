@@ -133,12 +133,12 @@ def _hybrid_block(config: Any, chunk: int | None) -> Any:
     from megatron.core.ssm import gated_delta_net
     from megatron.core.tensor_parallel.layers import ColumnParallelLinear
 
-    class NormedLinear(ColumnParallelLinear):  # type: ignore[misc]
+    class NormedLinear(ColumnParallelLinear):
         def __init__(self, input_size: int, *arguments: Any, **options: Any) -> None:
             super().__init__(input_size, *arguments, **options)
             self.layer_norm_weight = torch.nn.Parameter(torch.empty(input_size))
 
-    class Provider(LocalSpecProvider):  # type: ignore[misc]
+    class Provider(LocalSpecProvider):
         def fuse_layernorm_and_linear(self) -> bool:
             return True
 
