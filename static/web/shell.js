@@ -1,5 +1,6 @@
 // The page frame: the area and the step on screen, the theme, and the log-in after the session has ended. The hash of
 // the address names the view: #plan is a step of the wizard, #runs is the monitor.
+import { completePresses } from "./press.js";
 import { watchRequests } from "./requests.js";
 
 export const steps = ["hardware", "model", "training", "plan", "review", "launch"];
@@ -115,6 +116,7 @@ returnToPlace();
 new BroadcastChannel("megaboard").postMessage("logged in");
 if (localStorage.getItem(THEME_KEY)) askGradioFor(isDark());
 show();
+completePresses();
 document.addEventListener("click", onClick);
 window.addEventListener("popstate", show);
 window.addEventListener("hashchange", show);

@@ -194,6 +194,23 @@ def test_next_and_back_show_one_step_and_move_the_focus_to_its_heading(page):
     assert shown_steps(page) == ["step-model"]
 
 
+def test_a_press_on_next_counts_although_content_moves_the_button_before_the_release(page):
+    page.click(".mb-steps a[data-step=review]")
+    page.wait_for_function("() => Megaboard.draft.isResting()", polling=POLL_MS)
+    following = page.locator("#step-review .mb-turn .mb-primary")
+    following.hover()
+    page.mouse.down()
+    following.evaluate("button => { button.style.transform = 'translateY(-200px)'; }")
+    page.mouse.up()
+    assert shown_steps(page) == ["step-launch"]
+    page.go_back()
+    following.hover()
+    page.mouse.down()
+    page.mouse.move(5, 5)  # The user changed their mind.
+    page.mouse.up()
+    assert shown_steps(page) == ["step-review"]
+
+
 def test_the_location_keeps_the_place_over_a_reload_and_a_change_of_language(other_page):
     page = other_page
     page.click(".mb-steps a[data-step=plan]")
