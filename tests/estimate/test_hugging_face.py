@@ -59,7 +59,8 @@ def test_the_peak_of_a_step_is_within_two_percent_of_torchs(case):
 
 
 # MiB of two micro-batches of a model of benchmarks/small_models.py, measured as above.
-# (model type, checkpointing, LoRA). Mixtral and Phi with checkpoints were measured with the hooks of the tracker, which add 0.56 MiB.
+# (model type, checkpointing, LoRA). Mixtral and Phi with checkpoints were measured with the tracker's hooks on modules,
+# which add about 0.56 MiB.
 LAYER_PEAKS = {
     ("llama", True, True): 20.1,
     ("cohere", True, True): 19.8,

@@ -67,16 +67,8 @@ CASES = [
     ("mixtral-8x7b", 4, 2, 1, 4, 4),
     ("mixtral-8x7b", 2, 2, 1, 2, 2),
     # Layers with a gated delta net and with full attention
-    ("qwen3-next-80b-a3b", 1, 1, 1, 32, 1),
-    ("qwen3-next-80b-a3b", 2, 4, 3, 8, 1),
-    ("qwen3-next-80b-a3b", 2, 2, 1, 16, 2),
-    ("qwen3.5-9b", 1, 1, 1, 1, 1),
+    ("qwen3-next-80b-a3b", 2, 4, 1, 8, 1),
     ("qwen3.5-9b", 2, 4, 2, 1, 1),
-    ("qwen3.5-9b", 4, 8, 1, 1, 1),
-    ("qwen3.5-27b", 4, 2, 1, 1, 1),
-    ("qwen3.5-27b", 1, 8, 4, 1, 1),
-    ("qwen3.5-122b-a10b", 2, 4, 1, 8, 1),
-    ("qwen3.5-122b-a10b", 1, 2, 3, 16, 1),
 ]
 SIZES = ("tensor", "pipeline", "virtual_pipeline", "expert", "expert_tensor")
 
@@ -91,7 +83,7 @@ def real(module, *arguments, case=""):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_every_rank_holds_what_megatron_core_builds_in_40_plans_of_12_models():
+def test_every_rank_holds_what_megatron_core_builds_in_32_plans_of_10_models():
     cases = [{"model": model, "world": 32, **dict(zip(SIZES, sizes, strict=True))} for model, *sizes in CASES]
     for case, built in zip(cases, real("benchmarks.real_modules", "megatron", case=json.dumps(cases)), strict=True):
         model = case["model"]
