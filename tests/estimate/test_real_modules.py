@@ -69,6 +69,7 @@ CASES = [
     # Layers with a gated delta net and with full attention
     ("qwen3-next-80b-a3b", 2, 4, 1, 8, 1),
     ("qwen3.5-9b", 2, 4, 2, 1, 1),
+    ("qwen3.5-27b", 4, 2, 1, 1, 1),
 ]
 SIZES = ("tensor", "pipeline", "virtual_pipeline", "expert", "expert_tensor")
 
@@ -83,7 +84,7 @@ def real(module, *arguments, case=""):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_every_rank_holds_what_megatron_core_builds_in_32_plans_of_10_models():
+def test_every_rank_holds_what_megatron_core_builds_in_33_plans_of_11_models():
     cases = [{"model": model, "world": 32, **dict(zip(SIZES, sizes, strict=True))} for model, *sizes in CASES]
     for case, built in zip(cases, real("benchmarks.real_modules", "megatron", case=json.dumps(cases)), strict=True):
         model = case["model"]
