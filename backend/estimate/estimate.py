@@ -7,7 +7,14 @@ from typing import Any
 
 from backend.estimate.array_ops import Flag, Number, largest
 from backend.estimate.frozen_dataclass import frozen_dataclass
-from backend.estimate.interval import memory_interval, time_interval
+from backend.estimate.interval import (
+    hours_interval,
+    memory_interval,
+    step_interval,
+    time_interval,
+    unknown_for_memory,
+    unknown_for_time,
+)
 from backend.estimate.memo import Memo
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.hugging_face import data_parallel_memory
@@ -114,6 +121,10 @@ class Estimate:
     above it, or the host memory does not suffice."""
     memory_error: float | None = None
     """Median error of such memory; None if a run corrects it, because nobody has measured that error."""
+    memory_unknown: tuple[str, ...] = ()
+    """What is not known of the job and makes the interval of the need wider: lengths (of the samples)."""
+    time_unknown: tuple[str, ...] = ()
+    """The same for the times: lengths, stack (the software of the nodes)."""
     calibrated_on: str | None = None
     """The run whose measured step time or memory corrects these figures."""
     probed_on: str | None = None
@@ -186,6 +197,8 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstim
         need_gib_high=high,
         fit=fit_of(job, gpu, *bounds, host_gib),
         memory_error=None if reserved_ratio(job) else expected_errors().memory.median,
+        memory_unknown=unknown_for_memory(job),
+        time_unknown=unknown_for_time(job) if speed else (),
         calibrated_on=calibrated_on(job),
         probed_on=probed_on(job.cluster) if speed else None,
     )
@@ -201,11 +214,11 @@ def fit_of(job: Job, gpu: Gpu, low: float, high: float, host_gib: float) -> str:
 def _times(job: Job, speed: Speed) -> dict[str, Any]:
     names = ("iteration_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "hours", "communication_s")
     figures = {name: getattr(speed, name) for name in (*names, "time_s", "stage_times", "chunk_times", "time_error")}
-    factors = time_interval(job)
-    for name in ("iteration_s", "hours"):
+    for name, factors in (("iteration_s", step_interval(job)), ("hours", hours_interval(job))):
         if figures[name] is not None:
             figures[f"{name}_low"] = factors.low * figures[name]
             figures[f"{name}_high"] = factors.high * figures[name]
+    factors = time_interval(job)
     figures["tokens_per_s_per_gpu_low"] = speed.tokens_per_s_per_gpu / factors.high
     figures["tokens_per_s_per_gpu_high"] = speed.tokens_per_s_per_gpu / factors.low
     return figures

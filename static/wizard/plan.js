@@ -180,14 +180,14 @@ function cell(row, name) {
   if (name === "recompute") return recompute(row);
   if (name === "bubble" || name === "exposed") return percent(row[name]);
   if (name === "speed") return rounded(row.speed);
-  if (name === "hours") return row.hours === null ? "–" : range(...ends(row, "time", row.hours));
+  if (name === "hours") return row.hours === null ? "–" : range(...ends(row, "hours", row.hours));
   if (name === "marks") return [row.marks.includes("x") && h("span", { title: t("wizard.plan.mark.unfit") }, "⊘"),
     row.marks.includes("p") && h("span", { title: t("wizard.plan.mark.front") }, "◆")];
   return String(row[name]);
 }
 
 // The 80 % interval of a row's figure.
-const ends = (row, name, value) => plans.intervals[row.engine][name].map((factor) => factor * value);
+const ends = (row, name, value) => plans.intervals[row.engine][name].map((factor) => factor && factor * value);
 
 const isOver = (row) => !row.fits && row.need_gib > plans.possible_gib[row.engine];
 function verdict(row) {

@@ -32,7 +32,7 @@ function facts(plan) {
     fact("total", grouped(plan.steps), plan.by_steps ? t("wizard.steps.set") : ""),
     plan.each && fact("epochs", rounded(epochs)),
     plan.hours !== null && fact("hours", duration(plan), listed([t("wizard.steps.hours.from", {
-      seconds: rounded(plan.step_s) }), errorBeside(plan.error, plan.hours, hoursInWords)])),
+      seconds: rounded(plan.step_s) }), errorBeside(plan.error, plan.hours, hoursInWords, "hours_low")])),
   ];
 }
 

@@ -40,7 +40,7 @@ function line(row, gpu) {
     memory: h("td", {}, row.plan ? meter(row.need_gib, [row.need_gib_low, row.need_gib_high], gpu,
       row.near ? "wizard.near" : row.fits ? "wizard.fits" : row.over ? "wizard.over" : "wizard.over.host", !row.fits && !row.near) : "–"),
     speed: h("td.mb-figure", {}, row.fits && row.speed ? rounded(row.speed) : "–"),
-    hours: h("td.mb-figure", {}, row.fits && row.hours !== null ? range(row.hours_low, row.hours_high) : "–"),
+    hours: h("td.mb-figure", {}, row.fits && row.hours !== null ? range(row.hours_up_to ? null : row.hours_low, row.hours_high) : "–"),
     why: h("td", {}, row.why, row.is_unfit && h("span.mb-unloaded", {}, "⊘ ", t("wizard.plan.mark.unfit"))),
     rule: h("td.mb-rule", {}, row.rule ? [row.rule.words, row.rule.meant && h("span.mb-meant", {},
       t("wizard.strategies.meant"))] : "–"),

@@ -48,7 +48,7 @@ const fact = (name, value) => labelled(t(`wizard.summary.${name}`), value, t(`wi
 function paces({ speed, hours, time_error: error }) {
   const title = error && errorWords("time", error);
   return [speed !== null && labelled(t("wizard.time.speed"), speedBeside(error, speed, (value) => rounded(value, 2)), title),
-    hours !== null && labelled(t("wizard.time.hours"), errorBeside(error, hours, hoursInWords), title)];
+    hours !== null && labelled(t("wizard.time.hours"), errorBeside(error, hours, hoursInWords, "hours_low"), title)];
 }
 
 function labelled(name, value, title) {
