@@ -52,10 +52,16 @@ def why_words(plans: Plans, lang: str) -> str:
         key = "wizard.plan.no_fit" if over_gpu_gib(best) else "wizard.plan.no_fit.host"
         return _joined(lang, t(lang, key, **figures), *further)
     if best.tokens_per_s_per_gpu is None:
-        return _joined(lang, t(lang, "wizard.plan.best_untimed", **figures), *further)
+        why = t(lang, untimed_key(plans[0].job))
+        return _joined(lang, t(lang, "wizard.plan.best_untimed", why=why, **figures), *further)
     fastest = t(lang, "wizard.plan.best", speed=f"{rounded(best.tokens_per_s_per_gpu):,}", **figures)
     error = time_error_words(plans[0].job, best, lang)
     return _joined(lang, fastest, *_sentences(plans, lang), *further, *error)
+
+
+def untimed_key(job: Job) -> str:
+    """Return the key of the text that says why the time of a job without figures of time is not estimated."""
+    return "wizard.untimed.grpo" if job.training.stage == "grpo" else "wizard.untimed.speed"
 
 
 def _joined(lang: str, *sentences: str) -> str:
@@ -303,7 +309,9 @@ def plan_sizes(job: Job) -> dict[str, int]:
 
 
 def need_words(estimate: Estimate, lang: str) -> str:
-    """Return the interval of the memory that the GPU with the largest need uses."""
+    """Return the interval of the memory that the GPU with the largest need uses, or the need if it is assumed."""
+    if estimate.memory_assumed:
+        return t(lang, "accuracy.assumed", gib=f"{estimate.reserved_gib + estimate.outside_gib:,.1f}")
     return range_words(estimate.need_gib_low, estimate.need_gib_high, lang)
 
 

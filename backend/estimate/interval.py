@@ -48,8 +48,14 @@ def time_interval(job: Job) -> Interval:
     return known["tuned"] if cluster.stack == "tuned" and not is_timed(cluster) else known[kind]
 
 
+def is_memory_assumed(job: Job) -> bool:
+    """Return whether no measured run says how far the memory is off, so that it has no interval."""
+    return job.training.stage == "grpo"
+
+
 def memory_interval(job: Job) -> Interval:
-    """Return the factors of the need of the job's fullest GPU."""
+    """Return the factors of the need of the job's fullest GPU. For an assumed need they are those of other training:
+    a margin by which a plan must fit, and no interval."""
     known, kind = intervals().memory, _kind(job)
     if reserved_ratio(job) is not None and is_of_this_training(job):
         return _calibrated(known, kind, job.cluster.calibration.memory_runs)
