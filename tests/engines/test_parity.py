@@ -4,6 +4,8 @@ benchmarks/parity has the cases. The ranks are CPU processes of this machine. Me
 (github.com/alibaba/ROLL) and are skipped without its source. docs/parity.*.md has the table of the last run.
 """
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +17,7 @@ from benchmarks.parity.verdicts import difference
 from benchmarks.parity.words import EXPLAINED
 from tests.e2e.engine_runs import EXTRA
 from tests.nodes import skip_without_node_environment
+from tests.waiting import wait_for
 from tools.programs import MCORE_ADAPTER, mcore_adapter_source
 
 pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(3600)]
@@ -49,12 +52,25 @@ class Results:
         return steps
 
 
+def processes_in(folder: Path) -> list[int]:
+    """Return the processes whose working folder is this folder or below it."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):  # It has ended, or belongs to another user.
+            if link.readlink().is_relative_to(folder):
+                found.append(int(link.parent.name))
+    return found
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
+    """Return the results. At the end, nothing that the ranks started may be left."""
     skip_without_node_environment()
     if not (EXTRA / "torchvision").exists():
         pytest.skip("no torchvision here: `make engines` installs it")
-    return Results(tmp_path_factory.mktemp("parity"))
+    folder = tmp_path_factory.mktemp("parity")
+    yield Results(folder)
+    wait_for(lambda: not processes_in(folder))
 
 
 def compare(results: Results, name: str, reference: str, explained: str) -> None:
