@@ -20,6 +20,7 @@ from app.jobfile import load_json
 from backend.job.model import FIELD, ModelShape
 from backend.job.problems import Problem, ProblemsError
 from backend.job.unestimated import UnestimatedModel, shape_or_reason
+from backend.node.config_text import config_fault
 
 FILE = "config.json"
 MAXIMUM_BYTES = 128 << 10
@@ -48,7 +49,7 @@ def from_hub(model_id: str, *, timeout_s: float = HUB_RESPONSE_S, total_s: float
     except FileTooLargeError as error:
         raise _too_large(model_id) from error
     except UnicodeDecodeError as error:
-        raise _problem("bad_model_config", source=model_id, reason="not UTF-8") from error
+        raise _unusable(model_id, "config_not_text") from error
     except (HTTPError, OSError) as error:
         raise _hub_problem(error, model_id) from error
 
@@ -56,15 +57,19 @@ def from_hub(model_id: str, *, timeout_s: float = HUB_RESPONSE_S, total_s: float
 def read_config(text: str, source: str) -> tuple[Mapping[str, Any], ModelShape | UnestimatedModel]:
     """Return the mapping in a config.json, and its shape or why the model has no estimate.
 
-    Raises ProblemsError: bad_model_config, and those of shape_or_reason.
+    Raises ProblemsError(bad_model_config) with the source and the reason.
     """
+    if fault := config_fault(text):
+        raise _unusable(source, fault["fault"], line=fault["line"], column=fault["column"])
     try:
         config = load_json(text)
     except json.JSONDecodeError as error:
-        raise _problem("bad_model_config", source=source, reason=f"line {error.lineno}: {error.msg}") from error
-    if not isinstance(config, dict):
-        raise _problem("bad_model_config", source=source, reason="{ expected")
-    return config, shape_or_reason(config)
+        raise _unusable(source, "config_nested") from error
+    try:
+        return config, shape_or_reason(config)
+    except ProblemsError as error:
+        problem = error.problems[0]
+        raise _unusable(source, problem.code, **problem.values) from error
 
 
 def refuse_large(size: int, source: str) -> None:
@@ -94,7 +99,12 @@ def _hub_problem(error: Exception, model_id: str) -> ProblemsError:
 
 
 def _too_large(source: str) -> ProblemsError:
-    return _problem("bad_model_config", source=source, reason=f"> {MAXIMUM_BYTES >> 10} KiB")
+    return _unusable(source, "config_too_large", kib=MAXIMUM_BYTES >> 10)
+
+
+def _unusable(source: str, reason: str, **values: object) -> ProblemsError:
+    """Return the refusal of a file, with the code of the reason. Its fix depends on the reason."""
+    return _problem("bad_model_config", source=source, reason_code=reason, case=reason, **values)
 
 
 def _problem(code: str, **values: object) -> ProblemsError:

@@ -11,6 +11,7 @@ from typing import Any
 from app.cli.output import DONE, print_problems
 from app.model_config import FILE, from_hub, pretty, read_config
 from app.text import t
+from backend.cluster.inventory.model_profile import refusal_of
 from backend.cluster.node_programs import MODEL_PROFILE, node_program
 from backend.cluster.program_answers.model_profile import ModelProfile
 from backend.cluster.typed_json import answer_of
@@ -66,15 +67,14 @@ def read_profile(python: str, config: Mapping[str, Any], *, measure: bool = Fals
         )
         answer: Mapping[str, Any] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise _no_profile(python, str(error)) from error
+        raise _no_profile(python, {"code": "profile_failed", "reason": str(error)}) from error
     if "problem" in answer:
-        problem = answer["problem"]
-        raise _no_profile(python, f"{problem['code']}: {problem.get('reason', '')}".rstrip(": "))
+        raise _no_profile(python, answer["problem"])
     return answer
 
 
-def _no_profile(python: str, reason: str) -> ProblemsError:
-    values = {"python": python, "reason": reason}
+def _no_profile(python: str, problem: Mapping[str, Any]) -> ProblemsError:
+    values = refusal_of(python, problem)
     return ProblemsError([Problem(code="no_model_profile", field="model.hf_config", values=values)])
 
 

@@ -15,6 +15,8 @@ _LOCKED = frozenset({"passphrase_needed", "passphrase_wrong"})
 _STEP_OF = {"cluster": "hardware", "model": "model", "training": "training", "name": "training", "parallel": "plan"}
 
 
+_BESIDE = {"model.profile": "model.hf_config"}
+"""Fields without a widget -> the field that shows their problems."""
 _LABEL_LENGTH = 60
 """Maximum letters of a button."""
 _SIZE_LABELS = {f"parallel.{name}": f"wizard.column.{name}" for name in SIZES}
@@ -47,7 +49,7 @@ def widget_of(form: Form, problem: Problem) -> str | None:
 
     It is the widget that the fix changes if two parallel sizes conflict, or if a switch of its step resolves a note.
     """
-    path = form.widget_of(problem.field)
+    path = form.widget_of(_BESIDE.get(problem.field, problem.field))
     if len(problem.edit) != 1:
         return path
     (fixed, value), *_ = problem.edit.items()

@@ -2,25 +2,18 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from app.home import named_cluster, with_readable_cluster
-from app.model_config import MAXIMUM_BYTES, from_hub, pretty, read_config, refuse_large
 from app.services import Services
 from app.text.detected import table
 from app.text.scheduler import partition_table
-from app.wizard import continuing, data_preview, dataset_info, speed, start
+from app.wizard import continuing, data_preview, dataset_info, read_model, speed, start
 from app.wizard.detected_hardware import hardware_edits, power_notes, proposals
 from app.wizard.fetch_result import FetchResult, ask, job_of
 from app.wizard.hosts import to_form, with_gpu_memory
-from backend.estimate.model.model_layers import model_layers
-from backend.estimate.model.parameters import model_parameters
-from backend.job.job import Job, Model
-from backend.job.model import ModelShape
 from backend.job.problems import Problem, ProblemsError
-from backend.job.unestimated import UnestimatedModel, shape_or_reason
 
 _log = logging.getLogger(__name__)
 
@@ -28,8 +21,8 @@ _log = logging.getLogger(__name__)
 def fetch(services: Services, request: Mapping[str, Any]) -> FetchResult:
     """Do the request `kind`, which is one of KINDS.
 
-    hub has `id`, recipe `key`, import `text`, continue `run` and `checkpoint` (a step). Presets have `name`, and
-    `replace` to overwrite one. `accept` holds confirmed fingerprints.
+    hub has `id`, profile `allow`, recipe `key`, import `text`, continue `run` and `checkpoint` (a step). Presets have
+    `name`, and `replace` to overwrite one. `accept` holds confirmed fingerprints.
     """
     try:
         return KINDS[str(request.get("kind"))](services, request)
@@ -38,50 +31,6 @@ def fetch(services: Services, request: Mapping[str, Any]) -> FetchResult:
     except Exception:  # the page waits for an answer to every request
         _log.exception("fetching for the wizard failed")
         return FetchResult(problems=(Problem(code="internal_error"),))
-
-
-def _from_hub(services: Services, request: Mapping[str, Any]) -> FetchResult:
-    model_id = str(request.get("id") or "").strip()
-    return _config_edits(*read_config(from_hub(model_id), model_id), model_id)
-
-
-def _from_node(services: Services, request: Mapping[str, Any]) -> FetchResult:
-    job = job_of(services)
-    reply = ask(services, request, lambda: services.controller.tasks.model_config(job, MAXIMUM_BYTES + 1))
-    for rank, data in reply.answers.items():
-        source = f"{reply.nodes[rank]}:{job.model.path}"
-        refuse_large(len(data), source)
-        config, model = read_config(data.decode("utf-8", errors="replace"), source)
-        fetched = _config_edits(config, model, source)
-        if not isinstance(model, UnestimatedModel):
-            return fetched
-        profiled = _profile(services, request, replace(job.model, preset=None, hf_config=config), job)
-        return replace(profiled, edits={**fetched.edits, **profiled.edits}, note=profiled.note or fetched.note)
-    return FetchResult(problems=reply.problems, host_keys=reply.unknown_host_keys)
-
-
-def _profile_on_node(services: Services, request: Mapping[str, Any]) -> FetchResult:
-    job = job_of(services)
-    return _profile(services, request, job.model, job)
-
-
-def _profile(services: Services, request: Mapping[str, Any], model: Model, job: Job) -> FetchResult:
-    """Build a model on a node to measure it, because its config.json is not enough for an estimate."""
-    reply = ask(services, request, lambda: services.controller.tasks.model_profile(replace(job, model=model)))
-    for rank, profile in reply.answers.items():
-        shape = shape_or_reason(model.hf_config, profile)
-        total = profile["parameters"]["total"]
-        note = {"node": reply.nodes[rank], "class": profile["architecture"], "billions": f"{total / 1e9:.3f}"}
-        if isinstance(shape, UnestimatedModel):
-            return FetchResult(note=note, done="done_no_estimate", problems=(shape.reason,))
-        counted = model_parameters(model_layers(shape))
-        if counted != total:
-            values = {"difference": counted - total}
-            problem = Problem(code="profile_differs", field="model.profile", severity="warning", values=values)
-            return FetchResult(note=note, done="done_no_estimate", problems=(problem,))
-        return FetchResult(edits={"model.profile": profile}, note=note, done="done_profile")
-    problems = tuple(replace(problem, severity="warning") for problem in reply.problems)
-    return FetchResult(problems=problems, host_keys=reply.unknown_host_keys)
 
 
 def _memory(services: Services, request: Mapping[str, Any]) -> FetchResult:
@@ -213,12 +162,6 @@ def _cluster(services: Services, request: Mapping[str, Any]) -> FetchResult:
     return FetchResult(edits=edits, note={"name": name})
 
 
-def _config_edits(config: Mapping[str, Any], model: ModelShape | UnestimatedModel, source: str) -> FetchResult:
-    # The draft keeps the config as text, in the form that a user would paste.
-    edits: dict[str, Any] = {"model.preset": None, "model.hf_config": pretty(config), "model.profile": {}}
-    return FetchResult(edits=edits, note={"source": source, "type": model.model_type or "-"})
-
-
 def _hosts(services: Services) -> Any:
     """Return the draft's hosts, as a form or as a job file's list."""
     cluster = with_readable_cluster(services.draft.job_mapping(), services.home).get("cluster")
@@ -226,9 +169,9 @@ def _hosts(services: Services) -> Any:
 
 
 KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], FetchResult]] = {
-    "hub": _from_hub,
-    "node": _from_node,
-    "profile": _profile_on_node,
+    "hub": read_model.from_hub_id,
+    "node": read_model.from_nodes,
+    "profile": read_model.profile_on_node,
     "memory": _memory,
     "partitions": _partitions,
     "samples": _samples,

@@ -114,6 +114,7 @@ PROGRAMS = {
     "software.py": (
         "regular_file.py",
         "interface.py",
+        "config_text.py",
         "checks/dataset_columns.py",
         "checks/model_folder.py",
         "checks/logins.py",

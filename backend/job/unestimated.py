@@ -1,7 +1,7 @@
 """Models that Megaboard launches but cannot estimate: what their config.json says, and why there are no figures."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.job.model import ModelShape, parse_model
@@ -20,6 +20,8 @@ _PROFILE_REASONS = frozenset(
 )
 _IDENTITY = ("model_type", "architectures", "auto_map")
 """Keys by which transformers finds the class of a model."""
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+"""Keys of which every configuration of a language model has one. A file of adapters or of generation has none."""
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "num_routed_experts", "moe_num_experts")
 _VISION_WORDS = ("vision", "visual", "image", "vit_")
 
@@ -56,8 +58,11 @@ def shape_or_reason(
     except ProblemsError as error:
         problem = error.problems[0]
         is_named = any(part.get(key) for part in _parts(hf_config) for key in _IDENTITY)
-        is_broken = problem.code == "missing_model_key" and not is_named
-        if is_broken or problem.code not in _REASONS:
+        if problem.code == "missing_model_key" and not is_named:
+            if not any(key in part for part in _parts(hf_config) for key in _SIZES):
+                problem = replace(problem, values={"key": "model_type"})
+            raise ProblemsError([problem]) from error
+        if problem.code not in _REASONS:
             raise
     if profile:
         try:
@@ -66,7 +71,8 @@ def shape_or_reason(
             problem = error.problems[0]
             if problem.code not in _REASONS | _PROFILE_REASONS:
                 raise
-    values = {"reason_code": problem.code, **problem.values}
+    case = "profiled" if problem.code in _PROFILE_REASONS - {"profile_of_other_config"} else ""
+    values = {"reason_code": problem.code, "case": case, **problem.values}
     reason = Problem(code="model_not_estimated", field=problem.field, severity="warning", values=values)
     types = (str(part["model_type"]) for part in _parts(hf_config) if part.get("model_type"))
     experts = (part.get(key) for part in _parts(hf_config) for key in _EXPERT_KEYS)

@@ -33,7 +33,7 @@ class NodeTasks:
         self._audit = audit
 
     def model_config(self, job: Job, limit: int) -> Discovery[bytes]:
-        """Read at most `limit` bytes of the model's config.json on a node. ProblemsError without hosts or a folder."""
+        """Read `limit` bytes of the model's config.json on every node. ProblemsError without hosts or a folder."""
         refuse_without(job, "cluster.hosts", "model.path")
         return discovery.model_config(on_login_node(job), connect_nodes(job, self._connections), limit)
 

@@ -52,7 +52,8 @@ function resultView(result) {
   const waits = result.keys.length > 0;
   // An unknown host key is no error: the user confirms it below.
   const problems = result.problems.filter((problem) => !waits || problem.code !== "host_key_unknown");
-  return [isDone && h(result.done === "done_faults" ? "p" : "p.mb-good", {}, t(`wizard.fetch.${result.kind}.${result.done}`, result.note)),
+  const isGood = !["done_faults", "done_no_estimate"].includes(result.done);
+  return [isDone && h(isGood ? "p.mb-good" : "p", {}, t(`wizard.fetch.${result.kind}.${result.done}`, result.note)),
     result.table && h("div.mb-found", {}, table("mb-table", result.table.head, choosable(result.table))),
     problems.map((problem) => drawMissing({ ...problem, again: () => request(result.kind, last) })),
     waits && hostKeys(result.keys, () => request(result.kind, { ...last, accept: result.keys.map((key) => key.fingerprint) }))];
@@ -63,6 +64,8 @@ const choosable = ({ rows, edits }) => edits ? rows.map(([name, ...cells], row) 
   { type: "button", onclick: () => sendToServer("apply", { edits: edits[row] }) }, name), ...cells]) : rows;
 
 function drawMissing(problem) {
+  if (problem.reason === "profile_remote_code")
+    return drawProblem({ ...problem, choose: () => request("profile", { allow: true }) });
   if (problem.code !== "needed_for_launch") return drawProblem(problem);
   const open = () => goTo(problem.at, problem.step);
   return h("div.mb-problem", { "data-severity": "missing" },

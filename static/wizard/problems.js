@@ -12,6 +12,7 @@ export const noFigures = ({ problems = [], summary }) => summary?.sound
 // Returns the text in place of figures: that warning, or else the text of `key`.
 export const insteadOfFigures = (bundle, key) => noFigures(bundle)?.message ?? t(key);
 
+// `choose` takes the place of the edits of its choices.
 export function drawProblem(problem) {
   if (problem.code === "needed_for_launch")
     return h("div.mb-problem", { "data-severity": problem.severity }, t("wizard.needed"));
@@ -21,7 +22,7 @@ export function drawProblem(problem) {
     problem.unlock && unlock(problem.unlock, problem.again),
     problem.edits && [" ", apply(problem.apply, problem.edits)],
     problem.choices?.length > 0 && h("div.mb-choices", {},
-      problem.choices.map((choice) => apply(choice.words, choice.edits))));
+      problem.choices.map((choice) => problem.choose ? action(choice.words, problem.choose) : apply(choice.words, choice.edits))));
 }
 
 // If a problem names a run of this server, the name links to the run's page.
@@ -31,8 +32,8 @@ export function withRunLink({ message, run }) {
     h("a", { href: `#runs/${run}`, "data-go": `runs/${run}` }, run), message.slice(offset + run.length)];
 }
 
-const apply = (words, edits) => h("button.mb-apply", { type: "button",
-  onclick: () => sendToServer("apply", { edits }) }, words);
+const action = (words, onclick) => h("button.mb-apply", { type: "button", onclick }, words);
+const apply = (words, edits) => action(words, () => sendToServer("apply", { edits }));
 
 // The form below a problem that needs a key's passphrase. `after` is called once the passphrase was sent.
 export function unlock(path, after) {

@@ -7,6 +7,7 @@ import pytest
 
 from app.cli.model import read_profile
 from app.main import main
+from app.text import render_problem
 from backend.job.problems import ProblemsError
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
@@ -47,11 +48,13 @@ def test_a_class_that_transformers_does_not_know_is_named() -> None:
     with pytest.raises(ProblemsError) as raised:
         read_profile(str(NODE_PYTHON), {"model_type": "brand_new", "hidden_size": 64})
     [problem] = raised.value.problems
-    assert problem.code == "no_model_profile"
-    assert "model_type_unknown" in problem.values["reason"]
+    assert (problem.code, problem.values["reason_code"]) == ("no_model_profile", "profile_model_type_unknown")
+    assert "brand_new" in render_problem("en", problem)["message"]
 
 
 def test_a_missing_interpreter_is_named() -> None:
     with pytest.raises(ProblemsError) as raised:
         read_profile("/nowhere/python", TINY)
-    assert raised.value.problems[0].values["python"] == "/nowhere/python"
+    [problem] = raised.value.problems
+    assert (problem.values["python"], problem.values["reason_code"]) == ("/nowhere/python", "profile_failed")
+    assert "No such file" in render_problem("zh", problem)["message"]

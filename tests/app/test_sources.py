@@ -7,6 +7,7 @@ import pytest
 
 from app.model_config import MAXIMUM_BYTES
 from app.services import Draft
+from app.text import LANGUAGES, render_problem
 from app.wizard.draft_state import read
 from app.wizard.events import change
 from app.wizard.sources import fetch
@@ -64,9 +65,11 @@ def shape_of(services):
 
 
 def test_a_configuration_on_a_node_becomes_the_drafts_model(services, nodes):
-    nodes.by_address["10.0.0.1"].files[PATH] = CONFIG
+    for node in nodes.by_address.values():
+        node.files[PATH] = CONFIG
     result = fetch(services, {"kind": "node"})
-    assert (result.problems, dict(result.note)) == ((), {"source": "10.0.0.1:/models/mine", "type": "qwen3_moe"})
+    assert result.problems == ()
+    assert dict(result.note) == {"source": f"10.0.0.1, 10.0.0.2: {PATH}", "type": "qwen3_moe"}
     assert change(services, result.edits) == ()
     assert shape_of(services).experts == 128
 
@@ -77,40 +80,98 @@ def test_a_folder_in_the_home_is_found_there(services, nodes):
     assert fetch(services, {"kind": "node"}).edits
 
 
-def test_the_first_node_that_answers_is_read(services, nodes):
+def test_a_node_that_does_not_answer_is_named_and_the_other_is_read(services, nodes):
     nodes.by_address["10.0.0.1"].broken = NodeError("unreachable", "10.0.0.1", port=22, detail="no route")
     nodes.by_address["10.0.0.2"].files[PATH] = CONFIG
-    assert fetch(services, {"kind": "node"}).note["source"] == "10.0.0.2:/models/mine"
+    result = fetch(services, {"kind": "node"})
+    assert result.note["source"] == f"10.0.0.2: {PATH}"
+    assert [(problem.code, problem.node) for problem in result.problems] == [("unreachable", "10.0.0.1")]
 
 
 @pytest.mark.parametrize(
     ("content", "code"),
     [
-        (None, "missing_file"),
+        (None, "model_missing"),
         (b"{}", "missing_model_key"),
-        (b"\xff\xfe", "bad_model_config"),
-        (CONFIG[:200], "bad_model_config"),
-        (b" " * (MAXIMUM_BYTES + 1), "bad_model_config"),
+        (b'{"model_type": "qwen3", "num_hidden_layers": 2, "hidden_size": "64"}', "bad_model_key"),
+        (b"\xff\xfe", "config_not_json"),
+        (b"", "config_empty"),
+        (CONFIG[:200], "config_truncated"),
+        (b" " * (MAXIMUM_BYTES + 1), "config_too_large"),
     ],
-    ids=["no file", "no keys", "binary", "truncated", "huge"],
+    ids=["no file", "no keys", "no number", "binary", "empty", "truncated", "huge"],
 )
-def test_what_is_no_known_model_leaves_the_draft_alone(services, nodes, content, code):
+def test_what_is_no_known_model_leaves_the_draft_alone_and_is_named(services, nodes, content, code):
     if content is not None:
-        nodes.by_address["10.0.0.1"].files[PATH] = content
+        for node in nodes.by_address.values():
+            node.files[PATH] = content
     before = services.draft.job_mapping()
     result = fetch(services, {"kind": "node"})
-    assert ([problem.code for problem in result.problems], dict(result.edits)) == ([code], {})
-    assert "10.0.0.1" in str(dict(result.problems[0].values)) or code == "missing_model_key"
+    (problem,) = result.problems
+    assert (problem.values.get("reason_code", problem.code), dict(result.edits)) == (code, {})
+    for lang in LANGUAGES:
+        message = render_problem(lang, problem)["message"]
+        assert all(part in message for part in ("10.0.0.1", "10.0.0.2", PATH))
     assert services.draft.job_mapping() == before
 
 
+def test_the_node_that_lacks_the_model_or_has_a_broken_one_is_named_and_the_other_is_read(services, nodes):
+    first, second = nodes.by_address.values()
+    second.files[PATH] = CONFIG
+    for content, code in ((None, "model_missing"), (CONFIG[:99], "bad_model_config"), (b"{}", "bad_model_config")):
+        if content is not None:
+            first.files[PATH] = content
+        result = fetch(services, {"kind": "node"})
+        (problem,) = result.problems
+        assert (problem.code, problem.severity) == (code, "warning")
+        assert "10.0.0.1" in render_problem("en", problem)["message"]
+        assert result.note["source"] == f"10.0.0.2: {PATH}"
+        assert change(services, result.edits) == ()
+        assert shape_of(services).experts == 128
+
+
+def test_configurations_that_differ_between_nodes_are_named(services, nodes):
+    first, second = nodes.by_address.values()
+    first.files[PATH], second.files[PATH] = CONFIG, CONFIG.replace(b'"qwen3_moe"', b'"qwen2_moe"')
+    result = fetch(services, {"kind": "node"})
+    (problem,) = result.problems
+    assert (problem.code, problem.severity) == ("model_config_differs", "warning")
+    assert problem.values == {"source": f"10.0.0.1: {PATH}", "others": [f"10.0.0.2: {PATH}"]}
+    assert result.note["type"] == "qwen3_moe"
+
+
 def test_a_configuration_without_an_estimate_becomes_the_drafts_model_too(services, nodes):
-    nodes.by_address["10.0.0.1"].files[PATH] = b'{"model_type": "mamba9"}'
+    for node in nodes.by_address.values():
+        node.files[PATH] = b'{"model_type": "mamba9"}'
     result = fetch(services, {"kind": "node"})
     # Only an environment with torch could build the model.
     assert ([problem.code for problem in result.problems], result.note["type"]) == (["no_environment"], "mamba9")
     assert change(services, result.edits) == ()
     assert "model_not_estimated" in [p.code for p in read(services.draft.job_mapping(), services.home).problems]
+
+
+def test_code_of_a_model_runs_on_a_node_only_after_the_user_has_allowed_it(services, nodes):
+    change(services, {**ENGINE, "engine": "llamafactory-ddp", "extra": "neftune_noise_alpha: 5"})
+    declined = {"problem": {"code": "remote_code", "model_type": "mine"}}
+    first = nodes.by_address["10.0.0.1"].on("-", reply=declined)
+    for node in nodes.by_address.values():
+        node.files[PATH] = b'{"model_type": "mine", "auto_map": {"AutoConfig": "configuration_mine.Mine"}}'
+    result = fetch(services, {"kind": "node"})
+    (problem,) = result.problems
+    assert (problem.code, problem.severity, problem.values["reason_code"]) == (
+        "no_model_profile",
+        "warning",
+        "profile_remote_code",
+    )
+    assert "--trust-remote-code" not in first.ran[-1]
+    assert change(services, result.edits) == ()
+    allowed = fetch(services, {"kind": "profile", "allow": True})
+    assert "--trust-remote-code" in first.ran[-1]
+    assert change(services, allowed.edits) == ()
+    extra = read(services.draft.job_mapping(), services.home).job.extra
+    assert extra == {"neftune_noise_alpha": 5, "trust_remote_code": True}
+    (choice,) = problem.choices.values()
+    assert choice == {"extra": extra}
 
 
 def test_what_is_missing_for_it_is_named(services):

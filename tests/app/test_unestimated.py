@@ -72,6 +72,12 @@ def test_the_draft_is_sound_and_the_summary_has_no_figures(form: Form, draft: Se
     assert payload["data"]["model"] == {"name": "", "type": "brand_new", "parameters": None, "facts": []}
 
 
+def test_a_profile_that_gives_no_estimate_is_the_reason_beside_the_configuration(form: Form, draft: Services) -> None:
+    change(draft, {"model.profile": {"profile": 1, "digest": "of another file"}})
+    (problem,) = (one for one in shown(form, draft, "model")["problems"] if one["code"] == "model_not_estimated")
+    assert (problem["reason"], problem["at"]) == ("profile_of_other_config", "model.hf_config")
+
+
 def test_every_part_of_the_plan_step_says_why(form: Form, draft: Services) -> None:
     data = shown(form, draft, "plan")["data"]
     assert data["plans"]["rows"] == []

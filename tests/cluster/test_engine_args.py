@@ -20,10 +20,17 @@ from backend.cluster.preflight.results import CheckResult, Checks
 from backend.engines import Rendered, render
 from backend.engines.known_keys import programs
 from backend.job.job import Job
-from backend.node.checks.engine_args import broken_packages, has_code, require_architecture
+from backend.node.checks.engine_args import (
+    ClassMissingError,
+    CodeNotAllowedError,
+    broken_packages,
+    has_code,
+    require_architecture,
+)
 from tests.engines.jobs import ddp, job, place
 from tests.fakes import FakeNode
 
+OWN_CODE = {"AutoConfig": "configuration_next.NextConfig"}
 TAKEN = {"error": None, "message": ""}
 
 
@@ -209,24 +216,52 @@ def test_an_installed_package_that_cannot_be_imported_is_found(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("config", "refused"),
+    ("config", "may_run_code", "error"),
     [
-        ({"model_type": "llama"}, False),
-        ({"model_type": "of_next_year"}, True),
-        ({"model_type": "of_next_year", "auto_map": {"AutoConfig": "configuration_next.NextConfig"}}, False),
-        ({"model_type": ["llama"]}, False),
-        (["llama"], False),
+        ({"model_type": "llama"}, False, None),
+        ({"model_type": "llama", "auto_map": OWN_CODE}, False, None),
+        ({"model_type": "of_next_year"}, False, ValueError),
+        ({"model_type": "of_next_year"}, True, ValueError),
+        ({"model_type": "of_next_year", "auto_map": OWN_CODE}, False, CodeNotAllowedError),
+        ({"model_type": "of_next_year", "auto_map": OWN_CODE}, True, None),
+        ({"hidden_size": 64}, False, ClassMissingError),
+        ({"hidden_size": 64, "auto_map": OWN_CODE}, True, None),
+        ({"model_type": ["llama"]}, False, ClassMissingError),
+        (["llama"], False, None),
     ],
 )
-def test_an_architecture_that_transformers_does_not_know_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: object, refused: bool
+def test_a_class_that_transformers_will_not_find_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: object, may_run_code: bool, error: type[Exception] | None
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    installed = types.SimpleNamespace(__version__="4.0", CONFIG_MAPPING={"llama": 1})
+    installed = types.SimpleNamespace(__version__="5.0", CONFIG_MAPPING={"llama": 1})
     for name in ("transformers", "transformers.models", "transformers.models.auto"):
         monkeypatch.setitem(sys.modules, name, installed)
     monkeypatch.setitem(sys.modules, "transformers.models.auto.configuration_auto", installed)
-    message = "transformers 4.0 does not know the architecture of_next_year"
-    with pytest.raises(ValueError, match=message) if refused else nullcontext():
-        require_architecture(str(tmp_path))
+    message = "transformers 5.0 does not know the architecture of_next_year" if error is ValueError else None
+    with pytest.raises(error, match=message) if error else nullcontext():
+        require_architecture(str(tmp_path), may_run_code)
     require_architecture(str(tmp_path / "none"))
+    # Earlier versions may know the model by the name of its folder.
+    installed.__version__ = "4.57.1"
+    with nullcontext() if error in (None, ClassMissingError) else pytest.raises(error):
+        require_architecture(str(tmp_path), may_run_code)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "field"),
+    [
+        ("ClassMissingError", "model_class_missing", "model.path"),
+        ("CodeNotAllowedError", "model_code_not_allowed", "extra.trust_remote_code"),
+    ],
+)
+def test_a_class_that_is_not_found_is_named_with_its_node_and_the_fix(error: str, code: str, field: str) -> None:
+    the_job = ddp(extra={"neftune_noise_alpha": 5})
+    first, second = check(the_job, nodes_that_say(TAKEN, {"error": error, "message": "configuration_next.Next"}))
+    problem = second.problem
+    assert problem is not None
+    assert (first.status, problem.code, problem.field, problem.node) == ("ok", code, field, "10.0.0.2")
+    allowed = {"allow": {"extra": {"neftune_noise_alpha": 5, "trust_remote_code": True}}}
+    assert problem.choices == (allowed if error == "CodeNotAllowedError" else {})
+    for lang in LANGUAGES:
+        assert "10.0.0.2" in render_problem(lang, problem)["message"]

@@ -36,8 +36,11 @@ def test_a_configuration_and_the_memory_are_read_once_the_keys_are_confirmed(
         assert not unknown.answers
         assert len(unknown.unknown_host_keys) == 4
         controller.accept_host_keys(unknown.unknown_host_keys)
-        assert controller.tasks.model_config(job, 1000).answers == {0: b'{"model_type": "qwen3"}'}
-        assert controller.tasks.model_config(job, 5).answers == {0: b'{"mod'}
+        assert controller.tasks.model_config(job, 1000).answers == dict.fromkeys(range(4), b'{"model_type": "qwen3"}')
+        assert controller.tasks.model_config(job, 5).answers == dict.fromkeys(range(4), b'{"mod')
+        (tmp_path / "model" / "config.json").unlink()
+        problems = controller.tasks.model_config(job, 5).problems
+        assert [(problem.code, problem.field) for problem in problems] == [("model_missing", "model.path")] * 4
         counted = controller.tasks.data_size(with_values(job, _data(tmp_path)))
         assert (counted.answers[0].samples, dict(counted.answers[0].rows)) == (7, {"few": 7})
         memory = controller.tasks.memory(job).answers

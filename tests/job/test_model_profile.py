@@ -117,6 +117,7 @@ def test_a_known_configuration_needs_no_profile() -> None:
         (("kinds", 0, "operators", 2, "type"), "Spiral", "profile_has_unknown_layer"),
         (("kinds", 0, "in_execution_order"), False, "profile_not_run"),
         (("kinds", 0, "hidden"), 32, "profile_incomplete"),
+        (("kinds", 0, "operators"), [], "profile_incomplete"),
         (("kinds", 0, "group"), "audio", "profile_has_towers"),
         (("towers",), [], "profile_has_towers"),
         (("embedding",), None, "profile_incomplete"),

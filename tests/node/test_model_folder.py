@@ -6,9 +6,21 @@ from pathlib import Path
 import pytest
 
 from backend.node.checks.logins import has_wandb_login
-from backend.node.checks.model_folder import lacking_weights, unmatched_targets
+from backend.node.checks.model_folder import fault_of_config, lacking_weights, unmatched_targets
 
 NAMES = ("model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.gate_proj.weight", "lm_head.weight")
+
+
+def test_a_config_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    assert fault_of_config(str(tmp_path)) is None  # Another check names it.
+    file = tmp_path / "config.json"
+    contents = {b'{"model_type": "qwen3"}': None, b'{"model_type': "config_truncated", b"\xff\xfe{": "config_not_text"}
+    for content, expected in contents.items():
+        file.write_bytes(content)
+        assert (fault_of_config(str(tmp_path)) or {}).get("fault") == expected
+    file.unlink()
+    file.mkdir()
+    assert (fault_of_config(str(tmp_path)) or {}).get("fault") == "config_unreadable"
 
 
 def test_weight_files_that_are_missing_or_pointers_are_named(tmp_path: Path) -> None:

@@ -13,13 +13,18 @@ from backend.job.job import Job
 PROFILE_S = 240.0
 """torch and transformers import for up to a minute from a slow shared disk. Then most models take seconds."""
 ANSWER_BYTES = 4 << 20
+REASONS = (
+    "model_type_unknown", "model_type_missing", "remote_code", "no_model_class", "config_refused", "model_not_built",
+    "folder_missing", "config_missing", "config_invalid_json", "package_missing",
+)  # fmt: skip
+"""Reasons of the node's program (backend/node/model_profile) that have a text of their own."""
 
 
 def model_profile_on(node: Node, job: Job, rank: int) -> Mapping[str, Any]:
     """Return the profile of the job's model for `model.profile`.
 
     The code in the model's folder runs only if the job says `trust_remote_code`. Raises NodeError: no_environment,
-    no_model_profile.
+    no_model_profile with the values of refusal_of.
     """
     environment = needed_environment(job, rank, node)
     is_trusted = job.extra.get("trust_remote_code") is True and job.model.path is not None
@@ -33,7 +38,18 @@ def model_profile_on(node: Node, job: Job, rank: int) -> Mapping[str, Any]:
     )
     profile = answer_of(node.name, ModelProfile, answer)
     if "problem" in profile:
-        reason = f"{profile['problem']['code']}: {profile['problem'].get('reason', '')}".rstrip(": ")
-        values = {"python": environment.python, "reason": reason}
+        values = refusal_of(f"{node.name}: {environment.python}", profile["problem"])
         raise NodeError("no_model_profile", node.name, field="model.hf_config", **values)
     return profile
+
+
+def refusal_of(python: str, problem: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a problem no_model_profile, from the answer of the node's program.
+
+    `reason_code` is one of REASONS with `profile_` before it, and `case` chooses the fix.
+    """
+    code, reason = str(problem["code"]), str(problem.get("reason", ""))
+    known = code if code in REASONS else "failed"
+    words = reason if code in (*REASONS, "profile_failed") else f"{code}: {reason}".rstrip(": ")
+    values = {name: problem.get(name, "") for name in ("model_type", "version")}
+    return {"python": python, "reason_code": f"profile_{known}", "case": known, "reason": words, **values}

@@ -20,6 +20,7 @@ from backend.engines.known_keys import programs, read_key
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem
+from backend.job.rules.extra import allow_code
 
 PROGRAM = "engine_args.py"
 PARSE_S = 120.0
@@ -81,6 +82,10 @@ def _judge(job: Job, checks: Checks, answer: Parsed | NodeError) -> CheckResult:
         message = " ".join(answer.get("message", "").split()) or answer["error"]
         if answer["error"] in _OF_IMPORTS and (packages or _LIBRARY.search(message)):
             return checks.wrong("configuration", "package_broken", "engine", packages=packages or message)
+        if answer["error"] == "ClassMissingError":
+            return checks.wrong("configuration", "model_class_missing", "model.path", path=job.model.path)
+        if answer["error"] == "CodeNotAllowedError":
+            return checks.failed("configuration", _code_not_allowed(job, checks.node, message))
         field = field_of(job, message)
         return checks.wrong("configuration", "engine_refuses", field, engine=job.engine, said=message)
     if gpu := answer.get("gpu"):
@@ -93,6 +98,12 @@ def _judge(job: Job, checks: Checks, answer: Parsed | NodeError) -> CheckResult:
         return checks.warning("configuration", "package_broken", "engine", packages=packages)
     result = checks.ok("configuration")
     return replace(result, problem=_other_keys(checks.node, answer.get("programs", {})))
+
+
+def _code_not_allowed(job: Job, node: str, code: str) -> Problem:
+    values = {"node": node, "path": job.model.path, "code": code}
+    return Problem(code="model_code_not_allowed", field="extra.trust_remote_code", node=node, values=values,
+                   choices=allow_code(job))  # fmt: skip
 
 
 def _other_keys(node: str, installed: Mapping[str, Program]) -> Problem | None:

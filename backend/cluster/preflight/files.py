@@ -37,10 +37,15 @@ def ask_paths(job: Job, rank: int, node: Node) -> Paths:
 
 
 def check_model(node: NodeReadings) -> list[CheckResult]:
-    """Check that the model's folder has a config.json and all weight files of its index."""
+    """Check that the model's folder has a config.json that can be read, and all weight files of its index."""
     path = node.job.model.path
     if not node.paths["model"]:
         return [node.checks.wrong("model", "model_missing", "model.path", path=path)]
+    if fault := node.paths.get("config"):
+        reason, position = fault["fault"], {"line": fault["line"], "column": fault["column"]}
+        source = f"{path}/config.json"
+        values = {"source": source, "reason_code": reason, "case": reason, **position}
+        return [node.checks.wrong("model", "model_config_broken", "model.path", **values)]
     if lacking := node.paths.get("lacking"):
         return [node.checks.wrong("model", "model_files_missing", "model.path", path=path, files=", ".join(lacking))]
     if unmatched := node.paths.get("unmatched"):

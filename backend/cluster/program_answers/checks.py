@@ -1,6 +1,6 @@
 """Answers of the programs in backend/node/checks, of the supervisor about its lock, and of container.py."""
 
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from backend.cluster.program_answers.values import Folder, Line, Names, Version, Word
 from backend.cluster.typed_json import Between, Count, Epoch, Like, Longest
@@ -52,10 +52,27 @@ class Parts(TypedDict):
     compiler: bool
 
 
+class ConfigFault(TypedDict):
+    """Why a config.json is none (backend/node/config_text.py)."""
+
+    fault: Literal[
+        "config_empty",
+        "config_truncated",
+        "config_not_json",
+        "config_nested",
+        "config_not_object",
+        "config_not_text",
+        "config_unreadable",
+    ]
+    line: Count
+    column: Count
+
+
 class Paths(TypedDict):
     """software.py paths"""
 
     model: bool
+    config: NotRequired[ConfigFault]
     lacking: NotRequired[list[Line]]
     unmatched: NotRequired[list[Line]]
     """LoRA targets that no module of the model has as its name."""

@@ -72,6 +72,8 @@ class ProfileProblem(TypedDict):
 
     code: Required[Word]
     reason: NotRequired[Line]
+    model_type: NotRequired[Word]
+    version: NotRequired[Word]
 
 
 class ModelProfile(TypedDict, total=False):

@@ -1,5 +1,6 @@
 """Values of a Hugging Face config.json, checked. A value that planning cannot read is refused by its key."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,11 @@ FIELD = "model.hf_config"
 def refusal(code: str, **values: object) -> ProblemsError:
     """Return the error that refuses a config."""
     return ProblemsError([Problem(code=code, field=FIELD, values=values)])
+
+
+def _as_written(value: object) -> object:
+    """Return a value as JSON writes it, so that the text "4096" differs from the number."""
+    return json.dumps(value) if isinstance(value, str) else value
 
 
 class Config:
@@ -60,7 +66,7 @@ class Config:
         value = self.get(given[0])
         smallest = 0 if default == 0 else 1
         if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
-            raise refusal("bad_model_key", key=self._names.get(given[0], given[0]), value=value)
+            raise refusal("bad_model_key", key=self._names.get(given[0], given[0]), value=_as_written(value))
         return value
 
     def indexes(self, key: str) -> tuple[int, ...]:

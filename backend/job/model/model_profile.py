@@ -121,7 +121,8 @@ def _kind(index: int, kind: object) -> dict[str, Any]:
         for place, operator in enumerate(_list(kind, "operators", name))
     )
     if not any(isinstance(operator, Linear) for operator in operators):
-        raise _damaged(f"{name}.operators", len(operators))
+        # Its matrix products are in an operator that the node does not report, as in nn.GRU.
+        raise _refusal("profile_incomplete", part=str(kind.get("class")))
     saved_bytes, saves_pairs = _saved_bytes(name, kind)
     return {
         "class": str(kind.get("class")),

@@ -5,7 +5,7 @@ training_args.py, trainer/trainer.py, trainer/dpo_trainer.py; megatron-core 0.16
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from backend.job.job import Job
@@ -147,6 +147,13 @@ _NOT_MEGATRONS = re.compile(
     r"torch_compile|upcast_(layernorm|lmhead_output)|use_(adam_mini|apollo|asft_loss|badam|dft_loss|dora|eaft_loss|"
     r"galore|llama_pro|muon|reentrant_gc|rslora)"
 )
+
+
+def allow_code(job: Job) -> Mapping[str, Mapping[str, object]]:
+    """Return the choice that lets the code in the model's folder run; none for ms-swift, which has no such key."""
+    if job.traits.environment != "llamafactory":
+        return {}
+    return {"allow": {"extra": {**job.extra, "trust_remote_code": True}}}
 
 
 def is_ignored(key: str, traits: EngineTraits) -> bool:

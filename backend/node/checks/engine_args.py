@@ -162,23 +162,42 @@ def parse_llamafactory() -> None:
     if template is not None and template not in TEMPLATES:
         raise ValueError(f"Template {template} does not exist.")
     if os.environ.get("USE_MCA") != "1":
-        require_architecture(config.get("model_name_or_path") or "")
+        require_architecture(config.get("model_name_or_path") or "", bool(config.get("trust_remote_code")))
 
 
-def require_architecture(folder: str) -> None:
-    """Raise ValueError if transformers does not know the model's architecture. A model may bring its own code."""
+class ClassMissingError(ValueError):
+    """The model's config.json names no class."""
+
+
+class CodeNotAllowedError(ValueError):
+    """The model's class is in a Python file of its folder, which the message names. The job does not allow it."""
+
+
+def require_architecture(folder: str, may_run_code: bool = False) -> None:
+    """Raise ValueError if transformers will not find the model's class, before every rank does.
+
+    A model may bring its own code (transformers 5.6.0 models/auto/configuration_auto.py AutoConfig.from_pretrained).
+    """
     try:
         with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
             config = json.load(file)
-        name, own_code = config.get("model_type"), config.get("auto_map")
+        name, own_code = config.get("model_type"), (config.get("auto_map") or {}).get("AutoConfig")
     except (OSError, ValueError, AttributeError):
         return  # Another check finds this.
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    if isinstance(name, str) and not own_code and name not in CONFIG_MAPPING:
+    if isinstance(name, str) and name in CONFIG_MAPPING:
+        return
+    if own_code:
+        if not may_run_code:
+            raise CodeNotAllowedError(str(own_code))
+    elif isinstance(name, str):
         version = transformers.__version__
         raise ValueError(f"model_name_or_path: transformers {version} does not know the architecture {name}.")
+    elif int(transformers.__version__.partition(".")[0]) > 4:
+        # Earlier versions look for a known name in the folder's path.
+        raise ClassMissingError
 
 
 def parse_swift() -> Any:

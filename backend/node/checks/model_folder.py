@@ -1,4 +1,4 @@
-"""Reads what a model's folder on a node lacks: weight files, and the modules that LoRA names."""
+"""Reads what is wrong with a model's folder on a node: its config.json, weight files, the modules that LoRA names."""
 
 from __future__ import annotations
 
@@ -6,15 +6,30 @@ import json
 import os
 from typing import Any
 
+from backend.node.config_text import config_fault
 from backend.node.regular_file import open_regular, read_json, read_regular
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 """Lists of a model's weight files. transformers reads the first that exists."""
 SINGLE = "model.safetensors"
 LARGEST_HEADER = 64 << 20
+LARGEST_CONFIG = 16 << 20
 POINTER = b"version https://git-lfs"
 """Begin of the small file that a clone without git-lfs has in place of a weight file."""
 LACKING_SHOWN = 8
+
+
+def fault_of_config(folder: str) -> dict[str, Any] | None:
+    """Return why a model's config.json cannot be read as one (config_text.py); None if it can, or if there is none."""
+    try:
+        text = read_regular(os.path.join(folder, "config.json"), LARGEST_CONFIG).decode("utf-8")
+    except UnicodeDecodeError:
+        return {"fault": "config_not_text", "line": 1, "column": 1}
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return {"fault": "config_unreadable", "line": 1, "column": 1}
+    return config_fault(text)
 
 
 def lacking_weights(folder: str) -> list[str]:

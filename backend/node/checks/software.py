@@ -24,7 +24,7 @@ from typing import Any
 
 from backend.node.checks.dataset_columns import has_kto_tag, missing_columns, row_without_text
 from backend.node.checks.logins import has_wandb_login
-from backend.node.checks.model_folder import lacking_weights, unmatched_targets
+from backend.node.checks.model_folder import fault_of_config, lacking_weights, unmatched_targets
 from backend.node.interface import find_interface
 from backend.node.regular_file import read_json, read_regular
 
@@ -131,6 +131,7 @@ def paths(request: dict[str, Any]) -> dict[str, Any]:
     """Return whether the model, the data sets, the writable folders and DeepSpeed's extensions are ready."""
     return {
         "model": os.path.isfile(os.path.join(full(request["model"]), "config.json")),
+        "config": fault_of_config(full(request["model"])),
         "lacking": lacking_weights(full(request["model"])),
         "unmatched": unmatched_targets(full(request["model"]), request["lora_targets"]),
         "wandb": has_wandb_login(),

@@ -17,13 +17,13 @@ GROUPS = ("projector", "vision", "audio", "language")
 
 def read_config(source: Source, trust_remote_code: bool) -> Any:
     """Return the configuration as the engine's class."""
-    from transformers import AutoConfig
+    from transformers import AutoConfig, __version__
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     model_type = source.config["model_type"]
     has_remote_code = bool(source.config.get("auto_map"))
     if model_type not in CONFIG_MAPPING and not has_remote_code:
-        raise ProfileError("model_type_unknown", model_type=model_type)
+        raise ProfileError("model_type_unknown", model_type=model_type, version=__version__)
     if has_remote_code and model_type not in CONFIG_MAPPING and not trust_remote_code:
         raise ProfileError("remote_code", model_type=model_type, auto_map=source.config["auto_map"])
     try:

@@ -1,5 +1,6 @@
 """Discovery: reads facts of the nodes for the planning steps, before a preflight or a launch. It changes nothing."""
 
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -58,9 +59,19 @@ def refuse_without(job: Job, *paths: str) -> None:
 
 
 def model_config(job: Job, connected: ConnectedNodes, limit: int) -> Discovery[bytes]:
-    """Read at most `limit` bytes of the model's config.json on the first connected node."""
-    path = f"{sftp_path(str(job.model.path))}/config.json"
-    return _ask_first(connected, lambda rank, node: node.read(path, limit=limit), READ_S)
+    """Read at most `limit` bytes of the model's config.json on every connected node. A node without one is a problem
+    (model_missing)."""
+    folder = str(job.model.path)
+
+    def read_node(rank: int, node: Node) -> bytes:
+        try:
+            return node.read(f"{sftp_path(folder)}/config.json", limit=limit)
+        except NodeError as error:
+            if error.code == "missing_file":
+                raise NodeError("model_missing", node.name, field="model.path", path=folder) from error
+            raise
+
+    return _ask_all(connected, read_node, READ_S)
 
 
 def model_profile(job: Job, connected: ConnectedNodes) -> Discovery[Mapping[str, Any]]:
@@ -102,11 +113,7 @@ def memory(job: Job, connected: ConnectedNodes) -> Discovery[NodeMemory]:
             facts = None
         return NodeMemory(survey=survey, facts=facts)
 
-    answers, failures = try_all(connected.nodes, read_node, HARDWARE_S + SOFTWARE_S + 10)
-    names = {rank: connected.nodes[rank].name for rank in answers}
-    problems = tuple(failure.problem for _, failure in sorted({**broken, **failures}.items()))
-    return Discovery(answers=answers, nodes=names, unknown_host_keys=connected.unknown_host_keys,
-                problems=(*problems, *connected.problems))  # fmt: skip
+    return _ask_all(connected, read_node, HARDWARE_S + SOFTWARE_S + 10, broken)
 
 
 def data_size(job: Job, connected: ConnectedNodes) -> Discovery[DataSize]:
@@ -122,6 +129,21 @@ def partitions(connected: ConnectedNodes) -> Discovery[tuple[Partition, ...]]:
 def data_preview(job: Job, connected: ConnectedNodes, seed: int) -> Discovery[DataPreview]:
     """Encode rows of the job's data sets on the first connected node."""
     return _ask_first(connected, lambda rank, node: data_preview_on(node, job, rank, seed), PREVIEW_S + 10)
+
+
+def _ask_all(
+    connected: ConnectedNodes,
+    question: Callable[[int, Node], T],
+    limit_s: float,
+    faults: Mapping[int, NodeError] = types.MappingProxyType({}),
+) -> Discovery[T]:
+    """Return the answers of all connected nodes, and the problems of the others. `faults` has the problems that the
+    question found on nodes that answered."""
+    answers, failures = try_all(connected.nodes, question, limit_s)
+    names = {rank: connected.nodes[rank].name for rank in answers}
+    problems = tuple(failure.problem for _, failure in sorted({**faults, **failures}.items()))
+    return Discovery(answers=answers, nodes=names, unknown_host_keys=connected.unknown_host_keys,
+                problems=(*problems, *connected.problems))  # fmt: skip
 
 
 def _ask_first(connected: ConnectedNodes, question: Callable[[int, Node], T], limit_s: float) -> Discovery[T]:
