@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from app.text import t
 from backend.estimate import Estimate
 from backend.estimate.interval import (
+    is_memory_assumed,
     memory_interval,
     time_interval,
     unknown_for_memory,
@@ -54,8 +55,10 @@ def time_error(job: Job, estimate: Estimate | None) -> Error | None:
     return {**factors, "step_low": step_low, "hours_low": hours_low, "unknown": unknown}
 
 
-def memory_error(job: Job) -> Error:
-    """Return the same of the memory that a GPU needs."""
+def memory_error(job: Job) -> Error | None:
+    """Return the same of the memory that a GPU needs; None if it is assumed."""
+    if is_memory_assumed(job):
+        return None
     factors = _factors(memory_interval(job), calibrated=reserved_ratio(job) is not None and is_of_this_training(job))
     return {**factors, "unknown": unknown_for_memory(job)}
 
@@ -76,10 +79,14 @@ def time_error_words(job: Job, estimate: Estimate, lang: str) -> Iterator[str]:
 
 
 def memory_error_words(job: Job, estimate: Estimate, lang: str) -> Iterator[str]:
-    """Yield the interval of the memory."""
+    """Yield the interval of the memory, or that it is assumed."""
+    error = memory_error(job)
+    if error is None:
+        yield t(lang, "accuracy.memory.assumed")
+        return
     if estimate.need_gib_low is not None and estimate.need_gib_high is not None:
         yield t(lang, "accuracy.gib", low=f"{estimate.need_gib_low:,.1f}", high=f"{estimate.need_gib_high:,.1f}")
-    yield _sentence("memory", memory_error(job), lang)
+    yield _sentence("memory", error, lang)
     yield from _unknown_words("memory", estimate.memory_unknown, lang)
 
 

@@ -55,11 +55,17 @@ def why_words(plans: Plans, lang: str) -> str:
         return _joined(lang, t(lang, key, **figures), *further)
     may_not_fit = ".close" if is_tight(plans, rank) else ""
     if best.tokens_per_s_per_gpu is None:
-        return _joined(lang, t(lang, f"wizard.plan.best_untimed{may_not_fit}", **figures), *further)
+        why = t(lang, untimed_key(chosen.job))
+        return _joined(lang, t(lang, f"wizard.plan.best_untimed{may_not_fit}", why=why, **figures), *further)
     speed = f"{rounded(best.tokens_per_s_per_gpu):,}"
     fastest = t(lang, f"wizard.plan.best{may_not_fit}", speed=speed, **figures)
     error = time_error_words(chosen.job, best, lang)
     return _joined(lang, fastest, *_sentences(plans, rank, lang), *further, *error)
+
+
+def untimed_key(job: Job) -> str:
+    """Return the key of the text that says why the time of a job without figures of time is not estimated."""
+    return "wizard.untimed.grpo" if job.training.stage == "grpo" else "wizard.untimed.speed"
 
 
 def _joined(lang: str, *sentences: str) -> str:
@@ -306,7 +312,9 @@ def plan_sizes(job: Job) -> dict[str, int]:
 
 
 def need_words(estimate: Estimate, lang: str) -> str:
-    """Return the interval of the memory that the GPU with the largest need uses."""
+    """Return the interval of the memory that the GPU with the largest need uses, or the need if it is assumed."""
+    if estimate.memory_assumed:
+        return t(lang, "accuracy.assumed", gib=f"{estimate.reserved_gib + estimate.outside_gib:,.1f}")
     return range_words(estimate.need_gib_low, estimate.need_gib_high, lang)
 
 

@@ -79,8 +79,16 @@ def hours_interval(job: Job) -> Interval:
     return replace(factors, low=factors.low * shortest_share(job))
 
 
+def is_memory_assumed(job: Job) -> bool:
+    """Return whether no measured run says how far the memory is off, so that it has no interval."""
+    return job.training.stage == "grpo"
+
+
 def memory_interval(job: Job) -> Interval:
-    """Return the factors of the need of the job's fullest GPU."""
+    """Return the factors of the need of the job's fullest GPU.
+
+    For an assumed need they are those of other training: a margin by which a plan must fit, and no interval.
+    """
     known, kind, calibration = intervals().memory, _kind(job), job.cluster.calibration
     if _is_reserved_by_own_run(job):
         return after_runs(known[f"calibrated_{kind}"], calibration.memory_runs, calibration.memory_spread)
@@ -109,7 +117,9 @@ def _lengths(job: Job) -> str:
 
 def unknown_for_memory(job: Job) -> tuple[str, ...]:
     """Return what is not known of the job and makes the interval of memory wider: lengths."""
-    return ("lengths",) if _lengths(job) == "unknown" and not _is_reserved_by_own_run(job) else ()
+    if is_memory_assumed(job) or _is_reserved_by_own_run(job):
+        return ()
+    return ("lengths",) if _lengths(job) == "unknown" else ()
 
 
 def unknown_for_time(job: Job) -> tuple[str, ...]:

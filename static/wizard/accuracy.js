@@ -2,9 +2,10 @@
 import { percent, short } from "../lib/format.js";
 import { sentences, t } from "../lib/words.js";
 
-// Returns the interval of the memory estimate, and its error on the own sources.
+// Returns the interval of the memory estimate, and its error on the own sources. An assumed need has neither.
 export function accuracy(known) {
   if (!known) return t("accuracy.unknown");
+  if (!known.expected) return sentences([known.run && t("accuracy.calibrated", { run: known.run }), t("accuracy.memory.assumed")]);
   if (known.run) return sentences([t("accuracy.calibrated", { run: known.run }), errorWords("memory", known.expected)]);
   const { own } = known;
   return sentences([errorWords("memory", known.expected), own && t("accuracy.own", {

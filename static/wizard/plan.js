@@ -186,8 +186,8 @@ function cell(row, name) {
   return String(row[name]);
 }
 
-// The 80 % interval of a row's figure.
-const ends = (row, name, value) => plans.intervals[row.engine][name].map((factor) => factor && factor * value);
+// The 80 % interval of a row's figure; null if the figure is assumed. An unknown lower end is null.
+const ends = (row, name, value) => plans.intervals[row.engine][name]?.map((factor) => factor && factor * value) ?? null;
 
 const isOver = (row) => !row.fits && row.need_gib > plans.possible_gib[row.engine];
 function verdict(row) {

@@ -37,7 +37,7 @@ function line(row, gpu) {
     name: h("th", { scope: "row", "data-recommended": row.recommended }, row.name,
       row.recommended && h("span.mb-best", {}, t("wizard.strategies.best")),
       row.plan && h("small", {}, row.plan)),
-    memory: h("td", {}, row.plan ? meter(row.need_gib, [row.need_gib_low, row.need_gib_high], gpu,
+    memory: h("td", {}, row.plan ? meter(row.need_gib, row.need_gib_low === null ? null : [row.need_gib_low, row.need_gib_high], gpu,
       row.near ? "wizard.near" : row.fits ? "wizard.fits" : row.over ? "wizard.over" : "wizard.over.host", !row.fits && !row.near) : "–"),
     speed: h("td.mb-figure", {}, row.fits && row.speed ? rounded(row.speed) : "–"),
     hours: h("td.mb-figure", {}, row.fits && row.hours !== null ? range(row.hours_up_to ? null : row.hours_low, row.hours_high) : "–"),

@@ -12,7 +12,7 @@ const kindOf = (name) => KINDS[name] ?? "talk";
 export function draw(element, bundle) {
   const time = bundle.data.time;
   if (!time?.is_known)
-    return fill(element, h("p.mb-quiet", {}, insteadOfFigures(bundle, time ? "wizard.time.unknown" : "wizard.memory.unread")));
+    return fill(element, h("p.mb-quiet", {}, insteadOfFigures(bundle, time?.why ?? "wizard.memory.unread")));
   fill(element,
     h("div.mb-facts", {}, facts(time)),
     h("p.mb-quiet.mb-time-error", {}, certainty(time)),

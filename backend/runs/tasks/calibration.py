@@ -12,7 +12,7 @@ from statistics import median
 from typing import NamedTuple
 
 from backend.estimate import Estimate, estimate
-from backend.estimate.interval import memory_interval, time_interval
+from backend.estimate.interval import is_memory_assumed, memory_interval, time_interval
 from backend.estimate.time.calibrated import is_of_this_training, is_timed, reserved_ratio, training_of
 from backend.job.cluster import Calibration
 from backend.job.job import Job
@@ -46,7 +46,8 @@ class RunMeasured:
     """Largest value of all ranks."""
     predicted_reserved_gib: float | None
     predicted_step_s_low: float | None = None
-    """The 80 % interval of predicted_step_s; `predicted_step_s_high` is its upper end. The same for the memory."""
+    """The 80 % interval of predicted_step_s; `predicted_step_s_high` is its upper end. The same for the memory,
+    unless it is assumed: then it has no interval."""
     predicted_step_s_high: float | None = None
     predicted_reserved_gib_low: float | None = None
     predicted_reserved_gib_high: float | None = None
@@ -97,7 +98,8 @@ def measure_run(job: Job, run: str, steps: Sequence[Point], newest: Sequence[Poi
     time_ratio = _time_ratio(same, step_s or 0.0, problems) if same else None
     memory_ratio = _memory_ratio(job, predicted, timed, reserved, problems)
     step_s_computed = estimate(same).iteration_s if same else None
-    memory, time = memory_interval(job), time_interval(same or job)
+    time = time_interval(same or job)
+    memory = None if is_memory_assumed(job) else memory_interval(job)
     return RunMeasured(
         run=run,
         steps=len(timed),
@@ -107,8 +109,8 @@ def measure_run(job: Job, run: str, steps: Sequence[Point], newest: Sequence[Poi
         predicted_step_s_high=time.high * step_s_computed if step_s_computed else None,
         reserved_gib=max(reserved, default=None),
         predicted_reserved_gib=predicted.reserved_gib,
-        predicted_reserved_gib_low=memory.low * predicted.reserved_gib,
-        predicted_reserved_gib_high=memory.high * predicted.reserved_gib,
+        predicted_reserved_gib_low=memory.low * predicted.reserved_gib if memory else None,
+        predicted_reserved_gib_high=memory.high * predicted.reserved_gib if memory else None,
         time_ratio=time_ratio,
         memory_ratio=memory_ratio,
         problems=tuple(problems),
