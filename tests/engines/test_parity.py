@@ -22,8 +22,6 @@ from tools.programs import MCORE_ADAPTER, mcore_adapter_source
 
 pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(3600)]
 
-UNSTABLE = {"zero3_race"}
-"""Explanations of results that differ between equal runs: nothing is asserted."""
 MENDED = {
     "vision_tensor": "mcore_adapter now trains vision parts under TP rightly: narrow MCA_WRONG_VISION in traits.py",
     "micro_batch_means": "Megatron's loss has another mean now: correct docs/parity and EXPLAINED",
@@ -74,8 +72,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
 
 
 def compare(results: Results, name: str, reference: str, explained: str) -> None:
-    if explained in UNSTABLE:
-        pytest.skip(f"{EXPLAINED[explained][0]}: docs/parity.en.md")
     case = CASES[name]
     differs = difference(results.of(name), results.of(reference))
     in_bf16 = "bf16" in (case.precision, CASES[reference].precision) and not case.resumed
@@ -110,7 +106,7 @@ def test_tensor_parallel_halves_the_gradient_of_one_image_and_loses_parts_of_mor
 
 def test_every_explanation_belongs_to_a_case() -> None:
     used = {case.explained for case in CASES.values()} | {pair.explained for pair in PAIRS}
-    assert used - {""} == EXPLAINED.keys() == MENDED.keys() | UNSTABLE
+    assert used - {""} == EXPLAINED.keys() == MENDED.keys()
 
 
 def test_two_ranks_of_every_hugging_face_engine_are_compared() -> None:
