@@ -201,7 +201,8 @@ function costOf(row) {
   if (row.marks.includes("x")) costs.push(t("wizard.plan.mark.unfit"));
   if (isOver(row)) costs.push(t("wizard.plan.cost.over", { gib: gib(row.need_gib - plans.gpu_gib) }));
   if (row.over_host > 0) costs.push(t("wizard.plan.cost.over_host", { gib: gib(row.over_host) }));
-  if (row.rank === 0) costs.push(t(row.fits ? "wizard.plan.cost.best" : "wizard.plan.cost.closest"));
+  const first = verdict(row) === "wizard.near" ? "wizard.plan.cost.fastest" : "wizard.plan.cost.best";
+  if (row.rank === 0) costs.push(t(row.fits ? first : "wizard.plan.cost.closest"));
   // If nothing fits, the speed of the closest plan is no measure.
   else if (plans.fitting && row.slower !== null) costs.push(paceOf(row));
   const less = all[0].need_gib - row.need_gib;
