@@ -101,7 +101,7 @@ function Toolbar({ change, poll, compare, hide }) {
     kept.isHiddenShown = hidden.checked;
     change();
   } });
-  const hiddenLabel = h("label.mbm-check", {}, hidden, h("span"));
+  const hiddenLabel = h("label.mbm-check", { hidden: true }, hidden, h("span"));
   const metric = h("select", { "aria-label": w("list.metric"), onchange: () => {
     kept.metric = metric.value;
     poll();

@@ -81,12 +81,10 @@ class Steps:
     def __init__(self, folder: str, file: IO[str], rank: int) -> None:
         from step_lines import StepLines  # beside this file in the run folder
 
-        self.folder = folder
-        self.rank = rank
+        self.folder, self.rank = folder, rank
         self.lines = StepLines(file, rank)
         self.begun = time.perf_counter()
-        self.tokens_before = 0
-        self.saved = ""
+        self.tokens_before, self.saved = 0, ""
         self.first: dict[str, Any] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
