@@ -22,6 +22,8 @@ class Result:
     """megatron or hugging_face if the figure is the peak of a whole run. The page may quote these."""
     kind: str = ""
     """Kind of run within its family: backend.estimate.kind_of_run."""
+    unknown_lengths: bool = False
+    """Whether the source does not tell how long its samples are, so that the estimate is for full ones."""
 
     @property
     def error(self) -> float:

@@ -123,8 +123,18 @@ def _kept(item: Outcome, answer: Mapping[str, Any]) -> list[str]:
     return [
         f"{key}: {value!r} -> {arguments[key]!r}"
         for key, value in kept.items()
-        if key in arguments and not is_same(key, value, arguments[key])
+        if key in arguments and not is_same(key, value, arguments[key]) and not _is_of_swift(key, kept)
     ]
+
+
+def _is_of_swift(key: str, kept: Mapping[str, Any]) -> bool:
+    """Return whether ms-swift itself gives the key another value: `max_steps` replaces the epochs, SimPO is a kind of
+    its CPO, and YAML reads `no` as false."""
+    return (
+        (key == "num_train_epochs" and "max_steps" in kept)
+        or (key == "rlhf_type" and kept[key] == "simpo")
+        or (key == "eval_strategy" and kept[key] is False)
+    )
 
 
 def _original(item: Outcome) -> str:
@@ -144,7 +154,7 @@ def _rendered(item: Outcome) -> tuple[Job | None, dict[str, Any]]:
     assert item.job is not None
     job = with_placeholders(item.job)
     if job.model.preset is None and not job.model.hf_config:
-        seen = item.source is not None and "image_max_pixels" in item.source.config
+        seen = item.source is not None and bool(_OF_VISION & item.source.config.keys())
         job = with_values(job, {"model.preset": "qwen3-vl-2b" if seen else "qwen3-0.6b"})
     if any(problem.severity == "error" for problem in (*check(job), *check_engine(job))):
         return None, {}
@@ -153,6 +163,8 @@ def _rendered(item: Outcome) -> tuple[Job | None, dict[str, Any]]:
     return job, case
 
 
+_OF_VISION = frozenset({"image_max_pixels", "freeze_vit", "freeze_aligner", "freeze_vision_tower"})
+"""Keys of configurations whose models take images."""
 _BY_NATURE = frozenset(
     {
         "output_dir", "logging_dir", "model_name_or_path", "dataset", "dataset_dir", "template", "hf_deepspeed_config",

@@ -9,12 +9,15 @@ intervals are. The scores are ratios of measured to estimated, of these rows:
 - time: strangers.json, and the rows of people who fine-tune (USERS), each with constants fitted without its source.
 
 There is an interval for each kind of run: Megatron, and full training, LoRA and QLoRA on Hugging Face's engines. Each
-source counts the same, but one with fewer than FULL rows counts less. Rows of other kinds count OTHER_KIND.
+source counts the same, but one with fewer than FULL rows counts less. Rows of other kinds count OTHER_KIND. Those of
+memory differ by what is known of the lengths of samples (by_lengths.py).
 
 After a correction by one run, the interval is that of rows that one other row of the same model, length, method and
-hardware corrects; it holds 80 % of such rows of each kind when it is made without their source.
+hardware corrects; it holds 80 % of such rows of each kind when it is made without their source. After several runs, its
+width follows from their scatter (backend.estimate.interval.after_runs).
 
-Times in FP8 have an interval of the project's rows in FP8: nobody but vendors has published such times.
+Times in FP8 have an interval of the project's rows in FP8: 94 are NVIDIA's, 10 torchtitan's, 2
+MosaicML's, and no user has published such times.
 
 The interval lies between two quantiles of the scores. It is the narrowest that holds COVERED of the kind's rows when it
 is made without their source, each source counting the same, and OF_STRANGERS of the rows of strangers.json if there are
@@ -24,19 +27,20 @@ at least MANY. The level of times is the median over the sources of strangers.js
 import argparse
 import json
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 
+from backend.estimate.interval import LENGTHS
 from backend.estimate.time.efficiency import default_efficiency
+from backend.job.presets import Interval
+from benchmarks.by_lengths import Tails, by_lengths, left_out_by_lengths, tails_of
 from benchmarks.errors import Result
 from benchmarks.fit import carried_rows
 from benchmarks.kinds import MEMORY_KINDS, TIME_KINDS, kind_of, kind_of_time
 from benchmarks.left_out import (
     Held,
-    Interval,
     Score,
     corrected,
     interval,
@@ -59,6 +63,8 @@ USERS = ("Qwen fine", "IBM", "ms-swift doc", "Hugging Face blog", "Answer.AI", "
 """Sources whose authors ran an engine as it is, by the beginning of their names."""
 VENDORS = ("SimuMax", "Megatron", "NVIDIA", "Narayanan", "Korthikanti", "NeMo", "Google", "torchtitan")
 """Sources whose authors tuned the stack: it is their own, or their figures promote it."""
+RUNS = (1, 2, 3, 4, 6)
+"""Runs after which the coverage is printed."""
 OUTPUT = Path(__file__).parents[1] / "presets" / "intervals.yaml"
 
 
@@ -85,21 +91,28 @@ def print_coverage() -> None:
     memory, own_memory = memory_scores(strangers), memory_scores(_published_memory())
     fp8 = fp8_scores()
     print(f"time    fp8                 {_shares(left_out([], fp8, 'fp8', tail_of([], fp8, 'fp8')))}")
-    kinds = {"memory": MEMORY_KINDS, "time": TIME_KINDS}
-    for name, scores, others in (("memory", memory, own_memory), ("time", time_scores(strangers), users)):
-        for kind in kinds[name]:
-            tail = tail_of(scores, others, kind, by_level=name == "time")
-            held = left_out(scores, others, kind, tail, by_level=name == "time")
-            width = statistics.fmean(row.high - row.low for row in held)
-            of_strangers = [row.inside for row in held if row.stranger]
-            print(
-                f"{name:7} {kind:19} {len(held):4} rows, inside {share_by_source(held):.0%}, width {width:.2f}", end=""
-            )
-            print(f"; strangers {len(of_strangers)}, inside {sum(of_strangers) / max(1, len(of_strangers)):.0%}")
-        for kind, runs in product(kinds[name], (1, 2, 4)):
-            every = [*scores, *others]
+    for kind in MEMORY_KINDS:
+        of_lengths = left_out_by_lengths(memory, own_memory, kind, tails_of(memory, own_memory, kind))
+        for lengths, rows in of_lengths.items():
+            print(f"memory  {kind:19} lengths {lengths:8} {_shares(rows)}")
+        _print_kind("memory", kind, [row for rows in of_lengths.values() for row in rows])
+    times = time_scores(strangers)
+    for kind in TIME_KINDS:
+        tail = tail_of(times, users, kind, by_level=True)
+        _print_kind("time", kind, left_out(times, users, kind, tail, by_level=True))
+    for name, every, kinds in (
+        ("memory", [*memory, *own_memory], MEMORY_KINDS),
+        ("time", [*times, *users], TIME_KINDS),
+    ):
+        for kind, runs in product(kinds, RUNS):
             held = left_out_corrected(every, kind, tail_of_corrected(every, kind), runs)
             print(f"{name:7} {kind:19} after {runs} run(s): {_shares(held)}")
+
+
+def _print_kind(name: str, kind: str, held: Sequence[Held]) -> None:
+    of_strangers = [row.inside for row in held if row.stranger]
+    share = sum(of_strangers) / max(1, len(of_strangers))
+    print(f"{name:7} {kind:19} {_shares(held)}; strangers {len(of_strangers)}, inside {share:.0%}")
 
 
 def _shares(held: Sequence[Held]) -> str:
@@ -122,8 +135,8 @@ def as_yaml(date: str) -> str:
     level = level_of(time)
     tails = {
         "time": {kind: tail_of(time, users, kind, by_level=True) for kind in TIME_KINDS},
-        "memory": {kind: tail_of(memory, own_memory, kind) for kind in MEMORY_KINDS},
     }
+    memory_tails = {kind: tails_of(memory, own_memory, kind) for kind in MEMORY_KINDS}
     lines = [
         "# The level of step times and the 80 % intervals of estimates, as factors of the estimate.",
         "# Written by: python -m benchmarks.intervals --write, which says how. left_out: the same without that source.",
@@ -137,7 +150,7 @@ def as_yaml(date: str) -> str:
         f"  fp8: {_text(interval(fp8, 'fp8', tail_of([], fp8, 'fp8')))}",
         *_calibrated([*time, *users], TIME_KINDS),
         "memory:",
-        *_intervals(memory, own_memory, MEMORY_KINDS, tails["memory"]),
+        *(f"  {name}: {_text(factors)}" for name, factors in _of_memory([*memory, *own_memory], memory_tails)),
         *_calibrated([*memory, *own_memory], MEMORY_KINDS),
         "left_out:",
     ]
@@ -148,9 +161,16 @@ def as_yaml(date: str) -> str:
         entries = [f"level: {part:.4f}"]
         entries += [f"time_{kind}: {_text(interval(rest, kind, tail))}" for kind, tail in tails["time"].items()]
         kept = [score for score in (*memory, *own_memory) if score.source != source]
-        entries += [f"memory_{kind}: {_text(interval(kept, kind, tail))}" for kind, tail in tails["memory"].items()]
+        entries += [f"memory_{name}: {_text(factors)}" for name, factors in _of_memory(kept, memory_tails)]
         lines.append(f"  {json.dumps(source)}: {{{', '.join(entries)}}}")
     return "\n".join(lines) + "\n"
+
+
+def _of_memory(scores: Sequence[Score], tails: Mapping[str, Tails]) -> Iterator[tuple[str, Interval]]:
+    """Yield the intervals of memory with their names."""
+    for kind, of_kind in tails.items():
+        for lengths, factors in by_lengths(scores, kind, of_kind).items():
+            yield f"{LENGTHS[lengths]}{kind}", factors
 
 
 def _intervals(
@@ -179,7 +199,8 @@ def memory_scores(rows: Iterable[Mapping[str, object]]) -> list[Score]:
             if result.family and (result.source, result.case) not in cases:
                 cases.add((result.source, result.case))
                 log = math.log(result.measured / result.ours)
-                scores.append(Score(result.source, kind_of(result), log, _training(row)))
+                unknown = result.unknown_lengths
+                scores.append(Score(result.source, kind_of(result), log, _training(row), unknown_lengths=unknown))
     return scores
 
 

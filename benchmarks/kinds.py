@@ -17,6 +17,11 @@ def kind_of(result: Result) -> str:
     return f"hugging_face{method}"
 
 
+def lengths_of(result: Result) -> str:
+    """Return what is known of the lengths of a row's samples, as in backend.estimate.interval.LENGTHS."""
+    return "unknown" if result.unknown_lengths else "fixed"
+
+
 def kind_of_time(row: Timed) -> str:
     """Return the kind of a timed run, as in TIME_KINDS."""
     if row.time_context.run.megatron:

@@ -7,6 +7,7 @@ from itertools import combinations, islice
 from typing import NamedTuple
 
 from backend.estimate.interval import after_runs
+from backend.job.presets import Interval
 
 COVERED = 0.82
 """The share of left-out rows to hold: a little more than 80 %, because sources that nobody has seen may be worse."""
@@ -31,13 +32,10 @@ class Score(NamedTuple):
     """Equal for rows of one training on one cluster, which differ in the plan."""
     weight: float = 1.0
     """Share of the row: a row that is corrected in several ways has a score for each."""
-
-
-class Interval(NamedTuple):
-    """Factors of an estimate."""
-
-    low: float
-    high: float
+    unknown_lengths: bool = False
+    """Whether its source does not tell how long the samples are."""
+    spread: float | None = None
+    """Standard deviation of the logarithms of the rows that corrected it; None for one row."""
 
 
 def level_of(scores: Iterable[Score]) -> float:
@@ -76,13 +74,9 @@ def left_out(
             level = level_of(rest)
             own, rest = levelled(own, level), levelled(rest, level)
         rest += [score for score in others if score.source != source]
-        low, high = interval(rest, kind, tail)
+        factors = interval(rest, kind, tail)
         rows = [(score, True) for score in own] + [(score, False) for score in others if score.source == source]
-        held += [
-            Held(source, stranger, low <= math.exp(score.log) <= high, low, high)
-            for score, stranger in rows
-            if score.kind == kind
-        ]
+        held += [held_by(score, factors, stranger=stranger) for score, stranger in rows if score.kind == kind]
     return held
 
 
@@ -129,7 +123,7 @@ def interval(scores: Sequence[Score], kind: str, tail: float) -> Interval:
         )
         for score in scores
     )
-    return Interval(math.exp(_quantile(weighted, tail)), math.exp(_quantile(weighted, 1 - tail)))
+    return Interval(low=math.exp(_quantile(weighted, tail)), high=math.exp(_quantile(weighted, 1 - tail)))
 
 
 def _quantile(weighted: Sequence[tuple[float, float]], share: float) -> float:
@@ -150,7 +144,11 @@ def corrected(scores: Iterable[Score], runs: int = 1) -> list[Score]:
     for (source, kind, group), logs in by_group.items():
         for place, log in enumerate(logs):
             ways = list(islice(combinations(logs[:place] + logs[place + 1 :], runs), MOST_WAYS))
-            errors += [Score(source, kind, log - statistics.fmean(way), group, 1 / len(ways)) for way in ways]
+            for way in ways:
+                spread = statistics.stdev(way) if runs > 1 else None
+                errors.append(
+                    Score(source, kind, log - statistics.fmean(way), group, weight=1 / len(ways), spread=spread)
+                )
     return errors
 
 
@@ -160,13 +158,17 @@ def left_out_corrected(scores: Sequence[Score], kind: str, tail: float, runs: in
     held = []
     for source in sorted({score.source for score in errors}):
         factors = interval([score for score in single if score.source != source], kind, tail)
-        low, high = after_runs(factors.low, runs), after_runs(factors.high, runs)
-        held += [
-            Held(source, False, low <= math.exp(score.log) <= high, low, high, score.weight)
-            for score in errors
-            if score.source == source
-        ]
+        for score in errors:
+            if score.source == source:
+                ends = after_runs(factors, runs, score.spread)
+                held.append(held_by(score, ends, stranger=False))
     return held
+
+
+def held_by(score: Score, factors: Interval, *, stranger: bool) -> Held:
+    """Return whether a score is inside an interval that was made without its source."""
+    inside = factors.low <= math.exp(score.log) <= factors.high
+    return Held(score.source, stranger, inside, factors.low, factors.high, score.weight)
 
 
 def tail_of_corrected(scores: Sequence[Score], kind: str) -> float:

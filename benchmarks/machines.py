@@ -28,6 +28,7 @@ _GB200 = Gpu(
     mma_sync_share=gpus()["b200-180g"].mma_sync_share,
     power_w=1200,
     fp8_over_bf16=3615.6 / 1822,
+    fast_fp8_attention=True,
     source="https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/README.md",
 )
 _GB300 = replace(_GB200, name="GB300 NVL72", memory_gib=275, power_w=1400)
@@ -117,5 +118,5 @@ def published_machine(hardware: str, source: str, *, fp8: bool = False, notes: s
             if gpu_preset.fp8_over_bf16 is None:
                 raise NotModelled("FP8 on a GPU without it")
             share = next((share for name, share in DYNAMIC_SCALING.items() if name in notes), 1.0)
-            return with_fp8_products(machine, 1 + (gpu_preset.fp8_over_bf16 - 1) * share)
+            return with_fp8_products(machine, gpu_preset, share)
     raise NotModelled(f"hardware: {hardware}")

@@ -24,7 +24,7 @@ from backend.estimate.plan import Plan
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, MemoryTraits
 from benchmarks.errors import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
-from benchmarks.habits import habits_of
+from benchmarks.habits import habits_of, has_unknown_lengths
 from benchmarks.measured_hugging_face import hugging_face_memory, is_hugging_face, reserved_bytes
 from benchmarks.own_runs import is_own, own_result
 from benchmarks.published import FUSED_LOSS
@@ -94,7 +94,16 @@ def _results(row: Mapping[str, Any], case: str) -> list[Result]:
     family = "hugging_face" if is_hugging_face(row) else "megatron"
     adapted = "lora" in (row.get("method") or "").lower()
     kind = kind_of_run(vision=bool(shape.vision), experts=bool(shape.experts), adapters=adapted)
-    result = Result(source=source, case=case, measured=measured, ours=ours, baseline=rule, family=family, kind=kind)
+    result = Result(
+        source=source,
+        case=case,
+        measured=measured,
+        ours=ours,
+        baseline=rule,
+        family=family,
+        kind=kind,
+        unknown_lengths=has_unknown_lengths(row),
+    )
     by_stage = [figure(value) for value in row.get("measured_mem_by_stage_gb") or []]
     if len(by_stage) < 2 or len(by_stage) != len(peaks) or None in by_stage:
         return [result]

@@ -16,7 +16,7 @@ from backend.estimate.model.layers import ModelLayers
 from backend.estimate.plan import Plan
 from backend.job.model.operators import Activation, Attention
 from backend.job.traits import SINGLE_SCALES_BYTES, MemoryTraits
-from benchmarks.habits import habits_of
+from benchmarks.habits import habits_of, says_packing
 from benchmarks.machines import published_gpu
 from benchmarks.rows import needed, rank, recompute, reference, sequences, targets, trained, traits
 from benchmarks.shapes import NotModelled
@@ -69,8 +69,7 @@ def reserved_bytes(row: Mapping[str, Any], memory: StageMemory) -> float:
     least = RESERVED_PER_ALLOCATED * float(memory.peak)
     if row.get("framework") != "transformers" and not habits_of(row).segmented:
         return least
-    text = " ".join(str(row.get(key)) for key in ("method", "notes", "quote")).lower()
-    fixed = habits_of(row).fixed_lengths or "packing" in text
+    fixed = habits_of(row).fixed_lengths or says_packing(row)
     most = float(segmented_bytes(memory, "fixed" if fixed else "varied"))
     # Before it fails, torch returns the gaps to the GPU.
     return max(least, min(most, (gpu_gib(row) - FIRST_GIB) * 2**30))

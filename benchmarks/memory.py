@@ -15,10 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from backend.estimate.interval import LENGTHS
 from backend.job.presets import intervals
 from benchmarks.errors import Result, Skip, by_group, coverage, summary
 from benchmarks.golden import golden_results, within_tolerance
-from benchmarks.kinds import kind_of
+from benchmarks.kinds import kind_of, lengths_of
 from benchmarks.measured import measured_results
 from benchmarks.shapes import DATA
 
@@ -50,7 +51,7 @@ def main() -> None:
 
 def interval_of(result: Result) -> tuple[float, float]:
     """Return the factors of the memory of a run, without its source if that is known."""
-    known, kind = intervals(), kind_of(result)
+    known, kind = intervals(), f"{LENGTHS[lengths_of(result)]}{kind_of(result)}"
     entry = known.left_out.get(result.source, {}).get(f"memory_{kind}")
     return (entry["low"], entry["high"]) if entry else (known.memory[kind].low, known.memory[kind].high)
 

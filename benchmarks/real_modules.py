@@ -1,13 +1,12 @@
 """Parameters counted on real modules: of Megatron-Core on each rank, and of Hugging Face for each preset.
 
     .venv-node/bin/python -m benchmarks.real_modules megatron < cases.json
-    .venv-node/bin/python -m benchmarks.real_modules gated-delta-net < cases.json
     .venv-node/bin/python -m benchmarks.real_modules hugging-face
 
 Needs the node environment (torch, megatron-core, transformers). Nothing is allocated: modules are on the meta device,
 ranks in torch's fake process group. A case is {model, tensor, pipeline, virtual_pipeline, expert, expert_tensor,
-world}; `model` is a preset or config.json keys. The answer is [[dense, expert], ...] for the first rank of each stage.
-A case of `gated-delta-net` is {model, tensor}, and its answer is the parameters of one mixer on one rank.
+world}; `model` is a preset or config.json keys. The answer is [[dense, expert], ...] for the first rank of each stage;
+the first stage has the vision tower of the Hugging Face class, as both bridges build it.
 """
 
 import json
@@ -39,12 +38,29 @@ def _shape(model: str | Mapping[str, Any]) -> ModelShape:
     return parse_model(models()[model].hf_config if isinstance(model, str) else model)
 
 
+def _tower(model: str | Mapping[str, Any]) -> int:
+    """Return the parameters of the vision tower, which Megatron engines take from transformers; 0 without one."""
+    from transformers import AutoModelForImageTextToText
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    keys = models()[model].hf_config if isinstance(model, str) else model
+    if "vision_config" not in keys:
+        return 0
+    with torch.device("meta"):
+        config = CONFIG_MAPPING[keys["model_type"]].from_dict(dict(keys))
+        return _count(AutoModelForImageTextToText.from_config(config).model.visual)
+
+
 def full_attention(shape: ModelShape) -> FullAttention:
-    """Return the attention of the first layer. Raises TypeError if it is of another kind."""
-    attention = shape.kinds[0].attention
-    if not isinstance(attention, FullAttention):
-        raise TypeError("not a layer with full attention")
-    return attention
+    """Return the first full attention of the model. Raises TypeError if it has none."""
+    for kind in shape.kinds:
+        if isinstance(kind.attention, FullAttention):
+            return kind.attention
+    raise TypeError("no layer has full attention")
+
+
+def _gated_delta(shape: ModelShape) -> GatedDeltaNet | None:
+    return next((kind.attention for kind in shape.kinds if isinstance(kind.attention, GatedDeltaNet)), None)
 
 
 def _stage(case: Mapping[str, Any], stage: int) -> list[int]:
@@ -66,7 +82,7 @@ def _stage(case: Mapping[str, Any], stage: int) -> list[int]:
         "expert_tensor_parallel_size": case["expert_tensor"],
     }
     parallel_state.initialize_model_parallel(**sizes, create_gloo_process_groups=False)
-    dense = expert = 0
+    dense, expert = (_tower(case["model"]) if stage == 0 else 0), 0
     for chunk in range(virtual):
         for parameter in _chunk(_shape(case["model"]), sizes, chunk if virtual > 1 else None).parameters():
             # Megatron marks parameters that data parallelism must not reduce like dense weights: experts.
@@ -84,7 +100,9 @@ def _chunk(shape: ModelShape, sizes: Mapping[str, int | None], chunk: int | None
 
     config, attention = _config(shape, sizes), full_attention(shape)
     virtual = {} if chunk is None else {"vp_stage": chunk}
-    if shape.experts:
+    if config.experimental_attention_variant:
+        spec = _hybrid_block(config, chunk)
+    elif shape.experts:
         spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm", **virtual)
     else:
         spec = get_gpt_layer_local_spec(qk_layernorm=attention.qk_norm != "none", normalization="RMSNorm")
@@ -102,17 +120,50 @@ def _chunk(shape: ModelShape, sizes: Mapping[str, int | None], chunk: int | None
         )
 
 
+def _hybrid_block(config: Any, chunk: int | None) -> Any:
+    """Return Megatron-Core's block of layers with full attention and with a gated delta net, for this rank.
+
+    Megatron-Core builds it only of Transformer Engine's modules (models/gpt/
+    experimental_attention_variant_module_specs.py _get_backend_spec_provider), which need CUDA. Its own local modules
+    take their places; the weight of the norm that Transformer Engine fuses into a projection is a parameter of it.
+    """
+    from megatron.core.models.backends import LocalSpecProvider
+    from megatron.core.models.gpt import experimental_attention_variant_module_specs as variants
+    from megatron.core.models.gpt import gpt_layer_specs
+    from megatron.core.ssm import gated_delta_net
+    from megatron.core.tensor_parallel.layers import ColumnParallelLinear
+
+    class NormedLinear(ColumnParallelLinear):
+        def __init__(self, input_size: int, *arguments: Any, **options: Any) -> None:
+            super().__init__(input_size, *arguments, **options)
+            self.layer_norm_weight = torch.nn.Parameter(torch.empty(input_size))
+
+    class Provider(LocalSpecProvider):
+        def fuse_layernorm_and_linear(self) -> bool:
+            return True
+
+        def column_parallel_layer_norm_linear(self) -> type:
+            return NormedLinear
+
+    variants.TESpecProvider = gpt_layer_specs.TESpecProvider = Provider
+    # Only the forward pass needs flash-linear-attention, which needs a GPU.
+    gated_delta_net.HAVE_FLA = True
+    torch.cuda.current_device = lambda: "meta"
+    return variants.get_transformer_block_with_experimental_attention_variant_spec(config, vp_stage=chunk)
+
+
 def _config(shape: ModelShape, sizes: Mapping[str, int | None]) -> Any:
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     experts: dict[str, Any] = {}
-    attention = full_attention(shape)
+    attention, net = full_attention(shape), _gated_delta(shape)
     if shape.experts:
         experts = {
             "num_moe_experts": shape.experts,
             "moe_router_topk": shape.top_k,
             "moe_ffn_hidden_size": shape.expert_ffn,
             "moe_shared_expert_intermediate_size": (shape.moe.shared_width if shape.moe else 0) or None,
+            "moe_shared_expert_gate": bool(shape.moe and shape.moe.shared_gate),
             # The other dispatchers need a CUDA stream.
             "moe_token_dispatcher_type": "allgather",
         }
@@ -120,9 +171,10 @@ def _config(shape: ModelShape, sizes: Mapping[str, int | None]) -> Any:
         num_layers=shape.layers,
         hidden_size=shape.hidden,
         ffn_hidden_size=shape.ffn or shape.expert_ffn,
-        num_attention_heads=shape.heads,
-        num_query_groups=shape.kv_heads,
-        kv_channels=shape.head_dim,
+        num_attention_heads=attention.heads,
+        num_query_groups=attention.kv_heads,
+        kv_channels=attention.head_dim,
+        attention_output_gate=attention.gate == "query",
         qk_layernorm=attention.qk_norm != "none",
         add_qkv_bias=attention.bias,
         add_bias_linear=False,
@@ -139,65 +191,22 @@ def _config(shape: ModelShape, sizes: Mapping[str, int | None]) -> Any:
         perform_initialization=False,
         **sizes,
         **experts,
+        **(_linear_attention(shape, net) if net else {}),
     )
 
 
-def gated_delta_nets(cases: list[Mapping[str, Any]]) -> list[int]:
-    """Return the parameters of Megatron-Core's gated delta net on one rank, for each case."""
-    from megatron.core.ssm import gated_delta_net
-
-    # Only the forward pass needs flash-linear-attention, which needs a GPU.
-    gated_delta_net.HAVE_FLA = True
-    torch.cuda.current_device = lambda: "meta"
-    return [_gated_delta_net(case) for case in cases]
-
-
-def _gated_delta_net(case: Mapping[str, Any]) -> int:
-    import torch.distributed as distributed
-    from megatron.core import parallel_state
-    from megatron.core.models.backends import LocalSpecProvider
-    from megatron.core.process_groups_config import ProcessGroupCollection
-    from megatron.core.ssm.gated_delta_net import GatedDeltaNet as Module
-    from megatron.core.ssm.gated_delta_net import GatedDeltaNetSubmodules
-    from megatron.core.transformer.transformer_config import TransformerConfig
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    shape, tensor = _shape(case["model"]), case["tensor"]
-    net = next(kind.attention for kind in shape.kinds if isinstance(kind.attention, GatedDeltaNet))
-    if distributed.is_initialized():
-        parallel_state.destroy_model_parallel()
-        distributed.destroy_process_group()
-    distributed.init_process_group("fake", rank=0, world_size=tensor, store=FakeStore())
-    parallel_state.initialize_model_parallel(tensor_model_parallel_size=tensor, create_gloo_process_groups=False)
-    config = TransformerConfig(
-        num_layers=shape.layers,
-        hidden_size=shape.hidden,
-        num_attention_heads=shape.heads,
-        tensor_model_parallel_size=tensor,
-        add_bias_linear=False,
-        activation_func=torch.nn.functional.silu,
-        params_dtype=torch.bfloat16,
-        use_cpu_initialization=True,
-        perform_initialization=False,
-        normalization="RMSNorm",
-        experimental_attention_variant="gated_delta_net",
-        linear_attention_freq=4,
-        linear_conv_kernel_dim=net.convolution,
-        linear_key_head_dim=net.key_dim,
-        linear_value_head_dim=net.value_dim,
-        linear_num_key_heads=net.key_heads,
-        linear_num_value_heads=net.value_heads,
-    )
-    provider = LocalSpecProvider()
-    modules = GatedDeltaNetSubmodules(
-        in_proj=provider.column_parallel_linear(),
-        out_norm=provider.layer_norm(rms_norm=True),
-        out_proj=provider.row_parallel_linear(),
-    )
-    groups = ProcessGroupCollection.use_mpu_process_groups()
-    with torch.device("meta"):
-        module = Module(config, modules, layer_number=1, pg_collection=groups)
-    return sum(parameter.numel() for parameter in module.parameters())
+def _linear_attention(shape: ModelShape, net: GatedDeltaNet) -> dict[str, Any]:
+    """Return the keys of the gated delta nets; the layers with full attention come in the order of the model."""
+    order = [int(isinstance(shape.kinds[index].attention, GatedDeltaNet)) for index in shape.order]
+    return {
+        "experimental_attention_variant": "gated_delta_net",
+        "linear_attention_freq": order,
+        "linear_conv_kernel_dim": net.convolution,
+        "linear_key_head_dim": net.key_dim,
+        "linear_value_head_dim": net.value_dim,
+        "linear_num_key_heads": net.key_heads,
+        "linear_num_value_heads": net.value_heads,
+    }
 
 
 def hugging_face() -> dict[str, int]:
@@ -226,6 +235,4 @@ def _count(model: torch.nn.Module) -> int:
 
 
 if __name__ == "__main__":
-    counters = {"megatron": megatron, "gated-delta-net": gated_delta_nets}
-    counter = counters.get(sys.argv[1])
-    json.dump(counter(json.load(sys.stdin)) if counter else hugging_face(), sys.stdout, default=str)
+    json.dump(megatron(json.load(sys.stdin)) if sys.argv[1] == "megatron" else hugging_face(), sys.stdout, default=str)

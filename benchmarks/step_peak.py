@@ -13,15 +13,14 @@ Needs torch, transformers and peft (the node environment).
 
 import argparse
 import json
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from peft import LoraConfig, get_peft_model
 from torch.distributed._tools.mem_tracker import MemTracker
-from torch.utils.hooks import RemovableHandle
+from torch.distributed._tools.mod_tracker import ModTracker
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
@@ -122,17 +121,23 @@ def family_cases(names: Iterable[str], lora: bool) -> list[Case]:
     ]
 
 
+class _NoModules(ModTracker):
+    """Follows no modules. In a model with checkpoints the hooks that follow them keep tensors which a run without them
+    has freed: 0.56 of 20.65 MiB of small Llama with LoRA, where torch's profiler sees 20.11 MiB in the allocator."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        pass
+
+
 class Tracker(MemTracker):
-    """torch's MemTracker for models with frozen parameters and for steps with several micro-batches."""
+    """torch's MemTracker of all bytes, which it does not assign to modules."""
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         super().__init__()
-        # MemTracker hooks the gradient of every parameter, and the hook raises for a parameter without a gradient.
-        # It skips a parameter whose handle it has.
-        none = RemovableHandle(OrderedDict())
-        for parameter in model.parameters():
-            if not parameter.requires_grad:
-                self._param_to_grad_hook_handles[parameter] = (none, none)
+        self._mod_tracker = _NoModules()
         self.track_external(model, optimizer)
 
     @property
@@ -192,15 +197,8 @@ def _measure(case: Case) -> float:
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
     inputs = _inputs(case)
     _make_optimizer_states(optimizer, trained)
-    tracker = Tracker(model, optimizer)
-
-    def forward(**inputs: torch.Tensor) -> Any:
-        # MemTracker follows modules through one forward and one backward only, but it counts bytes after that, too.
-        tracker.reset_mod_stats()
-        return model(**inputs)
-
-    with tracker:
-        _step(forward, optimizer, inputs, case.accumulation)
+    with Tracker(model, optimizer) as tracker:
+        _step(model, optimizer, inputs, case.accumulation)
     return tracker.peak_mib
 
 

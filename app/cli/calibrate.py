@@ -97,7 +97,8 @@ def measured_text(measured: RunMeasured, lang: str) -> str:
         values = {"predicted": predicted, "measured": number(measured.step_s, 3)}
         lines.append(t(lang, "cli.calibrate.time", **values))
     if measured.reserved_gib is not None:
-        predicted = range_words(measured.predicted_reserved_gib_low, measured.predicted_reserved_gib_high, lang)
+        low, high = measured.predicted_reserved_gib_low, measured.predicted_reserved_gib_high
+        predicted = number(measured.predicted_reserved_gib) if low is None else range_words(low, high, lang)
         values = {"predicted": predicted, "measured": number(measured.reserved_gib)}
         lines.append(t(lang, "cli.calibrate.memory", **values))
     if measured.time_ratio is not None:

@@ -5,7 +5,7 @@ from operator import itemgetter
 
 from app.cli.output import number, table
 from app.text import t
-from app.text.errors import memory_error_words, range_words, time_error_words
+from app.text.errors import hours_words, memory_error_words, time_error_words
 from app.text.plans import (
     compared_words,
     explain,
@@ -119,9 +119,7 @@ def _columns(shown: Sequence[Candidate], lang: str) -> dict[str, list[str]]:
     if any(notes := [t(lang, "why.and").join(_switches(job, lang)) for job in jobs]):
         columns[t(lang, "cli.plan.notes")] = notes
     if any(figures.hours for figures in estimates):
-        columns[t(lang, "cli.plan.hours")] = [
-            range_words(figures.hours_low, figures.hours_high, lang) for figures in estimates
-        ]
+        columns[t(lang, "cli.plan.hours")] = [hours_words(figures, lang) for figures in estimates]
     columns[t(lang, "cli.plan.fits")] = [fits_words(plan.estimate, lang) for plan in shown]
     return columns
 
@@ -157,9 +155,7 @@ def strategies_text(job: Job, rows: Sequence[Strategy], lang: str) -> str:
             need_words(row.best.estimate, lang) if row.best else "-",
             fits_words(row.best.estimate, lang) if row.best else "-",
             number(rounded(row.tokens_per_s_per_gpu) if row.tokens_per_s_per_gpu else None),
-            range_words(row.best.estimate.hours_low, row.best.estimate.hours_high, lang)
-            if row.hours and row.best
-            else "-",
+            hours_words(row.best.estimate, lang) if row.hours and row.best else "-",
             reason_words(row, lang),
         ]
         for row in rows

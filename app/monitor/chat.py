@@ -68,7 +68,8 @@ def sees_images(job: Job) -> bool:
 def chat_routes(services: Services) -> APIRouter:
     """Return the route POST /api/chat/CHAT/MODEL?lang=en: an answer as lines of JSON.
 
-    Each line is {text}, then {end} or {problem}. The end of the request ends the generation on the node.
+    Each line is {text}. The last one is {end}, {problem}, or {stopped} if somebody ended the chat. The end of the
+    request ends the generation on the node.
     """
     router = APIRouter()
 
@@ -98,7 +99,8 @@ async def _lines(services: Services, chat: str, model: str, asked: Mapping[str, 
     except ProblemsError as error:
         yield _line({"problem": render_problem(lang, error.problems[0])})
     except NodeError as error:
-        yield _line({"problem": render_problem(lang, error.problem)})
+        is_stopped = await to_thread.run_sync(services.controller.chats.was_stopped, chat)
+        yield _line({"stopped": True} if is_stopped else {"problem": render_problem(lang, error.problem)})
     except Exception:  # the edge of a request: the page must show every error
         _log.exception("an answer of %s", chat)
         yield _line({"problem": render_problem(lang, Problem(code="internal_error"))})

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Response
 
 from app.services import Services
-from app.text import render_problem
+from app.text import render_problem, without_commands
 from backend.job.problems import ProblemsError
 from backend.runs.api import WATCHED, Evaluation, EvaluationResult
 from backend.runs.records import RunSnapshot
@@ -53,7 +53,7 @@ def _shown(one: Evaluation, lang: str) -> dict[str, Any]:
         "data": one.data,
         "state": one.state.value,
         "node": one.node,
-        "line": redact(one.line),
+        "line": without_commands(redact(one.line)),
         "why": render_problem(lang, one.why) if one.why else None,
         "note": render_problem(lang, one.note) if one.note else None,
         "left": one.left,

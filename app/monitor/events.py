@@ -1,10 +1,11 @@
 """Events of a run in words. Equal events of many nodes at the same time are one line."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
-from app.text import render_problem, t
+from app.text import render_problem, t, without_commands
 from app.text.alerts import ALERTS, condition_words, figures, key, why
+from app.text.alike import as_one, by_likeness, likeness
 from app.text.scheduler import more_words
 from backend.runs.api import gpu_error_words, stuck_words
 from backend.runs.records import Event, RunSnapshot, problem_from_json
@@ -13,8 +14,10 @@ from backend.runs.states import EventKind
 SHOWN = 50
 ALIKE = 8
 """Maximum nodes of a run in which each node has its own lines."""
+TOGETHER_S = 60.0
+"""The same error of several nodes within this time is one line."""
 NAMED = 3
-"""Maximum nodes that one line names by their addresses."""
+"""Maximum nodes that a line of routine events names by their addresses. An error names all its nodes."""
 
 _BAD = frozenset(
     {
@@ -62,7 +65,7 @@ _ROUTINE = frozenset(
 def events(run: RunSnapshot, lang: str) -> list[dict[str, Any]]:
     """Return the newest events in words, newest first. `seq` is of a line's first event, so that it stays the same."""
     addresses = {node.rank: node.address for node in run.nodes}
-    lines = _alike(run.events) if len(addresses) > ALIKE else [[event] for event in run.events]
+    lines = _alike(run.events, joins_routine=len(addresses) > ALIKE)
     unstarted = _unstarted(run.events)
     return [_line(line, addresses, unstarted, lang) for line in reversed(lines[-SHOWN:])]
 
@@ -77,14 +80,21 @@ def _unstarted(history: Iterable[Event]) -> set[int]:
     return unstarted
 
 
-def _alike(history: Iterable[Event]) -> list[list[Event]]:
-    """Return the events by line. A line holds equal routine events of nodes, until an event that is not routine."""
+def _alike(history: Iterable[Event], *, joins_routine: bool) -> list[list[Event]]:
+    """Return the events by line. A line holds the same error of several nodes.
+
+    `joins_routine`: a line also holds equal routine events of nodes, until an event that is not routine.
+    """
     lines: list[list[Event]] = []
     open_lines: dict[object, list[Event]] = {}
     for event in history:
         if event.kind not in _ROUTINE:
             open_lines.clear()
-            lines.append([event])
+        if event.kind not in _ROUTINE or not joins_routine:
+            if lines and _repeats(event, lines[-1]):
+                lines[-1].append(event)
+            else:
+                lines.append([event])
             continue
         detail = event.detail
         key = (event.kind, event.attempt, detail.get("code"), detail.get("signal"), len(detail.get("left") or ()))
@@ -95,20 +105,39 @@ def _alike(history: Iterable[Event]) -> list[list[Event]]:
     return lines
 
 
+def _repeats(event: Event, line: list[Event]) -> bool:
+    """Return whether an event says of another node what the events of a line say of theirs."""
+    first = line[0]
+    if event.kind not in _BAD or (event.kind, event.attempt) != (first.kind, first.attempt):
+        return False
+    if event.time - first.time > TOGETHER_S:
+        return False
+    ranks = {other.rank for other in line}
+    return None not in {event.rank, *ranks} and event.rank not in ranks and _likeness(event) == _likeness(first)
+
+
+def _likeness(event: Event) -> Hashable:
+    detail = {**event.detail}
+    problem = detail.pop("problem", None)
+    return repr(sorted(detail.items())), problem and likeness(problem_from_json(problem))
+
+
 def _line(line: list[Event], addresses: Mapping[int, str], unstarted: set[int], lang: str) -> dict[str, Any]:
     first, newest = line[0], line[-1]
     ranks = sorted({event.rank for event in line if event.rank is not None})
     names = ", ".join(addresses.get(rank, str(rank)) for rank in ranks)
-    nodes = names if len(ranks) <= NAMED else t(lang, "monitor.event.nodes", count=len(ranks))
+    is_named = len(ranks) <= NAMED or newest.kind in _BAD
+    nodes = names if is_named else t(lang, "monitor.event.nodes", count=len(ranks))
     return {
         "seq": first.seq,
         "time": newest.time,
         "bad": newest.kind in _BAD and newest.detail.get("side") != "low",
-        **_words(newest, nodes, newest.seq in unstarted, lang),
+        **_words(line, nodes, newest.seq in unstarted, lang),
     }
 
 
-def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, Any]:
+def _words(line: list[Event], node: str, is_unstarted: bool, lang: str) -> dict[str, Any]:
+    event = line[-1]
     detail = event.detail
     values = {
         "node": node,
@@ -131,8 +160,10 @@ def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, 
         "state": detail.get("state"),
         "more": more_words(lang, detail) if event.kind is EventKind.SCHEDULER else "",
         "spare": detail.get("spare"),
-        "warnings": " ".join(_message(warning, lang) for warning in detail.get("warnings") or ()),
     }
+    # What a node wrote must not be offered as a command.
+    values = {name: without_commands(value) if isinstance(value, str) else value for name, value in values.items()}
+    values["warnings"] = _messages(detail.get("warnings") or (), lang)
     variant = "_save" if event.kind is EventKind.STOP_REQUESTED and detail.get("save") else ""
     variant = "_signal" if event.kind is EventKind.NODE_EXITED and detail.get("signal") else variant
     variant = "_unstarted" if is_unstarted else variant
@@ -142,9 +173,14 @@ def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, 
     variant = "_slow" if is_planned else variant
     return {
         "text": t(lang, f"monitor.event.{key(event)}{variant}", **values),
-        "why": why(event, lang) if event.kind in ALERTS else _message(problem, lang) if problem else "",
+        "why": why(event, lang) if event.kind in ALERTS else _messages(_problems(line), lang),
     }
 
 
-def _message(problem: Mapping[str, Any], lang: str) -> str:
-    return render_problem(lang, problem_from_json(problem))["message"]
+def _messages(problems: Iterable[Mapping[str, Any]], lang: str) -> str:
+    lists = by_likeness(map(problem_from_json, problems))
+    return " ".join(render_problem(lang, as_one(some))["message"] for some in lists)
+
+
+def _problems(line: Iterable[Event]) -> list[Mapping[str, Any]]:
+    return [event.detail["problem"] for event in line if event.detail.get("problem")]

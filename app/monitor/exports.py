@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from app.text import render_problem
+from app.text import render_problem, without_commands
 from app.text.exports import export_words
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.api import Exported
@@ -67,7 +67,7 @@ class Exports:
             return {"phase": "done", "words": export_words(export.exported, lang), "serve": list(export.exported.serve)}
         if export.problem is not None:
             return {"phase": "failed", "problem": render_problem(lang, export.problem)}
-        return {"phase": "working", "line": export.line}
+        return {"phase": "working", "line": without_commands(export.line)}
 
     def _export(self, run: str) -> None:
         try:

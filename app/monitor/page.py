@@ -25,6 +25,8 @@ TICK_S = 2.0
 _TEMPLATE = '<section aria-live="off"></section>'
 _ON_LOAD = "window.Megaboard.attachMonitor(element, (name, data) => trigger(name, data), props, watch); // 'poll' 'act'"
 _WORDS = "monitor."
+_COPY = ("wizard.copy", "wizard.copied", "wizard.copy_failed")
+"""Words of the buttons that copy a command (static/lib/commands.js)."""
 
 
 def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
@@ -78,4 +80,4 @@ def _request(event: gr.EventData) -> PollRequest:
 
 
 def _words(lang: str) -> dict[str, str]:
-    return {key: words for key, words in catalogue(lang).items() if key.startswith(_WORDS)}
+    return {key: words for key, words in catalogue(lang).items() if key.startswith(_WORDS) or key in _COPY}

@@ -5,6 +5,7 @@ from typing import Any
 
 from app.monitor.runs import labels
 from app.text import render_problem
+from app.text.alike import as_one, by_likeness
 from app.text.causes import other_causes, sign_of, versions_of
 from app.text.preparation import preparing_words
 from app.text.scheduler import scheduler_words
@@ -45,7 +46,10 @@ def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
         "ended": run.ended,
         "nodes": len(run.nodes),
         "cause": None if run.cause is None else _cause(run, run.cause, lang),
-        "warnings": [{**render_problem(lang, warning), "key": warning_key(warning)} for warning in run.warnings],
+        "warnings": [
+            {**render_problem(lang, as_one(some)), "keys": [warning_key(warning) for warning in some]}
+            for some in by_likeness(run.warnings)
+        ],
         "proof": _proof(run),
     }
 

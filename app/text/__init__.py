@@ -45,15 +45,14 @@ def has(lang: str, key: str) -> bool:
 def render_problem(lang: str, problem: "Problem") -> dict[str, str]:
     """Return a problem in the user's language: code, field, message, fix, severity, and node or reason if known.
 
-    The page offers to copy text between backticks as a command. So a similar character replaces backticks of values,
-    such as the name of a file. Otherwise a value could add commands.
+    The page offers to copy text between backticks as a command. A value, such as the name of a file, adds no commands.
     """
     values = {"field": problem.field, "node": problem.node or "", **problem.values}
     if has(lang, key := f"monitor.state.{values.get('state')}"):
         values["state"] = t(lang, key)
     if has(lang, key := f"problem.{values.get('reason_code')}"):
         values["why"] = t(lang, key, **values)
-    texts = {name: str(_text(value)).replace("`", "\u02cb") for name, value in values.items()}
+    texts = {name: without_commands(str(_text(value))) for name, value in values.items()}
     rendered = {
         "code": problem.code,
         "field": problem.field,
@@ -63,6 +62,11 @@ def render_problem(lang: str, problem: "Problem") -> dict[str, str]:
     }
     further = {"node": problem.node, "reason": problem.values.get("reason_code")}
     return {**rendered, **{name: str(value) for name, value in further.items() if value}}
+
+
+def without_commands(text: str) -> str:
+    """Return the text with a similar character in place of backticks, so that the page shows no command in it."""
+    return text.replace("`", "\u02cb")
 
 
 def _fix_key(lang: str, problem: "Problem") -> str:

@@ -14,13 +14,16 @@ DAY = "%Y-%m-%d %H:%M:%S"
 
 
 def standstill(run: RunSnapshot) -> dict[str, Any] | None:
-    """Return plain values for the browser, or None while the run makes steps. Times are epoch seconds."""
+    """Return plain values for the browser, or None while the run makes steps. Times are epoch seconds.
+
+    Each suspect has a node, and `names` for its text. Nodes without a heartbeat are one suspect.
+    """
     hang = run.standstill
     if hang is None:
         return None
     suspects = [
         *(_stuck(node) for node in hang.stuck),
-        *({"kind": "silent", "node": rank} for rank in hang.silent),
+        *([{"kind": "silent", "node": hang.silent[0], "nodes": hang.silent}] if hang.silent else ()),
         *(
             {"kind": "behind", "node": rank.node, "rank": rank.rank, "step": rank.step, "usual": rank.usual}
             for rank in hang.behind
@@ -30,6 +33,12 @@ def standstill(run: RunSnapshot) -> dict[str, Any] | None:
         *({"kind": "idle", "node": gpu.node, "gpu": gpu.gpu} for gpu in hang.idle),
     ]
     addresses = {node.rank: node.address for node in run.nodes}
+
+    def named(suspect: dict[str, Any]) -> dict[str, Any]:
+        nodes = suspect.get("nodes", [suspect["node"]])
+        names = ", ".join(f"{node} · {addresses[node]}" for node in nodes)
+        return {**suspect, "address": addresses[suspect["node"]], "names": names}
+
     return {
         "title": "title" if hang.step is not None else "unbegun" if hang.stuck else "waiting",
         "since": hang.since,
@@ -38,7 +47,7 @@ def standstill(run: RunSnapshot) -> dict[str, Any] | None:
         "step_s": hang.step_s,
         "is_due": hang.is_due,
         "ends_at": hang.ends_at,
-        "suspects": [{**suspect, "address": addresses[suspect["node"]]} for suspect in suspects],
+        "suspects": [named(suspect) for suspect in suspects],
     }
 
 
@@ -58,7 +67,7 @@ def lines(run: RunSnapshot, lang: str) -> list[str]:
             f"monitor.standstill.{suspect['kind']}",
             **{
                 **suspect,
-                "node": f"{suspect['node']} · {suspect['address']}",
+                "node": suspect["names"],
                 "at": _moment(suspect.get("since")),
                 "others": _moment(suspect.get("others")),
             },

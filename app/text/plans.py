@@ -34,51 +34,60 @@ def all_plans(job: Job) -> Plans:
 
 
 def explain(plans: Plans, lang: str) -> str:
-    """Return why the first plan is the best, and which plan leaves more free memory."""
-    return _joined(lang, why_words(plans, lang), *roomier_words(plans, recommended(plans), lang))
+    """Return why the recommended plan is recommended, and which faster plans may not fit."""
+    return _joined(lang, why_words(plans, lang), *doubtful_words(plans, recommended(plans), lang))
 
 
 def why_words(plans: Plans, lang: str) -> str:
-    """Return why the first plan is the best, with its figures."""
-    if not len(plans):
+    """Return why the recommended plan is recommended, with its figures. If no plan fits, it is the first one."""
+    rank = recommended(plans)
+    if rank is None:
         return _joined(lang, t(lang, "wizard.plan.none"), *smallest_words(plans, lang), *_batch_words(plans, lang))
-    best = plans[0].estimate
-    figures = {"plan": plan_name(plan_sizes(plans[0].job)), "need": need_words(best, lang),
+    chosen = plans[rank]
+    best = chosen.estimate
+    figures = {"plan": plan_name(plan_sizes(chosen.job)), "need": need_words(best, lang),
                "gpu": f"{best.gpu_memory_gib:.1f}", "count": f"{len(plans):,}",
-               "batch": plans[0].job.training.micro_batch_size}  # fmt: skip
-    figures["engine"] = t(lang, f"wizard.engine.{plans[0].job.engine}")
-    further = (*_host_words(plans[0].job, best, lang), *smallest_words(plans, lang), *_batch_words(plans, lang))
+               "batch": chosen.job.training.micro_batch_size}  # fmt: skip
+    figures["engine"] = t(lang, f"wizard.engine.{chosen.job.engine}")
+    further = (*_host_words(chosen.job, best, lang), *smallest_words(plans, lang), *_batch_words(plans, lang))
     if not best.fits:
         key = "wizard.plan.no_fit" if over_gpu_gib(best) else "wizard.plan.no_fit.host"
         return _joined(lang, t(lang, key, **figures), *further)
+    may_not_fit = ".close" if is_tight(plans, rank) else ""
     if best.tokens_per_s_per_gpu is None:
-        return _joined(lang, t(lang, "wizard.plan.best_untimed", **figures), *further)
-    fastest = t(lang, "wizard.plan.best", speed=f"{rounded(best.tokens_per_s_per_gpu):,}", **figures)
-    error = time_error_words(plans[0].job, best, lang)
-    return _joined(lang, fastest, *_sentences(plans, lang), *further, *error)
+        why = t(lang, untimed_key(chosen.job))
+        return _joined(lang, t(lang, f"wizard.plan.best_untimed{may_not_fit}", why=why, **figures), *further)
+    speed = f"{rounded(best.tokens_per_s_per_gpu):,}"
+    fastest = t(lang, f"wizard.plan.best{may_not_fit}", speed=speed, **figures)
+    error = time_error_words(chosen.job, best, lang)
+    return _joined(lang, fastest, *_sentences(plans, rank, lang), *further, *error)
+
+
+def untimed_key(job: Job) -> str:
+    """Return the key of the text that says why the time of a job without figures of time is not estimated."""
+    return "wizard.untimed.grpo" if job.training.stage == "grpo" else "wizard.untimed.speed"
 
 
 def _joined(lang: str, *sentences: str) -> str:
     return ("" if lang == "zh" else " ").join(sentences)
 
 
-def roomier_words(plans: Plans, rank: int | None, lang: str) -> Iterable[str]:
-    """Yield a warning if the fastest plan almost fills the GPU, with the recommended plan, which has this rank."""
-    if not plans.fitting or not is_tight(plans, 0):
+def doubtful_words(plans: Plans, rank: int | None, lang: str) -> Iterable[str]:
+    """Yield the faster plans that may not fit, or a warning if the recommended plan, which has this rank, may not."""
+    if rank is None or rank >= plans.fitting or not is_tight(plans, 0):
         return
-    best = plans[0].estimate
-    full = percent((need_gib(best) or 0.0) / best.gpu_memory_gib)
-    if not rank:
-        yield t(lang, "wizard.plan.tight.only", full=full)
+    if is_tight(plans, rank):
+        chosen = plans[rank].estimate
+        yield t(lang, "wizard.plan.close", full=percent((need_gib(chosen) or 0.0) / chosen.gpu_memory_gib))
         return
-    roomier = plans[rank]
-    slower = cost(plans, rank).slower
-    figures = {"full": full, "plan": _name_with_engine(roomier.job, lang), "need": need_words(roomier.estimate, lang),
-               "batch": roomier.job.training.micro_batch_size}  # fmt: skip
+    first, slower = plans[0], cost(plans, rank).slower
+    figures = {"count": f"{rank:,}", "plan": _name_with_engine(first.job, lang),
+               "need": need_words(first.estimate, lang), "gpu": f"{first.estimate.gpu_memory_gib:.1f}",
+               "batch": first.job.training.micro_batch_size}  # fmt: skip
     if slower is None:
-        yield t(lang, "wizard.plan.tight.untimed", **figures)
+        yield t(lang, "wizard.plan.doubtful.untimed", **figures)
     else:
-        yield t(lang, "wizard.plan.tight", slower=percent(slower), **figures)
+        yield t(lang, "wizard.plan.doubtful", faster=percent(1 / (1 - slower) - 1), **figures)
 
 
 def _batch_words(plans: Plans, lang: str) -> Iterable[str]:
@@ -117,10 +126,10 @@ def _name_with_engine(job: Job, lang: str) -> str:
     return f"{t(lang, f'wizard.engine.{job.engine}')} {plan_name(plan_sizes(job))}"
 
 
-def _sentences(plans: Plans, lang: str) -> Iterable[str]:
-    """Yield the best plan's time by part, then the cost of other sizes."""
+def _sentences(plans: Plans, rank: int, lang: str) -> Iterable[str]:
+    """Yield the time of the plan of this rank by part, then the cost of other sizes."""
     costs = []
-    for sentence in why_best(plans):
+    for sentence in why_best(plans, rank):
         values = dict(sentence.values)
         if sentence.code == "spends":
             yield spends_words(values["parts"], lang)
@@ -303,7 +312,9 @@ def plan_sizes(job: Job) -> dict[str, int]:
 
 
 def need_words(estimate: Estimate, lang: str) -> str:
-    """Return the interval of the memory that the GPU with the largest need uses."""
+    """Return the interval of the memory that the GPU with the largest need uses, or the need if it is assumed."""
+    if estimate.memory_assumed:
+        return t(lang, "accuracy.assumed", gib=f"{estimate.reserved_gib + estimate.outside_gib:,.1f}")
     return range_words(estimate.need_gib_low, estimate.need_gib_high, lang)
 
 

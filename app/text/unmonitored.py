@@ -3,17 +3,19 @@
 from typing import Any
 
 from app.text import render_problem, t
+from app.text.alike import as_one, by_likeness
 from backend.runs.records import RunSnapshot
 
 MAX_LINES = 8
 
 
 def unseen(run: RunSnapshot, lang: str) -> dict[str, Any] | None:
-    """Return a title, a line for each such node with its fix, and what happens next. None if there is no such node."""
+    """Return a title, a line for each fault with its nodes and its fix, and what happens next. None without a fault."""
     if not run.unseen:
         return None
-    problems = [render_problem(lang, problem) for problem in run.unseen[:MAX_LINES]]
-    rest = len(run.unseen) - len(problems)
+    lists = by_likeness(run.unseen)
+    problems = [render_problem(lang, as_one(some)) for some in lists[:MAX_LINES]]
+    rest = sum(map(len, lists[MAX_LINES:]))
     return {
         "title": t(lang, "monitor.unseen.title", count=len(run.unseen), nodes=len(run.nodes)),
         "lines": [f"{problem['message']} {problem['fix']}" for problem in problems]

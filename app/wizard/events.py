@@ -9,6 +9,7 @@ from gradio.context import Context
 
 from app.home import with_readable_cluster
 from app.services import Services
+from app.text.alike import as_one, by_likeness
 from app.text.imports import line_json
 from app.text.reference import GPU_FIGURES
 from app.wizard import hardware, launch, sources
@@ -197,7 +198,7 @@ def _fetch(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.Eve
             "kind": request.get("kind"),
             "note": result.note,
             "done": result.done,
-            "problems": [in_words(form, problem) for problem in (*result.problems, *refused)],
+            "problems": [in_words(form, as_one(some)) for some in by_likeness((*result.problems, *refused))],
             "keys": [launch.shown_key(key) for key in result.host_keys],
             "lines": [line_json(line, form.lang) for line in result.lines],
             "table": result.table(form.lang) if result.table else None,

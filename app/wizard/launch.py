@@ -1,11 +1,11 @@
 """Step 6: check the nodes, confirm their host keys, start the run. A launch needs a passed check of the same draft."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from app.services import Services
 from app.text import t
+from app.text.alike import as_one, by_likeness, likeness
 from app.text.copies import copy_words
 from app.text.scheduler import scheduler_words
 from app.wizard import continuing
@@ -56,7 +56,7 @@ def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
             "name": job.name if job else "",
             "nodes": job.cluster.nodes if job else 0,
             "scheduler": _scheduler(form, services, job, current),
-            "problems": [_in_words(form, services, problem) for problem in current.problems],
+            "problems": [_in_words(form, services, as_one(some)) for some in by_likeness(current.problems)],
             "copy": None if job is None or missing is None else copy_words(job, missing, form.lang),
             "install": job is not None and not current.is_busy and current.lacks_engine_for(job),
             "download": repository.id if (repository := current.downloadable_for(job)) else None,
@@ -143,15 +143,19 @@ def _findings(form: Form, services: Services, checks: Sequence[CheckResult]) -> 
     grouped: dict[Hashable, list[CheckResult]] = {}
     for check in checks:
         if check.problem and check.problem.code != "host_key_unknown":
-            values = {name: str(value) for name, value in check.problem.values.items() if name != "node"}
-            key = (check.name, check.problem.code, check.status, tuple(sorted(values.items())))
-            grouped.setdefault(key, []).append(check)
-    return [
-        {"check": _name(form, alike[0].name), "ranks": ", ".join(str(check.rank) for check in alike),
-         "cordoned": alike[0].node if alike[0].problem.code == "node_cordoned" and len(alike) == 1 else None,
-         **_in_words(form, services, _with_nodes(alike[0].problem, [check.node for check in alike]))}
-        for alike in grouped.values() if alike[0].problem
-    ]  # fmt: skip
+            grouped.setdefault((check.name, check.status, likeness(check.problem)), []).append(check)
+    findings = []
+    for alike in grouped.values():
+        problem = as_one([check.problem for check in alike if check.problem])
+        findings.append(
+            {
+                "check": _name(form, alike[0].name),
+                "ranks": ", ".join(str(check.rank) for check in alike),
+                "cordoned": alike[0].node if problem.code == "node_cordoned" and len(alike) == 1 else None,
+                **_in_words(form, services, problem),
+            }
+        )
+    return findings
 
 
 def _in_words(form: Form, services: Services, problem: Problem) -> dict[str, Any]:
@@ -160,11 +164,6 @@ def _in_words(form: Form, services: Services, problem: Problem) -> dict[str, Any
     with services.database.read() as reader:
         is_ours = bool(run) and reader.has_run(run)
     return {**in_words(form, problem), "run": run if is_ours else None}
-
-
-def _with_nodes(problem: Problem, nodes: Sequence[str]) -> Problem:
-    """Return the problem with the names of all nodes that have it."""
-    return replace(problem, values={**problem.values, "node": ", ".join(nodes)})
 
 
 def _name(form: Form, check: str) -> str:

@@ -6,10 +6,18 @@ from typing import Any
 import numpy as np
 
 from app.text import render_problem, t
-from app.text.plans import all_plans, plan_name, plan_sizes, problem_words, roomier_words, why_words
+from app.text.plans import (
+    all_plans,
+    doubtful_words,
+    plan_name,
+    plan_sizes,
+    problem_words,
+    untimed_key,
+    why_words,
+)
 from app.wizard.draft_state import DraftState
 from backend.estimate.batched import PARTS, Figures
-from backend.estimate.interval import memory_interval, time_interval
+from backend.estimate.interval import is_memory_assumed, memory_interval, time_interval, unknown_for_time
 from backend.estimate.time.timing import COMMUNICATION, hours_of
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
@@ -75,8 +83,9 @@ def plans_of(state: DraftState, lang: str, can_load: Callable[..., bool] | None 
         "doubtful_gib": surely_fit_gib(plans),
         "possible_gib": possibly_fit_gib(plans),
         "intervals": {space.job.engine: _factors(space.job) for space in plans.spaces},
+        "untimed": untimed_key(job),
         "why": why_words(plans, lang),
-        "instead": " ".join(roomier_words(plans, recommended_rank, lang)),
+        "instead": " ".join(doubtful_words(plans, recommended_rank, lang)),
     }
 
 
@@ -133,10 +142,16 @@ def _best_loadable(plans: Plans, rows: Sequence[Sequence[Any]], lang: str) -> st
     return t(lang, key, plan=plan, place=f"{best_rank + 1:,}", count=f"{len(plans):,}")
 
 
-def _factors(job: Job) -> dict[str, tuple[float, float]]:
-    """Return the factors (low, high) of the memory and of the times of an engine's plans."""
+def _factors(job: Job) -> dict[str, tuple[float | None, float] | None]:
+    """Return the factors (low, high) of the memory and of the hours of an engine's plans.
+
+    Those of the memory are None if it is assumed, the lower one of the hours if the lengths of samples are not known.
+    """
     memory, time = memory_interval(job), time_interval(job)
-    return {"memory": (memory.low, memory.high), "time": (time.low, time.high)}
+    return {
+        "memory": None if is_memory_assumed(job) else (memory.low, memory.high),
+        "hours": (None if "lengths" in unknown_for_time(job) else time.low, time.high),
+    }
 
 
 def _over_host(plans: Plans, figures: Figures) -> list[float]:

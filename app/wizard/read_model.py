@@ -1,6 +1,6 @@
 """The model of the draft from its config.json, on the hub or on the nodes, and from the profile that a node makes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +31,7 @@ def from_nodes(services: Services, request: Mapping[str, Any]) -> FetchResult:
     job = job_of(services)
     reply = ask(services, request, lambda: services.controller.tasks.model_config(job, MAXIMUM_BYTES + 1))
     usable, broken = _configs(reply.answers, reply.nodes, f"{job.model.path}/{FILE}")
-    problems: tuple[Problem, ...] = (*broken, *_missing_together(reply.problems))
+    problems = (*broken, *reply.problems)
     if not usable:
         return FetchResult(problems=problems, host_keys=reply.unknown_host_keys)
     (source, config, model), *others = usable
@@ -68,15 +68,6 @@ def _configs(
         except ProblemsError as error:
             broken += error.problems
     return usable, broken
-
-
-def _missing_together(problems: Sequence[Problem]) -> Iterator[Problem]:
-    """Yield the problems, with one for all nodes that lack the model."""
-    missing = [problem for problem in problems if problem.code == "model_missing"]
-    if missing:
-        nodes = [problem.node for problem in missing]
-        yield replace(missing[0], node=None, values={**missing[0].values, "node": nodes})
-    yield from (problem for problem in problems if problem.code != "model_missing")
 
 
 def profile_on_node(services: Services, request: Mapping[str, Any]) -> FetchResult:

@@ -49,17 +49,34 @@ def hidden(form: Form, state: DraftState) -> list[str] | None:
 
 
 def _irrelevant(form: Form, job: Job, state: DraftState) -> Iterator[str]:
-    training, shape, traits = job.training, state.shape, job.traits
+    yield from _of_cluster(form, job, state)
+    if job.model.preset:
+        yield "model.hf_config"
+    if state.shape and not state.shape.vision:
+        yield from _VISION
+    yield from _of_training(job)
+    if not job.traits.is_megatron:
+        yield from _MEGATRON
+    if not job.traits.is_megatron or (state.shape and not state.shape.experts):
+        yield from _EXPERTS
+    yield from _of_parallel(job)
+
+
+def _of_cluster(form: Form, job: Job, state: DraftState) -> Iterator[str]:
     if state.scheduler:
         yield from _HOSTS
     else:
         yield from (path for path in form.components if path.startswith(f"{SCHEDULER}.") and path != SCHEDULER_KIND)
     if isinstance(job.cluster.gpu, str):
         yield from (f"cluster.gpu.{name}" for name in GPU_FIGURES)
-    if job.model.preset:
-        yield "model.hf_config"
-    if shape and not shape.vision:
-        yield from _VISION
+    for name in ENVIRONMENTS:
+        if name != job.traits.environment:
+            keys = ("python", "setup", "container.image", "container.runtime")
+            yield from (f"cluster.environments.{name}.{key}" for key in keys)
+
+
+def _of_training(job: Job) -> Iterator[str]:
+    training = job.training
     if training.global_batch_size is not None:
         # Each plan computes the accumulation, so the draft's value has no meaning.
         yield "training.gradient_accumulation_steps"
@@ -79,14 +96,14 @@ def _irrelevant(form: Form, job: Job, state: DraftState) -> Iterator[str]:
         yield "training.mix_strategy"
     if training.mix_strategy == CONCAT and training.interleave_probs is None:
         yield "training.interleave_probs"
-    if traits.environment == "swift":
+    if job.traits.environment == "swift":
         yield "training.eval_dataset"
-    if not traits.is_megatron:
-        yield from _MEGATRON
-    else:
+    if job.traits.is_megatron:
         yield "training.liger"
-    if not traits.is_megatron or (shape and not shape.experts):
-        yield from _EXPERTS
+
+
+def _of_parallel(job: Job) -> Iterator[str]:
+    traits = job.traits
     if job.recompute != "selective":
         yield "parallel.recompute_modules"
     if job.recompute != "full":
@@ -101,7 +118,3 @@ def _irrelevant(form: Form, job: Job, state: DraftState) -> Iterator[str]:
         yield "parallel.offload_folder"
     if traits.offloads != "everything":
         yield "parallel.offload_parameters"
-    for name in ENVIRONMENTS:
-        if name != traits.environment:
-            keys = ("python", "setup", "container.image", "container.runtime")
-            yield from (f"cluster.environments.{name}.{key}" for key in keys)

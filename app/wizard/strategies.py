@@ -73,6 +73,7 @@ def _row(row: Strategy, job: Job, parameters: int, lang: str, can_load: Callable
         "is_unfit": row.best is not None and not can_load(with_values(job, row.edits)),
         "need_gib": row.memory_gib,
         **{name: getattr(row.best.estimate, name) if row.best else None for name in _ENDS},
+        "hours_up_to": row.best is not None and "lengths" in row.best.estimate.time_unknown,
         "speed": row.tokens_per_s_per_gpu,
         "hours": row.hours,
         "why": reason_words(row, lang),

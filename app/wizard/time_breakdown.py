@@ -3,6 +3,7 @@
 from typing import Any
 
 from app.text.errors import time_error
+from app.text.plans import untimed_key
 from app.wizard.draft_state import DraftState
 from backend.estimate import gradient_exchange, speed_up
 from backend.estimate.model.lengths import padding_share
@@ -20,7 +21,7 @@ def time_breakdown(state: DraftState) -> dict[str, Any] | None:
     if job is None or estimate is None or state.shape is None or state.gpu is None or not state.is_sound:
         return None
     if estimate.time_s is None or estimate.iteration_s is None:
-        return {"is_known": False}
+        return {"is_known": False, "why": untimed_key(job)}
     return {
         "is_known": True,
         "parts": [[name, estimate.time_s[name]] for name in PARTS if estimate.time_s.get(name)],

@@ -70,6 +70,7 @@ def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
             "by_steps": training.max_steps is not None,
             "each": steps_per_epoch(job),
             "keeps_rest": keeps_last_step(job),
+            "group": training.grpo.group_size if training.stage == "grpo" else None,
             "steps": total_steps(job),
             "step_s": figures.iteration_s if figures else None,
             "hours": figures.hours if figures else None,

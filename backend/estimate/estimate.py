@@ -7,7 +7,15 @@ from typing import Any
 
 from backend.estimate.array_ops import Flag, Number, largest
 from backend.estimate.frozen_dataclass import frozen_dataclass
-from backend.estimate.interval import memory_interval, time_interval
+from backend.estimate.interval import (
+    hours_interval,
+    is_memory_assumed,
+    memory_interval,
+    step_interval,
+    time_interval,
+    unknown_for_memory,
+    unknown_for_time,
+)
 from backend.estimate.memo import Memo
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.hugging_face import data_parallel_memory
@@ -101,7 +109,7 @@ class Estimate:
     on published runs."""
     need_gib_low: float | None = None
     """The 80 % interval of reserved_gib + outside_gib; `need_gib_high` is its upper end. Of measured runs, 80 % lie
-    inside (presets/intervals.yaml). The same for the other `_low` and `_high`."""
+    inside (presets/intervals.yaml). The same for the other `_low` and `_high`. None if the need is assumed."""
     need_gib_high: float | None = None
     iteration_s_low: float | None = None
     iteration_s_high: float | None = None
@@ -113,7 +121,14 @@ class Estimate:
     """fits: the whole interval is below gpu_memory_gib. close: the interval holds it. too_large: the whole interval is
     above it, or the host memory does not suffice."""
     memory_error: float | None = None
-    """Median error of such memory; None if a run corrects it, because nobody has measured that error."""
+    """Median error of such memory; None if a run corrects it, because nobody has measured that error, and for an
+    assumed need."""
+    memory_assumed: bool = False
+    """Whether no measured run confirms the need. Then `fit` asks for the margin that other training needs."""
+    memory_unknown: tuple[str, ...] = ()
+    """What is not known of the job and makes the interval of the need wider: lengths (of the samples)."""
+    time_unknown: tuple[str, ...] = ()
+    """The same for the times: lengths, stack (the software of the nodes)."""
     calibrated_on: str | None = None
     """The run whose measured step time or memory corrects these figures."""
     probed_on: str | None = None
@@ -160,7 +175,7 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstim
     worst = max(stages, key=attrgetter("peak_gib"))
     reserved_gib = worst.peak_gib * (reserved_ratio(job) or RESERVED_PER_ALLOCATED)
     outside, host_gib = float(non_torch_gib(job, plan)), float(host_memory_gib(job, memory.stages))
-    need = reserved_gib + outside
+    need, is_assumed = reserved_gib + outside, is_memory_assumed(job)
     factors = memory_interval(job)
     low, high = factors.low * need, factors.high * need
     # A margin says how much memory stays free, so that the interval does not decide.
@@ -182,10 +197,13 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstim
         bubble_textbook=float(textbook_bubble(plan.pipeline, plan.virtual_pipeline, plan.micro_batches)),
         flops_per_token=flops,
         **(_times(job, speed) if speed else {}),
-        need_gib_low=low,
-        need_gib_high=high,
+        need_gib_low=None if is_assumed else low,
+        need_gib_high=None if is_assumed else high,
         fit=fit_of(job, gpu, *bounds, host_gib),
-        memory_error=None if reserved_ratio(job) else expected_errors().memory.median,
+        memory_error=None if is_assumed or reserved_ratio(job) else expected_errors().memory.median,
+        memory_assumed=is_assumed,
+        memory_unknown=unknown_for_memory(job),
+        time_unknown=unknown_for_time(job) if speed else (),
         calibrated_on=calibrated_on(job),
         probed_on=probed_on(job.cluster) if speed else None,
     )
@@ -201,11 +219,11 @@ def fit_of(job: Job, gpu: Gpu, low: float, high: float, host_gib: float) -> str:
 def _times(job: Job, speed: Speed) -> dict[str, Any]:
     names = ("iteration_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "hours", "communication_s")
     figures = {name: getattr(speed, name) for name in (*names, "time_s", "stage_times", "chunk_times", "time_error")}
-    factors = time_interval(job)
-    for name in ("iteration_s", "hours"):
+    for name, factors in (("iteration_s", step_interval(job)), ("hours", hours_interval(job))):
         if figures[name] is not None:
             figures[f"{name}_low"] = factors.low * figures[name]
             figures[f"{name}_high"] = factors.high * figures[name]
+    factors = time_interval(job)
     figures["tokens_per_s_per_gpu_low"] = speed.tokens_per_s_per_gpu / factors.high
     figures["tokens_per_s_per_gpu_high"] = speed.tokens_per_s_per_gpu / factors.low
     return figures

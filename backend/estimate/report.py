@@ -17,6 +17,8 @@ def to_json(estimate: Estimate | None, problems: Iterable[Mapping[str, Any]] = (
         return {"name": name, "problems": rendered}
     figures = dataclasses.asdict(estimate)
     del figures["chunk_times"]
+    for unknown in ("memory_unknown", "time_unknown"):
+        figures[unknown] = list(figures[unknown])
     figures["stages"] = [dict(stage) for stage in figures["stages"]]
     if estimate.stage_times is not None:
         figures["stage_times"] = [list(times) for times in estimate.stage_times]

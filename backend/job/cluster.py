@@ -179,12 +179,17 @@ class Calibration:
     speeds if there are any."""
     time_runs: int | None = parameter(None, minimum=1, maximum=1000)
     """None: one run."""
+    time_spread: float | None = parameter(None, minimum=0, maximum=10)
+    """Standard deviation of the logarithms of the ratios of these runs. None with several runs: not known, because an
+    older version wrote the file."""
     constants: str | None = parameter(None, pattern=CONSTANTS)
     """Date and digest of the time model's constants in that estimate; time_ratio holds only for these."""
     memory_ratio: float | None = parameter(None, minimum=0.1, maximum=10)
     """Measured peak that torch reserved, over the estimated peak of its allocator: the mean over `memory_runs` runs."""
     memory_runs: int | None = parameter(None, minimum=1, maximum=1000)
     """None: one run."""
+    memory_spread: float | None = parameter(None, minimum=0, maximum=10)
+    """The same as time_spread, of the memory."""
     probe_date: str | None = parameter(None, pattern=DATE)
     matmul_tflops: float | None = parameter(None, above=0, maximum=1e6, unit="TFLOP/s")
     """Speed of the best GEMM of one rank: the median over the ranks."""

@@ -33,6 +33,9 @@ class Gpu:
     """Measured speed of the best GEMM; None if no measurement is known."""
     fp8_over_bf16: float | None = None
     """Speed of the best FP8 GEMM over that of the best bf16 GEMM; None if no measurement is known."""
+    fast_fp8_attention: bool = False
+    """Whether attention beside FP8 products counts at the FP8 peak. Published FP8 runs of long sequences on Blackwell
+    are that fast. Whether their attention is in FP8 or their kernels reach more of the 16-bit peak is not known."""
     fp32_tflops: float | None = None
     """Dense peak without tensor cores; None if not known."""
     power_w: float | None = None

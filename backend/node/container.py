@@ -50,42 +50,46 @@ def container_command(
     a command line. The job's folders and the home folder have the same paths inside. `mark` is the mark of the run's
     processes, and names the container.
     """
-    runtime, image, options = container["runtime"], container["image"], list(container["options"])
     folders = mounted_folders(container["mounts"])
     names = sorted({*variables, "HOME", "USER", "LOGNAME"} & set(os.environ))
-    if runtime == "apptainer":
-        # It passes the environment on, binds the home folder and /dev, and keeps user and network.
-        gpus = ["--nv"] if has_nvidia() else []
-        binds = [word for folder in folders for word in ("--bind", folder)]
-        return ["apptainer", "exec", *gpus, *binds, "--pwd", os.getcwd(), *options, image, *argv]
-    if runtime == "enroot":
-        binds = [word for folder in folders for word in ("--mount", f"{folder}:{folder}:none:x-create=dir,rbind")]
-        env = [word for name in names for word in ("--env", name)]
+    if container["runtime"] == "apptainer":
+        options = _apptainer_options(folders)
+    elif container["runtime"] == "enroot":
+        options = _enroot_options(folders, names)
         # enroot has no option for the working folder.
-        shell = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', os.getcwd()]
-        return ["enroot", "start", "--rw", *binds, *env, *options, image, *shell, *argv]
-    command = [
-        runtime,
-        "run",
-        "--rm",
-        "--pull",
-        "never",
-        "--network",
-        "host",
-        "--ipc",
-        "host",
-        "--workdir",
-        os.getcwd(),
-    ]
-    command += ["--interactive"] if interactive else []
+        argv = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', os.getcwd(), *argv]
+    else:
+        options = _daemon_options(container, folders, names, mark, interactive)
+    return [container["runtime"], *options, *container["options"], container["image"], *argv]
+
+
+def _apptainer_options(folders: Iterable[str]) -> list[str]:
+    """apptainer passes the environment on, binds the home folder and /dev, and keeps user and network."""
+    gpus = ["--nv"] if has_nvidia() else []
+    binds = [word for folder in folders for word in ("--bind", folder)]
+    return ["exec", *gpus, *binds, "--pwd", os.getcwd()]
+
+
+def _enroot_options(folders: Iterable[str], names: Iterable[str]) -> list[str]:
+    binds = [word for folder in folders for word in ("--mount", f"{folder}:{folder}:none:x-create=dir,rbind")]
+    env = [word for name in names for word in ("--env", name)]
+    return ["start", "--rw", *binds, *env]
+
+
+def _daemon_options(
+    container: Mapping[str, Any], folders: Iterable[str], names: Iterable[str], mark: str, interactive: bool
+) -> list[str]:
+    """Return the options of docker and podman."""
+    runtime = container["runtime"]
+    options = ["run", "--rm", "--pull", "never", "--network", "host", "--ipc", "host", "--workdir", os.getcwd()]
+    options += ["--interactive"] if interactive else []
     if mark:
         # This process has another mark: SIGTERM goes to the program in the container, not to its client.
-        command += ["--name", container_name(mark), "--label", f"{LABEL}={mark}", "--env", f"{MARK}={mark}"]
-    command += ["--init"] if runtime == "docker" else []
-    command += user_options(runtime) + device_options(runtime, options)
-    command += [word for folder in folders for word in ("--mount", bind_mount(folder))]
-    command += [word for name in names for word in ("--env", name)]
-    return [*command, *options, image, *argv]
+        options += ["--name", container_name(mark), "--label", f"{LABEL}={mark}", "--env", f"{MARK}={mark}"]
+    options += ["--init"] if runtime == "docker" else []
+    options += user_options(runtime) + device_options(runtime, container["options"])
+    options += [word for folder in folders for word in ("--mount", bind_mount(folder))]
+    return [*options, *(word for name in names for word in ("--env", name))]
 
 
 def bind_mount(folder: str) -> str:

@@ -32,11 +32,11 @@ def addresses_of(interface: str) -> list[str]:
         try:
             answer = fcntl.ioctl(sock, SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
             addresses = [socket.inet_ntoa(answer[20:24])]
-        except OSError:
+        except OSError:  # The interface has no IPv4 address.
             addresses = []
     try:
         with open("/proc/net/if_inet6") as file:
             rows = [line.split() for line in file]
-    except OSError:
+    except FileNotFoundError:  # The kernel has no IPv6.
         rows = []
     return addresses + [str(ipaddress.IPv6Address(int(row[0], 16))) for row in rows if row[5] == interface]

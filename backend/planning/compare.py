@@ -1,4 +1,4 @@
-"""Comparison of plans: the cost of a plan against the best one, and why the best one is the best.
+"""Comparison of plans: the cost of a plan against the best one, and why the recommended one is recommended.
 
 A sentence is a code with figures.
 """
@@ -16,21 +16,21 @@ from backend.planning.plans import Plans
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What a plan costs against the best one."""
+    """What a plan costs against another one, by default the first."""
 
     over_gib: float
     """GPU memory that the plan lacks; 0 if it fits."""
     over_host_gib: float
     """RAM of a node that the plan lacks; 0 if it fits or if the RAM is not known."""
     slower: float | None
-    """Share of the best plan's speed that is lost; negative if the plan is faster. None if times are not known."""
+    """Share of the other plan's speed that is lost; negative if the plan is faster. None if times are not known."""
     part: str | None
     """The part of the iteration that grew most, one of PARTS."""
 
 
-def cost(plans: Plans, rank: int) -> Cost:
-    """Return the cost of one plan against the first."""
-    pair = np.array([rank, 0])
+def cost(plans: Plans, rank: int, against: int = 0) -> Cost:
+    """Return the cost of one plan against another one; by default, the first."""
+    pair = np.array([rank, against])
     figures, times = plans.figures_of(pair), plans.parts_s(pair)
     over_gib = float(figures.need_gib[0]) - plans.gpu.memory_gib
     host, memory_gib = figures.host_memory_gib, plans.job.cluster.host_memory_gib
@@ -74,26 +74,26 @@ class Sentence:
     """Values of the placeholders."""
 
 
-def why_best(plans: Plans) -> list[Sentence]:
-    """Return why the first plan is the best: the largest parts of its time, and the cost of other sizes.
+def why_best(plans: Plans, rank: int = 0) -> list[Sentence]:
+    """Return why the plan of this rank is recommended: the largest parts of its time, and the cost of other sizes.
 
     The list is empty if times are not known.
     """
-    times = plans.parts_s(slice(1))
+    times = plans.parts_s(slice(rank, rank + 1))
     if not len(plans) or times is None:
         return []
     shares = times[:, 0] / times[:, 0].sum()
     parts = [(PARTS[index], float(shares[index])) for index in np.argsort(-shares)[:3] if shares[index] > 0.005]
-    return [Sentence(code="spends", values={"parts": parts}), *_neighbours(plans)]
+    return [Sentence(code="spends", values={"parts": parts}), *_neighbours(plans, rank)]
 
 
 MIN_SLOWER = 0.005
 """Share of speed by which two plans must differ to be compared in a sentence."""
 
 
-def _neighbours(plans: Plans) -> Iterator[Sentence]:
+def _neighbours(plans: Plans, own_rank: int) -> Iterator[Sentence]:
     """Compare with the best plan that has the next smaller or larger TP, PP or micro-batch."""
-    engine, row = (int(index[0]) for index in plans.at(slice(1)))
+    engine, row = (int(index[0]) for index in plans.at(slice(own_rank, own_rank + 1)))
     space = plans.spaces[engine]
     for name, path in (("TP", "parallel.tensor"), ("PP", "parallel.pipeline"), ("mbs", "training.micro_batch_size")):
         if path not in space.axis_of:
@@ -106,14 +106,14 @@ def _neighbours(plans: Plans) -> Iterator[Sentence]:
             size, rank = next((size_rank for size_rank in ranks if size_rank[1] is not None), (own, None))
             if rank is None:
                 continue
-            sentence = _neighbour(plans, name, size, rank, is_smaller=size < own)
+            sentence = _neighbour(plans, name, size, rank, own_rank, is_smaller=size < own)
             if "over_gib" in sentence.values or sentence.values["slower"] > MIN_SLOWER:
                 yield sentence
 
 
-def _neighbour(plans: Plans, name: str, size: int, rank: int, *, is_smaller: bool) -> Sentence:
-    """Compare the first plan of one size with the best plan. If none of that size fits, the first is the smallest."""
-    difference = cost(plans, rank)
+def _neighbour(plans: Plans, name: str, size: int, rank: int, own_rank: int, *, is_smaller: bool) -> Sentence:
+    """Compare the first plan of one size with a plan. If none of that size fits, the first is the smallest."""
+    difference = cost(plans, rank, own_rank)
     values: dict[str, Any] = {"axis": name, "size": size, "smaller": is_smaller}
     if difference.over_gib:
         return Sentence(code="too_large", values={**values, "over_gib": difference.over_gib})

@@ -19,8 +19,8 @@ from backend.job.problems import Problem, ProblemsError
 from backend.runs.connections import Connections
 from backend.runs.rank_secrets import ApiKeys
 from backend.runs.records import RunSnapshot
-from backend.runs.states import RunState
-from backend.runs.store import attempts, derived_runs
+from backend.runs.states import EventKind, RunState
+from backend.runs.store import attempts, derived_runs, run_store
 from backend.runs.store.node_replacement import job_on_nodes
 from backend.runs.store.store import Store
 from backend.runs.tasks.one_off_task import read_answer
@@ -114,6 +114,11 @@ class Chats:
             return ChatStream(self._node(chat), server["port"], key, request)
         except NodeError as error:
             raise ProblemsError([error.problem]) from error
+
+    def was_stopped(self, chat: str) -> bool:
+        """Return whether somebody ended the chat, so that an answer that broke off is no failure."""
+        with self._store.read() as connection:
+            return any(event.kind is EventKind.STOP_REQUESTED for event in run_store.events(connection, chat))
 
     def _node(self, chat: str) -> Node:
         with self._store.read() as connection:

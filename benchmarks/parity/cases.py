@@ -182,8 +182,6 @@ _DIFFER = {
     "Megatron, sft: per-token loss": "micro_batch_means",
     "Megatron, sft: per-token loss, DP2": "micro_batch_means",
     "sft, fp32: FSDP 1, 2 ranks, resumed": "fsdp1_moments",
-    "images: ZeRO-3, 2 ranks": "zero3_race",
-    "images, frozen: ZeRO-3, 2 ranks": "zero3_race",
 }
 CASES: Mapping[str, Case] = {
     case.name: replace(case, explained=_DIFFER.get(case.name, case.explained))

@@ -7,9 +7,11 @@ Each rank's output is in `rank<k>.log` of the case's folder. USE_MCA must be set
 LLaMA-Factory reads it at its import.
 """
 
+import contextlib
 import json
 import multiprocessing
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -82,7 +84,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         # The others wait for a rank that has failed.
         if process.exitcode != 0:
             for other in ranks:
-                other.kill()
+                kill_group(other)
     results = [json.loads(file.read_text()) if file.exists() else {} for file in files]
     failed = [result["error"] for result in results if "error" in result]
     missing = [rank for rank, result in enumerate(results) if not result]
@@ -91,8 +93,25 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     return {"steps": results[0]["steps"], "error": ""}
 
 
+def kill_group(process: Any) -> None:
+    """Kill a rank that still runs, with the processes that it started."""
+    if process.is_alive():
+        process.kill()
+        with contextlib.suppress(ProcessLookupError):  # It had no group of its own yet.
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def end_children() -> None:
+    """End the processes that this rank started. Megatron-Core's checkpoints leave the server of a queue
+    (dist_checkpointing/strategies/filesystem_async.py), which a regular end of Python would stop."""
+    for child in multiprocessing.active_children():
+        child.terminate()
+        child.join()
+
+
 def train(case: dict[str, Any], rank: int, port: int) -> None:
     """Be one rank, as torchrun would start it."""
+    os.setpgid(0, 0)
     folder = Path(case["folder"])
     os.chdir(folder)
     log = os.open(f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -107,6 +126,9 @@ def train(case: dict[str, Any], rank: int, port: int) -> None:
         sitecustomize._let_accelerate_shard_on_cpu()
     recorder = Recorder()
     if "deepspeed" in case["config"]:
+        import deepspeed_on_cpu  # of tests/e2e/proof
+
+        deepspeed_on_cpu.patch()
         gradients.hook_deepspeed(recorder.keep)
     try:
         run_exp(args=dict(case["config"]), callbacks=[recorder])
@@ -116,6 +138,7 @@ def train(case: dict[str, Any], rank: int, port: int) -> None:
         result = {"error": f"{type(error).__name__}: {error}"[:500]}
     Path(f"rank{rank}.json").write_text(json.dumps(result))
     sys.stdout.flush()
+    end_children()
     # Ranks that ended well wait for each other in destructors of groups.
     os._exit(1 if "error" in result else 0)
 

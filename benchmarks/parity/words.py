@@ -16,7 +16,6 @@ EXPLAINED: Mapping[str, tuple[str, str]] = {
     "first_token": ("First token in pt", "预训练的首个 token"),
     "experts_padding": ("Padding with EP", "EP 的填充"),
     "fsdp1_moments": ("Resume of FSDP 1 on CPU", "CPU 上恢复 FSDP 1"),
-    "zero3_race": ("ZeRO-3 on CPU ranks", "CPU rank 上的 ZeRO-3"),
 }
 """Why a case differs from its reference: the heading in the page, which has the reason."""
 COLUMNS = (

@@ -1,17 +1,29 @@
 // Commands that a user copies. The catalogue writes them between backticks.
-import { h } from "./dom.js";
+import { fill, h } from "./dom.js";
 import { t } from "./words.js";
 
 const LONG = 20, SHOWN_MS = 1600;
 
 // Returns the text as children, with each command as code. A long command has a button that copies it.
-export const commands = (text) => text.split("`").map((part, index) => index % 2 === 0 ? part
-  : h("span.mb-command", {}, h("code", {}, part), part.length > LONG && copyButton(part)));
+export function commands(text) {
+  const parts = text.split("`");
+  const markAfter = (index) => parts[index + 1]?.match(/^[.,;:)。，；：）]*/)[0] ?? "";
+  return parts.map((part, index) => index % 2 ? command(part, markAfter(index)) : part.slice(index && markAfter(index - 1).length));
+}
 
-// Writes the text if it differs. Its commands are code without a button.
+// `mark` is the punctuation after the command: it stands before the button.
+export const command = (text, mark = "") => h("span.mb-command", {}, h("code", {}, text), mark,
+  text.length > LONG && copyButton(text));
+
+// Element -> its text with backticks.
+const written = new WeakMap();
+
+// Writes the text as `commands` does, if it differs. So a poll without changes keeps the selection and the buttons.
 export function setCommands(node, text) {
-  if (node.textContent === text.replaceAll("`", "")) return;
-  node.replaceChildren(...text.split("`").map((part, index) => index % 2 ? h("code", {}, part) : part));
+  const words = String(text ?? "");
+  if (written.get(node) === words) return;
+  written.set(node, words);
+  fill(node, commands(words));
 }
 
 export function copyButton(text) {

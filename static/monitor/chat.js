@@ -1,5 +1,6 @@
 // A chat with the models of a run: what was trained, and the model that it began with, side by side.
-import { attribute, fill, h, text } from "../lib/dom.js";
+import { setCommands } from "../lib/commands.js";
+import { attribute, fill, h } from "../lib/dom.js";
 import { whole } from "../lib/format.js";
 import { w } from "../lib/words.js";
 import { Answers } from "./chat_answers.js";
@@ -55,8 +56,8 @@ export function Chat(act) {
     if (state.run) log.href = `#runs/${state.run}`;
     takeCheckpoints(found);
     const { message, how } = wordsOf(state);
-    text(words, message);
-    text(fix, how);
+    setCommands(words, message);
+    setCommands(fix, how);
     answers.take(state);
   }
 

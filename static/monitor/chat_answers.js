@@ -1,4 +1,5 @@
 // The conversation of one tab: questions, and the streamed answers of each model beside each other.
+import { setCommands } from "../lib/commands.js";
 import { fill, h, text } from "../lib/dom.js";
 import { lang, w } from "../lib/words.js";
 import { linesOf } from "../lib/stream.js";
@@ -89,12 +90,16 @@ export function Answers() {
       if (!response.ok) throw new TypeError(String(response.status));
       for await (const line of linesOf(response.body)) {
         if (line.text) text(words, answer += line.text);
-        if (line.problem) say(line.problem.message, line.problem.fix);
-        outcome = line.end ? "" : line.problem ? "failed" : outcome;
         if (line.text) text(note, w("chat.writing"));
+        if (line.problem) say(line.problem.message, line.problem.fix);
+        if (line.problem) outcome = "failed";
+        if (line.end) outcome = "";
       }
     } catch (error) {
-      if (error.name !== "AbortError") say(w("chat.broken"));
+      if (error.name !== "AbortError") {
+        say(w("chat.broken"));
+        outcome = "failed";
+      }
     }
     running = running.filter((other) => other !== controller);
     text(note, outcome ? w(`chat.${outcome}`) : answer ? "" : w("chat.empty"));
@@ -103,7 +108,7 @@ export function Answers() {
   }
 
   function say(...sentences) {
-    text(problem, sentences.filter(Boolean).join(" "));
+    setCommands(problem, sentences.filter(Boolean).join(" "));
     problem.hidden = false;
   }
 

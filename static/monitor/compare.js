@@ -1,5 +1,6 @@
 // The measured figures of a run beside the predicted ones, why its first steps are outside of the intervals, and the
 // buttons that correct the cluster's estimates by the run and plan again.
+import { setCommands } from "../lib/commands.js";
 import { attribute, h, text } from "../lib/dom.js";
 import { number } from "../lib/format.js";
 import { w } from "../lib/words.js";
@@ -16,7 +17,7 @@ export function Compare(id, use) {
     fail: (problem) => {
       again.disabled = false;
       refused.hidden = false;
-      text(refused, `${problem.message} ${problem.fix}`);
+      setCommands(refused, `${problem.message} ${problem.fix}`);
     },
   };
   const again = h("button.mb-button.mb-primary", { type: "button", title: w("compare.again.help"),
@@ -48,6 +49,12 @@ export function Compare(id, use) {
   return { root, take };
 }
 
+// An assumed memory has no interval.
+function memoryWords({ predicted_reserved_gib: assumed, predicted_reserved_gib_low: low, predicted_reserved_gib_high: high }, measured) {
+  return low === null ? w("compare.memory.assumed", { predicted: number(assumed, 2), measured })
+    : w("compare.memory", { low: number(low, 2), high: number(high, 2), measured });
+}
+
 function sentences(comparison) {
   const rows = [];
   const seconds = (value) => number(value, 3);
@@ -55,8 +62,7 @@ function sentences(comparison) {
     rows.push([w("compare.time", { low: seconds(comparison.predicted_step_s_low), high: seconds(comparison.predicted_step_s_high), measured: seconds(comparison.step_s),
       steps: comparison.steps }), "mbm-compare-figure"]);
   if (comparison.reserved_gib !== null && comparison.predicted_reserved_gib !== null)
-    rows.push([w("compare.memory", { low: number(comparison.predicted_reserved_gib_low, 2),
-      high: number(comparison.predicted_reserved_gib_high, 2), measured: number(comparison.reserved_gib, 3) }), "mbm-compare-figure"]);
+    rows.push([memoryWords(comparison, number(comparison.reserved_gib, 3)), "mbm-compare-figure"]);
   for (const reason of comparison.outside) rows.push([reason, "mbm-compare-outside"]);
   if (comparison.used) rows.push([w("compare.used"), "mbm-compare-used"]);
   return [...rows, ...comparison.why.map((reason) => [reason, "mb-quiet"])];

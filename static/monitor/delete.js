@@ -1,4 +1,5 @@
 // Deletion of a run: the dialog that shows what is deleted and what stays, and the progress of deletions.
+import { setCommands } from "../lib/commands.js";
 import { attribute, h, keyed, text } from "../lib/dom.js";
 import { whole } from "../lib/format.js";
 import { w } from "../lib/words.js";
@@ -37,7 +38,7 @@ export function DeleteDialog(link, gone = () => {}) {
     if (!deletion || deletion.run !== run) return;
     plan.hidden = sure.disabled = Boolean(deletion.refused);
     refused.hidden = !deletion.refused;
-    text(refused, deletion.refused ? `${deletion.refused.message} ${deletion.refused.fix}`.replaceAll("`", "") : "");
+    setCommands(refused, deletion.refused ? `${deletion.refused.message} ${deletion.refused.fix}` : "");
     text(goes, deletion.refused ? "" : w("delete.goes", { name: deletion.name, size: deletion.total }));
     if (deletion.refused) return;
     lines(kinds, deletion.kinds);
@@ -59,8 +60,8 @@ export function Deletions() {
   const update = (line, deletion) => {
     const key = deletion.phase === "done" && deletion.path ? "done.archive" : deletion.phase;
     attribute(line, "data-tone", { failed: "bad", done: "good" }[deletion.phase]);
-    text(line, w(`delete.${key}`, { run: deletion.run, rows: whole(deletion.rows), path: deletion.path, message: deletion.problem?.message,
-      fix: deletion.problem?.fix.replaceAll("`", "") }));
+    setCommands(line, w(`delete.${key}`, { run: deletion.run, rows: whole(deletion.rows), path: deletion.path,
+      message: deletion.problem?.message, fix: deletion.problem?.fix }));
   };
   return { root, take: (deletions) => keyed(root, deletions, (deletion) => deletion.run, () => h("p"), update) };
 }

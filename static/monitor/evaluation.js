@@ -43,8 +43,8 @@ export function Evaluation(act) {
     csv.hidden = !state.has_result;
     if (state.has_result) csv.href = `/api/evaluation/${encodeURIComponent(state.run)}.csv`;
     const [sentence, more] = wordsOf(state);
-    text(words, sentence);
-    text(note, more);
+    setCommands(words, sentence);
+    setCommands(note, more);
     text(loss, state.loss === null ? "" : w("evaluation.loss", { loss: number(state.loss, 4), perplexity: number(state.perplexity, 4) }));
     takeNote(state.phase === "working" ? state.note : null);
     draw(state);

@@ -1,16 +1,17 @@
 // After a run: its model in the Hugging Face format, exported on a node, and the commands that serve it.
-import { h, text } from "../lib/dom.js";
+import { copyButton, setCommands } from "../lib/commands.js";
+import { h, keyed, text } from "../lib/dom.js";
 import { w } from "../lib/words.js";
 
 export function Export(begin) {
   const words = h("p");
   const fix = h("p.mb-quiet");
-  const commands = h("div");
+  const serve = h("div");
   const button = h("button.mb-button", { type: "button", onclick: () => {
     button.disabled = true;
     begin();
   } }, w("export.begin"));
-  const status = h("div.mbm-compare-lines", { role: "status" }, words, fix, commands);
+  const status = h("div.mbm-compare-lines", { role: "status" }, words, fix, serve);
   const root = h("section.mb-card.mbm-compare", { "aria-label": w("export.title"), hidden: true }, status, button);
 
   function take(state) {
@@ -19,15 +20,11 @@ export function Export(begin) {
     button.hidden = state.phase === "done" || state.phase === "working";
     button.disabled = false;
     text(button, w(state.phase === "failed" ? "export.again" : "export.begin"));
-    text(words, { offer: w("export.lead"), working: w("export.working"), done: state.words,
+    setCommands(words, { offer: w("export.lead"), working: w("export.working"), done: state.words,
       failed: state.problem?.message }[state.phase]);
-    text(fix, { offer: "", working: state.line, done: w("export.serve"), failed: state.problem?.fix }[state.phase]);
-    const lines = state.serve || [];
-    while (commands.children.length > lines.length) commands.lastChild.remove();
-    lines.forEach((command, place) => {
-      if (!commands.children[place]) commands.append(h("pre.mbm-lines", { tabindex: "0" }));
-      text(commands.children[place], command);
-    });
+    setCommands(fix, { offer: "", working: state.line, done: w("export.serve"), failed: state.problem?.fix }[state.phase]);
+    keyed(serve, state.serve ?? [], (command) => command, (command) => h("div.mbm-serve", {},
+      h("pre.mbm-lines", { tabindex: "0" }, command), copyButton(command)), () => {});
   }
 
   return { root, take };

@@ -71,8 +71,7 @@ const keyOf = (suspect) => [suspect.kind, suspect.node, suspect.rank, suspect.gp
 const logOf = (suspect) => Number.isInteger(suspect.rank) ? `rank${suspect.rank}.log` : null;
 
 function updateSuspect(item, suspect) {
-  const node = `${suspect.node} · ${suspect.address}`;
-  const values = { ...suspect, node, at: moment(suspect.since, false), others: moment(suspect.others, false), step: whole(suspect.step),
+  const values = { ...suspect, node: suspect.names, at: moment(suspect.since, false), others: moment(suspect.others, false), step: whole(suspect.step),
     usual: whole(suspect.usual) };
   text(item.firstChild, w(`standstill.${suspect.kind}`, values));
   const help = [suspect.ids && w("standstill.stopped", values), suspect.waits && w("standstill.waits")].filter(Boolean);

@@ -1,4 +1,5 @@
 // The list of runs: search, order by column, tags, and the choice of runs to compare.
+import { setCommands } from "../lib/commands.js";
 import { attribute, fill, h, keyed, text } from "../lib/dom.js";
 import { number, whole } from "../lib/format.js";
 import { duration, moment } from "../lib/time.js";
@@ -100,7 +101,7 @@ function Toolbar({ change, poll, compare, hide }) {
     kept.isHiddenShown = hidden.checked;
     change();
   } });
-  const hiddenLabel = h("label.mbm-check", {}, hidden, h("span"));
+  const hiddenLabel = h("label.mbm-check", { hidden: true }, hidden, h("span"));
   const metric = h("select", { "aria-label": w("list.metric"), onchange: () => {
     kept.metric = metric.value;
     poll();
@@ -182,7 +183,7 @@ function updateRow(row, run, queued) {
   showTags(tags, run.labels.tags, row.parts.search);
   text(note, run.labels.note.split("\n")[0]);
   note.hidden = !run.labels.note;
-  text(why, run.why);
+  setCommands(why, run.why);
   why.hidden = !run.why;
   setBadge(state.firstChild, "state", run.state);
   const stands = run.stands_since && w("stands", { at: moment(run.stands_since, false) });

@@ -1,7 +1,8 @@
 // The monitor polls the server every few seconds and draws what has changed. The hash of the address selects the view:
 // #runs is the list, #runs/<id> is one run, #runs/compare/<id>,<id> shows some side by side. The server keeps no state of a tab: each poll request says what the tab
 // has.
-import { h, text } from "../lib/dom.js";
+import { setCommands } from "../lib/commands.js";
+import { h } from "../lib/dom.js";
 import { addWords } from "../lib/words.js";
 import { isLost } from "../web/connection.js";
 import { go } from "../web/shell.js";
@@ -109,7 +110,7 @@ export function attach(element, trigger, props, watch) {
 
   function showProblem(problem) {
     notice.hidden = !problem;
-    if (problem) [problem.message, problem.fix].forEach((words, index) => text(notice.children[index], words));
+    if (problem) [problem.message, problem.fix].forEach((words, index) => setCommands(notice.children[index], words));
   }
 
   watch("value", draw);

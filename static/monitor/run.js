@@ -262,7 +262,7 @@ function Trouble(id, showLog, accept, again, continueWith) {
   const button = h("button.mbm-chip", { type: "button", onclick: () => showLog(cause.rank, cause.file) });
   const report = h("a.mbm-chip", { href: `/api/report/${encodeURIComponent(id)}`, download: "" }, w("cause.report"));
   const list = h("ul.mbm-warnings");
-  const yes = h("button.mb-button.mb-primary", { type: "button", onclick: () => accept(warnings.map((warning) => warning.key)) },
+  const yes = h("button.mb-button.mb-primary", { type: "button", onclick: () => accept(warnings.flatMap((warning) => warning.keys)) },
     w("warnings.accept"));
   const checkAgain = h("button.mb-button", { type: "button", onclick: again }, w("warnings.again"));
   const unaccepted = h("div.mbm-unaccepted", { hidden: true }, list, h("div.mbm-buttons", {}, yes, checkAgain));
@@ -271,7 +271,7 @@ function Trouble(id, showLog, accept, again, continueWith) {
   const proof = h("p.mbm-proof", { hidden: true });
   const make = () => h("li", {}, h("span"), h("small"));
   const update = (item, warning) => {
-    text(item.firstChild, warning.message);
+    setCommands(item.firstChild, warning.message);
     setCommands(item.lastChild, warning.fix);
   };
   let cause = null, warnings = [];
@@ -280,7 +280,7 @@ function Trouble(id, showLog, accept, again, continueWith) {
     cause = head.cause;
     warnings = head.warnings;
     unaccepted.hidden = !warnings.length;
-    keyed(list, warnings, (warning) => warning.key, make, update);
+    keyed(list, warnings, (warning) => warning.keys.join(), make, update);
     why.hidden = !cause;
     if (cause) showCause();
     const offerButton = () => h("button.mb-button", { type: "button" }, h("span"), h("small.mb-quiet"));
@@ -294,7 +294,7 @@ function Trouble(id, showLog, accept, again, continueWith) {
   }
 
   function showCause() {
-    text(message, cause.is_certain ? cause.message : `${w("cause.likely")} ${cause.message}`);
+    setCommands(message, cause.is_certain ? cause.message : `${w("cause.likely")} ${cause.message}`);
     text(evidence.firstChild, w("cause.evidence", { file: cause.source }));
     text(evidence.lastChild, cause.evidence);
     evidence.hidden = !cause.evidence || cause.message.includes(cause.evidence);
@@ -304,7 +304,7 @@ function Trouble(id, showLog, accept, again, continueWith) {
     sign.hidden = !cause.sign;
     const make = () => h("li", {}, h("span"), h("small.mb-quiet"), h("small"));
     keyed(others.lastChild, cause.others, (other) => other.message, make, (item, other) => {
-      text(item.firstChild, other.message);
+      setCommands(item.firstChild, other.message);
       setCommands(item.children[1], other.sign);
       setCommands(item.lastChild, other.fix);
     });
@@ -347,8 +347,8 @@ function Events() {
     text(item.firstChild, moment(event.time, false));
     attribute(item.firstChild, "title", moment(event.time));
     const [words, why] = item.lastChild.children;
-    text(words, event.text);
-    text(why, event.why);
+    setCommands(words, event.text);
+    setCommands(why, event.why);
     why.hidden = !event.why;
   };
   return { root, take: (events) => keyed(list, events, (event) => event.seq, make, update) };

@@ -1,5 +1,6 @@
 // Several runs side by side: their curves in the same charts, and the keys in which their jobs differ. The address names
 // the runs, so another browser opens the same view.
+import { setCommands } from "../lib/commands.js";
 import { attribute, fill, h, keyed, text } from "../lib/dom.js";
 import { number, whole } from "../lib/format.js";
 import { watchPlots } from "../lib/plots.js";
@@ -97,7 +98,7 @@ export function SideBySide(runs, link) {
     attribute(link_, "data-go", target);
     text(link_, row.id);
     state.hidden = about.hidden = Boolean(row.why);
-    text(why, row.why);
+    setCommands(why, row.why);
     if (row.why) return;
     setBadge(state, "state", row.state);
     const tags = row.labels.tags.length ? ` · ${row.labels.tags.join(", ")}` : "";

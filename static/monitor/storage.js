@@ -1,4 +1,5 @@
 // The disk space of the runs' data, the rules that delete it, and the deleted runs.
+import { setCommands } from "../lib/commands.js";
 import { attribute, h, keyed, text } from "../lib/dom.js";
 import { whole } from "../lib/format.js";
 import { moment } from "../lib/time.js";
@@ -53,7 +54,7 @@ export function Storage(link, erase) {
     compaction.hidden = !storage.look || (storage.look.gives_back && !storage.compacting);
     compact.disabled = Boolean(busy);
     attribute(compactWords, "data-tone", problem ? "bad" : null);
-    text(compactWords, problem ? `${problem.message} ${problem.fix}` : w(busy ? "storage.compacting" : "storage.compact.words"));
+    setCommands(compactWords, problem ? `${problem.message} ${problem.fix}` : w(busy ? "storage.compacting" : "storage.compact.words"));
   }
 
   return { root, take, query: () => (root.open ? { storage: true } : {}) };

@@ -1,4 +1,5 @@
 // Host keys of nodes that the user has not confirmed yet.
+import { command } from "../lib/commands.js";
 import { h, table } from "../lib/dom.js";
 import { t } from "../lib/words.js";
 
@@ -6,7 +7,7 @@ import { t } from "../lib/words.js";
 export function hostKeys(keys, accept, isBusy = false) {
   const head = ["host", "type", "fingerprint", "command"].map((name) => t(`wizard.keys.${name}`));
   const rows = keys.map((key) =>
-    [`${key.host}:${key.port}`, key.type, h("code", {}, key.fingerprint), h("code", {}, key.command)]);
+    [`${key.host}:${key.port}`, key.type, h("code", {}, key.fingerprint), command(key.command)]);
   return h("section.mb-card.mb-section", {}, h("h3", {}, t("wizard.keys")),
     h("p", {}, t("wizard.keys.lead")),
     table("mb-table mb-keys", head, rows),

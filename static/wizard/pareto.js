@@ -20,7 +20,7 @@ export function draw(element, bundle) {
   if (!plans?.rows.length) return fill(element, h("p.mb-quiet", {}, plans?.why ?? t("wizard.plan.unread")));
   const rows = plans.rows.map((row) => Object.fromEntries(plans.keys.map((key, index) => [key, row[index]])));
   const timed = rows.filter((row) => row.speed !== null);
-  if (!timed.length) return fill(element, h("p.mb-quiet", {}, t("wizard.time.unknown")));
+  if (!timed.length) return fill(element, h("p.mb-quiet", {}, t(plans.untimed)));
   const most = farthest(timed, plans.gpu_gib), inView = timed.filter((row) => row.need_gib <= most);
   const front = timed.filter((row) => row.marks.includes("p")).sort((a, b) => a.need_gib - b.need_gib);
   if (!plot) {

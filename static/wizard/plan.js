@@ -180,14 +180,14 @@ function cell(row, name) {
   if (name === "recompute") return recompute(row);
   if (name === "bubble" || name === "exposed") return percent(row[name]);
   if (name === "speed") return rounded(row.speed);
-  if (name === "hours") return row.hours === null ? "–" : range(...ends(row, "time", row.hours));
+  if (name === "hours") return row.hours === null ? "–" : range(...ends(row, "hours", row.hours));
   if (name === "marks") return [row.marks.includes("x") && h("span", { title: t("wizard.plan.mark.unfit") }, "⊘"),
     row.marks.includes("p") && h("span", { title: t("wizard.plan.mark.front") }, "◆")];
   return String(row[name]);
 }
 
-// The 80 % interval of a row's figure.
-const ends = (row, name, value) => plans.intervals[row.engine][name].map((factor) => factor * value);
+// The 80 % interval of a row's figure; null if the figure is assumed. An unknown lower end is null.
+const ends = (row, name, value) => plans.intervals[row.engine][name]?.map((factor) => factor && factor * value) ?? null;
 
 const isOver = (row) => !row.fits && row.need_gib > plans.possible_gib[row.engine];
 function verdict(row) {
@@ -201,7 +201,8 @@ function costOf(row) {
   if (row.marks.includes("x")) costs.push(t("wizard.plan.mark.unfit"));
   if (isOver(row)) costs.push(t("wizard.plan.cost.over", { gib: gib(row.need_gib - plans.gpu_gib) }));
   if (row.over_host > 0) costs.push(t("wizard.plan.cost.over_host", { gib: gib(row.over_host) }));
-  if (row.rank === 0) costs.push(t(row.fits ? "wizard.plan.cost.best" : "wizard.plan.cost.closest"));
+  const first = verdict(row) === "wizard.near" ? "wizard.plan.cost.fastest" : "wizard.plan.cost.best";
+  if (row.rank === 0) costs.push(t(row.fits ? first : "wizard.plan.cost.closest"));
   // If nothing fits, the speed of the closest plan is no measure.
   else if (plans.fitting && row.slower !== null) costs.push(paceOf(row));
   const less = all[0].need_gib - row.need_gib;

@@ -28,11 +28,12 @@ function facts(plan) {
     plan.sequences && fact("sequences", grouped(plan.sequences), t("wizard.steps.sequences.from", {
       cutoff: grouped(plan.cutoff) })),
     fact("batch", grouped(plan.batch), batch),
-    plan.each && fact("each", grouped(plan.each), t(`wizard.steps.each.${plan.keeps_rest ? "kept" : "dropped"}`)),
+    plan.each && fact("each", grouped(plan.each), t(`wizard.steps.each.${plan.group ? "groups"
+      : plan.keeps_rest ? "kept" : "dropped"}`, { group: plan.group })),
     fact("total", grouped(plan.steps), plan.by_steps ? t("wizard.steps.set") : ""),
     plan.each && fact("epochs", rounded(epochs)),
     plan.hours !== null && fact("hours", duration(plan), listed([t("wizard.steps.hours.from", {
-      seconds: rounded(plan.step_s) }), errorBeside(plan.error, plan.hours, hoursInWords)])),
+      seconds: rounded(plan.step_s) }), errorBeside(plan.error, plan.hours, hoursInWords, "hours_low")])),
   ];
 }
 

@@ -19,7 +19,7 @@ export function draw(element, bundle) {
   const state = figures.fits === null ? "unknown" : figures.near ? "near" : figures.fits ? "fits" : "over";
   const memory = figures.need_gib !== null && (figures.host
     ? t("wizard.summary.host", { need: gib(figures.host.need), node: gib(figures.host.node) })
-    : t("wizard.summary.memory", { need: errorBeside(figures.memory_error, figures.need_gib, short), gpu: gib(figures.gpu_gib) }));
+    : t("wizard.summary.memory", { need: needOf(figures), gpu: gib(figures.gpu_gib) }));
   const verdict = t(`wizard.summary.${figures.parameters === null ? "unestimated" : state}`);
   const width = (factor) => ({ width: `${Math.min(100, 100 * factor * figures.need_gib / figures.gpu_gib)}%` });
   fill(element, h("div.mb-summary", { "data-state": state },
@@ -27,13 +27,16 @@ export function draw(element, bundle) {
       h("strong", {}, verdict),
       memory && h("span", {}, memory)),
     figures.need_gib !== null && h("div.mb-gauge", { "aria-hidden": "true" },
-      h("i.mb-meter-upper", { style: width(figures.memory_error.high) }), h("i", { style: width(1) })),
+      h("i.mb-meter-upper", { style: width(figures.memory_error?.high ?? 1) }), h("i", { style: width(1) })),
     fact("plan", figures.plan), paces(figures),
     figures.bubble !== null && fact("bubble", percent(figures.bubble)),
     fact("batch", figures.global_batch.toLocaleString("en")),
     figures.parameters !== null && fact("parameters", count(figures.parameters))), offer(bundle));
   say(element, verdict);
 }
+
+// The interval of the need, or an assumed need, which has none.
+const needOf = ({ memory_error: error, need_gib: need }) => errorBeside(error, need, short) ?? t("accuracy.assumed", { gib: short(need) });
 
 // A learning rate that was chosen for another batch. Its own step shows this problem beside the field; the other steps
 // show it here.
@@ -48,7 +51,7 @@ const fact = (name, value) => labelled(t(`wizard.summary.${name}`), value, t(`wi
 function paces({ speed, hours, time_error: error }) {
   const title = error && errorWords("time", error);
   return [speed !== null && labelled(t("wizard.time.speed"), speedBeside(error, speed, (value) => rounded(value, 2)), title),
-    hours !== null && labelled(t("wizard.time.hours"), errorBeside(error, hours, hoursInWords), title)];
+    hours !== null && labelled(t("wizard.time.hours"), errorBeside(error, hours, hoursInWords, "hours_low"), title)];
 }
 
 function labelled(name, value, title) {

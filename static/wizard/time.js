@@ -12,7 +12,7 @@ const kindOf = (name) => KINDS[name] ?? "talk";
 export function draw(element, bundle) {
   const time = bundle.data.time;
   if (!time?.is_known)
-    return fill(element, h("p.mb-quiet", {}, insteadOfFigures(bundle, time ? "wizard.time.unknown" : "wizard.memory.unread")));
+    return fill(element, h("p.mb-quiet", {}, insteadOfFigures(bundle, time?.why ?? "wizard.memory.unread")));
   fill(element,
     h("div.mb-facts", {}, facts(time)),
     h("p.mb-quiet.mb-time-error", {}, certainty(time)),
@@ -36,12 +36,12 @@ function facts(time) {
     fact("speed", about(rounded(time.tokens_per_s_per_gpu)), t("wizard.time.speed.long", {
       all: rounded(time.gpus * time.tokens_per_s_per_gpu), gpus: time.gpus }), speedBeside(time.error, time.tokens_per_s_per_gpu, rounded)),
     fact("iteration", about(t("wizard.time.in_seconds", { count: rounded(time.iteration_s) })), null,
-      errorBeside(time.error, time.iteration_s, (value) => t("wizard.time.in_seconds", { count: rounded(value, 2) }))),
+      errorBeside(time.error, time.iteration_s, (value) => t("wizard.time.in_seconds", { count: rounded(value, 2) }), "step_low")),
     fact("mfu", percent(time.mfu), t("wizard.time.mfu.long", { tflops: rounded(time.tflops) })),
     time.speed_up && h("div.mb-fact", { title: t("wizard.time.speed_up.long") },
       h("span", {}, t("wizard.time.speed_up", { nodes: time.nodes })), h("b", {}, `${time.speed_up.toFixed(1)}×`)),
     fact("hours", time.hours === null ? h("small", {}, t("wizard.time.no_hours")) : about(hoursInWords(time.hours)), null,
-      time.hours !== null && errorBeside(time.error, time.hours, hoursInWords)),
+      time.hours !== null && errorBeside(time.error, time.hours, hoursInWords, "hours_low")),
   ];
 }
 

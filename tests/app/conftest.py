@@ -3,9 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import gradio as gr
 import pytest
 
 from app.services import FIRST_DRAFT, Services
+from app.wizard import hardware, launch, model, plan, review, training
+from app.wizard.fields import Form
 
 READY = {
     "cluster.hosts.lines": "10.0.0.1\n10.0.0.2\n10.0.0.3\n10.0.0.4",
@@ -20,6 +23,16 @@ READY = {
 """Fields as a user types them. With them the draft can be launched."""
 DRAFT = {**FIRST_DRAFT, "training": {"images_per_sample": 0}, "parallel": {"tensor": 4}}
 """The initial draft with TP instead of PP. It has no images, because TP would compute their gradients incorrectly."""
+
+
+@pytest.fixture(scope="module")
+def form() -> Form:
+    """Return the form of the wizard with all its steps."""
+    draft_form = Form("en")
+    with gr.Blocks(analytics_enabled=False):
+        for step in (hardware, model, training, plan, review, launch):
+            step.build(draft_form)
+    return draft_form
 
 
 @pytest.fixture

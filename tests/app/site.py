@@ -13,6 +13,7 @@ from app.web.audit import Audit
 from app.web.identity import Identity
 from app.web.passwords import PasswordHash
 from app.web.server import create_app
+from tests.clock import Clock
 
 PASSWORD = "correct-horse-battery"
 HASH = PasswordHash.of(PASSWORD, cost=2)
@@ -20,16 +21,6 @@ HASH = PasswordHash.of(PASSWORD, cost=2)
 IDENTITY = Identity(host="mb-k3v7q2m4x8p5t6w9.localhost", salt=b"s" * 16, secret=b"k" * 32)
 OWN = f"http://{IDENTITY.host}:7860"
 PLAIN = "http://127.0.0.1:7860"
-
-
-class Clock:
-    """A clock that moves only when a test moves it."""
-
-    def __init__(self) -> None:
-        self.now_s = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def tiny_page() -> gr.Blocks:

@@ -91,9 +91,10 @@ def test_estimate_prints_stages_and_bubble(run, job_file):
 
 
 def test_estimate_prints_speed_its_error_the_time_breakdown_and_the_speed_up_over_one_node(run, job_file):
-    path = job_file(training={**JOB["training"], "samples": 10_000})
+    path = job_file(training={**JOB["training"], "samples": 10_000, "sample_tokens": 3000})
     figures = json.loads(run("estimate", "--json", path)[1])
     out = run("estimate", path)[1]
+    assert (figures["memory_unknown"], figures["time_unknown"]) == ([], ["stack"])
     assert f"MFU {100 * figures['mfu']:.1f}%" in out
     assert f"about {figures['hours']:.1f} hours" in out
     assert f"About {rounded(figures['tokens_per_s_per_gpu']):,} tokens/s per GPU" in out
@@ -105,8 +106,19 @@ def test_estimate_prints_speed_its_error_the_time_breakdown_and_the_speed_up_ove
     assert f"{figures['need_gib_low']:,.1f} to {figures['need_gib_high']:,.1f} GiB" in out
     assert figures["iteration_s_low"] < figures["iteration_s"] < figures["iteration_s_high"]
     assert t("en", "why.spends", parts=t("en", "advice.part.compute"))[:-1] in out
-    assert "4 nodes are 3." in out
+    assert "4 nodes are 2." in out
     assert "as fast as one" in out
+
+
+def test_without_the_lengths_of_samples_hours_are_an_upper_bound_and_it_says_what_narrows_them(run, job_file):
+    path = job_file(training={**JOB["training"], "samples": 10_000})
+    figures = json.loads(run("estimate", "--json", path)[1])
+    assert (figures["memory_unknown"], figures["time_unknown"]) == (["lengths"], ["lengths", "stack"])
+    for lang in LANGUAGES:
+        out = run("--lang", lang, "estimate", path)[1]
+        assert t(lang, "accuracy.hours.up_to", high=f"{figures['hours_high']:,.1f}") in out
+        for key in ("memory.lengths", "time.lengths", "time.stack"):
+            assert t(lang, f"accuracy.not_known.{key}") in out
 
 
 def test_estimate_prints_no_unknown_speed_and_no_speed_up_of_one_node(run, job_file):

@@ -20,7 +20,8 @@ from app.web.connection_limits import Connections, LimitedListener, Limits
 from app.web.descriptors import MOST_CONNECTIONS, RESERVED, connections_for
 from app.web.log_limit import LogLimit
 from app.web.timed_protocol import TimedProtocol
-from tests.app.site import IDENTITY, PASSWORD, Clock
+from tests.app.site import IDENTITY, PASSWORD
+from tests.clock import Clock
 
 pytestmark = pytest.mark.slow
 
@@ -250,7 +251,7 @@ def test_an_endless_message_is_logged_a_few_times_a_minute_with_the_number_of_su
     for _ in range(1000):
         logger.warning("Invalid request of %s", "somebody")
     logger.warning("Something else")
-    clock.now_s += LogLimit.WINDOW_S + 1
+    clock.now += LogLimit.WINDOW_S + 1
     logger.warning("Invalid request of %s", "somebody")
     logger.removeFilter(limit)
     assert len(caplog.messages) == LogLimit.MOST + 2

@@ -16,7 +16,8 @@ from app.services import Services
 from app.wizard.events import change
 from app.wizard.routes import routes
 from backend.runs.store.store import Store, StoreError
-from tests.app.site import Clock, browser, log_in, site, tiny_page
+from tests.app.site import browser, log_in, site, tiny_page
+from tests.clock import Clock
 from tests.full_disk import FullDisk, full_disk
 
 

@@ -23,7 +23,7 @@ def test_status_names_the_node_and_the_rank_that_the_others_wait_for(
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path))
     monkeypatch.setattr("app.cli.common.REFRESH_S", 0.0)  # Its nodes have only addresses.
     store = Store(tmp_path / "megaboard.db")
-    run = StoredRun(store, RUN, now=time.time() - 900, addresses=["10.0.0.1", "10.0.0.2"])
+    run = StoredRun(store, RUN, now=time.time() - 900, addresses=["10.0.0.1", "10.0.0.2", "10.0.0.3"])
     run.start()
     run.steps(1, 30)
     row = {**heartbeat(1, 1, run.now), "stuck": [[4711, "python", "T", 1]]}
@@ -32,5 +32,5 @@ def test_status_names_the_node_and_the_rank_that_the_others_wait_for(
     store.close()
     assert main(["--lang", lang, "status", RUN]) == 0
     out = capsys.readouterr().out
-    for item in [*words, "1 · 10.0.0.2", "rank 1: python 4711 (T)"]:
+    for item in [*words, "1 · 10.0.0.2", "rank 1: python 4711 (T)", "0 · 10.0.0.1, 1 · 10.0.0.2, 2 · 10.0.0.3"]:
         assert item in out

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from app.web.login_throttle import PasswordChecks, Throttle, network_of
-from tests.app.site import Clock
+from tests.clock import Clock
 
 
 def test_each_further_wrong_password_doubles_the_wait_up_to_a_maximum():
@@ -16,7 +16,7 @@ def test_each_further_wrong_password_doubles_the_wait_up_to_a_maximum():
     for wait_s in (1, 2, 4, 8, 16, 30, 30):
         assert throttle.admit("a") == wait_s
         assert throttle.admit("b" * int(wait_s)) == 0, "another client does not wait"
-        clock.now_s += wait_s
+        clock.now += wait_s
         assert throttle.admit("a") == 0
 
 
@@ -24,7 +24,7 @@ def test_the_count_ends_after_a_time_without_attempts_and_after_the_right_passwo
     clock = Clock()
     throttle = Throttle(clock)
     later = Throttle.FORGET_S + 1
-    for forget in (lambda: throttle.succeeded("a"), lambda: setattr(clock, "now_s", clock.now_s + later)):
+    for forget in (lambda: throttle.succeeded("a"), lambda: setattr(clock, "now", clock.now + later)):
         assert [throttle.admit("a") for _ in range(Throttle.FREE)] == [0] * Throttle.FREE
         assert throttle.admit("a") > 0
         forget()

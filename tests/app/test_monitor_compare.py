@@ -11,16 +11,10 @@ from app.services import Services
 from app.wizard.continuing import continue_run
 from backend.job.mapping import parse_job
 from backend.job.problems import ProblemsError
+from tests.clock import Clock
 from tools.stored_runs import StoredRun
 
 RUN = "20261121-101500-job-0a1b"
-
-
-class Clock:
-    now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from app.text.storage import size_words
 from backend.job.problems import Problem
 from backend.runs.retention import Rules
 from backend.runs.states import EventKind
+from tests.clock import Clock
 from tests.waiting import WITHIN_S, wait_for
 from tools.stored_runs import StoredRun
 
@@ -26,19 +27,9 @@ RUN = "20261121-101500-job-0a1b"
 NAME = "<img src=x onerror=alert(1)>'\""
 
 
-class Clock:
-    """Time as the test tells it."""
-
-    def __init__(self) -> None:
-        self.now = 1_800_010_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_800_010_000.0)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import app.wizard.page
 from app.services import Services
 from app.text import LANGUAGES
 from app.text.plans import all_plans, count_words, explain, need_gib, plan_name, plan_sizes
-from app.wizard import hardware, launch, model, plan, review, training
+from app.wizard import plan
 from app.wizard.draft_state import read
 from app.wizard.events import change
 from app.wizard.fields import Form, choices_of, table
@@ -23,9 +23,9 @@ from backend.job.mapping import parameters, with_values
 from backend.job.presets import accuracy, intervals
 from backend.job.problems import ProblemsError
 from backend.job.rules.vision import TRAINED_WRONGLY
+from backend.planning import recommended
 from backend.planning.space import SIZES
 
-STEPS = (hardware, model, training, plan, review, launch)
 EXPLAINED = {
     "TP2 PP2": {"parallel.tensor": 2, "parallel.pipeline": 2},
     "full recompute": {"parallel.recompute": "full", "parallel.pipeline": 4},
@@ -34,15 +34,6 @@ EXPLAINED = {
     "offload": {"parallel.optimizer_offload_fraction": 0.5},
     "ZeRO-3": {"engine": "llamafactory-zero3", "model.preset": "qwen3-30b-a3b"},
 }
-
-
-@pytest.fixture(scope="module")
-def form() -> Form:
-    draft_form = Form("en")
-    with gr.Blocks(analytics_enabled=False):
-        for step in STEPS:
-            step.build(draft_form)
-    return draft_form
 
 
 def shown(form: Form, services: Services, step: str = "training") -> dict[str, Any]:
@@ -356,23 +347,26 @@ class TestBundle:
         summary = shown(form, services)["summary"]
         own = {"group": "megatron", "rows": known.rows, "median": known.median, "largest": known.max}
         memory, time = (
-            {"low": item["megatron"].low, "high": item["megatron"].high, "sources": expected.sources}
-            for item in (expected.memory, expected.time)
+            {"low": factors.low, "high": factors.high, "sources": expected.sources, "unknown": unknown}
+            for factors, unknown in (
+                (expected.memory["unknown_lengths_megatron"], ["lengths"]),
+                (expected.time["megatron"], ["lengths", "stack"]),
+            )
         )
         assert summary["accuracy"] == {"expected": memory, "own": own}
-        assert summary["time_error"] == time
+        assert summary["time_error"] == {**time, "step_low": None, "hours_low": None}
 
     def test_only_the_plan_step_carries_the_explanation(self, services: Services) -> None:
         form = Form("en")
         assert [step for step in SECTIONS if "memory" in shown(form, services, step)["data"]] == [plan.STEP]
 
     @pytest.mark.parametrize("lang", LANGUAGES)
-    def test_the_first_plan_is_explained(self, services: Services, lang: str) -> None:
+    def test_the_recommended_plan_is_explained(self, services: Services, lang: str) -> None:
         reading = read(services.draft.job_mapping(), services.home)
         assert reading.job is not None
         plans = all_plans(reading.job)
         text = explain(plans, lang)
-        assert plan_name(plan_sizes(plans[0].job)) in text
+        assert plan_name(plan_sizes(plans[recommended(plans) or 0].job)) in text
         assert "%" in text
         small = with_values(reading.job, {"cluster.gpu": {"memory_gib": 1, "bf16_tflops": 100, "hbm_gb_per_s": 1000}})
         assert plan_name(plan_sizes(all_plans(small)[0].job)) in explain(all_plans(small), lang)

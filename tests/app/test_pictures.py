@@ -5,11 +5,16 @@ from typing import Any
 
 import pytest
 
-from app.text import LANGUAGES
+from app.text import LANGUAGES, t
+from app.text.errors import memory_error_words
+from app.text.plans import need_words
 from app.wizard.draft_state import DraftState, read
+from app.wizard.plans import plans_of
 from app.wizard.strategies import strategies_of
+from app.wizard.summary import summarise
 from app.wizard.time_breakdown import time_breakdown
 from app.wizard.timeline import drawn_micro_batches, timeline
+from backend.estimate import to_json
 from backend.job.mapping import to_mapping, with_values
 
 QWEN = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model": {"preset": "qwen3-vl-8b"}}
@@ -119,3 +124,38 @@ def test_strategies_of_another_global_batch_than_the_drafts_say_so_and_none_is_c
     assert "32" in choose
     assert all(row["plan"] for row in result["rows"])
     assert not any(row["is_own"] for row in result["rows"])
+
+
+GRPO: dict[str, Any] = {
+    "version": 1,
+    "cluster": {"gpu": "h100-80g", "nodes": 1, "gpus_per_node": 8},
+    "model": {"preset": "qwen3-4b"},
+    "engine": "swift-zero3",
+    "training": {"stage": "grpo", "samples": 1000, "grpo": {"rewards": "format", "completion_len": 1024}},
+}
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_page_and_command_line_call_the_memory_of_grpo_assumed_and_show_no_interval(tmp_path: Path, lang: str) -> None:
+    state = read(GRPO, tmp_path)
+    job, estimate = state.job, state.estimate
+    assert job is not None
+    assert estimate is not None
+    assert summarise(state)["memory_error"] is None
+    assert summarise(state)["accuracy"]["expected"] is None
+    assert plans_of(state, lang)["intervals"]["swift-zero3"]["memory"] is None
+    assert {row["need_gib_low"] for row in strategies_of(state, lang)["rows"]} == {None}
+    need = f"{estimate.reserved_gib + estimate.outside_gib:,.1f}"
+    assert need_words(estimate, lang) == t(lang, "accuracy.assumed", gib=need)
+    assert list(memory_error_words(job, estimate, lang)) == [t(lang, "accuracy.memory.assumed")]
+    assert to_json(estimate, [])["need_gib_high"] is None
+
+
+def test_the_reason_of_a_missing_time_is_that_of_the_job(tmp_path: Path) -> None:
+    grpo = time_breakdown(read(GRPO, tmp_path))
+    gpu = {"memory_gib": 80.0, "bf16_tflops": 989.0, "hbm_gb_per_s": 3350.0}
+    single = {**GRPO, "training": {"precision": "fp32"}, "cluster": {**GRPO["cluster"], "gpu": gpu}}
+    unknown = time_breakdown(read(single, tmp_path))
+    assert grpo == {"is_known": False, "why": "wizard.untimed.grpo"}
+    assert unknown == {"is_known": False, "why": "wizard.untimed.speed"}
+    assert t("en", "wizard.untimed.grpo") in plans_of(read(GRPO, tmp_path), "en")["why"]

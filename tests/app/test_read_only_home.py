@@ -14,7 +14,8 @@ from app.web.shell import build
 from app.wizard.events import change
 from app.wizard.routes import routes
 from backend.runs.store.store import Store, StoreError
-from tests.app.site import Clock, browser, log_in, site
+from tests.app.site import browser, log_in, site
+from tests.clock import Clock
 from tests.full_disk import read_only
 from tools.browser import PASSWORD, Site
 

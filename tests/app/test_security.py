@@ -14,7 +14,8 @@ from app.web.sessions import IDLE_S
 from app.web.shell import build
 from app.web.theme import version
 from app.wizard.routes import routes
-from tests.app.site import IDENTITY, OWN, PLAIN, Clock, browser, log_in, site, tiny_page
+from tests.app.site import IDENTITY, OWN, PLAIN, browser, log_in, site, tiny_page
+from tests.clock import Clock
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def app(tmp_path_factory, clock):
 @pytest.fixture(autouse=True)
 def _quiet_while(clock):
     """Move the clock past the throttle's memory, so that wrong passwords of one test do not slow the next."""
-    clock.now_s += 100_000
+    clock.now += 100_000
 
 
 @pytest.fixture
@@ -233,12 +234,12 @@ def test_disabled_gradio_pages_do_not_answer(operator):
 def test_a_used_session_is_renewed_and_an_unused_one_ends(app, clock):
     client = browser(app)
     log_in(client)
-    clock.now_s += IDLE_S - 1
+    clock.now += IDLE_S - 1
     renewed = client.get("/en/").headers["set-cookie"]
     assert f"Max-Age={int(IDLE_S)}" in renewed
     assert "HttpOnly; SameSite=Strict" in renewed
     cookie = dict(client.cookies)
-    clock.now_s += IDLE_S + 1
+    clock.now += IDLE_S + 1
     assert client.get("/en/", headers=_as_header(cookie)).status_code == 401
 
 

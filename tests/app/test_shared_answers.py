@@ -5,17 +5,11 @@ import threading
 import pytest
 
 from app.monitor.shared_answers import Shared
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 def test_all_who_ask_at_once_get_the_one_answer_that_the_first_makes():
-    shared, calls, begun, may_end = Shared(Clock(), fresh_s=1.0, size=4), [], threading.Event(), threading.Event()
+    shared, calls, begun, may_end = Shared(Clock(0.0), fresh_s=1.0, size=4), [], threading.Event(), threading.Event()
 
     def make() -> int:
         calls.append(1)
@@ -36,7 +30,7 @@ def test_all_who_ask_at_once_get_the_one_answer_that_the_first_makes():
 
 
 def test_an_answer_is_made_anew_when_it_is_old_or_of_another_version_or_was_forgotten():
-    clock = Clock()
+    clock = Clock(0.0)
     shared, calls = Shared(clock, fresh_s=1.0, size=4), iter(range(9))
     first, second = object(), object()
     assert [shared.get("a", lambda: next(calls), version) for version in (first, first, second)] == [0, 0, 1]
@@ -47,14 +41,14 @@ def test_an_answer_is_made_anew_when_it_is_old_or_of_another_version_or_was_forg
 
 
 def test_what_goes_wrong_is_raised_and_not_kept():
-    shared = Shared(Clock(), fresh_s=1.0, size=4)
+    shared = Shared(Clock(0.0), fresh_s=1.0, size=4)
     with pytest.raises(LookupError):
         shared.get("a", lambda: {}["missing"])
     assert shared.get("a", lambda: 1) == 1
 
 
 def test_only_the_newest_answers_stay():
-    shared, calls = Shared(Clock(), fresh_s=9.0, size=2), []
+    shared, calls = Shared(Clock(0.0), fresh_s=9.0, size=2), []
     for key in ("a", "b", "c", "a", "c"):
         shared.get(key, lambda key=key: calls.append(key))
     assert calls == ["a", "b", "c", "a"]

@@ -4,13 +4,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import gradio as gr
 import pytest
 import yaml
 
 from app.main import main
 from app.services import Services
-from app.wizard import hardware, launch, model, plan, review, training
 from app.wizard.draft_state import read
 from app.wizard.events import change
 from app.wizard.fields import Form
@@ -25,15 +23,6 @@ JOB = {
     "model": {"hf_config": NEW, "path": "/m"},
     "engine": "llamafactory-zero3",
 }
-
-
-@pytest.fixture(scope="module")
-def form() -> Form:
-    draft_form = Form("en")
-    with gr.Blocks(analytics_enabled=False):
-        for step in (hardware, model, training, plan, review, launch):
-            step.build(draft_form)
-    return draft_form
 
 
 @pytest.fixture

@@ -4,11 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import gradio as gr
 import pytest
 
 from app.services import Services
-from app.wizard import hardware, launch, model, plan, review, training
 from app.wizard.draft_state import DraftState, read
 from app.wizard.events import change
 from app.wizard.fields import Form
@@ -22,15 +20,6 @@ from backend.job.problems import ProblemsError, errors
 from tests.app.conftest import READY
 
 SLURM = {"cluster.scheduler.kind": "slurm", "cluster.scheduler.login.address": "login.cluster"}
-
-
-@pytest.fixture(scope="module")
-def form() -> Form:
-    draft_form = Form("en")
-    with gr.Blocks(analytics_enabled=False):
-        for step in (hardware, model, training, plan, review, launch):
-            step.build(draft_form)
-    return draft_form
 
 
 def state_after(services: Services, edits: Mapping[str, Any]) -> DraftState:

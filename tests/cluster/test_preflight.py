@@ -14,6 +14,7 @@ from backend.cluster.preflight.registry import CHECKS
 from backend.cluster.preflight.results import CheckName
 from backend.job.cluster import Host
 from backend.job.mapping import with_values
+from backend.job.rules.grpo import solution_columns
 from tests.cluster.gang import H100, MODULES, PATHS, PORT, PYTHON, Gang, good_node, make_facts, smi, surveyed
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
@@ -142,6 +143,39 @@ def test_data_of_another_kind_than_the_stage_needs_are_refused(
     assert wrong.problem is not None
     assert (wrong.status, wrong.problem.code, wrong.problem.field) == ("failure", code, "training.dataset")
     assert wrong.problem.values["names"] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("grpo", "extra", "asked", "status"),
+    [
+        ({"rewards": "accuracy,format"}, {}, ["solution"], "failure"),
+        ({"rewards": "cosine"}, {"columns": {"answer": "solution"}}, ["answer", "solution"], "failure"),
+        ({"rewards": "toolbench"}, {"columns": '{"answer": "solution"}'}, ["answer", "solution"], "failure"),
+        ({"rewards": "accuracy", "plugin": "/shared/rewards.py"}, {}, ["solution"], "warning"),
+        ({"rewards": "format,repetition"}, {}, [], None),
+    ],
+)
+def test_rows_without_the_answer_that_a_reward_reads_are_named_before_the_launch(
+    grpo: dict[str, Any], extra: dict[str, Any], asked: list[str], status: str | None
+) -> None:
+    swift = {"environments": {"swift": {"python": "/opt/swift/bin/python"}}}
+    training = {"stage": "grpo", "grpo": grpo, "dataset": "a.jsonl"}
+    gang = Gang(engine="swift-ddp", cluster=swift, training=training, extra=extra)
+    modules = {"swift": "4.6.0", "datasets": "4.8.4", "trl": "0.29.1", "msgspec": "0.22.0", "math_verify": "0.9.0"}
+    gang.facts = {rank: make_facts({**MODULES, **modules}) for rank in (0, 1)}
+    dataset = {"info": False, "unknown": [], "missing": [], "columns": {}}
+    gang.first.on("paths", reply={**PATHS, "dataset": dataset})
+    lacking = {**dataset, "unanswered": {"/data/a.jsonl": 3} if asked else {}}
+    gang.second.on("paths", reply={**PATHS, "dataset": lacking})
+    assert solution_columns(gang.job) == asked
+    if status is None:
+        assert {result.status for result in gang.check()} == {"ok"}
+        return
+    failure, problem = gang.only(status)
+    assert (failure.name, failure.rank) == ("dataset", 1)
+    assert (problem.code, problem.field) == ("grpo_solution_missing", "training.dataset")
+    assert problem.values["rows"] == "/data/a.jsonl: 3"
+    assert problem.values["rewards"] == grpo["rewards"].partition(",")[0]
 
 
 def test_lora_targets_that_no_module_has_are_a_warning_at_their_field(gang: Gang) -> None:

@@ -12,7 +12,8 @@ SOURCES = [path.read_text() for path in Path(node.__file__).parent.rglob("*.py")
 # NodeError("code", ... | super().__init__("code", ... | failed("code", ... | checks.wrong(name, "code", ...
 # | code = "code" if ... else "code" | _warned(checks, name, "code", ... | code="code"
 CODES = re.compile(
-    r"""(?:NodeError|__init__|failed)\(\s*"(\w+)"|\.wrong\(\s*"?\w+"?,\s*"(\w+)"|code = "(\w+)" if .* else "(\w+)\""""
+    r"""(?:NodeError|__init__|(?<!checks\.)failed)\(\s*"(\w+)"|\.wrong\(\s*"?\w+"?,\s*"(\w+)\""""
+    r"""|code = "(\w+)" if .* else "(\w+)\""""
     r"""|_warned\([^,]+,\s*"\w+",\s*"(\w+)"|code="(\w+)\""""
 )
 

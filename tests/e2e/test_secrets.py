@@ -167,7 +167,8 @@ def keep_token(page: Any) -> None:
     value.fill(TOKEN)
     value.press("Enter")
     expect(locator.locator("code")).to_have_text("HF_TOKEN")
-    assert (name.input_value(), value.input_value()) == ("", "")
+    expect(name).to_have_value("")
+    expect(value).to_have_value("")
 
 
 def shown_log(site: Site, run: str) -> str:

@@ -291,6 +291,8 @@ def test_what_is_rendered_for_ms_swift_s_trainers_is_imported_as_the_same_config
         ("megatron sft --mcore_model /m/it", "import_swift_model"),
         ("#!/bin/bash\necho hello", "import_script_without_training"),
         ("swift infer --model x", "import_script_without_training"),
+        ("swift rlhf --model /m/it --dataset /d/a.jsonl --loss_type sigmoid bco_pair sft", "import_swift_losses"),
+        ("accelerate launch --config_file c.yaml swift/cli/sft.py --model /m/it", "import_file_missing"),
         ("megatron pt --model /m/it\nmegatron sft --model /m/it", "import_script_of_several"),
         ("accelerate launch --config_file c.yaml src/train.py x.yaml", "import_file_missing"),
     ],
@@ -328,6 +330,67 @@ def test_the_yaml_of_a_script_is_read_with_its_changes_and_accelerate_s_file() -
     result: Imported = import_source(source, CLUSTER, files.get)
     job = job_of(result)
     assert (job.engine, job.parallel.fsdp.version, job.training.cutoff_len) == ("llamafactory-fsdp", 2, 99)
+
+
+FSDP: dict[str, Any] = {"distributed_type": "FSDP", "num_machines": 2, "num_processes": 8}
+ZERO: dict[str, Any] = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 3}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine", "values", "why"),
+    [
+        (
+            {
+                **FSDP,
+                "fsdp_config": {"fsdp_version": 2, "fsdp_offload_params": True, "fsdp_activation_checkpointing": True},
+            },
+            "swift-fsdp",
+            (True, True),
+            "import_engine",
+        ),
+        (
+            {**FSDP, "fsdp_config": {"fsdp_sharding_strategy": "SHARD_GRAD_OP"}},
+            "swift-fsdp",
+            (False, False),
+            "import_fsdp_first",
+        ),
+        (ZERO, "swift-zero3", (False, True), None),
+        ({"distributed_type": "MULTI_GPU"}, "swift-ddp", (False, True), None),
+    ],
+)
+def test_accelerate_s_file_shards_a_script_of_ms_swift(
+    settings: dict[str, Any], engine: str, values: tuple[bool, bool], why: str | None
+) -> None:
+    text = (
+        "accelerate launch --config_file a.json swift/cli/sft.py --model /m/it --dataset /d/a.jsonl "
+        "--gradient_checkpointing false"
+    )
+    files: dict[str, Any] = {"a.json": settings}
+    source = read_source(text, files.get)
+    result = import_source(source, CLUSTER, files.get)
+    job = job_of(result)
+    assert (job.engine, job.parallel.fsdp.offload, job.parallel.fsdp.reshard_after_forward) == (engine, *values)
+    assert job.parallel.fsdp.version == 2
+    is_checkpointed = "fsdp_activation_checkpointing" in settings.get("fsdp_config", {})
+    assert (job.recompute, dict(job.environment)) == ("full" if is_checkpointed else "none", {})
+    lines = {line.key: line.reason.code for line in result.lines if line.reason}
+    assert lines.get("fsdp") == why
+    if settings is not FSDP and "num_machines" in settings:
+        assert dict(source.machines) == {"nodes": 2, "gpus_per_node": 4}
+
+
+def test_accelerate_s_file_may_be_given_beside_a_yaml_of_ms_swift() -> None:
+    text = "model: /m/it\ntuner_type: lora\ndataset: [/d/a.jsonl]\n"
+    source = read_source(text, accelerate=ZERO)
+    assert job_of(import_source(source, CLUSTER)).engine == "swift-zero3"
+    with pytest.raises(ProblemsError) as raised:
+        read_source("model: /m/it\ndataset: [/d/a.jsonl]\nlr: 1e-5\ntensor_model_parallel_size: 2\n", accelerate=ZERO)
+    assert [problem.code for problem in raised.value.problems] == ["import_accelerate_alone"]
+
+
+def test_adapters_on_further_layers_than_the_linear_ones_are_reported() -> None:
+    job, reasons = imported("swift sft --model /m/it --dataset /d/a.jsonl --target_modules all-linear lm_head")
+    assert (job.training.lora.targets, reasons["target_modules"]) == ("all", "import_swift_targets")
 
 
 def test_a_yaml_of_ms_swift_s_megatron_with_variables_is_imported() -> None:

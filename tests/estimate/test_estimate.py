@@ -194,7 +194,7 @@ def test_the_report_has_the_contracts_keys_and_is_json():
         "host_memory_gib", "data_parallel", "global_batch_size", "bubble_fraction", "bubble_textbook",
         "flops_per_token", "iteration_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "hours",
         "communication_s", "time_s", "stage_times", "time_error", "memory_error",
-        "calibrated_on", "probed_on", "problems",
+        "memory_assumed", "memory_unknown", "time_unknown", "calibrated_on", "probed_on", "problems",
     } <= report.keys()  # fmt: skip
     assert {
         "stage", "layers", "parameters", "expert_parameters", "trainable_parameters", *TERMS, "peak_gib",

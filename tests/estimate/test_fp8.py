@@ -57,3 +57,15 @@ def test_a_measured_product_in_16_bits_is_scaled_by_the_same_gain():
     machine = machine_of_job(fp8, resolve_gpu(fp8.cluster))
     assert machine is not None
     assert machine.gemm == pytest.approx(600e12 * 1.765)
+
+
+def test_attention_beside_fp8_products_stays_in_16_bits_on_hopper():
+    shares = {
+        gpu: machine_of_job(tried, resolve_gpu(tried.cluster)).attention_over_peak  # type: ignore[union-attr]
+        for gpu in ("h100-80g", "b200-180g")
+        if (tried := job(DENSE, HYBRID, {"cluster.gpu": gpu}))
+    }
+    assert shares == {"h100-80g": 0.5, "b200-180g": 1.0}
+    long = {"training.cutoff_len": 65536, "parallel.context": 8, "training.global_batch_size": 64}
+    short_gain, long_gain = (seconds(edits) / seconds(edits, HYBRID) for edits in ({}, long))
+    assert 1 < long_gain < short_gain

@@ -59,9 +59,14 @@ def test_the_peak_of_a_step_is_within_two_percent_of_torchs(case):
 
 
 # MiB of two micro-batches of a model of benchmarks/small_models.py, measured as above.
-# (model type, checkpointing, LoRA)
+# (model type, checkpointing, LoRA). Mixtral and Phi with checkpoints were measured with the tracker's hooks on modules,
+# which add about 0.56 MiB.
 LAYER_PEAKS = {
-    ("llama", True, True): 20.6,
+    ("llama", True, True): 20.1,
+    ("cohere", True, True): 19.8,
+    ("cohere", False, True): 37.2,
+    ("qwen2_moe", False, True): 54.0,
+    ("gemma4_text", True, True): 26.4,
     ("mixtral", True, True): 25.4,
     ("mixtral", False, True): 37.7,
     ("phi", True, True): 18.1,
@@ -71,12 +76,12 @@ LAYER_PEAKS = {
 
 
 @pytest.mark.parametrize("case", list(LAYER_PEAKS), ids=lambda case: " ".join(map(str, case)))
-def test_the_peak_in_a_layer_is_within_five_percent_of_torchs(case):
+def test_the_peak_in_a_layer_is_within_three_percent_of_torchs(case):
     model_type, checkpointing, lora = case
     plan = Plan(sequence_length=256, micro_batch=2, micro_batches=2, recompute="full" if checkpointing else "none")
     tuning = Tuning(trained=Trained(), method="lora" if lora else "full")
     memory = data_parallel_memory(model_layers(parse_model(SMALL_MODELS[model_type])), plan, DDP, tuning)
-    assert (memory.peak - STATIC_BYTES) / 2**20 == pytest.approx(LAYER_PEAKS[case], rel=0.05)
+    assert (memory.peak - STATIC_BYTES) / 2**20 == pytest.approx(LAYER_PEAKS[case], rel=0.03)
 
 
 SEEING = {

@@ -1,11 +1,13 @@
 """Levels and 80 % intervals, what torch reserves, and FSDP with accumulation."""
 
 import dataclasses
+import math
+from statistics import NormalDist
 
 import pytest
 
 from backend.estimate import estimate
-from backend.estimate.interval import after_runs, memory_interval, time_interval
+from backend.estimate.interval import after_runs, memory_interval, shortest_share, time_interval
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.reserved import FIXED_LENGTHS, RESERVED_PER_ALLOCATED, VARIED_LENGTHS, segmented_bytes
 from backend.estimate.memory.stage import RankParameters
@@ -14,7 +16,9 @@ from backend.estimate.time.calibrated import time_ratio, training_of
 from backend.job.cluster import Calibration
 from backend.job.job import Job
 from backend.job.mapping import with_values
-from backend.job.presets import intervals
+from backend.job.presets import Interval, intervals
+from benchmarks.by_lengths import by_lengths, left_out_by_lengths
+from benchmarks.habits import has_unknown_lengths
 from benchmarks.left_out import (
     Score,
     corrected,
@@ -88,8 +92,8 @@ def test_each_source_counts_the_same_and_a_left_out_source_is_not_used():
     many = [Score("many", "megatron", 0.1, "g")] * 90
     few = [Score("few", "megatron", 0.5, "g")] * 10
     assert level_of([*many, *few]) == pytest.approx(2.718281828**0.3)
-    low, high = interval([*many, *few], "megatron", 0.1)
-    assert (low, high) == (pytest.approx(2.718281828**0.1), pytest.approx(2.718281828**0.5))
+    held = interval([*many, *few], "megatron", 0.1)
+    assert (held.low, held.high) == (pytest.approx(2.718281828**0.1), pytest.approx(2.718281828**0.5))
     assert tail_of([*many, *few], [], "megatron") <= 0.1
     assert levelled(many, 2.718281828**0.1)[0].log == pytest.approx(0, abs=1e-9)
 
@@ -97,8 +101,8 @@ def test_each_source_counts_the_same_and_a_left_out_source_is_not_used():
 def test_an_interval_is_mostly_of_the_rows_of_its_own_kind_and_made_without_the_source():
     full = [Score(source, "hugging_face", 0.0, "g") for source in "ab" for _ in range(10)]
     lora = [Score(source, "hugging_face_lora", 0.3, "g") for source in "cd" for _ in range(10)]
-    low, high = interval([*full, *lora], "hugging_face", 0.1)
-    assert (low, high) == (1.0, pytest.approx(2.718281828**0.3))
+    mixed = interval([*full, *lora], "hugging_face", 0.1)
+    assert (mixed.low, mixed.high) == (1.0, pytest.approx(2.718281828**0.3))
     assert interval([*full, *lora], "hugging_face", 0.25).high == 1.0
     held = left_out(full, lora, "hugging_face_lora", 0.25)
     assert [(row.source, row.stranger, row.inside) for row in held] == [
@@ -136,16 +140,20 @@ def widths(tried: Job) -> tuple[float, float]:
     [("llamafactory-megatron", "full"), *(("llamafactory-ddp", method) for method in ("full", "lora", "qlora"))],
 )
 def test_a_calibrated_interval_is_narrower_and_again_after_more_runs(engine, method):
-    bare = job(engine=engine, training__method=method)
+    bare = job(engine=engine, training__method=method, training__sample_tokens=3000)
 
-    def calibrated(**runs: int) -> Job:
+    def calibrated(**runs: float) -> Job:
         ratios = {"time_ratio": 1.2, "memory_ratio": 1.06, "training": training_of(bare)}
         known = Calibration(gpu="h100-80g", run="20261121-101500-job-0a1b", engine=engine, **ratios, **runs)
         return with_values(bare, {"cluster.calibration": known})
 
-    before, one, four = widths(bare), widths(calibrated()), widths(calibrated(time_runs=4, memory_runs=4))
+    runs = {"time_runs": 4, "memory_runs": 4}
+    before, one, of_unknown_scatter = widths(bare), widths(calibrated()), widths(calibrated(**runs))
+    four, scattered = (widths(calibrated(**runs, time_spread=spread, memory_spread=spread)) for spread in (0.01, 0.3))
     assert all(wide > narrow for wide, narrow in zip(before, one, strict=True))
     assert all(wide > 1.2 * narrow for wide, narrow in zip(one, four, strict=True))
+    assert all(wide > narrow for wide, narrow in zip(scattered, one, strict=True))
+    assert of_unknown_scatter == one
 
 
 @pytest.mark.parametrize(
@@ -170,9 +178,88 @@ def test_a_calibration_of_an_older_version_corrects_without_narrowing():
 
 
 def test_after_many_runs_the_error_is_that_of_one_plan():
-    """The mean of n runs leaves V (1 + 1/n) of the variance V of a plan; one run leaves 2 V."""
-    assert after_runs(2.0, 1) == 2.0
-    assert after_runs(2.0, 10**6) == pytest.approx(2.0**0.5**0.5, rel=1e-5)
+    """The mean of n runs leaves V (1 + 1/n) of the variance V of a plan; one run leaves 2 V. V is that of the own runs
+    after many, and in the beginning nearly the published one."""
+    one = Interval(low=0.5, high=2.0)
+    assert after_runs(one, 1, None) == after_runs(one, 7, None) == one
+    spread = math.log(2.0) / NormalDist().inv_cdf(0.9) / 2**0.5
+    assert after_runs(one, 10**6, spread).high == pytest.approx(2.0**0.5**0.5, rel=1e-5)
+    assert after_runs(one, 10**6, 2 * spread).high == pytest.approx(2.0**2**0.5, rel=1e-4)
+    assert after_runs(one, 2, spread).high == pytest.approx(2.0**0.75**0.5)
+
+
+def test_the_interval_of_memory_is_wider_the_less_is_known_of_the_lengths():
+    known = {"training.samples": 100_000, "training.sample_tokens": 2000}
+    short = {"training.samples": 1000, "training.sample_tokens": 100}
+    for engine, method in (("llamafactory-ddp", "lora"), ("llamafactory-zero3", "full"), ("swift-megatron", "full")):
+        packed, measured, unknown, unreached = (
+            memory_interval(job(edits, engine=engine, training__method=method))
+            for edits in ({"training.packing": True}, known, {}, short)
+        )
+        assert unknown.low <= measured.low <= packed.low
+        assert packed.high <= measured.high <= unknown.high
+        assert (unknown.low, unknown.high) != (packed.low, packed.high)
+        # Where samples follow each other without padding, memory is computed for their lengths.
+        assert unreached == (measured if engine == "swift-megatron" else unknown)
+
+
+def test_steps_and_hours_go_down_to_short_samples_until_the_lengths_are_known():
+    whole = {"training.samples": 10_000, "training.packing": True}
+    unknown, packed, known = (
+        estimate(job(edits))
+        for edits in ({"training.samples": 10_000}, whole, {**whole, "training.sample_tokens": 500})
+    )
+    low = time_interval(job()).low
+    share = shortest_share(job())
+    assert share < 0.1
+    assert unknown.iteration_s_low == pytest.approx(low * share * unknown.iteration_s)  # type: ignore[operator]
+    assert unknown.hours_low == pytest.approx(low * share * unknown.hours)  # type: ignore[operator]
+    assert unknown.tokens_per_s_per_gpu_high == pytest.approx(unknown.tokens_per_s_per_gpu / low)  # type: ignore[operator]
+    assert packed.iteration_s_low == pytest.approx(low * packed.iteration_s)  # type: ignore[operator]
+    assert packed.hours_low == pytest.approx(low * share * packed.hours)  # type: ignore[operator]
+    assert known.hours_low == pytest.approx(low * known.hours)  # type: ignore[operator]
+
+
+def test_an_estimate_names_what_makes_its_intervals_wider_and_a_run_takes_it_away():
+    bare = job(engine="llamafactory-ddp")
+    assert (estimate(bare).memory_unknown, estimate(bare).time_unknown) == (("lengths",), ("lengths", "stack"))
+    known = Calibration(run="r", engine=bare.engine, time_ratio=1.2, memory_ratio=1.1, training=training_of(bare))
+    after = estimate(with_values(bare, {"cluster.calibration": known, "training.sample_tokens": 3000}))
+    assert (after.memory_unknown, after.time_unknown) == ((), ())
+    assert estimate(with_values(bare, {"cluster.stack": "tuned"})).time_unknown == ("lengths",)
+
+
+def test_each_row_is_held_by_the_interval_for_what_its_source_tells_of_lengths():
+    def scores(source: str, log: float, *, unknown: bool) -> list[Score]:
+        return [
+            Score(source, "hugging_face_lora", sign * log, "g", unknown_lengths=unknown)
+            for sign in (-1, -0.5, 0, 0.5, 1)
+        ]
+
+    exact = [score for source in "abc" for score in scores(source, 0.02, unknown=False)]
+    guessed = [score for source in "de" for score in scores(source, 0.4, unknown=True)]
+    tails = dict.fromkeys(("fixed", "measured", "unknown"), 0.1)
+    found = by_lengths([*exact, *guessed], "hugging_face_lora", tails)
+    assert found["unknown"].low <= found["measured"].low <= found["fixed"].low < 1
+    assert found["fixed"].high == pytest.approx(math.exp(0.02))
+    assert found["unknown"].high == pytest.approx(math.exp(0.4))
+    held = left_out_by_lengths(exact, guessed, "hugging_face_lora", tails)
+    assert [len(held[lengths]) for lengths in ("fixed", "unknown")] == [15, 10]
+    assert all(row.inside for row in held["fixed"])
+
+
+@pytest.mark.parametrize(
+    ("row", "is_unknown"),
+    [
+        ({"source": "some blog", "framework": "transformers"}, True),
+        ({"source": "some blog", "framework": "transformers", "method": "LoRA, packing"}, False),
+        ({"source": "ms-swift example script header", "sample_tokens": 300}, False),
+        ({"source": "SimuMax"}, False),
+        ({"source": "LitGPT config hub", "blind": {"guessed": ["longest sample taken as max_seq_length 512"]}}, True),
+    ],
+)
+def test_a_row_of_fine_tuning_tells_its_lengths_if_it_packs_or_publishes_them(row, is_unknown):
+    assert has_unknown_lengths(row) == is_unknown
 
 
 def test_a_row_is_corrected_by_the_other_rows_of_its_group_and_counts_once():
@@ -180,8 +267,8 @@ def test_a_row_is_corrected_by_the_other_rows_of_its_group_and_counts_once():
     single, double = corrected(scores), corrected(scores, 2)
     assert sum(error.weight for error in single) == pytest.approx(3.0)
     assert sorted(round(error.log, 3) for error in double) == [-0.25, -0.1, 0.35]
-    low, high = interval(single, "megatron", 0.1)
-    assert low == pytest.approx(1 / high)
+    ends = interval(single, "megatron", 0.1)
+    assert ends.low == pytest.approx(1 / ends.high)
 
 
 def test_a_corrected_interval_is_made_without_the_source_and_wide_enough_for_most_of_its_rows():

@@ -12,14 +12,11 @@ from pathlib import Path
 import pytest
 
 from backend.estimate.memory.stage import Trained, rank_parameters, stages
-from backend.estimate.model.layers import LayerKind
-from backend.estimate.model.mixers import gated_delta_net
 from backend.estimate.model.model_layers import model_layers
-from backend.estimate.model.parameters import layer_counts, model_parameters
+from backend.estimate.model.parameters import model_parameters
 from backend.estimate.plan import Plan
 from backend.job.model import parse_model
 from backend.job.model.families import FAMILIES
-from backend.job.model.shape import GatedDeltaNet
 from backend.job.model.vision import TOWERS
 from backend.job.presets import models
 from tests.nodes import needs_node_environment
@@ -69,6 +66,10 @@ CASES = [
     ("mixtral-8x7b", 2, 2, 2, 8, 1),
     ("mixtral-8x7b", 4, 2, 1, 4, 4),
     ("mixtral-8x7b", 2, 2, 1, 2, 2),
+    # Layers with a gated delta net and with full attention
+    ("qwen3-next-80b-a3b", 2, 4, 1, 8, 1),
+    ("qwen3.5-9b", 2, 4, 2, 1, 1),
+    ("qwen3.5-27b", 4, 2, 1, 1, 1),
 ]
 SIZES = ("tensor", "pipeline", "virtual_pipeline", "expert", "expert_tensor")
 
@@ -83,7 +84,7 @@ def real(module, *arguments, case=""):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_every_rank_holds_what_megatron_core_builds_in_30_plans_of_8_models():
+def test_every_rank_holds_what_megatron_core_builds_in_33_plans_of_11_models():
     cases = [{"model": model, "world": 32, **dict(zip(SIZES, sizes, strict=True))} for model, *sizes in CASES]
     for case, built in zip(cases, real("benchmarks.real_modules", "megatron", case=json.dumps(cases)), strict=True):
         model = case["model"]
@@ -93,18 +94,6 @@ def test_every_rank_holds_what_megatron_core_builds_in_30_plans_of_8_models():
         plan = Plan(**sizes, data=data, sequence_length=4096, micro_batches=8)
         result = [rank_parameters(layers, plan, stage, Trained()) for stage in stages(layers, plan)]
         assert [[item.dense, item.expert] for item in result] == built, case
-
-
-def test_every_rank_holds_megatron_cores_gated_delta_net():
-    names = ("qwen3-next-80b-a3b", "qwen3.5-9b", "qwen3.5-27b", "qwen3.5-122b-a10b")
-    cases = [{"model": name, "tensor": tensor} for name in names for tensor in (1, 2, 4, 8)]
-    built = real("benchmarks.real_modules", "gated-delta-net", case=json.dumps(cases))
-    for case, parameters in zip(cases, built, strict=True):
-        shape = parse_model(models()[case["model"]].hf_config)
-        net = next(kind.attention for kind in shape.kinds if isinstance(kind.attention, GatedDeltaNet))
-        mixer = LayerKind(name="mixer", hidden=shape.hidden, operators=gated_delta_net(net, shape.hidden))
-        counts = layer_counts(mixer)
-        assert (case, counts.split // case["tensor"] + counts.whole) == (case, parameters)
 
 
 def test_every_preset_has_as_many_parameters_as_its_hugging_face_class():

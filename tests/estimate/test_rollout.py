@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from backend.estimate import Estimate, estimate
+from backend.estimate import Estimate, estimate, near_the_limit
 from backend.estimate.memory.explain import explain
 from backend.estimate.memory.rollout import cached_elements
 from backend.estimate.model.model_layers import model_layers
@@ -90,3 +90,16 @@ def test_every_plan_of_many_has_the_memory_of_its_own_estimate() -> None:
     for rank in (0, len(plans) // 2, len(plans) - 1):
         assert figures.reserved_gib[rank] == pytest.approx(plans[rank].estimate.reserved_gib)
     assert figures.iteration_s is None
+
+
+def test_an_assumed_need_has_no_interval_and_must_fit_with_the_margin_of_other_training() -> None:
+    assumed, known = estimate(grpo()), estimate(grpo(**{"training.stage": "sft"}))
+    assert (assumed.need_gib_low, assumed.need_gib_high, assumed.memory_error) == (None, None, None)
+    assert (assumed.memory_assumed, known.memory_assumed) == (True, False)
+    assert known.need_gib_high is not None
+    need = assumed.reserved_gib + assumed.outside_gib
+    close = grpo(**{"cluster.gpu": {"memory_gib": 1.01 * need, "bf16_tflops": 989.0, "hbm_gb_per_s": 3350.0}})
+    figures = estimate(close)
+    assert (figures.fits, figures.fit) == (True, "close")
+    (note,) = near_the_limit(close, figures)
+    assert (note.code, note.severity) == ("near_the_limit_assumed", "note")

@@ -144,6 +144,7 @@ CASES = [
     (DENSE, {"training.learning_rate_batch": 1}, "learning_rate_batch"),
     ({**DENSE, "model": {"hf_config": QWEN2_MOE}}, {}, "model_type_not_supported"),
     ({**DENSE, "model": {"preset": "mixtral-8x7b"}}, {"engine": "swift-megatron"}, "model_type_not_supported"),
+    ({**DENSE, "model": {"preset": "qwen3-next-80b-a3b"}}, {}, "model_type_not_supported"),
     (VISION, {f"training.freeze.{part}": True for part in ("vision_tower", "projector", "language_model")},
      "nothing_trained"),
     (DENSE, {"training.liger": True}, "liger_ignored"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backend.node.checks.dataset_columns import missing_columns
+from backend.node.checks.dataset_columns import missing_columns, row_without_text
 
 ALPACA = {"instruction": "a", "input": "", "output": "b"}
 CHAT = {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}
@@ -74,3 +74,22 @@ def test_only_the_start_of_a_large_file_is_read(tmp_path: Path) -> None:
         file.write('[{"question": "')
         file.truncate(1 << 34)
     assert missing_columns({}, str(large)) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "names", "number"),
+    [
+        ([{"solution": "4"}, {"solution": "5"}], ["solution"], 0),
+        ([{"solution": "4"}, {"messages": []}], ["solution"], 2),
+        ([{"solution": 4}], ["solution"], 1),
+        ([{"solution": None}], ["solution"], 1),
+        ([{"solution": "4"}, {"answer": "5"}], ["answer", "solution"], 0),
+        ([], ["solution"], 0),
+    ],
+)
+def test_the_first_row_without_text_in_a_column_is_numbered(
+    tmp_path: Path, rows: list[dict[str, Any]], names: list[str], number: int
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert row_without_text(names, str(file)) == number

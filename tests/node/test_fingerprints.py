@@ -1,9 +1,13 @@
 """Fingerprints of real files, and the file that shows whether nodes share a disk."""
 
+import errno
 import json
 import os
 from pathlib import Path
 
+import pytest
+
+from backend.node.checks import fingerprints
 from backend.node.checks.fingerprints import BLOCK, WHOLE, print_of, prints, read, remove, write
 
 
@@ -38,6 +42,19 @@ def test_a_large_file_is_distinguished_by_its_middle_and_its_end(tmp_path: Path)
         result.add(print_of(str(path)))
     assert len(result) == 4
     assert BLOCK < WHOLE
+
+
+def test_only_an_absent_file_or_another_one_counts_as_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = {"folder": str(tmp_path / "runs"), "name": ".megaboard-2", "seconds": 0}
+    os.mkfifo(tmp_path / ".megaboard-2")
+    assert read(question) == {"seen": False}
+
+    def failing(path: str, most: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    monkeypatch.setattr(fingerprints, "read_regular", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        read(question)
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

@@ -23,6 +23,11 @@ def test_a_container_has_no_more_memory_than_it_may_use(
     assert hardware.memory_mib() == mib
 
 
+def test_an_interface_that_is_gone_has_no_networks() -> None:
+    assert "127.0.0.1/8" in hardware.networks_of("lo")
+    assert hardware.networks_of("gone0") == []
+
+
 class TestLogout:
     """The settings of logind and of the control group for the processes that a log-in leaves behind."""
 

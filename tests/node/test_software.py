@@ -11,6 +11,7 @@ from backend.node.checks.software import (
     commit_of,
     cuda_of_torch,
     find_datasets,
+    find_files,
     origin_of,
     version_of,
 )
@@ -33,6 +34,15 @@ def test_the_columns_that_the_rows_of_a_data_set_lack_are_named(tmp_path: Path) 
     (tmp_path / "dataset_info.json").write_text(json.dumps({"mine": {"file_name": "mine.json"}}))
     (tmp_path / "mine.json").write_text(json.dumps([{"instruction": "a", "answer": "b"}]))
     assert find_datasets(str(tmp_path), ["mine"])["columns"] == {"mine": ["input", "output"]}
+
+
+def test_files_whose_rows_lack_an_answer_are_named_with_the_row(tmp_path: Path) -> None:
+    (tmp_path / "good.jsonl").write_text('{"solution": "4"}\n')
+    (tmp_path / "bad.jsonl").write_text('{"solution": "4"}\n{"solution": 4}\n')
+    good, bad, gone = (str(tmp_path / name) for name in ("good.jsonl", "bad.jsonl#1", "gone.jsonl"))
+    found = find_files([good, bad, gone], ["solution"])
+    assert (found["missing"], found["unanswered"]) == ([gone], {bad: 2})
+    assert find_files([bad], [])["unanswered"] == {}
 
 
 def checkout(folder: Path, head: str = "ref: refs/heads/main") -> Path:

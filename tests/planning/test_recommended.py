@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.text.plans import explain, need_words
+from app.text import LANGUAGES, t
+from app.text.plans import doubtful_words, need_words, percent, plan_name, plan_sizes, why_words
 from app.wizard.draft_state import read
 from app.wizard.plans import plans_of
 from backend.estimate import surely_fits_gib
@@ -33,12 +34,46 @@ def test_the_fastest_is_passed_over_where_it_fills_the_gpu_and_the_next_that_lea
     rank = recommended(plans)
     assert rank > 0
     assert is_tight(plans, 0)
-    most = 1 / intervals().memory["megatron"].high
+    most = 1 / intervals().memory["unknown_lengths_megatron"].high
     assert shares(plans, 0) > most >= shares(plans, rank)
     assert all(is_tight(plans, faster) for faster in range(rank))
-    words = explain(plans, "en")
-    assert f"The fastest plan fills {100 * shares(plans, 0):.0f}% of the GPU" in words
-    assert f"{need_words(plans[rank].estimate, 'en')} GiB" in words
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_the_first_sentence_names_the_recommended_plan_and_the_next_the_faster_ones_that_may_not_fit(lang):
+    plans = enumerate_plans(job_on(), ENGINES)
+    rank = recommended(plans)
+    assert rank > 0
+    assert plans[rank].estimate.fit == "fits"
+    first = why_words(plans, lang).split("。" if lang == "zh" else ". ")[0]
+    assert named(plans[rank], "wizard.plan.best", lang) in first
+    assert need_words(plans[0].estimate, lang) not in first
+    (doubtful,) = doubtful_words(plans, rank, lang)
+    assert named(plans[0], "wizard.plan.doubtful", lang) in doubtful
+    assert need_words(plans[0].estimate, lang) in doubtful
+    faster = plans[0].estimate.tokens_per_s_per_gpu / plans[rank].estimate.tokens_per_s_per_gpu - 1
+    assert percent(faster) in doubtful
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_where_no_upper_bound_fits_the_first_sentence_says_that_the_plan_may_fit(lang):
+    plans = enumerate_plans(job_on(nodes=1, model="qwen3-32b"), ENGINES)
+    rank = recommended(plans)
+    assert plans[rank].estimate.fit == "close"
+    values = dict.fromkeys(("engine", "plan", "batch", "need", "gpu", "speed"), "|")
+    beginning, *_ = t(lang, "wizard.plan.best.close", **values).split("|")
+    assert why_words(plans, lang).startswith(beginning)
+    assert list(doubtful_words(plans, rank, lang)) == [t(lang, "wizard.plan.close", full=percent(shares(plans, rank)))]
+
+
+def named(plan, key, lang):
+    """Return the plan's engine, name and micro-batch as a sentence writes them."""
+    engine, name = t(lang, f"wizard.engine.{plan.job.engine}"), plan_name(plan_sizes(plan.job))
+    batch = plan.job.training.micro_batch_size
+    return {
+        ("wizard.plan.best", "en"): f"{engine} with {name}, micro-batch {batch}",
+        ("wizard.plan.doubtful", "en"): f"{engine} {name}, micro-batch {batch}",
+    }.get((key, lang), f"{engine} {name}（微批 {batch}）")
 
 
 def test_the_recommended_plan_does_not_depend_on_the_engine_that_the_draft_has_now():
@@ -49,15 +84,15 @@ def test_the_recommended_plan_does_not_depend_on_the_engine_that_the_draft_has_n
     bounds = surely_fit_gib(plans[0])
     assert all(surely_fit_gib(each) == bounds for each in plans)
     high = {name: interval.high for name, interval in intervals().memory.items()}
-    assert bounds["llamafactory-megatron"] == pytest.approx(plans[0].gpu.memory_gib / high["megatron"])
-    assert bounds["llamafactory-fsdp"] == pytest.approx(plans[0].gpu.memory_gib / high["hugging_face"])
+    assert bounds["llamafactory-megatron"] == pytest.approx(plans[0].gpu.memory_gib / high["unknown_lengths_megatron"])
+    assert bounds["llamafactory-fsdp"] == pytest.approx(plans[0].gpu.memory_gib / high["unknown_lengths_hugging_face"])
 
 
 def test_a_margin_decides_instead():
     plans = enumerate_plans(job_on(memory_margin=0.01), ENGINES)
     assert shares(plans, 0) > 1 - HEADROOM
     assert recommended(plans) == 0
-    assert "fills" not in explain(plans, "en")
+    assert list(doubtful_words(plans, 0, "en")) == []
 
 
 def test_a_plan_with_calibrated_memory_may_fill_more_because_its_interval_is_narrower():
@@ -71,11 +106,10 @@ def test_a_plan_with_calibrated_memory_may_fill_more_because_its_interval_is_nar
     assert room[0] > room[1]
 
 
-def test_where_no_plan_leaves_room_the_fastest_is_taken_and_that_is_reported():
+def test_where_no_plan_leaves_room_the_fastest_is_taken():
     plans = enumerate_plans(job_on(nodes=1, model="qwen3-32b"), ENGINES)
     assert recommended(plans) == 0
     assert is_tight(plans, 0)
-    assert "none of the plans fits by its upper bound" in explain(plans, "en")
 
 
 def test_a_strategy_s_best_plan_leaves_room_too():
@@ -87,7 +121,7 @@ def test_a_strategy_s_best_plan_leaves_room_too():
 def test_where_speeds_are_unknown_no_plan_is_recommended_that_may_not_fit_while_another_fits():
     """CPU nodes, whose speed in fp32 is not known."""
     job = job_on(gpu="cpu", nodes=1, model="qwen3-0.6b", hosts=(Host(address="a", gpu_memory_gib=14.0),))
-    job = with_values(job, {"training.precision": "fp32"})
+    job = with_values(job, {"training.precision": "fp32", "training.packing": True})
     plans = enumerate_plans(job)
     assert plans.figures_of(slice(0, 1)).iteration_s is None
     rank = recommended(plans)
@@ -95,7 +129,8 @@ def test_where_speeds_are_unknown_no_plan_is_recommended_that_may_not_fit_while_
     assert 0 < rank < plans.fitting
     assert plans[rank].estimate.fit == "fits"
     assert all(plans[faster].estimate.fit == "close" for faster in range(rank))
-    assert f"{need_words(plans[rank].estimate, 'en')} GiB" in explain(plans, "en")
+    assert f"{need_words(plans[rank].estimate, 'en')} of" in why_words(plans, "en")
+    assert need_words(plans[0].estimate, "en") in " ".join(doubtful_words(plans, rank, "en"))
 
 
 @pytest.mark.parametrize(

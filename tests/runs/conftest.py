@@ -25,21 +25,12 @@ from backend.runs.store import attempts, metrics, run_store
 from backend.runs.store.store import Store
 from backend.runs.supervise.gang_monitor import GangMonitor
 from backend.runs.supervise.gang_rules import Timing
+from tests.clock import Clock
 from tests.fakes import FakeNode
 from tests.nodes import ssh_nodes
 from tests.runs.gangs import ENGINE, NODES, QUICK, stand_in_job
 
 RUN = "20261121-120000-job-abcd"
-
-
-class Clock:
-    """A clock that only the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass(kw_only=True)
@@ -181,7 +172,7 @@ def make_gang(store: Store, home: Path, spares: str = "") -> Gang:
         NodeRecord(rank=rank, address=f"{node.name}:22", folder=f"/r/node{rank}", python="/py", mark=f"m.{rank}")
         for rank, node in enumerate(nodes)
     )
-    gang = Gang(store=store, home=home, clock=Clock(), nodes=nodes, records=records)
+    gang = Gang(store=store, home=home, clock=Clock(1000.0), nodes=nodes, records=records)
     hosts = ", ".join(f"{{address: {node.name}}}" for node in nodes)
     cluster = f"{{gpu: cpu, nodes: 3, gpus_per_node: 1, hosts: [{hosts}], spares: [{spares}]}}"
     job = f"version: 1\nname: job\ncluster: {cluster}\nengine: llamafactory-ddp\n"

@@ -1,6 +1,8 @@
 """A run's measured steps and memory correct the estimates of its cluster, or the reason why not is given."""
 
 import dataclasses
+import math
+import statistics
 
 import pytest
 
@@ -189,6 +191,13 @@ def test_a_further_run_joins_the_mean_and_one_that_is_measured_again_adds_no_run
     assert seconds is not None
     joined = calibration_of(job, measured(job, step_s=1.25 * seconds), "2026-11-21")
     assert (joined.time_runs, joined.time_ratio) == (2, pytest.approx((1.2 * 1.25) ** 0.5, rel=1e-3))
+    assert joined.time_spread == pytest.approx(statistics.stdev(map(math.log, (1.2, 1.25))), rel=2e-3)
+    third = calibration_of(
+        with_values(job, {"cluster.calibration": joined}),
+        dataclasses.replace(measured(job), run="third", time_ratio=1.1),
+        "2026-11-22",
+    )
+    assert third.time_spread == pytest.approx(statistics.stdev(map(math.log, (1.2, 1.25, 1.1))), rel=2e-3)
     again = with_values(job, {"cluster.calibration": joined})
     assert calibration_of(again, measured(again, step_s=1.25 * seconds), "2026-11-21").time_runs == 2
 

@@ -21,6 +21,7 @@ from backend.runs.store.backup import back_up, backup_path
 from backend.runs.store.store import Store, StoreError
 from backend.runs.supervise.reaper import FORGOTTEN_AFTER_S
 from backend.runs.view import snapshot
+from tests.clock import Clock
 from tests.full_disk import full_disk
 from tests.waiting import wait_for
 from tools.stored_runs import StoredRun
@@ -29,19 +30,9 @@ NOW = 1_800_000_000.0
 RUN = "20270115-080000-tiny-aaaa"
 
 
-class Clock:
-    """Time as the test tells it."""
-
-    def __init__(self) -> None:
-        self.now = NOW + 1000
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(NOW + 1000)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from app.main import main
 from app.text import LANGUAGES, render_problem
 from backend.cluster.node_programs import INSTALLER
 from backend.job.cluster import Environment, Install
-from backend.job.environment_sets import EnvironmentSet, LockStep
+from backend.job.environment_sets import EnvironmentSet
 from backend.job.job import Job
 from backend.job.mapping import dump_job, load_job, with_values
 from backend.job.problems import ProblemsError
@@ -32,6 +32,7 @@ from backend.runs.tasks import environment_install, one_off_task
 from backend.runs.tasks.environment_install import with_python
 from tests.full_disk import full_disk
 from tests.nodes import signal_sessions
+from tests.tiny_environment import tiny_environment
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.contract, pytest.mark.slow]
@@ -66,15 +67,8 @@ def _digest(text: str) -> str:
 def tiny(tmp_path: Path) -> EnvironmentSet:
     """Return a set of two packages, whose wheels are in `wheels` of the test's folder."""
     (tmp_path / "wheels").mkdir()
-    (tmp_path / "lock.txt").write_text("".join(wheel(tmp_path / "wheels", name) for name in PACKAGES))
-    return EnvironmentSet(
-        name=f"tiny-{os.path.basename(tmp_path)}"[:60],
-        engine="llamafactory",
-        pythons=("3.11", "3.12", "3.13"),
-        steps=(LockStep(lock=str(tmp_path / "lock.txt")),),
-        imports="import first_part, second_part",
-        disk_gib=0.1,
-    )
+    lock = "".join(wheel(tmp_path / "wheels", name) for name in PACKAGES)
+    return tiny_environment(tmp_path, lock, "first_part, second_part", f"tiny-{tmp_path.name}"[:60])
 
 
 @pytest.fixture

@@ -54,6 +54,13 @@ def beats(gang: Gang, **gpu: object) -> None:
         gang.collector(rank).poll(gang.nodes[rank])
 
 
+def test_an_assumed_memory_has_no_interval_to_be_outside_of(gang: Gang) -> None:
+    grpo = {"training__stage": "grpo", "training__grpo__rewards": "format", "training__packing": False}
+    _, planned = launched(gang, engine="swift-ddp", **grpo)
+    steps(gang, step_s=1.0, reserved_gib=2 * planned.reserved_gib)
+    assert told(gang) == []
+
+
 def test_steps_inside_the_interval_say_nothing(gang: Gang) -> None:
     _, planned = launched(gang)
     assert planned.iteration_s is not None

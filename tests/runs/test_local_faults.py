@@ -14,8 +14,9 @@ from backend.runs.states import EventKind, RunState
 from backend.runs.store.store import StoreError
 from backend.runs.supervise.gang_rules import NodeView, judge
 from backend.runs.view.snapshot import snapshot
+from tests.clock import Clock
 from tests.fakes import FakeNode
-from tests.runs.conftest import RUN, Clock, Gang
+from tests.runs.conftest import RUN, Gang
 
 VALUES = {
     "agent": "/run/agent", "seconds": "8", "detail": "x", "identity_file": "/k", "address": "a", "port": 22,

@@ -30,7 +30,8 @@ from backend.runs.store.metrics import STEPS_KEPT, FileKey
 from backend.runs.store.store import Store, StoreError
 from backend.runs.tasks import calibration
 from backend.runs.view import snapshot
-from tests.runs.test_deletion import NOW, RUN, Clock, all_rows, code_of, finished, rows_of
+from tests.clock import Clock
+from tests.runs.test_deletion import NOW, RUN, all_rows, code_of, finished, rows_of
 from tools.stored_runs import StoredRun, step_row
 
 DAY = 86400.0

@@ -1,5 +1,6 @@
 """A folder of packages for nodes without internet: filled from the real index, and used by real sshd nodes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,12 +8,14 @@ import pytest
 from app.main import main
 from app.text import LANGUAGES, render_problem
 from backend.job.cluster import Install
-from backend.job.environment_sets import EnvironmentSet, LockStep
+from backend.job.environment_sets import EnvironmentSet
 from backend.job.job import Job
 from backend.job.mapping import dump_job, with_values
 from backend.job.problems import ProblemsError
 from backend.runs.controller import Controller
 from backend.runs.tasks import wheelhouse
+from tests.full_disk import full_disk
+from tests.tiny_environment import tiny_environment
 
 pytestmark = [pytest.mark.contract, pytest.mark.slow]
 
@@ -29,15 +32,7 @@ docopt==0.6.2 \\
 @pytest.fixture
 def tiny(tmp_path: Path) -> EnvironmentSet:
     """Return a set of a wheel and of a package that PyPI has only as source."""
-    (tmp_path / "lock.txt").write_text(WHEEL + SOURCE)
-    return EnvironmentSet(
-        name="tiny",
-        engine="llamafactory",
-        pythons=("3.11", "3.12", "3.13"),
-        steps=(LockStep(lock=str(tmp_path / "lock.txt")),),
-        imports="import six, docopt",
-        disk_gib=0.1,
-    )
+    return tiny_environment(tmp_path, WHEEL + SOURCE, "six, docopt")
 
 
 @pytest.fixture
@@ -80,6 +75,28 @@ def test_a_package_with_another_hash_is_refused_and_is_not_in_the_folder(
     assert "six" in str(problem.values["lines"])
     assert list(folder.iterdir()) == []
     assert all(render_problem(lang, problem)["fix"] for lang in LANGUAGES)
+
+
+def test_a_full_disk_is_the_fault_of_the_folder(bare: Job, tiny: EnvironmentSet, tmp_path: Path) -> None:
+    with full_disk(tmp_path / "wheels") as disk:
+        disk.fill()
+        with pytest.raises(ProblemsError) as raised:
+            filled(bare, disk.folder, tiny)
+    (problem,) = raised.value.problems
+    assert (problem.code, problem.field) == ("wheels_failed", "--out")
+    assert all(str(disk.folder) in render_problem(lang, problem)["fix"] for lang in LANGUAGES)
+
+
+def test_a_python_that_cannot_be_found_is_the_fault_of_its_version(
+    bare: Job, tiny: EnvironmentSet, tmp_path: Path
+) -> None:
+    sets = {tiny.name: replace(tiny, pythons=("3.99",))}
+    with pytest.raises(ProblemsError) as raised:
+        wheelhouse.download(bare, tmp_path / "wheels", lambda line: None, "3.99", sets)
+    (problem,) = raised.value.problems
+    assert (problem.code, problem.field) == ("wheels_failed", "--python")
+    assert "3.99" in str(problem.values["lines"])
+    assert all("3.99" in render_problem(lang, problem)["fix"] for lang in LANGUAGES)
 
 
 def test_a_version_of_python_that_the_set_lacks_is_refused(bare: Job, tiny: EnvironmentSet, tmp_path: Path) -> None:

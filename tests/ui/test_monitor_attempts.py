@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.demo.local_nodes import LocalNodes
+from app.text import t
 from backend.job.mapping import dump_mapping
 from backend.job.problems import Problem
 from backend.runs.records import NodeRecord, problem_to_json
@@ -169,8 +170,14 @@ def test_the_queue_is_shown_ordered_and_cancelled_in_the_list(page, site) -> Non
 )
 def test_a_run_that_warnings_kept_back_is_queued_from_beside_them_alone(page, site, lang, names) -> None:
     run = site.run(f"20260104-000000-warned-{lang}00", addresses=[f"warned-{lang}"], attempted=False).id
-    off = Problem(code="clock_off", severity="warning", node="a", values={"node": "a", "seconds": 3, "command": "x"})
-    stored = {"problem": problem_to_json(Problem(code="warnings_not_accepted")), "warnings": [problem_to_json(off)]}
+    off = [
+        Problem(
+            code="clock_off", severity="warning", node=node, values={"node": node, "seconds": 3, "command": "x" * 30}
+        )
+        for node in ("a", "b")
+    ]
+    stored = {"problem": problem_to_json(Problem(code="warnings_not_accepted"))}
+    stored["warnings"] = [problem_to_json(warning) for warning in off]
     for kind in (EventKind.PREFLIGHT, EventKind.FAILING, EventKind.FAILED):
         site.store.write(lambda c, kind=kind: run_store.append(c, run, kind, time=time.time(), detail=stored))
     page.goto(f"{site.url}/{lang}/#runs")
@@ -178,7 +185,9 @@ def test_a_run_that_warnings_kept_back_is_queued_from_beside_them_alone(page, si
     expect(row.locator(".mbm-why")).not_to_be_empty()
     expect(row.locator('[data-do="again"]')).to_be_hidden()
     open_run(page, site, run, lang)
-    expect(page.locator(".mbm-unaccepted button")).to_have_text(names)
+    expect(page.locator(".mbm-unaccepted .mbm-buttons button")).to_have_text(names)
+    expect(page.locator(".mbm-warnings li > span")).to_contain_text(["a, b"])
+    expect(page.locator(".mbm-warnings .mb-command button")).to_have_text(t(lang, "wizard.copy"))
     expect(page.locator(".mbm-title .mb-primary:visible")).to_have_count(0)
     for nothing in (".mbm-charts", ".mbm-logs", ".mbm-nodes"):
         expect(page.locator(nothing)).to_be_hidden()

@@ -117,17 +117,19 @@ def _is_qwen_with_images(job: Job) -> bool:
 def _reinforcement_modules(job: Job) -> dict[str, str]:
     """Return the modules of ms-swift's preference and GRPO trainers.
 
-    GRPO imports msgspec, which ms-swift 4.6.0 does not require (rlhf_trainers/utils.py). Its rewards `accuracy` and
-    `cosine` import math_verify (rewards/orm.py).
+    GRPO, and FSDP with a reference model, import msgspec, which ms-swift 4.6.0 does not require
+    (rlhf_trainers/utils.py, rlhf_mixin.py). Its rewards `accuracy` and `cosine` import math_verify (rewards/orm.py).
     """
-    stage = job.training.stage
-    if job.traits.is_megatron or job.traits.environment != "swift" or stage not in ("dpo", "grpo"):
+    stage, is_fsdp = job.training.stage, job.traits.is_fsdp
+    if job.traits.is_megatron or job.traits.environment != "swift" or stage not in ("dpo", "kto", "grpo"):
         return {}
-    if stage == "dpo":
-        return {"trl": "trl"}
+    trl = {} if stage == "kto" else {"trl": "trl"}
+    msgspec = {"msgspec": "msgspec"} if stage == "grpo" or is_fsdp else {}
+    if stage != "grpo":
+        return {**trl, **msgspec}
     checked = {"math_verify": "math-verify"} if {"accuracy", "cosine"} & set(reward_names(job)) else {}
     vllm = {"vllm": "vllm"} if job.training.grpo.rollout == "vllm" else {}
-    return {"trl": "trl", "msgspec": "msgspec", **checked, **vllm}
+    return {**trl, **msgspec, **checked, **vllm}
 
 
 def kernel_modules(job: Job) -> dict[str, str]:

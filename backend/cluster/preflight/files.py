@@ -11,6 +11,7 @@ from backend.cluster.preflight.results import CheckName, CheckResult
 from backend.cluster.program_answers.checks import Paths
 from backend.engines.swift import dataset_paths
 from backend.job.job import Job
+from backend.job.rules.grpo import solution_columns, solution_rewards
 
 ASK_S = 30.0
 
@@ -26,6 +27,7 @@ def ask_paths(job: Job, rank: int, node: Node) -> Paths:
         "dataset_dir": job.training.dataset_dir,
         "datasets": data_on_node(job),
         "plain": job.traits.environment == "swift",
+        "answers": solution_columns(job),
         "writable": [*run_folders(job), job.training.output_dir],
         "parts": needed_parts(job),
         "extensions": job.environment.get(EXTENSIONS),
@@ -59,8 +61,9 @@ def check_dataset(node: NodeReadings) -> list[CheckResult]:
     if node.job.traits.environment == "swift":
         # Data sets of ms-swift are plain files, or folders of data that it has tokenised.
         if dataset["missing"]:
-            return [checks.wrong("dataset", "dataset_file_missing", "training.dataset", paths=dataset["missing"])]
-        return [checks.ok("dataset", names=dataset_names(node.job))]
+            values = {"paths": dataset["missing"], "case": "swift"}
+            return [checks.wrong("dataset", "dataset_file_missing", "training.dataset", **values)]
+        return [_answers(node) or checks.ok("dataset", names=dataset_names(node.job))]
     if not dataset["info"]:
         return [checks.wrong("dataset", "dataset_info_missing", "training.dataset_dir", path=folder)]
     if dataset["unknown"]:
@@ -75,6 +78,22 @@ def check_dataset(node: NodeReadings) -> list[CheckResult]:
         lacking = [f"{name}: {', '.join(columns)}" for name, columns in dataset["columns"].items()]
         return [checks.warning("dataset", "dataset_columns_missing", "training.dataset", columns="; ".join(lacking))]
     return [checks.ok("dataset", names=dataset_names(node.job))]
+
+
+def _answers(node: NodeReadings) -> CheckResult | None:
+    """Return a problem if a row of GRPO's data lacks the right answer that a reward compares with.
+
+    ms-swift 4.6.0 then ends with a TypeError at the first batch that has such a row: rl_core/grpo_algorithm.py gives
+    None, or no argument, to the function.
+    """
+    rows, job = node.paths["dataset"].get("unanswered", {}), node.job
+    if not rows:
+        return None
+    where = "; ".join(f"{path}: {number}" for path, number in rows.items())
+    columns, rewards = ", ".join(solution_columns(job)), ", ".join(solution_rewards(job))
+    # The file of rewards may replace a function of ms-swift by one that reads other columns.
+    report = node.checks.warning if job.training.grpo.plugin else node.checks.wrong
+    return report("dataset", "grpo_solution_missing", "training.dataset", rows=where, columns=columns, rewards=rewards)
 
 
 def _unsuited(node: NodeReadings) -> tuple[str, list[str]] | None:

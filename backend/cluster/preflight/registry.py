@@ -112,23 +112,13 @@ def run_checks(
     connected = {rank: node for rank, node in nodes.items() if not isinstance(node, NodeError)}
     known = {rank: fact for rank, fact in facts.items() if isinstance(fact, NodeFacts) and rank in connected}
     ready = {rank: connected[rank] for rank in known}
-    paths = ends_of_all(ready, lambda rank, node: ask_paths(job, rank, node), ASK_S + 10)
-    locks = ends_of_all(ready, lambda rank, node: ask_lock(job, rank, node, known[rank].home), ASK_S + 10)
+    readings = _read_nodes(job, checks, ready, known, surveys, secret_names)
     results = []
     for rank, builder in checks.items():
-        if rank not in ready:
+        if rank in readings:
+            results += run_node_checks(readings[rank], OF_NODES)
+        else:
             results += _failed_start(builder, nodes[rank], facts.get(rank))
-            continue
-        readings = NodeReadings(
-            job=job,
-            checks=builder,
-            facts=known[rank],
-            survey_answer=surveys[rank],
-            paths_answer=paths[rank],
-            lock_answer=locks[rank],
-            secret_names=secret_names,
-        )
-        results += run_node_checks(readings, OF_NODES)
     gang = GangReadings(
         job=job,
         checks=checks,
@@ -144,6 +134,31 @@ def run_checks(
         if isinstance(check, GangCheck):
             results += check.run(gang)
     return results
+
+
+def _read_nodes(
+    job: Job,
+    checks: Mapping[int, Checks],
+    nodes: Mapping[int, Node],
+    facts: Mapping[int, NodeFacts],
+    surveys: Mapping[int, Hardware | NodeError],
+    secret_names: frozenset[str],
+) -> dict[int, NodeReadings]:
+    """Ask the nodes whose Python runs for their paths and locks; return rank -> all answers."""
+    paths = ends_of_all(nodes, lambda rank, node: ask_paths(job, rank, node), ASK_S + 10)
+    locks = ends_of_all(nodes, lambda rank, node: ask_lock(job, rank, node, facts[rank].home), ASK_S + 10)
+    return {
+        rank: NodeReadings(
+            job=job,
+            checks=checks[rank],
+            facts=facts[rank],
+            survey_answer=surveys[rank],
+            paths_answer=paths[rank],
+            lock_answer=locks[rank],
+            secret_names=secret_names,
+        )
+        for rank in nodes
+    }
 
 
 def _failed_start(checks: Checks, node: Node | NodeError, facts: NodeFacts | NodeError | None) -> list[CheckResult]:

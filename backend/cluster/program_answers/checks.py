@@ -40,6 +40,8 @@ class Datasets(TypedDict):
     columns: dict[str, list[Line]]
     ranking: NotRequired[list[str]]
     judged: NotRequired[list[str]]
+    unanswered: NotRequired[dict[str, Count]]
+    """Path -> the first row that lacks what the rewards of GRPO compare with."""
 
 
 class Parts(TypedDict):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from backend.engines.importing.choose import fsdp_values
 from backend.job.problems import Problem, ProblemsError
 
 _PLAIN = frozenset({"NO", "MULTI_GPU", "MULTI_CPU", "MULTI_NPU"})
@@ -28,6 +29,25 @@ def sharding_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     if kind in _PLAIN:
         return {}
     raise ProblemsError([Problem(code="import_accelerate_kind", field="distributed_type", values={"kind": kind})])
+
+
+def swift_sharding_of(settings: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of an ms-swift configuration `config` that shard as accelerate's file does. ProblemsError.
+
+    FSDP becomes the content of a file that ms-swift's own `fsdp` names (swift/config/fsdp2.json). Activations are
+    checkpointed by the file, or by `gradient_checkpointing`, which is on if it is missing.
+    """
+    sharding = sharding_of(settings)
+    if "ACCELERATE_USE_FSDP" not in sharding:
+        return sharding
+    values = {path.rpartition(".")[2]: value for path, value in fsdp_values(sharding).items()}
+    is_checkpointed = sharding.get("FSDP_ACTIVATION_CHECKPOINTING") or config.get("gradient_checkpointing") is not False
+    options = {
+        "fsdp_version": values["version"],
+        "reshard_after_forward": values["reshard_after_forward"],
+        "activation_checkpointing": bool(is_checkpointed),
+    }
+    return {"fsdp": {"fsdp": "offload" if values["offload"] else "", "fsdp_config": options}}
 
 
 def _zero(deepspeed: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def choose_engine(config: Mapping[str, Any], read_file: ReadFile | None) -> Choi
     if sharding:
         return sharded_by(sharding, read_file, "llamafactory")
     if config.get("fsdp") or _is_on(config.get("ACCELERATE_USE_FSDP")):
-        return Choice(engine="llamafactory-fsdp", values=_fsdp_values(config))
+        return Choice(engine="llamafactory-fsdp", values=fsdp_values(config))
     return Choice(engine="llamafactory-ddp")
 
 
@@ -96,7 +96,7 @@ def _is_megatron(config: Mapping[str, Any]) -> bool:
     return bool(keys & config.keys()) or str(config.get("use_mca", config.get("USE_MCA", ""))).lower() in ("1", "true")
 
 
-def _fsdp_values(config: Mapping[str, Any]) -> dict[str, Any]:
+def fsdp_values(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the FSDP settings of transformers' two keys or of accelerate's variables."""
     options = config.get("fsdp") or ()
     options = options.split() if isinstance(options, str) else options if isinstance(options, list) else ()

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from backend.engines.importing.accelerate import machines_of, sharding_of
+from backend.engines.importing.accelerate import machines_of, sharding_of, swift_sharding_of
 from backend.engines.importing.choose import SECOND_TRAINER, ReadFile
 from backend.engines.importing.script import Launch, is_script, keys_of, overrides, training_command
 from backend.engines.importing.shell import is_open
@@ -45,9 +45,11 @@ def read_source(text: str, read_file: ReadFile | None = None, accelerate: Mappin
     source = _of_script(training_command(text), read_file) if is_script(text) else _of_mapping(text)
     if accelerate is None:
         return source
-    if source.kind != "llamafactory":
+    if source.kind == "job" or (source.kind == "swift" and is_megatron_of_swift(source)):
         raise ProblemsError([Problem(code="import_accelerate_alone", field="--accelerate")])
-    config = {**source.config, **sharding_of(accelerate)}
+    is_swift = source.kind == "swift"
+    sharding = swift_sharding_of(accelerate, source.config) if is_swift else sharding_of(accelerate)
+    config = {**source.config, **sharding}
     return replace(source, config=config, machines={**source.machines, **machines_of(accelerate)})
 
 
@@ -79,15 +81,16 @@ def _of_script(launch: Launch, read_file: ReadFile | None) -> Source:
         config |= overrides(words[1:]) if launch.program == "llamafactory" else keys_of(words[1:])
     config |= launch.variables
     open_keys = frozenset(key for key, value in config.items() if any(is_open(text) for text in texts_in(value)))
+    file = launch.launcher.get("config_file")
+    settings = _named_file(str(file), read_file) if file else {}
+    machines = {**machines_of(settings), **machines}
     if launch.program != "llamafactory":
         variables = config.pop("ENV", None)
         config |= dict(variables) if isinstance(variables, Mapping) else {}
+        config |= swift_sharding_of(settings, config) if settings else {}
         command = f"{launch.program} {launch.verb}"
         return Source(kind="swift", config=config, command=command, machines=machines, open_keys=open_keys)
-    if file := launch.launcher.get("config_file"):
-        settings = _named_file(str(file), read_file)
-        config |= sharding_of(settings)
-        machines = {**machines_of(settings), **machines}
+    config |= sharding_of(settings) if settings else {}
     return Source(kind="llamafactory", config=config, machines=machines, open_keys=open_keys)
 
 

@@ -114,8 +114,12 @@ def read_swift_precision(config: Mapping[str, Any], value: Any) -> Read:
 
 
 def _targets(config: Mapping[str, Any], value: Any) -> Read:
-    names = value if isinstance(value, list | tuple) else [value]
-    return Read(values={"training.lora.targets": "all" if "all-linear" in names else ",".join(map(str, names))})
+    names = [str(name) for name in (value if isinstance(value, list | tuple) else [value])]
+    if "all-linear" not in names:
+        return Read(values={"training.lora.targets": ",".join(names)})
+    others = [name for name in names if name != "all-linear"]
+    reason = because("import_swift_targets", "target_modules", names=", ".join(others)) if others else None
+    return Read(values={"training.lora.targets": "all"}, reason=reason)
 
 
 def _rate(config: Mapping[str, Any], value: Any) -> Read:

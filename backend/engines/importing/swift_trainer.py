@@ -39,11 +39,14 @@ _STOCK: Mapping[str, Mapping[str, Any]] = {
 def refuse_other_trainers(config: Mapping[str, Any], verb: str) -> None:
     """Raise ProblemsError if the engine cannot train it: other kinds of RLHF, tasks, tuners and quantizations.
 
-    GRPO with a server of its own for the rollouts is refused too: a job starts one gang.
+    GRPO with a server of its own for the rollouts is refused too: a job starts one gang. So is a sum of several losses.
     """
     refuse_other(config, verb, _KINDS, tuner="lora")
     if config.get("rlhf_type") == "grpo" and config.get("vllm_mode") == "server":
         raise refused("import_vllm_server", "vllm_mode")
+    losses = config.get("loss_type")
+    if isinstance(losses, list | tuple) and len(losses) > 1:
+        raise refused("import_swift_losses", "loss_type", losses=", ".join(map(str, losses)))
 
 
 def trainer_choice(config: Mapping[str, Any], verb: str, read_file: ReadFile | None) -> Choice:
@@ -64,14 +67,21 @@ def _sharding(config: Mapping[str, Any], read_file: ReadFile | None) -> Choice:
     if sharding:
         return sharded_by(sharding, read_file, "swift")
     if fsdp := config.get("fsdp"):
-        return Choice(engine="swift-fsdp", values=_fsdp_values(fsdp, read_file))
+        settings = _fsdp_settings(fsdp, read_file)
+        is_first = str((settings.get("fsdp_config") or {}).get("fsdp_version", 2)) == "1"
+        reasons = {"fsdp": because("import_fsdp_first", "fsdp")} if is_first else {}
+        return Choice(engine="swift-fsdp", values=_fsdp_values(settings), reasons=reasons)
     return Choice(engine="swift-ddp")
 
 
-def _fsdp_values(fsdp: Any, read_file: ReadFile | None) -> dict[str, Any]:
-    """Return the options of ms-swift's FSDP file. Its own file, `fsdp2`, has the defaults."""
+def _fsdp_settings(fsdp: Any, read_file: ReadFile | None) -> Mapping[str, Any]:
+    """Return the content of an FSDP file. ms-swift's own file, `fsdp2`, has the defaults."""
     settings = fsdp if isinstance(fsdp, Mapping) else read_file(str(fsdp)) if read_file and fsdp != "fsdp2" else None
-    settings = settings or {}
+    return settings or {}
+
+
+def _fsdp_values(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an FSDP file."""
     options = settings.get("fsdp_config") or {}
     return {
         "parallel.fsdp.version": 2,

@@ -86,16 +86,21 @@ def _safer(job: Job) -> tuple[str, dict[str, object], float] | None:
 
 def near_the_limit(job: Job, figures: Estimate) -> list[Problem]:
     """Return a note with the interval of the need if it holds the GPU's memory, and what would make the plan fit."""
-    if figures.fit != "close" or figures.need_gib_low is None or figures.need_gib_high is None:
+    if figures.fit != "close":
         return []
+    field = "cluster.memory_margin"
     values = {
         "needed": f"{figures.reserved_gib + figures.outside_gib:.1f}",
+        "memory": f"{figures.gpu_memory_gib:.1f}",
+    }
+    if figures.need_gib_low is None or figures.need_gib_high is None:
+        return [Problem(code="near_the_limit_assumed", field=field, severity="note", values=values)]
+    values |= {
         "low": f"{figures.need_gib_low:.1f}",
         "high": f"{figures.need_gib_high:.1f}",
-        "memory": f"{figures.gpu_memory_gib:.1f}",
         "case": "within" if figures.fits else "over",
     }
-    note = Problem(code="near_the_limit", field="cluster.memory_margin", severity="note", values=values)
+    note = Problem(code="near_the_limit", field=field, severity="note", values=values)
     safer = _safer(job)
     if safer is None:
         return [note]

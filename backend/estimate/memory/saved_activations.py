@@ -208,9 +208,15 @@ def _recurrence_bytes(operator: Recurrence) -> float:
 
 
 def _eager_norm(norm: Norm, form: EagerForm) -> float:
-    """Return the bytes per element. RMSNorm keeps its fp32 input, and the normalised input if its weight is trained."""
+    """Return the bytes per element. RMSNorm keeps its fp32 input, and the normalised input if its weight is trained.
+
+    CohereLayerNorm keeps the centred fp32 input twice: for the square, and for the product (transformers 5.6
+    modeling_cohere.py).
+    """
     if norm.layer_norm:
         return form.residual
+    if norm.centred:
+        return 8 + (4 if form.trained else 0)
     normalised = form.element if norm.heads else form.residual
     return 4 + (normalised if form.trained else 0)
 
@@ -218,10 +224,11 @@ def _eager_norm(norm: Norm, form: EagerForm) -> float:
 def _eager_linear(linear: Linear, form: EagerForm) -> float:
     if linear.share == "expert":
         return 0.0
+    adapters = form.adapters and linear.name != "router"
     if linear.after_norm:
-        copies = linear.parts if form.casts or form.drops else 1
+        copies = linear.parts if form.casts or form.drops else 0 if linear.beside else 1
         masks = linear.inputs * linear.parts if form.drops else 0.0
-        return form.element * linear.inputs * copies + masks if form.trained or form.adapters else 0.0
+        return form.element * linear.inputs * copies + masks if form.trained or adapters else 0.0
     # The output projection reads the output of attention, which is counted with attention; an adapter copies it.
     copied = form.drops or (form.adapters and linear.name in ("o", "out_proj"))
     return (form.element * linear.inputs if copied else 0.0) + (linear.inputs if form.drops else 0.0)

@@ -117,6 +117,7 @@ def _norm(kind: LayerShape, hidden: int, *, detached: bool = False) -> Norm:
         parameters=hidden * WEIGHTS[kind.norm],
         detached=detached,
         layer_norm=kind.norm == "scale_and_shift",
+        centred=kind.norm == "centred_scale",
         cast=kind.ffn is not None and not kind.ffn.gated and kind.norm == "scale",
     )
 
@@ -225,15 +226,23 @@ def _experts(moe: Experts, h: int, *, routed: bool) -> tuple[Operator, ...]:
     k = moe.count if moe.dense and not routed else moe.top_k
     shared: tuple[Operator, ...] = ()
     if moe.shared_width:
-        gate = (Linear(name="shared_gate", inputs=h, outputs=1, share="whole"),) if moe.shared_gate else ()
+        up = parts * moe.shared_width
         shared = (
-            *gate,
-            Linear(name="shared_up", inputs=h, outputs=parts * moe.shared_width, share="split", parts=parts),
+            Linear(name="shared_up", inputs=h, outputs=up, share="split", parts=parts, after_norm=True),
             Activation(width=moe.shared_width, gated=moe.gated, module="shared_experts"),
             Linear(name="shared_down", inputs=moe.shared_width, outputs=h, share="split"),
+            *(_shared_gate(h) if moe.shared_gate else ()),
         )
     return (
-        Linear(name="router", inputs=h, outputs=count, share="whole", bias=count if moe.bias else 0),
+        Linear(
+            name="router",
+            inputs=h,
+            outputs=count,
+            share="whole",
+            bias=count if moe.bias else 0,
+            after_norm=True,
+            beside=bool(shared),
+        ),
         Dispatch(hidden=h, top_k=k, experts=count, fp32_routing=moe.fp32_routing),
         Linear(
             name="expert_up",
@@ -257,6 +266,13 @@ def _experts(moe: Experts, h: int, *, routed: bool) -> tuple[Operator, ...]:
         ),
         *shared,
     )
+
+
+def _shared_gate(h: int) -> tuple[Operator, ...]:
+    """Return the gate of the shared experts, which multiplies their output (modeling_qwen2_moe.py; Megatron-Core
+    transformer/moe/shared_experts.py)."""
+    gate = Linear(name="shared_gate", inputs=h, outputs=1, share="whole", after_norm=True, beside=True)
+    return gate, Keep(width=h)
 
 
 def _vision(vision: VisionShape) -> VisionLayers:

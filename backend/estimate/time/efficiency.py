@@ -98,14 +98,33 @@ class Machine:
     """Whether the switch in a node adds up the data of its GPUs (NVLink SHARP)."""
     warm: bool = False
     """Whether `gemm` was measured while all GPUs were busy, so that the power limit is already in it."""
+    attention_over_peak: float = 1.0
+    """Peak of the products of attention over `peak`: 0.5 if those of linear layers are in FP8 and attention is not."""
+
+    @property
+    def attention_peak(self) -> float:
+        """Return the peak FLOP/s of the products of attention."""
+        return self.attention_over_peak * self.peak
 
 
-def with_fp8_products(machine: Machine, gain: float) -> Machine:
-    """Return the machine with matrix products in FP8; `gain` is their speed over that in 16 bits.
+def with_fp8_products(machine: Machine, gpu: Gpu, share: float = 1.0) -> Machine:
+    """Return the machine with the products of linear layers in FP8, which gain this share of the GPU's FP8 speed.
 
-    The peak is twice as high, and an FP8 FLOP takes half the energy.
+    The peak is twice as high, and an FP8 FLOP takes half the energy. Attention stays in 16 bits: `fp8_dpa = False` in
+    each recipe of NVIDIA/TransformerEngine d0067d0 (transformer_engine/common/recipe/__init__.py),
+    `fp8_dot_product_attention = False` in NVIDIA/Megatron-LM d98e8a6 (megatron/core/transformer/transformer_config.py),
+    and torchao swaps linear layers only (https://docs.pytorch.org/ao/main/api_reference/generated/
+    torchao.float8.convert_to_float8_training.html).
     """
-    return replace(machine, gemm=machine.gemm * gain, peak=2 * machine.peak, power=2 * machine.power)
+    gain = 1 + ((gpu.fp8_over_bf16 or 1.0) - 1) * share
+    attention = 1.0 if gpu.fast_fp8_attention else 0.5
+    return replace(
+        machine,
+        gemm=machine.gemm * gain,
+        peak=2 * machine.peak,
+        power=2 * machine.power,
+        attention_over_peak=attention,
+    )
 
 
 def machine_of_job(job: Job, gpu: Gpu) -> Machine | None:
@@ -116,7 +135,7 @@ def machine_of_job(job: Job, gpu: Gpu) -> Machine | None:
     machine = machine_of(job.cluster, gpu, job.training.precision)
     if machine is None or not job.has_fp8_products or gpu.fp8_over_bf16 is None:
         return machine
-    return with_fp8_products(machine, gpu.fp8_over_bf16)
+    return with_fp8_products(machine, gpu)
 
 
 def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "fp32"] = "bf16") -> Machine | None:

@@ -175,19 +175,7 @@ def _kernels_of(operator: Operator, hidden: int, fused: bool, routing: Routing, 
     if isinstance(operator, Linear):
         return _linear(operator, fused)
     if isinstance(operator, Attention):
-        width = operator.heads * (operator.key_dim + operator.value_dim)
-        keys = operator.kv_heads * (operator.key_dim + operator.value_dim)
-        # Rotary embedding reads and writes queries and keys.
-        return {
-            "attention": 2.0 * width,
-            "scores": operator.heads,
-            "moved_split": (4 if fused and rope_fused else 16)
-            * (operator.heads + operator.kv_heads)
-            * operator.key_dim,
-            "kernels": (3 if rope_fused else 1 + _ROPE_KERNELS) if fused else 12,
-            "keys": keys,
-            "queries": width,
-        }
+        return _attention(operator, fused, rope_fused)
     if isinstance(operator, Norm):
         return _norm(operator, hidden, fused)
     if isinstance(operator, Recurrence):
@@ -201,26 +189,51 @@ def _kernels_of(operator: Operator, hidden: int, fused: bool, routing: Routing, 
             "modules": 1,
         }
     if isinstance(operator, Activation):
-        # A fused kernel reads its input and writes its output. Modules have one kernel for the function and one for the
-        # product.
-        parts = 2 if operator.gated else 1
-        moved = 2 * operator.width * (parts + 1 + (0 if fused else 2 * (parts - 1)))
-        kernels = 1 if fused else parts
-        if operator.clamped:
-            # Two kernels clamp one half of the input each, and one joins the halves again.
-            moved, kernels = moved + 8 * parts * operator.width, kernels + 3
-        return {"moved_expert" if operator.module == "moe" else "moved_split": moved, "kernels": kernels}
+        return _activation(operator, fused)
     if isinstance(operator, Dispatch):
-        # Copies are sorted by rank before the exchange and by expert after it, then both are undone: four reads and
-        # writes of every copy, or one if the exchange sorts. The router's softmax, top-k and counts are in fp32.
-        return {
-            "moved_expert": (4.0 if routing == "in_exchange" else 16.0) * operator.top_k * operator.hidden,
-            "moved_whole": 24.0 * operator.experts,
-            "dispatched": operator.top_k * operator.hidden,
-            "hidden": operator.hidden,
-            "kernels": _DISPATCH_KERNELS[routing] if fused else 30,
-        }
+        return _dispatch(operator, fused, routing)
     return {}
+
+
+def _attention(operator: Attention, fused: bool, rope_fused: bool) -> dict[str, float]:
+    width = operator.heads * (operator.key_dim + operator.value_dim)
+    # Rotary embedding reads and writes queries and keys.
+    moved = (4 if fused and rope_fused else 16) * (operator.heads + operator.kv_heads) * operator.key_dim
+    return {
+        "attention": 2.0 * width,
+        "scores": operator.heads,
+        "moved_split": moved,
+        "kernels": (3 if rope_fused else 1 + _ROPE_KERNELS) if fused else 12,
+        "keys": operator.kv_heads * (operator.key_dim + operator.value_dim),
+        "queries": width,
+    }
+
+
+def _activation(operator: Activation, fused: bool) -> dict[str, float]:
+    # A fused kernel reads its input and writes its output. Modules have one kernel for the function and one for the
+    # product.
+    parts = 2 if operator.gated else 1
+    moved = 2 * operator.width * (parts + 1 + (0 if fused else 2 * (parts - 1)))
+    kernels = 1 if fused else parts
+    if operator.clamped:
+        # Two kernels clamp one half of the input each, and one joins the halves again.
+        moved, kernels = moved + 8 * parts * operator.width, kernels + 3
+    return {"moved_expert" if operator.module == "moe" else "moved_split": moved, "kernels": kernels}
+
+
+def _dispatch(operator: Dispatch, fused: bool, routing: Routing) -> dict[str, float]:
+    """Copies are sorted by rank before the exchange and by expert after it, then both are undone.
+
+    These are four reads and writes of every copy, or one if the exchange sorts. The router's softmax, top-k and counts
+    are in fp32.
+    """
+    return {
+        "moved_expert": (4.0 if routing == "in_exchange" else 16.0) * operator.top_k * operator.hidden,
+        "moved_whole": 24.0 * operator.experts,
+        "dispatched": operator.top_k * operator.hidden,
+        "hidden": operator.hidden,
+        "kernels": _DISPATCH_KERNELS[routing] if fused else 30,
+    }
 
 
 def _recurrence(operator: Recurrence) -> dict[str, float]:

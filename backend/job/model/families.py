@@ -139,7 +139,7 @@ _QWEN3_NEXT = Family(
 )
 _GLM = Family(output_bias=False)
 _MISTRAL = Family(qkv_bias=False, output_bias=False, layer_types=_all_sliding)
-_COHERE = Family(norms="shared")
+_COHERE = Family(norms="shared", norm="centred_scale")
 _OLMO2 = Family(qk_norm="whole", norms="after")
 
 FAMILIES: Mapping[str, Family] = {

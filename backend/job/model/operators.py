@@ -25,6 +25,8 @@ class Norm:
     """Whether it normalises each attention head; its output is then the input of the attention."""
     layer_norm: bool = False
     """Whether it is a LayerNorm, which torch computes in one kernel, or an RMSNorm in several kernels."""
+    centred: bool = False
+    """Whether it subtracts the mean, too, in several kernels (Cohere)."""
     cast: bool = False
     """Whether it is a LayerNorm with casts around it (llm-foundry's LPLayerNorm), for language models without a
     gate."""
@@ -50,6 +52,8 @@ class Linear:
     """Number of Hugging Face modules that it joins."""
     after_norm: bool = False
     """Its input is the output of a norm over the residual stream."""
+    beside: bool = False
+    """Another projection reads the same output of a norm."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

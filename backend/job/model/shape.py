@@ -8,10 +8,10 @@ from typing import Literal
 
 from backend.job.model.operators import Operator
 
-NormWeights = Literal["none", "scale", "scale_and_shift"]
+NormWeights = Literal["none", "scale", "centred_scale", "scale_and_shift"]
 """The weights of a norm: none, one per element (RMSNorm), or two per element (LayerNorm)."""
-WEIGHTS: Mapping[NormWeights, int] = {"none": 0, "scale": 1, "scale_and_shift": 2}
-"""Weights of a norm per element."""
+WEIGHTS: Mapping[NormWeights, int] = {"none": 0, "scale": 1, "centred_scale": 1, "scale_and_shift": 2}
+"""Weights of a norm per element. One with a centred scale subtracts the mean and has no shift (Cohere)."""
 QkNorm = Literal["none", "heads", "whole", "bare"]
 """A norm over every query and key head, over all heads together (OLMo 2), or over every head without weights
 (Llama 4)."""

@@ -4,6 +4,7 @@ Sources: ms-swift 4.6.0 swift/arguments/rlhf_args.py, swift/rlhf_trainers/{args_
 swift/rewards/orm.py.
 """
 
+import json
 from functools import wraps
 from math import lcm
 
@@ -17,8 +18,10 @@ RULES: list[BoundRule] = []
 REWARDS = ("accuracy", "format", "cosine", "repetition", "soft_overlong", "react_format", "toolbench")
 """Reward functions of ms-swift (swift/rewards/orm.py `orms`). The trainer gives texts to them, and its `math` reads the
 messages of requests."""
+SOLUTION = "solution"
 WITH_SOLUTION = ("accuracy", "cosine", "toolbench")
-"""Those that read the column `solution`."""
+"""Those that read the column `solution` of each row, as text (swift/rewards/orm.py `__call__`). The others read the
+completion alone."""
 _CACHE_SHARE = 5
 """DAPO penalises the last fifth of a completion: 4,096 of 20,480 tokens (https://arxiv.org/abs/2503.14476)."""
 
@@ -37,6 +40,28 @@ def grpo(function: Rule) -> Rule:
 def reward_names(job: Job) -> list[str]:
     """Return the names of the job's reward functions."""
     return [name.strip() for name in (job.training.grpo.rewards or "").split(",") if name.strip()]
+
+
+def solution_rewards(job: Job) -> list[str]:
+    """Return the job's reward functions of ms-swift that read the column `solution`."""
+    return [name for name in reward_names(job) if name in WITH_SOLUTION] if job.training.stage == "grpo" else []
+
+
+def solution_columns(job: Job) -> list[str]:
+    """Return the names that the column `solution` may have in the data files; none if no reward reads it.
+
+    ms-swift's argument `columns` gives columns of the files other names (4.6.0 swift/dataset/loader.py).
+    """
+    if not solution_rewards(job):
+        return []
+    given = job.extra.get("columns")
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            given = None
+    renamed = given.items() if isinstance(given, dict) else ()
+    return [*(str(old) for old, new in renamed if new == SOLUTION), SOLUTION]
 
 
 @grpo

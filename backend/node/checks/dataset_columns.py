@@ -47,6 +47,22 @@ def needed_columns(entry: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(name for name in names if isinstance(name, str)))
 
 
+def row_without_text(names: list[str], path: str) -> int:
+    """Return the number of the first row, from 1, in which none of these columns has text; 0 if each row has it.
+
+    Only the rows at the start are read. The result is 0 for a file that cannot be read, and for parquet and arrow
+    files.
+    """
+    return next(
+        (
+            number
+            for number, row in enumerate(first_rows(path), 1)
+            if not any(isinstance(row.get(name), str) for name in names)
+        ),
+        0,
+    )
+
+
 def has_kto_tag(entry: dict[str, Any]) -> bool:
     """Return whether the entry names the column that says whether an answer is wanted."""
     columns = entry.get("columns")

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -128,14 +129,28 @@ def find(folder: str, name: str) -> str | None:
     """Return the path of the file `name` that contains its name, in a folder or the nearest parent."""
     while True:
         path = os.path.join(folder, name)
-        try:
-            if read_regular(path, len(name.encode())) == name.encode():
-                return path
-        except OSError:
-            pass  # the file does not exist, or not yet
+        if _contains_its_name(path):
+            return path
         if folder == "/":
             return None
         folder = os.path.dirname(folder)
+
+
+NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EACCES)
+"""Answers to a path at which this user finds no file. NFS answers ESTALE until it has read the folder again."""
+OTHER_FILE = (errno.EINVAL, errno.EFBIG, errno.ELOOP, errno.ENXIO)
+"""Answers of `read_regular` and `open` to a path at which another thing is."""
+
+
+def _contains_its_name(path: str) -> bool:
+    """Return whether a file is there and contains its name. OSError if the disk fails."""
+    name = os.path.basename(path).encode()
+    try:
+        return read_regular(path, len(name)) == name
+    except OSError as error:
+        if error.errno in NO_FILE or error.errno in OTHER_FILE:
+            return False
+        raise
 
 
 def remove(request: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ only, Python >= 3.8.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import glob
 import ipaddress
@@ -140,21 +141,28 @@ def describe(name: str) -> dict[str, Any]:
 
 def networks_of(name: str) -> list[str]:
     """Return `address/prefix` of an interface's main IPv4 address and of its global IPv6 addresses."""
-    networks = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        packed = struct.pack("256s", name.encode()[:15])
-        try:
-            address, mask = (
-                socket.inet_ntoa(fcntl.ioctl(sock, request, packed)[20:24]) for request in (SIOCGIFADDR, SIOCGIFNETMASK)
-            )
-            networks.append(str(ipaddress.ip_interface(f"{address}/{mask}")))
-        except OSError:
-            pass  # the interface has no IPv4 address
+    network = _ipv4_network(name)
+    networks = [] if network is None else [network]
     for line in text_of("/proc/net/if_inet6").splitlines():
         digits, _, prefix, scope, _, interface = line.split()
         if interface == name and scope == "00":
             networks.append(f"{ipaddress.IPv6Address(int(digits, 16))}/{int(prefix, 16)}")
     return networks
+
+
+def _ipv4_network(name: str) -> str | None:
+    packed = struct.pack("256s", name.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            address, mask = (
+                socket.inet_ntoa(fcntl.ioctl(sock, request, packed)[20:24]) for request in (SIOCGIFADDR, SIOCGIFNETMASK)
+            )
+        except OSError as error:
+            # The interface has no IPv4 address, or it is gone (man 7 netdevice).
+            if error.errno in (errno.EADDRNOTAVAIL, errno.ENODEV):
+                return None
+            raise
+    return str(ipaddress.ip_interface(f"{address}/{mask}"))
 
 
 def default_routes() -> list[str]:

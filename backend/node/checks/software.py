@@ -22,7 +22,7 @@ import time
 import urllib.parse
 from typing import Any
 
-from backend.node.checks.dataset_columns import has_kto_tag, missing_columns
+from backend.node.checks.dataset_columns import has_kto_tag, missing_columns, row_without_text
 from backend.node.checks.logins import has_wandb_login
 from backend.node.checks.model_folder import fault_of_config, lacking_weights, unmatched_targets
 from backend.node.interface import find_interface
@@ -135,7 +135,7 @@ def paths(request: dict[str, Any]) -> dict[str, Any]:
         "lacking": lacking_weights(full(request["model"])),
         "unmatched": unmatched_targets(full(request["model"]), request["lora_targets"]),
         "wandb": has_wandb_login(),
-        "dataset": find_files(request["datasets"])
+        "dataset": find_files(request["datasets"], request.get("answers") or [])
         if request.get("plain")
         else find_datasets(full(request["dataset_dir"]), request["datasets"]),
         "not_writable": {path: error for path in request["writable"] for error in [write_error(full(path))] if error},
@@ -158,12 +158,20 @@ def find_parts(names: list[str], folder: str | None) -> dict[str, Any]:
     }
 
 
-def find_files(paths: list[str]) -> dict[str, Any]:
-    """Return the `missing` ones of data sets that are files or folders. `#n` behind a path takes n rows of it."""
-    missing = [
-        path for path in paths if not os.path.exists(full(path)) and not os.path.exists(full(path.partition("#")[0]))
-    ]
-    return {"info": False, "unknown": [], "missing": missing, "columns": {}}
+def find_files(paths: list[str], answers: list[str]) -> dict[str, Any]:
+    """Return the `missing` ones of data sets that are files or folders. `#n` behind a path takes n rows of it.
+
+    `unanswered`: path -> number of the first row without text in any of the columns `answers`.
+    """
+    files = {path: next(filter(os.path.exists, (full(path), full(path.partition("#")[0]))), "") for path in paths}
+    rows = {path: row_without_text(answers, file) for path, file in files.items() if answers and file}
+    return {
+        "info": False,
+        "unknown": [],
+        "missing": [path for path, file in files.items() if not file],
+        "columns": {},
+        "unanswered": {path: row for path, row in rows.items() if row},
+    }
 
 
 def find_datasets(folder: str, names: list[str]) -> dict[str, Any]:

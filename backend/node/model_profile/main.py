@@ -186,25 +186,56 @@ def _linears(layer: Any) -> list[str]:
 
 def measure_kinds(model: Any, towers: list[Tower], kinds: list[Kind]) -> list[dict[str, Any]]:
     """Run the model at several sizes and with each attention. Return the problems of the parts that could not run."""
-    meter = CostMeter()
-    holder: list[Any] = [None]
-    order = [(layer, index) for tower in towers for layer, index in zip(tower.layers, tower.order)]
-    install(kinds, order, holder)
-    reached: set[int] = set()
-    # Scans work in chunks. Only whole chunks follow a polynomial.
-    unit = max(1, *(_chunk(module) // CHUNK for kind in kinds for module in kind.layer.modules()))
+    _complete_rotary(model.config)
+    runs = _Runs(model, towers, kinds)
+    reached = runs.reached
+    problems = runs.measure("text", lambda batch, length: _call_text(model, batch, length))
+    text = [tower.name for tower in towers if any(_is_text(kinds[index], reached) for index in tower.order)]
+    for tower in towers:
+        if any(id(kinds[index]) in reached for index in tower.order):
+            continue
+        failures: list[dict[str, Any]] = []
+        for owner, way in [(o, w) for o in owners_of(model, tower, text) for w in range(tower_calls(o))]:
+            failures = runs.measure(tower.name, lambda *size, o=owner, w=way: call_tower(o, w, *size))
+            if any(id(kinds[index]) in reached for index in tower.order):
+                problems += failures
+                break
+        if not any(id(kinds[index]) in reached for index in tower.order):
+            tower.problem = failures[0] if failures else {"code": "not_run", "part": tower.name}
+    for kind in kinds:
+        lengths = {length for samples in kind.samples.values() for _, length in samples}
+        if len(lengths) == 1 and kind.plain_call is not None:
+            kind.samples = {}
+            runs.measure(type(kind.layer).__name__, lambda *size, k=kind: call_alone(k, *size))
+    return problems
 
-    def measure(part: str, call: Any) -> list[dict[str, Any]]:
-        """Run one part and return its problems."""
+
+class _Runs:
+    """Runs of the parts of a model, in which its layers are measured."""
+
+    def __init__(self, model: Any, towers: list[Tower], kinds: list[Kind]) -> None:
+        self._config = model.config
+        self._kinds = kinds
+        self._meter = CostMeter()
+        self._holder: list[Any] = [None]
+        # Scans work in chunks. Only whole chunks follow a polynomial.
+        self._unit = max(1, *(_chunk(module) // CHUNK for kind in kinds for module in kind.layer.modules()))
+        self.reached: set[int] = set()
+        """id() of the kinds that a run has measured."""
+        order = [(layer, index) for tower in towers for layer, index in zip(tower.layers, tower.order)]
+        install(kinds, order, self._holder)
+
+    def measure(self, part: str, call: Any) -> list[dict[str, Any]]:
+        """Run one part at every size and with each attention, and return its problems."""
         problems: list[dict[str, Any]] = []
         for implementation in IMPLEMENTATIONS:
-            set_implementation(model.config, implementation)
+            set_implementation(self._config, implementation)
             # The first run records the operators.
             sizes = (SIZES[0], *SIZES) if implementation == IMPLEMENTATIONS[0] else SIZES
-            for size in [(batch, length * unit) for batch, length in sizes]:
-                probe = holder[0] = Probe(meter, implementation, size)
+            for size in [(batch, length * self._unit) for batch, length in sizes]:
+                probe = self._holder[0] = Probe(self._meter, implementation, size)
                 # Kinds without attention cost the same with each implementation.
-                probe.seen |= {id(kind) for kind in kinds if _is_known(kind, implementation)}
+                probe.seen |= {id(kind) for kind in self._kinds if _is_known(kind, implementation)}
                 known = set(probe.seen)
                 try:
                     run_model(probe, lambda size=size: call(*size))
@@ -216,29 +247,8 @@ def measure_kinds(model: Any, towers: list[Tower], kinds: list[Kind]) -> list[di
                         traceback.print_exc()
                     if probe.seen == known:
                         break
-                reached.update(probe.seen - known)
+                self.reached.update(probe.seen - known)
         return problems
-
-    _complete_rotary(model.config)
-    problems = measure("text", lambda batch, length: _call_text(model, batch, length))
-    text = [tower.name for tower in towers if any(_is_text(kinds[index], reached) for index in tower.order)]
-    for tower in towers:
-        if any(id(kinds[index]) in reached for index in tower.order):
-            continue
-        failures: list[dict[str, Any]] = []
-        for owner, way in [(o, w) for o in owners_of(model, tower, text) for w in range(tower_calls(o))]:
-            failures = measure(tower.name, lambda *size, o=owner, w=way: call_tower(o, w, *size))
-            if any(id(kinds[index]) in reached for index in tower.order):
-                problems += failures
-                break
-        if not any(id(kinds[index]) in reached for index in tower.order):
-            tower.problem = failures[0] if failures else {"code": "not_run", "part": tower.name}
-    for kind in kinds:
-        lengths = {length for samples in kind.samples.values() for _, length in samples}
-        if len(lengths) == 1 and kind.plain_call is not None:
-            kind.samples = {}
-            measure(type(kind.layer).__name__, lambda *size, k=kind: call_alone(k, *size))
-    return problems
 
 
 def _complete_rotary(config: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Dict, Tuple
 
 from .cores import attention_cores
 from .operators import Recorder
@@ -84,9 +84,6 @@ def measured(
     meter: CostMeter, kind: Kind, layer: Any, forward: Any, args: Any, kwargs: Any, key: Any
 ) -> tuple[Any, dict[str, int]]:
     """Return the output of a layer, and the costs of its forward and backward passes."""
-    import torch
-
-    own = {parameter.untyped_storage()._cdata for parameter in (*layer.parameters(), *layer.buffers())}
     shared = {meter.serial(tensor) for tensor in _tensors([*args, *kwargs.values()])}
     handles = [parameter.register_post_accumulate_grad_hook(_drop(meter)) for parameter in layer.parameters()]
     hidden = (args[key] if isinstance(key, int) else kwargs[key]).detach().requires_grad_()
@@ -96,26 +93,9 @@ def measured(
     named = {name: inputs if name == key else value for name, value in kwargs.items()}
     recorder = Recorder(layer, hidden, kind.group) if kind.operators is None else None
     hooks = _hook_modules(meter, layer, recorder)
-    saved: dict[int, tuple[str, int]] = {}
-
-    def pack(tensor: Any) -> Any:
-        storage, serial = tensor.untyped_storage(), meter.serial(tensor)
-        if storage._cdata not in own and serial not in saved:
-            saved[serial] = (meter.path[-1], storage.nbytes())
-        return tensor
-
-    meter.costs, meter.peak, start = {}, meter.live, meter.live
-    meter.events = recorder
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        out = forward(*values, **named)
-    meter.events = None
-    costs, alive = meter.costs, meter.alive()
-    ahead, ahead_peak = meter.total(), meter.peak - start
-    # A branch that leads to no output has freed its tensors.
-    saved = {serial: entry for serial, entry in saved.items() if serial in alive}
-    by_module: dict[str, int] = {}
-    for path, size in saved.values():
-        by_module[path] = by_module.get(path, 0) + size
+    start = meter.live
+    out, saved = _run_forward(meter, layer, recorder, lambda: forward(*values, **named))
+    costs, ahead, ahead_peak = meter.costs, meter.total(), meter.peak - start
     live = meter.live
     back, back_peak = _run_backward(meter, out)
     for hook in hooks:
@@ -132,11 +112,47 @@ def measured(
     if recorder is not None:
         tokens = hidden.numel() // hidden.shape[-1]
         kind.hidden = hidden.shape[-1]
-        kind.operators = recorder.finish(_top_k(layer), mixings(layer, recorder, costs, by_module, tokens))
+        kind.operators = recorder.finish(
+            _top_k(layer), mixings(layer, recorder, costs, _bytes_by_module(saved), tokens)
+        )
     for handle in handles:
         handle.remove()
     is_plain = not shared - {meter.serial(hidden), meter.serial(args[key] if isinstance(key, int) else kwargs[key])}
     return _keep_call(kind, _detached(out), hidden, (args, kwargs, key) if is_plain else None), sample
+
+
+Saved = Dict[int, Tuple[str, int]]
+"""Serial of a tensor that the backward pass needs -> the path of the module that saved it, and its bytes."""
+
+
+def _run_forward(meter: CostMeter, layer: Any, recorder: Recorder | None, forward: Any) -> tuple[Any, Saved]:
+    """Run the forward pass of a layer; return its output and the tensors that it saves, without parameters."""
+    import torch
+
+    own = {parameter.untyped_storage()._cdata for parameter in (*layer.parameters(), *layer.buffers())}
+    saved: Saved = {}
+
+    def pack(tensor: Any) -> Any:
+        storage, serial = tensor.untyped_storage(), meter.serial(tensor)
+        if storage._cdata not in own and serial not in saved:
+            saved[serial] = (meter.path[-1], storage.nbytes())
+        return tensor
+
+    meter.costs, meter.peak = {}, meter.live
+    meter.events = recorder
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = forward()
+    meter.events = None
+    # A branch that leads to no output has freed its tensors.
+    alive = meter.alive()
+    return out, {serial: entry for serial, entry in saved.items() if serial in alive}
+
+
+def _bytes_by_module(saved: Saved) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for path, size in saved.values():
+        sizes[path] = sizes.get(path, 0) + size
+    return sizes
 
 
 def _run_backward(meter: CostMeter, out: Any) -> tuple[Costs, int]:

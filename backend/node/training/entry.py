@@ -66,62 +66,71 @@ def mark_stopped(folder: str) -> None:
 
 
 def make_callback(folder: str, file: IO[str], rank: int) -> Any:
-    import torch
-    from rank_facts import masked_rows, memory, room  # beside this file in the run folder
-    from step_lines import StepLines
+    """Return the callback of a Hugging Face trainer that writes the steps to `file`."""
     from transformers import TrainerCallback
 
-    class Steps(TrainerCallback):  # type: ignore[misc]
-        """Write a line per step, and end the training after a stop request. Trainers call on_step_end, then on_log."""
+    class Callback(Steps, TrainerCallback):  # type: ignore[misc]
+        """A class of transformers, which is imported late."""
 
-        def __init__(self) -> None:
-            self.lines = StepLines(file, rank)
-            self.begun = time.perf_counter()
-            self.tokens_before = 0
-            self.saved = ""
-            self.first: dict[str, Any] = {}
+    return Callback(folder, file, rank)
 
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.tokens_before = state.num_input_tokens_seen
-            if rank == 0:
-                self.first = masked_rows(getattr(kwargs.get("train_dataloader"), "dataset", None))
 
-        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.lines.begin_step()
-            self.begun = time.perf_counter()
+class Steps:
+    """Write a line per step, and end the training after a stop request. Trainers call on_step_end, then on_log."""
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            row = {
-                "step": state.global_step,
-                "total_steps": state.max_steps,
-                "time": time.time(),
-                "step_s": time.perf_counter() - self.begun,
-                "epoch": state.epoch,
-                **memory(torch),
-                **self.first,
-                **room(self.saved),  # all ranks have written their parts before this step ended
-            }
-            self.saved, self.first = "", {}
-            # The sum over all ranks. It is 0 where the engine does not count tokens.
-            tokens, self.tokens_before = state.num_input_tokens_seen - self.tokens_before, state.num_input_tokens_seen
-            if tokens:
-                row["tokens"] = tokens
-            self.lines.end_step(row, is_logged=control.should_log)
-            if any_rank_says(os.path.exists(f"{folder}/control/stop"), torch):
-                control.should_save = control.should_training_stop = True
-                mark_stopped(folder)
+    def __init__(self, folder: str, file: IO[str], rank: int) -> None:
+        from step_lines import StepLines  # beside this file in the run folder
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-            self.lines.log(state.global_step, logs)
+        self.folder, self.rank = folder, rank
+        self.lines = StepLines(file, rank)
+        self.begun = time.perf_counter()
+        self.tokens_before, self.saved = 0, ""
+        self.first: dict[str, Any] = {}
 
-        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.saved = f"{args.output_dir}/checkpoint-{state.global_step}"
-            self.lines.log(state.global_step, {"checkpoint": state.global_step})
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        from rank_facts import masked_rows
 
-        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.lines.write()
+        self.tokens_before = state.num_input_tokens_seen
+        if self.rank == 0:
+            self.first = masked_rows(getattr(kwargs.get("train_dataloader"), "dataset", None))
 
-    return Steps()
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.lines.begin_step()
+        self.begun = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        import torch
+        from rank_facts import memory, room
+
+        row = {
+            "step": state.global_step,
+            "total_steps": state.max_steps,
+            "time": time.time(),
+            "step_s": time.perf_counter() - self.begun,
+            "epoch": state.epoch,
+            **memory(torch),
+            **self.first,
+            **room(self.saved),  # all ranks have written their parts before this step ended
+        }
+        self.saved, self.first = "", {}
+        # The sum over all ranks. It is 0 where the engine does not count tokens.
+        tokens, self.tokens_before = state.num_input_tokens_seen - self.tokens_before, state.num_input_tokens_seen
+        if tokens:
+            row["tokens"] = tokens
+        self.lines.end_step(row, is_logged=control.should_log)
+        if any_rank_says(os.path.exists(f"{self.folder}/control/stop"), torch):
+            control.should_save = control.should_training_stop = True
+            mark_stopped(self.folder)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        self.lines.log(state.global_step, logs)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.saved = f"{args.output_dir}/checkpoint-{state.global_step}"
+        self.lines.log(state.global_step, {"checkpoint": state.global_step})
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.lines.write()
 
 
 def any_rank_says(mine: bool, torch: Any) -> bool:

@@ -11,7 +11,7 @@ from statistics import fmean, median
 from typing import Any
 
 from backend.estimate import Estimate, estimate
-from backend.estimate.interval import memory_interval, time_interval
+from backend.estimate.interval import is_memory_assumed, memory_interval, time_interval
 from backend.estimate.model.lengths import computed_length
 from backend.job.job import Job
 from backend.job.presets import Interval, resolve_model
@@ -98,8 +98,10 @@ def _memory(
 ) -> Iterator[Mapping[str, Any]]:
     """Judge the memory that torch reserved: of this rank by the upper bound, and with rank 0 that of all by the lower.
 
-    Only steps with full samples can show that a run needs less.
+    Only steps with full samples can show that a run needs less. An assumed memory has no interval to be outside of.
     """
+    if is_memory_assumed(job):
+        return
     own = max((row["reserved_gib"] for row in rows if row.get("reserved_gib") is not None), default=None)
     if own is None:
         return

@@ -47,27 +47,28 @@ def standstill(
     history: Sequence[Event],
     now: float,
 ) -> Standstill | None:
-    """Return the hang; None while steps arrive.
+    """Return the hang; None while steps arrive, and while node 0 cannot be read, because the steps are read from it.
 
     `last`: the newest step of rank 0, its time by our clock. `step_s`: the usual time of a step.
     """
+    if nodes and nodes[0].state == "unseen":
+        return None
+    nodes = [node for node in nodes if node.state != "unseen"]
     stuck = _stuck(nodes, history, attempt)
     newest = last if last is not None and last.attempt == attempt else None
-    since = (
-        newest.time if newest else min((process.since for process in stuck), default=_started(history, attempt, now))
-    )
-    due = newest is not None and is_due(job, newest)
     wrote = [node.wrote for node in nodes if node.wrote is not None]
-    worked = _worked(nodes, job)
-    quiet_s, least_s, may_work = now - since, patience_s(step_s, is_stuck=bool(stuck) and not due), due
+    if newest is None and not wrote and not stuck:
+        return None
+    since = newest.time if newest else min((p.since for p in stuck), default=_started(history, attempt, now))
+    due = newest is not None and is_due(job, newest)
+    quiet_since, least_s, may_work = since, patience_s(step_s, is_stuck=bool(stuck) and not due), due
     if any(state != "D" for process in stuck for _, _, state, *_ in process.processes):
         least_s, may_work = patience_s(step_s, is_stuck=True), False
     elif newest is None:
-        quiet_s, least_s, may_work = now - max([since, *wrote]), QUIET_S, True
-        if not wrote and not stuck:
-            return None
+        quiet_since, least_s, may_work = max([since, *wrote]), QUIET_S, True
+    worked = _worked(nodes, job)
     is_idle = _nobody_works(worked, now - least_s)
-    if quiet_s < least_s or (may_work and quiet_s < LOADING_S and not is_idle):
+    if now - quiet_since < least_s or (may_work and now - quiet_since < LOADING_S and not is_idle):
         return None
     return Standstill(
         since=since,
@@ -77,9 +78,7 @@ def standstill(
         is_due=due and not is_idle,
         wrote=max(wrote, default=None),
         stuck=stuck,
-        silent=_unless_many(
-            [node.rank for node in nodes if node.heartbeat_age_s is None or node.heartbeat_age_s > SILENT_S]
-        ),
+        silent=_silent(nodes),
         behind=_behind(metrics.newest_of_ranks(connection, run, attempt, ranks=job.world_size), job),
         earlier=() if newest else _earlier(nodes),
         working=_working(worked, job, now),
@@ -131,6 +130,11 @@ def _stuck(nodes: Sequence[NodeSnapshot], history: Sequence[Event], attempt: int
         for node in nodes
         if node.stuck and node.rank in reported
     )
+
+
+def _silent(nodes: Sequence[NodeSnapshot]) -> tuple[int, ...]:
+    """Return the few nodes without a heartbeat for some time."""
+    return _unless_many([n.rank for n in nodes if n.heartbeat_age_s is None or n.heartbeat_age_s > SILENT_S])
 
 
 def _behind(points: Sequence[Point], job: Job) -> tuple[Behind, ...]:

@@ -8,8 +8,8 @@ meanwhile, it continues the deletion at its next start. Nothing on the nodes is 
 import json
 import shutil
 import sqlite3
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -138,25 +138,15 @@ def begin(
         archive=archived.path if archived else None,
         sha256=archived.sha256 if archived else None,
     )
-    columns = "(run, name, engine, created, ended, state, step, tokens, deleted, by, row_counts, archive, sha256)"
-    connection.execute(
-        f"INSERT INTO deleted_runs {columns} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
-        (
-            *(
-                record.run,
-                record.name,
-                record.engine,
-                record.created,
-                record.ended,
-                record.state,
-                record.step,
-                json.dumps(tokens),
-            ),
-            *(record.deleted, record.by, json.dumps(counts), record.archive, record.sha256),
-        ),
-    )
+    _insert(connection, record, tokens)
     connection.execute("DELETE FROM runs WHERE id = ?", (run,))
     return record
+
+
+def _insert(connection: sqlite3.Connection, record: Deleted, tokens: Sequence[str]) -> None:
+    row = {**asdict(record), "tokens": json.dumps(tokens), "row_counts": json.dumps(record.row_counts)}
+    columns, places = ", ".join(row), ", ".join(f":{name}" for name in row)
+    connection.execute(f"INSERT INTO deleted_runs ({columns}) VALUES ({places})", row)  # noqa: S608
 
 
 def clear(store: Store, home: Path, run: str, *, now: float) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from backend.cluster.node import Node
@@ -10,6 +10,7 @@ from backend.runs.collect.collector import Collector
 from backend.runs.collect.poller import LONGEST_BACK_OFF_S, Poller, record_connection, was_away
 from backend.runs.connections import Connections
 from backend.runs.launch.launch import ranks_of
+from backend.runs.records import Event, NodeRecord
 from backend.runs.store import attempts, run_store
 from backend.runs.store.node_replacement import job_on_nodes
 from backend.runs.store.store import Store
@@ -37,7 +38,11 @@ class Watch:
         monotonic: Callable[[], float],
         timing: Timing,
     ) -> None:
+        self._store = store
+        self._connections = connections
         self._run = run
+        self._clock = clock
+        self._monotonic = monotonic
         self._timing = timing
         self._closing = threading.Event()
         self._wake = threading.Event()
@@ -45,31 +50,18 @@ class Watch:
         """Set when the run has ended."""
         with store.read() as connection:
             self._attempt = attempts.newest(connection, run)
-            job = job_on_nodes(connection, run, self._attempt)
+            self._job = job_on_nodes(connection, run, self._attempt)
             records = attempts.nodes(connection, run, self._attempt)
             history = run_store.events(connection, run)
 
-        def connect(rank: int) -> Node:
-            return connections.get(job.cluster.connected_hosts[rank])
-
-        def poller(rank: int) -> Poller:
-            return Poller(
-                Collector(store, run, self._attempt, records[rank], ranks_of(job, rank), clock),
-                lambda: connect(rank),
-                lambda error: record_connection(store, run, self._attempt, rank, error, clock()),
-                monotonic=monotonic,
-                poll_s=timing.poll_s,
-                was_away=was_away(history, self._attempt, rank),
-            )
-
-        self._pollers = {record.rank: poller(record.rank) for record in records}
-        monitor = GangMonitor if job.cluster.scheduler is None else SlurmMonitor
+        self._pollers = {record.rank: self._poller(record, history) for record in records}
+        monitor = GangMonitor if self._job.cluster.scheduler is None else SlurmMonitor
         self._gang_monitor = monitor(
             store=store,
             home=home,
             run=run,
             attempt=self._attempt,
-            connect=connect,
+            connect=self._connect,
             connection=lambda rank: self._pollers[rank].connection(),
             clock=clock,
             monotonic=monotonic,
@@ -79,6 +71,20 @@ class Watch:
             threading.Thread(target=self._poll, args=(node_poller,), name=f"poll {run} {rank}", daemon=True)
             for rank, node_poller in self._pollers.items()
         ]
+
+    def _connect(self, rank: int) -> Node:
+        return self._connections.get(self._job.cluster.connected_hosts[rank])
+
+    def _poller(self, record: NodeRecord, history: Sequence[Event]) -> Poller:
+        store, run, attempt, rank, clock = self._store, self._run, self._attempt, record.rank, self._clock
+        return Poller(
+            Collector(store, run, attempt, record, ranks_of(self._job, rank), clock),
+            lambda: self._connect(rank),
+            lambda error: record_connection(store, run, attempt, rank, error, clock()),
+            monotonic=self._monotonic,
+            poll_s=self._timing.poll_s,
+            was_away=was_away(history, attempt, rank),
+        )
 
     def start(self) -> None:
         """Start the threads."""

@@ -92,6 +92,7 @@ def calibration_of(job: Job, speeds: Speeds, date: str) -> Calibration:
         training=base.training,
         memory_ratio=base.memory_ratio,
         memory_runs=base.memory_runs,
+        memory_spread=base.memory_spread,
         probe_date=date,
         matmul_tflops=to_four_digits(speeds.matmul_tflops),
         matmul_precision=speeds.precision,

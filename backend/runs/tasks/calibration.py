@@ -4,13 +4,15 @@ The sources are the job file of the run and the points of its ranks. Both sides 
 estimate uses the measured sequence length, and steps that compile, save or evaluate are left out.
 """
 
+import math
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import NamedTuple
 
 from backend.estimate import Estimate, estimate
-from backend.estimate.interval import memory_interval, time_interval
+from backend.estimate.interval import is_memory_assumed, memory_interval, time_interval
 from backend.estimate.time.calibrated import is_of_this_training, is_timed, reserved_ratio, training_of
 from backend.job.cluster import Calibration
 from backend.job.job import Job
@@ -44,7 +46,8 @@ class RunMeasured:
     """Largest value of all ranks."""
     predicted_reserved_gib: float | None
     predicted_step_s_low: float | None = None
-    """The 80 % interval of predicted_step_s; `predicted_step_s_high` is its upper end. The same for the memory."""
+    """The 80 % interval of predicted_step_s; `predicted_step_s_high` is its upper end. The same for the memory,
+    unless it is assumed: then it has no interval."""
     predicted_step_s_high: float | None = None
     predicted_reserved_gib_low: float | None = None
     predicted_reserved_gib_high: float | None = None
@@ -94,19 +97,20 @@ def measure_run(job: Job, run: str, steps: Sequence[Point], newest: Sequence[Poi
     same = _same_work(job, timed, problems)
     time_ratio = _time_ratio(same, step_s or 0.0, problems) if same else None
     memory_ratio = _memory_ratio(job, predicted, timed, reserved, problems)
-    step = estimate(same) if same else None
-    memory = memory_interval(job)
+    step_s_computed = estimate(same).iteration_s if same else None
+    time = time_interval(same or job)
+    memory = None if is_memory_assumed(job) else memory_interval(job)
     return RunMeasured(
         run=run,
         steps=len(timed),
         step_s=step_s,
-        predicted_step_s=step.iteration_s if step else None,
-        predicted_step_s_low=step.iteration_s_low if step else None,
-        predicted_step_s_high=step.iteration_s_high if step else None,
+        predicted_step_s=step_s_computed,
+        predicted_step_s_low=time.low * step_s_computed if step_s_computed else None,
+        predicted_step_s_high=time.high * step_s_computed if step_s_computed else None,
         reserved_gib=max(reserved, default=None),
         predicted_reserved_gib=predicted.reserved_gib,
-        predicted_reserved_gib_low=memory.low * predicted.reserved_gib,
-        predicted_reserved_gib_high=memory.high * predicted.reserved_gib,
+        predicted_reserved_gib_low=memory.low * predicted.reserved_gib if memory else None,
+        predicted_reserved_gib_high=memory.high * predicted.reserved_gib if memory else None,
         time_ratio=time_ratio,
         memory_ratio=memory_ratio,
         problems=tuple(problems),
@@ -126,11 +130,14 @@ def calibration_of(job: Job, measured: RunMeasured, date: str) -> Calibration:
     previous = previous if previous.holds_for(job.cluster.gpu) else Calibration()
     is_again = previous.run == measured.run
     earlier = previous.time_ratio if is_timed(job.cluster) and is_of_this_training(job) else None
-    time, time_runs = _mean_ratio(earlier, previous.time_runs, measured.time_ratio, time_interval(job), is_again)
-    earlier = reserved_ratio(job) if is_of_this_training(job) else None
-    memory, memory_runs = _mean_ratio(
-        earlier, previous.memory_runs, measured.memory_ratio, memory_interval(job), is_again
+    time = _mean_ratio(
+        Ratio(earlier, previous.time_runs, previous.time_spread), measured.time_ratio, time_interval(job), is_again
     )
+    earlier = reserved_ratio(job) if is_of_this_training(job) else None
+    memory = _mean_ratio(
+        Ratio(earlier, previous.memory_runs, previous.memory_spread), measured.memory_ratio, memory_interval(job),
+        is_again,
+    )  # fmt: skip
     return replace(
         previous,
         gpu=job.cluster.gpu,
@@ -138,26 +145,45 @@ def calibration_of(job: Job, measured: RunMeasured, date: str) -> Calibration:
         run_date=date,
         engine=job.engine,
         training=training_of(job),
-        time_ratio=to_four_digits(time),
-        time_runs=time_runs,
-        constants=efficiency_figures().version if time is not None else None,
-        memory_ratio=to_four_digits(memory),
-        memory_runs=memory_runs,
+        time_ratio=to_four_digits(time.mean),
+        time_runs=time.runs,
+        time_spread=to_four_digits(time.spread),
+        constants=efficiency_figures().version if time.mean is not None else None,
+        memory_ratio=to_four_digits(memory.mean),
+        memory_runs=memory.runs,
+        memory_spread=to_four_digits(memory.spread),
     )
 
 
-def _mean_ratio(
-    earlier: float | None, runs: int | None, measured: float | None, interval: Interval, is_again: bool
-) -> tuple[float | None, int | None]:
-    """Return the geometric mean of the ratios of earlier runs and of a new one, and the number of runs in it (None: 1).
+class Ratio(NamedTuple):
+    """The ratio of one or several runs, as a calibration stores it."""
+
+    mean: float | None
+    """Geometric mean; None if there is none."""
+    runs: int | None = None
+    """None: one run."""
+    spread: float | None = None
+    """Standard deviation of the logarithms of the ratios; None with one run, or if it is not known."""
+
+
+def _mean_ratio(earlier: Ratio, measured: float | None, interval: Interval, is_again: bool) -> Ratio:
+    """Return the ratios of earlier runs with that of a new one.
 
     A ratio outside of the interval around the earlier mean begins anew, because the cluster has changed. A run that is
-    measured again replaces one of the runs.
+    measured again replaces one of the runs, and the spread stays.
     """
-    if measured is None or earlier is None or not interval.low <= measured / earlier <= interval.high:
-        return measured, None
-    count = (runs or 1) + (0 if is_again else 1)
-    return earlier * (measured / earlier) ** (1 / count), count if count > 1 else None
+    if measured is None or earlier.mean is None or not interval.low <= measured / earlier.mean <= interval.high:
+        return Ratio(measured)
+    runs, deviation = earlier.runs or 1, math.log(measured / earlier.mean)
+    count = runs + (0 if is_again else 1)
+    if count == 1:
+        return Ratio(measured)
+    mean, spread = earlier.mean * math.exp(deviation / count), earlier.spread
+    if not is_again:
+        # The update of Welford 1962; one earlier run has no spread.
+        squares = 0.0 if runs == 1 else None if spread is None else (runs - 1) * spread**2
+        spread = None if squares is None else math.sqrt((squares + deviation**2 * runs / count) / runs)
+    return Ratio(mean, count, spread)
 
 
 def to_four_digits(value: float | None) -> float | None:

@@ -5,6 +5,7 @@ a source package needs to be built goes into the folder too, because the nodes b
 """
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -24,6 +25,9 @@ from backend.runs.tasks.environment_install import own_uv
 
 DEFAULT_BUILD = ("setuptools", "wheel")
 """What a source package without `[build-system]` is built with (https://peps.python.org/pep-0517/)."""
+
+NOT_WRITTEN = re.compile(r"\[Errno (?:13|28|30|122)\]")
+"""What pip prints when a disk is full or read-only, a quota is used up, or a folder belongs to another user."""
 
 ReportLine = Callable[[str], object]
 """Called with every line that pip prints."""
@@ -68,9 +72,9 @@ def download(
             lock.write_text(step.text(), encoding="utf-8")
             options = ["--require-hashes"] if step.hashes else []
             options += ["--extra-index-url", step.index] if step.index and reaches(step.index) else []
-            _call([*pip, "--no-deps", *options, "-r", str(lock)], environment, report)
+            _download([*pip, "--no-deps", *options, "-r", str(lock)], folder, environment, report)
         if needed := needed_to_build(folder):
-            _call([*pip, "--only-binary", ":all:", *sorted(needed)], environment, report)
+            _download([*pip, "--only-binary", ":all:", *sorted(needed)], folder, environment, report)
     files = [path for path in folder.iterdir() if path.is_file()]
     return Wheelhouse(
         name=chosen.name, python=version, files=len(files), size=sum(path.stat().st_size for path in files)
@@ -97,12 +101,23 @@ def _make_environment(folder: Path, version: str, report: ReportLine) -> str:
         command = [str(uv), "venv", "--quiet", "--no-project", "--seed", "--python", version, str(folder)]
     else:
         command = [f"python{version}", "-m", "venv", str(folder)]
-    _call(command, dict(os.environ), report)
+    if (lines := _run(command, os.environ, report)) is not None:
+        raise _failure("--python", "python", lines=lines, version=version)
     return str(folder / "bin" / "python")
 
 
-def _call(command: list[str], environment: Mapping[str, str], report: ReportLine) -> None:
-    """Run a command. ProblemsError with the end of its output if it fails."""
+def _download(command: list[str], folder: Path, environment: Mapping[str, str], report: ReportLine) -> None:
+    """Run `pip download`. ProblemsError: wheels_failed, with the index or the folder as its field."""
+    lines = _run(command, environment, report)
+    if lines is None:
+        return
+    if NOT_WRITTEN.search(lines):
+        raise _failure("--out", "folder", lines=lines, folder=folder)
+    raise _failure("cluster.install.index_url", "index", lines=lines)
+
+
+def _run(command: list[str], environment: Mapping[str, str], report: ReportLine) -> str | None:
+    """Run a command. Return the end of its output if it fails, else None."""
     said: list[str] = []
     try:
         with subprocess.Popen(
@@ -118,12 +133,10 @@ def _call(command: list[str], environment: Mapping[str, str], report: ReportLine
                 said = [*said[-9:], line]
                 report(line.rstrip())
     except FileNotFoundError as error:
-        raise _failure(f"{command[0]}: {error.strerror}") from error
-    if process.returncode:
-        raise _failure(tail("".join(said)))
+        return f"{command[0]}: {error.strerror}"
+    return tail("".join(said)) if process.returncode else None
 
 
-def _failure(lines: str) -> ProblemsError:
-    return ProblemsError(
-        [Problem(code="wheels_failed", field="cluster.install.index_url", values={"lines": redact(lines)})]
-    )
+def _failure(field: str, case: str, *, lines: str, **values: object) -> ProblemsError:
+    values = {"case": case, "lines": redact(lines), **values}
+    return ProblemsError([Problem(code="wheels_failed", field=field, values=values)])

@@ -42,17 +42,14 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
     rank_0 = progress(job, trail)
     last = _by_our_clock(connection, run, trail[-1]) if trail else None
     nodes = _nodes(connection, run, attempt, state, history, now)
-    queue_places = _queue_places(connection)
-    is_running = state is RunState.RUNNING
-    is_training = row["engine"] not in derived_runs.KINDS
-    readable = [node for node in nodes if node.state != "unseen"]
-    hang = (
-        standstill(
-            connection, run, attempt, job=job, last=last, step_s=rank_0.step_s, nodes=readable, history=history, now=now
+    queue_place, not_before = _queue_place(connection, run)
+    hang = slow = None
+    if state is RunState.RUNNING and row["engine"] not in derived_runs.KINDS:
+        step_s = rank_0.step_s
+        hang = standstill(
+            connection, run, attempt, job=job, last=last, step_s=step_s, nodes=nodes, history=history, now=now
         )
-        if is_running and is_training and readable[:1] == list(nodes[:1])  # the steps are read from node 0
-        else None
-    )
+        slow = slowdown(connection, run, attempt, nodes=nodes, now=now) if hang is None else None
     return RunSnapshot(
         id=run,
         name=row["name"],
@@ -77,15 +74,13 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         elapsed=elapsed(connection, run, history),
         last_step_at=last.time if last and last.attempt == attempt else None,
         standstill=hang,
-        slowdown=slowdown(connection, run, attempt, nodes=nodes, now=now)
-        if is_running and is_training and hang is None
-        else None,
+        slowdown=slow,
         checkpoint_step=attempts.checkpoint_step(connection, run, attempt),
         source=_source(connection, run),
         restarts=restarts_used(history),
         restarts_allowed=row["restarts"],
-        queue_place=queue_places.get(run, (None, 0.0))[0],
-        not_before=queue_places[run][1] or None if run in queue_places else None,
+        queue_place=queue_place,
+        not_before=not_before,
         scheduler=scheduler_word(history, attempt),
         labels=run_labels.read(connection, run),
         looked_at=now,
@@ -149,10 +144,11 @@ def _source(connection: sqlite3.Connection, run: str) -> tuple[str, int] | None:
     return (source["run"], source["step"]) if source else None
 
 
-def _queue_places(connection: sqlite3.Connection) -> dict[str, tuple[int, float]]:
-    """Return run -> (place in the queue, earliest start)."""
+def _queue_place(connection: sqlite3.Connection, run: str) -> tuple[int | None, float | None]:
+    """Return the place of a run in the queue and its earliest start, where it has them."""
     rows = connection.execute("SELECT run, not_before FROM queue ORDER BY position")
-    return {row["run"]: (position, row["not_before"]) for position, row in enumerate(rows, 1)}
+    places = {row["run"]: (place, row["not_before"] or None) for place, row in enumerate(rows, 1)}
+    return places.get(run, (None, None))
 
 
 def _waits_for_data(connection: sqlite3.Connection, row: sqlite3.Row, attempt: int, state: RunState) -> bool:
