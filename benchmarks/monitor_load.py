@@ -95,16 +95,16 @@ class Tab:
             self._take(json.loads(value))
         return seconds
 
-    def _take(self, bundle: dict[str, Any]) -> None:
-        if "error" in bundle:
-            raise RuntimeError(bundle["error"])
-        self.seen.update(bundle.get("versions", {}))
-        if points := bundle.get("points"):
+    def _take(self, response: dict[str, Any]) -> None:
+        if "error" in response:
+            raise RuntimeError(response["error"])
+        self.seen.update(response.get("versions", {}))
+        if points := response.get("points"):
             self.points = {key: points[key] for key in ("generation", "seq")}
-        log = bundle.get("log") or {}
+        log = response.get("log") or {}
         if log.get("end") is not None:
             self.log |= {key: log[key] for key in ("file", "end")}
-        if usage := bundle.get("usage"):
+        if usage := response.get("usage"):
             self.measure = usage["measure"]
             self.have.update({str(node["rank"]): node["have"] for node in usage["nodes"]})
 

@@ -7,8 +7,8 @@ import { drawProblem } from "./problems.js";
 
 let drawn = "";
 
-export function draw(element, bundle) {
-  const { source } = bundle, signature = JSON.stringify([source, currentStep() === "launch"]);
+export function draw(element, payload) {
+  const { source } = payload, signature = JSON.stringify([source, currentStep() === "launch"]);
   if (signature === drawn && element.childElementCount === Number(Boolean(source))) return;
   drawn = signature;
   if (!source) return fill(element);

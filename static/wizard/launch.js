@@ -12,8 +12,8 @@ import { todoList } from "./review.js";
 // `request` is the last action that this page requested; null after it is done.
 let request = null, clock = null, watched = 0, accepted = null;
 
-export function draw(element, bundle) {
-  const session = bundle.data.launch;
+export function draw(element, payload) {
+  const session = payload.data.launch;
   if (!session || currentStep() !== "launch") return;
   const isBusy = ["checking", "copying", "pulling", "downloading", "installing", "launching"].includes(session.phase);
   // Another page started this work, or this page was reloaded: this page watches the work.
@@ -31,14 +31,14 @@ export function draw(element, bundle) {
       queueButton(session, isBusy),
       h("p.mb-desk-words", { role: "status" }, sentence(session, isBusy))),
     session.scheduler && slurm(session.scheduler),
-    session.same && session.warnings > 0 && warnings(element, bundle),
-    (bundle.refusal || []).map((problem) => drawProblem(problem)),
+    session.same && session.warnings > 0 && warnings(element, payload),
+    (payload.refusal || []).map((problem) => drawProblem(problem)),
     session.problems.map((problem) => drawProblem(problem)),
     session.copy && copyOffer(session, isBusy),
     session.pull && pullOffer(isBusy),
     session.download && downloadOffer(session, isBusy),
     session.install && installOffer(session, isBusy),
-    !session.complete && todoList(bundle, "missing", "error"),
+    !session.complete && todoList(payload, "missing", "error"),
     h("p.mb-quiet", {}, whoIsTold(session.told))),
     session.keys.length > 0 && hostKeys(session.keys, () => accept(session), isBusy), session.checks && checksTable(session));
   tick(element, session, isBusy);
@@ -61,12 +61,12 @@ function slurm({ start, said }) {
 }
 
 // The user must accept the warnings of this check before a launch or before the run is queued.
-function warnings(element, bundle) {
-  const session = bundle.data.launch;
+function warnings(element, payload) {
+  const session = payload.data.launch;
   const box = h("input", { type: "checkbox", "data-act": "accept_warnings", checked: accepted === session.version,
     onchange: () => {
       accepted = box.checked ? session.version : null;
-      keepFocus(element, () => draw(element, bundle));
+      keepFocus(element, () => draw(element, payload));
     } });
   return h("label.mb-accept", {}, box, " ", t("wizard.launch.accept_warnings", { count: session.warnings }));
 }

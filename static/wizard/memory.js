@@ -8,10 +8,10 @@ import { insteadOfFigures } from "./problems.js";
 
 const open = new Set();
 
-export function draw(element, bundle) {
-  const memory = bundle.data.memory;
+export function draw(element, payload) {
+  const memory = payload.data.memory;
   if (!memory) {
-    fill(element, h("p.mb-quiet", {}, insteadOfFigures(bundle, "wizard.memory.unread")));
+    fill(element, h("p.mb-quiet", {}, insteadOfFigures(payload, "wizard.memory.unread")));
     return;
   }
   const isOpen = element.querySelector(".mb-twin")?.open;
@@ -25,7 +25,7 @@ export function draw(element, bundle) {
         h("span", {}, t("wizard.memory.limit", { gib: gib(memory.gpu_gib) }))),
       memory.stages.map((stage) => stack(memory, stage, whole))),
     memory.host && host(memory.host),
-    h("p.mb-accuracy.mb-quiet", {}, accuracy(bundle.summary.accuracy),
+    h("p.mb-accuracy.mb-quiet", {}, accuracy(payload.summary.accuracy),
       counted(memory) && [gap(), counted(memory)]),
     figures(memory, isOpen));
 }

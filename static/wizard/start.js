@@ -1,7 +1,7 @@
 // Sources of a job: a recipe, a saved preset, or a file.
 import { fill, h, table } from "../lib/dom.js";
 import { t } from "../lib/words.js";
-import { currentStep, latestBundle, sendToServer } from "./channel.js";
+import { currentStep, latestPayload, sendToServer } from "./channel.js";
 import { drawProblem } from "./problems.js";
 
 const OWN = "own:";
@@ -19,12 +19,12 @@ function request(kind, more) {
 
 function redraw() {
   const element = document.querySelector('[data-panel="start"]');
-  if (element) drawStart(element, latestBundle());
+  if (element) drawStart(element, latestPayload());
 }
 
 // This is made once: a payload after every edit must not remove the text that the user is typing.
-export function drawStart(element, bundle) {
-  const { recipes, presets } = bundle?.data ?? {};
+export function drawStart(element, payload) {
+  const { recipes, presets } = payload?.data ?? {};
   if (!element.firstChild && recipes) {
     listed = null;
     fill(element, choose(), keep(), bring(), h("div.mb-start-answer", { role: "status" }));
@@ -32,7 +32,7 @@ export function drawStart(element, bundle) {
   const answer = element.querySelector(".mb-start-answer");
   if (!answer) return;
   if (recipes) list(element.querySelector("#mb-recipe"), recipes, presets);
-  const result = KINDS.includes(bundle?.fetched?.kind) ? bundle.fetched : null;
+  const result = KINDS.includes(payload?.fetched?.kind) ? payload.fetched : null;
   if (result && result !== seen) {
     seen = result;
     isBusy = false;
@@ -131,8 +131,8 @@ function resultView(result) {
 }
 
 // The saved clusters, and a form that saves the fields as a cluster.
-export function drawOwnClusters(element, bundle) {
-  const own = bundle?.data?.own_clusters;
+export function drawOwnClusters(element, payload) {
+  const own = payload?.data?.own_clusters;
   if (!own) return;
   if (!element.firstChild) {
     const save = () => request("cluster_save", { name: input.value.trim() });

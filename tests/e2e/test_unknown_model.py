@@ -138,7 +138,7 @@ def test_a_broken_configuration_names_file_nodes_and_reason_and_the_draft_stays(
     go(page, site, "model", lang)
     begin_anew(page, before)
     go(page, site, "model", lang)
-    version = page.evaluate("Megaboard.wizard.bundle().draft")
+    version = page.evaluate("Megaboard.wizard.payload().draft")
     page.click('[data-fetch="node"]')
     refused = page.locator(f'{ANSWER} [data-code="bad_model_config"]')
     expect(refused).to_contain_text(t(lang, reason, **values))

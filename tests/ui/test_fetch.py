@@ -60,7 +60,7 @@ def test_a_model_of_the_hub_is_fetched_by_its_id(page, site):
     page.fill(".mb-fetch-id", "someone/odd")
     page.click('[data-fetch="hub"]')
     expect(answer).to_contain_text("hidden_size")
-    assert page.evaluate("Megaboard.wizard.bundle().data.model.name").startswith("Qwen3-VL")
+    assert page.evaluate("Megaboard.wizard.payload().data.model.name").startswith("Qwen3-VL")
     page.fill(".mb-fetch-id", "someone/strange")
     page.click('[data-fetch="hub"]')
     expect(problems(page, "model.hf_config")).to_contain_text("mamba9")

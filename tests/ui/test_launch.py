@@ -39,8 +39,8 @@ def page(logged_in_page: Any, site: Site) -> Any:
 
 
 def draw(page: Any, **more: Any) -> None:
-    bundle = json.dumps({"data": {"launch": {**CHECKED, **more}}})
-    page.evaluate(f"Megaboard.panels.launch(document.querySelector('#drawn'), {bundle})")
+    payload = json.dumps({"data": {"launch": {**CHECKED, **more}}})
+    page.evaluate(f"Megaboard.panels.launch(document.querySelector('#drawn'), {payload})")
 
 
 def test_warnings_are_accepted_for_the_check_that_showed_them(page: Any) -> None:

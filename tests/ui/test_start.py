@@ -126,7 +126,7 @@ def test_a_learning_rate_follows_another_batch_by_one_click(page, site):
     box(page, "training.learning_rate").fill("3e-5")
     until(page, "!b.problems.some((one) => one.code === 'learning_rate_batch')")
     go(page, site, "plan", "zh")
-    before = page.evaluate("Megaboard.wizard.bundle().summary.global_batch")
+    before = page.evaluate("Megaboard.wizard.payload().summary.global_batch")
     steps = box(page, "training.gradient_accumulation_steps")
     steps.fill(str(4 * int(steps.input_value())))
     offer = page.locator("#mb-carrier [data-code='learning_rate_batch']")

@@ -13,7 +13,7 @@ from tools.browser import Site, log_in, logged_in, served
 STEPS = ("hardware", "model", "training", "plan", "review", "launch")
 WITHOUT_IMAGES = {"training": {"images_per_sample": 0}, "parallel": {"tensor": 4}}
 """The plan is TP4 PP1 DP8, and TP trains no vision parts wrongly."""
-CHOOSE = """() => { const { keys, rows } = Megaboard.wizard.bundle().data.plans;
+CHOOSE = """() => { const { keys, rows } = Megaboard.wizard.payload().data.plans;
     const named = rows.map((values) => Object.fromEntries(keys.map((key, index) => [key, values[index]])));
     const plan = named.find((row) => row.tensor === 2 && row.pipeline === 2 && row.virtual_pipeline === 2);
     Megaboard.wizard.choose(plan, true); }"""
@@ -132,7 +132,7 @@ def test_what_is_drawn_anew_while_the_mouse_is_down_is_still_clicked(page, site)
     row.hover()
     page.mouse.down()
     page.evaluate(
-        "() => { const b = Megaboard.wizard.bundle(); Megaboard.wizard.take(JSON.stringify({...b, at: b.at + 1})) }"
+        "() => { const b = Megaboard.wizard.payload(); Megaboard.wizard.take(JSON.stringify({...b, at: b.at + 1})) }"
     )
     page.mouse.up()
     expect(page.locator('.mb-plans tr[aria-selected="true"]')).to_have_attribute("data-index", "2")
@@ -143,7 +143,7 @@ def test_a_menu_that_is_open_holds_nothing_up(page, site):
     page.locator(".mb-plans tbody tr[data-index]").first.hover()
     page.mouse.down(button="right")
     drawn = page.evaluate(
-        """() => { let drawn = 0; const b = Megaboard.wizard.bundle();
+        """() => { let drawn = 0; const b = Megaboard.wizard.payload();
         document.addEventListener("megaboard:drawn", () => { drawn += 1; });
         Megaboard.wizard.take(JSON.stringify({...b, at: b.at + 1})); return drawn; }"""
     )
@@ -184,10 +184,10 @@ def test_the_pictures_of_a_plan_say_their_figures_and_follow_another_plan(page, 
     expect(page.locator("#place-schedule")).to_contain_text("PP is 1: no pipeline, no bubble.")
     page.evaluate(CHOOSE)
     until(page, "b.summary.plan === 'TP2 PP2 VPP2 DP8'")
-    bubble = f"{page.evaluate('() => Megaboard.wizard.bundle().summary.bubble'):.1%}"
+    bubble = f"{page.evaluate('() => Megaboard.wizard.payload().summary.bubble'):.1%}"
     expect(page.locator(".mb-timeline")).to_have_attribute("aria-label", re.compile(f"bubble {re.escape(bubble)}"))
     page.locator("#place-schedule .mb-twin summary").press("Enter")
-    shown = page.evaluate("() => Megaboard.wizard.bundle().at")
+    shown = page.evaluate("() => Megaboard.wizard.payload().at")
     page.evaluate("() => Megaboard.wizard.send('refresh')")
     until(page, f"b.at > {shown} && document.activeElement.matches('#place-schedule .mb-twin[open] summary')")
     expect(page.locator("#place-schedule .mb-twin tbody tr")).to_have_count(2)
@@ -199,10 +199,10 @@ def test_the_pictures_of_a_plan_say_their_figures_and_follow_another_plan(page, 
     assert sum(seconds[:-1]) == pytest.approx(seconds[-1], abs=0.01)
     page.locator("#tab-pareto").click()
     page.locator("#place-pareto .mb-twin summary").press("Enter")
-    before = page.evaluate("() => Megaboard.wizard.bundle().data.plans.own")
+    before = page.evaluate("() => Megaboard.wizard.payload().data.plans.own")
     page.locator("#place-pareto .mb-twin").get_by_role("button", name="Choose").first.click()
     until(page, f"b.data.plans.own !== {before} && Megaboard.wizard.isSettled()")
-    before = page.evaluate("() => Megaboard.wizard.bundle().data.plans.own")
+    before = page.evaluate("() => Megaboard.wizard.payload().data.plans.own")
     # The best plans lie on top, and the slowest one far from them.
     slowest = page.locator("#place-pareto .scatterlayer path.point").first
     slowest.scroll_into_view_if_needed()
@@ -305,7 +305,7 @@ def test_a_stage_says_by_keys_why_it_needs_its_memory_and_stays_open_after_an_ed
     page.keyboard.press("Enter")
     expect(stage.locator("tbody th").first).to_have_text("Weights")
     expect(stage.locator(".mb-formula").first).to_contain_text("2 bytes each × ")
-    shown = page.evaluate("() => Megaboard.wizard.bundle().at")
+    shown = page.evaluate("() => Megaboard.wizard.payload().at")
     page.evaluate("() => Megaboard.wizard.send('refresh')")
     until(page, f"b.at > {shown} && document.activeElement.closest('.mb-why')?.open")
     box(page, "training.micro_batch_size").fill("2")
@@ -356,7 +356,7 @@ def test_stages_that_hold_each_other_up_are_evened_out_with_one_press(page, site
     go(page, site, "plan")
     note = page.locator(".mb-plans-even .mb-problem")
     expect(note).to_contain_text("layers instead of 9/9/9/9")
-    before = page.evaluate("Megaboard.wizard.bundle().summary.speed")
+    before = page.evaluate("Megaboard.wizard.payload().summary.speed")
     note.get_by_role("button").click()
     until(page, f"b.summary.speed > 1.02 * {before} && b.data.plans.own !== null")
     expect(note).to_have_count(0)
@@ -393,7 +393,7 @@ def test_an_edit_answered_after_the_next_step_was_shown_counts_in_its_plans(page
     begin_anew(page, WITHOUT_IMAGES)
     go(page, site, "plan")
     until(page, "b.data.plans?.rows.length")
-    few = page.evaluate("Megaboard.wizard.bundle().data.plans.count")
+    few = page.evaluate("Megaboard.wizard.payload().data.plans.count")
     page.click('.mb-steps a[data-step="hardware"]')
     with held(page, lambda asked: asked["data"] == [8, "hardware"]) as release:
         box(page, "cluster.nodes").fill("8")
@@ -429,7 +429,7 @@ def test_a_choice_whose_answer_comes_too_late_leaves_the_drafts_plan_chosen(page
         page.keyboard.press("ArrowDown")
         expect(chosen).to_have_attribute("data-index", "1")
         ticket = release.first()["event_data"]["ticket"]
-        take = "Megaboard.wizard.take(JSON.stringify({...Megaboard.wizard.bundle(), at: Megaboard.wizard.bundle().at"
+        take = "Megaboard.wizard.take(JSON.stringify({...Megaboard.wizard.payload(), at: Megaboard.wizard.payload().at"
         page.evaluate(f"() => {take} + 1}}))")
         expect(chosen).to_have_attribute("data-index", "1")
         page.evaluate(f"() => {take} - 1, ticket: {ticket}}}))")
@@ -444,8 +444,8 @@ def test_an_answer_older_than_what_is_shown_is_dropped(page, site):
     shown = page.inner_text(".mb-summary")
     page.evaluate(
         """() => {
-          const bundle = Megaboard.wizard.bundle();
-          const old = { ...bundle, at: bundle.at - 1, summary: { sound: false, errors: 9 } };
+          const payload = Megaboard.wizard.payload();
+          const old = { ...payload, at: payload.at - 1, summary: { sound: false, errors: 9 } };
           Megaboard.wizard.take(JSON.stringify(old));
         }"""
     )

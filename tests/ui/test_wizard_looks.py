@@ -64,7 +64,7 @@ def test_a_plan_is_downloaded_before_a_node_is_named(page, site):
     with page.expect_download() as started:
         page.get_by_role("link", name="下载 job.yaml").click()
     assert started.value.suggested_filename == "job.yaml"
-    assert started.value.path().read_text() == page.evaluate("Megaboard.wizard.bundle().data.review.job")
+    assert started.value.path().read_text() == page.evaluate("Megaboard.wizard.payload().data.review.job")
 
 
 def test_a_list_opens_with_what_stands_before_the_chosen_entry(page, site):
