@@ -104,9 +104,9 @@ class Tab:
         log = response.get("log") or {}
         if log.get("end") is not None:
             self.log |= {key: log[key] for key in ("file", "end")}
-        if usage := response.get("usage"):
-            self.measure = usage["measure"]
-            self.have.update({str(node["rank"]): node["have"] for node in usage["nodes"]})
+        if utilization := response.get("usage"):
+            self.measure = utilization["measure"]
+            self.have.update({str(node["rank"]): node["have"] for node in utilization["nodes"]})
 
 
 def main() -> None:
@@ -330,19 +330,19 @@ def _add(store: Store, run: str, rows: list[dict[str, Any]]) -> None:
 
 def _add_usage(store: Store, nodes: int) -> None:
     """Store a day of utilization: as many intervals per node as the store keeps."""
-    from backend.runs.store import utilization as usage
+    from backend.runs.store import utilization
     from tools.stored_runs import heartbeat
 
     width = 256
-    start = int(time.time()) // width * width - usage.ROWS * width
+    start = int(time.time()) // width * width - utilization.ROWS * width
 
     def write(connection: Any) -> None:
         for rank in range(nodes):
-            measures = usage._measures(heartbeat(rank, 8, float(rank)))
+            measures = utilization._measures(heartbeat(rank, 8, float(rank)))
             data = json.dumps(
                 {name: [measure.low, measure.high, measure.devices] for name, measure in measures.items()}
             )
-            rows = [(LIVE, rank, start + width * i, width, 128, data) for i in range(usage.ROWS)]
+            rows = [(LIVE, rank, start + width * i, width, 128, data) for i in range(utilization.ROWS)]
             connection.executemany("INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     store.write(write)

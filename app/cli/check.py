@@ -87,15 +87,7 @@ def report_json(report: PreflightReport, job: Job, lang: str, no_figures: Iterab
     return {
         "ready": not report.problems,
         "checks": checks,
-        "nodes": [
-            {
-                "node": hosts[rank].name,
-                "rank": rank,
-                "survey": to_json_data(node.hardware),
-                "facts": to_json_data(node.facts),
-            }
-            for rank, node in hardware.items()
-        ],
+        "nodes": [{"node": hosts[rank].name, "rank": rank, **_node_json(node)} for rank, node in hardware.items()],
         "proposed": proposed_lines(job, hardware),
         "problems": [render_problem(lang, problem) for problem in (*report.problems, *_warnings(report), *no_figures)],
         "unknown_host_keys": [_key(key) for key in report.unknown_host_keys],
@@ -107,6 +99,10 @@ def hardware_by_rank(report: PreflightReport) -> dict[int, NodeMemory]:
     return {
         rank: NodeMemory(hardware=machine, facts=report.facts.get(rank)) for rank, machine in report.hardware.items()
     }
+
+
+def _node_json(node: NodeMemory) -> dict[str, Any]:
+    return {"survey": to_json_data(node.hardware), "facts": to_json_data(node.facts)}
 
 
 def _check_rows(report: PreflightReport, lang: str) -> list[list[str]]:

@@ -178,12 +178,12 @@ def _choose(form: Form, services: Services) -> Callable[[gr.EventData], list[Any
 def _apply(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.EventData], dict[Component, Any]]:
     def apply(event: gr.EventData) -> dict[Component, Any]:
         request = event._data
-        if "unsent" in request:
-            edits = pending_edits(form, request["unsent"])
+        if "pending" in request:
+            edits = pending_edits(form, request["pending"])
         else:
             edits = hardware.cluster_edits(request["cluster"]) if "cluster" in request else dict(request["edits"])
         changed, refused, span = _change_widgets(form, services, edits)
-        payload = payload_json(form, services, request["step"], refused, span=span, resent="unsent" in request)
+        payload = payload_json(form, services, request["step"], refused, span=span, resent="pending" in request)
         return {**changed, carrier: payload}
 
     return apply

@@ -29,11 +29,11 @@ def memory(state: DraftState) -> dict[str, Any] | None:
         "stages": stages,
         "host": _host_memory(job, estimate),
         "cutoff_len": None if job.training.packing else job.training.cutoff_len,
-        "fullest_tokens": _fullest_tokens(job, state.gpu),
+        "largest_tokens": _largest_tokens(job, state.gpu),
     }
 
 
-def _fullest_tokens(job: Job, gpu: Gpu) -> int | None:
+def _largest_tokens(job: Job, gpu: Gpu) -> int | None:
     """Return the tokens of the largest micro-batch. None if all its sequences are full."""
     plan = plan_of(job, None, flash_attention=gpu.supports_bf16)
     is_full = plan.sequence_length == job.training.cutoff_len

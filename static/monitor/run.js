@@ -32,7 +32,7 @@ export function Run(id, link) {
     trouble: Trouble(id, (rank, file) => parts.logs.show(rank, file), (keys) => link.act("accept", { keys }), () => link.act("resume"),
       (fix) => parts.head.continueWith(fix)),
     hang: Hang(link.now, (rank, file) => parts.logs.show(rank, file)),
-    slowdown: Notice(),
+    straggler: Notice(),
     unseen: Notice(),
     compare: Compare(id, () => link.act("calibrate")),
     export: Export(() => link.act("export")),
@@ -43,7 +43,7 @@ export function Run(id, link) {
       link.poll();
     } }),
     rules: Rules(link.act),
-    usage: Utilization(id, link.poll),
+    utilization: Utilization(id, link.poll),
     nodes: Nodes(link.now),
     events: Events(),
     logs: Logs(link.poll),
@@ -51,8 +51,8 @@ export function Run(id, link) {
   const below = h("div.mbm-below", {}, parts.logs.root, parts.events.root);
   let head = {}, wantedStep = null;
   const root = h("div.mbm-run", { "data-run": id }, parts.head.root, parts.unseen.root, parts.hang.root,
-    parts.slowdown.root, parts.trouble.root,
-    parts.charts.root, parts.rules.root, parts.compare.root, parts.usage.root, parts.nodes.root, parts.export.root, parts.chat.root, parts.evaluation.root, below);
+    parts.straggler.root, parts.trouble.root,
+    parts.charts.root, parts.rules.root, parts.compare.root, parts.utilization.root, parts.nodes.root, parts.export.root, parts.chat.root, parts.evaluation.root, below);
 
   function take(response) {
     // A run that is unknown or cannot be read has nothing to show and no buttons.
@@ -66,12 +66,12 @@ export function Run(id, link) {
     if (response.head) parts.logs.takeAttempts(response.head.attempt);
     if (response.head?.cause) parts.logs.prefer(response.head.cause);
     if ("standstill" in response) parts.hang.take(response.standstill);
-    if ("slowdown" in response) parts.slowdown.take(response.slowdown);
+    if ("slowdown" in response) parts.straggler.take(response.slowdown);
     if ("unseen" in response) parts.unseen.take(response.unseen);
     if (response.nodes) parts.nodes.take(response.nodes);
     if (response.nodes) parts.logs.takeNodes(response.nodes);
-    if (response.nodes) parts.usage.takeNodes(response.nodes);
-    parts.usage.take(response.usage);
+    if (response.nodes) parts.utilization.takeNodes(response.nodes);
+    parts.utilization.take(response.usage);
     if (response.events) parts.events.take(response.events);
     parts.charts.take(id, response);
     if (response.metrics) parts.rules.takeNames(response.metrics);
@@ -103,9 +103,9 @@ export function Run(id, link) {
     root,
     take,
     charts: parts.charts,
-    usage: parts.usage,
+    utilization: parts.utilization,
     query: () => ({ ...parts.charts.query(id), step: wantedStep ?? undefined, log: parts.logs.query(),
-      usage: parts.usage.query(), ...parts.head.erase.query() }),
+      usage: parts.utilization.query(), ...parts.head.erase.query() }),
     everySecond() {
       parts.head.age();
       parts.nodes.age();
@@ -114,7 +114,7 @@ export function Run(id, link) {
     close() {
       parts.charts.close();
       parts.chat.close();
-      parts.usage.close();
+      parts.utilization.close();
     },
   };
 }

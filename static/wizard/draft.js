@@ -4,7 +4,7 @@ import { restAfter } from "../lib/rest.js";
 import { draftVersions } from "../lib/versions.js";
 import { watchRequests } from "../web/requests.js";
 import { latestPayload, sendToServer } from "./channel.js";
-import { resend, resent, taken } from "./unsent.js";
+import { resend, resent, taken } from "./pending_edits.js";
 
 // The answer to an edit of this page may take this long.
 const QUIET_MS = 1500;

@@ -31,9 +31,9 @@ export function draw(element, payload) {
 }
 
 // Returns the assumed length of the samples; nothing for packed samples.
-function counted({ cutoff_len: length, fullest_tokens: fullest }) {
-  const tokens = fullest || length;
-  const key = fullest ? "wizard.memory.fullest" : "wizard.memory.unpacked";
+function counted({ cutoff_len: length, largest_tokens: largest }) {
+  const tokens = largest || length;
+  const key = largest ? "wizard.memory.largest" : "wizard.memory.unpacked";
   return tokens && t(key, { tokens: tokens.toLocaleString("en") });
 }
 

@@ -316,14 +316,14 @@ class TestPayload:
         change(services, {"training.packing": True})
         assert shown(form, services, "plan")["data"]["memory"]["cutoff_len"] is None
 
-    def test_the_tokens_of_the_fullest_micro_batch_are_reported_where_memory_is_counted_by_them(
+    def test_the_tokens_of_the_largest_micro_batch_are_reported_where_memory_is_counted_by_them(
         self, form: Form, services: Services
     ) -> None:
         known = {"training.samples": 10_000, "training.sample_tokens": 300, "training.micro_batch_size": 8}
         change(services, known)
-        assert shown(form, services, "plan")["data"]["memory"]["fullest_tokens"] is None
+        assert shown(form, services, "plan")["data"]["memory"]["largest_tokens"] is None
         change(services, known | {"engine": "swift-megatron"})
-        assert 4096 < shown(form, services, "plan")["data"]["memory"]["fullest_tokens"] < 3 * 4096
+        assert 4096 < shown(form, services, "plan")["data"]["memory"]["largest_tokens"] < 3 * 4096
 
     @pytest.mark.parametrize("edits", EXPLAINED.values(), ids=EXPLAINED)
     def test_every_piece_of_a_bar_is_explained_and_its_products_add_up_to_it(

@@ -316,9 +316,9 @@ def test_a_gang_without_steps_names_who_the_others_wait_for_until_a_step_comes(d
     run.add_event(EventKind.NODE_STUCK, 2, stuck=row["stuck"])
     answer = tab.tick()
     assert answer["progress"]["eta_s"] is None, "nobody knows"
-    standstill = answer["standstill"]
-    assert (standstill["step"], standstill["ends_at"] - standstill["since"]) == (30, 1800 + 300)
-    stuck, silent, idle = standstill["suspects"]
+    hang = answer["standstill"]
+    assert (hang["step"], hang["ends_at"] - hang["since"]) == (30, 1800 + 300)
+    stuck, silent, idle = hang["suspects"]
     assert (stuck["kind"], stuck["node"], stuck["rank"], stuck["ids"]) == ("stuck", 2, 5, "4711")
     assert (stuck["processes"], stuck["since"]) == ("rank 5: python 4711 (T)", run.now)
     assert (silent["kind"], silent["node"]) == ("silent", 3), "nobody has ever heard of it"
@@ -329,7 +329,7 @@ def test_a_gang_without_steps_names_who_the_others_wait_for_until_a_step_comes(d
     assert tab.tick()["standstill"] is None
 
 
-def test_a_slow_step_is_no_standstill_and_a_gang_that_stands_without_a_culprit_is(desk):
+def test_a_slow_step_is_no_hang_and_a_gang_that_hangs_without_a_culprit_is(desk):
     run = desk.run()
     run.now = desk.now - 60
     run.steps(1, 10, step_s=10.0)
@@ -346,7 +346,7 @@ def test_a_slow_step_is_no_standstill_and_a_gang_that_stands_without_a_culprit_i
 @pytest.mark.parametrize(
     ("state", "step", "is_told"), [("T", 0, True), ("D", 0, False), ("D", 7, True), ("D", 200, False)]
 )
-def test_a_process_that_waits_for_files_is_no_standstill_while_a_model_is_loaded_or_saved(desk, state, step, is_told):
+def test_a_process_that_waits_for_files_is_no_hang_while_a_model_is_loaded_or_saved(desk, state, step, is_told):
     run = desk.run()
     run.now = desk.now - 20
     if step:
@@ -403,7 +403,7 @@ def test_before_the_first_step_who_loads_or_computes_gives_no_alarm_and_a_gang_t
 @pytest.mark.parametrize(
     ("step", "worked", "is_due"), [(200, 195, None), (200, 60, False), (400, 195, None), (7, 195, False)]
 )
-def test_a_save_is_no_standstill_while_somebody_works_at_it(desk, step, worked, is_due):
+def test_a_save_is_no_hang_while_somebody_works_at_it(desk, step, worked, is_due):
     gang = Quiet(desk)
     gang.run.steps(step, step, step_s=0.0)
     hang = gang.after(200, worked={0: worked}, wrote=0)

@@ -80,7 +80,8 @@ def _says(answer: Any) -> Callable[[Any, bytes], Result]:
 
 CHECKED: Mapping[str, Any] = {
     "paths": PATHS, "holder": {"holder": {"run": "r"}}, "hardware": HARDWARE, "prints": PRINTS,
-    "write": {"written": True}, "read": {"seen": True}, "remove": {}, "listen": {"bound": True, "dialled": {"reached": True}},
+    "write": {"written": True}, "read": {"seen": True}, "remove": {},
+    "listen": {"bound": True, "dialled": {"reached": True}},
     "dial": {"reached": False, "detail": "no", "is_named": False},
 }  # fmt: skip
 

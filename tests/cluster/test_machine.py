@@ -299,7 +299,7 @@ def test_nodes_that_are_one_machine_may_talk_over_lo() -> None:
     assert {result.status for result in gang.check()} == {"ok"}
 
 
-def test_a_survey_that_fails_is_reported_and_hides_nothing_else() -> None:
+def test_a_hardware_answer_that_fails_is_reported_and_hides_nothing_else() -> None:
     gang = Gang()
     gang.second.on("hardware", reply=Result(code=1, out="", err="boom"))
     failure, problem = gang.only_failure()

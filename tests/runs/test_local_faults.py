@@ -171,7 +171,7 @@ def test_a_server_started_again_that_cannot_look_at_a_node_leaves_the_run_alone_
 
 
 @pytest.mark.parametrize(("unseen", "silent"), [(None, (1, 2)), (0, None), (1, (2,))])
-def test_what_the_server_cannot_look_at_is_not_called_a_standstill(
+def test_what_the_server_cannot_look_at_is_not_called_a_hang(
     gang: Gang, unseen: int | None, silent: tuple[int, ...] | None
 ) -> None:
     """The steps come from node 0. Without them the progress is unknown."""
@@ -186,8 +186,8 @@ def test_what_the_server_cannot_look_at_is_not_called_a_standstill(
     gang.clock.now += 1.0
     if unseen is not None:
         record_connection(gang.store, RUN, 1, unseen, _fault(), gang.clock.now + (HEARD_S if unseen == 0 else 0))
-    standstill = _shown(gang).standstill
-    assert (None if standstill is None else standstill.silent) == silent
+    hang = _shown(gang).standstill
+    assert (None if hang is None else hang.silent) == silent
 
 
 def test_a_fault_of_one_process_is_not_reported_while_another_reads_the_node(gang: Gang) -> None:

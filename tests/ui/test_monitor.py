@@ -341,7 +341,7 @@ def test_of_32_nodes_the_one_that_holds_up_the_others_is_named_and_listed(site, 
     site.store.write(lambda c: metrics.add_heartbeats(c, run.id, 1, 17, [row], run.now))
     run.add_event(EventKind.NODE_STUCK, 17, stuck=row["stuck"])
     open_run(page, site, run.id, lang)
-    stands = page.locator(".mbm-standstill[role=alert]")
+    stands = page.locator(".mbm-finding[role=alert]")
     expect(stands).to_contain_text({"en": "No step since", "zh": "起没有新的训练步"}[lang])
     expect(stands).to_contain_text(f"17 · {addresses[17]}")
     expect(stands).to_contain_text("rank 141: python 4711 (T)")

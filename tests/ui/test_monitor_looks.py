@@ -81,7 +81,7 @@ def test_a_fault_of_the_servers_own_machine_is_shown_with_its_fix_until_it_is_me
     values = {"node": "10.0.0.2", "identity_file": "/home/me/.ssh/id_ed25519"}
     run.add_event(EventKind.NODE_UNSEEN, 1, problem=problem_to_json(Problem(code="passphrase_needed", values=values)))
     open_run(page, site, run.id, lang)
-    notice = page.locator(".mbm-standstill:visible")
+    notice = page.locator(".mbm-finding:visible")
     notice.get_by_text("ssh-add /home/me/.ssh/id_ed25519").wait_for()
     page.locator(".mbm-nodes [data-state=unseen]").first.wait_for()
     assert page.evaluate(CUT) == []
