@@ -30,7 +30,7 @@ WATCH_S = 20.0
 """A page that watches a launch gets an answer at least this often."""
 
 CARRIER_SCRIPT = (
-    "Megaboard.wizard.carrier(element, trigger, props, watch, ['refresh', 'choose', 'apply', 'fetch', 'desk', 'sync'])"
+    "Megaboard.wizard.carrier(element, trigger, props, watch, ['refresh', 'choose', 'apply', 'fetch', 'launch', 'sync'])"
 )
 """Gradio takes an event's name from the script that triggers it."""
 
@@ -70,7 +70,7 @@ def wire(form: Form, carrier: gr.HTML, services: Services) -> None:
     carrier.choose(_choose(form, services), None, [carrier, *plan_widgets], **act)
     carrier.apply(_apply(form, carrier, services), None, [carrier, *widgets], **act)
     carrier.fetch(_fetch(form, carrier, services), None, [carrier, *widgets], **work)
-    carrier.desk(_launch(form, services), None, carrier, **work)
+    carrier.launch(_launch(form, services), None, carrier, **work)
     carrier.sync(_sync(form, carrier, services), None, [carrier, *widgets], **act)
     page = Context.root_block
     if page is None:

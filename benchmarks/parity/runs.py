@@ -25,7 +25,7 @@ FAMILIES = ROOT / "tests" / "engines" / "vision_models.py"
 STEPS = 4
 
 
-class Site:
+class ParityRuns:
     """A folder with the tiny models and their data."""
 
     def __init__(self, folder: Path) -> None:

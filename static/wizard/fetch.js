@@ -14,7 +14,7 @@ export function panel(element, kinds, form) {
   let answer = element.querySelector(".mb-fetch-answer");
   if (!answer) {
     answer = h("div.mb-fetch-answer", { role: "status" });
-    fill(element, h("div.mb-fetch.mb-desk", {}, form()), answer);
+    fill(element, h("div.mb-fetch.mb-actions", {}, form()), answer);
   }
   const result = latestPayload()?.fetched;
   if (result && result !== seen) settle(result);

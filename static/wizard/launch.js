@@ -19,7 +19,7 @@ export function draw(element, payload) {
   // Another page started this work, or this page was reloaded: this page watches the work.
   if (isBusy && !request && watched !== session.version) {
     watched = session.version;
-    sendToServer("desk", { act: "watch" });
+    sendToServer("launch", { act: "watch" });
   }
   if (session.phase === "launched" && request === "launch") {
     request = null;
@@ -27,9 +27,9 @@ export function draw(element, payload) {
   }
   if (!isBusy) request = null;
   fill(element, h("section.mb-card.mb-section", {},
-    h("div.mb-desk", {}, checkButton(session, isBusy), launchButton(session, isBusy),
+    h("div.mb-actions", {}, checkButton(session, isBusy), launchButton(session, isBusy),
       queueButton(session, isBusy),
-      h("p.mb-desk-words", { role: "status" }, sentence(session, isBusy))),
+      h("p.mb-actions-words", { role: "status" }, sentence(session, isBusy))),
     session.scheduler && slurm(session.scheduler),
     session.same && session.warnings > 0 && warnings(element, payload),
     (payload.refusal || []).map((problem) => drawProblem(problem)),
@@ -83,27 +83,27 @@ const whoIsTold = (places) => places.length
 
 // Copies the files that only node 0 has to the other nodes, after the user clicks.
 function copyOffer(session, isBusy) {
-  return h("div.mb-desk", {}, button("copy", t("wizard.launch.copy"), isBusy, false),
-    h("p.mb-desk-words", {}, session.copy, h("br"), h("small.mb-quiet", {},
+  return h("div.mb-actions", {}, button("copy", t("wizard.launch.copy"), isBusy, false),
+    h("p.mb-actions-words", {}, session.copy, h("br"), h("small.mb-quiet", {},
       t("wizard.launch.copy.lead"))));
 }
 
 // Pulls the container image on all nodes, after the user clicks.
 function pullOffer(isBusy) {
-  return h("div.mb-desk", {}, button("pull", t("wizard.launch.pull"), isBusy, false),
-    h("p.mb-desk-words", {}, h("small.mb-quiet", {}, t("wizard.launch.pull.lead"))));
+  return h("div.mb-actions", {}, button("pull", t("wizard.launch.pull"), isBusy, false),
+    h("p.mb-actions-words", {}, h("small.mb-quiet", {}, t("wizard.launch.pull.lead"))));
 }
 
 // Downloads the model from its hub to node 0 and copies it to the other nodes, after the user clicks.
 function downloadOffer(session, isBusy) {
-  return h("div.mb-desk", {}, button("download", t("wizard.launch.download"), isBusy, false),
-    h("p.mb-desk-words", {}, session.download, h("br"), h("small.mb-quiet", {}, words(session, "download.lead"))));
+  return h("div.mb-actions", {}, button("download", t("wizard.launch.download"), isBusy, false),
+    h("p.mb-actions-words", {}, session.download, h("br"), h("small.mb-quiet", {}, words(session, "download.lead"))));
 }
 
 // Makes the engine's environment on all nodes, after the user clicks. Its interpreter comes back as a fix to apply.
 function installOffer(session, isBusy) {
-  return h("div.mb-desk", {}, button("install", t("wizard.launch.install"), isBusy, false),
-    h("p.mb-desk-words", {}, h("small.mb-quiet", {}, words(session, "install.lead"))));
+  return h("div.mb-actions", {}, button("install", t("wizard.launch.install"), isBusy, false),
+    h("p.mb-actions-words", {}, h("small.mb-quiet", {}, words(session, "install.lead"))));
 }
 
 function button(act, label, isOff, isPrimary) {
@@ -114,7 +114,7 @@ function button(act, label, isOff, isPrimary) {
 function send(act, more = {}) {
   request = act;
   for (const control of document.querySelectorAll("[data-act]")) control.disabled = true;
-  sendToServer("desk", { act, ...more });
+  sendToServer("launch", { act, ...more });
 }
 
 const accept = (session) => send("accept", { fingerprints: session.keys.map((key) => key.fingerprint) });

@@ -9,7 +9,7 @@ import pytest
 
 from app.services import FIRST_DRAFT
 from backend.job.mapping import dump_mapping
-from tools.browser import CHROMIUM, READY_S, Site
+from tools.browser import CHROMIUM, READY_S, Server
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
 expect = playwright.expect
@@ -25,12 +25,12 @@ needs_chromium = pytest.mark.skipif(
 )
 
 
-def go(page: Any, site: Site, step: str, lang: str = "en") -> None:
+def go(page: Any, server: Server, step: str, lang: str = "en") -> None:
     """Open a step of the wizard as a reload does, and wait until none of its requests is under way.
 
     Before that, a key press on the plans waits, and a test may read the state before the key press.
     """
-    page.goto(f"{site.url}/{lang}/#{step}")
+    page.goto(f"{server.url}/{lang}/#{step}")
     page.reload()
     page.wait_for_function(RESTING, polling=POLL_MS)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.ui.browser import expect, go, needs_chromium
-from tools.browser import Site, logged_in, served
+from tools.browser import Server, logged_in, served
 
 pytestmark = [pytest.mark.ui, needs_chromium]
 
@@ -19,21 +19,21 @@ CHECKED = {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with served(tmp_path_factory.mktemp("launch")) as site:
-        yield site
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with served(tmp_path_factory.mktemp("launch")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def logged_in_page(site: Site) -> Iterator[Any]:
-    with logged_in(site) as page:
+def logged_in_page(server: Server) -> Iterator[Any]:
+    with logged_in(server) as page:
         yield page
 
 
 @pytest.fixture
-def page(logged_in_page: Any, site: Site) -> Any:
+def page(logged_in_page: Any, server: Server) -> Any:
     """Return the page with the Launch step and an empty element to draw in."""
-    go(logged_in_page, site, "launch")
+    go(logged_in_page, server, "launch")
     logged_in_page.evaluate("document.body.append(Object.assign(document.createElement('div'), { id: 'drawn' }))")
     return logged_in_page
 
