@@ -30,7 +30,8 @@ WATCH_S = 20.0
 """A page that watches a launch gets an answer at least this often."""
 
 CARRIER_SCRIPT = (
-    "Megaboard.wizard.carrier(element, trigger, props, watch, ['refresh', 'choose', 'apply', 'fetch', 'launch', 'sync'])"
+    "Megaboard.wizard.carrier(element, trigger, props, watch,"
+    " ['refresh', 'choose', 'apply', 'fetch', 'launch', 'sync'])"
 )
 """Gradio takes an event's name from the script that triggers it."""
 

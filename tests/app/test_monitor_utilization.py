@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from app.monitor import utilization as section
 from app.monitor.poll_request import PollRequest
 from backend.runs.database import Database
@@ -13,13 +11,6 @@ from tools.stored_runs import StoredRun, heartbeat
 
 RUN = "20260101-000000-usage-aaaa"
 BEGUN = 1_800_000_000.0
-
-
-@pytest.fixture
-def store(tmp_path):
-    store = Store(tmp_path / "megaboard.db")
-    yield store
-    store.close()
 
 
 class Tab:

@@ -271,8 +271,7 @@ def _size(owner: Mapping[str, Any], name: str, key: str, least: int = 1) -> int:
 
 
 def _damaged(key: str, value: object) -> ProblemsError:
-    values = {"key": key, "value": quoted(value)}
-    return ProblemsError([Problem(code="bad_model_profile", field=FIELD, values=values)])
+    return _refusal("bad_model_profile", key=key, value=quoted(value))
 
 
 def _refusal(code: str, **values: object) -> ProblemsError:
