@@ -152,7 +152,8 @@ class PollResponder:
         """Return the rules of alerts that hold for a run."""
         with self._database.read() as reader:
             return [
-                {"id": one.id, "all_runs": one.run is None, **asdict(one.rule)} for one in reader.alert_rules(run_id)
+                {"id": stored.id, "all_runs": stored.run is None, **asdict(stored.rule)}
+                for stored in reader.alert_rules(run_id)
             ]
 
     def _names(self, run_id: str, known: Mapping[str, Metric]) -> Section:
