@@ -26,7 +26,7 @@ STEPS = 4
 
 
 class ParityRuns:
-    """A folder with the tiny models and their data."""
+    """Runs of the cases in a folder with the tiny models and their data."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
