@@ -22,7 +22,7 @@ from tests.e2e import unknown_models
 from tests.e2e.test_journey import go_to_launch, launch, shown_loss, wait_for_state, wait_for_step
 from tests.nodes import skip_without_node_environment, ssh_nodes
 from tests.ui.browser import begin_anew, box, expect, go, needs_chromium, problems, until
-from tools.browser import Site, logged_in
+from tools.browser import Server, logged_in
 from tools.programs import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(1800), needs_chromium]
@@ -68,16 +68,17 @@ def models(cluster: LocalNodes, tiny: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("home"))
-    site.start()
-    yield site
-    site.end()
+def server(cluster: LocalNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("home"))
+    shutil.copy(cluster.folder / "known_hosts", server.home)
+    server.start()
+    yield server
+    server.end()
 
 
 @pytest.fixture(scope="module")
-def page(site: Site) -> Iterator[Any]:
-    with logged_in(site) as page:
+def page(server: Server) -> Iterator[Any]:
+    with logged_in(server) as page:
         page.set_default_timeout(600_000)  # A busy machine builds a model in minutes.
         yield page
 
@@ -105,19 +106,16 @@ def check_and_launch(page: Any) -> list[float]:
 
 
 def test_a_model_without_a_table_is_planned_from_its_profile_and_trains(
-    page: Any, site: Site, cluster: LocalNodes, models: Path, record_property: Callable[[str, object], None]
+    page: Any, server: Server, cluster: LocalNodes, models: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    go(page, site, "model")
+    go(page, server, "model")
     begin_anew(page, job(cluster, models / unknown_models.PROFILED))
-    go(page, site, "model")
-    page.click('[data-fetch="node"]')
-    accept = page.locator('#place-fetch_model [data-act="accept"]')
-    expect(accept).to_be_visible()
+    go(page, server, "model")
     began = time.monotonic()
-    accept.click()
+    page.click('[data-fetch="node"]')
     until(page, "b.fetched?.kind === 'node' && b.summary.parameters > 0 && b.summary.fits")
     expect(page.locator(ANSWER)).to_contain_text("PersimmonForCausalLM")
-    go(page, site, "plan")
+    go(page, server, "plan")
     until(page, "b.data.plans?.rows.length > 0 && b.summary.need_gib > 0")
     record_property("planned_s", round(time.monotonic() - began, 1))
     go_to_launch(page)
@@ -127,17 +125,17 @@ def test_a_model_without_a_table_is_planned_from_its_profile_and_trains(
 
 
 def test_a_model_whose_code_is_not_allowed_is_launched_without_figures_once_it_is(
-    page: Any, site: Site, cluster: LocalNodes, models: Path
+    page: Any, server: Server, cluster: LocalNodes, models: Path
 ) -> None:
-    go(page, site, "model")
+    go(page, server, "model")
     begin_anew(page, job(cluster, models / unknown_models.OWN_CODE))
-    go(page, site, "model")
+    go(page, server, "model")
     page.click('[data-fetch="node"]')
     until(page, "b.fetched?.kind === 'node' && b.summary.sound && b.summary.parameters === null")
     declined = page.locator(f'{ANSWER} [data-code="no_model_profile"]')
     expect(declined).to_contain_text(t("en", "problem.profile_remote_code", model_type="mine"))
     expect(declined).to_contain_text(names(cluster)[0])
-    go(page, site, "plan")
+    go(page, server, "plan")
     until(page, "b.data.plans?.rows.length === 0 && /mine/.test(b.data.plans.why)")
     go_to_launch(page)
     page.click('[data-act="check"]')
@@ -151,32 +149,32 @@ def test_a_model_whose_code_is_not_allowed_is_launched_without_figures_once_it_i
 
 
 def test_a_profile_that_gives_no_estimate_says_why_and_still_does_after_a_reload(
-    page: Any, site: Site, cluster: LocalNodes, models: Path
+    page: Any, server: Server, cluster: LocalNodes, models: Path
 ) -> None:
     allowed = {**job(cluster, models / unknown_models.OWN_CODE), "extra": {"trust_remote_code": True}}
-    go(page, site, "model")
+    go(page, server, "model")
     begin_anew(page, allowed)
-    go(page, site, "model")
+    go(page, server, "model")
     page.click('[data-fetch="node"]')
     until(page, "b.problems.some((one) => one.reason === 'profile_has_towers')")
     expect(page.locator(ANSWER)).to_contain_text("MineForCausalLM")
-    go(page, site, "plan")
+    go(page, server, "plan")
     expect(page.locator("#step-plan .mb-plans-why")).to_contain_text(t("en", "problem.profile_has_towers", towers=2))
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_configuration_names_file_nodes_and_reason_and_the_draft_stays(
-    page: Any, site: Site, cluster: LocalNodes, models: Path, name: str, lang: str
+    page: Any, server: Server, cluster: LocalNodes, models: Path, name: str, lang: str
 ) -> None:
     text, reason, values = BROKEN[name]
     (models / name).mkdir(exist_ok=True)
     (models / name / "config.json").write_text(text)
     before = {**job(cluster, models / name), "model": {"preset": "qwen3-8b", "path": str(models / name)}}
-    go(page, site, "model", lang)
+    go(page, server, "model", lang)
     begin_anew(page, before)
-    go(page, site, "model", lang)
-    version = page.evaluate("Megaboard.wizard.bundle().draft")
+    go(page, server, "model", lang)
+    version = page.evaluate("Megaboard.wizard.payload().draft")
     page.click('[data-fetch="node"]')
     refused = page.locator(f'{ANSWER} [data-code="bad_model_config"]')
     expect(refused).to_contain_text(t(lang, reason, **values))
@@ -187,12 +185,12 @@ def test_a_broken_configuration_names_file_nodes_and_reason_and_the_draft_stays(
 
 
 def test_a_model_that_one_node_lacks_is_read_from_the_other_and_the_node_is_named(
-    page: Any, site: Site, cluster: LocalNodes, models: Path
+    page: Any, server: Server, cluster: LocalNodes, models: Path
 ) -> None:
     shutil.copytree(models / unknown_models.PROFILED, cluster.folder / "home1" / "mine")
-    go(page, site, "model", "zh")
+    go(page, server, "model", "zh")
     begin_anew(page, job(cluster, "~/mine"))
-    go(page, site, "model", "zh")
+    go(page, server, "model", "zh")
     page.click('[data-fetch="node"]')
     lacking = page.locator(f'{ANSWER} [data-code="model_missing"]')
     expect(lacking).to_contain_text(t("zh", "problem.model_missing", node=names(cluster)[0], path="~/mine"))
