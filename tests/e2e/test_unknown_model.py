@@ -79,7 +79,7 @@ def server(cluster: LocalNodes, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture(scope="module")
 def page(server: Server) -> Iterator[Any]:
     with logged_in(server) as page:
-        page.set_default_timeout(120_000)  # A busy machine builds a model in minutes.
+        page.set_default_timeout(600_000)  # A busy machine builds a model in minutes.
         yield page
 
 
@@ -98,7 +98,7 @@ def names(cluster: LocalNodes) -> list[str]:
 def check_and_launch(page: Any) -> list[float]:
     """Check the nodes, launch, wait for the end of the run, and return its losses."""
     page.click('[data-act="check"]')
-    expect(page.locator('[data-act="launch"]')).to_be_enabled(timeout=120_000)
+    expect(page.locator('[data-act="launch"]')).to_be_enabled(timeout=600_000)
     launch(page)
     wait_for_step(page, STEPS)
     wait_for_state(page, t("en", "monitor.state.finished"))
@@ -196,7 +196,3 @@ def test_a_model_that_one_node_lacks_is_read_from_the_other_and_the_node_is_name
     expect(lacking).to_contain_text(t("zh", "problem.model_missing", node=names(cluster)[0], path="~/mine"))
     until(page, "b.summary.parameters > 0")
     expect(problems(page, "model.hf_config")).to_have_count(0)
-    go_to_launch(page)
-    page.click('[data-act="check"]')
-    expect(page.locator('#step-launch [data-code="model_missing"]')).to_contain_text(names(cluster)[0])
-    expect(page.locator('[data-act="launch"]')).to_be_disabled()

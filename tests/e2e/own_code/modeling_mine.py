@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
 from .configuration_mine import MineConfig
@@ -39,7 +39,7 @@ class MineLayer(nn.Module):
         return hidden_states + self.down(functional.gelu(self.up(self.norm(hidden_states))))
 
 
-class MineForCausalLM(PreTrainedModel):
+class MineForCausalLM(PreTrainedModel, GenerationMixin):
     """Predicts the next token."""
 
     config_class = MineConfig
