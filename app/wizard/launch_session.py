@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from backend.engines import CheckedJob
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
@@ -118,6 +119,7 @@ class LaunchSession:
         self._clock = clock
         self._changed = threading.Condition()
         self._state = LaunchState()
+        self._checked: CheckedJob | None = None
 
     def state(self) -> LaunchState:
         """Return the current state."""
@@ -206,7 +208,10 @@ class LaunchSession:
             if self._state.is_busy or (is_same and self.is_waiting(self._state)):
                 return
             warnings = self._state.accepted_by(accepted) if is_same else set()
-            run = self._controller.launch(job, queue=True, restarts=RESTARTS, source=source, accepted_warnings=warnings)
+            checked = self._checked_job(job)
+            run = self._controller.launch(
+                checked, queue=True, restarts=RESTARTS, source=source, accepted_warnings=warnings
+            )
             self._set(phase="queued", job=job, source=source, report=None, problems=(), run=run)
 
     def is_waiting(self, state: LaunchState) -> bool:
@@ -222,10 +227,18 @@ class LaunchSession:
 
     def _preflight(self, job: Job, source: Source) -> PreflightReport:
         """Return the nodes' report. ProblemsError if they pass but cannot load the checkpoint."""
-        report = self._controller.preflight(job)
+        report = self._controller.preflight(self._checked_job(job))
         if source is not None and not report.problems:
             self._controller.find_source(*source, job)
         return report
+
+    def _checked_job(self, job: Job) -> CheckedJob:
+        """Return the job of the newest check if it is the same, else evaluate the rules. ProblemsError."""
+        with self._changed:
+            # repr: True == 1, but an engine may treat them differently.
+            if self._checked is None or repr(self._checked.job) != repr(job):
+                self._checked = CheckedJob(job)
+            return self._checked
 
     def _copy(self, job: Job, source: Source, report: PreflightReport) -> None:
         problems = self._controller.tasks.copy_missing(job, report, self._report_copied)
@@ -281,7 +294,8 @@ class LaunchSession:
                 self._set(copied=(done, total))
 
     def _launch(self, job: Job, source: Source, accepted: Collection[str]) -> None:
-        run = self._controller.launch(job, restarts=RESTARTS, source=source, accepted_warnings=accepted)
+        checked = self._checked_job(job)
+        run = self._controller.launch(checked, restarts=RESTARTS, source=source, accepted_warnings=accepted)
         with self._changed:
             self._set(phase="launched", report=None, run=run)
 
