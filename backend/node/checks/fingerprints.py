@@ -143,7 +143,7 @@ OTHER_FILE = (errno.EINVAL, errno.EFBIG, errno.ELOOP, errno.ENXIO)
 
 
 def _contains_its_name(path: str) -> bool:
-    """Return whether a file is there and contains its name. OSError if the disk fails."""
+    """Return whether a file is there and contains its name. Raises OSError if the disk fails."""
     name = os.path.basename(path).encode()
     try:
         return read_regular(path, len(name)) == name

@@ -90,7 +90,8 @@ def copy(
 ) -> tuple[Problem, ...]:
     """Copy the files that `report` names as missing; return warnings of the clean-up.
 
-    ProblemsError names the node that failed. It keeps the part that it received, and the next copy continues there.
+    Raises ProblemsError, which names the node that failed. The node keeps the part that it received, and the next
+    copy continues there.
     """
     missing = find_missing(report.checks)
     if missing is None or connected.failures:
@@ -166,7 +167,7 @@ def _commands(placement: Placement) -> list[NodeCommand]:
 
 
 def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], progress: ReportBytes) -> None:
-    """Wait until every receiver has finished. ProblemsError for the first failure, or when the sender exited."""
+    """Wait until every receiver has finished. Raises ProblemsError for the first failure, or when the sender exited."""
     taking = {rank: node for rank, node in nodes.items() if rank}
     reader = NodeReader(nodes)
     while True:
