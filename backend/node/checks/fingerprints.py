@@ -139,7 +139,7 @@ def find(folder: str, name: str) -> str | None:
 NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EACCES)
 """Answers to a path at which this user finds no file. NFS answers ESTALE until it has read the folder again."""
 OTHER_FILE = (errno.EINVAL, errno.EFBIG, errno.ELOOP, errno.ENXIO)
-"""Answers of `read_regular` and `open` to a path at which another thing is."""
+"""Errors of `read_regular` and `open` for a path that is not a regular file, or not the expected one."""
 
 
 def _contains_its_name(path: str) -> bool:

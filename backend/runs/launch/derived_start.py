@@ -1,4 +1,4 @@
-"""The attempt of a derived run: where the models lie, which GPUs are free, and the files that its node gets."""
+"""The attempt of a derived run: the folders of its models, the free GPUs, and the files for its node."""
 
 import json
 from collections.abc import Mapping, Sequence
