@@ -42,7 +42,7 @@ from backend.job.presets import Gpu
 
 Indices = npt.NDArray[np.integer]
 Rows = Indices | slice
-Columns = Mapping[str, npt.NDArray[Any]]
+Columns = Mapping[str, npt.NDArray[np.generic]]
 """Job path -> the value of every plan."""
 
 

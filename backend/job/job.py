@@ -155,13 +155,13 @@ class Job:
         return TRAITS[self.engine]
 
     @property
-    def eval_size(self) -> Any:
+    def eval_size(self) -> object:
         """Return the share or number of samples held out for evaluation, also where `extra` has it; None without."""
         key = "split_dataset_ratio" if self.traits.environment == "swift" else "val_size"
         return self.extra.get(key) if self.training.eval_size is None else self.training.eval_size
 
     @property
-    def eval_dataset(self) -> Any:
+    def eval_dataset(self) -> object:
         """Return the data sets for evaluation, also where `extra` has them; None without."""
         key = "val_dataset" if self.traits.environment == "swift" else "eval_dataset"
         return self.extra.get(key) if self.training.eval_dataset is None else self.training.eval_dataset

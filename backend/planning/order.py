@@ -1,14 +1,13 @@
 """Lazy sorting of plans: only the first ones are sorted. Sorting a large space takes half the time of an edit."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from backend.estimate.array_ops import Array
 
-Column = npt.NDArray[Any]
+Column = npt.NDArray[np.generic]
 """The value of one parameter in every plan, of any type."""
 Indices = npt.NDArray[np.intp]
 """Indices of plans among all plans, unsorted."""
