@@ -3,7 +3,7 @@
     python -m benchmarks.job_grid [--jobs 400] [--seed 1] [--engine NAME]
 
 Every job is refused by a rule before anything starts, or the program takes its files and ends with the job's values.
-Needs .venv-node; for the Megatron engines also MEGABOARD_MCORE_ADAPTER and ms-swift (tools/programs.py).
+Needs .venv-node; MEGABOARD_MCORE_ADAPTER for llamafactory-megatron, and ms-swift for its engines (tools/programs.py).
 """
 
 import argparse
@@ -37,9 +37,9 @@ _FIXED = ("cluster.", "model.", "version", "name", "engine", "environment", "ext
           "training.template", "training.output_dir", "training.samples", "training.learning_rate_batch",
           "parallel.pipeline_layout", "parallel.offload_folder", "training.lora.targets", "training.liger")  # fmt: skip
 """Paths whose values are not drawn: machines, names, folders, what only the estimate reads, and Liger, whose package is
-not here."""
+not here (swanlab's is not either)."""
 _OF_SIZES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
-_NUMBERS: Mapping[str, Sequence[Any]] = {
+_VALUES: Mapping[str, Sequence[Any]] = {
     "training.micro_batch_size": (1, 2, 4),
     "training.gradient_accumulation_steps": (1, 2, 4, 8, 6),
     "training.global_batch_size": (None, 16, 32, 64, 100),
@@ -59,6 +59,11 @@ _NUMBERS: Mapping[str, Sequence[Any]] = {
     "parallel.fsdp.version": (1, 2),
     "training.image_max_pixels": (65_536, 451_584),
     "training.dpo.beta": (0.01, 0.1, 1.0),
+    "training.interleave_probs": (None, "1", "0.5,0.5", "0.2,0.8"),
+    "training.eval_dataset": (None, "b.jsonl"),
+    "training.report_to": ((), ("tensorboard",), ("wandb", "mlflow")),
+    "training.grpo.rewards": ("accuracy", "accuracy,format", "no_such_reward"),
+    "training.grpo.plugin": (None, "/data/rewards.py"),
 }
 
 
@@ -87,6 +92,8 @@ def draw(engine: str, seed: int) -> Job:
             values[f"parallel.{name}"] = rng.choice(SIZES)
     nodes, gpus = rng.choice((1, 2, 4)), rng.choice((1, 2, 4, 8, 8))
     job = _plain(engine, rng.choice(PRESETS), nodes, gpus)
+    if rng.random() < 0.2:
+        values["training.dataset"] = "a.jsonl,b.jsonl"
     if rng.random() < 0.9:
         values["training.method"] = rng.choice(job.traits.methods)
     job = with_values(job, values)
@@ -107,14 +114,16 @@ def _only_megatron(item: Parameter) -> bool:
 
 
 def _value(item: Parameter, rng: random.Random) -> Any:
-    if item.path in _NUMBERS:
-        return rng.choice(_NUMBERS[item.path])
+    if item.path in _VALUES:
+        return rng.choice(_VALUES[item.path])
     if item.kind == "bool":
         return rng.random() < 0.5
     if item.kind == "choice":
         return rng.choice((*item.choices, *([None] if item.optional else ())))
     if item.kind == "list":
         return tuple(rng.sample(item.choices, rng.randint(0, min(3, len(item.choices)))))
+    if item.kind not in ("int", "float"):
+        raise ValueError(f"{item.path}: _VALUES has no value of this text")
     low = item.minimum if item.minimum is not None else 1
     high = min(item.maximum or 64, low + 64)
     return rng.randint(int(low), int(high)) if item.kind == "int" else rng.uniform(low, high)
@@ -174,7 +183,8 @@ def with_model(job: Job, folder: Path) -> Job:
     model = folder / (preset.hub or preset.key).rpartition("/")[2]
     model.mkdir(parents=True)
     (model / "config.json").write_text(json.dumps(dict(preset.hf_config)))
-    (folder / "a.jsonl").touch()
+    for name in ("a.jsonl", "b.jsonl"):
+        (folder / name).touch()
     return with_values(job, {"model.path": str(model), "training.dataset_dir": str(folder)})
 
 
@@ -195,7 +205,7 @@ def case_of(job: Job) -> dict[str, Any]:
 
 
 def _answers(engine: str, cases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    if engine == "swift-megatron":
+    if engine.startswith("swift-"):
         python = swift_python()
         if python is None:
             raise SystemExit("no ms-swift here (tools/programs.py)")
@@ -212,6 +222,8 @@ def _answers(engine: str, cases: Mapping[str, Mapping[str, Any]]) -> dict[str, A
 
 _SAME = {("include_num_input_tokens_seen", True): "all"}
 """transformers' own words for the same."""
+_FILES = {"fsdp": ("fsdp.json", "full_shard auto_wrap")}
+"""Key -> name of a file, and the value that ms-swift reads from it."""
 _LISTS = frozenset({"dataset", "lora_target", "recompute_modules", "report_to", "target_modules"})
 
 
@@ -228,7 +240,7 @@ def _is_changed(config: Mapping[str, Any], key: str, value: Any) -> bool:
     """Return whether a program changed a key's value. LLaMA-Factory's packed sequences get their last token back."""
     if key == "cutoff_len" and config.get("packing") and value == config[key] - 1:
         return False
-    return not is_same(key, config[key], value)
+    return (config[key], value) != _FILES.get(key) and not is_same(key, config[key], value)
 
 
 def is_same(key: str, first: Any, second: Any) -> bool:
@@ -246,13 +258,14 @@ def _plain_value(key: str, value: Any) -> Any:
     if isinstance(value, bool):
         value = _SAME.get((key, value), value)
     if isinstance(value, str):
-        value = _as_number(value)
+        value = _as_data(value)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _as_number(text: str) -> Any:
+def _as_data(text: str) -> Any:
+    """Return the number or the mapping that a text holds."""
     try:
-        return float(text)
+        return json.loads(text) if text.startswith("{") else float(text)
     except ValueError:
         return text
 

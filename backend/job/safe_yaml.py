@@ -8,6 +8,8 @@ from backend.job.problems import Problem
 
 MAXIMUM_DEPTH = 30
 """Limit on nested collections; a job file needs six."""
+LIBYAML_DEEP = "exceeded maximum nesting depth"
+"""Error of PyYAML 6.0.4 for 1,000 nested collections: it comes before any event of the text."""
 MAXIMUM_INTEGER = 1 << 63
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -49,8 +51,11 @@ def load_yaml(text: str) -> tuple[Any, Problem | None]:
         return (None, problem) if problem else (yaml.load(text, Loader=_Loader), None)  # noqa: S506 - a safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else 1
         reason = getattr(error, "problem", None) or type(error).__name__
-        return None, Problem(code="not_yaml", values={"line": mark.line + 1 if mark else 1, "reason": reason})
+        if reason == LIBYAML_DEEP:
+            return None, _too_deep(line)
+        return None, Problem(code="not_yaml", values={"line": line, "reason": reason})
 
 
 def _refused(text: str) -> Problem | None:
@@ -58,8 +63,11 @@ def _refused(text: str) -> Problem | None:
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAXIMUM_DEPTH:
-            line = event.start_mark.line + 1 if event.start_mark else 1
-            return Problem(code="yaml_deep", values={"line": line, "limit": MAXIMUM_DEPTH})
+            return _too_deep(event.start_mark.line + 1 if event.start_mark else 1)
         if isinstance(event, yaml.AliasEvent):
             return Problem(code="yaml_alias")
     return None
+
+
+def _too_deep(line: int) -> Problem:
+    return Problem(code="yaml_deep", values={"line": line, "limit": MAXIMUM_DEPTH})

@@ -1,7 +1,8 @@
 """Stops a run while the store cannot be opened: the disk is full, the file is damaged, or it is of a newer version.
 
 The run's job is read from what this machine has: the database file, its backup, or a job file that the user names. The
-nodes report the attempts: their run folders hold what a stop needs.
+nodes report the attempts: their run folders hold what a stop needs. If the store can be read but not written,
+supervise/unrecorded_stop.py stops the run.
 """
 
 import json

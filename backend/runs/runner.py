@@ -1,7 +1,8 @@
 """Launch, queue, resume, stop and monitoring of runs.
 
-transitions.py decides inside one transaction of the store what may happen next, and each launch holds the launch lock
-of its run. So two pages, a command line beside the server, or a repeated click start a run only once.
+queue_order.py decides which queued run may start now. transitions.py decides inside one transaction of the store what
+may happen next, and each launch holds the launch lock of its run. So two pages, a command line beside the server, or a
+repeated click start a run only once.
 """
 
 import logging

@@ -1,6 +1,6 @@
-// The monitor polls the server every few seconds and draws what has changed. The hash of the address selects the view:
-// #runs is the list, #runs/<id> is one run, #runs/compare/<id>,<id> shows some side by side. The server keeps no state of a tab: each poll request says what the tab
-// has.
+// The monitor polls the server every two seconds (TICK_S of app/monitor/page.py) and draws what has changed. The hash of
+// the address selects the view: #runs is the list, #runs/<id> is one run, #runs/compare/<id>,<id> shows some side by
+// side. The server keeps no state of a tab: each poll request says what the tab has.
 import { setCommands } from "../lib/commands.js";
 import { h } from "../lib/dom.js";
 import { addWords } from "../lib/words.js";

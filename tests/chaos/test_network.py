@@ -1,4 +1,7 @@
-"""Nodes that die and unplugged cables: the fault is detected in time, and the connection returns with the node."""
+"""Connections to nodes that die or lose their cable: the fault is detected in time, and the connection returns.
+
+No run is on these nodes. test_faults.py breaks the nodes and the links of a gang that trains.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

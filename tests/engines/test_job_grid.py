@@ -43,7 +43,7 @@ def test_a_value_that_a_program_changed_is_found() -> None:
 def test_the_program_refuses_nothing_that_the_rules_accept_and_ends_with_the_values_of_the_job(engine: str) -> None:
     if engine == "llamafactory-megatron" and not mcore_adapter_source():
         pytest.skip(f"{MCORE_ADAPTER} does not name mcore_adapter's src folder (github.com/alibaba/ROLL, not on PyPI)")
-    if engine == "swift-megatron" and not swift_python():
+    if engine.startswith("swift-") and not swift_python():
         pytest.skip(f"no ms-swift here: `make engines` installs it, or {SWIFT} names a Python that has it")
     found = results([draw(engine, SEED + number) for number in range(MANY)])
     assert [(result.error, result.different) for result in found if result.error or result.different] == []

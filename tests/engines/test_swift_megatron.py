@@ -224,14 +224,14 @@ def test_the_kept_list_of_model_types_is_what_mcore_bridge_registers(python: str
 @pytest.mark.e2e
 @pytest.mark.engines
 def test_it_refuses_a_model_type_that_the_rule_refuses(python: str, tmp_path: Path) -> None:
+    model = tmp_path / "Mixtral-8x7B-Instruct-v0.1"
+    model.mkdir()
+    config = {**models()["mixtral-8x7b"].hf_config, "architectures": ["MixtralForCausalLM"]}
+    (model / "config.json").write_text(json.dumps(config))
     accepted = on_disk(CASES["dense"], tmp_path)
     rendered = render(accepted, place(accepted))
-    name, architecture = "Mixtral-8x7B-Instruct-v0.1", "MixtralForCausalLM"
-    model = tmp_path / name
-    model.mkdir()
-    config = {**models()["mixtral-8x7b"].hf_config, "architectures": [architecture]}
-    (model / "config.json").write_text(json.dumps(config))
-    files = {file: text.replace(str(accepted.model.path), str(model)) for file, text in rendered.files.items()}
+    changed = yaml.safe_load(rendered.files["config.yaml"]) | {"model": str(model), "model_type": "mixtral"}
+    files = {**rendered.files, "config.yaml": yaml.safe_dump(changed)}
     error, message = refusal_of(python, replace(rendered, files=files))
     assert error == "ValueError"
     assert "is not supported" in message

@@ -6,10 +6,11 @@ import pytest
 
 from backend.job.cluster import Calibration, Host
 from backend.job.launch_rules import check_launch
-from backend.job.mapping import parse_job, with_values
+from backend.job.mapping import parameters, parse_job, with_values
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import ProblemsError, errors
 from backend.job.rules import RULES, check
+from backend.job.traits import TRAITS
 from benchmarks.small_models import SMALL_MODELS
 from tests.job.test_grpo_rules import BASE as GRPO
 from tests.job.test_grpo_rules import REFUSED
@@ -238,6 +239,8 @@ CASES = [
     (MOE, {"parallel.expert": 8, "parallel.moe_token_dispatcher": "allgather"}, "allgather_with_experts"),
     *((GRPO, values, code) for values, code in REFUSED),
     (GRPO, {}, "grpo_assumed"),
+    (GRPO, {"training.method": "partial"}, "method_not_with_stage"),
+    (GRPO, {"training.method": "partial", "engine": "llamafactory-zero3"}, "method_not_with_stage"),
 ]  # fmt: skip
 
 ONLY_THE_USER_KNOWS = {
@@ -320,6 +323,18 @@ def test_plans_people_use_have_no_problem(base, values):
 )
 def test_keys_of_extra_that_go_together_pass(base, values):
     assert not {problem.code for problem in check(job_of(base, values))} & {"extra_clash", "extra_ignored"}
+
+
+@pytest.mark.parametrize("engine", TRAITS)
+def test_every_stage_with_every_method_has_an_answer(engine):
+    choices = parameters()
+    for stage in choices["training.stage"].choices:
+        for method in choices["training.method"].choices:
+            job = job_of(DENSE, {"engine": engine, "training.stage": stage, "training.method": method})
+            has_both = stage in job.traits.stages and method in job.traits.methods
+            codes = {problem.code for problem in check(job)}
+            assert has_both != bool(codes & {"stage_not_supported", "method_not_supported", "method_not_with_stage",
+                                             "grpo_needs_swift", "grpo_on_megatron", "grpo_under_fsdp"})  # fmt: skip
 
 
 @pytest.mark.parametrize(

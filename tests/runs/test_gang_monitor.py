@@ -1,3 +1,5 @@
+"""The gang monitor with nodes in memory: every end of an attempt, lost nodes, stops, and stops with a checkpoint."""
+
 import random
 from dataclasses import replace
 

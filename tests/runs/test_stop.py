@@ -1,4 +1,7 @@
-"""Stops over real sshd of nodes that have changed since the launch."""
+"""Stops over real sshd of nodes that have changed since the launch.
+
+test_controller.py has the other stops of real processes, and test_gang_monitor.py those of simulated nodes.
+"""
 
 import json
 import os

@@ -32,10 +32,11 @@ def stage_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     stages, training = job.traits.stages, job.training
     if training.stage in stages:
         return None
-    able = [
-        traits for traits in TRAITS.values() if training.stage in traits.stages and training.method in traits.methods
-    ]
-    offered = min(able, key=lambda traits: (traits.environment != job.traits.environment, traits.zero_stage != 3))
+    of_stage = [traits for traits in TRAITS.values() if training.stage in traits.stages]
+    able = [traits for traits in of_stage if training.method in traits.methods]
+    offered = min(
+        able or of_stage, key=lambda traits: (traits.environment != job.traits.environment, traits.zero_stage != 3)
+    )
     if training.stage == "grpo":
         own = {"swift-megatron": "grpo_on_megatron", "swift-fsdp": "grpo_under_fsdp"}
         code = own.get(job.engine, "grpo_needs_swift")
@@ -47,11 +48,17 @@ def stage_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
 @everywhere
 def method_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter never reads finetuning_type: LoRA there would silently train everything."""
-    methods = job.traits.methods
+    methods, stages = job.traits.methods, job.traits.stages
+    if job.training.method in methods and job.training.stage in stages:
+        return None
+    of_stage = [traits for traits in TRAITS.values() if job.training.stage in traits.stages]
+    able = [traits for traits in of_stage if job.training.method in traits.methods]
+    if not able:
+        methods = of_stage[0].methods
+        return problem("method_not_with_stage", "training.method", stage=job.training.stage, method=job.training.method,
+                       methods=", ".join(methods), edit={"training.method": methods[0]})  # fmt: skip
     if job.training.method in methods:
         return None
-    able = [traits for traits in TRAITS.values()
-            if job.training.method in traits.methods and job.training.stage in traits.stages]  # fmt: skip
     offered = min(able, key=lambda traits: traits.is_megatron != job.traits.is_megatron).engine
     choices: dict[str, dict[str, object]] = {"engine": {"engine": offered}, "method": {"training.method": methods[0]}}
     values = {"engine": job.engine, "method": job.training.method, "methods": ", ".join(methods),

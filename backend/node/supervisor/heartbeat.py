@@ -1,4 +1,4 @@
-"""Figures of the host in heartbeats, and the members in the newest heartbeat."""
+"""The interval of heartbeats, the figures of the host in them, and the members in the newest one."""
 
 from __future__ import annotations
 

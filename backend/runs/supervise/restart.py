@@ -1,7 +1,8 @@
-"""Automatic restarts: for which failures, how often, and when. Functions on a connection, as in run_store.py.
+"""Automatic restarts: for which failures, how often, when, and whether a spare replaces a node.
 
 A restart helps after a lost node, a failed collective, a hang or a killed process. It does not help after an error of
 the job, which would come again: too little memory, a loss that is not finite, or a wrong configuration.
+store/node_replacement.py records the spare. All functions work on a connection, as in run_store.py.
 """
 
 import sqlite3

@@ -1,6 +1,7 @@
 """Stop of a run while the store cannot be written, because its disk is full or read-only.
 
-The nodes note the stop in their exit records. When the store can be written again, gang_monitor.py reads it there.
+The nodes note the stop in their exit records. When the store can be written again, gang_monitor.py reads it there. If
+the store cannot even be opened, backend/runs/emergency_stop.py stops the run.
 """
 
 from collections.abc import Mapping, Sequence

@@ -155,7 +155,8 @@ if os.environ.get("MEGATRON_ON_CPU") == "1":
     import megatron_on_cpu
 
     megatron_on_cpu.patch()
-if "RANK" in os.environ:
+# DeepSpeed prints a line when it is imported. A rank reads the output of py-cpuinfo's program as JSON.
+if "RANK" in os.environ and not any(part.endswith("/cpuinfo.py") for part in sys.orig_argv):
     _add_callback()
     if os.environ.get("MEGATRON_ON_CPU") == "1":
         megatron_on_cpu.patch_norms()
