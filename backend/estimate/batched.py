@@ -42,8 +42,8 @@ from backend.job.presets import Gpu
 
 Indices = npt.NDArray[np.integer]
 Rows = Indices | slice
-Columns = Mapping[str, npt.NDArray[np.generic]]
-"""Job path -> the value of every plan."""
+Columns = Mapping[str, npt.NDArray[Any]]
+"""Job path -> the value of every plan: sizes, choices or truth values, so no single type of number fits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -161,7 +161,7 @@ class Job:
         return self.extra.get(key) if self.training.eval_size is None else self.training.eval_size
 
     @property
-    def eval_dataset(self) -> object:
+    def eval_dataset(self) -> Any:
         """Return the data sets for evaluation, also where `extra` has them; None without."""
         key = "val_dataset" if self.traits.environment == "swift" else "eval_dataset"
         return self.extra.get(key) if self.training.eval_dataset is None else self.training.eval_dataset

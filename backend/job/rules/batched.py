@@ -63,7 +63,7 @@ class Space:
         """Return the values of a plan by path."""
         return {path: self.value(path, row) for path in self.axis_of}
 
-    def column(self, path: str, rows: Rows | slice = EVERY) -> npt.NDArray[np.generic]:
+    def column(self, path: str, rows: Rows | slice = EVERY) -> npt.NDArray[Any]:
         """Return the value of every plan, or of some plans, at a path."""
         axis, item = self.axis_of[path]
         return np.array([value[item] for value in self.axes[axis].values]).take(self.codes[axis][rows])

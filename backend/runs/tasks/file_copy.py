@@ -1,8 +1,7 @@
-"""Copies the model and the data that nodes lack from node 0 to them, on the user's word.
+"""Copies the model and the data that nodes lack from node 0 to them, when the user asks for it.
 
-Node 0 gives over the network that the ranks will use, to the port that the preflight has dialled, for the time of the
-copy: what a server between them could carry is a fraction of it, and no node needs a key to another. See
-cluster/copier/ for what is promised about the files.
+Node 0 sends them over the network of the ranks, to the port that the preflight has tested. A copy through the server
+would be much slower. No node needs an SSH key of another. backend/node/copier/ says what holds for the files.
 """
 
 import json
