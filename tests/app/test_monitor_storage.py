@@ -73,7 +73,7 @@ def test_sizes_are_measured_when_somebody_looks_and_again_after_a_while(
     look = ask(services, storage=True)["storage"]["look"]
     (shown,) = look["runs"]
     assert (shown["id"], shown["name"], shown["logs"], shown["can_delete"]) == (RUN, NAME, "5.07 kB", False)
-    assert shown["why"] == t("en", "problem.run_not_over", run=NAME)
+    assert shown["why"] == t("en", "problem.run_not_over", run=RUN)
     assert look["spare"] == "0 B"
     finish(run)
     clock.now += SIZES_FRESH_S
