@@ -11,8 +11,8 @@ help:
 	@echo "make demo       four SSH nodes on this machine and the page, ready to launch"
 	@echo "make test       every test but those of engines and chaos (under 25 minutes, installation included)"
 	@echo "make test-fast  unit and contract tests (about a minute)"
-	@echo "make engines    every engine really trains, on CPU (50 minutes)"
-	@echo "make chaos      every fault in network namespaces, and a table of what came of it (12 minutes; needs root)"
+	@echo "make engines    every engine really trains, on CPU (an hour)"
+	@echo "make chaos      every fault in network namespaces, and a table of what came of it (16 minutes; needs root)"
 	@echo "make lint       ruff and mypy; eslint, tsc and unit tests of the page's scripts"
 	@echo "make lock       lock the version and hashes of every package in requirements/*.txt, from pyproject.toml and *.in"
 	@echo "make docs       the parameter reference, the causes and the models, in docs/, from the code"
@@ -36,7 +36,7 @@ test-fast: .venv/.ready
 	.venv/bin/pytest -n 3 --dist loadfile -m "not ui and not e2e and not chaos and not slow and not engines"
 
 engines: packages-test environments .venv-node/extra/.ready
-	.venv/bin/pytest -m engines tests --durations=0
+	.venv/bin/pytest -n 2 --dist loadfile -m engines tests --durations=20
 
 chaos: packages-test environments
 	.venv/bin/pytest tests/chaos -m chaos -n 3 --dist worksteal --durations=5
