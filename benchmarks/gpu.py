@@ -12,7 +12,7 @@ tiny models runs on the CPU: it tries the program, and gives times without an es
 FILE (default: own_runs.json) gets a row after every run; a case that it has is not run again. Then
 `benchmarks.memory --measured FILE` and `benchmarks.throughput --measured FILE` compare the rows with the estimate of
 today: they use the job of a row. A row has: the settings in the form of published rows, `job`, `estimate` (that of the
-day), `status`, `allocated_gib` and `reserved_gib` of the fullest rank, `measured_iter_s` (the median step),
+day), `status`, `allocated_gib` and `reserved_gib` of the rank with the most, `measured_iter_s` (the median step),
 `tokens_per_step`, `versions` and `date`.
 """
 

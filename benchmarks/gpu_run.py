@@ -200,7 +200,7 @@ def _run(bench: Bench, job: Job, run: Path) -> dict[str, Any]:
 
 
 def measured(ranks: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return the measured values: peaks of the fullest rank, and the median step of rank 0."""
+    """Return the measured values: peaks of the rank with the most memory in use, and the median step of rank 0."""
     timed = [row["step_s"] for row in ranks[0] if row.get("step_s") and row["step"] > FIRST_STEPS]
     tokens = [row["tokens"] for row in ranks[0] if row.get("tokens")]
     values: dict[str, Any] = {

@@ -30,7 +30,7 @@ from backend.runs.states import EventKind
 from backend.runs.store import attempts, metrics
 from backend.runs.store.store import Store
 from benchmarks.monitor_live import GrowingNode
-from tools.browser import PASSWORD, Site
+from tools.browser import PASSWORD, Server
 from tools.stored_runs import StoredRun
 
 TICK_S = 2.0
@@ -42,7 +42,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 LIVE = "20260101-000000-live-0000"
 
 
-class Served(Site):
+class Served(Server):
     """Run the monitor page; with `live`, also the collectors of a live run in the same process."""
 
     def __init__(self, home: Path, live: str = "") -> None:
@@ -95,18 +95,18 @@ class Tab:
             self._take(json.loads(value))
         return seconds
 
-    def _take(self, bundle: dict[str, Any]) -> None:
-        if "error" in bundle:
-            raise RuntimeError(bundle["error"])
-        self.seen.update(bundle.get("versions", {}))
-        if points := bundle.get("points"):
+    def _take(self, response: dict[str, Any]) -> None:
+        if "error" in response:
+            raise RuntimeError(response["error"])
+        self.seen.update(response.get("versions", {}))
+        if points := response.get("points"):
             self.points = {key: points[key] for key in ("generation", "seq")}
-        log = bundle.get("log") or {}
+        log = response.get("log") or {}
         if log.get("end") is not None:
             self.log |= {key: log[key] for key in ("file", "end")}
-        if usage := bundle.get("usage"):
-            self.measure = usage["measure"]
-            self.have.update({str(node["rank"]): node["have"] for node in usage["nodes"]})
+        if utilization := response.get("usage"):
+            self.measure = utilization["measure"]
+            self.have.update({str(node["rank"]): node["have"] for node in utilization["nodes"]})
 
 
 def main() -> None:
@@ -160,38 +160,40 @@ def _long(home: Path, options: argparse.Namespace) -> None:
         print(
             f"long: stored {options.runs} runs of {options.points:,} steps in {_fill(home, runs, options.points):.0f} s"
         )
-    site = Served(home)
-    site.start()
+    server = Served(home)
+    server.start()
     try:
-        asyncio.run(_ask_long(site, runs, options))
+        asyncio.run(_ask_long(server, runs, options))
     finally:
-        site.kill()
+        server.kill()
 
 
-async def _ask_long(site: Served, runs: list[str], options: argparse.Namespace) -> None:
-    async with _client(site) as client:
+async def _ask_long(server: Served, runs: list[str], options: argparse.Namespace) -> None:
+    async with _client(server) as client:
         poll = await _enter(client)
         # An empty list warms up the server, so that the cost of a first request does not count.
         await Tab(client, poll, "").tick()
-        before = site.peak_mib()
+        before = server.peak_mib()
         for number, run in enumerate(runs[:2]):
-            cpu = site.cpu_s()
+            cpu = server.cpu_s()
             tab = Tab(client, poll, run)
             first_s = await tab.tick()
             name = "first view" if number == 0 else "first view of another run"
-            print(f"long: {name} {first_s:.2f} s, {site.cpu_s() - cpu:.2f} s of CPU, {tab.last:,} bytes,", end=" ")
-            print(f"peak memory {site.peak_mib():.0f} MiB ({before:.0f} before)", flush=True)
-        cpu = site.cpu_s()
+            print(f"long: {name} {first_s:.2f} s, {server.cpu_s() - cpu:.2f} s of CPU, {tab.last:,} bytes,", end=" ")
+            print(f"peak memory {server.peak_mib():.0f} MiB ({before:.0f} before)", flush=True)
+        cpu = server.cpu_s()
         further = [await Tab(client, poll, runs[0]).tick() for _ in range(10)]
         print(
-            f"long: a further tab {1000 * _median(further):.0f} ms, {100 * (site.cpu_s() - cpu):.0f} ms of CPU",
+            f"long: a further tab {1000 * _median(further):.0f} ms, {100 * (server.cpu_s() - cpu):.0f} ms of CPU",
             flush=True,
         )
         tabs = [Tab(client, poll, runs[number % len(runs)]) for number in range(options.tabs)]
-        cpu = site.cpu_s()
+        cpu = server.cpu_s()
         firsts, ticks = await _watch(tabs, options.ticks)
         _report("long", f"{options.tabs} tabs on {len(runs)} runs", firsts, ticks)
-        print(f"long: {site.cpu_s() - cpu:.1f} s of CPU for these, peak memory {site.peak_mib():.0f} MiB", flush=True)
+        print(
+            f"long: {server.cpu_s() - cpu:.1f} s of CPU for these, peak memory {server.peak_mib():.0f} MiB", flush=True
+        )
 
 
 def _live(home: Path, options: argparse.Namespace) -> None:
@@ -200,28 +202,28 @@ def _live(home: Path, options: argparse.Namespace) -> None:
     run.start()
     _add_usage(store, options.nodes)
     store.close()
-    site = Served(home, LIVE)
-    site.start()
+    server = Served(home, LIVE)
+    server.start()
     try:
-        asyncio.run(_ask_live(site, options))
+        asyncio.run(_ask_live(server, options))
     finally:
-        site.kill()
+        server.kill()
 
 
-async def _ask_live(site: Served, options: argparse.Namespace) -> None:
-    async with _client(site) as client:
+async def _ask_live(server: Served, options: argparse.Namespace) -> None:
+    async with _client(server) as client:
         poll = await _enter(client)
         await Tab(client, poll, "").tick()
-        cpu, start = site.cpu_s(), time.perf_counter()
+        cpu, start = server.cpu_s(), time.perf_counter()
         await asyncio.sleep(5 * TICK_S)
-        idle = (site.cpu_s() - cpu) / (time.perf_counter() - start)
+        idle = (server.cpu_s() - cpu) / (time.perf_counter() - start)
         print(f"live: {options.nodes} x 8 without tabs: {100 * idle:.0f}% of a core", flush=True)
         tabs = [Tab(client, poll, LIVE) for _ in range(options.tabs)]
-        cpu, start = site.cpu_s(), time.perf_counter()
+        cpu, start = server.cpu_s(), time.perf_counter()
         firsts, ticks = await _watch(tabs, options.ticks)
-        busy = (site.cpu_s() - cpu) / (time.perf_counter() - start)
+        busy = (server.cpu_s() - cpu) / (time.perf_counter() - start)
         _report("live", f"{options.nodes} x 8, {options.tabs} tabs", firsts, ticks)
-        print(f"live: {100 * busy:.0f}% of a core with them, peak memory {site.peak_mib():.0f} MiB", flush=True)
+        print(f"live: {100 * busy:.0f}% of a core with them, peak memory {server.peak_mib():.0f} MiB", flush=True)
 
 
 async def _watch(tabs: list[Tab], ticks: int) -> tuple[list[float], list[float]]:
@@ -249,11 +251,11 @@ def _report(part: str, tabs: str, firsts: list[float], ticks: list[float]) -> No
     print(f"; {lost} without an answer within {TIMEOUT_S:.0f} s", flush=True)
 
 
-def _client(site: Served) -> httpx.AsyncClient:
+def _client(server: Served) -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=200)
     # Only browsers resolve the server's own name.
-    headers = {"origin": site.url, "host": site.url.removeprefix("http://")}
-    address = f"http://127.0.0.1:{site.port}"
+    headers = {"origin": server.url, "host": server.url.removeprefix("http://")}
+    address = f"http://127.0.0.1:{server.port}"
     return httpx.AsyncClient(base_url=address, headers=headers, timeout=TIMEOUT_S, limits=limits)
 
 
@@ -330,19 +332,19 @@ def _add(store: Store, run: str, rows: list[dict[str, Any]]) -> None:
 
 def _add_usage(store: Store, nodes: int) -> None:
     """Store a day of utilization: as many intervals per node as the store keeps."""
-    from backend.runs.store import utilization as usage
+    from backend.runs.store import utilization
     from tools.stored_runs import heartbeat
 
     width = 256
-    start = int(time.time()) // width * width - usage.ROWS * width
+    start = int(time.time()) // width * width - utilization.ROWS * width
 
     def write(connection: Any) -> None:
         for rank in range(nodes):
-            measures = usage._measures(heartbeat(rank, 8, float(rank)))
+            measures = utilization._measures(heartbeat(rank, 8, float(rank)))
             data = json.dumps(
                 {name: [measure.low, measure.high, measure.devices] for name, measure in measures.items()}
             )
-            rows = [(LIVE, rank, start + width * i, width, 128, data) for i in range(usage.ROWS)]
+            rows = [(LIVE, rank, start + width * i, width, 128, data) for i in range(utilization.ROWS)]
             connection.executemany("INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     store.write(write)

@@ -44,18 +44,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         _fill(home, runs, options.points)
-        site = Served(home)
-        site.start()
+        server = Served(home)
+        server.start()
         try:
-            before = site.peak_mib()
-            with chromium() as browser, logged_in(site, browser) as page:
-                page.goto(f"{site.url}/en/#runs")
+            before = server.peak_mib()
+            with chromium() as browser, logged_in(server, browser) as page:
+                page.goto(f"{server.url}/en/#runs")
                 page.wait_for_selector(f'[data-key="{runs[0]}"]')
                 _measure(page, runs, options.points)
-            print(f"memory of the server: {before:.0f} MiB before the view, peak {site.peak_mib():.0f} MiB")
-            print(f"CPU of the server: {site.cpu_s():.1f} s in all")
+            print(f"memory of the server: {before:.0f} MiB before the view, peak {server.peak_mib():.0f} MiB")
+            print(f"CPU of the server: {server.cpu_s():.1f} s in all")
         finally:
-            site.end()
+            server.end()
 
 
 def _measure(page: Any, runs: list[str], points: int) -> None:

@@ -17,7 +17,7 @@ from playwright.sync_api import CDPSession, Page
 
 from backend.node.supervisor.processes import read_stat
 from backend.runs.store.store import Store
-from tools.browser import PASSWORD, Site, logged_in
+from tools.browser import PASSWORD, Server, logged_in
 from tools.stored_runs import StoredRun
 
 WARM_UP_TICKS = 30
@@ -26,7 +26,7 @@ LOG_LINE = b"{'loss': 1.234, 'grad_norm': 0.9, 'learning_rate': 1e-05, 'epoch': 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-class Monitored(Site):
+class Monitored(Server):
     """Run the monitor page with another tick."""
 
     def __init__(self, home: Path, tick_s: float) -> None:
@@ -53,20 +53,20 @@ def main() -> None:
         run.start()
         run.steps(1, options.steps, step_s=0.01)
         run.log(0, "rank0.log", LOG_LINE * options.steps)
-        site = Monitored(home, options.tick)
-        site.start()
+        server = Monitored(home, options.tick)
+        server.start()
         try:
-            with logged_in(site) as page:
-                rows = _soak(page, site, run, options)
+            with logged_in(server) as page:
+                rows = _soak(page, server, run, options)
         finally:
-            site.kill()
+            server.kill()
             store.close()
     _print(rows, options)
 
 
-def _soak(page: Page, site: Site, run: StoredRun, options: argparse.Namespace) -> list[dict[str, float]]:
+def _soak(page: Page, server: Server, run: StoredRun, options: argparse.Namespace) -> list[dict[str, float]]:
     sizes: list[int] = []
-    page.goto(f"{site.url}/en/#runs/{RUN}")
+    page.goto(f"{server.url}/en/#runs/{RUN}")
     page.wait_for_selector(f'[data-run="{RUN}"] h2:not(:empty)')
     page.on("requestfinished", lambda request: sizes.append(_size(request)) if "predict" in request.url else None)
     session = page.context.new_cdp_session(page)
@@ -78,7 +78,7 @@ def _soak(page: Page, site: Site, run: StoredRun, options: argparse.Namespace) -
             step += 1
             _move(run, step)
             page.wait_for_timeout(1000 * options.tick)
-        rows.append(_measure(page, session, site.process.pid, sizes))
+        rows.append(_measure(page, session, server.process.pid, sizes))
     return rows
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.launch import tree
-from tools.browser import PASSWORD, Site, logged_in
+from tools.browser import PASSWORD, Server, logged_in
 
 TARGET_MEDIAN_MS, TARGET_P95_MS = 150, 250
 
@@ -41,7 +41,7 @@ MEASURE = """
 """
 
 
-class Edited(Site):
+class Edited(Server):
     """Run the page of `serve` in its own process."""
 
     def __init__(self, home: Path, gpus: int, model: str | None) -> None:
@@ -65,13 +65,13 @@ def main() -> None:
         serve(int(chosen.serve[0]), Path(chosen.serve[1]), chosen.gpus, chosen.model)
         return
     with tempfile.TemporaryDirectory() as home:
-        site = Edited(Path(home), chosen.gpus, chosen.model)
-        site.start()
+        server = Edited(Path(home), chosen.gpus, chosen.model)
+        server.start()
         try:
-            with logged_in(site) as page:
-                result = {"gpus": chosen.gpus, **measure(page, site, chosen.edits)}
+            with logged_in(server) as page:
+                result = {"gpus": chosen.gpus, **measure(page, server, chosen.edits)}
         finally:
-            site.end()
+            server.end()
     print(json.dumps(result, indent=1) if chosen.json else as_text(result))
 
 
@@ -106,9 +106,9 @@ def serve(port: int, home: Path, gpus: int, model: str | None) -> None:
     serve_app(app, binding, binding.listen())
 
 
-def measure(page: Any, site: Site, edits: int) -> dict[str, Any]:
+def measure(page: Any, server: Server, edits: int) -> dict[str, Any]:
     """Return the milliseconds of `edits` edits of the micro-batch, and of as many empty events."""
-    page.goto(f"{site.url}/en/#plan")
+    page.goto(f"{server.url}/en/#plan")
     page.reload()
     page.wait_for_selector(".mb-plans tr[data-index]")
     row_edits = {
@@ -116,14 +116,14 @@ def measure(page: Any, site: Site, edits: int) -> dict[str, Any]:
         "empty": ("#empty input", "empty:drawn"),
     }
     times: dict[str, list[tuple[float, float, float]]] = {name: [] for name in row_edits}
-    server = site.process.pid
-    browsers = set(tree(os.getpid())) - {os.getpid()} - set(tree(server))
+    server_pid = server.process.pid
+    browsers = set(tree(os.getpid())) - {os.getpid()} - set(tree(server_pid))
     for number in range(edits + 3):
         for name, (selector, event) in row_edits.items():
-            before = _cpu_ms({server}), _cpu_ms(browsers)
+            before = _cpu_ms({server_pid}), _cpu_ms(browsers)
             painted = page.evaluate(MEASURE, [selector, str(2 - number % 2), event])
             page.wait_for_timeout(60)
-            after = _cpu_ms({server}), _cpu_ms(browsers)
+            after = _cpu_ms({server_pid}), _cpu_ms(browsers)
             times[name].append((painted, after[0] - before[0], after[1] - before[1]))
     # The first three edits warm the page up.
     edit, empty = ([*zip(*times[name][3:], strict=True)] for name in row_edits)

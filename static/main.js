@@ -4,7 +4,7 @@ import "./web/frames.js";
 import "./web/connection.js";
 import { go } from "./web/shell.js";
 import { attach, monitor } from "./monitor/monitor.js";
-import { currentStep, latestBundle, sendToServer } from "./wizard/channel.js";
+import { currentStep, latestPayload, sendToServer } from "./wizard/channel.js";
 import { choosePlan, isSettled } from "./wizard/choices.js";
 import { isResting } from "./wizard/draft.js";
 import { goTo } from "./wizard/fields.js";
@@ -17,7 +17,7 @@ window.Megaboard = {
   attachMonitor: attach,
   monitor,
   tabs: { mounted: mountedTabs },
-  wizard: { bundle: latestBundle, carrier, choose: choosePlan, isSettled, mounted, send: sendToServer,
+  wizard: { payload: latestPayload, carrier, choose: choosePlan, isSettled, mounted, send: sendToServer,
     step: currentStep, take },
   draft: { isResting },
   fields: { goTo },

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from app.web.gradio_settings import file_of_all_but_components
+from backend.runs.store.store import Store
 from tests.fault_table import ROWS, Row, table
 
 # A busy machine must not make a test fail.
@@ -55,6 +56,14 @@ def _words_must_exist():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MEGABOARD_STRICT_WORDS", "1")
         yield
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Return a new store, which is closed at the end."""
+    store = Store(tmp_path / "megaboard.db")
+    yield store
+    store.close()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -33,7 +33,7 @@ PORTS = range(20000, 29000)
 """Ports that Linux gives to no connection, so the port of a restarted server is free."""
 
 
-class Site:
+class Server:
     """A server of the page on its own port, which can be stopped, killed and restarted."""
 
     call: tuple[str, ...] = ("serve",)
@@ -89,14 +89,14 @@ def _is_free(port: int) -> bool:
 
 
 @contextmanager
-def served(home: Path, **environment: str) -> Iterator[Site]:
+def served(home: Path, **environment: str) -> Iterator[Server]:
     """Run `megaboard serve` with its own home and further environment variables."""
-    site = Site(home, **environment)
-    site.start()
+    server = Server(home, **environment)
+    server.start()
     try:
-        yield site
+        yield server
     finally:
-        site.end()
+        server.end()
 
 
 @contextmanager
@@ -122,28 +122,28 @@ def without_faults(page: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def logged_in(site: Site, browser: Any = None) -> Iterator[Any]:
-    """Open a page of the site and log in, in `browser` or in a new one. No script in it may fail."""
+def logged_in(server: Server, browser: Any = None) -> Iterator[Any]:
+    """Open a page of the server and log in, in `browser` or in a new one. No script in it may fail."""
     if browser is None:
-        with chromium() as own, logged_in(site, own) as page:
+        with chromium() as own, logged_in(server, own) as page:
             yield page
         return
     context = browser.new_context(viewport=VIEWPORT)
     context.set_default_timeout(180_000)  # This holds for every page in this context.
     page = context.new_page()
     with without_faults(page):
-        log_in(page, site)
+        log_in(page, server)
         yield page
 
 
-def log_in(page: Any, site: Site, lang: str = "en") -> None:
+def log_in(page: Any, server: Server, lang: str = "en") -> None:
     """Type the password and log in.
 
     It waits for the page behind the log-in, because Chromium may never close a page whose log-in is still running
     (5 times in 60 on two cores).
     """
     if "/login" not in page.url:
-        page.goto(f"{site.url}/login?lang={lang}")
+        page.goto(f"{server.url}/login?lang={lang}")
     page.fill("#password", PASSWORD)
     page.keyboard.press("Enter")
     page.wait_for_url(lambda url: "/login" not in url)

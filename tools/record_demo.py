@@ -19,7 +19,7 @@ from typing import Any
 
 from backend.runs.store import metrics
 from backend.runs.store.store import Store
-from tools.browser import CHECKOUT, Site, chromium, log_in
+from tools.browser import CHECKOUT, Server, chromium, log_in
 
 SIZE = {"width": 1280, "height": 800}
 KILLED_RANK = 2
@@ -48,7 +48,7 @@ OUTLINE = (
 )
 
 
-class Demo(Site):
+class Demo(Server):
     """`megaboard demo` in a process of its own."""
 
     call = ("--lang", "en", "demo")

@@ -9,7 +9,7 @@ from typing import Any
 
 from backend.job.mapping import dump_mapping
 from backend.runs.store.store import Store
-from tools.browser import CHECKOUT, Site, chromium, log_in
+from tools.browser import CHECKOUT, Server, chromium, log_in
 
 IMAGES = CHECKOUT / "docs" / "images"
 SIZE = {"width": 1280, "height": 940}
@@ -25,7 +25,7 @@ PLANNED = {
 }
 
 
-class Demo(Site):
+class Demo(Server):
     """Run `megaboard demo` in its own process."""
 
     call = ("demo",)
@@ -35,35 +35,35 @@ def main() -> None:
     """Take all screenshots."""
     IMAGES.mkdir(exist_ok=True)
     with chromium() as browser:
-        for kind, take in ((Site, plan), (Demo, run)):
+        for kind, take in ((Server, plan), (Demo, run)):
             with tempfile.TemporaryDirectory() as home:
-                site = kind(Path(home))
-                if kind is Site:
-                    store = Store(site.home / "megaboard.db")
+                server = kind(Path(home))
+                if kind is Server:
+                    store = Store(server.home / "megaboard.db")
                     store.set_draft(dump_mapping(PLANNED))
                     store.close()
-                site.start()
+                server.start()
                 try:
-                    take(browser, site)
+                    take(browser, server)
                 finally:
-                    site.end()
+                    server.end()
 
 
-def plan(browser: Any, site: Site) -> None:
+def plan(browser: Any, server: Server) -> None:
     """Take the Plan step in both languages."""
     for lang in ("en", "zh"):
-        page = open_page(browser, site, lang)
-        page.goto(f"{site.url}/{lang}/#plan")
+        page = open_page(browser, server, lang)
+        page.goto(f"{server.url}/{lang}/#plan")
         page.reload()
         page.wait_for_selector(".mb-plans tr[data-index]")
         page.evaluate("() => document.querySelector('.mb-plans').closest('.mb-card').scrollIntoView()")
         save(page, f"plan.{lang}")
 
 
-def run(browser: Any, site: Site) -> None:
+def run(browser: Any, server: Server) -> None:
     """Launch the demo's job as a user does, and take its screenshots after some steps."""
-    page = open_page(browser, site, "en")
-    page.goto(f"{site.url}/en/#launch")
+    page = open_page(browser, server, "en")
+    page.goto(f"{server.url}/en/#launch")
     page.reload()
     for act in ("check", "accept", "launch"):
         page.wait_for_selector(f'[data-act="{act}"]:enabled').click()
@@ -73,18 +73,18 @@ def run(browser: Any, site: Site) -> None:
         f"() => Megaboard.monitor?.view()?.charts?.data('loss')?.x.length >= {SHOWN_STEPS}", timeout=600_000
     )
     save(page, "run.en")
-    page = open_page(browser, site, "zh")
-    page.goto(f"{site.url}/zh/{view}")
+    page = open_page(browser, server, "zh")
+    page.goto(f"{server.url}/zh/{view}")
     page.reload()
     page.wait_for_function("() => Megaboard.monitor?.view()?.charts?.data('loss')?.x.length > 0")
     save(page, "run.zh")
 
 
-def open_page(browser: Any, site: Site, lang: str) -> Any:
-    """Return a page of the site after the log-in."""
+def open_page(browser: Any, server: Server, lang: str) -> Any:
+    """Return a page of the server after the log-in."""
     page = browser.new_context(viewport=SIZE, color_scheme="light").new_page()
     page.set_default_timeout(180_000)
-    log_in(page, site, lang)
+    log_in(page, server, lang)
     return page
 
 

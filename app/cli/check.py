@@ -87,7 +87,7 @@ def report_json(report: PreflightReport, job: Job, lang: str, no_figures: Iterab
     return {
         "ready": not report.problems,
         "checks": checks,
-        "nodes": [{"node": hosts[rank].name, "rank": rank, **to_json_data(node)} for rank, node in hardware.items()],
+        "nodes": [{"node": hosts[rank].name, "rank": rank, **_node_json(node)} for rank, node in hardware.items()],
         "proposed": proposed_lines(job, hardware),
         "problems": [render_problem(lang, problem) for problem in (*report.problems, *_warnings(report), *no_figures)],
         "unknown_host_keys": [_key(key) for key in report.unknown_host_keys],
@@ -96,7 +96,13 @@ def report_json(report: PreflightReport, job: Job, lang: str, no_figures: Iterab
 
 def hardware_by_rank(report: PreflightReport) -> dict[int, NodeMemory]:
     """Return the hardware and facts of the nodes by rank, in the form that the Hardware step uses."""
-    return {rank: NodeMemory(survey=survey, facts=report.facts.get(rank)) for rank, survey in report.surveys.items()}
+    return {
+        rank: NodeMemory(hardware=machine, facts=report.facts.get(rank)) for rank, machine in report.hardware.items()
+    }
+
+
+def _node_json(node: NodeMemory) -> dict[str, Any]:
+    return {"survey": to_json_data(node.hardware), "facts": to_json_data(node.facts)}
 
 
 def _check_rows(report: PreflightReport, lang: str) -> list[list[str]]:

@@ -105,7 +105,7 @@ def _folders(file: str) -> list[Path]:
 
 def find_file(path: str, folders: Sequence[Path]) -> Mapping[str, Any] | None:
     """Return the mapping in the first JSON or YAML file of this path in the folders; None if there is none."""
-    return next((found for folder in folders if (found := _read_mapping(folder / path)) is not None), None)
+    return next((mapping for folder in folders if (mapping := _read_mapping(folder / path)) is not None), None)
 
 
 def _read_mapping(path: Path) -> Mapping[str, Any] | None:

@@ -44,20 +44,20 @@ class EvaluationView:
         return {**shown, "loss": loss, "perplexity": None if loss is None or loss > MOST_NATS else math.exp(loss)}
 
 
-def _shown(one: Evaluation, lang: str) -> dict[str, Any]:
-    is_over = one.state.is_final and (one.has_result or one.state is not RunState.FINISHED)
+def _shown(evaluation: Evaluation, lang: str) -> dict[str, Any]:
+    is_over = evaluation.state.is_final and (evaluation.has_result or evaluation.state is not RunState.FINISHED)
     return {
-        "phase": "ended" if is_over else "waiting" if one.state is RunState.QUEUED else "working",
-        "run": one.run,
-        "models": list(one.models),
-        "data": one.data,
-        "state": one.state.value,
-        "node": one.node,
-        "line": without_commands(redact(one.line)),
-        "why": render_problem(lang, one.why) if one.why else None,
-        "note": render_problem(lang, one.note) if one.note else None,
-        "left": one.left,
-        "has_result": one.has_result,
+        "phase": "ended" if is_over else "waiting" if evaluation.state is RunState.QUEUED else "working",
+        "run": evaluation.run,
+        "models": list(evaluation.models),
+        "data": evaluation.data,
+        "state": evaluation.state.value,
+        "node": evaluation.node,
+        "line": without_commands(redact(evaluation.line)),
+        "why": render_problem(lang, evaluation.why) if evaluation.why else None,
+        "note": render_problem(lang, evaluation.note) if evaluation.note else None,
+        "left": evaluation.left,
+        "has_result": evaluation.has_result,
     }
 
 
@@ -81,11 +81,12 @@ def evaluation_routes(services: Services) -> APIRouter:
 
     @router.get("/api/evaluation/{run}")
     def result(run: str) -> dict[str, Any]:
-        found = result_of(run)
+        evaluated = result_of(run)
         metrics = {
-            name: {key: values[key] for key in METRICS if key in values} for name, values in found["metrics"].items()
+            name: {key: values[key] for key in METRICS if key in values}
+            for name, values in evaluated["metrics"].items()
         }
-        return {"rows": found["rows"], "metrics": metrics, "missing": found["missing"]}
+        return {"rows": evaluated["rows"], "metrics": metrics, "missing": evaluated["missing"]}
 
     return router
 

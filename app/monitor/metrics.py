@@ -33,7 +33,7 @@ def axis(reader: Reader, run: str) -> dict[str, Any]:
 
 def ordered(names: Sequence[str] | Mapping[str, Any]) -> list[Described]:
     """Return names in the order of the page: known groups, then the others; in a group, the known names first."""
-    return sorted(map(describe, names), key=lambda one: one.place)
+    return sorted(map(describe, names), key=lambda metric: metric.place)
 
 
 def _name(described: Described, lang: str) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def title(described: Described, lang: str) -> str:
 
 def titles(names: Sequence[str], lang: str) -> list[list[str]]:
     """Return [name, words] of each name, in the order of the page."""
-    return [[one.name, title(one, lang)] for one in ordered(names)]
+    return [[metric.name, title(metric, lang)] for metric in ordered(names)]
 
 
 def values(reader: Reader, metric: Metric, version: int, last: int, *, limit: int = LIMIT) -> dict[str, Any]:

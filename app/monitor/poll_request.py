@@ -55,7 +55,7 @@ class PollRequest:
     seq: int | None = None
     """Cursor of the newest point the browser has."""
     log: LogRequest = LogRequest()
-    usage: UtilizationRequest | None = None
+    utilization: UtilizationRequest | None = None
     """None: not requested."""
     storage: bool = False
     """Whether the browser shows the storage view."""
@@ -93,7 +93,7 @@ class PollRequest:
                 before=_count(log.get("before")),
                 around=_count(log.get("around")),
             ),
-            usage=_usage(request["usage"]) if "usage" in request else None,
+            utilization=_utilization(request["usage"]) if "usage" in request else None,
             storage=request.get("storage") is True,
             erase=_text(request.get("erase")),
             detail=_steps(_mapping(request.get("detail"))),
@@ -115,7 +115,7 @@ def _marks_of_run(points: Mapping[str, object], value: Mapping[str, object]) -> 
     return CurveMarks(generation=generation, seq=seq, metrics=_metrics(_mapping(value.get("metrics"))))
 
 
-def _usage(value: object) -> UtilizationRequest:
+def _utilization(value: object) -> UtilizationRequest:
     request = _mapping(value)
     marks = {rank: _counts(mark) for rank, mark in _mapping(request.get("have")).items()}
     have = {int(rank): mark for rank, mark in marks.items() if rank.isdecimal() and len(mark) == 3}

@@ -16,10 +16,8 @@ from app.monitor.poll_request import LogRequest, PollRequest
 from app.monitor.shared_answers import Shared
 from app.monitor.storage import StorageView
 from app.monitor.watch import RUNS_KEPT, SNAPSHOT_S, RunCache
-from app.text import render_problem
+from app.text import hangs, render_problem, stragglers
 from app.text.alerts import outside_words
-from app.text.hangs import standstill
-from app.text.stragglers import slowdown
 from app.text.unmonitored import unseen
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.api import DERIVED, WATCHED, Metric
@@ -57,7 +55,7 @@ class PollResponder:
         self._differences: Shared[Section] = Shared(clock, fresh_s=math.inf, size=RUNS_KEPT)
         self._metric_names: Shared[Section] = Shared(clock, fresh_s=math.inf, size=RUNS_KEPT)
         self._logs: Shared[dict[str, Any]] = Shared(clock, fresh_s=SNAPSHOT_S, size=RUNS_KEPT)
-        self._usage = utilization.Usage(database, clock)
+        self._utilization = utilization.UtilizationAnswers(database, clock)
 
     def answer(self, request: PollRequest, now: float, refusal: Problem | None = None) -> str | None:
         """Return the JSON string for the browser. `refusal`: why the requested action was refused."""
@@ -130,8 +128,9 @@ class PollResponder:
             response.add("place", to_json(log.place(self._database, request.run, request.step)))
         if request.detail is not None:
             response.add("detail", self._run_cache.detail(request.run, *request.detail, tuple(request.metrics)))
-        if usage := self._usage.part(request.run, [node.rank for node in snapshot.nodes], request.usage):
-            response.add("usage", usage)
+        ranks = [node.rank for node in snapshot.nodes]
+        if stretches := self._utilization.part(request.run, ranks, request.utilization):
+            response.add("usage", stretches)
         self._log(response, request, snapshot.state.is_final)
 
     def _sections_of(self, snapshot: RunSnapshot) -> dict[str, Section]:
@@ -140,8 +139,8 @@ class PollResponder:
             "progress": run.progress(snapshot, self._lang),
             # A run that the user's own script started has no prediction, and a chat trains nothing.
             "compare": None if snapshot.engine in (WATCHED, *DERIVED) else self._comparison(snapshot),
-            "standstill": standstill(snapshot),
-            "slowdown": slowdown(snapshot, self._lang),
+            "standstill": hangs.values(snapshot),
+            "slowdown": stragglers.texts(snapshot, self._lang),
             "unseen": unseen(snapshot, self._lang),
             "nodes": run.nodes(snapshot),
             "events": events.events(snapshot, self._lang),
@@ -153,7 +152,8 @@ class PollResponder:
         """Return the rules of alerts that hold for a run."""
         with self._database.read() as reader:
             return [
-                {"id": one.id, "all_runs": one.run is None, **asdict(one.rule)} for one in reader.alert_rules(run_id)
+                {"id": stored.id, "all_runs": stored.run is None, **asdict(stored.rule)}
+                for stored in reader.alert_rules(run_id)
             ]
 
     def _names(self, run_id: str, known: Mapping[str, Metric]) -> Section:

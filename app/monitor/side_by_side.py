@@ -56,7 +56,6 @@ def differences(database: Database, runs: Sequence[str], lang: str) -> list[dict
 
 def _job(database: Database, run: str) -> Job | None:
     try:
-        with database.read() as reader:
-            return reader.job(run)
+        return database.job(run)
     except ProblemsError:
         return None

@@ -28,8 +28,8 @@ ROWS_KEPT = 1024
 """Maximum pairs of node and measure whose rows stay in memory, each at most 60 kB."""
 
 
-class Usage:
-    """Utilization answers of one store. Thread-safe."""
+class UtilizationAnswers:
+    """Answers from one store. Thread-safe."""
 
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._database = database

@@ -30,7 +30,7 @@ CLOSE_S = 5.0
 MAX_AGE_S = 86400.0
 """Older events cause no message."""
 
-_STATES = {"standstill": texts.hang_message, "slowdown": texts.slowdown_message}
+_STATES = {"standstill": texts.hang_message, "slowdown": texts.straggler_message}
 """Field of a run's snapshot -> its message."""
 
 

@@ -68,12 +68,12 @@ def hang_message(run: RunSnapshot, lang: str) -> Message:
     lines = hangs.lines(run, lang)
     if run.standstill:
         lines.append(t(lang, "message.ends_at", at=_moment(run.standstill.ends_at)))
-    return _message("message.standstill", {}, run, lines, lang, is_bad=True)
+    return _message("message.hang", {}, run, lines, lang, is_bad=True)
 
 
-def slowdown_message(run: RunSnapshot, lang: str) -> Message:
+def straggler_message(run: RunSnapshot, lang: str) -> Message:
     """Return the message about a run whose steps take longer than before: since when, and the nodes that differ."""
-    return _message("message.slowdown", {}, run, stragglers.lines(run, lang), lang, is_bad=True)
+    return _message("message.straggler", {}, run, stragglers.lines(run, lang), lang, is_bad=True)
 
 
 def test_notification(lang: str) -> Message:

@@ -44,7 +44,7 @@ def proposed_lines(job: Job, nodes: Mapping[int, NodeMemory]) -> dict[str, Any]:
 
 def proposed_addresses(job: Job, nodes: Mapping[int, NodeMemory]) -> dict[str, str]:
     """Return the fabric addresses that nodes lack, by node name. All nodes must share a faster network."""
-    fabrics = {rank: node.survey.fabric for rank, node in nodes.items()}
+    fabrics = {rank: node.hardware.fabric for rank, node in nodes.items()}
     hosts = job.cluster.hosts
     shared = common_network(fabrics) if len(nodes) == len(hosts) > 1 else {}
     return {
@@ -65,7 +65,7 @@ def nccl_variables(nodes: Mapping[int, NodeMemory]) -> dict[str, str]:
 
     NCCL takes every active port, so NCCL_IB_HCA is needed only to leave some out. The index matters for RoCE.
     """
-    fabrics = [node.survey.fabric for node in nodes.values()]
+    fabrics = [node.hardware.fabric for node in nodes.values()]
     names, indices = {fabric.hca for fabric in fabrics}, {fabric.gid_index for fabric in fabrics}
     variables = {}
     leaves_out = any(sum(port.is_active for port in fabric.ports) > len(fabric.used_ports) for fabric in fabrics)
@@ -78,7 +78,7 @@ def nccl_variables(nodes: Mapping[int, NodeMemory]) -> dict[str, str]:
 
 def table(job: Job, nodes: Mapping[int, NodeMemory], lang: str) -> dict[str, Any]:
     """Return a table with one row per node. It has the columns of GPUs only if a node has GPUs."""
-    has_gpus = any(node.survey.gpus.gpus for node in nodes.values())
+    has_gpus = any(node.hardware.gpus.gpus for node in nodes.values())
     columns = [name for name in COLUMNS if has_gpus or name not in OF_GPUS]
     rows = [_row(job, rank, node, lang) for rank, node in nodes.items()]
     return {
@@ -88,7 +88,7 @@ def table(job: Job, nodes: Mapping[int, NodeMemory], lang: str) -> dict[str, Any
 
 
 def _row(job: Job, rank: int, node: NodeMemory, lang: str) -> dict[str, str]:
-    gpus, fabric = node.survey.gpus, node.survey.fabric
+    gpus, fabric = node.hardware.gpus, node.hardware.fabric
     first = gpus.gpus[0] if gpus.gpus else None
     names = sorted({gpu.name for gpu in gpus.gpus})
     kinds = f"{len(gpus.usable)} × {' / '.join(names)}" if names else t(lang, "wizard.found.cpu_node")
@@ -112,7 +112,7 @@ def _row(job: Job, rank: int, node: NodeMemory, lang: str) -> dict[str, str]:
         "software": _software(node),
         "host": _host(node),
         "disk": ", ".join(
-            f"{disk.free / GIB:.0f} / {disk.total / GIB:.0f} GiB {disk.kind}" for disk in node.survey.disks.values()
+            f"{disk.free / GIB:.0f} / {disk.total / GIB:.0f} GiB {disk.kind}" for disk in node.hardware.disks.values()
         )
         or "–",
         "ports": "; ".join(ports) or t(lang, "wizard.found.none"),
@@ -123,7 +123,7 @@ def _row(job: Job, rank: int, node: NodeMemory, lang: str) -> dict[str, str]:
 def _interface(job: Job, node: NodeMemory, way: Interface, lang: str) -> str:
     """Return an interface with its role: default route, or the interface that a launch gives to NCCL."""
     speed = f" {way.gbit:g} Gbit/s" if way.gbit else ""
-    roles = [t(lang, "wizard.found.default_route")] if way.name in node.survey.fabric.default_routes else []
+    roles = [t(lang, "wizard.found.default_route")] if way.name in node.hardware.fabric.default_routes else []
     if node.facts and node.facts.interface == way.name and "NCCL_SOCKET_IFNAME" not in job.environment:
         roles.append("NCCL_SOCKET_IFNAME")
     return f"{way.name} {', '.join(way.addresses)}{speed}" + (f" ({', '.join(roles)})" if roles else "")
@@ -139,7 +139,7 @@ def _software(node: NodeMemory) -> str:
 
 def _host(node: NodeMemory) -> str:
     """Return CPUs, memory, shared memory, and the limits of `ulimit -l` and `-n`."""
-    shm = f"shm {node.survey.shm / GIB:.3g} GiB" if node.survey.shm is not None else ""
-    locked = "∞" if node.survey.memlock is None else f"{node.survey.memlock >> 10} KiB"
-    limits = f"ulimit -l {locked} -n {'∞' if node.survey.nofile is None else node.survey.nofile}"
-    return " · ".join(filter(None, (f"{node.survey.cpus} CPU", f"{node.host_gib:.0f} GiB", shm, limits)))
+    shm = f"shm {node.hardware.shm / GIB:.3g} GiB" if node.hardware.shm is not None else ""
+    locked = "∞" if node.hardware.memlock is None else f"{node.hardware.memlock >> 10} KiB"
+    limits = f"ulimit -l {locked} -n {'∞' if node.hardware.nofile is None else node.hardware.nofile}"
+    return " · ".join(filter(None, (f"{node.hardware.cpus} CPU", f"{node.host_gib:.0f} GiB", shm, limits)))

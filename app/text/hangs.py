@@ -13,7 +13,7 @@ from backend.runs.records import RunSnapshot
 DAY = "%Y-%m-%d %H:%M:%S"
 
 
-def standstill(run: RunSnapshot) -> dict[str, Any] | None:
+def values(run: RunSnapshot) -> dict[str, Any] | None:
     """Return plain values for the browser, or None while the run makes steps. Times are epoch seconds.
 
     Each suspect has a node, and `names` for its text. Nodes without a heartbeat are one suspect.
@@ -53,18 +53,18 @@ def standstill(run: RunSnapshot) -> dict[str, Any] | None:
 
 def lines(run: RunSnapshot, lang: str) -> list[str]:
     """Return the same as lines of text, with local times. Empty while the run makes steps."""
-    hang = standstill(run)
+    hang = values(run)
     if hang is None:
         return []
-    head = [t(lang, f"monitor.standstill.{hang['title']}", at=_moment(hang["since"], DAY))]
+    head = [t(lang, f"monitor.hang.{hang['title']}", at=_moment(hang["since"], DAY))]
     if hang["step"] is not None:
-        head.append(t(lang, "monitor.standstill.usual", step=hang["step"], seconds=f"{hang['step_s'] or 0:.3g}"))
+        head.append(t(lang, "monitor.hang.usual", step=hang["step"], seconds=f"{hang['step_s'] or 0:.3g}"))
     elif hang["wrote"] is not None:
-        head.append(t(lang, "monitor.standstill.wrote", at=_moment(hang["wrote"])))
+        head.append(t(lang, "monitor.hang.wrote", at=_moment(hang["wrote"])))
     suspects = [
         t(
             lang,
-            f"monitor.standstill.{suspect['kind']}",
+            f"monitor.hang.{suspect['kind']}",
             **{
                 **suspect,
                 "node": suspect["names"],
@@ -74,7 +74,7 @@ def lines(run: RunSnapshot, lang: str) -> list[str]:
         )
         for suspect in hang["suspects"]
     ]
-    return [*head, *(f"- {words}" for words in suspects or [t(lang, "monitor.standstill.none")])]
+    return [*head, *(f"- {words}" for words in suspects or [t(lang, "monitor.hang.none")])]
 
 
 def _moment(epoch: float | None, pattern: str = "%H:%M:%S") -> str:

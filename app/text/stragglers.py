@@ -12,7 +12,7 @@ IDLE_PERCENT = 60
 """GPUs with a lower average utilization wait for something."""
 
 
-def slowdown(run: RunSnapshot, lang: str) -> dict[str, Any] | None:
+def texts(run: RunSnapshot, lang: str) -> dict[str, Any] | None:
     """Return a title, a line for each node or GPU that differs, and a fix. None if the run is not slower."""
     slow = run.slowdown
     if slow is None:
@@ -23,45 +23,45 @@ def slowdown(run: RunSnapshot, lang: str) -> dict[str, Any] | None:
     if not lines:
         idle = slow.utilization is not None and slow.utilization < IDLE_PERCENT
         lines = [
-            t(lang, "monitor.slowdown.idle" if idle else "monitor.slowdown.none", percent=_round(slow.utilization))
+            t(lang, "monitor.straggler.idle" if idle else "monitor.straggler.none", percent=_round(slow.utilization))
         ]
     return {
         "title": t(
             lang,
-            "monitor.slowdown.title",
+            "monitor.straggler.title",
             step=f"{slow.since_step:,}",
             now=f"{slow.step_s:.3g}",
             usual=f"{slow.usual_s:.3g}",
             percent=round(100 * (slow.step_s / slow.usual_s - 1)),
         ),
         "lines": _shortened(lines, lang),
-        "fix": t(lang, "monitor.slowdown.fix.node" if slow.held or slow.loaded else "monitor.slowdown.fix"),
+        "fix": t(lang, "monitor.straggler.fix.node" if slow.held or slow.loaded else "monitor.straggler.fix"),
     }
 
 
 def lines(run: RunSnapshot, lang: str) -> list[str]:
     """Return the same as lines of text. Empty if the run is not slower."""
-    texts = slowdown(run, lang)
-    return [] if texts is None else [texts["title"], *(f"- {line}" for line in texts["lines"]), texts["fix"]]
+    notice = texts(run, lang)
+    return [] if notice is None else [notice["title"], *(f"- {line}" for line in notice["lines"]), notice["fix"]]
 
 
 def _held(gpu: Held, addresses: dict[int, str], lang: str) -> str:
     values = {"node": addresses[gpu.node], "gpu": gpu.gpu, "mhz": _round(gpu.clock_mhz), "usual": _round(gpu.usual_mhz)}
-    clock = t(lang, "monitor.slowdown.clock", **values) if gpu.clock_mhz is not None else ""
+    clock = t(lang, "monitor.straggler.clock", **values) if gpu.clock_mhz is not None else ""
     if gpu.limit is None:
-        return t(lang, "monitor.slowdown.slow", **values, clock=clock)
-    why = t(lang, f"monitor.slowdown.limit.{gpu.limit}")
-    return t(lang, "monitor.slowdown.held", **values, why=why, clock=clock).strip()
+        return t(lang, "monitor.straggler.slow", **values, clock=clock)
+    why = t(lang, f"monitor.straggler.limit.{gpu.limit}")
+    return t(lang, "monitor.straggler.held", **values, why=why, clock=clock).strip()
 
 
 def _loaded(node: Loaded, addresses: dict[int, str], lang: str) -> str:
     values = {"load": f"{node.load:.0f}", "usual": f"{node.usual:.0f}"}
-    return t(lang, "monitor.slowdown.loaded", node=addresses[node.node], **values)
+    return t(lang, "monitor.straggler.loaded", node=addresses[node.node], **values)
 
 
 def _shortened(lines: Sequence[str], lang: str) -> list[str]:
     rest = len(lines) - MAX_LINES
-    return [*lines[:MAX_LINES], *([t(lang, "monitor.slowdown.more", count=rest)] if rest > 0 else [])]
+    return [*lines[:MAX_LINES], *([t(lang, "monitor.straggler.more", count=rest)] if rest > 0 else [])]
 
 
 def _round(value: float | None) -> str:

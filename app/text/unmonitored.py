@@ -19,7 +19,7 @@ def unseen(run: RunSnapshot, lang: str) -> dict[str, Any] | None:
     return {
         "title": t(lang, "monitor.unseen.title", count=len(run.unseen), nodes=len(run.nodes)),
         "lines": [f"{problem['message']} {problem['fix']}" for problem in problems]
-        + ([t(lang, "monitor.slowdown.more", count=rest)] if rest else []),
+        + ([t(lang, "monitor.straggler.more", count=rest)] if rest else []),
         "fix": t(lang, "monitor.unseen.fix"),
     }
 

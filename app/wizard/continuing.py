@@ -59,7 +59,7 @@ def load_problems(services: Services, job: Job | None) -> list[Problem]:
     if source is None or job is None:
         return []
     try:
-        return check_source(_job_of(services, source.run), job, source.bound)
+        return check_source(services.database.job(source.run), job, source.bound)
     except ProblemsError as error:
         return list(error.problems)
 
@@ -81,7 +81,7 @@ def load_check(services: Services, job: Job) -> Callable[..., bool] | None:
     if source is None:
         return None
     try:
-        before = _job_of(services, source.run)
+        before = services.database.job(source.run)
     except ProblemsError:
         return None
 
@@ -103,8 +103,3 @@ def banner(services: Services, form: Form, problems: list[Problem]) -> dict[str,
         "bound": [label_of(form.lang, table()[path]) for path in source.bound if path in table()],
         "problems": [in_words(form, problem) for problem in problems],
     }
-
-
-def _job_of(services: Services, run: str) -> Job:
-    with services.database.read() as reader:
-        return reader.job(run)

@@ -57,7 +57,7 @@ def _row(name: str, tables: Mapping[str, Mapping[str, Any]], chosen: Sequence[st
     return {
         "name": name,
         "entry": entry,
-        "seen": [one for place, one in enumerate(versions) if one not in versions[:place]],
+        "seen": [version for index, version in enumerate(versions) if version not in versions[:index]],
         "isUsed": name in chosen,
         "lacking": [node for node, table in tables.items() if name not in table],
         "differing": [node for node, table in tables.items() if table.get(name, entry) != entry],

@@ -26,7 +26,7 @@ def hardware_edits(job: Job, memories: Mapping[int, NodeMemory]) -> dict[str, An
     edits: dict[str, Any] = {"cluster.host_memory_gib": round(min(memory.host_gib for memory in memories.values()), 1)}
     if len(memories) == len(job.cluster.hosts):
         edits["cluster.nodes"] = len(memories)
-    nodes = [memory.survey for memory in memories.values()]
+    nodes = [memory.hardware for memory in memories.values()]
     if all(node.gpus.usable for node in nodes):
         edits["cluster.gpus_per_node"] = min(len(node.gpus.usable) for node in nodes)
         presets = {preset_of(node.gpus) for node in nodes}
@@ -91,7 +91,9 @@ def power_notes(job: Job, memories: Mapping[int, NodeMemory], gpu: str | Mapping
     machine, known = machine_of(cluster, preset), cluster.calibration
     if preset.power_w is None or machine is None or machine.warm or (known.time_ratio and known.holds_for(gpu)):
         return []
-    limits = {rank: [gpu.power_w for gpu in node.survey.gpus.usable if gpu.power_w] for rank, node in memories.items()}
+    limits = {
+        rank: [gpu.power_w for gpu in node.hardware.gpus.usable if gpu.power_w] for rank, node in memories.items()
+    }
     lowered = {rank: min(watts) for rank, watts in limits.items() if watts and min(watts) < preset.power_w}
     if not lowered:
         return []

@@ -40,7 +40,7 @@ def difference_of(services: Services, state: DraftState, base: str | None, lang:
     selected = next((name for name in (base, origin) if name in offered), offered[0])
     answer = {"bases": offered, "base": selected, "same_name": sum(name == job.name for name in runs.values())}
     try:
-        before = _recommended(job) if selected == RECOMMENDED else _job_of(services, selected)
+        before = _recommended(job) if selected == RECOMMENDED else services.database.job(selected)
     except ProblemsError as error:
         return {**answer, "why": render_problem(lang, error.problems[0])["message"]}
     except IndexError:
@@ -62,11 +62,6 @@ def _runs(services: Services, name: str) -> dict[str, str]:
     """Return {run id: job name} of the runs to compare with: runs of this name first, then newest first."""
     with services.database.read() as reader:
         return reader.names(name, RUNS_OFFERED)
-
-
-def _job_of(services: Services, run: str) -> Job:
-    with services.database.read() as reader:
-        return reader.job(run)
 
 
 def _fields(before: Job, after: Job, lang: str) -> Iterator[tuple[str, str, str, str]]:

@@ -30,7 +30,8 @@ WATCH_S = 20.0
 """A page that watches a launch gets an answer at least this often."""
 
 CARRIER_SCRIPT = (
-    "Megaboard.wizard.carrier(element, trigger, props, watch, ['refresh', 'choose', 'apply', 'fetch', 'desk', 'sync'])"
+    "Megaboard.wizard.carrier(element, trigger, props, watch,"
+    " ['refresh', 'choose', 'apply', 'fetch', 'launch', 'sync'])"
 )
 """Gradio takes an event's name from the script that triggers it."""
 
@@ -70,7 +71,7 @@ def wire(form: Form, carrier: gr.HTML, services: Services) -> None:
     carrier.choose(_choose(form, services), None, [carrier, *plan_widgets], **act)
     carrier.apply(_apply(form, carrier, services), None, [carrier, *widgets], **act)
     carrier.fetch(_fetch(form, carrier, services), None, [carrier, *widgets], **work)
-    carrier.desk(_launch(form, services), None, carrier, **work)
+    carrier.launch(_launch(form, services), None, carrier, **work)
     carrier.sync(_sync(form, carrier, services), None, [carrier, *widgets], **act)
     page = Context.root_block
     if page is None:
@@ -178,12 +179,12 @@ def _choose(form: Form, services: Services) -> Callable[[gr.EventData], list[Any
 def _apply(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.EventData], dict[Component, Any]]:
     def apply(event: gr.EventData) -> dict[Component, Any]:
         request = event._data
-        if "unsent" in request:
-            edits = pending_edits(form, request["unsent"])
+        if "pending" in request:
+            edits = pending_edits(form, request["pending"])
         else:
             edits = hardware.cluster_edits(request["cluster"]) if "cluster" in request else dict(request["edits"])
         changed, refused, span = _change_widgets(form, services, edits)
-        payload = payload_json(form, services, request["step"], refused, span=span, resent="unsent" in request)
+        payload = payload_json(form, services, request["step"], refused, span=span, resent="pending" in request)
         return {**changed, carrier: payload}
 
     return apply

@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.wizard.draft_state import DraftState
-from backend.estimate import Estimate, Part, StageEstimate, explain
+from backend.estimate import Estimate, Product, StageEstimate, explain
 from backend.estimate.plan import plan_of
 from backend.job.job import Job
 from backend.job.presets import Gpu
@@ -20,8 +20,8 @@ def memory(state: DraftState) -> dict[str, Any] | None:
     explained = explain(job, state.shape, state.gpu, state.memory)
     is_given = job.cluster.outside_gib is not None
     stages = [
-        _stage(estimate, stage, parts, is_given=is_given)
-        for stage, parts in zip(estimate.stages, explained, strict=True)
+        _stage(estimate, stage, products, is_given=is_given)
+        for stage, products in zip(estimate.stages, explained, strict=True)
     ]
     return {
         "gpu_gib": estimate.gpu_memory_gib,
@@ -29,11 +29,11 @@ def memory(state: DraftState) -> dict[str, Any] | None:
         "stages": stages,
         "host": _host_memory(job, estimate),
         "cutoff_len": None if job.training.packing else job.training.cutoff_len,
-        "fullest_tokens": _fullest_tokens(job, state.gpu),
+        "largest_tokens": _largest_tokens(job, state.gpu),
     }
 
 
-def _fullest_tokens(job: Job, gpu: Gpu) -> int | None:
+def _largest_tokens(job: Job, gpu: Gpu) -> int | None:
     """Return the tokens of the largest micro-batch. None if all its sequences are full."""
     plan = plan_of(job, None, flash_attention=gpu.supports_bf16)
     is_full = plan.sequence_length == job.training.cutoff_len
@@ -47,12 +47,14 @@ def _host_memory(job: Job, estimate: Estimate) -> dict[str, float | None] | None
     return {"need_gib": round(estimate.host_memory_gib, 3), "node_gib": job.cluster.host_memory_gib}
 
 
-def _stage(estimate: Estimate, stage: StageEstimate, parts: tuple[Part, ...], *, is_given: bool) -> dict[str, Any]:
+def _stage(
+    estimate: Estimate, stage: StageEstimate, products: tuple[Product, ...], *, is_given: bool
+) -> dict[str, Any]:
     """Return a stage's terms. `is_given`: the job sets the memory outside torch."""
     share = estimate.reserved_gib / estimate.peak_gib - 1
     terms = {term: getattr(stage, f"{term}_gib") for term in TERMS}
     terms |= {"reserved": stage.peak_gib * share, "outside": estimate.outside_gib}
-    why = [_explanation(part.term, part.name, part.factors, part.gib) for part in parts]
+    why = [_explanation(product.term, product.name, product.factors, product.gib) for product in products]
     allocated = (("allocated_gib", stage.peak_gib), ("reserve_share", share))
     why.append(_explanation("reserved", "reserved", allocated, terms["reserved"]))
     source = "outside_gib" if is_given else "outside_computed"

@@ -1,4 +1,4 @@
-"""Edits of a page that never reached the server (static/wizard/unsent.js)."""
+"""Edits of a page that never reached the server (static/wizard/pending_edits.js)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,12 +7,12 @@ from app.text import LANGUAGES
 from app.wizard.fields import Form, choices_of, has_choices, table
 
 
-def pending_edits(form: Form, unsent: Mapping[str, Any]) -> dict[str, Any]:
+def pending_edits(form: Form, pending: Mapping[str, Any]) -> dict[str, Any]:
     """Return {path: value} for the draft from the values that the fields showed in the page's language.
 
     Unknown fields, and texts that are not a choice of a list, are left out.
     """
-    lang, fields = unsent.get("lang"), unsent.get("fields")
+    lang, fields = pending.get("lang"), pending.get("fields")
     if lang not in LANGUAGES or not isinstance(fields, Mapping):
         return {}
     edits = {}

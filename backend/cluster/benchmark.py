@@ -106,4 +106,4 @@ def _slow_values(values: Mapping[Any, float]) -> Iterable[tuple[Any, float, floa
     if not values:
         return []
     middle = median(values.values())
-    return [(place, value, middle) for place, value in sorted(values.items()) if value < SLOW * middle]
+    return [(rank_or_node, value, middle) for rank_or_node, value in sorted(values.items()) if value < SLOW * middle]

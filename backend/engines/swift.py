@@ -78,8 +78,8 @@ def _data_sets(target: Target) -> dict[str, object]:
         "dataset": [name for name in names if not name.endswith("/")],
         "cached_dataset": [name for name in names if name.endswith("/")],
     }
-    found = {key: dataset_paths(",".join(chosen), training.dataset_dir) for key, chosen in kinds.items() if chosen}
-    return {**(found or {"dataset": []})}
+    paths = {key: dataset_paths(",".join(chosen), training.dataset_dir) for key, chosen in kinds.items() if chosen}
+    return {**(paths or {"dataset": []})}
 
 
 def data_names(names: str | None) -> list[str]:

@@ -29,8 +29,8 @@ def swift_model(target: Target) -> SwiftModel | None:
     registry, model = _registry(), target.job.model
     preset = models().get(model.preset or "")
     for name in (model.hub, preset.hub if preset else None, model.path):
-        if name and (found := _by_name().get(_last_part(name))):
-            return found
+        if name and (registered := _by_name().get(_last_part(name))):
+            return registered
     architectures = model.hf_config.get("architectures") or ()
     kinds = [registry["types"].get(name) for name in (*architectures, target.shape.model_type)]
     kind = next((kind for kind in kinds if kind), None)

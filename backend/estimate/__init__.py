@@ -27,7 +27,7 @@ from backend.estimate.memory.fit import (
     over_memory,
     surely_fits_gib,
 )
-from backend.estimate.memory.memory_term import Part
+from backend.estimate.memory.memory_term import Product
 from backend.estimate.report import to_json
 from backend.estimate.time.gradient_exchange import gradient_exchange
 from backend.estimate.time.speed_up import speed_up
@@ -35,7 +35,7 @@ from backend.estimate.time.speed_up import speed_up
 __all__ = [
     "Estimate",
     "MemoryEstimate",
-    "Part",
+    "Product",
     "StageEstimate",
     "accuracy_of",
     "estimate",

@@ -104,7 +104,7 @@ class PlanBatch:
     """Values of the choices that every plan of `base` has. Each choice has its own dimension before the last."""
     shape: tuple[int, ...]
     """The number of values of each choice."""
-    place: Indices
+    index: Indices
     """The index of each plan among the results of its cut, lines of `base` one after the other."""
     alike: Columns
     """One plan of each kind whose layers cost the same, apart from `lines`: values of OF_LAYERS."""
@@ -171,7 +171,7 @@ def plan_batch(
         cuts=tuple(cuts),
         lines=lines.values,
         shape=lines.shape,
-        place=index,
+        index=index,
         alike={path: values for path, values in columns(first[occurs]).items() if path in OF_LAYERS},
     )
 
@@ -198,9 +198,9 @@ class Parts:
         for number in np.unique(cut_of).tolist():
             chosen = np.flatnonzero(cut_of == number)
             shape = (*self.batch.shape, len(cuts[number].base.kind))
-            place = np.unravel_index(self.batch.place[rows[chosen]], shape)
+            position = np.unravel_index(self.batch.index[rows[chosen]], shape)
             for line, values in zip(figures_by_name, self.of_cuts[number], strict=True):
-                line[chosen] = np.broadcast_to(values, shape)[place]
+                line[chosen] = np.broadcast_to(values, shape)[position]
         return figures_by_name
 
 
@@ -211,7 +211,7 @@ def evaluate(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch) -> tuple[F
     """
     machine = timed_machine(job, gpu)
     costs = _costs(job, shape, gpu, batch, machine)
-    size, figures_by_name, parts = len(batch.place), dict[str, Array](), []
+    size, figures_by_name, parts = len(batch.index), dict[str, Array](), []
     costs_and_memo: dict[int, tuple[_Costs, Memo]] = {}
     for cut in batch.cuts:
         base = cut.base
@@ -222,7 +222,7 @@ def evaluate(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch) -> tuple[F
         plan = _plan_of(cut_job, shape, gpu, batch.choices, columns)
         figures, times = _evaluate_cut(cut_job, shape, gpu, plan, machine, *costs_and_memo[id(base)])
         parts.append(times)
-        indices, lines = batch.place[cut.rows], (*batch.shape, len(base.kind))
+        indices, lines = batch.index[cut.rows], (*batch.shape, len(base.kind))
         for name, values in figures.items():
             flat = np.broadcast_to(values, lines).reshape(-1)
             figures_by_name.setdefault(name, np.empty(size, flat.dtype))[cut.rows] = flat.take(indices)

@@ -6,16 +6,16 @@ A frozen dataclass checks each field again at every creation, which took a quart
 from dataclasses import dataclass, field
 from typing import TypeVar, dataclass_transform
 
-Bundle = TypeVar("Bundle")
+Class = TypeVar("Class")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def frozen_dataclass(cls: type[Bundle]) -> type[Bundle]:
+def frozen_dataclass(cls: type[Class]) -> type[Class]:
     """Return a dataclass with keyword arguments and slots. The type checker refuses to set its fields."""
     return dataclass(kw_only=True, slots=True)(cls)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def positional_dataclass(cls: type[Bundle]) -> type[Bundle]:
+def positional_dataclass(cls: type[Class]) -> type[Class]:
     """Return the same with positional arguments, for small values that every formula creates."""
     return dataclass(slots=True)(cls)

@@ -85,7 +85,7 @@ def is_memory_assumed(job: Job) -> bool:
 
 
 def memory_interval(job: Job) -> Interval:
-    """Return the factors of the need of the job's fullest GPU.
+    """Return the factors of the need of the job's GPU with the most memory in use.
 
     For an assumed need they are those of other training: a margin by which a plan must fit, and no interval.
     """

@@ -148,7 +148,7 @@ class ExpectedErrors:
     time: ExpectedError
     """Error of the seconds of a step. An estimate that is too low is too fast."""
     memory: ExpectedError
-    """Error of the need of the fullest GPU."""
+    """Error of the need of the GPU with the most memory in use."""
 
 
 @cache

@@ -16,6 +16,11 @@ MOST_JSON_BYTES = 16 << 20
 trainer's state of a long run and some tokenizers are larger. checkpoint_files.py reads only parts of these files."""
 
 
+def full_path(path: str) -> str:
+    """Return the absolute path, also of a path below `~`."""
+    return os.path.abspath(os.path.expanduser(path))
+
+
 def open_regular(path: str) -> IO[bytes]:
     """Open a file for reading. Raises OSError at once for a folder, a device or a pipe."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

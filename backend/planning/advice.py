@@ -52,7 +52,7 @@ class Strategy:
     """Whether this is the fastest strategy that fits and trains as the job asks (full weights or adapters). If no such
     strategy fits, the fastest of all that fit is recommended."""
     memory_gib: float | None = None
-    """Memory of the fullest GPU: what the allocator reserves, plus memory outside PyTorch."""
+    """Memory of the GPU with the most in use: what the allocator reserves, plus memory outside PyTorch."""
     tokens_per_s_per_gpu: float | None = None
     hours: float | None = None
     reason: str = ""

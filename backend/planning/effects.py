@@ -33,7 +33,7 @@ class Effect:
     problem: Problem | None = None
     """Why the job cannot have this value. Then there are no figures."""
     memory_gib: float | None = None
-    """Memory of the fullest GPU: what the allocator reserves, plus memory outside PyTorch."""
+    """Memory of the GPU with the most in use: what the allocator reserves, plus memory outside PyTorch."""
     host_gib: float = 0.0
     """RAM of a node that offloading takes."""
     fits: bool = False

@@ -201,6 +201,11 @@ class Database:
         with self.store.read() as connection:
             yield Reader(connection)
 
+    def job(self, run: str) -> Job:
+        """Return the job of a run, with the spares that took the place of nodes."""
+        with self.read() as reader:
+            return reader.job(run)
+
     def process_points(self, run: str) -> bool:
         """Add some points that an older version stored to the curves; return whether more are left."""
         return self.store.write(lambda connection: curve_levels.add_points(connection, run))

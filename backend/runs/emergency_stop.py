@@ -94,7 +94,7 @@ def _records(job: Job, run: str, number: int, node: Node) -> list[NodeRecord]:
     command = ["sh", "-c", LIST, root, run, _own_line(job, number)]
     if root.startswith("~/"):
         command = ["sh", "-c", 'exec sh -c "$0" "$HOME/$1" "$2" "$3"', LIST, root[2:], run, _own_line(job, number)]
-    found = [FOLDER.search(line) for line in node.run(command, timeout_s=LIST_S).out.splitlines()]
+    matches = [FOLDER.search(line) for line in node.run(command, timeout_s=LIST_S).out.splitlines()]
     return [
         NodeRecord(
             rank=int(match["rank"]),
@@ -104,7 +104,7 @@ def _records(job: Job, run: str, number: int, node: Node) -> list[NodeRecord]:
             setup=environment.setup,
             mark="",
         )
-        for match in found
+        for match in matches
         if match and match["run"] == run
     ]
 

@@ -118,7 +118,7 @@ _MARKS: Mapping[str, Known] = {
 }
 """entry.py logs `checkpoint` when a checkpoint was saved."""
 KNOWN: Mapping[str, Known] = {**_MARKS, **_MODEL, **_PREFERENCE, **_ROLLOUT, **_ROUTER, **_SPEED, **_PROGRESS}
-_PLACES = {name: place for place, name in enumerate(KNOWN)}
+_PLACES = {name: position for position, name in enumerate(KNOWN)}
 
 _OF_DATA = re.compile(rf"(.+)_({'|'.join(map(re.escape, sorted(KNOWN, key=len, reverse=True)))})")
 """eval_NAME_loss: the loss on one of several evaluation data sets."""

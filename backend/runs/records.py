@@ -8,7 +8,7 @@ from typing import Any, Literal
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.collect.node_records import Exit, Gpu, Stopped
 from backend.runs.collect.node_records import Stuck as StuckProcess
-from backend.runs.diagnosis.findings import Slowdown, Standstill
+from backend.runs.diagnosis.findings import Hang, Straggler
 from backend.runs.states import EventKind, RunState
 
 
@@ -209,9 +209,9 @@ class RunSnapshot:
     """None before the first attempt."""
     last_step_at: float | None = None
     """When the newest step of the newest attempt ended, by our clock."""
-    standstill: Standstill | None = None
+    standstill: Hang | None = None
     """Set while the run makes no progress."""
-    slowdown: Slowdown | None = None
+    slowdown: Straggler | None = None
     """Set while the steps of the run take longer than before."""
     checkpoint_step: int | None = None
     """Step of the checkpoint that the newest attempt resumed from."""

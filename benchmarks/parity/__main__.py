@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.parity.cases import CASES, MEGATRON
 from benchmarks.parity.page import write_pages
-from benchmarks.parity.runs import Site
+from benchmarks.parity.runs import ParityRuns
 from tools.programs import mcore_adapter_source
 
 
@@ -30,7 +30,7 @@ def main() -> None:
         if (not given.words or any(word in name for word in given.words))
         and (case.engine != MEGATRON or mcore_adapter_source())
     }
-    for name, result in Site(given.folder).run({} if given.docs else chosen):
+    for name, result in ParityRuns(given.folder).run({} if given.docs else chosen):
         results[name] = result
         kept.write_text(json.dumps(results, indent=1))
         print(

@@ -25,8 +25,8 @@ FAMILIES = ROOT / "tests" / "engines" / "vision_models.py"
 STEPS = 4
 
 
-class Site:
-    """A folder with the tiny models and their data."""
+class ParityRuns:
+    """Runs of the cases in a folder with the tiny models and their data."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -4,7 +4,7 @@ import { whole } from "../lib/format.js";
 import { w } from "../lib/words.js";
 import { isLost } from "../web/connection.js";
 import { go } from "../web/shell.js";
-import { latestBundle, sendToServer } from "../wizard/channel.js";
+import { latestPayload, sendToServer } from "../wizard/channel.js";
 
 // The keys of its texts are monitor.<name>. `requestSearch` starts the search on the nodes. `go(step, dialog, fix)` acts
 // and closes the dialog; step 0 is the beginning, and `fix` is what `open` got. With `needsNodes`, nothing can be chosen before the nodes have answered,
@@ -86,13 +86,13 @@ export function Checkpoints(name, { requestSearch, go, needsNodes = false, kind 
 // Makes the wizard read the run's job, with the change number `fix` or calibrated with the run, and then shows the
 // wizard.
 export function openInWizard(run, step, dialog, fix = null, measured = false) {
-  const before = latestBundle()?.fetched;
+  const before = latestPayload()?.fetched;
   dialog.wait(w("continue.opening"));
   document.addEventListener("megaboard:drawn", onDrawn);
   sendToServer("fetch", { kind: "continue", run, checkpoint: step, fix, measured });
 
   function onDrawn() {
-    const fetched = latestBundle().fetched;
+    const fetched = latestPayload().fetched;
     if (fetched === before || fetched?.kind !== "continue") return;
     document.removeEventListener("megaboard:drawn", onDrawn);
     if (!dialog.isOpen()) return;

@@ -16,7 +16,7 @@ export function Hang(now, showLog) {
   const list = h("ul.mbm-suspects");
   const fix = h("p.mb-quiet");
   const button = h("button.mbm-chip", { type: "button", onclick: () => showLog(shown.suspects[0].node, logOf(shown.suspects[0])) });
-  const root = h("section.mbm-cause.mbm-standstill", { role: "alert", hidden: true },
+  const root = h("section.mbm-cause.mbm-finding", { role: "alert", hidden: true },
     h("div", {}, h("p", {}, title, " ", lasts), usual), button, list, fix);
   let shown = null;
 
@@ -25,26 +25,26 @@ export function Hang(now, showLog) {
     root.hidden = !hang;
     if (!hang) return;
     const { suspects } = hang;
-    text(title, w(`standstill.${hang.title}`, { at: moment(hang.since) }));
+    text(title, w(`hang.${hang.title}`, { at: moment(hang.since) }));
     text(usual, lastStepWords(hang));
     keyed(list, suspects.length ? suspects : [FALLBACK], keyOf, () => h("li", {}, h("span"), h("small")), updateSuspect);
-    text(fix, w("standstill.fix", { at: moment(hang.ends_at, false) }));
+    text(fix, w("hang.fix", { at: moment(hang.ends_at, false) }));
     button.hidden = !suspects.length;
     if (suspects.length) text(button, w("cause.log", { node: suspects[0].address }));
     age();
   }
 
   function age() {
-    if (shown) text(lasts, w("standstill.lasts", { time: duration(now() - shown.since) }));
+    if (shown) text(lasts, w("hang.lasts", { time: duration(now() - shown.since) }));
   }
 
   return { root, take, age };
 }
 
 function lastStepWords({ step, step_s: seconds, wrote, is_due: isDue }) {
-  if (step === null) return wrote === null ? "" : w("standstill.wrote", { at: moment(wrote, false) });
-  const last = w("standstill.usual", { step: whole(step), seconds: number(seconds, 3) });
-  return isDue ? `${last} ${w("standstill.due")}` : last;
+  if (step === null) return wrote === null ? "" : w("hang.wrote", { at: moment(wrote, false) });
+  const last = w("hang.usual", { step: whole(step), seconds: number(seconds, 3) });
+  return isDue ? `${last} ${w("hang.due")}` : last;
 }
 
 // A title, lines and a fix as text from the server, for a run whose steps take longer than before and for nodes that
@@ -53,7 +53,7 @@ export function Notice() {
   const title = h("strong");
   const list = h("ul.mbm-suspects");
   const fix = h("p.mb-quiet");
-  const root = h("section.mbm-cause.mbm-standstill", { role: "status", hidden: true }, h("div", {}, title), list, fix);
+  const root = h("section.mbm-cause.mbm-finding", { role: "status", hidden: true }, h("div", {}, title), list, fix);
 
   function take(notice) {
     root.hidden = !notice;
@@ -73,7 +73,7 @@ const logOf = (suspect) => Number.isInteger(suspect.rank) ? `rank${suspect.rank}
 function updateSuspect(item, suspect) {
   const values = { ...suspect, node: suspect.names, at: moment(suspect.since, false), others: moment(suspect.others, false), step: whole(suspect.step),
     usual: whole(suspect.usual) };
-  text(item.firstChild, w(`standstill.${suspect.kind}`, values));
-  const help = [suspect.ids && w("standstill.stopped", values), suspect.waits && w("standstill.waits")].filter(Boolean);
+  text(item.firstChild, w(`hang.${suspect.kind}`, values));
+  const help = [suspect.ids && w("hang.stopped", values), suspect.waits && w("hang.waits")].filter(Boolean);
   setCommands(item.lastChild, help.join(" "));
 }

@@ -33,13 +33,13 @@ export function List(link) {
   const root = h("div", {}, title, deletions.root, card, empty, storage.root, erase.root);
   let rows = [];
 
-  function take(bundle) {
-    if (bundle.deletions) deletions.take(bundle.deletions);
-    storage.take(bundle.storage);
-    erase.take(bundle.erase);
-    if (bundle.metric_names) bar.takeMetrics(bundle.metric_names);
-    if (!bundle.rows) return;
-    rows = bundle.rows;
+  function take(response) {
+    if (response.deletions) deletions.take(response.deletions);
+    storage.take(response.storage);
+    erase.take(response.erase);
+    if (response.metric_names) bar.takeMetrics(response.metric_names);
+    if (!response.rows) return;
+    rows = response.rows;
     const known = new Set(rows.map((run) => run.id));
     kept.chosen.forEach((run) => known.has(run) || kept.chosen.delete(run));
     draw();

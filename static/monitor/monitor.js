@@ -99,13 +99,13 @@ export function attach(element, trigger, props, watch) {
   }
 
   function draw() {
-    const bundle = JSON.parse(props.value);
-    if (!view || bundle.run !== shown) return;
-    skew = bundle.now - Date.now() / 1000;
-    Object.assign(view.versions, bundle.versions);
-    if ("trouble" in bundle) showProblem(bundle.trouble);
-    if (bundle.error || bundle.refused) showProblem(bundle.error ?? bundle.refused);
-    view.take(bundle);
+    const response = JSON.parse(props.value);
+    if (!view || response.run !== shown) return;
+    skew = response.now - Date.now() / 1000;
+    Object.assign(view.versions, response.versions);
+    if ("trouble" in response) showProblem(response.trouble);
+    if (response.error || response.refused) showProblem(response.error ?? response.refused);
+    view.take(response);
   }
 
   function showProblem(problem) {

@@ -32,7 +32,7 @@ export function Run(id, link) {
     trouble: Trouble(id, (rank, file) => parts.logs.show(rank, file), (keys) => link.act("accept", { keys }), () => link.act("resume"),
       (fix) => parts.head.continueWith(fix)),
     hang: Hang(link.now, (rank, file) => parts.logs.show(rank, file)),
-    slowdown: Notice(),
+    straggler: Notice(),
     unseen: Notice(),
     compare: Compare(id, () => link.act("calibrate")),
     export: Export(() => link.act("export")),
@@ -43,7 +43,7 @@ export function Run(id, link) {
       link.poll();
     } }),
     rules: Rules(link.act),
-    usage: Utilization(id, link.poll),
+    utilization: Utilization(id, link.poll),
     nodes: Nodes(link.now),
     events: Events(),
     logs: Logs(link.poll),
@@ -51,35 +51,35 @@ export function Run(id, link) {
   const below = h("div.mbm-below", {}, parts.logs.root, parts.events.root);
   let head = {}, wantedStep = null;
   const root = h("div.mbm-run", { "data-run": id }, parts.head.root, parts.unseen.root, parts.hang.root,
-    parts.slowdown.root, parts.trouble.root,
-    parts.charts.root, parts.rules.root, parts.compare.root, parts.usage.root, parts.nodes.root, parts.export.root, parts.chat.root, parts.evaluation.root, below);
+    parts.straggler.root, parts.trouble.root,
+    parts.charts.root, parts.rules.root, parts.compare.root, parts.utilization.root, parts.nodes.root, parts.export.root, parts.chat.root, parts.evaluation.root, below);
 
-  function take(bundle) {
+  function take(response) {
     // A run that is unknown or cannot be read has nothing to show and no buttons.
-    parts.head.erase.take(bundle.erase);
-    if (bundle.error || bundle.head) root.classList.toggle("mbm-nothing", !bundle.head && !head.state);
-    if (bundle.head || bundle.progress || "compare" in bundle) takeHead(bundle);
-    if (bundle.head) parts.trouble.take(bundle.head);
-    if (bundle.head) parts.export.take(bundle.head.export);
-    if (bundle.head) parts.chat.take(bundle.head.chat, bundle.head.resume);
-    if (bundle.head) parts.evaluation.take(bundle.head.evaluation);
-    if (bundle.head) parts.logs.takeAttempts(bundle.head.attempt);
-    if (bundle.head?.cause) parts.logs.prefer(bundle.head.cause);
-    if ("standstill" in bundle) parts.hang.take(bundle.standstill);
-    if ("slowdown" in bundle) parts.slowdown.take(bundle.slowdown);
-    if ("unseen" in bundle) parts.unseen.take(bundle.unseen);
-    if (bundle.nodes) parts.nodes.take(bundle.nodes);
-    if (bundle.nodes) parts.logs.takeNodes(bundle.nodes);
-    if (bundle.nodes) parts.usage.takeNodes(bundle.nodes);
-    parts.usage.take(bundle.usage);
-    if (bundle.events) parts.events.take(bundle.events);
-    parts.charts.take(id, bundle);
-    if (bundle.metrics) parts.rules.takeNames(bundle.metrics);
-    if (bundle.rules) parts.rules.take(bundle.rules);
+    parts.head.erase.take(response.erase);
+    if (response.error || response.head) root.classList.toggle("mbm-nothing", !response.head && !head.state);
+    if (response.head || response.progress || "compare" in response) takeHead(response);
+    if (response.head) parts.trouble.take(response.head);
+    if (response.head) parts.export.take(response.head.export);
+    if (response.head) parts.chat.take(response.head.chat, response.head.resume);
+    if (response.head) parts.evaluation.take(response.head.evaluation);
+    if (response.head) parts.logs.takeAttempts(response.head.attempt);
+    if (response.head?.cause) parts.logs.prefer(response.head.cause);
+    if ("standstill" in response) parts.hang.take(response.standstill);
+    if ("slowdown" in response) parts.straggler.take(response.slowdown);
+    if ("unseen" in response) parts.unseen.take(response.unseen);
+    if (response.nodes) parts.nodes.take(response.nodes);
+    if (response.nodes) parts.logs.takeNodes(response.nodes);
+    if (response.nodes) parts.utilization.takeNodes(response.nodes);
+    parts.utilization.take(response.usage);
+    if (response.events) parts.events.take(response.events);
+    parts.charts.take(id, response);
+    if (response.metrics) parts.rules.takeNames(response.metrics);
+    if (response.rules) parts.rules.take(response.rules);
     parts.rules.root.hidden = !head.attempt;
     parts.charts.root.hidden = (head.is_final || !head.attempt) && parts.charts.isEmpty();
-    if (bundle.place) takePlace(bundle.place);
-    parts.logs.take(bundle.log);
+    if (response.place) takePlace(response.place);
+    parts.logs.take(response.log);
     parts.logs.root.hidden = !head.attempt;
   }
 
@@ -89,9 +89,9 @@ export function Run(id, link) {
   }
 
   // The server does not send the values that seldom change with every step.
-  function takeHead(bundle) {
-    const { compare = head.compare } = bundle;
-    head = { ...head, ...bundle.head, ...bundle.progress, compare };
+  function takeHead(response) {
+    const { compare = head.compare } = response;
+    head = { ...head, ...response.head, ...response.progress, compare };
     parts.head.take(head);
     parts.compare.take(compare);
     // After a finished run, what can be done with the model stands below its curves. Otherwise its nodes matter more.
@@ -103,9 +103,9 @@ export function Run(id, link) {
     root,
     take,
     charts: parts.charts,
-    usage: parts.usage,
+    utilization: parts.utilization,
     query: () => ({ ...parts.charts.query(id), step: wantedStep ?? undefined, log: parts.logs.query(),
-      usage: parts.usage.query(), ...parts.head.erase.query() }),
+      usage: parts.utilization.query(), ...parts.head.erase.query() }),
     everySecond() {
       parts.head.age();
       parts.nodes.age();
@@ -114,7 +114,7 @@ export function Run(id, link) {
     close() {
       parts.charts.close();
       parts.chat.close();
-      parts.usage.close();
+      parts.utilization.close();
     },
   };
 }

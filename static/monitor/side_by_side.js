@@ -64,15 +64,15 @@ export function SideBySide(runs, link) {
       h("label.mbm-check", {}, log, h("span", {}, w("side.log"))));
   }
 
-  function take(bundle) {
-    if (bundle.heads) takeHeads(bundle.heads);
-    if (bundle.names) takeNames(bundle.names);
+  function take(response) {
+    if (response.heads) takeHeads(response.heads);
+    if (response.names) takeNames(response.names);
     const changed = new Set();
-    for (const [run, points] of Object.entries(bundle.curves ?? {})) takePoints(run, points, changed);
-    for (const [run, values] of Object.entries(bundle.logged ?? {})) takeValues(run, values, changed);
-    for (const [run, detail] of Object.entries(bundle.details ?? {})) takeDetail(run, detail, changed);
+    for (const [run, points] of Object.entries(response.curves ?? {})) takePoints(run, points, changed);
+    for (const [run, values] of Object.entries(response.logged ?? {})) takeValues(run, values, changed);
+    for (const [run, detail] of Object.entries(response.details ?? {})) takeDetail(run, detail, changed);
     changed.forEach((one) => one.draw());
-    if (bundle.fields) showFields(bundle.fields);
+    if (response.fields) showFields(response.fields);
   }
 
   function takeHeads(rows) {

@@ -1,4 +1,4 @@
-// Utilization of the nodes over the time of a run: a line per node, and the slowest or fullest GPU of all nodes. The
+// Utilization of the nodes over the time of a run: a line per node, and the GPU with the lowest utilization or the highest memory of all nodes. The
 // server keeps a few time intervals per node. The page requests them now and then, and gets those that changed.
 import { attribute, h, keyed, text } from "../lib/dom.js";
 import { number } from "../lib/format.js";

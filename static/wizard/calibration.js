@@ -4,8 +4,8 @@ import { fill, h } from "../lib/dom.js";
 import { t } from "../lib/words.js";
 import { sendToServer } from "./channel.js";
 
-export function draw(element, bundle) {
-  const known = bundle.data.calibration;
+export function draw(element, payload) {
+  const known = payload.data.calibration;
   if (!known) return;
   const button = (kind, classes) => h("button", { type: "button", "data-calibration": kind, class: classes,
     onclick: (event) => {

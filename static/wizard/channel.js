@@ -15,14 +15,14 @@ export const currentStep = () => document.documentElement.dataset.step || "hardw
 export const sendToServer = (event, data = {}) => trigger(event, { ...data, step: currentStep() });
 export const refresh = () => sendToServer("refresh");
 
-export const latestBundle = () => latest;
+export const latestPayload = () => latest;
 
 // The server may answer two edits out of order. A payload that is older than the one on screen is dropped.
-export function keep(bundle) {
-  if (bundle.at <= (known.get(bundle.step)?.at ?? 0)) return false;
-  known.set(bundle.step, bundle);
-  const data = { ...latest?.data, ...bundle.data };
-  latest = bundle.at > (latest?.at ?? 0) ? { ...latest, ...bundle, data } : { ...latest, data };
+export function keep(payload) {
+  if (payload.at <= (known.get(payload.step)?.at ?? 0)) return false;
+  known.set(payload.step, payload);
+  const data = { ...latest?.data, ...payload.data };
+  latest = payload.at > (latest?.at ?? 0) ? { ...latest, ...payload, data } : { ...latest, data };
   return true;
 }
 

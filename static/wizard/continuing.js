@@ -7,8 +7,8 @@ import { drawProblem } from "./problems.js";
 
 let drawn = "";
 
-export function draw(element, bundle) {
-  const { source } = bundle, signature = JSON.stringify([source, currentStep() === "launch"]);
+export function draw(element, payload) {
+  const { source } = payload, signature = JSON.stringify([source, currentStep() === "launch"]);
   if (signature === drawn && element.childElementCount === Number(Boolean(source))) return;
   drawn = signature;
   if (!source) return fill(element);
@@ -17,7 +17,7 @@ export function draw(element, bundle) {
   const bound = source.bound.join(lang() === "zh" ? "、" : ", ");
   const state = problems.length ? "unfit" : source.bound.length ? "fits" : "free";
   fill(element, h("section.mb-card.mb-continuing", { "data-state": state, "aria-label": t("wizard.continuing") },
-    h("div.mb-desk", {},
+    h("div.mb-actions", {},
       h("div.mb-continuing-words", {},
         h("p", {}, h("b", {}, t("wizard.continuing.step", { step: source.step.toLocaleString("en") })), " ",
           h("a", { href: `#${place}`, "data-go": place }, source.run)),

@@ -3,14 +3,14 @@ import { commands } from "../lib/commands.js";
 import { fill, h } from "../lib/dom.js";
 import { grouped, percent } from "../lib/format.js";
 import { t } from "../lib/words.js";
-import { latestBundle } from "./channel.js";
+import { latestPayload } from "./channel.js";
 
 const d = (key, values) => t(`wizard.data.${key}`, values);
 let shown = null;
 
 // The answer stays on screen after later edits, until the next one.
 function draw(element) {
-  const preview = latestBundle()?.fetched?.preview;
+  const preview = latestPayload()?.fetched?.preview;
   if (!preview || preview === shown) return;
   shown = preview;
   const parts = [preview.datasets.map(dataset), preview.lengths && lengths(preview.lengths), examples(preview.examples)];

@@ -1,7 +1,7 @@
 // dataset_info.json on the nodes: its entries, a form for one entry, and files that become a data set.
 import { fill, h, table } from "../lib/dom.js";
 import { t } from "../lib/words.js";
-import { latestBundle } from "./channel.js";
+import { latestPayload } from "./channel.js";
 import { faultView } from "./data_preview.js";
 import { button, fetchPanels, panel, request } from "./fetch.js";
 
@@ -22,7 +22,7 @@ function draw(element) {
   panel(element, KINDS, head);
   let body = element.querySelector(".mb-datasets");
   if (!body) element.append(body = h("div.mb-datasets", {}));
-  const answer = latestBundle()?.fetched?.datasets;
+  const answer = latestPayload()?.fetched?.datasets;
   if (!answer || answer === seen) return;
   seen = answer;
   take(answer);

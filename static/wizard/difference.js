@@ -8,10 +8,10 @@ import { range } from "./accuracy.js";
 let section = null, requestedAt = 0, base = "", shownFile = null;
 
 // The element stays for the life of the page: a payload without changes keeps the choice and the scroll position.
-export function difference(bundle) {
+export function difference(payload) {
   section ??= h("section.mb-card.mb-section.mb-difference", {}, h("p.mb-quiet", {},
     t("wizard.difference.asking")));
-  if (bundle.at !== requestedAt) load(bundle.at);
+  if (payload.at !== requestedAt) load(payload.at);
   return section;
 }
 

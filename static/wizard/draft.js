@@ -3,8 +3,8 @@
 import { restAfter } from "../lib/rest.js";
 import { draftVersions } from "../lib/versions.js";
 import { watchRequests } from "../web/requests.js";
-import { latestBundle, sendToServer } from "./channel.js";
-import { resend, resent, taken } from "./unsent.js";
+import { latestPayload, sendToServer } from "./channel.js";
+import { resend, resent, taken } from "./pending_edits.js";
 
 // The answer to an edit of this page may take this long.
 const QUIET_MS = 1500;
@@ -75,4 +75,4 @@ document.addEventListener("input", () => {
 document.addEventListener("pointerdown", edits.typed, true);
 
 // Another window may have edited the draft in the meantime.
-window.addEventListener("focus", () => latestBundle() && sendToServer("refresh"));
+window.addEventListener("focus", () => latestPayload() && sendToServer("refresh"));

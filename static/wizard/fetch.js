@@ -2,7 +2,7 @@
 // data set.
 import { fill, h, table } from "../lib/dom.js";
 import { t } from "../lib/words.js";
-import { latestBundle, sendToServer } from "./channel.js";
+import { latestPayload, sendToServer } from "./channel.js";
 import { goTo } from "./fields.js";
 import { hostKeys } from "./host_keys.js";
 import { drawProblem, noFigures } from "./problems.js";
@@ -14,9 +14,9 @@ export function panel(element, kinds, form) {
   let answer = element.querySelector(".mb-fetch-answer");
   if (!answer) {
     answer = h("div.mb-fetch-answer", { role: "status" });
-    fill(element, h("div.mb-fetch.mb-desk", {}, form()), answer);
+    fill(element, h("div.mb-fetch.mb-actions", {}, form()), answer);
   }
-  const result = latestBundle()?.fetched;
+  const result = latestPayload()?.fetched;
   if (result && result !== seen) settle(result);
   const isMine = kinds.includes(busy?.kind ?? result?.kind);
   for (const button of element.querySelectorAll(".mb-fetch button")) button.disabled = busy !== null;
@@ -80,7 +80,7 @@ export function button(kind, more) {
 
 function drawModel(element) {
   panel(element, ["hub", "node", "profile"], modelForm);
-  const needsProfile = noFigures(latestBundle() ?? {})?.code === "model_not_estimated";
+  const needsProfile = noFigures(latestPayload() ?? {})?.code === "model_not_estimated";
   element.querySelector('[data-fetch="profile"]').hidden = !needsProfile;
 }
 
@@ -96,7 +96,7 @@ function modelForm() {
 // With Slurm the nodes are not known: the login node is asked for the partitions.
 function drawMemory(element) {
   panel(element, ["memory", "partitions"], () => [button("memory"), button("partitions")]);
-  const hasScheduler = Boolean(latestBundle()?.data.scheduler);
+  const hasScheduler = Boolean(latestPayload()?.data.scheduler);
   element.querySelector('[data-fetch="memory"]').hidden = hasScheduler;
   element.querySelector('[data-fetch="partitions"]').hidden = !hasScheduler;
 }
@@ -107,7 +107,7 @@ const drawSamples = (element) => panel(element, ["samples", "data_preview"], () 
 const SPEED = ["speed", "keep_speed", "forget_calibration"];
 function drawSpeed(element) {
   panel(element, SPEED, () => [button("speed"), h("p.mb-quiet", {}, t("wizard.fetch.speed.slurm"))]);
-  const hasScheduler = Boolean(latestBundle()?.data.scheduler);
+  const hasScheduler = Boolean(latestPayload()?.data.scheduler);
   element.querySelector('[data-fetch="speed"]').hidden = hasScheduler;
   element.querySelector(".mb-fetch .mb-quiet").hidden = !hasScheduler;
 }

@@ -7,26 +7,26 @@ import { drawProblem, noFigures } from "./problems.js";
 
 const idOf = (path) => `field-${path.replaceAll(".", "-")}`;
 
-export function placeProblems(bundle) {
-  if (bundle.hidden && bundle.hidden.join() !== hiddenNow) hide(bundle.hidden);
+export function placeProblems(payload) {
+  if (payload.hidden && payload.hidden.join() !== hiddenNow) hide(payload.hidden);
   const byId = new Map();
-  for (const problem of bundle.problems) {
+  for (const problem of payload.problems) {
     const id = idOf(problem.at);
     byId.set(id, [...(byId.get(id) || []), problem]);
   }
   for (const block of document.querySelectorAll('[id^="field-"]')) beside(block, byId.get(block.id) || []);
-  unplaced(bundle);
-  marks(bundle);
-  openSizes(bundle);
+  unplaced(payload);
+  marks(payload);
+  openSizes(payload);
 }
 
 // Without a table of plans, the user sets the parallel sizes by hand. The section opens once, so that the user can
 // close it.
 let isByHand = false;
-function openSizes(bundle) {
+function openSizes(payload) {
   const button = document.querySelector('[data-more="wizard-strategy-more"]');
   if (!button) return;
-  const isNow = Boolean(noFigures(bundle)) && !button.hasAttribute("data-off");
+  const isNow = Boolean(noFigures(payload)) && !button.hasAttribute("data-off");
   if (isNow && !isByHand) open(button, true);
   isByHand = isNow;
 }
@@ -86,11 +86,11 @@ function onceFixed(problems) {
 }
 
 // A problem of the whole job, or of a field without a widget, is shown at the top of its step.
-function unplaced(bundle) {
+function unplaced(payload) {
   for (const step of steps) {
     const heading = document.getElementById(`heading-${step}`)?.closest(".mb-heading");
     if (!heading) continue;
-    const problems = bundle.problems.filter((problem) => !problem.at && problem.step === step);
+    const problems = payload.problems.filter((problem) => !problem.at && problem.step === step);
     const text = JSON.stringify(problems);
     let box = heading.querySelector(":scope > .mb-unplaced");
     if (box ? box.dataset.text === text : !problems.length) continue;
@@ -102,9 +102,9 @@ function unplaced(bundle) {
   }
 }
 
-function marks(bundle) {
+function marks(payload) {
   for (const link of document.querySelectorAll(".mb-steps a[data-step]")) {
-    const { errors = 0, missing = 0 } = bundle.marks[link.dataset.step] || {};
+    const { errors = 0, missing = 0 } = payload.marks[link.dataset.step] || {};
     link.querySelector(".mb-mark")?.remove();
     const [kind, number] = errors ? ["errors", errors] : ["missing", missing];
     if (!number) continue;

@@ -4,8 +4,8 @@ import { count } from "../lib/format.js";
 import { t } from "../lib/words.js";
 import { sendToServer } from "./channel.js";
 
-export function drawClusters(element, bundle) {
-  const chips = bundle.data.clusters;
+export function drawClusters(element, payload) {
+  const chips = payload.data.clusters;
   if (!chips) return;
   fill(element, h("div.mb-chips", { role: "group", "aria-label": t("wizard.clusters") },
     h("span.mb-quiet", {}, t("wizard.clusters")), chips.map((chip) =>
@@ -13,8 +13,8 @@ export function drawClusters(element, bundle) {
         onclick: () => sendToServer("apply", { cluster: chip.key }) }, chip.name))));
 }
 
-export function drawHosts(element, bundle) {
-  const hosts = bundle.data.hosts;
+export function drawHosts(element, payload) {
+  const hosts = payload.data.hosts;
   if (!hosts) return;
   if (!hosts.length) return element.replaceChildren();
   const hasJumpHost = hosts.some((host) => host.jump);
@@ -33,8 +33,8 @@ export function drawHosts(element, bundle) {
   element.firstChild.tabIndex = 0;
 }
 
-export function drawModel(element, bundle) {
-  const model = bundle.data.model;
+export function drawModel(element, payload) {
+  const model = payload.data.model;
   if (!model) return fill(element, h("p.mb-quiet", {}, t("wizard.model.unread")));
   fill(element, h("div.mb-model", {},
     h("div.mb-model-name", {}, h("strong", {}, model.name || t("wizard.model.unnamed")),

@@ -11,6 +11,6 @@ export function hostKeys(keys, accept, isBusy = false) {
   return h("section.mb-card.mb-section", {}, h("h3", {}, t("wizard.keys")),
     h("p", {}, t("wizard.keys.lead")),
     table("mb-table mb-keys", head, rows),
-    h("div.mb-desk", {}, h("button.mb-button.mb-primary", { type: "button", "data-act": "accept",
+    h("div.mb-actions", {}, h("button.mb-button.mb-primary", { type: "button", "data-act": "accept",
       disabled: isBusy, onclick: accept }, t("wizard.keys.accept", { count: keys.length }))));
 }

@@ -12,14 +12,14 @@ import { todoList } from "./review.js";
 // `request` is the last action that this page requested; null after it is done.
 let request = null, clock = null, watched = 0, accepted = null;
 
-export function draw(element, bundle) {
-  const session = bundle.data.launch;
+export function draw(element, payload) {
+  const session = payload.data.launch;
   if (!session || currentStep() !== "launch") return;
   const isBusy = ["checking", "copying", "pulling", "downloading", "installing", "launching"].includes(session.phase);
   // Another page started this work, or this page was reloaded: this page watches the work.
   if (isBusy && !request && watched !== session.version) {
     watched = session.version;
-    sendToServer("desk", { act: "watch" });
+    sendToServer("launch", { act: "watch" });
   }
   if (session.phase === "launched" && request === "launch") {
     request = null;
@@ -27,18 +27,18 @@ export function draw(element, bundle) {
   }
   if (!isBusy) request = null;
   fill(element, h("section.mb-card.mb-section", {},
-    h("div.mb-desk", {}, checkButton(session, isBusy), launchButton(session, isBusy),
+    h("div.mb-actions", {}, checkButton(session, isBusy), launchButton(session, isBusy),
       queueButton(session, isBusy),
-      h("p.mb-desk-words", { role: "status" }, sentence(session, isBusy))),
+      h("p.mb-actions-words", { role: "status" }, sentence(session, isBusy))),
     session.scheduler && slurm(session.scheduler),
-    session.same && session.warnings > 0 && warnings(element, bundle),
-    (bundle.refusal || []).map((problem) => drawProblem(problem)),
+    session.same && session.warnings > 0 && warnings(element, payload),
+    (payload.refusal || []).map((problem) => drawProblem(problem)),
     session.problems.map((problem) => drawProblem(problem)),
     session.copy && copyOffer(session, isBusy),
     session.pull && pullOffer(isBusy),
     session.download && downloadOffer(session, isBusy),
     session.install && installOffer(session, isBusy),
-    !session.complete && todoList(bundle, "missing", "error"),
+    !session.complete && todoList(payload, "missing", "error"),
     h("p.mb-quiet", {}, whoIsTold(session.told))),
     session.keys.length > 0 && hostKeys(session.keys, () => accept(session), isBusy), session.checks && checksTable(session));
   tick(element, session, isBusy);
@@ -61,12 +61,12 @@ function slurm({ start, said }) {
 }
 
 // The user must accept the warnings of this check before a launch or before the run is queued.
-function warnings(element, bundle) {
-  const session = bundle.data.launch;
+function warnings(element, payload) {
+  const session = payload.data.launch;
   const box = h("input", { type: "checkbox", "data-act": "accept_warnings", checked: accepted === session.version,
     onchange: () => {
       accepted = box.checked ? session.version : null;
-      keepFocus(element, () => draw(element, bundle));
+      keepFocus(element, () => draw(element, payload));
     } });
   return h("label.mb-accept", {}, box, " ", t("wizard.launch.accept_warnings", { count: session.warnings }));
 }
@@ -83,27 +83,27 @@ const whoIsTold = (places) => places.length
 
 // Copies the files that only node 0 has to the other nodes, after the user clicks.
 function copyOffer(session, isBusy) {
-  return h("div.mb-desk", {}, button("copy", t("wizard.launch.copy"), isBusy, false),
-    h("p.mb-desk-words", {}, session.copy, h("br"), h("small.mb-quiet", {},
+  return h("div.mb-actions", {}, button("copy", t("wizard.launch.copy"), isBusy, false),
+    h("p.mb-actions-words", {}, session.copy, h("br"), h("small.mb-quiet", {},
       t("wizard.launch.copy.lead"))));
 }
 
 // Pulls the container image on all nodes, after the user clicks.
 function pullOffer(isBusy) {
-  return h("div.mb-desk", {}, button("pull", t("wizard.launch.pull"), isBusy, false),
-    h("p.mb-desk-words", {}, h("small.mb-quiet", {}, t("wizard.launch.pull.lead"))));
+  return h("div.mb-actions", {}, button("pull", t("wizard.launch.pull"), isBusy, false),
+    h("p.mb-actions-words", {}, h("small.mb-quiet", {}, t("wizard.launch.pull.lead"))));
 }
 
 // Downloads the model from its hub to node 0 and copies it to the other nodes, after the user clicks.
 function downloadOffer(session, isBusy) {
-  return h("div.mb-desk", {}, button("download", t("wizard.launch.download"), isBusy, false),
-    h("p.mb-desk-words", {}, session.download, h("br"), h("small.mb-quiet", {}, words(session, "download.lead"))));
+  return h("div.mb-actions", {}, button("download", t("wizard.launch.download"), isBusy, false),
+    h("p.mb-actions-words", {}, session.download, h("br"), h("small.mb-quiet", {}, words(session, "download.lead"))));
 }
 
 // Makes the engine's environment on all nodes, after the user clicks. Its interpreter comes back as a fix to apply.
 function installOffer(session, isBusy) {
-  return h("div.mb-desk", {}, button("install", t("wizard.launch.install"), isBusy, false),
-    h("p.mb-desk-words", {}, h("small.mb-quiet", {}, words(session, "install.lead"))));
+  return h("div.mb-actions", {}, button("install", t("wizard.launch.install"), isBusy, false),
+    h("p.mb-actions-words", {}, h("small.mb-quiet", {}, words(session, "install.lead"))));
 }
 
 function button(act, label, isOff, isPrimary) {
@@ -114,7 +114,7 @@ function button(act, label, isOff, isPrimary) {
 function send(act, more = {}) {
   request = act;
   for (const control of document.querySelectorAll("[data-act]")) control.disabled = true;
-  sendToServer("desk", { act, ...more });
+  sendToServer("launch", { act, ...more });
 }
 
 const accept = (session) => send("accept", { fingerprints: session.keys.map((key) => key.fingerprint) });

@@ -8,10 +8,10 @@ import { insteadOfFigures } from "./problems.js";
 
 const open = new Set();
 
-export function draw(element, bundle) {
-  const memory = bundle.data.memory;
+export function draw(element, payload) {
+  const memory = payload.data.memory;
   if (!memory) {
-    fill(element, h("p.mb-quiet", {}, insteadOfFigures(bundle, "wizard.memory.unread")));
+    fill(element, h("p.mb-quiet", {}, insteadOfFigures(payload, "wizard.memory.unread")));
     return;
   }
   const isOpen = element.querySelector(".mb-twin")?.open;
@@ -25,15 +25,15 @@ export function draw(element, bundle) {
         h("span", {}, t("wizard.memory.limit", { gib: gib(memory.gpu_gib) }))),
       memory.stages.map((stage) => stack(memory, stage, whole))),
     memory.host && host(memory.host),
-    h("p.mb-accuracy.mb-quiet", {}, accuracy(bundle.summary.accuracy),
+    h("p.mb-accuracy.mb-quiet", {}, accuracy(payload.summary.accuracy),
       counted(memory) && [gap(), counted(memory)]),
     figures(memory, isOpen));
 }
 
 // Returns the assumed length of the samples; nothing for packed samples.
-function counted({ cutoff_len: length, fullest_tokens: fullest }) {
-  const tokens = fullest || length;
-  const key = fullest ? "wizard.memory.fullest" : "wizard.memory.unpacked";
+function counted({ cutoff_len: length, largest_tokens: largest }) {
+  const tokens = largest || length;
+  const key = largest ? "wizard.memory.largest" : "wizard.memory.unpacked";
   return tokens && t(key, { tokens: tokens.toLocaleString("en") });
 }
 

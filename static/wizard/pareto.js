@@ -13,8 +13,8 @@ const COLOURS = { megatron: "--mb-c0", zero2: "--mb-c4", zero3: "--mb-c2", fsdp:
 const familyOf = (engine) => engine.replace(/^.*?-/, "").replace("-offload", "");
 let shown = null, plot = null, isBound = false;
 
-export function draw(element, bundle) {
-  const plans = bundle.data.plans;
+export function draw(element, payload) {
+  const plans = payload.data.plans;
   const isOpen = element.querySelector(".mb-twin")?.open;
   shown = null;
   if (!plans?.rows.length) return fill(element, h("p.mb-quiet", {}, plans?.why ?? t("wizard.plan.unread")));

@@ -23,10 +23,10 @@ let all = [], rows = [], columns = [], plans = null, chosen = null, place = null
 // the box after a change would force another layout of the page.
 let at = 0, top = 0, height = 0;
 
-export function draw(element, bundle) {
+export function draw(element, payload) {
   if (element !== place) build(element);
-  if (!bundle.data.plans) return;
-  plans = bundle.data.plans;
+  if (!payload.data.plans) return;
+  plans = payload.data.plans;
   const part = (name) => element.querySelector(`.mb-plans-${name}`);
   const isListed = plans.own !== null && plans.own !== undefined;
   part("why").textContent = plans.why;
@@ -46,7 +46,7 @@ export function draw(element, bundle) {
   // If the speed is unknown, the sentence above the table explains the order.
   part("count").textContent = t("wizard.plan.count", { shown: grouped(all.length), count: grouped(plans.count),
     fitting: grouped(plans.fitting), sorted: all[0].speed === null ? "" : t("wizard.plan.sorted") });
-  showWarning(part("even"), bundle.problems.find(({ code }) => WRONG.has(code) || code === "stages_unequal"));
+  showWarning(part("even"), payload.problems.find(({ code }) => WRONG.has(code) || code === "stages_unequal"));
   // At first the best plans are in view, as the sentences above say.
   sift(before && chosen && keyOf(chosen) !== before);
 }

@@ -10,7 +10,7 @@ export const noFigures = ({ problems = [], summary }) => summary?.sound
   ? problems.find(({ code }) => code === "model_not_estimated" || code === "estimate_not_modelled") : undefined;
 
 // Returns the text in place of figures: that warning, or else the text of `key`.
-export const insteadOfFigures = (bundle, key) => noFigures(bundle)?.message ?? t(key);
+export const insteadOfFigures = (payload, key) => noFigures(payload)?.message ?? t(key);
 
 // `choose` takes the place of the edits of its choices.
 export function drawProblem(problem) {

@@ -6,8 +6,8 @@ import { t } from "../lib/words.js";
 const COLOURS = 10, MANY = 16;
 let kind = null, drawn = "", shown = null, at = null, isListed = false;
 
-export function draw(element, bundle) {
-  const ranks = named(bundle.data.ranks);
+export function draw(element, payload) {
+  const ranks = named(payload.data.ranks);
   const text = JSON.stringify([ranks, kind]);
   if (text === drawn && element.childElementCount) return;
   at = null;
@@ -22,7 +22,7 @@ export function draw(element, bundle) {
   fill(element,
     h("div.mb-choice", { role: "group", "aria-label": t("wizard.ranks.by") }, ranks.kinds.map((name) =>
       h("button", { type: "button", "aria-pressed": String(name === kind),
-        onclick: () => pick(element, bundle, name) }, t(`wizard.ranks.${name}`), " ", h("small", {}, reach(ranks, name))))),
+        onclick: () => pick(element, payload, name) }, t(`wizard.ranks.${name}`), " ", h("small", {}, reach(ranks, name))))),
     h("p.mb-quiet", {}, sentence(ranks)),
     h("p.mb-rank-says", { "aria-live": "polite" }, t("wizard.ranks.point")),
     h("div", { class: ranks.nodes.length > MANY ? "mb-nodes mb-many" : "mb-nodes", tabindex: "0", role: "group",
@@ -129,8 +129,8 @@ function list(ranks) {
   return details;
 }
 
-function pick(element, bundle, name) {
+function pick(element, payload, name) {
   kind = name;
-  draw(element, bundle);
+  draw(element, payload);
   element.querySelector('[aria-pressed="true"]')?.focus();
 }

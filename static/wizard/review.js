@@ -11,22 +11,22 @@ import { drawProblem } from "./problems.js";
 const MANY_NODES = 8;
 let shownFile = null, shownNode = 0, drawn = "";
 
-export function draw(element, bundle) {
-  if (!("review" in bundle.data)) return;
-  const review = bundle.data.review;
-  const text = JSON.stringify([review, bundle.problems, shownFile, shownNode]);
+export function draw(element, payload) {
+  if (!("review" in payload.data)) return;
+  const review = payload.data.review;
+  const text = JSON.stringify([review, payload.problems, shownFile, shownNode]);
   if (text === drawn && element.childElementCount) return;
   drawn = text;
   if (!review) {
-    fill(element, card(t("wizard.review.errors"), todoList(bundle, "error")));
+    fill(element, card(t("wizard.review.errors"), todoList(payload, "error")));
     return;
   }
   fill(element, 
     !review.complete && card(t("wizard.review.missing"),
       h("p.mb-quiet", {}, t("wizard.review.missing.lead")),
-      (review.problems || []).map(drawProblem), todoList(bundle, "missing", "error")),
-    files(element, bundle, review), launchCommands(element, bundle, review),
-    difference(bundle));
+      (review.problems || []).map(drawProblem), todoList(payload, "missing", "error")),
+    files(element, payload, review), launchCommands(element, payload, review),
+    difference(payload));
 }
 
 function card(title, ...children) {
@@ -34,8 +34,8 @@ function card(title, ...children) {
 }
 
 // Problems to solve in the order of the steps, each with a link to its field.
-export function todoList(bundle, ...severities) {
-  const problems = bundle.problems.filter((problem) => severities.includes(problem.severity));
+export function todoList(payload, ...severities) {
+  const problems = payload.problems.filter((problem) => severities.includes(problem.severity));
   problems.sort((one, other) => steps.indexOf(one.step) - steps.indexOf(other.step));
   const link = ({ at, step, label }) => h("button.mb-link", { type: "button",
     onclick: () => goTo(at, step) }, label || t(`step.${step}`));
@@ -45,7 +45,7 @@ export function todoList(bundle, ...severities) {
       problem.code !== "needed_for_launch" && [" ", commands(problem.message), gap(), commands(problem.fix)]))));
 }
 
-function files(element, bundle, review) {
+function files(element, payload, review) {
   const all = [{ name: "job.yaml", text: review.job }, { name: "job.json", text: review.json },
     ...(review.files || [])];
   if (!all.some((file) => file.name === shownFile)) shownFile = all[0].name;
@@ -53,7 +53,7 @@ function files(element, bundle, review) {
   return card(t("wizard.review.files"),
     h("div.mb-bar", {}, pick(all.map(({ name }) => [name, name]), shownFile, (name) => {
       shownFile = name;
-      draw(element, bundle);
+      draw(element, payload);
     }), copyButton(file.text), download(file),
     review.complete && h("a.mb-tool", { href: "/api/archive", download: "" }, t("wizard.review.download"))),
     h("pre.mb-code", { role: "group", tabindex: "0", "aria-label": file.name }, file.text),
@@ -64,7 +64,7 @@ function files(element, bundle, review) {
 const download = ({ name, text }) => h("a.mb-tool", { download: name,
   href: `data:text/plain;charset=utf-8,${encodeURIComponent(text)}` }, t("wizard.review.download_one", { name }));
 
-function launchCommands(element, bundle, review) {
+function launchCommands(element, payload, review) {
   if (!review.complete) return null;
   const command = review.commands[Math.min(shownNode, review.commands.length - 1)];
   const nodes = review.commands.map(({ rank, label }) => [rank, label]);
@@ -72,7 +72,7 @@ function launchCommands(element, bundle, review) {
   return card(t("wizard.review.commands"), h("p.mb-quiet", {}, t(`wizard.review.commands.lead${review.scheduler ? "_slurm" : ""}`)),
     h("div.mb-bar", {}, (nodes.length > MANY_NODES ? select : pick)(nodes, command.rank, (rank) => {
       shownNode = rank;
-      draw(element, bundle);
+      draw(element, payload);
     }), copyButton(command.text)),
     h("pre.mb-code.mb-wrap", { role: "group", tabindex: "0", "aria-label": command.node }, words(command.text)),
     h("div.mb-bar", {}, h("h4", {}, t("wizard.review.environment")), copyButton(variables)),

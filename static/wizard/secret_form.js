@@ -7,7 +7,7 @@ export const hiddenInput = () => h("input.mb-typed", { type: "password", autocom
 
 export function form(submit, ...parts) {
   const send = (event) => { event.preventDefault(); submit(); };
-  return h("form.mb-desk.mb-secret-form", { autocomplete: "off", onsubmit: send }, ...parts);
+  return h("form.mb-actions.mb-secret-form", { autocomplete: "off", onsubmit: send }, ...parts);
 }
 
 export async function sendRequest(method, path, body) {

@@ -1,7 +1,7 @@
 // Sources of a job: a recipe, a saved preset, or a file.
 import { fill, h, table } from "../lib/dom.js";
 import { t } from "../lib/words.js";
-import { currentStep, latestBundle, sendToServer } from "./channel.js";
+import { currentStep, latestPayload, sendToServer } from "./channel.js";
 import { drawProblem } from "./problems.js";
 
 const OWN = "own:";
@@ -19,12 +19,12 @@ function request(kind, more) {
 
 function redraw() {
   const element = document.querySelector('[data-panel="start"]');
-  if (element) drawStart(element, latestBundle());
+  if (element) drawStart(element, latestPayload());
 }
 
 // This is made once: a payload after every edit must not remove the text that the user is typing.
-export function drawStart(element, bundle) {
-  const { recipes, presets } = bundle?.data ?? {};
+export function drawStart(element, payload) {
+  const { recipes, presets } = payload?.data ?? {};
   if (!element.firstChild && recipes) {
     listed = null;
     fill(element, choose(), keep(), bring(), h("div.mb-start-answer", { role: "status" }));
@@ -32,7 +32,7 @@ export function drawStart(element, bundle) {
   const answer = element.querySelector(".mb-start-answer");
   if (!answer) return;
   if (recipes) list(element.querySelector("#mb-recipe"), recipes, presets);
-  const result = KINDS.includes(bundle?.fetched?.kind) ? bundle.fetched : null;
+  const result = KINDS.includes(payload?.fetched?.kind) ? payload.fetched : null;
   if (result && result !== seen) {
     seen = result;
     isBusy = false;
@@ -66,7 +66,7 @@ function choose() {
     get.hidden = remove.hidden = !own();
     if (own()) get.href = `/api/presets/${encodeURIComponent(own())}`;
   } });
-  return h("div.mb-fetch.mb-desk", {}, h("label", {}, h("span", {}, t("wizard.start.recipe")), select),
+  return h("div.mb-fetch.mb-actions", {}, h("label", {}, h("span", {}, t("wizard.start.recipe")), select),
     h("button.mb-button", { type: "button", id: "mb-recipe-use", onclick: use }, t("wizard.start.recipe.use")),
     get, remove);
 }
@@ -85,7 +85,7 @@ function keep() {
   const save = () => request("preset_save", { name: input.value.trim() });
   const input = h("input", { type: "text", id: "mb-preset-name", class: "mb-fetch-id", maxlength: "64",
     spellcheck: "false", autocomplete: "off", onkeydown: (event) => { if (event.key === "Enter") save(); } });
-  return h("div.mb-fetch.mb-desk.mb-keep", {},
+  return h("div.mb-fetch.mb-actions.mb-keep", {},
     h("label", {}, h("span", {}, t("wizard.start.own.name")), input),
     h("button.mb-button", { type: "button", id: "mb-preset-save", onclick: save }, t("wizard.start.own.save")));
 }
@@ -105,10 +105,10 @@ function bring() {
     } });
   return h("details.mb-import", {}, h("summary", {}, t("wizard.start.import")),
     h("p.mb-quiet", {}, t("wizard.start.import.lead")),
-    h("div.mb-desk", {}, file,
+    h("div.mb-actions", {}, file,
       h("label", { for: "mb-import-file", class: "mb-file" }, t("wizard.start.import.file")), name),
     h("label", { for: "mb-import-text" }, t("wizard.start.import.text")), text,
-    h("div.mb-desk", {},
+    h("div.mb-actions", {},
       h("button.mb-button", { type: "button", id: "mb-import-do",
         onclick: () => request("import", { text: text.value }) }, t("wizard.start.import.do")),
       h("button.mb-button", { type: "button", id: "mb-import-keep",
@@ -131,15 +131,15 @@ function resultView(result) {
 }
 
 // The saved clusters, and a form that saves the fields as a cluster.
-export function drawOwnClusters(element, bundle) {
-  const own = bundle?.data?.own_clusters;
+export function drawOwnClusters(element, payload) {
+  const own = payload?.data?.own_clusters;
   if (!own) return;
   if (!element.firstChild) {
     const save = () => request("cluster_save", { name: input.value.trim() });
     const input = h("input", { type: "text", id: "mb-cluster-name", class: "mb-fetch-id", maxlength: "64",
       spellcheck: "false", autocomplete: "off", onkeydown: (event) => { if (event.key === "Enter") save(); } });
     fill(element, h("div.mb-chips", { role: "group", "aria-label": t("wizard.clusters.own") }),
-      h("div.mb-fetch.mb-desk.mb-keep", {}, h("label", {}, h("span", {}, t("wizard.clusters.name")), input),
+      h("div.mb-fetch.mb-actions.mb-keep", {}, h("label", {}, h("span", {}, t("wizard.clusters.name")), input),
         h("button.mb-button", { type: "button", id: "mb-cluster-save", onclick: save }, t("wizard.clusters.save"))));
   }
   fill(element.firstChild, own.length > 0 && h("span.mb-quiet", {}, t("wizard.clusters.own")), own.map(({ name, on }) => [

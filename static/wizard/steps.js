@@ -6,14 +6,14 @@ import { listed, t } from "../lib/words.js";
 import { errorBeside } from "./accuracy.js";
 import { noFigures } from "./problems.js";
 
-export function draw(element, bundle) {
-  const plan = bundle.data.steps;
+export function draw(element, payload) {
+  const plan = payload.data.steps;
   if (!plan) return fill(element);
   if (!plan.steps) return fill(element, h("p.mb-quiet", {}, t("wizard.steps.unknown")));
   fill(element, h("div.mb-facts", {}, facts(plan)),
     plan.bound && plan.samples && (plan.bound === "packed" || plan.hours !== null) && h("p.mb-quiet", {},
       t(`wizard.steps.bound.${plan.bound}`, { cutoff: grouped(plan.cutoff) })),
-    noFigures(bundle) && h("p.mb-quiet", {}, noFigures(bundle).message));
+    noFigures(payload) && h("p.mb-quiet", {}, noFigures(payload).message));
 }
 
 function facts(plan) {

@@ -9,8 +9,8 @@ import { meter } from "./meter.js";
 
 let requestedAt = 0;
 
-export async function draw(element, bundle) {
-  const own = (requestedAt = bundle.at);
+export async function draw(element, payload) {
+  const own = (requestedAt = payload.at);
   if (!element.childElementCount) fill(element, h("p.mb-quiet", {}, t("wizard.strategies.asking")));
   let result = null;
   try {

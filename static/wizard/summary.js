@@ -9,8 +9,8 @@ import { drawProblem, noFigures } from "./problems.js";
 
 let spoken = "";
 
-export function draw(element, bundle) {
-  const figures = bundle.summary;
+export function draw(element, payload) {
+  const figures = payload.summary;
   if (!figures.sound) {
     fill(element, h("div.mb-summary", { "data-state": "open" },
       h("strong", {}, t("wizard.summary.open", { count: figures.errors }))));
@@ -23,7 +23,7 @@ export function draw(element, bundle) {
   const verdict = t(`wizard.summary.${figures.parameters === null ? "unestimated" : state}`);
   const width = (factor) => ({ width: `${Math.min(100, 100 * factor * figures.need_gib / figures.gpu_gib)}%` });
   fill(element, h("div.mb-summary", { "data-state": state },
-    h("div.mb-verdict", { title: figures.need_gib !== null ? accuracy(figures.accuracy) : noFigures(bundle)?.message },
+    h("div.mb-verdict", { title: figures.need_gib !== null ? accuracy(figures.accuracy) : noFigures(payload)?.message },
       h("strong", {}, verdict),
       memory && h("span", {}, memory)),
     figures.need_gib !== null && h("div.mb-gauge", { "aria-hidden": "true" },
@@ -31,7 +31,7 @@ export function draw(element, bundle) {
     fact("plan", figures.plan), paces(figures),
     figures.bubble !== null && fact("bubble", percent(figures.bubble)),
     fact("batch", figures.global_batch.toLocaleString("en")),
-    figures.parameters !== null && fact("parameters", count(figures.parameters))), offer(bundle));
+    figures.parameters !== null && fact("parameters", count(figures.parameters))), offer(payload));
   say(element, verdict);
 }
 
@@ -40,8 +40,8 @@ const needOf = ({ memory_error: error, need_gib: need }) => errorBeside(error, n
 
 // A learning rate that was chosen for another batch. Its own step shows this problem beside the field; the other steps
 // show it here.
-function offer(bundle) {
-  const problem = bundle.problems.find((problem) => problem.code === "learning_rate_batch");
+function offer(payload) {
+  const problem = payload.problems.find((problem) => problem.code === "learning_rate_batch");
   return problem && currentStep() !== problem.step && drawProblem(problem);
 }
 

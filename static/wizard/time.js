@@ -9,10 +9,10 @@ import { insteadOfFigures } from "./problems.js";
 const KINDS = { compute: "work", recompute: "work", bubble: "wait", optimizer: "step", offload: "step" };
 const kindOf = (name) => KINDS[name] ?? "talk";
 
-export function draw(element, bundle) {
-  const time = bundle.data.time;
+export function draw(element, payload) {
+  const time = payload.data.time;
   if (!time?.is_known)
-    return fill(element, h("p.mb-quiet", {}, insteadOfFigures(bundle, time?.why ?? "wizard.memory.unread")));
+    return fill(element, h("p.mb-quiet", {}, insteadOfFigures(payload, time?.why ?? "wizard.memory.unread")));
   fill(element,
     h("div.mb-facts", {}, facts(time)),
     h("p.mb-quiet.mb-time-error", {}, certainty(time)),

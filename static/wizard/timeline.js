@@ -7,13 +7,13 @@ import { BREAK, layoutOf, NAME, passesOf, SIDE, TOP } from "./timeline_layout.js
 
 let shown = null, boxes = [];
 
-export function draw(element, bundle) {
-  const plan = bundle.data.schedule;
+export function draw(element, payload) {
+  const plan = payload.data.schedule;
   const isOpen = element.querySelector(".mb-twin")?.open;
   shown = null;
   if (!plan || plan.stages === 1) {
     const why = !plan ? "unread" : !plan.has_stages ? "no_stages" : plan.is_known ? "one_stage" : "unknown";
-    return fill(element, h("p.mb-quiet", {}, insteadOfFigures(bundle, `wizard.schedule.${why}`)));
+    return fill(element, h("p.mb-quiet", {}, insteadOfFigures(payload, `wizard.schedule.${why}`)));
   }
   const canvas = h("canvas.mb-timeline", { role: "img", "aria-label": spoken(plan),
     onmousemove: hover, onmouseleave: hover });

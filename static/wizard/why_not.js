@@ -2,11 +2,11 @@
 // offers.
 import { fill, h } from "../lib/dom.js";
 import { lang, t } from "../lib/words.js";
-import { latestBundle, sendToServer } from "./channel.js";
+import { latestPayload, sendToServer } from "./channel.js";
 
 // The plans that the answer on screen is about. With other plans it is no longer valid.
 let answered = null, clear = () => {};
-const plansNow = () => JSON.stringify([latestBundle()?.data.plans?.why, latestBundle()?.data.plans?.count]);
+const plansNow = () => JSON.stringify([latestPayload()?.data.plans?.why, latestPayload()?.data.plans?.count]);
 
 export function whyNot() {
   const answer = h("div.mb-plans-answer", { "aria-live": "polite" });

@@ -1,7 +1,7 @@
 // The wizard draws the newest payload of the server in the panels that Python made with `place(name)`.
 import { keepFocus } from "../lib/dom.js";
 import { addWords } from "../lib/words.js";
-import { connect, currentStep, isStale, keep, latestBundle, refresh } from "./channel.js";
+import { connect, currentStep, isStale, keep, latestPayload, refresh } from "./channel.js";
 import { draw as drawCalibration } from "./calibration.js";
 import { answered } from "./choices.js";
 import { draw as drawContinuing } from "./continuing.js";
@@ -27,7 +27,7 @@ import * as tabs from "./tabs.js";
 import { draw as drawTime } from "./time.js";
 import { draw as drawSchedule } from "./timeline.js";
 
-// Name of a panel -> its function (element, bundle) that draws it.
+// Name of a panel -> its function (element, payload) that draws it.
 export const panels = {
   ...dataPreviewPanels, ...datasetPanels, ...fetchPanels, calibration: drawCalibration, clusters: drawClusters, continuing: drawContinuing, hosts: drawHosts,
   launch: drawLaunch, memory: drawMemory, model: drawModel, own_clusters: drawOwnClusters, pareto: drawPareto,
@@ -46,11 +46,11 @@ export function carrier(element, trigger, props, watch) {
 }
 
 export function take(text) {
-  const bundle = text ? JSON.parse(text) : {};
-  if (bundle.words) addWords(bundle.words);
-  const hasSettled = Boolean(bundle.ticket) && answered(bundle.ticket);
-  note(bundle);
-  if (!bundle.at || (!keep(bundle) && !hasSettled)) return;
+  const payload = text ? JSON.parse(text) : {};
+  if (payload.words) addWords(payload.words);
+  const hasSettled = Boolean(payload.ticket) && answered(payload.ticket);
+  note(payload);
+  if (!payload.at || (!keep(payload) && !hasSettled)) return;
   drawAll();
   catchUp();
 }
@@ -59,7 +59,7 @@ export function take(text) {
 // step.
 let requested = "";
 function catchUp() {
-  const question = `${currentStep()} ${latestBundle().draft}`;
+  const question = `${currentStep()} ${latestPayload().draft}`;
   if (!isStale() || requested === question) return;
   requested = question;
   refresh();
@@ -89,9 +89,9 @@ function drawAll() {
   isWaiting = isPressed;
   if (isPressed) return;
   markBusy();
-  placeProblems(latestBundle());
+  placeProblems(latestPayload());
   for (const [name, element] of places) draw(name, element);
-  document.dispatchEvent(new CustomEvent("megaboard:drawn", { detail: { at: latestBundle().at } }));
+  document.dispatchEvent(new CustomEvent("megaboard:drawn", { detail: { at: latestPayload().at } }));
 }
 
 // If a button or row is replaced between press and release, the browser sends no click. So a new payload waits for the
@@ -108,8 +108,8 @@ for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end,
 // A panel on a hidden step is drawn when its step is shown. The step then requests a payload anyway.
 function draw(name, element) {
   const home = element.closest(".mb-step")?.id, isHere = !home || home === `step-${currentStep()}`;
-  if (!latestBundle() || !panels[name] || !isHere || !tabs.isShown(name)) return;
-  keepFocus(element, () => panels[name](element, latestBundle()));
+  if (!latestPayload() || !panels[name] || !isHere || !tabs.isShown(name)) return;
+  keepFocus(element, () => panels[name](element, latestPayload()));
 }
 
 const redraw = (name) => places.has(name) && draw(name, places.get(name));
@@ -124,8 +124,8 @@ export function mounted(element) {
 export const mountedTabs = (element) => tabs.mount(element, redraw);
 
 document.addEventListener("megaboard:show", ({ detail }) => {
-  if (detail.area !== "wizard" || !latestBundle()) return;
+  if (detail.area !== "wizard" || !latestPayload()) return;
   markBusy();
   refresh();
 });
-document.addEventListener("megaboard:theme", () => latestBundle() && drawAll());
+document.addEventListener("megaboard:theme", () => latestPayload() && drawAll());

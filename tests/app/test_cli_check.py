@@ -16,19 +16,19 @@ from backend.job.job import Job
 from backend.job.mapping import parse_job, to_mapping
 from backend.runs.launch.preflight import PreflightReport
 from tests.app.test_detected_hardware import GIDS, interface, port
-from tests.cluster.gang import make_facts, smi, surveyed
+from tests.cluster.gang import hardware_answer, make_facts, smi
 from tests.cluster.jobs import make_job
 
 
 def roce(last: int, **more: Any) -> Hardware:
     ways = [interface("eth0", f"10.0.0.{last}/24", "1000"), interface("eth9", f"192.168.9.{last}/24", "200000")]
     ports = [port("mlx5_0", link_layer="Ethernet", gids=GIDS), port("mlx5_9", rate="25 Gb/sec (1X EDR)")]
-    return parse_hardware(surveyed(interfaces=ways, rdma=ports, **more))
+    return parse_hardware(hardware_answer(interfaces=ways, rdma=ports, **more))
 
 
 def report(**second: Any) -> PreflightReport:
     facts = {rank: make_facts() for rank in (0, 1)}
-    return PreflightReport(facts=facts, surveys={0: roce(1), 1: roce(2, **second)})
+    return PreflightReport(facts=facts, hardware={0: roce(1), 1: roce(2, **second)})
 
 
 @pytest.fixture

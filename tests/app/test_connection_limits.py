@@ -20,7 +20,7 @@ from app.web.connection_limits import Connections, LimitedListener, Limits
 from app.web.descriptors import MOST_CONNECTIONS, RESERVED, connections_for
 from app.web.log_limit import LogLimit
 from app.web.timed_protocol import TimedProtocol
-from tests.app.site import IDENTITY, PASSWORD
+from tests.app.tiny_app import IDENTITY, PASSWORD
 from tests.clock import Clock
 
 pytestmark = pytest.mark.slow

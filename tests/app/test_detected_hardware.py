@@ -12,7 +12,7 @@ from backend.cluster.inventory.hardware import parse_hardware
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.runs.tasks.discovery import NodeMemory
-from tests.cluster.gang import DISK, make_facts, smi, surveyed
+from tests.cluster.gang import DISK, hardware_answer, make_facts, smi
 from tests.cluster.jobs import make_job
 
 GIDS = {"3": ["0000:0000:0000:0000:0000:ffff:0a98:000c", "RoCE v2"]}
@@ -32,8 +32,8 @@ def node(name: str = "NVIDIA A100-SXM4-80GB", mib: int = 81920, link: str = "NV1
     rows = "".join(f"{i}, GPU-{i}, {name}, {mib}, 0, 550.54\n" for i in range(2))
     pcie = "".join(f"{i}, Disabled, 4, 16, 16\n" for i in range(2))
     topo = f"\tGPU0\tGPU1\nGPU0\t X \t{link}\nGPU1\t{link}\t X \n"
-    answer = surveyed(**{"smi": smi(rows, more=pcie, topo=topo), "memory_mib": 1_024_041, **more})
-    return NodeMemory(survey=parse_hardware(answer))
+    answer = hardware_answer(**{"smi": smi(rows, more=pcie, topo=topo), "memory_mib": 1_024_041, **more})
+    return NodeMemory(hardware=parse_hardware(answer))
 
 
 def job(**more: Any) -> Job:
@@ -80,14 +80,14 @@ def test_what_differs_or_is_not_reported_is_left_as_it_is() -> None:
     ],
 )
 def test_a_preset_is_chosen_by_model_and_memory(name: str, mib: int, key: str | None) -> None:
-    assert preset_of(node(name, mib=mib).survey.gpus) == key
+    assert preset_of(node(name, mib=mib).hardware.gpus) == key
 
 
 def test_gpus_that_may_draw_less_than_the_estimate_counts_on_are_told_until_their_speed_is_measured() -> None:
     def limited(watts: int) -> NodeMemory:
         rows = "".join(f"{i}, GPU-{i}, NVIDIA H100 80GB HBM3, 81559, 0, 550.54\n" for i in range(2))
         power = "".join(f"{i}, {watts}.00, {watts}.00\n" for i in range(2))
-        return NodeMemory(survey=parse_hardware(surveyed(smi=smi(rows, power=power))))
+        return NodeMemory(hardware=parse_hardware(hardware_answer(smi=smi(rows, power=power))))
 
     the_job = job(**{"cluster.gpu": "a100-80g"})
     (note,) = power_notes(the_job, {0: limited(500), 1: limited(700)}, "h100-80g")
@@ -115,7 +115,7 @@ def test_gpus_that_may_draw_less_than_the_estimate_counts_on_are_told_until_thei
     ],
 )
 def test_the_speed_inside_a_node_follows_from_its_links(name: str, link: str, speed: float) -> None:
-    assert intra_node(node(name, link=link).survey.gpus) == speed
+    assert intra_node(node(name, link=link).hardware.gpus) == speed
 
 
 def test_a_faster_common_network_is_proposed_as_the_fabric_addresses() -> None:

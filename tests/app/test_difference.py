@@ -15,7 +15,7 @@ from backend.runs.store.store import Store
 from tests.app.conftest import DRAFT
 
 
-class Site(SimpleNamespace):
+class DraftServices(SimpleNamespace):
     def job(self):
         return read(self.draft.job_mapping(), self.home).job
 
@@ -36,32 +36,32 @@ class Site(SimpleNamespace):
 
 
 @pytest.fixture
-def site(tmp_path, monkeypatch):
+def services(tmp_path, monkeypatch):
     monkeypatch.setattr("app.services.FIRST_DRAFT", DRAFT)
     store = Store(tmp_path / "megaboard.db")
-    site = Site(home=tmp_path, database=Database(store), draft=Draft(store, tmp_path), time=0.0)
-    change(site, {"name": "mine", "cluster.nodes": 1, "cluster.gpus_per_node": 4})
-    yield site
+    services = DraftServices(home=tmp_path, database=Database(store), draft=Draft(store, tmp_path), time=0.0)
+    change(services, {"name": "mine", "cluster.nodes": 1, "cluster.gpus_per_node": 4})
+    yield services
     store.close()
 
 
-def test_the_last_run_of_this_job_comes_first_then_others_then_the_recommended_plan(site):
+def test_the_last_run_of_this_job_comes_first_then_others_then_the_recommended_plan(services):
     for run, name in {"r1": "mine", "r2": "mine", "r3": "other"}.items():
-        site.ran(run, name)
-    difference = site.difference()
+        services.ran(run, name)
+    difference = services.difference()
     assert (difference["bases"], difference["base"], difference["same_name"]) == (
         ["r2", "r1", "r3", RECOMMENDED],
         "r2",
         2,
     )
-    assert site.difference("r1")["base"] == "r1"
-    assert site.difference("no-such-run")["base"] == "r2"
+    assert services.difference("r1")["base"] == "r1"
+    assert services.difference("no-such-run")["base"] == "r2"
 
 
-def test_every_key_that_differs_has_both_values_defaults_and_parts_of_mappings_too(site):
-    site.ran("r1", "mine", environment={"NCCL_DEBUG": "WARN"}, training__learning_rate=1e-5)
-    change(site, {"environment": "NCCL_DEBUG=INFO", "parallel.tensor": 2})
-    rows = {path: (label, before, after) for path, label, before, after in site.difference()["fields"]}
+def test_every_key_that_differs_has_both_values_defaults_and_parts_of_mappings_too(services):
+    services.ran("r1", "mine", environment={"NCCL_DEBUG": "WARN"}, training__learning_rate=1e-5)
+    change(services, {"environment": "NCCL_DEBUG=INFO", "parallel.tensor": 2})
+    rows = {path: (label, before, after) for path, label, before, after in services.difference()["fields"]}
     assert rows == {
         "training.learning_rate": ("Learning rate", "1e-5", "2e-5"),
         "parallel.tensor": ("Tensor parallel (TP)", "4", "2"),
@@ -69,16 +69,16 @@ def test_every_key_that_differs_has_both_values_defaults_and_parts_of_mappings_t
     }
 
 
-def test_files_are_those_of_the_engine_and_hold_only_what_differs(site):
-    site.ran("r1", "mine", training__learning_rate=1e-5)
-    files = {file["name"]: file["lines"] for file in site.difference()["files"]}
+def test_files_are_those_of_the_engine_and_hold_only_what_differs(services):
+    services.ran("r1", "mine", training__learning_rate=1e-5)
+    files = {file["name"]: file["lines"] for file in services.difference()["files"]}
     assert list(files) == ["job.yaml", "config.yaml"]
     assert "-learning_rate: 1.0e-05" in files["config.yaml"]
     assert "+learning_rate: 2.0e-05" in files["config.yaml"]
 
 
-def test_the_recommended_plan_shows_what_the_own_choice_costs(site):
-    difference = site.difference()
+def test_the_recommended_plan_shows_what_the_own_choice_costs(services):
+    difference = services.difference()
     assert difference["base"] == RECOMMENDED
     before, after = difference["figures"]["before"], difference["figures"]["after"]
     assert before["fits"]
@@ -87,14 +87,14 @@ def test_the_recommended_plan_shows_what_the_own_choice_costs(site):
     assert before["batch"] == after["batch"]
 
 
-def test_the_same_job_differs_in_nothing(site):
-    site.ran("r1", "mine")
-    difference = site.difference()
+def test_the_same_job_differs_in_nothing(services):
+    services.ran("r1", "mine")
+    difference = services.difference()
     assert (difference["fields"], difference["files"]) == ([], [])
 
 
-def test_a_draft_or_a_run_that_cannot_be_read_says_so(site):
-    site.ran("r1", "mine", engine="no-such-engine")
-    assert "no-such-engine" in site.difference()["why"]
-    change(site, {"cluster.nodes": "four"})
-    assert site.difference()["bases"] == []
+def test_a_draft_or_a_run_that_cannot_be_read_says_so(services):
+    services.ran("r1", "mine", engine="no-such-engine")
+    assert "no-such-engine" in services.difference()["why"]
+    change(services, {"cluster.nodes": "four"})
+    assert services.difference()["bases"] == []

@@ -16,7 +16,7 @@ from app.services import Services
 from app.wizard.events import change
 from app.wizard.routes import routes
 from backend.runs.store.store import Store, StoreError
-from tests.app.site import browser, log_in, site, tiny_page
+from tests.app.tiny_app import browser, log_in, tiny_app, tiny_page
 from tests.clock import Clock
 from tests.full_disk import FullDisk, full_disk
 
@@ -37,7 +37,7 @@ def services(disk: FullDisk) -> Iterator[Services]:
 def test_one_can_still_come_in_and_what_is_refused_names_the_file_and_the_fix(
     services: Services, disk: FullDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = browser(site(disk.folder, Clock(), {"en": tiny_page()}, routers=[routes(services)]))
+    client = browser(tiny_app(disk.folder, Clock(), {"en": tiny_page()}, routers=[routes(services)]))
     disk.fill()
     with caplog.at_level(logging.ERROR):
         assert log_in(client, "wrong password").status_code == 401

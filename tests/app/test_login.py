@@ -7,7 +7,7 @@ import pytest
 
 from app.text import t
 from app.web.passwords import PasswordHash
-from tests.app.site import HASH, PASSWORD, PLAIN, browser, log_in, site
+from tests.app.tiny_app import HASH, PASSWORD, PLAIN, browser, log_in, tiny_app
 from tests.clock import Clock
 from tests.texts import said
 
@@ -24,7 +24,7 @@ def home(tmp_path):
 
 @pytest.fixture
 def client(home, clock):
-    return browser(site(home, clock, {}))
+    return browser(tiny_app(home, clock, {}))
 
 
 def audit(home) -> list[dict]:
@@ -94,7 +94,7 @@ def test_a_logged_in_browser_is_redirected_to_the_page(client):
 
 def test_a_flood_of_wrong_passwords_locks_out_neither_a_known_browser_nor_a_client_at_the_own_name(home, clock):
     """90 wrong passwords a second locked the owner out in 16 of 16 attempts."""
-    app = site(home, clock, {})
+    app = tiny_app(home, clock, {})
     owner, fresh, hostile = browser(app), browser(app), browser(app, PLAIN)
     log_in(owner)
     came_in = 0
@@ -110,7 +110,7 @@ def test_a_flood_of_wrong_passwords_locks_out_neither_a_known_browser_nor_a_clie
 
 
 def test_a_flood_from_one_address_locks_out_no_other_address(home, clock):
-    app = site(home, clock, {})
+    app = tiny_app(home, clock, {})
     hostile, owner = (browser(app, PLAIN, address) for address in ("192.0.2.1", "192.0.2.2"))
     for _ in range(50):
         log_in(hostile, "wrong")
@@ -119,7 +119,7 @@ def test_a_flood_from_one_address_locks_out_no_other_address(home, clock):
 
 
 def test_a_client_that_must_wait_at_a_shared_name_reads_about_the_own_name(home, clock):
-    client = browser(site(home, clock, {}), PLAIN)
+    client = browser(tiny_app(home, clock, {}), PLAIN)
     for _ in range(3):
         log_in(client, "wrong")
     assert said(log_in(client).text, "login.wait.plain_name", "en")
@@ -127,7 +127,7 @@ def test_a_client_that_must_wait_at_a_shared_name_reads_about_the_own_name(home,
 
 
 def test_a_device_cookie_gives_a_separate_count_and_no_access(home, clock):
-    app = site(home, clock, {})
+    app = tiny_app(home, clock, {})
     client = browser(app)
     log_in(client)
     client.post("/logout")
@@ -139,10 +139,10 @@ def test_a_device_cookie_gives_a_separate_count_and_no_access(home, clock):
 
 
 def test_a_device_cookie_of_another_password_or_an_invalid_one_is_ignored(home, clock):
-    other = site(home, clock, {}, password=PasswordHash.of("another-password", cost=2, salt=HASH.salt))
+    other = tiny_app(home, clock, {}, password=PasswordHash.of("another-password", cost=2, salt=HASH.salt))
     known = browser(other)
     assert log_in(known, "another-password").status_code == 303
-    app = site(home, clock, {})
+    app = tiny_app(home, clock, {})
     for _ in range(3):
         log_in(browser(app), "wrong")
     for cookies in (dict(known.cookies), {f"megaboard_device_{HASH.name}": "0" * 32 + "." + "0" * 64}):

@@ -32,13 +32,6 @@ def inbox() -> Iterator[Inbox]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "megaboard.db")
-    yield store
-    store.close()
-
-
-@pytest.fixture
 def run(store: Store) -> StoredRun:
     """Return a run that trains."""
     run = StoredRun(store, RUN, now=NOW, addresses=["10.0.0.1", "10.0.0.2"])

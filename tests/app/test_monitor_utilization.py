@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from app.monitor import utilization as section
 from app.monitor.poll_request import PollRequest
 from backend.runs.database import Database
@@ -15,13 +13,6 @@ RUN = "20260101-000000-usage-aaaa"
 BEGUN = 1_800_000_000.0
 
 
-@pytest.fixture
-def store(tmp_path):
-    store = Store(tmp_path / "megaboard.db")
-    yield store
-    store.close()
-
-
 class Tab:
     """A tab that handles the answers as static/monitor/utilization.js does."""
 
@@ -29,7 +20,7 @@ class Tab:
         self.ranks = range(ranks)
         self.looks = 0.0
         self.measure = None
-        self.usage = section.Usage(Database(store), self.clock)
+        self.answers = section.UtilizationAnswers(Database(store), self.clock)
         self.have: dict[str, list[int]] = {}
         self.rows: dict[int, list] = {}
 
@@ -42,7 +33,7 @@ class Tab:
         if measure:
             self.measure, self.have, self.rows = measure, {}, {}
         request = {"measure": self.measure, "have": self.have}
-        text = self.usage.part(RUN, self.ranks, PollRequest.from_json({"usage": request}).usage)
+        text = self.answers.part(RUN, self.ranks, PollRequest.from_json({"usage": request}).utilization)
         if text is None:
             return None
         answer = json.loads(text)
@@ -118,10 +109,10 @@ def test_a_tab_that_is_left_behind_by_wider_stretches_gets_the_whole_again(store
 
 def test_a_tab_that_does_not_ask_is_sent_none_and_nonsense_is_asked_as_a_new_tab(store):
     run_of(store, 1, 1).beat()
-    usage = section.Usage(Database(store), lambda: 0.0)
-    assert usage.part(RUN, [0], PollRequest.from_json({}).usage) is None
+    answers = section.UtilizationAnswers(Database(store), lambda: 0.0)
+    assert answers.part(RUN, [0], PollRequest.from_json({}).utilization) is None
     for nonsense in (None, 7, {"measure": 3, "have": [1]}, {"measure": "utilization", "have": {"0": [1, "x", 2]}}):
-        answer = usage.part(RUN, [0], PollRequest.from_json({"usage": nonsense}).usage)
+        answer = answers.part(RUN, [0], PollRequest.from_json({"usage": nonsense}).utilization)
         assert "from" not in json.loads(answer)["nodes"][0]
 
 

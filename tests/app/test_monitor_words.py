@@ -23,7 +23,7 @@ def _keys() -> set[str]:
     keys |= {f"node_state.{state}" for state in NODE_STATES} | {f"reason.{reason}" for reason in REASONS}
     keys |= {f"chart.{name}" for name in CURVES} | {f"series.{name}" for name in (*CURVES, "loss_smooth", "loss_bad")}
     keys |= {
-        f"standstill.{kind}"
+        f"hang.{kind}"
         for kind in ("title", "unbegun", "waiting", "stuck", "silent", "behind", "earlier", "working", "idle", "none")
     }
     keys |= {f"usage.{kind}{name}" for kind in ("", "value.", "unit.") for name in utilization.MEASURES}

@@ -139,7 +139,7 @@ class TestReading:
         assert [(p.code, p.severity) for p in problems if p.severity != "note"] == [("over_memory", "warning")]
 
 
-class TestBundle:
+class TestPayload:
     def test_problems_name_the_widget_the_step_and_the_one_click_fix(self, form: Form, services: Services) -> None:
         change(services, {"training.seed": 0})
         got = shown(form, services)
@@ -201,7 +201,7 @@ class TestBundle:
         assert path in got["hidden"]
         assert (got["data"]["steps"]["accumulation"], got["summary"]["global_batch"]) == (16, 128)
 
-    def test_a_later_bundle_has_a_higher_stamp(self, form: Form, services: Services) -> None:
+    def test_a_later_payload_has_a_higher_stamp(self, form: Form, services: Services) -> None:
         assert shown(form, services)["at"] < shown(form, services)["at"]
 
     def test_every_plan_of_the_table_can_be_chosen(self, form: Form, services: Services) -> None:
@@ -316,14 +316,14 @@ class TestBundle:
         change(services, {"training.packing": True})
         assert shown(form, services, "plan")["data"]["memory"]["cutoff_len"] is None
 
-    def test_the_tokens_of_the_fullest_micro_batch_are_reported_where_memory_is_counted_by_them(
+    def test_the_tokens_of_the_largest_micro_batch_are_reported_where_memory_is_counted_by_them(
         self, form: Form, services: Services
     ) -> None:
         known = {"training.samples": 10_000, "training.sample_tokens": 300, "training.micro_batch_size": 8}
         change(services, known)
-        assert shown(form, services, "plan")["data"]["memory"]["fullest_tokens"] is None
+        assert shown(form, services, "plan")["data"]["memory"]["largest_tokens"] is None
         change(services, known | {"engine": "swift-megatron"})
-        assert 4096 < shown(form, services, "plan")["data"]["memory"]["fullest_tokens"] < 3 * 4096
+        assert 4096 < shown(form, services, "plan")["data"]["memory"]["largest_tokens"] < 3 * 4096
 
     @pytest.mark.parametrize("edits", EXPLAINED.values(), ids=EXPLAINED)
     def test_every_piece_of_a_bar_is_explained_and_its_products_add_up_to_it(
@@ -377,7 +377,7 @@ class TestBundle:
 class TestNothingTypedBreaksThePage:
     @pytest.mark.slow
     @pytest.mark.parametrize("typed", [None, "", "x", -1, 10**6, [1], {"a": 1}], ids=str)
-    def test_any_value_in_any_field_still_gives_a_bundle(self, form: Form, services: Services, typed: object) -> None:
+    def test_any_value_in_any_field_still_gives_a_payload(self, form: Form, services: Services, typed: object) -> None:
         start = services.draft.job_mapping()
         for path in table():
             services.draft.replace(start)

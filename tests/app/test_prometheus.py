@@ -14,7 +14,7 @@ from app.private_file import PrivateFileError
 from app.services import Services
 from app.web.scrape_token import ScrapeToken
 from backend.runs.states import EventKind
-from tests.app.site import OWN, PLAIN, browser, log_in, site, tiny_page
+from tests.app.tiny_app import OWN, PLAIN, browser, log_in, tiny_app, tiny_page
 from tests.clock import Clock
 from tools.stored_runs import StoredRun
 
@@ -45,7 +45,9 @@ def services(tmp_path_factory, clock):
 @pytest.fixture(scope="module")
 def app(services, clock):
     pages = {"en": tiny_page()}
-    return site(services.home, clock, pages, routers=[prometheus.routes(services)], scrape_token=ScrapeToken.of(TOKEN))
+    return tiny_app(
+        services.home, clock, pages, routers=[prometheus.routes(services)], scrape_token=ScrapeToken.of(TOKEN)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +126,7 @@ def test_another_host_name_is_refused_with_the_token_too(app):
 
 
 def test_without_a_token_file_there_are_no_metrics(tmp_path, clock):
-    client = browser(site(tmp_path, clock, {"en": tiny_page()}))
+    client = browser(tiny_app(tmp_path, clock, {"en": tiny_page()}))
     assert client.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 401
     log_in(client)
     assert client.get("/metrics").status_code == 404

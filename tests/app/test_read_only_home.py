@@ -16,11 +16,11 @@ from app.web.shell import build
 from app.wizard.events import change
 from app.wizard.routes import routes
 from backend.runs.store.store import Store, StoreError
-from tests.app.site import browser, log_in, site
+from tests.app.tiny_app import browser, log_in, tiny_app
 from tests.clock import Clock
 from tests.full_disk import read_only
 from tests.texts import said
-from tools.browser import PASSWORD, Site
+from tools.browser import PASSWORD, Server
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_the_page_is_served_from_a_read_only_home_and_refuses_edits_with_the_rea
         assert why_read_only(home) == "Read-only file system"
         services = Services.open(make_home(home))
         try:
-            app = site(home, Clock(), {"en": build("en", services)}, routers=[routes(services)])
+            app = tiny_app(home, Clock(), {"en": build("en", services)}, routers=[routes(services)])
             client = browser(app)
             assert log_in(client).status_code == 303
             assert client.get("/en/").status_code == 200
@@ -64,7 +64,7 @@ def test_what_a_killed_server_had_not_yet_moved_from_the_log_is_read_too(home: P
         store.close()
 
 
-class Readable(Site):
+class Readable(Server):
     """`megaboard serve` with a password that was stored before."""
 
     def command(self) -> list[str]:
@@ -75,20 +75,20 @@ class Readable(Site):
 def test_the_server_itself_starts_on_it_and_ends(home: Path, tmp_path: Path) -> None:
     """This covers the command line and the controller, which the tests above leave out."""
     store_hash(home, PasswordHash.of(PASSWORD, cost=2))
-    site = Readable(home)
-    host = site.url.removeprefix("http://")
-    site.log = tmp_path / "log"
+    server = Readable(home)
+    host = server.url.removeprefix("http://")
+    server.log = tmp_path / "log"
     with read_only(home):
-        site.start()
-        base = {"host": host, "origin": site.url}
-        with httpx.Client(base_url=f"http://127.0.0.1:{site.port}", headers=base, timeout=60) as client:
+        server.start()
+        base = {"host": host, "origin": server.url}
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", headers=base, timeout=60) as client:
             answer = client.post("/login", data={"password": PASSWORD})
             assert answer.status_code == 303
             client.headers["cookie"] = answer.headers["set-cookie"].split(";")[0]
             assert client.get("/en/").status_code == 200
-        site.end()
-    text = site.log.read_text()
-    assert site.process.returncode == 0, text
+        server.end()
+    text = server.log.read_text()
+    assert server.process.returncode == 0, text
     assert said(text, "cli.serve.read_only")["path"] == str(home)
     assert "Traceback" not in text
 

@@ -14,7 +14,7 @@ from app.web.sessions import IDLE_S
 from app.web.shell import build
 from app.web.theme import version
 from app.wizard.routes import routes
-from tests.app.site import IDENTITY, OWN, PLAIN, browser, log_in, site, tiny_page
+from tests.app.tiny_app import IDENTITY, OWN, PLAIN, browser, log_in, tiny_app, tiny_page
 from tests.clock import Clock
 
 
@@ -28,7 +28,7 @@ def app(tmp_path_factory, clock):
     """Return the application with a tiny page in English, the real page in Chinese, and all other routes."""
     services = Services.open(tmp_path_factory.mktemp("home"))
     pages = {"en": tiny_page(), "zh": build("zh", services)}
-    yield site(services.home, clock, pages, routers=[routes(services)])
+    yield tiny_app(services.home, clock, pages, routers=[routes(services)])
     services.close()
 
 
@@ -260,7 +260,7 @@ def test_scripts_and_other_sites_cannot_use_the_session_cookie(stranger):
 def test_with_tls_the_cookie_is_secure_and_an_http_origin_is_refused(tmp_path):
     certificate = tmp_path / "cert.pem"
     binding = Binding(host="0.0.0.0", certificate=certificate, key=certificate, hosts=("train.lan",))
-    app = site(tmp_path, Clock(), {"en": tiny_page()}, binding=binding)
+    app = tiny_app(tmp_path, Clock(), {"en": tiny_page()}, binding=binding)
     client = browser(app, "https://train.lan")
     cookies = log_in(client).headers.get_list("set-cookie")
     assert all(cookie.endswith("; Secure") for cookie in cookies)
@@ -270,12 +270,12 @@ def test_with_tls_the_cookie_is_secure_and_an_http_origin_is_refused(tmp_path):
 def test_with_tls_hsts_is_sent_except_at_names_of_this_machine(tmp_path):
     certificate = tmp_path / "cert.pem"
     binding = Binding(host="0.0.0.0", certificate=certificate, key=certificate, hosts=("train.lan",))
-    app = site(tmp_path, Clock(), {}, binding=binding)
+    app = tiny_app(tmp_path, Clock(), {}, binding=binding)
     header = "strict-transport-security"
     assert browser(app, "https://train.lan").get("/login").headers[header] == f"max-age={TLS_AGE_S}"
     for host in ("localhost", IDENTITY.host):
         assert header not in browser(app, f"https://{host}:7860").get("/login").headers
-    plain = site(tmp_path, Clock(), {}, binding=Binding(hosts=("train.lan",)))
+    plain = tiny_app(tmp_path, Clock(), {}, binding=Binding(hosts=("train.lan",)))
     assert header not in browser(plain, "http://train.lan").get("/login").headers
 
 

@@ -10,14 +10,6 @@ from backend.job.mapping import load_mapping, parse_job
 from backend.job.problems import ProblemsError
 from backend.job.rules import check
 from backend.planning import enumerate_plans, recommended
-from backend.runs.store.store import Store
-
-
-@pytest.fixture
-def store(tmp_path):
-    store = Store(tmp_path / "megaboard.db")
-    yield store
-    store.close()
 
 
 def test_the_first_draft_is_a_job_without_a_problem(store, tmp_path):

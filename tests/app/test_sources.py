@@ -17,7 +17,7 @@ from backend.cluster.ssh.host_keys import HostKey, UnknownHostKey
 from backend.job.presets import gpus, models
 from backend.runs.controller import Controller
 from backend.runs.store.store import Store
-from tests.cluster.gang import smi, surveyed
+from tests.cluster.gang import hardware_answer, smi
 from tests.fakes import FakeNode
 
 CONFIG = json.dumps(dict(models()["qwen3-30b-a3b"].hf_config)).encode()
@@ -31,7 +31,7 @@ class Nodes:
     def __init__(self):
         self.by_address = {name: FakeNode(name) for name in ("10.0.0.1", "10.0.0.2")}
         for number, node in enumerate(self.by_address.values(), 1):
-            node.on("survey", reply=surveyed(smi=None, memory_mib=number * 2**19))
+            node.on("hardware", reply=hardware_answer(smi=None, memory_mib=number * 2**19))
         self.unknown = set()
         self.accepted = []
 
@@ -206,7 +206,7 @@ def test_the_memory_of_every_nodes_gpus_is_kept_and_the_smallest_decides(service
     change(services, {"cluster.nodes": 2, "cluster.gpu": "a100-80g"})
     for address, mib in (("10.0.0.1", 81920), ("10.0.0.2", 40960)):
         rows = "".join(f"{index}, GPU-{index}, NVIDIA A100-SXM4, {mib}, 0, 550\n" for index in range(8))
-        nodes.by_address[address].on("survey", reply=surveyed(smi=smi(rows)))
+        nodes.by_address[address].on("hardware", reply=hardware_answer(smi=smi(rows)))
     result = fetch(services, {"kind": "memory"})
     assert result.note["gpus"] == "40.0"
     assert change(services, result.edits) == ()

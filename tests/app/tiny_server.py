@@ -17,7 +17,7 @@ from app.web.gradio_settings import prepare_gradio
 def main(home: Path, certificate: Path | None = None, key: Path | None = None) -> None:
     prepare_gradio(home)
     from app.web.server import create_app, serve
-    from tests.app.site import HASH, IDENTITY, tiny_page
+    from tests.app.tiny_app import HASH, IDENTITY, tiny_page
 
     router = APIRouter()
 

@@ -38,7 +38,7 @@ def smi(query: str, **more: str) -> dict[str, Any]:
     return {name: {"code": 0, "out": text, "err": ""} for name, text in texts.items()}
 
 
-def surveyed(**more: Any) -> dict[str, Any]:
+def hardware_answer(**more: Any) -> dict[str, Any]:
     """Return the answer of hardware.py on a node without faults, with the changes `more`."""
     return {"smi": smi(H100), "owners": {}, "rdma": [], "interfaces": [], "default_routes": [], "quota": "",
             "shm": {**DISK, "kind": "tmpfs"}, "memlock": -1, "nofile": 65536, "cpus": 8,
@@ -57,7 +57,7 @@ def make_facts(modules: Mapping[str, str | None] = MODULES, **more: Any) -> Node
 
 def good_node(name: str) -> FakeNode:
     node = FakeNode(name).on("paths", reply=PATHS).on("holder", reply={"holder": None})
-    node.on("survey", reply=surveyed(smi=smi(own_gpu(name)))).on("prints", reply=PRINTS)
+    node.on("hardware", reply=hardware_answer(smi=smi(own_gpu(name)))).on("prints", reply=PRINTS)
     node.on("write", reply={"written": True}).on("read", reply={"seen": True}).on("remove", reply={})
     return node.on("listen", reply={"bound": True, "dialled": {"reached": True}}).on("dial", reply={"reached": True})
 
@@ -76,8 +76,8 @@ class Gang:
 
     def check(self) -> list[CheckResult]:
         reached = {rank: node for rank, node in self.nodes.items() if not isinstance(node, NodeError)}
-        surveys = read_all_hardware(self.job, reached)
-        return run_checks(self.job, self.nodes, self.facts, surveys, PORT, secret_names=self.secret_names)
+        hardware = read_all_hardware(self.job, reached)
+        return run_checks(self.job, self.nodes, self.facts, hardware, PORT, secret_names=self.secret_names)
 
     def only_failure(self) -> tuple[CheckResult, Problem]:
         """Return the one failed check and its problem, which must have a text in every language."""

@@ -11,7 +11,7 @@ from backend.cluster.inventory.software import Origin
 from backend.cluster.node import Result
 from backend.cluster.preflight.fix_commands import copy_command
 from backend.job.cluster import Host
-from tests.cluster.gang import H100, MODULES, PRINTS, Gang, make_facts, smi, surveyed
+from tests.cluster.gang import H100, MODULES, PRINTS, Gang, hardware_answer, make_facts, smi
 
 LF = "/opt/lf/bin/python"
 
@@ -167,7 +167,7 @@ def test_a_torch_with_which_mcore_adapter_cannot_save_distributed_checkpoints_is
 def test_a_machine_unlike_the_others_is_named(python: str, query: str, local: str | None) -> None:
     gang = Gang(nodes=3)
     gang.facts[1] = make_facts(python=python)
-    gang.fakes[1].on("survey", reply=surveyed(smi=smi(query)))
+    gang.fakes[1].on("hardware", reply=hardware_answer(smi=smi(query)))
     if local is None:
         assert {result.status for result in gang.check()} == {"ok"}
         return
@@ -178,7 +178,7 @@ def test_a_machine_unlike_the_others_is_named(python: str, query: str, local: st
 def test_one_machine_under_two_names_is_named_with_the_first() -> None:
     gang = Gang(nodes=3)
     for rank in (0, 2):
-        gang.fakes[rank].on("survey", reply=surveyed(smi=smi(H100)))
+        gang.fakes[rank].on("hardware", reply=hardware_answer(smi=smi(H100)))
     warning, problem = gang.only_warning()
     assert (warning.rank, problem.code, problem.values["first"]) == (2, "same_machine", gang.fakes[0].name)
 
@@ -284,7 +284,7 @@ def test_a_node_that_does_not_know_the_master_s_name_is_told_a_line_for_its_host
     gang = Gang()
     interface = {"name": "eth0", "state": "up", "speed": "100000", "tunnel": False,
                  "bonded": False, "networks": ["10.9.0.1/24"]}  # fmt: skip
-    gang.first.on("survey", reply=surveyed(interfaces=[interface]))
+    gang.first.on("hardware", reply=hardware_answer(interfaces=[interface]))
     gang.second.on("dial", reply={"reached": False, "detail": "Name or service not known", "is_named": False})
     failure, problem = gang.only_failure()
     assert (failure.rank, problem.code) == (1, "master_not_resolved")

@@ -27,7 +27,7 @@ from backend.cluster.typed_json import answer_of
 from backend.engines import Rendered
 from backend.job.mapping import with_values
 from backend.runs.tasks.one_off_task import read_answer
-from tests.cluster.gang import H100, MODULES, PORT, PRINTS, PYTHON, Gang, make_facts, smi, surveyed
+from tests.cluster.gang import H100, MODULES, PORT, PRINTS, PYTHON, Gang, hardware_answer, make_facts, smi
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
 from tests.hostile_json import mutations
@@ -46,8 +46,10 @@ PORTS = [{"device": "mlx5_0", "port": "1", "gids": {"0": ["fe80::1", "RoCE v2"],
           "state": "4: ACTIVE", "rate": "400 Gb/sec", "link_layer": "Ethernet", "interfaces": ["eth0"]}]  # fmt: skip
 WAYS = [{"name": "eth0", "state": "up", "speed": "1000", "tunnel": False, "bonded": False,
          "networks": ["10.0.0.1/24"]}]  # fmt: skip
-SURVEY = surveyed(rdma=PORTS, interfaces=WAYS, default_routes=["eth0"], smi=smi(H100, apps="GPU-aaaa, 7, python, 10\n",
-                  topo="GPU0 X\n", table="CUDA Version: 12.8\n", more="0, Disabled, 5, 16, 16\n"))  # fmt: skip
+HARDWARE = hardware_answer(
+    rdma=PORTS, interfaces=WAYS, default_routes=["eth0"],
+    smi=smi(H100, apps="GPU-aaaa, 7, python, 10\n", topo="GPU0 X\n", table="CUDA Version: 12.8\n",
+            more="0, Disabled, 5, 16, 16\n"))  # fmt: skip
 PATHS = {"model": True, "dataset": {"info": True, "unknown": [], "missing": [], "columns": {"a": ["output"]}},
          "not_writable": {"/out": "full"},
          "parts": {"unbuilt": [], "locks": [], "compiler": True}}  # fmt: skip
@@ -77,8 +79,9 @@ def _says(answer: Any) -> Callable[[Any, bytes], Result]:
 
 
 CHECKED: Mapping[str, Any] = {
-    "paths": PATHS, "holder": {"holder": {"run": "r"}}, "survey": SURVEY, "prints": PRINTS, "write": {"written": True},
-    "read": {"seen": True}, "remove": {}, "listen": {"bound": True, "dialled": {"reached": True}},
+    "paths": PATHS, "holder": {"holder": {"run": "r"}}, "hardware": HARDWARE, "prints": PRINTS,
+    "write": {"written": True}, "read": {"seen": True}, "remove": {},
+    "listen": {"bound": True, "dialled": {"reached": True}},
     "dial": {"reached": False, "detail": "no", "is_named": False},
 }  # fmt: skip
 
@@ -92,8 +95,8 @@ def test_the_preflight_says_what_it_thinks_of_every_answer(action: str) -> None:
             node.on("write", reply={"written": True})
             node.on(action, reply=_says(answer))
         results = gang.check()
-        surveys = read_all_hardware(gang.job, gang.nodes)
-        common_network({rank: item.fabric for rank, item in surveys.items() if not isinstance(item, NodeError)})
+        hardware = read_all_hardware(gang.job, gang.nodes)
+        common_network({rank: item.fabric for rank, item in hardware.items() if not isinstance(item, NodeError)})
         for result in results:
             for lang in LANGUAGES if result.problem else ():
                 words = render_problem(lang, result.problem)

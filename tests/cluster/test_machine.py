@@ -8,7 +8,7 @@ from app.text import LANGUAGES, render_problem
 from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Result
 from backend.job.mapping import with_values
-from tests.cluster.gang import DISK, H100, MODULES, Gang, make_facts, own_gpu, smi, surveyed
+from tests.cluster.gang import DISK, H100, MODULES, Gang, hardware_answer, make_facts, own_gpu, smi
 
 GIB = 1 << 30
 
@@ -16,9 +16,9 @@ GIB = 1 << 30
 def test_a_plan_on_cpus_asks_for_no_gpu() -> None:
     gang = Gang()
     gang.job = with_values(gang.job, {"cluster.gpu": "cpu"})
-    gang.first.on("survey", reply=surveyed(smi=None))
+    gang.first.on("hardware", reply=hardware_answer(smi=None))
     # A machine with a GPU may train on its CPUs, whatever its limits.
-    gang.second.on("survey", reply=surveyed(nofile=10))
+    gang.second.on("hardware", reply=hardware_answer(nofile=10))
     results = gang.check()
     assert {result.status for result in results} == {"ok"}
     assert not [result for result in results if result.name in ("gpus", "gpus_free") and result.status == "warning"]
@@ -26,7 +26,7 @@ def test_a_plan_on_cpus_asks_for_no_gpu() -> None:
 
 def test_a_node_without_nvidia_smi_is_said_to_be_a_cpu_node() -> None:
     gang = Gang()
-    gang.second.on("survey", reply=surveyed(smi=None))
+    gang.second.on("hardware", reply=hardware_answer(smi=None))
     warning, problem = gang.only_warning()
     assert (warning.name, warning.rank, problem.code) == ("gpus", 1, "no_nvidia_smi")
 
@@ -34,8 +34,8 @@ def test_a_node_without_nvidia_smi_is_said_to_be_a_cpu_node() -> None:
 def test_too_few_gpus_are_counted() -> None:
     gang = Gang(cluster={"gpus_per_node": 2})
     for node in (gang.first, gang.second):
-        node.on("survey", reply=surveyed(smi=smi(H100 + H100.replace("0, GPU-aaaa", "1, GPU-bbbb"))))
-    gang.second.on("survey", reply=surveyed())
+        node.on("hardware", reply=hardware_answer(smi=smi(H100 + H100.replace("0, GPU-aaaa", "1, GPU-bbbb"))))
+    gang.second.on("hardware", reply=hardware_answer())
     failures = [(r.name, r.rank, r.problem and r.problem.code) for r in gang.check() if r.status == "failure"]
     assert failures == [("gpus", 1, "too_few_gpus")]
 
@@ -51,14 +51,14 @@ def test_too_few_gpus_are_counted() -> None:
 )  # fmt: skip
 def test_a_lost_gpu_is_reported_with_what_brings_it_back(query: str, command: str) -> None:
     gang = Gang(nodes=1)
-    gang.first.on("survey", reply=surveyed(smi=smi(query)))
+    gang.first.on("hardware", reply=hardware_answer(smi=smi(query)))
     failure, problem = gang.only_failure()
     assert (failure.name, problem.code, problem.values["command"]) == ("gpus", "gpu_lost", command)
 
 
 def test_a_divided_gpu_is_reported_with_what_makes_it_whole() -> None:
     gang = Gang(nodes=1)
-    gang.first.on("survey", reply=surveyed(smi=smi(H100, more="0, Enabled, 5, 16, 16\n")))
+    gang.first.on("hardware", reply=hardware_answer(smi=smi(H100, more="0, Enabled, 5, 16, 16\n")))
     _, problem = gang.only_failure()
     assert (problem.code, problem.values["command"]) == ("gpu_divided", "sudo nvidia-smi -i 0 -mig 0")
 
@@ -82,7 +82,7 @@ def test_a_gpu_that_is_not_sound_is_a_warning_with_what_to_do(
     more: dict[str, str], code: str, values: dict[str, object]
 ) -> None:
     gang = Gang(nodes=1)
-    gang.first.on("survey", reply=surveyed(smi=smi(H100, **more)))
+    gang.first.on("hardware", reply=hardware_answer(smi=smi(H100, **more)))
     warning, problem = gang.only_warning()
     assert (warning.name, problem.code) == ("gpus", code)
     assert values.items() <= problem.values.items()
@@ -91,14 +91,14 @@ def test_a_gpu_that_is_not_sound_is_a_warning_with_what_to_do(
 def test_memory_without_errors_or_without_ecc_is_well() -> None:
     gang = Gang(nodes=1)
     for errors, rows in (("0, 0\n", "GPU-aaaa, No, No\n"), ("0, [N/A]\n", "GPU-aaaa, [N/A], [N/A]\n")):
-        gang.first.on("survey", reply=surveyed(smi=smi(H100, errors=errors, rows=rows)))
+        gang.first.on("hardware", reply=hardware_answer(smi=smi(H100, errors=errors, rows=rows)))
         assert {result.status for result in gang.check()} == {"ok"}
 
 
 def test_whoever_uses_a_gpu_is_named() -> None:
     gang = Gang(nodes=1)
     busy = smi(H100.replace("81559, 4,", "81559, 40960,"), apps="GPU-aaaa, 77, /opt/bin/python, 40000\n")
-    gang.first.on("survey", reply=surveyed(smi=busy, owners={"77": "li"}))
+    gang.first.on("hardware", reply=hardware_answer(smi=busy, owners={"77": "li"}))
     _, problem = gang.only_warning()
     assert (problem.code, problem.values["used"]) == ("gpus_busy", "GPU 0: 40.0 GiB")
     assert problem.values["who"] == "li: /opt/bin/python (pid 77)"
@@ -107,7 +107,7 @@ def test_whoever_uses_a_gpu_is_named() -> None:
 def test_memory_that_nobody_here_holds_is_another_container_s() -> None:
     # https://github.com/NVIDIA/nvidia-docker/issues/179
     gang = Gang(nodes=1)
-    gang.first.on("survey", reply=surveyed(smi=smi(H100.replace("81559, 4,", "81559, 40960,"))))
+    gang.first.on("hardware", reply=hardware_answer(smi=smi(H100.replace("81559, 4,", "81559, 40960,"))))
     assert gang.only_warning()[1].code == "gpus_busy_hidden"
 
 
@@ -115,13 +115,15 @@ def test_a_gpu_that_shares_the_host_s_memory_is_busy_by_its_processes() -> None:
     # https://github.com/mostlygeek/llama-swap/issues/782
     gang = Gang(nodes=1)
     apps = "GPU-1, 114687, /usr/local/bin/python, 19135\n"
-    gang.first.on("survey", reply=surveyed(smi=smi("0, GPU-1, NVIDIA GB10, [N/A], [N/A], 580.95.05\n", apps=apps)))
+    gang.first.on(
+        "hardware", reply=hardware_answer(smi=smi("0, GPU-1, NVIDIA GB10, [N/A], [N/A], 580.95.05\n", apps=apps))
+    )
     assert gang.only_warning()[1].values["used"] == "GPU 0: 18.7 GiB"
 
 
 def test_a_desktop_is_nobody() -> None:
     gang = Gang(nodes=1)
-    gang.first.on("survey", reply=surveyed(smi=smi(H100.replace("81559, 4,", "81559, 600,"))))
+    gang.first.on("hardware", reply=hardware_answer(smi=smi(H100.replace("81559, 4,", "81559, 600,"))))
     assert {result.status for result in gang.check()} == {"ok"}
 
 
@@ -134,7 +136,7 @@ TABLE = "| NVIDIA-SMI 535.54.03              Driver Version: 535.54.03    CUDA V
 def test_torch_must_be_built_for_what_the_driver_takes(cuda: str | None, code: str | None) -> None:
     gang = Gang(nodes=1)
     gang.facts[0] = make_facts(cuda=cuda)
-    gang.first.on("survey", reply=surveyed(smi=smi(H100, table=TABLE)))
+    gang.first.on("hardware", reply=hardware_answer(smi=smi(H100, table=TABLE)))
     codes = [r.problem.code for r in gang.check() if r.problem]
     assert codes == ([code] if code else [])
     if code:
@@ -144,7 +146,7 @@ def test_torch_must_be_built_for_what_the_driver_takes(cuda: str | None, code: s
 def test_a_torch_without_cuda_is_replaced_by_the_same_version_with_it() -> None:
     gang = Gang(nodes=1)
     gang.facts[0] = make_facts({**MODULES, "torch": "2.13.0+cpu"}, cuda="")
-    gang.first.on("survey", reply=surveyed(smi=smi(H100, table=TABLE.replace("12.2", "12.9"))))
+    gang.first.on("hardware", reply=hardware_answer(smi=smi(H100, table=TABLE.replace("12.2", "12.9"))))
     index = "--extra-index-url https://download.pytorch.org/whl/cu128"
     command = gang.only_failure()[1].values["command"]
     assert command == f"/opt/lf/bin/python -m pip install {index} torch==2.13.0+cu128"
@@ -161,7 +163,7 @@ def test_a_torch_without_cuda_is_replaced_by_the_same_version_with_it() -> None:
 )
 def test_room_that_docker_s_defaults_do_not_give_is_reported(more: dict[str, Any], code: str) -> None:
     gang = Gang()
-    gang.second.on("survey", reply=surveyed(**more))
+    gang.second.on("hardware", reply=hardware_answer(**more))
     warning, problem = gang.only_warning()
     assert (warning.rank, problem.code) == (1, code)
 
@@ -174,20 +176,20 @@ def port(device: str, state: str = "4: ACTIVE") -> dict[str, Any]:
 def test_locked_memory_matters_where_there_is_infiniband() -> None:
     # https://github.com/NVIDIA/nccl-tests/issues/206
     gang = Gang()
-    low = surveyed(memlock=8192 << 10)
-    gang.first.on("survey", reply=low)
+    low = hardware_answer(memlock=8192 << 10)
+    gang.first.on("hardware", reply=low)
     assert "memlock_low" not in [r.problem.code for r in gang.check() if r.problem]
     for node in gang.fakes:
-        node.on("survey", reply=surveyed(rdma=[port("mlx5_0")], smi=smi(own_gpu(node.name))))
-    gang.first.on("survey", reply={**low, "rdma": [port("mlx5_0")]})
+        node.on("hardware", reply=hardware_answer(rdma=[port("mlx5_0")], smi=smi(own_gpu(node.name))))
+    gang.first.on("hardware", reply={**low, "rdma": [port("mlx5_0")]})
     assert gang.only_warning()[1].values["kib"] == 8192
 
 
 def test_a_node_with_fewer_active_ports_is_named_with_those_that_are_down() -> None:
     gang = Gang()
-    gang.first.on("survey", reply=surveyed(rdma=[port("mlx5_0"), port("mlx5_1")]))
+    gang.first.on("hardware", reply=hardware_answer(rdma=[port("mlx5_0"), port("mlx5_1")]))
     down = [port("mlx5_0"), port("mlx5_1", "1: DOWN")]
-    gang.second.on("survey", reply=surveyed(rdma=down, smi=smi(own_gpu("other"))))
+    gang.second.on("hardware", reply=hardware_answer(rdma=down, smi=smi(own_gpu("other"))))
     warning, problem = gang.only_warning()
     assert (warning.name, warning.rank, problem.values["down"]) == ("rdma", 1, "mlx5_1:1 DOWN")
 
@@ -197,7 +199,7 @@ def test_there_must_be_room_for_two_checkpoints(share: float, code: str | None) 
     gang = Gang(nodes=1)
     # Qwen3-0.6B has 596 million parameters (presets/models.yaml), 12 bytes each with plain AdamW in fp32.
     item = 596_049_920 * 12
-    gang.first.on("survey", reply=surveyed(disks={"/out": {**DISK, "free": int(share * item)}}))
+    gang.first.on("hardware", reply=hardware_answer(disks={"/out": {**DISK, "free": int(share * item)}}))
     assert [r.problem.code for r in gang.check() if r.problem] == ([code] if code else [])
     if code:
         gang.only("failure" if code == "no_space" else "warning")
@@ -211,7 +213,7 @@ def test_a_quota_counts_as_a_full_disk() -> None:
              "     Filesystem  blocks   quota   limit   grace   files   quota   limit   grace\n"
              "       /dev/sdb    4096       0       0       0       5       0       0       0\n"
              "       nas:/out 1048577* 1048576 2097153 1766900000      12       0       0       0\n")  # fmt: skip
-    gang.first.on("survey", reply=surveyed(quota=quota))
+    gang.first.on("hardware", reply=hardware_answer(quota=quota))
     assert gang.only_failure()[1].values["free"] == "1.0"
 
 
@@ -277,9 +279,9 @@ def ways(*names: str) -> list[dict[str, Any]]:
 def test_interfaces_and_ports_that_the_job_names_must_be_there(variable: str, value: str, is_there: bool) -> None:
     gang = Gang(environment={variable: value})
     rdma = [port("mlx5_0"), port("mlx5_1", "1: DOWN")]
-    everything = surveyed(interfaces=ways("lo", "eth0", "bond0"), rdma=[port("mlx5_0"), port("mlx5_1")])
-    gang.first.on("survey", reply=everything)
-    gang.second.on("survey", reply=surveyed(interfaces=ways("lo", "eth0"), rdma=rdma))
+    everything = hardware_answer(interfaces=ways("lo", "eth0", "bond0"), rdma=[port("mlx5_0"), port("mlx5_1")])
+    gang.first.on("hardware", reply=everything)
+    gang.second.on("hardware", reply=hardware_answer(interfaces=ways("lo", "eth0"), rdma=rdma))
     if is_there:
         assert "interface_missing" not in [r.problem.code for r in gang.check() if r.problem]
         return
@@ -297,9 +299,9 @@ def test_nodes_that_are_one_machine_may_talk_over_lo() -> None:
     assert {result.status for result in gang.check()} == {"ok"}
 
 
-def test_a_survey_that_fails_is_reported_and_hides_nothing_else() -> None:
+def test_a_hardware_answer_that_fails_is_reported_and_hides_nothing_else() -> None:
     gang = Gang()
-    gang.second.on("survey", reply=Result(code=1, out="", err="boom"))
+    gang.second.on("hardware", reply=Result(code=1, out="", err="boom"))
     failure, problem = gang.only_failure()
     assert (failure.name, failure.rank, problem.code) == ("gpus", 1, "bad_answer")
 

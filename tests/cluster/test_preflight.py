@@ -15,7 +15,7 @@ from backend.cluster.preflight.results import CheckName
 from backend.job.cluster import Host
 from backend.job.mapping import with_values
 from backend.job.rules.grpo import solution_columns
-from tests.cluster.gang import H100, MODULES, PATHS, PORT, PYTHON, Gang, good_node, make_facts, smi, surveyed
+from tests.cluster.gang import H100, MODULES, PATHS, PORT, PYTHON, Gang, good_node, hardware_answer, make_facts, smi
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
 
@@ -42,7 +42,7 @@ def test_room_is_asked_of_the_nodes_that_write_checkpoints(gang: Gang, engine: s
 
 def test_a_node_with_smaller_gpus_than_the_plan_counts_with_is_named(gang: Gang) -> None:
     gang.job = with_values(gang.job, {"cluster.gpu": "h100-80g"})
-    gang.second.on("survey", reply=surveyed(smi=smi(H100.replace("81559", "40960"))))
+    gang.second.on("hardware", reply=hardware_answer(smi=smi(H100.replace("81559", "40960"))))
     results_ = {result.rank: result for result in gang.check() if result.name == "gpu_memory"}
     assert [results_[rank].status for rank in (0, 1)] == ["ok", "warning"]
     problem = results_[1].problem
@@ -286,7 +286,7 @@ def test_the_registry_has_every_result_once() -> None:
 @pytest.mark.parametrize("gpu", ["h100-80g", "cpu"])
 def test_a_node_whose_hardware_is_not_read_fails_once(gang: Gang, gpu: str) -> None:
     gang.job = with_values(gang.job, {"cluster.gpu": gpu})
-    gang.second.on("survey", reply=Result(code=1, out="", err="MemoryError"))
+    gang.second.on("hardware", reply=Result(code=1, out="", err="MemoryError"))
     failure, problem = gang.only_failure()
     assert (failure.name, problem.code) == ("gpus", "bad_answer")
 

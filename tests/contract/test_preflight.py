@@ -168,7 +168,7 @@ def test_a_model_that_differs_and_an_output_folder_that_is_not_shared_are_found_
     assert "output_shared" not in [r.name for r in check(shared, nodes) if r.status != "ok"]
 
 
-def test_a_survey_of_real_nodes_tells_what_this_machine_is(nodes: dict[int, Node]) -> None:
+def test_the_hardware_of_real_nodes_is_that_of_this_machine(nodes: dict[int, Node]) -> None:
     hardware = read_hardware(nodes[0], None, ["/tmp/not/yet"])
     assert hardware.cpus == len(os.sched_getaffinity(0))
     assert hardware.disks["/tmp/not/yet"].total == os.statvfs("/tmp").f_blocks * os.statvfs("/tmp").f_frsize

@@ -68,7 +68,7 @@ class Outcome:
         return max(self.results.glob("checkpoint-*"), key=lambda folder: int(folder.name.rpartition("-")[2]))
 
 
-class Site:
+class DemoCluster:
     """Demo nodes with models and data, and a home folder for `megaboard`. `tiny` is the fixture of conftest.py."""
 
     def __init__(self, cluster: LocalNodes, tiny: Path) -> None:
@@ -164,7 +164,7 @@ class Site:
         )
 
     def call(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        """Run `megaboard WORDS` with this site's home folder."""
+        """Run `megaboard WORDS` with this cluster's home folder."""
         command = [sys.executable, "-m", "app.main", "--lang", "en", *words]
         environment = {**os.environ, "MEGABOARD_HOME": str(self.home)}
         return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)

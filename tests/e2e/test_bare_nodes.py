@@ -18,7 +18,7 @@ from tests.docker_daemons import DockerDaemon, docker_daemons, image_registry, i
 from tests.e2e.test_journey import go_to_launch, launch, shown_loss, shown_run, wait_for_state, wait_for_step
 from tests.local_hub import LocalHub, files_of, local_hub
 from tests.ui.browser import RESTING, expect, needs_chromium, until
-from tools.browser import Site, logged_in
+from tools.browser import Server, logged_in
 from tools.programs import NODE_ENVIRONMENT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), needs_chromium]
@@ -45,12 +45,12 @@ def hub(cluster: LocalNodes, tiny: Path) -> Iterator[LocalHub]:
 
 
 @pytest.fixture(scope="module")
-def site(cluster: LocalNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("home"))
-    shutil.copy(cluster.folder / "known_hosts", site.home)
-    site.start()
-    yield site
-    site.end()
+def server(cluster: LocalNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("home"))
+    shutil.copy(cluster.folder / "known_hosts", server.home)
+    server.start()
+    yield server
+    server.end()
 
 
 def bare_job(
@@ -67,12 +67,12 @@ def bare_job(
 
 
 def test_nodes_without_image_and_model_get_both_and_train(
-    site: Site, cluster: LocalNodes, daemons: list[DockerDaemon], hub: LocalHub, tmp_path: Path
+    server: Server, cluster: LocalNodes, daemons: list[DockerDaemon], hub: LocalHub, tmp_path: Path
 ) -> None:
     lang = "en"
-    with image_registry(daemons[0], tmp_path, "engine:1") as image, logged_in(site) as page:
+    with image_registry(daemons[0], tmp_path, "engine:1") as image, logged_in(server) as page:
         page.set_default_timeout(180_000)
-        page.goto(f"{site.url}/{lang}/")
+        page.goto(f"{server.url}/{lang}/")
         page.wait_for_selector("#step-hardware")
         page.wait_for_function(RESTING)
         job = bare_job(cluster, daemons, hub, image, str(tmp_path / "models" / "tiny"))
@@ -94,7 +94,7 @@ def test_nodes_without_image_and_model_get_both_and_train(
         wait_for_step(page, 10)
         losses = shown_loss(page)["y"]
         assert losses[-1] < losses[0]
-        page.goto(f"{site.url}/zh/#runs/{shown_run(page)}")
+        page.goto(f"{server.url}/zh/#runs/{shown_run(page)}")
         page.reload()
         page.get_by_role("button", name=t("zh", "monitor.stop.save")).click()
         wait_for_state(page, t("zh", "monitor.state.stopped"))

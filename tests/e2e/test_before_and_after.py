@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.engine_runs import NODE_PYTHON, ROOT, Case, Outcome, Site
+from tests.e2e.engine_runs import NODE_PYTHON, ROOT, Case, DemoCluster, Outcome
 from tests.nodes import skip_without_node_environment, ssh_nodes
 from tools.programs import MCORE_ADAPTER, mcore_adapter_source
 
@@ -42,11 +42,11 @@ for folder in sys.argv[2:]:
 class Life:
     """One run from its data to its exported model."""
 
-    def __init__(self, site: Site, name: str, case: Case) -> None:
-        self.site = site
-        self.outcome: Outcome = site.run(name, case)
+    def __init__(self, demo: DemoCluster, name: str, case: Case) -> None:
+        self.demo = demo
+        self.outcome: Outcome = demo.run(name, case)
         assert self.outcome.state == 0, self.outcome.output
-        (maker,) = site.folder.glob(f"run/*-{name}-*/1/node0")
+        (maker,) = demo.folder.glob(f"run/*-{name}-*/1/node0")
         self.nodes = [maker, maker.with_name("node1")]
         self.run = maker.parent.parent.name
         config = yaml.safe_load((self.nodes[1] / "config.yaml").read_text())
@@ -56,7 +56,7 @@ class Life:
         """Return the folder that `megaboard export` names."""
         done = subprocess.run(
             [sys.executable, "-m", "app.main", "--lang", "en", "export", self.run],
-            env={**os.environ, "MEGABOARD_HOME": str(self.site.home)},
+            env={**os.environ, "MEGABOARD_HOME": str(self.demo.home)},
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -78,36 +78,36 @@ def _node_python(script: str, *arguments: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Site]:
+def demo(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[DemoCluster]:
     skip_without_node_environment()
     with ssh_nodes(tmp_path_factory.mktemp("lives"), nodes=2) as cluster:
-        yield Site(cluster, tiny)
+        yield DemoCluster(cluster, tiny)
 
 
 @pytest.fixture(scope="module")
-def adapters(site: Site) -> Life:
-    return Life(site, "adapters", Case(engine="llamafactory-ddp", values=LORA))
+def adapters(demo: DemoCluster) -> Life:
+    return Life(demo, "adapters", Case(engine="llamafactory-ddp", values=LORA))
 
 
 def test_merged_adapters_are_the_model_that_was_trained(adapters: Life) -> None:
     merged = adapters.export()
     assert not (merged / "adapter_config.json").exists()
-    before, after = adapters.losses(adapters.site.model("text"), merged)
+    before, after = adapters.losses(adapters.demo.model("text"), merged)
     assert after < before - 0.1
     assert after == pytest.approx(adapters.outcome.losses[-1], abs=0.5)
-    assert list(adapters.site.folder.glob("run/*-export")) == []
+    assert list(adapters.demo.folder.glob("run/*-export")) == []
 
 
-def test_megatron_trains_on_such_data_and_becomes_a_hugging_face_model(site: Site) -> None:
+def test_megatron_trains_on_such_data_and_becomes_a_hugging_face_model(demo: DemoCluster) -> None:
     source = mcore_adapter_source()
     if not source:
         pytest.skip(f"{MCORE_ADAPTER} does not name mcore_adapter's src folder (github.com/alibaba/ROLL, not on PyPI)")
     variables = {"MEGATRON_ON_CPU": "1", "TORCHDYNAMO_DISABLE": "1"}
     case = Case(engine="llamafactory-megatron", values=MEGATRON, environment=variables, paths=[source])
-    life = Life(site, "megatron", case)
+    life = Life(demo, "megatron", case)
     record = json.loads((life.data / "megaboard.json").read_text())
     assert (record["shuffle"], record["megatron"]) == (42, True)
     converted = life.export()
-    before, after = life.losses(site.model("text"), converted)
+    before, after = life.losses(demo.model("text"), converted)
     assert after < before - 0.1
     assert after == pytest.approx(life.outcome.losses[-1], abs=0.5)

@@ -228,11 +228,11 @@ def test_an_evaluation_keeps_the_answers_of_both_models_with_the_run(served: Con
 @pytest.mark.engines
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_the_page_starts_a_chat_streams_stops_and_ends_it(trained: Job, home: Path, lang: str) -> None:
-    with served_page(home) as site, chromium() as browser:
+    with served_page(home) as server, chromium() as browser:
         page = browser.new_context(viewport=VIEWPORT).new_page()
         page.set_default_timeout(1000 * LOADED_S)
         with without_faults(page):
-            page.goto(f"{site.url}/?lang={lang}")
+            page.goto(f"{server.url}/?lang={lang}")
             page.fill("#password", PASSWORD)
             page.click("button[type=submit]")
             page.wait_for_selector(".mb-steps")

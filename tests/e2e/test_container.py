@@ -16,7 +16,7 @@ from tests.e2e.test_journey import go_to_launch, launch, log_in, set_field, show
 from tests.nodes import needs_node_environment, ssh_nodes
 from tests.ui.browser import RESTING, expect, needs_chromium, until
 from tests.waiting import wait_for
-from tools.browser import CHECKOUT, VIEWPORT, Site, chromium, without_faults
+from tools.browser import CHECKOUT, VIEWPORT, Server, chromium, without_faults
 from tools.programs import NODE_PYTHON
 
 NODES = 2
@@ -50,7 +50,7 @@ pytestmark = [
 ]
 
 
-class Container(Site):
+class Container(Server):
     """The service of compose.yaml, with its own project name, port and folder of SSH keys."""
 
     def __init__(self, home: Path) -> None:

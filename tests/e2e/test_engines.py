@@ -16,7 +16,7 @@ import yaml
 from app.demo import tiny_model
 from backend.runs.database import Database
 from tests.e2e.engine_checks import check_that_ranks_trained_together, check_what_each_rank_holds
-from tests.e2e.engine_runs import EXTENSIONS, EXTRA, NODE_PYTHON, STEPS, Case, Outcome, Site
+from tests.e2e.engine_runs import EXTENSIONS, EXTRA, NODE_PYTHON, STEPS, Case, DemoCluster, Outcome
 from tests.nodes import skip_without_node_environment, ssh_nodes
 from tools.tiny_data import FEEDBACK, PREFERENCE, TEXT
 
@@ -93,15 +93,15 @@ ON_REQUEST = [pytest.param(name, marks=pytest.mark.engines) for name in CASES if
 class Runs:
     """A cache that runs each case once, at its first use."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, demo: DemoCluster) -> None:
+        self.demo = demo
         self.outcomes: dict[str, Outcome] = {}
 
     def of(self, name: str) -> Outcome:
         case = CASES[name]
         _skip_unless_possible(case)
         if name not in self.outcomes:
-            self.outcomes[name] = self.site.run(name, case)
+            self.outcomes[name] = self.demo.run(name, case)
         outcome = self.outcomes[name]
         assert outcome.state == 0, outcome.output
         return outcome
@@ -111,7 +111,7 @@ class Runs:
 def runs(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Runs]:
     skip_without_node_environment()
     with ssh_nodes(tmp_path_factory.mktemp("engines"), nodes=4) as cluster:
-        yield Runs(Site(cluster, tiny))
+        yield Runs(DemoCluster(cluster, tiny))
 
 
 @pytest.mark.parametrize("name", [*ALWAYS, *ON_REQUEST])
@@ -138,11 +138,11 @@ def test_one_node_tokenises_before_the_run_and_all_ranks_load_it(runs: Runs) -> 
 
 
 def test_the_tokenised_data_are_every_row_once_in_the_order_of_the_seed(runs: Runs) -> None:
-    data, folder = tokenised(runs.of(PREPARED).nodes[1]), runs.site.folder
+    data, folder = tokenised(runs.of(PREPARED).nodes[1]), runs.demo.folder
     record = json.loads((data / "megaboard.json").read_text())
     assert (record["shuffle"], record["megatron"]) == (42, False)
     before = [row["instruction"] for row in json.loads((folder / tiny_model.DATA_FOLDER / "demo.json").read_text())]
-    command = [NODE_PYTHON, "-W", "ignore", "-c", TEXTS, data, runs.site.model("text") / "tokenizer.json"]
+    command = [NODE_PYTHON, "-W", "ignore", "-c", TEXTS, data, runs.demo.model("text") / "tokenizer.json"]
     after = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     order = [next(number for number, text in enumerate(after) if f"user\n{question}" in text) for question in before]
     assert sorted(order) == list(range(len(before)))
@@ -157,7 +157,7 @@ def tokenised(node: Path) -> Path:
 @pytest.mark.parametrize("name", [*ALWAYS, pytest.param("ddp-dpo", marks=pytest.mark.engines)])
 def test_every_number_that_the_engine_or_a_callback_of_the_user_logs_is_in_the_store(runs: Runs, name: str) -> None:
     outcome = runs.of(name)
-    database = Database.open(runs.site.home / "megaboard.db")
+    database = Database.open(runs.demo.home / "megaboard.db")
     with database.read() as reader:
         metrics = reader.metrics(outcome.run)
         evaluated = reader.metric_values(metrics["eval_loss"])[0].tolist()
@@ -173,8 +173,8 @@ def test_every_number_that_the_engine_or_a_callback_of_the_user_logs_is_in_the_s
 @pytest.mark.parametrize("name", ["ddp", "fsdp2", "zero2", "zero3", "ddp-qlora"])
 def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_never_stopped(runs: Runs, name: str) -> None:
     whole = runs.of(name).losses
-    first = runs.site.continue_plainly(f"resumed-{name}", CASES[name], STEPS // 2)
-    both = runs.site.continue_plainly(f"resumed-{name}", CASES[name], STEPS)
+    first = runs.demo.continue_plainly(f"resumed-{name}", CASES[name], STEPS // 2)
+    both = runs.demo.continue_plainly(f"resumed-{name}", CASES[name], STEPS)
     losses = {row["current_steps"]: row["loss"] for row in both if "loss" in row}
     assert max(row["current_steps"] for row in first) == STEPS // 2
     steps = [row["current_steps"] for row in both[len(first) :] if "loss" in row]

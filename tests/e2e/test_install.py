@@ -20,7 +20,7 @@ from tests.e2e.test_bare_nodes import IS_CHECKED
 from tests.e2e.test_journey import go_to_launch, launch, shown_loss, shown_run, wait_for_state, wait_for_step
 from tests.local_hub import files_of, local_hub
 from tests.ui.browser import RESTING, expect, needs_chromium, until
-from tools.browser import Site, logged_in
+from tools.browser import Server, logged_in
 
 pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(1200), needs_chromium]
 
@@ -30,12 +30,12 @@ WHEELS = os.environ.get("PIP_FIND_LINKS", "")
 
 
 @pytest.fixture
-def site(cluster: LocalNodes, tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path)
-    shutil.copy(cluster.folder / "known_hosts", site.home)
-    site.start()
-    yield site
-    site.end()
+def server(cluster: LocalNodes, tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    shutil.copy(cluster.folder / "known_hosts", server.home)
+    server.start()
+    yield server
+    server.end()
 
 
 def bare_job(cluster: LocalNodes, tiny: Path, hub: str, folder: Path) -> dict[str, Any]:
@@ -51,12 +51,12 @@ def bare_job(cluster: LocalNodes, tiny: Path, hub: str, folder: Path) -> dict[st
 
 
 def test_fresh_nodes_get_the_engine_and_the_model_from_the_page_and_train(
-    site: Site, cluster: LocalNodes, tiny: Path, tmp_path: Path
+    server: Server, cluster: LocalNodes, tiny: Path, tmp_path: Path
 ) -> None:
-    with local_hub() as hub, logged_in(site) as page:
+    with local_hub() as hub, logged_in(server) as page:
         hub.repositories["tiny/model"] = files_of(tiny / tiny_model.MODEL_FOLDER)
         page.set_default_timeout(300_000)
-        page.goto(f"{site.url}/zh/")
+        page.goto(f"{server.url}/zh/")
         page.wait_for_selector("#step-hardware")
         page.wait_for_function(RESTING)
         text = dump_mapping(bare_job(cluster, tiny, hub.address, tmp_path))
@@ -77,7 +77,7 @@ def test_fresh_nodes_get_the_engine_and_the_model_from_the_page_and_train(
         wait_for_step(page, 10)
         losses = shown_loss(page)["y"]
         assert losses[-1] < losses[0]
-        page.goto(f"{site.url}/en/#runs/{run}")
+        page.goto(f"{server.url}/en/#runs/{run}")
         page.reload()
         page.get_by_role("button", name=t("en", "monitor.stop.save")).click()
         wait_for_state(page, t("en", "monitor.state.stopped"))

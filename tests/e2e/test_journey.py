@@ -22,7 +22,7 @@ from backend.runs.store.store import Store
 from tests.nodes import needs_node_environment
 from tests.ui.browser import box, expect, go, needs_chromium, until
 from tests.waiting import wait_for, whole_lines
-from tools.browser import PASSWORD, VIEWPORT, Site, chromium, without_faults
+from tools.browser import PASSWORD, VIEWPORT, Server, chromium, without_faults
 
 SSHD = [Path(folder) / "sshd" for folder in ("/usr/sbin", "/usr/local/sbin", "/usr/bin")]
 INSTALLED = os.environ.get("MEGABOARD_PROGRAM")
@@ -41,12 +41,12 @@ pytestmark = [
 ]
 
 
-class Demo(Site):
+class Demo(Server):
     """`megaboard demo` in a process of its own. A test can kill it and start it again."""
 
     call = ("--lang", "en", "demo", "--nodes", str(NODES))
-    program = (INSTALLED,) if INSTALLED else Site.program
-    ready_s = BUILT_WITHIN_S if INSTALLED else Site.ready_s
+    program = (INSTALLED,) if INSTALLED else Server.program
+    ready_s = BUILT_WITHIN_S if INSTALLED else Server.ready_s
 
     def __init__(self, home: Path) -> None:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)

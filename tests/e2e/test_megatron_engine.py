@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.engine_runs import STEPS, Case, Outcome, Site
+from tests.e2e.engine_runs import STEPS, Case, DemoCluster, Outcome
 from tests.nodes import skip_without_node_environment, ssh_nodes
 from tools.programs import MCORE_ADAPTER, mcore_adapter_source
 from tools.tiny_data import PREFERENCE
@@ -47,8 +47,8 @@ WANTED = {
 class Runs:
     """A cache that runs each case once, at its first use."""
 
-    def __init__(self, site: Site, source: str) -> None:
-        self.site = site
+    def __init__(self, demo: DemoCluster, source: str) -> None:
+        self.demo = demo
         self.source = source
         self.outcomes: dict[str, Outcome] = {}
 
@@ -68,7 +68,7 @@ class Runs:
 
     def of(self, name: str) -> Outcome:
         if name not in self.outcomes:
-            self.outcomes[name] = self.site.run(name, self.case(name))
+            self.outcomes[name] = self.demo.run(name, self.case(name))
         assert self.outcomes[name].state == 0, self.outcomes[name].output
         return self.outcomes[name]
 
@@ -80,7 +80,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Runs]
         pytest.skip(f"{MCORE_ADAPTER} does not name mcore_adapter's src folder (github.com/alibaba/ROLL, not on PyPI)")
     skip_without_node_environment()
     with ssh_nodes(tmp_path_factory.mktemp("megatron"), nodes=4) as cluster:
-        yield Runs(Site(cluster, tiny), source)
+        yield Runs(DemoCluster(cluster, tiny), source)
 
 
 @pytest.mark.parametrize("name", WANTED)
@@ -118,9 +118,9 @@ def test_a_distributed_optimizer_is_saved_and_goes_on(runs: Runs) -> None:
     Without Transformer Engine, megatron-core loses the step of Adam (docs/upstream-megatron-core.md); proof/ mends it.
     """
     case = replace(runs.case("tp2-dp2"), values={**COMMON, "parallel.distributed_optimizer": True}, nodes=2)
-    whole = [row["loss"] for row in runs.site.continue_plainly("sharded-whole", case, STEPS) if "loss" in row]
-    first = runs.site.continue_plainly("sharded", case, STEPS // 2)
-    both = runs.site.continue_plainly("sharded", case, STEPS)
+    whole = [row["loss"] for row in runs.demo.continue_plainly("sharded-whole", case, STEPS) if "loss" in row]
+    first = runs.demo.continue_plainly("sharded", case, STEPS // 2)
+    both = runs.demo.continue_plainly("sharded", case, STEPS)
     assert [row["current_steps"] for row in both[len(first) :] if "loss" in row] == [4, 5, 6]
     losses = [row["loss"] for row in both if "loss" in row]
     assert losses == pytest.approx(whole, rel=1e-3)
@@ -128,8 +128,8 @@ def test_a_distributed_optimizer_is_saved_and_goes_on(runs: Runs) -> None:
 
 def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_never_stopped(runs: Runs) -> None:
     whole, case = runs.of("tp2-pp2").losses, runs.case("tp2-pp2")
-    first = runs.site.continue_plainly("resumed", case, STEPS // 2)
-    both = runs.site.continue_plainly("resumed", case, STEPS)
+    first = runs.demo.continue_plainly("resumed", case, STEPS // 2)
+    both = runs.demo.continue_plainly("resumed", case, STEPS)
     losses = [row["loss"] for row in both if "loss" in row]
     assert [row["current_steps"] for row in both[len(first) :] if "loss" in row] == [4, 5, 6]
     assert losses == pytest.approx(whole, rel=1e-3)

@@ -22,7 +22,7 @@ from tests.nodes import ssh_nodes
 from tests.runs.gangs import stand_in_job
 from tests.ui.browser import expect, go, needs_chromium
 from tests.waiting import wait_for
-from tools.browser import PASSWORD, Site, fetched, logged_in
+from tools.browser import PASSWORD, Server, fetched, logged_in
 
 ENGINE = Path(__file__).parents[1] / "runs" / "engine"
 TOKEN = "canary.T0ken=of/the+ranks"
@@ -46,16 +46,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNodes]:
 
 
 @pytest.fixture(scope="module")
-def site(cluster: LocalNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def server(cluster: LocalNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("home")
     (home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
     store = Store(home / "megaboard.db")
     store.set_draft(dump_mapping(job(cluster)))
     store.close()
-    site = Site(home, SSH_AUTH_SOCK="")
-    site.start()
-    yield site
-    site.end()
+    server = Server(home, SSH_AUTH_SOCK="")
+    server.start()
+    yield server
+    server.end()
 
 
 def job(cluster: LocalNodes) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _ps() -> bytes:
     return subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, check=False).stdout
 
 
-def test_a_token_and_a_passphrase_are_typed_once_and_found_nowhere(site: Site, cluster: LocalNodes) -> None:
+def test_a_token_and_a_passphrase_are_typed_once_and_found_nowhere(server: Server, cluster: LocalNodes) -> None:
     observed: list[tuple[str, bytes]] = []
 
     def look(response: Any) -> None:
@@ -112,9 +112,9 @@ def test_a_token_and_a_passphrase_are_typed_once_and_found_nowhere(site: Site, c
         except Exception:  # The stream is still open, or a redirect has no body.
             observed.append((response.url, b""))
 
-    with logged_in(site) as page:
+    with logged_in(server) as page:
         page.on("requestfinished", lambda request: look(request.response()))
-        go(page, site, "launch")
+        go(page, server, "launch")
         keep_token(page)
         page.click('[data-act="check"]')
         box = page.locator('#place-launch .mb-secret-form input[type="password"]').first
@@ -137,7 +137,7 @@ def test_a_token_and_a_passphrase_are_typed_once_and_found_nowhere(site: Site, c
             written = [path for path in (folder / "run").rglob("*") if path.is_file()]
             wait_for(lambda: not any(has_canary(path.read_bytes()) for path in written))
             assert not list((folder / "run").rglob("secrets.json"))
-            wait_for(lambda: "my token is ****" in shown_log(site, run))
+            wait_for(lambda: "my token is ****" in shown_log(server, run))
             page.wait_for_function("() => document.body.innerText.includes('secretive')")
             assert not has_canary(page.content().encode())
             assert not has_canary(fetched(page, "/api/archive"))
@@ -148,11 +148,11 @@ def test_a_token_and_a_passphrase_are_typed_once_and_found_nowhere(site: Site, c
         finally:
             stopped = subprocess.run(
                 [sys.executable, "-m", "app.main", "--lang", "en", "stop", run],
-                env={**site.environment, "SSH_ASKPASS": ""}, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                env={**server.environment, "SSH_ASKPASS": ""}, capture_output=True, text=True, stdin=subprocess.DEVNULL,
             )  # fmt: skip
     assert len(observed) > 20
     assert [url for url, body in observed if has_canary(body)] == []
-    assert holding(site.home) == []
+    assert holding(server.home) == []
     assert not has_canary((stopped.stdout + stopped.stderr).encode())
 
 
@@ -171,22 +171,22 @@ def keep_token(page: Any) -> None:
     expect(value).to_have_value("")
 
 
-def shown_log(site: Site, run: str) -> str:
+def shown_log(server: Server, run: str) -> str:
     logs = [sys.executable, "-m", "app.main", "--lang", "en", "logs", run, "--file", "out.log"]
-    return subprocess.run(logs, env=site.environment, capture_output=True, text=True, check=False).stdout
+    return subprocess.run(logs, env=server.environment, capture_output=True, text=True, check=False).stdout
 
 
-def test_a_server_that_starts_again_knows_no_secret(site: Site) -> None:
-    assert known_secrets(site) == ["HF_TOKEN"]
-    site.end()
-    site.start()
-    assert known_secrets(site) == []
+def test_a_server_that_starts_again_knows_no_secret(server: Server) -> None:
+    assert known_secrets(server) == ["HF_TOKEN"]
+    server.end()
+    server.start()
+    assert known_secrets(server) == []
 
 
-def known_secrets(site: Site) -> list[str]:
+def known_secrets(server: Server) -> list[str]:
     """Return the names of the server's secrets, after a log-in without a browser."""
-    base = {"host": site.url.removeprefix("http://"), "origin": site.url}
-    with httpx.Client(base_url=f"http://127.0.0.1:{site.port}", headers=base, timeout=60) as client:
+    base = {"host": server.url.removeprefix("http://"), "origin": server.url}
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", headers=base, timeout=60) as client:
         cookie = client.post("/login", data={"password": PASSWORD}).headers["set-cookie"].split(";")[0]
         names: list[str] = client.get("/api/secrets", headers={"cookie": cookie}).json()["names"]
         return names

@@ -13,7 +13,7 @@ import pytest
 
 from app.demo import tiny_model
 from tests.e2e.engine_checks import check_that_ranks_trained_together, check_what_each_rank_holds
-from tests.e2e.engine_runs import STEPS, Case, Outcome, Site
+from tests.e2e.engine_runs import STEPS, Case, DemoCluster, Outcome
 from tests.nodes import skip_without_node_environment, ssh_nodes
 from tools.programs import NODE_PYTHON, SWIFT, swift_python
 
@@ -79,13 +79,13 @@ def write_data(folder: Path) -> None:
 class Runs:
     """A cache that runs each case once, at its first use."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, demo: DemoCluster) -> None:
+        self.demo = demo
         self.outcomes: dict[str, Outcome] = {}
 
     def of(self, name: str) -> Outcome:
         if name not in self.outcomes:
-            self.outcomes[name] = self.site.run(name, CASES[name])
+            self.outcomes[name] = self.demo.run(name, CASES[name])
         outcome = self.outcomes[name]
         assert outcome.state == 0, outcome.output
         return outcome
@@ -97,9 +97,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Runs]
     if not swift_python():
         pytest.skip(f"no ms-swift here: `make engines` installs it, or {SWIFT} names a Python that has it")
     with ssh_nodes(tmp_path_factory.mktemp("swift"), nodes=2) as cluster:
-        site = Site(cluster, tiny)
-        write_data(site.folder / tiny_model.DATA_FOLDER)
-        yield Runs(site)
+        demo = DemoCluster(cluster, tiny)
+        write_data(demo.folder / tiny_model.DATA_FOLDER)
+        yield Runs(demo)
 
 
 COMPARED = """
@@ -116,10 +116,10 @@ print(float((merged[f"{name}.weight"].float() - expected).abs().max()), float((b
 
 def test_adapters_are_exported_merged_into_their_model(runs: Runs) -> None:
     outcome = runs.of("ddp-lora")
-    done = runs.site.call("export", outcome.run)
+    done = runs.demo.call("export", outcome.run)
     assert done.returncode == 0, done.stdout + done.stderr
-    (exported,) = (runs.site.folder / "out" / "exported").iterdir()
-    files = [runs.site.model("text") / "model.safetensors", outcome.last_checkpoint / "adapter_model.safetensors",
+    (exported,) = (runs.demo.folder / "out" / "exported").iterdir()
+    files = [runs.demo.model("text") / "model.safetensors", outcome.last_checkpoint / "adapter_model.safetensors",
              exported / "model.safetensors", outcome.last_checkpoint / "adapter_config.json"]  # fmt: skip
     command = [str(NODE_PYTHON), "-c", COMPARED, *map(str, files)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
@@ -131,7 +131,7 @@ def test_adapters_are_exported_merged_into_their_model(runs: Runs) -> None:
 @pytest.mark.parametrize("name", ["ddp"])
 def test_a_run_from_a_checkpoint_learns_what_the_first_one_learned(runs: Runs, name: str) -> None:
     outcome = runs.of(name)
-    again = runs.site.go_on(f"again-{name}", CASES[name], outcome, STEPS // 2)
+    again = runs.demo.go_on(f"again-{name}", CASES[name], outcome, STEPS // 2)
     assert [row["step"] for row in again] == list(range(STEPS // 2 + 1, STEPS + 1))
     assert [row["loss"] for row in again] == pytest.approx(outcome.losses[STEPS // 2 :], rel=1e-4)
 
@@ -169,7 +169,7 @@ def test_the_model_learns_what_the_file_of_rewards_asks_for_and_the_store_has_it
     outcome = runs.of("ddp-grpo")
     rewards = logged(outcome, "rewards/Digits/mean")
     assert max(rewards[-2:]) > rewards[0]
-    listed = json.loads(runs.site.call("metrics", outcome.run, "--json").stdout)
+    listed = json.loads(runs.demo.call("metrics", outcome.run, "--json").stdout)
     stored = {row["name"]: row["count"] for row in listed}
     names = ("reward", "reward_std", "kl", "rewards/Digits/mean", "rewards/Format/mean", "completions/mean_length")
     assert {name: stored[name] for name in names} == dict.fromkeys(names, STEPS)

@@ -22,7 +22,7 @@ from tests.e2e import unknown_models
 from tests.e2e.test_journey import go_to_launch, launch, shown_loss, wait_for_state, wait_for_step
 from tests.nodes import skip_without_node_environment, ssh_nodes
 from tests.ui.browser import begin_anew, box, expect, go, needs_chromium, until
-from tools.browser import Site, logged_in
+from tools.browser import Server, logged_in
 from tools.programs import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(1800), needs_chromium]
@@ -68,16 +68,16 @@ def models(cluster: LocalNodes, tiny: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("home"))
-    site.start()
-    yield site
-    site.end()
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("home"))
+    server.start()
+    yield server
+    server.end()
 
 
 @pytest.fixture(scope="module")
-def page(site: Site) -> Iterator[Any]:
-    with logged_in(site) as page:
+def page(server: Server) -> Iterator[Any]:
+    with logged_in(server) as page:
         page.set_default_timeout(600_000)  # A busy machine builds a model in minutes.
         yield page
 
@@ -105,11 +105,11 @@ def check_and_launch(page: Any) -> list[float]:
 
 
 def test_a_model_without_a_table_is_planned_from_its_profile_and_trains(
-    page: Any, site: Site, cluster: LocalNodes, models: Path, record_property: Callable[[str, object], None]
+    page: Any, server: Server, cluster: LocalNodes, models: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    go(page, site, "model")
+    go(page, server, "model")
     begin_anew(page, job(cluster, models / unknown_models.PROFILED))
-    go(page, site, "model")
+    go(page, server, "model")
     page.click('[data-fetch="node"]')
     accept = page.locator('#place-fetch_model [data-act="accept"]')
     expect(accept).to_be_visible()
@@ -117,7 +117,7 @@ def test_a_model_without_a_table_is_planned_from_its_profile_and_trains(
     accept.click()
     until(page, "b.fetched?.kind === 'node' && b.summary.parameters > 0 && b.summary.fits")
     expect(page.locator(ANSWER)).to_contain_text("PersimmonForCausalLM")
-    go(page, site, "plan")
+    go(page, server, "plan")
     until(page, "b.data.plans?.rows.length > 0 && b.summary.need_gib > 0")
     record_property("planned_s", round(time.monotonic() - began, 1))
     go_to_launch(page)
@@ -129,16 +129,16 @@ def test_a_model_without_a_table_is_planned_from_its_profile_and_trains(
 @pytest.mark.parametrize("lang", LANGUAGES)
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_configuration_names_file_nodes_and_reason_and_the_draft_stays(
-    page: Any, site: Site, cluster: LocalNodes, models: Path, name: str, lang: str
+    page: Any, server: Server, cluster: LocalNodes, models: Path, name: str, lang: str
 ) -> None:
     text, reason, values = BROKEN[name]
     (models / name).mkdir(exist_ok=True)
     (models / name / "config.json").write_text(text)
     before = {**job(cluster, models / name), "model": {"preset": "qwen3-8b", "path": str(models / name)}}
-    go(page, site, "model", lang)
+    go(page, server, "model", lang)
     begin_anew(page, before)
-    go(page, site, "model", lang)
-    version = page.evaluate("Megaboard.wizard.bundle().draft")
+    go(page, server, "model", lang)
+    version = page.evaluate("Megaboard.wizard.payload().draft")
     page.click('[data-fetch="node"]')
     refused = page.locator(f'{ANSWER} [data-code="bad_model_config"]')
     expect(refused).to_contain_text(t(lang, reason, **values))

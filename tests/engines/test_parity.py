@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from benchmarks.parity.cases import CASES, MEGATRON, PAIRS, ZERO2, ZERO3, Case, Pair
-from benchmarks.parity.runs import Site
+from benchmarks.parity.runs import ParityRuns
 from benchmarks.parity.verdicts import difference
 from benchmarks.parity.words import EXPLAINED
 from tests.e2e.engine_runs import EXTRA
@@ -35,7 +35,7 @@ class Results:
     """The results of all cases that this machine can run. The first use runs them."""
 
     def __init__(self, folder: Path) -> None:
-        self.site = Site(folder)
+        self.runs = ParityRuns(folder)
         self.known: dict[str, Any] = {}
 
     def of(self, name: str) -> list[dict[str, Any]]:
@@ -44,7 +44,7 @@ class Results:
             pytest.skip(f"{MCORE_ADAPTER} does not name mcore_adapter's src folder (github.com/alibaba/ROLL)")
         if name not in self.known:
             same = {key: case for key, case in CASES.items() if (case.engine == MEGATRON) == is_megatron}
-            self.known |= dict(self.site.run(same))
+            self.known |= dict(self.runs.run(same))
         assert not self.known[name]["error"], self.known[name]["error"]
         steps: list[dict[str, Any]] = self.known[name]["steps"]
         return steps

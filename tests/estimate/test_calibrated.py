@@ -59,10 +59,10 @@ def test_a_cpu_gets_its_speed_in_fp32_from_the_probe_alone():
     cpu = gpus()["cpu"]
     bare = Cluster(gpu="cpu", nodes=4, gpus_per_node=1)
     assert machine_of(bare, cpu, "fp32") is None
-    probed = Cluster(
+    measured = Cluster(
         gpu="cpu", nodes=4, gpus_per_node=1, calibration=Calibration(matmul_tflops=0.06, matmul_precision="fp32")
     )
-    machine = machine_of(probed, cpu, "fp32")
+    machine = machine_of(measured, cpu, "fp32")
     assert machine is not None
     assert machine.gemm == pytest.approx(0.06e12)
 
@@ -140,10 +140,10 @@ def test_a_memory_ratio_alone_leaves_the_error_of_the_times():
 
 def test_nothing_declines_from_a_product_that_was_measured_on_busy_gpus():
     gpu = gpus()["h100-80g"]
-    probed, assumed = machine_of(cluster_with(matmul_tflops=600.0), gpu), machine_of(cluster_with(), gpu)
-    assert probed is not None
+    measured, assumed = machine_of(cluster_with(matmul_tflops=600.0), gpu), machine_of(cluster_with(), gpu)
+    assert measured is not None
     assert assumed is not None
-    assert (probed.warm, assumed.warm) == (True, False)
+    assert (measured.warm, assumed.warm) == (True, False)
     speeds = [
         TimeContext(
             plan=Plan(sequence_length=1, micro_batches=1),
@@ -151,7 +151,7 @@ def test_nothing_declines_from_a_product_that_was_measured_on_busy_gpus():
             efficiency=default_efficiency(),
             run=Execution(memory=MEGATRON_LM_MEMORY),
         ).gemm_speed
-        for machine in (probed, assumed)
+        for machine in (measured, assumed)
     ]
     assert speeds[0] == default_efficiency().product_share * 600e12
     assert speeds[1] < assumed.gemm

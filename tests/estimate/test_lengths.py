@@ -107,7 +107,7 @@ def test_only_attention_that_crosses_samples_costs_as_much_as_the_whole_sequence
 
 @pytest.mark.parametrize("mean", [150, 900])
 @pytest.mark.parametrize("micro_batch", [1, 2, 8, 32])
-def test_without_padding_a_micro_batch_is_as_full_as_the_fullest_of_runs_drawn_at_random(mean, micro_batch):
+def test_without_padding_a_micro_batch_is_as_large_as_the_largest_of_runs_drawn_at_random(mean, micro_batch):
     samples = 9600
     the_job = job(
         TEXT,

@@ -62,7 +62,7 @@ def test_a_run_that_failed_is_skipped_with_its_reason() -> None:
     assert skip.reason == "run failed"
 
 
-def test_the_fullest_rank_and_the_median_step_after_the_first_three_are_kept() -> None:
+def test_the_rank_with_the_most_memory_and_the_median_step_after_the_first_three_are_kept() -> None:
     rank0 = [
         {"step": step, "step_s": 9.0 if step < 4 else 1.0 + step / 100, "reserved_gib": 20.0} for step in range(1, 9)
     ]

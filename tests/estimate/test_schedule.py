@@ -47,7 +47,7 @@ def stages(pipeline, virtual, *, tower=0.0, tower_backward=2.0, head=0.0):
     return forward, backward
 
 
-def fullest(events, pipeline, virtual):
+def most_in_flight(events, pipeline, virtual):
     """Return, per stage, the micro-batches in each chunk at the moment with the most of them in flight."""
     most = [(0,) * virtual] * pipeline
     holding = [[0] * virtual for _ in range(pipeline)]
@@ -67,7 +67,7 @@ def test_equal_stages_run_as_the_textbook_says(pipeline, virtual):
         events = simulate(forward, backward, virtual, micro_batches)
         assert 1 - 3 * micro_batches / max(event.end for event in events) == pytest.approx(expected)
         expected = [in_flight(pipeline, virtual, micro_batches, stage) for stage in range(pipeline)]
-        assert fullest(events, pipeline, virtual) == expected
+        assert most_in_flight(events, pipeline, virtual) == expected
 
 
 UNEVEN = (

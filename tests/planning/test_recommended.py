@@ -165,6 +165,6 @@ def test_where_nothing_fits_the_first_is_the_first():
 
 
 def test_the_table_holds_the_plan_that_its_button_takes(tmp_path):
-    bundle = plans_of(read(to_mapping(job_on(nodes=4, model="qwen3-8b")), tmp_path), "en")
-    assert bundle["recommended"] > 0
-    assert bundle["recommended"] in {row[bundle["keys"].index("rank")] for row in bundle["rows"]}
+    plans = plans_of(read(to_mapping(job_on(nodes=4, model="qwen3-8b")), tmp_path), "en")
+    assert plans["recommended"] > 0
+    assert plans["recommended"] in {row[plans["keys"].index("rank")] for row in plans["rows"]}

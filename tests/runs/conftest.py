@@ -19,12 +19,13 @@ from backend.job.problems import Problem
 from backend.runs.collect.collector import Collector
 from backend.runs.collect.poller import Poller, record_connection, was_away
 from backend.runs.controller import Controller
-from backend.runs.records import Event, NodeRecord, Point
+from backend.runs.records import Event, NodeRecord, Point, RunSnapshot
 from backend.runs.states import EventKind, RunState
 from backend.runs.store import attempts, metrics, run_store
 from backend.runs.store.store import Store
 from backend.runs.supervise.gang_monitor import GangMonitor
 from backend.runs.supervise.gang_rules import Timing
+from backend.runs.view.snapshot import snapshot
 from tests.clock import Clock
 from tests.fakes import FakeNode
 from tests.nodes import ssh_nodes
@@ -127,6 +128,10 @@ class Gang:
     def state(self) -> RunState | None:
         with self.store.read() as connection:
             return run_store.state_of(connection, RUN)
+
+    def snapshot(self) -> RunSnapshot:
+        with self.store.read() as connection:
+            return snapshot(connection, RUN, self.clock.now)
 
     def cause(self) -> Problem | None:
         with self.store.read() as connection:

@@ -16,7 +16,7 @@ from backend.node.benchmark import LIMIT_S
 from backend.node.checks import software
 from backend.runs.launch.preflight import ConnectedNodes
 from backend.runs.tasks.benchmark import Clock, calibration_of, measure
-from tests.cluster.gang import H100, smi, surveyed
+from tests.cluster.gang import H100, hardware_answer, smi
 from tests.fakes import FakeNode
 
 SPEEDS = Speeds(
@@ -79,7 +79,7 @@ def connected(*, left: list[object] | None = None, exits: bytes | None = None) -
     nodes = {}
     for rank in range(2):
         node = FakeNode(f"10.0.0.{rank + 1}")
-        node.on("facts", reply=facts).on("survey", reply=surveyed())
+        node.on("facts", reply=facts).on("hardware", reply=hardware_answer())
         node.on("free_port", reply={"port": 29500})
         node.on("stop", reply={"left": left if left and rank else []})
         node.on("sh", reply=Result(code=0, out="", err=""))
@@ -161,6 +161,6 @@ def test_every_rank_that_ended_well_has_left_its_row():
 
 def test_a_gpu_that_others_were_using_is_named():
     met = with_rows(connected(exits=b'{"code": 0, "time": 5.0}'))
-    met.nodes[1].on("survey", reply=surveyed(smi=smi(H100.replace(" 4,", " 2048,"))))  # type: ignore[attr-defined]
+    met.nodes[1].on("hardware", reply=hardware_answer(smi=smi(H100.replace(" 4,", " 2048,"))))  # type: ignore[attr-defined]
     (problem,) = measure(job_on_two(), met, "run", clock=Ticking().clock()).problems
     assert (problem.code, problem.node, problem.values["used_mib"]) == ("measure_busy", "10.0.0.2", 2048)

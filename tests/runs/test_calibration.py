@@ -79,7 +79,7 @@ def test_a_ratio_within_the_models_scatter_is_said_to_be_of_little_use():
     assert codes(measured(job, step_s=1.03 * seconds)) == ["calibrate_within_error", "calibrate_no_memory"]
 
 
-def test_the_memory_ratio_is_the_fullest_ranks_reserve_over_the_estimated_allocation():
+def test_the_memory_ratio_is_the_highest_reserve_of_a_rank_over_the_estimated_allocation():
     job = job_of()
     peak = estimate(job).peak_gib
     result = measured(job, reserved=(0.9 * peak, 1.04 * peak, 1.0 * peak))
@@ -99,12 +99,12 @@ def test_a_second_calibration_is_measured_against_the_uncorrected_estimate():
 
 
 def test_the_probes_speeds_stay_in_the_estimate_that_is_compared():
-    probed = job_of(cluster__calibration=Calibration(gpu="h100-80g", probe_date="2026-11-20", matmul_tflops=400.0))
-    seconds = estimate(with_values(probed, {"cluster.stack": "tuned"})).iteration_s
+    benchmarked = job_of(cluster__calibration=Calibration(gpu="h100-80g", probe_date="2026-11-20", matmul_tflops=400.0))
+    seconds = estimate(with_values(benchmarked, {"cluster.stack": "tuned"})).iteration_s
     assert seconds is not None
-    result = measured(probed, step_s=seconds)
+    result = measured(benchmarked, step_s=seconds)
     assert result.time_ratio == pytest.approx(1.0)
-    calibration = calibration_of(probed, result, "2026-11-21")
+    calibration = calibration_of(benchmarked, result, "2026-11-21")
     assert (calibration.matmul_tflops, calibration.probe_date, calibration.run) == (400.0, "2026-11-20", RUN)
 
 

@@ -23,8 +23,8 @@ def test_a_killed_run_trains_on_with_a_change_from_the_checkpoint_that_the_page_
 ) -> None:
     before = controller.launch(with_mode(job, "killed@1", save=3))
     assert controller.wait(before, WITHIN_S) is RunState.FAILED
-    with served(home) as site, logged_in(site) as page:
-        page.goto(f"{site.url}/en/#runs/{before}")
+    with served(home) as server, logged_in(server) as page:
+        page.goto(f"{server.url}/en/#runs/{before}")
         page.get_by_role("button", name="Continue with changes").click()
         dialog = page.locator("dialog.mbm-continue")
         expect(dialog.locator("input:checked")).to_have_value("6")

@@ -1,20 +1,14 @@
 """The elapsed time is the time in which the gang ran, the same on the page and on the command line."""
 
-from backend.runs.records import Elapsed, RunSnapshot
+from backend.runs.records import Elapsed
 from backend.runs.states import EventKind
-from backend.runs.view.snapshot import snapshot
-from tests.runs.conftest import RUN, Gang
+from tests.runs.conftest import Gang
 
 BEGAN = 1000.0
 
 
-def _look(gang: Gang) -> RunSnapshot:
-    with gang.store.read() as connection:
-        return snapshot(connection, RUN, gang.clock.now)
-
-
 def _elapsed(gang: Gang) -> Elapsed | None:
-    return _look(gang).elapsed
+    return gang.snapshot().elapsed
 
 
 def _at(gang: Gang, seconds: float, *kinds: EventKind) -> None:
@@ -63,6 +57,6 @@ def test_a_run_that_ended_while_no_server_watched_ended_when_its_nodes_say(gang:
         gang.exit(rank, time=BEGAN + 3600 + rank)
     gang.clock.now = BEGAN + 8 * 3600
     assert gang.pass_time(gang.monitor(), 5)
-    shown = _look(gang)
+    shown = gang.snapshot()
     assert shown.elapsed == Elapsed(done_s=3602.0, since=None)
     assert shown.ended == BEGAN + 3602

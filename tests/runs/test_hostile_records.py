@@ -86,8 +86,7 @@ def _look(gang: Gang, capsys: pytest.CaptureFixture[str] | None = None) -> None:
             assert answer is not None
             assert "error" not in json.loads(answer, parse_constant=lambda name: pytest.fail(name))
             answer.encode()
-        with gang.store.read() as connection:
-            shown = snapshot(connection, RUN, gang.clock.now)
+        shown = gang.snapshot()
         alert_lines(shown, lang)
         _print_run(shown, gang.clock.now, lang)
     if capsys is not None:

@@ -9,11 +9,9 @@ from app.text.unmonitored import lines
 from backend.cluster.node import LOCAL_CODES, Node, NodeError
 from backend.runs.collect.collector import Polled
 from backend.runs.collect.poller import HEARD_S, Poller, record_connection
-from backend.runs.records import RunSnapshot
 from backend.runs.states import EventKind, RunState
 from backend.runs.store.store import StoreError
 from backend.runs.supervise.gang_rules import NodeView, judge
-from backend.runs.view.snapshot import snapshot
 from tests.clock import Clock
 from tests.fakes import FakeNode
 from tests.runs.conftest import RUN, Gang
@@ -134,11 +132,6 @@ def test_a_node_that_cannot_be_looked_at_is_neither_lost_nor_a_witness() -> None
     assert judge([unknown, gone]).act == "keep"
 
 
-def _shown(gang: Gang) -> RunSnapshot:
-    with gang.store.read() as connection:
-        return snapshot(connection, RUN, gang.clock.now)
-
-
 def _look(gang: Gang, monitor, seconds: int, *, beats: tuple[int, ...]) -> bool:  # type: ignore[no-untyped-def]
     for _ in range(seconds):
         gang.beat(*beats)
@@ -158,7 +151,7 @@ def test_a_server_started_again_that_cannot_look_at_a_node_leaves_the_run_alone_
     monitor = gang.monitor()
     _look(gang, monitor, 300, beats=(0, 2))
     assert gang.state() is RunState.RUNNING
-    shown = _shown(gang)
+    shown = gang.snapshot()
     assert [node.state for node in shown.nodes][1] == "unseen"
     assert [problem.code for problem in shown.unseen] == [code]
     for lang in ("en", "zh"):
@@ -167,11 +160,11 @@ def test_a_server_started_again_that_cannot_look_at_a_node_leaves_the_run_alone_
     gang.nodes[1].broken = None
     _look(gang, monitor, 20, beats=(0, 1, 2))
     assert gang.kinds()[-1] == "node_reachable"
-    assert (_shown(gang).unseen, gang.state()) == ((), RunState.RUNNING)
+    assert (gang.snapshot().unseen, gang.state()) == ((), RunState.RUNNING)
 
 
 @pytest.mark.parametrize(("unseen", "silent"), [(None, (1, 2)), (0, None), (1, (2,))])
-def test_what_the_server_cannot_look_at_is_not_called_a_standstill(
+def test_what_the_server_cannot_look_at_is_not_called_a_hang(
     gang: Gang, unseen: int | None, silent: tuple[int, ...] | None
 ) -> None:
     """The steps come from node 0. Without them the progress is unknown."""
@@ -186,8 +179,8 @@ def test_what_the_server_cannot_look_at_is_not_called_a_standstill(
     gang.clock.now += 1.0
     if unseen is not None:
         record_connection(gang.store, RUN, 1, unseen, _fault(), gang.clock.now + (HEARD_S if unseen == 0 else 0))
-    standstill = _shown(gang).standstill
-    assert (None if standstill is None else standstill.silent) == silent
+    hang = gang.snapshot().standstill
+    assert (None if hang is None else hang.silent) == silent
 
 
 def test_a_fault_of_one_process_is_not_reported_while_another_reads_the_node(gang: Gang) -> None:
@@ -197,11 +190,11 @@ def test_a_fault_of_one_process_is_not_reported_while_another_reads_the_node(gan
     record_connection(gang.store, RUN, 1, 1, _fault(), gang.clock.now + HEARD_S - 1)
     assert "node_unseen" not in gang.kinds()
     record_connection(gang.store, RUN, 1, 1, _fault(), gang.clock.now + HEARD_S + 1)
-    assert _shown(gang).nodes[1].state == "unseen"
+    assert gang.snapshot().nodes[1].state == "unseen"
     gang.clock.now += 60
     gang.beat(1)
     gang.collector(1).poll(gang.nodes[1])
-    shown = _shown(gang)
+    shown = gang.snapshot()
     assert (shown.nodes[1].state == "unseen", shown.unseen) == (False, ())
 
 

@@ -1,8 +1,5 @@
 """Spares take the rank of a node that failed; the node is kept out until it is cleared."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from app.text import LANGUAGES, render_problem
@@ -32,13 +29,6 @@ def job_with(spares: tuple[str, ...] = SPARES) -> Job:
     job, problems = parse_job({"cluster": cluster, "model": {"preset": "qwen3-8b"}})
     assert job is not None, problems
     return job
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "megaboard.db")
-    yield store
-    store.close()
 
 
 def begin(store: Store, job: Job, run: str = RUN, restarts: int = 3) -> None:

@@ -4,8 +4,7 @@ import pytest
 
 from backend.runs.records import Preparing
 from backend.runs.view.preparation_progress import read_progress
-from backend.runs.view.snapshot import snapshot
-from tests.runs.conftest import RUN, Gang
+from tests.runs.conftest import Gang
 
 # As LLaMA-Factory 0.9.5 with datasets 4.0.0 printed it.
 READING = (
@@ -40,18 +39,13 @@ def test_a_run_shows_how_far_its_data_is_until_the_first_step(gang: Gang) -> Non
     gang.store.write(lambda connection: connection.execute("UPDATE runs SET job = job || ?", (prepares,)))
     gang.nodes[0].files["/r/node0/out.log"] = MANY
     gang.collector().poll(gang.nodes[0])
-    assert _shown(gang) == Preparing(stage="tokenising", done=350, total=1000)
+    assert gang.snapshot().preparing == Preparing(stage="tokenising", done=350, total=1000)
     gang.write(0, "steps.rank0.jsonl", {"step": 1, "time": 1})
     gang.collector().poll(gang.nodes[0])
-    assert _shown(gang) is None
+    assert gang.snapshot().preparing is None
 
 
 def test_a_run_that_prepares_nothing_waits_for_nothing(gang: Gang) -> None:
     gang.nodes[0].files["/r/node0/out.log"] = MANY
     gang.collector().poll(gang.nodes[0])
-    assert _shown(gang) is None
-
-
-def _shown(gang: Gang) -> Preparing | None:
-    with gang.store.read() as connection:
-        return snapshot(connection, RUN, gang.clock.now).preparing
+    assert gang.snapshot().preparing is None

@@ -153,7 +153,7 @@ def test_every_command_reaches_its_node_as_it_was_made(fuzz: Fuzzed, folder: Pat
 
 
 def commands_of(job: Job) -> Iterator[list[str]]:
-    """Yield the commands that a launch runs on the job's nodes: the probe, the supervisor, torchrun."""
+    """Yield the commands that a launch runs on the job's nodes: the inventory, the supervisor, torchrun."""
     facts = {0: FACTS, 1: FACTS}
     placement = make_placement(job, RUN, 1, facts, 29500)
     for rank, record in enumerate(make_records(job, placement, facts)):

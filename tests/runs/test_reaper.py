@@ -9,7 +9,7 @@ from backend.runs.connections import Connections
 from backend.runs.states import EventKind, RunState
 from backend.runs.store import attempts, run_store
 from backend.runs.supervise.reaper import FIRST_PAUSE_S, FORGOTTEN_AFTER_S, LONGEST_PAUSE_S, Reaper
-from backend.runs.view.snapshot import snapshot, summaries
+from backend.runs.view.snapshot import summaries
 from tests.runs.conftest import RUN, Gang
 
 
@@ -43,8 +43,7 @@ def _pass(gang: Gang, reaper: Reaper, seconds: float) -> None:
 
 
 def _node_state(gang: Gang, rank: int) -> str:
-    with gang.store.read() as connection:
-        return snapshot(connection, RUN, gang.clock.now).nodes[rank].state
+    return gang.snapshot().nodes[rank].state
 
 
 def test_a_lost_node_that_returns_is_ended_read_and_shown_as_stopped(gang: Gang) -> None:

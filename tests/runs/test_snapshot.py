@@ -3,20 +3,15 @@ import sqlite3
 import pytest
 
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.records import RunSnapshot, problem_from_json, problem_to_json
+from backend.runs.records import problem_from_json, problem_to_json
 from backend.runs.states import EventKind, RunState
 from backend.runs.store import run_store
 from backend.runs.view.snapshot import snapshot, summaries
 from tests.runs.conftest import RUN, Gang
 
 
-def _look(gang: Gang) -> RunSnapshot:
-    with gang.store.read() as connection:
-        return snapshot(connection, RUN, gang.clock.now)
-
-
 def _states(gang: Gang) -> list[str]:
-    return [node.state for node in _look(gang).nodes]
+    return [node.state for node in gang.snapshot().nodes]
 
 
 def test_a_run_shows_its_steps_nodes_and_heartbeats(gang: Gang) -> None:
@@ -29,7 +24,7 @@ def test_a_run_shows_its_steps_nodes_and_heartbeats(gang: Gang) -> None:
     gang.collector(0).poll(gang.nodes[0])
     gang.collector(1).poll(gang.nodes[1])
     gang.clock.now += 4.0
-    shown = _look(gang)
+    shown = gang.snapshot()
     assert (shown.state, shown.step, shown.total_steps, shown.eta_s) == (RunState.RUNNING, 3, 10, 14.0)
     with gang.store.read() as connection:
         (line,) = summaries(connection, {}, gang.clock.now)
@@ -64,9 +59,9 @@ def test_node_states_follow_their_ends(gang: Gang) -> None:
 def test_why_a_run_failed_is_reported_until_somebody_resumes_it(gang: Gang) -> None:
     gang.exit(1, 1)
     assert gang.pass_time(gang.monitor(), 30)
-    assert _look(gang).cause is not None
+    assert gang.snapshot().cause is not None
     gang.add_event(EventKind.RESUMED)
-    assert _look(gang).cause is None
+    assert gang.snapshot().cause is None
 
 
 def test_a_node_that_was_never_heard_of_again_is_lost(gang: Gang) -> None:
@@ -79,9 +74,9 @@ def test_a_node_that_was_never_heard_of_again_is_lost(gang: Gang) -> None:
 def test_time_left_is_shown_only_while_it_runs(gang: Gang) -> None:
     gang.write(0, "steps.rank0.jsonl", {"step": 1, "time": 1, "step_s": 2.0, "total_steps": 10})
     gang.collector(0).poll(gang.nodes[0])
-    assert _look(gang).eta_s == 18.0
+    assert gang.snapshot().eta_s == 18.0
     gang.add_event(EventKind.STOP_REQUESTED)
-    assert _look(gang).eta_s is None
+    assert gang.snapshot().eta_s is None
 
 
 def test_the_list_of_runs_shows_where_each_stands(gang: Gang) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from backend.runs.diagnosis.findings import Held, Slowdown
+from backend.runs.diagnosis.findings import Held, Straggler
 from backend.runs.diagnosis.straggler import LEAST_BEFORE, NEWEST, compare
 from backend.runs.store import metrics
 from backend.runs.store.store import Store
@@ -42,7 +42,7 @@ def test_the_first_slow_step_is_found_and_what_a_step_took_before() -> None:
     ],
     ids=["steady", "a few", "saves", "longer samples", "faster", "too early", "nine seconds", "none"],
 )
-def test_what_is_no_slowdown(times: list[tuple[int, float]]) -> None:
+def test_what_is_no_straggler(times: list[tuple[int, float]]) -> None:
     assert compare(times) is None
 
 
@@ -55,7 +55,7 @@ def slow_run(store: Store, nodes: int = 3) -> StoredRun:
     return run
 
 
-def seen(store: Store, run: StoredRun, now: float | None = None) -> Slowdown | None:
+def seen(store: Store, run: StoredRun, now: float | None = None) -> Straggler | None:
     with store.read() as connection:
         return snapshot(connection, run.id, run.now if now is None else now).slowdown
 

@@ -20,7 +20,7 @@ from tests.package_mirror import package_mirror
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.server import tiny_job
 from tests.ui.browser import RESTING, box, expect, needs_chromium, until
-from tools.browser import Site, chromium, logged_in
+from tools.browser import Server, chromium, logged_in
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), needs_node_environment, needs_chromium]
 
@@ -49,11 +49,11 @@ def choose_slurm(page: Any, slurm: SlurmCluster) -> None:
 
 
 def test_slurm_is_chosen_in_the_wizard_and_trains(slurm: SlurmCluster, tmp_path: Path) -> None:
-    def story(page: Any, site: Site, hub: LocalHub) -> None:
-        import_job(page, site, ssh_mapping(slurm, tmp_path, hub.address))
+    def story(page: Any, server: Server, hub: LocalHub) -> None:
+        import_job(page, server, ssh_mapping(slurm, tmp_path, hub.address))
         hub.repositories["tiny/model"] = files_of(tmp_path / tiny_model.MODEL_FOLDER)
         choose_the_partition(page, slurm)
-        download_and_train(page, site, slurm)
+        download_and_train(page, server, slurm)
 
     in_browser(slurm, tmp_path, story)
 
@@ -64,47 +64,47 @@ def test_a_cluster_without_an_engine_gets_it_through_the_login_node_and_trains(
 ) -> None:
     """The cluster has no internet: the packages come from a mirror."""
 
-    def story(page: Any, site: Site, hub: LocalHub) -> None:
-        shutil.copy(slurm.folder / "known_hosts", site.home)
+    def story(page: Any, server: Server, hub: LocalHub) -> None:
+        shutil.copy(slurm.folder / "known_hosts", server.home)
         mapping = to_mapping(tiny_job(slurm, tmp_path, steps=3000, partition="low"))
         del mapping["cluster"]["environments"]
         mapping["cluster"]["install"] = {"index_url": index, **({"find_links": WHEELS} if WHEELS[:1] == "/" else {})}
         mapping["model"] |= {"path": str(tmp_path / "models" / "tiny"), "hub": "tiny/model"}
         mapping["model"]["hub_endpoint"] = hub.address
         hub.repositories["tiny/model"] = files_of(tmp_path / tiny_model.MODEL_FOLDER)
-        import_job(page, site, mapping)
+        import_job(page, server, mapping)
         go_to_launch(page)
         page.click('[data-act="install"]')
         installed = page.locator('[data-code="environment_installed"]')
         installed.wait_for(timeout=600_000)
         installed.locator(".mb-apply").click()
         expect(page.locator('[data-act="check"]')).to_be_enabled()
-        download_and_train(page, site, slurm)
+        download_and_train(page, server, slurm)
 
     listener = slurm.inside(lambda: socket.create_server((SERVER, 0)))
     with package_mirror(listener) as index:
         in_browser(slurm, tmp_path, story)
 
 
-def in_browser(slurm: SlurmCluster, folder: Path, story: Callable[[Any, Site, LocalHub], None]) -> None:
+def in_browser(slurm: SlurmCluster, folder: Path, story: Callable[[Any, Server, LocalHub], None]) -> None:
     """Run `story` with a server, a hub and Chromium in the cluster's network."""
 
     def run() -> None:
         home = folder / "home"
         home.mkdir()
-        site = Site(home)
-        site.start()
+        server = Server(home)
+        server.start()
         try:
-            with local_hub(SERVER) as hub, chromium() as browser, logged_in(site, browser) as page:
-                story(page, site, hub)
+            with local_hub(SERVER) as hub, chromium() as browser, logged_in(server, browser) as page:
+                story(page, server, hub)
         finally:
-            site.end()
+            server.end()
 
     slurm.inside(run)
 
 
-def import_job(page: Any, site: Site, mapping: dict[str, Any]) -> None:
-    page.goto(f"{site.url}/zh/")
+def import_job(page: Any, server: Server, mapping: dict[str, Any]) -> None:
+    page.goto(f"{server.url}/zh/")
     page.wait_for_selector("#step-hardware")
     page.wait_for_function(RESTING)
     page.evaluate("(text) => Megaboard.wizard.send('fetch', { kind: 'import', text })", dump_mapping(mapping))
@@ -126,7 +126,7 @@ def choose_the_partition(page: Any, slurm: SlurmCluster) -> None:
     go_to_launch(page)
 
 
-def download_and_train(page: Any, site: Site, slurm: SlurmCluster) -> None:
+def download_and_train(page: Any, server: Server, slurm: SlurmCluster) -> None:
     page.click('[data-act="check"]')
     page.click('[data-act="download"]')
     expect(page.locator('[data-act="launch"]')).to_be_enabled()
@@ -137,7 +137,7 @@ def download_and_train(page: Any, site: Site, slurm: SlurmCluster) -> None:
     expect(page.locator(".mbm-scheduler:visible")).to_contain_text("node[1-2]")
     losses = shown_loss(page)["y"]
     assert losses[-1] < losses[0]
-    page.goto(f"{site.url}/en/#runs/{run}")
+    page.goto(f"{server.url}/en/#runs/{run}")
     page.reload()
     page.get_by_role("button", name=t("en", "monitor.stop.save")).click()
     wait_for_state(page, t("en", "monitor.state.stopped"))

@@ -9,13 +9,13 @@ import pytest
 
 from app.services import FIRST_DRAFT
 from backend.job.mapping import dump_mapping
-from tools.browser import CHROMIUM, READY_S, Site
+from tools.browser import CHROMIUM, READY_S, Server
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
 expect = playwright.expect
 expect.set_options(timeout=180_000)  # The default of five seconds is too short.
 
-RESTING = "() => Megaboard.wizard?.bundle() && Megaboard.draft.isResting()"
+RESTING = "() => Megaboard.wizard?.payload() && Megaboard.draft.isResting()"
 POLL_MS = 50
 """This is a timer, not Playwright's frames, because web/frames.js ends each chain of frames that began before the page
 was drawn."""
@@ -25,12 +25,12 @@ needs_chromium = pytest.mark.skipif(
 )
 
 
-def go(page: Any, site: Site, step: str, lang: str = "en") -> None:
+def go(page: Any, server: Server, step: str, lang: str = "en") -> None:
     """Open a step of the wizard as a reload does, and wait until none of its requests is under way.
 
     Before that, a key press on the plans waits, and a test may read the state before the key press.
     """
-    page.goto(f"{site.url}/{lang}/#{step}")
+    page.goto(f"{server.url}/{lang}/#{step}")
     page.reload()
     page.wait_for_function(RESTING, polling=POLL_MS)
 
@@ -43,7 +43,7 @@ def begin_anew(page: Any, changes: Mapping[str, Any] | None = None) -> None:
     page.wait_for_function(RESTING, polling=POLL_MS)
     page.evaluate(
         # The answer to the previous import must not count as the answer to this one.
-        """(text) => { sessionStorage.clear(); Megaboard.wizard.bundle().fetched = null;
+        """(text) => { sessionStorage.clear(); Megaboard.wizard.payload().fetched = null;
             Megaboard.wizard.send('fetch', { kind: 'import', text }); }""",
         dump_mapping({**FIRST_DRAFT, **(changes or {})}),
     )
@@ -62,7 +62,7 @@ def problems(page: Any, path: str) -> Any:
 
 def until(page: Any, holds: str) -> None:
     """Wait for a condition on the wizard's newest payload, `b`. While the page loads, there is none."""
-    script = f"() => {{ const b = window.Megaboard?.wizard?.bundle(); return Boolean(b) && ({holds}); }}"
+    script = f"() => {{ const b = window.Megaboard?.wizard?.payload(); return Boolean(b) && ({holds}); }}"
     page.wait_for_function(script, polling=POLL_MS)
 
 

@@ -13,7 +13,7 @@ from backend.runs.states import EventKind
 from tests.ui.browser import begin_anew, go, needs_chromium, until
 from tests.ui.test_monitor import Monitored, open_run
 from tests.ui.test_wizard_looks import JOB
-from tools.browser import Site, chromium, logged_in, served
+from tools.browser import Server, chromium, logged_in, served
 from tools.stored_runs import problem
 
 AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
@@ -41,18 +41,18 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def wizard(tmp_path_factory: Any) -> Iterator[Site]:
-    with served(tmp_path_factory.mktemp("wizard")) as site:
-        yield site
+def wizard(tmp_path_factory: Any) -> Iterator[Server]:
+    with served(tmp_path_factory.mktemp("wizard")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
 def monitored(tmp_path_factory: Any) -> Iterator[Monitored]:
-    site = Monitored(tmp_path_factory.mktemp("monitor"))
-    site.start()
-    yield site
-    site.kill()
-    site.store.close()
+    server = Monitored(tmp_path_factory.mktemp("monitor"))
+    server.start()
+    yield server
+    server.kill()
+    server.store.close()
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def walk(page: Any, step: str) -> None:
     page.evaluate(OPENED)
 
 
-def test_the_log_in(wizard: Site, browser: Any) -> None:
+def test_the_log_in(wizard: Server, browser: Any) -> None:
     page = browser.new_page()
     page.goto(f"{wizard.url}/login?lang=en")
     audit = Audit(page)
@@ -109,7 +109,7 @@ def test_the_log_in(wizard: Site, browser: Any) -> None:
     audit.check()
 
 
-def test_the_steps_of_the_wizard(wizard: Site, browser: Any) -> None:
+def test_the_steps_of_the_wizard(wizard: Server, browser: Any) -> None:
     with logged_in(wizard, browser) as page:
         audit = Audit(page)
         go(page, wizard, "hardware")

@@ -18,7 +18,7 @@ from backend.runs.store import attempts, metrics, run_store
 from backend.runs.store.store import Store
 from tests.nodes import ssh_nodes
 from tests.ui.browser import box, expect, go, needs_chromium, problems
-from tools.browser import Site, logged_in, served
+from tools.browser import Server, logged_in, served
 from tools.stored_runs import problem
 
 pytestmark = [pytest.mark.ui, needs_chromium]
@@ -36,7 +36,7 @@ def cluster(tmp_path_factory) -> Iterator[LocalNodes]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory, cluster: LocalNodes) -> Iterator[Site]:
+def server(tmp_path_factory, cluster: LocalNodes) -> Iterator[Server]:
     """Yield a server with a failed Megatron run with TP 2, and its checkpoint of step 40 on a real node."""
     home = tmp_path_factory.mktemp("home")
     (home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
@@ -47,8 +47,8 @@ def site(tmp_path_factory, cluster: LocalNodes) -> Iterator[Site]:
     for file in (*PLAIN, *(f"iter_0000001/{item}" for item in DIVIDED)):
         (results / file).parent.mkdir(parents=True, exist_ok=True)
         (results / file).write_bytes(json.dumps({"global_step": 40}).encode() if file.endswith("json") else b".")
-    with served(home) as site:
-        yield site
+    with served(home) as server:
+        yield server
 
 
 def _failed_run(connection: Any, cluster: LocalNodes) -> None:
@@ -83,14 +83,14 @@ def _failed_run(connection: Any, cluster: LocalNodes) -> None:
 
 
 @pytest.fixture(scope="module")
-def page(site: Site) -> Iterator[Any]:
-    with logged_in(site) as page:
+def page(server: Server) -> Iterator[Any]:
+    with logged_in(server) as page:
         yield page
 
 
-def _open_marked(page: Any, site: Site) -> Any:
+def _open_marked(page: Any, server: Server) -> Any:
     """Open the wizard with the run's job and return its banner."""
-    page.goto(f"{site.url}/en/#runs/{RUN}")
+    page.goto(f"{server.url}/en/#runs/{RUN}")
     page.get_by_role("button", name="Continue with changes").click()
     dialog = page.locator("dialog.mbm-continue")
     expect(dialog.locator("input:checked")).to_have_value("40")
@@ -99,12 +99,12 @@ def _open_marked(page: Any, site: Site) -> Any:
     return page.locator(".mb-continuing")
 
 
-def test_a_run_opens_in_the_wizard_with_a_mark_that_stays_until_it_is_taken_off(page, site) -> None:
-    banner = _open_marked(page, site)
+def test_a_run_opens_in_the_wizard_with_a_mark_that_stays_until_it_is_taken_off(page, server) -> None:
+    banner = _open_marked(page, server)
     expect(banner).to_contain_text(RUN)
     expect(banner).to_contain_text("step 40")
     expect(box(page, "parallel.tensor")).to_have_value("2")
-    go(page, site, "training", "zh")
+    go(page, server, "training", "zh")
     expect(banner).to_contain_text("第 40 步")
     expect(box(page, "training.learning_rate")).to_have_value("3e-6")
     banner.locator('[data-do="begin_anew"]').click()
@@ -113,8 +113,8 @@ def test_a_run_opens_in_the_wizard_with_a_mark_that_stays_until_it_is_taken_off(
     expect(box(page, "cluster.gpus_per_node")).to_have_value("8")
 
 
-def test_a_plan_that_the_checkpoint_does_not_fit_is_reported_while_it_is_chosen_and_not_launched(page, site) -> None:
-    banner = _open_marked(page, site)
+def test_a_plan_that_the_checkpoint_does_not_fit_is_reported_while_it_is_chosen_and_not_launched(page, server) -> None:
+    banner = _open_marked(page, server)
     expect(banner).to_have_attribute("data-state", "fits")
     expect(banner).to_contain_text("Tensor parallel")
     expect(page.locator(".mb-plans-loads")).to_contain_text("TP2")
@@ -142,8 +142,8 @@ def test_a_plan_that_the_checkpoint_does_not_fit_is_reported_while_it_is_chosen_
     expect(banner).to_have_attribute("data-state", "fits")
 
 
-def test_a_fix_of_the_cause_opens_the_wizard_with_the_change_and_the_checkpoint(page, site):
-    page.goto(f"{site.url}/en/#runs/{RUN}")
+def test_a_fix_of_the_cause_opens_the_wizard_with_the_change_and_the_checkpoint(page, server):
+    page.goto(f"{server.url}/en/#runs/{RUN}")
     cause = page.locator(".mbm-cause:visible")
     expect(cause.locator(".mbm-evidence")).to_contain_text("Tried to allocate 17.37 GiB")
     recompute = cause.locator(".mbm-fixes button", has_text="Full")
@@ -157,8 +157,8 @@ def test_a_fix_of_the_cause_opens_the_wizard_with_the_change_and_the_checkpoint(
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_a_run_outside_its_interval_is_planned_again_with_what_it_measured(page, site, lang):
-    page.goto(f"{site.url}/{lang}/#runs/{RUN}")
+def test_a_run_outside_its_interval_is_planned_again_with_what_it_measured(page, server, lang):
+    page.goto(f"{server.url}/{lang}/#runs/{RUN}")
     words = t(lang, "monitor.event.outside_interval", measured="30", low="0.8", high="1.2")
     expect(page.locator(".mbm-events")).to_contain_text(words)
     card = page.locator(".mbm-compare:visible", has_text=t(lang, "monitor.compare.again"))

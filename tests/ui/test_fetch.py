@@ -11,7 +11,7 @@ import pytest
 from backend.job.presets import models
 from tests.nodes import needs_node_environment, ssh_nodes
 from tests.ui.browser import begin_anew, box, expect, go, needs_chromium, problems, until
-from tools.browser import Site, logged_in, served
+from tools.browser import Server, logged_in, served
 from tools.hub import hub
 from tools.programs import NODE_PYTHON
 
@@ -29,7 +29,7 @@ BROKEN = b'{"model_type": "qwen3", "num_hidden_layers": 2, "hidden_size": "4096"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Iterator[Site]:
+def server(tmp_path_factory) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("fetch")
     configs = {
         "Qwen/Qwen3-30B-A3B": CONFIG,
@@ -39,13 +39,13 @@ def site(tmp_path_factory) -> Iterator[Site]:
     }
     with hub(configs) as (address, _):
         hub_only = {"HF_ENDPOINT": address, "HF_HOME": str(home / "hub"), "HF_HUB_OFFLINE": "0"}
-        with served(home, **hub_only) as site:
-            yield site
+        with served(home, **hub_only) as server:
+            yield server
 
 
 @pytest.fixture(scope="module")
-def page(site) -> Iterator[Any]:
-    with logged_in(site) as page:
+def page(server) -> Iterator[Any]:
+    with logged_in(server) as page:
         yield page
 
 
@@ -54,13 +54,13 @@ def _anew(page) -> None:
     begin_anew(page)
 
 
-def test_a_model_of_the_hub_is_fetched_by_its_id(page, site):
-    go(page, site, "model")
+def test_a_model_of_the_hub_is_fetched_by_its_id(page, server):
+    go(page, server, "model")
     answer = page.locator("#place-fetch_model .mb-fetch-answer")
     page.fill(".mb-fetch-id", "someone/odd")
     page.click('[data-fetch="hub"]')
     expect(answer).to_contain_text("hidden_size")
-    assert page.evaluate("Megaboard.wizard.bundle().data.model.name").startswith("Qwen3-VL")
+    assert page.evaluate("Megaboard.wizard.payload().data.model.name").startswith("Qwen3-VL")
     page.fill(".mb-fetch-id", "someone/strange")
     page.click('[data-fetch="hub"]')
     expect(problems(page, "model.hf_config")).to_contain_text("mamba9")
@@ -72,10 +72,10 @@ def test_a_model_of_the_hub_is_fetched_by_its_id(page, site):
     assert page.input_value(".mb-fetch-id") == "Qwen/Qwen3-30B-A3B"
 
 
-def test_what_a_node_has_is_read_once_its_key_is_confirmed(page, site, tmp_path: Path):
+def test_what_a_node_has_is_read_once_its_key_is_confirmed(page, server, tmp_path: Path):
     (tmp_path / "config.json").write_text('{"model_type": "mamba9"}')
     with ssh_nodes(tmp_path / "nodes", nodes=2) as nodes:
-        go(page, site, "hardware")
+        go(page, server, "hardware")
         page.click('[data-fetch="memory"]')
         expect(page.locator("#place-fetch_memory .mb-fetch-answer")).to_contain_text("Fill in first")
         lines = [f"{host.user}@{host.address}:{host.port} key={host.identity_file}" for host in nodes.hosts()]
@@ -87,7 +87,7 @@ def test_what_a_node_has_is_read_once_its_key_is_confirmed(page, site, tmp_path:
         assert float(box(page, "cluster.host_memory_gib").input_value()) > 0.1
         expect(box(page, "cluster.nodes")).to_have_value("2")
         expect(page.locator("#place-fetch_memory .mb-found tbody tr")).to_have_count(2)
-        go(page, site, "model")
+        go(page, server, "model")
         box(page, "model.path").fill(str(tmp_path))
         until(page, "!b.problems.concat().some((one) => one.at === 'model.path')")
         answer = page.locator("#place-fetch_model .mb-fetch-answer")
@@ -96,10 +96,10 @@ def test_what_a_node_has_is_read_once_its_key_is_confirmed(page, site, tmp_path:
         (tmp_path / "config.json").write_bytes(CONFIG)
         page.click('[data-fetch="node"]')
         expect(answer).to_contain_text("qwen3_moe")
-        go(page, site, "hardware")
+        go(page, server, "hardware")
         box(page, "cluster.environments.llamafactory.python").fill(sys.executable)
         until(page, "b.data.hosts?.length === 2")
-        go(page, site, "training", "zh")
+        go(page, server, "training", "zh")
         page.click('[data-fetch="samples"]')
         expect(page.locator("#place-fetch_samples .mb-fetch-answer .mb-apply")).to_have_count(2)
         (tmp_path / "dataset_info.json").write_text('{"few": {"file_name": "few.jsonl"}}')
@@ -116,7 +116,7 @@ def test_what_a_node_has_is_read_once_its_key_is_confirmed(page, site, tmp_path:
 
 
 @needs_node_environment
-def test_a_model_of_an_unknown_family_is_planned_after_a_node_built_it(page, site, tmp_path: Path):
+def test_a_model_of_an_unknown_family_is_planned_after_a_node_built_it(page, server, tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(UNKNOWN))
     with ssh_nodes(tmp_path / "nodes", nodes=1) as nodes:
         host = nodes.hosts()[0]
@@ -127,7 +127,7 @@ def test_a_model_of_an_unknown_family_is_planned_after_a_node_built_it(page, sit
             "environments": {"llamafactory": {"python": str(NODE_PYTHON)}},
         }  # fmt: skip
         begin_anew(page, {"cluster": machines, "model": {"path": str(tmp_path)}, "engine": "llamafactory-ddp"})
-        go(page, site, "model")
+        go(page, server, "model")
         page.fill(".mb-fetch-id", "someone/new")
         page.click('[data-fetch="hub"]')
         until(page, "b.problems.some((one) => one.code === 'model_not_estimated')")
@@ -137,9 +137,9 @@ def test_a_model_of_an_unknown_family_is_planned_after_a_node_built_it(page, sit
         expect(answer).to_contain_text("PersimmonForCausalLM")
         until(page, "b.summary.parameters === 158720 && !b.problems.some((one) => one.code === 'model_not_estimated')")
         expect(page.locator('[data-fetch="profile"]')).to_be_hidden()
-        go(page, site, "plan")
+        go(page, server, "plan")
         until(page, "b.summary.fits")
-        go(page, site, "model")
+        go(page, server, "model")
         box(page, "model.hf_config").fill(json.dumps({**UNKNOWN, "vocab_size": 640}))
         until(page, "b.problems.some((one) => one.code === 'model_not_estimated' && /another/.test(one.message))")
         page.click('[data-fetch="node"]')

@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from tests.ui.browser import begin_anew, box, expect, go, needs_chromium, until
-from tools.browser import Site, logged_in, served
+from tools.browser import Server, logged_in, served
 
 pytestmark = [pytest.mark.ui, needs_chromium]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Iterator[Site]:
-    with served(tmp_path_factory.mktemp("help")) as site:
-        yield site
+def server(tmp_path_factory) -> Iterator[Server]:
+    with served(tmp_path_factory.mktemp("help")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def page(site) -> Iterator[Any]:
-    with logged_in(site) as page:
+def page(server) -> Iterator[Any]:
+    with logged_in(server) as page:
         yield page
 
 
@@ -33,8 +33,8 @@ def ask(page, path: str):
     return page.locator(f"#field-{path.replace('.', '-')} .mb-ask")
 
 
-def test_keys_open_it_use_a_value_and_close_it(page, site):
-    go(page, site, "plan")
+def test_keys_open_it_use_a_value_and_close_it(page, server):
+    go(page, server, "plan")
     button = ask(page, "parallel.recompute")
     button.focus()
     page.keyboard.press("Enter")
@@ -52,8 +52,8 @@ def test_keys_open_it_use_a_value_and_close_it(page, site):
     expect(button).to_be_focused()
 
 
-def test_its_button_opens_and_closes_it_and_another_takes_its_place(page, site):
-    go(page, site, "plan")
+def test_its_button_opens_and_closes_it_and_another_takes_its_place(page, server):
+    go(page, server, "plan")
     ask(page, "engine").click()
     expect(page.get_by_role("dialog", name="Engine")).to_be_visible()
     ask(page, "engine").click()
@@ -66,8 +66,8 @@ def test_its_button_opens_and_closes_it_and_another_takes_its_place(page, site):
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-def test_an_edit_asks_for_no_help(page, site):
-    go(page, site, "plan")
+def test_an_edit_asks_for_no_help(page, server):
+    go(page, server, "plan")
     requested: list[str] = []
     page.on("request", lambda request: requested.append(request.url) if "/api/help" in request.url else None)
     box(page, "training.micro_batch_size").fill("2")
@@ -79,9 +79,9 @@ def test_an_edit_asks_for_no_help(page, site):
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_it_stays_inside_the_page_at_every_field(page, site, lang):
+def test_it_stays_inside_the_page_at_every_field(page, server, lang):
     for step in ("hardware", "training", "plan"):
-        go(page, site, step, lang)
+        go(page, server, step, lang)
         for part in page.locator(f"#step-{step} [data-more]").all():
             part.click()
         for button in page.locator(f"#step-{step} .mb-ask:visible").all()[::6]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.ui.browser import expect, go, needs_chromium
-from tools.browser import Site, logged_in, served
+from tools.browser import Server, logged_in, served
 
 pytestmark = [pytest.mark.ui, needs_chromium]
 
@@ -19,28 +19,28 @@ CHECKED = {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with served(tmp_path_factory.mktemp("launch")) as site:
-        yield site
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with served(tmp_path_factory.mktemp("launch")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def logged_in_page(site: Site) -> Iterator[Any]:
-    with logged_in(site) as page:
+def logged_in_page(server: Server) -> Iterator[Any]:
+    with logged_in(server) as page:
         yield page
 
 
 @pytest.fixture
-def page(logged_in_page: Any, site: Site) -> Any:
+def page(logged_in_page: Any, server: Server) -> Any:
     """Return the page with the Launch step and an empty element to draw in."""
-    go(logged_in_page, site, "launch")
+    go(logged_in_page, server, "launch")
     logged_in_page.evaluate("document.body.append(Object.assign(document.createElement('div'), { id: 'drawn' }))")
     return logged_in_page
 
 
 def draw(page: Any, **more: Any) -> None:
-    bundle = json.dumps({"data": {"launch": {**CHECKED, **more}}})
-    page.evaluate(f"Megaboard.panels.launch(document.querySelector('#drawn'), {bundle})")
+    payload = json.dumps({"data": {"launch": {**CHECKED, **more}}})
+    page.evaluate(f"Megaboard.panels.launch(document.querySelector('#drawn'), {payload})")
 
 
 def test_warnings_are_accepted_for_the_check_that_showed_them(page: Any) -> None:

@@ -10,7 +10,7 @@ from backend.runs.store import run_store
 from backend.runs.store.store import Store
 from tests.inbox import TOKEN, Inbox
 from tests.waiting import wait_for
-from tools.browser import Site
+from tools.browser import Server
 from tools.stored_runs import StoredRun
 
 pytestmark = pytest.mark.ui
@@ -27,8 +27,8 @@ def test_a_killed_server_tells_after_its_restart_what_happened_meanwhile(tmp_pat
     addresses = tmp_path / "addresses"
     addresses.write_text(inbox.address)
     addresses.chmod(0o600)
-    site = Site(tmp_path, MEGABOARD_NOTIFY_FILE=str(addresses), LANG="zh_CN.UTF-8", LC_ALL="zh_CN.UTF-8")
-    site.start()
+    server = Server(tmp_path, MEGABOARD_NOTIFY_FILE=str(addresses), LANG="zh_CN.UTF-8", LC_ALL="zh_CN.UTF-8")
+    server.start()
     try:
         for run in runs:
             run.add_event(EventKind.FAILING)
@@ -38,12 +38,12 @@ def test_a_killed_server_tells_after_its_restart_what_happened_meanwhile(tmp_pat
             events = run_store.events_of(connection, [EventKind.FAILED], after=0)[-1].seq
         wait_for(lambda: _noted(store) == events)
         assert inbox.titles == ["失败：mine-1"]
-        site.kill()
+        server.kill()
         runs[1].add_event(EventKind.FAILED)
-        site.start()
+        server.start()
         wait_for(lambda: inbox.titles == ["失败：mine-1", "失败：mine-2"])
     finally:
-        site.kill()
+        server.kill()
         store.close()
         inbox.close()
     log = (tmp_path / "server.log").read_text()

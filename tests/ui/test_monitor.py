@@ -14,7 +14,7 @@ from backend.runs.states import EventKind
 from backend.runs.store import logged_metrics, metrics
 from backend.runs.store.store import Store
 from tests.ui.browser import expect, needs_chromium
-from tools.browser import PASSWORD, Site, log_in, logged_in, without_faults
+from tools.browser import PASSWORD, Server, log_in, logged_in, without_faults
 from tools.stored_runs import StoredRun, heartbeat, problem
 
 TICK_S = 0.3
@@ -22,7 +22,7 @@ TICK_S = 0.3
 pytestmark = [pytest.mark.ui, needs_chromium]
 
 
-class Monitored(Site):
+class Monitored(Server):
     """The monitor's page, and the store that it reads."""
 
     def __init__(self, home: Path) -> None:
@@ -37,17 +37,17 @@ class Monitored(Site):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Iterator[Monitored]:
-    site = Monitored(tmp_path_factory.mktemp("home"))
-    site.start()
-    yield site
-    site.kill()
-    site.store.close()
+def server(tmp_path_factory) -> Iterator[Monitored]:
+    server = Monitored(tmp_path_factory.mktemp("home"))
+    server.start()
+    yield server
+    server.kill()
+    server.store.close()
 
 
 @pytest.fixture(scope="module")
-def context(site: Monitored):
-    with logged_in(site) as page:
+def context(server: Monitored):
+    with logged_in(server) as page:
         yield page.context
 
 
@@ -59,8 +59,8 @@ def page(context):
         page.close()
 
 
-def open_run(page, site: Monitored, run: str, lang: str = "en") -> None:
-    page.goto(f"{site.url}/{lang}/#runs/{run}")
+def open_run(page, server: Monitored, run: str, lang: str = "en") -> None:
+    page.goto(f"{server.url}/{lang}/#runs/{run}")
     page.wait_for_selector(f'[data-run="{run}"] h2:not(:empty)')
 
 
@@ -72,27 +72,27 @@ def wait_for_points(page, count: int) -> None:
     page.wait_for_function(f"() => Megaboard.monitor.view().charts.data('loss').x.length === {count}")
 
 
-def stored_steps(site: Monitored, run: str) -> list[int]:
-    with site.store.read() as connection:
+def stored_steps(server: Monitored, run: str) -> list[int]:
+    with server.store.read() as connection:
         return [point.step for point in metrics.points(connection, run)]
 
 
-def test_an_empty_list_says_what_to_do(site, page):
+def test_an_empty_list_says_what_to_do(server, page):
     """It stands first, because the other tests of this file store runs."""
     for lang, words in (("en", "No runs yet"), ("zh", "还没有任何运行")):
-        page.goto(f"{site.url}/{lang}/#runs")
+        page.goto(f"{server.url}/{lang}/#runs")
         page.get_by_role("heading", name=words).wait_for()
         page.locator(".mbm-empty button").click()
         page.wait_for_function("() => document.documentElement.dataset.step === 'hardware'")
 
 
-def test_runs_stand_newest_first_and_open_by_keyboard(site, page):
-    first = site.run("20260101-000000-first-aaaa", name="first", now=time.time() - 900)
+def test_runs_stand_newest_first_and_open_by_keyboard(server, page):
+    first = server.run("20260101-000000-first-aaaa", name="first", now=time.time() - 900)
     first.start()
-    second = site.run("20260101-000100-second-bbbb", name="second")
+    second = server.run("20260101-000100-second-bbbb", name="second")
     second.start()
     second.steps(1, 30)
-    page.goto(f"{site.url}/en/#runs")
+    page.goto(f"{server.url}/en/#runs")
     rows = page.locator(f'.mbm-list tbody tr:is([data-key="{first.id}"], [data-key="{second.id}"])')
     expect(rows).to_have_count(2)
     expect(rows.nth(0)).to_contain_text("second")
@@ -112,20 +112,20 @@ def test_runs_stand_newest_first_and_open_by_keyboard(site, page):
         ("zh", "用于修正该集群的估算", "该集群的估算已按本次运行校准。"),
     ],
 )
-def test_measured_stands_beside_predicted_and_one_press_calibrates_the_cluster(site, page, lang, words, done):
+def test_measured_stands_beside_predicted_and_one_press_calibrates_the_cluster(server, page, lang, words, done):
     nodes = [f"measured-{lang}-{rank}" for rank in range(2)]
     # Now: a run that has stood still for long has no end.
-    run = site.run(f"20260101-000300-measured-{lang}00", addresses=nodes, gpus_per_node=4, now=time.time())
+    run = server.run(f"20260101-000300-measured-{lang}00", addresses=nodes, gpus_per_node=4, now=time.time())
     run.start()
     run.steps(1, 30, step_s=20.0, tokens=64 * 2048, total_steps=100_000)
-    open_run(page, site, run.id, lang)
+    open_run(page, server, run.id, lang)
     expect(page.locator("[data-beside=tokens_per_s]")).not_to_be_empty()
     # The end is days ahead.
     expect(page.locator("[data-beside=eta]")).to_contain_text(re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d"))
     page.get_by_role("button", name=words).click()
     page.get_by_text(done).wait_for()
     expect(page.get_by_role("button", name=words)).to_be_hidden()
-    assert f"run: {run.id}" in str(site.store.get_draft())
+    assert f"run: {run.id}" in str(server.store.get_draft())
     again = page.get_by_role("button", name=t(lang, "monitor.compare.again"))
     expect(again).to_be_hidden()
     detail = {"figure": "time", "side": "high", "step": 20, "measured": 20.0, "low": 8.1, "high": 12.0}
@@ -134,11 +134,11 @@ def test_measured_stands_beside_predicted_and_one_press_calibrates_the_cluster(s
     expect(again).to_be_visible()
 
 
-def test_a_curve_grows_in_place_and_keeps_its_zoom_and_sends_only_what_is_new(site, page):
-    run = site.run("20260101-000200-grow-cccc")
+def test_a_curve_grows_in_place_and_keeps_its_zoom_and_sends_only_what_is_new(server, page):
+    run = server.run("20260101-000200-grow-cccc")
     run.start()
     run.steps(1, 60)
-    open_run(page, site, run.id)
+    open_run(page, server, run.id)
     wait_for_points(page, 60)
     page.evaluate(
         """async () => { window.plot = document.querySelector('.mbm-wide .mbm-plot');
@@ -161,14 +161,14 @@ def test_a_curve_grows_in_place_and_keeps_its_zoom_and_sends_only_what_is_new(si
         page.wait_for_event("response", lambda answer: "predict" in answer.url)
 
 
-def test_a_curve_of_many_steps_is_thinned_and_shows_its_spike(site, page):
-    run = site.run("20260101-000300-long-dddd")
+def test_a_curve_of_many_steps_is_thinned_and_shows_its_spike(server, page):
+    run = server.run("20260101-000300-long-dddd")
     run.start()
     run.steps(1, 4000, step_s=0.01)
     run.steps(4001, 4001, loss=77.0)
     run.steps(4002, 9000, step_s=0.01)
     run.steps(9001, 9001, loss=math.nan)
-    open_run(page, site, run.id)
+    open_run(page, server, run.id)
     page.wait_for_function("() => Megaboard.monitor.view().charts.data('loss').x.length > 400")
     shown = shown_loss(page)
     assert len(shown["x"]) <= 1500
@@ -177,11 +177,11 @@ def test_a_curve_of_many_steps_is_thinned_and_shows_its_spike(site, page):
     assert page.evaluate("() => Megaboard.monitor.view().charts.data('loss_bad').x") == [9001]
 
 
-def test_a_tab_that_slept_catches_up_by_itself(site, page):
-    run = site.run("20260101-000400-sleep-eeee")
+def test_a_tab_that_slept_catches_up_by_itself(server, page):
+    run = server.run("20260101-000400-sleep-eeee")
     run.start()
     run.steps(1, 10)
-    open_run(page, site, run.id)
+    open_run(page, server, run.id)
     wait_for_points(page, 10)
     hide = "(hidden) => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });"
     hide += " document.dispatchEvent(new Event('visibilitychange')); }"
@@ -210,11 +210,11 @@ SLOW_FETCH = """() => {
 }"""
 
 
-def test_a_slow_server_is_asked_one_question_at_a_time_and_for_nothing_twice(site, page):
-    run = site.run("20260101-000450-slow-6666")
+def test_a_slow_server_is_asked_one_question_at_a_time_and_for_nothing_twice(server, page):
+    run = server.run("20260101-000450-slow-6666")
     run.start()
     run.steps(1, 10)
-    open_run(page, site, run.id)
+    open_run(page, server, run.id)
     wait_for_points(page, 10)
     page.evaluate(SLOW_FETCH)
     for last in (11, 12, 13):
@@ -225,8 +225,8 @@ def test_a_slow_server_is_asked_one_question_at_a_time_and_for_nothing_twice(sit
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_a_failure_names_its_node_and_shows_its_last_lines(site, page, lang):
-    run = site.run(f"20260101-000500-fails-{lang}ff")
+def test_a_failure_names_its_node_and_shows_its_last_lines(server, page, lang):
+    run = server.run(f"20260101-000500-fails-{lang}ff")
     run.start()
     run.steps(1, 5)
     node = run.addresses[2]
@@ -235,7 +235,7 @@ def test_a_failure_names_its_node_and_shows_its_last_lines(site, page, lang):
     run.exit(2, code=1, reason="failed")
     run.log(1, "rank1.log", b"waiting\n")
     run.add_event(EventKind.FAILING, 1, problem=problem("stalled", run.addresses[1], rank=1, file="rank1.log"))
-    open_run(page, site, run.id, lang)
+    open_run(page, server, run.id, lang)
     expect(page.locator(".mbm-log")).to_contain_text("waiting")
     for rank in range(4):
         run.stopped(rank)
@@ -251,20 +251,20 @@ def test_a_failure_names_its_node_and_shows_its_last_lines(site, page, lang):
     expect(offered).to_have_text(buttons[lang])
 
 
-def test_what_slurm_says_of_a_waiting_job_is_shown(site, page):
-    run = site.run("20260101-000520-slurm-ff")
+def test_what_slurm_says_of_a_waiting_job_is_shown(server, page):
+    run = server.run("20260101-000520-slurm-ff")
     run.start()
     word = {"job": "4711", "state": "PENDING", "reason": "Priority", "position": 3, "partition": "gpu"}
     run.add_event(EventKind.SCHEDULER, **word)
-    open_run(page, site, run.id)
+    open_run(page, server, run.id)
     shown = page.locator(".mbm-scheduler:visible")
     expect(shown).to_contain_text("4711")
     expect(shown).to_contain_text("Priority")
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_two_causes_that_fit_the_same_text_are_both_shown_with_the_line(site, page, lang):
-    run = site.run(f"20260101-000510-two-{lang}")
+def test_two_causes_that_fit_the_same_text_are_both_shown_with_the_line(server, page, lang):
+    run = server.run(f"20260101-000510-two-{lang}")
     run.start()
     line = "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
     why = {"rank": 2, "of_rank": 17, "file": "rank17.log", "line": line, "lines": line, "detail": line}
@@ -274,7 +274,7 @@ def test_two_causes_that_fit_the_same_text_are_both_shown_with_the_line(site, pa
         run.stopped(rank)
     why |= {"is_certain": False, "others": [other], "versions": {"torch": "2.7.0", "CUDA": "12.8"}}
     run.add_event(EventKind.FAILED, 2, problem=problem(code, run.addresses[2], **why))
-    open_run(page, site, run.id, lang)
+    open_run(page, server, run.id, lang)
     cause = page.locator(".mbm-cause:visible")
     expect(cause.locator(".mbm-evidence")).to_have_text(
         f"rank17.log: {line}" if lang == "en" else f"rank17.log： {line}"
@@ -284,13 +284,13 @@ def test_two_causes_that_fit_the_same_text_are_both_shown_with_the_line(site, pa
     expect(cause.locator(".mbm-others li")).to_contain_text(t(lang, f"problem.{other}", node=run.addresses[2]))
 
 
-def test_a_long_curve_shows_its_spike_and_every_step_of_the_stretch_that_it_is_zoomed_into(site, page):
-    run = site.run("20260101-000250-spike-dd")
+def test_a_long_curve_shows_its_spike_and_every_step_of_the_stretch_that_it_is_zoomed_into(server, page):
+    run = server.run("20260101-000250-spike-dd")
     run.start()
     run.steps(1, 12_000, step_s=0.01)
     run.steps(12_001, 12_001, loss=40.0)
     run.steps(12_002, 20_000, step_s=0.01)
-    open_run(page, site, run.id)
+    open_run(page, server, run.id)
     page.wait_for_function("() => Megaboard.monitor.view().charts.data('loss').x.length > 400")
     shown = shown_loss(page)
     assert (len(shown["x"]) <= 1000, max(shown["y"])) == (True, 40.0)
@@ -308,8 +308,8 @@ def test_a_long_curve_shows_its_spike_and_every_step_of_the_stretch_that_it_is_z
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_a_stop_shows_of_each_node_whether_the_gpus_memory_came_back(site, page, lang):
-    run = site.run(f"20260101-000550-back-{lang}ff", nodes=2, gpus_per_node=2)
+def test_a_stop_shows_of_each_node_whether_the_gpus_memory_came_back(server, page, lang):
+    run = server.run(f"20260101-000550-back-{lang}ff", nodes=2, gpus_per_node=2)
     run.start()
     run.beat()
     run.add_event(EventKind.NODE_STUCK, 1, stuck=[[4711, "python", "D"]])
@@ -318,7 +318,7 @@ def test_a_stop_shows_of_each_node_whether_the_gpus_memory_came_back(site, page,
         run.exit(rank, code=None, signal=15, stopped=True, reason="stopped", gpus=[[0, 10.0, used], [1, 10.0, 10.0]])
         run.stopped(rank)
     run.add_event(EventKind.STOPPED)
-    open_run(page, site, run.id, lang)
+    open_run(page, server, run.id, lang)
     rows = page.locator(".mbm-table tbody tr:visible")
     back = {"en": "✓ 0 left · ✓ GPU memory is back", "zh": "✓ 残留 0 · ✓ 显存已释放"}
     held = {"en": "✓ 0 left · ✕ 39.1 GiB of GPU memory still in use", "zh": "✓ 残留 0 · ✕ 仍有 39.1 GiB 显存被占用"}
@@ -329,19 +329,19 @@ def test_a_stop_shows_of_each_node_whether_the_gpus_memory_came_back(site, page,
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_of_32_nodes_the_one_that_holds_up_the_others_is_named_and_listed(site, page, lang):
+def test_of_32_nodes_the_one_that_holds_up_the_others_is_named_and_listed(server, page, lang):
     addresses = [f"{lang}-node-{rank}" for rank in range(32)]
     began = time.time() - 300
-    run = site.run(f"20260101-000570-many-{lang}ff", nodes=32, gpus_per_node=8, addresses=addresses, now=began)
+    run = server.run(f"20260101-000570-many-{lang}ff", nodes=32, gpus_per_node=8, addresses=addresses, now=began)
     run.start()
     run.steps(1, 30, step_s=0.1)
     run.now = time.time()
     run.beat([rank for rank in range(32) if rank != 17])
     row = {**heartbeat(17, 8, run.now), "stuck": [[4711, "python", "T", 141]], "disk_free_mib": 2048}
-    site.store.write(lambda c: metrics.add_heartbeats(c, run.id, 1, 17, [row], run.now))
+    server.store.write(lambda c: metrics.add_heartbeats(c, run.id, 1, 17, [row], run.now))
     run.add_event(EventKind.NODE_STUCK, 17, stuck=row["stuck"])
-    open_run(page, site, run.id, lang)
-    stands = page.locator(".mbm-standstill[role=alert]")
+    open_run(page, server, run.id, lang)
+    stands = page.locator(".mbm-finding[role=alert]")
     expect(stands).to_contain_text({"en": "No step since", "zh": "起没有新的训练步"}[lang])
     expect(stands).to_contain_text(f"17 · {addresses[17]}")
     expect(stands).to_contain_text("rank 141: python 4711 (T)")
@@ -359,13 +359,13 @@ def test_of_32_nodes_the_one_that_holds_up_the_others_is_named_and_listed(site, 
     expect(listed).to_have_count(1)
 
 
-def test_logs_are_text_and_are_followed_and_filtered(site, page):
-    run = site.run("20260101-000600-logs-1111")
+def test_logs_are_text_and_are_followed_and_filtered(server, page):
+    run = server.run("20260101-000600-logs-1111")
     run.start()
     run.log(0, "out.log", b"console\n")
     run.log(0, "rank0.log", b"\x1b[32mgreen\x1b[0m <img src=x onerror=window.hacked=1>\n 10%|#\r 20%|##\r")
     run.log(1, "rank1.log", "第二个节点\n".encode())
-    open_run(page, site, run.id)
+    open_run(page, server, run.id)
     box = page.locator(".mbm-log")
     expect(box).to_have_text("green <img src=x onerror=window.hacked=1>\n 20%|##\n")
     run.log(0, "rank0.log", b" 90%|#########\rdone\n" + b"".join(b"line %d\n" % n for n in range(500)))
@@ -384,11 +384,11 @@ def test_logs_are_text_and_are_followed_and_filtered(site, page):
 
 
 @pytest.mark.parametrize(("lang", "label"), [("en", "Attempt"), ("zh", "第几次启动")])
-def test_the_log_of_an_older_attempt_can_be_read_while_the_newest_goes_on(site, page, lang, label):
-    run = site.run(f"20260101-000650-attempts-{lang}11")
+def test_the_log_of_an_older_attempt_can_be_read_while_the_newest_goes_on(server, page, lang, label):
+    run = server.run(f"20260101-000650-attempts-{lang}11")
     run.start()
     run.log(0, "rank0.log", b"of the first\n")
-    open_run(page, site, run.id, lang)
+    open_run(page, server, run.id, lang)
     box, attempt = page.locator(".mbm-log"), page.get_by_label(label, exact=True)
     expect(box).to_have_text("of the first\n")
     expect(attempt).to_be_hidden()
@@ -405,11 +405,11 @@ def test_the_log_of_an_older_attempt_can_be_read_while_the_newest_goes_on(site, 
     expect(box).to_contain_text("more of the second")
 
 
-def test_stop_asks_once_more_and_then_proves_that_nothing_is_left_in_every_tab(site, page, context):
-    run = site.run("20260101-000700-stop-2222", addresses=[f"127.0.0.1:{port}" for port in (1, 2, 3, 4)])
+def test_stop_asks_once_more_and_then_proves_that_nothing_is_left_in_every_tab(server, page, context):
+    run = server.run("20260101-000700-stop-2222", addresses=[f"127.0.0.1:{port}" for port in (1, 2, 3, 4)])
     run.start()
     run.steps(1, 3)
-    open_run(page, site, run.id)
+    open_run(page, server, run.id)
     page.get_by_role("button", name="Stop now").first.click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_role("button", name="Keep running")).to_be_focused()
@@ -417,7 +417,7 @@ def test_stop_asks_once_more_and_then_proves_that_nothing_is_left_in_every_tab(s
     expect(dialog).to_be_hidden()
     expect(page.locator(".mbm-title .mbm-badge")).to_have_text("●Running")
     other = context.new_page()
-    open_run(other, site, run.id, "zh")
+    open_run(other, server, run.id, "zh")
     other.get_by_role("button", name="立即停止").first.click()
     expect(other.get_by_role("dialog")).to_be_visible()
     page.get_by_role("button", name="Stop now").first.click()
@@ -441,16 +441,16 @@ USED = """() => { const plot = document.querySelector('.mbm-usage .mbm-plot');
 @pytest.mark.parametrize(("lang", "power", "lags"), [
     ("en", "GPU power", "lowest GPU: 31.0% · node 1, GPU 2"), ("zh", "GPU 功耗", "最低的 GPU：31.0% · 节点 1 的 GPU 2"),
 ])  # fmt: skip
-def test_use_over_time_is_a_line_a_node_and_names_the_gpu_that_lags(site, page, lang, power, lags):
-    run = site.run(f"20260101-001300-usage-{lang * 2}", nodes=2, gpus_per_node=4)
+def test_use_over_time_is_a_line_a_node_and_names_the_gpu_that_lags(server, page, lang, power, lags):
+    run = server.run(f"20260101-001300-usage-{lang * 2}", nodes=2, gpus_per_node=4)
     run.start()
     for _ in range(30):
         run.beat([0])
         row = heartbeat(1, 4, run.now)
         row["gpus"][2]["utilization"] = 31
-        site.store.write(lambda c, row=row: metrics.add_heartbeats(c, run.id, 1, 1, [row], run.now))
+        server.store.write(lambda c, row=row: metrics.add_heartbeats(c, run.id, 1, 1, [row], run.now))
         run.now += 2
-    open_run(page, site, run.id, lang)
+    open_run(page, server, run.id, lang)
     chart = page.locator(".mbm-usage")
     expect(chart).to_contain_text(lags)
     first, second, worst = page.evaluate(USED)
@@ -469,8 +469,8 @@ def test_use_over_time_is_a_line_a_node_and_names_the_gpu_that_lags(site, page, 
     assert power in (chart.locator(".mbm-plot").get_attribute("aria-label") or "")
 
 
-def test_every_logged_metric_has_a_chart_and_the_choices_of_the_reader_hold_for_all_charts(site, page):
-    run = site.run("20260101-000260-metrics-dd")
+def test_every_logged_metric_has_a_chart_and_the_choices_of_the_reader_hold_for_all_charts(server, page):
+    run = server.run("20260101-000260-metrics-dd")
     run.start()
     run.steps(1, 60, log_offset=44)
     run.log(0, "rank0.log", b"first line\n" * 4 + b"line of the step\n" + b"last line\n" * 9)
@@ -479,7 +479,7 @@ def test_every_logged_metric_has_a_chart_and_the_choices_of_the_reader_hold_for_
     ]
     rows += [{"step": step, "time": 1.0, "metrics": {"eval_loss": 2.0, "checkpoint": step}} for step in (20, 40, 60)]
     run.store.write(lambda c: logged_metrics.add(c, run.id, 1, 0, rows))
-    open_run(page, site, run.id)
+    open_run(page, server, run.id)
     page.wait_for_function("() => Megaboard.monitor.view().charts.data('team/<b>x')?.x.length === 60")
     expect(page.get_by_role("heading", name="team/<b>x", exact=True)).to_be_visible()
     expect(page.locator(".mbm-metrics summary h3")).to_have_text(["Evaluation", "Preferences", "team/"])
@@ -504,16 +504,16 @@ def test_every_logged_metric_has_a_chart_and_the_choices_of_the_reader_hold_for_
     page.evaluate("() => localStorage.clear()")
 
 
-def test_runs_side_by_side_draw_what_is_near_the_screen_and_share_their_zoom(site, page):
-    runs = [site.run(f"20260101-00000{number}-side-aaaa", name=f"side{number}") for number in range(2)]
+def test_runs_side_by_side_draw_what_is_near_the_screen_and_share_their_zoom(server, page):
+    runs = [server.run(f"20260101-00000{number}-side-aaaa", name=f"side{number}") for number in range(2)]
     for run in runs:
         run.start()
         run.steps(1, 3000)
         values = [
             {"step": step, "time": 0.0, "metrics": {f"own/{n}": 1.0 * step for n in range(12)}} for step in (1, 9)
         ]
-        site.store.write(lambda c, run=run.id, rows=values: logged_metrics.add(c, run, 1, 0, rows))
-    page.goto(f"{site.url}/en/#runs/compare/{runs[0].id},{runs[1].id}")
+        server.store.write(lambda c, run=run.id, rows=values: logged_metrics.add(c, run, 1, 0, rows))
+    page.goto(f"{server.url}/en/#runs/compare/{runs[0].id},{runs[1].id}")
     plot = "document.querySelector('[data-chart=\"%s\"] .mbm-plot')"
     loss, last = plot % "loss", plot % "own/9"
     page.wait_for_function(f"() => {loss}?.data?.length === 4")
@@ -531,11 +531,11 @@ def test_runs_side_by_side_draw_what_is_near_the_screen_and_share_their_zoom(sit
     )
 
 
-def test_a_change_of_theme_recolours_the_charts_and_keeps_the_zoom(site, page):
-    run = site.run("20260101-000800-dark-3333")
+def test_a_change_of_theme_recolours_the_charts_and_keeps_the_zoom(server, page):
+    run = server.run("20260101-000800-dark-3333")
     run.start()
     run.steps(1, 20)
-    open_run(page, site, run.id)
+    open_run(page, server, run.id)
     wait_for_points(page, 20)
     before = page.evaluate(
         """() => { window.plot = document.querySelector('.mbm-wide .mbm-plot');
@@ -547,11 +547,11 @@ def test_a_change_of_theme_recolours_the_charts_and_keeps_the_zoom(site, page):
     page.locator("[data-theme-toggle]").click()
 
 
-def test_a_reader_hears_the_last_value_and_the_trend(site, page):
-    run = site.run("20260101-000900-heard-4444")
+def test_a_reader_hears_the_last_value_and_the_trend(server, page):
+    run = server.run("20260101-000900-heard-4444")
     run.start()
     run.steps(1, 100)
-    open_run(page, site, run.id)
+    open_run(page, server, run.id)
     wait_for_points(page, 100)
     row = page.get_by_role("table", name="Figures of the charts").get_by_role("row", name="Loss")
     expect(row).to_contain_text("falling")
@@ -559,45 +559,45 @@ def test_a_reader_hears_the_last_value_and_the_trend(site, page):
     expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "25")
 
 
-def test_an_unknown_run_is_reported(site, page):
-    page.goto(f"{site.url}/en/#runs/20200101-000000-never-0000")
+def test_an_unknown_run_is_reported(server, page):
+    page.goto(f"{server.url}/en/#runs/20200101-000000-never-0000")
     expect(page.locator("#mb-monitor .mbm-cause:visible")).to_contain_text("20200101-000000-never-0000")
     expect(page.locator("#mb-monitor button:visible")).to_have_count(0)
     expect(page.locator(".mbm-back")).to_be_visible()
 
 
-def test_after_the_server_was_killed_one_log_in_brings_every_tab_back_to_its_run_and_every_point(site, context):
-    run = site.run("20260101-001000-again-5555")
+def test_after_the_server_was_killed_one_log_in_brings_every_tab_back_to_its_run_and_every_point(server, context):
+    run = server.run("20260101-001000-again-5555")
     run.start()
     run.steps(1, 40)
     page = context.new_page()
-    open_run(page, site, run.id, "zh")
+    open_run(page, server, run.id, "zh")
     wait_for_points(page, 40)
     other = context.new_page()
-    open_run(other, site, run.id)
-    site.kill()
+    open_run(other, server, run.id)
+    server.kill()
     expect(page.get_by_text("服务器没有响应")).to_be_visible()
     page.get_by_role("button", name="立即停止").first.click()
     expect(page.get_by_role("dialog")).to_be_hidden()
     run.steps(41, 55)
-    site.start()
+    server.start()
     page.wait_for_url("**/login?lang=zh")
     other.wait_for_url("**/login?lang=en")
-    log_in(page, site)
+    log_in(page, server)
     for tab, lang in ((page, "zh"), (other, "en")):
         tab.wait_for_selector(f'[data-run="{run.id}"]')
         wait_for_points(tab, 55)
-        assert shown_loss(tab)["x"] == stored_steps(site, run.id) == list(range(1, 56))
+        assert shown_loss(tab)["x"] == stored_steps(server, run.id) == list(range(1, 56))
         assert f"/{lang}/" in tab.url
         assert tab.url.endswith(f"#runs/{run.id}")
         tab.close()
 
 
-def test_the_menu_of_a_chart_moves_it_and_downloads_its_picture_and_its_points(site, page):
-    run = site.run("20260101-004500-menu-aaaa", name="menu")
+def test_the_menu_of_a_chart_moves_it_and_downloads_its_picture_and_its_points(server, page):
+    run = server.run("20260101-004500-menu-aaaa", name="menu")
     run.start()
     run.steps(1, 30)
-    open_run(page, site, run.id)
+    open_run(page, server, run.id)
     wait_for_points(page, 30)
     chart = page.locator('[data-chart="loss"]')
     order = "() => [...document.querySelectorAll('.mbm-charts [data-chart]')].map((card) => card.dataset.chart)"

@@ -18,11 +18,11 @@ from backend.runs.store import attempts, queue_order, run_store
 from backend.runs.supervise import restart
 from tests.nodes import ssh_nodes
 from tests.ui.browser import expect, needs_chromium
-from tests.ui.test_monitor import Monitored, context, open_run, page, site
+from tests.ui.test_monitor import Monitored, context, open_run, page, server
 from tests.waiting import WITHIN_S
 from tools.stored_runs import problem
 
-__all__ = ["context", "page", "site"]
+__all__ = ["context", "page", "server"]
 pytestmark = [pytest.mark.ui, needs_chromium]
 
 FILES = ("trainer_state.json", "scheduler.pt", "optimizer.pt", "pytorch_model.bin", "rng_state.pth")
@@ -35,19 +35,19 @@ def cluster(tmp_path_factory) -> Iterator[LocalNodes]:
 
 
 @pytest.fixture(autouse=True)
-def _empty_queue(site: Monitored) -> None:
+def _empty_queue(server: Monitored) -> None:
     """Cancel the runs that other tests left in the queue."""
 
     def write(connection) -> None:
         for queued in queue_order.waiting(connection):
             run_store.append(connection, queued.run, EventKind.STOP_REQUESTED, time=time.time())
 
-    site.store.write(write)
+    server.store.write(write)
 
 
-def _failed_run(site: Monitored, cluster: LocalNodes, run: str) -> Path:
+def _failed_run(server: Monitored, cluster: LocalNodes, run: str) -> Path:
     """Store a run that was killed after step 30 on the node, and return the folder of its results."""
-    (site.home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
+    (server.home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
     job = {
         "version": 1,
         "name": "killed",
@@ -66,7 +66,7 @@ def _failed_run(site: Monitored, cluster: LocalNodes, run: str) -> Path:
         for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED, EventKind.FAILING, EventKind.FAILED):
             run_store.append(connection, run, kind, time=now)
 
-    site.store.write(write)
+    server.store.write(write)
     return cluster.folder / "out" / run
 
 
@@ -77,18 +77,18 @@ def _save(results: Path, step: int, *lacking: str) -> None:
         (folder / file).write_bytes(json.dumps({"global_step": step}).encode() if file.endswith("json") else b".")
 
 
-def _events(site: Monitored, run: str) -> list[run_store.Event]:
-    with site.store.read() as connection:
+def _events(server: Monitored, run: str) -> list[run_store.Event]:
+    with server.store.read() as connection:
         return run_store.events(connection, run)
 
 
-def _state(site: Monitored, run: str) -> RunState | None:
-    with site.store.read() as connection:
+def _state(server: Monitored, run: str) -> RunState | None:
+    with server.store.read() as connection:
         return run_store.state_of(connection, run)
 
 
-def _order(site: Monitored) -> list[str]:
-    with site.store.read() as connection:
+def _order(server: Monitored) -> list[str]:
+    with server.store.read() as connection:
         return [queued.run for queued in queue_order.waiting(connection)]
 
 
@@ -100,13 +100,13 @@ def _eventually(page, holds) -> None:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_resume_shows_what_is_complete_and_goes_on_from_the_chosen_checkpoint(page, site, cluster, lang) -> None:
+def test_resume_shows_what_is_complete_and_goes_on_from_the_chosen_checkpoint(page, server, cluster, lang) -> None:
     run = f"20260101-000000-killed-{lang}00"
-    results = _failed_run(site, cluster, run)
+    results = _failed_run(server, cluster, run)
     _save(results, 10)
     _save(results, 20)
     _save(results, 30, "optimizer.pt")
-    page.goto(f"{site.url}/{lang}/#runs")
+    page.goto(f"{server.url}/{lang}/#runs")
     page.locator(f'tr[data-key="{run}"] [data-do="resume"]').click()
     dialog = page.locator("dialog.mbm-resume")
     expect(dialog.locator("input:checked")).to_have_value("20")
@@ -119,46 +119,48 @@ def test_resume_shows_what_is_complete_and_goes_on_from_the_chosen_checkpoint(pa
     expect(dialog.locator("label").first).to_contain_text("optimizer.pt")
     dialog.locator('input[value="10"]').check()
     dialog.locator(".mb-primary").click()
-    _eventually(page, lambda: _state(site, run) is RunState.QUEUED)
-    (resumed,) = [event for event in _events(site, run) if event.kind is EventKind.RESUMED]
+    _eventually(page, lambda: _state(server, run) is RunState.QUEUED)
+    (resumed,) = [event for event in _events(server, run) if event.kind is EventKind.RESUMED]
     assert resumed.detail == {"checkpoint": 10, "accepted": []}
     expect(dialog).not_to_be_visible()
     expect(page.locator(".mbm-badge").first).to_have_attribute("data-state", "queued")
     page.locator(".mbm-danger").first.click()
-    _eventually(page, lambda: _state(site, run) is RunState.STOPPED)
+    _eventually(page, lambda: _state(server, run) is RunState.STOPPED)
 
 
-def test_the_queue_is_shown_ordered_and_cancelled_in_the_list(page, site) -> None:
+def test_the_queue_is_shown_ordered_and_cancelled_in_the_list(page, server) -> None:
     names = ("first", "second", "third")
-    runs = [site.run(f"20260102-00000{i}-{name}-000{i}", name=name, attempted=False).id for i, name in enumerate(names)]
-    site.store.write(lambda c: [queue_order.add(c, run) for run in runs])
-    page.goto(f"{site.url}/en/#runs")
+    runs = [
+        server.run(f"20260102-00000{i}-{name}-000{i}", name=name, attempted=False).id for i, name in enumerate(names)
+    ]
+    server.store.write(lambda c: [queue_order.add(c, run) for run in runs])
+    page.goto(f"{server.url}/en/#runs")
     row = {name: page.locator(f'tr[data-key="{run}"]') for name, run in zip(names, runs, strict=True)}
     expect(row["second"]).to_contain_text("place 2")
     expect(row["first"].locator('[data-do="up"]')).to_be_disabled()
     row["third"].locator('[data-do="up"]').click()
     expect(row["third"]).to_contain_text("place 2")
-    assert _order(site) == [runs[0], runs[2], runs[1]]
+    assert _order(server) == [runs[0], runs[2], runs[1]]
     assert "#runs/" not in page.url, "a button of a line does not open it"
     row["first"].locator('[data-do="cancel"]').click()
     expect(row["third"]).to_contain_text("place 1")
-    assert _state(site, runs[0]) is RunState.STOPPED
+    assert _state(server, runs[0]) is RunState.STOPPED
     expect(row["first"].locator('[data-do="resume"]')).to_be_hidden()
     row["first"].locator('[data-do="again"]').click()
     expect(row["first"]).to_contain_text("place 3")
     busy = problem_to_json(Problem(code="node_taken", node="10.0.0.1", values={"node": "10.0.0.1", "run": "x"}))
     for kind in (EventKind.FAILING, EventKind.FAILED):
-        site.store.write(lambda c, kind=kind: run_store.append(c, runs[0], kind, time=1.0, detail={"problem": busy}))
+        server.store.write(lambda c, kind=kind: run_store.append(c, runs[0], kind, time=1.0, detail={"problem": busy}))
     expect(row["first"].locator(".mbm-why")).to_contain_text("10.0.0.1")
     expect(row["first"].locator('[data-do="again"]')).to_be_visible()
-    open_run(page, site, runs[0])
+    open_run(page, server, runs[0])
     page.get_by_role("button", name="Queue again").click()
     expect(page.locator(".mbm-waits")).to_contain_text("Place 3 in the queue")
-    site.store.write(lambda c: run_store.append(c, runs[0], EventKind.STOP_REQUESTED, time=time.time()))
-    open_run(page, site, runs[1])
+    server.store.write(lambda c: run_store.append(c, runs[0], EventKind.STOP_REQUESTED, time=time.time()))
+    open_run(page, server, runs[1])
     expect(page.locator(".mbm-waits")).to_contain_text("Place 2 in the queue")
     page.locator(".mbm-danger").first.click()
-    _eventually(page, lambda: _state(site, runs[1]) is RunState.STOPPED)
+    _eventually(page, lambda: _state(server, runs[1]) is RunState.STOPPED)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +170,8 @@ def test_the_queue_is_shown_ordered_and_cancelled_in_the_list(page, site) -> Non
         ("zh", ["接受这些警告并重新排队", "重新检查并排队"]),
     ],
 )
-def test_a_run_that_warnings_kept_back_is_queued_from_beside_them_alone(page, site, lang, names) -> None:
-    run = site.run(f"20260104-000000-warned-{lang}00", addresses=[f"warned-{lang}"], attempted=False).id
+def test_a_run_that_warnings_kept_back_is_queued_from_beside_them_alone(page, server, lang, names) -> None:
+    run = server.run(f"20260104-000000-warned-{lang}00", addresses=[f"warned-{lang}"], attempted=False).id
     off = [
         Problem(
             code="clock_off", severity="warning", node=node, values={"node": node, "seconds": 3, "command": "x" * 30}
@@ -179,12 +181,12 @@ def test_a_run_that_warnings_kept_back_is_queued_from_beside_them_alone(page, si
     stored = {"problem": problem_to_json(Problem(code="warnings_not_accepted"))}
     stored["warnings"] = [problem_to_json(warning) for warning in off]
     for kind in (EventKind.PREFLIGHT, EventKind.FAILING, EventKind.FAILED):
-        site.store.write(lambda c, kind=kind: run_store.append(c, run, kind, time=time.time(), detail=stored))
-    page.goto(f"{site.url}/{lang}/#runs")
+        server.store.write(lambda c, kind=kind: run_store.append(c, run, kind, time=time.time(), detail=stored))
+    page.goto(f"{server.url}/{lang}/#runs")
     row = page.locator(f'tr[data-key="{run}"]')
     expect(row.locator(".mbm-why")).not_to_be_empty()
     expect(row.locator('[data-do="again"]')).to_be_hidden()
-    open_run(page, site, run, lang)
+    open_run(page, server, run, lang)
     expect(page.locator(".mbm-unaccepted .mbm-buttons button")).to_have_text(names)
     expect(page.locator(".mbm-warnings li > span")).to_contain_text(["a, b"])
     expect(page.locator(".mbm-warnings .mb-command button")).to_have_text(t(lang, "wizard.copy"))
@@ -192,20 +194,20 @@ def test_a_run_that_warnings_kept_back_is_queued_from_beside_them_alone(page, si
     for nothing in (".mbm-charts", ".mbm-logs", ".mbm-nodes"):
         expect(page.locator(nothing)).to_be_hidden()
     page.get_by_role("button", name=names[1]).click()
-    _eventually(page, lambda: _state(site, run) is RunState.QUEUED)
+    _eventually(page, lambda: _state(server, run) is RunState.QUEUED)
 
 
-def test_automatic_restarts_are_shown_and_their_number_can_be_changed(page, site) -> None:
-    run = site.run("20260103-000000-restarts-0000")
+def test_automatic_restarts_are_shown_and_their_number_can_be_changed(page, server) -> None:
+    run = server.run("20260103-000000-restarts-0000")
     run.start()
     run.steps(1, 30)
-    site.store.write(lambda c: restart.allow(c, run.id, 3))
-    open_run(page, site, run.id)
+    server.store.write(lambda c: restart.allow(c, run.id, 3))
+    open_run(page, server, run.id)
     count = page.locator(".mbm-attempts input")
     expect(count).to_have_value("3")
     count.fill("5")
     count.blur()
-    _eventually(page, lambda: _allowed(site, run.id) == 5)
+    _eventually(page, lambda: _allowed(server, run.id) == 5)
 
     def lose(connection) -> None:
         run_store.append(connection, run.id, EventKind.LOSING, time=time.time(), rank=2)
@@ -213,7 +215,7 @@ def test_automatic_restarts_are_shown_and_their_number_can_be_changed(page, site
         problem = Problem(code="node_lost", node=run.addresses[2], values=values)
         restart.end(connection, run.id, 1, EventKind.LOST, rank=2, problem=problem, time=time.time())
 
-    site.store.write(lose)
+    server.store.write(lose)
     expect(page.locator(".mbm-waits")).to_contain_text("The gang restarts at")
     expect(page.locator(".mbm-attempts")).to_contain_text("1 used")
     expect(page.locator(".mbm-events")).to_contain_text("Automatic restart, 1 of 5")
@@ -228,13 +230,13 @@ def test_automatic_restarts_are_shown_and_their_number_can_be_changed(page, site
     ],
 )
 def test_after_a_restart_the_panel_shows_the_new_attempts_log_of_the_node_that_failed(
-    page, site, lang, node, file, none
+    page, server, lang, node, file, none
 ) -> None:
-    run = site.run(f"20260103-000001-restarted-{lang}00")
+    run = server.run(f"20260103-000001-restarted-{lang}00")
     run.start()
     run.log(2, "rank2.log", b"step 1\n")
     run.log(2, "out.log", b"signal 9\n")
-    open_run(page, site, run.id, lang)
+    open_run(page, server, run.id, lang)
     why = problem("killed", run.addresses[2], rank=2, file="out.log", exit=-9, lines="signal 9")
     run.add_event(EventKind.FAILING, 2, problem=why)
     box, files = page.locator(".mbm-log"), page.get_by_label(file, exact=True)
@@ -250,12 +252,12 @@ def test_after_a_restart_the_panel_shows_the_new_attempts_log_of_the_node_that_f
     expect(box).to_have_text("step 31\nstep 32\n")
 
 
-def test_a_file_that_the_user_chose_is_shown_again_once_the_new_attempt_has_it(page, site) -> None:
-    run = site.run("20260103-000002-chosen-0000")
+def test_a_file_that_the_user_chose_is_shown_again_once_the_new_attempt_has_it(page, server) -> None:
+    run = server.run("20260103-000002-chosen-0000")
     run.start()
     run.log(0, "rank0.log", b"step 1\n")
     run.log(0, "out.log", b"console\n")
-    open_run(page, site, run.id)
+    open_run(page, server, run.id)
     box, files = page.locator(".mbm-log"), page.get_by_label("File", exact=True)
     files.select_option("out.log")
     expect(box).to_have_text("console\n")
@@ -271,8 +273,8 @@ def test_a_file_that_the_user_chose_is_shown_again_once_the_new_attempt_has_it(p
 @pytest.mark.parametrize(
     ("lang", "words"), [("en", ["1 h 00 min", "of 2 attempts"]), ("zh", ["1 小时 00 分", "共 2 次启动"])]
 )
-def test_the_pause_between_two_attempts_is_not_shown_as_elapsed(page, site, lang, words) -> None:
-    run = site.run(f"20260104-000000-paused-{lang}00")
+def test_the_pause_between_two_attempts_is_not_shown_as_elapsed(page, server, lang, words) -> None:
+    run = server.run(f"20260104-000000-paused-{lang}00")
     run.now = time.time() - 90_000
     run.start()
     run.now += 3600
@@ -285,12 +287,12 @@ def test_the_pause_between_two_attempts_is_not_shown_as_elapsed(page, site, lang
     run.start()
     run.add_event(EventKind.STOP_REQUESTED)
     run.add_event(EventKind.STOPPED)
-    open_run(page, site, run.id, lang)
+    open_run(page, server, run.id, lang)
     shown = page.locator(".mbm-facts > div").first
     for word in words:
         expect(shown).to_contain_text(word)
 
 
-def _allowed(site: Monitored, run: str) -> int:
-    with site.store.read() as connection:
+def _allowed(server: Monitored, run: str) -> int:
+    with server.store.read() as connection:
         return restart.allowed(connection, run)

@@ -9,10 +9,10 @@ from backend.runs.records import problem_to_json
 from backend.runs.states import EventKind
 from backend.runs.store import metrics
 from tests.ui.browser import expect, needs_chromium
-from tests.ui.test_monitor import context, open_run, page, site
+from tests.ui.test_monitor import context, open_run, page, server
 from tools.stored_runs import heartbeat
 
-__all__ = ["context", "page", "site"]
+__all__ = ["context", "page", "server"]
 pytestmark = [pytest.mark.ui, needs_chromium]
 
 LONG = "qwen3-vl-235b-a22b-instruct-sft-medical-reports-stage2-v14.3"
@@ -38,41 +38,41 @@ CONTRASTS = """() => {
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_long_names_of_runs_and_nodes_are_not_cut_off_at_1280_pixels(site, page, lang):
+def test_long_names_of_runs_and_nodes_are_not_cut_off_at_1280_pixels(server, page, lang):
     page.set_viewport_size({"width": 1280, "height": 900})
     addresses = [f"{lang}-gpu-node-{rank:03d}.cluster.example.internal:2222" for rank in range(32)]
-    run = site.run(f"20260101-002000-{LONG}-{lang}00", name=LONG, nodes=32, gpus_per_node=8, addresses=addresses)
+    run = server.run(f"20260101-002000-{LONG}-{lang}00", name=LONG, nodes=32, gpus_per_node=8, addresses=addresses)
     run.start()
     run.steps(1, 120, step_s=20.0, total_steps=100_000)
     run.now = time.time()
     run.beat([rank for rank in range(32) if rank != 17])
     row = {**heartbeat(17, 8, run.now), "stuck": [[4711, "python", "T", 141]], "disk_free_mib": 2048}
-    site.store.write(lambda c: metrics.add_heartbeats(c, run.id, 1, 17, [row], run.now))
+    server.store.write(lambda c: metrics.add_heartbeats(c, run.id, 1, 17, [row], run.now))
     run.add_event(EventKind.NODE_STUCK, 17, stuck=row["stuck"])
-    open_run(page, site, run.id, lang)
+    open_run(page, server, run.id, lang)
     page.locator(".mbm-nodes .mbm-table tbody tr:visible", has_text=addresses[17]).wait_for()
     assert page.evaluate(CUT) == []
-    page.goto(f"{site.url}/{lang}/#runs")
+    page.goto(f"{server.url}/{lang}/#runs")
     page.locator(".mbm-list tbody tr", has_text=LONG).first.wait_for()
     assert page.evaluate(CUT) == []
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_figures_of_the_heat_map_stand_out_from_every_colour_of_its_scale(site, page, theme):
-    run = site.run(f"20260101-002100-heat-{theme}", nodes=2, gpus_per_node=8)
+def test_figures_of_the_heat_map_stand_out_from_every_colour_of_its_scale(server, page, theme):
+    run = server.run(f"20260101-002100-heat-{theme}", nodes=2, gpus_per_node=8)
     run.start()
     run.beat()
     page.emulate_media(color_scheme=theme)
-    open_run(page, site, run.id)
+    open_run(page, server, run.id)
     page.locator(".mbm-heat td").first.wait_for()
     assert page.evaluate("() => document.body.classList.contains('dark')") == (theme == "dark")
     assert min(page.evaluate(CONTRASTS)) >= 4.5
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_a_fault_of_the_servers_own_machine_is_shown_with_its_fix_until_it_is_mended(site, page, lang):
+def test_a_fault_of_the_servers_own_machine_is_shown_with_its_fix_until_it_is_mended(server, page, lang):
     page.set_viewport_size({"width": 1280, "height": 900})
-    run = site.run(f"20260101-002200-unseen-{lang}", nodes=3, gpus_per_node=2)
+    run = server.run(f"20260101-002200-unseen-{lang}", nodes=3, gpus_per_node=2)
     run.start()
     run.now = time.time() - 60
     run.beat()
@@ -80,8 +80,8 @@ def test_a_fault_of_the_servers_own_machine_is_shown_with_its_fix_until_it_is_me
     run.beat([0, 2])
     values = {"node": "10.0.0.2", "identity_file": "/home/me/.ssh/id_ed25519"}
     run.add_event(EventKind.NODE_UNSEEN, 1, problem=problem_to_json(Problem(code="passphrase_needed", values=values)))
-    open_run(page, site, run.id, lang)
-    notice = page.locator(".mbm-standstill:visible")
+    open_run(page, server, run.id, lang)
+    notice = page.locator(".mbm-finding:visible")
     notice.get_by_text("ssh-add /home/me/.ssh/id_ed25519").wait_for()
     page.locator(".mbm-nodes [data-state=unseen]").first.wait_for()
     assert page.evaluate(CUT) == []

@@ -8,17 +8,17 @@ from backend.runs.retention import Retention, Rules
 from backend.runs.states import EventKind
 from backend.runs.store.deletion import deleted_runs
 from tests.ui.browser import expect, needs_chromium
-from tests.ui.test_monitor import Monitored, context, open_run, page, site
+from tests.ui.test_monitor import Monitored, context, open_run, page, server
 from tests.waiting import wait_for
 
-__all__ = ["context", "page", "site"]
+__all__ = ["context", "page", "server"]
 pytestmark = [pytest.mark.ui, needs_chromium]
 
 NASTY = "<img src=x onerror=alert(1)>'\"; DROP TABLE runs; --"
 
 
-def finished(site: Monitored, run: str, name: str = "tiny") -> str:
-    stored_run = site.run(run, name=name, nodes=1, now=time.time() - 900)
+def finished(server: Monitored, run: str, name: str = "tiny") -> str:
+    stored_run = server.run(run, name=name, nodes=1, now=time.time() - 900)
     stored_run.start()
     stored_run.steps(1, 10)
     stored_run.exit(0)
@@ -27,55 +27,55 @@ def finished(site: Monitored, run: str, name: str = "tiny") -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def old_run(site: Monitored) -> str:
+def old_run(server: Monitored) -> str:
     """Store an ended run before the server first measures sizes, which it does at most once a minute."""
-    return finished(site, "20260204-000000-old-aaaa")
+    return finished(server, "20260204-000000-old-aaaa")
 
 
-def is_deleted(site: Monitored, run: str) -> bool:
-    with site.store.read() as connection:
+def is_deleted(server: Monitored, run: str) -> bool:
+    with server.store.read() as connection:
         return run in {deleted_run.run for deleted_run in deleted_runs(connection)}
 
 
 @pytest.mark.parametrize(("lang", "button", "sure"), [("en", "Delete…", "Delete"), ("zh", "删除…", "删除")])
-def test_a_run_is_deleted_from_its_page_after_the_page_said_what_goes(site, page, lang, button, sure):
-    run = finished(site, f"20260201-000000-{lang}-aaaa")
-    open_run(page, site, run, lang)
+def test_a_run_is_deleted_from_its_page_after_the_page_said_what_goes(server, page, lang, button, sure):
+    run = finished(server, f"20260201-000000-{lang}-aaaa")
+    open_run(page, server, run, lang)
     page.locator(".mbm-head").get_by_role("button", name=button).click()
     dialog = page.locator("dialog[open]")
     expect(dialog).to_contain_text("tiny")
     expect(dialog.locator("li").first).to_contain_text("rank 0")
     page.keyboard.press("Escape")
-    assert not is_deleted(site, run)
+    assert not is_deleted(server, run)
     page.locator(".mbm-head").get_by_role("button", name=button).click()
     dialog.get_by_role("button", name=sure, exact=True).click()
     page.wait_for_function("() => location.hash === '#runs'")
-    wait_for(lambda: is_deleted(site, run))
+    wait_for(lambda: is_deleted(server, run))
     expect(page.locator(".mbm-deletions [data-tone=good]").last).to_contain_text(f"{run}.zip")
     expect(page.locator(f'.mbm-list [data-key="{run}"]')).to_have_count(0)
 
 
-def test_a_second_tab_that_deletes_the_same_run_is_told(site, page, context):
-    run = finished(site, "20260202-000000-twice-aaaa", NASTY)
+def test_a_second_tab_that_deletes_the_same_run_is_told(server, page, context):
+    run = finished(server, "20260202-000000-twice-aaaa", NASTY)
     other = context.new_page()
     for tab in (page, other):
-        tab.goto(f"{site.url}/en/#runs")
+        tab.goto(f"{server.url}/en/#runs")
         tab.locator(f'.mbm-list [data-key="{run}"] [data-do=delete]').click()
         expect(tab.locator("dialog[open]")).to_contain_text(NASTY)
         tab.locator("dialog[open] input[type=checkbox]").set_checked(False)
     for tab in (page, other):
         # The second tab may know already that the run is gone; then its button is disabled, and the click does nothing.
         tab.locator("dialog[open] .mbm-danger").evaluate("(button) => button.click()")
-        wait_for(lambda: is_deleted(site, run))
+        wait_for(lambda: is_deleted(server, run))
     expect(other.locator(".mbm-deletions")).to_contain_text(run)
     expect(other.locator(f'.mbm-list [data-key="{run}"]')).to_have_count(0)
     other.close()
 
 
-def test_a_run_that_goes_on_has_no_button_and_storage_says_why(site, page):
-    stored_run = site.run("20260203-000000-live-aaaa", name="live", nodes=1)
+def test_a_run_that_goes_on_has_no_button_and_storage_says_why(server, page):
+    stored_run = server.run("20260203-000000-live-aaaa", name="live", nodes=1)
     stored_run.start()
-    page.goto(f"{site.url}/en/#runs")
+    page.goto(f"{server.url}/en/#runs")
     expect(page.locator(f'.mbm-list [data-key="{stored_run.id}"] [data-do=delete]')).to_be_hidden()
     page.locator(".mbm-storage > summary").click()
     button = page.locator(f'.mbm-storage-runs [data-key="{stored_run.id}"] button')
@@ -83,8 +83,8 @@ def test_a_run_that_goes_on_has_no_button_and_storage_says_why(site, page):
     expect(button).to_have_attribute("title", f"Run {stored_run.id} has not ended, so it cannot be deleted.")
 
 
-def test_rules_are_saved_and_say_what_they_would_delete_now(site, page):
-    page.goto(f"{site.url}/en/#runs")
+def test_rules_are_saved_and_say_what_they_would_delete_now(server, page):
+    page.goto(f"{server.url}/en/#runs")
     page.locator(".mbm-storage > summary").click()
     rules = page.locator(".mbm-storage-rules")
     page.wait_for_selector('.mbm-storage-runs [data-key="20260204-000000-old-aaaa"]')
@@ -96,4 +96,4 @@ def test_rules_are_saved_and_say_what_they_would_delete_now(site, page):
     days.fill("")
     rules.get_by_role("button").click()
     expect(rules).to_contain_text("Saved.")
-    assert Retention(site.home, site.store).rules() == Rules(raw_days=3)
+    assert Retention(server.home, server.store).rules() == Rules(raw_days=3)

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.app.site import IDENTITY, PASSWORD
+from tests.app.tiny_app import IDENTITY, PASSWORD
 from tests.ui.browser import needs_chromium
 from tools.browser import END_S, chromium
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.ui.browser import begin_anew, box, expect, go, needs_chromium, until
-from tools.browser import Site, logged_in, served
+from tools.browser import Server, logged_in, served
 
 pytestmark = [pytest.mark.ui, needs_chromium]
 
@@ -24,14 +24,14 @@ tensor_model_parallel_size: 4
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Iterator[Site]:
-    with served(tmp_path_factory.mktemp("start")) as site:
-        yield site
+def server(tmp_path_factory) -> Iterator[Server]:
+    with served(tmp_path_factory.mktemp("start")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def page(site) -> Iterator[Any]:
-    with logged_in(site) as page:
+def page(server) -> Iterator[Any]:
+    with logged_in(server) as page:
         yield page
 
 
@@ -40,8 +40,8 @@ def _anew(page) -> None:
     begin_anew(page)
 
 
-def test_a_recipe_fills_in_machines_and_plan(page, site):
-    go(page, site, "hardware")
+def test_a_recipe_fills_in_machines_and_plan(page, server):
+    go(page, server, "hardware")
     page.select_option("#mb-recipe", "qwen3-32b-zero3")
     page.click("#mb-recipe-use")
     expect(page.locator(".mb-start-answer .mb-good")).to_be_visible()
@@ -50,8 +50,8 @@ def test_a_recipe_fills_in_machines_and_plan(page, site):
 
 
 @pytest.mark.parametrize(("lang", "dropped"), [("en", "dropped"), ("zh", "丢弃")])
-def test_a_yaml_is_imported_with_a_report_of_what_did_not_stay(page, site, tmp_path: Path, lang: str, dropped: str):
-    go(page, site, "hardware", lang)
+def test_a_yaml_is_imported_with_a_report_of_what_did_not_stay(page, server, tmp_path: Path, lang: str, dropped: str):
+    go(page, server, "hardware", lang)
     page.click(".mb-import summary")
     (tmp_path / "sft.yaml").write_text(YAML)
     page.set_input_files("#mb-import-file", str(tmp_path / "sft.yaml"))
@@ -66,8 +66,8 @@ def test_a_yaml_is_imported_with_a_report_of_what_did_not_stay(page, site, tmp_p
     expect(page.locator(".mb-start-answer .mb-problem")).to_contain_text("ppo")
 
 
-def test_a_preset_of_ones_own_is_kept_replaced_downloaded_used_and_deleted(page, site, tmp_path: Path):
-    go(page, site, "hardware")
+def test_a_preset_of_ones_own_is_kept_replaced_downloaded_used_and_deleted(page, server, tmp_path: Path):
+    go(page, server, "hardware")
     name, answer = "七天 8B", page.locator(".mb-start-answer")
     page.fill("#mb-preset-name", name)
     page.click("#mb-preset-save")
@@ -98,8 +98,8 @@ def test_a_preset_of_ones_own_is_kept_replaced_downloaded_used_and_deleted(page,
     expect(page.locator("#mb-preset-delete")).to_be_hidden()
 
 
-def test_a_cluster_is_kept_under_a_name_chosen_again_and_deleted(page, site):
-    go(page, site, "hardware")
+def test_a_cluster_is_kept_under_a_name_chosen_again_and_deleted(page, server):
+    go(page, server, "hardware")
     chip, answer = page.locator('[data-panel="own_clusters"] button[data-key="lab"]'), page.locator(".mb-start-answer")
     heading = page.get_by_text("Your clusters")
     expect(heading).to_have_count(0)
@@ -121,28 +121,28 @@ def test_a_cluster_is_kept_under_a_name_chosen_again_and_deleted(page, site):
     expect(box(page, "cluster.nodes")).to_have_value("3")
 
 
-def test_a_learning_rate_follows_another_batch_by_one_click(page, site):
-    go(page, site, "training", "zh")
+def test_a_learning_rate_follows_another_batch_by_one_click(page, server):
+    go(page, server, "training", "zh")
     box(page, "training.learning_rate").fill("3e-5")
     until(page, "!b.problems.some((one) => one.code === 'learning_rate_batch')")
-    go(page, site, "plan", "zh")
-    before = page.evaluate("Megaboard.wizard.bundle().summary.global_batch")
+    go(page, server, "plan", "zh")
+    before = page.evaluate("Megaboard.wizard.payload().summary.global_batch")
     steps = box(page, "training.gradient_accumulation_steps")
     steps.fill(str(4 * int(steps.input_value())))
     offer = page.locator("#mb-carrier [data-code='learning_rate_batch']")
     expect(offer).to_contain_text(f"{4 * before}")
     offer.get_by_text("平方根").last.click()
     expect(offer).to_have_count(0)
-    go(page, site, "training", "zh")
+    go(page, server, "training", "zh")
     expect(box(page, "training.learning_rate")).to_have_value("6e-5")
 
 
-def test_review_compares_with_the_recommended_plan_and_says_what_it_costs(page, site):
-    go(page, site, "hardware")
+def test_review_compares_with_the_recommended_plan_and_says_what_it_costs(page, server):
+    go(page, server, "hardware")
     page.select_option("#mb-recipe", "qwen3-vl-8b-pp4")
     page.click("#mb-recipe-use")
     expect(page.locator(".mb-start-answer .mb-good")).to_be_visible()
-    go(page, site, "review")
+    go(page, server, "review")
     locator = page.locator(".mb-difference-told")
     locator.locator(".mb-difference-figures").wait_for()
     expect(locator.locator(".mb-difference-figures tbody tr").filter(has_text="Memory per GPU")).to_contain_text("GiB")

@@ -8,7 +8,7 @@ import pytest
 from backend.job.mapping import dump_mapping
 from backend.runs.store.store import Store
 from tests.ui.browser import expect, go, needs_chromium, until
-from tools.browser import Site, logged_in, served
+from tools.browser import Server, logged_in, served
 
 pytestmark = [pytest.mark.ui, needs_chromium]
 
@@ -29,46 +29,46 @@ JOB = {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Iterator[Site]:
+def server(tmp_path_factory) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("looks")
     store = Store(home / "megaboard.db")
     store.set_draft(dump_mapping(JOB))
     store.close()
-    with served(home) as site:
-        yield site
+    with served(home) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def page(site) -> Iterator[Any]:
-    with logged_in(site) as page:
+def page(server) -> Iterator[Any]:
+    with logged_in(server) as page:
         yield page
 
 
-def test_32_nodes_take_no_more_of_a_step_than_a_window(page, site):
-    go(page, site, "hardware")
+def test_32_nodes_take_no_more_of_a_step_than_a_window(page, server):
+    go(page, server, "hardware")
     until(page, f"b.data.hosts?.length === {NODES}")
     assert page.locator("#place-hosts table").bounding_box()["height"] > 900
     assert page.locator("#place-hosts").bounding_box()["height"] < 400
-    go(page, site, "review")
+    go(page, server, "review")
     chosen = page.get_by_label("Node", exact=True)
     chosen.select_option(label="31 · gpu-node-031.cluster.example.internal")
     page.locator("#place-review pre", has_text="--node_rank 31").wait_for()
     assert chosen.locator("option:checked").inner_text().startswith("31 ·")
 
 
-def test_a_plan_is_downloaded_before_a_node_is_named(page, site):
-    go(page, site, "hardware")
+def test_a_plan_is_downloaded_before_a_node_is_named(page, server):
+    go(page, server, "hardware")
     page.locator("#field-cluster-hosts-lines textarea").fill("")
     until(page, "b.data.hosts?.length === 0")
-    go(page, site, "review", "zh")
+    go(page, server, "review", "zh")
     with page.expect_download() as started:
         page.get_by_role("link", name="下载 job.yaml").click()
     assert started.value.suggested_filename == "job.yaml"
-    assert started.value.path().read_text() == page.evaluate("Megaboard.wizard.bundle().data.review.job")
+    assert started.value.path().read_text() == page.evaluate("Megaboard.wizard.payload().data.review.job")
 
 
-def test_a_list_opens_with_what_stands_before_the_chosen_entry(page, site):
-    go(page, site, "model")
+def test_a_list_opens_with_what_stands_before_the_chosen_entry(page, server):
+    go(page, server, "model")
     page.locator("#field-model-preset input").click()
     page.wait_for_function("() => document.querySelector('[role=listbox] [aria-selected=true]')")
     page.wait_for_function("""() => {
@@ -80,8 +80,8 @@ def test_a_list_opens_with_what_stands_before_the_chosen_entry(page, site):
     page.locator("#field-model-preset input").blur()
 
 
-def test_nothing_opens_to_an_empty_part(page, site):
-    go(page, site, "plan")
+def test_nothing_opens_to_an_empty_part(page, server):
+    go(page, server, "plan")
     more = page.locator('[data-more="wizard-strategy-more"]')
     expect(more).to_be_visible()
     page.locator("#field-engine input").click()

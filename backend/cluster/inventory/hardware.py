@@ -8,7 +8,7 @@ from backend.cluster.inventory.gpus import Gpus, read_gpus
 from backend.cluster.inventory.software import ask_program, outside
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import ends_of_all
-from backend.cluster.program_answers.hardware import DiskAnswer, Surveyed
+from backend.cluster.program_answers.hardware import DiskAnswer, HardwareAnswer
 from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
@@ -73,14 +73,14 @@ def read_node_hardware(job: Job, rank: int, node: Node) -> Hardware:
 def read_hardware(node: Node, environment: Environment | None, folders: Sequence[str] = ()) -> Hardware:
     """Read a node with the environment's Python or the system's. Raises NodeError."""
     question = {"folders": list(folders)}
-    answer = ask_program(node, environment or SYSTEM_PYTHON, Surveyed, PROGRAM, "survey", question, HARDWARE_S)
+    answer = ask_program(node, environment or SYSTEM_PYTHON, HardwareAnswer, PROGRAM, "hardware", question, HARDWARE_S)
     try:
         return parse_hardware(answer)
     except ValueError as error:  # an invalid address
         raise NodeError("bad_answer", node.name, command=PROGRAM, exit=0, detail=str(error)[:200]) from error
 
 
-def parse_hardware(answer: Surveyed) -> Hardware:
+def parse_hardware(answer: HardwareAnswer) -> Hardware:
     """Parse hardware.py's answer. Raises ValueError if an address is invalid."""
     shm = answer.get("shm")
     return Hardware(

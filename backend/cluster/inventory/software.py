@@ -220,8 +220,8 @@ def _read_for_job(job: Job, rank: int, node: Node) -> NodeFacts:
     metrics = metric_modules(job, rank)
     asked = {**modules, **metrics}
     facts = read_software(node, environment, master=master, modules=asked, python_field=python_field(job, rank))
-    found = {name: version for name, version in facts.modules.items() if name in modules}
-    return replace(facts, modules=found, metrics={name: facts.modules[name] for name in metrics})
+    versions = {name: version for name, version in facts.modules.items() if name in modules}
+    return replace(facts, modules=versions, metrics={name: facts.modules[name] for name in metrics})
 
 
 def needed_environment(job: Job, rank: int, node: Node) -> Environment:

@@ -43,15 +43,15 @@ def check_machines(gang: GangReadings) -> list[CheckResult]:
     facts, checks = gang.facts, gang.checks
     if len(facts) < 2:
         return []
-    described = {rank: _describe(facts[rank], gang.surveys.get(rank)) for rank in facts}
+    described = {rank: _describe(facts[rank], gang.hardware.get(rank)) for rank in facts}
     keys = next(iter(described.values()))
     most = {key: usual({rank: machine[key] for rank, machine in described.items()}) for key in keys}
     results = []
     owners: dict[str, int] = {}
     for rank, own in described.items():
         odd = [key for key in keys if own[key] != most[key] and own[key] and most[key]]
-        survey, field = gang.surveys.get(rank), checks[rank].address_field
-        firsts = [owners.setdefault(gpu.uuid, rank) for gpu in (survey.gpus.gpus if survey else ())]
+        hardware, field = gang.hardware.get(rank), checks[rank].address_field
+        firsts = [owners.setdefault(gpu.uuid, rank) for gpu in (hardware.gpus.gpus if hardware else ())]
         first = min(firsts, default=rank)
         if first != rank:
             results.append(checks[rank].warning("machines", "same_machine", field, first=checks[first].node))
@@ -63,8 +63,8 @@ def check_machines(gang: GangReadings) -> list[CheckResult]:
     return results
 
 
-def _describe(facts: NodeFacts, survey: Hardware | None) -> dict[str, str]:
-    gpus = survey.gpus.gpus if survey else ()
+def _describe(facts: NodeFacts, hardware: Hardware | None) -> dict[str, str]:
+    gpus = hardware.gpus.gpus if hardware else ()
     names = sorted({gpu.name for gpu in gpus})
     return {
         "python": "Python " + ".".join(facts.python.split(".")[:2]),

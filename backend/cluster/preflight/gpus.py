@@ -17,7 +17,7 @@ _BUILDS = {(13, 0): "cu130", (12, 8): "cu128", (12, 6): "cu126"}
 
 def check_gpus(node: NodeReadings) -> list[CheckResult]:
     """Check that a node has a sound, whole and free GPU for each rank. A plan on CPUs has no such check."""
-    job, checks, present = node.job, node.checks, node.survey.gpus
+    job, checks, present = node.job, node.checks, node.hardware.gpus
     if resolve_gpu(job.cluster).device == "cpu":
         return []
     wanted = job.cluster.gpus_per_node
@@ -86,7 +86,7 @@ def _used_mib(gpu: Gpu, present: Gpus) -> int:
 
 def check_gpu_memory(node: NodeReadings) -> list[CheckResult]:
     """Check that the GPUs have the memory that the plan assumes, where nvidia-smi reports it."""
-    memory_gib = [gpu.memory_mib / 1024 for gpu in node.survey.gpus.gpus if gpu.memory_mib is not None]
+    memory_gib = [gpu.memory_mib / 1024 for gpu in node.hardware.gpus.gpus if gpu.memory_mib is not None]
     if not memory_gib:
         return []
     least, counted = usable_gib(min(memory_gib)), least_gpu(node.job.cluster).memory_gib
@@ -102,7 +102,7 @@ def check_cuda(node: NodeReadings) -> list[CheckResult]:
 
     Any driver supports all of its major version (https://docs.nvidia.com/deploy/cuda-compatibility/).
     """
-    job, checks, facts, present = node.job, node.checks, node.facts, node.survey.gpus
+    job, checks, facts, present = node.job, node.checks, node.facts, node.hardware.gpus
     if resolve_gpu(job.cluster).device == "cpu" or not present.usable or facts.cuda is None:
         return []
     if facts.cuda == "":

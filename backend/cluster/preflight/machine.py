@@ -18,30 +18,30 @@ GIB = 1 << 30
 
 def check_limits(node: NodeReadings) -> list[CheckResult]:
     """Check that /dev/shm and the limits of processes are large enough for training on GPUs."""
-    job, checks, survey = node.job, node.checks, node.survey
-    if resolve_gpu(job.cluster).device == "cpu" or not survey.gpus.usable:
+    job, checks, hardware = node.job, node.checks, node.hardware
+    if resolve_gpu(job.cluster).device == "cpu" or not hardware.gpus.usable:
         return []
     results = []
-    if survey.shm is not None and survey.shm < SHM_GIB * GIB:
-        results.append(checks.warning("shm", "shm_small", checks.address_field, mib=survey.shm >> 20))
+    if hardware.shm is not None and hardware.shm < SHM_GIB * GIB:
+        results.append(checks.warning("shm", "shm_small", checks.address_field, mib=hardware.shm >> 20))
     else:
-        results.append(checks.ok("shm", mib=survey.shm >> 20 if survey.shm is not None else None))
-    if survey.memlock is not None and survey.fabric.used_ports and job.cluster.nodes > 1:
+        results.append(checks.ok("shm", mib=hardware.shm >> 20 if hardware.shm is not None else None))
+    if hardware.memlock is not None and hardware.fabric.used_ports and job.cluster.nodes > 1:
         command = "printf '* %s memlock unlimited\\n' soft hard | sudo tee /etc/security/limits.d/90-memlock.conf"
-        values = {"kib": survey.memlock >> 10, "command": command}
+        values = {"kib": hardware.memlock >> 10, "command": command}
         results.append(checks.warning("limits", "memlock_low", checks.address_field, **values))
-    elif survey.nofile is not None and survey.nofile < NOFILE:
+    elif hardware.nofile is not None and hardware.nofile < NOFILE:
         command = "printf '* %s nofile 65536\\n' soft hard | sudo tee /etc/security/limits.d/90-nofile.conf"
-        values = {"count": survey.nofile, "command": command}
+        values = {"count": hardware.nofile, "command": command}
         results.append(checks.warning("limits", "nofile_low", checks.address_field, **values))
     else:
-        results.append(checks.ok("limits", memlock=survey.memlock, nofile=survey.nofile))
+        results.append(checks.ok("limits", memlock=hardware.memlock, nofile=hardware.nofile))
     return results
 
 
 def check_logout(node: NodeReadings) -> list[CheckResult]:
     """Warn where the node ends a run when the server's connection ends."""
-    if not node.survey.ends_at_logout:
+    if not node.hardware.ends_at_logout:
         return []
     text = "[Login]\\nKillUserProcesses=no\\n"
     folder = "/etc/systemd/logind.conf.d"
@@ -55,7 +55,7 @@ def check_space(node: NodeReadings) -> list[CheckResult]:
     A node that writes no checkpoint has no such check. A job whose checkpoint cannot be estimated gets a note instead.
     """
     job, checks = node.job, node.checks
-    disk, checkpoint = node.survey.disks.get(str(job.training.output_dir)), _own_share(job, checks.rank)
+    disk, checkpoint = node.hardware.disks.get(str(job.training.output_dir)), _own_share(job, checks.rank)
     if disk is None or checkpoint == 0:
         return []
     if checkpoint is None:

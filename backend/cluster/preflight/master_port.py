@@ -61,9 +61,9 @@ def check_port(gang: GangReadings) -> list[CheckResult]:
 
 def _own_address(gang: GangReadings) -> str | None:
     """Return an address of node 0 for the nodes that cannot resolve its name."""
-    if 0 not in gang.surveys:
+    if 0 not in gang.hardware:
         return None
-    interfaces = gang.surveys[0].fabric.interfaces
+    interfaces = gang.hardware[0].fabric.interfaces
     return next((interface.addresses[0] for interface in interfaces if interface.name == gang.facts[0].interface), None)
 
 

@@ -18,7 +18,7 @@ def check_interfaces(gang: GangReadings) -> list[CheckResult]:
     results = []
     for rank, fact in gang.facts.items():
         name, checks = fact.interface, gang.checks[rank]
-        if wrong := _missing_interface(gang.job, gang.surveys.get(rank)):
+        if wrong := _missing_interface(gang.job, gang.hardware.get(rank)):
             results.append(checks.wrong("interface", "interface_missing", f"environment.{wrong['variable']}", **wrong))
         elif name is None:
             # The master_port check reports why.
@@ -36,12 +36,12 @@ def check_interfaces(gang: GangReadings) -> list[CheckResult]:
     return results
 
 
-def _missing_interface(job: Job, survey: Hardware | None) -> dict[str, object] | None:
+def _missing_interface(job: Job, hardware: Hardware | None) -> dict[str, object] | None:
     """Return the job's variable that matches no interface or active port of a node."""
-    if survey is None:
+    if hardware is None:
         return None
-    names = survey.fabric.names
-    ports = [port.name for port in survey.fabric.ports if port.is_active]
+    names = hardware.fabric.names
+    ports = [port.name for port in hardware.fabric.ports if port.is_active]
     for variable, present in (("NCCL_SOCKET_IFNAME", names), ("GLOO_SOCKET_IFNAME", names), ("NCCL_IB_HCA", ports)):
         wanted = job.environment.get(variable, "")
         # gloo takes exact names, NCCL takes prefixes.
@@ -53,14 +53,14 @@ def _missing_interface(job: Job, survey: Hardware | None) -> dict[str, object] |
 
 def check_rdma(gang: GangReadings) -> list[CheckResult]:
     """Check that all nodes have the same number of active InfiniBand or RoCE ports, where any node has some."""
-    best = max((len(survey.fabric.used_ports) for survey in gang.surveys.values()), default=0)
+    best = max((len(machine.fabric.used_ports) for machine in gang.hardware.values()), default=0)
     if best == 0 or gang.job.cluster.nodes < 2:
         return []
     results = []
-    for rank, survey in gang.surveys.items():
-        checks, used = gang.checks[rank], survey.fabric.used_ports
+    for rank, machine in gang.hardware.items():
+        checks, used = gang.checks[rank], machine.fabric.used_ports
         if len(used) < best:
-            down = [f"{port.name} {port.state}" for port in survey.fabric.ports if not port.is_active]
+            down = [f"{port.name} {port.state}" for port in machine.fabric.ports if not port.is_active]
             values = {"count": len(used), "best": best, "down": ", ".join(down) or "-"}
             results.append(checks.warning("rdma", "rdma_fewer", checks.address_field, **values))
         else:
@@ -69,7 +69,7 @@ def check_rdma(gang: GangReadings) -> list[CheckResult]:
                     "rdma",
                     ports=" ".join(port.name for port in used),
                     rate=used[0].rate_gbit,
-                    gid_index=survey.fabric.gid_index,
+                    gid_index=machine.fabric.gid_index,
                 )
             )
     return results

@@ -23,8 +23,8 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
             package = working.partition("==")[0]
             if is_broken(job, versions.get(package, "")):
                 command = pip_command(environment_of(job, checks.rank), [working])
-                found = {name: versions.get(name, "") for name in ("transformers", "torch", "datasets", "trl")}
-                return [checks.wrong("engine", code, field, **found, command=command)]
+                installed = {name: versions.get(name, "") for name in ("transformers", "torch", "datasets", "trl")}
+                return [checks.wrong("engine", code, field, **installed, command=command)]
         if _loops_over_experts(job, transformers):
             field = python_field(job, checks.rank)
             return [checks.warning("engine", "experts_looped", field, transformers=transformers, engine=job.engine)]

@@ -23,15 +23,15 @@ class NodeReadings:
     job: Job
     checks: Checks
     facts: NodeFacts
-    survey_answer: Hardware | NodeError
+    hardware_answer: Hardware | NodeError
     paths_answer: Paths | NodeError
     lock_answer: Lock | NodeError
     secret_names: frozenset[str] = frozenset()
     """Names of the secrets that the ranks will get."""
 
     @property
-    def survey(self) -> Hardware:
-        return _answer(self.survey_answer)
+    def hardware(self) -> Hardware:
+        return _answer(self.hardware_answer)
 
     @property
     def paths(self) -> Paths:
@@ -51,7 +51,7 @@ class GangReadings:
     """Of every node of the job."""
     nodes: Mapping[int, Node]
     facts: Mapping[int, NodeFacts]
-    surveys: Mapping[int, Hardware]
+    hardware: Mapping[int, Hardware]
     port: int
     render: Callable[[], Rendered] | None
     """Returns the files that a launch would write; all nodes have to be in `facts`. None: do not ask the engine."""

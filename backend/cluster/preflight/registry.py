@@ -96,7 +96,7 @@ def run_checks(
     job: Job,
     nodes: Mapping[int, Node | NodeError],
     facts: Mapping[int, NodeFacts | NodeError],
-    surveys: Mapping[int, Hardware | NodeError],
+    hardware: Mapping[int, Hardware | NodeError],
     port: int,
     render: Callable[[], Rendered] | None = None,
     accepted: AcceptedConfigurations | None = None,
@@ -112,7 +112,7 @@ def run_checks(
     connected = {rank: node for rank, node in nodes.items() if not isinstance(node, NodeError)}
     known = {rank: fact for rank, fact in facts.items() if isinstance(fact, NodeFacts) and rank in connected}
     ready = {rank: connected[rank] for rank in known}
-    readings = _read_nodes(job, checks, ready, known, surveys, secret_names)
+    readings = _read_nodes(job, checks, ready, known, hardware, secret_names)
     results = []
     for rank, builder in checks.items():
         if rank in readings:
@@ -124,7 +124,7 @@ def run_checks(
         checks=checks,
         nodes=ready,
         facts=known,
-        surveys={rank: survey for rank in ready if isinstance(survey := surveys[rank], Hardware)},
+        hardware={rank: answer for rank in ready if isinstance(answer := hardware[rank], Hardware)},
         port=port,
         render=render,
         results=results,
@@ -141,7 +141,7 @@ def _read_nodes(
     checks: Mapping[int, Checks],
     nodes: Mapping[int, Node],
     facts: Mapping[int, NodeFacts],
-    surveys: Mapping[int, Hardware | NodeError],
+    hardware: Mapping[int, Hardware | NodeError],
     secret_names: frozenset[str],
 ) -> dict[int, NodeReadings]:
     """Ask the nodes whose Python runs for their paths and locks; return rank -> all answers."""
@@ -152,7 +152,7 @@ def _read_nodes(
             job=job,
             checks=checks[rank],
             facts=facts[rank],
-            survey_answer=surveys[rank],
+            hardware_answer=hardware[rank],
             paths_answer=paths[rank],
             lock_answer=locks[rank],
             secret_names=secret_names,

@@ -61,8 +61,8 @@ class DiskAnswer(TypedDict):
     kind: Word
 
 
-class Surveyed(TypedDict):
-    """hardware.py survey"""
+class HardwareAnswer(TypedDict):
+    """hardware.py hardware"""
 
     smi: NotRequired[Smi]
     owners: Annotated[dict[str, Word], Longest(1 << 16)]

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from backend.engines.importing.report import because
+from backend.engines.importing.report import because, refused
 from backend.engines.known_keys import programs
-from backend.job.problems import Problem, ProblemsError
+from backend.job.problems import Problem
 
 ReadFile = Callable[[str], Mapping[str, Any] | None]
 """Return the mapping in a JSON or YAML file that a configuration names; None if the file is not available."""
@@ -57,22 +57,22 @@ class Choice:
 def refuse_other_work(config: Mapping[str, Any]) -> None:
     """Raise ProblemsError if the configuration trains nothing, or if no engine can train it."""
     if "compute_environment" in config or "distributed_type" in config:
-        raise _refused("import_accelerate_file", "distributed_type")
+        raise refused("import_accelerate_file", "distributed_type")
     if config.keys() & SECOND_TRAINER and "model_name_or_path" not in config:
-        raise _refused("import_not_v0", "model")
+        raise refused("import_not_v0", "model")
     for name in ("use_kt", "USE_KT"):
         if _is_on(config.get(name)):
-            raise _refused("import_kt", name)
+            raise refused("import_kt", name)
     if bridge := sorted(_BRIDGE & config.keys()) or ["USE_MEGATRON_BRIDGE"] * _is_on(config.get("USE_MEGATRON_BRIDGE")):
-        raise _refused("import_megatron_bridge", bridge[0])
+        raise refused("import_megatron_bridge", bridge[0])
     if not config.get("do_train", False):
-        raise _refused("import_no_training", "do_train")
+        raise refused("import_no_training", "do_train")
     stage = str(config.get("stage", "sft"))
     if stage not in _STAGES:
-        raise _refused("import_stage", "stage", stage=stage)
+        raise refused("import_stage", "stage", stage=stage)
     method = str(config.get("finetuning_type", "lora"))
     if method not in ("full", "freeze", "lora"):
-        raise _refused("import_method", "finetuning_type", method=method)
+        raise refused("import_method", "finetuning_type", method=method)
 
 
 def choose_engine(config: Mapping[str, Any], read_file: ReadFile | None) -> Choice:
@@ -152,7 +152,7 @@ def _zero_settings(sharding: Any, read_file: ReadFile | None) -> tuple[Mapping[s
         return settings, "import_deepspeed_ours"
     zero = _STOCK.get(name.rpartition("/")[2]) if read_file is None else None
     if zero is None:
-        raise _refused("import_deepspeed_missing", "deepspeed", path=name)
+        raise refused("import_deepspeed_missing", "deepspeed", path=name)
     return {"zero_optimization": zero}, "import_deepspeed_stock"
 
 
@@ -160,7 +160,3 @@ def _device(entry: Any) -> Mapping[str, Any] | None:
     """Return an offload section of DeepSpeed's configuration if it offloads."""
     is_used = isinstance(entry, Mapping) and entry.get("device", "none") != "none"
     return entry if is_used else None
-
-
-def _refused(code: str, key: str, **values: object) -> ProblemsError:
-    return ProblemsError([Problem(code=code, field=key, values={"key": key, **values})])

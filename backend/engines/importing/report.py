@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from backend.job.problems import Problem
+from backend.job.problems import Problem, ProblemsError
 
 Outcome = Literal["kept", "renamed", "changed", "dropped", "passed_on", "default"]
 """Results of a key:
@@ -48,6 +48,11 @@ class Imported:
 def because(code: str, key: str, **values: object) -> Problem:
     """Return the reason for a line."""
     return Problem(code=code, field=key, severity="note", values={"key": key, **values})
+
+
+def refused(code: str, key: str, **values: object) -> ProblemsError:
+    """Return the error of a configuration that no engine can train."""
+    return ProblemsError([Problem(code=code, field=key, values={"key": key, **values})])
 
 
 def with_outcome(line: ImportLine, outcome: Outcome, reason: Problem | None = None, **changes: Any) -> ImportLine:

@@ -42,13 +42,13 @@ def is_script(text: str) -> bool:
 
 def training_command(text: str) -> Launch:
     """Return the only training command of a script. Raises ProblemsError if there is none, or if there are several."""
-    found = [launch for command in commands(text) if (launch := _launch(command)) is not None]
-    if not found:
+    launches = [launch for command in commands(text) if (launch := _launch(command)) is not None]
+    if not launches:
         raise ProblemsError([Problem(code="import_script_without_training", field="file")])
-    if len(found) > 1:
-        verbs = ", ".join(f"{launch.program} {launch.verb}" for launch in found)
+    if len(launches) > 1:
+        verbs = ", ".join(f"{launch.program} {launch.verb}" for launch in launches)
         raise ProblemsError([Problem(code="import_script_of_several", field="file", values={"commands": verbs})])
-    return found[0]
+    return launches[0]
 
 
 def _launch(command: Command) -> Launch | None:
@@ -64,13 +64,13 @@ def _launch(command: Command) -> Launch | None:
         return Launch(program=program, verb=verb, arguments=words[2:], variables=command.variables)
     if first not in _LAUNCHERS:
         return None
-    for place, word in enumerate(words):
-        launcher = keys_of(words[1:place])
+    for index, word in enumerate(words):
+        launcher = keys_of(words[1:index])
         if match := _SWIFT_FILE.fullmatch(word):
-            return Launch(program="megatron" if match[1] else "swift", verb=match[2], arguments=words[place + 1 :],
+            return Launch(program="megatron" if match[1] else "swift", verb=match[2], arguments=words[index + 1 :],
                           variables=command.variables, launcher=launcher)  # fmt: skip
         if _LLAMAFACTORY_FILE.fullmatch(word):
-            return Launch(program="llamafactory", verb="train", arguments=words[place + 1 :],
+            return Launch(program="llamafactory", verb="train", arguments=words[index + 1 :],
                           variables=command.variables, launcher=launcher)  # fmt: skip
     return None
 

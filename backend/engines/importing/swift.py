@@ -19,11 +19,10 @@ from backend.engines.importing.readers import (
     read_shares,
     read_timeout,
 )
-from backend.engines.importing.report import because
+from backend.engines.importing.report import because, refused
 from backend.engines.swift_megatron import SCHEDULERS
 from backend.job.mixing import OF_SWIFT
 from backend.job.patterns import NODE_PATH
-from backend.job.problems import Problem, ProblemsError
 
 _KINDS = ("rm", "dpo", "kto")
 _FULL_RATE, _LORA_RATE = 1e-5, 1e-4
@@ -57,11 +56,6 @@ def swift_values(config: Mapping[str, Any], verb: str) -> dict[str, Any]:
     """Return the values of the job that the command decides."""
     command = verb or ("rlhf" if "rlhf_type" in config else "sft")
     return {"training.stage": str(config.get("rlhf_type", "dpo")) if command == "rlhf" else command}
-
-
-def refused(code: str, key: str, **values: object) -> ProblemsError:
-    """Return the error of a configuration that no engine can train."""
-    return ProblemsError([Problem(code=code, field=key, values={"key": key, **values})])
 
 
 def _model(config: Mapping[str, Any], value: Any) -> Read:

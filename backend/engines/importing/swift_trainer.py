@@ -19,8 +19,8 @@ from backend.engines.importing.readers import (
     read_steps,
     read_warmup_steps,
 )
-from backend.engines.importing.report import because
-from backend.engines.importing.swift import SWIFT, read_rate, read_swift_precision, refuse_other, refused
+from backend.engines.importing.report import because, refused
+from backend.engines.importing.swift import SWIFT, read_rate, read_swift_precision, refuse_other
 from backend.job.patterns import NODE_PATH
 
 _KINDS = ("dpo", "kto", "rm", "orpo", "simpo", "grpo")

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from backend.estimate.estimate import MemoryEstimate, estimate_memory, tuning_of
-from backend.estimate.memory.explain_hugging_face import hugging_face_parts
-from backend.estimate.memory.explain_megatron import megatron_parts
-from backend.estimate.memory.memory_term import GIB, Part
+from backend.estimate.memory.explain_hugging_face import hugging_face_products
+from backend.estimate.memory.explain_megatron import megatron_products
+from backend.estimate.memory.memory_term import GIB, Product
 from backend.estimate.memory.terms import StageMemory
 from backend.job.job import Job
 from backend.job.model import ModelShape
@@ -18,8 +18,8 @@ ROUNDING = 1e-6
 
 def explain(
     job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstimate | None = None
-) -> tuple[tuple[Part, ...], ...]:
-    """Return the parts of every term, for each stage; `memory` is the result of `estimate_memory`.
+) -> tuple[tuple[Product, ...], ...]:
+    """Return the products of every term, for each stage; `memory` is the result of `estimate_memory`.
 
     Raises what `estimate_resolved` raises.
     """
@@ -27,17 +27,17 @@ def explain(
     return tuple(tuple(_stage(job, memory, stage)) for stage in memory.stages)
 
 
-def _stage(job: Job, memory: MemoryEstimate, stage: StageMemory) -> Iterator[Part]:
-    """Yield the parts of each term; one part named `rest` is the remainder of a term, so that none is hidden."""
+def _stage(job: Job, memory: MemoryEstimate, stage: StageMemory) -> Iterator[Product]:
+    """Yield the products of each term; one named `rest` is the remainder of a term, so that none is hidden."""
     layers, plan, traits = memory.layers, memory.plan, memory.traits
     if memory.run is not None and memory.costs is not None:
-        parts = megatron_parts(layers, plan, traits, memory.run, memory.costs, stage)
+        products = megatron_products(layers, plan, traits, memory.run, memory.costs, stage)
     else:
-        parts = hugging_face_parts(layers, plan, traits, tuning_of(job, memory.trained), stage)
-    all_parts = [part for part in parts if part.gib > 0]
+        products = hugging_face_products(layers, plan, traits, tuning_of(job, memory.trained), stage)
+    products_with_bytes = [product for product in products if product.gib > 0]
     for term in TERMS:
-        own = [part for part in all_parts if part.term == term]
+        own = [product for product in products_with_bytes if product.term == term]
         yield from own
-        remainder = float(getattr(stage, term)) - sum(part.gib for part in own) * GIB
+        remainder = float(getattr(stage, term)) - sum(product.gib for product in own) * GIB
         if abs(remainder) > ROUNDING * float(stage.peak):
-            yield Part(term=term, name="rest", factors=(("bytes", remainder),))
+            yield Product(term=term, name="rest", factors=(("bytes", remainder),))

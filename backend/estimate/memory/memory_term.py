@@ -1,4 +1,4 @@
-"""Parts of the memory of a stage as products of named numbers, which the page shows as formulas."""
+"""The memory of a stage as products of named numbers, which the page shows as formulas."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ GIB = 2.0**30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """One product of a term; the sum of all its parts is the term."""
+class Product:
+    """One product of a term; the sum of all its products is the term."""
 
     term: str
     """weights, gradients, optimizer, activations, logits or workspace."""
@@ -28,9 +28,9 @@ class Part:
         return float(prod(number for _, number in self.factors)) / GIB
 
 
-def part(name: str, **factors: Number) -> Part:
-    """Return a part; the first word of its name is its term."""
-    return Part(
+def product(name: str, **factors: Number) -> Product:
+    """Return a product; the first word of its name is its term."""
+    return Product(
         term=name.partition("_")[0],
         name=name,
         factors=tuple((factor, plain(number)) for factor, number in factors.items()),
@@ -42,23 +42,23 @@ def share(ranks: Number) -> dict[str, Number]:
     return {} if ranks == 1 else {"ranks_share": 1 / ranks}
 
 
-def logits_part(bytes_on_rank: Number, tokens: Number, vocabulary: int, tensor: Number = 1) -> Part:
-    """Return the part of the logits and of the loss: bytes for each token and each vocabulary entry."""
+def logits_product(bytes_on_rank: Number, tokens: Number, vocabulary: int, tensor: Number = 1) -> Product:
+    """Return the product of the logits and of the loss: bytes for each token and each vocabulary entry."""
     element = bytes_on_rank * tensor / (tokens * vocabulary)
-    return part("logits", bytes_each=element, tokens=tokens, vocabulary=vocabulary, **share(tensor))
+    return product("logits", bytes_each=element, tokens=tokens, vocabulary=vocabulary, **share(tensor))
 
 
-def parts_of(terms: Iterable[Term], plan: Plan) -> Iterator[Part]:
-    """Yield the parts of terms that have any bytes."""
+def products_of(terms: Iterable[Term], plan: Plan) -> Iterator[Product]:
+    """Yield the products of terms that have any bytes."""
     for name, size, unit, element, layers in terms:
         if not size:
             continue
         if unit == "bytes":
-            yield part(name, bytes=size)
+            yield product(name, bytes=size)
         elif unit == "elements":
-            yield part(name, bytes_each=element, elements=size / element)
+            yield product(name, bytes_each=element, elements=size / element)
         elif unit == "patches":
-            yield part(name, patches=plan.vision_patches, bytes_per_patch=size / plan.vision_patches)
+            yield product(name, patches=plan.vision_patches, bytes_per_patch=size / plan.vision_patches)
         else:
             counted = {"layers": layers} if layers else {}
-            yield part(name, **counted, tokens=plan.tokens, bytes_per_token=size / (layers or 1) / plan.tokens)
+            yield product(name, **counted, tokens=plan.tokens, bytes_per_token=size / (layers or 1) / plan.tokens)

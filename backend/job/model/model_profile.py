@@ -117,8 +117,8 @@ def _kind(index: int, kind: object) -> dict[str, Any]:
     if not isinstance(kind, Mapping):
         raise _damaged(name, kind)
     operators = tuple(
-        _operator(f"{name}.operators[{place}]", operator, str(kind.get("class")))
-        for place, operator in enumerate(_list(kind, "operators", name))
+        _operator(f"{name}.operators[{number}]", operator, str(kind.get("class")))
+        for number, operator in enumerate(_list(kind, "operators", name))
     )
     if not any(isinstance(operator, Linear) for operator in operators):
         # Its matrix products are in an operator that the node does not report, as in nn.GRU.
@@ -237,8 +237,8 @@ def _outside(profile: Mapping[str, Any]) -> dict[str, int]:
 
 def _order(index: int, tower: object, kinds: int) -> tuple[int, ...]:
     order: list[int] = []
-    for place, run in enumerate(_list(tower, "order", f"towers[{index}]")):
-        name = f"towers[{index}].order[{place}]"
+    for number, run in enumerate(_list(tower, "order", f"towers[{index}]")):
+        name = f"towers[{index}].order[{number}]"
         is_pair = isinstance(run, Sequence) and len(run) == 2 and all(type(number) is int for number in run)
         if not is_pair or not 0 <= cast(list[int], run)[0] < kinds or not 0 < cast(list[int], run)[1] <= MOST_LAYERS:
             raise _damaged(name, run)
@@ -271,8 +271,7 @@ def _size(owner: Mapping[str, Any], name: str, key: str, least: int = 1) -> int:
 
 
 def _damaged(key: str, value: object) -> ProblemsError:
-    values = {"key": key, "value": quoted(value)}
-    return ProblemsError([Problem(code="bad_model_profile", field=FIELD, values=values)])
+    return _refusal("bad_model_profile", key=key, value=quoted(value))
 
 
 def _refusal(code: str, **values: object) -> ProblemsError:

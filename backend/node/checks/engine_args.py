@@ -45,9 +45,9 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
             return {"error": type(error).__name__, "message": str(error)[:LONGEST], **faults()}
         finally:
             os.chdir("/")
-    found = {"generation": generation_fault(request["files"]), **faults()}
-    found = {name: value for name, value in found.items() if value}
-    return {"error": None, "message": "", "programs": programs_of(request["engine"]), **found}
+    problems = {"generation": generation_fault(request["files"]), **faults()}
+    problems = {name: value for name, value in problems.items() if value}
+    return {"error": None, "message": "", "programs": programs_of(request["engine"]), **problems}
 
 
 def generation_fault(files: dict[str, str]) -> str:
@@ -79,8 +79,8 @@ def generation_fault(files: dict[str, str]) -> str:
 
 def faults() -> dict[str, Any]:
     """Return what is wrong with the environment itself: `packages`, `gpu`. Empty if nothing is."""
-    found = {"packages": broken_packages(), "gpu": gpu_without_code()}
-    return {name: value for name, value in found.items() if value}
+    problems = {"packages": broken_packages(), "gpu": gpu_without_code()}
+    return {name: value for name, value in problems.items() if value}
 
 
 def broken_packages() -> dict[str, str]:

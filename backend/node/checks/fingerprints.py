@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any
 
-from backend.node.regular_file import open_regular, read_json, read_regular
+from backend.node.regular_file import full_path, open_regular, read_json, read_regular
 
 WHOLE = 1 << 20
 """Smaller files are read whole, larger files in three parts. A model may have a hundred files of 5 GB."""
@@ -28,7 +28,7 @@ NOT_LOADED = (".md", ".gitattributes", ".gitignore", ".png", ".pdf")
 
 def prints(request: dict[str, Any]) -> dict[str, Any]:
     """Return the fingerprints of the `model`'s files and of the `data` sets, by path. None: missing."""
-    model = full(request["model"])
+    model = full_path(request["model"])
     return {"model": in_folder(model), "data": data_prints(request["folder"], request["datasets"], request["plain"])}
 
 
@@ -50,11 +50,11 @@ def data_prints(folder: str, names: list[str], plain: bool) -> dict[str, str] | 
     The keys are the job's paths, because home folders differ. None: one is missing, which another check reports.
     """
     if plain:
-        paths = {name.partition("#")[0]: full(name.partition("#")[0]) for name in names}
+        paths = {name.partition("#")[0]: full_path(name.partition("#")[0]) for name in names}
         is_whole = all(os.path.exists(path) for path in paths.values())
         return {name: print_of_either(path) for name, path in paths.items()} if is_whole else None
     try:
-        known = read_json(os.path.join(full(folder), "dataset_info.json"))
+        known = read_json(os.path.join(full_path(folder), "dataset_info.json"))
         entries = {name: known[name] for name in names}
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -64,9 +64,9 @@ def data_prints(folder: str, names: list[str], plain: bool) -> dict[str, str] | 
         fingerprints[f"{folder}/dataset_info.json: {name}"] = hashlib.sha256(text.encode()).hexdigest()[:16]
         if isinstance(entry, dict) and "file_name" in entry:
             path = os.path.join(folder, str(entry["file_name"]))
-            if not os.path.exists(full(path)):
+            if not os.path.exists(full_path(path)):
                 return None
-            fingerprints[path] = print_of_either(full(path))
+            fingerprints[path] = print_of_either(full_path(path))
     return fingerprints
 
 
@@ -100,7 +100,7 @@ def print_of(path: str) -> str:
 
 def write(request: dict[str, Any]) -> dict[str, Any]:
     """Create the file `name` in `folder`, or in the nearest existing parent."""
-    folder = full(request["folder"])
+    folder = full_path(request["folder"])
     while not os.path.isdir(folder) and folder != "/":
         folder = os.path.dirname(folder)
     path = os.path.join(folder, request["name"])
@@ -118,7 +118,7 @@ def read(request: dict[str, Any]) -> dict[str, Any]:
     """Return whether the file appears in `folder` or a parent within `seconds`. Network disks are late."""
     deadline = time.monotonic() + request["seconds"]
     while True:
-        if find(full(request["folder"]), request["name"]):
+        if find(full_path(request["folder"]), request["name"]):
             return {"seen": True}
         if time.monotonic() >= deadline:
             return {"seen": False}
@@ -155,14 +155,10 @@ def _contains_its_name(path: str) -> bool:
 
 def remove(request: dict[str, Any]) -> dict[str, Any]:
     """Delete the file of `write`. A file with other content stays."""
-    path = find(full(request["folder"]), request["name"])
+    path = find(full_path(request["folder"]), request["name"])
     if path is not None:
         os.unlink(path)
     return {}
-
-
-def full(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))
 
 
 ACTIONS = {"prints": prints, "write": write, "read": read, "remove": remove}

@@ -1,6 +1,6 @@
 """Program on a node, read from standard input. It reads the machine's hardware and changes nothing.
 
-    python - survey JSON --token T
+    python - hardware JSON --token T
 
 It prints one line, `T{json}`, with the unchanged texts of tools and /sys. The server parses them. Standard library
 only, Python >= 3.8.
@@ -38,7 +38,7 @@ LOGIND = ["busctl", "get-property", _LOGIND, "/org/freedesktop/login1", f"{_LOGI
           "KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers"]  # fmt: skip
 
 
-def survey(request: dict[str, Any]) -> dict[str, Any]:
+def hardware(request: dict[str, Any]) -> dict[str, Any]:
     """Return the hardware, and the disks of `folders`."""
     smi = read_inventory()
     return {
@@ -197,7 +197,7 @@ def mount_of(folder: str) -> tuple[str, str]:
     return best[1], best[2]
 
 
-ACTIONS = {"survey": survey}
+ACTIONS = {"hardware": hardware}
 
 if __name__ == "__main__":
     action, arguments, _, token = sys.argv[1:]

@@ -26,7 +26,7 @@ from backend.node.checks.dataset_columns import has_kto_tag, missing_columns, ro
 from backend.node.checks.logins import has_wandb_login
 from backend.node.checks.model_folder import fault_of_config, lacking_weights, unmatched_targets
 from backend.node.interface import find_interface
-from backend.node.regular_file import read_json, read_regular
+from backend.node.regular_file import full_path, read_json, read_regular
 
 
 def facts(request: dict[str, Any]) -> dict[str, Any]:
@@ -130,15 +130,17 @@ def nccl_version() -> str | None:
 def paths(request: dict[str, Any]) -> dict[str, Any]:
     """Return whether the model, the data sets, the writable folders and DeepSpeed's extensions are ready."""
     return {
-        "model": os.path.isfile(os.path.join(full(request["model"]), "config.json")),
-        "config": fault_of_config(full(request["model"])),
-        "lacking": lacking_weights(full(request["model"])),
-        "unmatched": unmatched_targets(full(request["model"]), request["lora_targets"]),
+        "model": os.path.isfile(os.path.join(full_path(request["model"]), "config.json")),
+        "config": fault_of_config(full_path(request["model"])),
+        "lacking": lacking_weights(full_path(request["model"])),
+        "unmatched": unmatched_targets(full_path(request["model"]), request["lora_targets"]),
         "wandb": has_wandb_login(),
         "dataset": find_files(request["datasets"], request.get("answers") or [])
         if request.get("plain")
-        else find_datasets(full(request["dataset_dir"]), request["datasets"]),
-        "not_writable": {path: error for path in request["writable"] for error in [write_error(full(path))] if error},
+        else find_datasets(full_path(request["dataset_dir"]), request["datasets"]),
+        "not_writable": {
+            path: error for path in request["writable"] for error in [write_error(full_path(path))] if error
+        },
         "parts": find_parts(request["parts"], request["extensions"] or os.environ.get("TORCH_EXTENSIONS_DIR")),
     }
 
@@ -146,7 +148,7 @@ def paths(request: dict[str, Any]) -> dict[str, Any]:
 def find_parts(names: list[str], folder: str | None) -> dict[str, Any]:
     """Return DeepSpeed's C++ extensions that are not built yet, their locks, and whether the node has a compiler."""
     # Without the variable torch has a folder for each version of Python and CUDA.
-    root = full(folder) if folder else os.path.join(full("~/.cache/torch_extensions"), "*")
+    root = full_path(folder) if folder else os.path.join(full_path("~/.cache/torch_extensions"), "*")
     spec = importlib.util.find_spec("deepspeed") if names else None
     own = spec.submodule_search_locations[0] if spec and spec.submodule_search_locations else root
     # DeepSpeed uses the extensions that were built with its installation.
@@ -163,7 +165,8 @@ def find_files(paths: list[str], answers: list[str]) -> dict[str, Any]:
 
     `unanswered`: path -> number of the first row without text in any of the columns `answers`.
     """
-    files = {path: next(filter(os.path.exists, (full(path), full(path.partition("#")[0]))), "") for path in paths}
+    places = {path: (full_path(path), full_path(path.partition("#")[0])) for path in paths}
+    files = {path: next(filter(os.path.exists, either), "") for path, either in places.items()}
     rows = {path: row_without_text(answers, file) for path, file in files.items() if answers and file}
     return {
         "info": False,
@@ -217,10 +220,6 @@ def write_error(folder: str) -> str:
     except OSError as error:
         return f"{folder}: {error.strerror}"
     return ""
-
-
-def full(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))
 
 
 ACTIONS = {"facts": facts, "paths": paths}

@@ -71,11 +71,11 @@ def table_rows(path: str) -> list[dict[str, Any]]:
 
 def entry_of(rows: list[dict[str, Any]], columns: list[str]) -> dict[str, Any]:
     """Return the format, the columns and the tags that fit the rows."""
-    named = {key: found for key, names in COMMON.items() if (found := first_of(names, columns))}
+    named = {key: column for key, names in COMMON.items() if (column := first_of(names, columns))}
     ranking = {"ranking": True} if "chosen" in named and "rejected" in named else {}
     messages = next((name for name in MESSAGES if any(isinstance(row.get(name), list) for row in rows)), None)
     if messages is None:
-        alpaca = {key: found for key, names in ALPACA.items() if (found := first_of(names, columns))}
+        alpaca = {key: column for key, names in ALPACA.items() if (column := first_of(names, columns))}
         if ranking:
             alpaca.pop("response", None)
         return {"formatting": "alpaca", **ranking, "columns": {**alpaca, **named}}

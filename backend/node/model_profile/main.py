@@ -13,7 +13,7 @@ from typing import Any
 
 from .build import build_model, freezing_keys, group_of, parameter_groups, read_config
 from .cores import IMPLEMENTATIONS, set_implementation
-from .measure import FIGURES, SIZES, Probe, install, run_model
+from .measure import FIGURES, SIZES, MeasuredRun, install, run_model
 from .parts import Kind, Tower, find_towers, outside
 from .polynomials import fit
 from .problem import ProfileError, reason
@@ -233,21 +233,21 @@ class _Runs:
             # The first run records the operators.
             sizes = (SIZES[0], *SIZES) if implementation == IMPLEMENTATIONS[0] else SIZES
             for size in [(batch, length * self._unit) for batch, length in sizes]:
-                probe = self._holder[0] = Probe(self._meter, implementation, size)
+                run = self._holder[0] = MeasuredRun(self._meter, implementation, size)
                 # Kinds without attention cost the same with each implementation.
-                probe.seen |= {id(kind) for kind in self._kinds if _is_known(kind, implementation)}
-                known = set(probe.seen)
+                run.seen |= {id(kind) for kind in self._kinds if _is_known(kind, implementation)}
+                known = set(run.seen)
                 try:
-                    run_model(probe, lambda size=size: call(*size))
+                    run_model(run, lambda size=size: call(*size))
                 except Exception as error:
                     problem = {"code": "not_run", "part": part, "attention": implementation, "reason": reason(error)}
                     if all(other["attention"] != implementation for other in problems):
                         problems.append(problem)
                     if os.environ.get("MEGABOARD_TRACEBACK"):
                         traceback.print_exc()
-                    if probe.seen == known:
+                    if run.seen == known:
                         break
-                self.reached.update(probe.seen - known)
+                self.reached.update(run.seen - known)
         return problems
 
 

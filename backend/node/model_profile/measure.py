@@ -20,7 +20,7 @@ FIGURES = (
 )
 
 
-class Probe:
+class MeasuredRun:
     """Behaviour of the layers' forward methods in one run of the model."""
 
     def __init__(self, meter: CostMeter, implementation: str, size: tuple[int, int]) -> None:
@@ -51,16 +51,16 @@ class Probe:
 
 
 def install(kinds: list[Kind], order: list[tuple[Any, int]], holder: list[Any]) -> None:
-    """Replace the forward method of each layer by one that calls the probe of the present run."""
+    """Replace the forward method of each layer by one that measures it in the present run."""
     for layer, index in order:
         layer.forward = _forward(kinds[index], layer, layer.forward, holder)
 
 
 def _forward(kind: Kind, layer: Any, forward: Any, holder: list[Any]) -> Any:
-    def probed(*args: Any, **kwargs: Any) -> Any:
+    def measured_forward(*args: Any, **kwargs: Any) -> Any:
         return holder[0].run(kind, layer, forward, args, kwargs)
 
-    return probed
+    return measured_forward
 
 
 def _hidden(args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -335,9 +335,10 @@ def _convolves(module: Any) -> bool:
     return "Conv" in type(module).__name__ and weight is not None and weight.dim() > 2
 
 
-def run_model(probe: Probe, call: Any) -> None:
-    """Run a model, or a tower of it, with the probe in place."""
+def run_model(measured_run: MeasuredRun, call: Any) -> None:
+    """Run a model, or a tower of it, and measure its layers."""
     import torch
 
-    with torch.no_grad(), attention_cores(probe.meter, probe.implementation), dispatch_mode(probe.meter):
+    meter = measured_run.meter
+    with torch.no_grad(), attention_cores(meter, measured_run.implementation), dispatch_mode(meter):
         call()

@@ -82,9 +82,9 @@ def wanted_files(files: Iterable[RemoteFile], kind: str) -> list[RemoteFile]:
 
 def refuse_without_space(target: str, part: str, total: int) -> None:
     """Raise DownloadError if the disk has no room for what is still missing."""
-    place = os.path.dirname(target)
-    os.makedirs(place, exist_ok=True)
-    if shutil.disk_usage(place).free < missing_bytes(part, total) + RESERVE_BYTES:
+    folder = os.path.dirname(target)
+    os.makedirs(folder, exist_ok=True)
+    if shutil.disk_usage(folder).free < missing_bytes(part, total) + RESERVE_BYTES:
         raise no_space(target, part, total)
 
 
@@ -94,9 +94,9 @@ def missing_bytes(part: str, total: int) -> int:
 
 def no_space(target: str, part: str, total: int) -> DownloadError:
     """Return the error of a disk without room for what is still missing."""
-    place = os.path.dirname(target)
-    needed, free = missing_bytes(part, total) + RESERVE_BYTES, shutil.disk_usage(place).free
-    return DownloadError("download_no_space", path=place, needed=f"{needed / 1e9:.1f}", free=f"{free / 1e9:.1f}")
+    folder = os.path.dirname(target)
+    needed, free = missing_bytes(part, total) + RESERVE_BYTES, shutil.disk_usage(folder).free
+    return DownloadError("download_no_space", path=folder, needed=f"{needed / 1e9:.1f}", free=f"{free / 1e9:.1f}")
 
 
 def size_of(folder: str) -> int:

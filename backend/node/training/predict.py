@@ -75,8 +75,8 @@ def write(folder: str, names: list[str]) -> None:
     first = answers[names[0]]
     rows = [
         {"prompt": row["prompt"][:LONGEST], "reference": row["label"][:LONGEST],
-         "answers": {name: answers[name][place]["predict"][:LONGEST] for name in names}}
-        for place, row in enumerate(first)
+         "answers": {name: answers[name][index]["predict"][:LONGEST] for name in names}}
+        for index, row in enumerate(first)
     ]  # fmt: skip
     result = {"rows": rows, "metrics": {name: read_metrics(f"{folder}/{name}") for name in names},
               "missing": missing_packages()}  # fmt: skip

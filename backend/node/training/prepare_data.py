@@ -20,7 +20,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from backend.node.regular_file import read_json
+from backend.node.regular_file import full_path, read_json
 
 MAKER = "tokenise.py"
 BEAT_S = 20.0
@@ -127,7 +127,7 @@ def digest_of(request: dict[str, Any]) -> dict[str, Any]:
     The digest has the size and the time of the last change of each file. Reading the files would take as long as
     tokenising.
     """
-    folder = full(request["dataset_dir"])
+    folder = full_path(request["dataset_dir"])
     try:
         known = read_json(os.path.join(folder, "dataset_info.json"))
     except (OSError, ValueError):
@@ -136,7 +136,7 @@ def digest_of(request: dict[str, Any]) -> dict[str, Any]:
     with_file = [entry for entry in entries.values() if isinstance(entry, dict) and "file_name" in entry]
     paths = [os.path.join(folder, str(entry["file_name"])) for entry in with_file]
     files = [file for path in paths for file in files_of(path)]
-    model = [path for path in files_of(full(request["model"])) if not path.endswith(WEIGHTS)]
+    model = [path for path in files_of(full_path(request["model"])) if not path.endswith(WEIGHTS)]
     text = json.dumps([entries, [stamp(path) for path in files + model]], sort_keys=True)
     return {"digest": hashlib.sha256(text.encode()).hexdigest()}
 
@@ -152,10 +152,6 @@ def files_of(path: str) -> list[str]:
 def stamp(path: str) -> list[Any]:
     status = os.stat(path)
     return [path, status.st_size, status.st_mtime_ns]
-
-
-def full(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))
 
 
 def main() -> None:

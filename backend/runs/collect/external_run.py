@@ -80,8 +80,8 @@ def find_logs(node: Node, folder: str, log: str | None) -> list[str]:
 def _find_events(node: Node, folder: str) -> list[str]:
     """Return the newest event files of TensorBoard in the folder. Their names begin with the time of their start."""
     search = ["find", f"{folder}/.", "-maxdepth", str(EVENTS_DEPTH), "-type", "f", "-name", f"{EVENTS}*"]
-    found = node.run(search, timeout_s=LIST_S, max_bytes=LIST_BYTES).out.splitlines()
-    inside = [path.removeprefix(f"{folder}/./") for path in found if path.startswith(f"{folder}/./")]
+    paths = node.run(search, timeout_s=LIST_S, max_bytes=LIST_BYTES).out.splitlines()
+    inside = [path.removeprefix(f"{folder}/./") for path in paths if path.startswith(f"{folder}/./")]
     return sorted(inside, key=posixpath.basename)[-MOST_EVENTS:]
 
 

@@ -105,8 +105,8 @@ def _diagnose(
         if stuck is not None:
             return stuck
     if first_cause is not None:
-        found = next((e for e in evidence if e.record is first_cause and not _has_stalled(first_cause)), None)
-        return _named(found) if found else _by_exit(first_cause, texts[first_cause.rank])
+        of_first_cause = next((e for e in evidence if e.record is first_cause and not _has_stalled(first_cause)), None)
+        return _named(of_first_cause) if of_first_cause else _by_exit(first_cause, texts[first_cause.rank])
     without_supervisor = next((record for record in records if _end_of_supervisor(record)), None)
     if without_supervisor is not None:
         return supervisor_gone(without_supervisor, rebooted=_end_of_supervisor(without_supervisor) == "restart")
@@ -122,9 +122,9 @@ def _diagnose(
         return timed_out
     stopped = [record for record in records if record not in suspects]
     logs = ((record, _logs(connection, run, attempt, record.rank)) for record in stopped)
-    evidence += [found for record, texts_of_node in logs if (found := _evidence(record, texts_of_node))]
+    evidence += [best for record, texts_of_node in logs if (best := _evidence(record, texts_of_node))]
     if evidence:
-        return _named(min(evidence, key=lambda found: found.match.order[0]))
+        return _named(min(evidence, key=lambda shown: shown.match.order[0]))
     return _problem("communication_failed", suspects[0], texts[suspects[0].rank])
 
 
@@ -275,10 +275,10 @@ def _first_causes(
 ) -> Iterator[_Evidence]:
     """Yield the evidence of first causes, the earliest suspect first. Add all evidence to the list."""
     for record in suspects:
-        if found := _evidence(record, texts[record.rank]):
-            evidence.append(found)
-            if found.is_first_cause:
-                yield found
+        if best := _evidence(record, texts[record.rank]):
+            evidence.append(best)
+            if best.is_first_cause:
+                yield best
 
 
 def _evidence(record: NodeRecord, logs: Mapping[str, str]) -> _Evidence | None:
@@ -292,25 +292,25 @@ def _evidence(record: NodeRecord, logs: Mapping[str, str]) -> _Evidence | None:
     return best
 
 
-def _named(found: _Evidence) -> Problem:
+def _named(evidence: _Evidence) -> Problem:
     """Return the problem of a known cause, with the line that shows it."""
-    match = found.match
-    if match.cause.code == "killed" and _oom_kills(found.record):
-        return _host_out_of_memory(found.record, {found.file: found.text})
-    _, lines = log_causes.last_lines({found.file: found.text})
+    match = evidence.match
+    if match.cause.code == "killed" and _oom_kills(evidence.record):
+        return _host_out_of_memory(evidence.record, {evidence.file: evidence.text})
+    _, lines = log_causes.last_lines({evidence.file: evidence.text})
     if match.line not in lines:
-        lines = log_causes.around(found.text, match.number, before=LINES_BEFORE, after=LINES_AFTER)
-    rank = RANK_LOG.fullmatch(found.file)
+        lines = log_causes.around(evidence.text, match.number, before=LINES_BEFORE, after=LINES_AFTER)
+    rank = RANK_LOG.fullmatch(evidence.file)
     values = {
         "detail": match.line,
         "wanted": "",
         **match.values,
         "line": match.line,
         "is_certain": match.is_certain,
-        **({"others": list(found.others)} if found.others else {}),
+        **({"others": list(evidence.others)} if evidence.others else {}),
         **({"of_rank": int(rank["rank"])} if rank else {}),
     }
-    problem = _problem(match.cause.code, found.record, {found.file: found.text}, **values)
+    problem = _problem(match.cause.code, evidence.record, {evidence.file: evidence.text}, **values)
     return replace(problem, values={**problem.values, "lines": lines})
 
 

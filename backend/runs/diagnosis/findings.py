@@ -54,7 +54,7 @@ class Idle:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standstill:
+class Hang:
     """A running gang makes no progress (hang.py). Nodes are node ranks, times by our clock."""
 
     since: float
@@ -103,8 +103,8 @@ class Loaded:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Slowdown:
-    """The steps of a gang take longer than before (straggler.py)."""
+class Straggler:
+    """The steps of a gang take longer than before, and the GPUs and nodes that differ (straggler.py)."""
 
     since_step: int
     step_s: float

@@ -163,8 +163,8 @@ def _slow(connection: sqlite3.Connection, run: str, attempt: int, job: Job, plan
     if used and fmean(used) < IDLE_PERCENT:
         return Problem(code="steps_wait", values={"percent": f"{fmean(used):.0f}"})
     share = sum((planned.communication_s or {}).values()) / (planned.iteration_s or 1.0)
-    is_probed = bool(planned.probed_on and job.cluster.calibration.inter_node_bus_gb_per_s)
-    if job.cluster.nodes > 1 and share >= MUCH_COMMUNICATION and not is_probed:
+    is_measured = bool(planned.probed_on and job.cluster.calibration.inter_node_bus_gb_per_s)
+    if job.cluster.nodes > 1 and share >= MUCH_COMMUNICATION and not is_measured:
         return Problem(code="steps_slow_network", values={"percent": f"{100 * share:.0f}"})
     return Problem(code="steps_slow_software")
 

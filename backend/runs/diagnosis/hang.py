@@ -11,7 +11,7 @@ from statistics import median, median_high
 from typing import TypeVar
 
 from backend.job.job import Job
-from backend.runs.diagnosis.findings import Behind, Earlier, Idle, Standstill, Stuck, Working
+from backend.runs.diagnosis.findings import Behind, Earlier, Hang, Idle, Stuck, Working
 from backend.runs.records import Event, NodeSnapshot, Point
 from backend.runs.states import EventKind
 from backend.runs.store import metrics
@@ -37,7 +37,7 @@ MOST = 8
 """More differing ranks than this are not the cause."""
 
 
-def standstill(
+def find_hang(
     connection: sqlite3.Connection,
     run: str,
     attempt: int,
@@ -48,7 +48,7 @@ def standstill(
     nodes: Sequence[NodeSnapshot],
     history: Sequence[Event],
     now: float,
-) -> Standstill | None:
+) -> Hang | None:
     """Return the hang; None while steps arrive, and while node 0 cannot be read, because the steps are read from it.
 
     `last`: the newest step of rank 0, its time by our clock. `step_s`: the usual time of a step.
@@ -72,7 +72,7 @@ def standstill(
     is_idle = _nobody_works(worked, now - least_s)
     if now - quiet_since < least_s or (may_work and now - quiet_since < LOADING_S and not is_idle):
         return None
-    return Standstill(
+    return Hang(
         since=since,
         step=newest.step if newest else None,
         step_s=step_s if newest else None,

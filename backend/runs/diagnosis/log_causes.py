@@ -95,7 +95,7 @@ def matches(log: str) -> list[Match]:
     """Return the known causes in a log, the most probable first, one match for each cause."""
     lines = log.splitlines()
     whole = "\n".join(line[:LONGEST_LINE] for line in lines)
-    found: dict[str, Match] = {}
+    best: dict[str, Match] = {}
     for process in _processes(lines):
         tracebacks = _tracebacks(process.text)
         fatal = _fatal(process.text, tracebacks)
@@ -103,18 +103,18 @@ def matches(log: str) -> list[Match]:
             if cause.unless and cause.unless.search(whole):
                 continue
             for match in _of_cause(cause, process, tracebacks, fatal, lines):
-                known = found.get(cause.code)
+                known = best.get(cause.code)
                 if known is None or match.order < known.order:
-                    found[cause.code] = match
-    return sorted(found.values(), key=lambda match: match.order)
+                    best[cause.code] = match
+    return sorted(best.values(), key=lambda match: match.order)
 
 
-def probable(found: Sequence[Match]) -> list[Match]:
+def probable(ordered: Sequence[Match]) -> list[Match]:
     """Return the match to show, and others that fit the same text equally well."""
-    if not found:
+    if not ordered:
         return []
-    first = found[0]
-    return [match for match in found if match.order == first.order and (match is first or not first.is_certain)]
+    first = ordered[0]
+    return [match for match in ordered if match.order == first.order and (match is first or not first.is_certain)]
 
 
 def is_only_consequence(log: str) -> bool:

@@ -62,8 +62,8 @@ def _alert(connection: sqlite3.Connection, run: str, attempt: int, stored: Store
         if event.kind is EventKind.METRIC_ALERT and event.attempt == attempt and event.detail.get("rule") == stored.id
     ]
     if alerted:
-        later = [place for place, (step, _) in enumerate(finite) if step > alerted[-1]]
-        if all(holds(rule, numbers[: place + 1]) for place in later):
+        later = [index for index, (step, _) in enumerate(finite) if step > alerted[-1]]
+        if all(holds(rule, numbers[: index + 1]) for index in later):
             return None
     step, value = finite[-1]
     return {

@@ -11,13 +11,13 @@ from statistics import fmean, median
 from typing import Literal
 
 from backend.runs.collect.node_records import Gpu
-from backend.runs.diagnosis.findings import Held, Loaded, Slowdown
+from backend.runs.diagnosis.findings import Held, Loaded, Straggler
 from backend.runs.records import NodeSnapshot
 from backend.runs.store import metrics
 
 NEWEST, NEWEST_S = 20, 60.0
 """Number of steps whose median is compared, or as many as usually take this time. A save, an evaluation or a short load
-of shared processors is no slowdown.
+of shared processors is no straggler.
 """
 LEAST_BEFORE = 40
 LOOKED_AT = 1000
@@ -39,10 +39,10 @@ MORE_LOAD, MORE_PROCESSES = 2.0, 8.0
 """Factor of the median load of the nodes, and the least difference in processes."""
 
 
-def slowdown(
+def find_straggler(
     connection: sqlite3.Connection, run: str, attempt: int, *, nodes: Sequence[NodeSnapshot], now: float
-) -> Slowdown | None:
-    """Return the slowdown; None while the step time is as usual."""
+) -> Straggler | None:
+    """Return by how much the steps are slower and which nodes differ; None while the step time is as usual."""
     times = metrics.step_times(connection, run, attempt, count=LOOKED_AT)
     change = compare(times)
     if change is None:
@@ -52,7 +52,7 @@ def slowdown(
         node.rank: metrics.recent_gpus(connection, run, attempt, node.rank, since=now - LOOK_BACK_S) for node in nodes
     }
     used = _values([gpu for node_beats in beats.values() for gpus in node_beats for gpu in gpus], "utilization")
-    return Slowdown(
+    return Straggler(
         since_step=since,
         step_s=step_s,
         usual_s=usual_s,

@@ -36,8 +36,8 @@ class PreflightReport:
     checks: tuple[CheckResult, ...] = ()
     facts: Mapping[int, NodeFacts] = field(default_factory=dict)
     """By node rank, for the nodes that could be read."""
-    surveys: Mapping[int, Hardware] = field(default_factory=dict)
-    """Hardware by node rank, also of nodes whose Python of the engine does not run."""
+    hardware: Mapping[int, Hardware] = field(default_factory=dict)
+    """By node rank, also of nodes whose Python of the engine does not run."""
     unknown_host_keys: tuple[HostKey, ...] = ()
     """The user has to confirm them (Controller.accept_host_keys)."""
     problems: tuple[Problem, ...] = ()
@@ -140,14 +140,14 @@ def run_preflight(
     read = read_all_software(wide, connected.nodes)
     facts = {rank: fact for rank, fact in read.items() if isinstance(fact, NodeFacts)}
     port = _free_port(job, connected.nodes[0], ports) if 0 in facts else ports[0]
-    surveys = read_all_hardware(wide, connected.nodes)
+    hardware = read_all_hardware(wide, connected.nodes)
 
     def render_launch() -> Rendered:
         return render(checked, make_placement(job, REHEARSAL, 1, facts, port))
 
     nodes: dict[int, Node | NodeError] = {**connected.nodes, **connected.failures}
     secret_names = frozenset(SECRETS.names())
-    checks = run_checks(wide, nodes, read, surveys, port, render_launch, accepted, secret_names)
+    checks = run_checks(wide, nodes, read, hardware, port, render_launch, accepted, secret_names)
     checks = check_cordons(wide, cordons) + checks
     checks = [of_spare(job, check) for check in checks]
     problems = [check.problem for check in checks if check.problem is not None]
@@ -155,7 +155,7 @@ def run_preflight(
     return PreflightReport(
         checks=tuple(checks),
         facts=facts,
-        surveys={rank: found for rank, found in surveys.items() if isinstance(found, Hardware) and rank < size},
+        hardware={rank: answer for rank, answer in hardware.items() if isinstance(answer, Hardware) and rank < size},
         unknown_host_keys=connected.unknown_host_keys,
         problems=tuple(errors(problems)),
         port=port,
@@ -199,7 +199,7 @@ def _run_slurm_preflight(
     job = checked.job
     read = read_all_software(job, connected.nodes)
     facts = {rank: fact for rank, fact in read.items() if isinstance(fact, NodeFacts)}
-    surveys = read_all_hardware(job, connected.nodes)
+    hardware = read_all_hardware(job, connected.nodes)
 
     def render_launch() -> Rendered:
         return render(checked, make_placement(job, REHEARSAL, 1, facts, ports[0]))
@@ -208,7 +208,7 @@ def _run_slurm_preflight(
         job,
         {**connected.nodes, **connected.failures},
         read,
-        surveys,
+        hardware,
         lambda: batch_of(job, make_placement(job, REHEARSAL, 1, facts, ports[0]), ports),
         render_launch,
         hours_of(job),
@@ -219,7 +219,7 @@ def _run_slurm_preflight(
     return PreflightReport(
         checks=tuple(checks),
         facts=facts,
-        surveys={rank: hardware for rank, hardware in surveys.items() if isinstance(hardware, Hardware)},
+        hardware={rank: answer for rank, answer in hardware.items() if isinstance(answer, Hardware)},
         unknown_host_keys=connected.unknown_host_keys,
         problems=tuple(errors(problems)),
         port=ports[0],

@@ -42,9 +42,9 @@ def axis(connection: sqlite3.Connection, run: str) -> Axis:
 def _rows(connection: sqlite3.Connection, run: str) -> Iterator[tuple[int, float, float, int]]:
     """Return (last step, its time, tokens, steps without tokens) of each bucket of steps on the curve."""
     segments = segments_of(read_parts(connection, run))
-    for place, segment in enumerate(segments):
+    for index, segment in enumerate(segments):
         # The newest points are not in the levels yet.
-        last = segment.last if place < len(segments) - 1 else 1 << 53
+        last = segment.last if index < len(segments) - 1 else 1 << 53
         bits = max(0, ((segment.last - segment.first) // MOST_POINTS).bit_length())
         where = (run, segment.part.attempt)
         ranges = ((segment.first, segment.first), (segment.first + 1, last))

@@ -84,7 +84,7 @@ def remove_steps(connection: sqlite3.Connection, run: str, attempt: int, rank: i
             attempt=attempt, name=series.name, generation=series.generation + 1, levels_step=levels_step
         )
         steps = [row["step"] for row in rows]
-        waiting = sum(one > levels_step for one in steps)
+        waiting = sum(step > levels_step for step in steps)
         _write_series(connection, key, emptied, steps, [float(row["value"]) for row in rows], waiting, levels_step)
 
 
@@ -171,8 +171,8 @@ def _write_series(
     finite = [(value, step) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]
     lows = [*finite, *([(series.lowest, series.lowest_step)] if series.lowest is not None else [])]
     highs = [*finite, *([(series.highest, series.highest_step)] if series.highest is not None else [])]
-    lowest = min(lows, key=lambda one: (one[0], one[1]), default=(None, None))
-    highest = max(highs, key=lambda one: (one[0], -(one[1] or 0)), default=(None, None))
+    lowest = min(lows, key=lambda low: (low[0], low[1]), default=(None, None))
+    highest = max(highs, key=lambda high: (high[0], -(high[1] or 0)), default=(None, None))
     is_newer = steps[-1] > series.last_step
     summary = (
         series.count + len(steps),

@@ -28,7 +28,7 @@ def rows(connection: sqlite3.Connection, run: str, names: Sequence[str]) -> Iter
     The time is in epoch seconds of the node's clock. It reads the rows one by one: a run may have millions.
     """
     attempts = connection.execute("SELECT attempt FROM attempts WHERE run = ? ORDER BY attempt", (run,)).fetchall()
-    places = {name: place for place, name in enumerate(names)}
+    places = {name: position for position, name in enumerate(names)}
     for (attempt,) in (tuple(row) for row in attempts):
         values = heapq.merge(
             _points(connection, run, attempt),

@@ -91,11 +91,14 @@ def view(
     least: int = LEAST_BUCKETS,
 ) -> tuple[Steps, Floats]:
     """Return the finite values to draw for the steps `first` to `last`: all, or extremes and ends of each bucket."""
-    shown = [one for one in metric.segments if one.last >= first and one.first <= last]
-    begin = max(first, min((one.first for one in shown), default=0))
-    end = min(last, max((one.last for one in shown), default=0))
+    shown = [segment for segment in metric.segments if segment.last >= first and segment.first <= last]
+    begin = max(first, min((segment.first for segment in shown), default=0))
+    end = min(last, max((segment.last for segment in shown), default=0))
     level = sum((end - begin) >> bits >= least for bits in LEVELS) if metric.count > MOST_VALUES else 0
-    parts = [_read(connection, metric, one, max(first, one.first), min(last, one.last), level, rank) for one in shown]
+    parts = [
+        _read(connection, metric, segment, max(first, segment.first), min(last, segment.last), level, rank)
+        for segment in shown
+    ]
     steps = np.concatenate([part[0] for part in parts]) if parts else np.empty(0, dtype=np.int64)
     values = np.concatenate([part[1] for part in parts]) if parts else np.empty(0)
     is_finite = np.isfinite(values)
@@ -127,19 +130,19 @@ def extremes(connection: sqlite3.Connection, metric: Metric, *, rank: int = 0) -
             highs.append((segment.row.highest, segment.row.highest_step or 0))
     if not lows:
         return None
-    (low, low_step), (high, high_step) = min(lows), max(highs, key=lambda one: (one[0], -one[1]))
+    (low, low_step), (high, high_step) = min(lows), max(highs, key=lambda high: (high[0], -high[1]))
     return Extremes(lowest=low, lowest_step=low_step, highest=high, highest_step=high_step)
 
 
 def summaries(connection: sqlite3.Connection, name: str) -> dict[str, tuple[float, float | None, float | None]]:
     """Return run -> (last, lowest, highest) value on the curve of a metric, of every run that has logged it."""
-    found = {}
+    values = {}
     for run in logged_metrics.runs_with(connection, name):
         metric = metrics_of(connection, run, only=name)[name]
         least_and_most = extremes(connection, metric)
         lowest, highest = (least_and_most.lowest, least_and_most.highest) if least_and_most else (None, None)
-        found[run] = (metric.last, lowest, highest)
-    return found
+        values[run] = (metric.last, lowest, highest)
+    return values
 
 
 def _metric(
@@ -148,7 +151,7 @@ def _metric(
     segments: list[Segment] = []
     cut, last = END, math.nan
     for attempt in range(max([*begins, rows[-1].attempt]), 0, -1):
-        row = next((one for one in rows if one.attempt == attempt), None)
+        row = next((series for series in rows if series.attempt == attempt), None)
         if row is not None and row.first_step <= cut:
             segment = Segment(row=row, first=row.first_step, last=min(row.last_step, cut))
             if not segments:
@@ -157,7 +160,10 @@ def _metric(
         begin = min(begins.get(attempt, END), row.first_step if row is not None else END)
         cut = min(cut, begin - 1)
     segments.reverse()
-    state = [(one.row.attempt, one.row.generation, one.first, one.last if one.is_cut else END) for one in segments]
+    state = [
+        (segment.row.attempt, segment.row.generation, segment.first, segment.last if segment.is_cut else END)
+        for segment in segments
+    ]
     return Metric(run=run, name=name, version=zlib.crc32(repr(state).encode()), segments=tuple(segments), last=last)
 
 

@@ -127,10 +127,10 @@ class GangMonitor:
         """
         slow = self._slow_nodes.recorded()
         if slow is None:
-            found = self._slow_nodes.find()
-            if found is None:
+            slow_node = self._slow_nodes.find()
+            if slow_node is None:
                 return
-            self._record(EventKind.NODE_SLOW, rank=found[0], problem=found[1])
+            self._record(EventKind.NODE_SLOW, rank=slow_node[0], problem=slow_node[1])
         if self._saving_since is None:
             self._saving_since = self._monotonic()
             self._ask_all_for_save(records)

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable
 
 from backend.job.problems import Problem
-from backend.runs.diagnosis.findings import Slowdown
+from backend.runs.diagnosis.findings import Straggler
 from backend.runs.diagnosis.straggler import is_slower
 from backend.runs.records import Event, RunSnapshot
 from backend.runs.states import EventKind
@@ -79,13 +79,13 @@ class SlowNodeWatch:
         return rank, problem_of(shown.slowdown, rank, shown.nodes[rank].address)
 
 
-def slow_node(slow: Slowdown) -> int | None:
+def slow_node(slow: Straggler) -> int | None:
     """Return the rank of the only node that differs from the others; None without one, or if several differ."""
     ranks = {gpu.node for gpu in slow.held} | {node.node for node in slow.loaded}
     return ranks.pop() if len(ranks) == 1 else None
 
 
-def problem_of(slow: Slowdown, rank: int, address: str) -> Problem:
+def problem_of(slow: Straggler, rank: int, address: str) -> Problem:
     """Return the problem of the slow node: node_slow_gpu, or node_slow_load."""
     values: dict[str, object] = {
         "node": address,

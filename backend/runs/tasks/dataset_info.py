@@ -45,8 +45,8 @@ def read(job: Job, connected: ConnectedNodes) -> Discovery[DatasetInfoRead]:
 
 def propose(job: Job, connected: ConnectedNodes, path: str) -> Discovery[DatasetProposal]:
     """Propose an entry for a file, from its first rows on the first node that has it."""
-    found = _ask_all(connected, lambda rank, node: propose_on(node, job, rank, path), READ_S + 10)
-    return found if not found.answers else _without_problems(found)
+    discovery = _ask_all(connected, lambda rank, node: propose_on(node, job, rank, path), READ_S + 10)
+    return discovery if not discovery.answers else _without_problems(discovery)
 
 
 def check(job: Job, connected: ConnectedNodes, name: str, entry: Entry) -> Discovery[DatasetChecked]:
@@ -114,8 +114,11 @@ def _ask_all(connected: ConnectedNodes, question: Callable[[int, Node], T], limi
     return Discovery(answers=answers, nodes=names, unknown_host_keys=connected.unknown_host_keys, problems=problems)
 
 
-def _without_problems(found: Discovery[T]) -> Discovery[T]:
-    first = min(found.answers)
+def _without_problems(discovery: Discovery[T]) -> Discovery[T]:
+    first = min(discovery.answers)
     return Discovery(
-        answers={first: found.answers[first]}, nodes={first: found.nodes[first]}, unknown_host_keys=(), problems=()
+        answers={first: discovery.answers[first]},
+        nodes={first: discovery.nodes[first]},
+        unknown_host_keys=(),
+        problems=(),
     )

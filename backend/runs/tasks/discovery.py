@@ -83,7 +83,7 @@ def model_profile(job: Job, connected: ConnectedNodes) -> Discovery[Mapping[str,
 class NodeMemory:
     """Hardware and software of a node."""
 
-    survey: Hardware
+    hardware: Hardware
     """Memory, GPUs, network, limits and the disk of output_dir."""
     facts: NodeFacts | None = None
     """Software; None when the job names no Python for the engine, or when it does not run."""
@@ -91,12 +91,12 @@ class NodeMemory:
     @property
     def host_gib(self) -> float:
         """Return the memory of the node, or the limit of its container."""
-        return self.survey.memory_mib / 1024
+        return self.hardware.memory_mib / 1024
 
     @property
     def gpu_gib(self) -> float | None:
         """Return the memory of the smallest GPU as nvidia-smi reports it; None without a report."""
-        read = [gpu.memory_mib for gpu in self.survey.gpus.gpus if gpu.memory_mib is not None]
+        read = [gpu.memory_mib for gpu in self.hardware.gpus.gpus if gpu.memory_mib is not None]
         return round(min(read) / 1024, 2) if read else None
 
 
@@ -106,12 +106,12 @@ def memory(job: Job, connected: ConnectedNodes) -> Discovery[NodeMemory]:
     broken: dict[int, NodeError] = {}
 
     def read_node(rank: int, node: Node) -> NodeMemory:
-        survey = read_node_hardware(job, rank, node)
+        hardware = read_node_hardware(job, rank, node)
         facts = read_node_software(job, rank, node) if environment_of(job, rank) else None
         if isinstance(facts, NodeError):
             broken[rank] = facts
             facts = None
-        return NodeMemory(survey=survey, facts=facts)
+        return NodeMemory(hardware=hardware, facts=facts)
 
     return _ask_all(connected, read_node, HARDWARE_S + SOFTWARE_S + 10, broken)
 

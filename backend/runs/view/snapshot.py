@@ -7,8 +7,8 @@ from dataclasses import replace
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.collect.node_records import Beat
 from backend.runs.collect.poller import newest_report
-from backend.runs.diagnosis.hang import patience_s, standstill
-from backend.runs.diagnosis.straggler import slowdown
+from backend.runs.diagnosis.hang import find_hang, patience_s
+from backend.runs.diagnosis.straggler import find_straggler
 from backend.runs.records import (
     Event,
     NodeRecord,
@@ -46,10 +46,10 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
     hang = slow = None
     if state is RunState.RUNNING and row["engine"] not in derived_runs.KINDS:
         step_s = rank_0.step_s
-        hang = standstill(
+        hang = find_hang(
             connection, run, attempt, job=job, last=last, step_s=step_s, nodes=nodes, history=history, now=now
         )
-        slow = slowdown(connection, run, attempt, nodes=nodes, now=now) if hang is None else None
+        slow = find_straggler(connection, run, attempt, nodes=nodes, now=now) if hang is None else None
     return RunSnapshot(
         id=run,
         name=row["name"],

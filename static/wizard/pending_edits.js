@@ -48,7 +48,7 @@ let isAsked = false;
 export function resend() {
   if (!pending || isAsked) return;
   isAsked = true;
-  sendToServer("apply", { unsent: pending });
+  sendToServer("apply", { pending });
 }
 
 export const resent = () => { pending = null; };

@@ -30,7 +30,7 @@ def tiny_page() -> gr.Blocks:
     return page
 
 
-def site(home: Path, clock: Clock, pages: Mapping[str, gr.Blocks], **more: Any) -> ASGIApp:
+def tiny_app(home: Path, clock: Clock, pages: Mapping[str, gr.Blocks], **more: Any) -> ASGIApp:
     """Return the application with its log-in and these pages by language."""
     more = {"password": HASH, "identity": IDENTITY, **more}
     return create_app(pages, home=home, audit=Audit(home, clock), clock=clock, **more)
