@@ -38,6 +38,7 @@ from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan
 from backend.job.model import parse_model
+from backend.job.rules.adapters import CONV1D_TARGETS
 from backend.job.traits import TRAITS
 from benchmarks.small_models import SIZES, SMALL_MODELS
 
@@ -237,7 +238,7 @@ def _targets(case: Case, model: torch.nn.Module) -> list[str]:
         return TARGETS
     without = {"lm_head", *(["out_proj"] if case.config.model_type in NO_OUT_PROJ else [])}
     names = {name.rpartition(".")[2] for name, module in model.named_modules() if "Linear" in type(module).__name__}
-    return sorted(names - without)
+    return sorted(names - without) or CONV1D_TARGETS.split(",")
 
 
 def _make_optimizer_states(optimizer: torch.optim.Optimizer, trained: list[torch.nn.Parameter]) -> None:
