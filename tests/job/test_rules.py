@@ -31,6 +31,7 @@ SHAPE = {
     "vocab_size": 512,
 }
 FALCON_H1 = {**DENSE, "model": {"hf_config": SMALL_MODELS["falcon_h1"]}}
+GRANITE = {**DENSE, "model": {"hf_config": SMALL_MODELS["granitemoehybrid"]}}
 GPT2 = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt2"]}}
 QUANTISED = {
     **DENSE,
@@ -241,6 +242,7 @@ CASES = [
     *((GRPO, values, code) for values, code in REFUSED),
     (GRPO, {}, "grpo_assumed"),
     (GRPO, {"training.method": "partial"}, "method_not_with_stage"),
+    (GRANITE, {"engine": "llamafactory-ddp", "training.method": "lora"}, "adapters_on_experts"),
     (GPT2, {"engine": "llamafactory-ddp", "training.method": "lora"}, "adapters_find_nothing"),
     (GRPO, {"training.method": "partial", "engine": "llamafactory-zero3"}, "method_not_with_stage"),
 ]  # fmt: skip

@@ -14,9 +14,11 @@ NO_ADAPTERS = ("out_proj", "conv1d")
 MAMBA_TYPES = ("falcon_h1", "mamba", "mamba2", "falcon_mamba")
 TARGETS = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj,in_proj"
 """The linear layers of Falcon-H1 that may have adapters (transformers 5.6 modeling_falcon_h1.py)."""
-CONV1D_TYPES = ("gpt2",)
 CONV1D_TARGETS = "c_attn,c_proj,c_fc"
 """The layers of GPT-2 (transformers 5.6 modeling_gpt2.py)."""
+GRANITE_TARGETS = "q_proj,k_proj,v_proj,o_proj,in_proj,out_proj"
+"""The layers of Granite's hybrids with experts (transformers 5.6 modeling_granitemoehybrid.py) but `input_linear` and
+`output_linear`."""
 
 
 @hugging_face
@@ -36,15 +38,20 @@ def adapters_suit_mamba(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
 
 
 @llamafactory
-def adapters_find_modules(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+def all_names_modules_for_adapters(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory 0.9.5 looks for `Linear` in the names of classes (model_utils/misc.py find_all_linear_modules).
 
-    GPT-2 has transformers' Conv1D instead, so `all` finds none and peft raises.
+    GPT-2 has transformers' Conv1D instead, so `all` finds none and peft raises. In Granite's hybrids with experts, a
+    shared FFN has the same names as the experts, whose class peft 0.18.1 refuses.
     """
     training = job.training
-    if training.method not in ("lora", "qlora") or shape.model_type not in CONV1D_TYPES:
+    if training.method not in ("lora", "qlora") or training.lora.targets.strip() != "all":
         return None
-    if training.lora.targets.strip() != "all":
-        return None
-    return problem("adapters_find_nothing", "training.lora.targets", model_type=shape.model_type,
-                   edit={"training.lora.targets": CONV1D_TARGETS})  # fmt: skip
+    if shape.model_type == "gpt2":
+        return problem("adapters_find_nothing", "training.lora.targets", model_type=shape.model_type,
+                       edit={"training.lora.targets": CONV1D_TARGETS})  # fmt: skip
+    if shape.model_type == "granitemoehybrid" and shape.experts:
+        modules = "input_linear, output_linear"
+        return problem("adapters_on_experts", "training.lora.targets", model_type=shape.model_type, modules=modules,
+                       edit={"training.lora.targets": GRANITE_TARGETS})  # fmt: skip
+    return None
