@@ -6,7 +6,7 @@ import { go } from "../web/shell.js";
 import { currentStep, sendToServer } from "./channel.js";
 import { goTo } from "./fields.js";
 import { hostKeys } from "./host_keys.js";
-import { drawProblem, unlock, withRunLink } from "./problems.js";
+import { drawProblem, fixButtons, unlock, withRunLink } from "./problems.js";
 import { todoList } from "./review.js";
 
 // `request` is the last action that this page requested; null after it is done.
@@ -184,11 +184,11 @@ function columnName(session, rank) {
 
 function drawFinding(finding) {
   const open = () => goTo(finding.at, finding.step);
-  return h("div.mb-problem", { "data-severity": finding.severity },
+  return h("div.mb-problem", { "data-severity": finding.severity, "data-code": finding.code },
     h("b", {}, t("wizard.checks.finding", finding)), gap(), withRunLink(finding), gap(),
     h("span.mb-fix", {}, commands(finding.fix)),
     finding.cordoned ? h("button.mb-apply", { type: "button", "data-act": "uncordon",
       onclick: () => send("uncordon", { node: finding.cordoned }) }, t("wizard.launch.uncordon", { node: finding.cordoned }))
       : finding.unlock ? unlock(finding.unlock, () => send("check"))
-      : finding.at && h("button.mb-apply", { type: "button", onclick: open }, finding.label));
+      : [fixButtons(finding), finding.at && h("button.mb-apply", { type: "button", onclick: open }, finding.label)]);
 }

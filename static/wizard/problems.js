@@ -20,10 +20,14 @@ export function drawProblem(problem) {
     h("span", {}, h("b", {}, t(`wizard.severity.${problem.severity}`)), gap(), withRunLink(problem), " "),
     h("span.mb-fix", {}, commands(problem.fix)),
     problem.unlock && unlock(problem.unlock, problem.again),
-    problem.edits && [" ", apply(problem.apply, problem.edits)],
-    problem.choices?.length > 0 && h("div.mb-choices", {},
-      problem.choices.map((choice) => problem.choose ? action(choice.words, problem.choose) : apply(choice.words, choice.edits))));
+    fixButtons(problem));
 }
+
+// Returns the buttons of the edits that may fix a problem.
+export const fixButtons = ({ edits, apply: words, choices, choose }) => [
+  edits && [" ", apply(words, edits)],
+  choices?.length > 0 && h("div.mb-choices", {},
+    choices.map((choice) => choose ? action(choice.words, choose) : apply(choice.words, choice.edits)))];
 
 // If a problem names a run of this server, the name links to the run's page.
 export function withRunLink({ message, run }) {
