@@ -26,7 +26,7 @@ _ADDRESS = re.compile(r"\b(?!127\.0\.0\.1\b)(?:\d{1,3}\.){3}\d{1,3}\b(?!\.\d)")
 
 
 def failure_report(services: Services, run: str) -> bytes:
-    """Return a zip with run.json, job.yaml and the logs of the newest attempt. ProblemsError: unknown_run."""
+    """Return a zip with run.json, job.yaml and the logs of the newest attempt. Raises ProblemsError: unknown_run."""
     snapshot = services.controller.snapshot(run)
     buffer = io.BytesIO()
     with services.database.read() as reader:

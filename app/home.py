@@ -21,7 +21,10 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 def home_path() -> Path:
-    """Return $MEGABOARD_HOME or the user's data folder, which may not exist yet. ProblemsError(home_unusable)."""
+    """Return $MEGABOARD_HOME or the user's data folder, which may not exist yet.
+
+    Raises ProblemsError(home_unusable).
+    """
     path = os.path.expanduser(os.environ.get(VARIABLE) or platformdirs.user_data_path("megaboard"))
     if path.startswith("~"):
         raise _unusable(path, os.strerror(errno.ENOENT))
@@ -29,7 +32,7 @@ def home_path() -> Path:
 
 
 def make_home(path: Path) -> Path:
-    """Create the folder if missing, restrict it to this user, and return it. ProblemsError(home_unusable).
+    """Create the folder if missing, restrict it to this user, and return it. Raises ProblemsError(home_unusable).
 
     A folder on a read-only disk is not changed; its files can be read.
     """
@@ -86,7 +89,10 @@ def named_cluster(home: Path, name: str) -> tuple[Path, dict[str, Any]]:
 
 
 def save_cluster(home: Path, name: str, cluster: Mapping[str, Any], *, replace: bool = False) -> None:
-    """Save a cluster under a name. ProblemsError: bad_cluster_name, cannot_write, cluster_exists unless `replace`."""
+    """Save a cluster under a name.
+
+    Raises ProblemsError: bad_cluster_name, cannot_write, cluster_exists unless `replace`.
+    """
     path = _cluster_path(home, name)
     try:
         write_atomically(path, dump_mapping(cluster), replace=replace)

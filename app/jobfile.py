@@ -22,12 +22,15 @@ _ENCODING = "utf-8-sig"
 
 
 def read_job(source: str, home: Path) -> tuple[Job, list[Problem]]:
-    """Return the job in a file or standard input, with its warnings and notes. ProblemsError if it has errors."""
+    """Return the job in a file or standard input, with its warnings and notes.
+
+    Raises ProblemsError if it has errors.
+    """
     return resolve_job(read_mapping(source), home, base_folder(source))
 
 
 def read_mapping(source: str) -> Mapping[str, Any]:
-    """Return the mapping in a file or standard input, not validated. ProblemsError if it is not a mapping."""
+    """Return the mapping in a file or standard input, not validated. Raises ProblemsError if it is not a mapping."""
     mapping, problem = load_mapping(read_text(source))
     if problem:
         raise ProblemsError([problem])
@@ -58,7 +61,7 @@ def refuse_errors(problems: list[Problem]) -> None:
 
 
 def read_text(source: str) -> str:
-    """Return the text of a file or standard input. ProblemsError if it cannot be read."""
+    """Return the text of a file or standard input. Raises ProblemsError if it cannot be read."""
     with open_text(source) as file:
         # One character more than the limit, so that the parser refuses a longer file. Standard input may be endless.
         text = file.read(MAXIMUM_TEXT + 1)
@@ -67,7 +70,10 @@ def read_text(source: str) -> str:
 
 
 def load_json(text: str) -> Any:
-    """Return the value in JSON text. JSONDecodeError, also for a number that is too large or nesting too deep."""
+    """Return the value in JSON text.
+
+    Raises JSONDecodeError, also for a number that is too large or nesting too deep.
+    """
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
@@ -83,7 +89,7 @@ def load_json(text: str) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in a JSON file, which has the same size limit as a job file. OSError, ValueError."""
+    """Return the value in a JSON file, which has the same size limit as a job file. Raises OSError or ValueError."""
     with path.open(encoding=_ENCODING) as file:
         text = file.read(MAXIMUM_TEXT + 1)
     if len(text) > MAXIMUM_TEXT:

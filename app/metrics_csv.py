@@ -10,7 +10,9 @@ ROWS_AT_ONCE = 500
 
 
 def csv_lines(database: Database, run: str, names: Sequence[str] = ()) -> Iterator[str]:
-    """Return the CSV in parts. `names`: the metrics to write; none: all. ProblemsError(unknown_run) at the first part.
+    """Return the CSV in parts. `names`: the metrics to write; none: all.
+
+    Raises ProblemsError(unknown_run) at the first part.
 
     The first columns are attempt, step and time (epoch seconds). A name begins with a letter, a digit or `_`
     (node_records.MetricName), so no spreadsheet takes it for a formula.

@@ -16,7 +16,10 @@ class PrivateFileError(Exception):
 
 
 def read_private(path: Path) -> list[str]:
-    """Return a file's lines, stripped. PrivateFileError if it is missing, not text, or readable by other users."""
+    """Return a file's lines, stripped.
+
+    Raises PrivateFileError if it is missing, not text, or readable by other users.
+    """
     try:
         mode = path.stat().st_mode
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -36,7 +39,7 @@ def is_open_to_others(path: Path) -> bool:
 
 
 def write_atomically(path: Path, text: str, *, replace: bool) -> None:
-    """Write a file with mode 0600 atomically. FileExistsError if it exists and `replace` is false."""
+    """Write a file with mode 0600 atomically. Raises FileExistsError if it exists and `replace` is false."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except FileExistsError as error:

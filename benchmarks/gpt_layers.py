@@ -7,7 +7,7 @@ from typing import Any
 
 from backend.estimate.model.layers import LayerKind, ModelLayers
 from backend.estimate.model.model_layers import model_layers
-from backend.job.model import Mla, parse_model
+from backend.job.model import Mla, ModelShape, parse_model
 from backend.job.model.operators import Keep, Linear, Norm, Operator
 
 VOCABULARIES = {
@@ -27,9 +27,26 @@ def number(args: Mapping[str, Any], key: str, default: int = 1) -> int:
 
 def gpt_layers(args: Mapping[str, Any]) -> ModelLayers:
     """Return the layers of a case. Raises KeyError for a missing argument."""
+    layers = model_layers(_shape(args))
+    options = _Gpt(
+        bias=not args.get("--disable-bias-linear"),
+        layer_norm=args.get("--normalization", "LayerNorm") == "LayerNorm",
+        dropout=float(args.get("--hidden-dropout", 0.1)) > 0,
+    )
+    learned = args.get("--position-embedding-type", "learned_absolute") == "learned_absolute"
+    return replace(
+        layers,
+        positions=int(args["--seq-length"]) * int(args["--hidden-size"]) if learned else 0,
+        kinds=tuple(map(options.kind, layers.kinds)),
+        output=replace(layers.output, operators=tuple(options.norms(layers.output.operators))),
+    )
+
+
+def _shape(args: Mapping[str, Any]) -> ModelShape:
+    """Return the shape of a case, as the model families in backend/job/model describe it."""
     hidden, heads = int(args["--hidden-size"]), int(args["--num-attention-heads"])
     latent = bool(args.get("--multi-latent-attention"))
-    gated, biased = bool(args.get("--swiglu")), not args.get("--disable-bias-linear")
+    gated = bool(args.get("--swiglu"))
     # megatron/training/arguments.py reduces the FFN width because SwiGLU adds a third matrix.
     ffn = number(args, "--ffn-hidden-size", int(4 * hidden * 2 / 3) // 64 * 64 if gated else 4 * hidden)
     experts = number(args, "--num-experts", 0)
@@ -45,7 +62,7 @@ def gpt_layers(args: Mapping[str, Any]) -> ModelLayers:
             "head_dim": number(args, "--kv-channels", hidden // heads),
             "vocab_size": number(args, "--vocab-size", vocabulary),
             "tie_word_embeddings": not args.get("--untie-embeddings-and-output-weights"),
-            "attention_bias": biased,
+            "attention_bias": not args.get("--disable-bias-linear"),
             "mlp_gated": gated,
             "qk_norm": bool(args.get("--qk-layernorm")) and not latent,
             "num_experts": experts,
@@ -55,24 +72,12 @@ def gpt_layers(args: Mapping[str, Any]) -> ModelLayers:
             "first_k_dense_replace": int(leading[1]) if leading else 0,
         }
     )
-    if latent:
-        ranks = {"q_lora": number(args, "--q-lora-rank", 0), "kv_lora": number(args, "--kv-lora-rank", 32)}
-        # Head widths: defaults of megatron-core's MLATransformerConfig.
-        mla = Mla(heads=heads, **ranks, nope_dim=128, rope_dim=64, value_dim=128)
-        shape = replace(shape, kinds=tuple(replace(kind, attention=mla) for kind in shape.kinds))
-    layers = model_layers(shape)
-    options = _Gpt(
-        bias=biased,
-        layer_norm=args.get("--normalization", "LayerNorm") == "LayerNorm",
-        dropout=float(args.get("--hidden-dropout", 0.1)) > 0,
-    )
-    learned = args.get("--position-embedding-type", "learned_absolute") == "learned_absolute"
-    return replace(
-        layers,
-        positions=int(args["--seq-length"]) * hidden if learned else 0,
-        kinds=tuple(map(options.kind, layers.kinds)),
-        output=replace(layers.output, operators=tuple(options.norms(layers.output.operators))),
-    )
+    if not latent:
+        return shape
+    ranks = {"q_lora": number(args, "--q-lora-rank", 0), "kv_lora": number(args, "--kv-lora-rank", 32)}
+    # Head widths: defaults of megatron-core's MLATransformerConfig.
+    mla = Mla(heads=heads, **ranks, nope_dim=128, rope_dim=64, value_dim=128)
+    return replace(shape, kinds=tuple(replace(kind, attention=mla) for kind in shape.kinds))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -109,7 +109,10 @@ def measured_text(measured: RunMeasured, lang: str) -> str:
 
 
 def _cluster_name(services: Services, option: str, job: Job) -> str:
-    """Return the cluster that --keep names, or else the only named cluster with the job's hosts. ProblemsError."""
+    """Return the cluster that --keep names, or else the only named cluster with the job's hosts.
+
+    Raises ProblemsError.
+    """
     name = option or find_cluster(services.home, job)
     if name is None:
         raise ProblemsError([Problem(code="no_cluster_of_hosts", field="--keep")])

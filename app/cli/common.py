@@ -37,7 +37,10 @@ def open_services() -> Iterator[Services]:
 
 
 def read_launchable_job(source: str, lang: str) -> CheckedJob:
-    """Return the checked job in a file, and print its warnings. ProblemsError if it cannot be launched on any nodes."""
+    """Return the checked job in a file, and print its warnings.
+
+    Raises ProblemsError if it cannot be launched on any nodes.
+    """
     job, problems = read_job(source, home_path())
     try:
         checked = CheckedJob(job)
@@ -59,7 +62,7 @@ def add_source_option(parser: argparse.ArgumentParser, lang: str) -> None:
 
 
 def find_source(services: Services, option: str | None) -> tuple[str, int | None] | None:
-    """Return the run and the checkpoint step that `--from` names; the step may be None. ProblemsError."""
+    """Return the run and the checkpoint step that `--from` names; the step may be None. Raises ProblemsError."""
     if option is None:
         return None
     name, _, step = option.partition(":")
@@ -80,7 +83,10 @@ def accepted_warnings(args: argparse.Namespace) -> tuple[()] | None:
 
 
 def find_run(services: Services, text: str) -> str:
-    """Return the id of the run whose id is `text` or contains it. An empty string matches no run. ProblemsError."""
+    """Return the id of the run whose id is `text` or contains it. An empty string matches no run.
+
+    Raises ProblemsError.
+    """
     ids = [run.id for run in services.controller.runs()]
     matches = [run for run in ids if run == text] or [run for run in ids if text and text in run]
     if len(matches) > 1:

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, lang: str) -> int:
 
 
 def _attempt(snapshot: RunSnapshot, requested: int | None) -> int:
-    """Return the requested attempt, or the newest. ProblemsError(unknown_attempt)."""
+    """Return the requested attempt, or the newest. Raises ProblemsError(unknown_attempt)."""
     if requested is None or 1 <= requested <= snapshot.attempt:
         return requested or snapshot.attempt
     values = {"run": snapshot.id, "attempt": requested, "newest": snapshot.attempt}

@@ -32,7 +32,10 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 
 def run_model(args: argparse.Namespace, lang: str) -> int:
-    """Print the configuration. Print the model type and the number of parameters on standard error. ProblemsError."""
+    """Print the configuration. Print the model type and the number of parameters on standard error.
+
+    Raises ProblemsError.
+    """
     local = Path(args.id) / FILE
     text = local.read_text(encoding="utf-8") if local.is_file() else from_hub(args.id)
     config, shape = read_config(text, args.id)

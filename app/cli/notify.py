@@ -53,7 +53,10 @@ def run(args: argparse.Namespace, lang: str) -> int:
 
 
 def configured_addresses(args: argparse.Namespace) -> "list[Address]":
-    """Return the addresses in --notify-file or MEGABOARD_NOTIFY_FILE, if one of them is given. PrivateFileError."""
+    """Return the addresses in --notify-file or MEGABOARD_NOTIFY_FILE, if one of them is given.
+
+    Raises PrivateFileError.
+    """
     path = args.notify_file or os.environ.get(VARIABLE)
     if not path:
         return []

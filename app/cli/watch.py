@@ -50,7 +50,10 @@ def run_watch(args: argparse.Namespace, lang: str) -> int:
 
 
 def read_target(args: argparse.Namespace) -> tuple[list[dict[str, object]], str]:
-    """Return the hosts, beginning with the one that has the folder, and the folder. ProblemsError(bad_watch_target)."""
+    """Return the hosts, beginning with the one that has the folder, and the folder.
+
+    Raises ProblemsError(bad_watch_target).
+    """
     target = _TARGET.fullmatch(args.target)
     if target is None:
         raise ProblemsError([Problem(code="bad_watch_target", values={"target": args.target})])

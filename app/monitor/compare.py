@@ -32,7 +32,7 @@ class Compare:
         return self._answers.get(run, lambda: self._compute(run))
 
     def calibrate(self, run: str) -> None:
-        """Calibrate the draft's cluster with the run. ProblemsError if it has no figures or another GPU."""
+        """Calibrate the draft's cluster with the run. Raises ProblemsError if it has no figures or another GPU."""
         job, measured = self._measured(run)
         calibration = calibration_of_run(job, measured, today(self._services.clock()))
         self._services.audit.record("calibrate", **as_mapping(calibration))

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.monitor.downsample import LIMIT, downsample
 from backend.runs.api import END, Curves
 from backend.runs.database import Reader
@@ -44,7 +47,7 @@ def _thinned(curves: Curves, limit: int, first: int = 0, last: int = END) -> dic
     return answer
 
 
-def _to_json(curve: Any) -> dict[str, list[float]]:
+def _to_json(curve: tuple[NDArray[np.int64], NDArray[np.float64]]) -> dict[str, list[float]]:
     steps, values = curve
     return {"x": steps.tolist(), "y": [_short(value) for value in values.tolist()]}
 

@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.monitor.downsample import LIMIT, downsample
 from app.text import t
 from backend.job.problems import ProblemsError
@@ -83,6 +86,6 @@ def detail(reader: Reader, metric: Metric, first: int, last: int, *, limit: int 
     return {"version": metric.version, **_thinned(steps[begin:end], numbers[begin:end], limit)}
 
 
-def _thinned(steps: Any, numbers: Any, limit: int) -> dict[str, list[float]]:
-    indices = downsample(steps, numbers, limit) if len(steps) else slice(0)
+def _thinned(steps: NDArray[np.int64], numbers: NDArray[np.float64], limit: int) -> dict[str, list[float]]:
+    indices = downsample(steps, numbers, limit) if len(steps) else np.arange(0)
     return {"x": steps[indices].tolist(), "y": [float(f"{number:.6g}") for number in numbers[indices].tolist()]}

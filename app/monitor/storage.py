@@ -54,7 +54,7 @@ class StorageView:
         self._sizes: dict[str, tuple[float, RunSize]] = {}
 
     def delete(self, run: str, *, archive: bool) -> None:
-        """Start the deletion of a run, unless one is running. ProblemsError if it is refused."""
+        """Start the deletion of a run, unless one is running. Raises ProblemsError if it is refused."""
         with self._lock:
             deletion = self._deletions.get(run)
             if deletion is not None and deletion.problem is None and not deletion.is_done:
@@ -78,7 +78,7 @@ class StorageView:
         self._start("compact", self._compact)
 
     def set_rules(self, rules: Rules) -> None:
-        """Set the rules. ProblemsError."""
+        """Set the rules. Raises ProblemsError."""
         self._retention.set_rules(rules)
 
     def deletions(self, lang: str) -> list[dict[str, Any]]:

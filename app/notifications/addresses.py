@@ -40,7 +40,7 @@ class Address:
 
 
 def read_addresses(path: Path) -> list[Address]:
-    """Return the addresses of a file. PrivateFileError if it has none, or an invalid line."""
+    """Return the addresses of a file. Raises PrivateFileError if it has none, or an invalid line."""
     services: list[NotifyBase] = []
     for number, line in enumerate(read_private(path), 1):
         if not line or line.startswith("#"):

@@ -79,7 +79,7 @@ def _fix_key(lang: str, problem: "Problem") -> str:
 
 @cache
 def catalogue(lang: str) -> Mapping[str, str]:
-    """Return all texts of a language. ValueError if it has no catalogue."""
+    """Return all texts of a language. Raises ValueError if it has no catalogue."""
     if lang not in LANGUAGES:
         raise ValueError(f"no catalogue for language {lang!r}")
     words: dict[str, str] = json.loads((FOLDER / f"{lang}.json").read_text(encoding="utf-8"))

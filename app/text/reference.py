@@ -72,7 +72,7 @@ def table() -> Mapping[str, Parameter]:
 
 
 def entry(path: str, lang: str) -> Entry:
-    """Return all texts about a parameter. KeyError if there is no such parameter."""
+    """Return all texts about a parameter. Raises KeyError if there is no such parameter."""
     parameter = table()[path]
     return Entry(
         path=path,

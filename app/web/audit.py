@@ -32,7 +32,7 @@ class Audit:
         self._lock = threading.Lock()
 
     def record(self, action: str, **fields: object) -> None:
-        """Record one action. ProblemsError(audit_failed) if it cannot be recorded. Then nothing is written.
+        """Record one action. Raises ProblemsError(audit_failed) if it cannot be recorded. Then nothing is written.
 
         Actions in UNBLOCKED raise nothing. The server's own log shows them instead.
         """

@@ -56,7 +56,7 @@ def random_password() -> str:
 
 
 def read_password(path: Path) -> str:
-    """Return the first line of a private file. PrivateFileError. PasswordError if it is too short."""
+    """Return the first line of a private file. Raises PrivateFileError, and PasswordError if it is too short."""
     line = (read_private(path) or [""])[0]
     if len(line) < SHORTEST:
         raise PasswordError("password_too_short", path=str(path), shortest=SHORTEST)
@@ -64,7 +64,7 @@ def read_password(path: Path) -> str:
 
 
 def load_hash(home: Path) -> PasswordHash | None:
-    """Return the hash that an earlier start stored, or None. PasswordError if the file is damaged."""
+    """Return the hash that an earlier start stored, or None. Raises PasswordError if the file is damaged."""
     path = home / "password.json"
     if not path.exists():
         return None

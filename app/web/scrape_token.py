@@ -25,7 +25,7 @@ class ScrapeToken:
 
     @classmethod
     def read(cls, path: Path) -> "ScrapeToken":
-        """Read the first line of a private file. PrivateFileError if it is unusable or too short."""
+        """Read the first line of a private file. Raises PrivateFileError if it is unusable or too short."""
         line = (read_private(path) or [""])[0]
         if len(line) < SHORTEST:
             raise PrivateFileError("metrics_token_too_short", path=str(path), shortest=SHORTEST)

@@ -39,7 +39,7 @@ def continue_run(
 
 
 def _calibrated(services: Services, run: str) -> str:
-    """Return the job file with the measurements of the run. ProblemsError if it has none."""
+    """Return the job file with the measurements of the run. Raises ProblemsError if it has none."""
     job, measured = services.controller.measured(run)
     calibration = calibration_of_run(job, measured, today(services.clock()))
     services.audit.record("calibrate", **as_mapping(calibration))

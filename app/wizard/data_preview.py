@@ -1,9 +1,10 @@
 """Rows of the data sets as the model sees them, their lengths and their faults, for the page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.text import t
 from backend.cluster.program_answers.data import DataFault, DataPreview, DataSetRead
@@ -92,9 +93,9 @@ def _lengths(answer: DataPreview, job: Job) -> dict[str, Any] | None:
     }
 
 
-def _padded_tokens(lengths: "np.ndarray[Any, np.dtype[np.int64]]", micro_batch: int) -> int:
+def _padded_tokens(lengths: NDArray[np.int64], micro_batch: int) -> int:
     """Return the tokens of the sequences in micro-batches that are padded to their longest."""
-    groups: Sequence[Any] = np.array_split(lengths, range(micro_batch, len(lengths), micro_batch))
+    groups = np.array_split(lengths, range(micro_batch, len(lengths), micro_batch))
     return sum(int(group.max()) * len(group) for group in groups)
 
 

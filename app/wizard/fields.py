@@ -63,7 +63,7 @@ class Form:
         self._step = step
 
     def field(self, path: str, *, lines: int = 1, placeholder: str | None = None) -> Component:
-        """Make the widget of one parameter. KeyError for an unknown path, ValueError for a second widget."""
+        """Make the widget of one parameter. Raises KeyError for an unknown path, ValueError for a second widget."""
         if path in self.components:
             raise ValueError(f"{path} has a widget already")
         parameter = self._table[path]

@@ -22,7 +22,7 @@ from backend.planning.effects import Effect, effects
 
 
 def help_of(state: DraftState, path: str, lang: str) -> dict[str, Any]:
-    """Return the words and figures of one field. KeyError for an unknown parameter."""
+    """Return the words and figures of one field. Raises KeyError for an unknown parameter."""
     doc = entry(path.removesuffix(".lines"), lang)
     return {
         "name": doc.name,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from backend.engines import CheckedJob
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
@@ -98,7 +99,7 @@ class LaunchState:
         return model_repository(job) if lacks else None
 
     def accepted_by(self, accepted: object) -> set[str]:
-        """Return the keys of the check's warnings. ProblemsError unless the user accepted this version."""
+        """Return the keys of the check's warnings. Raises ProblemsError unless the user accepted this version."""
         warnings = self.report.warnings if self.report else ()
         if warnings and (isinstance(accepted, bool) or accepted != self.version):
             raise ProblemsError([Problem(code=NOT_ACCEPTED)])
@@ -118,6 +119,7 @@ class LaunchSession:
         self._clock = clock
         self._changed = threading.Condition()
         self._state = LaunchState()
+        self._checked: CheckedJob | None = None
 
     def state(self) -> LaunchState:
         """Return the current state."""
@@ -150,7 +152,7 @@ class LaunchSession:
             self.check(state.job, state.source)
 
     def copy(self, job: Job, source: Source = None) -> None:
-        """Start to copy what the check of exactly this job found missing, then check again. ProblemsError."""
+        """Start to copy what the check of exactly this job found missing, then check again. Raises ProblemsError."""
         with self._changed:
             report = self._state.report
             if report is None or self._state.missing_for(job) is None:
@@ -159,7 +161,7 @@ class LaunchSession:
         self._start_thread(lambda: self._copy(job, source, report))
 
     def pull(self, job: Job, source: Source = None) -> None:
-        """Start to pull the container image of the checked job on all nodes, then check again. ProblemsError."""
+        """Start to pull the container image of the checked job on all nodes, then check again. Raises ProblemsError."""
         with self._changed:
             if not self._state.lacks_image_for(job):
                 raise ProblemsError([Problem(code="not_checked")])
@@ -167,7 +169,10 @@ class LaunchSession:
         self._start_thread(lambda: self._pull(job, source))
 
     def download(self, job: Job, source: Source = None) -> None:
-        """Start to download the model of the checked job to node 0 and to copy it to the others. ProblemsError."""
+        """Start to download the model of the checked job to node 0 and to copy it to the others.
+
+        Raises ProblemsError.
+        """
         with self._changed:
             if self._state.downloadable_for(job) is None:
                 raise ProblemsError([Problem(code="not_checked")])
@@ -175,7 +180,10 @@ class LaunchSession:
         self._start_thread(lambda: self._download(job, source))
 
     def install(self, job: Job, source: Source = None) -> None:
-        """Start to make the engine's environment on all nodes. Its interpreter is offered as an edit. ProblemsError."""
+        """Start to make the engine's environment on all nodes. Its interpreter is offered as an edit.
+
+        Raises ProblemsError.
+        """
         with self._changed:
             if self._state.is_busy or not self._state.lacks_engine_for(job):
                 raise ProblemsError([Problem(code="not_checked")])
@@ -196,7 +204,7 @@ class LaunchSession:
         self._start_thread(lambda: self._launch(job, source, warnings))
 
     def queue(self, job: Job, source: Source = None, *, accepted: object = None) -> None:
-        """Put the job into the queue, unless it already waits there: two tabs queue one run. ProblemsError.
+        """Put the job into the queue, unless it already waits there: two tabs queue one run. Raises ProblemsError.
 
         If exactly this job was checked, its warnings must be accepted as for a launch. Warnings that only the check
         before the start finds are not accepted.
@@ -206,7 +214,10 @@ class LaunchSession:
             if self._state.is_busy or (is_same and self.is_waiting(self._state)):
                 return
             warnings = self._state.accepted_by(accepted) if is_same else set()
-            run = self._controller.launch(job, queue=True, restarts=RESTARTS, source=source, accepted_warnings=warnings)
+            checked = self._checked_job(job)
+            run = self._controller.launch(
+                checked, queue=True, restarts=RESTARTS, source=source, accepted_warnings=warnings
+            )
             self._set(phase="queued", job=job, source=source, report=None, problems=(), run=run)
 
     def is_waiting(self, state: LaunchState) -> bool:
@@ -221,11 +232,19 @@ class LaunchSession:
             self._set(phase="checked", report=report)
 
     def _preflight(self, job: Job, source: Source) -> PreflightReport:
-        """Return the nodes' report. ProblemsError if they pass but cannot load the checkpoint."""
-        report = self._controller.preflight(job)
+        """Return the nodes' report. Raises ProblemsError if they pass but cannot load the checkpoint."""
+        report = self._controller.preflight(self._checked_job(job))
         if source is not None and not report.problems:
             self._controller.find_source(*source, job)
         return report
+
+    def _checked_job(self, job: Job) -> CheckedJob:
+        """Return the job of the newest check if it is the same, else evaluate the rules. Raises ProblemsError."""
+        with self._changed:
+            # repr: True == 1, but an engine may treat them differently.
+            if self._checked is None or repr(self._checked.job) != repr(job):
+                self._checked = CheckedJob(job)
+            return self._checked
 
     def _copy(self, job: Job, source: Source, report: PreflightReport) -> None:
         problems = self._controller.tasks.copy_missing(job, report, self._report_copied)
@@ -281,7 +300,8 @@ class LaunchSession:
                 self._set(copied=(done, total))
 
     def _launch(self, job: Job, source: Source, accepted: Collection[str]) -> None:
-        run = self._controller.launch(job, restarts=RESTARTS, source=source, accepted_warnings=accepted)
+        checked = self._checked_job(job)
+        run = self._controller.launch(checked, restarts=RESTARTS, source=source, accepted_warnings=accepted)
         with self._changed:
             self._set(phase="launched", report=None, run=run)
 

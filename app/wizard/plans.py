@@ -22,6 +22,7 @@ from backend.estimate.time.timing import COMMUNICATION, hours_of
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.planning import Plans, best_of_splits, front, possibly_fit_gib, recommended, surely_fit_gib
+from backend.planning.order import Indices
 from backend.planning.space import CUT, RECOMPUTE, SIZES
 
 CHOICES = ("sequence", "distributed_optimizer", *CUT)
@@ -128,8 +129,10 @@ def _rows(plans: Plans, ranks: Sequence[int], can_load: Callable[..., bool] | No
 
 
 def _best_loadable(plans: Plans, rows: Sequence[Sequence[Any]], lang: str) -> str:
-    """Return a sentence that names the best row into which the checkpoint can be loaded, if possible one that surely
-    fits."""
+    """Return a sentence that names the best row into which the checkpoint can be loaded.
+
+    Rows that surely fit come first.
+    """
     rank, marks, engine, need = (KEYS.index(name) for name in ("rank", "marks", "engine", "need_gib"))
     loadable, limits = [row for row in rows if "x" not in row[marks]], surely_fit_gib(plans)
     sure = [row for row in loadable if row[need] <= limits[row[engine]]]
@@ -163,7 +166,7 @@ def _over_host(plans: Plans, figures: Figures) -> list[float]:
     return over_gib
 
 
-def _speeds(plans: Plans, at: Any, figures: Figures) -> dict[str, list[Any]]:
+def _speeds(plans: Plans, at: Indices, figures: Figures) -> dict[str, list[Any]]:
     """Return speed, hours, and the loss against the best plan."""
     part_times, best_times = plans.parts_s(at), plans.parts_s(slice(1))
     seconds, best_s = figures.iteration_s, plans.figures_of(slice(1)).iteration_s

@@ -81,7 +81,10 @@ def sample_placement(job: Job, checkpoint: str | None = None) -> Placement:
 
 
 def archive(job: Job, checkpoint: str | None = None) -> bytes:
-    """Return a zip of the job file and the files that launch it without Megaboard. ProblemsError from `export`."""
+    """Return a zip of the job file and the files that launch it without Megaboard.
+
+    Raises ProblemsError from `export`.
+    """
     files = {"job.yaml": dump_job(job), **export(job, checkpoint=checkpoint)}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:

@@ -70,7 +70,7 @@ def from_recipe(key: str, demo: Mapping[str, Any] | None = None) -> JobEdits:
 
 
 def from_text(services: Services, text: str) -> JobEdits:
-    """Return the edits of a job file, or of a configuration or script on the draft's machines. ProblemsError."""
+    """Return the edits of a job file, or of a configuration or script on the draft's machines. Raises ProblemsError."""
     source = read_source(text)
     if source.kind == "job":
         mapping = source.config

@@ -54,7 +54,7 @@ class ChatStream:
         self._is_closed = False
 
     def pieces(self) -> Iterator[str]:
-        """Yield the text as it comes. NodeError: lost, and chat_failed with the reason of the server."""
+        """Yield the text as it comes. Raises NodeError: lost, and chat_failed with the reason of the server."""
         try:
             yield from self._pieces()
         except (OSError, EOFError, http.client.HTTPException) as error:
@@ -102,7 +102,7 @@ class ChatStream:
         return response
 
     def _event(self, line: bytes) -> StreamEvent | None:
-        """Read a line of the stream; None for the lines between events. NodeError(bad_answer)."""
+        """Read a line of the stream; None for the lines between events. Raises NodeError(bad_answer)."""
         if not line.startswith(b"data:"):
             return None
         event = read_or_none(StreamEvent, _json(line.removeprefix(b"data:").strip()))

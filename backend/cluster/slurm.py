@@ -98,7 +98,10 @@ def _partition(name: str, state: str, limit: str, counts: str, cpus: str, memory
 
 
 def test_request(node: Node, script: str) -> str:
-    """Return what Slurm says to a request without submitting it: when it would start. NodeError(slurm_refused)."""
+    """Return what Slurm says to a request without submitting it: when it would start.
+
+    Raises NodeError(slurm_refused).
+    """
     result = _ask(node, ["sbatch", "--test-only"], stdin=script.encode())
     if result.code:
         raise refusal(node.name, tail(result.err or result.out))
@@ -106,7 +109,7 @@ def test_request(node: Node, script: str) -> str:
 
 
 def submit(node: Node, script: str) -> str:
-    """Submit a job, and return its id. NodeError(slurm_refused)."""
+    """Submit a job, and return its id. Raises NodeError(slurm_refused)."""
     result = _ask(node, ["sbatch", "--parsable"], stdin=script.encode())
     if result.code:
         raise refusal(node.name, tail(result.err or result.out))
@@ -134,7 +137,10 @@ def refusal(name: str, said: str) -> NodeError:
 
 
 def find_job(node: Node, name: str) -> SlurmJob | None:
-    """Return the newest job of this name; None if Slurm knows none. NodeError(slurm_silent) if it does not answer."""
+    """Return the newest job of this name; None if Slurm knows none.
+
+    Raises NodeError(slurm_silent) if it does not answer.
+    """
     result = _ask(node, ["squeue", "-h", "-t", "all", "-n", name, "-o", "|".join(_COLUMNS)])
     if result.code:
         raise NodeError("slurm_silent", node.name, field="cluster.scheduler", said=tail(result.err or result.out))
@@ -194,7 +200,7 @@ def end_job(
     """End a job, and return its last state; None if Slurm does not know it (any more).
 
     A started job is asked first (`ask_to_end`), and cancelled when `has_ended` says that all of its supervisors have
-    written their record, or after the grace time. NodeError: slurm_silent, slurm_not_ended.
+    written their record, or after the grace time. Raises NodeError: slurm_silent, slurm_not_ended.
     """
     job = find_job(node, name)
     deadline = monotonic() + grace_s + END_S
@@ -219,7 +225,7 @@ def _position(node: Node, number: str, partition: str) -> int | None:
 
 
 def _ask(node: Node, argv: Sequence[str], stdin: bytes = b"") -> Result:
-    """Run one of Slurm's commands, which may hang while its controller is away. NodeError(slurm_missing)."""
+    """Run one of Slurm's commands, which may hang while its controller is away. Raises NodeError(slurm_missing)."""
     result = node.run(["timeout", f"{ASK_S:g}", *argv], timeout_s=ASK_S + 5, stdin=stdin)
     if result.code in (126, 127):
         detail = tail(result.err)

@@ -156,7 +156,7 @@ def export(job: Job, *, placeholders: bool = False, checkpoint: str | None = Non
 
 
 def export_slurm(job: Job, *, checkpoint: str | None = None) -> Mapping[str, str]:
-    """Return files for `sbatch`: the configuration, a batch script and the script of a node. ProblemsError.
+    """Return files for `sbatch`: the configuration, a batch script and the script of a node. Raises ProblemsError.
 
     What the job lacks becomes `fill-in` names.
     """
@@ -173,7 +173,10 @@ def export_slurm(job: Job, *, checkpoint: str | None = None) -> Mapping[str, str
 
 
 def export_kubernetes(job: Job) -> Mapping[str, str]:
-    """Return manifests that start the job on Kubernetes. What the job lacks becomes `fill-in` names. ProblemsError."""
+    """Return manifests that start the job on Kubernetes. What the job lacks becomes `fill-in` names.
+
+    Raises ProblemsError.
+    """
     job = with_placeholders(job)
     if problems := errors(check_all(job)):
         raise ProblemsError(problems)

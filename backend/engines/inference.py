@@ -24,7 +24,7 @@ _KEPT = (
 
 
 def inference_keys(job: Job) -> dict[str, object]:
-    """Return the arguments that all models of a trained job share. ProblemsError for an unknown model."""
+    """Return the arguments that all models of a trained job share. Raises ProblemsError for an unknown model."""
     config = data_config(job)
     kept = {key: config[key] for key in _KEPT if config.get(key) is not None}
     return {**kept, "infer_dtype": DTYPES[job.training.precision]}
@@ -45,7 +45,7 @@ _DATA = (
 
 
 def prediction_keys(job: Job, max_new_tokens: int) -> dict[str, object]:
-    """Return LLaMA-Factory's arguments to answer the data for evaluation of a job. ProblemsError.
+    """Return LLaMA-Factory's arguments to answer the data for evaluation of a job. Raises ProblemsError.
 
     Without such data, the answers are to the training data.
     """

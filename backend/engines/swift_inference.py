@@ -19,7 +19,7 @@ _KEPT = (
 
 
 def swift_inference_keys(job: Job) -> dict[str, object]:
-    """Return the arguments that all models of a trained job share. ProblemsError for an unknown model."""
+    """Return the arguments that all models of a trained job share. Raises ProblemsError for an unknown model."""
     # `swift pt` trains without a chat template, unlike BaseArguments (swift/arguments/pretrain_args.py).
     config = {**({"use_chat_template": False} if job.training.stage == "pt" else {}), **data_config(job)}
     # A training that reads every round keeps the thoughts of all of them, but a chat would drop the earlier ones

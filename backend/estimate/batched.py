@@ -43,7 +43,7 @@ from backend.job.presets import Gpu
 Indices = npt.NDArray[np.integer]
 Rows = Indices | slice
 Columns = Mapping[str, npt.NDArray[Any]]
-"""Job path -> the value of every plan."""
+"""Job path -> the value of every plan: sizes, choices or truth values, so no single type of number fits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -84,7 +84,8 @@ def environment_sets() -> Mapping[str, EnvironmentSet]:
 def choose_set(job: Job, cuda: Sequence[str | None], sets: Mapping[str, EnvironmentSet]) -> EnvironmentSet:
     """Return the set that the job names, or the newest one for its engine that all drivers support.
 
-    `cuda` has the newest CUDA version of each node's driver, None without a driver. ProblemsError: no_environment_set.
+    `cuda` has the newest CUDA version of each node's driver, None without a driver. Raises ProblemsError:
+    no_environment_set.
     """
     path, named = "cluster.install.environment", job.cluster.install.environment
     engine = job.traits.environment

@@ -155,7 +155,7 @@ class Job:
         return TRAITS[self.engine]
 
     @property
-    def eval_size(self) -> Any:
+    def eval_size(self) -> object:
         """Return the share or number of samples held out for evaluation, also where `extra` has it; None without."""
         key = "split_dataset_ratio" if self.traits.environment == "swift" else "val_size"
         return self.extra.get(key) if self.training.eval_size is None else self.training.eval_size

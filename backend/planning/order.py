@@ -12,7 +12,7 @@ import numpy.typing as npt
 from backend.estimate.array_ops import Array
 
 Column = npt.NDArray[Any]
-"""The value of one parameter in every plan, of any type."""
+"""The value of one parameter in every plan: sizes, choices or truth values, so no single type of number fits."""
 Indices = npt.NDArray[np.intp]
 """Indices of plans among all plans, unsorted."""
 Mask = npt.NDArray[np.bool_]

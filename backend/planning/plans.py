@@ -189,13 +189,13 @@ class Plans(Sequence[Candidate]):
         ranks = [self.order.rank(start + row) for row in rows.tolist()]
         return min((rank for rank in ranks if rank is not None), default=None)
 
-    def column(self, path: str, default: Any = 1) -> Column:
+    def column(self, path: str, default: object = 1) -> Column:
         """Return the value of every plan at a path; `default` if the engine has no such choice."""
         key = (path, type(default), default)
         column: Column = self._once(key, lambda: self.values(path, slice(None), default))
         return column
 
-    def values(self, path: str, ranks: Ranks, default: Any = 1) -> Column:
+    def values(self, path: str, ranks: Ranks, default: object = 1) -> Column:
         """Return the values of plans as `column` does."""
         engine, row = self.at(ranks)
         members = [np.flatnonzero(engine == number) for number in range(len(self.spaces))]

@@ -103,7 +103,7 @@ class Controller:
     def preflight(self, job: Job | CheckedJob) -> PreflightReport:
         """Connect to all nodes, read their inventory, and check what a launch needs. Nothing changes on the nodes.
 
-        ProblemsError when the job itself has errors.
+        Raises ProblemsError when the job itself has errors.
         """
         checked = CheckedJob.of(job)
         connected = connect_nodes(checked.job, self._connections)
@@ -115,7 +115,7 @@ class Controller:
             return node_replacement.cordons(connection)
 
     def uncordon(self, node: str) -> None:
-        """Let runs start on a node again. ProblemsError(not_cordoned)."""
+        """Let runs start on a node again. Raises ProblemsError(not_cordoned)."""
         self._audit("uncordon", node=node)
         if not self._store.write(lambda connection: node_replacement.uncordon(connection, node)):
             raise ProblemsError([Problem(code="not_cordoned", values={"node": node})])
@@ -126,7 +126,7 @@ class Controller:
         """Export a Hugging Face model on node 0, and return its folder and the command that serves it.
 
         The source is the model that the run saved at its end, else the newest complete checkpoint, or the checkpoint
-        of a step. ProblemsError: unknown_run, nothing_saved, export_exists, export_failed, export_by_swift,
+        of a step. Raises ProblemsError: unknown_run, nothing_saved, export_exists, export_failed, export_by_swift,
         bad_format, and problems of the node.
         """
         job = self._job(run_id)
@@ -138,8 +138,8 @@ class Controller:
         """Put a chat with a run's models into the queue, and return its id; that of an unfinished one, if there is one.
 
         `models`: `tuned` is what the run has trained, `base` is the model that it began with. `checkpoint`: the step of
-        the tuned model; None: the end of the run. `stop` ends the chat. ProblemsError: unknown_run, chat_no_model,
-        chat_of_scores, nodes_by_scheduler.
+        the tuned model; None: the end of the run. `stop` ends the chat. Raises ProblemsError: unknown_run,
+        chat_no_model, chat_of_scores, nodes_by_scheduler.
         """
         trained = self._job(run_id)
         request = chat_request(trained, list(models), checkpoint)
@@ -154,7 +154,7 @@ class Controller:
         """Put an evaluation of a run's models into the queue; return its id, or that of an unfinished one.
 
         The models answer the first `rows` rows of the job's data for evaluation, with at most `max_tokens` tokens each.
-        ProblemsError: as start_chat, and evaluation_by_swift, evaluation_needs_sft, evaluation_too_large.
+        Raises ProblemsError: as start_chat, and evaluation_by_swift, evaluation_needs_sft, evaluation_too_large.
         """
         trained = self._job(run_id)
         job = derived_job(trained, len(models))
@@ -180,7 +180,7 @@ class Controller:
         source: tuple[str, int | None] | None = None,
         accepted_warnings: Collection[str] | None = None,
     ) -> str:
-        """Start a run, and return its id when all supervisors have reported. ProblemsError.
+        """Start a run, and return its id when all supervisors have reported. Raises ProblemsError.
 
         A failed launch leaves no process behind. From the preflight on it stays in the history as a failed run.
 
@@ -218,14 +218,16 @@ class Controller:
 
         `checkpoint`: the step to resume from; None: the newest checkpoint that is complete on all nodes; 0: restart
         the training from the beginning. `accepted_warnings`: as for `launch`, in addition to the warnings that were
-        accepted before. ProblemsError: unknown_run, cannot_resume, no_checkpoint, checkpoint_missing,
+        accepted before. Raises ProblemsError: unknown_run, cannot_resume, no_checkpoint, checkpoint_missing,
         checkpoint_incomplete, checkpoint_damaged, and the problems of a launch.
         """
         self._audit("resume", run=run_id, checkpoint=checkpoint, queue=queue)
         self._runner.resume(run_id, checkpoint=checkpoint, waits=queue, accepted_warnings=accepted_warnings)
 
     def accept_warnings(self, run_id: str, keys: Collection[str]) -> None:
-        """Put a run that failed because of warnings back into the queue, with the same checkpoint. ProblemsError.
+        """Put a run that failed because of warnings back into the queue, with the same checkpoint.
+
+        Raises ProblemsError.
 
         `keys`: the keys of the warnings that the user accepted. Keys of other warnings have no effect.
         """
@@ -240,12 +242,12 @@ class Controller:
         """Return a checkpoint that another run can start from: the checkpoint of a step, or the newest complete one.
 
         `job`: the job of the other run. Then also check that its plan can load the checkpoint and that all its nodes
-        have the files. ProblemsError: unknown_run, no_checkpoint, checkpoint_*, and problems of the nodes.
+        have the files. Raises ProblemsError: unknown_run, no_checkpoint, checkpoint_*, and problems of the nodes.
         """
         return find_source(self._job(run_id), run_id, step, self._connections, job)
 
     def checkpoints(self, run_id: str) -> Checkpoints:
-        """List the checkpoints of a run on all its nodes. ProblemsError when a node cannot be read."""
+        """List the checkpoints of a run on all its nodes. Raises ProblemsError when a node cannot be read."""
         job = self._job(run_id)
         return find_checkpoints(job, run_id, connect_nodes(job, self._connections).all_nodes())
 
@@ -256,7 +258,7 @@ class Controller:
     def watch(self, job: Job, log: str | None = None) -> str:
         """Monitor an external run (`job`: external_run.watched_job); return its new id.
 
-        Nothing is written on its nodes, and `stop` only ends the monitoring. ProblemsError: nothing_to_watch.
+        Nothing is written on its nodes, and `stop` only ends the monitoring. Raises ProblemsError: nothing_to_watch.
         """
         nodes = self.reach(job).all_nodes()
         try:
@@ -272,26 +274,26 @@ class Controller:
         """Request the stop of a run, at once or after a checkpoint (`save`); return when the request is recorded.
 
         The events and the snapshot show each node's proof that no process is left. A second stop without `save`
-        interrupts a pending checkpoint. A stop of a queued run cancels it. ProblemsError: unknown_run, run_ended;
-        stop_unrecorded and save_unrecorded when the nodes got the request but the store cannot be written.
+        interrupts a pending checkpoint. A stop of a queued run cancels it. Raises ProblemsError: unknown_run,
+        run_ended; stop_unrecorded and save_unrecorded when the nodes got the request but the store cannot be written.
         """
         self._audit("stop", run=run_id, save=save)
         self._runner.stop(run_id, save=save)
 
     def move(self, run_id: str, where: queue_order.Move) -> None:
-        """Move a run in the queue. ProblemsError: not_queued."""
+        """Move a run in the queue. Raises ProblemsError: not_queued."""
         self._audit("move", run=run_id, where=where)
         self._store.write(lambda connection: queue_order.move(connection, run_id, where))
 
     def allow_restarts(self, run_id: str, restarts: int) -> None:
-        """Set the number of automatic restarts of a run. ProblemsError: unknown_run."""
+        """Set the number of automatic restarts of a run. Raises ProblemsError: unknown_run."""
         self._audit("allow_restarts", run=run_id, restarts=restarts)
         self._store.write(lambda connection: restart.allow(connection, run_id, restarts))
 
     def set_labels(self, run_id: str, labels: RunLabels) -> None:
         """Replace the tags and the note of a run, and whether the list hides it.
 
-        ProblemsError: unknown_run, tag_unusable, too_many_tags, note_too_long.
+        Raises ProblemsError: unknown_run, tag_unusable, too_many_tags, note_too_long.
         """
         self._audit("set_labels", run=run_id, tags=list(labels.tags), hidden=labels.is_hidden)
         self._store.write(lambda connection: run_labels.write(connection, run_id, labels))
@@ -304,7 +306,7 @@ class Controller:
         return self._runner.wait(run_id, timeout_s, takes_turn=takes_turn)
 
     def snapshot(self, run_id: str) -> RunSnapshot:
-        """Return everything about one run. ProblemsError(unknown_run)."""
+        """Return everything about one run. Raises ProblemsError(unknown_run)."""
         with self._store.read() as connection:
             return snapshot.snapshot(connection, run_id, self._clock())
 
@@ -323,7 +325,7 @@ class Controller:
         """Return the job of a run, and measured values of its newest attempt beside the estimates.
 
         `calibration`: the current calibration of the cluster, instead of that of the launch.
-        ProblemsError(unknown_run).
+        Raises ProblemsError(unknown_run).
         """
         with self._store.read() as connection:
             return read_run(connection, run_id, calibration)

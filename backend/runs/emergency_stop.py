@@ -46,7 +46,7 @@ LIST = (
 def find_run(path: Path, requested: str, job: Job | None, why: StoreError) -> tuple[str, Job]:
     """Return the id of the requested run and its job. `requested`: the id or a part of it; `job`: the user's job file.
 
-    ProblemsError: ambiguous_run, unknown_run; `why` with stop_needs_job when no database has the run.
+    Raises ProblemsError: ambiguous_run, unknown_run; `why` with stop_needs_job when no database has the run.
     """
     jobs = _jobs(path, backup_path(path))
     matches = [run for run in jobs if run == requested] or [run for run in jobs if requested and requested in run]

@@ -115,13 +115,16 @@ class Evaluations:
         )
 
     def result(self, run: str) -> Result:
-        """Return the result of an evaluation, from the store or its node. ProblemsError(evaluation_no_result)."""
+        """Return the result of an evaluation, from the store or its node.
+
+        Raises ProblemsError(evaluation_no_result).
+        """
         with self._store.read() as connection:
             stored: Any = derived_runs.result_of(connection, run)
         return self.fetch(run) if stored is None else stored
 
     def fetch(self, run: str) -> Result:
-        """Read the result from the node and store it. ProblemsError."""
+        """Read the result from the node and store it. Raises ProblemsError."""
         with self._store.read() as connection:
             if derived_runs.read(connection, run) is None or not attempts.newest(connection, run):
                 raise ProblemsError([Problem(code="evaluation_no_result", values={"run": run})])

@@ -104,7 +104,7 @@ class Chats:
         )
 
     def ask(self, chat: str, model: str, request: Mapping[str, Any]) -> ChatStream:
-        """Send a request to a model of a chat. ProblemsError: chat_not_ready, and problems of the node."""
+        """Send a request to a model of a chat. Raises ProblemsError: chat_not_ready, and problems of the node."""
         with self._lock:
             server = self._servers.get(chat, {}).get(model)
         key = self._keys.get(chat)

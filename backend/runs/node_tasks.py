@@ -33,43 +33,52 @@ class NodeTasks:
         self._audit = audit
 
     def model_config(self, job: Job, limit: int) -> Discovery[bytes]:
-        """Read `limit` bytes of the model's config.json on every node. ProblemsError without hosts or a folder."""
+        """Read `limit` bytes of the model's config.json on every node.
+
+        Raises ProblemsError without hosts or a folder.
+        """
         refuse_without(job, "cluster.hosts", "model.path")
         return discovery.model_config(on_login_node(job), connect_nodes(job, self._connections), limit)
 
     def model_profile(self, job: Job) -> Discovery[Mapping[str, Any]]:
-        """Make the profile of the job's model on a node. ProblemsError without hosts."""
+        """Make the profile of the job's model on a node. Raises ProblemsError without hosts."""
         refuse_without(job, "cluster.hosts")
         return discovery.model_profile(on_login_node(job), connect_nodes(job, self._connections))
 
     def memory(self, job: Job) -> Discovery[NodeMemory]:
-        """Read the memory of every node and of its GPUs. ProblemsError without hosts, or with a scheduler."""
+        """Read the memory of every node and of its GPUs. Raises ProblemsError without hosts, or with a scheduler."""
         refuse_scheduler(job)
         refuse_without(job, "cluster.hosts")
         return discovery.memory(job, connect_nodes(job, self._connections))
 
     def partitions(self, job: Job) -> Discovery[tuple[Partition, ...]]:
-        """Read the partitions of the job's scheduler from its login node. ProblemsError without a scheduler."""
+        """Read the partitions of the job's scheduler from its login node. Raises ProblemsError without a scheduler."""
         refuse_without(job, "cluster.scheduler.login.address")
         return discovery.partitions(connect_nodes(job, self._connections))
 
     def data_size(self, job: Job) -> Discovery[DataSize]:
-        """Count the samples of the job's data sets on a node. ProblemsError without hosts or data sets."""
+        """Count the samples of the job's data sets on a node. Raises ProblemsError without hosts or data sets."""
         refuse_without(job, "cluster.hosts", "training.dataset", "training.dataset_dir")
         return discovery.data_size(on_login_node(job), connect_nodes(job, self._connections))
 
     def data_preview(self, job: Job, seed: int) -> Discovery[DataPreview]:
-        """Encode rows of the job's data sets on a node. ProblemsError without hosts, model folder, data or template."""
+        """Encode rows of the job's data sets on a node.
+
+        Raises ProblemsError without hosts, model folder, data or template.
+        """
         needed = ["cluster.hosts", "model.path", "training.dataset", "training.dataset_dir"]
         refuse_without(job, *needed, *(["training.template"] if needs_template(job) else []))
         return discovery.data_preview(on_login_node(job), connect_nodes(job, self._connections), seed)
 
     def dataset_info(self, job: Job) -> Discovery[DatasetInfoRead]:
-        """Read dataset_info.json on every node. ProblemsError without hosts or a folder."""
+        """Read dataset_info.json on every node. Raises ProblemsError without hosts or a folder."""
         return dataset_info.read(on_login_node(job), self._data_nodes(job))
 
     def propose_dataset(self, job: Job, path: str) -> Discovery[DatasetProposal]:
-        """Propose an entry of dataset_info.json for a file on a node. ProblemsError without hosts or a folder."""
+        """Propose an entry of dataset_info.json for a file on a node.
+
+        Raises ProblemsError without hosts or a folder.
+        """
         return dataset_info.propose(on_login_node(job), self._data_nodes(job), path)
 
     def check_dataset(self, job: Job, name: str, entry: Mapping[str, Any]) -> Discovery[DatasetChecked]:
@@ -77,7 +86,10 @@ class NodeTasks:
         return dataset_info.check(on_login_node(job), self._data_nodes(job), name, entry)
 
     def change_dataset(self, job: Job, change: DatasetChange) -> Discovery[bool]:
-        """Change an entry of dataset_info.json on every node. ProblemsError, and no change, if a node refuses it."""
+        """Change an entry of dataset_info.json on every node.
+
+        Raises ProblemsError, and changes nothing, if a node refuses it.
+        """
         connected = self._data_nodes(job)
         self._audit("change_dataset", name=change.name, folder=job.training.dataset_dir, removed=change.entry is None)
         return dataset_info.write(on_login_node(job), connected, change)
@@ -93,7 +105,7 @@ class NodeTasks:
         return connect_nodes(job, self._connections)
 
     def measure_speed(self, job: Job) -> Measurement:
-        """Benchmark the job's nodes. No file stays on them. ProblemsError when the benchmark cannot run."""
+        """Benchmark the job's nodes. No file stays on them. Raises ProblemsError when the benchmark cannot run."""
         refuse_scheduler(job)
         if problems := errors(check_nodes(job)):
             raise ProblemsError(problems)
@@ -104,7 +116,8 @@ class NodeTasks:
     def copy_missing(self, job: Job, report: PreflightReport, progress: file_copy.ReportBytes) -> tuple[Problem, ...]:
         """Copy the missing model and data from node 0 to the other nodes; return warnings of the clean-up.
 
-        ProblemsError names the node that failed. It keeps the part that it received, and the next copy continues there.
+        Raises ProblemsError, which names the node that failed. The node keeps the part that it received, and the next
+        copy continues there.
         """
         run = new_run_id(replace(job, name="copy"), self._clock())
         self._audit("copy_missing", run=run, nodes=[host.address for host in job.cluster.hosts])
@@ -115,7 +128,7 @@ class NodeTasks:
     def download(self, job: Job, progress: hub_download.ReportBytes, dataset: str | None = None) -> tuple[Problem, ...]:
         """Download the job's model, or the data set `dataset`, from its hub to node 0; return warnings of the clean-up.
 
-        ProblemsError says why it failed. Complete files are kept, and the next download continues there.
+        Raises ProblemsError, which says why it failed. Complete files are kept, and the next download continues there.
         """
         repository = hub_download.dataset_repository(job, dataset) if dataset else hub_download.model_repository(job)
         run = new_run_id(replace(job, name="download"), self._clock())
@@ -129,7 +142,7 @@ class NodeTasks:
     ) -> tuple[Problem, ...]:
         """Pull the container image on all nodes, or load it from a file there; return warnings of the clean-up.
 
-        ProblemsError names the nodes that failed.
+        Raises ProblemsError, which names the nodes that failed.
         """
         run = new_run_id(replace(job, name="pull"), self._clock())
         refuse_scheduler(job)
@@ -146,7 +159,8 @@ class NodeTasks:
     ) -> environment_install.Installed:
         """Make the environment of the job's engine on all nodes, and return its interpreter.
 
-        `sets` replaces the shipped sets. ProblemsError names the nodes that failed; the next call goes on there.
+        `sets` replaces the shipped sets. Raises ProblemsError, which names the nodes that failed; the next call goes on
+        there.
         """
         job = environment_install.with_node_python(job)
         if problems := errors(check_nodes(job)):

@@ -41,7 +41,7 @@ class Secrets:
         self._values: dict[str, str] = {}
 
     def put(self, name: str, value: str) -> None:
-        """Store a secret under its name. ProblemsError as in `refuse`."""
+        """Store a secret under its name. Raises ProblemsError as in `refuse`."""
         refuse(name, value)
         hide(value)
         with self._lock:

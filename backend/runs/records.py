@@ -267,7 +267,7 @@ def problem_from_json(values: Mapping[str, Any]) -> Problem:
 
 
 def stored_mapping(run: str, text: str) -> dict[str, Any]:
-    """Read a JSON mapping from the store. ProblemsError(run_unreadable)."""
+    """Read a JSON mapping from the store. Raises ProblemsError(run_unreadable)."""
     try:
         mapping = json.loads(text)
     except ValueError as error:

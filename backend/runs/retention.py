@@ -83,7 +83,7 @@ class Retention:
             return Rules(raw_days=None)
 
     def set_rules(self, rules: Rules) -> None:
-        """Set the rules. ProblemsError(audit_failed) and StoreError change nothing."""
+        """Set the rules. After ProblemsError(audit_failed) and StoreError nothing is changed."""
         self._audit("retention_rules", **asdict(rules))
         text = json.dumps(asdict(rules))
         self._store.write(lambda connection: connection.execute("REPLACE INTO retention VALUES (1, ?)", (text,)))
@@ -122,7 +122,7 @@ class Retention:
     ) -> Deleted:
         """Delete an ended run. If an archive folder is given, first write the archive and read it back.
 
-        ProblemsError: as deletion.refuse_unless_over; run_busy, run_changed, archive_*, delete_no_room. Once the
+        Raises ProblemsError: as deletion.refuse_unless_over; run_busy, run_changed, archive_*, delete_no_room. Once the
         deletion is recorded, no page shows the run. The next `tick` of any process continues an interrupted deletion.
         """
         now, proofs_since = self._clock(), self._proofs_since(by)
@@ -174,7 +174,7 @@ class Retention:
         return thinned, deleted
 
     def compact(self) -> None:
-        """Rewrite the database without its free pages; other writes wait. ProblemsError(no_room_to_compact)."""
+        """Rewrite the database without its free pages; other writes wait. Raises ProblemsError(no_room_to_compact)."""
         with self._store.read() as connection:
             page, count, free = (storage.pragma(connection, name) for name in _PAGES)
         used_bytes = page * (count - free)
@@ -204,7 +204,10 @@ class Retention:
         return ProblemsError([Problem(code="delete_no_room", values=values)])
 
     def _clear(self, run: str) -> None:
-        """Delete the data of a deleted run. After an error with its files, the next tick tries again. StoreError."""
+        """Delete the data of a deleted run. After an error with its files, the next tick tries again.
+
+        Raises StoreError.
+        """
         try:
             deletion.clear(self._store, self._home, run, now=self._clock())
             self._not_cleared.discard(run)
@@ -233,7 +236,7 @@ class Retention:
         return [row["id"] for row in rows if row["id"] not in unproved]
 
     def _try(self, run: str, work: Callable[[str], object]) -> bool:
-        """Return whether `work` succeeded for a run. An unreadable run does not block the others. StoreError."""
+        """Return whether `work` succeeded for a run. An unreadable run does not block the others. Raises StoreError."""
         try:
             work(run)
         except StoreError:

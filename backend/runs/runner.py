@@ -95,7 +95,7 @@ class Runner:
             watch.close()
 
     def launch(self, checked: CheckedJob, run: str, request: LaunchRequest) -> str:
-        """Start a run now; return its id, or the id of an earlier run with the same token. ProblemsError."""
+        """Start a run now; return its id, or the id of an earlier run with the same token. Raises ProblemsError."""
         job = checked.job
         with self._store.read() as connection:
             earlier_run = run_store.run_of_token(connection, request.token) if request.token else None
@@ -126,7 +126,7 @@ class Runner:
     def resume(
         self, run: str, *, checkpoint: int | None, waits: bool, accepted_warnings: Collection[str] | None
     ) -> None:
-        """Start the next attempt now, or put it into the queue. ProblemsError.
+        """Start the next attempt now, or put it into the queue. Raises ProblemsError.
 
         Nothing is recorded unless the run can be resumed and, if it starts now, the checkpoint is complete.
         """
@@ -151,7 +151,7 @@ class Runner:
         self._supervise(run, failure)
 
     def stop(self, run: str, *, save: bool) -> None:
-        """Request the stop of a run, or cancel a queued run; return when the request is recorded. ProblemsError.
+        """Request the stop of a run, or cancel a queued run; return when the request is recorded. Raises ProblemsError.
 
         When the store cannot be written, the nodes are stopped without a record (unrecorded_stop.py).
         """

@@ -14,6 +14,7 @@ from app.text import LANGUAGES, t
 from app.text.plans import rounded
 from backend import __version__
 from backend.job.presets import intervals
+from tests.texts import said
 
 JOB = {
     "name": "seed",
@@ -84,10 +85,9 @@ def test_estimate_prints_stages_and_bubble(run, job_file):
     status, out, err = run("estimate", job_file(parallel={"tensor": 2, "pipeline": 2, "virtual_pipeline": 2}))
     assert status == 0
     assert [line.partition(":")[0] for line in err.splitlines()] == ["note parallel.pipeline_layout"]
-    assert "Weights" in out
-    assert "Pipeline bubble: " in out
-    assert "(textbook 5.9%)" in out
-    assert "Data parallel 8, global batch 64" in out
+    assert t("en", "term.weights") in out
+    assert said(out, "cli.estimate.bubble")["textbook"] == "5.9%"
+    assert t("en", "cli.estimate.batch", data=8, batch=64) in out
 
 
 def test_estimate_prints_speed_its_error_the_time_breakdown_and_the_speed_up_over_one_node(run, job_file):
@@ -95,19 +95,22 @@ def test_estimate_prints_speed_its_error_the_time_breakdown_and_the_speed_up_ove
     figures = json.loads(run("estimate", "--json", path)[1])
     out = run("estimate", path)[1]
     assert (figures["memory_unknown"], figures["time_unknown"]) == ([], ["stack"])
-    assert f"MFU {100 * figures['mfu']:.1f}%" in out
-    assert f"about {figures['hours']:.1f} hours" in out
-    assert f"About {rounded(figures['tokens_per_s_per_gpu']):,} tokens/s per GPU" in out
+    speed = said(out, "cli.estimate.speed")
+    assert speed["mfu"] == f"{100 * figures['mfu']:.1f}%"
+    assert speed["speed"] == f"{rounded(figures['tokens_per_s_per_gpu']):,}"
+    assert t("en", "cli.estimate.hours", hours=f"{figures['hours']:.1f}") in out
     known = intervals()
     for name, interval in (("time", known.time["megatron"]), ("memory", known.memory["megatron"])):
         factors = {"low": f"{interval.low:.0%}", "high": f"{interval.high:.0%}"}
         assert t("en", f"accuracy.{name}", sources=known.sources, **factors) in out
-    assert f"{figures['hours_low']:,.1f} to {figures['hours_high']:,.1f} hours" in out
-    assert f"{figures['need_gib_low']:,.1f} to {figures['need_gib_high']:,.1f} GiB" in out
+    for key, name in (("hours", "hours"), ("gib", "need_gib")):
+        ends = {end: f"{figures[f'{name}_{end}']:,.1f}" for end in ("low", "high")}
+        assert t("en", f"accuracy.{key}", **ends) in out
     assert figures["iteration_s_low"] < figures["iteration_s"] < figures["iteration_s_high"]
     assert t("en", "why.spends", parts=t("en", "advice.part.compute"))[:-1] in out
-    assert "4 nodes are 2." in out
-    assert "as fast as one" in out
+    speed_up = said(out, "cli.estimate.speed_up")
+    assert speed_up["nodes"] == "4"
+    assert 2 < float(speed_up["faster"]) < 3
 
 
 def test_without_the_lengths_of_samples_hours_are_an_upper_bound_and_it_says_what_narrows_them(run, job_file):
@@ -123,20 +126,20 @@ def test_without_the_lengths_of_samples_hours_are_an_upper_bound_and_it_says_wha
 
 def test_estimate_prints_no_unknown_speed_and_no_speed_up_of_one_node(run, job_file):
     alone = run("estimate", job_file(cluster={**JOB["cluster"], "nodes": 1}))[1]
-    assert "tokens/s per GPU" in alone
-    assert "as fast as one" not in alone
+    assert said(alone, "cli.estimate.speed")
+    assert not said(alone, "cli.estimate.speed_up")
     unknown = run("estimate", job_file(cluster={**JOB["cluster"], "gpu": "cpu"}, engine="llamafactory-ddp",
                                        training={"precision": "fp32"}))[1]  # fmt: skip
-    assert "tokens/s" not in unknown
+    assert not said(unknown, "cli.estimate.speed")
 
 
 def test_the_language_comes_from_the_option_or_the_terminal(run, job_file, monkeypatch):
     path = job_file()
-    assert "流水线气泡" in run("estimate", path, "--lang", "zh")[1]
-    assert "流水线气泡" in run("--lang", "zh", "estimate", path)[1]
+    assert said(run("estimate", path, "--lang", "zh")[1], "cli.estimate.bubble", "zh")
+    assert said(run("--lang", "zh", "estimate", path)[1], "cli.estimate.bubble", "zh")
     monkeypatch.setenv("LANG", "zh_CN.UTF-8")
-    assert "流水线气泡" in run("estimate", path)[1]
-    assert "Pipeline bubble" in run("estimate", path, "--lang=en")[1]
+    assert said(run("estimate", path)[1], "cli.estimate.bubble", "zh")
+    assert said(run("estimate", path, "--lang=en")[1], "cli.estimate.bubble", "en")
 
 
 def test_estimate_as_json_is_an_object_for_one_file_and_a_list_for_more(run, job_file):
@@ -372,7 +375,7 @@ def test_a_node_that_cannot_be_reached_is_named_and_status_is_1(run, job_file):
 
 
 def test_runs_that_do_not_exist_are_wrong_input(run):
-    assert run("status") == (0, "No runs yet.\n", "")
+    assert run("status") == (0, t("en", "cli.status.none") + "\n", "")
     for command in ("status", "logs", "stop"):
         status, _, err = run(command, "nothing")
         assert status == 2

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from app.main import main
+from app.text import LANGUAGES, t
 from backend.runs.states import EventKind
 from backend.runs.store.store import Store
+from tests.texts import said
 from tools.stored_runs import StoredRun
 
 RUN = "20260101-000000-tiny-aaaa"
@@ -38,9 +40,9 @@ def listed(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_delete_prints_what_is_deleted_and_what_stays_and_asks_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["delete", "aaaa"]) == 2
     output = capsys.readouterr().err
-    assert f"all data of {RUN}" in output
-    assert "Curves (rank 0)" in output
-    assert f"/{RUN}" in output.split("including checkpoints")[1]
+    assert said(output, "cli.delete.goes")["run"] == RUN
+    assert t("en", "monitor.storage.kind.curves") in output
+    assert f"/{RUN}" in output.split(t("en", "cli.delete.stays"))[1]
     assert "--yes" in output
     assert RUN in listed(capsys)
 
@@ -81,11 +83,11 @@ def test_rules_are_set_and_applied(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed(capsys) == ["20260101-000000-tiny-bbbb"]
 
 
-@pytest.mark.parametrize(("lang", "words"), [("en", "Growth per day"), ("zh", "每日增长")])
-def test_storage_prints_sizes_rules_and_runs(capsys: pytest.CaptureFixture[str], lang: str, words: str) -> None:
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_storage_prints_sizes_rules_and_runs(capsys: pytest.CaptureFixture[str], lang: str) -> None:
     assert main(["--lang", lang, "storage", "--compact"]) == 0
     output = capsys.readouterr().out
-    assert words in output
+    assert t(lang, "monitor.storage.growth") in output
     assert RUN in output
 
 

@@ -13,9 +13,12 @@ from app.wizard.draft_state import read
 from app.wizard.events import change
 from app.wizard.launch import shown_key
 from app.wizard.launch_session import LaunchSession
+from backend import engines
 from backend.cluster.preflight.results import Checks
 from backend.cluster.ssh.host_keys import HostKey
+from backend.engines import CheckedJob
 from backend.job.job import Job
+from backend.job.mapping import with_values
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.controller import Controller
 from backend.runs.launch.preflight import PreflightReport, warning_key
@@ -41,7 +44,7 @@ class Nodes:
         self.lost = 0
         self.tasks = self
 
-    def preflight(self, job: Job) -> PreflightReport:
+    def preflight(self, job: CheckedJob) -> PreflightReport:
         assert self.let.wait(WITHIN_S)
         return self.reports.pop(0)
 
@@ -54,7 +57,7 @@ class Nodes:
 
     def launch(
         self,
-        job: Job,
+        job: CheckedJob,
         *,
         restarts: int,
         source: tuple[str, int] | None,
@@ -62,7 +65,7 @@ class Nodes:
         queue: bool = False,
     ) -> str:
         if queue:
-            self.queued.append(job)
+            self.queued.append(job.job)
             self.accepts.append(set(accepted_warnings))
             return f"queued-{len(self.queued)}"
         assert self.let.wait(WITHIN_S)
@@ -70,7 +73,7 @@ class Nodes:
         if self.late:
             raise ProblemsError([Problem(code="warnings_not_accepted"), *self.late])
         self.sources.append(source)
-        self.launched.append(job)
+        self.launched.append(job.job)
         return f"run-{len(self.launched)}"
 
     def snapshot(self, run: str) -> SimpleNamespace:
@@ -165,6 +168,28 @@ def test_a_warning_that_only_the_launch_finds_was_accepted_by_nobody_and_shuts_i
     assert nodes.late[0] in state.problems
     assert state.run is None
     assert not state.is_green_for(job)
+
+
+def test_a_job_is_checked_once_from_the_check_to_the_launch_and_an_edited_one_again(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[Job] = []
+    check_all = engines.check_all
+    monkeypatch.setattr(engines, "check_all", lambda job: [checked.append(job), *check_all(job)][1:])
+    nodes = Nodes(*[PreflightReport()] * 2)
+    nodes.let.set()
+    session = session_of(nodes)
+    session.check(job)
+    rest(session)
+    session.launch(replace(job))
+    rest(session)
+    assert (checked, nodes.launched) == ([job], [job])
+    edited = with_values(job, {"extra": {"full_determinism": 1}})
+    session.check(edited)
+    rest(session)
+    session.queue(with_values(job, {"extra": {"full_determinism": True}}))
+    assert [each.extra for each in checked[1:]] == [{"full_determinism": 1}, {"full_determinism": True}]
+    assert nodes.queued[0].extra["full_determinism"] is True
 
 
 def test_an_edit_after_the_check_closes_the_launch(job: Job, services: Services) -> None:

@@ -5,9 +5,11 @@ import re
 
 import pytest
 
+from app.text import t
 from app.web.passwords import PasswordHash
 from tests.app.tiny_app import HASH, PASSWORD, PLAIN, browser, log_in, tiny_app
 from tests.clock import Clock
+from tests.texts import said
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def audit(home) -> list[dict]:
 def test_the_page_has_the_language_of_the_browser_and_loads_nothing_from_other_servers(client):
     page = client.get("/login", headers={"accept-language": "zh-CN,zh;q=0.9"})
     assert 'lang="zh-CN"' in page.text
-    assert "密码" in page.text
+    assert t("zh", "login.password") in page.text
     assert "http" not in page.text.replace("http-equiv", "")
     assert re.findall("<script[^>]*>", page.text) == ['<script src="/static/web/login.js" defer>']
     assert page.headers["content-security-policy"].startswith("default-src 'none'")
@@ -41,7 +43,7 @@ def test_the_page_has_the_language_of_the_browser_and_loads_nothing_from_other_s
 def test_a_wrong_password_gets_a_clear_message_and_no_session(client, home):
     answer = log_in(client, "wrong")
     assert answer.status_code == 401
-    assert "That is not the password" in answer.text
+    assert t("en", "login.wrong") in answer.text
     assert "set-cookie" not in answer.headers
     assert [entry["action"] for entry in audit(home)] == ["login_failed"]
 
@@ -120,8 +122,8 @@ def test_a_client_that_must_wait_at_a_shared_name_reads_about_the_own_name(home,
     client = browser(tiny_app(home, clock, {}), PLAIN)
     for _ in range(3):
         log_in(client, "wrong")
-    assert "the address that the server printed" in log_in(client).text
-    assert "请打开它" in client.post("/login?lang=zh", data={"password": "x"}).text
+    assert said(log_in(client).text, "login.wait.plain_name", "en")
+    assert said(client.post("/login?lang=zh", data={"password": "x"}).text, "login.wait.plain_name", "zh")
 
 
 def test_a_device_cookie_gives_a_separate_count_and_no_access(home, clock):

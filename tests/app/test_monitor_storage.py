@@ -15,6 +15,7 @@ from app.monitor.poll_response import PollResponder
 from app.monitor.storage import SIZES_FRESH_S, StorageView
 from app.monitor.watch import RunCache
 from app.services import Services
+from app.text import t
 from app.text.storage import size_words
 from backend.job.problems import Problem
 from backend.runs.retention import Rules
@@ -72,7 +73,7 @@ def test_sizes_are_measured_when_somebody_looks_and_again_after_a_while(
     look = ask(services, storage=True)["storage"]["look"]
     (shown,) = look["runs"]
     assert (shown["id"], shown["name"], shown["logs"], shown["can_delete"]) == (RUN, NAME, "5.07 kB", False)
-    assert "has not ended" in shown["why"]
+    assert shown["why"] == t("en", "problem.run_not_over", run=RUN)
     assert look["spare"] == "0 B"
     finish(run)
     clock.now += SIZES_FRESH_S
@@ -81,7 +82,7 @@ def test_sizes_are_measured_when_somebody_looks_and_again_after_a_while(
 
 def test_before_a_deletion_the_page_says_what_goes_and_what_stays_where(services: Services, run: StoredRun) -> None:
     refused = ask(services, erase=RUN)["erase"]
-    assert "has not ended" in refused["refused"]["message"]
+    assert refused["refused"]["code"] == "run_not_over"
     other = StoredRun(services.database.store, "other", now=1000.0, nodes=1)
     assert ask(services, erase=other.id)["erase"]["places"] == ["/other", "~/.megaboard/other"]
     finish(run)
@@ -90,10 +91,11 @@ def test_before_a_deletion_the_page_says_what_goes_and_what_stays_where(services
         found = ask(services, **question)["erase"]
         assert found["refused"] is None
         assert found["name"] == NAME
-        assert "Logs: 5.07 kB" in found["kinds"]
+        kind = t("en", "monitor.storage.kind.logs")
+        assert t("en", "monitor.storage.of", kind=kind, size="5.07 kB") in found["kinds"]
         assert found["places"] == [], "a job that cannot be read names none"
         assert found["folder"] == str(services.home / "archive")
-    assert ask(services, erase="no-such-run")["erase"]["refused"]["message"] == "There is no run no-such-run."
+    assert ask(services, erase="no-such-run")["erase"]["refused"]["code"] == "unknown_run"
 
 
 @pytest.mark.parametrize("archive", [True, False])
@@ -106,9 +108,7 @@ def test_a_run_is_deleted_by_its_button_and_the_list_says_how_it_went(
     path = str(services.home / "archive" / f"{RUN}.zip") if archive else None
     assert ask(services)["deletions"] == [{"run": RUN, "phase": "done", "rows": 0, "path": path, "problem": None}]
     assert ask(services)["rows"] == []
-    assert ask(services, run=RUN)["error"]["message"] == (
-        f"Run {RUN} was archived and deleted." if archive else f"Run {RUN} was deleted."
-    )
+    assert ask(services, run=RUN)["error"]["code"] == ("run_archived" if archive else "run_deleted")
     (kept,) = ask(services, storage=True)["storage"]["deleted"]
     assert (kept["run"], kept["name"], kept["by"], kept["archive"]) == (RUN, NAME, "page", path)
     refused = act(services, "delete", RUN)
@@ -124,9 +124,7 @@ def test_a_question_that_is_open_while_its_run_is_deleted_is_told_so(
     assert ask(services, erase=RUN)["erase"]["refused"] is None
     services.retention.delete(RUN, by="rule", archive_to=services.home / "archive" if archive else None)
     clock.now += SIZES_FRESH_S
-    assert ask(services, erase=RUN)["erase"]["refused"]["message"] == (
-        f"Run {RUN} was archived and deleted." if archive else f"Run {RUN} was deleted."
-    )
+    assert ask(services, erase=RUN)["erase"]["refused"]["code"] == ("run_archived" if archive else "run_deleted")
 
 
 def test_a_running_run_is_refused_and_the_list_says_so(services: Services, run: StoredRun) -> None:
@@ -135,7 +133,7 @@ def test_a_running_run_is_refused_and_the_list_says_so(services: Services, run: 
     assert refused.code == "run_not_over"
     (told,) = ask(services)["deletions"]
     assert told["phase"] == "failed"
-    assert "has not ended" in told["problem"]["message"]
+    assert told["problem"]["code"] == "run_not_over"
     assert len(ask(services)["rows"]) == 1
 
 

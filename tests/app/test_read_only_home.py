@@ -1,5 +1,7 @@
 """A read-only home folder: the page says so and why, and stored data can be read."""
 
+import errno
+import os
 import sys
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from backend.runs.store.store import Store, StoreError
 from tests.app.tiny_app import browser, log_in, tiny_app
 from tests.clock import Clock
 from tests.full_disk import read_only
+from tests.texts import said
 from tools.browser import PASSWORD, Server
 
 
@@ -86,7 +89,7 @@ def test_the_server_itself_starts_on_it_and_ends(home: Path, tmp_path: Path) -> 
         server.end()
     text = server.log.read_text()
     assert server.process.returncode == 0, text
-    assert f"Nothing can be saved in {home}" in text
+    assert said(text, "cli.serve.read_only")["path"] == str(home)
     assert "Traceback" not in text
 
 
@@ -98,5 +101,5 @@ def test_without_a_password_to_be_read_the_server_says_how_to_give_one(
         assert main(["--lang", "en", "serve", "--port", "0"]) == 2
         assert main(["status"]) == 0
     output = capsys.readouterr().err
-    assert f"Nothing can be saved in {home}: Read-only file system" in output
+    assert said(output, "cli.serve.read_only") == {"path": str(home), "reason": os.strerror(errno.EROFS)}
     assert "--password-file" in output

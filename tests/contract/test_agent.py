@@ -27,6 +27,7 @@ from backend.cluster.ssh.passphrases import Passphrases
 from backend.job.cluster import Host
 from tests.contract.test_ssh import make_key
 from tests.runs.gangs import stand_in_job
+from tests.texts import said
 
 pytestmark = [pytest.mark.contract, pytest.mark.slow]
 
@@ -252,5 +253,5 @@ def test_check_names_the_agent_in_place_of_the_nodes_and_ends(
         )  # fmt: skip
     text = done.stdout + done.stderr
     assert done.returncode not in (0, None), text
-    assert f"The SSH agent at {tmp_path}/agent did not answer" in text
+    assert said(text, "problem.agent_hangs")["agent"] == f"{tmp_path}/agent"
     assert "sshd listens" not in text

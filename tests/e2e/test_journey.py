@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from app.demo import tiny_model
+from app.text import t
 from backend.runs.store import metrics
 from backend.runs.store.store import Store
 from tests.nodes import needs_node_environment
@@ -252,14 +253,13 @@ def test_the_demo_s_job_is_the_first_recipe_and_brings_back_all_that_another_too
 
 def test_a_demo_started_again_after_another_recipe_says_where_its_own_job_is(demo, page):
     first = demo.log.read_text()
-    assert "The page holds the demo's job" in first
+    assert t("en", "cli.demo.filled") in first
     go(page, demo, "hardware")
     choose(page, "qwen2.5-7b-lora")
     demo.end()
     demo.start()
     printed = demo.log.read_text().removeprefix(first)
-    assert "The page holds the job that you last edited" in printed
-    assert f"“Demo: tiny model on {NODES} local nodes”" in printed
+    assert t("en", "cli.demo.other", name=f"Demo: tiny model on {NODES} local nodes") in printed
 
 
 def choose(page, recipe: str) -> None:

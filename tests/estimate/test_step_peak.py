@@ -45,8 +45,6 @@ ON_REQUEST = [pytest.param(*case, marks=pytest.mark.engines) for case in (("llam
 STATE_SPACES = {"bamba", "falcon_h1", "granitemoehybrid", "jamba", "nemotron_h"}
 NOT_MODELLED = {
     **dict.fromkeys(STATE_SPACES, "the loop of torch on CPU in place of a kernel"),
-    "apertus": "its xIELU is several operations",
-    "gemma4_text": "10 % too low with checkpoints; its norms of queries and keys are in fp32",
     "gpt_oss": "transformers has no SDPA for it",
     "qwen3_next": "the loop of torch on CPU in place of a kernel",
     "qwen3_5_text": "the loop of torch on CPU in place of a kernel",
@@ -72,7 +70,7 @@ def test_the_peaks_of_small_models_of_25_families_are_within_ten_percent(options
     assert len(peaks) == 2 * len(names)
     errors = {case: ours / torchs - 1 for case, (torchs, ours) in peaks.items()}
     assert {case: error for case, error in errors.items() if abs(error) > 0.1} == {}
-    assert statistics.median(map(abs, errors.values())) < 0.03
+    assert statistics.median(map(abs, errors.values())) < 0.02
 
 
 @pytest.mark.engines

@@ -243,6 +243,8 @@ CASES = [
     (GRPO, {}, "grpo_assumed"),
     (GRPO, {"training.method": "partial"}, "method_not_with_stage"),
     (GRANITE, {"engine": "llamafactory-ddp", "training.method": "lora"}, "adapters_on_experts"),
+    (DENSE, {"engine": "llamafactory-zero2", "extra": {"use_muon": True}}, "extra_not_estimated"),
+    (MOE, {"engine": "swift-megatron", "extra": {"mtp_num_layers": 1}}, "extra_not_estimated"),
     (GPT2, {"engine": "llamafactory-ddp", "training.method": "lora"}, "adapters_find_nothing"),
     (GRPO, {"training.method": "partial", "engine": "llamafactory-zero3"}, "method_not_with_stage"),
 ]  # fmt: skip
@@ -250,7 +252,7 @@ CASES = [
 ONLY_THE_USER_KNOWS = {
     "unknown_gpu", "unknown_model", "gpu_memory_mixed", "gpu_memory_smaller", "calibration_other_engine",
     "calibration_other_training", "calibration_outdated", "reward_model_starts_over", "mix_not_positive",
-    "grpo_reward_unknown", "grpo_cached_data", "grpo_assumed",
+    "grpo_reward_unknown", "grpo_cached_data", "grpo_assumed", "extra_not_estimated",
 }  # fmt: skip
 """Which GPU or model was meant, whether to measure anew, whether a restart from step 0 is acceptable, shares, where
 rewards and prompts are, and nothing where a note only informs."""

@@ -137,7 +137,7 @@ def test_a_disk_that_becomes_full_is_named_and_the_next_download_goes_on(
 ) -> None:
     """The check before the download is switched off, as if somebody filled the disk after it."""
     program = node_program("download.py")
-    check = b"if shutil.disk_usage(place).free <"
+    check = b"if shutil.disk_usage(folder).free <"
     assert check in program
     monkeypatch.setattr(f"{__name__}.node_program", lambda name: program.replace(check, b"if False and 0 <"))
     hub.repositories["owner/model"] = {"config.json": b"{}", "model.safetensors": WEIGHTS * 6}

@@ -32,7 +32,7 @@ def stand_in_job(folder: Path, script: str) -> dict[str, Any]:
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
     for name, text in {
-        "model/config.json": "{}",
+        "model/config.json": '{"model_type": "qwen3"}',
         "data/dataset_info.json": '{"d": {"file_name": "d.json"}}',
         "data/d.json": "[]",
     }.items():

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from app.demo.local_nodes import LocalNodes
+from app.wizard.launch_session import LaunchSession
 from backend import engines
 from backend.job.job import Job
 from backend.job.mapping import with_values
@@ -34,8 +36,14 @@ def test_a_run_from_launch_to_finish(
     checked: list[Job] = []
     check_all = engines.check_all
     monkeypatch.setattr(engines, "check_all", lambda job: [checked.append(job), *check_all(job)][1:])
-    run = controller.launch(with_mode(job, "ok"))
-    assert len(checked) == 1
+    session = LaunchSession(controller, time.time)
+    for act in (session.check, session.launch):
+        act(with_mode(job, "ok"))
+        wait_for(lambda: not session.state().is_busy)
+    assert session.state().problems == ()
+    assert len(checked) == 1, "the launch takes over the job of the check"
+    run = session.state().run
+    assert run is not None
     assert controller.snapshot(run).state in (RunState.RUNNING, RunState.FINISHED)
     assert controller.wait(run, WITHIN_S) is RunState.FINISHED
     shown = controller.snapshot(run)

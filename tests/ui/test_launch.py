@@ -50,7 +50,7 @@ def test_warnings_are_accepted_for_the_check_that_showed_them(page: Any) -> None
     expect(button).to_be_disabled()
     box.check()
     expect(button).to_be_enabled()
-    # Another tab checks again: what was ticked here was said of other warnings.
+    # Another tab checks again: the tick belongs to the warnings of the earlier check.
     draw(page, version=9, warnings=2)
     expect(box).not_to_be_checked()
     expect(button).to_be_disabled()

@@ -57,7 +57,7 @@ def import_llamafactory(
     read_file: ReadFile | None = None,
     open_keys: Collection[str] = (),
 ) -> Imported:
-    """Return the job that a LLaMA-Factory configuration describes. ProblemsError as `import_source`.
+    """Return the job that a LLaMA-Factory configuration describes. Raises ProblemsError as `import_source`.
 
     `read_file` opens the DeepSpeed settings that it names, and the config.json of a model that is no preset.
     """
@@ -75,7 +75,7 @@ def import_swift_megatron(
     read_file: ReadFile | None = None,
     open_keys: Collection[str] = (),
 ) -> Imported:
-    """Return the job of ms-swift's `megatron VERB`; an empty verb is found from the keys. ProblemsError."""
+    """Return the job of ms-swift's `megatron VERB`; an empty verb is found from the keys. Raises ProblemsError."""
     values = {SWIFT.renamed.get(key, key): value for key, value in config.items()}
     refuse_other_swift(values, verb)
     choice = Choice(engine="swift-megatron", values=swift_values(values, verb))
@@ -89,7 +89,7 @@ def import_swift_trainer(
     read_file: ReadFile | None = None,
     open_keys: Collection[str] = (),
 ) -> Imported:
-    """Return the job of ms-swift's `swift VERB`; an empty verb is found from the keys. ProblemsError."""
+    """Return the job of ms-swift's `swift VERB`; an empty verb is found from the keys. Raises ProblemsError."""
     values = {SWIFT_TRAINER.renamed.get(key, key): value for key, value in config.items()}
     refuse_other_trainers(values, verb)
     known = {key: value for key, value in values.items() if key not in open_keys}

@@ -10,7 +10,7 @@ _PLAIN = frozenset({"NO", "MULTI_GPU", "MULTI_CPU", "MULTI_NPU"})
 
 
 def sharding_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a LLaMA-Factory configuration that shard as accelerate's file does. ProblemsError.
+    """Return the keys of a LLaMA-Factory configuration that shard as accelerate's file does. Raises ProblemsError.
 
     Source: accelerate 1.11.0 commands/config/config_args.py and utils/launch.py.
     """
@@ -32,7 +32,7 @@ def sharding_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def swift_sharding_of(settings: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of an ms-swift configuration `config` that shard as accelerate's file does. ProblemsError.
+    """Return the keys of an ms-swift configuration `config` that shard as accelerate's file does. Raises ProblemsError.
 
     FSDP becomes the content of a file that ms-swift's own `fsdp` names (swift/config/fsdp2.json). Activations are
     checkpointed by the file, or by `gradient_checkpointing`, which is on if it is missing.

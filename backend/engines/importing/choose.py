@@ -141,7 +141,7 @@ def sharded_by(sharding: Any, read_file: ReadFile | None, environment: str) -> C
 
 
 def _zero_settings(sharding: Any, read_file: ReadFile | None) -> tuple[Mapping[str, Any], str]:
-    """Return the DeepSpeed configuration and the code of the reason. ProblemsError if its file is not available.
+    """Return the DeepSpeed configuration and the code of the reason. Raises ProblemsError if its file is not available.
 
     Without files, a name of LLaMA-Factory's own examples stands for their content.
     """

@@ -120,13 +120,7 @@ def step_time(
     parts["pipeline"] = 2 * plan.micro_batches * sends
     bubble = larger(0.0, scheduled - sum(parts.values())) if len(chunks) > 1 else 0.0
     data = data_seconds(time_context, parameters, forward, backward, memo)
-    # Inner stages often have the same parameters.
-    distinct = {id(rank): rank for rank in parameters}.values()
-    optimizer, offload = (
-        memo.once((_after, *map(memo.number, distinct)), _after, time_context, distinct)
-        if memo
-        else _after(time_context, distinct)
-    )
+    optimizer, offload = _after_passes(time_context, parameters, memo)
     parts |= {"bubble": bubble, "data": data, "optimizer": optimizer, "offload": offload}
     return StepTime(
         iteration_s=scheduled + data + optimizer + offload,
@@ -139,8 +133,18 @@ def step_time(
     )
 
 
-def _after(time_context: TimeContext, ranks: Collection[RankParameters]) -> tuple[Number, Number]:
+def _after_passes(
+    time_context: TimeContext, parameters: Sequence[RankParameters], memo: Memo | None
+) -> tuple[Number, Number]:
     """Return the seconds of the optimizer step and of offloading on the slowest rank."""
+    # Inner stages often have the same parameters.
+    distinct = {id(rank): rank for rank in parameters}.values()
+    if memo is None:
+        return _slowest(time_context, distinct)
+    return memo.once((_slowest, *map(memo.number, distinct)), _slowest, time_context, distinct)
+
+
+def _slowest(time_context: TimeContext, ranks: Collection[RankParameters]) -> tuple[Number, Number]:
     optimizer = largest(*(optimizer_seconds(time_context, rank) for rank in ranks))
     return optimizer, largest(*(offload_seconds(time_context, rank) for rank in ranks))
 

@@ -21,6 +21,7 @@ from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule
 
 Codes = npt.NDArray[np.int32]
+Rows = npt.NDArray[np.integer] | npt.NDArray[np.bool_]
 EVERY = slice(None)
 
 
@@ -62,12 +63,12 @@ class Space:
         """Return the values of a plan by path."""
         return {path: self.value(path, row) for path in self.axis_of}
 
-    def column(self, path: str, rows: npt.NDArray[Any] | slice = EVERY) -> npt.NDArray[Any]:
+    def column(self, path: str, rows: Rows | slice = EVERY) -> npt.NDArray[Any]:
         """Return the value of every plan, or of some plans, at a path."""
         axis, item = self.axis_of[path]
         return np.array([value[item] for value in self.axes[axis].values]).take(self.codes[axis][rows])
 
-    def rows_with(self, values: Mapping[str, Any]) -> npt.NDArray[Any]:
+    def rows_with(self, values: Mapping[str, Any]) -> npt.NDArray[np.intp]:
         """Return the rows of the plans that have these values. Values of a path without an axis are ignored."""
         chosen = np.ones(self.size, bool)
         for number, axis in enumerate(self.axes):
@@ -85,7 +86,7 @@ class Space:
             keys = keys * len(self.axes[axis].values) + self.codes[axis]
         return keys, count
 
-    def take(self, rows: npt.NDArray[Any]) -> "Space":
+    def take(self, rows: Rows) -> "Space":
         """Return only these plans."""
         return Space(job=self.job, axes=self.axes, codes=tuple(codes[rows] for codes in self.codes))
 

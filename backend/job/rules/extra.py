@@ -17,6 +17,7 @@ from backend.job.rules.bound import BoundRule, problem, registrar
 from backend.job.traits import EngineTraits
 
 RULES: list[BoundRule] = []
+everywhere = registrar(RULES, lambda traits: True)
 llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory")
 hugging_face = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
 mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
@@ -148,6 +149,14 @@ _NOT_MEGATRONS = re.compile(
     r"galore|llama_pro|muon|reentrant_gc|rslora)"
 )
 
+NOT_ESTIMATED = re.compile(
+    r"freeze_(extra|trainable)_modules|freeze_parameters(_ratio|_regex)?|mixture_of_depths|modules_to_save|"
+    r"moe_expert_capacity_factor|moe_layer_recompute|mtp_num_layers|offload_(model|optimizer)|optim_target_modules|"
+    r"sequence_parallel_size|shift_attn|torch_compile|trainable_parameters(_regex)?|"
+    r"use_(adam_mini|apollo|badam|dora|galore|llama_pro|megatron_fsdp|muon|precision_aware_optimizer|unsloth_gc)"
+)
+"""Keys of the engines that change memory or time, and that no formula of the estimate reads."""
+
 
 def allow_code(job: Job) -> Mapping[str, Mapping[str, object]]:
     """Return the choice that lets the code in the model's folder run; none for ms-swift, which has no such key."""
@@ -160,6 +169,17 @@ def is_ignored(key: str, traits: EngineTraits) -> bool:
     """Return whether an engine accepts a key without ever reading it."""
     is_mcore_adapter = traits.is_megatron and traits.environment == "llamafactory"
     return is_mcore_adapter and _NOT_MEGATRONS.fullmatch(key) is not None
+
+
+@everywhere
+def figures_count_the_keys(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """The estimate reads few keys of `extra`. Of those that it does not read, some change memory or time."""
+    keys = [key for key, value in job.extra.items()
+            if value and NOT_ESTIMATED.fullmatch(key) and not is_ignored(key, job.traits)]  # fmt: skip
+    if not keys:
+        return None
+    return Problem(code="extra_not_estimated", field="extra", severity="note",
+                   values={"keys": ", ".join(f"`{key}`" for key in keys)})  # fmt: skip
 
 
 @llamafactory

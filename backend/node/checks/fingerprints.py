@@ -139,11 +139,11 @@ def find(folder: str, name: str) -> str | None:
 NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EACCES)
 """Answers to a path at which this user finds no file. NFS answers ESTALE until it has read the folder again."""
 OTHER_FILE = (errno.EINVAL, errno.EFBIG, errno.ELOOP, errno.ENXIO)
-"""Answers of `read_regular` and `open` to a path at which another thing is."""
+"""Errors of `read_regular` and `open` for a path that is not a regular file, or not the expected one."""
 
 
 def _contains_its_name(path: str) -> bool:
-    """Return whether a file is there and contains its name. OSError if the disk fails."""
+    """Return whether a file is there and contains its name. Raises OSError if the disk fails."""
     name = os.path.basename(path).encode()
     try:
         return read_regular(path, len(name)) == name

@@ -85,7 +85,7 @@ def weight_names(folder: str) -> list[str]:
 
 def header_of(path: str) -> dict[str, Any]:
     """Return the header of a safetensors file: 8 bytes of size, then JSON
-    (https://huggingface.co/docs/safetensors/index#format). OSError, ValueError.
+    (https://huggingface.co/docs/safetensors/index#format). Raises OSError or ValueError.
     """
     with open_regular(path) as file:
         size = int.from_bytes(file.read(8), "little")

@@ -146,6 +146,6 @@ def thumbnail(image: Any, folder: str) -> str:
         picture.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
         data = io.BytesIO()
         picture.save(data, "JPEG", quality=70)
-    except Exception:
+    except Exception:  # PIL raises errors of many types. The page says that the image cannot be read.
         return ""
     return base64.b64encode(data.getvalue()).decode()

@@ -130,7 +130,7 @@ class Build:
             raise InstallError("install_import_failed", imports=self.request["imports"], lines=lines)
 
     def call(self, command: list[str]) -> None:
-        """Run a command. InstallError names why it failed, as far as its output says."""
+        """Run a command. Raises InstallError, which names why it failed, as far as its output says."""
         status, lines = self.output_of(command)
         if status:
             low = lines.lower()

@@ -48,7 +48,10 @@ CLOSE_S = 5.0
 
 
 def watched_job(hosts: Sequence[Mapping[str, Any]], folder: str) -> Job:
-    """Return the job of an external run: nodes, output folder, and the mark that it is external. ProblemsError."""
+    """Return the job of an external run: nodes, output folder, and the mark that it is external.
+
+    Raises ProblemsError.
+    """
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", posixpath.basename(folder.rstrip("/"))).strip(".-")[:40] or "watched"
     cluster = {"gpu": "cpu", "nodes": len(hosts), "gpus_per_node": 1, "hosts": list(hosts)}
     job, problems = parse_job({"name": name, "cluster": cluster, "training": {"output_dir": folder}, WATCHED: True})
@@ -58,7 +61,10 @@ def watched_job(hosts: Sequence[Mapping[str, Any]], folder: str) -> Job:
 
 
 def find_logs(node: Node, folder: str, log: str | None) -> list[str]:
-    """Return the files in the folder that can be read; `log` names one more file. ProblemsError(nothing_to_watch)."""
+    """Return the files in the folder that can be read; `log` names one more file.
+
+    Raises ProblemsError(nothing_to_watch).
+    """
     listed = node.run(["ls", "-1p", "--", folder], timeout_s=LIST_S, max_bytes=LIST_BYTES)
     names = [name for name in listed.out.splitlines() if not name.endswith("/")]
     logs = [name for name in names if LOGS.fullmatch(name)][:MOST_LOGS]

@@ -20,7 +20,10 @@ _log = logging.getLogger(__name__)
 
 
 def copy_records(node: Node, folder: str, ranks: Sequence[int], into: Path) -> list[str]:
-    """Copy the records of global ranks from a node's run folder; return the names of the copied records. NodeError."""
+    """Copy the records of global ranks from a node's run folder; return the names of the copied records.
+
+    Raises NodeError.
+    """
     copied = []
     for name in (f"{RECORDS}{rank}" for rank in ranks):
         try:

@@ -10,7 +10,9 @@ FARTHEST = 1 << 60
 
 
 def offset_to_read(node: Node, path: str, offset: int, *, keep: int, grain: int) -> int:
-    """Return an offset with `keep` to `keep + grain` bytes after it, or `offset` when fewer bytes follow. NodeError.
+    """Return an offset with `keep` to `keep + grain` bytes after it, or `offset` when fewer bytes follow.
+
+    Raises NodeError.
 
     A node reports no sizes. About twenty reads, each of one byte, find the end of a file of any size.
     """

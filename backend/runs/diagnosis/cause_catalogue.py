@@ -71,7 +71,7 @@ class Cause:
 
 @cache
 def causes() -> tuple[Cause, ...]:
-    """Return all entries of the catalogue. ValueError for an entry that is not valid."""
+    """Return all entries of the catalogue. Raises ValueError for an entry that is not valid."""
     files = sorted((file for file in _FOLDER.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
     entries = [
         _read(entry, file.name.removesuffix(".yaml"))

@@ -8,13 +8,15 @@ import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median, median_high
-from typing import Any
+from typing import TypeVar
 
 from backend.job.job import Job
 from backend.runs.diagnosis.findings import Behind, Earlier, Hang, Idle, Stuck, Working
 from backend.runs.records import Event, NodeSnapshot, Point
 from backend.runs.states import EventKind
 from backend.runs.store import metrics
+
+Entry = TypeVar("Entry")
 
 PATIENCE_S, PATIENCE_STEPS = 60.0, 10
 """A gang that has no step for the longer of both times makes no progress. Some steps save or evaluate."""
@@ -112,7 +114,7 @@ def _worked(nodes: Sequence[NodeSnapshot], job: Job) -> dict[tuple[int, int | No
     return worked
 
 
-def _nobody_works(worked: Mapping[Any, float], since: float) -> bool:
+def _nobody_works(worked: Mapping[tuple[int, int | None], float], since: float) -> bool:
     """Return whether it is known that no process has been active since then."""
     return bool(worked) and max(worked.values()) <= since
 
@@ -181,5 +183,5 @@ def _idle(nodes: Sequence[NodeSnapshot]) -> tuple[Idle, ...]:
     )
 
 
-def _unless_many(entries: Sequence[Any]) -> tuple[Any, ...]:
+def _unless_many(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     return tuple(entries) if len(entries) <= MOST else ()

@@ -1,4 +1,4 @@
-"""The attempt of a derived run: where the models lie, which GPUs are free, and the files that its node gets."""
+"""The attempt of a derived run: the folders of its models, the free GPUs, and the files for its node."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,10 @@ GRACE_S = 5.0
 
 
 def derived_job(job: Job, models: int, node: int = 0) -> Job:
-    """Return the job of a derived run: one node of the trained run, with one process per model. ProblemsError."""
+    """Return the job of a derived run: one node of the trained run, with one process per model.
+
+    Raises ProblemsError.
+    """
     refuse_scheduler(job)
     hosts = job.cluster.hosts[node : node + 1]
     cluster = replace(job.cluster, nodes=1, hosts=hosts, spares=(), gpus_per_node=models)
@@ -52,7 +55,7 @@ def has_chat(job: Job) -> bool:
 
 
 def chat_request(job: Job, models: Sequence[str], checkpoint: int | None) -> dict[str, object]:
-    """Return the request of a chat with models of a trained job, which is stored with its run. ProblemsError."""
+    """Return the request of a chat with models of a trained job, which is stored with its run. Raises ProblemsError."""
     chosen = [name for name in MODELS if name in models]
     if not chosen:
         raise ProblemsError([Problem(code="chat_no_model", field="models")])
@@ -65,7 +68,7 @@ def chat_request(job: Job, models: Sequence[str], checkpoint: int | None) -> dic
 def evaluation_request(
     job: Job, models: Sequence[str], checkpoint: int | None, rows: int, max_tokens: int
 ) -> dict[str, object]:
-    """Return the request of an evaluation, which is stored with its run. ProblemsError."""
+    """Return the request of an evaluation, which is stored with its run. Raises ProblemsError."""
     chosen = [name for name in MODELS if name in models]
     if not chosen:
         raise ProblemsError([Problem(code="chat_no_model", field="models")])
@@ -84,7 +87,7 @@ def evaluation_request(
 def make_attempt(
     derived: DerivedRun, job: Job, node: Node, facts: NodeFacts, key: str, *, grace_s: float = GRACE_S
 ) -> launch.Attempt:
-    """Return the attempt of a derived run on its connected node. ProblemsError and NodeError."""
+    """Return the attempt of a derived run on its connected node. Raises ProblemsError and NodeError."""
     placement = launch.make_placement(job, derived.run, 1, {0: facts}, job.cluster.port_range[0])
     names = derived.request["models"]
     arguments = {name: model_args(derived, job, name, node) for name in names}
@@ -164,7 +167,7 @@ def _newest_source(job: Job, results: str, node: Node) -> Source | None:
 def _devices(job: Job, node: Node, count: int) -> list[str]:
     """Return CUDA_VISIBLE_DEVICES of each model: the free GPUs in equal parts, or one GPU for all models.
 
-    ProblemsError(chat_no_free_gpu).
+    Raises ProblemsError(chat_no_free_gpu).
     """
     if resolve_gpu(job.cluster).device == "cpu":
         return [""] * count

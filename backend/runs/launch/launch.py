@@ -174,7 +174,7 @@ def start_all(
 ) -> None:
     """Upload to all nodes, then start all supervisors. Nothing is started unless every upload succeeded.
 
-    GroupError names the nodes that failed. The other nodes may have started.
+    Raises GroupError, which names the nodes that failed. The other nodes may have started.
     """
     on_all(nodes, lambda rank, node: upload(attempt, rank, node), UPLOAD_S)
 
@@ -231,7 +231,7 @@ def container_of(job: Job, rank: int) -> dict[str, object] | None:
 
 
 def start_supervisor(record: NodeRecord, node: Node) -> Started:
-    """Start the supervisor of a node, which starts the ranks. NodeError when it refuses."""
+    """Start the supervisor of a node, which starts the ranks. Raises NodeError when it refuses."""
     answer = answer_of(node.name, Started, ask(node, supervisor_command(record, "start"), timeout_s=START_S))
     if answer["ok"]:
         return answer
@@ -241,12 +241,12 @@ def start_supervisor(record: NodeRecord, node: Node) -> Started:
 
 
 def ask_status(record: NodeRecord, node: Node, timeout_s: float) -> Status:
-    """Ask a node whether its supervisor is alive, or how the node ended. NodeError."""
+    """Ask a node whether its supervisor is alive, or how the node ended. Raises NodeError."""
     return stop_answer(node, Status, ask(node, supervisor_command(record, "status"), timeout_s=timeout_s))
 
 
 def stop_supervisor(record: NodeRecord, node: Node, grace_s: float, *, by_shell: bool = False) -> Stopped:
-    """Stop all processes of an attempt on a node. `left` of the answer is empty when none is left. NodeError.
+    """Stop all processes of an attempt on a node. `left` of the answer is empty when none is left. Raises NodeError.
 
     A shell script does it when the node's Python does not start any more (its environment was deleted, or `setup` is
     broken), or at once with `by_shell`.
@@ -284,7 +284,7 @@ def _stop_by_program(record: NodeRecord, node: Node, grace_s: float) -> Stopped:
 
 
 def stop_answer(node: Node, shape: type[T], answer: object) -> T:
-    """Read a supervisor's answer to a stop. NodeError(bad_answer) if a required field is wrong.
+    """Read a supervisor's answer to a stop. Raises NodeError(bad_answer) if a required field is wrong.
 
     Other wrong fields are ignored, because they must not prevent the stop of a node.
     """
@@ -293,7 +293,7 @@ def stop_answer(node: Node, shape: type[T], answer: object) -> T:
 
 
 def ask_for_save(record: NodeRecord, node: Node) -> None:
-    """Ask the ranks, through one node, to save a checkpoint after the current step and to exit. NodeError."""
+    """Ask the ranks, through one node, to save a checkpoint after the current step and to exit. Raises NodeError."""
     node.write(f"{record.folder}/control/stop", b"")
 
 

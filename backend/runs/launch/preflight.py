@@ -90,7 +90,7 @@ class ConnectedNodes:
         return tuple(error.problem for error in self.failures.values())
 
     def all_nodes(self) -> Mapping[int, Node]:
-        """Return all nodes. ProblemsError when one is not connected."""
+        """Return all nodes. Raises ProblemsError when one is not connected."""
         if self.failures:
             raise ProblemsError(self.problems)
         return self.nodes

@@ -67,7 +67,7 @@ def resume_policy_of(connection: sqlite3.Connection, run: str) -> ResumePolicy:
 
 
 def find_checkpoints(job: Job, run: str, nodes: Mapping[int, Node]) -> Checkpoints:
-    """List the checkpoints on all nodes of a run. ProblemsError when a node cannot be read."""
+    """List the checkpoints on all nodes of a run. Raises ProblemsError when a node cannot be read."""
     try:
         listed = checkpoints.read_checkpoints(job, nodes, results_folder(job, run))
     except GroupError as error:
@@ -84,7 +84,7 @@ def find_checkpoints(job: Job, run: str, nodes: Mapping[int, Node]) -> Checkpoin
 
 
 def choose_checkpoint(job: Job, run: str, saved: Checkpoints, policy: ResumePolicy) -> int | None:
-    """Return the step to resume from; None: the beginning. ProblemsError: no_checkpoint, checkpoint_*."""
+    """Return the step to resume from; None: the beginning. Raises ProblemsError: no_checkpoint, checkpoint_*."""
     if policy.step == 0:
         return None
     if not job.can_resume:
@@ -115,7 +115,8 @@ def find_source(
 ) -> Source:
     """Return a checkpoint of a run (its job: `source_job`) that another run (`job`) can start from.
 
-    ProblemsError when there is no checkpoint, when the plan of `job` cannot load it, or when one of its nodes lacks it.
+    Raises ProblemsError when there is no checkpoint, when the plan of `job` cannot load it, or when one of its nodes
+    lacks it.
     """
     saved = find_checkpoints(source_job, run, connect_nodes(source_job, connections).all_nodes())
     chosen_step = choose_checkpoint(source_job, run, saved, ResumePolicy(step=step))

@@ -46,7 +46,7 @@ def batch_of(job: Job, placement: Placement, ports: Sequence[int]) -> str:
 def submit_all(
     attempt: Attempt, node: Node, record: Callable[[EventKind, int | None, Mapping[str, object]], object]
 ) -> None:
-    """Upload the folders of all nodes through the login node, then submit the job. NodeError, GroupError."""
+    """Upload the folders of all nodes through the login node, then submit the job. Raises NodeError or GroupError."""
     on_all(dict.fromkeys(range(len(attempt.records)), node), lambda rank, login: launch.upload(attempt, rank, login),
            UPLOADS_AT_ONCE_S)  # fmt: skip
     folder = attempt_folder(attempt.records[0].folder)

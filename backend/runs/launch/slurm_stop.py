@@ -18,7 +18,7 @@ REMOVE_S = 30.0
 
 
 def stop_job(run: str, attempt: int, records: Sequence[NodeRecord], node: Node, grace_s: float) -> Stopped:
-    """End the Slurm job of an attempt, and prove that it is over. `node` is the login node. NodeError.
+    """End the Slurm job of an attempt, and prove that it is over. `node` is the login node. Raises NodeError.
 
     The supervisors end their ranks first and write their records. Slurm ends what is left.
     """
@@ -41,7 +41,7 @@ def stop_job(run: str, attempt: int, records: Sequence[NodeRecord], node: Node, 
 def stop_node(
     job: Job, run: str, attempt: int, records: Sequence[NodeRecord], record: NodeRecord, node: Node, grace_s: float
 ) -> Stopped:
-    """Stop one node of an attempt, or the whole Slurm job of an attempt. NodeError."""
+    """Stop one node of an attempt, or the whole Slurm job of an attempt. Raises NodeError."""
     if job.cluster.scheduler is None:
         return stop_supervisor(record, node, grace_s)
     return stop_job(run, attempt, records, node, grace_s)

@@ -77,7 +77,7 @@ class Starter:
         self._clock = clock
 
     def start(self, run: str, connected: ConnectedNodes | None = None, checked: CheckedJob | None = None) -> None:
-        """Start the next attempt; return when every supervisor has reported. ProblemsError.
+        """Start the next attempt; return when every supervisor has reported. Raises ProblemsError.
 
         A failure is recorded and raised: the run fails, or it waits in the queue when this was an automatic restart.
         Warnings of the preflight that nobody accepted are a failure too (accepted_warnings.py), and so is a stop of
@@ -202,7 +202,7 @@ class Starter:
     def _preflight(
         self, run: str, checked: CheckedJob, connected: ConnectedNodes, accepted: Collection[str] | None
     ) -> PreflightReport:
-        """Run the preflight. ProblemsError for its errors, and for warnings that nobody accepted."""
+        """Run the preflight. Raises ProblemsError for its errors, and for warnings that nobody accepted."""
         with self._store.read() as connection:
             kept_out = cordons(connection)
         report = run_preflight(checked, connected, launch.candidate_ports(checked.job), self._accepted, kept_out)

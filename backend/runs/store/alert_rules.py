@@ -66,7 +66,7 @@ def rules_of(connection: sqlite3.Connection, run: str) -> list[StoredRule]:
 
 
 def add(connection: sqlite3.Connection, run: str | None, rule: Rule, now: float) -> None:
-    """Add a rule, unless the same one is there. ProblemsError(too_many_rules)."""
+    """Add a rule, unless the same one is there. Raises ProblemsError(too_many_rules)."""
     text = json.dumps(asdict(rule), sort_keys=True)
     if connection.execute("SELECT 1 FROM alert_rules WHERE run IS ? AND rule = ?", (run, text)).fetchone():
         return
@@ -81,7 +81,7 @@ def remove(connection: sqlite3.Connection, rule: int) -> None:
 
 
 def rule_of(values: Mapping[str, Any]) -> Rule:
-    """Return a rule from untrusted values. ProblemsError(bad_rule)."""
+    """Return a rule from untrusted values. Raises ProblemsError(bad_rule)."""
     known = {name: values[name] for name in Rule.__dataclass_fields__ if name in values}
     return Rule(**{"metric": "", "condition": "", **known})
 

@@ -41,8 +41,8 @@ def archive(
 ) -> Archived:
     """Write a run into `<folder>/<run>.zip`, read it back, and return its contents.
 
-    It replaces an older archive of the same run. ProblemsError: archive_in_the_way, archive_failed. After an error, no
-    new file is left.
+    It replaces an older archive of the same run. Raises ProblemsError: archive_in_the_way, archive_failed. After an
+    error, no new file is left.
     """
     target = folder / f"{run}.zip"
     try:

@@ -90,8 +90,8 @@ def count_rows(connection: sqlite3.Connection, run: str) -> dict[str, int]:
 def refuse_unless_over(connection: sqlite3.Connection, run: str, *, proofs_since: float) -> RunState:
     """Return the final state of a run that may be deleted.
 
-    ProblemsError: unknown_run, run_deleted, run_archived, run_unreadable, run_not_over, run_not_proved. A run that
-    ended after `proofs_since` needs a proof of each node that no process is left.
+    Raises ProblemsError: unknown_run, run_deleted, run_archived, run_unreadable, run_not_over, run_not_proved. A run
+    that ended after `proofs_since` needs a proof of each node that no process is left.
     """
     run_store.run_row(connection, run)
     state = run_store.state_of(connection, run)
@@ -115,7 +115,8 @@ def begin(
 ) -> Deleted:
     """Record the deletion of a run and delete the run's own row. Needs Store.write(orphans=True).
 
-    ProblemsError as refuse_unless_over, and run_changed if the number of the run's rows changed since it was archived.
+    Raises ProblemsError as refuse_unless_over, and run_changed if the number of the run's rows changed since it was
+    archived.
     """
     state = refuse_unless_over(connection, run, proofs_since=proofs_since)
     row = run_store.run_row(connection, run)

@@ -53,13 +53,16 @@ def create(connection: sqlite3.Connection, derived: DerivedRun, job: Job, *, now
 
 
 def read(connection: sqlite3.Connection, run: str) -> DerivedRun | None:
-    """Return what a derived run does; None for any other run. ProblemsError(run_unreadable)."""
+    """Return what a derived run does; None for any other run. Raises ProblemsError(run_unreadable)."""
     row = connection.execute("SELECT * FROM derived_runs WHERE run = ?", (run,)).fetchone()
     return None if row is None else _derived(row)
 
 
 def newest(connection: sqlite3.Connection, trained: str, kind: Kind) -> DerivedRun | None:
-    """Return the newest derived run of a kind for a trained run; None without one. ProblemsError(run_unreadable)."""
+    """Return the newest derived run of a kind for a trained run; None without one.
+
+    Raises ProblemsError(run_unreadable).
+    """
     row = connection.execute(
         "SELECT d.* FROM derived_runs d JOIN runs r ON r.id = d.run WHERE d.trained = ? AND d.kind = ?"
         " ORDER BY r.created DESC, r.id DESC LIMIT 1",
@@ -85,7 +88,7 @@ def has_result(connection: sqlite3.Connection, run: str) -> bool:
 
 
 def result_of(connection: sqlite3.Connection, run: str) -> Mapping[str, Any] | None:
-    """Return the result of an evaluation; None before it is stored. ProblemsError(run_unreadable)."""
+    """Return the result of an evaluation; None before it is stored. Raises ProblemsError(run_unreadable)."""
     row = connection.execute("SELECT result FROM evaluations WHERE run = ?", (run,)).fetchone()
     return None if row is None else stored_mapping(run, row["result"])
 

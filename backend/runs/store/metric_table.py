@@ -16,7 +16,7 @@ Row = list[Any]
 
 
 def columns(connection: sqlite3.Connection, run: str) -> list[str]:
-    """Return the names of the columns. ProblemsError(unknown_run)."""
+    """Return the names of the columns. Raises ProblemsError(unknown_run)."""
     run_store.run_row(connection, run)
     logged = {row.name for row in logged_metrics.series_rows(connection, run)}
     return [*FIXED, *POINTS, *sorted(logged - {*FIXED, *POINTS})]

@@ -28,7 +28,10 @@ class Cordon:
 
 
 def job_on_nodes(connection: sqlite3.Connection, run: str, attempt: int | None = None) -> Job:
-    """Return the job of a run with the hosts of an attempt; None: of the next one. ProblemsError(unknown_run)."""
+    """Return the job of a run with the hosts of an attempt; None: of the next one.
+
+    Raises ProblemsError(unknown_run).
+    """
     job = run_store.job_of(connection, run)
     if not job.cluster.spares:
         return job

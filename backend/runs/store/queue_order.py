@@ -66,7 +66,7 @@ def is_waiting(connection: sqlite3.Connection, run: str) -> bool:
 
 
 def move(connection: sqlite3.Connection, run: str, where: Move) -> None:
-    """Move a run in the queue. ProblemsError(not_queued) when it is not there."""
+    """Move a run in the queue. Raises ProblemsError(not_queued) when it is not there."""
     order = [queued.run for queued in waiting(connection)]
     if run not in order:
         raise ProblemsError([Problem(code="not_queued", values={"run": run})])

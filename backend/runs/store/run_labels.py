@@ -27,7 +27,7 @@ def read(connection: sqlite3.Connection, run: str) -> RunLabels:
 
 
 def write(connection: sqlite3.Connection, run: str, labels: RunLabels) -> None:
-    """Replace the labels of a run. ProblemsError: unknown_run, tag_unusable, too_many_tags, note_too_long."""
+    """Replace the labels of a run. Raises ProblemsError: unknown_run, tag_unusable, too_many_tags, note_too_long."""
     run_store.run_row(connection, run)
     _check(labels)
     values = (run, json.dumps(labels.tags, ensure_ascii=False), labels.note, labels.is_hidden)

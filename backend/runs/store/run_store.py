@@ -33,7 +33,7 @@ def create_run(
     source: Mapping[str, Any] | None = None,
     accepted: str | Sequence[str] | None = None,
 ) -> None:
-    """Record a new run and claim its nodes. ProblemsError(node_taken) when another unfinished run holds one.
+    """Record a new run and claim its nodes. Raises ProblemsError(node_taken) when another unfinished run holds one.
 
     `source`: the checkpoint of another run that it starts from. `accepted`: the value of accepted_warnings.to_stored.
     """
@@ -52,7 +52,7 @@ def source_of(connection: sqlite3.Connection, run: str) -> Mapping[str, Any] | N
 
 
 def claim(connection: sqlite3.Connection, run: str, addresses: Iterable[str]) -> None:
-    """Claim nodes for a run until it ends. ProblemsError(node_taken) when another unfinished run holds one."""
+    """Claim nodes for a run until it ends. Raises ProblemsError(node_taken) when another unfinished run holds one."""
     for address in addresses:
         holder = connection.execute("SELECT run FROM claims WHERE address = ?", (address,)).fetchone()
         if holder is None:
@@ -70,7 +70,7 @@ def claims(connection: sqlite3.Connection) -> dict[str, str]:
 def run_of_token(connection: sqlite3.Connection, token: str) -> str | None:
     """Return the run that a launch with this token created; None before it.
 
-    ProblemsError when it was deleted: run_archived where an archive was kept, else run_deleted.
+    Raises ProblemsError when it was deleted: run_archived where an archive was kept, else run_deleted.
     """
     row = connection.execute("SELECT run FROM launches WHERE token = ?", (token,)).fetchone()
     if row is None:
@@ -125,7 +125,7 @@ def append(
 
 
 def state_of(connection: sqlite3.Connection, run: str) -> RunState | None:
-    """Return the state after all events of a run; None for an unknown run. ProblemsError(run_unreadable)."""
+    """Return the state after all events of a run; None for an unknown run. Raises ProblemsError(run_unreadable)."""
     rows = connection.execute("SELECT kind FROM events WHERE run = ? ORDER BY seq", (run,))
     return fold(_kind(run, row["kind"]) for row in rows)
 
@@ -231,7 +231,9 @@ def cause_of(connection: sqlite3.Connection, run: str) -> Problem | None:
 
 
 def run_row(connection: sqlite3.Connection, run: str) -> sqlite3.Row:
-    """Return the run's row. ProblemsError: unknown_run when there is none, run_deleted or run_archived when there was
+    """Return the run's row.
+
+    Raises ProblemsError: unknown_run when there is none, run_deleted or run_archived when there was
     one.
     """
     row = connection.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()
@@ -250,7 +252,7 @@ def refuse_deleted(connection: sqlite3.Connection, run: str) -> None:
 
 
 def job_of(connection: sqlite3.Connection, run: str) -> Job:
-    """Return the job that a run was launched with. ProblemsError(unknown_run)."""
+    """Return the job that a run was launched with. Raises ProblemsError(unknown_run)."""
     return run_job(run_row(connection, run)["job"])
 
 

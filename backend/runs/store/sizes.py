@@ -112,7 +112,7 @@ def forget_samples(store: Store) -> None:
 
 
 def run_size(connection: sqlite3.Connection, home: Path, run: str, *, proofs_since: float) -> RunSize:
-    """Return the size of a run. `proofs_since` as in deletion.refuse_unless_over. ProblemsError: unknown_run,
+    """Return the size of a run. `proofs_since` as in deletion.refuse_unless_over. Raises ProblemsError: unknown_run,
     run_deleted, run_archived.
     """
     row, kept_by = run_store.run_row(connection, run), None

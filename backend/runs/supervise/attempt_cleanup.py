@@ -30,7 +30,10 @@ def clean_up(
     grace_s: float,
     clock: Callable[[], float],
 ) -> None:
-    """Stop the processes of an attempt and collect its last records. GroupError names the nodes without a proof."""
+    """Stop the processes of an attempt and collect its last records.
+
+    Raises GroupError, which names the nodes without a proof.
+    """
     with store.read() as connection:
         records = attempts.nodes(connection, run, attempt)
 

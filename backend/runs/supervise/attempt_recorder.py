@@ -22,7 +22,7 @@ class AttemptRecorder:
     def record(
         self, kind: EventKind, *, rank: int | None = None, problem: Problem | None = None, **detail: object
     ) -> None:
-        """Append an event. StoreError if the store cannot be written."""
+        """Append an event. Raises StoreError if the store cannot be written."""
         values = dict(detail)
         if problem is not None:
             values["problem"] = problem_to_json(problem)

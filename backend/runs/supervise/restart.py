@@ -163,7 +163,7 @@ def allowed(connection: sqlite3.Connection, run: str) -> int:
 
 
 def allow(connection: sqlite3.Connection, run: str, restarts: int) -> None:
-    """Set the allowed number of automatic restarts. ProblemsError(unknown_run)."""
+    """Set the allowed number of automatic restarts. Raises ProblemsError(unknown_run)."""
     run_store.run_row(connection, run)
     connection.execute("UPDATE runs SET restarts = ? WHERE id = ?", (restarts, run))
 

@@ -57,7 +57,7 @@ def end_on_node(
     save: bool,
     grace_s: float,
 ) -> None:
-    """Stop the ranks, with `save` after a checkpoint. NodeError, also when processes are left."""
+    """Stop the ranks, with `save` after a checkpoint. Raises NodeError, also when processes are left."""
     if save:
         ask_for_save(record, node)
     elif left := stop_node(job, run, attempt, records, record, node, grace_s)["left"]:

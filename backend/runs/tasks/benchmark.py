@@ -62,7 +62,7 @@ class Measurement:
 
 
 def measure(job: Job, connected: ConnectedNodes, run: str, *, clock: Clock | None = None) -> Measurement:
-    """Return the speeds of the job's nodes, with warnings about them. This takes a minute or two. ProblemsError.
+    """Return the speeds of the job's nodes, with warnings about them. This takes a minute or two. Raises ProblemsError.
 
     In every case, the processes are stopped and the folders are removed. A problem names each node where this failed.
     """
@@ -121,7 +121,10 @@ def _commands(job: Job, placement: Placement) -> list[NodeCommand]:
 
 
 def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], clock: Clock) -> list[Measured]:
-    """Wait for all nodes; return the row of every rank. ProblemsError for the first failed node, or after the limit."""
+    """Wait for all nodes; return the row of every rank.
+
+    Raises ProblemsError for the first failed node, or after the limit.
+    """
     deadline = clock.now() + LIMIT_S + SPARE_S
     ended: dict[int, Exit] = {}
     while len(ended) < len(nodes):

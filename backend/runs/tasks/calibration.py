@@ -64,7 +64,7 @@ class RunMeasured:
 
 
 def read_run(connection: sqlite3.Connection, run: str, calibration: Calibration | None) -> tuple[Job, RunMeasured]:
-    """Return the job of a run, and the measured values of its newest attempt. ProblemsError(unknown_run).
+    """Return the job of a run, and the measured values of its newest attempt. Raises ProblemsError(unknown_run).
 
     `calibration`: the current calibration of the cluster, instead of that of the launch.
     """

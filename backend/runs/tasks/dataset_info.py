@@ -82,7 +82,7 @@ def write(job: Job, connected: ConnectedNodes, change: Change) -> Discovery[bool
 def upload(job: Job, connected: ConnectedNodes, name: str, data: bytes) -> Discovery[bool]:
     """Write a new file into the folder of the data sets on every node. Return by rank whether the node lacked it.
 
-    An existing file is never overwritten: NodeError(dataset_file_exists) if it has another content.
+    An existing file is never overwritten. Raises NodeError(dataset_file_exists) if it has another content.
     """
     path = posixpath.join(sftp_path(str(job.training.dataset_dir)), name)
 

@@ -118,7 +118,10 @@ def install(
     progress: ReportInstall,
     sets: Mapping[str, EnvironmentSet] | None = None,
 ) -> Installed:
-    """Make the environment on all nodes and import the engine there. ProblemsError names the nodes that failed."""
+    """Make the environment on all nodes and import the engine there.
+
+    Raises ProblemsError, which names the nodes that failed.
+    """
     nodes = connected.all_nodes()
     sets = environment_sets() if sets is None else sets
     plain_job = with_node_python(job)
@@ -176,7 +179,7 @@ def _with_environment(job: Job, change: Callable[[Environment | None], Environme
 def choose_python(
     job: Job, chosen: EnvironmentSet, node_tools: Mapping[int, NodeTools], nodes: Mapping[int, Node]
 ) -> str:
-    """Return the first version of Python of the set that all nodes have. ProblemsError: install_no_python."""
+    """Return the first version of Python of the set that all nodes have. Raises ProblemsError: install_no_python."""
     for version in chosen.pythons:
         if all(version in tools["pythons"] or tools["states"].get(version) == "ready" for tools in node_tools.values()):
             return version
@@ -288,7 +291,7 @@ def _request(job: Job, chosen: EnvironmentSet, python: str, uv: str | None) -> d
 
 
 def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], progress: ReportInstall) -> None:
-    """Wait until every node has ended. ProblemsError for all nodes that failed."""
+    """Wait until every node has ended. Raises ProblemsError for all nodes that failed."""
     reader = NodeReader(nodes)
     while True:
         states = reader.read(lambda rank, node: _state(attempt, rank, node))

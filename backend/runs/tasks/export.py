@@ -123,7 +123,10 @@ def find_source(job: Job, folder: str, node: Node) -> Source | None:
 
 
 def export(job: Job, run: str, source: Source, target: str, node: Node, progress: ReportLine) -> Exported:
-    """Convert the model on node 0 unless it is ready. The target is complete or does not exist. ProblemsError."""
+    """Convert the model on node 0 unless it is ready. The target is complete or does not exist.
+
+    Raises ProblemsError.
+    """
     if source.kind == "ready":
         return Exported(folder=source.folder, node=node.name, kind="ready", serve=serve_commands(job, source.folder))
     if node.exists(target):
@@ -190,7 +193,7 @@ def _command(job: Job, placement: Placement) -> NodeCommand:
 
 
 def _wait(attempt: launch.Attempt, node: Node, progress: ReportLine) -> None:
-    """Wait until the converter has finished. ProblemsError with the end of its log when it fails."""
+    """Wait until the converter has finished. Raises ProblemsError with the end of its log when it fails."""
     log = f"{attempt.records[0].folder}/out.log"
     reported = ""
     reader = NodeReader({0: node})

@@ -1,8 +1,7 @@
-"""Copies the model and the data that nodes lack from node 0 to them, on the user's word.
+"""Copies the model and the data that nodes lack from node 0 to them, when the user asks for it.
 
-Node 0 gives over the network that the ranks will use, to the port that the preflight has dialled, for the time of the
-copy: what a server between them could carry is a fraction of it, and no node needs a key to another. See
-cluster/copier/ for what is promised about the files.
+Node 0 sends them over the network of the ranks, to the port that the preflight has tested. A copy through the server
+would be much slower. No node needs an SSH key of another. backend/node/copier/ says what holds for the files.
 """
 
 import json
@@ -90,7 +89,8 @@ def copy(
 ) -> tuple[Problem, ...]:
     """Copy the files that `report` names as missing; return warnings of the clean-up.
 
-    ProblemsError names the node that failed. It keeps the part that it received, and the next copy continues there.
+    Raises ProblemsError, which names the node that failed. The node keeps the part that it received, and the next
+    copy continues there.
     """
     missing = find_missing(report.checks)
     if missing is None or connected.failures:
@@ -166,7 +166,7 @@ def _commands(placement: Placement) -> list[NodeCommand]:
 
 
 def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], progress: ReportBytes) -> None:
-    """Wait until every receiver has finished. ProblemsError for the first failure, or when the sender exited."""
+    """Wait until every receiver has finished. Raises ProblemsError for the first failure, or when the sender exited."""
     taking = {rank: node for rank, node in nodes.items() if rank}
     reader = NodeReader(nodes)
     while True:

@@ -67,7 +67,7 @@ def model_repository(job: Job) -> Repository | None:
 
 
 def dataset_repository(job: Job, name: str) -> Repository:
-    """Return a data set's repository. Its folder has the repository's name, in dataset_dir. ProblemsError."""
+    """Return a data set's repository. Its folder has the repository's name, in dataset_dir. Raises ProblemsError."""
     if not re.fullmatch(HUB, name):
         raise ProblemsError([bad_format("dataset", name, HUB)])
     if job.training.dataset_dir is None:
@@ -81,7 +81,7 @@ def download(
 ) -> tuple[Problem, ...]:
     """Download a repository to node 0, and return warnings of the clean-up.
 
-    ProblemsError says why it failed. Complete files are kept, and the next download continues there.
+    Raises ProblemsError, which says why it failed. Complete files are kept, and the next download continues there.
     """
     if repository is None:
         raise ProblemsError([Problem(code="no_repository", field="model.hub")])
@@ -108,7 +108,7 @@ def _attempt(job: Job, repository: Repository, nodes: Mapping[int, Node], run: s
 
 
 def _wait(attempt: launch.Attempt, repository: Repository, node: Node, progress: ReportBytes) -> None:
-    """Wait for the end of the download. ProblemsError with its reason if it failed."""
+    """Wait for the end of the download. Raises ProblemsError with its reason if it failed."""
     folder = attempt.records[0].folder
     reader = NodeReader({0: node})
     while (ended := reader.read(lambda rank, node: read_exit(attempt, rank, node))[0]) is None:

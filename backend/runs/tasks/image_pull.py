@@ -55,7 +55,7 @@ def pull(
 ) -> tuple[Problem, ...]:
     """Pull the image on all nodes, or load it from the file `archive` on each node; return warnings of the clean-up.
 
-    ProblemsError names the nodes that failed. The other nodes keep the image.
+    Raises ProblemsError, which names the nodes that failed. The other nodes keep the image.
     """
     nodes = connected.all_nodes()
     containers = {rank: _container(job, rank, node) for rank, node in nodes.items()}
@@ -101,7 +101,7 @@ def _facts(job: Job, rank: int, node: Node) -> NodeFacts:
 def _wait(
     attempt: launch.Attempt, nodes: Mapping[int, Node], containers: Mapping[int, Container], progress: ReportLayers
 ) -> None:
-    """Wait until every node has ended. ProblemsError for all nodes that failed."""
+    """Wait until every node has ended. Raises ProblemsError for all nodes that failed."""
     reader = NodeReader(nodes)
     while True:
         states = reader.read(lambda rank, node: (read_exit(attempt, rank, node), _layers(attempt, rank, node)))

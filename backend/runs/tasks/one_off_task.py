@@ -42,12 +42,12 @@ REMOVE = (
 
 
 def read_facts(job: Job, nodes: Mapping[int, Node]) -> dict[int, NodeFacts]:
-    """Read the software of every node. ProblemsError when a node cannot be read."""
+    """Read the software of every node. Raises ProblemsError when a node cannot be read."""
     return all_read(read_all_software(job, nodes))
 
 
 def all_read(results: Mapping[int, T | NodeError]) -> dict[int, T]:
-    """Return the results of all nodes. ProblemsError when a node has none."""
+    """Return the results of all nodes. Raises ProblemsError when a node has none."""
     failed = [result.problem for result in results.values() if isinstance(result, NodeError)]
     if failed:
         raise ProblemsError(failed)
@@ -55,7 +55,7 @@ def all_read(results: Mapping[int, T | NodeError]) -> dict[int, T]:
 
 
 def free_port(job: Job, node: Node) -> int:
-    """Return a port of the job's range that is free on node 0. ProblemsError when none is free."""
+    """Return a port of the job's range that is free on node 0. Raises ProblemsError when none is free."""
     try:
         return choose_port(job, node, launch.candidate_ports(job))
     except NodeError as error:
@@ -111,7 +111,10 @@ class NodeReader:
         self._silent_since: dict[int, float] = {}
 
     def read(self, fn: Callable[[int, Node], T], ranks: Collection[int] | None = None) -> dict[int, T | None]:
-        """Return the answers of all nodes, or of `ranks`. None: this node is silent. GroupError when one is lost."""
+        """Return the answers of all nodes, or of `ranks`. None: this node is silent.
+
+        Raises GroupError when one is lost.
+        """
         chosen = {rank: node for rank, node in self._nodes.items() if ranks is None or rank in ranks}
         results, failures = try_all(chosen, fn, CALL_S)
         for rank in results:
@@ -136,7 +139,7 @@ def read_exit(attempt: launch.Attempt, rank: int, node: Node) -> Exit | None:
 
 
 def read_answer(node: Node, path: str, shape: type[T]) -> T | None:
-    """Read a record from an atomically written file; None before it exists. NodeError, also for a bad record."""
+    """Read a record from an atomically written file; None before it exists. Raises NodeError, also for a bad record."""
     data = read_file(node, path)
     if data is None:
         return None

@@ -53,7 +53,10 @@ def download(
     python: str | None = None,
     sets: Mapping[str, EnvironmentSet] | None = None,
 ) -> Wheelhouse:
-    """Download the set of the job for a version of Python. ProblemsError. Another call goes on with what is there."""
+    """Download the set of the job for a version of Python.
+
+    Raises ProblemsError. Another call goes on with what is there.
+    """
     if sys.platform != "linux":
         raise ProblemsError([Problem(code="wheels_not_linux", values={"system": sys.platform})])
     chosen = choose_set(job, [], environment_sets() if sets is None else sets)
@@ -95,7 +98,7 @@ def needed_to_build(folder: Path) -> set[str]:
 
 
 def _make_environment(folder: Path, version: str, report: ReportLine) -> str:
-    """Make an environment with pip, and return its interpreter. ProblemsError: wheels_failed."""
+    """Make an environment with pip, and return its interpreter. Raises ProblemsError: wheels_failed."""
     uv = own_uv()
     if uv is not None:
         command = [str(uv), "venv", "--quiet", "--no-project", "--seed", "--python", version, str(folder)]
@@ -107,7 +110,7 @@ def _make_environment(folder: Path, version: str, report: ReportLine) -> str:
 
 
 def _download(command: list[str], folder: Path, environment: Mapping[str, str], report: ReportLine) -> None:
-    """Run `pip download`. ProblemsError: wheels_failed, with the index or the folder as its field."""
+    """Run `pip download`. Raises ProblemsError: wheels_failed, with the index or the folder as its field."""
     lines = _run(command, environment, report)
     if lines is None:
         return

@@ -32,7 +32,7 @@ EVENTS_SHOWN = 400
 
 
 def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapshot:
-    """Return everything about one run. ProblemsError(unknown_run)."""
+    """Return everything about one run. Raises ProblemsError(unknown_run)."""
     row = run_store.run_row(connection, run)
     attempt = attempts.newest(connection, run)
     history = run_store.events(connection, run)
