@@ -58,7 +58,10 @@ class MineForCausalLM(PreTrainedModel, GenerationMixin):
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
 
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **unused: Any) -> CausalLMOutput:
+    # With **kwargs, transformers' Trainer would expect a loss that is divided by its number of items.
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: Any = None, labels: torch.Tensor | None = None
+    ) -> CausalLMOutput:
         hidden_states = self.embed_tokens(input_ids)
         for layer in [*self.mixers, *self.layers]:
             hidden_states = layer(hidden_states)
