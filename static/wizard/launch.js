@@ -190,5 +190,5 @@ function drawFinding(finding) {
     finding.cordoned ? h("button.mb-apply", { type: "button", "data-act": "uncordon",
       onclick: () => send("uncordon", { node: finding.cordoned }) }, t("wizard.launch.uncordon", { node: finding.cordoned }))
       : finding.unlock ? unlock(finding.unlock, () => send("check"))
-      : [fixButtons(finding), finding.at && h("button.mb-apply", { type: "button", onclick: open }, finding.label)]);
+      : [finding.at && h("button.mb-apply", { type: "button", onclick: open }, finding.label), fixButtons(finding)]);
 }
