@@ -174,8 +174,9 @@ def is_ignored(key: str, traits: EngineTraits) -> bool:
 @everywhere
 def figures_count_the_keys(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The estimate reads few keys of `extra`. Of those that it does not read, some change memory or time."""
-    keys = [key for key, value in job.extra.items()
-            if value and NOT_ESTIMATED.fullmatch(key) and not is_ignored(key, job.traits)]  # fmt: skip
+    off = {"sequence_parallel_size": 1}
+    keys = [key for key, value in job.extra.items() if value and value != off.get(key)
+            and NOT_ESTIMATED.fullmatch(key) and not is_ignored(key, job.traits)]  # fmt: skip
     if not keys:
         return None
     return Problem(code="extra_not_estimated", field="extra", severity="note",
