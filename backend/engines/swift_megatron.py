@@ -68,9 +68,7 @@ def _plan(target: Target) -> dict[str, object]:
     config |= _carried(target, "parallel.account_for_embedding", "parallel.account_for_loss")
     if target.job.parallel.virtual_pipeline > 1:
         config |= _carried(target, "parallel.virtual_pipeline")
-    if target.job.parallel.pipeline_layout:
-        config |= _carried(target, "parallel.pipeline_layout")
-    return config
+    return config | layout_key(target.job, "swift_megatron")
 
 
 def _memory(target: Target) -> dict[str, object]:

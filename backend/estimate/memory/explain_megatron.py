@@ -51,15 +51,21 @@ def _saved(layers: ModelLayers, plan: Plan, stage: Stage, costs: PlanCosts) -> I
         units = sum(-(-chunk.layers // plan.recompute_layers) * count for chunk, count in chunks)
         per_token = costs.unit / plan.tokens
         yield product("activations_inputs", unit_micro_batches=units, tokens=plan.tokens, bytes_per_token=per_token)
+        if live := sum(chunk.mtp * count for chunk, count in chunks):
+            per_token = costs.mtp_unit / plan.tokens
+            yield product("activations_mtp", layer_micro_batches=live, tokens=plan.tokens, bytes_per_token=per_token)
     else:
         for index, (kind, cost) in enumerate(zip(layers.kinds, costs.kinds, strict=True)):
             live = sum(chunk.counts[index] * count for chunk, count in chunks)
             if live:
-                name = "sparse" if has_experts(kind) else "dense"
+                name = "mtp" if kind.name == "mtp" else "sparse" if has_experts(kind) else "dense"
                 per_token = cost.saved / plan.tokens
                 yield product(
                     f"activations_{name}", layer_micro_batches=live, tokens=plan.tokens, bytes_per_token=per_token
                 )
+    if costs.passed_on is not None and (live := sum(count for chunk, count in chunks if not chunk.first)):
+        per_token = costs.passed_on / plan.tokens
+        yield product("activations_passed_on", micro_batches=live, tokens=plan.tokens, bytes_per_token=per_token)
     if stage.first and costs.tower:
         per_token = costs.tower / plan.vision_patches
         yield product(

@@ -14,7 +14,7 @@ from backend.estimate.memo import Memo
 from backend.estimate.memory.megatron_adapters import Adapters, adapter_bytes, adapter_counts, tower_adapters
 from backend.estimate.memory.megatron_workspace import cached_gradients, expert_copies, ffn_gradients, largest_weight
 from backend.estimate.memory.saved_activations import EagerForm, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
-from backend.estimate.memory.stage import RankParameters, Stage, Trained, rank_parameters, stages
+from backend.estimate.memory.stage import Chunk, RankParameters, Stage, Trained, rank_parameters, stages
 from backend.estimate.memory.terms import (
     GROUPED_BYTES,
     LIBRARIES,
@@ -30,6 +30,11 @@ from backend.estimate.plan import Plan
 from backend.estimate.time.schedule import in_flight
 from backend.job.model.operators import Attention
 from backend.job.traits import MemoryTraits
+
+
+SOFTMAX_BYTES = 4
+"""Bytes per token and vocabulary entry that a loss keeps for its backward pass: the softmax in fp32 (megatron-core
+0.16.1 tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py)."""
 
 
 @frozen_dataclass
@@ -52,6 +57,12 @@ class PlanCosts:
     """Input of one unit of full recompute."""
     tower: Number
     """Saved activations of the vision tower for one micro-batch."""
+    mtp_unit: Number
+    """What an MTP layer keeps under full recompute: the hidden state and the embedding, which it reads, and its copy
+    among the inputs of the output layer."""
+    passed_on: Number | None = None
+    """The embedding that each chunk after the first passes on to the MTP layers in mcore-bridge's models with images;
+    it arrives in one tensor with the chunk's input (1.6.5 model/gpt_model.py)."""
 
 
 @frozen_dataclass
@@ -99,9 +110,12 @@ def pipeline_memory(
 
 def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> PlanCosts:
     """Return the costs of the layers of a plan, on any stage."""
+    unit = element_bytes(memory) * layers.output.hidden * plan.tokens * plan.whole_share
     return PlanCosts(
         kinds=tuple(layer_cost(kind, plan, memory, run) for kind in layers.kinds),
-        unit=element_bytes(memory) * layers.output.hidden * plan.tokens * plan.whole_share,
+        unit=unit,
+        mtp_unit=3 * unit,
+        passed_on=unit if layers.mtp and layers.vision else None,
         tower=tower_bytes(layers.vision, plan, memory, run.trained) if layers.vision else 0.0,
     )
 
@@ -159,7 +173,7 @@ def _stage_memory(plan: Plan, memory: MemoryTraits, stage: Stage, saved: Number,
     peak, offloaded = contents.peak, contents.optimizer * plan.offload_fraction
     return StageMemory(
         stage=stage.index,
-        layers=sum(stage.counts),
+        layers=stage.layers,
         parameters=contents.parameters,
         weights=contents.weights,
         gradients=contents.gradients,
@@ -200,9 +214,11 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts, chunk_saved: dict[Hashabl
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
     total: Number = counts[0] * costs.tower if stage.first else 0.0
     for chunk, flying in zip(stage.chunks, counts, strict=True):
+        if costs.passed_on is not None and not chunk.first:
+            total = total + flying * costs.passed_on
         sizes = chunk.counts
         if sizes not in chunk_saved:
-            chunk_saved[sizes] = _chunk_saved(plan, costs, sizes)
+            chunk_saved[sizes] = _chunk_saved(plan, costs, chunk)
         if isinstance(flying, int) and len(counts) > 2:
             # All chunks except the last mostly keep the activations of PP micro-batches.
             full = (sizes, flying)
@@ -214,11 +230,13 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts, chunk_saved: dict[Hashabl
     return total
 
 
-def _chunk_saved(plan: Plan, costs: PlanCosts, counts: tuple[int, ...]) -> Number:
-    """Return the saved activations of one micro-batch in a chunk with this number of layers of each kind."""
-    inputs = -(-sum(counts) // plan.recompute_layers) * costs.unit
+def _chunk_saved(plan: Plan, costs: PlanCosts, chunk: Chunk) -> Number:
+    """Return the saved activations of one micro-batch in a chunk."""
+    inputs = -(-chunk.layers // plan.recompute_layers) * costs.unit
+    if chunk.mtp:
+        inputs = inputs + chunk.mtp * costs.mtp_unit
     every: Number = 0.0
-    for cost, count in zip(costs.kinds, counts, strict=True):
+    for cost, count in zip(costs.kinds, chunk.counts, strict=True):
         every = every + count * cost.saved
     return choose(plan.full_recompute, inputs, every)
 
@@ -290,6 +308,8 @@ def _spread(saved: SavedBytes, plan: Plan, attention: Attention | None) -> Numbe
     divided = saved.split / plan.tensor
     if attention:
         divided = divided + saved.groups * larger(1 / plan.tensor, 1 / attention.kv_heads)
+    if type(saved.gathered) is not float or saved.gathered:
+        divided = divided + saved.gathered * (1 - plan.whole_share)
     return plan.tokens * (unsplit * plan.whole_share + divided)
 
 
@@ -319,7 +339,11 @@ def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Ru
     gathered = choose(plan.sequence_parallel, 2 * element * hidden * plan.tokens, 0.0)
     own_gradient = run.weights_trained and not memory.cached_weight_gradients
     weight = element * vocabulary * hidden / plan.tensor if own_gradient else 0.0
-    most = larger(memory.logits_forward_bytes, memory.logits_backward_bytes)
+    # The losses of MTP come first. Their backward passes come last, so each keeps its softmax until then, and the last
+    # one's logits have a name until the loss is returned (megatron-core 0.16.1 models/gpt/gpt_model.py _postprocess).
+    kept = SOFTMAX_BYTES * layers.mtp
+    named = element if layers.mtp else 0.0
+    most = larger(memory.logits_forward_bytes + named, memory.logits_backward_bytes) + kept
 
     def terms() -> Terms:
         return (
@@ -330,5 +354,5 @@ def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Ru
 
     return [
         Moment(activations=norm, logits=most * logits, terms=lambda: terms()[:1]),
-        Moment(activations=norm, logits=element * logits, workspace=gathered + weight, terms=terms),
+        Moment(activations=norm, logits=(element + kept) * logits, workspace=gathered + weight, terms=terms),
     ]

@@ -164,6 +164,8 @@ class Keep:
     """Bytes of one element; a mask has one byte in every precision."""
     split: bool = False
     """Whether tensor parallelism divides it."""
+    gathered: bool = False
+    """Whether it is only what other ranks hold of a sequence that sequence parallel splits."""
 
 
 Operator = Norm | Linear | Attention | Recurrence | Mixing | Parameters | Activation | Dispatch | Keep
