@@ -4,9 +4,10 @@
     .venv-node/bin/python -m benchmarks.real_modules hugging-face
 
 Needs the node environment (torch, megatron-core, transformers). Nothing is allocated: modules are on the meta device,
-ranks in torch's fake process group. A case is {model, tensor, pipeline, virtual_pipeline, expert, expert_tensor,
-mtp, world}; `model` is a preset or config.json keys, `mtp` the number of layers for multi-token prediction. The answer is [[dense, expert], ...] for the first rank of each stage;
-the first stage has the vision tower of the Hugging Face class, as both bridges build it.
+ranks in torch's fake process group. A case is {model, tensor, pipeline, virtual_pipeline, expert, expert_tensor, mtp,
+world}; `model` is a preset or config.json keys, `mtp` the number of layers for multi-token prediction. The answer is
+[[dense, expert], ...] for the first rank of each stage; the first stage has the vision tower of the Hugging Face class,
+as both bridges build it.
 """
 
 import json

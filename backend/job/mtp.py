@@ -32,9 +32,10 @@ def counted_layers(job: Job, shape: ModelShape) -> int:
     Not counted: the layers of a hybrid model, which mcore-bridge builds by another pattern (model/hybrid_model.py), and
     those of preference training and reward models, for which no MTP loss is computed.
     """
-    if job.training.stage not in ("pt", "sft") or not _is_whole(shape.kinds[shape.order[-1]]):
+    count = requested_layers(job)
+    if not count or job.training.stage not in ("pt", "sft") or not _is_whole(shape.kinds[shape.order[-1]]):
         return 0
-    return requested_layers(job)
+    return count
 
 
 def _is_whole(kind: LayerShape) -> bool:

@@ -1,7 +1,8 @@
 """Megatron-Core's notation for the layers of each pipeline piece: `Et*3|t*4|t*4|t*3L`.
 
 E is the embedding, t a layer, m a layer for multi-token prediction, L the output layer with the loss. `|` ends a piece,
-`*n` and `(...)*n` repeat, commas have no meaning. The job's layouts have no m: the engine's file gets them before L. Pieces are in the order of the model: piece c x PP + r is chunk c of stage r.
+`*n` and `(...)*n` repeat, commas have no meaning. Pieces are in the order of the model: piece c x PP + r is chunk c of
+stage r. A job's layout has no m: the engine's file gets them before L.
 https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/transformer/pipeline_parallel_layer_layout.py
 """
 

@@ -31,7 +31,6 @@ from backend.estimate.time.schedule import in_flight
 from backend.job.model.operators import Attention
 from backend.job.traits import MemoryTraits
 
-
 SOFTMAX_BYTES = 4
 """Bytes per token and vocabulary entry that a loss keeps for its backward pass: the softmax in fp32 (megatron-core
 0.16.1 tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py)."""
