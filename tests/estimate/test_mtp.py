@@ -1,18 +1,28 @@
 """Layers for multi-token prediction are in every figure, and only where an engine trains them."""
 
+import json
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from backend.estimate import estimate_resolved
 from backend.estimate.estimate import layers_of_job
+from backend.estimate.memory.megatron import SOFTMAX_BYTES
+from backend.estimate.memory.saved_activations import fused_bytes
 from backend.estimate.memory.stage import Trained, rank_parameters, stages
 from backend.estimate.model.flops import layer_flops
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import layer_counts, model_parameters
 from backend.estimate.plan import Plan
+from backend.job.model import parse_model
 from backend.job.presets import resolve_gpu, resolve_model
 from benchmarks.small_models import SMALL_MODELS
 from tests.estimate.cases import job
+from tests.nodes import needs_node_environment
+from tools.programs import NODE_PYTHON
 
+ROOT = Path(__file__).parents[2]
 MTP = {"extra": {"mtp_num_layers": 1}}
 SPLIT = {"parallel.pipeline": 4, "parallel.tensor": 2, "parallel.expert": 8}
 SWIFT = {"engine": "swift-megatron", "model.preset": "glm-4.5-air", **SPLIT}
@@ -94,3 +104,19 @@ def test_a_model_with_images_passes_the_embedding_on_through_its_stages():
     text = {**SWIFT, "model.preset": "glm-4.5-air"}
     more, plain = with_and_without(**text)
     assert more.stages[1].activations_gib == plain.stages[1].activations_gib
+
+
+@pytest.mark.engines
+@needs_node_environment
+def test_real_layers_save_what_the_formula_says():
+    command = [str(NODE_PYTHON), "-W", "ignore", "-m", "benchmarks.mtp_saved"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4}
+    layers = model_layers(parse_model({"model_type": "llama", "vocab_size": 1024, **sizes}), mtp=1)
+    decoder, predictor = map(fused_bytes, layers.kinds)
+    for row in json.loads(done.stdout.splitlines()[-1]):
+        share = 1 / row["tensor"] if row["sequence_parallel"] else 1.0
+        per_token = (predictor.whole - decoder.whole) * share + predictor.gathered * (1 - share)
+        per_token += SOFTMAX_BYTES * 1024 / row["tensor"]
+        assert row["bytes"] == 64 * row["mtp"] * per_token, row

@@ -183,7 +183,14 @@ def _full_attention(attention: FullAttention, hidden: int) -> tuple[Operator, ..
         ),
         *head_norm,
         *sinks,
-        Attention(heads=attention.heads, kv_heads=attention.kv_heads, key_dim=d, value_dim=d, window=attention.window),
+        Attention(
+            heads=attention.heads,
+            kv_heads=attention.kv_heads,
+            key_dim=d,
+            value_dim=d,
+            window=attention.window,
+            stores_scores=attention.stores_scores,
+        ),
         *gate,
         Linear(
             name="o",

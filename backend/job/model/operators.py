@@ -71,6 +71,8 @@ class Attention:
     """Query, key and value are views of the output of one projection, which therefore stays allocated."""
     latent: bool = False
     """Query, key and value are computed from low-rank inputs that are saved too (MLA)."""
+    stores_scores: bool = False
+    """As in FullAttention (shape.py)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
