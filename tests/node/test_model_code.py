@@ -12,6 +12,10 @@ NAME = "modeling_mine.MineForCausalLM"
 SIGNATURE = "labels: torch.Tensor | None = None\n"
 OPEN = MINE.replace(SIGNATURE, "labels: torch.Tensor | None = None, **kwargs: Any\n")
 """The same model with a `forward` that takes any keyword."""
+DECLARED = OPEN.replace(
+    "    config_class = MineConfig", "    config_class = MineConfig\n    accepts_loss_kwargs = False"
+)
+"""The same model, which says that it divides no loss."""
 BASE = "class MineForCausalLM(PreTrainedModel, GenerationMixin):"
 HOOK = "self.loss_function(logits, labels, **kwargs)"
 
@@ -37,8 +41,8 @@ def test_a_mean_loss_of_a_forward_that_takes_any_keyword_is_named(tmp_path: Path
     "code",
     [
         MINE,
-        OPEN.replace("    config_class = MineConfig", "    accepts_loss_kwargs = False"),
-        OPEN.replace("    config_class = MineConfig", "    accepts_loss_kwargs: bool = False"),
+        DECLARED,
+        OPEN.replace(FIELD, "    accepts_loss_kwargs: bool = False\n"),
         OPEN.replace("ignore_index=IGNORED)", "ignore_index=IGNORED, reduction='sum') / kwargs['num_items_in_batch']"),
         OPEN.replace("ignore_index=IGNORED)", f"ignore_index=IGNORED) if self.plain else {HOOK}"),
         OPEN.replace("functional.cross_entropy(", "self.some_loss("),
