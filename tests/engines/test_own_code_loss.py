@@ -10,8 +10,8 @@ import pytest
 
 from backend.node.checks.model_code import undivided_loss
 from tests.e2e import unknown_models
-from tests.nodes import needs_node_environment
 from tests.node.test_model_code import DECLARED, MINE, NAME, OPEN
+from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(900), needs_node_environment]

@@ -12,9 +12,8 @@ NAME = "modeling_mine.MineForCausalLM"
 SIGNATURE = "labels: torch.Tensor | None = None\n"
 OPEN = MINE.replace(SIGNATURE, "labels: torch.Tensor | None = None, **kwargs: Any\n")
 """The same model with a `forward` that takes any keyword."""
-DECLARED = OPEN.replace(
-    "    config_class = MineConfig", "    config_class = MineConfig\n    accepts_loss_kwargs = False"
-)
+FIELD = "    config_class = MineConfig\n"
+DECLARED = OPEN.replace(FIELD, f"{FIELD}    accepts_loss_kwargs = False\n")
 """The same model, which says that it divides no loss."""
 BASE = "class MineForCausalLM(PreTrainedModel, GenerationMixin):"
 HOOK = "self.loss_function(logits, labels, **kwargs)"
