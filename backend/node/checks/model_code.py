@@ -43,7 +43,8 @@ def undivided_loss(folder: str) -> str:
 
 def find_forward(name: str, classes: dict[str, Any]) -> Any:
     """Return the method `forward` of a class, or of the first of its bases in the same file that has one."""
-    waiting, seen = [name], set()
+    waiting = [name]
+    seen: set[str] = set()
     while waiting:
         name = waiting.pop(0)
         node = classes.get(name)
