@@ -211,7 +211,7 @@ def test_own_code_whose_loss_the_trainer_does_not_divide_is_a_warning_with_its_c
     assert (warning.name, warning.rank, warning.status) == ("model", 1, "warning")
     assert warning.problem is not None
     assert (warning.problem.code, warning.problem.field) == ("loss_not_divided", "model.path")
-    assert (warning.problem.values["code"], warning.problem.values["factor"]) == (CODE, 8)
+    assert (warning.problem.values["model_class"], warning.problem.values["factor"]) == (CODE, 8)
 
 
 def test_lora_targets_that_no_module_has_are_a_warning_at_their_field(gang: Gang) -> None:

@@ -56,7 +56,7 @@ def check_model(node: NodeReadings) -> list[CheckResult]:
         field = "training.lora.targets"
         return [node.checks.warning("model", "lora_targets_unmatched", field, names=", ".join(unmatched), path=path)]
     if undivided := node.paths.get("undivided"):
-        values = {"path": path, "code": undivided, "factor": loss_growth(node.job)}
+        values = {"path": path, "model_class": undivided, "factor": loss_growth(node.job)}
         return [node.checks.warning("model", "loss_not_divided", "model.path", **values)]
     return [node.checks.ok("model", path=path)]
 
