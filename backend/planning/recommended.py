@@ -7,7 +7,7 @@ import numpy as np
 
 from backend.estimate.memory.fit import HEADROOM, is_memory_settled, may_fit_gib, surely_fits_gib
 from backend.job.traits import EngineName
-from backend.planning.order import Indices
+from backend.planning.lazy_sort import Indices
 from backend.planning.plans import Plans
 
 

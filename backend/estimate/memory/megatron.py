@@ -14,6 +14,7 @@ from backend.estimate.memo import Memo
 from backend.estimate.memory.megatron_adapters import Adapters, adapter_bytes, adapter_counts, tower_adapters
 from backend.estimate.memory.megatron_workspace import cached_gradients, expert_copies, ffn_gradients, largest_weight
 from backend.estimate.memory.memory_term import (
+    NOTHING,
     Piece,
     Product,
     joined,
@@ -304,14 +305,8 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         saved = saved + choose(recomputed, 0.0, probabilities + dropped)
     full = plan.full_recompute
     revived = choose(full, plan.recompute_layers * saved, revived)
-    weight: Number = 0.0
-    if run.weights_trained and not memory.cached_weight_gradients:
-        weight = 2 * scale * largest_weight(kind, plan)
     work_name = "workspace_ffn" if plan.flash_attention or not attention else "workspace_attention"
-    backward = joined(
-        piece("workspace_weight_gradient", weight, bytes_each=2 * scale, elements=None),
-        token_piece(work_name, work, plan),
-    )
+    backward = joined(_weight_gradient(kind, plan, memory, run), token_piece(work_name, work, plan))
     copies = token_piece("workspace_experts", scale * expert_copies(kind, plan, adapters), plan)
     units = choose(full, plan.recompute_layers, 1)
     peak = moment(
@@ -319,6 +314,15 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         workspace=largest_piece(backward, copies),
     )
     return LayerCost(name=kind.name, saved=saved, moment=peak)
+
+
+def _weight_gradient(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> Piece:
+    """Return the largest gradient of a weight before it is accumulated."""
+    if not run.weights_trained or memory.cached_weight_gradients:
+        return NOTHING
+    element = element_bytes(memory)
+    gradient = element * largest_weight(kind, plan)
+    return piece("workspace_weight_gradient", gradient, bytes_each=element, elements=None)
 
 
 def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> SavedBytes:

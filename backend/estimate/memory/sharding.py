@@ -70,15 +70,11 @@ def sharded_states(
     gathered = ZERO
     if not are_whole:
         gathered = _gathered(layers, memory, parameters, packed) + _moving(layers, plan, memory, parameters, packed)
-    buckets = memory.bucket_bytes * count * choose(plan.data > 1, 1, 0)
     scales = piece("weights_scales", memory.scale_bytes * packed, bytes_each=memory.scale_bytes, packed=None)
     return States(
         weights=joined(weights, frozen, scales),
         gradients=gradients,
-        buckets=joined(
-            piece("gradients_buckets", buckets, bytes_each=memory.bucket_bytes, trained=None),
-            piece("gradients_reduce", _reduce_bytes(layers, memory, count), bytes_each=2, elements=None),
-        ),
+        buckets=_buckets(layers, plan, memory, count),
         optimizer=optimizer,
         gathered=gathered,
         step=0.0 if is_offloaded else memory.step_gradient_bytes * smaller(on_rank, memory.step_elements),
@@ -96,13 +92,19 @@ def _frozen(memory: MemoryTraits, parameters: RankParameters, element: float, pa
     )
 
 
-def _reduce_bytes(layers: ModelLayers, memory: MemoryTraits, count: Number) -> Number:
-    """Return the bytes of buffers that stay allocated for 16-bit gradients in transfer. ZeRO-2 with offloading has one
-    more, for the largest weight (0.18.4 runtime/zero/stage_1_and_2.py temp_grad_buffer_for_gpu_offload)."""
+def _buckets(layers: ModelLayers, plan: Plan, memory: MemoryTraits, count: Number) -> Piece:
+    """Return the buckets of DDP, and the buffers that stay allocated for 16-bit gradients in transfer. ZeRO-2 with
+    offloading has one more, for the largest weight (0.18.4 runtime/zero/stage_1_and_2.py
+    temp_grad_buffer_for_gpu_offload)."""
+    buckets = memory.bucket_bytes * count * choose(plan.data > 1, 1, 0)
     to_host = (
         smaller(count, largest_module(layers)) if memory.offloads == "optimizer" and memory.shards == "gradients" else 0
     )
-    return 2 * (memory.reduce_bucket_elements * choose(count > 0, 1, 0) + to_host)
+    reduced = 2 * (memory.reduce_bucket_elements * choose(count > 0, 1, 0) + to_host)
+    return joined(
+        piece("gradients_buckets", buckets, bytes_each=memory.bucket_bytes, trained=None),
+        piece("gradients_reduce", reduced, bytes_each=2, elements=None),
+    )
 
 
 def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParameters, packed: int) -> Number:
