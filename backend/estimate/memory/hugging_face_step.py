@@ -3,7 +3,7 @@
 from backend.estimate.array_ops import Number, choose, largest
 from backend.estimate.memory.layer_work import (
     SCORE_SAVED,
-    layer_works,
+    layer_work,
     new_gradient_bytes,
     scores,
 )
@@ -44,23 +44,23 @@ def step_moments(
     copies, kept_copies = _cast_copies(layers, plan, memory, tuning, parameters)
     head = _output_gradient(layers, memory, tuning, form)
     waiting = _waiting_gradient(layers, plan, memory, tuning, form)
-    work = largest_piece(*layer_works(layers, plan, memory, tuning, form))
+    work = largest_piece(*(layer_work(kind, layers, plan, memory, tuning, form) for kind in layers.kinds))
     gathered = piece("workspace_gathered", states.gathered, bytes_each=2, elements=None)
     stepping = piece("workspace_step", states.step, bytes_each=memory.step_gradient_bytes, elements=None)
     forward, backward, gradient = _logits(layers, plan, memory, tuning, form)
     held = _held_gradients(plan, memory, parameters, states, form)
     after = largest_piece(states.gradients, held)
-    saving = joined(saved, output, tower)
+    saving = (saved, output, tower)
     moments = [
         # the loss, forward and backward
-        moment(held, saving, forward, joined(copies, gathered)),
-        moment(held, saving, backward, joined(kept_copies, gathered)),
+        moment(held, saving, forward, (copies, gathered)),
+        moment(held, saving, backward, (kept_copies, gathered)),
         # the backward passes of the output layer, of a decoder layer, of the first one and of the vision tower
-        moment(held, saving, gradient, joined(kept_copies, head, gathered)),
-        moment(held, joined(saved, recomputed, tower), NOTHING, joined(kept_copies, waiting, work, gathered)),
-        moment(after, joined(kept_inputs, recomputed, tower), NOTHING, joined(waiting, work, gathered)),
-        moment(after, joined(tower, tower_recomputed), NOTHING, joined(waiting, gathered)),
-        moment(states.gradients, workspace=stepping),  # the optimizer step
+        moment(held, saving, gradient, (kept_copies, head, gathered)),
+        moment(held, (saved, recomputed, tower), NOTHING, (kept_copies, waiting, work, gathered)),
+        moment(after, (kept_inputs, recomputed, tower), NOTHING, (waiting, work, gathered)),
+        moment(after, (tower, tower_recomputed), NOTHING, (waiting, gathered)),
+        moment(states.gradients, workspace=(stepping,)),  # the optimizer step
     ]
     if tuning.rollout is not None:
         moments.append(rollout_moment(layers, plan, memory, parameters, states, copies, tuning.rollout))

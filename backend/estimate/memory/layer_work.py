@@ -1,10 +1,11 @@
 """What the backward pass of one layer of Hugging Face modules needs for a moment, beside what is saved."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from backend.estimate.array_ops import Number, choose, larger
-from backend.estimate.memory.memory_term import Piece, joined, largest_piece, piece, token_piece
+from backend.estimate.array_ops import Number, choose, larger, largest
+from backend.estimate.memory.memory_term import Piece, Product, joined, largest_piece, piece, token_piece
 from backend.estimate.memory.saved_activations import EagerForm
 from backend.estimate.memory.sharding import largest_unit
 from backend.estimate.memory.tuning import Tuning
@@ -26,31 +27,37 @@ def scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
     return sum(op.heads for op in kind.operators if isinstance(op, Attention)) * plan.sequence_length
 
 
-def layer_works(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> list[Piece]:
-    """Return the bytes that each kind of layer needs in its backward pass beside what is saved: in that of the FFN's
-    projections, or before it."""
-    gradient_bytes = layer_gradient_bytes(plan, memory, form)
-    works = []
-    for kind in layers.kinds:
-        # The gradients of the FFN, or of the scores of attention if they are stored and need more.
-        ffn = plan.tokens * larger(_function_bytes(kind, form), SCORE_WORK * scores(kind, plan, tuning))
-        largest_weight = _largest_weight(kind)
-        elements = (largest_unit(layers) if memory.reduces_layers else largest_weight) if form.trained else 0
-        unpacked = largest_weight * form.element if tuning.method == "qlora" else 0
+def layer_work(
+    kind: LayerKind, layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
+) -> Piece:
+    """Return the bytes that a layer needs in its backward pass beside what is saved: in that of the FFN's projections,
+    or before it."""
+    # The gradients of the FFN, or of the scores of attention if they are stored and need more.
+    ffn = plan.tokens * larger(_function_bytes(kind, form), SCORE_WORK * scores(kind, plan, tuning))
+    # The gradient of one weight in 16 bits, and its fp32 copy.
+    largest_weight, each = _largest_weight(kind), _layer_gradient_bytes(plan, memory, form)
+    weight = each * (largest_unit(layers) if memory.reduces_layers else largest_weight) if form.trained else 0
+    # One weight of 4 bits, unpacked to 16 bits.
+    unpacked = largest_weight * form.element if tuning.method == "qlora" else 0
+    # The backward pass of the sum of the experts' outputs. Its tensors are freed before weights get gradients.
+    routed = plan.tokens * _routed_bytes(kind, form)
+    # The adapter of the last projection, in the forward pass that checkpointing repeats. Its tensors are freed before
+    # the gradients exist.
+    adapter = plan.tokens * _adapter_bytes(kind, tuning.lora_targets, form) if form.adapters else 0
+
+    def products() -> Sequence[Product]:
         projections = joined(
             token_piece("workspace_ffn", ffn, plan),
-            # The gradient of one weight in 16 bits, and its fp32 copy.
-            piece("workspace_weight_gradient", elements * gradient_bytes, bytes_each=gradient_bytes, elements=None),
-            # One weight of 4 bits, unpacked to 16 bits.
+            piece("workspace_weight_gradient", weight, bytes_each=each, elements=None),
             piece("workspace_unpacked", unpacked, bytes_each=form.element, elements=None),
         )
-        # The backward pass of the sum of the experts' outputs. Its tensors are freed before weights get gradients.
-        routed = token_piece("workspace_routed", plan.tokens * _routed_bytes(kind, form), plan)
-        # The adapter of the last projection, in the forward pass that checkpointing repeats. Its tensors are freed
-        # before the gradients exist.
-        adapted = plan.tokens * _adapter_bytes(kind, tuning.lora_targets, form) if form.adapters else 0
-        works.append(largest_piece(projections, routed, token_piece("workspace_adapter", adapted, plan)))
-    return works
+        experts, adapted = (
+            token_piece("workspace_routed", routed, plan),
+            token_piece("workspace_adapter", adapter, plan),
+        )
+        return largest_piece(projections, experts, adapted).products()
+
+    return Piece(largest(ffn + weight + unpacked, routed, adapter), products)
 
 
 @lru_cache(maxsize=1024)
@@ -123,7 +130,7 @@ def new_gradient_bytes(memory: MemoryTraits, form: EagerForm) -> float:
     return passing + form.element
 
 
-def layer_gradient_bytes(plan: Plan, memory: MemoryTraits, form: EagerForm) -> Number:
+def _layer_gradient_bytes(plan: Plan, memory: MemoryTraits, form: EagerForm) -> Number:
     """Return the same of a decoder layer. While whole gradients accumulate, the new one is added to them before they
     are reduced, so that both are never there together (counted by benchmarks/fsdp_step.py)."""
     new = new_gradient_bytes(memory, form)

@@ -26,7 +26,7 @@ from backend.estimate.memory.memory_term import (
 )
 from backend.estimate.memory.saved_activations import EagerForm, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
 from backend.estimate.memory.stage import RankParameters, Stage, Trained, rank_parameters, stages
-from backend.estimate.memory.terms import GROUPED, LIBRARIES, Moment, StageMemory, moment, peak_moment
+from backend.estimate.memory.terms import GROUPED, LIBRARIES, Moment, StageMemory, peak_moment
 from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, has_experts, operators_of
 from backend.estimate.plan import Plan
 from backend.estimate.time.schedule import in_flight
@@ -181,7 +181,7 @@ def _optimizer(plan: Plan, memory: MemoryTraits, parameters: RankParameters) -> 
     )
     offloaded = every.bytes * plan.offload_fraction
     # Adam on the host also needs the gradients in fp32.
-    return every._replace(bytes=every.bytes - offloaded), offloaded * (1 + 4 / memory.optimizer_bytes)
+    return Piece(every.bytes - offloaded, every.products), offloaded * (1 + 4 / memory.optimizer_bytes)
 
 
 def _stage_memory(stage: Stage, saved: Piece, contents: _Contents) -> StageMemory:
@@ -303,16 +303,18 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         # Dropout keeps a mask of bytes and its output.
         dropped = (1 + 2 * scale) * entries if plan.attention_dropout else 0.0
         saved = saved + choose(recomputed, 0.0, probabilities + dropped)
-    full = plan.full_recompute
-    revived = choose(full, plan.recompute_layers * saved, revived)
-    work_name = "workspace_ffn" if plan.flash_attention or not attention else "workspace_attention"
-    backward = joined(_weight_gradient(kind, plan, memory, run), token_piece(work_name, work, plan))
-    copies = token_piece("workspace_experts", scale * expert_copies(kind, plan, adapters), plan)
-    units = choose(full, plan.recompute_layers, 1)
-    peak = moment(
-        activations=token_piece("activations_recomputed", revived, plan, layers=units),
-        workspace=largest_piece(backward, copies),
-    )
+    revived = choose(plan.full_recompute, plan.recompute_layers * saved, revived)
+    gradient = _weight_gradient(kind, plan, memory, run)
+    copies = scale * expert_copies(kind, plan, adapters)
+
+    def products() -> Sequence[Product]:
+        units = choose(plan.full_recompute, plan.recompute_layers, 1)
+        work_name = "workspace_ffn" if plan.flash_attention or not attention else "workspace_attention"
+        backward = joined(gradient, token_piece(work_name, work, plan))
+        workspace = largest_piece(backward, token_piece("workspace_experts", copies, plan))
+        return joined(token_piece("activations_recomputed", revived, plan, layers=units), workspace).products()
+
+    peak = Moment(activations=revived, workspace=larger(work + gradient.bytes, copies), products=products)
     return LayerCost(name=kind.name, saved=saved, moment=peak)
 
 
@@ -371,17 +373,20 @@ def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Ru
     own_gradient = run.weights_trained and not memory.cached_weight_gradients
     weight = element * vocabulary * hidden / plan.tensor if own_gradient else 0.0
     most = larger(memory.logits_forward_bytes, memory.logits_backward_bytes)
-    norm = token_piece("activations_output", 2 * element * hidden * tokens * plan.whole_share, plan)
-    work = joined(
-        token_piece("workspace_gathered_input", gathered, plan),
-        piece("workspace_output_gradient", weight, bytes_each=element, elements=None),
-    )
+    norm = 2 * element * hidden * tokens * plan.whole_share
 
-    def logits_piece(each: Number) -> Piece:
-        size = each * logits
-        return piece("logits", size, plan.tensor, bytes_each=None, tokens=tokens, vocabulary=vocabulary)
+    def head_moment(each: Number, gathered: Number, weight: Number) -> Moment:
+        logits_bytes = each * logits
 
-    return [
-        moment(activations=norm, logits=logits_piece(most)),
-        moment(activations=norm, logits=logits_piece(element), workspace=work),
-    ]
+        def products() -> Sequence[Product]:
+            sizes = {"tokens": tokens, "vocabulary": vocabulary}
+            return joined(
+                token_piece("activations_output", norm, plan),
+                piece("logits", logits_bytes, plan.tensor, bytes_each=None, **sizes),
+                token_piece("workspace_gathered_input", gathered, plan),
+                piece("workspace_output_gradient", weight, bytes_each=element, elements=None),
+            ).products()
+
+        return Moment(activations=norm, logits=logits_bytes, workspace=gathered + weight, products=products)
+
+    return [head_moment(most, 0.0, 0.0), head_moment(element, gathered, weight)]

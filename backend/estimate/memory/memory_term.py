@@ -1,11 +1,13 @@
 """The parts of a memory term: bytes, with the products of named numbers that the page shows as their formula."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from backend.estimate.array_ops import Flag, Number, choose, largest, plain
+from backend.estimate.frozen_dataclass import positional_dataclass
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.plan import Plan
 
@@ -40,7 +42,8 @@ class Explained(Protocol):
     def products(self) -> Products: ...
 
 
-class Piece(NamedTuple):
+@positional_dataclass
+class Piece:
     """A part of a term, and the products that explain it."""
 
     bytes: Number
@@ -50,14 +53,17 @@ class Piece(NamedTuple):
 NOTHING = Piece(0.0)
 
 
+def total(pieces: Iterable[Piece]) -> Number:
+    """Return the bytes of pieces together."""
+    every: Number = 0.0
+    for part in pieces:
+        every = every + part.bytes
+    return every
+
+
 def joined(*pieces: Piece) -> Piece:
     """Return the sum of pieces."""
-    if not pieces:
-        return NOTHING
-    total = pieces[0].bytes
-    for other in pieces[1:]:
-        total = total + other.bytes
-    return Piece(total, products_of(*pieces))
+    return Piece(total(pieces), products_of(*pieces))
 
 
 def products_of(*parts: Explained) -> Products:
@@ -81,15 +87,15 @@ def largest_piece(*pieces: Piece) -> Piece:
 def piece(name: str, size: Number, ranks: Number = 1, **factors: Number | None) -> Piece:
     """Return a piece of `size` bytes, divided among `ranks`, with one product of these factors; the first word of its
     name is its term. A factor of None is what the other factors leave of the size."""
+    return Piece(size, partial(_solved, name, size, ranks, factors))
 
-    def products() -> list[Product]:
-        if not size:
-            return []
-        known = prod(factor for factor in factors.values() if factor is not None)
-        solved = {key: size * ranks / known if factor is None else factor for key, factor in factors.items()}
-        return [_product(name, ranks, solved or {"bytes": size})]
 
-    return Piece(size, products)
+def _solved(name: str, size: Number, ranks: Number, factors: Mapping[str, Number | None]) -> tuple[Product, ...]:
+    if not size:
+        return ()
+    known = prod(factor for factor in factors.values() if factor is not None)
+    solved = {key: size * ranks / known if factor is None else factor for key, factor in factors.items()}
+    return (_product(name, ranks, solved or {"bytes": size}),)
 
 
 def token_piece(name: str, size: Number, plan: Plan, **counts: Number) -> Piece:

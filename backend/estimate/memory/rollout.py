@@ -8,7 +8,7 @@ unwrap_model_for_generation). vLLM in the same process takes a share of the GPU 
 
 from backend.estimate.array_ops import Number, larger, largest
 from backend.estimate.frozen_dataclass import frozen_dataclass
-from backend.estimate.memory.memory_term import NOTHING, Piece, joined, piece
+from backend.estimate.memory.memory_term import NOTHING, Piece, piece
 from backend.estimate.memory.sharding import States
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import Moment, moment
@@ -76,7 +76,7 @@ def rollout_moment(
     gradients = states.gradients if memory.keeps_gradients else NOTHING
     if rollout.vllm:
         share = rollout.vllm if rollout.sleeps else 0.0
-        return moment(gradients, workspace=piece("workspace_vllm", share))
+        return moment(gradients, workspace=(piece("workspace_vllm", share),))
     sequences = plan.micro_batch * (plan.micro_batches if rollout.steps is None else rollout.steps)
     tokens = sequences * (rollout.prompt_tokens + rollout.completion_tokens)
     gathered = states.gathered
@@ -84,7 +84,7 @@ def rollout_moment(
         gathered = larger(gathered, rollout.element * (parameters.dense + parameters.expert))
     each = rollout.element
     cached, read = each * tokens * cached_elements(layers), _prefill(layers, rollout, sequences)
-    work = joined(
+    work = (
         piece("workspace_kv_cache", cached, bytes_each=each, elements=None),
         piece("workspace_prefill", read, bytes_each=each, elements=None),
         piece("workspace_gathered", gathered, bytes_each=each, elements=None),

@@ -58,7 +58,7 @@ def sharded_states(
     weights = state("weights", memory.weight_bytes, not are_whole)
     gradients = state("gradients", memory.gradient_bytes, memory.shards in ("gradients", "parameters"))
     optimizer = state("optimizer", memory.optimizer_bytes, are_sharded)
-    frozen = _frozen(memory, parameters, element, packed, 1 if are_whole else plan.data)
+    frozen = _frozen(parameters, element, packed, 1 if are_whole else plan.data)
     host = ZERO
     if is_offloaded:
         # Master weights, moments, and the fp32 gradients for Adam on the host.
@@ -82,12 +82,12 @@ def sharded_states(
     )
 
 
-def _frozen(memory: MemoryTraits, parameters: RankParameters, element: float, packed: int, ranks: Number) -> Piece:
+def _frozen(parameters: RankParameters, element: float, packed: int, ranks: Number) -> Piece:
     """Return the frozen weights without the scales of those in 4 bits, which every rank has."""
-    every = parameters.dense + parameters.expert
-    whole = every - parameters.trained_dense - parameters.trained_expert - packed
+    trained = parameters.trained_dense + parameters.trained_expert
+    frozen = element * (parameters.dense + parameters.expert - trained - packed) / ranks
     return joined(
-        piece("weights_frozen", element * whole / ranks, ranks, bytes_each=element, frozen=None),
+        piece("weights_frozen", frozen, ranks, bytes_each=element, frozen=None),
         piece("weights_packed", PACKED_BYTES * packed / ranks, ranks, bytes_each=PACKED_BYTES, packed=None),
     )
 

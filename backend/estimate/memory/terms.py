@@ -1,10 +1,12 @@
 """The terms of the memory of a stage, and the moments of a step; the peak is at one of these moments."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from backend.estimate.array_ops import ZERO, Number, choose
 from backend.estimate.frozen_dataclass import frozen_dataclass
-from backend.estimate.memory.memory_term import NOTHING, Piece, Products, piece, products_of
+from backend.estimate.memory.memory_term import NOTHING, Piece, Products, piece, products_of, total
 from backend.estimate.memory.stage import RankParameters
 
 STATIC_BYTES = 0.10 * 2**30
@@ -60,15 +62,18 @@ class Moment:
 
 
 def moment(
-    gradients: Piece = NOTHING, activations: Piece = NOTHING, logits: Piece = NOTHING, workspace: Piece = NOTHING
+    gradients: Piece = NOTHING,
+    activations: Sequence[Piece] = (),
+    logits: Piece = NOTHING,
+    workspace: Sequence[Piece] = (),
 ) -> Moment:
     """Return a moment that needs these pieces."""
     return Moment(
         gradients=gradients.bytes,
-        activations=activations.bytes,
+        activations=total(activations),
         logits=logits.bytes,
-        workspace=workspace.bytes,
-        products=products_of(gradients, activations, logits, workspace),
+        workspace=total(workspace),
+        products=products_of(gradients, *activations, logits, *workspace),
     )
 
 
