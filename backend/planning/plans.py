@@ -17,8 +17,8 @@ from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules import check_resolved
-from backend.job.rules.batched import Space
-from backend.planning.order import LEAST, Column, Indices, Order
+from backend.job.rules.batched import Column, Space
+from backend.planning.lazy_sort import LEAST, Indices, Order
 from backend.planning.pareto import front_of
 from backend.planning.space import (
     ACCUMULATION,
