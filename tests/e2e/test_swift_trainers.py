@@ -52,6 +52,8 @@ CASES = {
     "zero3": Case(engine=ZERO3),
     "ddp-grpo": Case(engine=DDP, values=GRPO),
     "zero3-grpo": Case(engine=ZERO3, values=GRPO),
+    "ddp-grpo-lora": Case(engine=DDP, values={**GRPO, "training.method": "lora", "training.seed": 7}),
+    "ddp-grpo-qlora": Case(engine=DDP, values={**GRPO, "training.method": "qlora", "training.seed": 7}, needs="bitsandbytes"),
     "fsdp2-kto": Case(engine=FSDP, values=KTO),
 }
 
@@ -168,6 +170,14 @@ def test_sharing_the_model_changes_neither_completions_nor_rewards(runs: Runs) -
     assert [logged(outcome, "kl")[0] for outcome in (whole, shared)] == pytest.approx([0, 0], abs=1e-6)
     for name in ("reward", "rewards/Digits/mean", "completions/mean_length", "kl"):
         assert logged(shared, name) == pytest.approx(logged(whole, name), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["ddp-grpo", "ddp-grpo-lora", "ddp-grpo-qlora"])
+def test_the_policy_leaves_the_reference_which_adapters_do_not_change(runs: Runs, name: str) -> None:
+    """The reference of adapters is their model without them."""
+    divergences = logged(runs.of(name), "kl")
+    assert divergences[0] == pytest.approx(0, abs=1e-6)
+    assert divergences[-1] > 1e-6
 
 
 def test_the_model_learns_what_the_file_of_rewards_asks_for_and_the_store_has_it(runs: Runs) -> None:

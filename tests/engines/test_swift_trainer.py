@@ -61,6 +61,7 @@ CASES: Mapping[str, Job] = {
         training__micro_batch_size=4,
         extra={"reward_weights": [1.0, 0.5, 0.1], "soft_cache_length": 100, "num_generations_eval": 2},
     ),
+    "grpo of qlora": swift("swift-zero2", **GRPO, training__method="qlora"),
     "vision": swift("swift-zero3", "qwen3-vl-8b", training__freeze__vision_tower=True),
     "offload to a disk": swift(
         "swift-zero3-offload",
@@ -228,7 +229,7 @@ def answers(python: str, tmp_path_factory: pytest.TempPathFactory) -> Mapping[st
     return parse_with_swift(python, cases)
 
 
-NEEDS = {"qlora": "bitsandbytes", "pretraining": "flash"}
+NEEDS = {"qlora": "bitsandbytes", "grpo of qlora": "bitsandbytes", "pretraining": "flash"}
 """Case -> the package that this machine may lack, as ms-swift's or transformers' error names it."""
 
 
