@@ -22,6 +22,7 @@ from backend.estimate.estimate import (
     estimate_memory,
     host_memory_gib,
     is_held,
+    layers_of_job,
     run_of,
 )
 from backend.estimate.memo import Memo
@@ -30,7 +31,6 @@ from backend.estimate.memory.megatron import PlanCosts, plan_costs
 from backend.estimate.memory.non_torch_memory import non_torch_gib
 from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED
 from backend.estimate.memory.stage import trained_parts
-from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan, effective_choices, plan_of
 from backend.estimate.time.calibrated import reserved_ratio, time_ratio
 from backend.estimate.time.efficiency import Machine
@@ -247,7 +247,7 @@ def _costs(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch, machine: Mac
     # The layout is not read either; the rules may have rejected it.
     job = _job_of(job, columns, {"pipeline_layout": None})
     layers, trained, memory = (
-        model_layers(shape, routed=job.traits.is_megatron),
+        layers_of_job(job, shape),
         trained_parts(job, shape),
         memory_traits(job),
     )

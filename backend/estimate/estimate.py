@@ -37,6 +37,7 @@ from backend.estimate.time.schedule import bubble_fraction, textbook_bubble
 from backend.estimate.time.timing import Speed, speed_of
 from backend.job.job import Job
 from backend.job.model import ModelShape
+from backend.job.mtp import counted_layers
 from backend.job.presets import Gpu, expected_errors, resolve_gpu, resolve_model
 from backend.job.traits import MemoryTraits
 
@@ -236,7 +237,7 @@ def estimate_memory(
     `shared` holds the results that these plans share.
     """
     traits = memory_traits(job)
-    layers, trained = model_layers(shape, routed=job.traits.is_megatron), trained_parts(job, shape)
+    layers, trained = layers_of_job(job, shape), trained_parts(job, shape)
     plan = plan or plan_of_model(job, shape, flash_attention=gpu.supports_bf16)
     if job.traits.is_megatron:
         run = run_of(job, trained)
@@ -247,6 +248,11 @@ def estimate_memory(
             data_parallel_memory(layers, plan, traits, replace(tuning_of(job, trained), rollout=rollout_of(job, gpu)))
         ]
     return MemoryEstimate(layers=layers, plan=plan, traits=traits, trained=trained, stages=stages)
+
+
+def layers_of_job(job: Job, shape: ModelShape) -> ModelLayers:
+    """Return the layers that the job's engine builds."""
+    return model_layers(shape, job.traits.is_megatron, counted_layers(job, shape))
 
 
 def _is_adapted(job: Job) -> bool:

@@ -246,7 +246,12 @@ CASES = [
     (GRPO, {"training.method": "partial"}, "method_not_with_stage"),
     (GRANITE, {"engine": "llamafactory-ddp", "training.method": "lora"}, "adapters_on_experts"),
     (DENSE, {"engine": "llamafactory-zero2", "extra": {"use_muon": True}}, "extra_not_estimated"),
-    (MOE, {"engine": "swift-megatron", "extra": {"mtp_num_layers": 1}}, "extra_not_estimated"),
+    (MOE, {"engine": "swift-megatron", "training.stage": "dpo", "extra": {"mtp_num_layers": 1}}, "extra_not_estimated"),
+    (MOE, {"extra": {"mtp_num_layers": 1}}, "mtp_not_loaded"),
+    (MOE, {"engine": "swift-megatron", "extra": {"mtp_num_layers": 1}, "parallel.recompute": "full",
+           "parallel.recompute_num_layers": 2}, "mtp_recompute_layers"),
+    (MOE, {"extra": {"mtp_num_layers": 1}, "training.stage": "dpo"}, "extra_clash"),
+    (MOE, {"extra": {"mtp_num_layers": 1, "neat_packing": True}, "training.packing": True}, "extra_clash"),
     (GPT2, {"engine": "llamafactory-ddp", "training.method": "lora"}, "adapters_find_nothing"),
     (GRPO, {"training.method": "partial", "engine": "llamafactory-zero3"}, "method_not_with_stage"),
 ]  # fmt: skip

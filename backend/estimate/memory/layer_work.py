@@ -22,9 +22,9 @@ the softmax in fp32 and its 16-bit copy), and those of its gradient in backward,
 
 def scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
     """Return the entries of the score matrices of a layer for each token; 0 with fused attention, which stores none."""
-    if not tuning.eager_attention:
-        return 0
-    return sum(op.heads for op in kind.operators if isinstance(op, Attention)) * plan.sequence_length
+    attentions = operators_of(kind, Attention)
+    heads = sum(each.heads for each in attentions if tuning.eager_attention or each.stores_scores)
+    return heads * plan.sequence_length if heads else 0
 
 
 def layer_work(

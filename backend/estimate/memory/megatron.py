@@ -25,13 +25,17 @@ from backend.estimate.memory.memory_term import (
     trained_piece,
 )
 from backend.estimate.memory.saved_activations import EagerForm, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
-from backend.estimate.memory.stage import RankParameters, Stage, Trained, rank_parameters, stages
+from backend.estimate.memory.stage import Chunk, RankParameters, Stage, Trained, rank_parameters, stages
 from backend.estimate.memory.terms import GROUPED, LIBRARIES, Moment, StageMemory, peak_moment
 from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, has_experts, operators_of
 from backend.estimate.plan import Plan
 from backend.estimate.time.schedule import in_flight
 from backend.job.model.operators import Attention
 from backend.job.traits import MemoryTraits
+
+SOFTMAX_BYTES = 4
+"""Bytes per token and vocabulary entry that a loss keeps for its backward pass: the softmax in fp32 (megatron-core
+0.16.1 tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py)."""
 
 
 @frozen_dataclass
@@ -56,6 +60,12 @@ class PlanCosts:
     """Input of one unit of full recompute."""
     tower: Number
     """Saved activations of the vision tower for one micro-batch."""
+    mtp_unit: Number
+    """What an MTP layer keeps under full recompute: the hidden state and the embedding, which it reads, and its copy
+    among the inputs of the output layer."""
+    passed_on: Number | None = None
+    """The embedding that each chunk after the first passes on to the MTP layers in mcore-bridge's models with images;
+    it arrives in one tensor with the chunk's input (1.6.5 model/gpt_model.py)."""
 
 
 @frozen_dataclass
@@ -103,9 +113,12 @@ def pipeline_memory(
 
 def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> PlanCosts:
     """Return the costs of the layers of a plan, on any stage."""
+    unit = element_bytes(memory) * layers.output.hidden * plan.tokens * plan.whole_share
     return PlanCosts(
         kinds=tuple(layer_cost(kind, plan, memory, run) for kind in layers.kinds),
-        unit=element_bytes(memory) * layers.output.hidden * plan.tokens * plan.whole_share,
+        unit=unit,
+        mtp_unit=3 * unit,
+        passed_on=unit if layers.mtp and layers.vision else None,
         tower=tower_bytes(layers.vision, plan, memory, run.trained) if layers.vision else 0.0,
     )
 
@@ -189,7 +202,7 @@ def _stage_memory(stage: Stage, saved: Piece, contents: _Contents) -> StageMemor
     workspace = contents.workspace
     return StageMemory(
         stage=stage.index,
-        layers=sum(stage.counts),
+        layers=stage.layers,
         parameters=contents.parameters,
         weights=weights.bytes,
         gradients=gradients.bytes,
@@ -228,9 +241,11 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts, chunk_saved: dict[Hashabl
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
     total: Number = counts[0] * costs.tower if stage.first else 0.0
     for chunk, flying in zip(stage.chunks, counts, strict=True):
+        if costs.passed_on is not None and not chunk.first:
+            total = total + flying * costs.passed_on
         sizes = chunk.counts
         if sizes not in chunk_saved:
-            chunk_saved[sizes] = _chunk_saved(plan, costs, sizes)
+            chunk_saved[sizes] = _chunk_saved(plan, costs, chunk)
         if isinstance(flying, int) and len(counts) > 2:
             # All chunks except the last mostly keep the activations of PP micro-batches.
             full = (sizes, flying)
@@ -247,30 +262,37 @@ def _saved_products(plan: Plan, stage: Stage, costs: PlanCosts, counts: tuple[Nu
     chunks = list(zip(stage.chunks, counts, strict=True))
     pieces = []
     if plan.full_recompute:
-        units = sum(_units(plan, chunk.counts) * flying for chunk, flying in chunks)
+        units = sum(_units(plan, chunk) * flying for chunk, flying in chunks)
         pieces.append(token_piece("activations_inputs", units * costs.unit, plan, unit_micro_batches=units))
+        live = sum(chunk.mtp * flying for chunk, flying in chunks)
+        pieces.append(token_piece("activations_mtp", live * costs.mtp_unit, plan, layer_micro_batches=live))
     else:
         for index, cost in enumerate(costs.kinds):
             live = sum(chunk.counts[index] * flying for chunk, flying in chunks)
             pieces.append(token_piece(f"activations_{cost.name}", live * cost.saved, plan, layer_micro_batches=live))
+    if costs.passed_on is not None:
+        live = sum(flying for chunk, flying in chunks if not chunk.first)
+        pieces.append(token_piece("activations_passed_on", live * costs.passed_on, plan, micro_batches=live))
     if stage.first:
         sizes = {"micro_batches": counts[0], "patches": plan.vision_patches}
         pieces.append(piece("activations_tower", counts[0] * costs.tower, **sizes, bytes_per_patch=None))
     return joined(*pieces).products()
 
 
-def _chunk_saved(plan: Plan, costs: PlanCosts, counts: tuple[int, ...]) -> Number:
-    """Return the saved activations of one micro-batch in a chunk with this number of layers of each kind."""
-    inputs = _units(plan, counts) * costs.unit
+def _chunk_saved(plan: Plan, costs: PlanCosts, chunk: Chunk) -> Number:
+    """Return the saved activations of one micro-batch in a chunk."""
+    inputs = _units(plan, chunk) * costs.unit
+    if chunk.mtp:
+        inputs = inputs + chunk.mtp * costs.mtp_unit
     every: Number = 0.0
-    for cost, count in zip(costs.kinds, counts, strict=True):
+    for cost, count in zip(costs.kinds, chunk.counts, strict=True):
         every = every + count * cost.saved
     return choose(plan.full_recompute, inputs, every)
 
 
-def _units(plan: Plan, counts: tuple[int, ...]) -> Number:
-    """Return the units of full recompute in a chunk."""
-    return -(-sum(counts) // plan.recompute_layers)
+def _units(plan: Plan, chunk: Chunk) -> Number:
+    """Return the units of full recompute of decoder layers in a chunk."""
+    return -(-chunk.layers // plan.recompute_layers)
 
 
 def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> LayerCost:
@@ -344,6 +366,8 @@ def _spread(saved: SavedBytes, plan: Plan, attention: Attention | None) -> Numbe
     divided = saved.split / plan.tensor
     if attention:
         divided = divided + saved.groups * larger(1 / plan.tensor, 1 / attention.kv_heads)
+    if type(saved.gathered) is not float or saved.gathered:
+        divided = divided + saved.gathered * (1 - plan.whole_share)
     return plan.tokens * (unsplit * plan.whole_share + divided)
 
 
@@ -372,7 +396,11 @@ def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Ru
     gathered = choose(plan.sequence_parallel, 2 * element * hidden * tokens, 0.0)
     own_gradient = run.weights_trained and not memory.cached_weight_gradients
     weight = element * vocabulary * hidden / plan.tensor if own_gradient else 0.0
-    most = larger(memory.logits_forward_bytes, memory.logits_backward_bytes)
+    # The losses of MTP come first. Their backward passes come last, so each keeps its softmax until then, and the last
+    # one's logits have a name until the loss is returned (megatron-core 0.16.1 models/gpt/gpt_model.py _postprocess).
+    kept = SOFTMAX_BYTES * layers.mtp
+    named = element if layers.mtp else 0.0
+    most = larger(memory.logits_forward_bytes + named, memory.logits_backward_bytes) + kept
     norm = 2 * element * hidden * tokens * plan.whole_share
 
     def head_moment(each: Number, gathered: Number, weight: Number) -> Moment:
@@ -389,4 +417,4 @@ def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Ru
 
         return Moment(activations=norm, logits=logits_bytes, workspace=gathered + weight, products=products)
 
-    return [head_moment(most, 0.0, 0.0), head_moment(element, gathered, weight)]
+    return [head_moment(most, 0.0, 0.0), head_moment(element + kept, gathered, weight)]
