@@ -1,6 +1,6 @@
 """The parts of a memory term: bytes, with the products of named numbers that the page shows as their formula."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -53,10 +53,12 @@ class Piece:
 NOTHING = Piece(0.0)
 
 
-def total(pieces: Iterable[Piece]) -> Number:
+def total(pieces: Sequence[Piece]) -> Number:
     """Return the bytes of pieces together."""
-    every: Number = 0.0
-    for part in pieces:
+    if not pieces:
+        return 0.0
+    every = pieces[0].bytes
+    for part in pieces[1:]:
         every = every + part.bytes
     return every
 
