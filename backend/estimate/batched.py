@@ -248,7 +248,7 @@ def _costs(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch, machine: Mac
     layers, trained, memory = (
         model_layers(shape, routed=job.traits.is_megatron),
         trained_parts(job, shape),
-        memory_traits(job),
+        memory_traits(job, gpu),
     )
     # Fields that the cost of a layer must not depend on are no numbers, so that a formula that reads them fails.
     unknown: dict[str, Any] = dict.fromkeys(("data", "micro_batches", "distributed_optimizer", *STATIC))

@@ -34,7 +34,7 @@ def _stage(job: Job, memory: MemoryEstimate, stage: StageMemory) -> Iterator[Pro
         products = megatron_products(layers, plan, traits, memory.run, memory.costs, stage)
     else:
         products = hugging_face_products(layers, plan, traits, tuning_of(job, memory.trained), stage)
-    products_with_bytes = [product for product in products if product.gib > 0]
+    products_with_bytes = [product for product in products if product.gib]
     for term in TERMS:
         own = [product for product in products_with_bytes if product.term == term]
         yield from own

@@ -11,6 +11,7 @@ from dataclasses import fields
 from backend.estimate.array_ops import Number, choose, larger
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memo import Memo
+from backend.estimate.memory.fp8 import fp8_terms
 from backend.estimate.memory.megatron_adapters import Adapters, adapter_bytes, adapter_counts, tower_adapters
 from backend.estimate.memory.megatron_workspace import cached_gradients, expert_copies, ffn_gradients, largest_weight
 from backend.estimate.memory.saved_activations import EagerForm, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
@@ -122,7 +123,7 @@ class _Contents:
     """Optimizer states on the GPU and on the host."""
     workspace: Number
     terms: Terms
-    """Parts of `workspace`."""
+    """Parts of `workspace`, and the 8-bit copies among `weights`."""
     peak: Moment
 
 
@@ -134,8 +135,9 @@ def _stage_contents(
     frozen = parameters.dense + parameters.expert - count
     reference = frozen + count if run.reference else 0
     shards = plan.optimizer_share(parameters.trained_dense, parameters.trained_expert)
+    in_8_bits = fp8_terms(layers, plan, stage, memory, reference=run.reference)
     workspace: Number = STATIC_BYTES
-    terms: Terms = (LIBRARIES,)
+    terms: Terms = (*in_8_bits, LIBRARIES)
     if memory.cached_weight_gradients and run.weights_trained:
         cached = cached_gradients(layers, plan, stage)
         workspace, terms = cached + workspace, (Term("workspace_cached", cached, "elements", 2), *terms)
@@ -146,7 +148,9 @@ def _stage_contents(
         moments += _head_moments(layers, plan, memory, run)
     return _Contents(
         parameters=parameters,
-        weights=memory.weight_bytes * (count + reference) + element_bytes(memory) * frozen,
+        weights=memory.weight_bytes * (count + reference)
+        + element_bytes(memory) * frozen
+        + sum(term.bytes for term in in_8_bits),
         gradients=memory.gradient_bytes * count,
         optimizer=memory.optimizer_bytes * shards,
         workspace=workspace,
@@ -234,14 +238,14 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
     adapters = run.adapters if run.trained.language else None
 
     def saved_without(modules: tuple[str, ...]) -> SavedBytes:
-        return fused_bytes(kind, modules, run.trained.language, plan.context_a2a)
+        return fused_bytes(kind, modules, run.trained.language, plan.context_a2a, memory.fp8)
 
     saved = scale * _spread(_by_modules(plan, saved_without), plan, attention)
     if adapters:
         outputs, gathered, masked = adapter_bytes(kind, adapters)
         saved = saved + scale * plan.tokens * (outputs + gathered * (1 - plan.whole_share))
         saved = saved + scale * _spread(masked, plan, attention)
-    again = _by_modules(plan, lambda modules: recomputed_bytes(kind, modules))
+    again = _by_modules(plan, lambda modules: recomputed_bytes(kind, modules, memory.fp8))
     revived = scale * _spread(again, plan, attention)
     work = scale * ffn_gradients(kind, plan, adapters)
     if attention and not plan.flash_attention:

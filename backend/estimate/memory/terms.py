@@ -55,7 +55,7 @@ class StageMemory:
     moment: "Moment"
     """The peak moment."""
     terms: Terms
-    """Parts of workspace that are there at every moment."""
+    """Parts of workspace, and of weights in 8 bits, that are there at every moment."""
 
     @property
     def peak(self) -> Number:
