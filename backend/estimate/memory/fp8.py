@@ -11,7 +11,7 @@ Read in NVIDIA/TransformerEngine d0067d0 (transformer_engine/pytorch) and megatr
 - The norm's weights, the router, the embedding, the output layer and the vision tower stay in 16 bits.
 
 Megatron-LM's CI ran one model with and without FP8: the copies of 2 bytes a weight that we compute are 657 MiB there
-(tests/estimate/test_fp8.py).
+(tests/estimate/test_fp8_memory.py).
 """
 
 from backend.estimate.array_ops import Number
