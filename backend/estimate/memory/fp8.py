@@ -84,5 +84,8 @@ def fp8_terms(layers: ModelLayers, plan: Plan, stage: Stage, memory: MemoryTrait
 def _fp8_weights(kind: LayerKind, plan: Plan) -> Number:
     """Return the weights of one layer on a rank whose products are in FP8."""
     shares: dict[str, Number] = {"split": plan.tensor, "whole": 1, "expert": plan.expert * plan.expert_tensor}
-    linears = [linear for linear in operators_of(kind, Linear) if linear.name not in _IN_16_BITS]
-    return sum(linear.copies * linear.inputs * linear.outputs / shares[linear.share] for linear in linears)
+    weights: Number = 0.0
+    for linear in operators_of(kind, Linear):
+        if linear.name not in _IN_16_BITS:
+            weights = weights + linear.copies * linear.inputs * linear.outputs / shares[linear.share]
+    return weights
