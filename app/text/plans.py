@@ -20,6 +20,7 @@ from backend.planning import (
     is_tight,
     recommended,
     smallest_nodes,
+    tight_and_faster,
     tokens_per_s,
     why_best,
 )
@@ -74,14 +75,17 @@ def _joined(lang: str, *sentences: str) -> str:
 
 def doubtful_words(plans: Plans, rank: int | None, lang: str) -> Iterable[str]:
     """Yield the faster plans that may not fit, or a warning if the recommended plan, which has this rank, may not."""
-    if rank is None or rank >= plans.fitting or not is_tight(plans, 0):
+    if rank is None or rank >= plans.fitting:
         return
     if is_tight(plans, rank):
         chosen = plans[rank].estimate
         yield t(lang, "wizard.plan.close", full=percent((need_gib(chosen) or 0.0) / chosen.gpu_memory_gib))
         return
-    first, slower = plans[0], cost(plans, rank).slower
-    figures = {"count": f"{rank:,}", "plan": _name_with_engine(first.job, lang),
+    count = tight_and_faster(plans, rank)
+    if not count:
+        return
+    first, slower = plans[plans.surely_fitting], cost(plans, rank, plans.surely_fitting).slower
+    figures = {"count": f"{count:,}", "plan": _name_with_engine(first.job, lang),
                "need": need_words(first.estimate, lang), "gpu": f"{first.estimate.gpu_memory_gib:.1f}",
                "batch": first.job.training.micro_batch_size}  # fmt: skip
     if slower is None:

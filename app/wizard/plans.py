@@ -79,6 +79,7 @@ def plans_of(state: DraftState, lang: str, can_load: Callable[..., bool] | None 
         "recommended": recommended_rank,
         "count": len(plans),
         "fitting": plans.fitting,
+        "surely_fitting": plans.surely_fitting,
         "keeps_batch": job.training.global_batch_size is None,
         "gpu_gib": state.gpu.memory_gib,
         "doubtful_gib": surely_fit_gib(plans),
@@ -129,14 +130,9 @@ def _rows(plans: Plans, ranks: Sequence[int], can_load: Callable[..., bool] | No
 
 
 def _best_loadable(plans: Plans, rows: Sequence[Sequence[Any]], lang: str) -> str:
-    """Return a sentence that names the best row into which the checkpoint can be loaded.
-
-    Rows that surely fit come first.
-    """
-    rank, marks, engine, need = (KEYS.index(name) for name in ("rank", "marks", "engine", "need_gib"))
-    loadable, limits = [row for row in rows if "x" not in row[marks]], surely_fit_gib(plans)
-    sure = [row for row in loadable if row[need] <= limits[row[engine]]]
-    best_rank = next((row[rank] for row in sure or loadable), None)
+    """Return a sentence that names the best row into which the checkpoint can be loaded."""
+    rank, marks = KEYS.index("rank"), KEYS.index("marks")
+    best_rank = next((row[rank] for row in rows if "x" not in row[marks]), None)
     if best_rank is None:
         return t(lang, "wizard.plan.loads.none")
     job = plans[best_rank].job

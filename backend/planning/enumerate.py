@@ -9,6 +9,7 @@ import numpy as np
 
 from backend.estimate.array_ops import Array
 from backend.estimate.batched import Figures, Parts, PlanBatch, evaluate
+from backend.estimate.memory.fit import surely_fits_gib
 from backend.job.batch import planned_batch
 from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape
@@ -41,8 +42,9 @@ def enumerate_plans(
 ) -> Plans:
     """Return every legal plan, best first.
 
-    - Plans that fit come first, sorted by speed. The others follow, sorted by the memory that they need: of a GPU, and
-      of a node's RAM if that is known, each as a share of what there is.
+    - Plans that fit by the upper bound of their need come first, sorted by speed. Plans that may fit follow, sorted by
+      speed. Plans whose computed need is too large are last, sorted by the memory that they need: of a GPU, and of a
+      node's RAM if that is known, each as a share of what there is.
     - If times are not known, plans are sorted by bubble, and plans that offload come last: offloading costs time on
       any GPU.
 
@@ -180,8 +182,11 @@ def _ranked(
     fits = np.asarray(figures.fits, bool)
     is_listed = np.concatenate(listed) if listed else fits
 
-    fitting = Group(np.flatnonzero(fits & is_listed), slowness, figures.need_gib)
-    others = Group(np.flatnonzero(~fits & is_listed), _need(job, gpu, figures))
+    limits = [surely_fits_gib(space.job, gpu.memory_gib) for space in spaces]
+    is_sure = figures.need_gib <= np.repeat(limits, [space.size for space in spaces])
+    members = [np.flatnonzero(is_listed & fits & is_sure), np.flatnonzero(is_listed & fits & ~is_sure)]
+    sure, tight = (Group(indices, slowness, figures.need_gib) for indices in members)
+    others = Group(np.flatnonzero(is_listed & ~fits), _need(job, gpu, figures))
     return Plans(
         job=job,
         shape=shape,
@@ -189,7 +194,7 @@ def _ranked(
         global_batch=batch,
         spaces=tuple(spaces),
         unordered=figures,
-        order=Order((fitting, others)),
+        order=Order((sure, tight, others)),
         parts=tuple(parts for _, parts in evaluated),
         rejected=dict(rejected),
     )

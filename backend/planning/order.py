@@ -51,13 +51,18 @@ class Group:
         position = np.flatnonzero(self._sorted == index)
         if len(position):
             return int(position[0])
-        row = int(np.searchsorted(self.indices, index))
-        key, before = self._key[row], np.count_nonzero(self._key < self._key[row])
+        return self.before(index)
+
+    def before(self, index: int) -> int:
+        """Return how many plans of the group are before the plan at an index, which may be in another group."""
+        of_all, ties_of_all = self._of_all
+        key = of_all[index]
+        before = np.count_nonzero(self._key < key)
         equal = np.flatnonzero(self._key == key)
-        if len(equal) > 1:
-            is_before = equal < row
-            if self._tie is not None:
-                ties, tie = self._tie[equal], self._tie[row]
+        if len(equal):
+            is_before = self.indices[equal] < index
+            if self._tie is not None and ties_of_all is not None:
+                ties, tie = self._tie[equal], ties_of_all[index]
                 is_before = (ties < tie) | (ties == tie) & is_before
             before += np.count_nonzero(is_before)
         return int(before)

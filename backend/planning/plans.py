@@ -72,7 +72,7 @@ class Plans(Sequence[Candidate]):
     unordered: Figures
     """Figures of the plan at each index."""
     order: Order
-    """Order of the listed plans: those that fit, then the others."""
+    """Order of the listed plans: those that surely fit, those that may fit, the others."""
     parts: tuple[Parts | None, ...]
     """For each of `spaces`, the parts of the iteration time, by row of the space. None if times are not known."""
     rejected: Mapping[str, int]
@@ -103,7 +103,13 @@ class Plans(Sequence[Candidate]):
 
     @property
     def fitting(self) -> int:
-        """Return the number of plans that fit. They are the first ones."""
+        """Return the number of plans whose computed need fits. They are the first ones."""
+        sure, tight, _ = self.order.groups
+        return len(sure) + len(tight)
+
+    @property
+    def surely_fitting(self) -> int:
+        """Return the number of plans that fit by the upper bound of their need. They are the first ones."""
         return len(self.order.groups[0])
 
     def indices(self, ranks: Ranks) -> Indices:
@@ -236,7 +242,8 @@ class Plans(Sequence[Candidate]):
         time, host = figures.iteration_s, figures.host_memory_gib
         if time is None:
             return np.zeros(0, np.intp)
-        fitting, others = self.order.groups
+        sure, tight, others = self.order.groups
+        fitting = sure.among(np.union1d(sure.indices, tight.indices))
         memory_gib = self.job.cluster.host_memory_gib
         if host is not None and memory_gib is not None:
             is_held = host[others.indices] <= memory_gib

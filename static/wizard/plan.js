@@ -45,7 +45,7 @@ export function draw(element, payload) {
   if (before && !chosen) top = 0;
   // If the speed is unknown, the sentence above the table explains the order.
   part("count").textContent = t("wizard.plan.count", { shown: grouped(all.length), count: grouped(plans.count),
-    fitting: grouped(plans.fitting), sorted: all[0].speed === null ? "" : t("wizard.plan.sorted") });
+    fitting: grouped(plans.surely_fitting), sorted: all[0].speed === null ? "" : t("wizard.plan.sorted") });
   showWarning(part("even"), payload.problems.find(({ code }) => WRONG.has(code) || code === "stages_unequal"));
   // At first the best plans are in view, as the sentences above say.
   sift(before && chosen && keyOf(chosen) !== before);
@@ -62,7 +62,7 @@ const keyOf = (row) => plans.keys.slice(0, plans.keys.indexOf("rank")).map((name
 // Applies the filters, and chooses the columns whose values differ between rows.
 function sift(isMoved) {
   const engine = chosen?.engine ?? all[0].engine;
-  rows = all.filter((row) => (!filters.has("fits") || row.fits) && (!filters.has("engine") || row.engine === engine)
+  rows = all.filter((row) => (!filters.has("fits") || row.rank < plans.surely_fitting) && (!filters.has("engine") || row.engine === engine)
     && (!filters.has("front") || row.marks.includes("p")) && (!filters.has("loads") || !row.marks.includes("x")));
   const differs = (name) => new Set(all.map((row) => row[name])).size > 1;
   columns = [all.some((row) => row.marks) && "marks", differs("engine") && "engine",
@@ -150,12 +150,10 @@ function paint() {
   if (costLine.textContent !== words) costLine.textContent = words;
 }
 
-// The button chooses the recommended plan, or the next plan that the checkpoint can be loaded into. A plan that may not
-// fit is chosen only where none surely fits.
-function best() {
-  const rest = all.filter((row) => row.rank >= plans.recommended && row.fits && row.speed !== null && !row.marks.includes("x"));
-  return rest.find((row) => row.need_gib <= plans.doubtful_gib[row.engine]) ?? rest[0];
-}
+// The button chooses the recommended plan, or the next plan that the checkpoint can be loaded into.
+const best = () => all.find((row) => row.rank >= plans.recommended && row.fits && row.speed !== null
+  && !row.marks.includes("x"));
+
 function offer(button) {
   const row = best();
   button.hidden = !row || row === chosen;

@@ -1,4 +1,4 @@
-"""The recommended plan leaves room unless it is known how exact the computed memory is."""
+"""Plans that surely fit come first, and the first of them is recommended. Faster ones that may not fit follow."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from backend.job.cluster import Calibration, Cluster, Host
 from backend.job.job import Job, Model
 from backend.job.mapping import to_mapping, with_values
 from backend.job.presets import intervals
-from backend.planning import enumerate_plans, is_tight, recommended, strategies, surely_fit_gib
+from backend.planning import enumerate_plans, is_tight, recommended, strategies, surely_fit_gib, tight_and_faster
 from backend.planning.recommended import HEADROOM
 
 ENGINES = ("llamafactory-megatron",)
@@ -29,29 +29,42 @@ def shares(plans, rank):
     return float(plans.figures_of(slice(rank, rank + 1)).need_gib[0]) / plans.gpu.memory_gib
 
 
-def test_the_fastest_is_passed_over_where_it_fills_the_gpu_and_the_next_that_leaves_room_is_taken():
+def test_plans_that_surely_fit_come_before_faster_ones_that_may_not_and_each_group_is_sorted_by_speed():
     plans = enumerate_plans(job_on(), ENGINES)
-    rank = recommended(plans)
-    assert rank > 0
-    assert is_tight(plans, 0)
-    most = 1 / intervals().memory["unknown_lengths_megatron"].high
-    assert shares(plans, 0) > most >= shares(plans, rank)
-    assert all(is_tight(plans, faster) for faster in range(rank))
+    assert recommended(plans) == 0
+    figures = plans.figures_of(slice(None))
+    sure, fitting = plans.surely_fitting, plans.fitting
+    assert 0 < sure < fitting < len(plans)
+    most = plans.gpu.memory_gib / intervals().memory["unknown_lengths_megatron"].high
+    assert figures.need_gib[:sure].max() <= most < figures.need_gib[sure:fitting].min()
+    assert not figures.fits[fitting:].any()
+    for group in (slice(sure), slice(sure, fitting)):
+        assert (np.diff(figures.iteration_s[group]) >= 0).all()
+    assert figures.iteration_s[sure] < figures.iteration_s[0]
+    assert [is_tight(plans, rank) for rank in (sure - 1, sure, fitting - 1, fitting)] == [False, True, True, False]
+
+
+def test_the_faster_plans_that_may_not_fit_are_counted():
+    plans = enumerate_plans(job_on(), ENGINES)
+    figures = plans.figures_of(slice(plans.surely_fitting, plans.fitting))
+    for rank in (0, plans.surely_fitting // 2):
+        time, need = (getattr(plans.figures_of(slice(rank, rank + 1)), name)[0] for name in ("iteration_s", "need_gib"))
+        faster = (figures.iteration_s < time) | (figures.iteration_s == time) & (figures.need_gib < need)
+        assert tight_and_faster(plans, rank) == np.count_nonzero(faster)
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_the_first_sentence_names_the_recommended_plan_and_the_next_the_faster_ones_that_may_not_fit(lang):
     plans = enumerate_plans(job_on(), ENGINES)
-    rank = recommended(plans)
-    assert rank > 0
+    rank, doubted = recommended(plans), plans[plans.surely_fitting]
     assert plans[rank].estimate.fit == "fits"
     first = why_words(plans, lang).split("。" if lang == "zh" else ". ")[0]
     assert named(plans[rank], "wizard.plan.best", lang) in first
-    assert need_words(plans[0].estimate, lang) not in first
+    assert need_words(doubted.estimate, lang) not in first
     (doubtful,) = doubtful_words(plans, rank, lang)
-    assert named(plans[0], "wizard.plan.doubtful", lang) in doubtful
-    assert need_words(plans[0].estimate, lang) in doubtful
-    faster = plans[0].estimate.tokens_per_s_per_gpu / plans[rank].estimate.tokens_per_s_per_gpu - 1
+    assert named(doubted, "wizard.plan.doubtful", lang) in doubtful
+    assert need_words(doubted.estimate, lang) in doubtful
+    faster = doubted.estimate.tokens_per_s_per_gpu / plans[rank].estimate.tokens_per_s_per_gpu - 1
     assert percent(faster) in doubtful
 
 
@@ -124,13 +137,12 @@ def test_where_speeds_are_unknown_no_plan_is_recommended_that_may_not_fit_while_
     job = with_values(job, {"training.precision": "fp32", "training.packing": True})
     plans = enumerate_plans(job)
     assert plans.figures_of(slice(0, 1)).iteration_s is None
-    rank = recommended(plans)
-    assert plans[0].estimate.fit == "close"
-    assert 0 < rank < plans.fitting
-    assert plans[rank].estimate.fit == "fits"
-    assert all(plans[faster].estimate.fit == "close" for faster in range(rank))
-    assert f"{need_words(plans[rank].estimate, 'en')} of" in why_words(plans, "en")
-    assert need_words(plans[0].estimate, "en") in " ".join(doubtful_words(plans, rank, "en"))
+    doubted = plans[plans.surely_fitting]
+    assert recommended(plans) == 0
+    assert plans[0].estimate.fit == "fits"
+    assert doubted.estimate.fit == "close"
+    assert f"{need_words(plans[0].estimate, 'en')} of" in why_words(plans, "en")
+    assert need_words(doubted.estimate, "en") in " ".join(doubtful_words(plans, 0, "en"))
 
 
 @pytest.mark.parametrize(
@@ -166,5 +178,4 @@ def test_where_nothing_fits_the_first_is_the_first():
 
 def test_the_table_holds_the_plan_that_its_button_takes(tmp_path):
     plans = plans_of(read(to_mapping(job_on(nodes=4, model="qwen3-8b")), tmp_path), "en")
-    assert plans["recommended"] > 0
     assert plans["recommended"] in {row[plans["keys"].index("rank")] for row in plans["rows"]}
