@@ -64,7 +64,7 @@ const FIGURES = [
 ];
 
 // The interval of a figure. A figure without one, such as an assumed need, stands for itself.
-export const figureText = (side, name, value, write = String) => value === null ? "–"
+export const figureText = (side, name, value, write = (plain) => String(plain)) => value === null ? "–"
   : side[`${name}_high`] == null ? write(value) : range(side[`${name}_low`], side[`${name}_high`], write);
 
 // Estimates of both sides with today's formulas, so that only the jobs differ.

@@ -101,6 +101,7 @@ def test_a_draft_or_a_run_that_cannot_be_read_says_so(services):
 
 
 def test_times_with_unknown_lengths_are_upper_bounds_and_other_figures_have_both_ends(services):
+    change(services, {"training.max_steps": 1000})
     services.ran("r1", "mine", training__sample_tokens=3000, training__packing=True)
     change(services, {"training.sample_tokens": None, "training.packing": False})
     figures = services.difference()["figures"]
