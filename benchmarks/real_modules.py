@@ -4,9 +4,10 @@
     .venv-node/bin/python -m benchmarks.real_modules hugging-face
 
 Needs the node environment (torch, megatron-core, transformers). Nothing is allocated: modules are on the meta device,
-ranks in torch's fake process group. A case is {model, tensor, pipeline, virtual_pipeline, expert, expert_tensor,
-world}; `model` is a preset or config.json keys. The answer is [[dense, expert], ...] for the first rank of each stage;
-the first stage has the vision tower of the Hugging Face class, as both bridges build it.
+ranks in torch's fake process group. A case is {model, tensor, pipeline, virtual_pipeline, expert, expert_tensor, mtp,
+world}; `model` is a preset or config.json keys, `mtp` the number of layers for multi-token prediction. The answer is
+[[dense, expert], ...] for the first rank of each stage; the first stage has the vision tower of the Hugging Face class,
+as both bridges build it.
 """
 
 import json
@@ -84,7 +85,7 @@ def _stage(case: Mapping[str, Any], stage: int) -> list[int]:
     parallel_state.initialize_model_parallel(**sizes, create_gloo_process_groups=False)
     dense, expert = (_tower(case["model"]) if stage == 0 else 0), 0
     for chunk in range(virtual):
-        for parameter in _chunk(_shape(case["model"]), sizes, chunk if virtual > 1 else None).parameters():
+        for parameter in _chunk(_shape(case["model"]), sizes, chunk if virtual > 1 else None, case["mtp"]).parameters():
             # Megatron marks parameters that data parallelism must not reduce like dense weights: experts.
             if getattr(parameter, "allreduce", True):
                 dense += parameter.numel()
@@ -93,19 +94,23 @@ def _stage(case: Mapping[str, Any], stage: int) -> list[int]:
     return [dense, expert]
 
 
-def _chunk(shape: ModelShape, sizes: Mapping[str, int | None], chunk: int | None) -> torch.nn.Module:
+def _chunk(shape: ModelShape, sizes: Mapping[str, int | None], chunk: int | None, mtp: int) -> torch.nn.Module:
     from megatron.core import parallel_state
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec
+    from megatron.core.models.gpt import gpt_layer_specs as specs
     from megatron.core.models.gpt.gpt_model import GPTModel
 
-    config, attention = _config(shape, sizes), full_attention(shape)
+    config, attention = _config(shape, sizes, mtp), full_attention(shape)
     virtual = {} if chunk is None else {"vp_stage": chunk}
     if config.experimental_attention_variant:
         spec = _hybrid_block(config, chunk)
     elif shape.experts:
-        spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm", **virtual)
+        spec = specs.get_gpt_decoder_block_spec(
+            config, use_transformer_engine=False, normalization="RMSNorm", **virtual
+        )
     else:
-        spec = get_gpt_layer_local_spec(qk_layernorm=attention.qk_norm != "none", normalization="RMSNorm")
+        spec = specs.get_gpt_layer_local_spec(qk_layernorm=attention.qk_norm != "none", normalization="RMSNorm")
+    is_built_of_te = bool(config.experimental_attention_variant)  # _hybrid_block replaces its modules
+    predictors = specs.get_gpt_mtp_block_spec(config, spec, is_built_of_te, **virtual) if mtp else None
     with torch.device("meta"):
         return GPTModel(
             config,
@@ -116,6 +121,7 @@ def _chunk(shape: ModelShape, sizes: Mapping[str, int | None], chunk: int | None
             pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, **virtual),
             post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, **virtual),
             share_embeddings_and_output_weights=shape.tied,
+            mtp_block_spec=predictors,
             **virtual,
         )
 
@@ -152,7 +158,7 @@ def _hybrid_block(config: Any, chunk: int | None) -> Any:
     return variants.get_transformer_block_with_experimental_attention_variant_spec(config, vp_stage=chunk)
 
 
-def _config(shape: ModelShape, sizes: Mapping[str, int | None]) -> Any:
+def _config(shape: ModelShape, sizes: Mapping[str, int | None], mtp: int) -> Any:
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     experts: dict[str, Any] = {}
@@ -169,6 +175,7 @@ def _config(shape: ModelShape, sizes: Mapping[str, int | None]) -> Any:
         }
     return TransformerConfig(
         num_layers=shape.layers,
+        mtp_num_layers=mtp or None,
         hidden_size=shape.hidden,
         ffn_hidden_size=shape.ffn or shape.expert_ffn,
         num_attention_heads=attention.heads,

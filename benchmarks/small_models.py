@@ -38,6 +38,7 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
     "ministral3": {}, "mistral": {}, "nemotron": {}, "olmo": {}, "olmo2": {}, "olmo3": {}, "phi": {},
     "phi3": {}, "qwen2": {}, "qwen3": {},
     "seed_oss": {"attention_dropout": 0.0}, "smollm3": {}, "stablelm": {}, "starcoder2": {},
+    "bloom": {**_ALL_HEADS, "intermediate_size": None},
     "gpt2": {**_ALL_HEADS, "attn_pdrop": 0.0}, "gpt_neox": _ALL_HEADS, "opt": _ALL_HEADS,
     "bamba": {**_MAMBA, "attn_layer_indices": [2]},
     "dots1": {**_ROUTED_EXPERTS, "n_shared_experts": 1},

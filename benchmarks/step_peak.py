@@ -58,6 +58,8 @@ NO_CHECKPOINTS = ("nemotron_h",)
 """Models whose class has no gradient checkpointing."""
 NO_SDPA = ("gpt_oss",)
 """Models whose attention transformers computes without SDPA, which the estimate is for."""
+EAGER = ("bloom",)
+"""Models whose class has no fused attention; the estimate counts their scores."""
 NO_OUT_PROJ = ("falcon_h1",)
 """Models of which peft refuses an adapter on `out_proj` (peft 0.18.1 tuners_utils.py _check_lora_target_modules_mamba),
 so that `lora_target: all` does not run. They get adapters on all other linear modules."""
@@ -221,7 +223,8 @@ def _build(case: Case) -> Any:
     special = {"image_token_id": IMAGE, "vision_start_token_id": START} if case.sees else {"use_cache": False}
     config = case.config(**case.settings, **special)
     # LLaMA-Factory casts every trained weight to fp32; xIELU creates its own in bf16.
-    model = kind.from_config(config, attn_implementation="sdpa").float().train()
+    attention = "eager" if config.model_type in EAGER else "sdpa"
+    model = kind.from_config(config, attn_implementation=attention).float().train()
     base = model
     if case.lora:
         model = get_peft_model(model.to(torch.bfloat16), LoraConfig(r=8, target_modules=_targets(case, model)))

@@ -16,7 +16,7 @@ from app.home import home_path, named_cluster
 from app.jobfile import read_job, refuse_errors
 from app.services import Services
 from app.text import render_problem, t
-from app.text.errors import range_words
+from app.text.intervals import range_words
 from backend.cluster.benchmark import Speeds
 from backend.job.cluster import Calibration
 from backend.job.job import Job

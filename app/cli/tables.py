@@ -5,7 +5,7 @@ from operator import itemgetter
 
 from app.cli.output import number, table
 from app.text import t
-from app.text.errors import hours_words, memory_error_words, time_error_words
+from app.text.intervals import hours_words, memory_error_words, time_error_words
 from app.text.plans import (
     compared_words,
     explain,

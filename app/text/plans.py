@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from app.text import render_problem, t
-from app.text.errors import range_words, time_error_words
+from app.text.intervals import range_words, time_error_words
 from backend.engines import ENGINES
 from backend.estimate import Estimate, is_close, over_gpu_gib, over_host_memory
 from backend.job.batch import planned_batch
@@ -291,7 +291,7 @@ def problem_words(lang: str, problem: Problem) -> str:
     return _joined(lang, words["message"], words["fix"]).strip()
 
 
-def plan_name(sizes: Mapping[str, Any]) -> str:
+def plan_name(sizes: Mapping[str, int]) -> str:
     """Return the short name of a plan: `TP4 PP2 VPP2 DP4`, or `DP32` where the model is not split."""
     short = {"tensor": "TP", "pipeline": "PP", "virtual_pipeline": "VPP", "context": "CP", "expert": "EP",
              "expert_tensor": "ETP"}  # fmt: skip

@@ -21,8 +21,9 @@ from backend.estimate.interval import is_memory_assumed, memory_interval, time_i
 from backend.estimate.time.timing import COMMUNICATION, hours_of
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
+from backend.job.rules.batched import as_sizes
 from backend.planning import Plans, best_of_splits, front, possibly_fit_gib, recommended, surely_fit_gib
-from backend.planning.order import Indices
+from backend.planning.lazy_sort import Indices
 from backend.planning.space import CUT, RECOMPUTE, SIZES
 
 CHOICES = ("sequence", "distributed_optimizer", *CUT)
@@ -106,12 +107,12 @@ def _rows(plans: Plans, ranks: Sequence[int], can_load: Callable[..., bool] | No
     columns: dict[str, list[Any]] = {"engine": engines[part].tolist(), "rank": list(ranks)}
     for name in (*SIZES, *CHOICES):
         columns[name] = plans.values(f"parallel.{name}", indices, _UNSPLIT.get(name, 1)).tolist()
-    columns["micro_batch"] = (batch := plans.values("training.micro_batch_size", indices)).tolist()
+    columns["micro_batch"] = (batch := as_sizes(plans.values("training.micro_batch_size", indices))).tolist()
     chosen = plans.recompute(indices)
     columns["recompute"] = [kind for kind, _, _ in chosen]
     columns["recompute_modules"] = [list(modules) for _, modules, _ in chosen]
     columns["recompute_num_layers"] = [layers for _, _, layers in chosen]
-    sizes = [plans.values(f"parallel.{name}", indices) for name in ("tensor", "pipeline", "context")]
+    sizes = [as_sizes(plans.values(f"parallel.{name}", indices)) for name in ("tensor", "pipeline", "context")]
     columns["data"] = (copies := plans.job.world_size // np.prod(sizes, axis=0)).tolist()
     columns["accumulation"] = (plans.global_batch // (batch * copies)).tolist()
     columns["need_gib"] = np.round(figures.need_gib, 3).tolist()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.text.errors import memory_error, time_error
+from app.text.intervals import memory_error, time_error
 from app.text.plans import need_gib, plan_name, plan_sizes
 from app.wizard.draft_state import DraftState
 from backend.estimate import Estimate, accuracy_of, is_close, over_gpu_gib, over_host_gib

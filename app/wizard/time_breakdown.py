@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.text.errors import time_error
+from app.text.intervals import time_error
 from app.text.plans import untimed_key
 from app.wizard.draft_state import DraftState
 from backend.estimate import gradient_exchange, speed_up

@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.services import Services
-from app.text.errors import time_error
+from app.text.intervals import time_error
 from app.wizard.draft_state import DraftState
 from app.wizard.fields import Form
 from app.wizard.layout import card, grid, more, place, section

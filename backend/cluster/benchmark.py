@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 from backend.cluster.program_answers.hardware import Measured
 
 _Links = Literal["intra", "inter"]
+Rank = TypeVar("Rank", int, tuple[int, int])
+"""The rank of a node, or (node rank, local rank)."""
 
 SLOW = 0.8
 """Part of the median. A rank or a node below it is slow."""
@@ -101,7 +103,7 @@ def _pair_speeds(rows: Sequence[Measured]) -> dict[int, float]:
     return {node: max(value for (first, _), value in sums.items() if first == node) for node in nodes}
 
 
-def _slow_values(values: Mapping[Any, float]) -> Iterable[tuple[Any, float, float]]:
+def _slow_values(values: Mapping[Rank, float]) -> Iterable[tuple[Rank, float, float]]:
     """Return (rank or node, figure, median) of each that is far below the median."""
     if not values:
         return []

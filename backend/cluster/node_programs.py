@@ -117,6 +117,7 @@ PROGRAMS = {
         "config_text.py",
         "checks/dataset_columns.py",
         "checks/model_folder.py",
+        "checks/model_code.py",
         "checks/logins.py",
         "checks/software.py",
     ),

@@ -5,7 +5,9 @@ from functools import cache
 
 from backend.job.job import Job
 from backend.job.mapping import get_value, parameters
+from backend.job.mtp import requested_layers
 from backend.job.parameters import Reader
+from backend.job.pipeline_layout import with_mtp
 
 EXPERTS = ("parallel.expert", "parallel.expert_tensor", "parallel.moe_token_dispatcher", "parallel.moe_grouped_gemm")
 """Paths of the expert parameters of Megatron-Core, for any engine."""
@@ -30,3 +32,12 @@ def carried(job: Job, reader: Reader, *paths: str) -> dict[str, object]:
     """Return the keys of these parameters with the job's values unchanged, without those that have no value."""
     values = {key_of(path, reader): get_value(job, path) for path in paths}
     return {key: value for key, value in values.items() if value is not None}
+
+
+def layout_key(job: Job, reader: Reader) -> dict[str, object]:
+    """Return the key of the pipeline layout, with the layers for multi-token prediction; nothing without a layout."""
+    if not job.parallel.pipeline_layout:
+        return {}
+    return {
+        key_of("parallel.pipeline_layout", reader): with_mtp(job.parallel.pipeline_layout, requested_layers(job)),
+    }

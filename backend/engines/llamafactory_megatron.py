@@ -6,7 +6,7 @@ extends that of transformers. So the keys that LLaMA-Factory adds to the Hugging
 """
 
 from backend.engines.engine import Engine, Target
-from backend.engines.keys import EXPERTS, carried, key_of, owned_keys
+from backend.engines.keys import EXPERTS, carried, key_of, layout_key, owned_keys
 from backend.engines.llamafactory import common_config, cpu_config, precision, resume
 from backend.job.problems import Problem
 
@@ -30,7 +30,7 @@ def _sizes(target: Target) -> dict[str, object]:
         config |= _carried(target, "parallel.virtual_pipeline")
     if parallel.context > 1:
         config |= _carried(target, "parallel.context")
-    config |= _carried(target, "parallel.pipeline_layout") if parallel.pipeline_layout else {}
+    config |= layout_key(target.job, "mcore_adapter")
     config |= {key_of("parallel.sequence", "mcore_adapter"): True} if target.job.sequence_parallel else {}
     return config | _switched_on(target, "parallel.account_for_embedding", "parallel.account_for_loss")
 

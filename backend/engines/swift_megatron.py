@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 
 from backend.engines.engine import Engine, Target
-from backend.engines.keys import EXPERTS, carried, owned_keys
+from backend.engines.keys import EXPERTS, carried, layout_key, owned_keys
 from backend.engines.llamafactory import lowest_rate, precision
 from backend.engines.swift import DTYPES, data_config, method_config, records_config, swift_command, swift_notes
 from backend.job.problems import Problem
@@ -68,9 +68,7 @@ def _plan(target: Target) -> dict[str, object]:
     config |= _carried(target, "parallel.account_for_embedding", "parallel.account_for_loss")
     if target.job.parallel.virtual_pipeline > 1:
         config |= _carried(target, "parallel.virtual_pipeline")
-    if target.job.parallel.pipeline_layout:
-        config |= _carried(target, "parallel.pipeline_layout")
-    return config
+    return config | layout_key(target.job, "swift_megatron")
 
 
 def _memory(target: Target) -> dict[str, object]:

@@ -46,6 +46,11 @@ def largest(*values: Number) -> Number:
 
 def choose(condition: Flag, true: Number, false: Number) -> Number:
     """Return `true` where the condition holds, else `false`."""
+    # Most conditions of a single plan are these two; a test of the type takes longer.
+    if condition is True:
+        return true
+    if condition is False:
+        return false
     if isinstance(condition, np.ndarray):
         return np.where(condition, true, false)
     return true if condition else false

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from backend.estimate.estimate import (
     estimate_memory,
     host_memory_gib,
     is_held,
+    layers_of_job,
     run_of,
 )
 from backend.estimate.memo import Memo
@@ -30,7 +31,6 @@ from backend.estimate.memory.megatron import PlanCosts, plan_costs
 from backend.estimate.memory.non_torch_memory import non_torch_gib
 from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED
 from backend.estimate.memory.stage import trained_parts
-from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan, effective_choices, plan_of
 from backend.estimate.time.calibrated import reserved_ratio, time_ratio
 from backend.estimate.time.efficiency import Machine
@@ -39,11 +39,12 @@ from backend.estimate.time.timing import COMMUNICATION, micro_batch_of, step_of,
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
+from backend.job.rules.batched import Column, as_sizes
 
 Indices = npt.NDArray[np.integer]
 Rows = Indices | slice
-Columns = Mapping[str, npt.NDArray[Any]]
-"""Job path -> the value of every plan: sizes, choices or truth values, so no single type of number fits."""
+Columns = Mapping[str, Column]
+"""Job path -> the value of every plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -246,7 +247,7 @@ def _costs(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch, machine: Mac
     # The layout is not read either; the rules may have rejected it.
     job = _job_of(job, columns, {"pipeline_layout": None})
     layers, trained, memory = (
-        model_layers(shape, routed=job.traits.is_megatron),
+        layers_of_job(job, shape),
         trained_parts(job, shape),
         memory_traits(job, gpu),
     )
@@ -268,8 +269,9 @@ def _plan_of(
     return replace(
         plan_of(job, shape.vision, flash_attention=gpu.supports_bf16),
         recompute_choices=effective_choices(job, shape.model_type, choices),
-        recompute_choice=columns["parallel.recompute"],
-        recompute_layers=columns["parallel.recompute_num_layers"],
+        recompute_choice=as_sizes(columns["parallel.recompute"]),
+        # A Number that is an array may hold integers.
+        recompute_layers=cast(Array, columns["parallel.recompute_num_layers"]),
     )
 
 

@@ -37,6 +37,7 @@ from backend.estimate.time.schedule import bubble_fraction, textbook_bubble
 from backend.estimate.time.timing import Speed, speed_of
 from backend.job.job import Job
 from backend.job.model import ModelShape
+from backend.job.mtp import counted_layers
 from backend.job.presets import Gpu, expected_errors, resolve_gpu, resolve_model
 from backend.job.traits import MemoryTraits
 
@@ -143,14 +144,7 @@ class MemoryEstimate:
     plan: Plan
     traits: MemoryTraits
     trained: Trained
-    run: Run | None
-    """None on Hugging Face engines; likewise `costs`."""
-    costs: PlanCosts | None
     stages: list[StageMemory]
-
-    @property
-    def is_megatron(self) -> bool:
-        return self.run is not None
 
 
 def estimate(job: Job) -> Estimate:
@@ -243,9 +237,8 @@ def estimate_memory(
     `shared` holds the results that these plans share.
     """
     traits = memory_traits(job, gpu)
-    layers, trained = model_layers(shape, routed=job.traits.is_megatron), trained_parts(job, shape)
+    layers, trained = layers_of_job(job, shape), trained_parts(job, shape)
     plan = plan or plan_of_model(job, shape, flash_attention=gpu.supports_bf16)
-    run = None
     if job.traits.is_megatron:
         run = run_of(job, trained)
         costs = costs or plan_costs(layers, plan, traits, run)
@@ -254,7 +247,12 @@ def estimate_memory(
         stages = [
             data_parallel_memory(layers, plan, traits, replace(tuning_of(job, trained), rollout=rollout_of(job, gpu)))
         ]
-    return MemoryEstimate(layers=layers, plan=plan, traits=traits, trained=trained, run=run, costs=costs, stages=stages)
+    return MemoryEstimate(layers=layers, plan=plan, traits=traits, trained=trained, stages=stages)
+
+
+def layers_of_job(job: Job, shape: ModelShape) -> ModelLayers:
+    """Return the layers that the job's engine builds."""
+    return model_layers(shape, job.traits.is_megatron, counted_layers(job, shape))
 
 
 def _is_adapted(job: Job) -> bool:
@@ -332,7 +330,7 @@ def _stage(memory: StageMemory) -> StageEstimate:
 def bubble_of_work(job: Job, memory: MemoryEstimate) -> Number:
     """Return the bubble fraction from the FLOPs of the stages, for GPUs of unknown speed."""
     plan = memory.plan
-    if not memory.is_megatron or plan.pipeline == 1:
+    if not job.traits.is_megatron or plan.pipeline == 1:
         return 0.0
     works = pipeline_work(memory.layers, plan, memory.trained, adapters=_is_adapted(job))
     forward = [work.forward for work in works]

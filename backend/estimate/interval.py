@@ -4,7 +4,6 @@ The factors come from sources that were not used to make the estimates (presets/
 """
 
 import math
-from dataclasses import replace
 from statistics import NormalDist
 
 from backend.estimate.time.calibrated import is_of_this_training, is_timed, reserved_ratio
@@ -69,14 +68,13 @@ def shortest_share(job: Job) -> float:
 
 def step_interval(job: Job) -> Interval:
     """Return the factors of the seconds of a step, with short samples if the lengths are not known."""
-    factors = time_interval(job)
-    return factors if job.training.packing else replace(factors, low=factors.low * shortest_share(job))
+    return time_interval(job) if job.training.packing else hours_interval(job)
 
 
 def hours_interval(job: Job) -> Interval:
     """Return the factors of the hours of the run, with short samples if the lengths are not known."""
     factors = time_interval(job)
-    return replace(factors, low=factors.low * shortest_share(job))
+    return Interval(low=factors.low * shortest_share(job), high=factors.high)
 
 
 def is_memory_assumed(job: Job) -> bool:

@@ -1,7 +1,8 @@
 """Megatron-Core's notation for the layers of each pipeline piece: `Et*3|t*4|t*4|t*3L`.
 
-E is the embedding, t a layer, L the output layer with the loss. `|` ends a piece, `*n` and `(...)*n` repeat, commas
-have no meaning. Pieces are in the order of the model: piece c x PP + r is chunk c of stage r.
+E is the embedding, t a layer, m a layer for multi-token prediction, L the output layer with the loss. `|` ends a piece,
+`*n` and `(...)*n` repeat, commas have no meaning. Pieces are in the order of the model: piece c x PP + r is chunk c of
+stage r. A job's layout has no m: the engine's file gets them before L.
 https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/transformer/pipeline_parallel_layer_layout.py
 """
 
@@ -11,6 +12,7 @@ from itertools import groupby
 
 LONGEST = 4096
 """Limit on the letters of a text with all repetitions expanded: far more layers than any model has."""
+_PREDICTORS = re.compile(r"(,?m(\*\d{1,4})?){1,64},?L$")
 _REPEATED = (re.compile(r"\(([^()]*)\)\*(\d{1,4})"), re.compile(r"([EtL|])\*(\d{1,4})"))
 
 
@@ -43,6 +45,16 @@ def readable_layers(layout: str | None) -> tuple[int, ...] | None:
         return layers_of(layout) if layout else None
     except LayoutError:
         return None
+
+
+def with_mtp(layout: str, count: int) -> str:
+    """Return the layout with `count` layers for multi-token prediction, which Megatron-Core counts in it."""
+    return f"{layout.removesuffix('L')}{'m' * count}L" if count else layout
+
+
+def without_mtp(layout: str) -> str:
+    """Return a layout without the layers for multi-token prediction in its last piece."""
+    return _PREDICTORS.sub("L", layout)
 
 
 def layout_of(layers: tuple[int, ...]) -> str:

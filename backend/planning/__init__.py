@@ -1,8 +1,8 @@
 """Enumeration and comparison of the plans of a job.
 
-Reading order: space.py, backend/job/rules/batched.py, backend/estimate/batched.py, arrange.py, enumerate.py, order.py,
-plans.py, pareto.py, compare.py, recommended.py. why_not.py, advice.py and smallest_nodes.py answer questions with them.
-rebalance.py and effects.py use none of these: they change the stages, or one value, of a job.
+Reading order: space.py, backend/job/rules/batched.py, backend/estimate/batched.py, arrange.py, enumerate.py,
+lazy_sort.py, plans.py, pareto.py, compare.py, recommended.py. why_not.py, advice.py and smallest_nodes.py answer
+questions with them. rebalance.py and effects.py use none of these: they change the stages, or one value, of a job.
 """
 
 from backend.planning.advice import Strategy, strategies

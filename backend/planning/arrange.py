@@ -10,8 +10,7 @@ import numpy as np
 
 from backend.estimate.batched import OF_LAYERS, OF_STAGES, Columns, Indices, Lines, PlanBatch, Rows, plan_batch
 from backend.job.job import Job
-from backend.job.rules.batched import Legal, Space
-from backend.planning.order import Column
+from backend.job.rules.batched import Column, Legal, Space, as_sizes
 from backend.planning.space import ACCUMULATION, CHOSEN, MICRO_BATCH, SHARDED
 
 _RECOMPUTE = "parallel.recompute"
@@ -87,17 +86,15 @@ def _columns(space: Space, rows: Rows) -> Columns:
     """Return the columns of some plans, as estimate/batched.py reads them."""
     columns = {path: space.column(path, rows) for path in space.axis_of if path not in CHOSEN}
     axis, _ = space.axis_of[_RECOMPUTE]
-    columns[_RECOMPUTE] = space.codes[axis][rows]
-    layers = np.array([choice[2] or 1 for choice in space.axes[axis].values])
-    columns["parallel.recompute_num_layers"] = layers[columns[_RECOMPUTE]]
-    columns[ACCUMULATION] = (space.job.training.global_batch_size or 0) // (
-        columns[MICRO_BATCH] * _replicas(space.job, columns)
-    )
+    columns[_RECOMPUTE] = codes = space.codes[axis][rows]
+    columns["parallel.recompute_num_layers"] = np.array([choice[2] or 1 for choice in space.axes[axis].values])[codes]
+    samples = as_sizes(columns[MICRO_BATCH]) * _replicas(space.job, columns)
+    columns[ACCUMULATION] = (space.job.training.global_batch_size or 0) // samples
     return columns
 
 
 def _replicas(job: Job, columns: Columns) -> int | Indices:
     """Return DP of each plan; of all plans alike on an engine without the other sizes."""
-    sizes = [columns[path] for path in ("parallel.tensor", "parallel.pipeline", "parallel.context") if path in columns]
-    replicas: int | Indices = job.world_size // prod(sizes)
+    paths = ("parallel.tensor", "parallel.pipeline", "parallel.context")
+    replicas: int | Indices = job.world_size // prod(as_sizes(columns[path]) for path in paths if path in columns)
     return replicas

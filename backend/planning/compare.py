@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from backend.estimate.batched import PARTS
-from backend.planning.order import LEAST
+from backend.planning.lazy_sort import LEAST
 from backend.planning.plans import Plans
 
 

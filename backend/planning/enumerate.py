@@ -19,7 +19,7 @@ from backend.job.rules import RULES
 from backend.job.rules.batched import Factors, Legal, Space, legal
 from backend.job.traits import TRAITS, EngineName
 from backend.planning.arrange import in_order
-from backend.planning.order import Group, Mask, Order
+from backend.planning.lazy_sort import Group, Mask, Order
 from backend.planning.plans import Plans
 from backend.planning.space import ACCUMULATION, CHOSEN, CUT, MICRO_BATCH, SIZES, listed_plans, space_of
 

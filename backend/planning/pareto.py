@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backend.estimate.array_ops import Array
-from backend.planning.order import LEAST, Group, Indices
+from backend.planning.lazy_sort import LEAST, Group, Indices
 
 
 def front_of(fitting: Group, others: Group, memory: Array, time: Array) -> Indices:

@@ -6,7 +6,7 @@ import numpy as np
 
 from backend.estimate.memory.fit import HEADROOM, may_fit_gib, surely_fits_gib
 from backend.job.traits import EngineName
-from backend.planning.order import Indices
+from backend.planning.lazy_sort import Indices
 from backend.planning.plans import Plans
 
 

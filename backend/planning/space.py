@@ -16,9 +16,9 @@ from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape
 from backend.job.model.operators import Activation, Attention, Norm
 from backend.job.pipeline_layout import even_layers, layout_of, readable_layers
-from backend.job.rules.batched import Axis, Codes, Factors, Space
+from backend.job.rules.batched import Axis, Codes, Factors, Space, as_sizes
 from backend.job.traits import EngineName
-from backend.planning.order import Column, Mask
+from backend.planning.lazy_sort import Indices, Mask
 
 SIZES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
 CUT = ("account_for_embedding", "account_for_loss", "pipeline_layout")
@@ -124,7 +124,7 @@ def _megatron(
     )
 
 
-Size = TypeVar("Size", int, Column)
+Size = TypeVar("Size", int, Indices)
 
 
 def has_nothing_to_shard(
@@ -139,9 +139,9 @@ def listed_plans(space: Space, shape: ModelShape) -> Mask | None:
     """Return which plans are listed: one of two whose only difference has no effect. None if all are listed."""
     if SHARDED not in space.axis_of:
         return None
-    sizes = (space.column(f"parallel.{name}") for name in ("tensor", "pipeline", "expert", "expert_tensor"))
+    sizes = (as_sizes(space.column(f"parallel.{name}")) for name in ("tensor", "pipeline", "expert", "expert_tensor"))
     alone = has_nothing_to_shard(space.job.world_size, shape.experts, *sizes)
-    is_listed: Mask = space.column(SHARDED) | ~np.asarray(alone)
+    is_listed: Mask = space.column(SHARDED).astype(bool, copy=False) | ~np.asarray(alone)
     return is_listed
 
 

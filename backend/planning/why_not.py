@@ -14,11 +14,11 @@ from backend.job.mapping import parameters, with_values
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors, quoted
 from backend.job.rules import check_resolved
-from backend.job.rules.batched import refuses
+from backend.job.rules.batched import as_sizes, refuses
 from backend.job.traits import sibling
 from backend.planning.compare import Cost, cost
 from backend.planning.enumerate import enumerate_plans
-from backend.planning.order import Column, Mask
+from backend.planning.lazy_sort import Indices, Mask
 from backend.planning.plans import Candidate, Plans
 from backend.planning.space import ACCUMULATION, MICRO_BATCH, SIZES, divisors
 
@@ -117,7 +117,7 @@ def why_not(job: Job, sizes: Mapping[str, int], plans: Plans | None = None) -> W
     Raises as enumerate_plans.
     """
     plans = plans or enumerate_plans(job)
-    if len(plans) and sizes.get(MICRO_BATCH, 1) not in plans.column(MICRO_BATCH):
+    if len(plans) and sizes.get(MICRO_BATCH, 1) not in _sizes(plans, MICRO_BATCH):
         plans = _with_micro_batch(job, sizes, plans)
     ranks = np.flatnonzero(_has_sizes(plans, sizes))
     if not len(ranks):
@@ -153,7 +153,7 @@ def _has_sizes(plans: Plans, sizes: Mapping[str, int]) -> Mask:
     """Return for each plan whether it has these sizes."""
     chosen = _comparable(plans, sizes)
     for path, size in sizes.items():
-        chosen &= _column(plans, path) == size
+        chosen &= _sizes(plans, path) == size
     return chosen
 
 
@@ -164,13 +164,12 @@ def _comparable(plans: Plans, paths: Iterable[str]) -> Mask:
     return comparable[plans.engine]
 
 
-def _column(plans: Plans, path: str) -> Column:
+def _sizes(plans: Plans, path: str) -> Indices:
     """Return the size of every plan."""
     if path not in _DERIVED:
-        return plans.column(path)
-    model_parallel = plans.column(TENSOR) * plans.column(PIPELINE) * plans.column(CONTEXT)
-    replicas: Column = plans.job.world_size // model_parallel
-    return replicas if path == REPLICAS else plans.global_batch // (plans.column(MICRO_BATCH) * replicas)
+        return as_sizes(plans.column(path))
+    replicas = plans.job.world_size // (_sizes(plans, TENSOR) * _sizes(plans, PIPELINE) * _sizes(plans, CONTEXT))
+    return replicas if path == REPLICAS else plans.global_batch // (_sizes(plans, MICRO_BATCH) * replicas)
 
 
 def _problems(job: Job, sizes: Mapping[str, int], plans: Plans) -> tuple[Problem, ...]:
@@ -197,8 +196,8 @@ def _refused(problems: tuple[Problem, ...], sizes: Mapping[str, int], plans: Pla
     for path in sizes:
         chosen = _comparable(plans, sizes)
         for other_path, size in sizes.items():
-            chosen &= (_column(plans, other_path) == size) | (other_path == path)
-        legal[path] = tuple(np.unique(_column(plans, path)[chosen]).tolist())
+            chosen &= (_sizes(plans, other_path) == size) | (other_path == path)
+        legal[path] = tuple(np.unique(_sizes(plans, path)[chosen]).tolist())
     # The plans have only powers of two of micro-batch and accumulation, so their legal values are not listed.
     listed = {path: values for path, values in legal.items() if values and path not in (MICRO_BATCH, ACCUMULATION)}
     return WhyNot(problems=problems, sizes=sizes, legal=listed, nearest=_nearest(sizes, plans))
@@ -209,7 +208,7 @@ def _nearest(sizes: Mapping[str, int], plans: Plans) -> Candidate | None:
     ranks = np.flatnonzero(_comparable(plans, sizes))
     if not len(ranks):
         return None
-    distance = sum(np.abs(np.log2(_column(plans, path)[ranks] / size)) for path, size in sizes.items())
+    distance = sum(np.abs(np.log2(_sizes(plans, path)[ranks] / size)) for path, size in sizes.items())
     return plans[int(ranks[np.argmin(distance)])]
 
 

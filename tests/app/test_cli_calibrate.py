@@ -11,7 +11,7 @@ import yaml
 from app.cli.calibrate import speeds_text
 from app.main import main
 from app.text import render_problem
-from app.text.errors import range_words
+from app.text.intervals import range_words
 from backend.cluster.benchmark import Slow, Speeds
 from backend.estimate import estimate
 from backend.job.mapping import load_job, parse_job, with_values

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.text import LANGUAGES, t
-from app.text.errors import memory_error_words
+from app.text.intervals import memory_error_words
 from app.text.plans import need_words
 from app.wizard.draft_state import DraftState, read
 from app.wizard.plans import plans_of

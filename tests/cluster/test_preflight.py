@@ -8,6 +8,7 @@ import pytest
 from app.text import LANGUAGES, render_problem
 from backend.cluster.node import NodeError, Result
 from backend.cluster.preflight import slurm
+from backend.cluster.preflight.files import loss_growth
 from backend.cluster.preflight.lock import lock_path
 from backend.cluster.preflight.master_port import choose_port
 from backend.cluster.preflight.registry import CHECKS
@@ -176,6 +177,41 @@ def test_rows_without_the_answer_that_a_reward_reads_are_named_before_the_launch
     assert (problem.code, problem.field) == ("grpo_solution_missing", "training.dataset")
     assert problem.values["rows"] == "/data/a.jsonl: 3"
     assert problem.values["rewards"] == grpo["rewards"].partition(",")[0]
+
+
+CODE = "modeling_mine.MineForCausalLM"
+ALLOWED = {"trust_remote_code": True}
+
+
+@pytest.mark.parametrize(
+    ("values", "factor"),
+    [
+        ({"extra": ALLOWED, "training.gradient_accumulation_steps": 4}, 8),
+        ({"extra": {**ALLOWED, "average_tokens_across_devices": False}, "training.gradient_accumulation_steps": 4}, 4),
+        ({"extra": ALLOWED, "training.stage": "pt", "training.gradient_accumulation_steps": 1}, 2),
+        ({"extra": {**ALLOWED, "average_tokens_across_devices": False}, "training.gradient_accumulation_steps": 1}, 1),
+        ({"extra": {}}, 1),
+        ({"extra": {**ALLOWED, "use_dft_loss": True}}, 1),
+        ({"extra": ALLOWED, "training.stage": "dpo"}, 1),
+        ({"extra": ALLOWED, "engine": "llamafactory-megatron"}, 1),
+        ({"extra": ALLOWED, "engine": "swift-ddp"}, 1),
+    ],
+)
+def test_the_loss_of_own_code_grows_with_ranks_and_accumulation_where_the_trainer_expects_a_sum(
+    gang: Gang, values: dict[str, Any], factor: int
+) -> None:
+    assert gang.job.data_parallel == 2
+    assert loss_growth(with_values(gang.job, values)) == factor
+
+
+def test_own_code_whose_loss_the_trainer_does_not_divide_is_a_warning_with_its_class_and_the_factor(gang: Gang) -> None:
+    gang.job = with_values(gang.job, {"extra": ALLOWED, "training.gradient_accumulation_steps": 4})
+    gang.second.on("paths", reply={**PATHS, "undivided": CODE})
+    [warning] = [result for result in gang.check() if result.status != "ok"]
+    assert (warning.name, warning.rank, warning.status) == ("model", 1, "warning")
+    assert warning.problem is not None
+    assert (warning.problem.code, warning.problem.field) == ("loss_not_divided", "model.path")
+    assert (warning.problem.values["model_class"], warning.problem.values["factor"]) == (CODE, 8)
 
 
 def test_lora_targets_that_no_module_has_are_a_warning_at_their_field(gang: Gang) -> None:

@@ -1,6 +1,7 @@
 """Nodes that run the real engine, and a controller that knows their host keys."""
 
 import fcntl
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from backend.cluster.ssh.host_keys import KnownHosts
 from backend.runs.controller import Controller
 from backend.runs.store.store import Store
 from tests.nodes import skip_without_node_environment, ssh_nodes
+from tools.browser import Server, served
 from tools.programs import NODE_PYTHON
 
 
@@ -51,3 +53,12 @@ def controller(home: Path) -> Iterator[Controller]:
     yield controller
     controller.close()
     store.close()
+
+
+@pytest.fixture(scope="module")
+def server(cluster: LocalNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Yield a server of the page in whose home the nodes' host keys are confirmed."""
+    home = tmp_path_factory.mktemp("home")
+    shutil.copy(cluster.folder / "known_hosts", home)
+    with served(home) as server:
+        yield server

@@ -44,15 +44,6 @@ def hub(cluster: LocalNodes, tiny: Path) -> Iterator[LocalHub]:
         yield hub
 
 
-@pytest.fixture(scope="module")
-def server(cluster: LocalNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("home"))
-    shutil.copy(cluster.folder / "known_hosts", server.home)
-    server.start()
-    yield server
-    server.end()
-
-
 def bare_job(
     cluster: LocalNodes, daemons: list[DockerDaemon], hub: LocalHub, image: str, folder: str
 ) -> dict[str, Any]:

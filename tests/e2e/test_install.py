@@ -5,7 +5,6 @@ Everything is real: the shipped CPU set with its hashes, a model from a local hu
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(1200), n
 NODES = 4
 WHEELS = os.environ.get("PIP_FIND_LINKS", "")
 """Where this machine keeps the CPU build of torch, if it does not reach PyTorch's index."""
-
-
-@pytest.fixture
-def server(cluster: LocalNodes, tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path)
-    shutil.copy(cluster.folder / "known_hosts", server.home)
-    server.start()
-    yield server
-    server.end()
 
 
 def bare_job(cluster: LocalNodes, tiny: Path, hub: str, folder: Path) -> dict[str, Any]:

@@ -68,15 +68,6 @@ def models(cluster: LocalNodes, tiny: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(cluster: LocalNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("home"))
-    shutil.copy(cluster.folder / "known_hosts", server.home)
-    server.start()
-    yield server
-    server.end()
-
-
-@pytest.fixture(scope="module")
 def page(server: Server) -> Iterator[Any]:
     with logged_in(server) as page:
         page.set_default_timeout(600_000)  # A busy machine builds a model in minutes.

@@ -141,6 +141,22 @@ def test_what_a_script_leaves_out_is_what_ms_swift_takes_then() -> None:
     assert {path: get_value(job, path) for path in values} == values
 
 
+@pytest.mark.parametrize(
+    ("words", "workers", "reason"),
+    [
+        ("--streaming true --dataloader_num_workers 4", 1, "import_swift_stream"),
+        ("--streaming true --dataloader_num_workers 0", 0, None),
+        ("--streaming true", 1, None),
+        ("--dataloader_num_workers 8", 8, None),
+        ("", 4, None),
+    ],
+)
+def test_megatron_of_ms_swift_streams_with_one_loader_process(words: str, workers: int, reason: str | None) -> None:
+    job, reasons = imported(f"megatron pt --model /m/Qwen3-8B --dataset /d/a.jsonl --train_iters 9 {words}")
+    assert job.training.workers.data_loader == workers
+    assert "dataloader_num_workers" not in words or reasons["dataloader_num_workers"] == reason
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_rendered_for_ms_swift_is_imported_as_the_same_configuration(case: str) -> None:
     job = CASES[case]

@@ -129,6 +129,8 @@ def test_what_the_file_leaves_out_is_what_the_engine_takes_then() -> None:
     assert lines["cutoff_len"].outcome == "default"
     laid_out, _ = imported({"pipeline_model_parallel_size": 4, "pipeline_model_parallel_layout": "Et*4|(t*5|)*6t*2L"})
     assert laid_out.parallel.virtual_pipeline == 2
+    predicting, _ = imported({"pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": "Et*3|t*3mL"})
+    assert predicting.parallel.pipeline_layout == "Et*3|t*3L"
     experts, _ = imported({"model_name_or_path": "/m/Qwen3-30B-A3B", "tensor_model_parallel_size": 2})
     assert (experts.parallel.expert_tensor, experts.parallel.moe_token_dispatcher) == (2, "allgather")
 

@@ -52,6 +52,12 @@ def test_each_choice_becomes_its_key(path: str, value: object, key: str, written
     assert plain.get(key) != written
 
 
+@pytest.mark.parametrize("engine", ["llamafactory-megatron", "swift-megatron"])
+def test_a_layout_names_the_layers_for_multi_token_prediction(engine: str) -> None:
+    laid_out = job(engine=engine, parallel__pipeline_layout="Et*20|t*16L", extra={"mtp_num_layers": 1})
+    assert config_of(laid_out)["pipeline_model_parallel_layout"] == "Et*20|t*16mL"
+
+
 def test_interleaving_is_written_when_there_is_some() -> None:
     assert config_of(MEGATRON["pipeline"])["virtual_pipeline_model_parallel_size"] == 2
     assert "virtual_pipeline_model_parallel_size" not in config_of(MEGATRON["dense"])

@@ -19,6 +19,8 @@ from backend.engines import render
 from backend.engines.inference import inference_keys, model_keys
 from backend.engines.known_keys import EngineKey, programs
 from backend.job.job import Job
+from backend.job.megatron_model_types import MCA_MODEL_TYPES
+from backend.job.mtp import MCA_LOADS, MCA_LOADS_LATER
 from backend.job.presets import models
 from backend.node.samples.main import mixed
 from backend.runs.launch.derived_start import SHARED_MEMORY
@@ -310,3 +312,31 @@ def test_the_installed_transformers_says_which_generation_config_no_checkpoint_c
         "samples": False, "no-beams": True, "adapters": False,
     }  # fmt: skip
     assert "length_penalty" in answers["no-beams"]
+
+
+MTP_TYPES = """
+import inspect, json
+import mcore_adapter.models
+from mcore_adapter.models.converter import convert_utils
+from mcore_adapter.models.converter.template import templates
+from megatron.core.transformer import multi_token_prediction
+
+layers = inspect.getsource(multi_token_prediction)
+loads = [name for name, template in templates.items() if "mtp_num_layers" in template.config_hf_to_mca.values()]
+later = [name for name in loads if "convert_mtp_name" not in dir(templates[name])]
+print(json.dumps({"loads": loads, "later": later, "has_later_name": "mtp_model_layer" in layers,
+                  "later_name": convert_utils.MCA_MTP_MOE_PREFIX.split(".")[1]}))
+"""
+
+
+def test_the_types_whose_mtp_weights_load_are_those_of_mcore_adapter() -> None:
+    """The rule mtp_not_loaded: Qwen3.5's names are those of a later Megatron-Core."""
+    done = subprocess.run(
+        [str(NODE_PYTHON), "-W", "ignore", "-c", MTP_TYPES], capture_output=True, text=True, check=False,
+        env={**os.environ, **mcore_adapter()},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    read = json.loads(done.stdout.splitlines()[-1])
+    assert set(read["loads"]) & MCA_MODEL_TYPES == MCA_LOADS | MCA_LOADS_LATER
+    assert set(read["later"]) & MCA_MODEL_TYPES == MCA_LOADS_LATER
+    assert (read["has_later_name"], read["later_name"]) == (False, "mtp_model_layer")

@@ -20,7 +20,11 @@ MODELS = {
     name: model_layers(resolve_model(Model(preset=name)))
     for name in ("llama-3.1-8b", "qwen3-30b-a3b", "qwen3-vl-8b", "deepseek-v3")
 }
-"""Dense, of experts, with a vision tower, with latent attention."""
+MODELS |= {
+    f"{name} with MTP": model_layers(resolve_model(Model(preset=name)), mtp=2)
+    for name in ("qwen3-vl-8b", "deepseek-v3")
+}
+"""Dense, of experts, with a vision tower, with latent attention, with multi-token prediction."""
 MCA = TRAITS["llamafactory-megatron"].memory
 TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace", "host", "peak")
 COUNTS = ("dense", "expert", "trained_dense", "trained_expert")

@@ -72,6 +72,7 @@ LAYER_PEAKS = {
     ("phi", True, True): 18.1,
     ("phi", False, False): 73.8,
     ("gpt2", False, False): 82.8,
+    ("bloom", False, False): 92.3,
 }
 
 
@@ -127,6 +128,15 @@ def test_only_a_job_that_disables_it_has_no_fused_attention():
     scores_gib = 6 * 32 * 16_384**2 / 2**30
     assert disabled.peak_gib > scores_gib > fused.stages[0].activations_gib
     assert disabled.iteration_s > fused.iteration_s
+
+
+def test_bloom_stores_its_scores_whatever_a_job_asks_for():
+    bloom = {"model.preset": None, "model.hf_config": {**SMALL_MODELS["bloom"], "num_hidden_layers": 4}}
+    short, long = (estimate(job(bloom, engine="llamafactory-ddp", training__cutoff_len=n, parallel__recompute="none"))
+                   for n in (2048, 8192))  # fmt: skip
+    scores_gib = 4 * 6 * 4 * 8192**2 / 2**30
+    assert long.stages[0].activations_gib > scores_gib
+    assert long.stages[0].activations_gib > 12 * short.stages[0].activations_gib
 
 
 def test_buckets_are_there_only_where_replicas_talk():

@@ -11,7 +11,7 @@ from backend.estimate.interval import after_runs, memory_interval, shortest_shar
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.reserved import FIXED_LENGTHS, RESERVED_PER_ALLOCATED, VARIED_LENGTHS, segmented_bytes
 from backend.estimate.memory.stage import RankParameters
-from backend.estimate.memory.terms import Moment, StageMemory
+from backend.estimate.memory.terms import StageMemory
 from backend.estimate.time.calibrated import time_ratio, training_of
 from backend.job.cluster import Calibration
 from backend.job.job import Job
@@ -71,8 +71,7 @@ def test_only_what_comes_and_goes_leaves_gaps():
         activations=10.0,
         logits=6.0,
         workspace=4.0,
-        moment=Moment(),
-        terms=(),
+        products=tuple,
     )
     assert segmented_bytes(stage, "fixed") == 175 + FIXED_LENGTHS * 20
     assert segmented_bytes(stage, "varied") == 175 + VARIED_LENGTHS * 20

@@ -72,6 +72,17 @@ CASES = [
     ("qwen3.5-27b", 4, 2, 1, 1, 1),
 ]
 SIZES = ("tensor", "pipeline", "virtual_pipeline", "expert", "expert_tensor")
+# The same, and layers for multi-token prediction; the last stage is also the first, or has an embedding of its own,
+# which is tied to that of the first stage or not.
+WITH_MTP = [
+    ("llama-3.1-8b", 2, 4, 2, 1, 1, 1),
+    ("qwen3-0.6b", 1, 1, 1, 1, 1, 2),
+    ("qwen3-0.6b", 2, 2, 1, 1, 1, 1),
+    ("qwen3-30b-a3b", 4, 2, 1, 4, 1, 2),
+    ("qwen3-30b-a3b", 4, 1, 1, 8, 4, 1),
+    ("qwen3-next-80b-a3b", 2, 4, 1, 8, 1, 1),
+    ("qwen3.5-9b", 2, 4, 2, 1, 1, 1),
+]
 
 
 def real(module, *arguments, case=""):
@@ -84,11 +95,16 @@ def real(module, *arguments, case=""):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_every_rank_holds_what_megatron_core_builds_in_33_plans_of_11_models():
-    cases = [{"model": model, "world": 32, **dict(zip(SIZES, sizes, strict=True))} for model, *sizes in CASES]
+def test_every_rank_holds_what_megatron_core_builds_in_40_plans_of_11_models():
+    sizes_and_mtp = [*((*case, 0) for case in CASES), *WITH_MTP]
+    cases = [
+        {"model": model, "world": 32, **dict(zip((*SIZES, "mtp"), sizes, strict=True))}
+        for model, *sizes in sizes_and_mtp
+    ]
     for case, built in zip(cases, real("benchmarks.real_modules", "megatron", case=json.dumps(cases)), strict=True):
         model = case["model"]
-        layers = model_layers(parse_model(models()[model].hf_config if isinstance(model, str) else model))
+        shape = parse_model(models()[model].hf_config if isinstance(model, str) else model)
+        layers = model_layers(shape, mtp=case["mtp"])
         sizes = {size: case[size] for size in SIZES}
         data = 32 // (case["tensor"] * case["pipeline"])
         plan = Plan(**sizes, data=data, sequence_length=4096, micro_batches=8)
@@ -106,7 +122,7 @@ def test_every_type_that_config_json_describes_has_as_many_parameters_as_transfo
     by_status = {status: {name for name, each in outcomes.items() if each["status"] == status}
                  for status in ("exact", "wrong", "not_built")}  # fmt: skip
     assert by_status["wrong"] == set()
-    assert len(by_status["exact"]) >= 108
+    assert len(by_status["exact"]) >= 109
     # The page of models (tools/write_models.py) shows this.
     kept = {name: each["status"] for name, each in read_data()["types"].items()}
     assert {name: each["status"] for name, each in outcomes.items()} == kept

@@ -255,3 +255,10 @@ def test_llama_4_says_which_layers_have_experts(keys, sparse):
 def test_the_function_of_apertus_has_two_weights_and_steps_of_its_own():
     [kind] = parse_model({**PLAIN, "model_type": "apertus", "hidden_act": "xielu"}).kinds
     assert (kind.ffn.xielu, kind.ffn.gated, kind.other) == (True, False, 2)
+
+
+def test_bloom_has_the_sizes_under_its_own_names_or_the_common_ones():
+    sizes = {"vocab_size": 512, "model_type": "bloom"}
+    own = parse_model({**sizes, "n_embed": 256, "n_layer": 4, "n_head": 4})
+    assert own == parse_model({**sizes, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4})
+    assert (own.layers, own.hidden, own.tied) == (4, 256, True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.job.pipeline_layout import LayoutError, even_layers, layers_of, layout_of
+from backend.job.pipeline_layout import LayoutError, even_layers, layers_of, layout_of, with_mtp, without_mtp
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
 
@@ -24,8 +24,8 @@ import json, sys
 from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
 
 parse = PipelineParallelLayerLayout.parse_str_to_list
-print(json.dumps([[[one.name for one in piece].count("decoder") for piece in parse(text)]
-                  for text in json.loads(sys.argv[1])]))
+names = [[[layer.name for layer in piece] for piece in parse(text)] for text in json.loads(sys.argv[1])]
+print(json.dumps([[[piece.count("decoder") for piece in text], text[-1].count("mtp")] for text in names]))
 """
 
 
@@ -55,6 +55,17 @@ def test_what_is_no_layout_says_why(text, reason):
     assert raised.value.reason == reason
 
 
+@pytest.mark.parametrize("text", ["Et*3|t*3mL", "Et*3|t*3,m*2,L", "Et*3|t*3mmL"])
+def test_layers_for_multi_token_prediction_are_not_in_the_jobs_layout(text):
+    assert layers_of(without_mtp(text)) == (3, 3)
+
+
+def test_the_engine_gets_layers_for_multi_token_prediction_before_the_output_layer():
+    assert with_mtp("Et*3|t*3L", 0) == "Et*3|t*3L"
+    assert with_mtp("Et*3|t*3L", 2) == "Et*3|t*3mmL"
+    assert without_mtp(with_mtp("E,t*3|t*3,L", 1)) == "E,t*3|t*3L"
+
+
 @given(st.integers(1, 200), st.integers(1, 64))
 def test_an_even_layout_holds_every_layer_and_no_piece_has_two_more_to_do_than_another(layers, pieces):
     result = even_layers(layers, pieces)
@@ -73,7 +84,9 @@ def test_an_even_layout_holds_every_layer_and_no_piece_has_two_more_to_do_than_a
 def test_megatron_reads_the_same():
     written = [layout_of(result) for pieces in (2, 4, 7, 16) if (result := even_layers(61, pieces))]
     texts = [*READ, *written]
-    command = [str(NODE_PYTHON), "-W", "ignore", "-c", MEGATRON, json.dumps(texts)]
+    predicting = [with_mtp(text, 2) for text in texts]
+    command = [str(NODE_PYTHON), "-W", "ignore", "-c", MEGATRON, json.dumps([*texts, *predicting])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == [list(layers_of(text)) for text in texts]
+    read = json.loads(done.stdout.splitlines()[-1])
+    assert read == [[list(layers_of(text)), predictors] for predictors in (0, 2) for text in texts]

@@ -16,6 +16,8 @@ from backend.job.rules.grpo import solution_columns, solution_rewards
 ASK_S = 30.0
 
 
+OTHER_LOSSES = ("use_dft_loss", "use_eaft_loss", "use_asft_loss")
+"""Keys of LLaMA-Factory that replace the loss of the model."""
 PAIRED = ("dpo", "rm")
 """Stages whose rows have a chosen and a rejected answer."""
 
@@ -32,6 +34,7 @@ def ask_paths(job: Job, rank: int, node: Node) -> Paths:
         "parts": needed_parts(job),
         "extensions": job.environment.get(EXTENSIONS),
         "lora_targets": lora_targets(job),
+        "own_code": loss_growth(job) > 1,
     }
     return ask_software(node, needed_environment(job, rank, node), Paths, "paths", question, ASK_S)
 
@@ -52,6 +55,9 @@ def check_model(node: NodeReadings) -> list[CheckResult]:
         # A warning, because transformers may give modules other names than the weights have.
         field = "training.lora.targets"
         return [node.checks.warning("model", "lora_targets_unmatched", field, names=", ".join(unmatched), path=path)]
+    if undivided := node.paths.get("undivided"):
+        values = {"path": path, "model_class": undivided, "factor": loss_growth(node.job)}
+        return [node.checks.warning("model", "loss_not_divided", "model.path", **values)]
     return [node.checks.ok("model", path=path)]
 
 
@@ -141,6 +147,21 @@ def lora_targets(job: Job) -> list[str]:
     if job.training.method not in ("lora", "qlora") or job.traits.is_megatron or lora.targets == "all":
         return []
     return [name.strip() for name in lora.targets.split(",") if name.strip()]
+
+
+def loss_growth(job: Job) -> int:
+    """Return how many times too large the loss is of a model whose own code returns a mean, although transformers'
+    Trainer expects a part of a sum (model_code.py undivided_loss). 1 where the trainer divides it.
+
+    ms-swift 4.6.0 divides it itself (template/base.py compute_sft_loss), as LLaMA-Factory 0.9.5 does for other losses
+    (train/sft/trainer.py compute_loss_func, train/dpo/trainer.py).
+    """
+    training, traits = job.training, job.traits
+    is_plain = traits.environment == "llamafactory" and not traits.is_megatron and training.stage in ("pt", "sft")
+    if not is_plain or job.extra.get("trust_remote_code") is not True or any(map(job.extra.get, OTHER_LOSSES)):
+        return 1
+    ranks = job.data_parallel if job.extra.get("average_tokens_across_devices", True) else 1
+    return ranks * job.accumulation
 
 
 def run_folders(job: Job) -> tuple[str, ...]:

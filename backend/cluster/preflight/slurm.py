@@ -53,21 +53,17 @@ def run_slurm_checks(
         start = checks.raised("python", fact) if fact is not None else checks.skipped("python")
         return [checks.ok("login"), start, *map(checks.skipped, NAMES)]
     paths = ends_of_all({0: node}, lambda rank, login: ask_paths(job, rank, login), ASK_S + 10)
-    readings = NodeReadings(
-        job=job,
-        checks=checks,
-        facts=fact,
-        hardware_answer=hardware[0],
-        paths_answer=paths[0],
-        lock_answer=Lock(),
-        secret_names=secret_names,
+    results = _check_login_node(
+        NodeReadings(
+            job=job,
+            checks=checks,
+            facts=fact,
+            hardware_answer=hardware[0],
+            paths_answer=paths[0],
+            lock_answer=Lock(),
+            secret_names=secret_names,
+        )
     )
-    is_in_image = job.cluster.scheduler is not None and job.cluster.scheduler.container is not None
-    results = run_node_checks(
-        readings, [check for check in OF_LOGIN_NODE if not (is_in_image and set(check.names) & set(ENGINE_CHECKS))]
-    )
-    if is_in_image:
-        results += [checks.skipped("engine")]
     results += check_request(job, checks, node, script())
     results += check_time(job, checks, hours)
     gang = GangReadings(
@@ -82,6 +78,15 @@ def run_slurm_checks(
         accepted=accepted,
     )
     return results + check_engine_args(gang)
+
+
+def _check_login_node(readings: NodeReadings) -> list[CheckResult]:
+    """Return the results of the login node's files and software."""
+    scheduler = readings.job.cluster.scheduler
+    if scheduler is None or scheduler.container is None:
+        return run_node_checks(readings, OF_LOGIN_NODE)
+    outside_image = [check for check in OF_LOGIN_NODE if not set(check.names) & set(ENGINE_CHECKS)]
+    return [*run_node_checks(readings, outside_image), readings.checks.skipped("engine")]
 
 
 def check_request(job: Job, checks: Checks, node: Node, script: str) -> list[CheckResult]:

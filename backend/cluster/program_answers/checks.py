@@ -76,6 +76,8 @@ class Paths(TypedDict):
     lacking: NotRequired[list[Line]]
     unmatched: NotRequired[list[Line]]
     """LoRA targets that no module of the model has as its name."""
+    undivided: NotRequired[Line]
+    """The model's own class whose loss transformers' Trainer does not divide."""
     wandb: NotRequired[bool]
     """Whether wandb finds a log-in on the node."""
     dataset: Datasets

@@ -11,7 +11,7 @@ from typing import Any
 from backend.engines.importing.report import because
 from backend.engines.llamafactory import FINETUNING_TYPES
 from backend.job.patterns import NODE_PATH
-from backend.job.pipeline_layout import readable_layers
+from backend.job.pipeline_layout import readable_layers, without_mtp
 from backend.job.presets import models
 from backend.job.problems import Problem
 from backend.job.rules.common import template_without_thoughts
@@ -164,6 +164,7 @@ def read_expert_tensor(config: Mapping[str, Any], value: Any) -> Read:
 
 def read_layout(config: Mapping[str, Any], value: Any) -> Read:
     """Read the layout. mcore_adapter takes a missing VPP from it. The rules report a layout that cannot be read."""
+    value = without_mtp(value) if isinstance(value, str) else value
     values: dict[str, Any] = {"parallel.pipeline_layout": value}
     pipeline = config.get("pipeline_model_parallel_size") or 1
     layers = readable_layers(value) if isinstance(value, str) else None

@@ -228,6 +228,14 @@ def _finetune(config: Mapping[str, Any], value: Any) -> Read:
     return Read(reason=None if value else because("import_resume", "finetune"))
 
 
+def _workers(config: Mapping[str, Any], value: Any) -> Read:
+    """Read the loader processes. ms-swift streams with one (4.6.0 arguments/megatron_base_args.py)."""
+    if not config.get("streaming") or value <= 1:
+        return Read(values={"training.workers.data_loader": value})
+    reason = because("import_swift_stream", "dataloader_num_workers")
+    return Read(values={"training.workers.data_loader": 1}, reason=reason)
+
+
 def _pixels(config: Mapping[str, Any], value: Any) -> Read:
     """Read the variable MAX_PIXELS, which ms-swift takes instead of max_pixels."""
     return Read(values={} if value is None else {"training.image_max_pixels": int(value)})
@@ -263,6 +271,7 @@ SWIFT = Dialect(
         "report_to": read_reports,
         "output_dir": read_output,
         "ddp_timeout": read_timeout,
+        "dataloader_num_workers": _workers,
         "MAX_PIXELS": _pixels,
         "max_pixels": _pixels,
         "finetune": _finetune,

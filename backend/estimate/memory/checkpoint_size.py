@@ -1,7 +1,6 @@
 """The size of a job's checkpoint on disk."""
 
-from backend.estimate.estimate import estimate_resolved
-from backend.estimate.model.model_layers import model_layers
+from backend.estimate.estimate import estimate_resolved, layers_of_job
 from backend.estimate.model.parameters import model_parameters
 from backend.job.job import Job
 from backend.job.presets import resolve_gpu, resolve_model
@@ -30,7 +29,7 @@ def checkpoint_bytes(job: Job) -> int | None:
     on_ranks = sum(stage.parameters for stage in stages)
     if memory is None or not on_ranks:
         return None
-    total = model_parameters(model_layers(shape))
+    total = model_parameters(layers_of_job(job, shape))
     trained = total * sum(stage.trainable_parameters for stage in stages) / on_ranks
     frozen = 0.0 if job.training.method in ("lora", "qlora") else total - trained
     weights_alone = any(job.extra.get(key) for key in WEIGHTS_ALONE)

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator
 
-from backend.estimate.estimate import MemoryEstimate, estimate_memory, tuning_of
-from backend.estimate.memory.explain_hugging_face import hugging_face_products
-from backend.estimate.memory.explain_megatron import megatron_products
+from backend.estimate.estimate import MemoryEstimate, estimate_memory
 from backend.estimate.memory.memory_term import GIB, Product
 from backend.estimate.memory.terms import StageMemory
 from backend.job.job import Job
@@ -24,17 +22,12 @@ def explain(
     Raises what `estimate_resolved` raises.
     """
     memory = memory or estimate_memory(job, shape, gpu)
-    return tuple(tuple(_stage(job, memory, stage)) for stage in memory.stages)
+    return tuple(tuple(_stage(stage)) for stage in memory.stages)
 
 
-def _stage(job: Job, memory: MemoryEstimate, stage: StageMemory) -> Iterator[Product]:
+def _stage(stage: StageMemory) -> Iterator[Product]:
     """Yield the products of each term; one named `rest` is the remainder of a term, so that none is hidden."""
-    layers, plan, traits = memory.layers, memory.plan, memory.traits
-    if memory.run is not None and memory.costs is not None:
-        products = megatron_products(layers, plan, traits, memory.run, memory.costs, stage)
-    else:
-        products = hugging_face_products(layers, plan, traits, tuning_of(job, memory.trained), stage)
-    products_with_bytes = [product for product in products if product.gib]
+    products_with_bytes = [product for product in stage.products() if product.gib]
     for term in TERMS:
         own = [product for product in products_with_bytes if product.term == term]
         yield from own

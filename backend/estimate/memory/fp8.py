@@ -15,8 +15,8 @@ Megatron-LM's CI ran one model with and without FP8: the copies of 2 bytes a wei
 """
 
 from backend.estimate.array_ops import Number
+from backend.estimate.memory.memory_term import Piece, piece
 from backend.estimate.memory.stage import Stage
-from backend.estimate.memory.terms import Term, Terms
 from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of
 from backend.estimate.plan import Plan
 from backend.job.job import Job
@@ -58,7 +58,9 @@ def fp8_of_recipe(recipe: str, *, replaces_weights: bool, one_copy: bool) -> Fp8
     )
 
 
-def fp8_terms(layers: ModelLayers, plan: Plan, stage: Stage, memory: MemoryTraits, *, reference: bool) -> Terms:
+def fp8_pieces(
+    layers: ModelLayers, plan: Plan, stage: Stage, memory: MemoryTraits, *, reference: bool
+) -> tuple[Piece, ...]:
     """Return the bytes of 8-bit copies on a rank of a stage, and those of the 16-bit weights that they replace, which
     are negative.
 
@@ -67,18 +69,16 @@ def fp8_terms(layers: ModelLayers, plan: Plan, stage: Stage, memory: MemoryTrait
     fp8 = memory.fp8
     if fp8 is None:
         return ()
-    weights: Number = 0
+    weights: Number = 0.0
     for kind, count in stage.kinds(layers):
         weights = weights + count * _fp8_weights(kind, plan)
     models = 2 if reference else 1
     if fp8.replaces_weights:
-        copies, replaced = models * fp8.copies_bytes, -models * memory.weight_bytes
+        each, replaced = models * fp8.copies_bytes, -models * memory.weight_bytes
     else:
-        copies, replaced = fp8.copies_bytes + (fp8.rows_bytes if reference else 0), 0.0
-    return (
-        Term("weights_fp8", copies * weights, "elements", copies),
-        Term("weights_replaced", replaced * weights, "elements", replaced),
-    )
+        each, replaced = fp8.copies_bytes + (fp8.rows_bytes if reference else 0), 0.0
+    copies = piece("weights_fp8", each * weights, bytes_each=each, elements=None)
+    return (copies, piece("weights_replaced", replaced * weights, bytes_each=replaced, elements=None))
 
 
 def _fp8_weights(kind: LayerKind, plan: Plan) -> Number:

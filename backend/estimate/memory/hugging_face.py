@@ -8,13 +8,13 @@ saved tensors of the modules.
 
 from backend.estimate.array_ops import Number
 from backend.estimate.memory.hugging_face_step import step_moments
+from backend.estimate.memory.memory_term import NOTHING, Piece, joined, piece, products_of
 from backend.estimate.memory.rollout import beside_training
-from backend.estimate.memory.sharding import States, sharded_states
+from backend.estimate.memory.sharding import sharded_states
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import LIBRARIES, StageMemory, peak_moment
 from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import (
-    PACKED_BYTES,
     adapter_parameters,
     copied_parameters,
     quantised_parameters,
@@ -29,53 +29,40 @@ from backend.job.traits import MemoryTraits
 def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> StageMemory:
     """Return the memory of one rank; `memory` is in the precision of the run."""
     parameters = _parameters(layers, tuning)
-    states = model_states(layers, plan, memory, tuning, parameters)
-    reference, reference_host = reference_bytes(plan, memory, tuning, parameters)
+    element = 4 if tuning.single_precision or tuning.upcasts_rest else memory.frozen_bytes
+    states = sharded_states(layers, plan, memory, parameters, element, _packed_elements(layers, tuning))
+    reference, reference_host = _reference(plan, memory, tuning, parameters)
     peak = peak_moment(step_moments(layers, plan, memory, tuning, parameters, states))
-    terms = (LIBRARIES, *beside_training(tuning.rollout))
-    always: Number = 0.0
-    for term in terms:
-        always = always + term.bytes
+    weights, always = joined(states.weights, reference), joined(LIBRARIES, *beside_training(tuning.rollout))
     return StageMemory(
         stage=0,
         layers=layers.count,
         parameters=parameters,
-        weights=states.weights + reference,
-        gradients=states.buckets + states.reduce + peak.gradients,
-        optimizer=states.optimizer,
+        weights=weights.bytes,
+        gradients=states.buckets.bytes + peak.gradients,
+        optimizer=states.optimizer.bytes,
         activations=peak.activations,
         logits=peak.logits,
-        workspace=peak.workspace + always,
+        workspace=peak.workspace + always.bytes,
         host=states.host + reference_host,
-        moment=peak,
-        terms=terms,
+        products=products_of(weights, states.optimizer, peak, states.buckets, always),
     )
 
 
-def model_states(
-    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
-) -> States:
-    """Return the model states of one rank."""
-    frozen = _frozen_bytes(layers, memory, tuning, parameters)
-    return sharded_states(layers, plan, memory, parameters, frozen, packed_elements(layers, tuning))
-
-
-def reference_bytes(
-    plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
-) -> tuple[Number, Number]:
-    """Return the bytes of a reference model on the GPU and on the host. It is a 16-bit copy; runs with adapters
-    switch them off and need no copy.
+def _reference(plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters) -> tuple[Piece, Number]:
+    """Return a reference model on the GPU, and its bytes on the host. It is a 16-bit copy; runs with adapters switch
+    them off and need no copy.
 
     LLaMA-Factory's train/trainer_utils.py create_ref_model, and train/dpo/trainer.py and train/kto/trainer.py,
     which shard it too.
     """
     if not tuning.reference or tuning.adapters:
-        return 0.0, 0.0
-    copy = memory.frozen_bytes * (parameters.dense + parameters.expert)
-    if memory.shards == "parameters":
-        copy = copy / plan.data
-        return (0.0, copy) if memory.offloads == "everything" else (copy, 0.0)
-    return copy, 0.0
+        return NOTHING, 0.0
+    ranks = plan.data if memory.shards == "parameters" else 1
+    size = memory.frozen_bytes * (parameters.dense + parameters.expert) / ranks
+    if memory.offloads == "everything":
+        return NOTHING, size
+    return piece("weights_reference", size, ranks, bytes_each=memory.frozen_bytes, parameters=None), 0.0
 
 
 def _parameters(layers: ModelLayers, tuning: Tuning) -> RankParameters:
@@ -100,14 +87,7 @@ def _parameters(layers: ModelLayers, tuning: Tuning) -> RankParameters:
     return RankParameters(dense=total - expert, expert=expert, trained_dense=trained, trained_expert=trained_expert)
 
 
-def _frozen_bytes(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters) -> Number:
-    frozen = parameters.dense + parameters.expert - parameters.trained_dense - parameters.trained_expert
-    element = 4 if tuning.single_precision or tuning.upcasts_rest else memory.frozen_bytes
-    packed = packed_elements(layers, tuning)
-    return (PACKED_BYTES + memory.scale_bytes) * packed + element * (frozen - packed)
-
-
-def packed_elements(layers: ModelLayers, tuning: Tuning) -> int:
+def _packed_elements(layers: ModelLayers, tuning: Tuning) -> int:
     """Return the number of weights in 4 bits."""
     if tuning.method != "qlora":
         return 0

@@ -1,32 +1,31 @@
 """What each moment of a step needs on a rank of a Hugging Face engine, in bytes; hugging_face.py takes the peak."""
 
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
-
-from backend.estimate.array_ops import Number, choose, larger, largest, plain
+from backend.estimate.array_ops import Number, choose, largest
 from backend.estimate.memory.layer_work import (
     SCORE_SAVED,
-    layer_gradient_bytes,
-    layer_works,
+    layer_work,
     new_gradient_bytes,
     scores,
+)
+from backend.estimate.memory.memory_term import (
+    NOTHING,
+    Piece,
+    chosen_piece,
+    joined,
+    largest_piece,
+    piece,
+    token_piece,
+    trained_piece,
 )
 from backend.estimate.memory.rollout import rollout_moment
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.memory.sharding import States
 from backend.estimate.memory.stage import RankParameters
-from backend.estimate.memory.terms import Moment, Term
+from backend.estimate.memory.terms import Moment, moment
 from backend.estimate.memory.tuning import Tuning, form_of
 from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, last_kinds
 from backend.estimate.plan import Plan
 from backend.job.traits import MemoryTraits
-
-
-class Piece(NamedTuple):
-    """Bytes that are there at some moments, and the terms that explain them."""
-
-    bytes: Number
-    terms: Callable[[], Sequence[Term]]
 
 
 def step_moments(
@@ -41,72 +40,50 @@ def step_moments(
     form = form_of(tuning, memory, tuning.trained.language)
     saved, recomputed, kept_inputs = _layer_activations(layers, plan, memory, tuning, form)
     tower, tower_recomputed = _tower(layers, plan, memory, tuning)
-    output = _piece("activations_output", plan.tokens * eager_bytes(layers.output, form))
+    output = token_piece("activations_output", plan.tokens * eager_bytes(layers.output, form), plan)
     copies, kept_copies = _cast_copies(layers, plan, memory, tuning, parameters)
     head = _output_gradient(layers, memory, tuning, form)
     waiting = _waiting_gradient(layers, plan, memory, tuning, form)
-    work = _layer_work(layers, plan, memory, tuning, form)
-    gathered = _piece("workspace_gathered", states.gathered, "elements", 2)
+    work = largest_piece(*(layer_work(kind, layers, plan, memory, tuning, form) for kind in layers.kinds))
+    gathered = piece("workspace_gathered", states.gathered, bytes_each=2, elements=None)
+    stepping = piece("workspace_step", states.step, bytes_each=memory.step_gradient_bytes, elements=None)
     forward, backward, gradient = _logits(layers, plan, memory, tuning, form)
-    held = held_gradients(plan, memory, parameters, states, form)
-    after = larger(states.gradients, held)
+    held = _held_gradients(plan, memory, parameters, states, form)
+    after = largest_piece(states.gradients, held)
+    saving = (saved, output, tower)
     moments = [
         # the loss, forward and backward
-        _moment(held, (saved, output, tower), (copies, gathered), forward),
-        _moment(held, (saved, output, tower), (kept_copies, gathered), backward),
+        moment(held, saving, forward, (copies, gathered)),
+        moment(held, saving, backward, (kept_copies, gathered)),
         # the backward passes of the output layer, of a decoder layer, of the first one and of the vision tower
-        _moment(held, (saved, output, tower), (kept_copies, head, gathered), gradient),
-        _moment(held, (saved, recomputed, tower), (kept_copies, waiting, work, gathered)),
-        _moment(after, (kept_inputs, recomputed, tower), (waiting, work, gathered)),
-        _moment(after, (tower, tower_recomputed), (waiting, gathered)),
-        # the optimizer step
-        _moment(states.gradients, (), (_piece("workspace_step", states.step, "elements", memory.step_gradient_bytes),)),
+        moment(held, saving, gradient, (kept_copies, head, gathered)),
+        moment(held, (saved, recomputed, tower), NOTHING, (kept_copies, waiting, work, gathered)),
+        moment(after, (kept_inputs, recomputed, tower), NOTHING, (waiting, work, gathered)),
+        moment(after, (tower, tower_recomputed), NOTHING, (waiting, gathered)),
+        moment(states.gradients, workspace=(stepping,)),  # the optimizer step
     ]
     if tuning.rollout is not None:
-        (cast,) = copies.terms()
-        moments.append(rollout_moment(layers, plan, memory, parameters, states, cast, tuning.rollout))
+        moments.append(rollout_moment(layers, plan, memory, parameters, states, copies, tuning.rollout))
     return moments
 
 
-def _piece(
-    name: str, size: Number, unit: Literal["tokens", "patches", "elements"] = "tokens", each: Number = 0
-) -> Piece:
-    return Piece(size, lambda: [Term(name, size, unit, each)])
-
-
-def _moment(
-    gradients: Number, activations: Sequence[Piece], workspace: Sequence[Piece], logits: Number = 0.0
-) -> Moment:
-    return Moment(
-        gradients=gradients,
-        activations=_total(activations),
-        logits=logits,
-        workspace=_total(workspace),
-        terms=lambda: tuple(term for piece in (*activations, *workspace) for term in piece.terms()),
-    )
-
-
-def _total(pieces: Sequence[Piece]) -> Number:
-    total: Number = 0.0
-    for piece in pieces:
-        total = total + piece.bytes
-    return total
-
-
-def held_gradients(
+def _held_gradients(
     plan: Plan, memory: MemoryTraits, parameters: RankParameters, states: States, form: EagerForm
-) -> Number:
+) -> Piece:
     """Return the gradients of earlier micro-batches while another micro-batch runs."""
-    unsharded = form.element * (parameters.trained_dense + parameters.trained_expert)
-    between_steps = states.gradients if memory.keeps_gradients else 0
-    return choose(plan.micro_batches > 1, unsharded if memory.accumulates_whole else states.gradients, between_steps)
+    count = parameters.trained_dense + parameters.trained_expert
+    accumulated = states.gradients
+    if memory.accumulates_whole:
+        accumulated = trained_piece("gradients", form.element, count, parameters)
+    between_steps = states.gradients if memory.keeps_gradients else NOTHING
+    return chosen_piece(plan.micro_batches > 1, accumulated, between_steps)
 
 
 def _output_gradient(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Piece:
     """Return the new gradient of the output layer."""
     new = new_gradient_bytes(memory, form)
     size = new * layers.embedding if tuning.trains_output or tuning.copies_output else 0
-    return _piece("workspace_output_gradient", size, "elements", new)
+    return piece("workspace_output_gradient", size, bytes_each=new, elements=None)
 
 
 def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Piece:
@@ -118,7 +95,7 @@ def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tun
     if memory.reduces_layers and tuning.trains_output:
         whole = form.element * layers.embedding
         size = choose(plan.micro_batches > 1, 0 if memory.accumulates_whole else whole, whole)
-    return _piece("workspace_output_gradient", size, "elements", form.element)
+    return piece("workspace_output_gradient", size, bytes_each=form.element, elements=None)
 
 
 def _cast_copies(
@@ -137,21 +114,25 @@ def _cast_copies(
         dense = memory.autocast_bytes * (parameters.trained_dense - looked_up)
         every = dense + memory.autocast_bytes * parameters.trained_expert
         copies, kept = choose(plan.full_recompute, dense, every), choose(plan.full_recompute, 0, every)
-    name, element = "workspace_copies", memory.autocast_bytes
-    return _piece(name, copies, "elements", element), _piece(name, kept, "elements", element)
+    cached, saved = (
+        piece("workspace_copies", size, bytes_each=memory.autocast_bytes, elements=None) for size in (copies, kept)
+    )
+    return cached, saved
 
 
 def _logits(
     layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
-) -> tuple[Number, Number, Number]:
+) -> tuple[Piece, Piece, Piece]:
     """Return the bytes of logits in the loss forward, in the loss backward, and in the backward pass of the output
     layer."""
     hidden = layers.output.hidden
     if tuning.liger:
         # The fp32 logits of a chunk of tokens are about as large as the hidden states.
-        chunk = 4 * plan.tokens * hidden
+        tokens = plan.tokens
+        chunk = piece("logits_chunk", 4 * tokens * hidden, bytes_each=None, tokens=tokens, hidden=hidden)
         return chunk, chunk, chunk
-    logits = tuning.logits_share * plan.tokens * (layers.embedding // hidden)
+    tokens, vocabulary = plan.tokens, layers.embedding // hidden
+    logits = tuning.logits_share * tokens * vocabulary
     # The 16-bit copy of an fp32 output layer is kept for the gradient of its input.
     copy = form.element * layers.embedding if tuning.upcasts_rest else 0
     forward = memory.logits_forward_bytes
@@ -160,38 +141,39 @@ def _logits(
     backward = memory.logits_backward_bytes * logits
     # A reward model's logits get no gradient.
     gradient = min(form.element, memory.logits_backward_bytes) * logits
-    return forward * logits + copy, backward + copy, gradient + copy
+    first, second, third = (
+        piece("logits", size + copy, bytes_each=None, tokens=tokens, vocabulary=vocabulary)
+        for size in (forward * logits, backward, gradient)
+    )
+    return first, second, third
 
 
 def _layer_activations(
     layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
 ) -> tuple[Piece, Piece, Piece]:
     """Return what decoder layers save, what the largest of them recomputes, and what backward keeps of all layers."""
-    saved: Number = 0.0
+    saved, kept = [], []
     live: Number = 0.0
-    saved_layers = []
     # Checkpointing skips layers without trainable parameters: they save all that they need.
     checkpointed = plan.full_recompute & tuning.trained.language
     for kind, count in _saving_layers(layers, tuning):
         full = plan.tokens * (eager_bytes(kind, form) + SCORE_SAVED * scores(kind, plan, tuning))
-        size = count * choose(checkpointed, form.residual * (kind.hidden + kind.inputs) * plan.tokens, full)
-        saved = saved + size
+        inputs = form.residual * (kind.hidden + kind.inputs) * plan.tokens
+        part = chosen_piece(
+            checkpointed,
+            token_piece("activations_inputs", count * inputs, plan, layers=count),
+            token_piece(f"activations_{kind.name}", count * full, plan, layers=count),
+        )
         live = choose(checkpointed, largest(live, full), live)
-        saved_layers.append((kind, count, size))
-    # Backward keeps the input of every checkpointed layer, and its gradient.
-    keeps_inputs = memory.keeps_inputs and tuning.adapters
-    kept = choose(plan.full_recompute, 2 * saved, 0) if keeps_inputs else 0
-
-    def saved_terms() -> list[Term]:
-        return [
-            Term("activations_inputs" if checkpointed else f"activations_{kind.name}", size, layers=count)
-            for kind, count, size in saved_layers
-        ]
-
-    def kept_terms() -> list[Term]:
-        return [Term("activations_kept", 2 * size, layers=count) for _, count, size in saved_layers if keeps_inputs]
-
-    return Piece(saved, saved_terms), _piece("activations_recomputed", live), Piece(kept, kept_terms)
+        saved.append(part)
+        if memory.keeps_inputs and tuning.adapters:
+            # Backward keeps the input of every checkpointed layer, and its gradient.
+            kept.append(token_piece("activations_kept", 2 * part.bytes, plan, layers=count))
+    return (
+        joined(*saved),
+        token_piece("activations_recomputed", live, plan),
+        chosen_piece(plan.full_recompute, joined(*kept), NOTHING),
+    )
 
 
 def _saving_layers(layers: ModelLayers, tuning: Tuning) -> tuple[tuple[LayerKind, int], ...]:
@@ -217,18 +199,8 @@ def _tower(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning
             kept = choose(plan.full_recompute, form.residual * vision.block.hidden, block)
             per_patch = per_patch + vision.depth * kept
             live = choose(plan.full_recompute, block, 0.0)
+    patches = plan.vision_patches
     return (
-        _piece("activations_tower", plan.vision_patches * per_patch, "patches"),
-        _piece("activations_tower_recomputed", plan.vision_patches * live, "patches"),
+        piece("activations_tower", patches * per_patch, patches=patches, bytes_per_patch=None),
+        piece("activations_tower_recomputed", patches * live, patches=patches, bytes_per_patch=None),
     )
-
-
-def _layer_work(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Piece:
-    """Return the work of the layer that needs most."""
-    works = layer_works(layers, plan, memory, tuning, form)
-
-    def terms() -> list[Term]:
-        work = max(works, key=lambda work: plain(work.total))
-        return work.terms(layer_gradient_bytes(plan, memory, form), form)
-
-    return Piece(largest(*(work.total for work in works)), terms)

@@ -1,13 +1,13 @@
 """What the backward pass of one layer of Hugging Face modules needs for a moment, beside what is saved."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from backend.estimate.array_ops import Number, choose, larger, largest, plain
-from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.array_ops import Number, choose, larger, largest
+from backend.estimate.memory.memory_term import Piece, Product, joined, largest_piece, piece, token_piece
 from backend.estimate.memory.saved_activations import EagerForm
 from backend.estimate.memory.sharding import largest_unit
-from backend.estimate.memory.terms import Term
 from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of
@@ -22,68 +22,42 @@ the softmax in fp32 and its 16-bit copy), and those of its gradient in backward,
 
 def scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
     """Return the entries of the score matrices of a layer for each token; 0 with fused attention, which stores none."""
-    if not tuning.eager_attention:
-        return 0
-    return sum(op.heads for op in kind.operators if isinstance(op, Attention)) * plan.sequence_length
+    attentions = operators_of(kind, Attention)
+    heads = sum(each.heads for each in attentions if tuning.eager_attention or each.stores_scores)
+    return heads * plan.sequence_length if heads else 0
 
 
-@frozen_dataclass
-class LayerWork:
-    """Bytes that the backward pass of one layer needs beside what is saved."""
+def layer_work(
+    kind: LayerKind, layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
+) -> Piece:
+    """Return the bytes that a layer needs in its backward pass beside what is saved: in that of the FFN's projections,
+    or before it."""
+    # The gradients of the FFN, or of the scores of attention if they are stored and need more.
+    ffn = plan.tokens * larger(_function_bytes(kind, form), SCORE_WORK * scores(kind, plan, tuning))
+    # The gradient of one weight in 16 bits, and its fp32 copy.
+    largest_weight, each = _largest_weight(kind), _layer_gradient_bytes(plan, memory, form)
+    weight = each * (largest_unit(layers) if memory.reduces_layers else largest_weight) if form.trained else 0
+    # One weight of 4 bits, unpacked to 16 bits.
+    unpacked = largest_weight * form.element if tuning.method == "qlora" else 0
+    # The backward pass of the sum of the experts' outputs. Its tensors are freed before weights get gradients.
+    routed = plan.tokens * _routed_bytes(kind, form)
+    # The adapter of the last projection, in the forward pass that checkpointing repeats. Its tensors are freed before
+    # the gradients exist.
+    adapter = plan.tokens * _adapter_bytes(kind, tuning.lora_targets, form) if form.adapters else 0
 
-    ffn: Number
-    """Gradients of the FFN, or of the scores of attention if they are stored and need more."""
-    weight: Number
-    """The gradient of one weight in 16 bits, and its fp32 copy."""
-    unpacked: float
-    """One weight of 4 bits, unpacked to 16 bits."""
-    experts: Number
-    """Tensors in the backward pass of the sum of the experts' outputs. They are freed before weights get gradients."""
-    adapter: Number
-    """Tensors of the adapter of the last projection, in the forward pass that checkpointing repeats. They are freed
-    before the gradients exist."""
-
-    @property
-    def total(self) -> Number:
-        return largest(self.projections, self.experts, self.adapter)
-
-    @property
-    def projections(self) -> Number:
-        """Return the bytes in the backward pass of the FFN's projections."""
-        return self.ffn + self.weight + self.unpacked
-
-    def terms(self, gradient_bytes: Number, form: EagerForm) -> list[Term]:
-        """Return the terms of the moment that needs most. Only for a single plan."""
-        most = plain(self.total)
-        if most == plain(self.experts):
-            return [Term("workspace_routed", self.experts)]
-        if most == plain(self.adapter):
-            return [Term("workspace_adapter", self.adapter)]
-        return [
-            Term("workspace_ffn", self.ffn),
-            Term("workspace_weight_gradient", self.weight, "elements", gradient_bytes),
-            Term("workspace_unpacked", self.unpacked, "elements", form.element),
-        ]
-
-
-def layer_works(
-    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
-) -> list[LayerWork]:
-    """Return the work of each kind of layer that the model has."""
-    works = []
-    for kind in layers.kinds:
-        largest_weight = _largest_weight(kind)
-        elements = (largest_unit(layers) if memory.reduces_layers else largest_weight) if form.trained else 0
-        works.append(
-            LayerWork(
-                ffn=plan.tokens * larger(_function_bytes(kind, form), SCORE_WORK * scores(kind, plan, tuning)),
-                weight=elements * layer_gradient_bytes(plan, memory, form),
-                unpacked=largest_weight * form.element if tuning.method == "qlora" else 0,
-                experts=plan.tokens * _routed_bytes(kind, form),
-                adapter=plan.tokens * _adapter_bytes(kind, tuning.lora_targets, form) if form.adapters else 0,
-            )
+    def products() -> Sequence[Product]:
+        projections = joined(
+            token_piece("workspace_ffn", ffn, plan),
+            piece("workspace_weight_gradient", weight, bytes_each=each, elements=None),
+            piece("workspace_unpacked", unpacked, bytes_each=form.element, elements=None),
         )
-    return works
+        experts, adapted = (
+            token_piece("workspace_routed", routed, plan),
+            token_piece("workspace_adapter", adapter, plan),
+        )
+        return largest_piece(projections, experts, adapted).products()
+
+    return Piece(largest(ffn + weight + unpacked, routed, adapter), products)
 
 
 @lru_cache(maxsize=1024)
@@ -156,7 +130,7 @@ def new_gradient_bytes(memory: MemoryTraits, form: EagerForm) -> float:
     return passing + form.element
 
 
-def layer_gradient_bytes(plan: Plan, memory: MemoryTraits, form: EagerForm) -> Number:
+def _layer_gradient_bytes(plan: Plan, memory: MemoryTraits, form: EagerForm) -> Number:
     """Return the same of a decoder layer. While whole gradients accumulate, the new one is added to them before they
     are reduced, so that both are never there together (counted by benchmarks/fsdp_step.py)."""
     new = new_gradient_bytes(memory, form)

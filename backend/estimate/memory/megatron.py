@@ -5,38 +5,46 @@ The formulas of the schedule and of tensor and sequence parallelism are those of
 published B200 runs.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields
 
 from backend.estimate.array_ops import Number, choose, larger
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memo import Memo
-from backend.estimate.memory.fp8 import fp8_terms
+from backend.estimate.memory.fp8 import fp8_pieces
 from backend.estimate.memory.megatron_adapters import Adapters, adapter_bytes, adapter_counts, tower_adapters
 from backend.estimate.memory.megatron_workspace import cached_gradients, expert_copies, ffn_gradients, largest_weight
-from backend.estimate.memory.saved_activations import EagerForm, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
-from backend.estimate.memory.stage import RankParameters, Stage, Trained, rank_parameters, stages
-from backend.estimate.memory.terms import (
-    GROUPED_BYTES,
-    LIBRARIES,
-    STATIC_BYTES,
-    Moment,
-    StageMemory,
-    Term,
-    Terms,
-    peak_moment,
+from backend.estimate.memory.memory_term import (
+    NOTHING,
+    Piece,
+    Product,
+    joined,
+    largest_piece,
+    piece,
+    products_of,
+    token_piece,
+    trained_piece,
 )
+from backend.estimate.memory.saved_activations import EagerForm, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
+from backend.estimate.memory.stage import Chunk, RankParameters, Stage, Trained, rank_parameters, stages
+from backend.estimate.memory.terms import GROUPED, LIBRARIES, Moment, StageMemory, peak_moment
 from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, has_experts, operators_of
 from backend.estimate.plan import Plan
 from backend.estimate.time.schedule import in_flight
 from backend.job.model.operators import Attention
 from backend.job.traits import MemoryTraits
 
+SOFTMAX_BYTES = 4
+"""Bytes per token and vocabulary entry that a loss keeps for its backward pass: the softmax in fp32 (megatron-core
+0.16.1 tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py)."""
+
 
 @frozen_dataclass
 class LayerCost:
     """One layer of a kind on one rank."""
 
+    name: str
+    """The name of its kind."""
     saved: Number
     """Saved activations of one micro-batch, without full recompute."""
     moment: Moment
@@ -53,6 +61,12 @@ class PlanCosts:
     """Input of one unit of full recompute."""
     tower: Number
     """Saved activations of the vision tower for one micro-batch."""
+    mtp_unit: Number
+    """What an MTP layer keeps under full recompute: the hidden state and the embedding, which it reads, and its copy
+    among the inputs of the output layer."""
+    passed_on: Number | None = None
+    """The embedding that each chunk after the first passes on to the MTP layers in mcore-bridge's models with images;
+    it arrives in one tensor with the chunk's input (1.6.5 model/gpt_model.py)."""
 
 
 @frozen_dataclass
@@ -94,15 +108,18 @@ def pipeline_memory(
         if alike not in contents:
             contents[alike] = _stage_contents(layers, plan, memory, run, stage, costs)
         saved = _saved(plan, stage, costs, chunk_saved)
-        memories.append(_stage_memory(plan, memory, stage, saved, contents[alike]))
+        memories.append(_stage_memory(stage, saved, contents[alike]))
     return memories
 
 
 def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> PlanCosts:
     """Return the costs of the layers of a plan, on any stage."""
+    unit = element_bytes(memory) * layers.output.hidden * plan.tokens * plan.whole_share
     return PlanCosts(
         kinds=tuple(layer_cost(kind, plan, memory, run) for kind in layers.kinds),
-        unit=element_bytes(memory) * layers.output.hidden * plan.tokens * plan.whole_share,
+        unit=unit,
+        mtp_unit=3 * unit,
+        passed_on=unit if layers.mtp and layers.vision else None,
         tower=tower_bytes(layers.vision, plan, memory, run.trained) if layers.vision else 0.0,
     )
 
@@ -117,13 +134,14 @@ class _Contents:
     """Bytes of a stage that do not depend on the micro-batches in flight."""
 
     parameters: RankParameters
-    weights: Number
-    gradients: Number
-    optimizer: Number
-    """Optimizer states on the GPU and on the host."""
-    workspace: Number
-    terms: Terms
-    """Parts of `workspace`, and the 8-bit copies among `weights`."""
+    weights: Piece
+    gradients: Piece
+    optimizer: Piece
+    """Optimizer states on the GPU."""
+    host: Number
+    """Bytes in host memory: the offloaded states."""
+    workspace: Piece
+    """What is there at every moment."""
     peak: Moment
 
 
@@ -132,49 +150,70 @@ def _stage_contents(
 ) -> _Contents:
     parameters = _stage_parameters(layers, plan, memory, run, stage)
     count = parameters.trained_dense + parameters.trained_expert
-    frozen = parameters.dense + parameters.expert - count
-    reference = frozen + count if run.reference else 0
-    shards = plan.optimizer_share(parameters.trained_dense, parameters.trained_expert)
-    in_8_bits = fp8_terms(layers, plan, stage, memory, reference=run.reference)
-    workspace: Number = STATIC_BYTES
-    terms: Terms = (*in_8_bits, LIBRARIES)
+    optimizer, host = _optimizer(plan, memory, parameters)
+    in_8_bits = fp8_pieces(layers, plan, stage, memory, reference=run.reference)
+    workspace = [LIBRARIES]
     if memory.cached_weight_gradients and run.weights_trained:
-        cached = cached_gradients(layers, plan, stage)
-        workspace, terms = cached + workspace, (Term("workspace_cached", cached, "elements", 2), *terms)
+        workspace.append(piece("workspace_cached", cached_gradients(layers, plan, stage), bytes_each=2, elements=None))
     if any(has_experts(kind) for kind, _ in stage.kinds(layers)):
-        workspace, terms = workspace + GROUPED_BYTES, (*terms, Term("workspace_grouped", GROUPED_BYTES, "bytes"))
+        workspace.append(GROUPED)
     moments = [cost.moment for cost, count in zip(costs.kinds, stage.counts, strict=True) if count]
     if stage.last:
         moments += _head_moments(layers, plan, memory, run)
     return _Contents(
         parameters=parameters,
-        weights=memory.weight_bytes * (count + reference)
-        + element_bytes(memory) * frozen
-        + sum(term.bytes for term in in_8_bits),
-        gradients=memory.gradient_bytes * count,
-        optimizer=memory.optimizer_bytes * shards,
-        workspace=workspace,
-        terms=terms,
+        weights=joined(_weights(memory, run, parameters, count), *in_8_bits),
+        gradients=trained_piece("gradients", memory.gradient_bytes, count, parameters),
+        optimizer=optimizer,
+        host=host,
+        workspace=joined(*workspace),
         peak=peak_moment(moments),
     )
 
 
-def _stage_memory(plan: Plan, memory: MemoryTraits, stage: Stage, saved: Number, contents: _Contents) -> StageMemory:
-    peak, offloaded = contents.peak, contents.optimizer * plan.offload_fraction
+def _weights(memory: MemoryTraits, run: Run, parameters: RankParameters, trained: Number) -> Piece:
+    every = parameters.dense + parameters.expert
+    element = element_bytes(memory)
+    pieces = [
+        trained_piece("weights", memory.weight_bytes, trained, parameters),
+        piece("weights_frozen", element * (every - trained), bytes_each=element, frozen=None),
+    ]
+    if run.reference:
+        copy = memory.weight_bytes * every
+        pieces.append(piece("weights_reference", copy, bytes_each=memory.weight_bytes, parameters=None))
+    return joined(*pieces)
+
+
+def _optimizer(plan: Plan, memory: MemoryTraits, parameters: RankParameters) -> tuple[Piece, Number]:
+    """Return the optimizer states on the GPU, and the bytes on the host."""
+    every = trained_piece(
+        "optimizer",
+        memory.optimizer_bytes,
+        plan.optimizer_share(parameters.trained_dense, parameters.trained_expert),
+        parameters,
+        lambda: (plan.optimizer_shards, plan.expert_optimizer_shards),
+        **({"kept_on_gpu": 1 - plan.offload_fraction} if plan.offload_fraction else {}),
+    )
+    offloaded = every.bytes * plan.offload_fraction
+    # Adam on the host also needs the gradients in fp32.
+    return Piece(every.bytes - offloaded, every.products), offloaded * (1 + 4 / memory.optimizer_bytes)
+
+
+def _stage_memory(stage: Stage, saved: Piece, contents: _Contents) -> StageMemory:
+    weights, gradients, optimizer, peak = contents.weights, contents.gradients, contents.optimizer, contents.peak
+    workspace = contents.workspace
     return StageMemory(
         stage=stage.index,
-        layers=sum(stage.counts),
+        layers=stage.layers,
         parameters=contents.parameters,
-        weights=contents.weights,
-        gradients=contents.gradients,
-        optimizer=contents.optimizer - offloaded,
-        activations=saved + peak.activations,
+        weights=weights.bytes,
+        gradients=gradients.bytes,
+        optimizer=optimizer.bytes,
+        activations=saved.bytes + peak.activations,
         logits=peak.logits,
-        workspace=contents.workspace + peak.workspace,
-        # Adam on the host also needs the gradients in fp32.
-        host=offloaded * (1 + 4 / memory.optimizer_bytes),
-        moment=peak,
-        terms=contents.terms,
+        workspace=workspace.bytes + peak.workspace,
+        host=contents.host,
+        products=products_of(weights, gradients, optimizer, saved, peak, workspace),
     )
 
 
@@ -199,14 +238,16 @@ def _stage_parameters(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run
     )
 
 
-def _saved(plan: Plan, stage: Stage, costs: PlanCosts, chunk_saved: dict[Hashable, Number]) -> Number:
+def _saved(plan: Plan, stage: Stage, costs: PlanCosts, chunk_saved: dict[Hashable, Number]) -> Piece:
     """Return the saved activations of every micro-batch in flight. `chunk_saved` caches those of chunks."""
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
     total: Number = counts[0] * costs.tower if stage.first else 0.0
     for chunk, flying in zip(stage.chunks, counts, strict=True):
+        if costs.passed_on is not None and not chunk.first:
+            total = total + flying * costs.passed_on
         sizes = chunk.counts
         if sizes not in chunk_saved:
-            chunk_saved[sizes] = _chunk_saved(plan, costs, sizes)
+            chunk_saved[sizes] = _chunk_saved(plan, costs, chunk)
         if isinstance(flying, int) and len(counts) > 2:
             # All chunks except the last mostly keep the activations of PP micro-batches.
             full = (sizes, flying)
@@ -215,16 +256,45 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts, chunk_saved: dict[Hashabl
             total = total + chunk_saved[full]
         else:
             total = total + flying * chunk_saved[sizes]
-    return total
+    return Piece(total, lambda: _saved_products(plan, stage, costs, counts))
 
 
-def _chunk_saved(plan: Plan, costs: PlanCosts, counts: tuple[int, ...]) -> Number:
-    """Return the saved activations of one micro-batch in a chunk with this number of layers of each kind."""
-    inputs = -(-sum(counts) // plan.recompute_layers) * costs.unit
+def _saved_products(plan: Plan, stage: Stage, costs: PlanCosts, counts: tuple[Number, ...]) -> Sequence[Product]:
+    """Return the products of the saved activations; `counts` are the micro-batches in flight in each chunk."""
+    chunks = list(zip(stage.chunks, counts, strict=True))
+    pieces = []
+    if plan.full_recompute:
+        units = sum(_units(plan, chunk) * flying for chunk, flying in chunks)
+        pieces.append(token_piece("activations_inputs", units * costs.unit, plan, unit_micro_batches=units))
+        live = sum(chunk.mtp * flying for chunk, flying in chunks)
+        pieces.append(token_piece("activations_mtp", live * costs.mtp_unit, plan, layer_micro_batches=live))
+    else:
+        for index, cost in enumerate(costs.kinds):
+            live = sum(chunk.counts[index] * flying for chunk, flying in chunks)
+            pieces.append(token_piece(f"activations_{cost.name}", live * cost.saved, plan, layer_micro_batches=live))
+    if costs.passed_on is not None:
+        live = sum(flying for chunk, flying in chunks if not chunk.first)
+        pieces.append(token_piece("activations_passed_on", live * costs.passed_on, plan, micro_batches=live))
+    if stage.first:
+        sizes = {"micro_batches": counts[0], "patches": plan.vision_patches}
+        pieces.append(piece("activations_tower", counts[0] * costs.tower, **sizes, bytes_per_patch=None))
+    return joined(*pieces).products()
+
+
+def _chunk_saved(plan: Plan, costs: PlanCosts, chunk: Chunk) -> Number:
+    """Return the saved activations of one micro-batch in a chunk."""
+    inputs = _units(plan, chunk) * costs.unit
+    if chunk.mtp:
+        inputs = inputs + chunk.mtp * costs.mtp_unit
     every: Number = 0.0
-    for cost, count in zip(costs.kinds, counts, strict=True):
+    for cost, count in zip(costs.kinds, chunk.counts, strict=True):
         every = every + count * cost.saved
     return choose(plan.full_recompute, inputs, every)
+
+
+def _units(plan: Plan, chunk: Chunk) -> Number:
+    """Return the units of full recompute of decoder layers in a chunk."""
+    return -(-chunk.layers // plan.recompute_layers)
 
 
 def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> LayerCost:
@@ -258,23 +328,27 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         dropped = (1 + 2 * scale) * entries if plan.attention_dropout else 0.0
         saved = saved + choose(recomputed, 0.0, probabilities + dropped)
     revived = choose(plan.full_recompute, plan.recompute_layers * saved, revived)
-    weight: Number = 0.0
-    if run.weights_trained and not memory.cached_weight_gradients:
-        weight = 2 * scale * largest_weight(kind, plan)
-    backward = work + weight
+    gradient = _weight_gradient(kind, plan, memory, run)
     copies = scale * expert_copies(kind, plan, adapters)
 
-    def terms() -> Terms:
-        recomputed = Term(
-            "activations_recomputed", revived, layers=choose(plan.full_recompute, plan.recompute_layers, 1)
-        )
-        if copies > backward:
-            return recomputed, Term("workspace_experts", copies)
-        name = "workspace_ffn" if plan.flash_attention or not attention else "workspace_attention"
-        return recomputed, Term("workspace_weight_gradient", weight, "elements", 2 * scale), Term(name, work)
+    def products() -> Sequence[Product]:
+        units = choose(plan.full_recompute, plan.recompute_layers, 1)
+        work_name = "workspace_ffn" if plan.flash_attention or not attention else "workspace_attention"
+        backward = joined(gradient, token_piece(work_name, work, plan))
+        workspace = largest_piece(backward, token_piece("workspace_experts", copies, plan))
+        return joined(token_piece("activations_recomputed", revived, plan, layers=units), workspace).products()
 
-    moment = Moment(activations=revived, workspace=larger(backward, copies), terms=terms)
-    return LayerCost(saved=saved, moment=moment)
+    peak = Moment(activations=revived, workspace=larger(work + gradient.bytes, copies), products=products)
+    return LayerCost(name=kind.name, saved=saved, moment=peak)
+
+
+def _weight_gradient(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> Piece:
+    """Return the largest gradient of a weight before it is accumulated."""
+    if not run.weights_trained or memory.cached_weight_gradients:
+        return NOTHING
+    element = element_bytes(memory)
+    gradient = element * largest_weight(kind, plan)
+    return piece("workspace_weight_gradient", gradient, bytes_each=element, elements=None)
 
 
 def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> SavedBytes:
@@ -294,6 +368,8 @@ def _spread(saved: SavedBytes, plan: Plan, attention: Attention | None) -> Numbe
     divided = saved.split / plan.tensor
     if attention:
         divided = divided + saved.groups * larger(1 / plan.tensor, 1 / attention.kv_heads)
+    if type(saved.gathered) is not float or saved.gathered:
+        divided = divided + saved.gathered * (1 - plan.whole_share)
     return plan.tokens * (unsplit * plan.whole_share + divided)
 
 
@@ -316,23 +392,31 @@ def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Ru
     """Return the moments of the loss and of the backward pass of the output layer."""
     hidden = layers.output.hidden
     vocabulary = layers.embedding // hidden
-    element = element_bytes(memory)
-    norm = 2 * element * hidden * plan.tokens * plan.whole_share
-    logits = plan.tokens * vocabulary / plan.tensor
+    element, tokens = element_bytes(memory), plan.tokens
+    logits = tokens * vocabulary / plan.tensor
     # With sequence parallelism the gathered input, and the gradient before its reduction, are whole.
-    gathered = choose(plan.sequence_parallel, 2 * element * hidden * plan.tokens, 0.0)
+    gathered = choose(plan.sequence_parallel, 2 * element * hidden * tokens, 0.0)
     own_gradient = run.weights_trained and not memory.cached_weight_gradients
     weight = element * vocabulary * hidden / plan.tensor if own_gradient else 0.0
-    most = larger(memory.logits_forward_bytes, memory.logits_backward_bytes)
+    # The losses of MTP come first. Their backward passes come last, so each keeps its softmax until then, and the last
+    # one's logits have a name until the loss is returned (megatron-core 0.16.1 models/gpt/gpt_model.py _postprocess).
+    kept = SOFTMAX_BYTES * layers.mtp
+    named = element if layers.mtp else 0.0
+    most = larger(memory.logits_forward_bytes + named, memory.logits_backward_bytes) + kept
+    norm = 2 * element * hidden * tokens * plan.whole_share
 
-    def terms() -> Terms:
-        return (
-            Term("activations_output", norm),
-            Term("workspace_gathered_input", gathered),
-            Term("workspace_output_gradient", weight, "elements", element),
-        )
+    def head_moment(each: Number, gathered: Number, weight: Number) -> Moment:
+        logits_bytes = each * logits
 
-    return [
-        Moment(activations=norm, logits=most * logits, terms=lambda: terms()[:1]),
-        Moment(activations=norm, logits=element * logits, workspace=gathered + weight, terms=terms),
-    ]
+        def products() -> Sequence[Product]:
+            sizes = {"tokens": tokens, "vocabulary": vocabulary}
+            return joined(
+                token_piece("activations_output", norm, plan),
+                piece("logits", logits_bytes, plan.tensor, bytes_each=None, **sizes),
+                token_piece("workspace_gathered_input", gathered, plan),
+                piece("workspace_output_gradient", weight, bytes_each=element, elements=None),
+            ).products()
+
+        return Moment(activations=norm, logits=logits_bytes, workspace=gathered + weight, products=products)
+
+    return [head_moment(most, 0.0, 0.0), head_moment(element + kept, gathered, weight)]

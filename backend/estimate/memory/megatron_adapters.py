@@ -28,6 +28,7 @@ _MODULES = {
     "q_up": "linear_q_up_proj",
     "kv_down": "linear_kv_down_proj",
     "kv_up": "linear_kv_up_proj",
+    "eh_proj": "eh_proj",
 }
 ROWS = frozenset({"o", "down", "expert_down", "shared_down"})
 """Row-parallel projections."""

@@ -1,11 +1,14 @@
-"""The memory of a stage as products of named numbers, which the page shows as formulas."""
+"""The parts of a memory term: bytes, with the products of named numbers that the page shows as their formula."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
+from typing import Protocol
 
-from backend.estimate.array_ops import Number, plain
-from backend.estimate.memory.terms import Term
+from backend.estimate.array_ops import Flag, Number, choose, largest, plain
+from backend.estimate.frozen_dataclass import positional_dataclass
+from backend.estimate.memory.stage import RankParameters
 from backend.estimate.plan import Plan
 
 GIB = 2.0**30
@@ -28,37 +31,106 @@ class Product:
         return float(prod(number for _, number in self.factors)) / GIB
 
 
-def product(name: str, **factors: Number) -> Product:
-    """Return a product; the first word of its name is its term."""
-    return Product(
-        term=name.partition("_")[0],
-        name=name,
-        factors=tuple((factor, plain(number)) for factor, number in factors.items()),
+Products = Callable[[], Sequence[Product]]
+"""Returns the products of some bytes. Only `explain` calls it, and only for a single plan."""
+
+
+class Explained(Protocol):
+    """Bytes that products explain."""
+
+    @property
+    def products(self) -> Products: ...
+
+
+@positional_dataclass
+class Piece:
+    """A part of a term, and the products that explain it."""
+
+    bytes: Number
+    products: Products = tuple
+
+
+NOTHING = Piece(0.0)
+
+
+def total(pieces: Sequence[Piece]) -> Number:
+    """Return the bytes of pieces together."""
+    if not pieces:
+        return 0.0
+    every = pieces[0].bytes
+    for part in pieces[1:]:
+        every = every + part.bytes
+    return every
+
+
+def joined(*pieces: Piece) -> Piece:
+    """Return the sum of pieces."""
+    return Piece(total(pieces), products_of(*pieces))
+
+
+def products_of(*parts: Explained) -> Products:
+    """Return what returns the products of all these parts."""
+    return lambda: [product for part in parts for product in part.products()]
+
+
+def chosen_piece(condition: Flag, true: Piece, false: Piece) -> Piece:
+    """Return `true` where the condition holds, else `false`."""
+    return Piece(choose(condition, true.bytes, false.bytes), lambda: (true if condition else false).products())
+
+
+def largest_piece(*pieces: Piece) -> Piece:
+    """Return the largest piece, entry by entry where plans are arrays."""
+    return Piece(
+        largest(*(part.bytes for part in pieces)),
+        lambda: max(pieces, key=lambda part: plain(part.bytes)).products(),
     )
 
 
-def share(ranks: Number) -> dict[str, Number]:
-    """Return the factor of bytes that these ranks divide among themselves; no factor for one rank."""
-    return {} if ranks == 1 else {"ranks_share": 1 / ranks}
+def piece(name: str, size: Number, ranks: Number = 1, **factors: Number | None) -> Piece:
+    """Return a piece of `size` bytes, divided among `ranks`, with one product of these factors; the first word of its
+    name is its term. A factor of None is what the other factors leave of the size."""
+    return Piece(size, partial(_solved, name, size, ranks, factors))
 
 
-def logits_product(bytes_on_rank: Number, tokens: Number, vocabulary: int, tensor: Number = 1) -> Product:
-    """Return the product of the logits and of the loss: bytes for each token and each vocabulary entry."""
-    element = bytes_on_rank * tensor / (tokens * vocabulary)
-    return product("logits", bytes_each=element, tokens=tokens, vocabulary=vocabulary, **share(tensor))
+def _solved(name: str, size: Number, ranks: Number, factors: Mapping[str, Number | None]) -> tuple[Product, ...]:
+    if not size:
+        return ()
+    known = prod(factor for factor in factors.values() if factor is not None)
+    solved = {key: size * ranks / known if factor is None else factor for key, factor in factors.items()}
+    return (_product(name, ranks, solved or {"bytes": size}),)
 
 
-def products_of(terms: Iterable[Term], plan: Plan) -> Iterator[Product]:
-    """Yield the products of terms that have any bytes."""
-    for name, size, unit, element, layers in terms:
-        if not size:
-            continue
-        if unit == "bytes":
-            yield product(name, bytes=size)
-        elif unit == "elements":
-            yield product(name, bytes_each=element, elements=size / element)
-        elif unit == "patches":
-            yield product(name, patches=plan.vision_patches, bytes_per_patch=size / plan.vision_patches)
-        else:
-            counted = {"layers": layers} if layers else {}
-            yield product(name, **counted, tokens=plan.tokens, bytes_per_token=size / (layers or 1) / plan.tokens)
+def token_piece(name: str, size: Number, plan: Plan, **counts: Number) -> Piece:
+    """Return a piece of so many bytes per token of a micro-batch, for each of what is counted, such as layers."""
+    return Piece(size, lambda: piece(name, size, **counts, tokens=plan.tokens, bytes_per_token=None).products())
+
+
+def trained_piece(
+    name: str,
+    each: Number,
+    on_rank: Number,
+    parameters: RankParameters,
+    ranks: Callable[[], tuple[Number, Number]] = lambda: (1, 1),
+    **factors: Number,
+) -> Piece:
+    """Return `each` bytes for every trained parameter whose state is on the rank. `ranks` returns how many ranks divide
+    the states of dense parameters, and how many those of experts."""
+
+    def products() -> list[Product]:
+        dense_ranks, expert_ranks = ranks()
+        counts = (("dense", parameters.trained_dense, dense_ranks), ("expert", parameters.trained_expert, expert_ranks))
+        return [
+            _product(f"{name}_{kind}", shared, {"bytes_each": each, f"{kind}_trained": count, **factors})
+            for kind, count, shared in counts
+        ]
+
+    return Piece(each * on_rank, products)
+
+
+def _product(name: str, ranks: Number, factors: dict[str, Number]) -> Product:
+    every = {**factors, **({} if ranks == 1 else {"ranks_share": 1 / ranks})}
+    return Product(
+        term=name.partition("_")[0],
+        name=name,
+        factors=tuple((factor, plain(number)) for factor, number in every.items()),
+    )

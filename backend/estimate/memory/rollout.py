@@ -8,9 +8,10 @@ unwrap_model_for_generation). vLLM in the same process takes a share of the GPU 
 
 from backend.estimate.array_ops import Number, larger, largest
 from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memory.memory_term import NOTHING, Piece, piece
 from backend.estimate.memory.sharding import States
 from backend.estimate.memory.stage import RankParameters
-from backend.estimate.memory.terms import Moment, Term
+from backend.estimate.memory.terms import Moment, moment
 from backend.estimate.model.layers import ModelLayers, counted_kinds, operators_of
 from backend.estimate.plan import Plan
 from backend.job.job import Job
@@ -55,11 +56,11 @@ def rollout_of(job: Job, gpu: Gpu) -> Rollout | None:
     )
 
 
-def beside_training(rollout: Rollout | None) -> tuple[Term, ...]:
+def beside_training(rollout: Rollout | None) -> tuple[Piece, ...]:
     """Return what is there at every moment of a step."""
     if rollout is None or not rollout.vllm or rollout.sleeps:
         return ()
-    return (Term("workspace_vllm", rollout.vllm, "bytes"),)
+    return (piece("workspace_vllm", rollout.vllm),)
 
 
 def rollout_moment(
@@ -68,33 +69,28 @@ def rollout_moment(
     memory: MemoryTraits,
     parameters: RankParameters,
     states: States,
-    copies: Term,
+    copies: Piece,
     rollout: Rollout,
 ) -> Moment:
     """Return what the generation needs beside weights and optimizer. `copies` are the weights that autocast casts."""
+    gradients = states.gradients if memory.keeps_gradients else NOTHING
     if rollout.vllm:
-        share = Term("workspace_vllm", rollout.vllm if rollout.sleeps else 0.0, "bytes")
-        return _moment(memory, states, (share,))
+        share = rollout.vllm if rollout.sleeps else 0.0
+        return moment(gradients, workspace=(piece("workspace_vllm", share),))
     sequences = plan.micro_batch * (plan.micro_batches if rollout.steps is None else rollout.steps)
     tokens = sequences * (rollout.prompt_tokens + rollout.completion_tokens)
     gathered = states.gathered
     if rollout.gathers_all:
         gathered = larger(gathered, rollout.element * (parameters.dense + parameters.expert))
-    terms = (
-        Term("workspace_kv_cache", rollout.element * tokens * cached_elements(layers), "elements", rollout.element),
-        Term("workspace_prefill", _prefill(layers, rollout, sequences), "elements", rollout.element),
-        Term("workspace_gathered", gathered, "elements", rollout.element),
+    each = rollout.element
+    cached, read = each * tokens * cached_elements(layers), _prefill(layers, rollout, sequences)
+    work = (
+        piece("workspace_kv_cache", cached, bytes_each=each, elements=None),
+        piece("workspace_prefill", read, bytes_each=each, elements=None),
+        piece("workspace_gathered", gathered, bytes_each=each, elements=None),
         copies,
     )
-    return _moment(memory, states, terms)
-
-
-def _moment(memory: MemoryTraits, states: States, terms: tuple[Term, ...]) -> Moment:
-    total: Number = 0.0
-    for term in terms:
-        total = total + term.bytes
-    gradients = states.gradients if memory.keeps_gradients else 0.0
-    return Moment(gradients=gradients, workspace=total, terms=lambda: terms)
+    return moment(gradients, workspace=work)
 
 
 def cached_elements(layers: ModelLayers) -> int:

@@ -27,7 +27,7 @@ from backend.job.model.operators import (
 )
 from backend.job.traits import Fp8
 
-Spread = Literal["whole", "split", "groups", "routed", "dispatched"]
+Spread = Literal["whole", "split", "groups", "routed", "dispatched", "gathered"]
 
 
 @frozen_dataclass
@@ -46,6 +46,8 @@ class SavedBytes:
     own tokens."""
     dispatched: Number = 0.0
     """Copies that are sent to the experts, like `routed`. Each of the ETP ranks holds all of them."""
+    gathered: Number = 0.0
+    """What sequence parallelism would split, and one rank holds for the others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +94,8 @@ def _items(kind: LayerKind, context_a2a: bool, fp8: Fp8 | None) -> Iterator[_Ite
             yield _Item(spread="dispatched", bytes=bytes_sent, dropped_by=("moe",), weight_only=True)
             yield _Item(spread="routed", bytes=8 * operator.experts, dropped_by=("moe",))
         elif isinstance(operator, Keep):
-            yield _Item(spread="split" if operator.split else "whole", bytes=operator.bytes * operator.width)
+            spread: Spread = "split" if operator.split else "gathered" if operator.gathered else "whole"
+            yield _Item(spread=spread, bytes=operator.bytes * operator.width)
         elif isinstance(operator, Recurrence):
             yield _Item(spread="split", bytes=_recurrence_bytes(operator))
         elif isinstance(operator, Mixing):

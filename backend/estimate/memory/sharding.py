@@ -7,8 +7,9 @@ divides.
 
 from backend.estimate.array_ops import ZERO, Number, choose, smaller
 from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memory.memory_term import NOTHING, Piece, joined, piece, trained_piece
 from backend.estimate.memory.stage import RankParameters
-from backend.estimate.model.adapters import matrices
+from backend.estimate.model.adapters import PACKED_BYTES, matrices
 from backend.estimate.model.layers import ModelLayers, operators_of
 from backend.estimate.model.parameters import layer_counts
 from backend.estimate.plan import Plan
@@ -20,26 +21,19 @@ from backend.job.traits import MemoryTraits
 class States:
     """Bytes of the states of one rank, on the GPU unless stated."""
 
-    weights: Number
+    weights: Piece
     """Trained and frozen weights."""
-    gradients: Number
+    gradients: Piece
     """Gradients that accumulate over micro-batches."""
-    buckets: Number
-    """Buckets that stay allocated beside the gradients."""
-    reduce: Number
-    """Buffers of gradients in transfer, which stay allocated too."""
-    optimizer: Number
+    buckets: Piece
+    """Buckets and buffers of gradients in transfer, which stay allocated beside the gradients."""
+    optimizer: Piece
     gathered: Number
     """Whole 16-bit parameters while layers run."""
     step: Number
     """fp32 gradients while the optimizer steps."""
     host: Number
     """Bytes of this rank in host memory."""
-    weight_ranks: Number
-    """Ranks that divide the weights; 0 if the weights are not on the GPU. `gradient_ranks` and `optimizer_ranks` are
-    the same of gradients and of the optimizer."""
-    gradient_ranks: Number
-    optimizer_ranks: Number
 
 
 def sharded_states(
@@ -47,50 +41,70 @@ def sharded_states(
     plan: Plan,
     memory: MemoryTraits,
     parameters: RankParameters,
-    frozen_bytes: Number,
+    element: float,
     packed: int = 0,
 ) -> States:
-    """Return the states of one rank. `parameters` are those of the whole model, `packed` of them in 4 bits."""
+    """Return the states of one rank. `parameters` are those of the whole model, `packed` of them in 4 bits. The other
+    frozen ones have `element` bytes."""
     count = parameters.trained_dense + parameters.trained_expert
-    on_rank = count / plan.data if memory.shards != "none" else count
-    are_whole = memory.shards != "parameters"
-    shards_gradients = memory.shards in ("gradients", "parameters")
-    weights = memory.weight_bytes * (count if are_whole else on_rank)
-    scales = memory.scale_bytes * packed
-    frozen = frozen_bytes - scales if are_whole else (frozen_bytes - scales) / plan.data
-    gradients = memory.gradient_bytes * (on_rank if shards_gradients else count)
-    optimizer, stepping = memory.optimizer_bytes * on_rank, smaller(on_rank, memory.step_elements)
-    moved, host = 0.0, ZERO
-    if memory.offloads != "none":
+    are_sharded, are_whole = memory.shards != "none", memory.shards != "parameters"
+    on_rank = count / plan.data if are_sharded else count
+    is_offloaded = memory.offloads != "none"
+
+    def state(name: str, each: Number, is_shared: bool) -> Piece:
+        ranks = plan.data if is_shared else 1
+        return trained_piece(name, each, on_rank if is_shared else count, parameters, lambda: (ranks, ranks))
+
+    weights = state("weights", memory.weight_bytes, not are_whole)
+    gradients = state("gradients", memory.gradient_bytes, memory.shards in ("gradients", "parameters"))
+    optimizer = state("optimizer", memory.optimizer_bytes, are_sharded)
+    frozen = _frozen(parameters, element, packed, 1 if are_whole else plan.data)
+    host = ZERO
+    if is_offloaded:
         # Master weights, moments, and the fp32 gradients for Adam on the host.
-        moved, host = 1.0, optimizer + 4 * on_rank
+        host = optimizer.bytes + 4 * on_rank
+        gradients = optimizer = NOTHING
     if memory.offloads == "everything":
-        host = host + weights + frozen
-        weights, frozen = 0.0, 0.0
+        host = host + weights.bytes + frozen.bytes
+        weights = frozen = NOTHING
+    gathered = ZERO
+    if not are_whole:
+        gathered = _gathered(layers, memory, parameters, packed) + _moving(layers, plan, memory, parameters, packed)
+    scales = piece("weights_scales", memory.scale_bytes * packed, bytes_each=memory.scale_bytes, packed=None)
     return States(
-        weights=weights + frozen + scales,
-        gradients=gradients * (1 - moved),
-        buckets=memory.bucket_bytes * count * choose(plan.data > 1, 1, 0),
-        reduce=_reduce_bytes(layers, memory, count),
-        optimizer=optimizer * (1 - moved),
-        gathered=_gathered(layers, memory, parameters, packed) + _moving(layers, plan, memory, parameters, packed)
-        if not are_whole
-        else 0.0,
-        step=memory.step_gradient_bytes * stepping * (1 - moved),
+        weights=joined(weights, frozen, scales),
+        gradients=gradients,
+        buckets=_buckets(layers, plan, memory, count),
+        optimizer=optimizer,
+        gathered=gathered,
+        step=0.0 if is_offloaded else memory.step_gradient_bytes * smaller(on_rank, memory.step_elements),
         host=host,
-        weight_ranks=0 if memory.offloads == "everything" else 1 if are_whole else plan.data,
-        gradient_ranks=0 if moved else plan.data if shards_gradients else 1,
-        optimizer_ranks=0 if moved else plan.data if memory.shards != "none" else 1,
     )
 
 
-def _reduce_bytes(layers: ModelLayers, memory: MemoryTraits, count: Number) -> Number:
-    """Return the bytes of buffers that stay allocated for 16-bit gradients in transfer. ZeRO-2 with offloading has one
-    more, for the largest weight (0.18.4 runtime/zero/stage_1_and_2.py temp_grad_buffer_for_gpu_offload)."""
+def _frozen(parameters: RankParameters, element: float, packed: int, ranks: Number) -> Piece:
+    """Return the frozen weights without the scales of those in 4 bits, which every rank has."""
+    trained = parameters.trained_dense + parameters.trained_expert
+    frozen = element * (parameters.dense + parameters.expert - trained - packed) / ranks
+    return joined(
+        piece("weights_frozen", frozen, ranks, bytes_each=element, frozen=None),
+        piece("weights_packed", PACKED_BYTES * packed / ranks, ranks, bytes_each=PACKED_BYTES, packed=None),
+    )
+
+
+def _buckets(layers: ModelLayers, plan: Plan, memory: MemoryTraits, count: Number) -> Piece:
+    """Return the buckets of DDP, and the buffers that stay allocated for 16-bit gradients in transfer. ZeRO-2 with
+    offloading has one more, for the largest weight (0.18.4 runtime/zero/stage_1_and_2.py
+    temp_grad_buffer_for_gpu_offload)."""
+    buckets = memory.bucket_bytes * count * choose(plan.data > 1, 1, 0)
     to_host = (
         smaller(count, largest_module(layers)) if memory.offloads == "optimizer" and memory.shards == "gradients" else 0
     )
-    return 2 * (memory.reduce_bucket_elements * choose(count > 0, 1, 0) + to_host)
+    reduced = 2 * (memory.reduce_bucket_elements * choose(count > 0, 1, 0) + to_host)
+    return joined(
+        piece("gradients_buckets", buckets, bytes_each=memory.bucket_bytes, trained=None),
+        piece("gradients_reduce", reduced, bytes_each=2, elements=None),
+    )
 
 
 def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParameters, packed: int) -> Number:

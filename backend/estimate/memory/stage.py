@@ -23,11 +23,13 @@ class Chunk(NamedTuple):
     """Whether the chunk has the embedding and the vision tower."""
     last: bool
     """Whether the chunk has the output layer."""
+    mtp: int = 0
+    """MTP layers, which are counted in `counts` too."""
 
     @property
     def layers(self) -> int:
-        """Return the number of layers of all kinds."""
-        return sum(self.counts)
+        """Return the number of decoder layers of all kinds."""
+        return sum(self.counts) - self.mtp
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +42,11 @@ class Stage:
     chunks: tuple[Chunk, ...]
     counts: tuple[int, ...]
     """Layers of each kind in all chunks."""
+
+    @property
+    def layers(self) -> int:
+        """Return the number of decoder layers of all kinds."""
+        return sum(chunk.layers for chunk in self.chunks)
 
     def kinds(self, layers: ModelLayers) -> tuple[tuple[LayerKind, int], ...]:
         """Return the layer kinds that occur on the stage, with their counts."""
@@ -79,6 +86,8 @@ def _stages(
             )
             for piece, (begin, end) in enumerate(bounds)
         )
+        if index == pipeline - 1 and layers.mtp:
+            chunks = (*chunks[:-1], _with_mtp(chunks[-1], layers.mtp))
         result.append(
             Stage(
                 index=index,
@@ -89,6 +98,11 @@ def _stages(
             )
         )
     return tuple(result)
+
+
+def _with_mtp(chunk: Chunk, count: int) -> Chunk:
+    """Return the last chunk with the MTP layers, which Megatron-Core puts there (get_mtp_num_layers_to_build)."""
+    return chunk._replace(counts=(*chunk.counts[:-1], chunk.counts[-1] + count), mtp=count)
 
 
 @frozen_dataclass
@@ -120,6 +134,9 @@ def rank_parameters(
         dense = dense + layers.output.hidden
         # A stage with both ends has one copy of a tied weight; with PP > 1 the first and the last stage each have one.
         if not (layers.tied and stage.first):
+            dense = dense + table
+        # MTP layers look up the next token. gpt_model.py allocates the output layer's weight beside the embedding.
+        if layers.mtp and not stage.first:
             dense = dense + table
     language_dense, language_expert = (dense, expert) if trained.language else (0, 0)
     if stage.first and layers.vision:

@@ -1,12 +1,12 @@
 """The terms of the memory of a stage, and the moments of a step; the peak is at one of these moments."""
 
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
 from backend.estimate.array_ops import ZERO, Number, choose
 from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memory.memory_term import NOTHING, Piece, Products, piece, products_of, total
 from backend.estimate.memory.stage import RankParameters
 
 STATIC_BYTES = 0.10 * 2**30
@@ -17,24 +17,8 @@ GROUPED_BYTES = 4 * 32 * 2**20
 """Transformer Engine's grouped GEMM of experts runs on four streams with a 32 MiB workspace each (4 MiB on Ampere):
 transformer_engine/pytorch/cpp_extensions/gemm.py; Megatron-LM's CI readings show both."""
 
-
-class Term(NamedTuple):
-    """Named bytes that activations or workspace consist of. `explain` shows them as count x bytes."""
-
-    name: str
-    """The catalogue has its words under `explain.<name>`."""
-    bytes: Number
-    unit: Literal["tokens", "patches", "elements", "bytes"] = "tokens"
-    each: Number = 0
-    """Bytes of one element, where the unit is elements."""
-    layers: Number = 0
-    """Layers that have these bytes together; 0 where they are not counted by layer."""
-
-
-Terms = tuple[Term, ...]
-
-
-LIBRARIES = Term("workspace_libraries", STATIC_BYTES, "bytes")
+LIBRARIES = piece("workspace_libraries", STATIC_BYTES)
+GROUPED = piece("workspace_grouped", GROUPED_BYTES)
 
 
 @frozen_dataclass
@@ -52,10 +36,8 @@ class StageMemory:
     workspace: Number
     host: Number = 0.0
     """Bytes of this rank in host memory, which are not part of `peak`."""
-    moment: "Moment"
-    """The peak moment."""
-    terms: Terms
-    """Parts of workspace, and of weights in 8 bits, that are there at every moment."""
+    products: Products
+    """Returns the products that add up to the terms."""
 
     @property
     def peak(self) -> Number:
@@ -71,12 +53,28 @@ class Moment:
     activations: Number = 0.0
     logits: Number = 0.0
     workspace: Number = 0.0
-    terms: Callable[[], Terms] = tuple
-    """Returns the parts of activations and workspace. Only `explain` calls it, and only for a single plan."""
+    products: Products = tuple
+    """Returns the products that add up to these bytes."""
 
     @property
     def total(self) -> Number:
         return self.gradients + self.activations + self.logits + self.workspace
+
+
+def moment(
+    gradients: Piece = NOTHING,
+    activations: Sequence[Piece] = (),
+    logits: Piece = NOTHING,
+    workspace: Sequence[Piece] = (),
+) -> Moment:
+    """Return a moment that needs these pieces."""
+    return Moment(
+        gradients=gradients.bytes,
+        activations=total(activations),
+        logits=logits.bytes,
+        workspace=total(workspace),
+        products=products_of(gradients, *activations, logits, *workspace),
+    )
 
 
 def peak_moment(moments: list[Moment]) -> Moment:

@@ -64,13 +64,15 @@ class ModelLayers:
     """Elements of weights beside the layers, whole on every TP rank of the first stage: learned positions (GPT),
     embeddings of every layer (Gemma 3n)."""
     kinds: tuple[LayerKind, ...]
-    """Kinds of decoder layers; each occurs."""
+    """Kinds of decoder layers; each occurs. If there are MTP layers, the last kind is theirs."""
     order: tuple[int, ...]
     """For each decoder layer, first to last, the index of its kind."""
     output: LayerKind
     """Final norm and output projection."""
     tied: bool
     vision: VisionLayers | None
+    mtp: int = 0
+    """Layers for multi-token prediction (MTP), which follow the decoder and predict with its output layer."""
 
     @property
     def count(self) -> int:
@@ -80,8 +82,10 @@ class ModelLayers:
 
 @lru_cache(maxsize=1024)
 def counted_kinds(layers: ModelLayers) -> tuple[tuple[LayerKind, int], ...]:
-    """Return the kinds of decoder layers, each with its number of layers."""
-    return tuple((kind, layers.order.count(index)) for index, kind in enumerate(layers.kinds))
+    """Return the kinds of layers, each with its number of layers."""
+    counts = [layers.order.count(index) for index in range(len(layers.kinds))]
+    counts[-1] += layers.mtp
+    return tuple(zip(layers.kinds, counts, strict=True))
 
 
 @lru_cache(maxsize=1024)

@@ -1,5 +1,6 @@
 """The layers of a model, from its shape: the operators of each kind of layer, in Megatron's form."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
@@ -30,9 +31,13 @@ from backend.job.model.shape import (
 
 
 @lru_cache(maxsize=256)
-def model_layers(shape: ModelShape, routed: bool = False) -> ModelLayers:
-    """Return the layers of a model of this shape; `routed` if only the chosen experts compute in a model whose
-    class in transformers computes all of them (Experts.dense)."""
+def model_layers(shape: ModelShape, routed: bool = False, mtp: int = 0) -> ModelLayers:
+    """Return the layers of a model of this shape, with `mtp` layers for multi-token prediction; `routed` if only the
+    chosen experts compute in a model whose class in transformers computes all of them (Experts.dense)."""
+    if mtp:
+        layers = model_layers(shape, routed)
+        kind = _mtp_layer(layers.kinds[layers.order[-1]], shape)
+        return replace(layers, kinds=(*layers.kinds, kind), mtp=mtp)
     h, last = shape.hidden, shape.kinds[shape.order[-1]]
     head = Linear(
         name="output",
@@ -69,6 +74,19 @@ def _layer(kind: LayerShape, hidden: int, *, routed: bool) -> LayerKind:
     return LayerKind(
         name="sparse" if moe else "dense", hidden=hidden, operators=operators, inputs=inputs, buffer=buffer
     )
+
+
+def _mtp_layer(last: LayerKind, shape: ModelShape) -> LayerKind:
+    """Return the layer for multi-token prediction of a model with this last decoder layer.
+
+    megatron-core 0.16.1 transformer/multi_token_prediction.py: norms of the embedding of the next token and of the
+    hidden state; a projection of both to one, whose output is gathered over TP and split again by sequence parallel as
+    a view of the whole; the decoder's last kind of layer; a norm before the output layer.
+    """
+    h, norm = shape.hidden, _norm(shape.kinds[shape.order[-1]], shape.hidden)
+    joined = Linear(name="eh_proj", inputs=2 * h, outputs=h, share="split", after_norm=True)
+    operators = (norm, norm, joined, Keep(width=h, gathered=True), *last.operators, norm)
+    return LayerKind(name="mtp", hidden=h, operators=operators, buffer=last.buffer)
 
 
 def _per_layer(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
@@ -165,7 +183,14 @@ def _full_attention(attention: FullAttention, hidden: int) -> tuple[Operator, ..
         ),
         *head_norm,
         *sinks,
-        Attention(heads=attention.heads, kv_heads=attention.kv_heads, key_dim=d, value_dim=d, window=attention.window),
+        Attention(
+            heads=attention.heads,
+            kv_heads=attention.kv_heads,
+            key_dim=d,
+            value_dim=d,
+            window=attention.window,
+            stores_scores=attention.stores_scores,
+        ),
         *gate,
         Linear(
             name="o",

@@ -50,7 +50,7 @@ def pipeline_work(layers: ModelLayers, plan: Plan, trained: Trained, *, adapters
         for kind, count in stage.kinds(layers):
             work += kinds[kind].times(count)
         if stage.last:
-            work += _layer(layers.output, plan, language, True, recomputable=False)
+            work += _layer(layers.output, plan, language, True, recomputable=False).times(1 + layers.mtp)
         if stage.first and layers.vision:
             work += _tower(layers.vision, plan, trained, adapters)
         works.append(work)

@@ -121,6 +121,8 @@ class LayerKernels:
     """Elements of keys and values, which a ring of context parallelism passes on."""
     queries: float = 0.0
     """Elements of queries and outputs, which an all-to-all exchanges with keys and values."""
+    stores_scores: bool = False
+    """As in Attention (backend/job/model/operators.py)."""
 
 
 @lru_cache(maxsize=2048)
@@ -134,19 +136,19 @@ def layer_kernels(
 ) -> LayerKernels:
     """Return the sums over the operators of a layer; with `only`, over the operators that these modules recompute."""
     sums: dict[str, float] = {}
-    causal, window = True, 0
+    causal, window, stores_scores = True, 0, False
     for index, operator in enumerate(kind.operators):
         if only is not None and not {*_modules(kind, index)} & {*only}:
             continue
         if isinstance(operator, Attention):
-            causal, window = operator.causal, operator.window
+            causal, window, stores_scores = operator.causal, operator.window, operator.stores_scores
         sums_of_operator = _kernels_of(operator, kind.hidden, fused, routing, rope_fused)
         for where in ("split", "whole", "expert"):
             if f"moved_{where}" in sums_of_operator:
                 sums_of_operator.setdefault(f"moved_back_{where}", MOVED_BACKWARD * sums_of_operator[f"moved_{where}"])
         for name, value in sums_of_operator.items():
             sums[name] = sums.get(name, 0) + value
-    return LayerKernels(**sums, fused=fused, causal=causal, window=window)  # type: ignore[arg-type]
+    return LayerKernels(**sums, fused=fused, causal=causal, window=window, stores_scores=stores_scores)  # type: ignore[arg-type]
 
 
 def _modules(kind: LayerKind, index: int) -> tuple[str, ...]:

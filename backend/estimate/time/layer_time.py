@@ -141,7 +141,7 @@ def _costs(layer: LayerKernels, time_context: TimeContext, load: Load) -> _Costs
     kernels = layer.kernels + split
     if time_context.run.unpacked:
         kernels = kernels + UNPACKING * layer.packed
-    if layer.attention and not time_context.plan.flash_attention:
+    if layer.attention and (layer.stores_scores or not time_context.plan.flash_attention):
         kernels = kernels + UNFUSED_KERNELS
     if layer.kernels_expert:
         kernels = kernels + layer.kernels_expert / load.expert
@@ -177,7 +177,7 @@ def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tu
         # A token attends to half of the sequence, or to the whole window.
         length = smaller(length, (2 if layer.causal else 1) * layer.window)
     flops = load.tokens * length * layer.attention / load.tensor
-    if time_context.plan.flash_attention:
+    if time_context.plan.flash_attention and not layer.stores_scores:
         own = layer.fused and not time_context.run.compiled
         speed = time_context.attention_speed if own else time_context.flash_attention_speed
         forward_s = (0.5 if layer.causal else 1.0) * flops / speed

@@ -68,7 +68,7 @@ def duration(forward: Times, backward: Times, virtual: int, micro_batches: int) 
 
 def chunk_times(times: Times, virtual: int) -> list[list[Number]]:
     """Return the time of each chunk of each stage."""
-    return [list(time) if isinstance(time, Sequence) else [time / virtual] * virtual for time in times]
+    return [[time / virtual] * virtual if isinstance(time, (int, float, np.ndarray)) else list(time) for time in times]
 
 
 def passes(pipeline: int, virtual: int, micro_batches: int, stage: int) -> list[Pass]:

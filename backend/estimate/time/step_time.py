@@ -242,14 +242,17 @@ def _times(chunk: Chunk, kinds: KindSeconds) -> Number:
 
 
 def _head(layers: ModelLayers, time_context: TimeContext, load: Load, trained: bool) -> Passes:
-    """Return the passes through the output layer and the loss."""
+    """Return the passes through the output layer and the loss; each MTP layer adds one of each."""
     memory = time_context.run.memory
     passes = layer_passes(
         layers.output, time_context, load, weights_trained=trained, inputs_need=True, recomputable=False
     )
     entries = load.tokens * (layers.embedding // layers.output.hidden) / load.tensor / time_context.machine.memory
     forward = passes.forward.computing(memory.loss_forward_moved * entries)
-    return Passes(forward, passes.backward.computing(memory.loss_backward_moved * entries), NO_PASS)
+    backward = passes.backward.computing(memory.loss_backward_moved * entries)
+    if layers.mtp:
+        forward, backward = forward.times(1 + layers.mtp), backward.times(1 + layers.mtp)
+    return Passes(forward, backward, NO_PASS)
 
 
 def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, adapters: bool) -> Passes:
@@ -292,6 +295,9 @@ def _sends(layers: ModelLayers, time_context: TimeContext) -> Number:
         return 0.0
     machine, efficiency = time_context.machine, time_context.efficiency
     size = time_context.run.element_bytes * plan.tokens * layers.output.hidden
+    if layers.mtp and layers.vision:
+        # The embedding for the MTP layers goes along (mcore-bridge 1.6.5 model/gpt_model.py _postprocess).
+        size = 2 * size
     share = 1 / plan.tensor if time_context.run.scattered_sends else plan.whole_share
     group = Group(plan.pipeline, plan.tensor * plan.context * plan.data)
     send = send_seconds(size * share, group, machine, efficiency)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from backend.estimate.array_ops import Number
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memo import Memo
@@ -97,7 +99,12 @@ def _error(job: Job) -> float:
 
 def time_context_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits, layers: ModelLayers) -> TimeContext:
     """Return the inputs of a job's time formulas, with the mean length of a sequence, padding included."""
-    timed = replace(plan, sequence_length=computed_length(job), attended=attended_length(job))
+    length, attended = computed_length(job), attended_length(job)
+    lengths = (length, plan.sequence_length)
+    is_same = attended == plan.attended and not any(isinstance(each, np.ndarray) for each in lengths)
+    timed = (
+        plan if is_same and length == plan.sequence_length else replace(plan, sequence_length=length, attended=attended)
+    )
     return TimeContext(
         plan=timed, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=execution(job, memory, layers)
     )

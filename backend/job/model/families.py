@@ -66,6 +66,8 @@ class Family:
 
     keys: Mapping[str, str] = field(default_factory=dict)
     """The family's name of a key, by the name that most families use."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other names of keys that its config.json may have, and the names that most families use."""
     qkv_bias: Flag = "attention_bias"
     output_bias: Flag = "attention_bias"
     qk_norm: QkNorm = "none"
@@ -113,6 +115,8 @@ class Family:
     """Returns the weights beside the layers, from the config, the hidden size and the number of layers."""
     embedding_norm: bool = False
     """Whether a norm follows the embedding."""
+    stores_scores: bool = False
+    """As in FullAttention."""
 
 
 _GPT2 = Family(
@@ -162,6 +166,17 @@ FAMILIES: Mapping[str, Family] = {
     "apertus": Family(qk_norm="heads", gated=False, activation_parameters=2),
     "arcee": Family(gated=False),
     "bamba": Family(layer_types=hybrids.listed_attention, state_space=hybrids.second),
+    "bloom": Family(
+        aliases={"n_embed": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"},
+        qkv_bias=True,
+        output_bias=True,
+        norm="scale_and_shift",
+        gated=False,
+        ffn_bias=True,
+        ffn_ratio=4,
+        embedding_norm=True,
+        stores_scores=True,
+    ),
     "cohere": _COHERE,
     "cohere2": replace(_COHERE, layer_types=_full_each("sliding_window_pattern", 4, SLIDING)),
     "codegen": _GPTJ,

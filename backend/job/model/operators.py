@@ -71,6 +71,8 @@ class Attention:
     """Query, key and value are views of the output of one projection, which therefore stays allocated."""
     latent: bool = False
     """Query, key and value are computed from low-rank inputs that are saved too (MLA)."""
+    stores_scores: bool = False
+    """As in FullAttention (shape.py)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,6 +166,8 @@ class Keep:
     """Bytes of one element; a mask has one byte in every precision."""
     split: bool = False
     """Whether tensor parallelism divides it."""
+    gathered: bool = False
+    """Whether it is only what other ranks hold of a sequence that sequence parallel splits."""
 
 
 Operator = Norm | Linear | Attention | Recurrence | Mixing | Parameters | Activation | Dispatch | Keep

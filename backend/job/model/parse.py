@@ -54,6 +54,7 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
     if _name(text_type) not in FAMILIES:
         text_type = model_type
     family = _family(text_type)
+    values = {family.aliases.get(key, key): value for key, value in values.items()} if family.aliases else values
     text = Config(values, defaults().get(_name(text_type)), family.keys)
     for key in UNREAD:
         if text.flag(key):
@@ -177,6 +178,7 @@ def _full_attention(text: Config, family: Family, hidden: int, window: int) -> F
         gate=family.gate,
         sinks=family.sinks,
         window=window,
+        stores_scores=family.stores_scores,
     )
 
 

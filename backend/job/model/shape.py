@@ -43,6 +43,8 @@ class FullAttention:
     keys and values of an earlier layer (Gemma 4)."""
     value_norm: bool = False
     """A norm of the values without weights."""
+    stores_scores: bool = False
+    """Whether transformers' class has no fused attention and stores the matrix of scores (BLOOM)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,6 +22,8 @@ from backend.job.rules.bound import BoundRule
 
 Codes = npt.NDArray[np.int32]
 Rows = npt.NDArray[np.integer] | npt.NDArray[np.bool_]
+Column = npt.NDArray[np.generic]
+"""The value of one parameter in every plan: sizes, choices or truth values. `as_sizes` returns one of sizes."""
 EVERY = slice(None)
 
 
@@ -63,7 +65,7 @@ class Space:
         """Return the values of a plan by path."""
         return {path: self.value(path, row) for path in self.axis_of}
 
-    def column(self, path: str, rows: Rows | slice = EVERY) -> npt.NDArray[Any]:
+    def column(self, path: str, rows: Rows | slice = EVERY) -> Column:
         """Return the value of every plan, or of some plans, at a path."""
         axis, item = self.axis_of[path]
         return np.array([value[item] for value in self.axes[axis].values]).take(self.codes[axis][rows])
@@ -97,6 +99,11 @@ class Space:
             *(np.tile(codes, self.size) for codes in other.codes),
         )
         return Space(job=self.job, axes=(*self.axes, *other.axes), codes=codes)
+
+
+def as_sizes(column: Column) -> npt.NDArray[np.intp]:
+    """Return a column as the sizes that it holds."""
+    return column.astype(np.intp, copy=False)
 
 
 Factors = Sequence[Space]

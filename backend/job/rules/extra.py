@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from backend.job.job import Job
 from backend.job.mixing import mixing_of
 from backend.job.model import ModelShape
+from backend.job.mtp import counted_layers, requested_layers
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
@@ -99,6 +100,10 @@ def _megatron_dpo(job: Job) -> bool:
     return job.traits.is_megatron and job.training.stage == "dpo"
 
 
+def _packs_sequences(job: Job) -> bool:
+    return job.traits.is_megatron and bool(job.extra.get("neat_packing") or job.extra.get("sequence_packing"))
+
+
 def _lacks(key: str) -> Callable[[Job], bool]:
     return lambda job: job.traits.is_megatron and not job.extra.get(key)
 
@@ -137,7 +142,9 @@ CLASHES = (
     *(Clash(key=key, applies=_cuts_sequences, other="CP > 1") for key in ("neat_packing", "sequence_packing")),
     *(Clash(key=key, applies=_on_cpu, other="transformer_impl: local") for key in ("neat_packing", "sequence_packing")),
     *(Clash(key=key, applies=_megatron_dpo, other="training.stage: dpo")
-      for key in ("sequence_packing", "calculate_per_token_loss")),
+      for key in ("sequence_packing", "calculate_per_token_loss", "mtp_num_layers")),
+    # trainer.py _prepare_train_inputs then reads position_ids, which it has not computed.
+    Clash(key="mtp_num_layers", applies=_packs_sequences, other="neat_packing, sequence_packing"),
 )  # fmt: skip
 
 # Keys that the workflow under USE_MCA=1 and mcore_adapter's trainer never read.
@@ -151,7 +158,7 @@ _NOT_MEGATRONS = re.compile(
 
 NOT_ESTIMATED = re.compile(
     r"freeze_(extra|trainable)_modules|freeze_parameters(_ratio|_regex)?|mixture_of_depths|modules_to_save|"
-    r"moe_expert_capacity_factor|moe_layer_recompute|mtp_num_layers|offload_(model|optimizer)|optim_target_modules|"
+    r"moe_expert_capacity_factor|moe_layer_recompute|mtp_(num_layers|shared_weights)|offload_(model|optimizer)|optim_target_modules|"
     r"sequence_parallel_size|shift_attn|torch_compile|trainable_parameters(_regex)?|"
     r"use_(adam_mini|apollo|badam|dora|galore|llama_pro|megatron_fsdp|muon|precision_aware_optimizer|unsloth_gc)"
 )
@@ -176,11 +183,19 @@ def figures_count_the_keys(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | N
     """The estimate reads few keys of `extra`. Of those that it does not read, some change memory or time."""
     off = {"sequence_parallel_size": 1}
     keys = [key for key, value in job.extra.items() if value and value != off.get(key)
-            and NOT_ESTIMATED.fullmatch(key) and not is_ignored(key, job.traits)]  # fmt: skip
+            and NOT_ESTIMATED.fullmatch(key) and not is_ignored(key, job.traits)
+            and not _is_counted(key, job, shape)]  # fmt: skip
     if not keys:
         return None
     return Problem(code="extra_not_estimated", field="extra", severity="note",
                    values={"keys": ", ".join(f"`{key}`" for key in keys)})  # fmt: skip
+
+
+def _is_counted(key: str, job: Job, shape: ModelShape) -> bool:
+    if key == "mtp_num_layers":
+        return counted_layers(job, shape) > 0
+    # One layer shares its weights with no other (mcore-bridge 1.6.5 config/model_config.py mtp_unroll_steps).
+    return key == "mtp_shared_weights" and requested_layers(job) < 2
 
 
 @llamafactory

@@ -10,6 +10,7 @@ from backend.job.traits import sibling
 RULES: list[BoundRule] = []
 hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
 offloading = registrar(RULES, lambda traits: traits.zero_stage > 0 and traits.offloads != "none")
+zero3 = registrar(RULES, lambda traits: traits.zero_stage == 3)
 fsdp = registrar(RULES, lambda traits: traits.is_fsdp)
 
 # LLaMA-Factory 0.9.5 model/model_utils/quantization.py dequantizes such weights when it loads them.
@@ -49,6 +50,15 @@ def an_optimizer_on_the_host_needs_threads(job: Job, shape: ModelShape, gpu: Gpu
         return None
     return problem("offload_on_one_thread", "engine", "warning",
                     edit={"environment": {**job.environment, "OMP_NUM_THREADS": "8"}})  # fmt: skip
+
+
+@zero3
+def gathers_on_cpu_may_end_late(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """DeepSpeed 0.18.4 to 0.19.6 zero/partition_parameters.py _allgather_params_coalesced waits for the last gather of
+    several. gloo does not run them in order, so a late one overwrites weights (docs/upstream-deepspeed.md)."""
+    if gpu.device != "cpu" or job.world_size == 1:
+        return None
+    return problem("zero3_on_cpu", "engine", "warning", edit={"engine": sibling(job.traits, "zero2")})
 
 
 @fsdp

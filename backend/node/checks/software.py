@@ -24,6 +24,7 @@ from typing import Any
 
 from backend.node.checks.dataset_columns import has_kto_tag, missing_columns, row_without_text
 from backend.node.checks.logins import has_wandb_login
+from backend.node.checks.model_code import undivided_loss
 from backend.node.checks.model_folder import fault_of_config, lacking_weights, unmatched_targets
 from backend.node.interface import find_interface
 from backend.node.regular_file import full_path, read_json, read_regular
@@ -134,6 +135,7 @@ def paths(request: dict[str, Any]) -> dict[str, Any]:
         "config": fault_of_config(full_path(request["model"])),
         "lacking": lacking_weights(full_path(request["model"])),
         "unmatched": unmatched_targets(full_path(request["model"]), request["lora_targets"]),
+        "undivided": undivided_loss(full_path(request["model"])) if request.get("own_code") else "",
         "wandb": has_wandb_login(),
         "dataset": find_files(request["datasets"], request.get("answers") or [])
         if request.get("plain")

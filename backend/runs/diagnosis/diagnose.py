@@ -107,6 +107,28 @@ def _diagnose(
     if first_cause is not None:
         of_first_cause = next((e for e in evidence if e.record is first_cause and not _has_stalled(first_cause)), None)
         return _named(of_first_cause) if of_first_cause else _by_exit(first_cause, texts[first_cause.rank])
+    without_logs = _without_logs(connection, run, attempt, records, suspects, texts, unreachable)
+    if without_logs is not None:
+        return without_logs
+    stopped = [record for record in records if record not in suspects]
+    logs = ((record, _logs(connection, run, attempt, record.rank)) for record in stopped)
+    evidence += [best for record, texts_of_node in logs if (best := _evidence(record, texts_of_node))]
+    if evidence:
+        return _named(min(evidence, key=lambda shown: shown.match.order[0]))
+    return _problem("communication_failed", suspects[0], texts[suspects[0].rank])
+
+
+def _without_logs(
+    connection: sqlite3.Connection,
+    run: str,
+    attempt: int,
+    records: Sequence[NodeRecord],
+    suspects: Sequence[NodeRecord],
+    texts: Mapping[int, Mapping[str, str]],
+    unreachable: Mapping[int, float],
+) -> Problem | None:
+    """Return the cause where the logs only say that another rank was gone: a supervisor or a rank was killed, a node is
+    lost, or a rank did not take part in a collective."""
     without_supervisor = next((record for record in records if _end_of_supervisor(record)), None)
     if without_supervisor is not None:
         return supervisor_gone(without_supervisor, rebooted=_end_of_supervisor(without_supervisor) == "restart")
@@ -117,15 +139,7 @@ def _diagnose(
         return _by_exit(killed, texts[killed.rank])
     if unreachable:
         return node_lost(records[max(unreachable, key=lambda rank: unreachable[rank])], max(unreachable.values()))
-    timed_out = _timed_out(connection, run, attempt, records) or _absent_by_gloo(connection, run, attempt, records)
-    if timed_out is not None:
-        return timed_out
-    stopped = [record for record in records if record not in suspects]
-    logs = ((record, _logs(connection, run, attempt, record.rank)) for record in stopped)
-    evidence += [best for record, texts_of_node in logs if (best := _evidence(record, texts_of_node))]
-    if evidence:
-        return _named(min(evidence, key=lambda shown: shown.match.order[0]))
-    return _problem("communication_failed", suspects[0], texts[suspects[0].rank])
+    return _timed_out(connection, run, attempt, records) or _absent_by_gloo(connection, run, attempt, records)
 
 
 _CODE_OF_VERDICT: Mapping[collectives.Why, str] = {

@@ -63,11 +63,8 @@ def find_hang(
         return None
     since = newest.time if newest else min((p.since for p in stuck), default=_started(history, attempt, now))
     due = newest is not None and is_due(job, newest)
-    quiet_since, least_s, may_work = since, patience_s(step_s, is_stuck=bool(stuck) and not due), due
-    if any(state != "D" for process in stuck for _, _, state, *_ in process.processes):
-        least_s, may_work = patience_s(step_s, is_stuck=True), False
-    elif newest is None:
-        quiet_since, least_s, may_work = max([since, *wrote]), QUIET_S, True
+    quiet_since = since if newest or _is_stopped(stuck) else max([since, *wrote])
+    least_s, may_work = _limits(stuck, step_s, has_step=newest is not None, is_due=due)
     worked = _worked(nodes, job)
     is_idle = _nobody_works(worked, now - least_s)
     if now - quiet_since < least_s or (may_work and now - quiet_since < LOADING_S and not is_idle):
@@ -86,6 +83,20 @@ def find_hang(
         working=_working(worked, job, now),
         idle=_idle(nodes),
     )
+
+
+def _is_stopped(stuck: Sequence[Stuck]) -> bool:
+    """Return whether a process without progress does not just wait for a disk (state D)."""
+    return any(state != "D" for process in stuck for _, _, state, *_ in process.processes)
+
+
+def _limits(stuck: Sequence[Stuck], step_s: float | None, *, has_step: bool, is_due: bool) -> tuple[float, bool]:
+    """Return how long a gang may be quiet, and whether it may be quiet for LOADING_S while it works."""
+    if _is_stopped(stuck):
+        return patience_s(step_s, is_stuck=True), False
+    if not has_step:
+        return QUIET_S, True
+    return patience_s(step_s, is_stuck=bool(stuck) and not is_due), is_due
 
 
 def is_due(job: Job, point: Point) -> bool:

@@ -4,15 +4,12 @@ enumerate.py (`_ranked`) chooses the keys: plans that fit come first, and the fa
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from backend.estimate.array_ops import Array
 
-Column = npt.NDArray[Any]
-"""The value of one parameter in every plan: sizes, choices or truth values, so no single type of number fits."""
 Indices = npt.NDArray[np.intp]
 """Indices of plans among all plans, unsorted."""
 Mask = npt.NDArray[np.bool_]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from backend.planning.order import LEAST, Group, Order
+from backend.planning.lazy_sort import LEAST, Group, Order
 from backend.planning.pareto import front_of
 
 SIZE = 3 * LEAST + 1
