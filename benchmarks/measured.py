@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from backend.estimate.memory.fit import kind_of_run
+from backend.estimate.memory.fp8 import fp8_of_recipe
 from backend.estimate.memory.megatron import Run, pipeline_memory
 from backend.estimate.memory.megatron_adapters import Adapters
 from backend.estimate.memory.non_torch_memory import FIRST_GIB, groups_gib
@@ -22,7 +23,7 @@ from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.estimate.plan import Plan
 from backend.job.problems import ProblemsError
-from backend.job.traits import MEGATRON_LM_MEMORY, MemoryTraits
+from backend.job.traits import MEGATRON_LM_MEMORY, Fp8, MemoryTraits
 from benchmarks.errors import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
 from benchmarks.habits import habits_of, has_unknown_lengths
 from benchmarks.measured_hugging_face import hugging_face_memory, is_hugging_face, reserved_bytes
@@ -160,7 +161,7 @@ def _refuse(row: Mapping[str, Any]) -> None:
         raise NotModelled("the script is another variant than its header")
     # torchtitan's float8 applies only to GEMMs: weights stay fp32, saved activations bf16.
     precisions = ("bf16", "bfloat16", "fp16", *(("float8",) if "torchtitan" in source else ()))
-    if not str(row.get("precision") or "bf16").lower().startswith(precisions) or "fp8" in method:
+    if not str(row.get("precision") or "bf16").lower().startswith(precisions) and not _fp8(row):
         raise NotModelled("not 16 bits")
     kind = re.search(r"rlhf_type=(\S+)", method)
     if kind and kind[1] != "dpo":
@@ -227,11 +228,44 @@ def _offloaded(method: str) -> float:
     return float(match[1]) if match else 1.0
 
 
+def _fp8(row: Mapping[str, Any]) -> Fp8 | None:
+    """Return how a Megatron run in FP8 keeps 8-bit copies; None if it is in 16 bits or not a run that we know.
+
+    Megatron-Bridge 067f987: its current scaling stores weights in FP8 (training/mixed_precision.py
+    bf16_with_fp8_current_scaling_mixed), and its recipe of Llama 3 70B caches no transposed copies
+    (perf_recipes/llama/h100/llama3.py, disable_parameter_transpose_cache). It keeps the first and the last layer in 16
+    bits, which is not counted. ms-swift's method names recipe and parameters.
+    """
+    precision, method = str(row.get("precision")).lower(), str(row.get("method"))
+    if not precision.startswith("fp8"):
+        return None
+    if "Bridge" in row["source"] and "current scaling" in precision:
+        return fp8_of_recipe("tensorwise", replaces_weights=True, one_copy=True)
+    recipe = re.search(r"fp8_recipe=(\w+)", method)
+    if "ms-swift" in row["source"] and recipe:
+        replaces = "fp8_param_gather=true" in method
+        return fp8_of_recipe(recipe[1], replaces_weights=replaces, one_copy=False)
+    return None
+
+
 def _megatron_memory(row: Mapping[str, Any]) -> MemoryTraits:
+    memory, fp8 = _memory_in_16_bits(row), _fp8(row)
+    if fp8 and "Bridge" in row["source"]:
+        # The same recipe: grad_reduce_in_fp32 = False.
+        memory = replace(memory, gradient_bytes=2)
+    return replace(memory, fp8=fp8)
+
+
+def _memory_in_16_bits(row: Mapping[str, Any]) -> MemoryTraits:
     source = row["source"]
     if "ms-swift" in source:
         memory = traits("swift-megatron")
         fused = memory.fused_logits_bytes or memory.logits_forward_bytes
+        if "exp_avg_dtype=bf16" in str(row.get("method")):
+            # Transformer Engine's FusedAdam with 16-bit moments. Beside a 16-bit weight it stores the other half of the
+            # fp32 master (megatron-core 0.16.1 optimizer/optimizer_config.py store_param_remainders), beside an 8-bit
+            # one the whole.
+            memory = replace(memory, optimizer_bytes=8 if _fp8(row) else 6)
         return replace(memory, logits_forward_bytes=fused, logits_backward_bytes=fused)
     if "LLaMA-Factory" in source:
         return traits("llamafactory-megatron")

@@ -21,6 +21,13 @@ RECOMMENDED = "recommended"
 """The base that is not a run: the plan that the Plan step offers. No run has this id."""
 RUNS_OFFERED = 50
 _CONTEXT_LINES = 2
+_WITH_INTERVAL = {
+    "need_gib": "need_gib",
+    "speed": "tokens_per_s_per_gpu",
+    "iteration_s": "iteration_s",
+    "hours": "hours",
+}
+"""Figures with an interval, and their names in the estimate."""
 _OTHER_NODES = re.compile(r"node[1-9]\d*\.sh")
 """These files differ from node0.sh only in the rank."""
 
@@ -95,11 +102,22 @@ def _rendered(job: Job) -> dict[str, str]:
 
 
 def _figures(job: Job) -> dict[str, Any] | None:
-    """Return plan, memory, speed and time. None if the job cannot be estimated."""
+    """Return plan, memory, speed and time, with the ends of their intervals. None if the job cannot be estimated.
+
+    An end is None if there is none: an assumed need has no interval, and a time with unknown lengths of samples is an
+    upper bound.
+    """
     try:
         estimated = estimate(job)
     except ProblemsError:
         return None
+    ends = {
+        f"{name}_{end}": getattr(estimated, f"{field}_{end}")
+        for name, field in _WITH_INTERVAL.items()
+        for end in ("low", "high")
+    }
+    if "lengths" in estimated.time_unknown:
+        ends |= {"iteration_s_low": None, "hours_low": None}
     return {
         "plan": plan_name(plan_sizes(job)),
         "engine": job.engine,
@@ -110,9 +128,5 @@ def _figures(job: Job) -> dict[str, Any] | None:
         "iteration_s": estimated.iteration_s,
         "hours": estimated.hours,
         "batch": job.global_batch,
-        **{
-            f"{name}_{end}": getattr(estimated, f"{name}_{end}")
-            for name in ("need_gib", "iteration_s", "hours")
-            for end in ("low", "high")
-        },
+        **ends,
     }

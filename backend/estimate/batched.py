@@ -249,7 +249,7 @@ def _costs(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch, machine: Mac
     layers, trained, memory = (
         layers_of_job(job, shape),
         trained_parts(job, shape),
-        memory_traits(job),
+        memory_traits(job, gpu),
     )
     # Fields that the cost of a layer must not depend on are no numbers, so that a formula that reads them fails.
     unknown: dict[str, Any] = dict.fromkeys(("data", "micro_batches", "distributed_optimizer", *STATIC))

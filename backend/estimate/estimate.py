@@ -236,7 +236,7 @@ def estimate_memory(
     `plan` replaces the job's own plan where it holds arrays of plans. `costs` are the costs of their layers, and
     `shared` holds the results that these plans share.
     """
-    traits = memory_traits(job)
+    traits = memory_traits(job, gpu)
     layers, trained = layers_of_job(job, shape), trained_parts(job, shape)
     plan = plan or plan_of_model(job, shape, flash_attention=gpu.supports_bf16)
     if job.traits.is_megatron:

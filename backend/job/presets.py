@@ -36,6 +36,10 @@ class Gpu:
     fast_fp8_attention: bool = False
     """Whether attention beside FP8 products counts at the FP8 peak. Published FP8 runs of long sequences on Blackwell
     are that fast. Whether their attention is in FP8 or their kernels reach more of the 16-bit peak is not known."""
+    any_order_fp8: bool = False
+    """Whether it multiplies FP8 matrices in any order of rows and columns, so that none is kept transposed: compute
+    capability 10 and 11 (NVIDIA/TransformerEngine d0067d0, transformer_engine/pytorch/utils.py
+    is_non_tn_fp8_gemm_supported)."""
     fp32_tflops: float | None = None
     """Dense peak without tensor cores; None if not known."""
     power_w: float | None = None

@@ -45,6 +45,24 @@ SINGLE_SCALES_BYTES = 4 / 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Fp8:
+    """How Transformer Engine keeps weights and inputs of linear layers in 8 bits."""
+
+    copies_bytes: float
+    """Bytes of the copies of a weight, with their scales."""
+    rows_bytes: float
+    """Bytes of the copy that a forward pass reads."""
+    input_bytes: float
+    """Bytes of an element of an input that is saved for the gradient of a weight."""
+    replaces_weights: bool
+    """Whether there are no 16-bit weights beside the copies."""
+    copies_attention: bool
+    """Whether the projection after attention saves a copy of its own of the output that attention saves: delayed
+    scaling cannot repeat it from the 16-bit output (megatron-core 0.16.1 transformer/attention.py
+    set_save_original_input)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryTraits:
     """How an engine holds parameters, gradients and logits on a GPU in mixed precision. Bytes are per parameter."""
 
@@ -110,6 +128,8 @@ class MemoryTraits:
     benchmarks/kept_inputs.py)."""
     offloads: Offload = "none"
     """What is always in host memory."""
+    fp8: Fp8 | None = None
+    """8-bit copies of Megatron jobs in FP8."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

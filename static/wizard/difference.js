@@ -1,7 +1,7 @@
 // The differences of the draft to an earlier run or to the recommended plan. The page requests them when it draws
 // Review.
 import { fill, h, table } from "../lib/dom.js";
-import { gib, percent, rounded } from "../lib/format.js";
+import { gib, percent, rounded, short } from "../lib/format.js";
 import { lang, t } from "../lib/words.js";
 import { range } from "./accuracy.js";
 
@@ -56,21 +56,23 @@ function body(result) {
 const FIGURES = [
   ["plan", (side) => side.plan],
   ["batch", (side) => side.batch, rounded],
-  ["need_gib", (side) => side.need_gib],
+  ["need_gib", (side) => side.need_gib, short],
   ["bubble", (side) => side.bubble, (value) => percent(value)],
   ["speed", (side) => side.speed, rounded],
-  ["iteration_s", (side) => side.iteration_s],
-  ["hours", (side) => side.hours],
+  ["iteration_s", (side) => side.iteration_s, short],
+  ["hours", (side) => side.hours, short],
 ];
+
+// The interval of a figure. A figure without one, such as an assumed need, stands for itself.
+export const figureText = (side, name, value, write = (plain) => String(plain)) => value === null ? "–"
+  : side[`${name}_high`] == null ? write(value) : range(side[`${name}_low`], side[`${name}_high`], write);
 
 // Estimates of both sides with today's formulas, so that only the jobs differ.
 function figures({ before, after }, name) {
   if (!before || !after) return h("p.mb-quiet", {}, t("wizard.difference.unestimated"));
-  const words = (side, name, value, write = (plain) => String(plain)) => value === null ? "–"
-    : `${name}_low` in side ? range(side[`${name}_low`], side[`${name}_high`]) : write(value);
   const rows = FIGURES.filter(([, take]) => take(before) !== null || take(after) !== null)
     .map(([name, take, write]) => [h("th", { scope: "row" }, t(`wizard.difference.${name}`)),
-      ...[before, after].map((side) => h("td.mb-figure", {}, words(side, name, take(side), write))),
+      ...[before, after].map((side) => h("td.mb-figure", {}, figureText(side, name, take(side), write))),
       h("td.mb-figure", {}, change(name, take(before), take(after)))]);
   return table("mb-table mb-difference-figures", heads("figure", name, "after", "change"), rows,
     t("wizard.difference.figures"));

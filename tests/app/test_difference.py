@@ -98,3 +98,14 @@ def test_a_draft_or_a_run_that_cannot_be_read_says_so(services):
     assert "no-such-engine" in services.difference()["why"]
     change(services, {"cluster.nodes": "four"})
     assert services.difference()["bases"] == []
+
+
+def test_times_with_unknown_lengths_are_upper_bounds_and_other_figures_have_both_ends(services):
+    change(services, {"training.max_steps": 1000})
+    services.ran("r1", "mine", training__sample_tokens=3000, training__packing=True)
+    change(services, {"training.sample_tokens": None, "training.packing": False})
+    figures = services.difference()["figures"]
+    known, unknown = figures["before"], figures["after"]
+    for name in ("need_gib", "speed", "iteration_s", "hours"):
+        assert known[f"{name}_low"] < known[name] < known[f"{name}_high"], name
+    assert [name for name, value in unknown.items() if value is None] == ["iteration_s_low", "hours_low"]

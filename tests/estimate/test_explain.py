@@ -33,6 +33,13 @@ JOBS = {
         "parallel.account_for_loss": True,
     },
     "LoRA": {"engine": "swift-megatron", "training.method": "lora"},
+    "FP8": {"extra": {"fp8": "hybrid"}, "parallel.pipeline": 2},
+    "FP8 weights": {"cluster.gpu": "b200-180g", "extra": {"fp8": "hybrid", "fp8_param": True}},
+    "FP8 DPO": {
+        "engine": "swift-megatron",
+        "training.stage": "dpo",
+        "extra": {"fp8_format": "e4m3", "fp8_recipe": "blockwise", "fp8_param_gather": True},
+    },
     "DDP": {"engine": "llamafactory-ddp"},
     "ZeRO-2": {"engine": "llamafactory-zero2"},
     "ZeRO-3": {"engine": "llamafactory-zero3", "model.preset": "qwen3-30b-a3b"},

@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from backend.estimate.array_ops import choose
+from backend.estimate.memory.fp8 import fp8_of_job
 from backend.job.job import Job
+from backend.job.presets import Gpu
 from backend.job.problems import Problem, ProblemsError
 from backend.job.traits import FUSED_LOSS_MOVED, LIGER_LOSS_MOVED, SINGLE_SCALES_BYTES, MemoryTraits, Offload
 
@@ -21,7 +23,7 @@ those of tensors under 100,000 elements are not paged (get_state_buffer).
 """
 
 
-def memory_traits(job: Job) -> MemoryTraits:
+def memory_traits(job: Job, gpu: Gpu) -> MemoryTraits:
     """Return the engine's memory traits with the job's options; raise estimate_not_modelled."""
     training, traits, parallel = job.training, job.traits, job.parallel
     if traits.memory is None:
@@ -29,6 +31,7 @@ def memory_traits(job: Job) -> MemoryTraits:
     if training.method not in traits.methods:
         raise _not_modelled("training.method", f"{training.method}, {job.engine}")
     memory = _in_precision(traits.memory, training.precision, megatron=traits.is_megatron)
+    memory = replace(memory, fp8=fp8_of_job(job, gpu))
     # mcore_adapter's fused loss works only with TP 1.
     fusable = (parallel.tensor == 1) | (traits.environment == "swift")
     if traits.is_megatron and parallel.cross_entropy_fusion and memory.fused_logits_bytes:

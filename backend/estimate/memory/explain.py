@@ -27,7 +27,7 @@ def explain(
 
 def _stage(stage: StageMemory) -> Iterator[Product]:
     """Yield the products of each term; one named `rest` is the remainder of a term, so that none is hidden."""
-    products_with_bytes = [product for product in stage.products() if product.gib > 0]
+    products_with_bytes = [product for product in stage.products() if product.gib]
     for term in TERMS:
         own = [product for product in products_with_bytes if product.term == term]
         yield from own

@@ -11,6 +11,7 @@ from dataclasses import fields
 from backend.estimate.array_ops import Number, choose, larger
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memo import Memo
+from backend.estimate.memory.fp8 import fp8_pieces
 from backend.estimate.memory.megatron_adapters import Adapters, adapter_bytes, adapter_counts, tower_adapters
 from backend.estimate.memory.megatron_workspace import cached_gradients, expert_copies, ffn_gradients, largest_weight
 from backend.estimate.memory.memory_term import (
@@ -150,6 +151,7 @@ def _stage_contents(
     parameters = _stage_parameters(layers, plan, memory, run, stage)
     count = parameters.trained_dense + parameters.trained_expert
     optimizer, host = _optimizer(plan, memory, parameters)
+    in_8_bits = fp8_pieces(layers, plan, stage, memory, reference=run.reference)
     workspace = [LIBRARIES]
     if memory.cached_weight_gradients and run.weights_trained:
         workspace.append(piece("workspace_cached", cached_gradients(layers, plan, stage), bytes_each=2, elements=None))
@@ -160,7 +162,7 @@ def _stage_contents(
         moments += _head_moments(layers, plan, memory, run)
     return _Contents(
         parameters=parameters,
-        weights=_weights(memory, run, parameters, count),
+        weights=joined(_weights(memory, run, parameters, count), *in_8_bits),
         gradients=trained_piece("gradients", memory.gradient_bytes, count, parameters),
         optimizer=optimizer,
         host=host,
@@ -306,14 +308,14 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
     adapters = run.adapters if run.trained.language else None
 
     def saved_without(modules: tuple[str, ...]) -> SavedBytes:
-        return fused_bytes(kind, modules, run.trained.language, plan.context_a2a)
+        return fused_bytes(kind, modules, run.trained.language, plan.context_a2a, memory.fp8)
 
     saved = scale * _spread(_by_modules(plan, saved_without), plan, attention)
     if adapters:
         outputs, gathered, masked = adapter_bytes(kind, adapters)
         saved = saved + scale * plan.tokens * (outputs + gathered * (1 - plan.whole_share))
         saved = saved + scale * _spread(masked, plan, attention)
-    again = _by_modules(plan, lambda modules: recomputed_bytes(kind, modules))
+    again = _by_modules(plan, lambda modules: recomputed_bytes(kind, modules, memory.fp8))
     revived = scale * _spread(again, plan, attention)
     work = scale * ffn_gradients(kind, plan, adapters)
     if attention and not plan.flash_attention:

@@ -25,6 +25,7 @@ from backend.job.model.operators import (
     Operator,
     Recurrence,
 )
+from backend.job.traits import Fp8
 
 Spread = Literal["whole", "split", "groups", "routed", "dispatched", "gathered"]
 
@@ -61,29 +62,35 @@ class _Item:
 
 @lru_cache(maxsize=1024)
 def fused_bytes(
-    kind: LayerKind, recomputed: tuple[str, ...] = (), trained: bool = True, context_a2a: bool = False
+    kind: LayerKind,
+    recomputed: tuple[str, ...] = (),
+    trained: bool = True,
+    context_a2a: bool = False,
+    fp8: Fp8 | None = None,
 ) -> SavedBytes:
-    """Return the saved bytes under Transformer Engine with flash attention, in bf16 or fp16."""
-    items = _items(kind, context_a2a)
+    """Return the saved bytes under Transformer Engine with flash attention, in bf16 or fp16; `fp8`: how the inputs of
+    linear modules are saved in 8 bits."""
+    items = _items(kind, context_a2a, fp8)
     return _sum(item for item in items if (trained or not item.weight_only) and not {*item.dropped_by} & {*recomputed})
 
 
 @lru_cache(maxsize=1024)
-def recomputed_bytes(kind: LayerKind, recomputed: tuple[str, ...]) -> SavedBytes:
+def recomputed_bytes(kind: LayerKind, recomputed: tuple[str, ...], fp8: Fp8 | None = None) -> SavedBytes:
     """Return the bytes that the recomputed modules of one layer restore during its backward pass."""
-    return _sum(item for item in _items(kind, False) if {*item.dropped_by} & {*recomputed})
+    return _sum(item for item in _items(kind, False, fp8) if {*item.dropped_by} & {*recomputed})
 
 
-def _items(kind: LayerKind, context_a2a: bool) -> Iterator[_Item]:
+def _items(kind: LayerKind, context_a2a: bool, fp8: Fp8 | None) -> Iterator[_Item]:
+    saved = fp8.input_bytes if fp8 else 2
     for operator, after in zip(kind.operators, (*kind.operators[1:], None), strict=True):
         if isinstance(operator, Norm):
-            yield from _norm_items(operator, in_mlp=isinstance(after, Linear) and after.name == "up")
+            yield from _norm_items(operator, saved, in_mlp=isinstance(after, Linear) and after.name == "up")
         elif isinstance(operator, Attention):
-            yield from _attention_items(operator, context_a2a)
+            yield from _attention_items(operator, context_a2a, copied=bool(fp8 and fp8.copies_attention))
         elif isinstance(operator, Activation):
-            yield from _activation_items(operator)
+            yield from _activation_items(operator, saved)
         elif isinstance(operator, Dispatch):
-            bytes_sent = 2 * operator.top_k * operator.hidden
+            bytes_sent = saved * operator.top_k * operator.hidden
             yield _Item(spread="dispatched", bytes=bytes_sent, dropped_by=("moe",), weight_only=True)
             yield _Item(spread="routed", bytes=8 * operator.experts, dropped_by=("moe",))
         elif isinstance(operator, Keep):
@@ -95,19 +102,26 @@ def _items(kind: LayerKind, context_a2a: bool) -> Iterator[_Item]:
             yield _Item(spread="split", bytes=operator.saved_bytes)
 
 
-def _norm_items(norm: Norm, *, in_mlp: bool) -> Iterator[_Item]:
-    """Yield the input, and the output, which the next projection needs for the gradient of its weight."""
+def _norm_items(norm: Norm, saved: float, *, in_mlp: bool) -> Iterator[_Item]:
+    """Yield the input, and the output, which the next projection needs for the gradient of its weight.
+
+    In FP8 it is in 8 bits if the norm is part of the projection. After a separate norm, two projections of latent
+    attention save a copy each, and router and shared experts the 16-bit output (megatron-core 0.16.1
+    transformer/moe/shared_experts.py set_save_original_input).
+    """
     if norm.heads:
         yield _Item(spread="split", bytes=2 * norm.width)
         return
     # mcore's `mlp` recompute includes the fused norm; `layernorm` affects only norms that are separate modules.
     dropped = ("mlp",) if in_mlp else ("layernorm",) if norm.detached else ()
     yield _Item(spread="whole", bytes=2 * norm.width)
-    yield _Item(spread="whole", bytes=2 * norm.width, dropped_by=dropped, weight_only=True)
+    output = 2 if norm.detached else saved
+    yield _Item(spread="whole", bytes=output * norm.width, dropped_by=dropped, weight_only=True)
 
 
-def _attention_items(attention: Attention, context_a2a: bool) -> Iterator[_Item]:
-    """Yield query, key, value, output, and softmax statistics in fp32. An all-to-all for CP keeps the output twice."""
+def _attention_items(attention: Attention, context_a2a: bool, *, copied: bool) -> Iterator[_Item]:
+    """Yield query, key, value, output, and softmax statistics in fp32. An all-to-all for CP keeps the output twice.
+    `copied`: the next projection saves a copy in 8 bits."""
     up = ("mla_up_proj",) if attention.latent else ()
     outputs = 2 * attention.heads * attention.value_dim
     keys = 2 * attention.kv_heads * (attention.key_dim + attention.value_dim)
@@ -115,15 +129,17 @@ def _attention_items(attention: Attention, context_a2a: bool) -> Iterator[_Item]
     yield _Item(spread="groups", bytes=keys, dropped_by=up)
     yield _Item(spread="split", bytes=outputs * (2 if context_a2a else 1))
     yield _Item(spread="split", bytes=4 * attention.heads, dropped_by=("core_attn",))
+    if copied:
+        yield _Item(spread="split", bytes=outputs / 2, weight_only=True)
 
 
-def _activation_items(activation: Activation) -> Iterator[_Item]:
+def _activation_items(activation: Activation, saved: float) -> Iterator[_Item]:
     """Yield the input, and the output, which the down-projection needs for the gradient of its weight."""
     modules = {"mlp": ("mlp",), "shared_experts": ("shared_experts", "moe"), "moe": ("moe",)}[activation.module]
     recomputed_output = (*modules, "moe_act") if activation.module == "moe" else modules
     spread: Spread = "routed" if activation.module == "moe" else "split"
     yield _Item(spread=spread, bytes=2 * activation.width * (2 if activation.gated else 1), dropped_by=modules)
-    yield _Item(spread=spread, bytes=2 * activation.width, dropped_by=recomputed_output, weight_only=True)
+    yield _Item(spread=spread, bytes=saved * activation.width, dropped_by=recomputed_output, weight_only=True)
 
 
 def _sum(items: Iterator[_Item]) -> SavedBytes:
