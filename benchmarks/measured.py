@@ -12,8 +12,9 @@ from typing import Any
 
 from backend.estimate.memory.fit import kind_of_run
 from backend.estimate.memory.fp8 import fp8_of_recipe
-from backend.estimate.memory.megatron import Run, pipeline_memory
+from backend.estimate.memory.megatron import pipeline_memory
 from backend.estimate.memory.megatron_adapters import Adapters
+from backend.estimate.memory.megatron_layer import Run
 from backend.estimate.memory.non_torch_memory import FIRST_GIB, groups_gib
 from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED, segmented_bytes
 from backend.estimate.memory.terms import StageMemory

@@ -19,8 +19,9 @@ from backend.estimate.interval import (
 from backend.estimate.memo import Memo
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.hugging_face import data_parallel_memory
-from backend.estimate.memory.megatron import PlanCosts, Run, pipeline_memory, plan_costs
+from backend.estimate.memory.megatron import PlanCosts, pipeline_memory, plan_costs
 from backend.estimate.memory.megatron_adapters import Adapters
+from backend.estimate.memory.megatron_layer import Run
 from backend.estimate.memory.non_torch_memory import non_torch_gib
 from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED
 from backend.estimate.memory.rollout import rollout_of

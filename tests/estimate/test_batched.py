@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from backend.estimate.memory.hugging_face import data_parallel_memory
-from backend.estimate.memory.megatron import Run, pipeline_memory
+from backend.estimate.memory.megatron import pipeline_memory
 from backend.estimate.memory.megatron_adapters import Adapters
+from backend.estimate.memory.megatron_layer import Run
 from backend.estimate.memory.stage import Trained
 from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.model_layers import model_layers

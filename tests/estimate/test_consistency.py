@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.estimate.memory.megatron import Run, layer_cost, pipeline_memory
+from backend.estimate.memory.megatron import pipeline_memory
+from backend.estimate.memory.megatron_layer import Run, layer_cost
 from backend.estimate.memory.stage import Trained
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan

@@ -1,0 +1,144 @@
+"""Memory of one layer, and of the vision tower, under Megatron-Core, on one rank and for one micro-batch.
+
+saved_activations.py has the saved tensors of Transformer Engine's modules; megatron.py counts the layers of a stage.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+
+from backend.estimate.array_ops import Number, choose, larger
+from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memory.megatron_adapters import Adapters, adapter_bytes
+from backend.estimate.memory.megatron_workspace import expert_copies, ffn_gradients, largest_weight
+from backend.estimate.memory.memory_term import NOTHING, Piece, Product, joined, largest_piece, piece, token_piece
+from backend.estimate.memory.saved_activations import EagerForm, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
+from backend.estimate.memory.stage import Trained
+from backend.estimate.memory.terms import Moment
+from backend.estimate.model.layers import LayerKind, VisionLayers, operators_of
+from backend.estimate.plan import Plan
+from backend.job.model.operators import Attention
+from backend.job.traits import MemoryTraits
+
+
+@frozen_dataclass
+class Run:
+    """What a Megatron run trains, and whether a reference model is beside it."""
+
+    trained: Trained
+    adapters: Adapters | None = None
+    """LoRA adapters; all other weights are frozen then."""
+    reference: bool = False
+    """DPO: a frozen copy of the model is present."""
+
+    @property
+    def weights_trained(self) -> bool:
+        """Return whether the decoder's own weights are trained."""
+        return self.trained.language and not self.adapters
+
+
+@frozen_dataclass
+class LayerCost:
+    """One layer of a kind on one rank."""
+
+    name: str
+    """The name of its kind."""
+    saved: Number
+    """Saved activations of one micro-batch, without full recompute."""
+    moment: Moment
+    """The bytes that its backward pass needs beside them."""
+
+
+def element_bytes(memory: MemoryTraits) -> float:
+    """Return the bytes of an element of an activation, which are those of a weight."""
+    return memory.weight_bytes
+
+
+def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> LayerCost:
+    """Return what a layer keeps, and what its backward pass needs beside that.
+
+    The backward pass needs what it recomputes, the gradients of the FFN, and the gradient of one weight. The forward
+    pass needs the copies of tokens that go to experts and back. The larger of both counts.
+    """
+    attention = next(iter(operators_of(kind, Attention)), None)
+    scale = element_bytes(memory) / 2
+    adapters = run.adapters if run.trained.language else None
+
+    def saved_without(modules: tuple[str, ...]) -> SavedBytes:
+        return fused_bytes(kind, modules, run.trained.language, plan.context_a2a, memory.fp8)
+
+    saved = scale * _spread(_by_modules(plan, saved_without), plan, attention)
+    if adapters:
+        outputs, gathered, masked = adapter_bytes(kind, adapters)
+        saved = saved + scale * plan.tokens * (outputs + gathered * (1 - plan.whole_share))
+        saved = saved + scale * _spread(masked, plan, attention)
+    again = _by_modules(plan, lambda modules: recomputed_bytes(kind, modules, memory.fp8))
+    revived = scale * _spread(again, plan, attention)
+    work = scale * ffn_gradients(kind, plan, adapters)
+    if attention and not plan.flash_attention:
+        entries = plan.tokens * attention.heads * plan.sequence_length / plan.context / plan.tensor
+        probabilities = 2 * scale * entries
+        work = larger(work, probabilities)
+        recomputed = plan.attention_recompute
+        revived = revived + choose(recomputed, probabilities, 0.0)
+        # Dropout keeps a mask of bytes and its output.
+        dropped = (1 + 2 * scale) * entries if plan.attention_dropout else 0.0
+        saved = saved + choose(recomputed, 0.0, probabilities + dropped)
+    revived = choose(plan.full_recompute, plan.recompute_layers * saved, revived)
+    gradient = _weight_gradient(kind, plan, memory, run)
+    copies = scale * expert_copies(kind, plan, adapters)
+
+    def products() -> Sequence[Product]:
+        units = choose(plan.full_recompute, plan.recompute_layers, 1)
+        work_name = "workspace_ffn" if plan.flash_attention or not attention else "workspace_attention"
+        backward = joined(gradient, token_piece(work_name, work, plan))
+        workspace = largest_piece(backward, token_piece("workspace_experts", copies, plan))
+        return joined(token_piece("activations_recomputed", revived, plan, layers=units), workspace).products()
+
+    peak = Moment(activations=revived, workspace=larger(work + gradient.bytes, copies), products=products)
+    return LayerCost(name=kind.name, saved=saved, moment=peak)
+
+
+def _weight_gradient(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> Piece:
+    """Return the largest gradient of a weight before it is accumulated."""
+    if not run.weights_trained or memory.cached_weight_gradients:
+        return NOTHING
+    element = element_bytes(memory)
+    gradient = element * largest_weight(kind, plan)
+    return piece("workspace_weight_gradient", gradient, bytes_each=element, elements=None)
+
+
+def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> SavedBytes:
+    """Return `saved(recomputed modules)` of the plan, entry by entry if plans differ in these modules."""
+    if not plan.recompute_choices:
+        return saved(plan.recompute_modules)
+
+    def field_bytes(name: str) -> Number:
+        return plan.by_recompute(lambda _, modules: float(getattr(saved(modules), name)))
+
+    return SavedBytes(**{field.name: field_bytes(field.name) for field in fields(SavedBytes)})
+
+
+def _spread(saved: SavedBytes, plan: Plan, attention: Attention | None) -> Number:
+    """Return the bytes on one rank for a micro-batch, from bytes per token."""
+    unsplit = saved.whole + saved.routed + saved.dispatched * plan.expert_tensor
+    divided = saved.split / plan.tensor
+    if attention:
+        divided = divided + saved.groups * larger(1 / plan.tensor, 1 / attention.kv_heads)
+    if type(saved.gathered) is not float or saved.gathered:
+        divided = divided + saved.gathered * (1 - plan.whole_share)
+    return plan.tokens * (unsplit * plan.whole_share + divided)
+
+
+def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained: Trained) -> Number:
+    """Return the bytes of the vision tower: the Hugging Face module, whole on each rank. Only full recompute affects
+    it."""
+    element = int(element_bytes(memory))
+    form = EagerForm(element=element, residual=element)
+    per_merged_token = eager_bytes(vision.merger, form) * trained.merger
+    per_merged_token += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack
+    merged = vision.patches_per_token
+    per_patch: Number = per_merged_token / merged
+    if trained.tower:
+        block = choose(plan.full_recompute, element * vision.block.hidden, eager_bytes(vision.block, form))
+        per_patch = per_patch + vision.depth * block + eager_bytes(vision.patch_embedding, form)
+    return plan.vision_patches * per_patch
