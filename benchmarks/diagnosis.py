@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from backend.runs.diagnosis.diagnose import category_of
+from backend.runs.diagnosis.log_causes import category_of
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -4,7 +4,7 @@ from backend.cluster.chat_stream import ChatStream
 from backend.cluster.slurm import Partition
 from backend.runs.collect.external_run import watched_job
 from backend.runs.collect.log_text import decoded
-from backend.runs.diagnosis.diagnose import stuck_words
+from backend.runs.collect.node_records import stuck_words
 from backend.runs.diagnosis.findings import Held, Loaded, Stuck
 from backend.runs.diagnosis.fixes import fixes as fixes_of_cause
 from backend.runs.diagnosis.gpu_errors import words as gpu_error_words

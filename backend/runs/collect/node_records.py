@@ -297,6 +297,15 @@ def shown_line(line: bytes) -> str:
     return f"{text[:160]}..." if len(line) > 120 or len(text) > 160 else text
 
 
+def stuck_words(stuck: Sequence[Stuck]) -> str:
+    """Return `rank 3: python3 1234 (T)` for each process without progress. Older supervisors report no rank."""
+    return ", ".join(f"{_of_rank(rank)}{name} {pid} ({state})" for pid, name, state, rank in stuck)
+
+
+def _of_rank(rank: int | None) -> str:
+    return "" if rank is None else f"rank {rank}: "
+
+
 def read_exit(data: bytes, now: float) -> tuple[Exit, Bad]:
     """Return a node's exit record, which always ends the node. `now` (the node's clock) is used if it has no time."""
     try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from backend.job.problems import Problem
 from backend.runs.collect.log_text import readable
-from backend.runs.collect.node_records import UNREADABLE, Exit, Stuck
+from backend.runs.collect.node_records import UNREADABLE, Exit, Stuck, stuck_words
 from backend.runs.diagnosis import collectives, gpu_errors, log_causes
 from backend.runs.diagnosis.cause_catalogue import by_code
 from backend.runs.diagnosis.log_causes import Match
@@ -258,15 +258,6 @@ def _logs_of_ranks(
     return {file: text for file, text in _logs(connection, run, attempt, record.rank).items() if file in named}
 
 
-def stuck_words(stuck: Sequence[Stuck]) -> str:
-    """Return `rank 3: python3 1234 (T)` for each process without progress. Older supervisors report no rank."""
-    return ", ".join(f"{_of_rank(rank)}{name} {pid} ({state})" for pid, name, state, rank in stuck)
-
-
-def _of_rank(rank: int | None) -> str:
-    return "" if rank is None else f"rank {rank}: "
-
-
 def node_lost(record: NodeRecord, seconds: float) -> Problem:
     """Return the problem of a node that has not answered for this time."""
     return Problem(code="node_lost", node=record.address, values={"node": record.address, "seconds": round(seconds)})
@@ -398,12 +389,3 @@ def _loss_is_lost(connection: sqlite3.Connection, run: str, attempt: int) -> boo
     newest = metrics.newest_points(connection, run, attempt, count=20)
     losses = [point.loss for point in newest if point.loss is not None]
     return bool(losses) and not math.isfinite(losses[-1])
-
-
-def category_of(log: str) -> str | None:
-    """Return the category of the cause that a single log shows; None if it shows none, or several equally well."""
-    probable = log_causes.probable(log_causes.matches(log))
-    if not probable:
-        return "consequence_only" if log_causes.is_only_consequence(log) else None
-    categories = {match.cause.category for match in probable}
-    return categories.pop() if len(categories) == 1 else None
