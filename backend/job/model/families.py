@@ -166,14 +166,11 @@ FAMILIES: Mapping[str, Family] = {
     "apertus": Family(qk_norm="heads", gated=False, activation_parameters=2),
     "arcee": Family(gated=False),
     "bamba": Family(layer_types=hybrids.listed_attention, state_space=hybrids.second),
-    "bloom": Family(
+    "bloom": replace(
+        _GPT2,
+        keys={},
         aliases={"n_embed": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"},
-        qkv_bias=True,
-        output_bias=True,
-        norm="scale_and_shift",
-        gated=False,
-        ffn_bias=True,
-        ffn_ratio=4,
+        positions="",
         embedding_norm=True,
         stores_scores=True,
     ),
