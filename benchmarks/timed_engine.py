@@ -55,5 +55,12 @@ def row_adapters(row: Mapping[str, Any]) -> AdapterRun | None:
     lora = row.get("lora")
     if not lora:
         return None
-    megatron = bool(row.get("engine") is None)
-    return AdapterRun(rank=lora["rank"], targets=lora["targets"], traffic=FORMS[lora["traffic"]], megatron=megatron)
+    engine = row.get("engine")
+    return AdapterRun(
+        rank=lora["rank"],
+        targets=lora["targets"],
+        traffic=FORMS[lora["traffic"]],
+        megatron=engine is None,
+        # All published rows of adapters under FSDP are of version 1.
+        gathered_alone=engine is not None and TRAITS[str(engine)].is_fsdp,
+    )

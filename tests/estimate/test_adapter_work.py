@@ -73,3 +73,16 @@ def test_the_dropout_that_ms_swift_puts_before_adapters_takes_time():
     plain, dropped = (compute_s("lora", engine=engine) for engine in ("llamafactory-ddp", "swift-ddp"))
     assert dropped > plain
     assert compute_s("lora", engine="swift-ddp", extra={"lora_dropout": 0}) == pytest.approx(plain)
+
+
+def test_fsdp_1_gathers_each_matrix_of_an_adapter_alone_and_fsdp_2_a_layer_at_once():
+    first, second = (
+        {targets: compute_s("lora", targets, engine="llamafactory-fsdp", parallel__fsdp__version=version)
+         for targets in ("q_proj", "q_proj,v_proj")}
+        for version in (1, 2)
+    )  # fmt: skip
+    of_v_proj_1, of_v_proj_2 = (times["q_proj,v_proj"] - times["q_proj"] for times in (first, second))
+    assert of_v_proj_1 > 1.5 * of_v_proj_2
+    assert compute_s("full", engine="llamafactory-fsdp", parallel__fsdp__version=1) == pytest.approx(
+        compute_s("full", engine="llamafactory-fsdp", parallel__fsdp__version=2)
+    )

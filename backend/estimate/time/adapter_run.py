@@ -38,6 +38,8 @@ class AdapterRun:
     """Names of modules, or `all`; the names are Hugging Face's, or Megatron's on Megatron."""
     traffic: Traffic
     megatron: bool = False
+    gathered_alone: bool = False
+    """Each of the two matrices of an adapter is a unit of FSDP 1 of its own."""
 
 
 def adapters_of(job: Job) -> AdapterRun | None:
@@ -53,7 +55,11 @@ def adapters_of(job: Job) -> AdapterRun | None:
         if job.lora_dropout > 0:
             traffic = _after_dropout(traffic, 4 if traffic is UPCAST else 2)
     return AdapterRun(
-        rank=training.lora.rank, targets=training.lora.targets, traffic=traffic, megatron=traits.is_megatron
+        rank=training.lora.rank,
+        targets=training.lora.targets,
+        traffic=traffic,
+        megatron=traits.is_megatron,
+        gathered_alone=traits.is_fsdp and job.parallel.fsdp.version == 1,
     )
 
 

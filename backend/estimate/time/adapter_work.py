@@ -14,6 +14,7 @@ from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind
 from backend.estimate.model.load import Load
 from backend.estimate.time.adapter_run import AdapterRun
+from backend.estimate.time.efficiency import FETCH_STARTS
 from backend.estimate.time.time_context import TimeContext
 
 GEMMS, GEMMS_BACKWARD = 2, 4
@@ -24,6 +25,13 @@ START_S = 3.3e-6
 also holds what large products lose in waves of tiles that are not full. 80 small kernels took 260 us where the host
 started each (https://cuda.juliagpu.org/dev/usage/graphs/). With kernel_s, Qwen's LoRA of 256 to 1,024 tokens was
 computed 8 % too fast to 33 % too slow, and with this 10 % too fast to 13 % too slow."""
+
+FETCHES, FETCHES_BACKWARD = 2, 4
+"""Times that the host gathers or reduces a unit, forward and backward, if FSDP 1 has each of an adapter's two matrices
+as a unit (PEFT 0.18.1 utils/other.py fsdp_auto_wrap_policy, which transformers 5.6.0 sets). In the backward pass each
+is gathered, and its gradient is reduced. The GPU waits: FSDP 1 lets the host be at most two units ahead (torch 2.13
+distributed/fsdp/_runtime_utils.py, _unshard), and two of these hold hardly any work. With FSDP 2 a layer is one unit
+(accelerate 1.11.0 utils/fsdp_utils.py). On 16 published runs with FSDP 1 the median error falls from 15.7 to 11.3 %."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,9 +60,13 @@ def adapter_seconds(kind: LayerKind, time_context: TimeContext, load: Load) -> t
     scale = time_context.run.element_bytes / 2 * load.tokens / time_context.machine.memory
     multiplied = 2 * load.tokens * work.gemm / load.tensor / time_context.gemm_speed
     start = START_S * work.count
+    fetch = FETCH_STARTS * time_context.efficiency.host_s * work.count if run.gathered_alone else 0.0
     forward_s = scale * (work.split / load.tensor + work.full + work.whole * load.whole)
     backward_s = scale * (work.split_back / load.tensor + work.full_back + work.whole_back * load.whole)
-    return forward_s + multiplied + GEMMS * start, backward_s + 2 * multiplied + GEMMS_BACKWARD * start
+    return (
+        forward_s + multiplied + GEMMS * start + FETCHES * fetch,
+        backward_s + 2 * multiplied + GEMMS_BACKWARD * start + FETCHES_BACKWARD * fetch,
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -20,6 +20,7 @@ from backend.estimate.time.communication import (
     merged_exchange_seconds,
     ring_seconds,
 )
+from backend.estimate.time.efficiency import FETCH_STARTS
 from backend.estimate.time.gemm import UNPACKING, gemm_seconds
 from backend.estimate.time.kernels import LayerKernels, layer_kernels
 from backend.estimate.time.passes import NO_PASS, Pass, Passes
@@ -31,11 +32,6 @@ ATTENTION_BACKWARD = 2.5
 UNFUSED_KERNELS = 4
 """Kernels of unfused attention beyond the fused kernel: megatron-core's dot_product_attention.py has two products,
 softmax, dropout and a copy of the context, and twice as many in the backward pass."""
-
-FETCHED = 5
-"""Host time, in kernel starts, in which DeepSpeed's ZeRO-3 fetches a module's weights before a pass and releases them
-after it (runtime/zero/parameter_offload.py, partitioned_param_coordinator.py). In 0.18.4 on a CPU, where both are pure
-Python, it takes 150 us; a kernel start takes 20 us. Published full fine-tuning of Qwen-1.8B gives 5.5."""
 
 UNFUSED_SCORES = 13
 """Bytes per entry of the score matrix in unfused attention: product 2, softmax 4, dropout 5, product 2."""
@@ -161,7 +157,7 @@ def _costs(layer: LayerKernels, time_context: TimeContext, load: Load) -> _Costs
         token_s * moved,
         token_s * moved_back,
         kernels,
-        FETCHED * layer.modules if time_context.run.fetches_modules else 0,
+        FETCH_STARTS * layer.modules if time_context.run.fetches_modules else 0,
         sums,
         time_context.run.element_bytes * load.tokens * layer.gathered * load.gather,
         context,
