@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from backend.estimate.model.layers import ModelLayers
-from backend.estimate.time.adapter_run import DROPPED, PACKED, PLAIN, AdapterRun, Traffic
+from backend.estimate.time.adapter_run import DROPPED, PACKED, PLAIN, AdapterRun, Gathered, Traffic
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.time_context import Execution
-from backend.job.traits import LIGER_LOSS_MOVED, TRAITS
+from backend.job.traits import LIGER_LOSS_MOVED, TRAITS, EngineTraits
 from benchmarks.shapes import NotModelled
 
 FORMS: Mapping[str, Traffic] = {
@@ -61,6 +61,10 @@ def row_adapters(row: Mapping[str, Any]) -> AdapterRun | None:
         targets=lora["targets"],
         traffic=FORMS[lora["traffic"]],
         megatron=engine is None,
-        # All published rows of adapters under FSDP are of version 1.
-        gathered_alone=engine is not None and TRAITS[str(engine)].is_fsdp,
+        gathered=_gathered(TRAITS[str(engine)]) if engine else "with_layer",
     )
+
+
+def _gathered(traits: EngineTraits) -> Gathered:
+    """Return how the engine gathers adapters. All published rows of adapters under FSDP are of version 1."""
+    return "alone_by_fsdp_1" if traits.is_fsdp else "alone_by_zero_3" if traits.zero_stage == 3 else "with_layer"

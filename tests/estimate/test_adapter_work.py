@@ -86,3 +86,17 @@ def test_fsdp_1_gathers_each_matrix_of_an_adapter_alone_and_fsdp_2_a_layer_at_on
     assert compute_s("full", engine="llamafactory-fsdp", parallel__fsdp__version=1) == pytest.approx(
         compute_s("full", engine="llamafactory-fsdp", parallel__fsdp__version=2)
     )
+
+
+def test_zero_3_gathers_large_matrices_of_adapters_alone_and_leaves_small_ones_on_every_rank():
+    """stage3_param_persistence_threshold: 10 hidden_size elements, so those of rank 8 on q_proj stay."""
+
+    def step_s(engine, rank):
+        plain = job(engine=engine, cluster__nodes=1)
+        lora = replace(plain.training.lora, targets="q_proj", rank=rank)
+        return estimate(replace(plain, training=replace(plain.training, method="lora", lora=lora))).time_s["compute"]
+
+    def added_s(engine):
+        return step_s(engine, 16) - step_s(engine, 8)
+
+    assert added_s("llamafactory-zero3") > 3 * added_s("llamafactory-zero2")

@@ -1,7 +1,7 @@
 """The LoRA adapters of a run: what the time of a step depends on."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from backend.job.job import Job
 
@@ -28,6 +28,14 @@ DROPPED = Traffic(7, 12, 15, 8)
 """Adapters after a dropout, which reads, writes, and writes a mask of bytes. lora_dropout is 0.05 in ms-swift's
 megatron_args.py; the adapter is LoraParallelLinear in mcore_bridge's tuners/lora.py."""
 
+Gathered = Literal["with_layer", "alone_by_fsdp_1", "alone_by_zero_3"]
+"""How the host gathers the matrices of adapters before a pass, if ranks hold shards of them.
+
+- FSDP 1: each matrix is a unit of its own (PEFT 0.18.1 utils/other.py fsdp_auto_wrap_policy, which transformers 5.6.0
+  sets). With FSDP 2 a layer is one unit (accelerate 1.11.0 utils/fsdp_utils.py).
+- ZeRO-3: each matrix is a module, and DeepSpeed gathers module by module.
+"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdapterRun:
@@ -38,8 +46,7 @@ class AdapterRun:
     """Names of modules, or `all`; the names are Hugging Face's, or Megatron's on Megatron."""
     traffic: Traffic
     megatron: bool = False
-    gathered_alone: bool = False
-    """Each of the two matrices of an adapter is a unit of FSDP 1 of its own."""
+    gathered: Gathered = "with_layer"
 
 
 def adapters_of(job: Job) -> AdapterRun | None:
@@ -59,8 +66,14 @@ def adapters_of(job: Job) -> AdapterRun | None:
         targets=training.lora.targets,
         traffic=traffic,
         megatron=traits.is_megatron,
-        gathered_alone=traits.is_fsdp and job.parallel.fsdp.version == 1,
+        gathered=_gathered(job),
     )
+
+
+def _gathered(job: Job) -> Gathered:
+    if job.traits.is_fsdp and job.parallel.fsdp.version == 1:
+        return "alone_by_fsdp_1"
+    return "alone_by_zero_3" if job.traits.zero_stage == 3 else "with_layer"
 
 
 def _after_dropout(traffic: Traffic, element: int) -> Traffic:

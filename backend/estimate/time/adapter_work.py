@@ -26,12 +26,17 @@ also holds what large products lose in waves of tiles that are not full. 80 smal
 started each (https://cuda.juliagpu.org/dev/usage/graphs/). With kernel_s, Qwen's LoRA of 256 to 1,024 tokens was
 computed 8 % too fast to 33 % too slow, and with this 10 % too fast to 13 % too slow."""
 
-FETCHES, FETCHES_BACKWARD = 2, 4
-"""Times that the host gathers or reduces a unit, forward and backward, if FSDP 1 has each of an adapter's two matrices
-as a unit (PEFT 0.18.1 utils/other.py fsdp_auto_wrap_policy, which transformers 5.6.0 sets). In the backward pass each
-is gathered, and its gradient is reduced. The GPU waits: FSDP 1 lets the host be at most two units ahead (torch 2.13
-distributed/fsdp/_runtime_utils.py, _unshard), and two of these hold hardly any work. With FSDP 2 a layer is one unit
-(accelerate 1.11.0 utils/fsdp_utils.py). On 16 published runs with FSDP 1 the median error falls from 15.7 to 11.3 %."""
+FETCHES_BACKWARD = {"with_layer": 0, "alone_by_fsdp_1": 2, "alone_by_zero_3": 1}
+"""Times that the host gathers or reduces a matrix in the backward pass, while the GPU waits. FSDP 1 also reduces its
+gradient alone; ZeRO-3 reduces full buckets.
+
+The GPU waits because so small a matrix gives it no work that would hide the next gather: FSDP 1 lets the host be at
+most two units ahead (torch 2.13 distributed/fsdp/_runtime_utils.py, _unshard). On 16 published runs with FSDP 1 the
+median error is 11.3 %, without this 15.7 %; on six with ZeRO-3 it is 2.4 %, without this 15.9 %."""
+
+ALWAYS_GATHERED = 10
+"""ZeRO-3 leaves parameters of at most this many times hidden_size elements gathered on every rank
+(stage3_param_persistence_threshold "auto": transformers 5.6.0 integrations/deepspeed.py)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +54,8 @@ class _Work:
     gemm: float = 0.0
     """Multiply-adds per token, divided by TP."""
     count: float = 0.0
+    gathered: float = 0.0
+    """Matrices that the host gathers alone."""
 
 
 def adapter_seconds(kind: LayerKind, time_context: TimeContext, load: Load) -> tuple[Number, Number]:
@@ -60,12 +67,12 @@ def adapter_seconds(kind: LayerKind, time_context: TimeContext, load: Load) -> t
     scale = time_context.run.element_bytes / 2 * load.tokens / time_context.machine.memory
     multiplied = 2 * load.tokens * work.gemm / load.tensor / time_context.gemm_speed
     start = START_S * work.count
-    fetch = FETCH_STARTS * time_context.efficiency.host_s * work.count if run.gathered_alone else 0.0
+    fetch = FETCH_STARTS * time_context.efficiency.host_s * work.gathered
     forward_s = scale * (work.split / load.tensor + work.full + work.whole * load.whole)
     backward_s = scale * (work.split_back / load.tensor + work.full_back + work.whole_back * load.whole)
     return (
-        forward_s + multiplied + GEMMS * start + FETCHES * fetch,
-        backward_s + 2 * multiplied + GEMMS_BACKWARD * start + FETCHES_BACKWARD * fetch,
+        forward_s + multiplied + GEMMS * start + fetch,
+        backward_s + 2 * multiplied + GEMMS_BACKWARD * start + FETCHES_BACKWARD[run.gathered] * fetch,
     )
 
 
@@ -89,4 +96,12 @@ def _work(kind: LayerKind, run: AdapterRun) -> _Work:
         add(out_where, traffic.outputs * out, traffic.outputs_back * out)
         sums["gemm"] = sums.get("gemm", 0.0) + run.rank * (into + out)
         sums["count"] = sums.get("count", 0.0) + 1
+        alone = [size for size in (linear.inputs, outputs) if _gathered_alone(run, run.rank * size, kind.hidden)]
+        sums["gathered"] = sums.get("gathered", 0.0) + len(alone)
     return _Work(**sums)
+
+
+def _gathered_alone(run: AdapterRun, elements: float, hidden: int) -> bool:
+    if run.gathered == "alone_by_zero_3":
+        return elements > ALWAYS_GATHERED * hidden
+    return run.gathered == "alone_by_fsdp_1"
