@@ -22,6 +22,7 @@ from backend.planning import (
     smallest_nodes,
     tight_and_faster,
     tokens_per_s,
+    warned_engines,
     why_best,
 )
 from backend.planning.enumerate import engines_of
@@ -50,7 +51,8 @@ def why_words(plans: Plans, lang: str) -> str:
                "gpu": f"{best.gpu_memory_gib:.1f}", "count": f"{len(plans):,}",
                "batch": chosen.job.training.micro_batch_size}  # fmt: skip
     figures["engine"] = t(lang, f"wizard.engine.{chosen.job.engine}")
-    further = (*_host_words(chosen.job, best, lang), *smallest_words(plans, lang), *_batch_words(plans, lang))
+    further = (*_warned_words(plans, lang), *_host_words(chosen.job, best, lang), *smallest_words(plans, lang),
+               *_batch_words(plans, lang))  # fmt: skip
     if not best.fits:
         key = "wizard.plan.no_fit" if over_gpu_gib(best) else "wizard.plan.no_fit.host"
         return _joined(lang, t(lang, key, **figures), *further)
@@ -92,6 +94,12 @@ def doubtful_words(plans: Plans, rank: int | None, lang: str) -> Iterable[str]:
         yield t(lang, "wizard.plan.doubtful.untimed", **figures)
     else:
         yield t(lang, "wizard.plan.doubtful", faster=percent(1 / (1 - slower) - 1), **figures)
+
+
+def _warned_words(plans: Plans, lang: str) -> Iterable[str]:
+    """Yield which engines' plans come later because a rule warns of the engine."""
+    if engines := warned_engines(plans):
+        yield t(lang, "wizard.plan.warned", engines=", ".join(t(lang, f"wizard.engine.{name}") for name in engines))
 
 
 def _batch_words(plans: Plans, lang: str) -> Iterable[str]:

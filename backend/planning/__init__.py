@@ -10,7 +10,14 @@ from backend.planning.compare import Cost, Sentence, best_of_splits, cost, front
 from backend.planning.enumerate import enumerate_plans
 from backend.planning.plans import Candidate, Plans
 from backend.planning.rebalance import unequal_stages
-from backend.planning.recommended import is_tight, possibly_fit_gib, recommended, surely_fit_gib, tight_and_faster
+from backend.planning.recommended import (
+    is_tight,
+    possibly_fit_gib,
+    recommended,
+    surely_fit_gib,
+    tight_and_faster,
+    warned_engines,
+)
 from backend.planning.smallest_nodes import SmallestNodes, smallest_nodes, tokens_per_s
 from backend.planning.why_not import WhyNot, parse_sizes, why_not
 
@@ -36,6 +43,7 @@ __all__ = [
     "tight_and_faster",
     "tokens_per_s",
     "unequal_stages",
+    "warned_engines",
     "why_best",
     "why_not",
 ]

@@ -12,7 +12,7 @@ from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check_resolved
 from backend.job.traits import TRAITS, EngineName, sibling
 from backend.planning.enumerate import enumerate_plans
-from backend.planning.plans import Candidate
+from backend.planning.plans import Candidate, needs_other_engine
 from backend.planning.recommended import recommended
 
 StrategyKey = Literal[
@@ -141,12 +141,16 @@ def _recommended(job: Job, rows: Iterable[Strategy]) -> Strategy | None:
     return max(sure or candidates, key=_merit, default=None)
 
 
-def _merit(row: Strategy) -> tuple[float, float]:
-    """Return the sort key of a row: its speed, or else bubble and offload, then memory, as enumerate_plans sorts."""
+def _merit(row: Strategy) -> tuple[bool, float, float]:
+    """Return the sort key of a row, as enumerate_plans sorts.
+
+    It is whether no rule warns of the engine, then the speed, or else bubble and offload, then memory.
+    """
+    is_right = row.best is not None and not needs_other_engine(row.best.warnings)
     if row.tokens_per_s_per_gpu or row.best is None:
-        return (row.tokens_per_s_per_gpu or 0.0, 0.0)
+        return (is_right, row.tokens_per_s_per_gpu or 0.0, 0.0)
     slowness = row.best.estimate.bubble_fraction + (row.best.job.traits.offloads != "none")
-    return (-slowness, -(row.memory_gib or 0.0))
+    return (is_right, -slowness, -(row.memory_gib or 0.0))
 
 
 def _explained(row: Strategy, chosen: Strategy | None) -> Strategy:

@@ -15,12 +15,12 @@ from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
 from backend.job.problems import ProblemsError
-from backend.job.rules import RULES
+from backend.job.rules import RULES, check_resolved
 from backend.job.rules.batched import Factors, Legal, Space, legal
 from backend.job.traits import TRAITS, EngineName
 from backend.planning.arrange import in_order
 from backend.planning.lazy_sort import Group, Mask, Order
-from backend.planning.plans import Plans
+from backend.planning.plans import Plans, needs_other_engine
 from backend.planning.space import ACCUMULATION, CHOSEN, CUT, MICRO_BATCH, SIZES, listed_plans, space_of
 
 _OF_PARALLEL = (*(f"parallel.{name}" for name in (*SIZES, *CUT, "sequence", "distributed_optimizer")), *CHOSEN)
@@ -47,6 +47,8 @@ def enumerate_plans(
       node's RAM if that is known, each as a share of what there is.
     - If times are not known, plans are sorted by bubble, and plans that offload come last: offloading costs time on
       any GPU.
+    - Among the plans that fit, and among those that may fit, plans of an engine that a rule warns of come last (ZeRO-3
+      and FSDP on CPU nodes): they train wrongly, or need more memory than is computed.
 
     `engines` defaults to engines_of, `global_batch` to planned_batch. `beyond` is as in space_of. Raises ProblemsError
     as estimate does: unknown GPU or model, or estimate_not_modelled if no engine is modelled.
@@ -179,6 +181,10 @@ def _ranked(
     if slowness is None:
         offloads = [space.job.traits.offloads != "none" for space in spaces]
         slowness = figures.bubble_fraction + np.repeat(offloads, [space.size for space in spaces])
+    warned = [needs_other_engine(check_resolved(space.job, shape, gpu)) for space in spaces]
+    if any(warned):
+        after_all = 1 + slowness.max(initial=0)
+        slowness = slowness + after_all * np.repeat(warned, [space.size for space in spaces])
     fits = np.asarray(figures.fits, bool)
     is_listed = np.concatenate(listed) if listed else fits
 

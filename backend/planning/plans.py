@@ -1,6 +1,6 @@
 """The legal plans of a job as arrays, best first, and a single plan."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from math import prod
@@ -18,7 +18,7 @@ from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules import check_resolved
 from backend.job.rules.batched import Column, Space
-from backend.planning.lazy_sort import LEAST, Indices, Order
+from backend.planning.lazy_sort import LEAST, Group, Indices, Order
 from backend.planning.pareto import front_of
 from backend.planning.space import (
     ACCUMULATION,
@@ -57,6 +57,11 @@ class Candidate:
     def warnings(self) -> tuple[Problem, ...]:
         """Return the warnings and notes of the rules."""
         return tuple(check_resolved(self.job, self.shape, self.gpu))
+
+
+def needs_other_engine(problems: Iterable[Problem]) -> bool:
+    """Return whether a rule warns that a plan's engine trains wrongly on the cluster, or does not shard there."""
+    return any(problem.severity == "warning" and "engine" in problem.edit for problem in problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +249,8 @@ class Plans(Sequence[Candidate]):
             return np.zeros(0, np.intp)
         sure, tight, others = self.order.groups
         # A stable sort merges two sorted arrays, three times as fast as np.union1d.
-        fitting = sure.among(np.sort(np.concatenate((sure.indices, tight.indices)), kind="stable"))
+        indices = np.sort(np.concatenate((sure.indices, tight.indices)), kind="stable")
+        fitting = Group(indices, time, figures.need_gib)
         memory_gib = self.job.cluster.host_memory_gib
         if host is not None and memory_gib is not None:
             is_held = host[others.indices] <= memory_gib

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from backend.estimate.memory.fit import HEADROOM, may_fit_gib, surely_fits_gib
+from backend.job.rules import check_resolved
 from backend.job.traits import EngineName
 from backend.planning.lazy_sort import Indices
-from backend.planning.plans import Plans
+from backend.planning.plans import Plans, needs_other_engine
 
 
 def recommended(plans: Plans, engine: int | None = None) -> int | None:
@@ -33,6 +34,12 @@ def possibly_fit_gib(plans: Plans) -> dict[EngineName, float]:
     """Return the computed memory above which a plan does not fit, by engine."""
     jobs = [replace(plans.job, engine=space.job.engine) for space in plans.spaces]
     return {job.engine: may_fit_gib(job, plans.gpu.memory_gib) for job in jobs}
+
+
+def warned_engines(plans: Plans) -> list[EngineName]:
+    """Return the engines that a rule warns of. Their plans come after the others that fit, or that may fit."""
+    jobs = [space.job for space in plans.spaces]
+    return [job.engine for job in jobs if needs_other_engine(check_resolved(job, plans.shape, plans.gpu))]
 
 
 def _needing_at_most(plans: Plans, gib: float, engine: int | None) -> Indices:

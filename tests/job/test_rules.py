@@ -21,6 +21,7 @@ QWEN25_VL = {**VISION, "model": {"preset": "qwen2.5-vl-7b"}}
 MOE = {**VISION, "model": {"preset": "qwen3-30b-a3b"}}
 DENSE = {**VISION, "model": {"preset": "qwen3-8b"}}
 TWO_SETS = {"training.dataset": "a,b", "training.mix_strategy": "interleave_under"}
+STREAMS = {"engine": "swift-megatron", "training.max_steps": 9, "extra": {"streaming": True}}
 
 ZERO3_OFFLOAD = {"engine": "llamafactory-zero3-offload"}
 SHAPE = {
@@ -232,6 +233,7 @@ CASES = [
      "moe_needs_sequence"),
     (MOE, {"cluster.gpu": "cpu", "parallel.tensor": 2, "parallel.expert": 2}, "moe_tensor_on_cpu"),
     (DENSE, {"engine": "swift-megatron", "cluster.gpu": "cpu"}, "swift_on_cpu"),
+    (DENSE, STREAMS, "swift_streams_with_one"),
     (DENSE, {"engine": "swift-fsdp", "parallel.fsdp.version": 1}, "fsdp_version_not_supported"),
     (DENSE, {"engine": "swift-ddp", "training.packing": True, "training.precision": "fp32", "cluster.gpu": "cpu"},
      "packing_on_cpu"),
@@ -298,6 +300,7 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
         (DENSE, {"engine": "llamafactory-fsdp", "extra": {"pissa_init": True}, "training.method": "lora"}),
         (DENSE, {"engine": "swift-megatron", "parallel.context": 2, "training.packing": True}),
         (DENSE, {"engine": "swift-megatron", "training.report_to": ("wandb",), "training.max_steps": 1}),
+        (DENSE, {**STREAMS, "training.workers.data_loader": 1}),
     ],
     ids=[
         "tp4",
@@ -316,6 +319,7 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
         "fsdp pissa",
         "swift packs with CP",
         "swift reports to wandb and trains one step",
+        "swift streams with one loader process",
     ],
 )
 def test_plans_people_use_have_no_problem(base, values):

@@ -12,7 +12,7 @@ from backend.job.pipeline_layout import even_layers, layout_of
 from backend.job.problems import errors
 from backend.job.rules import check
 from backend.job.rules.vision import TRAINED_WRONGLY
-from backend.planning import arrange, best_of_splits, enumerate_plans, front, recommended, why_not
+from backend.planning import arrange, best_of_splits, enumerate_plans, front, recommended, warned_engines, why_not
 from backend.planning import enumerate as enumerate_module
 from backend.planning.enumerate import engines_of
 from tests.estimate.cases import NO_IMAGES, TP4, job
@@ -164,10 +164,12 @@ def test_without_a_known_speed_the_bubble_takes_its_place_and_offloading_comes_l
     assert result.figures_of(ALL).iteration_s is None
     offloads = np.array([space.job.traits.offloads != "none" for space in result.spaces])[result.engine]
     assert 0 < offloads[: result.fitting].sum() < result.fitting
+    is_warned = np.isin([space.job.engine for space in result.spaces], warned_engines(result))[result.engine]
+    bubbles = result.figures_of(ALL).bubble_fraction
     for group in (slice(result.surely_fitting), slice(result.surely_fitting, result.fitting)):
-        assert (np.diff(offloads[group].astype(int)) >= 0).all()
-        bubbles = result.figures_of(group).bubble_fraction
-        assert (np.diff(bubbles[~offloads[group]]) >= 0).all()
+        for part in (is_warned[group], ~is_warned[group]):
+            assert (np.diff(offloads[group][part].astype(int)) >= 0).all()
+            assert (np.diff(bubbles[group][part & ~offloads[group]]) >= 0).all()
 
 
 def test_the_wanted_global_batch_decides_the_accumulation():

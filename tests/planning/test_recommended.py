@@ -15,7 +15,15 @@ from backend.job.cluster import Calibration, Cluster, Host
 from backend.job.job import Job, Model
 from backend.job.mapping import to_mapping, with_values
 from backend.job.presets import intervals
-from backend.planning import enumerate_plans, is_tight, recommended, strategies, surely_fit_gib, tight_and_faster
+from backend.planning import (
+    enumerate_plans,
+    is_tight,
+    recommended,
+    strategies,
+    surely_fit_gib,
+    tight_and_faster,
+    warned_engines,
+)
 from backend.planning.recommended import HEADROOM
 
 ENGINES = ("llamafactory-megatron",)
@@ -143,6 +151,26 @@ def test_where_speeds_are_unknown_no_plan_is_recommended_that_may_not_fit_while_
     assert doubted.estimate.fit == "close"
     assert f"{need_words(plans[0].estimate, 'en')} of" in why_words(plans, "en")
     assert need_words(doubted.estimate, "en") in " ".join(doubtful_words(plans, 0, "en"))
+
+
+@pytest.mark.parametrize("gib", [12.0, 16.0])
+def test_on_cpu_nodes_engines_that_the_rules_warn_of_come_after_the_others_that_fit(gib):
+    """ZeRO-3 may train wrongly there, and FSDP shards nothing: its figures are too low."""
+    hosts = tuple(Host(address=f"n{number}", gpu_memory_gib=gib) for number in range(4))
+    values = {"cluster.gpus_per_node": 1, "training.precision": "fp32", "training.cutoff_len": 64}
+    job = with_values(job_on(gpu="cpu", nodes=4, model="qwen3-0.6b", hosts=hosts), values)
+    plans = enumerate_plans(job)
+    engines = [plans.spaces[index].job.engine for index in plans.engine]
+    assert [name.split("-", 1)[1] for name in warned_engines(plans)] == ["zero3", "zero3-offload", "fsdp"]
+    warned = np.isin(engines, warned_engines(plans))
+    sure, fitting = plans.surely_fitting, plans.fitting
+    assert 0 < warned[:sure].sum() < sure, "else this shows nothing"
+    for group in (slice(sure), slice(sure, fitting)):
+        assert (np.diff(warned[group].astype(int)) >= 0).all()
+    assert recommended(plans) == 0
+    assert {problem.code for problem in plans[0].warnings}.isdisjoint({"zero3_on_cpu", "fsdp_on_cpu"})
+    (row,) = (row for row in strategies(plans.job) if row.recommended)
+    assert {problem.code for problem in row.best.warnings}.isdisjoint({"zero3_on_cpu", "fsdp_on_cpu"})
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from backend.engines.importing.report import because, refused
 from backend.engines.swift_megatron import SCHEDULERS
 from backend.job.mixing import OF_SWIFT
 from backend.job.patterns import NODE_PATH
+from backend.job.rules.swift import MAX_STREAMING_LOADERS
 
 _KINDS = ("rm", "dpo", "kto")
 _FULL_RATE, _LORA_RATE = 1e-5, 1e-4
@@ -229,11 +230,11 @@ def _finetune(config: Mapping[str, Any], value: Any) -> Read:
 
 
 def _workers(config: Mapping[str, Any], value: Any) -> Read:
-    """Read the loader processes. ms-swift streams with one (4.6.0 arguments/megatron_base_args.py)."""
-    if not config.get("streaming") or value <= 1:
+    """Read the loader processes. With streaming, ms-swift uses at most MAX_STREAMING_LOADERS."""
+    if not config.get("streaming") or value <= MAX_STREAMING_LOADERS:
         return Read(values={"training.workers.data_loader": value})
     reason = because("import_swift_stream", "dataloader_num_workers")
-    return Read(values={"training.workers.data_loader": 1}, reason=reason)
+    return Read(values={"training.workers.data_loader": MAX_STREAMING_LOADERS}, reason=reason)
 
 
 def _pixels(config: Mapping[str, Any], value: Any) -> Read:

@@ -1,4 +1,4 @@
-"""Rules of ms-swift's Hugging Face trainers."""
+"""Rules of ms-swift's engines."""
 
 from backend.job.job import Job
 from backend.job.model import ModelShape
@@ -8,6 +8,10 @@ from backend.job.rules.bound import BoundRule, problem, registrar
 
 RULES: list[BoundRule] = []
 swift_trainer = registrar(RULES, lambda traits: traits.environment == "swift" and not traits.is_megatron)
+swift_megatron = registrar(RULES, lambda traits: traits.environment == "swift" and traits.is_megatron)
+
+MAX_STREAMING_LOADERS = 1
+"""Loader processes per rank that ms-swift's Megatron keeps with streaming (4.6.0 arguments/megatron_base_args.py)."""
 
 
 @swift_trainer
@@ -16,3 +20,13 @@ def packing_needs_flash_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Prob
     if not job.training.packing or gpu.device != "cpu":
         return None
     return problem("packing_on_cpu", "training.packing", engine=job.engine, edit={"training.packing": False})
+
+
+@swift_megatron
+def streaming_has_one_loader(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """ms-swift 4.6.0 arguments/megatron_base_args.py: `setting args.dataloader_num_workers to 1`."""
+    workers = job.training.workers.data_loader
+    if not job.extra.get("streaming") or workers <= MAX_STREAMING_LOADERS:
+        return None
+    return problem("swift_streams_with_one", "training.workers.data_loader", "note", workers=workers,
+                   edit={"training.workers.data_loader": MAX_STREAMING_LOADERS})  # fmt: skip
