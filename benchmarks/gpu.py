@@ -1,7 +1,7 @@
 """Measure LLaMA-Factory itself on this machine, and store the estimate beside each measurement.
 
     python -m benchmarks.gpu [--python PYTHON] [--gpu KEY] [--ranks N] [--folder FOLDER] [--only WORD ...] [--list]
-                             [--output FILE]
+                             [--limit SECONDS] [--output FILE]
 
 PYTHON is the interpreter of the engine's environment (default: .venv-node). PYTHONPATH may add packages. Cases
 with pictures need torchvision.
@@ -60,7 +60,13 @@ def main() -> None:
     known = json.loads(arguments.output.read_text()) if arguments.output.exists() else []
     versions = _versions(arguments.python)
     with tempfile.TemporaryDirectory() as temporary:
-        bench = Bench(python=arguments.python, folder=arguments.folder or Path(temporary), gpu=gpu, ranks=ranks)
+        bench = Bench(
+            python=arguments.python.absolute(),
+            folder=(arguments.folder or Path(temporary)).absolute(),
+            gpu=gpu,
+            ranks=ranks,
+            limit_s=arguments.limit,
+        )
         prepare(bench)
         for case in every:
             if any(_is_same(row, case.name, ranks, versions) for row in known):
@@ -96,6 +102,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, help="default: all GPUs; 2 processes on a CPU")
     parser.add_argument("--folder", type=Path, help="keeps models and data; default: a temporary folder")
     parser.add_argument("--only", nargs="*", default=[], metavar="WORD", help="cases whose name holds a word")
+    parser.add_argument("--limit", type=float, default=1800.0, metavar="SECONDS", help="ends a run that takes longer")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--output", type=Path, default=Path("own_runs.json"))
     return parser.parse_args()

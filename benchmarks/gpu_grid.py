@@ -86,6 +86,7 @@ def _cpu() -> Iterator[Case]:
     small: dict[str, object] = {"training__cutoff_len": 64, "training__precision": "fp32"}
     for variant, values in _VARIANTS.items():
         yield _case("llamafactory-ddp", "tiny", variant, **{**small, **values})
+    yield _case("llamafactory-zero3", "tiny", "full", 2, **small)
     # LLaMA-Factory cuts a question that is longer than half of cutoff_len, with its picture.
     yield _case("llamafactory-ddp", "tiny-vl", "full", **{**small, "training__cutoff_len": 256})
 
@@ -107,13 +108,20 @@ def _gpu() -> Iterator[Case]:
         yield _case(ddp, model, "lora", training__method="lora")
         yield _case(ddp, model, "qlora", training__method="qlora")
         yield _case(ddp, model, "qlora-long", training__method="qlora", training__cutoff_len=8192)
+    lora: dict[str, object] = {"training__method": "lora"}
+    yield _case(ddp, "qwen3-1.7b", "full")
+    yield _case(ddp, "qwen3-4b", "lora-no-recompute", **lora, parallel__recompute="none")
+    yield _case(ddp, "qwen3-4b", "lora-long", **lora, training__cutoff_len=8192)
+    yield _case(ddp, "qwen3-8b", "lora-batch-4", **lora, training__micro_batch_size=4)
+    for model in ("llama-3.2-1b", "phi-4-mini", "qwen1.5-moe-a2.7b", "deepseek-v2-lite"):
+        yield _case(ddp, model, "lora", **lora)
     for engine in sharded:
-        for model in ("qwen3-1.7b", "qwen3-4b", "qwen3-8b"):
-            yield _case(engine, model, "full", 2)
+        for model, least in (("qwen3-1.7b", 1), ("qwen3-4b", 2), ("qwen3-8b", 2)):
+            yield _case(engine, model, "full", least)
             yield _case(engine, model, "accumulated", 2, training__gradient_accumulation_steps=4)
         yield _case(engine, "qwen3-8b", "lora", 2, training__method="lora")
-    yield _case("llamafactory-zero3-offload", "qwen3-4b", "full", 2)
-    yield _case("llamafactory-zero2-offload", "qwen3-1.7b", "full", 2)
+    yield _case("llamafactory-zero3-offload", "qwen3-4b", "full")
+    yield _case("llamafactory-zero2-offload", "qwen3-1.7b", "full")
     for method in ("full", "lora"):
         yield _case(ddp, "qwen3-vl-2b", method, training__method=method)
         yield _case("llamafactory-zero3", "qwen3-vl-4b", method, 2, training__method=method)

@@ -36,7 +36,10 @@ def main(folder: Path, tokenizer_folder: Path, config: dict[str, Any]) -> None:
     model_type = config.pop("model_type")
     built = AutoConfig.for_model(model_type, **config)
     family = AutoModelForImageTextToText if is_vision else AutoModelForCausalLM
-    family.from_config(built, dtype=torch.bfloat16).save_pretrained(folder)
+    # A GPU fills 8 billion weights in a second, a CPU in minutes.
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = family.from_config(built, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
 
 
 def _write_processor(folder: Path, tokenizer: Any) -> None:

@@ -28,7 +28,6 @@ from benchmarks.gpu_grid import SIDE, TINIES, TINY_SIDE, Case, shared_values
 
 LONG, SHORT, PICTURES = "long", "short", "pictures"
 ROWS = 64
-LIMIT_S = 1800.0
 _ROLES = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
 _SEEN = {"formatting": "sharegpt", "columns": {"messages": "messages", "images": "images"}, "tags": _ROLES}
 
@@ -42,6 +41,8 @@ class Bench:
     folder: Path
     gpu: str
     ranks: int
+    limit_s: float = 1800.0
+    """Seconds after which a run is ended."""
 
     @property
     def on_cpu(self) -> bool:
@@ -107,7 +108,7 @@ def job_of(bench: Bench, case: Case) -> Job:
             "hosts": [{"address": "127.0.0.1"}],
             "environments": {"llamafactory": {"python": str(bench.python)}},
         },
-        "model": {"hf_config": dict(config_of(case)), "path": str(bench.folder / case.model)},
+        "model": {"hf_config": config_of(case), "path": str(bench.folder / case.model)},
         "training": {
             "dataset": PICTURES if vision else LONG,
             "dataset_dir": str(bench.folder / tiny_model.DATA_FOLDER),
@@ -125,9 +126,10 @@ def job_of(bench: Bench, case: Case) -> Job:
     return with_values(job, values)
 
 
-def config_of(case: Case) -> Mapping[str, Any]:
+def config_of(case: Case) -> dict[str, Any]:
     """Return the config.json of the case's model."""
-    return TINIES[case.model] if case.model in TINIES else models()[case.model].hf_config
+    # A preset's is a read-only view, which json does not write.
+    return dict(TINIES[case.model] if case.model in TINIES else models()[case.model].hf_config)
 
 
 def described(job: Job, case: Case, bench: Bench) -> dict[str, Any]:
@@ -137,7 +139,7 @@ def described(job: Job, case: Case, bench: Bench) -> dict[str, Any]:
         "source": f"own runs, {bench.gpu}",
         "case": case.name,
         "model": case.model,
-        "hf_config": dict(config_of(case)),
+        "hf_config": config_of(case),
         "hardware": bench.gpu,
         "gpus": job.world_size,
         "tp": parallel.tensor if megatron else 1,
@@ -188,11 +190,12 @@ def _run(bench: Bench, job: Job, run: Path) -> dict[str, Any]:
     environment = {**os.environ, **command.environment}
     environment["PATH"] = f"{bench.python.parent}:{os.environ.get('PATH', '')}"
     try:
+        # As on a node: the files that the engine reads are named relative to the folder of the run.
         process = subprocess.run(
-            command.argv, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            command.argv, env=environment, cwd=run, capture_output=True, text=True, timeout=bench.limit_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return {"status": f"failed: no end within {LIMIT_S:.0f} s"}
+        return {"status": f"failed: no end within {bench.limit_s:.0f} s"}
     rows = [_rows(run / f"steps.rank{rank}.jsonl") for rank in range(bench.ranks)]
     if process.returncode or not all(rows):
         return {"status": f"failed: {_last_line(run, process.stderr)}"}

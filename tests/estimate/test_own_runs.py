@@ -14,7 +14,7 @@ from backend.job.presets import intervals
 from backend.job.problems import errors
 from backend.job.rules import check
 from benchmarks.gpu_grid import cases
-from benchmarks.gpu_run import Bench, described, job_of, measured
+from benchmarks.gpu_run import Bench, config_of, described, job_of, measured
 from benchmarks.measured import measured_results
 from benchmarks.throughput import figures
 from benchmarks.timed import timed_rows
@@ -38,6 +38,12 @@ def test_every_case_of_the_grid_is_a_legal_job_that_is_estimated_to_fit_an_h100(
         job = job_of(bench, case)
         assert errors(check(job)) == [], case.name
         assert estimate(job).fit == "fits", case.name
+
+
+def test_the_model_and_the_row_of_every_case_can_be_written_as_json() -> None:
+    for case in cases(8, on_cpu=False):
+        assert json.loads(json.dumps(config_of(case))) == config_of(case)
+        assert json.loads(json.dumps(row(case.name)))["case"] == case.name
 
 
 @pytest.mark.slow
@@ -79,3 +85,13 @@ def test_the_program_lists_the_cases_of_a_machine() -> None:
     job, problems = parse_job(json.loads(json.dumps(row("ddp-qwen3-0.6b-full")["job"])))
     assert job is not None, problems
     assert dump_mapping(to_mapping(job))
+
+
+@pytest.mark.slow
+def test_two_processes_train_with_zero3_from_the_files_of_the_run(tmp_path: Path) -> None:
+    output = tmp_path / "rows.json"
+    command = [sys.executable, "-m", "benchmarks.gpu", "--gpu", "cpu", "--ranks", "2", "--only", "zero3-tiny"]
+    subprocess.run([*command, "--output", output], capture_output=True, text=True, check=True)
+    (stored,) = json.loads(output.read_text())
+    assert (stored["status"], stored["steps"]) == ("done", 15)
+    assert stored["measured_iter_s"] > 0
