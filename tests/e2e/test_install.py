@@ -37,6 +37,7 @@ def bare_job(cluster: LocalNodes, tiny: Path, hub: str, folder: Path) -> dict[st
         machines["install"] = {"find_links": WHEELS}
     job = demo_job(cluster.folder, machines)
     job["model"] |= {"path": str(folder / "models" / "tiny"), "hub": "tiny/model", "hub_endpoint": hub}
+    job["training"]["max_steps"] = 5000  # The stop comes long before the end, also on a slow machine.
     return job
 
 
