@@ -86,6 +86,7 @@ def _cpu() -> Iterator[Case]:
     small: dict[str, object] = {"training__cutoff_len": 64, "training__precision": "fp32"}
     for variant, values in _VARIANTS.items():
         yield _case("llamafactory-ddp", "tiny", variant, **{**small, **values})
+    yield _case("llamafactory-zero3", "tiny", "full", 2, **small)
     # LLaMA-Factory cuts a question that is longer than half of cutoff_len, with its picture.
     yield _case("llamafactory-ddp", "tiny-vl", "full", **{**small, "training__cutoff_len": 256})
 

@@ -85,3 +85,13 @@ def test_the_program_lists_the_cases_of_a_machine() -> None:
     job, problems = parse_job(json.loads(json.dumps(row("ddp-qwen3-0.6b-full")["job"])))
     assert job is not None, problems
     assert dump_mapping(to_mapping(job))
+
+
+@pytest.mark.slow
+def test_two_processes_train_with_zero3_from_the_files_of_the_run(tmp_path: Path) -> None:
+    output = tmp_path / "rows.json"
+    command = [sys.executable, "-m", "benchmarks.gpu", "--gpu", "cpu", "--ranks", "2", "--only", "zero3-tiny"]
+    subprocess.run([*command, "--output", output], capture_output=True, text=True, check=True)
+    (stored,) = json.loads(output.read_text())
+    assert (stored["status"], stored["steps"]) == ("done", 15)
+    assert stored["measured_iter_s"] > 0
