@@ -189,16 +189,20 @@ def _run(bench: Bench, job: Job, run: Path) -> dict[str, Any]:
     command = rendered.commands[0]
     environment = {**os.environ, **command.environment}
     environment["PATH"] = f"{bench.python.parent}:{os.environ.get('PATH', '')}"
+    # As on a node: the files that the engine reads are named relative to the folder of the run.
+    process = subprocess.Popen(
+        command.argv, env=environment, cwd=run, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     try:
-        # As on a node: the files that the engine reads are named relative to the folder of the run.
-        process = subprocess.run(
-            command.argv, env=environment, cwd=run, capture_output=True, text=True, timeout=bench.limit_s, check=False
-        )
+        _, printed = process.communicate(timeout=bench.limit_s)
     except subprocess.TimeoutExpired:
+        # torchrun ends its ranks, which would hold the GPU in the next case.
+        process.terminate()
+        process.communicate()
         return {"status": f"failed: no end within {bench.limit_s:.0f} s"}
     rows = [_rows(run / f"steps.rank{rank}.jsonl") for rank in range(bench.ranks)]
     if process.returncode or not all(rows):
-        return {"status": f"failed: {_last_line(run, process.stderr)}"}
+        return {"status": f"failed: {_last_line(run, printed)}"}
     return {"status": "done", **measured(rows)}
 
 

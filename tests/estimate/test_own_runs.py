@@ -1,9 +1,12 @@
 """Rows that benchmarks/gpu.py writes are taken by the benchmarks, with the estimate of their own job."""
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -16,8 +19,11 @@ from backend.job.rules import check
 from benchmarks.gpu_grid import cases
 from benchmarks.gpu_run import Bench, config_of, described, job_of, measured
 from benchmarks.measured import measured_results
+from benchmarks.own_runs import job_of_row
+from benchmarks.shapes import DATA
 from benchmarks.throughput import figures
 from benchmarks.timed import timed_rows
+from tests.e2e.engine_runs import EXTENSIONS
 
 EIGHT = Bench(python=Path("/engine/bin/python"), folder=Path("/bench"), gpu="h100-80g", ranks=8)
 
@@ -38,6 +44,14 @@ def test_every_case_of_the_grid_is_a_legal_job_that_is_estimated_to_fit_an_h100(
         job = job_of(bench, case)
         assert errors(check(job)) == [], case.name
         assert estimate(job).fit == "fits", case.name
+
+
+def test_the_peaks_of_ten_runs_on_an_h200_are_estimated_as_the_docs_say() -> None:
+    rows = json.loads((DATA / "own_h200.json").read_text())
+    errors_of_peaks = [abs(estimate(job_of_row(row)).peak_gib / row["allocated_gib"] - 1) for row in rows]
+    assert len(rows) == 10
+    assert median(errors_of_peaks) < 0.02
+    assert max(errors_of_peaks) < 0.1
 
 
 def test_the_model_and_the_row_of_every_case_can_be_written_as_json() -> None:
@@ -87,11 +101,34 @@ def test_the_program_lists_the_cases_of_a_machine() -> None:
     assert dump_mapping(to_mapping(job))
 
 
+def run_on_cpu(folder: Path, *options: str) -> dict[str, Any]:
+    """Run one case with two processes and return its row."""
+    output = folder / "rows.json"
+    command = [sys.executable, "-m", "benchmarks.gpu", "--gpu", "cpu", "--ranks", "2", "--output", output]
+    environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(EXTENSIONS)}
+    subprocess.run([*command, *options], env=environment, capture_output=True, text=True, check=True)
+    (stored,) = json.loads(output.read_text())
+    return dict(stored)
+
+
 @pytest.mark.slow
 def test_two_processes_train_with_zero3_from_the_files_of_the_run(tmp_path: Path) -> None:
-    output = tmp_path / "rows.json"
-    command = [sys.executable, "-m", "benchmarks.gpu", "--gpu", "cpu", "--ranks", "2", "--only", "zero3-tiny"]
-    subprocess.run([*command, "--output", output], capture_output=True, text=True, check=True)
-    (stored,) = json.loads(output.read_text())
+    stored = run_on_cpu(tmp_path, "--only", "zero3-tiny")
     assert (stored["status"], stored["steps"]) == ("done", 15)
     assert stored["measured_iter_s"] > 0
+
+
+@pytest.mark.slow
+def test_a_run_that_takes_too_long_leaves_no_process(tmp_path: Path) -> None:
+    stored = run_on_cpu(tmp_path, "--only", "ddp-tiny-full", "--limit", "4", "--folder", str(tmp_path))
+    assert stored["status"] == "failed: no end within 4 s"
+    assert processes_with(str(tmp_path)) == []
+
+
+def processes_with(word: str) -> list[str]:
+    """Return the command lines that hold a word."""
+    commands = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # It has ended.
+            commands.append(path.read_text())
+    return [command for command in commands if word in command]
