@@ -1,13 +1,14 @@
-"""Bytes read and written by the operations of real modules, and their count: norms, adapters, experts.
+"""Bytes read and written by the operations of real modules, and their count: norms, rotations, adapters, experts.
 
     .venv-node/bin/python -m benchmarks.moved_bytes
 
 Every operation that torch dispatches, forward and backward, reads its inputs and writes its outputs. Views move
-nothing. Prints JSON:
+nothing, and start no kernel. Prints JSON:
 
 - "rms_norm": [forward, backward] bytes per element;
+- "rms_norm_started", "rope_started": [forward, backward] operations, the backward ones for the gradients of inputs;
 - "adapter": {form: [inputs, outputs, inputs in backward, outputs in backward]} in bytes per element of the projection's
-  input and output, without those of the frozen projection;
+  input and output, then [forward, backward] operations, all without those of the frozen projection;
 - "experts": {number: operations in forward and backward}.
 
 Needs the node environment (torch, transformers, peft). The forms of bitsandbytes are missing because they need a GPU.
@@ -24,10 +25,9 @@ from torch.utils._pytree import tree_leaves
 TOKENS = 512
 RANK = 4
 SIZES = (1024, 2048)
-_MOVE_NOTHING = ("view", "transpose", "expand", "detach", "squeeze", "aten.t.", "alias", "empty")
 
-Counted = tuple[float, float]
-"""Bytes of forward, and bytes of backward."""
+Counted = tuple["Moved", "Moved"]
+"""Forward and backward."""
 
 
 class Moved(TorchDispatchMode):
@@ -39,10 +39,17 @@ class Moved(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count one operation, and run it."""
         outputs = function(*args, **(kwargs or {}))
-        if not any(name in str(function) for name in _MOVE_NOTHING):
+        if not _is_view(function, tree_leaves((args, kwargs)), tree_leaves(outputs)):
             self.total += sum(map(_stored, tree_leaves((args, kwargs, outputs))))
             self.started += 1
         return outputs
+
+
+def _is_view(function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
+    """Return whether an operation only describes memory, or reserves it."""
+    known = {leaf.untyped_storage().data_ptr() for leaf in inputs if isinstance(leaf, torch.Tensor)}
+    made = {leaf.untyped_storage().data_ptr() for leaf in outputs if isinstance(leaf, torch.Tensor)}
+    return "empty" in str(function) or (made <= known and not function._schema.is_mutable)
 
 
 def _stored(leaf: Any) -> float:
@@ -53,14 +60,15 @@ def _stored(leaf: Any) -> float:
 
 
 def counted(module: Callable[[torch.Tensor], torch.Tensor], inputs: int, *, autocast: bool = False) -> Counted:
-    """Return the bytes of one call on 16-bit activations that need a gradient, and of its backward."""
+    """Return the work of one call on 16-bit activations that need a gradient, and of its backward."""
     leaf = torch.randn(1, TOKENS, inputs, dtype=torch.bfloat16, requires_grad=True)
     entering = leaf.view(1, TOKENS, inputs)
     with Moved() as forward, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         outputs = module(entering)
+    ones = torch.ones_like(outputs)
     with Moved() as backward:
-        outputs.backward(torch.ones_like(outputs))
-    return forward.total, backward.total
+        outputs.backward(ones)
+    return forward, backward
 
 
 def rms_norm() -> list[float]:
@@ -69,25 +77,49 @@ def rms_norm() -> list[float]:
 
     size = SIZES[0]
     moved = counted(LlamaRMSNorm(size).to(torch.bfloat16), size)
-    return [bytes_ / TOKENS / size for bytes_ in moved]
+    return [work.total / TOKENS / size for work in moved]
+
+
+def rms_norm_started() -> list[int]:
+    """Return the operations of transformers' own norm whose weight is frozen."""
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    norm = LlamaRMSNorm(SIZES[0]).to(torch.bfloat16).requires_grad_(requires_grad=False)
+    return [work.started for work in counted(norm, SIZES[0])]
+
+
+def rope_started() -> list[int]:
+    """Return the operations of transformers' rotary embedding of queries and keys."""
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    angles = torch.randn(1, TOKENS, 64, dtype=torch.bfloat16)
+
+    def embed(entering: torch.Tensor) -> torch.Tensor:
+        queries, keys = entering.view(1, TOKENS, 2, 8, 64).transpose(1, 3).unbind(2)
+        return torch.stack(apply_rotary_pos_emb(queries, keys, angles, angles))
+
+    # Of these, one operation joins the two results, and one the two gradients.
+    return [work.started - 1 for work in counted(embed, SIZES[0])]
 
 
 def adapter(dtype: torch.dtype, *, autocast: bool) -> list[float]:
-    """Return the bytes per element of PEFT's adapter on a frozen 16-bit projection."""
+    """Return the bytes per element and the operations of PEFT's adapter on a frozen 16-bit projection."""
     from peft.tuners.lora.layer import Linear
 
-    def extra(inputs: int, outputs: int) -> Counted:
+    def extra(inputs: int, outputs: int) -> list[float]:
         base = torch.nn.Linear(inputs, outputs, bias=False).to(torch.bfloat16).requires_grad_(requires_grad=False)
         frozen = counted(base, inputs, autocast=autocast)
         adapted = Linear(base, "default", r=RANK, lora_alpha=1, lora_dropout=0.0)
         adapted.lora_A.to(dtype)
         adapted.lora_B.to(dtype)
         with_adapter = counted(adapted, inputs, autocast=autocast)
-        return with_adapter[0] - frozen[0], with_adapter[1] - frozen[1]
+        extra_bytes = [more.total - less.total for more, less in zip(with_adapter, frozen, strict=True)]
+        return extra_bytes + [more.started - less.started for more, less in zip(with_adapter, frozen, strict=True)]
 
     small, large = SIZES
     least, wide, tall = extra(small, small), extra(large, small), extra(small, large)
-    return [more - less for side in range(2) for more, less in ((wide[side], least[side]), (tall[side], least[side]))]
+    bytes_ = [more - less for side in range(2) for more, less in ((wide[side], least[side]), (tall[side], least[side]))]
+    return [value / TOKENS / (large - small) for value in bytes_] + least[2:]
 
 
 def experts(number: int) -> int:
@@ -105,13 +137,9 @@ def experts(number: int) -> int:
     return moved.started
 
 
-def _per_element(bytes_: Sequence[float]) -> list[float]:
-    small, large = SIZES
-    return [value / TOKENS / (large - small) for value in bytes_]
-
-
 if __name__ == "__main__":
     forms = {"plain": (torch.bfloat16, False), "upcast": (torch.float32, True)}
-    adapters = {name: _per_element(adapter(dtype, autocast=cast)) for name, (dtype, cast) in forms.items()}
+    adapters = {name: adapter(dtype, autocast=cast) for name, (dtype, cast) in forms.items()}
     blocks = {number: experts(number) for number in (8, 64)}
-    print(json.dumps({"rms_norm": rms_norm(), "adapter": adapters, "experts": blocks}))
+    started = {"rms_norm_started": rms_norm_started(), "rope_started": rope_started()}
+    print(json.dumps({"rms_norm": rms_norm(), **started, "adapter": adapters, "experts": blocks}))

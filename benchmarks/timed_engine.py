@@ -18,9 +18,9 @@ FORMS: Mapping[str, Traffic] = {
     "plain": PLAIN,
     "dropped": DROPPED,
     "packed": PACKED,
-    "packed, dropped": Traffic(7, 16, 15, 8),
+    "packed, dropped": Traffic(7, 16, 15, 8, 10, 9),
     # PEFT's default without autocast: adapters, their dropout and the sum are in fp32.
-    "fp32, dropped": Traffic(19, 28, 29, 28),
+    "fp32, dropped": Traffic(19, 28, 29, 28, 7, 7),
 }
 """Memory traffic of adapters, by the library of the row: peft/tuners/lora/layer.py and bnb.py; see adapter_run.py."""
 

@@ -1,4 +1,4 @@
-"""The formulas of norms, adapters and experts agree with torch's operations in the real modules.
+"""The formulas of norms, rotary embedding, adapters and experts agree with torch's operations in the real modules.
 
 The modules run in the node environment, because an upgrade of transformers or PEFT may change them.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backend.estimate.time.adapter_run import PLAIN, UPCAST
-from backend.estimate.time.kernels import RMS_NORM_MOVED
+from backend.estimate.time.kernels import RMS_NORM_MOVED, RMS_NORM_STARTED, ROPE_STARTED
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
 
@@ -27,6 +27,8 @@ def test_norms_adapters_and_experts_do_what_the_real_modules_do():
     assert done.returncode == 0, done.stderr[-2000:]
     real = json.loads(done.stdout.splitlines()[-1])
     assert real["rms_norm"] == pytest.approx(RMS_NORM_MOVED, rel=0.05)
+    assert real["rms_norm_started"] == list(RMS_NORM_STARTED)
+    assert real["rope_started"] == list(ROPE_STARTED)
     assert real["adapter"]["plain"] == pytest.approx(PLAIN, rel=0.02)
     assert real["adapter"]["upcast"] == pytest.approx(UPCAST, rel=0.02)
     assert real["experts"]["64"] == real["experts"]["8"], "one grouped product, however many experts"

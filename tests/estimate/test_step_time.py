@@ -20,7 +20,7 @@ from backend.estimate.time.communication import (
     ring_seconds,
     send_seconds,
 )
-from backend.estimate.time.efficiency import Machine, assumed_power, default_efficiency, machine_of
+from backend.estimate.time.efficiency import START_S, Machine, assumed_power, default_efficiency, machine_of
 from backend.estimate.time.gemm import UNPACKING
 from backend.estimate.time.step_time import kind_passes, step_time
 from backend.estimate.time.time_context import Execution, TimeContext
@@ -278,7 +278,7 @@ def test_unpacking_4_bit_weights_takes_their_bytes_in_forward_recompute_and_back
     base |= {"training__lora__targets": "no_proj", "cluster__stack": "tuned"}
     lora, qlora = (estimate(job(training__method=method, **base)).iteration_s for method in ("lora", "qlora"))
     each = layer_counts(LARGE.kinds[0]).split * (NF4_BYTES + 2) / HGX.memory
-    started = 7 * UNPACKING * default_efficiency().kernel_s
+    started = 7 * UNPACKING * START_S
     assert qlora - lora == pytest.approx(8 * 3 * LARGE.count * (each + started))
 
 

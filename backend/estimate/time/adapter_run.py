@@ -13,18 +13,21 @@ class Traffic(NamedTuple):
     outputs: float
     inputs_back: float
     outputs_back: float
+    starts: float
+    """Operations of an adapter in the forward pass, for any number of tokens."""
+    starts_back: float
 
 
-PLAIN = Traffic(2, 12, 10, 8)
+PLAIN = Traffic(2, 12, 10, 8, 4, 6)
 """Adapters in 16 bits, as DeepSpeed stores and FSDP gathers them. In the backward pass, the gradient of the input is
 added to that of the projection."""
-UPCAST = Traffic(14, 12, 22, 8)
+UPCAST = Traffic(14, 12, 22, 8, 8, 10)
 """Adapters in fp32, as LLaMA-Factory's model/adapter.py keeps them otherwise: PEFT 0.18 casts the input to fp32
 (tuners/lora/layer.py, _cast_input_dtype), and autocast casts it back."""
-PACKED = Traffic(2, 16, 10, 8)
+PACKED = Traffic(2, 16, 10, 8, 7, 8)
 """Adapters of 4-bit weights: under autocast nothing is cast, and the output of the projection is copied first
 (tuners/lora/bnb.py, Linear4bit)."""
-DROPPED = Traffic(7, 12, 15, 8)
+DROPPED = Traffic(7, 12, 15, 8, 7, 7)
 """Adapters after a dropout, which reads, writes, and writes a mask of bytes. lora_dropout is 0.05 in ms-swift's
 megatron_args.py; the adapter is LoraParallelLinear in mcore_bridge's tuners/lora.py."""
 
@@ -79,4 +82,9 @@ def _gathered(job: Job) -> Gathered:
 def _after_dropout(traffic: Traffic, element: int) -> Traffic:
     """Return the traffic with a dropout before the adapters. It reads and writes elements, and a mask of bytes."""
     more = 2 * element + 1
-    return traffic._replace(inputs=traffic.inputs + more, inputs_back=traffic.inputs_back + more)
+    return traffic._replace(
+        inputs=traffic.inputs + more,
+        inputs_back=traffic.inputs_back + more,
+        starts=traffic.starts + 3,
+        starts_back=traffic.starts_back + 1,
+    )

@@ -8,23 +8,14 @@ counted operation by operation in PEFT's own module (benchmarks/moved_bytes.py).
 from dataclasses import dataclass
 from functools import lru_cache
 
-from backend.estimate.array_ops import Number
 from backend.estimate.memory.megatron_adapters import ROWS, Adapters
 from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind
 from backend.estimate.model.load import Load
 from backend.estimate.time.adapter_run import AdapterRun
-from backend.estimate.time.efficiency import FETCH_STARTS
+from backend.estimate.time.efficiency import FETCH_STARTS, START_S
+from backend.estimate.time.passes import NO_EXTRA, Extra
 from backend.estimate.time.time_context import TimeContext
-
-GEMMS, GEMMS_BACKWARD = 2, 4
-"""Matrix products per adapter, forward and backward; backward has one for each input and each weight."""
-
-START_S = 3.3e-6
-"""Seconds of the start of an adapter's product, whose bytes are counted apart. The efficiency's kernel_s is longer: it
-also holds what large products lose in waves of tiles that are not full. 80 small kernels took 260 us where the host
-started each (https://cuda.juliagpu.org/dev/usage/graphs/). With kernel_s, Qwen's LoRA of 256 to 1,024 tokens was
-computed 8 % too fast to 33 % too slow, and with this 10 % too fast to 13 % too slow."""
 
 FETCHES_BACKWARD = {"with_layer": 0, "alone_by_fsdp_1": 2, "alone_by_zero_3": 1}
 """Times that the host gathers or reduces a matrix in the backward pass, while the GPU waits. FSDP 1 also reduces its
@@ -58,21 +49,22 @@ class _Work:
     """Matrices that the host gathers alone."""
 
 
-def adapter_seconds(kind: LayerKind, time_context: TimeContext, load: Load) -> tuple[Number, Number]:
-    """Return the forward and backward seconds of a layer's adapters, for one micro-batch on one rank."""
+def adapter_work(kind: LayerKind, time_context: TimeContext, load: Load) -> tuple[Extra, Extra]:
+    """Return the forward and backward work of a layer's adapters, for one micro-batch on one rank."""
     run = time_context.run.adapters
     if run is None:
-        return 0.0, 0.0
-    work = _work(kind, run)
+        return NO_EXTRA, NO_EXTRA
+    work, traffic = _work(kind, run), run.traffic
     scale = time_context.run.element_bytes / 2 * load.tokens / time_context.machine.memory
     multiplied = 2 * load.tokens * work.gemm / load.tensor / time_context.gemm_speed
-    start = START_S * work.count
     fetch = FETCH_STARTS * time_context.efficiency.host_s * work.gathered
     forward_s = scale * (work.split / load.tensor + work.full + work.whole * load.whole)
     backward_s = scale * (work.split_back / load.tensor + work.full_back + work.whole_back * load.whole)
+    fetch_back = FETCHES_BACKWARD[run.gathered] * fetch
+    starts, starts_back = traffic.starts * work.count, traffic.starts_back * work.count
     return (
-        forward_s + multiplied + GEMMS * start + fetch,
-        backward_s + 2 * multiplied + GEMMS_BACKWARD * start + FETCHES_BACKWARD[run.gathered] * fetch,
+        Extra(forward_s + multiplied + START_S * starts + fetch, starts),
+        Extra(backward_s + 2 * multiplied + START_S * starts_back + fetch_back, starts_back),
     )
 
 

@@ -22,11 +22,22 @@ UNMEASURED_GEMM = 0.8
 H100."""
 
 
-FETCH_STARTS = 5
+START_S = 3.3e-6
+"""Seconds on the GPU of the start of a kernel whose bytes are counted apart. The efficiency's kernel_s is longer: it
+also holds what large products lose in waves of tiles that are not full. 80 small kernels took 260 us where the host
+started each (https://cuda.juliagpu.org/dev/usage/graphs/)."""
+
+MODULE_START = 0.55
+"""Host time of one operation of torch in Hugging Face's modules, in kernel starts (host_s). Those are starts in
+Transformer Engine's modules, which have more Python for each kernel. An operation takes 24 us with it, 29 us as run.
+Measured were 24 to 42 us in steps of 2,048 tokens on one H200 (benchmarks/data/own_h200.json), and 21 us in Qwen's LoRA
+of 256 tokens on one A100."""
+
+FETCH_STARTS = 6
 """Host time, in kernel starts, in which the host gathers a module's weights before a pass and frees them after it.
 DeepSpeed's ZeRO-3 (runtime/zero/parameter_offload.py, partitioned_param_coordinator.py) takes 150 us for both in
 0.18.4 on a CPU, where they are pure Python, and a kernel start takes 20 us. Published full fine-tuning of Qwen-1.8B
-gives 5.5."""
+gives 6.2."""
 
 
 @frozen_dataclass

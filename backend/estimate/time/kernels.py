@@ -39,6 +39,17 @@ bits, weighted. They were counted operation by operation in transformers (benchm
 CAST_NORM_MOVED = (20, 32)
 """Forward and backward bytes per element of llm-foundry's layer norm with its casts."""
 
+RMS_NORM_STARTED = (8, 14)
+"""Operations of an RMS norm in Hugging Face's modules, forward and for the gradient of its input. They were counted in
+transformers (benchmarks/moved_bytes.py); likewise ROPE_STARTED."""
+
+ROPE_STARTED = (10, 15)
+"""Operations of rotary embedding in Hugging Face's modules."""
+
+STARTED_BACKWARD = 1.6
+"""Ratio of backward to forward operations that are bound by memory, without a count of their own. An activation has
+1.5, rotary embedding and RMS norms have 1.7."""
+
 Routing = Literal["plain", "fused", "in_exchange"]
 """How Megatron routes tokens: with torch's operations, its default; with Transformer Engine's router kernels
 (moe_router_fusion); or with these kernels and an exchange that sorts tokens by expert (HybridEP)."""
@@ -100,7 +111,12 @@ class LayerKernels:
     moved_back_whole: float = 0.0
     moved_back_expert: float = 0.0
     kernels: int = 0
-    """Kernels that are started, for any number of tokens."""
+    """Kernels that are started, for any number of tokens: those of all operators if they are fused, else those of
+    products and attention."""
+    small_kernels: float = 0.0
+    """Memory-bound kernels of Hugging Face's modules, forward."""
+    small_kernels_back: float = 0.0
+    """The same for the gradient of the input."""
     kernels_expert: float = 0.0
     """Kernels that are started for each expert on the rank."""
     modules: int = 0
@@ -146,6 +162,8 @@ def layer_kernels(
         for where in ("split", "whole", "expert"):
             if f"moved_{where}" in sums_of_operator:
                 sums_of_operator.setdefault(f"moved_back_{where}", MOVED_BACKWARD * sums_of_operator[f"moved_{where}"])
+        if "small_kernels" in sums_of_operator:
+            sums_of_operator.setdefault("small_kernels_back", STARTED_BACKWARD * sums_of_operator["small_kernels"])
         for name, value in sums_of_operator.items():
             sums[name] = sums.get(name, 0) + value
     return LayerKernels(**sums, fused=fused, causal=causal, window=window, stores_scores=stores_scores)  # type: ignore[arg-type]
@@ -205,7 +223,8 @@ def _attention(operator: Attention, fused: bool, rope_fused: bool) -> dict[str, 
         "attention": 2.0 * width,
         "scores": operator.heads,
         "moved_split": moved,
-        "kernels": (3 if rope_fused else 1 + _ROPE_KERNELS) if fused else 12,
+        "kernels": (3 if rope_fused else 1 + _ROPE_KERNELS) if fused else 1,
+        **({} if fused else _small(ROPE_STARTED)),
         "keys": operator.kv_heads * (operator.key_dim + operator.value_dim),
         "queries": width,
     }
@@ -220,7 +239,8 @@ def _activation(operator: Activation, fused: bool) -> dict[str, float]:
     if operator.clamped:
         # Two kernels clamp one half of the input each, and one joins the halves again.
         moved, kernels = moved + 8 * parts * operator.width, kernels + 3
-    return {"moved_expert" if operator.module == "moe" else "moved_split": moved, "kernels": kernels}
+    where = "moved_expert" if operator.module == "moe" else "moved_split"
+    return {where: moved, "kernels" if fused else "small_kernels": kernels}
 
 
 def _dispatch(operator: Dispatch, fused: bool, routing: Routing) -> dict[str, float]:
@@ -234,7 +254,7 @@ def _dispatch(operator: Dispatch, fused: bool, routing: Routing) -> dict[str, fl
         "moved_whole": 24.0 * operator.experts,
         "dispatched": operator.top_k * operator.hidden,
         "hidden": operator.hidden,
-        "kernels": _DISPATCH_KERNELS[routing] if fused else 30,
+        "kernels" if fused else "small_kernels": _DISPATCH_KERNELS[routing] if fused else 30,
     }
 
 
@@ -260,22 +280,26 @@ def _recurrence(operator: Recurrence) -> dict[str, float]:
 def _norm(norm: Norm, hidden: int, fused: bool) -> dict[str, float]:
     """Return the work of a norm; a norm of the residual stream includes the sum that updates the stream."""
     if fused or norm.layer_norm:
-        moved, back, kernels = 4.0, MOVED_BACKWARD * 4, 1
+        moved, back, started = 4.0, MOVED_BACKWARD * 4, (1.0, 1.0)
     else:
-        moved, back = CAST_NORM_MOVED if norm.cast else RMS_NORM_MOVED
-        kernels = 7
+        (moved, back), started = CAST_NORM_MOVED if norm.cast else RMS_NORM_MOVED, RMS_NORM_STARTED
     if norm.heads:
         # One norm each for queries and keys.
         sums_of_operator = {"moved_split": moved * norm.width, "moved_back_split": back * norm.width}
-        return sums_of_operator | {"kernels": 2 * kernels, "tensors": 2, "modules": 2}
+        sums_of_operator |= {"kernels": 2} if fused else _small((2 * started[0], 2 * started[1]))
+        return sums_of_operator | {"tensors": 2, "modules": 2}
     residual = 6 if norm.width == hidden else 0
     return {
         "moved_whole": (moved + residual) * norm.width,
         "moved_back_whole": (back + MOVED_BACKWARD * residual) * norm.width,
-        "kernels": kernels + (kernels == 1),
+        **({"kernels": 2} if fused else _small((started[0] + 1, started[1] + 1))),
         "tensors": max(1, norm.parameters // norm.width),
         "modules": 1,
     }
+
+
+def _small(started: tuple[float, float]) -> dict[str, float]:
+    return {"small_kernels": started[0], "small_kernels_back": started[1]}
 
 
 def _linear(linear: Linear, fused: bool) -> dict[str, float]:

@@ -11,7 +11,7 @@ from backend.estimate.array_ops import ZERO, Number, choose, larger, smaller
 from backend.estimate.frozen_dataclass import positional_dataclass
 from backend.estimate.model.layers import LayerKind
 from backend.estimate.model.load import Load
-from backend.estimate.time.adapter_work import adapter_seconds
+from backend.estimate.time.adapter_work import adapter_work
 from backend.estimate.time.communication import (
     Group,
     exchange_seconds,
@@ -20,10 +20,10 @@ from backend.estimate.time.communication import (
     merged_exchange_seconds,
     ring_seconds,
 )
-from backend.estimate.time.efficiency import FETCH_STARTS
+from backend.estimate.time.efficiency import FETCH_STARTS, MODULE_START, START_S
 from backend.estimate.time.gemm import UNPACKING, gemm_seconds
 from backend.estimate.time.kernels import LayerKernels, layer_kernels
-from backend.estimate.time.passes import NO_PASS, Pass, Passes
+from backend.estimate.time.passes import NO_EXTRA, NO_PASS, Extra, Pass, Passes
 from backend.estimate.time.time_context import TimeContext
 
 ATTENTION_BACKWARD = 2.5
@@ -49,7 +49,12 @@ class _Costs:
     moved: Number
     moved_back: Number
     kernels: Number
-    """Number of kernels, those of tensor parallel communication included."""
+    """Number of kernels, those of tensor parallel communication included, but without those of the next two fields."""
+    small_kernels: Number
+    """Number of kernels whose bytes are counted apart."""
+    small_kernels_back: Number
+    start: float
+    """Host time to start a kernel, in those of Transformer Engine's modules."""
     fetched: Number
     """Host time, in kernel starts, in which the host fetches weights while the GPU waits."""
     sums: Number
@@ -82,19 +87,22 @@ def layer_passes(
     run = time_context.run
     layer = layer_kernels(kind, run.fused and not tower, routing=run.routing, rope_fused=run.rope_fused)
     costs = _costs(layer, time_context, load)
-    forward_s, backward_s = adapter_seconds(kind, time_context, load) if adapted else (0.0, 0.0)
-    forward = _forward(costs, time_context, forward_s)
+    ahead, back = adapter_work(kind, time_context, load) if adapted else (NO_EXTRA, NO_EXTRA)
+    if weights_trained and run.memory.autocast_bytes:
+        casts = _casts(layer, time_context)
+        ahead, back = ahead.plus(casts), back.plus(casts)
+    forward = _forward(costs, time_context, ahead)
     if not (weights_trained or inputs_need):
         return Passes(forward, NO_PASS, NO_PASS)
-    backward = _backward(costs, time_context, backward_s, weights_trained=weights_trained, inputs_need=inputs_need)
+    backward = _backward(costs, time_context, back, weights_trained=weights_trained, inputs_need=inputs_need)
     recomputed = (
-        _recomputed(kind, forward, forward_s, time_context, load, modules_too=not tower) if recomputable else NO_PASS
+        _recomputed(kind, forward, ahead, time_context, load, modules_too=not tower) if recomputable else NO_PASS
     )
     return Passes(forward, backward, recomputed)
 
 
 def _recomputed(
-    kind: LayerKind, forward: Pass, adapters: Number, time_context: TimeContext, load: Load, *, modules_too: bool
+    kind: LayerKind, forward: Pass, extra: Extra, time_context: TimeContext, load: Load, *, modules_too: bool
 ) -> Pass:
     plan = time_context.plan
 
@@ -105,7 +113,7 @@ def _recomputed(
         if recompute == "full":
             fused = run.fused and modules_too
             layer = layer_kernels(_but_the_last(kind), fused, routing=run.routing, rope_fused=run.rope_fused)
-            return _forward(_costs(layer, time_context, load), time_context, adapters)
+            return _forward(_costs(layer, time_context, load), time_context, extra)
         if not modules or not modules_too:
             return NO_PASS
         layer = layer_kernels(kind, run.fused, modules, routing=run.routing, rope_fused=run.rope_fused)
@@ -123,6 +131,12 @@ def _but_the_last(kind: LayerKind) -> LayerKind:
     return replace(kind, operators=kind.operators[:-1])
 
 
+def _casts(layer: LayerKernels, time_context: TimeContext) -> Extra:
+    """Return the work of autocast, which casts fp32 weights to 16 bits before a pass, and their gradients back."""
+    elements = layer.weights_split + layer.weights_whole + layer.weights_expert
+    return Extra((4 + 2) * elements / time_context.machine.memory + START_S * layer.tensors, layer.tensors)
+
+
 def _costs(layer: LayerKernels, time_context: TimeContext, load: Load) -> _Costs:
     gemm, weights = gemm_seconds(layer, time_context, load)
     attention, attention_back, context, context_back = ZERO, ZERO, ZERO, ZERO
@@ -135,8 +149,7 @@ def _costs(layer: LayerKernels, time_context: TimeContext, load: Load) -> _Costs
     moved_back = layer.moved_back_split / load.tensor + (layer.moved_back_whole + layer.moved_back_expert) * load.whole
     token_s = load.tokens / time_context.machine.memory
     kernels = layer.kernels + split
-    if time_context.run.unpacked:
-        kernels = kernels + UNPACKING * layer.packed
+    unpacked = UNPACKING * layer.packed if time_context.run.unpacked else 0
     if layer.attention and (layer.stores_scores or not time_context.plan.flash_attention):
         kernels = kernels + UNFUSED_KERNELS
     if layer.kernels_expert:
@@ -157,6 +170,9 @@ def _costs(layer: LayerKernels, time_context: TimeContext, load: Load) -> _Costs
         token_s * moved,
         token_s * moved_back,
         kernels,
+        layer.small_kernels + unpacked,
+        layer.small_kernels_back + unpacked,
+        1.0 if layer.fused else MODULE_START,
         FETCH_STARTS * layer.modules if time_context.run.fetches_modules else 0,
         sums,
         time_context.run.element_bytes * load.tokens * layer.gathered * load.gather,
@@ -183,11 +199,11 @@ def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tu
     return forward_s, 2 * forward_s
 
 
-def _forward(costs: _Costs, time_context: TimeContext, adapters: Number = 0.0) -> Pass:
-    compute = costs.gemm + costs.attention + costs.moved + adapters
+def _forward(costs: _Costs, time_context: TimeContext, extra: Extra = NO_EXTRA) -> Pass:
+    compute = costs.gemm + costs.attention + costs.moved
     # Split projections have a gather before and a reduction after them; one all-reduce takes as long.
     return Pass(
-        _started(compute, costs.kernels, costs.fetched, time_context),
+        _started(compute, costs, costs.kernels, costs.small_kernels, extra, time_context),
         2 * costs.gather,
         costs.context,
         costs.expert,
@@ -195,28 +211,45 @@ def _forward(costs: _Costs, time_context: TimeContext, adapters: Number = 0.0) -
 
 
 def _backward(
-    costs: _Costs, time_context: TimeContext, adapters: Number, *, weights_trained: bool, inputs_need: bool
+    costs: _Costs, time_context: TimeContext, extra: Extra, *, weights_trained: bool, inputs_need: bool
 ) -> Pass:
-    compute = costs.attention_back + costs.moved_back + adapters
+    compute = costs.attention_back + costs.moved_back
     if inputs_need:
         compute = compute + costs.gemm
     if weights_trained:
         compute = compute + costs.weights + costs.sums
     # Split projections have four exchanges; the gradient of a weight hides those that run beside it.
     return Pass(
-        _started(compute, (weights_trained + inputs_need) * costs.kernels, costs.fetched, time_context),
+        _started(
+            compute,
+            costs,
+            (weights_trained + inputs_need) * costs.kernels,
+            costs.small_kernels_back,
+            extra,
+            time_context,
+        ),
         costs.gather if weights_trained else 2 * costs.gather,
         costs.context_back,
         costs.expert,
     )
 
 
-def _started(compute: Number, kernels: Number, fetched: Number, time_context: TimeContext) -> Number:
+def _started(
+    compute: Number,
+    costs: _Costs,
+    kernels: Number,
+    small_kernels: Number,
+    extra: Extra,
+    time_context: TimeContext,
+) -> Number:
     """Return the seconds of a pass: the GPU's time, or the host's time to start kernels and fetch weights if that is
     longer."""
     efficiency = time_context.efficiency
-    on_gpu = compute + kernels * efficiency.kernel_s
-    return on_gpu if time_context.run.graphed else larger(on_gpu, (kernels + fetched) * efficiency.host_s)
+    on_gpu = compute + kernels * efficiency.kernel_s + START_S * small_kernels + extra.seconds
+    if time_context.run.graphed:
+        return on_gpu
+    starts = costs.start * (kernels + small_kernels) + MODULE_START * extra.starts
+    return larger(on_gpu, (starts + costs.fetched) * efficiency.host_s)
 
 
 def _context(

@@ -37,6 +37,21 @@ class Pass:
         )
 
 
+@positional_dataclass
+class Extra:
+    """Work of a pass beside that of the layer's own operators."""
+
+    seconds: Number
+    """Seconds on the GPU."""
+    starts: Number
+    """Operations that the host starts."""
+
+    def plus(self, other: "Extra") -> "Extra":
+        """Return both works."""
+        return Extra(self.seconds + other.seconds, self.starts + other.starts)
+
+
+NO_EXTRA = Extra(0.0, 0.0)
 NO_PASS = Pass(0.0, 0.0, 0.0, 0.0)
 
 
