@@ -22,8 +22,8 @@ MosaicML's, and no user has published such times.
 
 The interval lies between two quantiles of the scores. It is the narrowest that holds COVERED of the kind's rows when it
 is made without their source, each source counting the same, and OF_STRANGERS of the rows of strangers.json if there are
-at least MANY. The level of times is the median ratio of a source, the median over the sources of strangers.json and the
-own runs.
+at least MANY. Each source has a median ratio. The level of times is the median of these, over the sources of
+strangers.json and the own runs.
 """
 
 import argparse
@@ -237,7 +237,7 @@ def own_runs() -> list[Mapping[str, object]]:
 
 
 def _of_others(scores: Iterable[Score]) -> list[Score]:
-    """Return the scores without the own runs: two of them of one model differ in more than the plan (Liger)."""
+    """Return the scores without the own runs. Two differ in Liger: one cannot correct the other."""
     own = {str(row["source"]) for row in own_runs()}
     return [score for score in scores if score.source not in own]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from backend.estimate.model.layers import ModelLayers
-from backend.estimate.time.adapter_run import DROPPED, PACKED, PLAIN, AdapterRun, Gathered, Traffic
+from backend.estimate.time.adapter_run import DROPPED, PACKED, PLAIN, AdapterRun, Gathered, Traffic, after_dropout
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.time_context import Execution
 from backend.job.traits import LIGER_LOSS_MOVED, TRAITS, EngineTraits
@@ -18,11 +18,11 @@ FORMS: Mapping[str, Traffic] = {
     "plain": PLAIN,
     "dropped": DROPPED,
     "packed": PACKED,
-    "packed, dropped": Traffic(7, 16, 15, 8, 10, 9),
+    "packed, dropped": after_dropout(PACKED, 2),
     # PEFT's default without autocast: adapters, their dropout and the sum are in fp32.
-    "fp32, dropped": Traffic(19, 28, 29, 28, 7, 7),
+    "fp32, dropped": Traffic(19, 28, 29, 28, 7, 10),
 }
-"""Memory traffic of adapters, by the library of the row: peft/tuners/lora/layer.py and bnb.py; see adapter_run.py."""
+"""Work of adapters, by the library of the row: peft/tuners/lora/layer.py and bnb.py; see adapter_run.py."""
 
 
 def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:

@@ -7,7 +7,8 @@ from backend.job.job import Job
 
 
 class Traffic(NamedTuple):
-    """Bytes that an adapter moves for each element of its projection's input and output, in 16-bit training."""
+    """Work of an adapter in 16-bit training: bytes for each element of its projection's input and output, and
+    operations."""
 
     inputs: float
     outputs: float
@@ -16,6 +17,20 @@ class Traffic(NamedTuple):
     starts: float
     """Operations of an adapter in the forward pass, for any number of tokens."""
     starts_back: float
+
+
+def after_dropout(traffic: Traffic, element_bytes: int) -> Traffic:
+    """Return the traffic with a dropout before the adapters.
+
+    It reads and writes elements, and a mask of bytes, in one kernel (torch's native_dropout).
+    """
+    more = 2 * element_bytes + 1
+    return traffic._replace(
+        inputs=traffic.inputs + more,
+        inputs_back=traffic.inputs_back + more,
+        starts=traffic.starts + 1,
+        starts_back=traffic.starts_back + 1,
+    )
 
 
 PLAIN = Traffic(2, 12, 10, 8, 4, 6)
@@ -27,7 +42,7 @@ UPCAST = Traffic(14, 12, 22, 8, 8, 10)
 PACKED = Traffic(2, 16, 10, 8, 7, 8)
 """Adapters of 4-bit weights: under autocast nothing is cast, and the output of the projection is copied first
 (tuners/lora/bnb.py, Linear4bit)."""
-DROPPED = Traffic(7, 12, 15, 8, 7, 7)
+DROPPED = after_dropout(PLAIN, 2)
 """Adapters after a dropout, which reads, writes, and writes a mask of bytes. lora_dropout is 0.05 in ms-swift's
 megatron_args.py; the adapter is LoraParallelLinear in mcore_bridge's tuners/lora.py."""
 
@@ -63,7 +78,7 @@ def adapters_of(job: Job) -> AdapterRun | None:
     else:
         traffic = PACKED if training.method == "qlora" else UPCAST if is_upcast else PLAIN
         if job.lora_dropout > 0:
-            traffic = _after_dropout(traffic, 4 if traffic is UPCAST else 2)
+            traffic = after_dropout(traffic, 4 if traffic is UPCAST else 2)
     return AdapterRun(
         rank=training.lora.rank,
         targets=training.lora.targets,
@@ -77,14 +92,3 @@ def _gathered(job: Job) -> Gathered:
     if job.traits.is_fsdp and job.parallel.fsdp.version == 1:
         return "alone_by_fsdp_1"
     return "alone_by_zero_3" if job.traits.zero_stage == 3 else "with_layer"
-
-
-def _after_dropout(traffic: Traffic, element: int) -> Traffic:
-    """Return the traffic with a dropout before the adapters. It reads and writes elements, and a mask of bytes."""
-    more = 2 * element + 1
-    return traffic._replace(
-        inputs=traffic.inputs + more,
-        inputs_back=traffic.inputs_back + more,
-        starts=traffic.starts + 3,
-        starts_back=traffic.starts_back + 1,
-    )

@@ -28,10 +28,10 @@ also holds what large products lose in waves of tiles that are not full. 80 smal
 started each (https://cuda.juliagpu.org/dev/usage/graphs/)."""
 
 MODULE_START = 0.55
-"""Host time of one operation of torch in Hugging Face's modules, in kernel starts (host_s). Those are starts in
-Transformer Engine's modules, which have more Python for each kernel. An operation takes 24 us with it, 29 us as run.
-Measured were 24 to 42 us in steps of 2,048 tokens on one H200 (benchmarks/data/own_h200.json), and 21 us in Qwen's LoRA
-of 256 tokens on one A100."""
+"""Host time of one operation of Hugging Face's modules, as a share of host_s, which is one start in Transformer
+Engine's modules: they run more Python for each kernel. An operation takes 24 us, or 29 us at the level of users. We
+measured 24 to 42 us in steps of 2,048 tokens on one H200 (benchmarks/data/own_h200.json). Qwen's LoRA of 256 tokens on
+one A100 took 21 us."""
 
 FETCH_STARTS = 6
 """Host time, in kernel starts, in which the host gathers a module's weights before a pass and frees them after it.
@@ -62,7 +62,7 @@ class Efficiency:
     kernel_s: float
     """Overhead of each kernel on the GPU: launch, ramp, tail."""
     host_s: float
-    """Time of the host to start one kernel, with Python and autograd."""
+    """Time of the host to start one kernel of Transformer Engine's modules, with Python and autograd."""
     link_share: float
     """Share of the bandwidth inside a node that collectives reach."""
     network_share: float

@@ -47,8 +47,8 @@ ROPE_STARTED = (10, 15)
 """Operations of rotary embedding in Hugging Face's modules."""
 
 STARTED_BACKWARD = 1.6
-"""Ratio of backward to forward operations that are bound by memory, without a count of their own. An activation has
-1.5, rotary embedding and RMS norms have 1.7."""
+"""Ratio of backward to forward operations that are bound by memory, without a count of their own. An activation and
+rotary embedding have 1.5, RMS norms have 1.75."""
 
 Routing = Literal["plain", "fused", "in_exchange"]
 """How Megatron routes tokens: with torch's operations, its default; with Transformer Engine's router kernels
@@ -112,7 +112,7 @@ class LayerKernels:
     moved_back_expert: float = 0.0
     kernels: int = 0
     """Kernels that are started, for any number of tokens: those of all operators if they are fused, else those of
-    products and attention."""
+    products, attention, linear attention and state spaces."""
     small_kernels: float = 0.0
     """Memory-bound kernels of Hugging Face's modules, forward."""
     small_kernels_back: float = 0.0
@@ -282,17 +282,19 @@ def _norm(norm: Norm, hidden: int, fused: bool) -> dict[str, float]:
     if fused or norm.layer_norm:
         moved, back, started = 4.0, MOVED_BACKWARD * 4, (1.0, 1.0)
     else:
-        (moved, back), started = CAST_NORM_MOVED if norm.cast else RMS_NORM_MOVED, RMS_NORM_STARTED
+        moved, back = CAST_NORM_MOVED if norm.cast else RMS_NORM_MOVED
+        started = RMS_NORM_STARTED
     if norm.heads:
         # One norm each for queries and keys.
         sums_of_operator = {"moved_split": moved * norm.width, "moved_back_split": back * norm.width}
         sums_of_operator |= {"kernels": 2} if fused else _small((2 * started[0], 2 * started[1]))
         return sums_of_operator | {"tensors": 2, "modules": 2}
-    residual = 6 if norm.width == hidden else 0
+    sums = norm.width == hidden
+    residual = 6 * sums
     return {
         "moved_whole": (moved + residual) * norm.width,
         "moved_back_whole": (back + MOVED_BACKWARD * residual) * norm.width,
-        **({"kernels": 2} if fused else _small((started[0] + 1, started[1] + 1))),
+        **({"kernels": 2} if fused else _small((started[0] + sums, started[1] + sums))),
         "tensors": max(1, norm.parameters // norm.width),
         "modules": 1,
     }

@@ -43,12 +43,12 @@ class Extra:
 
     seconds: Number
     """Seconds on the GPU."""
-    starts: Number
-    """Operations that the host starts."""
+    host: Number
+    """Host time, in kernel starts (Efficiency.host_s)."""
 
     def plus(self, other: "Extra") -> "Extra":
-        """Return both works."""
-        return Extra(self.seconds + other.seconds, self.starts + other.starts)
+        """Return the sum of both."""
+        return Extra(self.seconds + other.seconds, self.host + other.host)
 
 
 NO_EXTRA = Extra(0.0, 0.0)
