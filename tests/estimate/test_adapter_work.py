@@ -54,6 +54,17 @@ def test_the_host_starts_the_operations_of_adapters_too():
     assert adapted > compute_s("full", **sizes)
 
 
+def test_gathers_of_adapters_take_as_long_if_the_gpu_waits_for_the_host():
+    """FSDP 1 gathers each matrix alone, FSDP 2 a layer."""
+
+    def gathers_s(tokens):
+        sizes = {"engine": "llamafactory-fsdp", "training__cutoff_len": tokens, "training__micro_batch_size": 1}
+        alone, by_layer = (compute_s("lora", **sizes, parallel__fsdp__version=version) for version in (1, 2))
+        return alone - by_layer
+
+    assert gathers_s(64) == pytest.approx(gathers_s(8192), rel=0.01)
+
+
 def test_autocast_casts_weights_in_fp32_before_every_pass():
     """DDP keeps the weights that it trains in fp32, ZeRO-2 in 16 bits."""
     ddp, zero = (compute_s("full", engine=f"llamafactory-{engine}") for engine in ("ddp", "zero2"))
