@@ -40,8 +40,9 @@ UPCAST = Traffic(14, 12, 22, 8, 8, 10)
 """Adapters in fp32, as LLaMA-Factory's model/adapter.py keeps them otherwise: PEFT 0.18 casts the input to fp32
 (tuners/lora/layer.py, _cast_input_dtype), and autocast casts it back."""
 PACKED = Traffic(2, 16, 10, 8, 7, 8)
-"""Adapters of 4-bit weights: under autocast nothing is cast, and the output of the projection is copied first
-(tuners/lora/bnb.py, Linear4bit)."""
+"""Adapters of 4-bit weights: under autocast the input is not cast, and the output of the projection is copied first
+(tuners/lora/bnb.py, Linear4bit). Autocast casts both matrices, and their gradients back. These operations were read,
+not counted on a GPU."""
 DROPPED = after_dropout(PLAIN, 2)
 """Adapters after a dropout, which reads, writes, and writes a mask of bytes. lora_dropout is 0.05 in ms-swift's
 megatron_args.py; the adapter is LoraParallelLinear in mcore_bridge's tuners/lora.py."""
