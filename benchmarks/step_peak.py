@@ -6,7 +6,8 @@ Needs torch, transformers and peft (the node environment).
 
 - One process, so there are no buckets of DDP.
 - The models are small, but have as many tensors as large ones.
-- CPU kernels save what CUDA kernels save, except for some temporary buffers.
+- CPU kernels save what CUDA kernels save, except for some temporary buffers. Linear attention and Mamba have no
+  kernels on CPU; benchmarks/kernel_memory.py stands in for them.
 - The tensors are real: under FakeTensorMode neither experts nor images run, because their shapes depend on data. For
   the other models the peak is the same within 2%.
 """
@@ -38,8 +39,9 @@ from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan
 from backend.job.model import parse_model
-from backend.job.rules.adapters import CONV1D_TARGETS
+from backend.job.rules.adapters import CONV1D_TARGETS, GRANITE_TARGETS, MAMBA_TARGETS
 from backend.job.traits import TRAITS
+from benchmarks import kernel_memory
 from benchmarks.small_models import SIZES, SMALL_MODELS
 
 MIB = 2**20
@@ -60,9 +62,8 @@ NO_SDPA = ("gpt_oss",)
 """Models whose attention transformers computes without SDPA, which the estimate is for."""
 EAGER = ("bloom",)
 """Models whose class has no fused attention; the estimate counts their scores."""
-NO_OUT_PROJ = ("falcon_h1",)
-"""Models of which peft refuses an adapter on `out_proj` (peft 0.18.1 tuners_utils.py _check_lora_target_modules_mamba),
-so that `lora_target: all` does not run. They get adapters on all other linear modules."""
+NAMED_TARGETS = {"falcon_h1": MAMBA_TARGETS.split(","), "granitemoehybrid": GRANITE_TARGETS.split(",")}
+"""The modules that get adapters if peft refuses those of `lora_target: all`: what the rule proposes."""
 IMAGE, START = 4095, 4094
 GRID = 16
 """Patches along an edge of the one image in each sequence."""
@@ -190,22 +191,24 @@ def _formula(case: Case) -> float:
         images=BATCH if case.sees else 0,
         patches=GRID**2,
     )
-    tuning = Tuning(trained=Trained(), method="lora" if case.lora else "full")
+    targets = ",".join(NAMED_TARGETS.get(case.config.model_type, ["all"]))
+    tuning = Tuning(trained=Trained(), method="lora" if case.lora else "full", lora_targets=targets)
     return float(data_parallel_memory(layers, plan, memory, tuning).peak - STATIC_BYTES) / MIB
 
 
 def _measure(case: Case) -> float:
-    model = _build(case)
+    model = built(case)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
-    inputs = _inputs(case)
-    _make_optimizer_states(optimizer, trained)
+    inputs = inputs_of(case)
+    make_optimizer_states(optimizer, trained)
     with Tracker(model, optimizer) as tracker:
-        _step(model, optimizer, inputs, case.accumulation)
+        step(model, optimizer, inputs, case.accumulation)
     return tracker.peak_mib
 
 
-def _inputs(case: Case) -> dict[str, torch.Tensor]:
+def inputs_of(case: Case) -> dict[str, torch.Tensor]:
+    """Return one batch for the model of a case, with labels."""
     tokens = torch.randint(0, min(case.vocabulary, START), (BATCH, SEQUENCE))
     if not case.sees:
         return {"input_ids": tokens, "labels": tokens}
@@ -218,7 +221,9 @@ def _inputs(case: Case) -> dict[str, torch.Tensor]:
     return {"input_ids": tokens, "labels": tokens, **images}
 
 
-def _build(case: Case) -> Any:
+def built(case: Case) -> Any:
+    """Return the model of a case, in training."""
+    kernel_memory.install(case.config.model_type)
     kind = AutoModelForImageTextToText if case.sees else AutoModelForCausalLM
     special = {"image_token_id": IMAGE, "vision_start_token_id": START} if case.sees else {"use_cache": False}
     config = case.config(**case.settings, **special)
@@ -239,12 +244,13 @@ def _targets(case: Case, model: torch.nn.Module) -> list[str]:
     their classes (model/model_utils/misc.py find_all_linear_modules). A router that returns several tensors is none."""
     if case.keys is None:
         return TARGETS
-    without = {"lm_head", *(["out_proj"] if case.config.model_type in NO_OUT_PROJ else [])}
+    if case.config.model_type in NAMED_TARGETS:
+        return NAMED_TARGETS[case.config.model_type]
     names = {name.rpartition(".")[2] for name, module in model.named_modules() if "Linear" in type(module).__name__}
-    return sorted(names - without) or CONV1D_TARGETS.split(",")
+    return sorted(names - {"lm_head"}) or CONV1D_TARGETS.split(",")
 
 
-def _make_optimizer_states(optimizer: torch.optim.Optimizer, trained: list[torch.nn.Parameter]) -> None:
+def make_optimizer_states(optimizer: torch.optim.Optimizer, trained: list[torch.nn.Parameter]) -> None:
     """Prepare the optimizer as after a first step. A real first step would double the time."""
     for parameter in trained:
         parameter.grad = torch.zeros_like(parameter)
@@ -252,7 +258,8 @@ def _make_optimizer_states(optimizer: torch.optim.Optimizer, trained: list[torch
     optimizer.zero_grad()
 
 
-def _step(model: Any, optimizer: torch.optim.Optimizer, inputs: dict[str, torch.Tensor], accumulation: int) -> None:
+def step(model: Any, optimizer: torch.optim.Optimizer, inputs: dict[str, torch.Tensor], accumulation: int) -> None:
+    """Run one optimizer step."""
     for _ in range(accumulation):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = model(**inputs).loss

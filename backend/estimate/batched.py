@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from backend.estimate.array_ops import Array, Flag, Number, largest
+from backend.estimate.array_ops import Array, Flag, Number
 from backend.estimate.estimate import (
     GIB,
     bubble_of_work,
@@ -23,16 +23,16 @@ from backend.estimate.estimate import (
     host_memory_gib,
     is_held,
     layers_of_job,
+    reserved_of,
     run_of,
 )
 from backend.estimate.memo import Memo
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.megatron import PlanCosts, plan_costs
 from backend.estimate.memory.non_torch_memory import non_torch_gib
-from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED
 from backend.estimate.memory.stage import trained_parts
 from backend.estimate.plan import Plan, effective_choices, plan_of
-from backend.estimate.time.calibrated import reserved_ratio, time_ratio
+from backend.estimate.time.calibrated import time_ratio
 from backend.estimate.time.efficiency import Machine
 from backend.estimate.time.step_time import MicroBatch
 from backend.estimate.time.timing import COMMUNICATION, micro_batch_of, step_of, time_context_of, timed_machine
@@ -280,8 +280,7 @@ def _evaluate_cut(
 ) -> tuple[dict[str, Number | Flag], tuple[Array, ...]]:
     """Return the figures of plans whose layers are cut alike, and the values of PARTS if the GPU's speed is known."""
     memory = estimate_memory(job, shape, gpu, plan, costs.memory, memo)
-    ratio = reserved_ratio(job) or RESERVED_PER_ALLOCATED
-    reserved = ratio / GIB * largest(*(stage.peak for stage in memory.stages))
+    reserved = reserved_of(job, memory) / GIB
     host = 0.0 if job.cluster.host_memory_gib is None else host_memory_gib(job, memory.stages)
     outside = non_torch_gib(job, plan)
     fits = is_held(job, gpu, reserved + outside, host)

@@ -23,7 +23,7 @@ from backend.estimate.memory.megatron import PlanCosts, pipeline_memory, plan_co
 from backend.estimate.memory.megatron_adapters import Adapters
 from backend.estimate.memory.megatron_layer import Run
 from backend.estimate.memory.non_torch_memory import non_torch_gib
-from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED
+from backend.estimate.memory.reserved import reserved_bytes
 from backend.estimate.memory.rollout import rollout_of
 from backend.estimate.memory.stage import Trained, trained_parts
 from backend.estimate.memory.terms import StageMemory
@@ -168,7 +168,7 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstim
     speed = speed_of(job, gpu, layers, plan, memory.traits, trained, memory.stages, flops)
     stages = tuple([_stage(stage) for stage in memory.stages])
     worst = max(stages, key=attrgetter("peak_gib"))
-    reserved_gib = worst.peak_gib * (reserved_ratio(job) or RESERVED_PER_ALLOCATED)
+    reserved_gib = float(reserved_of(job, memory)) / GIB
     outside, host_gib = float(non_torch_gib(job, plan)), float(host_memory_gib(job, memory.stages))
     need, is_assumed = reserved_gib + outside, is_memory_assumed(job)
     factors = memory_interval(job)
@@ -249,6 +249,23 @@ def estimate_memory(
             data_parallel_memory(layers, plan, traits, replace(tuning_of(job, trained), rollout=rollout_of(job, gpu)))
         ]
     return MemoryEstimate(layers=layers, plan=plan, traits=traits, trained=trained, stages=stages)
+
+
+def reserved_of(job: Job, memory: MemoryEstimate) -> Number:
+    """Return the bytes that torch reserves on the stage that needs most: by the ratio of a run of the user, if there is
+    one."""
+    ratio = reserved_ratio(job)
+    if ratio:
+        return ratio * largest(*(stage.peak for stage in memory.stages))
+    logits = memory.traits.logits_backward_bytes if _leaves_gap(job) else 0
+    return largest(*(reserved_bytes(stage, logits) for stage in memory.stages))
+
+
+def _leaves_gap(job: Job) -> bool:
+    """Return whether the loss is Hugging Face's, on 16-bit logits."""
+    training = job.training
+    stores_logits = training.stage in ("pt", "sft") and not job.fuses_loss
+    return stores_logits and training.precision != "fp32" and not job.traits.is_megatron
 
 
 def layers_of_job(job: Job, shape: ModelShape) -> ModelLayers:

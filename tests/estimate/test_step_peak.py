@@ -16,6 +16,7 @@ import pytest
 
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.hugging_face import data_parallel_memory
+from backend.estimate.memory.reserved import LOGITS_GAP
 from backend.estimate.memory.stage import Trained
 from backend.estimate.memory.terms import STATIC_BYTES
 from backend.estimate.memory.tuning import Tuning
@@ -44,13 +45,10 @@ def _printed_by(module: str, *arguments: str) -> dict[str, Any]:
 
 ON_REQUEST = [pytest.param(*case, marks=pytest.mark.engines) for case in (("llama", 6), ("qwen3", 2), ("qwen3_vl", 2))]
 STATE_SPACES = {"bamba", "falcon_h1", "granitemoehybrid", "jamba", "nemotron_h"}
-NOT_MODELLED = {
-    **dict.fromkeys(STATE_SPACES, "the loop of torch on CPU in place of a kernel"),
-    "gpt_oss": "transformers has no SDPA for it",
-    "qwen3_next": "the loop of torch on CPU in place of a kernel",
-    "qwen3_5_text": "the loop of torch on CPU in place of a kernel",
-}
-"""Families whose peak on CPU is not that of the estimate, and why."""
+NOT_MODELLED = ("gpt_oss",)
+"""Families whose peak on CPU is not that of the estimate: transformers has no SDPA for them."""
+NO_CHECKPOINTS = ("nemotron_h",)
+"""Families whose class has no gradient checkpointing, so that there is one case."""
 
 
 @pytest.mark.parametrize(("model", "cases"), [("qwen3_moe", 2), *ON_REQUEST])
@@ -68,7 +66,7 @@ def test_the_peaks_of_small_models_of_25_families_are_within_ten_percent(options
     names = [name for name in SMALL_MODELS if name not in NOT_MODELLED]
     peaks = _printed_by("benchmarks.step_peak", "--families", *names, *options, "--json")
     assert len(names) >= 25
-    assert len(peaks) == 2 * len(names)
+    assert len(peaks) == 2 * len(names) - len(NO_CHECKPOINTS)
     errors = {case: ours / torchs - 1 for case, (torchs, ours) in peaks.items()}
     assert {case: error for case, error in errors.items() if abs(error) > 0.1} == {}
     assert statistics.median(map(abs, errors.values())) < 0.02
@@ -107,6 +105,13 @@ def _units(memory: MemoryTraits) -> float:
     plan = Plan(data=1024, sequence_length=2, micro_batches=2, recompute="full")
     peak = data_parallel_memory(layers, plan, memory, Tuning(trained=Trained())).peak
     return float(peak - STATIC_BYTES) / (2 * layer_counts(layers.kinds[0]).total)
+
+
+@pytest.mark.engines
+def test_the_loss_leaves_a_gap_in_reserved_memory_that_holds_no_other_tensor() -> None:
+    gaps = _printed_by("benchmarks.reserved_gap", "--tokens", "256", "--json")
+    assert len(gaps) == 4
+    assert {name: gap for name, gap in gaps.items() if not LOGITS_GAP <= gap <= 1.6 * LOGITS_GAP} == {}
 
 
 def test_dpos_log_probabilities_hold_what_torchs_allocator_hands_out_for_them() -> None:

@@ -32,6 +32,7 @@ SHAPE = {
     "vocab_size": 512,
 }
 FALCON_H1 = {**DENSE, "model": {"hf_config": SMALL_MODELS["falcon_h1"]}}
+BAMBA = {**DENSE, "model": {"hf_config": SMALL_MODELS["bamba"]}}
 GRANITE = {**DENSE, "model": {"hf_config": SMALL_MODELS["granitemoehybrid"]}}
 GPT2 = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt2"]}}
 QUANTISED = {
@@ -178,6 +179,12 @@ CASES = [
         FALCON_H1,
         {"training.method": "lora", "training.lora.targets": "q_proj,out_proj", "engine": "llamafactory-ddp"},
         "adapters_on_mamba",
+    ),
+    (BAMBA, {"training.method": "lora", "engine": "llamafactory-ddp"}, "adapters_not_trained"),
+    (
+        BAMBA,
+        {"training.method": "lora", "training.lora.targets": "in_proj,out_proj", "engine": "llamafactory-zero2"},
+        "adapters_not_trained",
     ),
     (DENSE, {"engine": "llamafactory-zero3", "training.method": "qlora"}, "method_not_supported"),
     (DENSE, {"parallel.moe_token_dispatcher": "allgather", "extra": {"variable_seq_lengths": True}}, "extra_clash"),

@@ -15,6 +15,12 @@ distinct layouts of SimuMax's B200 runs (https://github.com/MooreThreads/SimuMax
 docs/b200/b200_release_v1.2_summary.json) the ratio is 1.03 to 1.09, its mean 1.05; SimuMax itself plans with 1 / 0.94.
 """
 
+LOGITS_GAP = 2
+"""Bytes of a gap for each logit of Hugging Face's loss. The model returns logits in 16 bits. The loss makes a copy in
+fp32, and more tensors of this size before the first one is freed (transformers 5.6 loss/loss_utils.py ForCausalLMLoss).
+Then the gap is too small for each tensor that follows. The allocations of real steps on CPU, laid out as torch's
+allocator does with expandable segments, leave 2.1 to 3.0 bytes (benchmarks/reserved_gap.py)."""
+
 Lengths = Literal["fixed", "varied"]
 
 FIXED_LENGTHS = 1.3
@@ -26,6 +32,17 @@ VARIED_LENGTHS = 2.0
 """The same if every micro-batch has its own length. Best on each source alone: 1.6 in PEFT's method comparison, 2.2 in
 MiniCPM-V's finetune readme, 2.5 in the benchmark document of SWIFT 2.x."""
 SEGMENTED = {"fixed": FIXED_LENGTHS, "varied": VARIED_LENGTHS}
+
+
+def reserved_bytes(memory: StageMemory, logits_bytes: float = 0) -> Number:
+    """Return the bytes that torch reserves with expandable segments.
+
+    `logits_bytes` is what the estimate counts for a logit at the peak, if the loss leaves a gap beside each.
+    """
+    if not logits_bytes:
+        return RESERVED_PER_ALLOCATED * memory.peak
+    with_gap = 1 + LOGITS_GAP / logits_bytes
+    return RESERVED_PER_ALLOCATED * (memory.peak - memory.logits) + with_gap * memory.logits
 
 
 def segmented_bytes(memory: StageMemory, lengths: Lengths) -> Number:

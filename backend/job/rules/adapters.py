@@ -12,13 +12,16 @@ llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafacto
 
 NO_ADAPTERS = ("out_proj", "conv1d")
 MAMBA_TYPES = ("falcon_h1", "mamba", "mamba2", "falcon_mamba")
-TARGETS = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj,in_proj"
-"""The linear layers of Falcon-H1 that may have adapters (transformers 5.6 modeling_falcon_h1.py)."""
+FUSED_TYPES = ("bamba", "granitemoehybrid", "nemotron_h")
+"""Types that peft does not know as Mamba, and whose fused kernel reads the weight of `out_proj` itself."""
+MAMBA_TARGETS = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj,in_proj"
+"""The linear layers of Falcon-H1, Bamba and Nemotron-H that may have adapters (transformers 5.6
+modeling_falcon_h1.py, modeling_bamba.py, modeling_nemotron_h.py). peft ignores names that a model does not have."""
 CONV1D_TARGETS = "c_attn,c_proj,c_fc"
 """The layers of GPT-2 (transformers 5.6 modeling_gpt2.py)."""
-GRANITE_TARGETS = "q_proj,k_proj,v_proj,o_proj,in_proj,out_proj"
-"""The layers of Granite's hybrids with experts (transformers 5.6 modeling_granitemoehybrid.py) but `input_linear` and
-`output_linear`."""
+GRANITE_TARGETS = "q_proj,k_proj,v_proj,o_proj,in_proj"
+"""The layers of Granite's hybrids with experts (transformers 5.6 modeling_granitemoehybrid.py) but `input_linear`,
+`output_linear` and `out_proj`."""
 
 
 @hugging_face
@@ -31,10 +34,30 @@ def adapters_suit_mamba(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     refused = [name for name in names if name.strip() in (*NO_ADAPTERS, "all")]
     if not refused:
         return None
-    kept = ",".join(name for name in names if name not in refused) or TARGETS
+    kept = ",".join(name for name in names if name not in refused) or MAMBA_TARGETS
     modules = ", ".join("out_proj" if name.strip() == "all" else name.strip() for name in refused)
     return problem("adapters_on_mamba", "training.lora.targets", model_type=shape.model_type,
                    modules=modules, edit={"training.lora.targets": kept})  # fmt: skip
+
+
+@hugging_face
+def adapters_are_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mamba_ssm's fused kernel gets `out_proj.weight` from transformers 5.6 (modeling_bamba.py cuda_kernels_forward and
+    others), so an adapter on `out_proj` is never computed.
+
+    Its weights get no gradient. DDP then raises in the second step, because LLaMA-Factory tells it that all parameters
+    are used (hparams/parser.py). Without mamba_ssm the adapter is trained, in a loop that is many times slower.
+    """
+    training = job.training
+    if training.method not in ("lora", "qlora") or shape.model_type not in FUSED_TYPES:
+        return None
+    names = [name.strip() for name in training.lora.targets.split(",")]
+    if not {"out_proj", "all"} & {*names}:
+        return None
+    usual = GRANITE_TARGETS if shape.model_type == "granitemoehybrid" else MAMBA_TARGETS
+    kept = ",".join(name for name in names if name not in ("out_proj", "all")) or usual
+    return problem("adapters_not_trained", "training.lora.targets", "warning", model_type=shape.model_type,
+                   edit={"training.lora.targets": kept})  # fmt: skip
 
 
 @llamafactory
