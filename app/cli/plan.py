@@ -14,7 +14,16 @@ from app.home import home_path
 from app.jobfile import base_folder, load_json, open_text, read_job, read_mapping, refuse_errors, resolve_job
 from app.text import render_problem, t
 from app.text.plans import all_plans, reason_words, why_not_words
-from backend.estimate import Estimate, estimate, much_padding, near_the_limit, over_host_memory, over_memory, to_json
+from backend.estimate import (
+    Estimate,
+    estimate,
+    much_padding,
+    near_the_limit,
+    over_host_memory,
+    over_memory,
+    to_json,
+    waits_for_host,
+)
 from backend.job.batch import planned_batch
 from backend.job.job import Job
 from backend.job.mapping import MAXIMUM_TEXT
@@ -208,7 +217,7 @@ def _estimate(read: Callable[[], Mapping[str, Any]], folder: Path, fallback_name
         result.problems += check(job)
         refuse_errors(result.problems)
         result.figures = figures = estimate(job)
-        for warnings in (over_memory, near_the_limit, over_host_memory, much_padding, unequal_stages):
+        for warnings in (over_memory, near_the_limit, over_host_memory, much_padding, unequal_stages, waits_for_host):
             result.problems += warnings(job, figures)
     except ProblemsError as error:
         result.problems = _with_remarks(error.problems, result.problems)

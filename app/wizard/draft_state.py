@@ -20,6 +20,7 @@ from backend.estimate import (
     near_the_limit,
     over_host_memory,
     over_memory,
+    waits_for_host,
 )
 from backend.job.job import Job
 from backend.job.launch_rules import check_launch
@@ -94,7 +95,7 @@ def read(draft: Mapping[str, Any], home: Path) -> DraftState:
         figures = estimate_resolved(job, shape, gpu, memory)
         problems += near_the_limit(job, figures)
         problems += [*over_memory(job, figures), *over_host_memory(job, figures), *much_padding(job, figures)]
-        problems += unequal_stages(job, figures)
+        problems += [*unequal_stages(job, figures), *waits_for_host(job, figures)]
     problems = with_correct_plan(job, problems, lambda: all_plans(job))
     reported = {_without_index(problem.field) for problem in errors(problems)}
     scheduler = scheduler_of(draft, home)

@@ -30,6 +30,7 @@ from backend.estimate.memory.fit import (
 from backend.estimate.memory.memory_term import Product
 from backend.estimate.report import to_json
 from backend.estimate.time.gradient_exchange import gradient_exchange
+from backend.estimate.time.host_wait import waits_for_host
 from backend.estimate.time.speed_up import speed_up
 
 __all__ = [
@@ -55,4 +56,5 @@ __all__ = [
     "speed_up",
     "surely_fits_gib",
     "to_json",
+    "waits_for_host",
 ]
