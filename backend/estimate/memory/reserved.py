@@ -19,7 +19,7 @@ LOGITS_GAP = 2
 """Bytes of a gap for each logit of Hugging Face's loss. The model returns logits in 16 bits. The loss makes a copy in
 fp32, and more tensors of this size before the first one is freed (transformers 5.6 loss/loss_utils.py ForCausalLMLoss).
 Then the gap is too small for each tensor that follows. The allocations of real steps on CPU, laid out as torch's
-allocator does with expandable segments, leave 2.1 to 3.0 bytes (benchmarks/reserved_gap.py)."""
+allocator does with expandable segments, leave 2.1 to 3.6 bytes (benchmarks/reserved_gap.py)."""
 
 Lengths = Literal["fixed", "varied"]
 
