@@ -63,6 +63,8 @@ EAGER = ("bloom",)
 NO_OUT_PROJ = ("falcon_h1",)
 """Models of which peft refuses an adapter on `out_proj` (peft 0.18.1 tuners_utils.py _check_lora_target_modules_mamba),
 so that `lora_target: all` does not run. They get adapters on all other linear modules."""
+ALTUP = ("gemma3n_text",)
+"""Models of which peft refuses `lora_target: all`, because it names lists of projections by their numbers."""
 IMAGE, START = 4095, 4094
 GRID = 16
 """Patches along an edge of the one image in each sequence."""
@@ -240,6 +242,8 @@ def _targets(case: Case, model: torch.nn.Module) -> list[str]:
     if case.keys is None:
         return TARGETS
     without = {"lm_head", *(["out_proj"] if case.config.model_type in NO_OUT_PROJ else [])}
+    if case.config.model_type in ALTUP:
+        return TARGETS
     names = {name.rpartition(".")[2] for name, module in model.named_modules() if "Linear" in type(module).__name__}
     return sorted(names - without) or CONV1D_TARGETS.split(",")
 

@@ -40,6 +40,8 @@ def step_moments(
     form = form_of(tuning, memory, tuning.trained.language)
     saved, recomputed, kept_inputs = _layer_activations(layers, plan, memory, tuning, form)
     tower, tower_recomputed = _tower(layers, plan, memory, tuning)
+    if layers.stem:
+        tower = joined(tower, token_piece("activations_stem", plan.tokens * eager_bytes(layers.stem, form), plan))
     output = token_piece("activations_output", plan.tokens * eager_bytes(layers.output, form), plan)
     copies, kept_copies = _cast_copies(layers, plan, memory, tuning, parameters)
     head = _output_gradient(layers, memory, tuning, form)

@@ -69,6 +69,8 @@ class ModelLayers:
     """For each decoder layer, first to last, the index of its kind."""
     output: LayerKind
     """Final norm and output projection."""
+    stem: LayerKind | None = None
+    """What runs once before the layers, besides the lookup of the embedding (Gemma 3n, Gemma 4)."""
     tied: bool
     vision: VisionLayers | None
     mtp: int = 0
