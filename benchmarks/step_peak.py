@@ -12,6 +12,7 @@ Needs torch, transformers and peft (the node environment).
 """
 
 import argparse
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed._tools.mod_tracker import ModTracker
+from torch.overrides import TorchFunctionMode
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
@@ -137,6 +139,15 @@ class _NoModules(ModTracker):
         pass
 
 
+class _PowersInFp32(TorchFunctionMode):
+    """Computes powers in fp32 under autocast, as autocast does on CUDA. On CPU it leaves them in 16 bits."""
+
+    def __torch_function__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in (torch.pow, torch.Tensor.pow, torch.Tensor.__pow__) and torch.is_autocast_enabled("cpu"):
+            args = (args[0].float(), *args[1:])
+        return function(*args, **(kwargs or {}))
+
+
 class Tracker(MemTracker):
     """torch's MemTracker of all bytes, which it does not assign to modules."""
 
@@ -192,7 +203,8 @@ def _formula(case: Case) -> float:
         images=BATCH if case.sees else 0,
         patches=GRID**2,
     )
-    tuning = Tuning(trained=Trained(), method="lora" if case.lora else "full")
+    targets = ",".join(TARGETS) if case.config.model_type in ALTUP else "all"
+    tuning = Tuning(trained=Trained(), method="lora" if case.lora else "full", lora_targets=targets)
     return float(data_parallel_memory(layers, plan, memory, tuning).peak - STATIC_BYTES) / MIB
 
 
@@ -202,7 +214,8 @@ def _measure(case: Case) -> float:
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
     inputs = _inputs(case)
     _make_optimizer_states(optimizer, trained)
-    with Tracker(model, optimizer) as tracker:
+    powers = _PowersInFp32() if case.config.model_type in ALTUP else contextlib.nullcontext()
+    with powers, Tracker(model, optimizer) as tracker:
         _step(model, optimizer, inputs, case.accumulation)
     return tracker.peak_mib
 

@@ -28,9 +28,9 @@ from backend.job.model.operators import (
 )
 from backend.job.traits import Fp8
 
-NOT_ADAPTED = ("router", "modality_router", "altup_projections", "altup_unembed_projections")
-"""Projections without adapters. PEFT refuses a router that returns several tensors. A list of AltUp's projections has
-numbers as names, which layers have too, so that no run can name them (see all_names_modules_for_adapters)."""
+NOT_ADAPTED = ("router", "modality_router", "altup_projections", "altup_unembed_projections", "linear_left")
+"""Projections without adapters. PEFT refuses a router that returns several tensors. `all` does not run on Gemma 3n, and
+the targets that replace it leave out AltUp and Laurel (backend/job/rules/adapters.py)."""
 
 Spread = Literal["whole", "split", "groups", "routed", "dispatched", "gathered"]
 
