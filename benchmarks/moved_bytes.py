@@ -150,9 +150,7 @@ def altup(copies: int) -> dict[str, list[float]]:
         results[name] = [work.total / TOKENS / size for work in works] + [work.started for work in works]
     mlp = Gemma3nTextMLP(config)
     works = counted(mlp._gaussian_topk, size)
-    return results | {
-        "sparse": [work.total / TOKENS / size for work in works] + [work.started for work in works]
-    }
+    return results | {"sparse": [work.total / TOKENS / size for work in works] + [work.started for work in works]}
 
 
 def adapter(dtype: torch.dtype, *, autocast: bool) -> list[float]:

@@ -42,7 +42,7 @@ def test_norms_adapters_and_experts_do_what_the_real_modules_do():
     for copies, steps in real["altup"].items():
         assert steps.pop("sparse") == pytest.approx([*SPARSE_MOVED, *SPARSE_STARTED], rel=0.01)
         for step, counted in steps.items():
-            forms = [*pairwise(ALTUP_MOVED[step]), *pairwise(ALTUP_STARTED[step])][::2]
+            forms = [row[at : at + 2] for row in (ALTUP_MOVED[step], ALTUP_STARTED[step]) for at in (0, 2)]
             ours = [each * int(copies) + beside for each, beside in forms]
             assert counted == pytest.approx(ours, rel=0.01), step
     assert real["experts"]["64"] == real["experts"]["8"], "one grouped product, however many experts"

@@ -67,7 +67,9 @@ def _layer(kind: LayerShape, hidden: int, *, routed: bool) -> LayerKind:
         return _profiled(kind, hidden)
     operators = (
         *predict(kind, hidden),
-        *_part(kind, (*laurel(kind, hidden), *_attention(kind, hidden)), hidden, detached=isinstance(kind.attention, Mla)),
+        *_part(
+            kind, (*laurel(kind, hidden), *_attention(kind, hidden)), hidden, detached=isinstance(kind.attention, Mla)
+        ),
         *_part(kind, _feed_forward(kind.ffn, hidden, routed=routed), hidden, detached=moe is not None, second=True),
         *correct(kind, hidden),
         *per_layer_gate(kind, hidden),
@@ -306,9 +308,9 @@ def _vision(vision: VisionShape) -> VisionLayers:
         width = merged if vision.projector_norm == "patch" else vision.projector[0].inputs
         main = (Norm(width=width, parameters=vision.projector_scale, layer_norm=vision.projector_scale > width),)
     return VisionLayers(
-        patch_embedding=LayerKind(name="patch_embedding", hidden=h, operators=(embedding,)),
+        patch_embedding=LayerKind(name="patch_embedding", hidden=h, operators=() if vision.block else (embedding,)),
         positions=(vision.positions + vision.class_token) * h,
-        block=LayerKind(name="vision", hidden=h, operators=_vision_block(vision)),
+        block=LayerKind(name="vision", hidden=h, operators=vision.block or _vision_block(vision)),
         depth=vision.depth,
         patches_per_token=vision.patches_per_token,
         merger=_merger(vision, merged, main, vision.projector_other),

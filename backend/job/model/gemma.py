@@ -9,7 +9,6 @@ from dataclasses import replace
 from backend.job.model.config import Config, refusal
 from backend.job.model.shape import Experts, Ffn, FullAttention, LayerShape
 
-
 MOST_WIDTH = 10**9
 
 
@@ -96,10 +95,13 @@ def _sparsities(config: Config, layers: int) -> Sequence[float]:
     if shares is None:
         sparse = 10 if layers > 10 else 0
         return [0.95] * sparse + [0.0] * (layers - sparse)
-    is_list = isinstance(shares, list | tuple) and len(shares) == layers
-    if not is_list or not all(type(share) in (int, float) and 0 <= share < 1 for share in shares):
+    if (
+        not isinstance(shares, list | tuple)
+        or len(shares) != layers
+        or not all(type(share) in (int, float) and 0 <= share < 1 for share in shares)
+    ):
         raise refusal("bad_model_key", key="activation_sparsity_pattern", value=shares)
-    return shares
+    return tuple(shares)
 
 
 def per_layer_table(config: Config, _hidden: int, layers: int) -> int:

@@ -243,6 +243,8 @@ class VisionShape:
     """Weights of the projector besides its matrices and its norm, or of the projector of a second tower."""
     block_other: int = 0
     """Weights of a block that no matrix or norm has."""
+    block: tuple[Operator, ...] = ()
+    """Operators of a block, for every patch, if the tower is no vision transformer; patches have no layer then."""
     other: int = 0
     """Weights of the tower besides patches, positions and blocks, or of a second tower that is frozen with it."""
 
