@@ -16,15 +16,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import transformers
+from transformers import AutoModel
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import is_timm_available
 
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
-from backend.job.model import parse_model
+from backend.job.model import mobilenet, parse_model
 from backend.job.model.model_profile import profiled_shape
 from backend.job.problems import ProblemsError
 from backend.node.model_profile.main import profile
@@ -131,10 +134,25 @@ def built_parameters(config: Any, loader: str) -> int:
     """Return the parameters of the model that the engine trains. Router biases count as in checkpoints."""
     if config.model_type in THINKERS:
         config, loader = config.thinker_config, "AutoModelForImageTextToText"
+    if config.model_type == "gemma3n" and not is_timm_available():
+        return _without_timm(config, loader)
     with torch.device("meta"):
         model = getattr(transformers, loader).from_config(config)
     biases = [buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
     return sum(tensor.numel() for tensor in (*model.parameters(), *biases))
+
+
+def _without_timm(config: Any, loader: str) -> int:
+    """Return the parameters of Gemma 3n. An empty module stands for its vision tower, whose weights were counted in
+    timm, which the node environment does not have."""
+    build = AutoModel.from_config
+
+    def without_tower(config: Any, **options: Any) -> Any:
+        return torch.nn.Identity() if config.model_type == "gemma3n_vision" else build(config, **options)
+
+    with torch.device("meta"), patch.object(AutoModel, "from_config", without_tower):
+        model = getattr(transformers, loader).from_config(config)
+    return mobilenet.WEIGHTS + sum(tensor.numel() for tensor in model.parameters())
 
 
 def profiled(name: str) -> str:

@@ -28,7 +28,7 @@ TOKENS = 128
 def formula(name: str) -> float:
     """Return the operations of one sequence, in layers and output, with the whole square of scores."""
     layers = model_layers(parse_model(SMALL_MODELS[name]))
-    every = [*counted_kinds(layers), (layers.output, 1)]
+    every = [*counted_kinds(layers), *((end, 1) for end in (layers.stem, layers.output) if end)]
     return TOKENS * sum(count * _forward(kind) for kind, count in every)
 
 

@@ -9,6 +9,7 @@ nothing, and start no kernel. Prints JSON:
 - "rms_norm_started", "rope_started": [forward, backward] operations, the backward ones for the gradients of inputs;
 - "adapter": {form: [inputs, outputs, inputs in backward, outputs in backward]} in bytes per element of the projection's
   input and output, then [forward, backward] operations, all without those of the frozen projection;
+- "altup": {copies: {step, or "sparse" for the sparse activation: bytes and operations, each forward and backward}};
 - "experts": {number: operations in forward and backward}.
 
 Needs the node environment (torch, transformers, peft). The forms of bitsandbytes are missing because they need a GPU.
@@ -102,6 +103,56 @@ def rope_started() -> list[int]:
     return [work.started - 1 for work in counted(embed, SIZES[0])]
 
 
+def altup(copies: int) -> dict[str, list[float]]:
+    """Return the work of AltUp's steps and of the sparse activation in Gemma 3n, without norms and projections: bytes
+    per element of the hidden state or of the FFN's width, then operations, each forward and backward."""
+    from transformers import Gemma3nTextConfig
+    from transformers.models.gemma3n.modeling_gemma3n import Gemma3nTextAltUp, Gemma3nTextMLP
+
+    size = SIZES[0]
+    config = Gemma3nTextConfig(
+        hidden_size=size, num_hidden_layers=1, altup_num_inputs=copies, activation_sparsity_pattern=[0.95]
+    )
+    block = Gemma3nTextAltUp(config).to(torch.bfloat16).requires_grad_(requires_grad=False)
+    coefficients = torch.randn(1, TOKENS, copies, dtype=torch.bfloat16, requires_grad=True)
+    block.compute_router_modalities = lambda _: coefficients.view(1, TOKENS, copies)
+
+    def streams(entering: torch.Tensor) -> torch.Tensor:
+        return entering.view(1, TOKENS, copies, size).permute(2, 0, 1, 3)
+
+    activated = torch.randn(1, TOKENS, size, dtype=torch.bfloat16, requires_grad=True)
+
+    def correct(entering: torch.Tensor) -> torch.Tensor:
+        # The gate's result is added to all copies but the first (Gemma3nTextDecoderLayer.forward).
+        corrected = block.correct(streams(entering), activated.view(1, TOKENS, size))
+        gated = block.scale_corrected_output(corrected[0].clone())
+        corrected[1:] += gated
+        return corrected
+
+    def scaled(copy: torch.Tensor, magnitude: torch.Tensor) -> torch.Tensor:
+        own = torch.sqrt(torch.maximum(torch.mean(copy**2, dim=-1, keepdim=True), torch.tensor(1e-5)))
+        return copy * magnitude / own
+
+    def ends(entering: torch.Tensor) -> torch.Tensor:
+        first, *others = streams(entering).unbind(0)
+        magnitude = torch.mean(first**2, dim=-1, keepdim=True) ** 0.5
+        return torch.stack([first, *(scaled(copy, magnitude) for copy in others)])
+
+    steps = {
+        "enter": ends,
+        "predict": lambda entering: block.predict(streams(entering)),
+        "correct": correct,
+        "leave": lambda entering: torch.mean(ends(entering), dim=0),
+    }
+    results = {}
+    for name, step in steps.items():
+        works = counted(step, copies * size)
+        results[name] = [work.total / TOKENS / size for work in works] + [work.started for work in works]
+    mlp = Gemma3nTextMLP(config)
+    works = counted(mlp._gaussian_topk, size)
+    return results | {"sparse": [work.total / TOKENS / size for work in works] + [work.started for work in works]}
+
+
 def adapter(dtype: torch.dtype, *, autocast: bool) -> list[float]:
     """Return the bytes per element and the operations of PEFT's adapter on a frozen 16-bit projection."""
     from peft.tuners.lora.layer import Linear
@@ -142,4 +193,5 @@ if __name__ == "__main__":
     adapters = {name: adapter(dtype, autocast=cast) for name, (dtype, cast) in forms.items()}
     blocks = {number: experts(number) for number in (8, 64)}
     started = {"rms_norm_started": rms_norm_started(), "rope_started": rope_started()}
-    print(json.dumps({"rms_norm": rms_norm(), **started, "adapter": adapters, "experts": blocks}))
+    copies = {number: altup(number) for number in (2, 4)}
+    print(json.dumps({"rms_norm": rms_norm(), **started, "adapter": adapters, "experts": blocks, "altup": copies}))

@@ -43,6 +43,11 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
     "bamba": {**_MAMBA, "attn_layer_indices": [2]},
     "dots1": {**_ROUTED_EXPERTS, "n_shared_experts": 1},
     "falcon_h1": {**_MAMBA, "mamba_d_ssm": 512},
+    "gemma3n_text": {
+        "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2,
+        "intermediate_size": [768, 768, 512, 768], "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0],
+        "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 512, "laurel_rank": 16,
+    },
     "gemma4_text": {
         "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
         "global_head_dim": 128, "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 512,

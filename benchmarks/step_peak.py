@@ -13,6 +13,7 @@ Needs torch, transformers and peft (the node environment).
 """
 
 import argparse
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed._tools.mod_tracker import ModTracker
+from torch.overrides import TorchFunctionMode
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
@@ -62,12 +64,18 @@ NO_SDPA = ("gpt_oss",)
 """Models whose attention transformers computes without SDPA, which the estimate is for."""
 EAGER = ("bloom",)
 """Models whose class has no fused attention; the estimate counts their scores."""
-NAMED_TARGETS = {"falcon_h1": MAMBA_TARGETS.split(","), "granitemoehybrid": GRANITE_TARGETS.split(",")}
-"""The modules that get adapters if peft refuses those of `lora_target: all`: what the rule proposes."""
+ALTUP = ("gemma3n_text",)
+"""Models of which peft refuses `lora_target: all`, because it names lists of projections by their numbers."""
+TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+NAMED_TARGETS = {
+    "falcon_h1": MAMBA_TARGETS.split(","),
+    "granitemoehybrid": GRANITE_TARGETS.split(","),
+    **dict.fromkeys(ALTUP, TARGETS),
+}
+"""The modules that get adapters if peft refuses those of `lora_target: all`: what the rules propose."""
 IMAGE, START = 4095, 4094
 GRID = 16
 """Patches along an edge of the one image in each sequence."""
-TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,6 +144,15 @@ class _NoModules(ModTracker):
         pass
 
 
+class _PowersInFp32(TorchFunctionMode):
+    """Computes powers in fp32 under autocast, as autocast does on CUDA. On CPU it leaves them in 16 bits."""
+
+    def __torch_function__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in (torch.pow, torch.Tensor.pow, torch.Tensor.__pow__) and torch.is_autocast_enabled("cpu"):
+            args = (args[0].float(), *args[1:])
+        return function(*args, **(kwargs or {}))
+
+
 class Tracker(MemTracker):
     """torch's MemTracker of all bytes, which it does not assign to modules."""
 
@@ -202,7 +219,8 @@ def _measure(case: Case) -> float:
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
     inputs = inputs_of(case)
     make_optimizer_states(optimizer, trained)
-    with Tracker(model, optimizer) as tracker:
+    powers = _PowersInFp32() if case.config.model_type in ALTUP else contextlib.nullcontext()
+    with powers, Tracker(model, optimizer) as tracker:
         step(model, optimizer, inputs, case.accumulation)
     return tracker.peak_mib
 

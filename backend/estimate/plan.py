@@ -180,13 +180,16 @@ _UNSPLIT = Parallel()
 _NO_CHECKPOINTS = frozenset({"nemotron_h"})
 """Types whose Hugging Face class has no gradient checkpointing; LLaMA-Factory only logs that (model/model_utils/
 checkpointing.py)."""
+_NOT_CHECKPOINTED = frozenset({"gemma3n"})
+"""Types for which LLaMA-Factory 0.9.5 turns gradient checkpointing off (model/patcher.py patch_model)."""
 
 Choice = tuple[str, tuple[str, ...]]
 
 
 def effective_choices(job: Job, model_type: str, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
     """Return what the engine does of each (recompute, modules)."""
-    if job.traits.is_megatron or model_type not in _NO_CHECKPOINTS:
+    is_off = model_type in _NOT_CHECKPOINTED and job.traits.environment == "llamafactory"
+    if job.traits.is_megatron or not (is_off or model_type in _NO_CHECKPOINTS):
         return choices
     return tuple(("none", ()) for _ in choices)
 

@@ -66,6 +66,8 @@ LAYER_PEAKS = {
     ("cohere", True, True): 19.8,
     ("cohere", False, True): 37.2,
     ("qwen2_moe", False, True): 54.0,
+    ("gemma3n_text", True, False): 99.9,
+    ("gemma3n_text", False, False): 165.2,
     ("gemma4_text", True, True): 26.4,
     ("mixtral", True, True): 25.4,
     ("mixtral", False, True): 37.7,

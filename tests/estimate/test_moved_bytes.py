@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from backend.estimate.time.adapter_run import PLAIN, UPCAST
-from backend.estimate.time.kernels import RMS_NORM_MOVED, RMS_NORM_STARTED, ROPE_STARTED
+from backend.estimate.time.kernels import (
+    ALTUP_MOVED,
+    ALTUP_STARTED,
+    RMS_NORM_MOVED,
+    RMS_NORM_STARTED,
+    ROPE_STARTED,
+    SPARSE_MOVED,
+    SPARSE_STARTED,
+)
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
 
@@ -31,4 +39,10 @@ def test_norms_adapters_and_experts_do_what_the_real_modules_do():
     assert real["rope_started"] == list(ROPE_STARTED)
     assert real["adapter"]["plain"] == pytest.approx(PLAIN, rel=0.02)
     assert real["adapter"]["upcast"] == pytest.approx(UPCAST, rel=0.02)
+    for copies, steps in real["altup"].items():
+        assert steps.pop("sparse") == pytest.approx([*SPARSE_MOVED, *SPARSE_STARTED], rel=0.01)
+        for step, counted in steps.items():
+            forms = [row[at : at + 2] for row in (ALTUP_MOVED[step], ALTUP_STARTED[step]) for at in (0, 2)]
+            ours = [each * int(copies) + beside for each, beside in forms]
+            assert counted == pytest.approx(ours, rel=0.01), step
     assert real["experts"]["64"] == real["experts"]["8"], "one grouped product, however many experts"

@@ -187,6 +187,36 @@ def test_the_last_layers_of_gemma_4_read_the_keys_of_earlier_ones():
     assert [attention.head_dim for attention in attentions] == [16] * 5 + [32]
 
 
+GEMMA3N = {"model_type": "gemma3n_text", "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4,
+           "vocab_size": 128, "num_kv_shared_layers": 2}  # fmt: skip
+
+
+def test_a_layer_of_gemma_3n_has_the_width_and_the_sparsity_of_its_place():
+    shape = parse_model({**GEMMA3N, "intermediate_size": [128, 128, 128, 64, 64, 64],
+                         "activation_sparsity_pattern": [0.95, 0, 0, 0, 0, 0]})  # fmt: skip
+    kinds = [shape.kinds[index] for index in shape.order]
+    assert [kind.ffn.width for kind in kinds] == [128] * 3 + [64] * 3
+    assert [kind.ffn.sparse for kind in kinds] == [True] + [False] * 5
+    assert [kind.attention.projects for kind in kinds] == ["all"] * 4 + ["queries"] * 2
+    assert [bool(kind.attention.window) for kind in kinds] == [True] * 4 + [False, True]
+    assert {(kind.altup, kind.laurel, kind.per_layer) for kind in kinds} == {(4, 64, 256)}
+
+
+@pytest.mark.parametrize("layers", [6, 12])
+def test_the_first_ten_layers_of_gemma_3n_are_sparse_if_there_are_more(layers):
+    shape = parse_model({**GEMMA3N, "num_hidden_layers": layers})
+    assert sum(shape.kinds[index].ffn.sparse for index in shape.order) == (10 if layers > 10 else 0)
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("intermediate_size", [128] * 5), ("intermediate_size", [128] * 5 + ["128"]),
+    ("activation_sparsity_pattern", [0.95] * 5), ("activation_sparsity_pattern", 0.95),
+])  # fmt: skip
+def test_a_list_of_gemma_3n_that_does_not_fit_its_layers_is_refused(key, value):
+    problem = refusal({**GEMMA3N, key: value})
+    assert (problem.code, problem.values["key"]) == ("bad_model_key", key)
+
+
 def test_the_tower_of_a_llava_is_the_one_that_its_config_names():
     pixtral = {"model_type": "pixtral", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
                "num_attention_heads": 2, "image_size": 56, "patch_size": 14}  # fmt: skip

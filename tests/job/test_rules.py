@@ -34,6 +34,7 @@ SHAPE = {
 FALCON_H1 = {**DENSE, "model": {"hf_config": SMALL_MODELS["falcon_h1"]}}
 BAMBA = {**DENSE, "model": {"hf_config": SMALL_MODELS["bamba"]}}
 GRANITE = {**DENSE, "model": {"hf_config": SMALL_MODELS["granitemoehybrid"]}}
+GEMMA3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
 GPT2 = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt2"]}}
 QUANTISED = {
     **DENSE,
@@ -254,6 +255,8 @@ CASES = [
     (GRPO, {}, "grpo_assumed"),
     (GRPO, {"training.method": "partial"}, "method_not_with_stage"),
     (GRANITE, {"engine": "llamafactory-ddp", "training.method": "lora"}, "adapters_on_experts"),
+    (GEMMA3N, {"engine": "llamafactory-ddp", "training.method": "lora"}, "adapters_on_layers"),
+    (GEMMA3N, {"engine": "llamafactory-ddp", "training.method": "qlora"}, "altup_in_4_bits"),
     (DENSE, {"engine": "llamafactory-zero2", "extra": {"use_muon": True}}, "extra_not_estimated"),
     (MOE, {"engine": "swift-megatron", "training.stage": "dpo", "extra": {"mtp_num_layers": 1}}, "extra_not_estimated"),
     (MOE, {"extra": {"mtp_num_layers": 1}}, "mtp_not_loaded"),

@@ -23,8 +23,9 @@ from backend.estimate.memory.sharding import States
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import Moment, moment
 from backend.estimate.memory.tuning import Tuning, form_of
-from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, last_kinds
+from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, last_kinds, operators_of
 from backend.estimate.plan import Plan
+from backend.job.model.operators import AltUp
 from backend.job.traits import MemoryTraits
 
 
@@ -37,13 +38,16 @@ def step_moments(
     states: States,
 ) -> list[Moment]:
     """Return the moments of a step, in their order."""
-    form = form_of(tuning, memory, tuning.trained.language)
+    form = _form(layers, memory, tuning)
     saved, recomputed, kept_inputs = _layer_activations(layers, plan, memory, tuning, form)
     tower, tower_recomputed = _tower(layers, plan, memory, tuning)
+    if layers.stem:
+        tower = joined(tower, _stem(layers.stem, plan, tuning, form))
     output = token_piece("activations_output", plan.tokens * eager_bytes(layers.output, form), plan)
     copies, kept_copies = _cast_copies(layers, plan, memory, tuning, parameters)
     head = _output_gradient(layers, memory, tuning, form)
     waiting = _waiting_gradient(layers, plan, memory, tuning, form)
+    table = _table_gradient(layers, plan, memory, tuning, form)
     work = largest_piece(*(layer_work(kind, layers, plan, memory, tuning, form) for kind in layers.kinds))
     gathered = piece("workspace_gathered", states.gathered, bytes_each=2, elements=None)
     stepping = piece("workspace_step", states.step, bytes_each=memory.step_gradient_bytes, elements=None)
@@ -59,12 +63,30 @@ def step_moments(
         moment(held, saving, gradient, (kept_copies, head, gathered)),
         moment(held, (saved, recomputed, tower), NOTHING, (kept_copies, waiting, work, gathered)),
         moment(after, (kept_inputs, recomputed, tower), NOTHING, (waiting, work, gathered)),
-        moment(after, (tower, tower_recomputed), NOTHING, (waiting, gathered)),
+        moment(after, (tower, tower_recomputed), NOTHING, (waiting, table, gathered)),
         moment(states.gradients, workspace=(stepping,)),  # the optimizer step
     ]
     if tuning.rollout is not None:
         moments.append(rollout_moment(layers, plan, memory, parameters, states, copies, tuning.rollout))
     return moments
+
+
+def _form(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning) -> EagerForm:
+    """Return how the modules of the decoder run. Autocast on CUDA computes powers in fp32, and AltUp scales the copies
+    of the hidden state by powers of their elements, so that all copies are in fp32."""
+    form = form_of(tuning, memory, tuning.trained.language)
+    if memory.autocast_bytes and layers.stem and operators_of(layers.stem, AltUp):
+        return form._replace(residual=4)
+    return form
+
+
+def _stem(stem: LayerKind, plan: Plan, tuning: Tuning, form: EagerForm) -> Piece:
+    """Return what the work before the layers saves. Nothing before the first adapter needs a gradient, unless
+    checkpoints make the embedding's output need one (transformers' enable_input_require_grads)."""
+    saved = plan.tokens * eager_bytes(stem, form)
+    if tuning.adapters:
+        saved = choose(plan.full_recompute, saved, 0.0)
+    return token_piece("activations_stem", saved, plan)
 
 
 def _held_gradients(
@@ -98,6 +120,17 @@ def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tun
     return piece("workspace_output_gradient", size, bytes_each=form.element, elements=None)
 
 
+def _table_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Piece:
+    """Return the new gradient of tables that are looked up beside the embedding, such as those of the layers' own
+    embeddings (Gemma 3n), which have more weights than all layers. The first gradient is itself the accumulated one
+    where gradients stay whole."""
+    size: Number = 0
+    if tuning.trains_output:
+        new = form.residual * layers.positions
+        size = new if memory.shards in ("gradients", "parameters") else choose(plan.micro_batches > 1, new, 0)
+    return piece("workspace_table_gradient", size, bytes_each=form.residual, elements=None)
+
+
 def _cast_copies(
     layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
 ) -> tuple[Piece, Piece]:
@@ -110,7 +143,7 @@ def _cast_copies(
     kept: Number = 0
     if not tuning.adapters:
         # The lookup of an embedding is in fp32; a tied embedding is cast for the output layer.
-        looked_up = layers.embedding if tuning.trains_output and not layers.tied else 0
+        looked_up = layers.positions + (0 if layers.tied else layers.embedding) if tuning.trains_output else 0
         dense = memory.autocast_bytes * (parameters.trained_dense - looked_up)
         every = dense + memory.autocast_bytes * parameters.trained_expert
         copies, kept = choose(plan.full_recompute, dense, every), choose(plan.full_recompute, 0, every)

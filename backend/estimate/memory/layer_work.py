@@ -12,12 +12,18 @@ from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of
 from backend.estimate.plan import Plan
-from backend.job.model.operators import Activation, Attention, Dispatch, Linear, Norm
+from backend.job.model.operators import Activation, AltUp, Attention, Dispatch, Linear, Norm
 from backend.job.traits import MemoryTraits
 
 SCORE_SAVED, SCORE_WORK = 6, 4
 """Bytes of an entry of the score matrix that attention saves if it is not fused (transformers' eager_attention_forward:
 the softmax in fp32 and its 16-bit copy), and those of its gradient in backward, beside what is saved."""
+
+COPIES_IN_FFN, COPIES_IN_CORRECTION = 2, 5
+"""Tensors of AltUp's size that are there in a layer's backward pass, beside what is saved: the layer's output, which a
+checkpoint holds, and the gradient of the predictions; and before that the output and, in the correction, the gradients
+of the output, of its copy and of two slices (transformers 5.6.0 modeling_gemma3n.py; counted in a trace of one step).
+"""
 
 
 def scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
@@ -34,6 +40,8 @@ def layer_work(
     or before it."""
     # The gradients of the FFN, or of the scores of attention if they are stored and need more.
     ffn = plan.tokens * larger(_function_bytes(kind, form), SCORE_WORK * scores(kind, plan, tuning))
+    copies = plan.tokens * _copies_bytes(kind, form)
+    ffn = ffn + copies * COPIES_IN_FFN
     # The gradient of one weight in 16 bits, and its fp32 copy.
     largest_weight, each = _largest_weight(kind), _layer_gradient_bytes(plan, memory, form)
     weight = each * (largest_unit(layers) if memory.reduces_layers else largest_weight) if form.trained else 0
@@ -41,6 +49,7 @@ def layer_work(
     unpacked = largest_weight * form.element if tuning.method == "qlora" else 0
     # The backward pass of the sum of the experts' outputs. Its tensors are freed before weights get gradients.
     routed = plan.tokens * _routed_bytes(kind, form)
+    altup = copies * COPIES_IN_CORRECTION
     # The adapter of the last projection, in the forward pass that checkpointing repeats. Its tensors are freed before
     # the gradients exist.
     adapter = plan.tokens * _adapter_bytes(kind, tuning.lora_targets, form) if form.adapters else 0
@@ -51,13 +60,19 @@ def layer_work(
             piece("workspace_weight_gradient", weight, bytes_each=each, elements=None),
             piece("workspace_unpacked", unpacked, bytes_each=form.element, elements=None),
         )
-        experts, adapted = (
+        others = (
             token_piece("workspace_routed", routed, plan),
             token_piece("workspace_adapter", adapter, plan),
+            token_piece("workspace_altup", altup, plan),
         )
-        return largest_piece(projections, experts, adapted).products()
+        return largest_piece(projections, *others).products()
 
-    return Piece(largest(ffn + weight + unpacked, routed, adapter), products)
+    return Piece(largest(ffn + weight + unpacked, routed, adapter, altup), products)
+
+
+def _copies_bytes(kind: LayerKind, form: EagerForm) -> int:
+    """Return the bytes per token of all copies of the hidden state; 0 without AltUp."""
+    return max((form.residual * op.copies * op.width for op in operators_of(kind, AltUp)), default=0)
 
 
 @lru_cache(maxsize=1024)

@@ -16,6 +16,7 @@ from backend.estimate.model.layers import LayerKind
 from backend.job.model.operators import (
     CHUNK,
     Activation,
+    AltUp,
     Attention,
     Dispatch,
     Keep,
@@ -26,6 +27,10 @@ from backend.job.model.operators import (
     Recurrence,
 )
 from backend.job.traits import Fp8
+
+NOT_ADAPTED = ("router", "modality_router", "altup_projections", "altup_unembed_projections", "linear_left")
+"""Projections without adapters. PEFT refuses a router that returns several tensors. `all` does not run on Gemma 3n, and
+the targets that replace it leave out AltUp and Laurel (backend/job/rules/adapters.py)."""
 
 Spread = Literal["whole", "split", "groups", "routed", "dispatched", "gathered"]
 
@@ -100,6 +105,9 @@ def _items(kind: LayerKind, context_a2a: bool, fp8: Fp8 | None) -> Iterator[_Ite
             yield _Item(spread="split", bytes=_recurrence_bytes(operator))
         elif isinstance(operator, Mixing):
             yield _Item(spread="split", bytes=operator.saved_bytes)
+        elif isinstance(operator, AltUp):
+            # No Megatron engine trains such a model; these are the bytes of transformers' modules.
+            yield _Item(spread="whole", bytes=operator.width * _eager_altup(operator, EagerForm()))
 
 
 def _norm_items(norm: Norm, saved: float, *, in_mlp: bool) -> Iterator[_Item]:
@@ -188,6 +196,8 @@ def _eager(operator: Operator, form: EagerForm) -> float:
         return e * (queries + keys) + packed + 4 * operator.heads
     if isinstance(operator, Activation):
         return operator.width * _eager_activation(operator, form)
+    if isinstance(operator, AltUp):
+        return operator.width * _eager_altup(operator, form)
     if isinstance(operator, Dispatch):
         # The tokens that the experts read, and their outputs, which the routing weights multiply.
         return e * operator.top_k * operator.hidden * (1 + form.trained) + 12 * operator.experts
@@ -212,7 +222,27 @@ def _eager_activation(activation: Activation, form: EagerForm) -> float:
     output = e if form.trained or activation.module != "moe" else 0
     if activation.xielu:
         return e * (3 if form.trained else 2) + form.residual + 1 + output
+    # The deviation needs its input, and the function reads what is left of it (Gemma3nTextMLP._gaussian_topk).
+    output += e * activation.sparse
     return e * (3 if activation.gated else 4 if activation.unfused else 1) + output
+
+
+def _eager_altup(altup: AltUp, form: EagerForm) -> float:
+    """Return the bytes per element of the hidden state, without those of the norms, which hold one copy each.
+
+    transformers 5.6.0 modeling_gemma3n.py: a projected copy is squared, scaled and divided. A prediction reads all
+    copies in the precision of products; norms in fp32 hold all copies, and all predictions, through views of them. A
+    correction saves its innovation for every copy, the router's input, and what its own scale multiplies.
+    """
+    r, others = form.residual, altup.copies - 1
+    if altup.step == "enter":
+        return r * (1 + 2 * others)
+    if altup.step == "leave":
+        return r * (altup.copies + 2 * others)
+    if altup.step == "correct":
+        return r * altup.copies + (r + form.element if form.trained else 0)
+    products = form.element * altup.copies if form.element < r or r < 4 else 0
+    return products + (2 * r * others if r == 4 else 0)
 
 
 def _recurrence_bytes(operator: Recurrence) -> float:
@@ -243,7 +273,7 @@ def _eager_norm(norm: Norm, form: EagerForm) -> float:
 def _eager_linear(linear: Linear, form: EagerForm) -> float:
     if linear.share == "expert":
         return 0.0
-    adapters = form.adapters and linear.name != "router"
+    adapters = form.adapters and linear.name not in NOT_ADAPTED
     if linear.after_norm:
         copies = linear.parts if form.casts or form.drops else 0 if linear.beside else 1
         masks = linear.inputs * linear.parts if form.drops else 0.0

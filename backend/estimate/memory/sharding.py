@@ -114,7 +114,7 @@ def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParamet
     spared = 2 - 0.5
     if memory.live_elements:
         return 2 * smaller(total, largest_module(layers) + memory.live_elements) - spared * packed
-    ends = layers.embedding * (1 if layers.tied else 2)
+    ends = layers.embedding * (1 if layers.tied else 2) + layers.positions
     units = [2 * layer_counts(kind).total - (spared * matrices(kind) if packed else 0) for kind in layers.kinds]
     return smaller(2 * total - spared * packed, 2 * ends + 2 * max(units))
 
@@ -137,7 +137,7 @@ def _moving(layers: ModelLayers, plan: Plan, memory: MemoryTraits, parameters: R
 def largest_module(layers: ModelLayers) -> int:
     """Return the elements that DeepSpeed always fetches (0.18.4 runtime/zero/partitioned_param_coordinator.py
     fetch_sub_module): the weights of one module; a layer's experts are one module."""
-    sizes = [layers.embedding]
+    sizes = [layers.embedding, layers.positions]
     for kind in layers.kinds:
         linears = operators_of(kind, Linear)
         sizes += [linear.inputs * linear.outputs // linear.parts for linear in linears if linear.share != "expert"]

@@ -129,7 +129,7 @@ def rank_parameters(
             expert = expert + count * (counts.expert // (plan.expert * plan.expert_tensor))
     table = _table(layers, plan, vocabulary_padding)
     if stage.first:
-        dense = dense + table + layers.positions
+        dense = dense + table + layers.positions + (layer_counts(layers.stem).total if layers.stem else 0)
     if stage.last:
         dense = dense + layers.output.hidden
         # A stage with both ends has one copy of a tied weight; with PP > 1 the first and the last stage each have one.

@@ -38,6 +38,7 @@ def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Tr
     total = 0
     if trained.language:
         total += sum(count * _adapters(kind, rank, targets) for kind, count in counted_kinds(layers))
+        total += _adapters(layers.stem, rank, targets) if layers.stem else 0
     vision = layers.vision
     if vision and trained.tower:
         total += vision.depth * _adapters(vision.block, rank, targets)
@@ -74,6 +75,7 @@ def copied_parameters(layers: ModelLayers, parts: Collection[CopiedPart]) -> int
 def quantised_parameters(layers: ModelLayers) -> int:
     """Return the elements that 4-bit loading packs: the matrices of every nn.Linear except the output layer."""
     total = sum(count * matrices(kind) for kind, count in counted_kinds(layers))
+    total += matrices(layers.stem) if layers.stem else 0
     vision = layers.vision
     if vision:
         total += vision.depth * matrices(vision.block) + matrices(vision.merger)

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from backend.estimate.array_ops import Number
 from backend.estimate.model.layers import LayerKind
-from backend.job.model.operators import Attention, Linear, Mixing, Recurrence
+from backend.job.model.operators import AltUp, Attention, Linear, Mixing, Recurrence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,4 +48,7 @@ def layer_flops(kind: LayerKind) -> Flops:
             attention += operations / 2 if operator.causal else operations
         elif isinstance(operator, Recurrence | Mixing):
             recurrence += operator.flops
+        elif isinstance(operator, AltUp) and operator.step == "predict":
+            # The product of the copies and their coefficients has no weight.
+            recurrence += 2.0 * operator.width * operator.copies**2
     return Flops(weights=weights, attention=attention, recurrence=recurrence)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-from backend.job.model.operators import Activation, Attention, Dispatch, Linear, Operator
+from backend.job.model.operators import Activation, AltUp, Attention, Dispatch, Linear, Operator
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -27,7 +27,7 @@ class LayerKind:
     """Elements that Hugging Face counts as parameters and Megatron keeps as a buffer (the router's balancing bias)."""
 
 
-One = TypeVar("One", Linear, Attention, Activation, Dispatch)
+One = TypeVar("One", Linear, AltUp, Attention, Activation, Dispatch)
 
 
 @lru_cache(maxsize=1024)
@@ -69,6 +69,8 @@ class ModelLayers:
     """For each decoder layer, first to last, the index of its kind."""
     output: LayerKind
     """Final norm and output projection."""
+    stem: LayerKind | None = None
+    """What runs once before the layers, besides the lookup of the embedding (Gemma 3n, Gemma 4)."""
     tied: bool
     vision: VisionLayers | None
     mtp: int = 0

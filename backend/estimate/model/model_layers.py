@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
+from backend.estimate.model.gemma import after_layers, before_layers, correct, laurel, per_layer_gate, predict
 from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers
 from backend.estimate.model.mixers import gated_delta_net, short_convolution, state_space
 from backend.job.model.operators import (
@@ -47,12 +48,14 @@ def model_layers(shape: ModelShape, routed: bool = False, mtp: int = 0) -> Model
         bias=shape.vocab if shape.head_bias else 0,
         after_norm=True,
     )
+    stem = before_layers(last, shape.layers, h)
     return ModelLayers(
         embedding=shape.vocab * h,
         positions=shape.positions * h + shape.other,
         kinds=tuple(_layer(kind, h, routed=routed) for kind in shape.kinds),
         order=shape.order,
-        output=LayerKind(name="output", hidden=h, operators=(_norm(last, h), head)),
+        output=LayerKind(name="output", hidden=h, operators=(*after_layers(last, h), _norm(last, h), head)),
+        stem=LayerKind(name="stem", hidden=h, operators=stem) if stem else None,
         tied=shape.tied,
         vision=_vision(shape.vision) if shape.vision else None,
     )
@@ -63,14 +66,18 @@ def _layer(kind: LayerShape, hidden: int, *, routed: bool) -> LayerKind:
     if kind.operators:
         return _profiled(kind, hidden)
     operators = (
-        *_part(kind, _attention(kind, hidden), hidden, detached=isinstance(kind.attention, Mla)),
+        *predict(kind, hidden),
+        *_part(
+            kind, (*laurel(kind, hidden), *_attention(kind, hidden)), hidden, detached=isinstance(kind.attention, Mla)
+        ),
         *_part(kind, _feed_forward(kind.ffn, hidden, routed=routed), hidden, detached=moe is not None, second=True),
-        *(_per_layer(kind, hidden) if kind.per_layer else ()),
+        *correct(kind, hidden),
+        *per_layer_gate(kind, hidden),
         *((Parameters(count=kind.other, share="whole"),) if kind.other else ()),
     )
     buffer = moe.count if moe and moe.router_bias else 0
-    # The layer's embedding, and its norm's input and output (modeling_gemma4.py project_per_layer_inputs).
-    inputs = 3 * kind.per_layer
+    # The layer's embedding, and the copies of the hidden state.
+    inputs = kind.per_layer + max(kind.altup - 1, 0) * hidden
     return LayerKind(
         name="sparse" if moe else "dense", hidden=hidden, operators=operators, inputs=inputs, buffer=buffer
     )
@@ -87,18 +94,6 @@ def _mtp_layer(last: LayerKind, shape: ModelShape) -> LayerKind:
     joined = Linear(name="eh_proj", inputs=2 * h, outputs=h, share="split", after_norm=True)
     operators = (norm, norm, joined, Keep(width=h, gathered=True), *last.operators, norm)
     return LayerKind(name="mtp", hidden=h, operators=operators, buffer=last.buffer)
-
-
-def _per_layer(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
-    """Return the gate by the layer's own embedding of a token (modeling_gemma4.py Gemma4TextDecoderLayer)."""
-    width = kind.per_layer
-    return (
-        Linear(name="per_layer_input_gate", inputs=hidden, outputs=width, share="whole", after_norm=True),
-        # The function's input and output, the embedding, and the product that the next projection reads.
-        Activation(width=width, gated=True, module="mlp"),
-        Linear(name="per_layer_projection", inputs=width, outputs=hidden, share="whole"),
-        _norm(kind, hidden),
-    )
 
 
 def _part(
@@ -241,7 +236,7 @@ def _ffn(ffn: Ffn, h: int) -> tuple[Operator, ...]:
             parts=parts,
             after_norm=True,
         ),
-        Activation(width=f, gated=ffn.gated, module="mlp", unfused=ffn.unfused, xielu=ffn.xielu),
+        Activation(width=f, gated=ffn.gated, module="mlp", unfused=ffn.unfused, xielu=ffn.xielu, sparse=ffn.sparse),
         Linear(name="down", inputs=f, outputs=h, share="split", whole_bias=h if ffn.bias else 0),
     )
 
@@ -313,9 +308,9 @@ def _vision(vision: VisionShape) -> VisionLayers:
         width = merged if vision.projector_norm == "patch" else vision.projector[0].inputs
         main = (Norm(width=width, parameters=vision.projector_scale, layer_norm=vision.projector_scale > width),)
     return VisionLayers(
-        patch_embedding=LayerKind(name="patch_embedding", hidden=h, operators=(embedding,)),
+        patch_embedding=LayerKind(name="patch_embedding", hidden=h, operators=() if vision.block else (embedding,)),
         positions=(vision.positions + vision.class_token) * h,
-        block=LayerKind(name="vision", hidden=h, operators=_vision_block(vision)),
+        block=LayerKind(name="vision", hidden=h, operators=vision.block or _vision_block(vision)),
         depth=vision.depth,
         patches_per_token=vision.patches_per_token,
         merger=_merger(vision, merged, main, vision.projector_other),

@@ -42,7 +42,7 @@ def layer_counts(kind: LayerKind) -> Counts:
 def model_parameters(layers: ModelLayers) -> int:
     """Return the number of parameters of the model, as its Hugging Face class counts them."""
     output = layer_counts(layers.output).total - (layers.embedding if layers.tied else 0)
-    total = layers.embedding + layers.positions + output
+    total = layers.embedding + layers.positions + output + (layer_counts(layers.stem).total if layers.stem else 0)
     total += sum(count * (layer_counts(kind).total + kind.buffer) for kind, count in counted_kinds(layers))
     return total + (sum(vision_parameters(layers.vision)) if layers.vision else 0)
 

@@ -51,6 +51,8 @@ def pipeline_work(layers: ModelLayers, plan: Plan, trained: Trained, *, adapters
             work += kinds[kind].times(count)
         if stage.last:
             work += _layer(layers.output, plan, language, True, recomputable=False).times(1 + layers.mtp)
+        if stage.first and layers.stem:
+            work += _layer(layers.stem, plan, language, inputs_need, recomputable=False)
         if stage.first and layers.vision:
             work += _tower(layers.vision, plan, trained, adapters)
         works.append(work)

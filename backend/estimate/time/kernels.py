@@ -14,6 +14,7 @@ from backend.estimate.model.layers import LayerKind
 from backend.job.model.operators import (
     CHUNK,
     Activation,
+    AltUp,
     Attention,
     Dispatch,
     Linear,
@@ -45,6 +46,27 @@ transformers (benchmarks/moved_bytes.py); likewise ROPE_STARTED."""
 
 ROPE_STARTED = (10, 15)
 """Operations of rotary embedding in Hugging Face's modules."""
+
+ALTUP_MOVED: Mapping[str, tuple[int, int, int, int]] = {
+    "enter": (18, -8, 66, -36),
+    "predict": (14, 0, 44, 0),
+    "correct": (22, 8, 88, -18),
+    "leave": (20, -6, 68, -34),
+}
+"""Bytes per element of the hidden state in the steps of AltUp, in Hugging Face's modules: per copy and beside that,
+forward, then backward. They were counted with 2 and 4 copies (benchmarks/moved_bytes.py); likewise the next two."""
+
+ALTUP_STARTED: Mapping[str, tuple[int, int, int, int]] = {
+    "enter": (6, -2, 22, -13),
+    "predict": (0, 5, 0, 11),
+    "correct": (0, 11, 0, 24),
+    "leave": (6, -1, 22, -12),
+}
+"""Operations of the steps of AltUp, in the same order."""
+
+SPARSE_MOVED, SPARSE_STARTED = (12, 36), (17, 15)
+"""Bytes per element and operations, forward and backward, with which Gemma 3n finds the largest inputs of an FFN's
+function."""
 
 STARTED_BACKWARD = 1.6
 """Ratio of backward to forward operations that are bound by memory, without a count of their own. An activation and
@@ -210,6 +232,8 @@ def _kernels_of(operator: Operator, hidden: int, fused: bool, routing: Routing, 
         }
     if isinstance(operator, Activation):
         return _activation(operator, fused)
+    if isinstance(operator, AltUp):
+        return _altup(operator)
     if isinstance(operator, Dispatch):
         return _dispatch(operator, fused, routing)
     return {}
@@ -240,7 +264,23 @@ def _activation(operator: Activation, fused: bool) -> dict[str, float]:
         # Two kernels clamp one half of the input each, and one joins the halves again.
         moved, kernels = moved + 8 * parts * operator.width, kernels + 3
     where = "moved_expert" if operator.module == "moe" else "moved_split"
+    if operator.sparse:
+        back = MOVED_BACKWARD * moved + SPARSE_MOVED[1] * operator.width
+        moved += SPARSE_MOVED[0] * operator.width
+        started = kernels + SPARSE_STARTED[0], STARTED_BACKWARD * kernels + SPARSE_STARTED[1]
+        return {where: moved, "moved_back_split": back, **_small(started)}
     return {where: moved, "kernels" if fused else "small_kernels": kernels}
+
+
+def _altup(operator: AltUp) -> dict[str, float]:
+    n = operator.copies
+    each, beside, each_back, beside_back = ALTUP_MOVED[operator.step]
+    started, started_beside, started_back, started_beside_back = ALTUP_STARTED[operator.step]
+    return {
+        "moved_whole": operator.width * (each * n + beside),
+        "moved_back_whole": operator.width * (each_back * n + beside_back),
+        **_small((started * n + started_beside, started_back * n + started_beside_back)),
+    }
 
 
 def _dispatch(operator: Dispatch, fused: bool, routing: Routing) -> dict[str, float]:

@@ -63,5 +63,13 @@ class Passes:
     backward: Pass
     recomputed: Pass
 
+    def plus(self, other: "Passes") -> "Passes":
+        """Return the passes through both layers in sequence."""
+        return Passes(
+            self.forward.plus(other.forward),
+            self.backward.plus(other.backward),
+            self.recomputed.plus(other.recomputed),
+        )
+
 
 NO_PASSES = Passes(NO_PASS, NO_PASS, NO_PASS)

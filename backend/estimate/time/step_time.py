@@ -176,7 +176,14 @@ def kind_passes(
         for kind in layers.kinds
     )
     tower = _tower(layers.vision, time_context, trained, adapters) if layers.vision else NO_PASSES
-    kinds = KindPasses(decoder, _head(layers, time_context, load, language), tower)
+    head = _head(layers, time_context, load, language)
+    if layers.stem:
+        # Its own weights are trained, but the embedding before it takes no time.
+        stem = layer_passes(
+            layers.stem, time_context, load, weights_trained=language, inputs_need=language, recomputable=False
+        )
+        head = head.plus(stem)
+    kinds = KindPasses(decoder, head, tower)
     forwards = time_context.run.forward_passes
     if last_layers is None and forwards == 1:
         return kinds

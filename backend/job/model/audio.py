@@ -6,7 +6,7 @@ Each reader names the file of transformers 5.6 that it was read from.
 from collections.abc import Mapping
 from typing import Any
 
-from backend.job.model.config import Config
+from backend.job.model.config import Config, refusal
 from backend.job.model.plain_towers import MOST_LAYERS
 from backend.job.model.shape import VisionShape
 
@@ -71,16 +71,44 @@ def qwen3_audio(audio: Config) -> tuple[int, int]:
 
 
 def gemma4_audio(audio: Config) -> int:
-    """Return the weights of the tower in modeling_gemma4.py: layers of two FFNs, attention and a convolution."""
-    hidden, width = audio.size("hidden_size"), audio.size("output_proj_dims")
+    """Return the weights of the tower in modeling_gemma4.py."""
     first, second = audio.get("subsampling_conv_channels") or (0, 0)
+    hidden, width = audio.size("hidden_size"), audio.size("output_proj_dims")
     stem = 9 * first + first + 9 * first * second + second + second * 32 * hidden
-    head = hidden // audio.size("num_attention_heads")
+    depth = audio.size("num_hidden_layers", largest=MOST_LAYERS)
+    layer = _conformer_layer(hidden, audio.size("num_attention_heads"), audio.size("conv_kernel_size"))
+    return int(stem) + depth * layer + hidden * width + width
+
+
+def gemma3n_audio(audio: Config) -> int:
+    """Return the weights of the tower in modeling_gemma3n.py, whose two convolutions halve the frequencies."""
+    hidden, bins = audio.size("hidden_size"), audio.size("input_feat_size")
+    channels, stem = 1, 0
+    try:
+        sizes = zip(
+            audio.get("sscp_conv_channel_size"),
+            audio.get("sscp_conv_kernel_size"),
+            audio.get("sscp_conv_stride_size"),
+            strict=True,
+        )
+        for out, (height, width), (_, stride) in sizes:
+            stem += height * width * channels * out + out
+            channels, bins = out, (bins + 2 - width) // stride + 1
+        stem += channels * bins * hidden
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise refusal(
+            "bad_model_key", key="sscp_conv_channel_size", value=audio.get("sscp_conv_channel_size")
+        ) from error
+    depth = audio.size("conf_num_hidden_layers", largest=MOST_LAYERS)
+    layer = _conformer_layer(hidden, audio.size("conf_num_attention_heads"), audio.size("conf_conv_kernel_size"))
+    return stem + depth * layer
+
+
+def _conformer_layer(hidden: int, heads: int, kernel: int) -> int:
+    """Return the weights of two FFNs, of attention with relative positions, and of a convolution."""
     ffns = 2 * (8 * hidden**2 + 2 * hidden)
-    attention = 5 * hidden**2 + head + 3 * hidden
-    convolution = 3 * hidden**2 + audio.size("conv_kernel_size") * hidden + 2 * hidden
-    layers = audio.size("num_hidden_layers", largest=MOST_LAYERS) * (ffns + attention + convolution)
-    return int(stem) + layers + hidden * width + width
+    attention = 5 * hidden**2 + hidden // heads + 3 * hidden
+    return ffns + attention + 3 * hidden**2 + kernel * hidden + 2 * hidden
 
 
 def gemma4_audio_projector(audio: Config, text_hidden: int) -> int:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from backend.job.model import hybrids
 from backend.job.model.config import Config
-from backend.job.model.gemma import ernie_layer, gemma4_layer, gemma4_other
+from backend.job.model.gemma import ernie_layer, gemma3n_layer, gemma3n_width, gemma4_layer, per_layer_table
 from backend.job.model.llama import llama4_layer, llama4_layer_types
 from backend.job.model.shape import LayerShape, Norms, NormWeights, QkNorm, StateSpace
 
@@ -231,13 +231,22 @@ FAMILIES: Mapping[str, Family] = {
     "gemma3": Family(
         gated=True, norms="both", qk_norm="heads", layer_types=_full_each("sliding_window_pattern", 6, SLIDING)
     ),
+    "gemma3n": Family(
+        gated=True,
+        norms="both",
+        qk_norm="heads",
+        layer_types=_full_each("sliding_window_pattern", 5, SLIDING),
+        ffn_width=gemma3n_width,
+        refine=gemma3n_layer,
+        other=per_layer_table,
+    ),
     "gemma4": Family(
         gated=True,
         norms="both",
         qk_norm="heads",
         layer_types=_full_each("sliding_window_pattern", 6, SLIDING),
         refine=gemma4_layer,
-        other=gemma4_other,
+        other=per_layer_table,
     ),
     "glm": _GLM,
     "glm4": replace(_GLM, norms="both"),

@@ -1,12 +1,15 @@
-"""What differs between the layers of Gemma 4 and of ERNIE 4.5 VL, by their place and their config.json.
+"""What differs between the layers of Gemma 3n, Gemma 4 and ERNIE 4.5 VL, by their place and their config.json.
 
 Each reader names the file of transformers 5.6 that it was read from.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from backend.job.model.config import Config, refusal
 from backend.job.model.shape import Experts, Ffn, FullAttention, LayerShape
+
+MOST_WIDTH = 10**9
 
 
 def gemma4_layer(config: Config, layer: LayerShape, index: int, layers: int) -> LayerShape:
@@ -18,8 +21,7 @@ def gemma4_layer(config: Config, layer: LayerShape, index: int, layers: int) -> 
     attention = layer.attention
     if not isinstance(attention, FullAttention):
         raise refusal("unsupported_model_key", key="layer_types", value=type(attention).__name__)
-    first_shared = layers - config.size("num_kv_shared_layers", default=0)
-    is_shared = index >= first_shared > 0
+    is_shared = _is_shared(config, index, layers)
     is_global = not attention.window
     joined = config.flag("attention_k_eq_v") and is_global
     attention = replace(
@@ -48,12 +50,64 @@ def gemma4_layer(config: Config, layer: LayerShape, index: int, layers: int) -> 
     return replace(layer, attention=attention, ffn=ffn, other=other, per_layer=_per_layer(config))
 
 
-def gemma4_other(config: Config, hidden: int, layers: int) -> int:
-    """Return the weights beside the layers: a table of embeddings and a projection for every layer, and a norm."""
+def _is_shared(config: Config, index: int, layers: int) -> bool:
+    """Return whether a layer reads the keys and values of an earlier one."""
+    return index >= layers - config.size("num_kv_shared_layers", default=0) > 0
+
+
+def gemma3n_layer(config: Config, layer: LayerShape, index: int, layers: int) -> LayerShape:
+    """Return a layer of modeling_gemma3n.py."""
+    attention, ffn = layer.attention, layer.ffn
+    if not isinstance(attention, FullAttention) or not isinstance(ffn, Ffn):
+        raise refusal("unsupported_model_key", key="layer_types", value=type(attention).__name__)
+    is_shared = _is_shared(config, index, layers)
+    return replace(
+        layer,
+        attention=replace(attention, projects="queries" if is_shared else "all", value_norm=not is_shared),
+        ffn=replace(ffn, width=_widths(config, layers)[index], sparse=_sparsities(config, layers)[index] > 0),
+        # The scale of the corrected copy.
+        other=config.size("hidden_size"),
+        per_layer=config.size("hidden_size_per_layer_input"),
+        altup=config.size("altup_num_inputs"),
+        laurel=config.size("laurel_rank"),
+    )
+
+
+def gemma3n_width(config: Config) -> int:
+    """Return the width of the first layer's FFN; `gemma3n_layer` sets that of each layer."""
+    width = config.get("intermediate_size")
+    return width[0] if isinstance(width, list | tuple) and width else config.size("intermediate_size")
+
+
+def _widths(config: Config, layers: int) -> Sequence[int]:
+    """Return the width of every layer's FFN, from one number or a list."""
+    widths = config.get("intermediate_size")
+    if not isinstance(widths, list | tuple):
+        return [config.size("intermediate_size")] * layers
+    if len(widths) != layers or not all(type(width) is int and 0 < width <= MOST_WIDTH for width in widths):
+        raise refusal("bad_model_key", key="intermediate_size", value=widths)
+    return widths
+
+
+def _sparsities(config: Config, layers: int) -> Sequence[float]:
+    """Return the share of every layer's activations that are set to 0."""
+    shares = config.get("activation_sparsity_pattern")
+    if shares is None:
+        sparse = 10 if layers > 10 else 0
+        return [0.95] * sparse + [0.0] * (layers - sparse)
+    if (
+        not isinstance(shares, list | tuple)
+        or len(shares) != layers
+        or not all(type(share) in (int, float) and 0 <= share < 1 for share in shares)
+    ):
+        raise refusal("bad_model_key", key="activation_sparsity_pattern", value=shares)
+    return tuple(shares)
+
+
+def per_layer_table(config: Config, _hidden: int, layers: int) -> int:
+    """Return the weights of the table of the layers' own embeddings (Gemma 3n, Gemma 4)."""
     width = _per_layer(config) * layers
-    if not width:
-        return 0
-    return width * (config.size("vocab_size_per_layer_input") + hidden) + _per_layer(config)
+    return width * config.size("vocab_size_per_layer_input") if width else 0
 
 
 def _per_layer(config: Config) -> int:

@@ -144,6 +144,19 @@ class Activation:
     """Whether transformers computes it in several steps (gelu_new)."""
     xielu: bool = False
     """Whether it is xIELU (Apertus), which transformers computes in several steps."""
+    sparse: bool = False
+    """As in Ffn (shape.py)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AltUp:
+    """A step of AltUp without its norms and projections (Gemma 3n): it enters with copies of the embedding; each layer
+    predicts its copies and corrects them; it leaves with their mean."""
+
+    step: Literal["enter", "predict", "correct", "leave"]
+    width: int
+    copies: int
+    """Copies of the hidden state."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,4 +183,4 @@ class Keep:
     """Whether it is only what other ranks hold of a sequence that sequence parallel splits."""
 
 
-Operator = Norm | Linear | Attention | Recurrence | Mixing | Parameters | Activation | Dispatch | Keep
+Operator = Norm | Linear | Attention | Recurrence | Mixing | Parameters | Activation | AltUp | Dispatch | Keep

@@ -130,6 +130,8 @@ class Ffn:
     """Whether transformers computes the function in several steps (gelu_new), each of which saves tensors."""
     xielu: bool = False
     """Whether the function is xIELU, which has two weights of its own and saves a tensor in most of its steps."""
+    sparse: bool = False
+    """Whether only the largest inputs of the function are kept, by their mean and deviation (Gemma 3n)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +174,11 @@ class LayerShape:
     dropout: bool = False
     """Whether training drops elements of what attention and FFN add to the residual stream."""
     per_layer: int = 0
-    """Width of the layer's own embedding of every token, which gates its output (Gemma 4)."""
+    """Width of the layer's own embedding of every token, which gates its output (Gemma 3n, Gemma 4)."""
+    altup: int = 0
+    """Copies of the hidden state that the layer predicts and corrects (AltUp, Gemma 3n); 0 without AltUp."""
+    laurel: int = 0
+    """Rank of a projection beside the attention (Laurel, Gemma 3n); 0 if there is none."""
     norms: Norms = "before"
     norm: NormWeights = "scale"
     operators: tuple[Operator, ...] = ()
@@ -237,6 +243,8 @@ class VisionShape:
     """Weights of the projector besides its matrices and its norm, or of the projector of a second tower."""
     block_other: int = 0
     """Weights of a block that no matrix or norm has."""
+    block: tuple[Operator, ...] = ()
+    """Operators of a block, for every patch, if the tower is no vision transformer; patches have no layer then."""
     other: int = 0
     """Weights of the tower besides patches, positions and blocks, or of a second tower that is frozen with it."""
 

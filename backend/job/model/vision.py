@@ -12,6 +12,7 @@ from backend.job.model.audio import AUDIO, gemma4_audio, gemma4_audio_projector,
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
 from backend.job.model.llama import llama4_tower
+from backend.job.model.mobilenet import gemma3n_tower
 from backend.job.model.plain_towers import MOST_LAYERS as MOST_LAYERS
 from backend.job.model.plain_towers import edge, pixtral, plain_tower, siglip, vit
 from backend.job.model.shape import Projection, VisionShape
@@ -377,6 +378,7 @@ TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "cohere2_vision": _shuffled,
     "ernie4_5_vl_moe": _ernie,
     "gemma3": _gemma3,
+    "gemma3n": gemma3n_tower,
     "gemma4": _gemma4,
     "glm4v": _glm4v,
     "glm4v_moe": _glm4v,

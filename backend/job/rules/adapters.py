@@ -23,6 +23,11 @@ GRANITE_TARGETS = "q_proj,k_proj,v_proj,o_proj,in_proj"
 """The layers of Granite's hybrids with experts (transformers 5.6 modeling_granitemoehybrid.py) but `input_linear`,
 `output_linear` and `out_proj`."""
 
+ALTUP_TYPES = ("gemma3n", "gemma3n_text")
+ALTUP_TARGETS = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
+"""The layers of Gemma 3n (transformers 5.6 modeling_gemma3n.py) without those of AltUp and Laurel and of the layers'
+own embeddings. An adapter on `correction_coefs` would get no gradient: AltUp reads its weight alone."""
+
 
 @hugging_face
 def adapters_suit_mamba(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
@@ -65,7 +70,8 @@ def all_names_modules_for_adapters(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
     """LLaMA-Factory 0.9.5 looks for `Linear` in the names of classes (model_utils/misc.py find_all_linear_modules).
 
     GPT-2 has transformers' Conv1D instead, so `all` finds none and peft raises. In Granite's hybrids with experts, a
-    shared FFN has the same names as the experts, whose class peft 0.18.1 refuses.
+    shared FFN has the same names as the experts, whose class peft 0.18.1 refuses. In Gemma 3n it finds AltUp's lists of
+    projections, whose names are numbers, as are those of the layers, whose class peft refuses.
     """
     training = job.training
     if training.method not in ("lora", "qlora") or training.lora.targets.strip() != "all":
@@ -77,4 +83,16 @@ def all_names_modules_for_adapters(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
         modules = "input_linear, output_linear"
         return problem("adapters_on_experts", "training.lora.targets", model_type=shape.model_type, modules=modules,
                        edit={"training.lora.targets": GRANITE_TARGETS})  # fmt: skip
+    if shape.model_type in ALTUP_TYPES:
+        return problem("adapters_on_layers", "training.lora.targets", model_type=shape.model_type,
+                       edit={"training.lora.targets": ALTUP_TARGETS})  # fmt: skip
     return None
+
+
+@hugging_face
+def altup_is_not_in_4_bits(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """transformers 5.6 modeling_gemma3n.py clamps the weights of AltUp's coefficients and multiplies by one of them, as
+    if they were plain tensors. In 4 bits they are packed bytes of another shape (read, not run: it needs a GPU)."""
+    if job.training.method != "qlora" or shape.model_type not in ALTUP_TYPES:
+        return None
+    return problem("altup_in_4_bits", "training.method", model_type=shape.model_type, edit={"training.method": "lora"})
