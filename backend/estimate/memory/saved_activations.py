@@ -190,7 +190,8 @@ def _eager(operator: Operator, form: EagerForm) -> float:
         return operator.width * _eager_activation(operator, form)
     if isinstance(operator, Dispatch):
         # The tokens that the experts read, and their outputs, which the routing weights multiply.
-        return e * operator.top_k * operator.hidden * (1 + form.trained) + 12 * operator.experts
+        read = form.trained or (form.adapters and operator.single)
+        return e * operator.top_k * operator.hidden * (1 + read) + 12 * operator.experts
     if isinstance(operator, Recurrence):
         return _recurrence_bytes(operator) * e / 2
     if isinstance(operator, Mixing):
@@ -202,14 +203,14 @@ def _eager(operator: Operator, form: EagerForm) -> float:
 
 def _eager_activation(activation: Activation, form: EagerForm) -> float:
     """Return the bytes per element of the width, with the input of the next projection, which frozen experts do not
-    need: they have no adapters.
+    need unless they are modules with adapters.
 
     SwiGLU saves the gate, its activation, and the other half. transformers 5.6 activations.py: NewGELUActivation saves
     its input, half of it, the tanh, and the tanh plus 1; XIELUActivation saves its input, its product with alpha_p (in
     fp32 if that weight is), the exponential, a mask of bytes, and what alpha_n multiplies if alpha_n is trained.
     """
     e = form.element
-    output = e if form.trained or activation.module != "moe" else 0
+    output = e if form.trained or activation.module != "moe" or (form.adapters and activation.single) else 0
     if activation.xielu:
         return e * (3 if form.trained else 2) + form.residual + 1 + output
     return e * (3 if activation.gated else 4 if activation.unfused else 1) + output

@@ -136,12 +136,15 @@ def _moving(layers: ModelLayers, plan: Plan, memory: MemoryTraits, parameters: R
 
 def largest_module(layers: ModelLayers) -> int:
     """Return the elements that DeepSpeed always fetches (0.18.4 runtime/zero/partitioned_param_coordinator.py
-    fetch_sub_module): the weights of one module; a layer's experts are one module."""
+    fetch_sub_module): the weights of one module. A layer's experts are one module of transformers, and many of code in
+    a model's folder."""
     sizes = [layers.embedding]
     for kind in layers.kinds:
         linears = operators_of(kind, Linear)
-        sizes += [linear.inputs * linear.outputs // linear.parts for linear in linears if linear.share != "expert"]
-        sizes.append(layer_counts(kind).expert)
+        alone = [linear for linear in linears if linear.share != "expert" or linear.single]
+        sizes += [linear.inputs * linear.outputs // linear.parts for linear in alone]
+        if not any(linear.single for linear in linears):
+            sizes.append(layer_counts(kind).expert)
     return max(sizes)
 
 

@@ -50,6 +50,10 @@ class Linear:
     """Number of copies that process one token."""
     parts: int = 1
     """Number of Hugging Face modules that it joins."""
+    modules: tuple[str, ...] = ()
+    """Names of these modules, if they are not those of Llama."""
+    single: bool = False
+    """As in Experts (shape.py): each copy is a module of its own."""
     after_norm: bool = False
     """Its input is the output of a norm over the residual stream."""
     beside: bool = False
@@ -144,6 +148,8 @@ class Activation:
     """Whether transformers computes it in several steps (gelu_new)."""
     xielu: bool = False
     """Whether it is xIELU (Apertus), which transformers computes in several steps."""
+    single: bool = False
+    """As in Experts (shape.py)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,6 +160,7 @@ class Dispatch:
     top_k: int
     experts: int
     fp32_routing: bool = False
+    single: bool = False
     """As in Experts (shape.py)."""
 
 
