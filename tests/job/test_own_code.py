@@ -10,11 +10,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from backend.estimate.memory.sharding import largest_module
 from backend.estimate.memory.stage import Trained
 from backend.estimate.model.adapters import adapted_linears, adapter_parameters, quantised_parameters
+from backend.estimate.model.layers import operators_of
 from backend.estimate.model.model_layers import model_layers
-from backend.estimate.model.parameters import model_parameters
+from backend.estimate.model.parameters import model_parameters, vision_parameters
 from backend.job.model import parse_model
+from backend.job.model.operators import Dispatch
 from backend.job.model.own_code import OWN_CODE
 from backend.job.problems import ProblemsError
 from tools.write_models import read_own_code
@@ -69,6 +72,25 @@ def test_experts_of_own_code_are_modules_that_4_bits_pack_and_adapters_join():
     assert quantised_parameters(layers) == 16_375_728_128 - ends - norms - routers
     sparse = layers.kinds[layers.order[-1]]
     assert sum(linear.copies for linear, _ in adapted_linears(sparse, "down_proj")) == 64 + 1
+
+
+@pytest.mark.parametrize(("name", "fetched"), [("DeepSeek-MoE-16B", 64 * 3), ("Kimi-VL-A3B", 0)])
+def test_zero_3_fetches_experts_of_own_code_alone_unless_the_engine_joins_them(name, fetched):
+    """add_z3_leaf_module of LLaMA-Factory 0.9.5 (model/model_utils/moe.py) knows kimi_vl, and not deepseek."""
+    layers = model_layers(parse_model(CASES[name].config))
+    [dispatch] = operators_of(layers.kinds[layers.order[-1]], Dispatch)
+    expert = 1408 * 2048
+    assert dispatch.fetched == fetched
+    assert largest_module(layers) == max(layers.embedding, expert if fetched else 64 * 3 * expert)
+
+
+def test_the_text_part_of_kimi_vl_is_that_of_its_own_code():
+    """The tower and the projector are frozen by default; the code of DeepSeek-V3, built with these sizes, has as many
+    linear modules."""
+    layers = model_layers(parse_model(CASES["Kimi-VL-A3B"].config))
+    text = Trained(tower=False, merger=False, deep_stack=False)
+    assert model_parameters(layers) - sum(vision_parameters(layers.vision)) == 15_960_110_208
+    assert adapter_parameters(layers, 8, "all", text) == 144_926_208
 
 
 def test_layers_that_no_pass_runs_hold_weights_and_do_no_work():

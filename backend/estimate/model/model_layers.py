@@ -283,7 +283,14 @@ def _experts(moe: Experts, h: int, *, routed: bool) -> tuple[Operator, ...]:
             after_norm=True,
             beside=bool(shared),
         ),
-        Dispatch(hidden=h, top_k=k, experts=count, fp32_routing=moe.fp32_routing, single=moe.single),
+        Dispatch(
+            hidden=h,
+            top_k=k,
+            experts=count,
+            fp32_routing=moe.fp32_routing,
+            single=moe.single,
+            fetched=(parts + 1) * count if moe.single and not moe.leaf else 0,
+        ),
         Linear(
             name="expert_up",
             inputs=h,

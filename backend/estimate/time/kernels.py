@@ -263,6 +263,7 @@ def _dispatch(operator: Dispatch, fused: bool, routing: Routing) -> dict[str, fl
     if operator.single and not fused:
         forward, backward = (operator.experts * each for each in SINGLE_STARTED)
         sums_of_operator |= _small((30 + forward, STARTED_BACKWARD * 30 + backward))
+        sums_of_operator["modules"] = operator.fetched
     return sums_of_operator
 
 
@@ -326,8 +327,7 @@ def _linear(linear: Linear, fused: bool) -> dict[str, float]:
         sums_of_operator["operands_expert"] = (linear.inputs + linear.outputs) * linear.active
         sums_of_operator |= {"tensors": 0, "tensors_expert": tensors * linear.copies, "modules": 1}
         if not fused and linear.single:
-            each = linear.copies * linear.parts
-            return sums_of_operator | {"kernels": each, "modules": each}
+            return sums_of_operator | {"kernels": linear.copies * linear.parts}
         if not fused:
             # transformers' integrations/moe.py has one grouped product of all experts with their gates. It gathers a
             # bias for each copy and adds it.

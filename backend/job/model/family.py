@@ -74,6 +74,8 @@ class Family:
     """As in Experts: transformers' router computes its weights in fp32 and does not cast them."""
     single_experts: bool = False
     """As `single` in Experts."""
+    leaf_experts: bool = False
+    """As `leaf` in Experts."""
     mtp_key: str = ""
     """The key with the number of layers for multi-token prediction that the model's own code builds and never runs."""
     positions: str = ""

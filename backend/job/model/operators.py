@@ -162,6 +162,8 @@ class Dispatch:
     fp32_routing: bool = False
     single: bool = False
     """As in Experts (shape.py)."""
+    fetched: int = 0
+    """Modules of experts that ZeRO-3 fetches alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,7 @@ from backend.job.model.families import DROPOUT_KEYS, FAMILIES, UNREAD
 from backend.job.model.family import FULL, LINEAR, SLIDING, Family, Flag
 from backend.job.model.hybrids import ATTENTION, CONVOLUTION, HYBRID, MAMBA, MLP, MOE, convolution, nemotron_types
 from backend.job.model.llama import CHUNKED
+from backend.job.model.own_code import OWN_CODE
 from backend.job.model.shape import (
     WEIGHTS,
     Experts,
@@ -43,7 +44,7 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
     if model_type not in TOWERS:
         _family(model_type)
     text_type = str(values.get("model_type") or "")
-    if _name(text_type) not in FAMILIES:
+    if _name(text_type) not in FAMILIES or model_type in OWN_CODE:
         text_type = model_type
     family = _family(text_type)
     values = {family.aliases.get(key, key): value for key, value in values.items()} if family.aliases else values
@@ -237,6 +238,7 @@ def _ffns(text: Config, family: Family, hidden: int, layers: int) -> list[Ffn | 
         dense=family.dense_experts,
         fp32_routing=family.fp32_routing,
         single=family.single_experts,
+        leaf=family.leaf_experts,
     )
     return [moe if sparse else dense for sparse in _sparse(text, family, layers)]
 

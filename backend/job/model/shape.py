@@ -158,6 +158,9 @@ class Experts:
     single: bool = False
     """Whether every expert has modules of its own (code in a model's folder). Those of transformers are parameters of
     one module, which a grouped product multiplies."""
+    leaf: bool = False
+    """Whether LLaMA-Factory has ZeRO-3 fetch all modules of a layer's experts at once (0.9.5 model_utils/moe.py
+    add_z3_leaf_module). Without that ZeRO-3 fetches each alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -362,6 +362,31 @@ def _glm4v(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
     )
 
 
+def _moon(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
+    """MoonViT: vllm-project/vllm vllm/model_executor/models/moonvit.py @055e47c28003."""
+    hidden, sides = vision.size("hidden_size"), vision.get("merge_kernel_size", [2, 2])
+    if not isinstance(sides, list | tuple) or len(sides) != 2 or sides[0] != sides[1]:
+        raise refusal("bad_model_key", key="merge_kernel_size", value=sides)
+    merge = Config({"merge_kernel_size": sides[0]}).size("merge_kernel_size")
+    merged = hidden * merge**2
+    positions = vision.size("init_pos_emb_height", default=64) * vision.size("init_pos_emb_width", default=64)
+    return VisionShape(
+        depth=vision.size("num_hidden_layers", largest=MOST_LAYERS),
+        hidden=hidden,
+        ffn=vision.size("intermediate_size"),
+        heads=vision.size("num_attention_heads"),
+        channels=3,
+        patch=vision.size("patch_size"),
+        patch_bias=True,
+        positions=positions,
+        # The norm after the blocks.
+        other=2 * hidden,
+        merge=merge,
+        projector_norm="patch",
+        projector=(Projection(merged, merged, bias=True), Projection(merged, text_hidden, bias=True)),
+    )
+
+
 TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "qwen2_vl": _qwen,
     "qwen2_5_vl": _qwen,
@@ -384,6 +409,7 @@ TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "glm_ocr": _glm_ocr,
     "idefics3": _idefics3,
     "internvl": _internvl,
+    "kimi_vl": _moon,
     "lfm2_vl": _lfm2,
     "llama4": llama4_tower,
     "llava": _llava,
