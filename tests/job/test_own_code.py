@@ -93,6 +93,12 @@ def test_the_text_part_of_kimi_vl_is_that_of_its_own_code():
     assert adapter_parameters(layers, 8, "all", text) == 144_926_208
 
 
+def test_a_tile_of_minicpm_v_becomes_as_many_tokens_as_its_resampler_has_queries():
+    tower = parse_model(CASES["MiniCPM-V-2.6"].config).vision
+    assert (tower.window, tower.patches_per_token, tower.depth) == (32 * 32, 32 * 32 // 64, 27)
+    assert parse_model({**CASES["MiniCPM-V-2.6"].config, "drop_vision_last_layer": True}).vision.depth == 26
+
+
 def test_layers_that_no_pass_runs_hold_weights_and_do_no_work():
     """MiMo's own code builds MTP layers, which are Qwen2's with a projection and three norms more. Megatron-Core builds
     them only if a job asks for them."""
@@ -116,6 +122,8 @@ def test_layers_that_no_pass_runs_hold_weights_and_do_no_work():
         ("Qwen-72B", {"no_bias": False}, "unsupported_model_key"),
         ("TeleChat-7B", {"num_moe_experts": 16}, "unsupported_model_key"),
         ("DeepSeek-MoE-16B", {"moe_layer_freq": 2}, "unsupported_model_key"),
+        # The language model of version 4.5 is Qwen3.
+        ("MiniCPM-V-2.6", {"version": 4.5}, "unsupported_model_key"),
     ],
 )
 def test_own_code_with_other_layers_is_refused(name, keys, code):

@@ -77,10 +77,12 @@ OWN_CODE: Mapping[str, Family] = {
     # src/megatron/bridge/models/kimi/kimi_bridge.py @dc805f5cf9e0.
     "kimi_k2": Family(router_bias=True, fp32_routing=True),
     # The text part of Kimi-VL has DeepSeek-V3's layers in code of its own, zhangbo2008/hf_deepseek_annotated
-    # modeling_deepseek.py @27141e3ae049. Its tower is in vision.py.
+    # modeling_deepseek.py @27141e3ae049. Its tower is in own_towers.py.
     "kimi_vl": Family(router_bias=True, fp32_routing=True, single_experts=True, leaf_experts=True),
     # MiMo-7B: jj8127/mimo_kor modeling_mimo.py @1bdf82cea258. Qwen2's layers, and MTP layers that no forward pass runs.
     "mimo": Family(qkv_bias=True, output_bias=False, layer_types=qwen_sliding, mtp_key="num_nextn_predict_layers"),
+    # The text part of MiniCPM-V 2.6 is transformers' Qwen2. Its tower is in own_towers.py.
+    "minicpmv": Family(qkv_bias=True, output_bias=False, layer_types=qwen_sliding),
     # MiniCPM, MiniCPM4: a later transformers has a class for them, which refuses the sparse attention, too:
     # huggingface/transformers src/transformers/models/minicpm4/modular_minicpm4.py @3c80759eed27.
     "minicpm": Family(defaults={"tie_word_embeddings": True}, only={"num_experts": 0, "sparse_config": None}),

@@ -12,6 +12,7 @@ from backend.job.model.audio import AUDIO, gemma4_audio, gemma4_audio_projector,
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
 from backend.job.model.llama import llama4_tower
+from backend.job.model.own_towers import OWN_TOWERS
 from backend.job.model.plain_towers import MOST_LAYERS as MOST_LAYERS
 from backend.job.model.plain_towers import edge, pixtral, plain_tower, siglip, vit
 from backend.job.model.shape import Projection, VisionShape
@@ -362,32 +363,8 @@ def _glm4v(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
     )
 
 
-def _moon(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
-    """MoonViT: vllm-project/vllm vllm/model_executor/models/moonvit.py @055e47c28003."""
-    hidden, sides = vision.size("hidden_size"), vision.get("merge_kernel_size", [2, 2])
-    if not isinstance(sides, list | tuple) or len(sides) != 2 or sides[0] != sides[1]:
-        raise refusal("bad_model_key", key="merge_kernel_size", value=sides)
-    merge = Config({"merge_kernel_size": sides[0]}).size("merge_kernel_size")
-    merged = hidden * merge**2
-    positions = vision.size("init_pos_emb_height", default=64) * vision.size("init_pos_emb_width", default=64)
-    return VisionShape(
-        depth=vision.size("num_hidden_layers", largest=MOST_LAYERS),
-        hidden=hidden,
-        ffn=vision.size("intermediate_size"),
-        heads=vision.size("num_attention_heads"),
-        channels=3,
-        patch=vision.size("patch_size"),
-        patch_bias=True,
-        positions=positions,
-        # The norm after the blocks.
-        other=2 * hidden,
-        merge=merge,
-        projector_norm="patch",
-        projector=(Projection(merged, merged, bias=True), Projection(merged, text_hidden, bias=True)),
-    )
-
-
 TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
+    **OWN_TOWERS,
     "qwen2_vl": _qwen,
     "qwen2_5_vl": _qwen,
     "qwen3_vl": _qwen,
@@ -409,7 +386,6 @@ TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "glm_ocr": _glm_ocr,
     "idefics3": _idefics3,
     "internvl": _internvl,
-    "kimi_vl": _moon,
     "lfm2_vl": _lfm2,
     "llama4": llama4_tower,
     "llava": _llava,
