@@ -45,6 +45,13 @@ def _adjusted_width(config: Config) -> int:
     return width if multiplier is None else -(-int(multiplier * width) // multiple) * multiple
 
 
+_NEOX_MODULES = {
+    "qkv": ("query_key_value",),
+    "o": ("dense",),
+    "up": ("dense_h_to_4h",),
+    "down": ("dense_4h_to_h",),
+}
+_FC_MODULES = {"o": ("dense",), "up": ("fc1",), "down": ("fc2",)}
 _GPT2 = Family(
     keys={
         "hidden_size": "n_embd",
@@ -61,13 +68,22 @@ _GPT2 = Family(
     ffn_ratio=4,
     positions="n_positions",
 )
-_GPTJ = replace(_GPT2, qkv_bias=False, output_bias=False, norms="shared", positions="", head_bias=True)
+_GPTJ = replace(
+    _GPT2,
+    modules={"o": ("out_proj",), "up": ("fc_in",), "down": ("fc_out",)},
+    qkv_bias=False,
+    output_bias=False,
+    norms="shared",
+    positions="",
+    head_bias=True,
+)
 _QWEN2 = Family(qkv_bias=True, output_bias=False, layer_types=qwen_sliding)
 _QWEN3 = Family(qk_norm="heads", layer_types=qwen_sliding)
 _QWEN3_NEXT = Family(
     qk_norm="heads", gate="query", shared_gate=True, layer_types=_full_each("full_attention_interval", 4, LINEAR)
 )
 _GLM = Family(output_bias=False)
+_GLM_PACKED = replace(_GLM, modules={"up": ("gate_up_proj",)})
 _MISTRAL = Family(qkv_bias=False, output_bias=False, layer_types=_all_sliding)
 _COHERE = Family(norms="shared", norm="centred_scale")
 _OLMO2 = Family(qk_norm="whole", norms="after")
@@ -97,13 +113,14 @@ FAMILIES: Mapping[str, Family] = {
         _GPT2,
         keys={},
         aliases={"n_embed": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"},
+        modules=_NEOX_MODULES,
         positions="",
         embedding_norm=True,
         stores_scores=True,
     ),
     "cohere": _COHERE,
     "cohere2": replace(_COHERE, layer_types=_full_each("sliding_window_pattern", 4, SLIDING)),
-    "codegen": _GPTJ,
+    "codegen": replace(_GPTJ, modules={**_GPTJ.modules, "qkv": ("qkv_proj",)}),
     "cwm": Family(),
     "deepseek_v2": Family(),
     "deepseek_v3": Family(router_bias=True, fp32_routing=True),
@@ -143,6 +160,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "falcon": Family(
         keys={"num_key_value_heads": "num_kv_heads", "intermediate_size": "ffn_hidden_size"},
+        modules=_NEOX_MODULES,
         qkv_bias="bias",
         output_bias="bias",
         norms="shared",
@@ -166,17 +184,17 @@ FAMILIES: Mapping[str, Family] = {
         refine=gemma4_layer,
         other=gemma4_other,
     ),
-    "glm": _GLM,
-    "glm4": replace(_GLM, norms="both"),
-    "glm_ocr": replace(_GLM, norms="both"),
-    "glm4v": replace(_GLM, qkv_bias=True, norms="both"),
+    "glm": _GLM_PACKED,
+    "glm4": replace(_GLM_PACKED, norms="both"),
+    "glm_ocr": replace(_GLM_PACKED, norms="both"),
+    "glm4v": replace(_GLM_PACKED, qkv_bias=True, norms="both"),
     "glm4v_moe": replace(_GLM, router_bias=True, fp32_routing=True),
     "glm4_moe": replace(_GLM, router_bias=True, fp32_routing=True),
     "glm4_moe_lite": replace(_GLM, router_bias=True, fp32_routing=True, leading_dense=1),
     "gpt2": _GPT2,
     "gpt-sw3": _GPT2,
     "gpt_bigcode": _GPT2,
-    "gpt_neox": Family(norm="scale_and_shift", gated=False, ffn_bias=True),
+    "gpt_neox": Family(modules=_NEOX_MODULES, norm="scale_and_shift", gated=False, ffn_bias=True),
     "gpt_oss": Family(sinks=True, layer_types=_alternating, expert_bias=True, clamped=True),
     "gptj": _GPTJ,
     "granite": Family(),
@@ -226,6 +244,7 @@ FAMILIES: Mapping[str, Family] = {
     "mixtral": replace(_MISTRAL, fp32_routing=True),
     "mpt": Family(
         keys={"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
+        modules={"qkv": ("Wqkv",), "o": ("out_proj",)},
         gated=False,
         ffn_ratio=4,
     ),
@@ -243,6 +262,7 @@ FAMILIES: Mapping[str, Family] = {
     "olmoe": Family(qk_norm="whole"),
     "opt": Family(
         keys={"intermediate_size": "ffn_dim", "hidden_dropout": "dropout"},
+        modules={**_FC_MODULES, "o": ("out_proj",)},
         qkv_bias="enable_bias",
         output_bias="enable_bias",
         norm="scale_and_shift",
@@ -253,6 +273,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "paddleocr_vl": Family(qkv_bias="use_bias", output_bias="use_bias", ffn_bias="use_bias"),
     "phi": Family(
+        modules=_FC_MODULES,
         qkv_bias=True,
         output_bias=True,
         norms="shared",
@@ -261,7 +282,12 @@ FAMILIES: Mapping[str, Family] = {
         ffn_bias=True,
         head_bias=True,
     ),
-    "phi3": Family(qkv_bias=False, output_bias=False, layer_types=_all_sliding),
+    "phi3": Family(
+        modules={"qkv": ("qkv_proj",), "up": ("gate_up_proj",)},
+        qkv_bias=False,
+        output_bias=False,
+        layer_types=_all_sliding,
+    ),
     "phimoe": Family(norm="scale_and_shift"),
     "qwen2": _QWEN2,
     "qwen2_5_omni": _QWEN2,
@@ -281,6 +307,7 @@ FAMILIES: Mapping[str, Family] = {
     "solar_open": Family(router_bias=True),
     "stablelm": Family(qkv_bias="use_qkv_bias", output_bias=False, norm="scale_and_shift"),
     "starcoder2": Family(
+        modules={"up": ("c_fc",), "down": ("c_proj",)},
         qkv_bias="use_bias",
         output_bias="use_bias",
         norm="scale_and_shift",
