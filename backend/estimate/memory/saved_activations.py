@@ -185,7 +185,8 @@ def _eager(operator: Operator, form: EagerForm) -> float:
         # The whole output of a packed projection stays allocated because the value is its view. The tower then joins
         # the images' outputs into a copy, and keeps the rotary tables in fp32.
         packed = (3 * e * operator.heads + 8) * operator.key_dim if operator.packed else 0
-        return e * (queries + keys) + packed + 4 * operator.heads
+        joined = e * (operator.heads + operator.kv_heads) * operator.key_dim if operator.joined else 0
+        return e * (queries + keys) + packed + joined + 4 * operator.heads
     if isinstance(operator, Activation):
         return operator.width * _eager_activation(operator, form)
     if isinstance(operator, Dispatch):

@@ -84,7 +84,9 @@ def _layer(kind: LayerShape, hidden: int, *, routed: bool) -> LayerKind:
 
 
 def _named(operator: Operator, modules: Mapping[str, tuple[str, ...]]) -> Operator:
-    """Return a projection with the names of its modules, if they are not those of Llama."""
+    """Return a projection with the names of its modules, if they are not those of Llama, or the attention between."""
+    if isinstance(operator, Attention):
+        return replace(operator, joined=len(modules.get("qkv", ())) == 1)
     if not isinstance(operator, Linear) or operator.name not in modules:
         return operator
     names = modules[operator.name]

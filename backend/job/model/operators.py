@@ -73,6 +73,9 @@ class Attention:
     """Tokens in the window of sliding attention; 0 if a token sees all before it."""
     packed: bool = False
     """Query, key and value are views of the output of one projection, which therefore stays allocated."""
+    joined: bool = False
+    """The value of a decoder's layer is a view of the output of one projection, which therefore stays allocated beside
+    rotated queries and keys."""
     latent: bool = False
     """Query, key and value are computed from low-rank inputs that are saved too (MLA)."""
     stores_scores: bool = False
