@@ -3,10 +3,11 @@
     python -m tools.write_models                        (make docs)
     python -m tools.write_models --measure [--peaks] [--profiles] [--steps FILE]
 
-The pages are made from benchmarks/data/families.json. `--measure` writes it anew: the number of parameters by
-benchmarks/families.py, and the operations by benchmarks/flops_counted.py; with `--peaks` the memory of a step by
-benchmarks/step_peak.py (half an hour); with `--profiles` a profile of every other type; with `--steps` the losses that
-tests/engines/test_families.py found, from a file.
+The pages are made from benchmarks/data/families.json and, for models with code of their own, own_code.json. `--measure`
+writes families.json anew: the number of parameters by benchmarks/families.py, and the operations by
+benchmarks/flops_counted.py; with `--peaks` the memory of a step by benchmarks/step_peak.py (half an hour); with
+`--profiles` a profile of every other type; with `--steps` the losses that tests/engines/test_families.py found, from a
+file.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from tools.programs import NODE_PYTHON
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "benchmarks" / "data" / "families.json"
+OWN_CODE = DATA.with_name("own_code.json")
 _LANGUAGES = {"en": "English", "zh": "中文"}
 _CHECKPOINTS, _NO_CHECKPOINTS, _LORA = "", ", no checkpointing", ", LoRA"
 _COLUMNS = ("type", "parameters", "flops", "peak", "peak_none", "peak_lora", "peak_lora_none", "step")
@@ -33,17 +35,26 @@ def read_data() -> dict[str, Any]:
     return data
 
 
+def read_own_code() -> dict[str, dict[str, Any]]:
+    """Return real models whose code is in their folder, by name."""
+    models: dict[str, dict[str, Any]] = json.loads(OWN_CODE.read_text(encoding="utf-8"))
+    return models
+
+
 def page(lang: str, data: Mapping[str, Any]) -> str:
     """Return the page in one language, as Markdown."""
     other = next(name for name in LANGUAGES if name != lang)
     types: Mapping[str, Mapping[str, Any]] = data["types"]
     exact = {name: each for name, each in types.items() if each["status"] == "exact"}
     by_profile = sorted(name for name, code in data["profiles"].items() if code == "exact" and name not in exact)
-    rest = {name: each for name, each in types.items() if name not in exact and name not in by_profile}
+    models = read_own_code()
+    own = {model["config"]["model_type"] for model in models.values()}
+    rest = {name: each for name, each in types.items() if name not in {*exact, *by_profile, *own}}
     counts = {
         "types": len(types),
         "exact": len(exact),
         "profile": len(by_profile),
+        "own": len(own),
         "rest": len(rest),
         "flops": len(data["flops"]),
         "peaks": len(data["peaks"]),
@@ -58,6 +69,9 @@ def page(lang: str, data: Mapping[str, Any]) -> str:
             f"## {t(lang, 'models.exact', **counts)}",
             t(lang, "models.columns", **counts),
             _table(lang, _COLUMNS, _known(lang, exact, data)),
+            f"## {t(lang, 'models.own', **counts)}",
+            t(lang, "models.own.lead"),
+            _table(lang, ("type", "model", "parameters", "checked", "published"), _own(lang, models)),
             f"## {t(lang, 'models.profile', **counts)}",
             t(lang, "models.profile.lead"),
             ", ".join(f"`{name}`" for name in by_profile),
@@ -77,6 +91,15 @@ def _known(lang: str, exact: Mapping[str, Mapping[str, Any]], data: Mapping[str,
             _percent(peaks.get(method + kind)) for method in ("", _LORA) for kind in (_CHECKPOINTS, _NO_CHECKPOINTS)
         ]
         rows.append([f"`{name}`", f"{each['ours']:,}", _percent(data["flops"].get(name)), *cells, step])
+    return rows
+
+
+def _own(lang: str, models: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    rows = []
+    for name, each in sorted(models.items(), key=lambda item: (item[1]["config"]["model_type"], item[0])):
+        published = t(lang, f"models.published.{each['published']}") if each["published"] else ""
+        checked = t(lang, f"models.checked.{each['checked']}")
+        rows.append([f"`{each['config']['model_type']}`", name, f"{each['parameters']:,}", checked, published])
     return rows
 
 

@@ -95,7 +95,11 @@ def _function_bytes(kind: LayerKind, form: EagerForm) -> float:
 def _largest_weight(kind: LayerKind) -> int:
     """Return the elements of the largest weight of a layer."""
     # Routed experts are one parameter with three dimensions in transformers 5, so their gradient is one tensor.
-    weights = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
+    weights = [
+        op.inputs * op.outputs // op.parts * (1 if op.single else op.copies)
+        for op in kind.operators
+        if isinstance(op, Linear)
+    ]
     return max(weights)
 
 

@@ -193,14 +193,16 @@ def _eager(operator: Operator, form: EagerForm) -> float:
         # The whole output of a packed projection stays allocated because the value is its view. The tower then joins
         # the images' outputs into a copy, and keeps the rotary tables in fp32.
         packed = (3 * e * operator.heads + 8) * operator.key_dim if operator.packed else 0
-        return e * (queries + keys) + packed + 4 * operator.heads
+        joined = e * (operator.heads + operator.kv_heads) * operator.key_dim if operator.joined else 0
+        return e * (queries + keys) + packed + joined + 4 * operator.heads
     if isinstance(operator, Activation):
         return operator.width * _eager_activation(operator, form)
     if isinstance(operator, AltUp):
         return operator.width * _eager_altup(operator, form)
     if isinstance(operator, Dispatch):
         # The tokens that the experts read, and their outputs, which the routing weights multiply.
-        return e * operator.top_k * operator.hidden * (1 + form.trained) + 12 * operator.experts
+        read = form.trained or (form.adapters and operator.single)
+        return e * operator.top_k * operator.hidden * (1 + read) + 12 * operator.experts
     if isinstance(operator, Recurrence):
         return _recurrence_bytes(operator) * e / 2
     if isinstance(operator, Mixing):
@@ -212,14 +214,14 @@ def _eager(operator: Operator, form: EagerForm) -> float:
 
 def _eager_activation(activation: Activation, form: EagerForm) -> float:
     """Return the bytes per element of the width, with the input of the next projection, which frozen experts do not
-    need: they have no adapters.
+    need unless they are modules with adapters.
 
     SwiGLU saves the gate, its activation, and the other half. transformers 5.6 activations.py: NewGELUActivation saves
     its input, half of it, the tanh, and the tanh plus 1; XIELUActivation saves its input, its product with alpha_p (in
     fp32 if that weight is), the exponential, a mask of bytes, and what alpha_n multiplies if alpha_n is trained.
     """
     e = form.element
-    output = e if form.trained or activation.module != "moe" else 0
+    output = e if form.trained or activation.module != "moe" or (form.adapters and activation.single) else 0
     if activation.xielu:
         return e * (3 if form.trained else 2) + form.residual + 1 + output
     # The deviation needs its input, and the function reads what is left of it (Gemma3nTextMLP._gaussian_topk).

@@ -13,7 +13,7 @@ from backend.estimate.model.adapters import PACKED_BYTES, matrices
 from backend.estimate.model.layers import ModelLayers, operators_of
 from backend.estimate.model.parameters import layer_counts
 from backend.estimate.plan import Plan
-from backend.job.model.operators import Linear
+from backend.job.model.operators import Dispatch, Linear
 from backend.job.traits import MemoryTraits
 
 
@@ -136,12 +136,16 @@ def _moving(layers: ModelLayers, plan: Plan, memory: MemoryTraits, parameters: R
 
 def largest_module(layers: ModelLayers) -> int:
     """Return the elements that DeepSpeed always fetches (0.18.4 runtime/zero/partitioned_param_coordinator.py
-    fetch_sub_module): the weights of one module; a layer's experts are one module."""
+    fetch_sub_module): the weights of one module. A layer's experts are one module, unless they are those of a
+    model's own code (Experts.leaf)."""
     sizes = [layers.embedding, layers.positions]
     for kind in layers.kinds:
         linears = operators_of(kind, Linear)
-        sizes += [linear.inputs * linear.outputs // linear.parts for linear in linears if linear.share != "expert"]
-        sizes.append(layer_counts(kind).expert)
+        fetched = any(dispatch.fetched for dispatch in operators_of(kind, Dispatch))
+        alone = [linear for linear in linears if linear.share != "expert" or fetched]
+        sizes += [linear.inputs * linear.outputs // linear.parts for linear in alone]
+        if not fetched:
+            sizes.append(layer_counts(kind).expert)
     return max(sizes)
 
 

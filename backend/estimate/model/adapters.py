@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
 from backend.estimate.memory.stage import Trained
-from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, operators_of
+from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, held_kinds, operators_of
 from backend.estimate.model.parameters import layer_counts, vision_parameters
 from backend.job.model.operators import Attention, Linear
 from backend.job.traits import SCALES_BYTES
@@ -20,6 +20,7 @@ _NAMES = {
     "down": "down_proj",
     "shared_down": "down_proj",
     "shared_gate": "shared_expert_gate",
+    "expert_down": "down_proj",
     "q": "q_proj",
     "q_down": "q_a_proj",
     "q_up": "q_b_proj",
@@ -33,11 +34,12 @@ def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Tr
 
     `all` is every nn.Linear except the output layer (model/model_utils/misc.py find_all_linear_modules). Routed experts
     and routers are bare parameters in transformers 5 and have no adapters. In a vision tower that is not frozen the
-    blocks have adapters. So do Qwen3-VL's mergers, because their modules have the names of those in the blocks.
+    blocks have adapters. So do Qwen3-VL's mergers, because their modules have the names of those in the blocks. Experts
+    of code in a model's folder are nn.Linear.
     """
     total = 0
     if trained.language:
-        total += sum(count * _adapters(kind, rank, targets) for kind, count in counted_kinds(layers))
+        total += sum(count * _adapters(kind, rank, targets) for kind, count in held_kinds(layers))
         total += _adapters(layers.stem, rank, targets) if layers.stem else 0
     vision = layers.vision
     if vision and trained.tower:
@@ -74,7 +76,7 @@ def copied_parameters(layers: ModelLayers, parts: Collection[CopiedPart]) -> int
 
 def quantised_parameters(layers: ModelLayers) -> int:
     """Return the elements that 4-bit loading packs: the matrices of every nn.Linear except the output layer."""
-    total = sum(count * matrices(kind) for kind, count in counted_kinds(layers))
+    total = sum(count * matrices(kind) for kind, count in held_kinds(layers))
     total += matrices(layers.stem) if layers.stem else 0
     vision = layers.vision
     if vision:
@@ -90,16 +92,16 @@ def routed_parameters(layers: ModelLayers) -> int:
 
 def _modules(kind: LayerKind) -> list[Linear]:
     operators = (operator for operator in kind.operators if isinstance(operator, Linear))
-    return [linear for linear in operators if linear.share != "expert" and linear.name != "router"]
+    return [linear for linear in operators if (linear.share != "expert" or linear.single) and linear.name != "router"]
 
 
 def matrices(kind: LayerKind) -> int:
     """Return the elements of a layer that 4-bit loading packs."""
-    return sum(linear.inputs * linear.outputs for linear in _modules(kind))
+    return sum(linear.copies * linear.inputs * linear.outputs for linear in _modules(kind))
 
 
 def _adapters(kind: LayerKind, rank: int, targets: str) -> int:
-    return sum(rank * (linear.inputs + outputs) for linear, outputs in adapted_linears(kind, targets))
+    return sum(linear.copies * rank * (linear.inputs + outputs) for linear, outputs in adapted_linears(kind, targets))
 
 
 def adapted_linears(kind: LayerKind, targets: str) -> Iterator[tuple[Linear, int]]:
@@ -114,7 +116,9 @@ def adapted_linears(kind: LayerKind, targets: str) -> Iterator[tuple[Linear, int
 
 def _parts(linear: Linear, kind: LayerKind) -> Iterator[tuple[str, int]]:
     """Yield the Hugging Face modules that a projection joins, with their outputs."""
-    if linear.parts == 3:
+    if linear.modules:
+        yield from zip(linear.modules, _outputs(linear, kind), strict=True)
+    elif linear.parts == 3:
         [attention] = operators_of(kind, Attention)
         keys = attention.kv_heads * attention.key_dim
         yield from (("q_proj", linear.outputs - 2 * keys), ("k_proj", keys), ("v_proj", keys))
@@ -126,3 +130,14 @@ def _parts(linear: Linear, kind: LayerKind) -> Iterator[tuple[str, int]]:
         yield from (("gate_proj", linear.outputs // 2), ("up_proj", linear.outputs // 2))
     else:
         yield _NAMES.get(linear.name, linear.name), linear.outputs
+
+
+def _outputs(linear: Linear, kind: LayerKind) -> tuple[int, ...]:
+    """Return the outputs of the named modules of a projection: queries, keys and values apart, keys and values joined,
+    or equal shares."""
+    if linear.name != "qkv" or linear.parts == 1:
+        return (linear.outputs // linear.parts,) * linear.parts
+    [attention] = operators_of(kind, Attention)
+    keys = attention.kv_heads * attention.key_dim
+    queries = linear.outputs - 2 * keys
+    return (queries, keys, keys) if linear.parts == 3 else (queries, 2 * keys)

@@ -75,6 +75,8 @@ class ModelLayers:
     vision: VisionLayers | None
     mtp: int = 0
     """Layers for multi-token prediction (MTP), which follow the decoder and predict with its output layer."""
+    idle: tuple[LayerKind, int] | None = None
+    """A kind of layers that hold weights and that no forward pass runs, and their number."""
 
     @property
     def count(self) -> int:
@@ -88,6 +90,11 @@ def counted_kinds(layers: ModelLayers) -> tuple[tuple[LayerKind, int], ...]:
     counts = [layers.order.count(index) for index in range(len(layers.kinds))]
     counts[-1] += layers.mtp
     return tuple(zip(layers.kinds, counts, strict=True))
+
+
+def held_kinds(layers: ModelLayers) -> tuple[tuple[LayerKind, int], ...]:
+    """Return the kinds of layers that hold weights on a Hugging Face engine, each with its number of layers."""
+    return (*counted_kinds(layers), layers.idle) if layers.idle else counted_kinds(layers)
 
 
 @lru_cache(maxsize=1024)

@@ -1,5 +1,6 @@
 """The layers of a model, from its shape: the operators of each kind of layer, in Megatron's form."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -49,15 +50,19 @@ def model_layers(shape: ModelShape, routed: bool = False, mtp: int = 0) -> Model
         after_norm=True,
     )
     stem = before_layers(last, shape.layers, h)
+    kinds = tuple(_layer(kind, h, routed=routed) for kind in shape.kinds)
+    # Megatron-Core builds MTP layers only if a job asks for them.
+    idle = shape.idle_mtp and not routed
     return ModelLayers(
         embedding=shape.vocab * h,
         positions=shape.positions * h + shape.other,
-        kinds=tuple(_layer(kind, h, routed=routed) for kind in shape.kinds),
+        kinds=kinds,
         order=shape.order,
         output=LayerKind(name="output", hidden=h, operators=(*after_layers(last, h), _norm(last, h), head)),
         stem=LayerKind(name="stem", hidden=h, operators=stem) if stem else None,
         tied=shape.tied,
         vision=_vision(shape.vision) if shape.vision else None,
+        idle=(_mtp_layer(kinds[shape.order[-1]], shape), shape.idle_mtp) if idle else None,
     )
 
 
@@ -75,12 +80,24 @@ def _layer(kind: LayerShape, hidden: int, *, routed: bool) -> LayerKind:
         *per_layer_gate(kind, hidden),
         *((Parameters(count=kind.other, share="whole"),) if kind.other else ()),
     )
+    if kind.modules:
+        operators = tuple(_named(operator, dict(kind.modules)) for operator in operators)
     buffer = moe.count if moe and moe.router_bias else 0
     # The layer's embedding, and the copies of the hidden state.
     inputs = kind.per_layer + max(kind.altup - 1, 0) * hidden
     return LayerKind(
         name="sparse" if moe else "dense", hidden=hidden, operators=operators, inputs=inputs, buffer=buffer
     )
+
+
+def _named(operator: Operator, modules: Mapping[str, tuple[str, ...]]) -> Operator:
+    """Return a projection with the names of its modules, if they are not those of Llama, or the attention between."""
+    if isinstance(operator, Attention):
+        return replace(operator, joined=len(modules.get("qkv", ())) == 1)
+    if not isinstance(operator, Linear) or operator.name not in modules:
+        return operator
+    names = modules[operator.name]
+    return replace(operator, modules=names, parts=len(names))
 
 
 def _mtp_layer(last: LayerKind, shape: ModelShape) -> LayerKind:
@@ -263,7 +280,14 @@ def _experts(moe: Experts, h: int, *, routed: bool) -> tuple[Operator, ...]:
             after_norm=True,
             beside=bool(shared),
         ),
-        Dispatch(hidden=h, top_k=k, experts=count, fp32_routing=moe.fp32_routing),
+        Dispatch(
+            hidden=h,
+            top_k=k,
+            experts=count,
+            fp32_routing=moe.fp32_routing,
+            single=moe.single,
+            fetched=(parts + 1) * count if moe.single and not moe.leaf else 0,
+        ),
         Linear(
             name="expert_up",
             inputs=h,
@@ -273,8 +297,9 @@ def _experts(moe: Experts, h: int, *, routed: bool) -> tuple[Operator, ...]:
             copies=count,
             active=k,
             parts=parts,
+            single=moe.single,
         ),
-        Activation(width=k * f, gated=moe.gated, module="moe", clamped=moe.clamped),
+        Activation(width=k * f, gated=moe.gated, module="moe", clamped=moe.clamped, single=moe.single),
         Linear(
             name="expert_down",
             inputs=f,
@@ -283,6 +308,7 @@ def _experts(moe: Experts, h: int, *, routed: bool) -> tuple[Operator, ...]:
             bias=h if moe.bias else 0,
             copies=count,
             active=k,
+            single=moe.single,
         ),
         *shared,
     )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from backend.estimate.array_ops import Number
-from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, counted_kinds
+from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, held_kinds
 from backend.job.model.operators import Linear, Mixing, Norm, Parameters, Recurrence
 
 
@@ -43,7 +43,7 @@ def model_parameters(layers: ModelLayers) -> int:
     """Return the number of parameters of the model, as its Hugging Face class counts them."""
     output = layer_counts(layers.output).total - (layers.embedding if layers.tied else 0)
     total = layers.embedding + layers.positions + output + (layer_counts(layers.stem).total if layers.stem else 0)
-    total += sum(count * (layer_counts(kind).total + kind.buffer) for kind, count in counted_kinds(layers))
+    total += sum(count * (layer_counts(kind).total + kind.buffer) for kind, count in held_kinds(layers))
     return total + (sum(vision_parameters(layers.vision)) if layers.vision else 0)
 
 

@@ -92,9 +92,10 @@ def _work(kind: LayerKind, run: AdapterRun) -> _Work:
         add(in_where, traffic.inputs * into, traffic.inputs_back * into)
         add(out_where, traffic.outputs * out, traffic.outputs_back * out)
         sums["gemm"] = sums.get("gemm", 0.0) + run.rank * (into + out)
-        sums["count"] = sums.get("count", 0.0) + 1
+        modules = linear.copies if linear.single and not run.megatron else 1
+        sums["count"] = sums.get("count", 0.0) + modules
         alone = [size for size in (linear.inputs, outputs) if _gathered_alone(run, run.rank * size, kind.hidden)]
-        sums["gathered"] = sums.get("gathered", 0.0) + len(alone)
+        sums["gathered"] = sums.get("gathered", 0.0) + modules * len(alone)
     return _Work(**sums)
 
 

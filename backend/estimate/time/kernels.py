@@ -72,6 +72,10 @@ STARTED_BACKWARD = 1.6
 """Ratio of backward to forward operations that are bound by memory, without a count of their own. An activation and
 rotary embedding have 1.5, RMS norms have 1.75."""
 
+SINGLE_STARTED = (6, 10)
+"""Operations of one expert with modules of its own, forward and backward, beside its products: masks, the gather of its
+tokens, its function, and the scatter of its outputs. They were counted in DeepSeek-MoE's own code."""
+
 Routing = Literal["plain", "fused", "in_exchange"]
 """How Megatron routes tokens: with torch's operations, its default; with Transformer Engine's router kernels
 (moe_router_fusion); or with these kernels and an exchange that sorts tokens by expert (HybridEP)."""
@@ -289,13 +293,18 @@ def _dispatch(operator: Dispatch, fused: bool, routing: Routing) -> dict[str, fl
     These are four reads and writes of every copy, or one if the exchange sorts. The router's softmax, top-k and counts
     are in fp32.
     """
-    return {
+    sums_of_operator = {
         "moved_expert": (4.0 if routing == "in_exchange" else 16.0) * operator.top_k * operator.hidden,
         "moved_whole": 24.0 * operator.experts,
         "dispatched": operator.top_k * operator.hidden,
         "hidden": operator.hidden,
         "kernels" if fused else "small_kernels": _DISPATCH_KERNELS[routing] if fused else 30,
     }
+    if operator.single and not fused:
+        forward, backward = (operator.experts * each for each in SINGLE_STARTED)
+        sums_of_operator |= _small((30 + forward, STARTED_BACKWARD * 30 + backward))
+        sums_of_operator["modules"] = operator.fetched
+    return sums_of_operator
 
 
 def _recurrence(operator: Recurrence) -> dict[str, float]:
@@ -357,6 +366,8 @@ def _linear(linear: Linear, fused: bool) -> dict[str, float]:
     if where == "expert":
         sums_of_operator["operands_expert"] = (linear.inputs + linear.outputs) * linear.active
         sums_of_operator |= {"tensors": 0, "tensors_expert": tensors * linear.copies, "modules": 1}
+        if not fused and linear.single:
+            return sums_of_operator | {"kernels": linear.copies * linear.parts}
         if not fused:
             # transformers' integrations/moe.py has one grouped product of all experts with their gates. It gathers a
             # bias for each copy and adds it.

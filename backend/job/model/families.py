@@ -2,29 +2,19 @@
 
 Each entry is read from src/transformers/models/<name>/modeling_<name>.py and configuration_<name>.py of transformers
 5.6, and compared with the parameters that transformers builds (tests/estimate/test_families.py).
-presets/config_defaults.json has the values that a config.json may omit (tools/config_defaults.py).
+presets/config_defaults.json has the values that a config.json may omit (tools/config_defaults.py). own_code.py has the
+families that transformers does not have.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import replace
 
 from backend.job.model import hybrids
 from backend.job.model.config import Config
+from backend.job.model.family import FULL, LINEAR, SLIDING, Family, LayerTypes, qwen_sliding
 from backend.job.model.gemma import ernie_layer, gemma3n_layer, gemma3n_width, gemma4_layer, per_layer_table
 from backend.job.model.llama import llama4_layer, llama4_layer_types
-from backend.job.model.shape import LayerShape, Norms, NormWeights, QkNorm, StateSpace
-
-FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
-
-LayerTypes = Callable[[Config, int], list[str]]
-"""Returns the type of every layer, as transformers names it in `layer_types`."""
-Flag = bool | str
-"""A fact, or the key of config.json that says it."""
-
-
-def _all_full(_config: Config, layers: int) -> list[str]:
-    return [FULL] * layers
+from backend.job.model.own_code import OWN_CODE
 
 
 def _all_sliding(config: Config, layers: int) -> list[str]:
@@ -45,11 +35,6 @@ def _alternating(_config: Config, layers: int) -> list[str]:
     return [SLIDING if index % 2 == 0 else FULL for index in range(layers)]
 
 
-def _qwen_sliding(config: Config, layers: int) -> list[str]:
-    first = config.size("max_window_layers", default=0) if config.flag("use_sliding_window") else layers
-    return [SLIDING if index >= first else FULL for index in range(layers)]
-
-
 def _adjusted_width(config: Config) -> int:
     """modeling_lfm2.py Lfm2MLP."""
     width = config.size("intermediate_size")
@@ -60,65 +45,13 @@ def _adjusted_width(config: Config) -> int:
     return width if multiplier is None else -(-int(multiplier * width) // multiple) * multiple
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Family:
-    """Facts of a model_type that config.json does not contain."""
-
-    keys: Mapping[str, str] = field(default_factory=dict)
-    """The family's name of a key, by the name that most families use."""
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    """Other names of keys that its config.json may have, and the names that most families use."""
-    qkv_bias: Flag = "attention_bias"
-    output_bias: Flag = "attention_bias"
-    qk_norm: QkNorm = "none"
-    gate: Literal["none", "query", "own"] = "none"
-    """As in FullAttention."""
-    sinks: bool = False
-    layer_types: LayerTypes = _all_full
-    """Types of layers if config.json does not list them."""
-    joined: bool = True
-    """As in GatedDeltaNet."""
-    norms: Norms = "before"
-    norm: NormWeights = "scale"
-    gated: bool | None = None
-    """Whether the FFN has three matrices; None if hidden_act tells."""
-    ffn_bias: Flag = "mlp_bias"
-    ffn_is_shared: bool = False
-    """Whether layers with experts have an FFN of intermediate_size beside them (HunYuan)."""
-    ffn_width: Callable[[Config], int] | None = None
-    """Returns the width of the FFN if it is not intermediate_size."""
-    ffn_ratio: int = 0
-    """Width of the FFN / hidden size, if config.json does not give it."""
-    leading_dense: int = 0
-    """Dense layers before those with experts, if config.json does not say."""
-    expert_bias: bool = False
-    clamped: bool = False
-    shared_gate: bool = False
-    router_bias: bool = False
-    """As in Experts."""
-    dense_experts: bool = False
-    """As `dense` in Experts."""
-    fp32_routing: bool = False
-    """As in Experts: transformers' router computes its weights in fp32 and does not cast them."""
-    positions: str = ""
-    """The key with the number of learned positions, if there are any."""
-    extra_positions: int = 0
-    head_bias: bool = False
-    """Whether the output layer has a bias."""
-    state_space: Callable[[Config, int], StateSpace] | None = None
-    """Returns the state space of the layers that have one, from the config and the hidden size."""
-    activation_parameters: int = 0
-    """Weights of the activation of a layer's FFN."""
-    refine: Callable[[Config, LayerShape, int, int], LayerShape] | None = None
-    """Returns a layer as it is at its place, from the config, the layer, its index and the number of layers."""
-    other: Callable[[Config, int, int], int] | None = None
-    """Returns the weights beside the layers, from the config, the hidden size and the number of layers."""
-    embedding_norm: bool = False
-    """Whether a norm follows the embedding."""
-    stores_scores: bool = False
-    """As in FullAttention."""
-
-
+_NEOX_MODULES = {
+    "qkv": ("query_key_value",),
+    "o": ("dense",),
+    "up": ("dense_h_to_4h",),
+    "down": ("dense_4h_to_h",),
+}
+_FC_MODULES = {"o": ("dense",), "up": ("fc1",), "down": ("fc2",)}
 _GPT2 = Family(
     keys={
         "hidden_size": "n_embd",
@@ -135,18 +68,28 @@ _GPT2 = Family(
     ffn_ratio=4,
     positions="n_positions",
 )
-_GPTJ = replace(_GPT2, qkv_bias=False, output_bias=False, norms="shared", positions="", head_bias=True)
-_QWEN2 = Family(qkv_bias=True, output_bias=False, layer_types=_qwen_sliding)
-_QWEN3 = Family(qk_norm="heads", layer_types=_qwen_sliding)
+_GPTJ = replace(
+    _GPT2,
+    modules={"o": ("out_proj",), "up": ("fc_in",), "down": ("fc_out",)},
+    qkv_bias=False,
+    output_bias=False,
+    norms="shared",
+    positions="",
+    head_bias=True,
+)
+_QWEN2 = Family(qkv_bias=True, output_bias=False, layer_types=qwen_sliding)
+_QWEN3 = Family(qk_norm="heads", layer_types=qwen_sliding)
 _QWEN3_NEXT = Family(
     qk_norm="heads", gate="query", shared_gate=True, layer_types=_full_each("full_attention_interval", 4, LINEAR)
 )
 _GLM = Family(output_bias=False)
+_GLM_PACKED = replace(_GLM, modules={"up": ("gate_up_proj",)})
 _MISTRAL = Family(qkv_bias=False, output_bias=False, layer_types=_all_sliding)
 _COHERE = Family(norms="shared", norm="centred_scale")
 _OLMO2 = Family(qk_norm="whole", norms="after")
 
 FAMILIES: Mapping[str, Family] = {
+    **OWN_CODE,
     "afmoe": Family(
         keys={"n_shared_experts": "num_shared_experts"},
         qk_norm="heads",
@@ -170,13 +113,14 @@ FAMILIES: Mapping[str, Family] = {
         _GPT2,
         keys={},
         aliases={"n_embed": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"},
+        modules=_NEOX_MODULES,
         positions="",
         embedding_norm=True,
         stores_scores=True,
     ),
     "cohere": _COHERE,
     "cohere2": replace(_COHERE, layer_types=_full_each("sliding_window_pattern", 4, SLIDING)),
-    "codegen": _GPTJ,
+    "codegen": replace(_GPTJ, modules={**_GPTJ.modules, "qkv": ("qkv_proj",)}),
     "cwm": Family(),
     "deepseek_v2": Family(),
     "deepseek_v3": Family(router_bias=True, fp32_routing=True),
@@ -216,6 +160,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "falcon": Family(
         keys={"num_key_value_heads": "num_kv_heads", "intermediate_size": "ffn_hidden_size"},
+        modules=_NEOX_MODULES,
         qkv_bias="bias",
         output_bias="bias",
         norms="shared",
@@ -248,17 +193,17 @@ FAMILIES: Mapping[str, Family] = {
         refine=gemma4_layer,
         other=per_layer_table,
     ),
-    "glm": _GLM,
-    "glm4": replace(_GLM, norms="both"),
-    "glm_ocr": replace(_GLM, norms="both"),
-    "glm4v": replace(_GLM, qkv_bias=True, norms="both"),
+    "glm": _GLM_PACKED,
+    "glm4": replace(_GLM_PACKED, norms="both"),
+    "glm_ocr": replace(_GLM_PACKED, norms="both"),
+    "glm4v": replace(_GLM_PACKED, qkv_bias=True, norms="both"),
     "glm4v_moe": replace(_GLM, router_bias=True, fp32_routing=True),
     "glm4_moe": replace(_GLM, router_bias=True, fp32_routing=True),
     "glm4_moe_lite": replace(_GLM, router_bias=True, fp32_routing=True, leading_dense=1),
     "gpt2": _GPT2,
     "gpt-sw3": _GPT2,
     "gpt_bigcode": _GPT2,
-    "gpt_neox": Family(norm="scale_and_shift", gated=False, ffn_bias=True),
+    "gpt_neox": Family(modules=_NEOX_MODULES, norm="scale_and_shift", gated=False, ffn_bias=True),
     "gpt_oss": Family(sinks=True, layer_types=_alternating, expert_bias=True, clamped=True),
     "gptj": _GPTJ,
     "granite": Family(),
@@ -281,9 +226,6 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "jamba": Family(fp32_routing=True, layer_types=hybrids.periodic_attention, state_space=hybrids.first),
     "jais2": Family(norm="scale_and_shift", gated=False),
-    # transformers has no such class. The layers are DeepSeek-V3's: NVIDIA-NeMo/Megatron-Bridge
-    # src/megatron/bridge/models/kimi/kimi_bridge.py @dc805f5cf9e0.
-    "kimi_k2": Family(router_bias=True, fp32_routing=True),
     "lfm2": Family(
         qkv_bias=False,
         output_bias=False,
@@ -311,6 +253,7 @@ FAMILIES: Mapping[str, Family] = {
     "mixtral": replace(_MISTRAL, fp32_routing=True),
     "mpt": Family(
         keys={"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
+        modules={"qkv": ("Wqkv",), "o": ("out_proj",)},
         gated=False,
         ffn_ratio=4,
     ),
@@ -328,6 +271,7 @@ FAMILIES: Mapping[str, Family] = {
     "olmoe": Family(qk_norm="whole"),
     "opt": Family(
         keys={"intermediate_size": "ffn_dim", "hidden_dropout": "dropout"},
+        modules={**_FC_MODULES, "o": ("out_proj",)},
         qkv_bias="enable_bias",
         output_bias="enable_bias",
         norm="scale_and_shift",
@@ -338,6 +282,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "paddleocr_vl": Family(qkv_bias="use_bias", output_bias="use_bias", ffn_bias="use_bias"),
     "phi": Family(
+        modules=_FC_MODULES,
         qkv_bias=True,
         output_bias=True,
         norms="shared",
@@ -346,7 +291,12 @@ FAMILIES: Mapping[str, Family] = {
         ffn_bias=True,
         head_bias=True,
     ),
-    "phi3": Family(qkv_bias=False, output_bias=False, layer_types=_all_sliding),
+    "phi3": Family(
+        modules={"qkv": ("qkv_proj",), "up": ("gate_up_proj",)},
+        qkv_bias=False,
+        output_bias=False,
+        layer_types=_all_sliding,
+    ),
     "phimoe": Family(norm="scale_and_shift"),
     "qwen2": _QWEN2,
     "qwen2_5_omni": _QWEN2,
@@ -366,6 +316,7 @@ FAMILIES: Mapping[str, Family] = {
     "solar_open": Family(router_bias=True),
     "stablelm": Family(qkv_bias="use_qkv_bias", output_bias=False, norm="scale_and_shift"),
     "starcoder2": Family(
+        modules={"up": ("c_fc",), "down": ("c_proj",)},
         qkv_bias="use_bias",
         output_bias="use_bias",
         norm="scale_and_shift",

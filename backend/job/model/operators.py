@@ -50,6 +50,10 @@ class Linear:
     """Number of copies that process one token."""
     parts: int = 1
     """Number of Hugging Face modules that it joins."""
+    modules: tuple[str, ...] = ()
+    """Names of these modules, if they are not those of Llama."""
+    single: bool = False
+    """As in Experts (shape.py): each copy is a module of its own."""
     after_norm: bool = False
     """Its input is the output of a norm over the residual stream."""
     beside: bool = False
@@ -69,6 +73,9 @@ class Attention:
     """Tokens in the window of sliding attention; 0 if a token sees all before it."""
     packed: bool = False
     """Query, key and value are views of the output of one projection, which therefore stays allocated."""
+    joined: bool = False
+    """The value of a decoder's layer is a view of the output of one projection, which therefore stays allocated beside
+    rotated queries and keys."""
     latent: bool = False
     """Query, key and value are computed from low-rank inputs that are saved too (MLA)."""
     stores_scores: bool = False
@@ -146,6 +153,8 @@ class Activation:
     """Whether it is xIELU (Apertus), which transformers computes in several steps."""
     sparse: bool = False
     """As in Ffn (shape.py)."""
+    single: bool = False
+    """As in Experts (shape.py)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,7 +176,10 @@ class Dispatch:
     top_k: int
     experts: int
     fp32_routing: bool = False
+    single: bool = False
     """As in Experts (shape.py)."""
+    fetched: int = 0
+    """Modules of experts that ZeRO-3 fetches alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

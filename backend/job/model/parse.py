@@ -9,18 +9,11 @@ from typing import Any
 
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
-from backend.job.model.families import (
-    DROPOUT_KEYS,
-    FAMILIES,
-    FULL,
-    LINEAR,
-    SLIDING,
-    UNREAD,
-    Family,
-    Flag,
-)
+from backend.job.model.families import DROPOUT_KEYS, FAMILIES, UNREAD
+from backend.job.model.family import FULL, LINEAR, SLIDING, Family, Flag
 from backend.job.model.hybrids import ATTENTION, CONVOLUTION, HYBRID, MAMBA, MLP, MOE, convolution, nemotron_types
 from backend.job.model.llama import CHUNKED
+from backend.job.model.own_code import OWN_CODE
 from backend.job.model.shape import (
     WEIGHTS,
     Experts,
@@ -51,14 +44,17 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
     if model_type not in TOWERS:
         _family(model_type)
     text_type = str(values.get("model_type") or "")
-    if _name(text_type) not in FAMILIES:
+    if _name(text_type) not in FAMILIES or model_type in OWN_CODE:
         text_type = model_type
     family = _family(text_type)
     values = {family.aliases.get(key, key): value for key, value in values.items()} if family.aliases else values
-    text = Config(values, defaults().get(_name(text_type)), family.keys)
+    text = Config(values, defaults().get(_name(text_type), family.defaults), family.keys)
     for key in UNREAD:
         if text.flag(key):
             raise refusal("unsupported_model_key", key=key, value=True)
+    for key, known in family.only.items():
+        if text.get(key, known) != known:
+            raise refusal("unsupported_model_key", key=key, value=text.get(key))
     listed = nemotron_types(text) if _name(text_type) == "nemotron_h" else None
     layers = len(listed) if listed else text.size("num_hidden_layers", largest=MOST_LAYERS)
     hidden = text.size("hidden_size")
@@ -74,6 +70,7 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
         positions=text.size(family.positions) + family.extra_positions if family.positions else 0,
         head_bias=family.head_bias,
         other=_other(text, family, hidden, layers),
+        idle_mtp=text.size(family.mtp_key, default=0) if family.mtp_key else 0,
         vision=parse_vision(hf_config, hidden),
     )
 
@@ -122,6 +119,7 @@ def _kinds(
             norm=family.norm,
             other=family.activation_parameters,
             dropout=dropout,
+            modules=tuple(family.modules.items()),
         )
         if family.refine:
             kind = family.refine(text, kind, index, len(types))
@@ -239,6 +237,8 @@ def _ffns(text: Config, family: Family, hidden: int, layers: int) -> list[Ffn | 
         router_bias=family.router_bias,
         dense=family.dense_experts,
         fp32_routing=family.fp32_routing,
+        single=family.single_experts,
+        leaf=family.leaf_experts,
     )
     return [moe if sparse else dense for sparse in _sparse(text, family, layers)]
 

@@ -157,6 +157,12 @@ class Experts:
     did not choose by 0 (Llama 4). Megatron-Core computes only the chosen ones."""
     fp32_routing: bool = False
     """Whether the experts' outputs are multiplied by weights in fp32."""
+    single: bool = False
+    """Whether every expert has modules of its own (code in a model's folder). Those of transformers are parameters of
+    one module, which a grouped product multiplies."""
+    leaf: bool = False
+    """Whether LLaMA-Factory has ZeRO-3 fetch all modules of a layer's experts at once (0.9.5 model_utils/moe.py
+    add_z3_leaf_module). Without that ZeRO-3 fetches each alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,6 +187,8 @@ class LayerShape:
     """Rank of a projection beside the attention (Laurel, Gemma 3n); 0 if there is none."""
     norms: Norms = "before"
     norm: NormWeights = "scale"
+    modules: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Names of the modules of its projections, if they are not those of Llama: projection, names."""
     operators: tuple[Operator, ...] = ()
     """The operators that a profile found; empty if they follow from the fields above."""
     saved_bytes: float = 0.0
@@ -274,6 +282,8 @@ class ModelShape:
     """Whether the output layer has a bias."""
     other: int = 0
     """Weights beside the layers: tables of embeddings for every layer (Gemma 3n), a norm of the embedding."""
+    idle_mtp: int = 0
+    """Layers for multi-token prediction that the model's own code builds and no forward pass runs (MiMo)."""
     vision: VisionShape | None = None
 
     def __hash__(self) -> int:

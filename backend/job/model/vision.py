@@ -13,6 +13,7 @@ from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
 from backend.job.model.llama import llama4_tower
 from backend.job.model.mobilenet import gemma3n_tower
+from backend.job.model.own_towers import OWN_TOWERS
 from backend.job.model.plain_towers import MOST_LAYERS as MOST_LAYERS
 from backend.job.model.plain_towers import edge, pixtral, plain_tower, siglip, vit
 from backend.job.model.shape import Projection, VisionShape
@@ -364,6 +365,7 @@ def _glm4v(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
 
 
 TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
+    **OWN_TOWERS,
     "qwen2_vl": _qwen,
     "qwen2_5_vl": _qwen,
     "qwen3_vl": _qwen,

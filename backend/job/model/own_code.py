@@ -1,0 +1,122 @@
+"""Families whose code is in the model's folder (trust_remote_code) and not in transformers 5.6.
+
+Each entry names the copy of this code, or the other implementation, that it was read from. tests/job/test_own_code.py
+compares the parameters with those of real models.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from backend.job.model.config import Config
+from backend.job.model.family import Family, qwen_sliding
+from backend.job.model.shape import LayerShape
+
+
+def _half_width(config: Config) -> int:
+    """modeling_qwen.py QWenMLP: `intermediate_size` is that of both projections together."""
+    return config.size("intermediate_size") // 2
+
+
+def _biased_down(config: Config, layer: LayerShape, _index: int, _layers: int) -> LayerShape:
+    """modeling_telechat.py TelechatMLP: only the last projection of the FFN has a bias."""
+    return replace(layer, other=layer.other + config.size("hidden_size"))
+
+
+OWN_CODE: Mapping[str, Family] = {
+    # ChatGLM2, ChatGLM3, GLM-4-9B: czk1997/chatglm3-copy modeling_chatglm.py @456aa875cf1f,
+    # Vastai/VastModelZOO llm/chatglm4/build_in/source_code/modeling_chatglm4_vacc.py @43aff36bd013.
+    # ChatGLM-6B has other layers and other keys, so it is refused by a missing key.
+    "chatglm": Family(
+        keys={
+            "num_hidden_layers": "num_layers",
+            "num_key_value_heads": "multi_query_group_num",
+            "head_dim": "kv_channels",
+            "intermediate_size": "ffn_hidden_size",
+            "vocab_size": "padded_vocab_size",
+        },
+        only={"multi_query_attention": True, "add_bias_linear": False, "rmsnorm": True, "post_layer_norm": True},
+        modules={
+            "qkv": ("query_key_value",),
+            "o": ("dense",),
+            "up": ("dense_h_to_4h",),
+            "down": ("dense_4h_to_h",),
+        },
+        qkv_bias="add_qkv_bias",
+        output_bias=False,
+        ffn_bias=False,
+    ),
+    # DeepSeek-MoE-16B: ywhijn/moe-project-7101 modeling_deepseek.py @6224875b9db5.
+    "deepseek": Family(single_experts=True),
+    # EXAONE 3: vLLM's implementation, vllm-project/vllm vllm/transformers_utils/configs/exaone.py @4d5ee6c68071, and
+    # the modules of EXAONE-3.0-7.8B as torch prints them, Retruth/deontic nlp_models/exaone/README.md @a77cf87a7777.
+    "exaone": Family(
+        keys={
+            "num_hidden_layers": "num_layers",
+            "hidden_act": "activation_function",
+            "residual_dropout": "resid_dropout",
+        },
+        defaults={"tie_word_embeddings": True},
+        modules={"o": ("out_proj",), "up": ("c_fc_0", "c_fc_1"), "down": ("c_proj",)},
+        qkv_bias=False,
+        output_bias=False,
+        ffn_ratio=4,
+        ffn_bias=False,
+    ),
+    # InternLM2, InternLM2.5: OpenGVLab/InternVL internvl_chat/internvl/model/internlm2/modeling_internlm2.py
+    # @2410d1dbf208.
+    "internlm2": Family(
+        defaults={"bias": True},
+        modules={"qkv": ("wqkv",), "o": ("wo",), "up": ("w1", "w3"), "down": ("w2",)},
+        qkv_bias="bias",
+        output_bias="bias",
+        ffn_bias=False,
+    ),
+    # zhaoyukoon/damoxing_fenci_gongji internlm3-8b-instruct/modeling_internlm3.py @87e80c4e0953.
+    "internlm3": Family(qkv_bias="qkv_bias", output_bias="bias", ffn_bias="bias"),
+    # transformers has no such class. The layers are DeepSeek-V3's: NVIDIA-NeMo/Megatron-Bridge
+    # src/megatron/bridge/models/kimi/kimi_bridge.py @dc805f5cf9e0.
+    "kimi_k2": Family(router_bias=True, fp32_routing=True),
+    # The text part of Kimi-VL has DeepSeek-V3's layers in code of its own, zhangbo2008/hf_deepseek_annotated
+    # modeling_deepseek.py @27141e3ae049. Its tower is in own_towers.py.
+    "kimi_vl": Family(router_bias=True, fp32_routing=True, single_experts=True, leaf_experts=True),
+    # MiMo-7B: jj8127/mimo_kor modeling_mimo.py @1bdf82cea258. Qwen2's layers, and MTP layers that no forward pass runs.
+    "mimo": Family(qkv_bias=True, output_bias=False, layer_types=qwen_sliding, mtp_key="num_nextn_predict_layers"),
+    # The text part of MiniCPM-V 2.6 is transformers' Qwen2. Its tower is in own_towers.py.
+    "minicpmv": Family(qkv_bias=True, output_bias=False, layer_types=qwen_sliding),
+    # MiniCPM, MiniCPM4: a later transformers has a class for them, which refuses the sparse attention, too:
+    # huggingface/transformers src/transformers/models/minicpm4/modular_minicpm4.py @3c80759eed27.
+    "minicpm": Family(defaults={"tie_word_embeddings": True}, only={"num_experts": 0, "sparse_config": None}),
+    # Qwen 1: mapengAdam/qianwen-72B modeling_qwen.py @c677f291486f, and its first version with other keys:
+    # undefdev/Qwen-7B-Chat modeling_qwen.py @04df5dd57b94.
+    "qwen": Family(
+        aliases={
+            "n_embd": "hidden_size",
+            "n_layer": "num_hidden_layers",
+            "n_head": "num_attention_heads",
+            "ffn_hidden_size": "intermediate_size",
+        },
+        only={"no_bias": True},
+        modules={"qkv": ("c_attn",), "o": ("c_proj",), "up": ("w1", "w2"), "down": ("c_proj",)},
+        qkv_bias=True,
+        output_bias=False,
+        ffn_bias=False,
+        ffn_width=_half_width,
+    ),
+    # TeleChat: Tele-AI/Telechat models/7B/modeling_telechat.py @9faf3bc40ee0. TeleChat2: Tele-AI/TeleChat2
+    # llama_factory_training/modeling_telechat2.py @cd9287f3084d.
+    "telechat": Family(
+        keys={
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "intermediate_size": "ffn_hidden_size",
+        },
+        defaults={"tie_word_embeddings": True},
+        only={"embed_layernorm": False, "num_moe_experts": 0},
+        modules={"qkv": ("query", "key_value"), "o": ("dense",)},
+        qkv_bias=False,
+        output_bias=True,
+        ffn_bias=False,
+        refine=_biased_down,
+    ),
+}
+"""By model_type of the text model."""
