@@ -95,7 +95,7 @@ def _items(kind: LayerKind, context_a2a: bool, fp8: Fp8 | None) -> Iterator[_Ite
             yield _Item(spread="routed", bytes=8 * operator.experts, dropped_by=("moe",))
         elif isinstance(operator, Keep):
             spread: Spread = "split" if operator.split else "gathered" if operator.gathered else "whole"
-            yield _Item(spread=spread, bytes=operator.bytes * operator.width)
+            yield _Item(spread=spread, bytes=operator.bytes * operator.width, weight_only=operator.weight_only)
         elif isinstance(operator, Recurrence):
             yield _Item(spread="split", bytes=_recurrence_bytes(operator))
         elif isinstance(operator, Mixing):
@@ -180,7 +180,7 @@ def _eager(operator: Operator, form: EagerForm) -> float:
     if isinstance(operator, Linear):
         return _eager_linear(operator, form)
     if isinstance(operator, Attention):
-        keys = operator.kv_heads * (operator.key_dim + operator.value_dim)
+        keys = 0 if operator.cross else operator.kv_heads * (operator.key_dim + operator.value_dim)
         queries = operator.heads * (operator.key_dim + operator.value_dim)
         # The whole output of a packed projection stays allocated because the value is its view. The tower then joins
         # the images' outputs into a copy, and keeps the rotary tables in fp32.
@@ -196,6 +196,8 @@ def _eager(operator: Operator, form: EagerForm) -> float:
     if isinstance(operator, Mixing):
         return operator.saved_bytes * e / 2
     if isinstance(operator, Keep):
+        if operator.weight_only and not form.trained:
+            return 0.0
         return operator.width * (1 if operator.bytes == 1 else e)
     return 0.0
 

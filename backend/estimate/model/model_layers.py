@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
+from backend.estimate.model.cross_attention import cross_attention, cross_keys
 from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers
 from backend.estimate.model.mixers import gated_delta_net, short_convolution, state_space
 from backend.job.model.operators import (
@@ -72,7 +73,12 @@ def _layer(kind: LayerShape, hidden: int, *, routed: bool) -> LayerKind:
     # The layer's embedding, and its norm's input and output (modeling_gemma4.py project_per_layer_inputs).
     inputs = 3 * kind.per_layer
     return LayerKind(
-        name="sparse" if moe else "dense", hidden=hidden, operators=operators, inputs=inputs, buffer=buffer
+        name="sparse" if moe else "dense",
+        hidden=hidden,
+        operators=operators,
+        inputs=inputs,
+        buffer=buffer,
+        of_images=cross_keys(kind.attention, hidden),
     )
 
 
@@ -143,6 +149,8 @@ def _norm(kind: LayerShape, hidden: int, *, detached: bool = False) -> Norm:
 def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
     attention = kind.attention
     beside = state_space(kind.beside, hidden) if kind.beside else ()
+    if isinstance(attention, FullAttention) and attention.cross:
+        return cross_attention(attention, hidden)
     if isinstance(attention, FullAttention):
         return (*beside, *_full_attention(attention, hidden))
     if isinstance(attention, Mla):
@@ -317,11 +325,13 @@ def _vision(vision: VisionShape) -> VisionLayers:
         positions=(vision.positions + vision.class_token) * h,
         block=LayerKind(name="vision", hidden=h, operators=_vision_block(vision)),
         depth=vision.depth,
-        patches_per_token=vision.patches_per_token,
+        patches_per_token=vision.image_patches / vision.keys if vision.keys else vision.patches_per_token,
         merger=_merger(vision, merged, main, vision.projector_other),
         deep_stack_merger=_merger(vision, merged, (_vision_norm(vision, merged),)),
         deep_stack=vision.deep_stack,
         other=vision.other,
+        kept=vision.kept,
+        checkpointed=vision.checkpointed,
     )
 
 
@@ -336,6 +346,7 @@ def _vision_block(vision: VisionShape) -> tuple[Operator, ...]:
             outputs=3 * h,
             share="whole",
             bias=(2 + vision.key_bias) * h if vision.qkv_bias else 0,
+            parts=1 if vision.joined_qkv else 3,
             after_norm=True,
         ),
         Attention(
@@ -345,7 +356,7 @@ def _vision_block(vision: VisionShape) -> tuple[Operator, ...]:
             value_dim=d,
             causal=False,
             window=vision.window,
-            packed=True,
+            packed=vision.joined_qkv,
         ),
         Linear(name="proj", inputs=h, outputs=h, share="whole", bias=h if vision.output_bias else 0),
         _vision_norm(vision, h),

@@ -13,6 +13,7 @@ from backend.job.model import hybrids
 from backend.job.model.config import Config
 from backend.job.model.gemma import ernie_layer, gemma4_layer, gemma4_other
 from backend.job.model.llama import llama4_layer, llama4_layer_types
+from backend.job.model.mllama import mllama_layer_types, mllama_other
 from backend.job.model.shape import LayerShape, Norms, NormWeights, QkNorm, StateSpace
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
@@ -117,6 +118,8 @@ class Family:
     """Whether a norm follows the embedding."""
     stores_scores: bool = False
     """As in FullAttention."""
+    never_tied: bool = False
+    """Whether the output layer has its own weight, whatever the config says."""
 
 
 _GPT2 = Family(
@@ -300,6 +303,7 @@ FAMILIES: Mapping[str, Family] = {
     "ministral3": _MISTRAL,
     "mistral": _MISTRAL,
     "mixtral": replace(_MISTRAL, fp32_routing=True),
+    "mllama": Family(layer_types=mllama_layer_types, other=mllama_other, never_tied=True),
     "mpt": Family(
         keys={"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
         gated=False,
