@@ -203,15 +203,15 @@ def _eager(operator: Operator, form: EagerForm) -> float:
 
 
 def _eager_activation(activation: Activation, form: EagerForm) -> float:
-    """Return the bytes per element of the width, with the input of the next projection, which frozen experts do not
-    need: they have no adapters.
+    """Return the bytes per element of the width, with the input of the next projection, which a frozen one without an
+    adapter does not need, as experts are.
 
     SwiGLU saves the gate, its activation, and the other half. transformers 5.6 activations.py: NewGELUActivation saves
     its input, half of it, the tanh, and the tanh plus 1; XIELUActivation saves its input, its product with alpha_p (in
     fp32 if that weight is), the exponential, a mask of bytes, and what alpha_n multiplies if alpha_n is trained.
     """
     e = form.element
-    output = e if form.trained or activation.module != "moe" else 0
+    output = e if form.trained or (form.adapters and activation.module != "moe") else 0
     if activation.xielu:
         return e * (3 if form.trained else 2) + form.residual + 1 + output
     return e * (3 if activation.gated else 4 if activation.unfused else 1) + output
@@ -246,6 +246,10 @@ def _eager_linear(linear: Linear, form: EagerForm) -> float:
     if linear.share == "expert":
         return 0.0
     adapters = form.adapters and linear.name != "router"
+    if linear.name == "cross_kv":
+        # Both projections read the vectors of the images, which are there once for all layers.
+        copied = form.element if form.casts or form.drops else 0
+        return linear.parts * linear.inputs * (copied + form.drops) if adapters else 0.0
     if linear.after_norm:
         copies = linear.parts if form.casts or form.drops else 0 if linear.beside else 1
         masks = linear.inputs * linear.parts if form.drops else 0.0

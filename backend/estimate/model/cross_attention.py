@@ -18,9 +18,7 @@ def cross_attention(attention: FullAttention, hidden: int) -> tuple[Operator, ..
     return (
         Linear(name="q", inputs=hidden, outputs=queries, share="split", after_norm=True),
         Norm(width=queries, parameters=d, heads=True),
-        Attention(
-            heads=attention.heads, kv_heads=attention.kv_heads, key_dim=d, value_dim=d, causal=False, cross=True
-        ),
+        Attention(heads=attention.heads, kv_heads=attention.kv_heads, key_dim=d, value_dim=d, causal=False, cross=True),
         Linear(name="o", inputs=queries, outputs=hidden, share="split"),
         # Two products with a gate, and one with the mask of tokens that see no image.
         Mixing(name="gates", parameters=2, flops=0.0, saved_bytes=0.0, moved_bytes=12.0 * hidden, kernels=5),

@@ -56,8 +56,9 @@ class VisionLayers:
     deep_stack_merger: LayerKind
     deep_stack: int
     kept: int = 0
+    """As in VisionShape (backend/job/model/shape.py); likewise the next two fields."""
     checkpointed: bool = True
-    """As in VisionShape (backend/job/model/shape.py); likewise `kept`."""
+    patches_need: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -332,6 +332,7 @@ def _vision(vision: VisionShape) -> VisionLayers:
         other=vision.other,
         kept=vision.kept,
         checkpointed=vision.checkpointed,
+        patches_need=vision.patches_need,
     )
 
 

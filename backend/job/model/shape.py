@@ -248,6 +248,9 @@ class VisionShape:
     """Whether one matrix projects queries, keys and values."""
     checkpointed: bool = True
     """Whether gradient checkpointing reaches the blocks."""
+    patches_need: bool = False
+    """Whether patches get a gradient if adapters are trained with gradient checkpointing, so that a frozen tower has a
+    backward pass too: transformers' enable_input_require_grads, which PEFT calls, finds the patch embedding."""
     keys: int = 0
     """Vectors of an image that cross-attention reads, if its image is one token of the language model (Mllama); 0 if
     patches become tokens."""
