@@ -26,8 +26,9 @@ def scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
     heads = sum(each.heads for each in attentions if tuning.eager_attention or each.stores_scores)
     if not heads:
         return 0
-    length = plan.crossed_length if kind.of_images else plan.sequence_length
-    return heads * length
+    length: Number = plan.crossed_length if kind.of_images else plan.sequence_length
+    size: Number = heads * length
+    return size
 
 
 def layer_work(
