@@ -13,20 +13,26 @@ from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from backend.estimate.memory.stage import Trained
 from backend.estimate.model.flops import layer_flops
 from backend.estimate.model.layers import LayerKind, counted_kinds
 from backend.estimate.model.model_layers import model_layers
+from backend.estimate.model.work import pipeline_work
+from backend.estimate.plan import Plan
 from backend.job.model import parse_model
-from benchmarks.small_models import SMALL_MODELS
+from benchmarks.crossed_images import crossed_images
+from benchmarks.small_models import SEEING, SMALL_MODELS
 
 TOKENS = 128
 
 
 def formula(name: str) -> float:
     """Return the operations of one sequence, in layers and output, with the whole square of scores."""
+    if name in SEEING:
+        return _with_an_image(name)
     layers = model_layers(parse_model(SMALL_MODELS[name]))
     every = [*counted_kinds(layers), *((end, 1) for end in (layers.stem, layers.output) if end)]
     return TOKENS * sum(count * _forward(kind) for kind, count in every)
@@ -37,14 +43,35 @@ def _forward(kind: LayerKind) -> float:
     return float(flops.weights + flops.recurrence + 2 * flops.attention * TOKENS)
 
 
+def _with_an_image(name: str) -> float:
+    shape = parse_model(SEEING[name])
+    if shape.vision is None:
+        raise ValueError(f"{name} has no tower")
+    layers = model_layers(shape)
+    plan = Plan(
+        sequence_length=TOKENS,
+        micro_batches=1,
+        images=1,
+        patches=shape.vision.image_patches,
+        image_keys=shape.vision.keys,
+    )
+    [work] = pipeline_work(layers, plan, Trained())
+    other_half = sum(
+        count * layer_flops(kind).attention for kind, count in counted_kinds(layers) if kind.of_images is None
+    )
+    return float(work.forward + other_half * TOKENS**2)
+
+
 def counted(name: str) -> float:
     """Return the operations that torch counts."""
-    config: Any = CONFIG_MAPPING[name].from_dict(dict(SMALL_MODELS[name]))
+    config: Any = CONFIG_MAPPING[name].from_dict(dict({**SMALL_MODELS, **SEEING}[name]))
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", experts_implementation="eager").eval()
+    kind = AutoModelForImageTextToText if name in SEEING else AutoModelForCausalLM
+    model = kind.from_config(config, attn_implementation="eager", experts_implementation="eager").eval()
+    images = crossed_images(1, TOKENS) if name in SEEING else {}
     tokens = torch.randint(0, 500, (1, TOKENS))
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(input_ids=tokens, use_cache=False)
+        model(input_ids=tokens, use_cache=False, **images)
     return float(counter.get_total_flops())
 
 
@@ -55,7 +82,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     results: dict[str, tuple[float, float]] = {}
-    for name in chosen.names or SMALL_MODELS:
+    for name in chosen.names or (*SMALL_MODELS, *SEEING):
         results[name] = counted(name), formula(name)
         if not chosen.json:
             torchs, ours = results[name]

@@ -93,6 +93,21 @@ def _config(model_type: str, own: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if value is not None}
 
 
+CROSSED_TOWER: Mapping[str, Any] = {
+    "model_type": "mllama_vision_model", "num_hidden_layers": 2, "num_global_layers": 2, "hidden_size": 256,
+    "intermediate_size": 1024, "attention_heads": 4, "image_size": 32, "patch_size": 4,
+    "intermediate_layers_indices": [0], "vision_output_dim": 512,
+}  # fmt: skip
+"""The tower of a small Mllama."""
+SEEING: Mapping[str, Mapping[str, Any]] = {
+    "mllama": {
+        "model_type": "mllama",
+        "text_config": {**SIZES, "model_type": "mllama_text_model", "cross_attention_layers": [1, 3]},
+        "vision_config": CROSSED_TOWER,
+    },
+}
+"""Models whose language part alone is not all that runs with images. Model type -> config.json."""
+
 SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
     model_type: _config(model_type, own) for model_type, own in _OWN.items()
 }

@@ -17,6 +17,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -24,10 +25,12 @@ from peft import LoraConfig, get_peft_model
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed._tools.mod_tracker import ModTracker
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     LlamaConfig,
+    MllamaConfig,
     Qwen3Config,
     Qwen3MoeConfig,
     Qwen3VLConfig,
@@ -44,7 +47,8 @@ from backend.job.model import parse_model
 from backend.job.rules.adapters import CONV1D_TARGETS, GRANITE_TARGETS, MAMBA_TARGETS
 from backend.job.traits import TRAITS
 from benchmarks import kernel_memory
-from benchmarks.small_models import SIZES, SMALL_MODELS
+from benchmarks.crossed_images import crossed_images
+from benchmarks.small_models import CROSSED_TOWER, SIZES, SMALL_MODELS
 
 MIB = 2**20
 SEQUENCE, BATCH = 256, 2
@@ -88,6 +92,8 @@ class Case:
     accumulation: int = 2
     lora: bool = False
     extra: tuple[tuple[str, int], ...] = ()
+    frozen: bool = False
+    """Whether the vision tower and its projector are frozen, in 16 bits."""
     keys: Mapping[str, Any] | None = None
     """The keys of a model of benchmarks/small_models.py, which replace the sizes."""
 
@@ -98,12 +104,20 @@ class Case:
         text = {**SMALL, **dict(self.extra), "vocab_size": self.vocabulary}
         if not self.sees:
             return text
+        if self.crosses:
+            text |= {"cross_attention_layers": [1, 3], "pad_token_id": 0}
+            return {"text_config": text, "vision_config": CROSSED_TOWER}
         return {"text_config": text, "vision_config": VISION, "tie_word_embeddings": False}
 
     @property
     def sees(self) -> bool:
         """Return whether the model has a vision tower."""
-        return bool(self.config is Qwen3VLConfig)
+        return bool(self.config is Qwen3VLConfig) or self.crosses
+
+    @property
+    def crosses(self) -> bool:
+        """Return whether layers of the model attend to images."""
+        return bool(self.config is MllamaConfig)
 
 
 CASES = [
@@ -119,6 +133,12 @@ CASES = [
     Case(config=Qwen3MoeConfig, extra=tuple(EXPERTS.items()), checkpointing=False, vocabulary=512),
     Case(config=Qwen3VLConfig),
     Case(config=Qwen3VLConfig, checkpointing=False),
+    Case(config=MllamaConfig),
+    Case(config=MllamaConfig, checkpointing=False),
+    Case(config=MllamaConfig, frozen=True),
+    Case(config=MllamaConfig, frozen=True, checkpointing=False, vocabulary=512),
+    Case(config=MllamaConfig, lora=True, vocabulary=512),
+    Case(config=MllamaConfig, lora=True, checkpointing=False, vocabulary=512),
 ]
 
 
@@ -191,7 +211,8 @@ def main() -> None:
 def _name(case: Case) -> str:
     return (
         f"{case.config.model_type}, vocabulary {case.vocabulary}, accumulation {case.accumulation}"
-        f"{', LoRA' if case.lora else ''}{'' if case.checkpointing else ', no checkpointing'}"
+        f"{', LoRA' if case.lora else ''}{', frozen tower' if case.frozen else ''}"
+        f"{'' if case.checkpointing else ', no checkpointing'}"
     )
 
 
@@ -199,17 +220,22 @@ def _formula(case: Case) -> float:
     memory = TRAITS["llamafactory-ddp"].memory
     if memory is None:
         raise RuntimeError("DDP is not modelled")
-    layers = model_layers(parse_model({"model_type": case.config.model_type, **case.settings}))
+    shape = parse_model({"model_type": case.config.model_type, **case.settings})
+    layers = model_layers(shape)
+    vision, trained = shape.vision, Trained()
+    if case.frozen or (case.lora and case.sees):
+        trained = Trained(tower=False, merger=False, deep_stack=False)
     plan = Plan(
         sequence_length=SEQUENCE,
         micro_batch=BATCH,
         micro_batches=case.accumulation,
         recompute="full" if case.checkpointing else "none",
         images=BATCH if case.sees else 0,
-        patches=GRID**2,
+        patches=(vision.image_patches if vision else 0) or GRID**2,
+        image_keys=vision.keys if vision else 0,
     )
     targets = ",".join(NAMED_TARGETS.get(case.config.model_type, ["all"]))
-    tuning = Tuning(trained=Trained(), method="lora" if case.lora else "full", lora_targets=targets)
+    tuning = Tuning(trained=trained, method="lora" if case.lora else "full", lora_targets=targets)
     return float(data_parallel_memory(layers, plan, memory, tuning).peak - STATIC_BYTES) / MIB
 
 
@@ -230,6 +256,8 @@ def inputs_of(case: Case) -> dict[str, torch.Tensor]:
     tokens = torch.randint(0, min(case.vocabulary, START), (BATCH, SEQUENCE))
     if not case.sees:
         return {"input_ids": tokens, "labels": tokens}
+    if case.crosses:
+        return {"input_ids": tokens, "labels": tokens, **crossed_images(BATCH, SEQUENCE)}
     merged = GRID**2 // 4
     tokens[:, 0], tokens[:, 1 : 1 + merged] = START, IMAGE
     kinds = (tokens == IMAGE).int()
@@ -244,22 +272,45 @@ def built(case: Case) -> Any:
     kernel_memory.install(case.config.model_type)
     kind = AutoModelForImageTextToText if case.sees else AutoModelForCausalLM
     special = {"image_token_id": IMAGE, "vision_start_token_id": START} if case.sees else {"use_cache": False}
+    if case.crosses:
+        special = {}
     config = case.config(**case.settings, **special)
     # LLaMA-Factory casts every trained weight to fp32; xIELU creates its own in bf16.
     attention = "eager" if config.model_type in EAGER else "sdpa"
     model = kind.from_config(config, attn_implementation=attention).float().train()
     base = model
+    if case.frozen:
+        for part in (model.model.vision_model, model.model.multi_modal_projector):
+            part.to(torch.bfloat16).requires_grad_(False)
     if case.lora:
         model = get_peft_model(model.to(torch.bfloat16), LoraConfig(r=8, target_modules=_targets(case, model)))
     if case.checkpointing:
-        base.gradient_checkpointing_enable({"use_reentrant": True})
-        base.enable_input_require_grads()
+        _checkpoint(base, case)
     return model
 
 
-def _targets(case: Case, model: torch.nn.Module) -> list[str]:
+def _checkpoint(model: Any, case: Case) -> None:
+    """Switch gradient checkpointing on. Inputs of frozen parts need gradients, as transformers and PEFT do it.
+
+    LLaMA-Factory's own function does not in full training (model/model_utils/checkpointing.py). So reentrant
+    checkpoints work with a frozen tower. If it has a backward pass, each checkpoint of a layer that reads images runs
+    it again.
+    """
+    is_reentrant = case.frozen or not case.crosses
+    if case.crosses and not case.lora:
+        function = partial(checkpoint, use_reentrant=is_reentrant)
+        model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=function)
+        return
+    model.gradient_checkpointing_enable({"use_reentrant": is_reentrant})
+    model.enable_input_require_grads()
+
+
+def _targets(case: Case, model: torch.nn.Module) -> list[str] | str:
     """Return the modules that get adapters: those that LLaMA-Factory finds for `lora_target: all`, by the names of
     their classes (model/model_utils/misc.py find_all_linear_modules). A router that returns several tensors is none."""
+    if case.crosses:
+        # LLaMA-Factory leaves out the frozen tower (model/model_utils/visual.py patch_target_modules).
+        return rf".*language_model.*\.({'|'.join(TARGETS)})"
     if case.keys is None:
         return TARGETS
     if case.config.model_type in NAMED_TARGETS:

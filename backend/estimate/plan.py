@@ -61,6 +61,8 @@ class Plan:
     """Images in a micro-batch."""
     patches: int = 0
     """Vision patches of one image."""
+    image_keys: int = 0
+    """Vectors of one image that cross-attention reads; 0 if the model has none."""
 
     def by_recompute(self, value: Callable[[str, tuple[str, ...]], Number]) -> Number:
         """Return `value(recompute, modules)` of the plan, entry by entry where plans differ in it."""
@@ -130,6 +132,11 @@ class Plan:
         ranks = self.tensor * self.context
         return self.images * self.patches / choose(self.images >= ranks, ranks, 1)
 
+    @property
+    def crossed_length(self) -> Number:
+        """Return the vectors of images that a token of a sequence attends to in cross-attention."""
+        return self.images / self.micro_batch * self.image_keys
+
 
 def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = True) -> Plan:
     """Return the plan of a job. Hugging Face engines have data parallelism only."""
@@ -148,8 +155,10 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
         recompute_modules=modules if job.recompute == "selective" else (),
         recompute_layers=parallel.recompute_num_layers or 1,
         flash_attention=flash,
-        images=sequences * training.images_per_sample if vision else 0,
+        # With cross-attention a batch without images gets a picture (backend/estimate/model/cross_attention.py).
+        images=sequences * max(training.images_per_sample, int(vision.keys > 0)) if vision else 0,
         patches=patches_per_image(vision, training.image_max_pixels) if vision else 0,
+        image_keys=vision.keys if vision else 0,
         tensor=split.tensor,
         pipeline=split.pipeline,
         virtual_pipeline=split.virtual_pipeline,
@@ -202,6 +211,7 @@ def unsplit(plan: Plan) -> Plan:
         micro_batches=1,
         images=plan.images,
         patches=plan.patches,
+        image_keys=plan.image_keys,
     )
 
 

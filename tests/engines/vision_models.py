@@ -131,12 +131,28 @@ def paligemma(tokenizer: Any) -> tuple[Any, Any]:
     return config, hf.PaliGemmaProcessor(image_processor, tokenizer, chat_template=CHAT)
 
 
+def mllama(tokenizer: Any) -> tuple[Any, Any]:
+    """Return Mllama (Llama 3.2 Vision)."""
+    ids = marked(tokenizer, image_token="<|image|>")
+    text = {**TEXT, "cross_attention_layers": [1, 3], "num_hidden_layers": 4}
+    tower = {**PLAIN, "attention_heads": 2, "num_global_layers": 1}
+    del text["head_dim"], tower["num_attention_heads"]
+    config = hf.MllamaConfig(
+        text_config=text,
+        vision_config={**tower, "intermediate_layers_indices": [0], "vision_output_dim": 64},
+        image_token_index=ids["image_token"],
+    )
+    image_processor = hf.MllamaImageProcessor(size=SQUARE, max_image_tiles=4)
+    return config, hf.MllamaProcessor(image_processor, tokenizer, chat_template=CHAT)
+
+
 FAMILIES: Mapping[str, Callable[[Any], tuple[Any, Any]]] = {
     "qwen2_vl": qwen2,
     "qwen2_5_vl": qwen2_5,
     "llava": llava,
     "gemma3": gemma3,
     "paligemma": paligemma,
+    "mllama": mllama,
 }
 
 

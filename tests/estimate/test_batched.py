@@ -14,8 +14,10 @@ from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan
 from backend.job.job import Model
+from backend.job.model import parse_model
 from backend.job.presets import resolve_model
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS
+from benchmarks.small_models import SEEING
 
 MODELS = {
     name: model_layers(resolve_model(Model(preset=name)))
@@ -25,7 +27,9 @@ MODELS |= {
     f"{name} with MTP": model_layers(resolve_model(Model(preset=name)), mtp=2)
     for name in ("qwen3-vl-8b", "deepseek-v3")
 }
-"""Dense, of experts, with a vision tower, with latent attention, with multi-token prediction."""
+MODELS["mllama"] = model_layers(parse_model(SEEING["mllama"]))
+"""Dense, of experts, with a vision tower, with latent attention, with multi-token prediction, with layers that read
+images."""
 MCA = TRAITS["llamafactory-megatron"].memory
 TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace", "host", "peak")
 COUNTS = ("dense", "expert", "trained_dense", "trained_expert")
@@ -84,7 +88,7 @@ def test_arrays_of_megatron_plans_give_what_single_plans_give(memory, run, stati
     columns = BATCHES | SIZES
     arrays = {name: np.array(values) for name, values in columns.items()}
     for (model, layers), (pipeline, virtual) in itertools.product(MODELS.items(), [(1, 1), (4, 1), (4, 3)]):
-        fixed = {"pipeline": pipeline, "virtual_pipeline": virtual, "patches": 1764, **static}
+        fixed = {"pipeline": pipeline, "virtual_pipeline": virtual, "patches": 1764, "image_keys": 1600, **static}
         together = pipeline_memory(layers, Plan(**fixed, **arrays), memory, run)
         singles = [pipeline_memory(layers, Plan(**fixed, **row), memory, run) for row in each_row(columns)]
         assert len(together) == pipeline
@@ -109,7 +113,7 @@ def test_arrays_of_hugging_face_plans_give_what_single_plans_give(engine, tuning
     memory, chosen = TRAITS[engine].memory, Tuning(**{"trained": Trained(), **tuning})
     arrays = {name: np.array(values) for name, values in BATCHES.items()}
     for (model, layers), recompute in itertools.product(MODELS.items(), ("none", "full")):
-        fixed = {"patches": 1764, "recompute": recompute}
+        fixed = {"patches": 1764, "image_keys": 1600, "recompute": recompute}
         together = data_parallel_memory(layers, Plan(**fixed, **arrays), memory, chosen)
         singles = [data_parallel_memory(layers, Plan(**fixed, **row), memory, chosen) for row in each_row(BATCHES)]
         assert_equal(together, singles, model, recompute)

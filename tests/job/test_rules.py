@@ -11,7 +11,7 @@ from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import ProblemsError, errors
 from backend.job.rules import RULES, check
 from backend.job.traits import TRAITS
-from benchmarks.small_models import SMALL_MODELS
+from benchmarks.small_models import SEEING, SMALL_MODELS
 from tests.job.test_grpo_rules import BASE as GRPO
 from tests.job.test_grpo_rules import REFUSED
 
@@ -36,6 +36,8 @@ BAMBA = {**DENSE, "model": {"hf_config": SMALL_MODELS["bamba"]}}
 GRANITE = {**DENSE, "model": {"hf_config": SMALL_MODELS["granitemoehybrid"]}}
 GEMMA3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
 GPT2 = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt2"]}}
+MLLAMA = {**DENSE, "model": {"hf_config": SEEING["mllama"]}}
+FROZEN = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
 QUANTISED = {
     **DENSE,
     "model": {"hf_config": {**SHAPE, "model_type": "qwen3", "quantization_config": {"quant_method": "gptq"}}},
@@ -151,6 +153,11 @@ CASES = [
     ({**DENSE, "model": {"hf_config": QWEN2_MOE}}, {}, "model_type_not_supported"),
     ({**DENSE, "model": {"preset": "mixtral-8x7b"}}, {"engine": "swift-megatron"}, "model_type_not_supported"),
     ({**DENSE, "model": {"preset": "qwen3-next-80b-a3b"}}, {}, "model_type_not_supported"),
+    (MLLAMA, FROZEN, "model_type_not_supported"),
+    (MLLAMA, {**FROZEN, "engine": "swift-megatron"}, "model_type_not_supported"),
+    (MLLAMA, {"engine": "llamafactory-ddp"}, "image_layers_reentrant"),
+    (MLLAMA, {"engine": "llamafactory-zero3", **FROZEN, "training.method": "lora"}, "image_layers_reentrant"),
+    (MLLAMA, {"engine": "llamafactory-fsdp", "parallel.fsdp.version": 1}, "image_layers_reentrant"),
     (VISION, {f"training.freeze.{part}": True for part in ("vision_tower", "projector", "language_model")},
      "nothing_trained"),
     (DENSE, {"training.liger": True}, "liger_ignored"),
@@ -311,6 +318,10 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
         (DENSE, {"engine": "swift-megatron", "parallel.context": 2, "training.packing": True}),
         (DENSE, {"engine": "swift-megatron", "training.report_to": ("wandb",), "training.max_steps": 1}),
         (DENSE, {**STREAMS, "training.workers.data_loader": 1}),
+        (MLLAMA, {"engine": "llamafactory-zero3", **FROZEN}),
+        (MLLAMA, {"engine": "llamafactory-fsdp"}),
+        (MLLAMA, {"engine": "llamafactory-zero2", "training.method": "qlora", **FROZEN}),
+        (MLLAMA, {"engine": "llamafactory-ddp", "training.method": "lora", "parallel.recompute": "none"}),
     ],
     ids=[
         "tp4",
@@ -330,6 +341,10 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
         "swift packs with CP",
         "swift reports to wandb and trains one step",
         "swift streams with one loader process",
+        "images with a frozen tower",
+        "images under fsdp 2",
+        "images with qlora",
+        "images without recompute",
     ],
 )
 def test_plans_people_use_have_no_problem(base, values):

@@ -85,10 +85,8 @@ def _image_tokens(job: Job) -> int | None:
     vision = model.vision
     if vision is None:
         return 0
-    return (
-        job.training.images_per_sample
-        * patches_per_image(vision, job.training.image_max_pixels)
-        // vision.patches_per_token
+    return job.training.images_per_sample * vision.image_tokens(
+        patches_per_image(vision, job.training.image_max_pixels)
     )
 
 

@@ -1,6 +1,7 @@
 """What each moment of a step needs on a rank of a Hugging Face engine, in bytes; hugging_face.py takes the peak."""
 
 from backend.estimate.array_ops import Number, choose, largest
+from backend.estimate.memory.crossed import crossed_bytes, read_bytes
 from backend.estimate.memory.layer_work import (
     SCORE_SAVED,
     layer_work,
@@ -191,6 +192,8 @@ def _layer_activations(
     checkpointed = plan.full_recompute & tuning.trained.language
     for kind, count in _saving_layers(layers, tuning):
         full = plan.tokens * (eager_bytes(kind, form) + SCORE_SAVED * scores(kind, plan, tuning))
+        if kind.of_images:
+            full = full + crossed_bytes(kind.of_images, plan, form)
         inputs = form.residual * (kind.hidden + kind.inputs) * plan.tokens
         part = chosen_piece(
             checkpointed,
@@ -229,11 +232,18 @@ def _tower(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning
         per_patch += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack / merged
         if trained.tower:
             block = eager_bytes(vision.block, form)
-            kept = choose(plan.full_recompute, form.residual * vision.block.hidden, block)
-            per_patch = per_patch + vision.depth * kept
-            live = choose(plan.full_recompute, block, 0.0)
+            is_checkpointed = plan.full_recompute & vision.checkpointed
+            kept = choose(is_checkpointed, form.residual * vision.block.hidden, block)
+            per_patch = per_patch + vision.depth * kept + form.element * vision.kept
+            live = choose(is_checkpointed, block, 0.0)
+        elif vision.patches_need and tuning.method == "lora":
+            frozen = vision.depth * eager_bytes(vision.block, form._replace(trained=False, adapters=False))
+            per_patch = per_patch + choose(plan.full_recompute, frozen, 0.0)
     patches = plan.vision_patches
+    saved = patches * per_patch
+    if plan.image_keys:
+        saved = saved + read_bytes(layers, plan, form_of(tuning, memory, trained.tower))
     return (
-        piece("activations_tower", patches * per_patch, patches=patches, bytes_per_patch=None),
+        piece("activations_tower", saved, patches=patches, bytes_per_patch=None),
         piece("activations_tower_recomputed", patches * live, patches=patches, bytes_per_patch=None),
     )

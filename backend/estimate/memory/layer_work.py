@@ -30,7 +30,11 @@ def scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
     """Return the entries of the score matrices of a layer for each token; 0 with fused attention, which stores none."""
     attentions = operators_of(kind, Attention)
     heads = sum(each.heads for each in attentions if tuning.eager_attention or each.stores_scores)
-    return heads * plan.sequence_length if heads else 0
+    if not heads:
+        return 0
+    length: Number = plan.crossed_length if kind.of_images else plan.sequence_length
+    size: Number = heads * length
+    return size
 
 
 def layer_work(

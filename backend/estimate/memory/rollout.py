@@ -102,6 +102,7 @@ def cached_elements(layers: ModelLayers) -> int:
         count * attention.kv_heads * (attention.key_dim + attention.value_dim)
         for kind, count in counted_kinds(layers)
         for attention in operators_of(kind, Attention)
+        if not attention.cross
     )
 
 

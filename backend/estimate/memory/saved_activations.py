@@ -100,7 +100,7 @@ def _items(kind: LayerKind, context_a2a: bool, fp8: Fp8 | None) -> Iterator[_Ite
             yield _Item(spread="routed", bytes=8 * operator.experts, dropped_by=("moe",))
         elif isinstance(operator, Keep):
             spread: Spread = "split" if operator.split else "gathered" if operator.gathered else "whole"
-            yield _Item(spread=spread, bytes=operator.bytes * operator.width)
+            yield _Item(spread=spread, bytes=operator.bytes * operator.width, weight_only=operator.weight_only)
         elif isinstance(operator, Recurrence):
             yield _Item(spread="split", bytes=_recurrence_bytes(operator))
         elif isinstance(operator, Mixing):
@@ -188,7 +188,7 @@ def _eager(operator: Operator, form: EagerForm) -> float:
     if isinstance(operator, Linear):
         return _eager_linear(operator, form)
     if isinstance(operator, Attention):
-        keys = operator.kv_heads * (operator.key_dim + operator.value_dim)
+        keys = 0 if operator.cross else operator.kv_heads * (operator.key_dim + operator.value_dim)
         queries = operator.heads * (operator.key_dim + operator.value_dim)
         # The whole output of a packed projection stays allocated because the value is its view. The tower then joins
         # the images' outputs into a copy, and keeps the rotary tables in fp32.
@@ -208,20 +208,23 @@ def _eager(operator: Operator, form: EagerForm) -> float:
     if isinstance(operator, Mixing):
         return operator.saved_bytes * e / 2
     if isinstance(operator, Keep):
+        if operator.weight_only and not form.trained:
+            return 0.0
         return operator.width * (1 if operator.bytes == 1 else e)
     return 0.0
 
 
 def _eager_activation(activation: Activation, form: EagerForm) -> float:
-    """Return the bytes per element of the width, with the input of the next projection, which frozen experts do not
-    need unless they are modules with adapters.
+    """Return the bytes per element of the width, with the input of the next projection, which a frozen one without an
+    adapter does not need. Experts have adapters only if they are modules.
 
     SwiGLU saves the gate, its activation, and the other half. transformers 5.6 activations.py: NewGELUActivation saves
     its input, half of it, the tanh, and the tanh plus 1; XIELUActivation saves its input, its product with alpha_p (in
     fp32 if that weight is), the exponential, a mask of bytes, and what alpha_n multiplies if alpha_n is trained.
     """
     e = form.element
-    output = e if form.trained or activation.module != "moe" or (form.adapters and activation.single) else 0
+    has_adapters = form.adapters and (activation.module != "moe" or activation.single)
+    output = e if form.trained or has_adapters else 0
     if activation.xielu:
         return e * (3 if form.trained else 2) + form.residual + 1 + output
     # The deviation needs its input, and the function reads what is left of it (Gemma3nTextMLP._gaussian_topk).
@@ -276,6 +279,10 @@ def _eager_linear(linear: Linear, form: EagerForm) -> float:
     if linear.share == "expert":
         return 0.0
     adapters = form.adapters and linear.name not in NOT_ADAPTED
+    if linear.name == "cross_kv":
+        # Both projections read the vectors of the images, which are there once for all layers.
+        copied = form.element if form.casts or form.drops else 0
+        return linear.parts * linear.inputs * (copied + form.drops) if adapters else 0.0
     if linear.after_norm:
         copies = linear.parts if form.casts or form.drops else 0 if linear.beside else 1
         masks = linear.inputs * linear.parts if form.drops else 0.0

@@ -97,16 +97,18 @@ def _modules(kind: LayerKind) -> list[Linear]:
 
 def matrices(kind: LayerKind) -> int:
     """Return the elements of a layer that 4-bit loading packs."""
-    return sum(linear.copies * linear.inputs * linear.outputs for linear in _modules(kind))
+    size = sum(linear.copies * linear.inputs * linear.outputs for linear in _modules(kind))
+    return size + (matrices(kind.of_images) if kind.of_images else 0)
 
 
 def _adapters(kind: LayerKind, rank: int, targets: str) -> int:
-    return sum(linear.copies * rank * (linear.inputs + outputs) for linear, outputs in adapted_linears(kind, targets))
+    size = sum(linear.copies * rank * (linear.inputs + outputs) for linear, outputs in adapted_linears(kind, targets))
+    return size + (_adapters(kind.of_images, rank, targets) if kind.of_images else 0)
 
 
 def adapted_linears(kind: LayerKind, targets: str) -> Iterator[tuple[Linear, int]]:
     """Yield every module of a layer that has an adapter: its projection, which may join several modules, and its
-    outputs."""
+    outputs. Those that read images are left out (LayerKind.of_images)."""
     names = None if targets == "all" else {name.strip() for name in targets.split(",")}
     for linear in _modules(kind):
         for name, outputs in _parts(linear, kind):
@@ -122,6 +124,8 @@ def _parts(linear: Linear, kind: LayerKind) -> Iterator[tuple[str, int]]:
         [attention] = operators_of(kind, Attention)
         keys = attention.kv_heads * attention.key_dim
         yield from (("q_proj", linear.outputs - 2 * keys), ("k_proj", keys), ("v_proj", keys))
+    elif linear.name == "cross_kv":
+        yield from (("k_proj", linear.outputs // 2), ("v_proj", linear.outputs // 2))
     elif linear.parts == 2 and linear.name == "qkv":
         [attention] = operators_of(kind, Attention)
         keys = attention.kv_heads * attention.key_dim

@@ -25,6 +25,9 @@ class LayerKind:
     """Elements per token that a checkpoint around the layer keeps besides the residual stream."""
     buffer: int = 0
     """Elements that Hugging Face counts as parameters and Megatron keeps as a buffer (the router's balancing bias)."""
+    of_images: "LayerKind | None" = None
+    """The operators of cross-attention that read the vectors of images, and not the tokens of the sequence: the
+    projections of keys and values. `operators` has all others."""
 
 
 One = TypeVar("One", Linear, AltUp, Attention, Activation, Dispatch)
@@ -47,11 +50,15 @@ class VisionLayers:
     """Elements of the tower's other weights: a class token, norms around the blocks."""
     block: LayerKind
     depth: int
-    patches_per_token: int
-    """Patches that become one token of the language model."""
+    patches_per_token: float
+    """Patches that become one token of the language model, or one vector that its cross-attention reads."""
     merger: LayerKind
     deep_stack_merger: LayerKind
     deep_stack: int
+    kept: int = 0
+    """As in VisionShape (backend/job/model/shape.py); likewise the next two fields."""
+    checkpointed: bool = True
+    patches_need: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
+from backend.estimate.model.cross_attention import cross_attention, cross_keys
 from backend.estimate.model.gemma import after_layers, before_layers, correct, laurel, per_layer_gate, predict
 from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers
 from backend.estimate.model.mixers import gated_delta_net, short_convolution, state_space
@@ -86,7 +87,12 @@ def _layer(kind: LayerShape, hidden: int, *, routed: bool) -> LayerKind:
     # The layer's embedding, and the copies of the hidden state.
     inputs = kind.per_layer + max(kind.altup - 1, 0) * hidden
     return LayerKind(
-        name="sparse" if moe else "dense", hidden=hidden, operators=operators, inputs=inputs, buffer=buffer
+        name="sparse" if moe else "dense",
+        hidden=hidden,
+        operators=operators,
+        inputs=inputs,
+        buffer=buffer,
+        of_images=cross_keys(kind.attention, hidden),
     )
 
 
@@ -155,6 +161,8 @@ def _norm(kind: LayerShape, hidden: int, *, detached: bool = False) -> Norm:
 def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
     attention = kind.attention
     beside = state_space(kind.beside, hidden) if kind.beside else ()
+    if isinstance(attention, FullAttention) and attention.cross:
+        return cross_attention(attention, hidden)
     if isinstance(attention, FullAttention):
         return (*beside, *_full_attention(attention, hidden))
     if isinstance(attention, Mla):
@@ -338,11 +346,14 @@ def _vision(vision: VisionShape) -> VisionLayers:
         positions=(vision.positions + vision.class_token) * h,
         block=LayerKind(name="vision", hidden=h, operators=vision.block or _vision_block(vision)),
         depth=vision.depth,
-        patches_per_token=vision.patches_per_token,
+        patches_per_token=vision.image_patches / vision.keys if vision.keys else vision.patches_per_token,
         merger=_merger(vision, merged, main, vision.projector_other),
         deep_stack_merger=_merger(vision, merged, (_vision_norm(vision, merged),)),
         deep_stack=vision.deep_stack,
         other=vision.other,
+        kept=vision.kept,
+        checkpointed=vision.checkpointed,
+        patches_need=vision.patches_need,
     )
 
 
@@ -357,6 +368,7 @@ def _vision_block(vision: VisionShape) -> tuple[Operator, ...]:
             outputs=3 * h,
             share="whole",
             bias=(2 + vision.key_bias) * h if vision.qkv_bias else 0,
+            parts=1 if vision.joined_qkv else 3,
             after_norm=True,
         ),
         Attention(
@@ -366,7 +378,7 @@ def _vision_block(vision: VisionShape) -> tuple[Operator, ...]:
             value_dim=d,
             causal=False,
             window=vision.window,
-            packed=True,
+            packed=vision.joined_qkv,
         ),
         Linear(name="proj", inputs=h, outputs=h, share="whole", bias=h if vision.output_bias else 0),
         _vision_norm(vision, h),

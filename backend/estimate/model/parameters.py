@@ -26,7 +26,7 @@ class Counts:
 def layer_counts(kind: LayerKind) -> Counts:
     """Return the weights, biases and norms of one layer of this kind."""
     sums = {"split": 0, "whole": 0, "expert": 0}
-    for operator in kind.operators:
+    for operator in (*kind.operators, *(kind.of_images.operators if kind.of_images else ())):
         if isinstance(operator, Norm):
             sums["whole"] += operator.parameters
         elif isinstance(operator, Linear):

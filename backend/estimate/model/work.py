@@ -43,7 +43,8 @@ def pipeline_work(layers: ModelLayers, plan: Plan, trained: Trained, *, adapters
     """
     language = trained.language and not adapters
     inputs_need = trained.language or (trained.vision and layers.vision is not None)
-    kinds = {kind: _layer(kind, plan, language, inputs_need) for kind in layers.kinds}
+    vectors_need = trained.tower or trained.merger
+    kinds = {kind: _layer(kind, plan, language, inputs_need, vectors_need=vectors_need) for kind in layers.kinds}
     works = []
     for stage in stages(layers, plan):
         work = NONE
@@ -59,14 +60,41 @@ def pipeline_work(layers: ModelLayers, plan: Plan, trained: Trained, *, adapters
     return works
 
 
-def _layer(kind: LayerKind, plan: Plan, trained: bool, inputs_need: bool, *, recomputable: bool = True) -> Work:
+def _layer(
+    kind: LayerKind,
+    plan: Plan,
+    trained: bool,
+    inputs_need: bool,
+    *,
+    recomputable: bool = True,
+    vectors_need: bool = False,
+) -> Work:
+    """Return the work of a layer; `vectors_need`: whether what cross-attention reads of images needs a gradient."""
+    inputs_need = inputs_need or trained
+    if kind.of_images is None:
+        return _rows(kind, plan, plan.tokens, plan.sequence_length, trained, inputs_need, recomputable=recomputable)
+    own = _rows(kind, plan, plan.tokens, plan.crossed_length, trained, inputs_need)
+    return own + _rows(kind.of_images, plan, plan.images * plan.image_keys, 0.0, trained, vectors_need)
+
+
+def _rows(
+    kind: LayerKind,
+    plan: Plan,
+    rows: Number,
+    context: Number,
+    trained: bool,
+    inputs_need: bool,
+    *,
+    recomputable: bool = True,
+) -> Work:
+    """Return the work of a layer for so many tokens, each of which attends to `context`."""
     flops = layer_flops(kind)
-    scale = plan.tokens / plan.tensor
-    forward = scale * flops.forward(plan.sequence_length)
-    core = flops.attention * plan.sequence_length
+    scale = rows / plan.tensor
+    forward = scale * flops.forward(context)
+    core = flops.attention * context
     attention = plan.by_recompute(lambda _, modules: core if "core_attn" in modules else 0.0)
-    backward = scale * flops.backward(plan.sequence_length, weights_trained=trained, inputs_need=inputs_need or trained)
-    again = choose(plan.full_recompute, flops.forward(plan.sequence_length), attention) if recomputable else 0.0
+    backward = scale * flops.backward(context, weights_trained=trained, inputs_need=inputs_need)
+    again = choose(plan.full_recompute, flops.forward(context), attention) if recomputable else 0.0
     return Work(forward=forward, backward=backward, recomputed=scale * again)
 
 
@@ -87,7 +115,8 @@ def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -
             plan.patches, weights_trained=weights_trained and not adapters, inputs_need=inputs_need
         )
         backward *= count * rows
-        again = choose(plan.full_recompute, forward, 0.0) if kind is vision.block and trained.tower else 0.0
+        is_checkpointed = kind is vision.block and trained.tower and vision.checkpointed
+        again = choose(plan.full_recompute, forward, 0.0) if is_checkpointed else 0.0
         work += Work(forward=forward, backward=backward, recomputed=again)
     return work
 
@@ -99,14 +128,14 @@ def flops_per_token(layers: ModelLayers, plan: Plan, trained: Trained, adapters:
     layer for attention. The distribution over ranks does not change them.
     """
     length, images = float(plan.sequence_length), float(plan.images / plan.micro_batch)
-    return _flops_of_sequence(layers, length, images, plan.patches, trained, adapters) / length
+    return _flops_of_sequence(layers, length, images, plan.patches, plan.image_keys, trained, adapters) / length
 
 
 @lru_cache(maxsize=1024)
 def _flops_of_sequence(
-    layers: ModelLayers, length: float, images: float, patches: int, trained: Trained, adapters: bool
+    layers: ModelLayers, length: float, images: float, patches: int, image_keys: int, trained: Trained, adapters: bool
 ) -> float:
-    plan = Plan(sequence_length=length, micro_batches=1, images=images, patches=patches)
+    plan = Plan(sequence_length=length, micro_batches=1, images=images, patches=patches, image_keys=image_keys)
     [work] = pipeline_work(layers, plan, trained, adapters=adapters)
     return float(work.forward + work.backward)
 

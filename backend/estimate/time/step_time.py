@@ -5,13 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backend.estimate.array_ops import ZERO, Number, larger, largest
+from backend.estimate.array_ops import ZERO, Number, choose, larger, largest
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import Chunk, RankParameters, Trained, stages
-from backend.estimate.model.layers import ModelLayers, VisionLayers, counted_kinds
+from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, counted_kinds
 from backend.estimate.model.load import Load, load_of
 from backend.estimate.time.communication import Group, ring_seconds, send_seconds
+from backend.estimate.time.crossed import crossed_passes
 from backend.estimate.time.data_parallel import data_seconds, offload_seconds, optimizer_seconds
 from backend.estimate.time.layer_time import layer_passes
 from backend.estimate.time.passes import NO_PASS, NO_PASSES, Pass, Passes
@@ -164,17 +165,25 @@ def kind_passes(
     language = trained.language and not adapters
     inputs_need = trained.language or (trained.vision and layers.vision is not None)
     load = load_of(time_context)
-    decoder = tuple(
-        layer_passes(
-            kind,
-            time_context,
-            load,
-            weights_trained=language,
-            inputs_need=inputs_need,
-            adapted=adapters and trained.language,
+    adapted = adapters and trained.language
+
+    def passes(kind: LayerKind) -> Passes:
+        if kind.of_images:
+            return crossed_passes(
+                kind,
+                kind.of_images,
+                time_context,
+                load,
+                trained,
+                weights_trained=language,
+                inputs_need=inputs_need,
+                adapted=adapted,
+            )
+        return layer_passes(
+            kind, time_context, load, weights_trained=language, inputs_need=inputs_need, adapted=adapted
         )
-        for kind in layers.kinds
-    )
+
+    decoder = tuple(map(passes, layers.kinds))
     tower = _tower(layers.vision, time_context, trained, adapters) if layers.vision else NO_PASSES
     head = _head(layers, time_context, load, language)
     if layers.stem:
@@ -268,29 +277,33 @@ def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, ad
     if not (plan.images.any() if isinstance(plan.images, np.ndarray) else plan.images):
         return NO_PASSES
     forward, backward, recomputed = ZERO, ZERO, ZERO
+    # PEFT gives no gradient to the inputs of 4-bit models (peft_model.py _prepare_model_for_gradient_checkpointing).
+    patches_need = adapters and vision.patches_need and not trained.tower and not time_context.run.unpacked
+    has_backward = choose(plan.full_recompute, 1.0, 0.0) if patches_need else 1.0
+    inputs_need = trained.tower or patches_need
     patches = Load(tokens=plan.vision_patches, length=plan.patches)
     merged = Load(tokens=patches.tokens / vision.patches_per_token, length=plan.patches)
     parts = (
         (vision.patch_embedding, 1, patches, trained.tower, False),
-        (vision.block, vision.depth, patches, trained.tower, trained.tower),
-        (vision.merger, 1, merged, trained.merger, trained.tower),
-        (vision.deep_stack_merger, vision.deep_stack, merged, trained.deep_stack, trained.tower),
+        (vision.block, vision.depth, patches, trained.tower, inputs_need),
+        (vision.merger, 1, merged, trained.merger, inputs_need),
+        (vision.deep_stack_merger, vision.deep_stack, merged, trained.deep_stack, inputs_need),
     )
-    for kind, count, load, weights_trained, inputs_need in parts:
+    for kind, count, load, weights_trained, inputs_trained in parts:
         if count:
             passes = layer_passes(
                 kind,
                 time_context,
                 load,
                 weights_trained=weights_trained and not adapters,
-                inputs_need=inputs_need,
+                inputs_need=inputs_trained,
                 adapted=adapters and kind is vision.block and trained.tower,
                 tower=True,
-                recomputable=kind is vision.block and trained.tower,
+                recomputable=kind is vision.block and trained.tower and vision.checkpointed,
             )
             # The tower has no communication.
             forward = forward + count * passes.forward.compute
-            backward = backward + count * passes.backward.compute
+            backward = backward + has_backward * count * passes.backward.compute
             recomputed = recomputed + count * passes.recomputed.compute
     return Passes(*(Pass(seconds, 0.0, 0.0, 0.0) for seconds in (forward, backward, recomputed)))
 

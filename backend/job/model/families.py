@@ -14,6 +14,7 @@ from backend.job.model.config import Config
 from backend.job.model.family import FULL, LINEAR, SLIDING, Family, LayerTypes, qwen_sliding
 from backend.job.model.gemma import ernie_layer, gemma3n_layer, gemma3n_width, gemma4_layer, per_layer_table
 from backend.job.model.llama import llama4_layer, llama4_layer_types
+from backend.job.model.mllama import mllama_layer_types, mllama_other
 from backend.job.model.own_code import OWN_CODE
 
 
@@ -251,6 +252,7 @@ FAMILIES: Mapping[str, Family] = {
     "ministral3": _MISTRAL,
     "mistral": _MISTRAL,
     "mixtral": replace(_MISTRAL, fp32_routing=True),
+    "mllama": Family(layer_types=mllama_layer_types, other=mllama_other, never_tied=True),
     "mpt": Family(
         keys={"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
         modules={"qkv": ("Wqkv",), "o": ("out_proj",)},

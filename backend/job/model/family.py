@@ -95,3 +95,5 @@ class Family:
     """Whether a norm follows the embedding."""
     stores_scores: bool = False
     """As in FullAttention."""
+    never_tied: bool = False
+    """Whether the output layer has its own weight, whatever the config says."""

@@ -80,6 +80,8 @@ class Attention:
     """Query, key and value are computed from low-rank inputs that are saved too (MLA)."""
     stores_scores: bool = False
     """As in FullAttention (shape.py)."""
+    cross: bool = False
+    """Whether keys and values come from images. What they need is counted with their own projections."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,6 +195,8 @@ class Keep:
     """Whether tensor parallelism divides it."""
     gathered: bool = False
     """Whether it is only what other ranks hold of a sequence that sequence parallel splits."""
+    weight_only: bool = False
+    """Whether only the gradient of a weight needs it: it is not kept if the weight is frozen."""
 
 
 Operator = Norm | Linear | Attention | Recurrence | Mixing | Parameters | Activation | AltUp | Dispatch | Keep

@@ -13,6 +13,7 @@ from backend.job.model.families import DROPOUT_KEYS, FAMILIES, UNREAD
 from backend.job.model.family import FULL, LINEAR, SLIDING, Family, Flag
 from backend.job.model.hybrids import ATTENTION, CONVOLUTION, HYBRID, MAMBA, MLP, MOE, convolution, nemotron_types
 from backend.job.model.llama import CHUNKED
+from backend.job.model.mllama import CROSS
 from backend.job.model.own_code import OWN_CODE
 from backend.job.model.shape import (
     WEIGHTS,
@@ -64,7 +65,7 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
         model_type=model_type,
         hidden=hidden,
         vocab=text.size("vocab_size"),
-        tied=bool(tied),
+        tied=bool(tied) and not family.never_tied,
         kinds=kinds,
         order=order,
         positions=text.size(family.positions) + family.extra_positions if family.positions else 0,
@@ -139,6 +140,8 @@ def _mixer(name: str, text: Config, family: Family, hidden: int) -> Mixer | None
         return convolution(text)
     if name in (MLP, MOE):
         return None
+    if name == CROSS:
+        return replace(_full_attention(text, family, hidden, 0), cross=True, qk_norm="heads")
     if name not in (FULL, SLIDING, CHUNKED, ATTENTION, HYBRID):
         raise refusal("unsupported_model_key", key="layer_types", value=name)
     return _full_attention(text, family, hidden, _window(name, text))

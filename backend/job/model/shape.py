@@ -45,6 +45,9 @@ class FullAttention:
     """A norm of the values without weights."""
     stores_scores: bool = False
     """Whether transformers' class has no fused attention and stores the matrix of scores (BLOOM)."""
+    cross: bool = False
+    """Whether queries come from tokens, but keys and values from images (Mllama), and gates weigh what attention and
+    FFN add to the residual stream."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,11 +258,27 @@ class VisionShape:
     """Operators of a block, for every patch, if the tower is no vision transformer; patches have no layer then."""
     other: int = 0
     """Weights of the tower besides patches, positions and blocks, or of a second tower that is frozen with it."""
+    kept: int = 0
+    """Elements of a patch that the backward pass needs besides those of blocks, if the tower is trained."""
+    joined_qkv: bool = True
+    """Whether one matrix projects queries, keys and values."""
+    checkpointed: bool = True
+    """Whether gradient checkpointing reaches the blocks."""
+    patches_need: bool = False
+    """Whether patches get a gradient if adapters are trained with gradient checkpointing, so that a frozen tower has a
+    backward pass too: transformers' enable_input_require_grads, which PEFT calls, finds the patch embedding."""
+    keys: int = 0
+    """Vectors of an image that cross-attention reads, if its image is one token of the language model (Mllama); 0 if
+    patches become tokens."""
 
     @property
     def patches_per_token(self) -> int:
-        """Return the patches that become one token of the language model."""
+        """Return the patches that become one token of the language model, if `keys` is 0."""
         return self.pooled or self.merge**2
+
+    def image_tokens(self, patches: int) -> int:
+        """Return the tokens of the language model for an image of so many patches."""
+        return 1 if self.keys else patches // self.patches_per_token
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from backend.job.model.audio import AUDIO, gemma4_audio, gemma4_audio_projector,
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
 from backend.job.model.llama import llama4_tower
+from backend.job.model.mllama import mllama_tower
 from backend.job.model.mobilenet import gemma3n_tower
 from backend.job.model.own_towers import OWN_TOWERS
 from backend.job.model.plain_towers import MOST_LAYERS as MOST_LAYERS
@@ -395,6 +396,7 @@ TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "llava_next_video": _llava_tiled,
     "llava_onevision": _llava_tiled,
     "mistral3": _mistral3,
+    "mllama": mllama_tower,
     "paddleocr_vl": _paddle,
     "paligemma": _paligemma,
     "smolvlm": _idefics3,

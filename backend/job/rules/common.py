@@ -10,6 +10,7 @@ from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, o
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, dividing, problem, registrar
 from backend.job.rules.stages import counted_layers, recut
+from backend.job.trained import trained_parts
 from backend.job.traits import TRAITS, sibling
 from backend.job.unestimated import is_known
 
@@ -164,6 +165,27 @@ def a_reward_model_checkpoints_without_reentry(job: Job, shape: ModelShape, gpu:
         return None
     return problem("reward_model_reentrant", "training.stage",
                    edit={"extra": {**job.extra, "use_reentrant_gc": False}})  # fmt: skip
+
+
+@llamafactory
+def image_layers_checkpoint_without_reentry(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Each layer with cross-attention reads the same vectors of the images. If these need a gradient, every reentrant
+    checkpoint runs the backward pass of the projector again: "Trying to backward through the graph a second time".
+
+    They need one if the projector or the tower is trained, and with LoRA, because PEFT gives the inputs of the tower a
+    gradient (VisionShape.patches_need). Seen with LLaMA-Factory 0.9.5 and transformers 5.6.0. LLaMA-Factory's
+    checkpoints are never reentrant with FSDP 2 (model/model_utils/checkpointing.py).
+    """
+    if job.recompute == "none" or job.extra.get("use_reentrant_gc") is False:
+        return None
+    if shape.vision is None or not shape.vision.keys or (job.traits.is_fsdp and job.parallel.fsdp.version == 2):
+        return None
+    trained, method = trained_parts(job, shape), job.training.method
+    # `partial` trains the projector too, but not the tower (model/adapter.py _setup_freeze_tuning).
+    if not trained.merger and method != "lora" and (not trained.tower or method == "partial"):
+        return None
+    edit: dict[str, object] = {"extra": {**job.extra, "use_reentrant_gc": False}}
+    return problem("image_layers_reentrant", "parallel.recompute", model_type=shape.model_type, edit=edit)
 
 
 @llamafactory
