@@ -2,6 +2,7 @@
 
     .venv-node/bin/python -m benchmarks.real_modules megatron < cases.json
     .venv-node/bin/python -m benchmarks.real_modules hugging-face
+    .venv-node/bin/python -m benchmarks.real_modules patches-need-gradients
 
 Needs the node environment (torch, megatron-core, transformers). Nothing is allocated: modules are on the meta device,
 ranks in torch's fake process group. A case is {model, tensor, pipeline, virtual_pipeline, expert, expert_tensor, mtp,
@@ -19,7 +20,9 @@ import torch
 
 from backend.job.model import FullAttention, ModelShape, parse_model
 from backend.job.model.shape import GatedDeltaNet
+from backend.job.model.vision import TOWERS
 from backend.job.presets import models
+from benchmarks.families import COMPLETED
 
 
 def megatron(cases: list[Mapping[str, Any]]) -> list[list[list[int]]]:
@@ -235,6 +238,31 @@ def hugging_face() -> dict[str, int]:
     return counts
 
 
+def patches_need_gradients() -> list[str]:
+    """Return the types of TOWERS whose tower has an embedding that transformers' enable_input_require_grads finds.
+
+    Gemma 3n is left out, because its tower needs timm.
+    """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    return [name for name in TOWERS if name in CONFIG_MAPPING and name != "gemma3n" and _has_hooked_tower(name)]
+
+
+def _has_hooked_tower(name: str) -> bool:
+    from transformers import AutoModelForImageTextToText, AutoModelForSeq2SeqLM
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+    config = CONFIG_MAPPING[name](**COMPLETED.get(name, {}))
+    config = getattr(config, "thinker_config", config)
+    sees = config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    with torch.device("meta"):
+        model = (AutoModelForImageTextToText if sees else AutoModelForSeq2SeqLM).from_config(config)
+    model.enable_input_require_grads()
+    hooked = [each for each, module in model.named_modules() if module._forward_hooks]
+    return any(not each.endswith("embed_tokens") for each in hooked)
+
+
 def _count(model: torch.nn.Module) -> int:
     """Return the parameters of a model. Router biases count as in checkpoints."""
     biases = [buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
@@ -242,4 +270,6 @@ def _count(model: torch.nn.Module) -> int:
 
 
 if __name__ == "__main__":
-    json.dump(megatron(json.load(sys.stdin)) if sys.argv[1] == "megatron" else hugging_face(), sys.stdout, default=str)
+    answers = {"hugging-face": hugging_face, "patches-need-gradients": patches_need_gradients}
+    answer = megatron(json.load(sys.stdin)) if sys.argv[1] == "megatron" else answers[sys.argv[1]]()
+    json.dump(answer, sys.stdout, default=str)

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, Self
 
 import torch
+from llamafactory.model.model_utils.checkpointing import get_custom_gradient_checkpointing_func
 from peft import LoraConfig, get_peft_model
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed._tools.mod_tracker import ModTracker
@@ -31,6 +32,7 @@ from transformers import (
     AutoModelForImageTextToText,
     LlamaConfig,
     MllamaConfig,
+    Qwen2_5_VLConfig,
     Qwen3Config,
     Qwen3MoeConfig,
     Qwen3VLConfig,
@@ -107,12 +109,16 @@ class Case:
         if self.crosses:
             text |= {"cross_attention_layers": [1, 3], "pad_token_id": 0}
             return {"text_config": text, "vision_config": CROSSED_TOWER}
-        return {"text_config": text, "vision_config": VISION, "tie_word_embeddings": False}
+        tower: dict[str, Any] = {}
+        if self.config is Qwen2_5_VLConfig:
+            text["rope_scaling"] = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [8, 12, 12]}
+            tower = {"fullatt_block_indexes": [1, 3], "window_size": 64}
+        return {"text_config": text, "vision_config": {**VISION, **tower}, "tie_word_embeddings": False}
 
     @property
     def sees(self) -> bool:
         """Return whether the model has a vision tower."""
-        return bool(self.config is Qwen3VLConfig) or self.crosses
+        return self.config in (Qwen2_5_VLConfig, Qwen3VLConfig) or self.crosses
 
     @property
     def crosses(self) -> bool:
@@ -133,6 +139,9 @@ CASES = [
     Case(config=Qwen3MoeConfig, extra=tuple(EXPERTS.items()), checkpointing=False, vocabulary=512),
     Case(config=Qwen3VLConfig),
     Case(config=Qwen3VLConfig, checkpointing=False),
+    Case(config=Qwen3VLConfig, lora=True),
+    Case(config=Qwen2_5_VLConfig, lora=True),
+    Case(config=Qwen2_5_VLConfig, lora=True, checkpointing=False),
     Case(config=MllamaConfig),
     Case(config=MllamaConfig, checkpointing=False),
     Case(config=MllamaConfig, frozen=True),
@@ -301,14 +310,18 @@ def _checkpoint(model: Any, case: Case) -> None:
         function = partial(checkpoint, use_reentrant=is_reentrant)
         model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=function)
         return
-    model.gradient_checkpointing_enable({"use_reentrant": is_reentrant})
+    if case.sees and case.lora and not case.crosses:
+        function = get_custom_gradient_checkpointing_func(partial(checkpoint, use_reentrant=True))
+        model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=function)
+    else:
+        model.gradient_checkpointing_enable({"use_reentrant": is_reentrant})
     model.enable_input_require_grads()
 
 
 def _targets(case: Case, model: torch.nn.Module) -> list[str] | str:
     """Return the modules that get adapters: those that LLaMA-Factory finds for `lora_target: all`, by the names of
     their classes (model/model_utils/misc.py find_all_linear_modules). A router that returns several tensors is none."""
-    if case.crosses:
+    if case.sees:
         # LLaMA-Factory leaves out the frozen tower (model/model_utils/visual.py patch_target_modules).
         return rf".*language_model.*\.({'|'.join(TARGETS)})"
     if case.keys is None:

@@ -17,6 +17,8 @@ from backend.estimate.model.parameters import model_parameters
 from backend.estimate.plan import Plan
 from backend.job.model import parse_model
 from backend.job.model.families import FAMILIES
+from backend.job.model.own_code import OWN_CODE
+from backend.job.model.patch_gradients import HOOKED
 from backend.job.model.vision import TOWERS
 from backend.job.presets import models
 from tests.nodes import needs_node_environment
@@ -117,6 +119,10 @@ def test_every_preset_has_as_many_parameters_as_its_hugging_face_class():
     assert counted == real("benchmarks.real_modules", "hugging-face")
 
 
+def test_transformers_lets_gradients_flow_to_the_patches_of_the_types_that_are_listed():
+    assert real("benchmarks.real_modules", "patches-need-gradients") == [name for name in TOWERS if name in HOOKED]
+
+
 def test_every_type_that_config_json_describes_has_as_many_parameters_as_transformers_builds():
     outcomes = real("benchmarks.families", "--json")
     by_status = {status: {name for name, each in outcomes.items() if each["status"] == status}
@@ -126,7 +132,7 @@ def test_every_type_that_config_json_describes_has_as_many_parameters_as_transfo
     # The page of models (tools/write_models.py) shows this.
     kept = {name: each["status"] for name, each in read_data()["types"].items()}
     assert {name: each["status"] for name, each in outcomes.items()} == kept
-    # Kimi K2 has no class in transformers; its layers are DeepSeek-V3's. Others are parts of a model of another type.
+    # Others are parts of a model of another type.
     described = {name.removesuffix("_text").removesuffix("_thinker") for name in by_status["exact"]}
-    assert {*FAMILIES} - described == {"kimi_k2", "gpt-sw3"} - described
-    assert {*TOWERS} <= by_status["exact"]
+    assert {*FAMILIES} - {*OWN_CODE} - described == {"gpt-sw3"} - described
+    assert {*TOWERS} - {*OWN_CODE} <= by_status["exact"]

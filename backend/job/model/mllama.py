@@ -57,7 +57,6 @@ def mllama_tower(vision: Config, _model: Config, text_hidden: int) -> VisionShap
         image_patches=tiles * -(-tile // _MULTIPLE) * _MULTIPLE,
         keys=tiles * tile,
         checkpointed=False,
-        patches_need=True,
         joined_qkv=False,
         qkv_bias=False,
         output_bias=False,

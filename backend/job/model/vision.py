@@ -15,6 +15,7 @@ from backend.job.model.llama import llama4_tower
 from backend.job.model.mllama import mllama_tower
 from backend.job.model.mobilenet import gemma3n_tower
 from backend.job.model.own_towers import OWN_TOWERS
+from backend.job.model.patch_gradients import HOOKED
 from backend.job.model.plain_towers import MOST_LAYERS as MOST_LAYERS
 from backend.job.model.plain_towers import edge, pixtral, plain_tower, siglip, vit
 from backend.job.model.shape import Projection, VisionShape
@@ -37,7 +38,8 @@ def parse_vision(hf_config: Mapping[str, Any], text_hidden: int) -> VisionShape 
     if kind not in TOWERS:
         raise refusal("unsupported_model_type", model_type=kind or "vision_config", supported=list(TOWERS))
     vision = Config(values, defaults().get(str(values.get("model_type"))))
-    return TOWERS[kind](vision, Config(hf_config, defaults().get(kind)), text_hidden)
+    tower = TOWERS[kind](vision, Config(hf_config, defaults().get(kind)), text_hidden)
+    return replace(tower, patches_need=kind in HOOKED)
 
 
 def _qwen(vision: Config, model: Config, text_hidden: int) -> VisionShape:
