@@ -31,7 +31,8 @@ def memory_traits(job: Job, gpu: Gpu) -> MemoryTraits:
     if training.method not in traits.methods:
         raise _not_modelled("training.method", f"{training.method}, {job.engine}")
     memory = _in_precision(traits.memory, training.precision, megatron=traits.is_megatron)
-    memory = replace(memory, fp8=fp8_of_job(job, gpu))
+    if job.has_fp8_products:
+        memory = replace(memory, fp8=fp8_of_job(job, gpu))
     # mcore_adapter's fused loss works only with TP 1.
     fusable = (parallel.tensor == 1) | (traits.environment == "swift")
     if traits.is_megatron and parallel.cross_entropy_fusion and memory.fused_logits_bytes:

@@ -53,9 +53,25 @@ class Stage:
         return tuple((kind, count) for kind, count in zip(layers.kinds, self.counts, strict=True) if count)
 
 
+class LayerCut(NamedTuple):
+    """The layers of a model in the stages of a plan."""
+
+    stages: tuple[Stage, ...]
+    """First to last."""
+    chunks: tuple[Chunk, ...]
+    """The chunks that differ from each other."""
+    places: tuple[tuple[int, ...], ...]
+    """For each chunk of each stage, its index in `chunks`."""
+
+
 def stages(layers: ModelLayers, plan: Plan) -> tuple[Stage, ...]:
     """Return the stages of a plan, first to last."""
-    return _stages(
+    return layer_cut(layers, plan).stages
+
+
+def layer_cut(layers: ModelLayers, plan: Plan) -> LayerCut:
+    """Return the layers in the stages of a plan."""
+    return _layer_cut(
         layers,
         plan.pipeline,
         plan.virtual_pipeline,
@@ -66,15 +82,15 @@ def stages(layers: ModelLayers, plan: Plan) -> tuple[Stage, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _stages(
+def _layer_cut(
     layers: ModelLayers,
     pipeline: int,
     virtual: int,
     with_embedding: bool,
     with_loss: bool,
     layout: tuple[int, ...] | None,
-) -> tuple[Stage, ...]:
-    result = []
+) -> LayerCut:
+    result = list[Stage]()
     order, kinds = layers.order, range(len(layers.kinds))
     pieces = layout or equal_pieces(len(order), pipeline * virtual, with_embedding=with_embedding, with_loss=with_loss)
     for index, bounds in enumerate(chunk_layers(pieces, pipeline)):
@@ -97,7 +113,8 @@ def _stages(
                 counts=tuple(sum(chunk.counts[kind] for chunk in chunks) for kind in kinds),
             )
         )
-    return tuple(result)
+    chunks = tuple(dict.fromkeys(chunk for stage in result for chunk in stage.chunks))
+    return LayerCut(tuple(result), chunks, tuple(tuple(map(chunks.index, stage.chunks)) for stage in result))
 
 
 def _with_mtp(chunk: Chunk, count: int) -> Chunk:

@@ -83,7 +83,7 @@ def peak_moment(moments: list[Moment]) -> Moment:
     for moment in moments:
         total = moment.total
         more = total > most
-        if isinstance(more, np.ndarray):
+        if type(more) is np.ndarray:
             best = Moment(
                 gradients=choose(more, moment.gradients, best.gradients),
                 activations=choose(more, moment.activations, best.activations),

@@ -62,7 +62,7 @@ def data_seconds(
     """
     virtual = time_context.plan.virtual_pipeline
     # The count of a stage without experts is a plain 0, for arrays of plans too.
-    has_experts = any(not isinstance(rank.expert, int) or rank.expert for rank in ranks)
+    has_experts = any([type(rank.expert) is not int or rank.expert for rank in ranks])
     arguments = (time_context, ranks[0], has_experts)
     key = (memo.number(ranks[0]), has_experts) if memo else ()
     rates = memo.once((_rates, *key), _rates, *arguments) if memo else _rates(*arguments)
@@ -97,7 +97,7 @@ def _rate(time_context: TimeContext, group: Group, trained: Number, local: Numbe
     machine, efficiency, run = time_context.machine, time_context.efficiency, time_context.run
     bucket, divided = _bucket(run, group), _divided(time_context)
     gradients = run.sent_bytes * larger(1.0, smaller(bucket, trained))
-    is_array = isinstance(divided, np.ndarray)
+    is_array = type(divided) is np.ndarray
     half = (
         seconds_per_byte(algorithm_costs(group, machine, efficiency, all_reduce=True), gradients)
         if is_array or not divided
@@ -210,7 +210,8 @@ def optimizer_seconds(time_context: TimeContext, rank: RankParameters) -> Number
     return (on_gpu * moved + 2 * memory.gradient_bytes * gradients) / time_context.machine.memory
 
 
-def _on_gpu(time_context: TimeContext) -> Number:
+def _on_gpu(time_context: TimeContext) -> float:
+    """Return the share of the optimizer's states on the GPU."""
     if time_context.run.memory.offloads != "none":
         return 0.0
     return 1 - time_context.plan.offload_fraction
@@ -220,7 +221,7 @@ def offload_seconds(time_context: TimeContext, rank: RankParameters) -> Number:
     """Return the seconds of offloading: Adam on the host, and transfers of gradients, weights and parameters."""
     memory, machine = time_context.run.memory, time_context.machine
     away = 1 - _on_gpu(time_context)
-    if isinstance(away, int | float) and not away:
+    if not away:
         return 0.0
     stepped = away * _shards(time_context, rank)
     element = 2 * memory.optimizer_bytes + 4 + memory.weight_bytes
