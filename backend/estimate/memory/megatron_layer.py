@@ -6,8 +6,8 @@ saved_activations.py has the saved tensors of Transformer Engine's modules; mega
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 
-from backend.estimate.array_ops import Number, choose, larger
-from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.array_ops import ZERO, Number, choose, larger
+from backend.estimate.frozen_dataclass import frozen_dataclass, positional_dataclass
 from backend.estimate.memory.megatron_adapters import Adapters, adapter_bytes
 from backend.estimate.memory.megatron_workspace import expert_copies, ffn_gradients, largest_weight
 from backend.estimate.memory.memory_term import NOTHING, Piece, Product, joined, largest_piece, piece, token_piece
@@ -36,7 +36,7 @@ class Run:
         return self.trained.language and not self.adapters
 
 
-@frozen_dataclass
+@positional_dataclass
 class LayerCost:
     """One layer of a kind on one rank."""
 
@@ -71,8 +71,10 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         outputs, gathered, masked = adapter_bytes(kind, adapters)
         saved = saved + scale * plan.tokens * (outputs + gathered * (1 - plan.whole_share))
         saved = saved + scale * _spread(masked, plan, attention)
-    again = _by_modules(plan, lambda modules: recomputed_bytes(kind, modules, memory.fp8))
-    revived = scale * _spread(again, plan, attention)
+    revived = ZERO
+    if plan.recompute_modules or plan.recompute_choices:
+        again = _by_modules(plan, lambda modules: recomputed_bytes(kind, modules, memory.fp8))
+        revived = scale * _spread(again, plan, attention)
     work = scale * ffn_gradients(kind, plan, adapters)
     if attention and not plan.flash_attention:
         entries = plan.tokens * attention.heads * plan.sequence_length / plan.context / plan.tensor
@@ -94,8 +96,8 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         workspace = largest_piece(backward, token_piece("workspace_experts", copies, plan))
         return joined(token_piece("activations_recomputed", revived, plan, layers=units), workspace).products()
 
-    peak = Moment(activations=revived, workspace=larger(work + gradient.bytes, copies), products=products)
-    return LayerCost(name=kind.name, saved=saved, moment=peak)
+    peak = Moment(0.0, revived, 0.0, larger(work + gradient.bytes, copies), products)
+    return LayerCost(kind.name, saved, peak)
 
 
 def _weight_gradient(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> Piece:

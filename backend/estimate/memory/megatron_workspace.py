@@ -33,9 +33,10 @@ def expert_copies(kind: LayerKind, plan: Plan, adapters: Adapters | None) -> Num
     input of the experts is a saved activation, which is counted there. Without EP nothing is exchanged. With an
     adapter, whose output is scaled and added, there is one more copy.
     """
-    routed = sum(2 * dispatch.top_k * dispatch.hidden for dispatch in kind.operators if isinstance(dispatch, Dispatch))
-    if not routed:
+    dispatches = operators_of(kind, Dispatch)
+    if not dispatches:
         return 0.0
+    routed = sum([2 * dispatch.top_k * dispatch.hidden for dispatch in dispatches])
     outputs = 3 if "expert_down" in _adapted(kind, adapters) else 2
     return plan.tokens * plan.whole_share * routed * (choose(plan.expert > 1, 2, 1) + outputs * plan.expert_tensor)
 
@@ -64,7 +65,7 @@ def cached_gradients(layers: ModelLayers, plan: Plan, stage: Stage) -> Number:
     """Return the bytes of dummy gradients: Transformer Engine >= 2.3 keeps one for every distinct weight shape; experts
     share theirs."""
     shapes: dict[tuple[int, int, str], Number] = {}
-    kinds = [kind for kind, _ in stage.kinds(layers)]
+    kinds = [kind for kind, _ in stage.kinds]
     for kind in [*kinds, layers.output] if stage.last else kinds:
         for operator in operators_of(kind, Linear):
             if operator.name != "router":

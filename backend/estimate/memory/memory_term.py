@@ -110,14 +110,14 @@ def trained_piece(
     each: Number,
     on_rank: Number,
     parameters: RankParameters,
-    ranks: Callable[[], tuple[Number, Number]] = lambda: (1, 1),
+    ranks: tuple[Number, Number] = (1, 1),
     **factors: Number,
 ) -> Piece:
-    """Return `each` bytes for every trained parameter whose state is on the rank. `ranks` returns how many ranks divide
-    the states of dense parameters, and how many those of experts."""
+    """Return `each` bytes for every trained parameter whose state is on the rank. `ranks` are how many ranks divide the
+    states of dense parameters, and how many those of experts."""
 
     def products() -> list[Product]:
-        dense_ranks, expert_ranks = ranks()
+        dense_ranks, expert_ranks = ranks
         counts = (("dense", parameters.trained_dense, dense_ranks), ("expert", parameters.trained_expert, expert_ranks))
         return [
             _product(f"{name}_{kind}", shared, {"bytes_each": each, f"{kind}_trained": count, **factors})

@@ -53,7 +53,7 @@ def sharded_states(
 
     def state(name: str, each: Number, is_shared: bool) -> Piece:
         ranks = plan.data if is_shared else 1
-        return trained_piece(name, each, on_rank if is_shared else count, parameters, lambda: (ranks, ranks))
+        return trained_piece(name, each, on_rank if is_shared else count, parameters, (ranks, ranks))
 
     weights = state("weights", memory.weight_bytes, not are_whole)
     gradients = state("gradients", memory.gradient_bytes, memory.shards in ("gradients", "parameters"))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from backend.estimate.array_ops import Number
 from backend.estimate.frozen_dataclass import frozen_dataclass
-from backend.estimate.model.layers import LayerKind, ModelLayers
+from backend.estimate.model.layers import LayerKind, ModelLayers, has_experts
 from backend.estimate.model.parameters import layer_counts, padded_vocabulary, vision_parameters
 from backend.estimate.plan import Plan
 from backend.estimate.time.schedule import chunk_layers, equal_pieces
@@ -42,15 +42,12 @@ class Stage:
     chunks: tuple[Chunk, ...]
     counts: tuple[int, ...]
     """Layers of each kind in all chunks."""
-
-    @property
-    def layers(self) -> int:
-        """Return the number of decoder layers of all kinds."""
-        return sum(chunk.layers for chunk in self.chunks)
-
-    def kinds(self, layers: ModelLayers) -> tuple[tuple[LayerKind, int], ...]:
-        """Return the layer kinds that occur on the stage, with their counts."""
-        return tuple((kind, count) for kind, count in zip(layers.kinds, self.counts, strict=True) if count)
+    layers: int
+    """Decoder layers of all kinds."""
+    kinds: tuple[tuple[LayerKind, int], ...]
+    """The layer kinds that occur on the stage, with their counts."""
+    has_experts: bool
+    """Whether one of its layers sends tokens to routed experts."""
 
 
 class LayerCut(NamedTuple):
@@ -104,13 +101,18 @@ def _layer_cut(
         )
         if index == pipeline - 1 and layers.mtp:
             chunks = (*chunks[:-1], _with_mtp(chunks[-1], layers.mtp))
+        counts = tuple(sum(chunk.counts[kind] for chunk in chunks) for kind in kinds)
+        present = tuple((kind, count) for kind, count in zip(layers.kinds, counts, strict=True) if count)
         result.append(
             Stage(
                 index=index,
                 first=index == 0,
                 last=index == pipeline - 1,
                 chunks=chunks,
-                counts=tuple(sum(chunk.counts[kind] for chunk in chunks) for kind in kinds),
+                counts=counts,
+                layers=sum(chunk.layers for chunk in chunks),
+                kinds=present,
+                has_experts=any(has_experts(kind) for kind, _ in present),
             )
         )
     chunks = tuple(dict.fromkeys(chunk for stage in result for chunk in stage.chunks))
@@ -139,12 +141,12 @@ def rank_parameters(
     """Return exact counts in Megatron-Core's layout; the tower is whole on every TP rank of the first stage."""
     dense: Number = 0
     expert: Number = 0
-    for kind, count in stage.kinds(layers):
+    for kind, count in stage.kinds:
         counts = layer_counts(kind)
         dense = dense + count * (counts.split // plan.tensor + counts.whole)
         if counts.expert:
             expert = expert + count * (counts.expert // (plan.expert * plan.expert_tensor))
-    table = _table(layers, plan, vocabulary_padding)
+    table = _table(layers, plan, vocabulary_padding) if stage.first or stage.last else 0
     if stage.first:
         dense = dense + table + layers.positions
     if stage.last:

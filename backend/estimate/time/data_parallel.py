@@ -62,7 +62,7 @@ def data_seconds(
     """
     virtual = time_context.plan.virtual_pipeline
     # The count of a stage without experts is a plain 0, for arrays of plans too.
-    has_experts = any([type(rank.expert) is not int or rank.expert for rank in ranks])
+    has_experts = any(type(rank.expert) is not int or rank.expert for rank in ranks)
     arguments = (time_context, ranks[0], has_experts)
     key = (memo.number(ranks[0]), has_experts) if memo else ()
     rates = memo.once((_rates, *key), _rates, *arguments) if memo else _rates(*arguments)
