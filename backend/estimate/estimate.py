@@ -301,6 +301,8 @@ def _copied(job: Job) -> frozenset[CopiedPart]:
     names = job.extra.get("additional_target")
     if names is None and job.extra.get("resize_vocab"):
         names = "embed_tokens,lm_head"
+    if not names:
+        return frozenset()
     return copied_parts(",".join(map(str, names)) if isinstance(names, list | tuple) else str(names or ""))
 
 

@@ -36,7 +36,7 @@ def expert_copies(kind: LayerKind, plan: Plan, adapters: Adapters | None) -> Num
     dispatches = operators_of(kind, Dispatch)
     if not dispatches:
         return 0.0
-    routed = sum([2 * dispatch.top_k * dispatch.hidden for dispatch in dispatches])
+    routed: int = sum([2 * dispatch.top_k * dispatch.hidden for dispatch in dispatches])
     outputs = 3 if "expert_down" in _adapted(kind, adapters) else 2
     return plan.tokens * plan.whole_share * routed * (choose(plan.expert > 1, 2, 1) + outputs * plan.expert_tensor)
 
