@@ -310,7 +310,7 @@ def host_memory_gib(job: Job, stages: list[StageMemory]) -> Number:
     """Return the GiB of a node's RAM for offloaded data. Data on NVMe needs buffers only, which are not counted."""
     if job.parallel.offload_device == "nvme" and job.traits.zero_stage == 3:
         return 0.0
-    return job.cluster.gpus_per_node * largest(*(stage.host for stage in stages)) / GIB
+    return job.cluster.gpus_per_node * largest(*[stage.host for stage in stages]) / GIB
 
 
 def is_held(job: Job, gpu: Gpu, needed_gib: Number, host_gib: Number) -> Flag:

@@ -160,19 +160,18 @@ def _stage(
     backward: Number,
 ) -> tuple[Number, Number]:
     """Return the exposed seconds of weights and of gradients in an iteration."""
-    plan, run, memory, efficiency = (
-        time_context.plan,
-        time_context.run,
-        time_context.run.memory,
-        time_context.efficiency,
-    )
+    plan, run, efficiency = time_context.plan, time_context.run, time_context.efficiency
+    memory = run.memory
     (dense, expert), (gathered, reduced) = rates, exchange
+    is_once_a_step = run.megatron or memory.shards in ("none", "optimizer")
+    if is_once_a_step and not (run.overlap_gradients or run.overlap_parameters):
+        return gathered, reduced
     # Interleaved chunks run in turn, each for a group of PP micro-batches. Except for the last chunk, their
     # exchange overlaps with the passes of the next chunk.
     groups = (1 + plan.pipeline * (plan.virtual_pipeline - 1)) / plan.virtual_pipeline
     last = groups * backward if run.overlap_gradients else 0.0
     first = groups * choose(_divided(time_context), forward, backward) if run.overlap_parameters else 0.0
-    if run.megatron or memory.shards in ("none", "optimizer"):
+    if is_once_a_step:
         return exposed(gathered, first, efficiency), exposed(reduced, last, efficiency)
     if memory.shards == "gradients":
         return gathered, plan.micro_batches * exposed(reduced, last, efficiency)

@@ -203,10 +203,15 @@ def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
             context = context + count * (forward.context + backward.context + recomputed.context)
             expert = expert + count * (forward.expert + backward.expert + recomputed.expert)
     return MicroBatch(
-        forward=KindSeconds(tuple(forward_s[:-2]), *forward_s[-2:]),
-        backward=KindSeconds(tuple(backward_s[:-2]), *backward_s[-2:]),
+        forward=_kind_seconds(forward_s),
+        backward=_kind_seconds(backward_s),
         model=ModelSeconds(compute, recompute, tensor, context, expert),
     )
+
+
+def _kind_seconds(seconds: list[Number]) -> KindSeconds:
+    tower, head = seconds.pop(), seconds.pop()
+    return KindSeconds(tuple(seconds), head, tower)
 
 
 def _seconds(cut: LayerCut, micro_batch: MicroBatch, sends: Number) -> tuple[ChunkTimes, ChunkTimes]:
