@@ -6,7 +6,7 @@ The formulas of the schedule and of tensor and sequence parallelism are those of
 
 from collections.abc import Hashable, Sequence
 
-from backend.estimate.array_ops import Number, choose, larger
+from backend.estimate.array_ops import ZERO, Number, choose, larger
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.fp8 import fp8_pieces
@@ -255,13 +255,16 @@ def _saved_products(plan: Plan, stage: Stage, costs: PlanCosts, counts: tuple[Nu
 
 def _chunk_saved(plan: Plan, costs: PlanCosts, chunk: Chunk) -> Number:
     """Return the saved activations of one micro-batch in a chunk."""
-    inputs = _units(plan, chunk) * costs.unit
-    if chunk.mtp:
-        inputs = inputs + chunk.mtp * costs.mtp_unit
-    every: Number = 0.0
-    for cost, count in zip(costs.kinds, chunk.counts, strict=True):
-        every = every + count * cost.saved
-    return choose(plan.full_recompute, inputs, every)
+    full = plan.full_recompute
+    inputs, every = ZERO, ZERO
+    if full is not False:
+        inputs = _units(plan, chunk) * costs.unit
+        if chunk.mtp:
+            inputs = inputs + chunk.mtp * costs.mtp_unit
+    if full is not True:
+        for cost, count in zip(costs.kinds, chunk.counts, strict=True):
+            every = every + count * cost.saved
+    return choose(full, inputs, every)
 
 
 def _units(plan: Plan, chunk: Chunk) -> Number:

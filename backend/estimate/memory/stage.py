@@ -23,13 +23,10 @@ class Chunk(NamedTuple):
     """Whether the chunk has the embedding and the vision tower."""
     last: bool
     """Whether the chunk has the output layer."""
+    layers: int
+    """Decoder layers of all kinds."""
     mtp: int = 0
-    """MTP layers, which are counted in `counts` too."""
-
-    @property
-    def layers(self) -> int:
-        """Return the number of decoder layers of all kinds."""
-        return sum(self.counts) - self.mtp
+    """MTP layers, which are counted in `counts` too, but not in `layers`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,6 +93,7 @@ def _layer_cut(
                 tuple(order[begin:end].count(kind) for kind in kinds),
                 first=index == 0 and piece == 0,
                 last=index == pipeline - 1 and piece == virtual - 1,
+                layers=end - begin,
             )
             for piece, (begin, end) in enumerate(bounds)
         )

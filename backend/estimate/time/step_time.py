@@ -163,7 +163,7 @@ def kind_passes(
     language = trained.language and not adapters
     inputs_need = trained.language or (trained.vision and layers.vision is not None)
     load = load_of(time_context)
-    decoder = tuple(
+    decoder = [
         layer_passes(
             kind,
             time_context,
@@ -173,9 +173,9 @@ def kind_passes(
             adapted=adapters and trained.language,
         )
         for kind in layers.kinds
-    )
+    ]
     tower = _tower(layers.vision, time_context, trained, adapters) if layers.vision else NO_PASSES
-    kinds = KindPasses(decoder, _head(layers, time_context, load, language), tower)
+    kinds = KindPasses(tuple(decoder), _head(layers, time_context, load, language), tower)
     forwards = time_context.run.forward_passes
     if last_layers is None and forwards == 1:
         return kinds
