@@ -1,12 +1,12 @@
 """The cost of one plan: memory by stage and term, bubble, FLOPs, time. The entry point of this package."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from backend.estimate.array_ops import Flag, Number, largest
-from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.frozen_dataclass import frozen_dataclass, immutable_dataclass
 from backend.estimate.interval import (
     is_memory_assumed,
     memory_interval,
@@ -65,7 +65,7 @@ class StageEstimate:
     peak_gib: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@immutable_dataclass
 class Estimate:
     """The cost of one plan. Figures of time are None where the GPU's speed is not known."""
 

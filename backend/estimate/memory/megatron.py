@@ -5,6 +5,7 @@ The formulas of the schedule and of tensor and sequence parallelism are those of
 """
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 
 from backend.estimate.array_ops import ZERO, Number, choose, larger
 from backend.estimate.frozen_dataclass import frozen_dataclass
@@ -289,18 +290,17 @@ def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Ru
     most = larger(memory.logits_forward_bytes + named, memory.logits_backward_bytes) + kept
     norm = 2 * element * hidden * tokens * plan.whole_share
 
-    def head_moment(each: Number, gathered: Number, weight: Number) -> Moment:
-        logits_bytes = each * logits
+    def products(logits_bytes: Number, gathered: Number, weight: Number) -> Sequence[Product]:
+        sizes = {"tokens": tokens, "vocabulary": vocabulary}
+        return joined(
+            token_piece("activations_output", norm, plan),
+            piece("logits", logits_bytes, plan.tensor, bytes_each=None, **sizes),
+            token_piece("workspace_gathered_input", gathered, plan),
+            piece("workspace_output_gradient", weight, bytes_each=element, elements=None),
+        ).products()
 
-        def products() -> Sequence[Product]:
-            sizes = {"tokens": tokens, "vocabulary": vocabulary}
-            return joined(
-                token_piece("activations_output", norm, plan),
-                piece("logits", logits_bytes, plan.tensor, bytes_each=None, **sizes),
-                token_piece("workspace_gathered_input", gathered, plan),
-                piece("workspace_output_gradient", weight, bytes_each=element, elements=None),
-            ).products()
-
-        return Moment(0.0, norm, logits_bytes, gathered + weight, products)
-
-    return [head_moment(most, 0.0, 0.0), head_moment(element + kept, gathered, weight)]
+    in_loss, in_backward = most * logits, (element + kept) * logits
+    return [
+        Moment(0.0, norm, in_loss, 0.0, partial(products, in_loss, 0.0, 0.0)),
+        Moment(0.0, norm, in_backward, gathered + weight, partial(products, in_backward, gathered, weight)),
+    ]

@@ -5,6 +5,7 @@ saved_activations.py has the saved tensors of Transformer Engine's modules; mega
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import lru_cache
 
 from backend.estimate.array_ops import ZERO, Number, choose, larger
 from backend.estimate.frozen_dataclass import frozen_dataclass, positional_dataclass
@@ -135,12 +136,17 @@ def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained:
     """Return the bytes of the vision tower: the Hugging Face module, whole on each rank. Only full recompute affects
     it."""
     element = int(element_bytes(memory))
+    with_full, without = (_bytes_per_patch(vision, element, trained, full) for full in (True, False))
+    return plan.vision_patches * choose(plan.full_recompute, with_full, without)
+
+
+@lru_cache(maxsize=1024)
+def _bytes_per_patch(vision: VisionLayers, element: int, trained: Trained, full_recompute: bool) -> float:
     form = EagerForm(element=element, residual=element)
     per_merged_token = eager_bytes(vision.merger, form) * trained.merger
     per_merged_token += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack
-    merged = vision.patches_per_token
-    per_patch: Number = per_merged_token / merged
-    if trained.tower:
-        block = choose(plan.full_recompute, element * vision.block.hidden, eager_bytes(vision.block, form))
-        per_patch = per_patch + vision.depth * block + eager_bytes(vision.patch_embedding, form)
-    return plan.vision_patches * per_patch
+    per_patch = per_merged_token / vision.patches_per_token
+    if not trained.tower:
+        return per_patch
+    block = element * vision.block.hidden if full_recompute else eager_bytes(vision.block, form)
+    return per_patch + vision.depth * block + eager_bytes(vision.patch_embedding, form)
