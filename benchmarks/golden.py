@@ -203,7 +203,7 @@ def _read(row: Mapping[str, Any]) -> Replay | str:
 
 def _ends_with_experts(layers: ModelLayers, plan: Plan) -> bool:
     """Return whether the last stage has a layer with experts."""
-    return any(has_experts(kind) for kind, _ in stages(layers, plan)[-1].kinds(layers))
+    return stages(layers, plan)[-1].has_experts
 
 
 def _refusal(row: Mapping[str, Any], args: Mapping[str, Any]) -> str | None:

@@ -1,20 +1,19 @@
 """The cost of one plan: memory by stage and term, bubble, FLOPs, time. The entry point of this package."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from backend.estimate.array_ops import Flag, Number, largest
-from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.frozen_dataclass import frozen_dataclass, immutable_dataclass
 from backend.estimate.interval import (
-    hours_interval,
     is_memory_assumed,
     memory_interval,
-    step_interval,
     time_interval,
     unknown_for_memory,
     unknown_for_time,
+    with_short_samples,
 )
 from backend.estimate.memo import Memo
 from backend.estimate.memory.engine_memory import memory_traits
@@ -66,7 +65,7 @@ class StageEstimate:
     peak_gib: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@immutable_dataclass
 class Estimate:
     """The cost of one plan. Figures of time are None where the GPU's speed is not known."""
 
@@ -212,16 +211,28 @@ def fit_of(job: Job, gpu: Gpu, low: float, high: float, host_gib: float) -> str:
 
 
 def _times(job: Job, speed: Speed) -> dict[str, Any]:
-    names = ("iteration_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "hours", "communication_s")
-    figures = {name: getattr(speed, name) for name in (*names, "time_s", "stage_times", "chunk_times", "time_error")}
-    for name, factors in (("iteration_s", step_interval(job)), ("hours", hours_interval(job))):
-        if figures[name] is not None:
-            figures[f"{name}_low"] = factors.low * figures[name]
-            figures[f"{name}_high"] = factors.high * figures[name]
-    factors = time_interval(job)
-    figures["tokens_per_s_per_gpu_low"] = speed.tokens_per_s_per_gpu / factors.high
-    figures["tokens_per_s_per_gpu_high"] = speed.tokens_per_s_per_gpu / factors.low
-    return figures
+    """Return the fields of Estimate that need the GPU's speed, with their intervals."""
+    full = time_interval(job)
+    short = with_short_samples(job, full)
+    step = full if job.training.packing else short
+    return {
+        "iteration_s": speed.iteration_s,
+        "iteration_s_low": step.low * speed.iteration_s,
+        "iteration_s_high": step.high * speed.iteration_s,
+        "tokens_per_s_per_gpu": speed.tokens_per_s_per_gpu,
+        "tokens_per_s_per_gpu_low": speed.tokens_per_s_per_gpu / full.high,
+        "tokens_per_s_per_gpu_high": speed.tokens_per_s_per_gpu / full.low,
+        "hours": speed.hours,
+        "hours_low": None if speed.hours is None else short.low * speed.hours,
+        "hours_high": None if speed.hours is None else short.high * speed.hours,
+        "model_tflops_per_gpu": speed.model_tflops_per_gpu,
+        "mfu": speed.mfu,
+        "communication_s": speed.communication_s,
+        "time_s": speed.time_s,
+        "stage_times": speed.stage_times,
+        "chunk_times": speed.chunk_times,
+        "time_error": speed.time_error,
+    }
 
 
 def estimate_memory(
@@ -245,9 +256,7 @@ def estimate_memory(
         costs = costs or plan_costs(layers, plan, traits, run)
         stages = pipeline_memory(layers, plan, traits, run, costs, memo)
     else:
-        stages = [
-            data_parallel_memory(layers, plan, traits, replace(tuning_of(job, trained), rollout=rollout_of(job, gpu)))
-        ]
+        stages = [data_parallel_memory(layers, plan, traits, tuning_of(job, trained, gpu))]
     return MemoryEstimate(layers=layers, plan=plan, traits=traits, trained=trained, stages=stages)
 
 
@@ -283,7 +292,7 @@ def run_of(job: Job, trained: Trained) -> Run:
     return Run(trained=trained, adapters=lora, reference=job.has_reference and lora is None)
 
 
-def tuning_of(job: Job, trained: Trained) -> Tuning:
+def tuning_of(job: Job, trained: Trained, gpu: Gpu) -> Tuning:
     """Return what a job on a Hugging Face engine trains, and how."""
     training = job.training
     return Tuning(
@@ -299,6 +308,7 @@ def tuning_of(job: Job, trained: Trained) -> Tuning:
         eager_attention=job.eager_attention,
         pairs=training.stage in ("dpo", "kto"),
         reference=job.has_reference,
+        rollout=rollout_of(job, gpu),
     )
 
 
@@ -308,6 +318,8 @@ def _copied(job: Job) -> frozenset[CopiedPart]:
     names = job.extra.get("additional_target")
     if names is None and job.extra.get("resize_vocab"):
         names = "embed_tokens,lm_head"
+    if not names:
+        return frozenset()
     return copied_parts(",".join(map(str, names)) if isinstance(names, list | tuple) else str(names or ""))
 
 
@@ -315,7 +327,7 @@ def host_memory_gib(job: Job, stages: list[StageMemory]) -> Number:
     """Return the GiB of a node's RAM for offloaded data. Data on NVMe needs buffers only, which are not counted."""
     if job.parallel.offload_device == "nvme" and job.traits.zero_stage == 3:
         return 0.0
-    return job.cluster.gpus_per_node * largest(*(stage.host for stage in stages)) / GIB
+    return job.cluster.gpus_per_node * largest(*[stage.host for stage in stages]) / GIB
 
 
 def is_held(job: Job, gpu: Gpu, needed_gib: Number, host_gib: Number) -> Flag:

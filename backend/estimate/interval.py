@@ -66,14 +66,9 @@ def shortest_share(job: Job) -> float:
     return cut_mean(SHORT_MEAN, job.training.cutoff_len) / job.training.cutoff_len
 
 
-def step_interval(job: Job) -> Interval:
-    """Return the factors of the seconds of a step, with short samples if the lengths are not known."""
-    return time_interval(job) if job.training.packing else hours_interval(job)
-
-
-def hours_interval(job: Job) -> Interval:
-    """Return the factors of the hours of the run, with short samples if the lengths are not known."""
-    factors = time_interval(job)
+def with_short_samples(job: Job, factors: Interval) -> Interval:
+    """Return the factors of the hours of the run, which may have short samples if the lengths are not known. `factors`
+    are those of full samples (time_interval)."""
     return Interval(low=factors.low * shortest_share(job), high=factors.high)
 
 
@@ -126,8 +121,8 @@ def unknown_for_time(job: Job) -> tuple[str, ...]:
     The network is not among them: published runs across nodes are not further off than those in a node.
     """
     is_as_run = job.cluster.stack == "as_run" and not _is_timed_by_own_run(job)
-    unknown = {"lengths": job.training.sample_tokens is None, "stack": is_as_run and not job.has_fp8_products}
-    return tuple(name for name, is_unknown in unknown.items() if is_unknown)
+    lengths = ("lengths",) if job.training.sample_tokens is None else ()
+    return (*lengths, "stack") if is_as_run and not job.has_fp8_products else lengths
 
 
 def _is_timed_by_own_run(job: Job) -> bool:

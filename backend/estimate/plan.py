@@ -142,7 +142,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     """Return the plan of a job. Hugging Face engines have data parallelism only."""
     training, parallel = job.training, job.parallel
     split = parallel if job.traits.is_megatron else _UNSPLIT
-    modules = parallel.recompute_modules or ("core_attn",)
+    recompute = job.recompute
     sequences = training.micro_batch_size * job.sequences_per_sample
     flash = flash_attention and training.precision != "fp32" and not job.eager_attention
     return Plan(
@@ -151,8 +151,8 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
         sequence_length=worst_microbatch_length(job) if flash else job.longest_sequence,
         micro_batch=sequences,
         micro_batches=job.accumulation,
-        recompute=job.recompute,
-        recompute_modules=modules if job.recompute == "selective" else (),
+        recompute=recompute,
+        recompute_modules=(parallel.recompute_modules or ("core_attn",)) if recompute == "selective" else (),
         recompute_layers=parallel.recompute_num_layers or 1,
         flash_attention=flash,
         # With cross-attention a batch without images gets a picture (backend/estimate/model/cross_attention.py).
@@ -178,8 +178,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
 def plan_of_model(job: Job, shape: ModelShape, *, flash_attention: bool = True) -> Plan:
     """Return the plan of a job as its engine carries it out with this model."""
     plan = plan_of(job, shape.vision, flash_attention=flash_attention)
-    choice = (plan.recompute, plan.recompute_modules)
-    if effective_choices(job, shape.model_type, (choice,)) == (choice,):
+    if _can_recompute(job, shape.model_type):
         return plan
     return replace(plan, recompute="none", recompute_modules=())
 
@@ -197,10 +196,14 @@ Choice = tuple[str, tuple[str, ...]]
 
 def effective_choices(job: Job, model_type: str, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
     """Return what the engine does of each (recompute, modules)."""
-    is_off = model_type in _NOT_CHECKPOINTED and job.traits.environment == "llamafactory"
-    if job.traits.is_megatron or not (is_off or model_type in _NO_CHECKPOINTS):
+    if _can_recompute(job, model_type):
         return choices
     return tuple(("none", ()) for _ in choices)
+
+
+def _can_recompute(job: Job, model_type: str) -> bool:
+    is_off = model_type in _NOT_CHECKPOINTED and job.traits.environment == "llamafactory"
+    return job.traits.is_megatron or not (is_off or model_type in _NO_CHECKPOINTS)
 
 
 def unsplit(plan: Plan) -> Plan:

@@ -181,8 +181,9 @@ class Job:
     @property
     def data_parallel(self) -> int:
         """Return the copies of the model; 0 if the ranks are not a whole number of them."""
+        ranks, model_parallel = self.world_size, self.model_parallel
         # The estimate passes arrays of sizes.
-        return self.world_size // self.model_parallel * (self.world_size % self.model_parallel == 0)
+        return ranks // model_parallel * (ranks % model_parallel == 0)
 
     @property
     def accumulation(self) -> int:

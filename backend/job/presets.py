@@ -265,7 +265,9 @@ def least_gpu(cluster: Cluster) -> Gpu:
 
 def _least_of(named: Gpu, hosts: Iterable[Host]) -> Gpu:
     readings = [host.gpu_memory_gib for host in hosts if host.gpu_memory_gib is not None]
-    least = min(readings, default=named.memory_gib)
+    if not readings:
+        return named
+    least = min(readings)
     return replace(named, memory_gib=usable_gib(least)) if least < (1 - READING) * named.memory_gib else named
 
 

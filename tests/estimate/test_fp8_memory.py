@@ -51,7 +51,7 @@ def copies_mib(found: Replay, *, replaces_weights: bool, one_copy: bool) -> floa
     fp8 = fp8_of_recipe("tensorwise", replaces_weights=replaces_weights, one_copy=one_copy)
     stage = stages(found.layers, found.plan)[-1]
     memory = replace(found.memory, fp8=fp8)
-    return float(sum(part.bytes for part in fp8_pieces(found.layers, found.plan, stage, memory, reference=False))) / MIB
+    return float(sum(part.bytes for part in fp8_pieces(found.plan, stage, memory, reference=False))) / MIB
 
 
 def test_the_copies_are_what_fp8_adds_to_a_run_of_megatrons_ci_between_two_steps():
@@ -130,7 +130,7 @@ def test_the_router_the_norms_and_the_output_layer_stay_in_16_bits():
     )
     [stage] = stages(layers, plan)
     memory = replace(MEGATRON_LM_MEMORY, fp8=fp8_of_recipe("tensorwise", replaces_weights=False, one_copy=True))
-    counted = float(sum(part.bytes for part in fp8_pieces(layers, plan, stage, memory, reference=False)))
+    counted = float(sum(part.bytes for part in fp8_pieces(plan, stage, memory, reference=False)))
     parameters = rank_parameters(layers, plan, stage, Trained())
     hidden, count, experts = layers.output.hidden, 48, 128
     norms = 2 * hidden + 2 * 128

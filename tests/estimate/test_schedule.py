@@ -124,7 +124,7 @@ def test_passes_that_are_not_followed_take_what_following_them_gives(pipeline, v
 def test_a_pipeline_whose_last_stage_sets_the_pace_is_not_followed(monkeypatch):
     forward_times, behind = stages(4, 2, head=0.2)
     expected = duration(forward_times, behind, 2, 8)
-    monkeypatch.setattr("backend.estimate.time.schedule.duration", None)
+    monkeypatch.setattr("backend.estimate.time.schedule.chunks_duration", None)
     assert iteration_time(forward_times, behind, 2, 8) == pytest.approx(expected)
 
 

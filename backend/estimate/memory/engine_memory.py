@@ -30,11 +30,14 @@ def memory_traits(job: Job, gpu: Gpu) -> MemoryTraits:
         raise _not_modelled("engine", job.engine)
     if training.method not in traits.methods:
         raise _not_modelled("training.method", f"{training.method}, {job.engine}")
-    memory = _in_precision(traits.memory, training.precision, megatron=traits.is_megatron)
-    memory = replace(memory, fp8=fp8_of_job(job, gpu))
-    # mcore_adapter's fused loss works only with TP 1.
-    fusable = (parallel.tensor == 1) | (traits.environment == "swift")
+    memory, extra = traits.memory, job.extra
+    if training.precision != "bf16":
+        memory = _in_precision(memory, training.precision, megatron=traits.is_megatron)
+    if job.has_fp8_products:
+        memory = replace(memory, fp8=fp8_of_job(job, gpu))
     if traits.is_megatron and parallel.cross_entropy_fusion and memory.fused_logits_bytes:
+        # mcore_adapter's fused loss works only with TP 1.
+        fusable = (parallel.tensor == 1) | (traits.environment == "swift")
         names = ("logits_forward_bytes", "logits_backward_bytes", "loss_forward_moved", "loss_backward_moved")
         fused = (memory.fused_logits_bytes, memory.fused_logits_bytes, *FUSED_LOSS_MOVED)
         # Traits are declared as plain numbers; like the sizes of a job, they may be arrays of plans.
@@ -44,16 +47,17 @@ def memory_traits(job: Job, gpu: Gpu) -> MemoryTraits:
         memory = replace(memory, **chosen)
     if training.method == "full" and memory.frozen_beside_full_bytes is not None:
         memory = replace(memory, frozen_bytes=memory.frozen_beside_full_bytes)
-    memory = _in_stage(job, memory)
+    if training.stage in ("kto", "rm"):
+        memory = _in_stage(job, memory)
     if job.fuses_loss:
         forward, backward = LIGER_LOSS_MOVED
         memory = replace(memory, loss_forward_moved=forward, loss_backward_moved=backward)
-    if job.extra.get("optim") == "adamw_torch" and not traits.is_megatron and not traits.zero_stage:
+    if extra.get("optim") == "adamw_torch" and not traits.is_megatron and not traits.zero_stage:
         # torch 2.13 optim/adam.py _multi_tensor_adam, exp_avg_sq_sqrt; the default, adamw_torch_fused, has none.
         memory = replace(memory, step_gradient_bytes=4)
-    if training.method == "qlora" and job.extra.get("double_quantization") is False:
+    if training.method == "qlora" and extra.get("double_quantization") is False:
         memory = replace(memory, scale_bytes=SINGLE_SCALES_BYTES)
-    if training.method in ("lora", "qlora") and str(job.extra.get("optim")) in EIGHT_BIT_ADAM:
+    if training.method in ("lora", "qlora") and str(extra.get("optim")) in EIGHT_BIT_ADAM:
         memory = replace(memory, optimizer_bytes=memory.optimizer_bytes - 8 + EIGHT_BIT_MOMENTS)
     if traits.zero_stage:
         memory = replace(memory, offloads=job.offloads)

@@ -17,7 +17,7 @@ Megatron-LM's CI ran one model with and without FP8: the copies of 2 bytes a wei
 from backend.estimate.array_ops import Number
 from backend.estimate.memory.memory_term import Piece, piece
 from backend.estimate.memory.stage import Stage
-from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of
+from backend.estimate.model.layers import LayerKind, operators_of
 from backend.estimate.plan import Plan
 from backend.job.job import Job
 from backend.job.model.operators import Linear
@@ -58,9 +58,7 @@ def fp8_of_recipe(recipe: str, *, replaces_weights: bool, one_copy: bool) -> Fp8
     )
 
 
-def fp8_pieces(
-    layers: ModelLayers, plan: Plan, stage: Stage, memory: MemoryTraits, *, reference: bool
-) -> tuple[Piece, ...]:
+def fp8_pieces(plan: Plan, stage: Stage, memory: MemoryTraits, *, reference: bool) -> tuple[Piece, ...]:
     """Return the bytes of 8-bit copies on a rank of a stage, and those of the 16-bit weights that they replace, which
     are negative.
 
@@ -70,7 +68,7 @@ def fp8_pieces(
     if fp8 is None:
         return ()
     weights: Number = 0.0
-    for kind, count in stage.kinds(layers):
+    for kind, count in stage.kinds:
         weights = weights + count * _fp8_weights(kind, plan)
     models = 2 if reference else 1
     if fp8.replaces_weights:

@@ -6,15 +6,18 @@ computes the states that ranks divide. hugging_face_step.py has the moments of a
 saved tensors of the modules.
 """
 
+from functools import lru_cache
+
 from backend.estimate.array_ops import Number
 from backend.estimate.memory.hugging_face_step import step_moments
 from backend.estimate.memory.memory_term import NOTHING, Piece, joined, piece, products_of
 from backend.estimate.memory.rollout import beside_training
 from backend.estimate.memory.sharding import sharded_states
-from backend.estimate.memory.stage import RankParameters
+from backend.estimate.memory.stage import RankParameters, Trained
 from backend.estimate.memory.terms import LIBRARIES, StageMemory, peak_moment
 from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import (
+    CopiedPart,
     adapter_parameters,
     copied_parameters,
     quantised_parameters,
@@ -28,7 +31,14 @@ from backend.job.traits import MemoryTraits
 
 def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> StageMemory:
     """Return the memory of one rank; `memory` is in the precision of the run."""
-    parameters = _parameters(layers, tuning)
+    parameters = _parameters(
+        layers,
+        tuning.method,
+        tuning.trained,
+        tuning.last_layers,
+        tuning.copied,
+        (tuning.lora_rank, tuning.lora_targets) if tuning.adapters else None,
+    )
     element = 4 if tuning.single_precision or tuning.upcasts_rest else memory.frozen_bytes
     states = sharded_states(layers, plan, memory, parameters, element, _packed_elements(layers, tuning))
     reference, reference_host = _reference(plan, memory, tuning, parameters)
@@ -65,23 +75,32 @@ def _reference(plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: Ran
     return piece("weights_reference", size, ranks, bytes_each=memory.frozen_bytes, parameters=None), 0.0
 
 
-def _parameters(layers: ModelLayers, tuning: Tuning) -> RankParameters:
+@lru_cache(maxsize=1024)
+def _parameters(
+    layers: ModelLayers,
+    method: str,
+    parts: Trained,
+    last_layers: int,
+    copied: frozenset[CopiedPart],
+    adapters: tuple[int, str] | None,
+) -> RankParameters:
+    """Return the parameters of the whole model; `adapters` are the rank and the targets of LoRA."""
     expert = routed_parameters(layers)
     total = model_parameters(layers)
     trained, trained_expert = 0, 0
-    if tuning.adapters:
-        trained = adapter_parameters(layers, tuning.lora_rank, tuning.lora_targets, tuning.trained)
-        trained += copied_parameters(layers, tuning.copied)
+    if adapters:
+        trained = adapter_parameters(layers, *adapters, parts)
+        trained += copied_parameters(layers, copied)
         total += trained
-    elif tuning.method == "partial":
-        for kind, count in last_kinds(layers, tuning.last_layers):
+    elif method == "partial":
+        for kind, count in last_kinds(layers, last_layers):
             trained += count * (layer_counts(kind).total - layer_counts(kind).expert)
             trained_expert += count * layer_counts(kind).expert
     else:
         vision = vision_parameters(layers.vision) if layers.vision else (0, 0, 0)
-        flags = (tuning.trained.tower, tuning.trained.merger, tuning.trained.deep_stack)
+        flags = (parts.tower, parts.merger, parts.deep_stack)
         trained = sum(part for part, flag in zip(vision, flags, strict=True) if flag)
-        if tuning.trained.language:
+        if parts.language:
             trained += total - expert - sum(vision)
             trained_expert = expert
     return RankParameters(dense=total - expert, expert=expert, trained_dense=trained, trained_expert=trained_expert)

@@ -49,7 +49,7 @@ def step_moments(
     head = _output_gradient(layers, memory, tuning, form)
     waiting = _waiting_gradient(layers, plan, memory, tuning, form)
     table = _table_gradient(layers, plan, memory, tuning, form)
-    work = largest_piece(*(layer_work(kind, layers, plan, memory, tuning, form) for kind in layers.kinds))
+    work = largest_piece(*[layer_work(kind, layers, plan, memory, tuning, form) for kind in layers.kinds])
     gathered = piece("workspace_gathered", states.gathered, bytes_each=2, elements=None)
     stepping = piece("workspace_step", states.step, bytes_each=memory.step_gradient_bytes, elements=None)
     forward, backward, gradient = _logits(layers, plan, memory, tuning, form)
@@ -114,10 +114,10 @@ def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tun
 
     FSDP reduces its outermost unit last. While micro-batches accumulate, this gradient is one of the whole gradients.
     """
-    size: Number = 0
-    if memory.reduces_layers and tuning.trains_output:
-        whole = form.element * layers.embedding
-        size = choose(plan.micro_batches > 1, 0 if memory.accumulates_whole else whole, whole)
+    if not memory.reduces_layers or not tuning.trains_output:
+        return NOTHING
+    whole = form.element * layers.embedding
+    size = choose(plan.micro_batches > 1, 0 if memory.accumulates_whole else whole, whole)
     return piece("workspace_output_gradient", size, bytes_each=form.element, elements=None)
 
 
@@ -140,14 +140,13 @@ def _cast_copies(
 
     With checkpointing no copy is saved. Experts are slices of one parameter and are never cached.
     """
-    copies: Number = 0
-    kept: Number = 0
-    if not tuning.adapters:
-        # The lookup of an embedding is in fp32; a tied embedding is cast for the output layer.
-        looked_up = layers.positions + (0 if layers.tied else layers.embedding) if tuning.trains_output else 0
-        dense = memory.autocast_bytes * (parameters.trained_dense - looked_up)
-        every = dense + memory.autocast_bytes * parameters.trained_expert
-        copies, kept = choose(plan.full_recompute, dense, every), choose(plan.full_recompute, 0, every)
+    if tuning.adapters or not memory.autocast_bytes:
+        return NOTHING, NOTHING
+    # The lookup of an embedding is in fp32; a tied embedding is cast for the output layer.
+    looked_up = layers.positions + (0 if layers.tied else layers.embedding) if tuning.trains_output else 0
+    dense = memory.autocast_bytes * (parameters.trained_dense - looked_up)
+    every = dense + memory.autocast_bytes * parameters.trained_expert
+    copies, kept = choose(plan.full_recompute, dense, every), choose(plan.full_recompute, 0, every)
     cached, saved = (
         piece("workspace_copies", size, bytes_each=memory.autocast_bytes, elements=None) for size in (copies, kept)
     )
@@ -195,11 +194,8 @@ def _layer_activations(
         if kind.of_images:
             full = full + crossed_bytes(kind.of_images, plan, form)
         inputs = form.residual * (kind.hidden + kind.inputs) * plan.tokens
-        part = chosen_piece(
-            checkpointed,
-            token_piece("activations_inputs", count * inputs, plan, layers=count),
-            token_piece(f"activations_{kind.name}", count * full, plan, layers=count),
-        )
+        name = "activations_inputs" if checkpointed is True else f"activations_{kind.name}"
+        part = token_piece(name, choose(checkpointed, count * inputs, count * full), plan, layers=count)
         live = choose(checkpointed, largest(live, full), live)
         saved.append(part)
         if memory.keeps_inputs and tuning.adapters:
@@ -208,7 +204,7 @@ def _layer_activations(
     return (
         joined(*saved),
         token_piece("activations_recomputed", live, plan),
-        chosen_piece(plan.full_recompute, joined(*kept), NOTHING),
+        chosen_piece(plan.full_recompute, joined(*kept), NOTHING) if kept else NOTHING,
     )
 
 
@@ -220,25 +216,25 @@ def _saving_layers(layers: ModelLayers, tuning: Tuning) -> tuple[tuple[LayerKind
 def _tower(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> tuple[Piece, Piece]:
     """Return what the vision tower saves, and what its largest block recomputes."""
     vision, trained = layers.vision, tuning.trained
-    per_patch: Number = 0.0
+    if vision is None or tuning.method == "partial":
+        return NOTHING, NOTHING
+    merged = vision.patches_per_token
+    form = form_of(tuning, memory, part_trained=True)
+    if "tower" in tuning.copied:
+        form = form._replace(trained=True, adapters=False)
+        trained = trained._replace(tower=True, merger=True)
+    per_patch: Number = eager_bytes(vision.merger, form) * trained.merger / merged
+    per_patch += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack / merged
     live: Number = 0.0
-    if vision is not None and tuning.method != "partial":
-        merged = vision.patches_per_token
-        form = form_of(tuning, memory, part_trained=True)
-        if "tower" in tuning.copied:
-            form = form._replace(trained=True, adapters=False)
-            trained = trained._replace(tower=True, merger=True)
-        per_patch = eager_bytes(vision.merger, form) * trained.merger / merged
-        per_patch += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack / merged
-        if trained.tower:
-            block = eager_bytes(vision.block, form)
-            is_checkpointed = plan.full_recompute & vision.checkpointed
-            kept = choose(is_checkpointed, form.residual * vision.block.hidden, block)
-            per_patch = per_patch + vision.depth * kept + form.element * vision.kept
-            live = choose(is_checkpointed, block, 0.0)
-        elif vision.patches_need and tuning.method == "lora":
-            frozen = vision.depth * eager_bytes(vision.block, form._replace(trained=False, adapters=False))
-            per_patch = per_patch + choose(plan.full_recompute, frozen, 0.0)
+    if trained.tower:
+        block = eager_bytes(vision.block, form)
+        is_checkpointed = plan.full_recompute & vision.checkpointed
+        kept = choose(is_checkpointed, form.residual * vision.block.hidden, block)
+        per_patch = per_patch + vision.depth * kept + form.element * vision.kept
+        live = choose(is_checkpointed, block, 0.0)
+    elif vision.patches_need and tuning.method == "lora":
+        frozen = vision.depth * eager_bytes(vision.block, form._replace(trained=False, adapters=False))
+        per_patch = per_patch + choose(plan.full_recompute, frozen, 0.0)
     patches = plan.vision_patches
     saved = patches * per_patch
     if plan.image_keys:

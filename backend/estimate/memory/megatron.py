@@ -5,8 +5,9 @@ The formulas of the schedule and of tensor and sequence parallelism are those of
 """
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 
-from backend.estimate.array_ops import Number, choose, larger
+from backend.estimate.array_ops import ZERO, Number, choose, larger
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.fp8 import fp8_pieces
@@ -24,7 +25,7 @@ from backend.estimate.memory.memory_term import (
 )
 from backend.estimate.memory.stage import Chunk, RankParameters, Stage, Trained, rank_parameters, stages
 from backend.estimate.memory.terms import GROUPED, LIBRARIES, Moment, StageMemory, peak_moment
-from backend.estimate.model.layers import ModelLayers, has_experts
+from backend.estimate.model.layers import ModelLayers
 from backend.estimate.plan import Plan
 from backend.estimate.time.schedule import in_flight
 from backend.job.traits import MemoryTraits
@@ -83,7 +84,7 @@ def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) 
     """Return the costs of the layers of a plan, on any stage."""
     unit = element_bytes(memory) * layers.output.hidden * plan.tokens * plan.whole_share
     return PlanCosts(
-        kinds=tuple(layer_cost(kind, plan, memory, run) for kind in layers.kinds),
+        kinds=tuple([layer_cost(kind, plan, memory, run) for kind in layers.kinds]),
         unit=unit,
         mtp_unit=3 * unit,
         passed_on=unit if layers.mtp and layers.vision else None,
@@ -113,52 +114,62 @@ def _stage_contents(
     parameters = _stage_parameters(layers, plan, memory, run, stage)
     count = parameters.trained_dense + parameters.trained_expert
     optimizer, host = _optimizer(plan, memory, parameters)
-    in_8_bits = fp8_pieces(layers, plan, stage, memory, reference=run.reference)
-    workspace = [LIBRARIES]
+    workspace = LIBRARIES
     if memory.cached_weight_gradients and run.weights_trained:
-        workspace.append(piece("workspace_cached", cached_gradients(layers, plan, stage), bytes_each=2, elements=None))
-    if any(has_experts(kind) for kind, _ in stage.kinds(layers)):
-        workspace.append(GROUPED)
+        cached = piece("workspace_cached", cached_gradients(layers, plan, stage), bytes_each=2, elements=None)
+        workspace = joined(workspace, cached)
+    if stage.has_experts:
+        workspace = joined(workspace, GROUPED)
     moments = [cost.moment for cost, count in zip(costs.kinds, stage.counts, strict=True) if count]
     if stage.last:
         moments += _head_moments(layers, plan, memory, run)
     return _Contents(
         parameters=parameters,
-        weights=joined(_weights(memory, run, parameters, count), *in_8_bits),
+        weights=_weights(memory, run, parameters, count, fp8_pieces(plan, stage, memory, reference=run.reference)),
         gradients=trained_piece("gradients", memory.gradient_bytes, count, parameters),
         optimizer=optimizer,
         host=host,
-        workspace=joined(*workspace),
+        workspace=workspace,
         peak=peak_moment(moments),
     )
 
 
-def _weights(memory: MemoryTraits, run: Run, parameters: RankParameters, trained: Number) -> Piece:
+def _weights(
+    memory: MemoryTraits, run: Run, parameters: RankParameters, trained: Number, in_8_bits: tuple[Piece, ...]
+) -> Piece:
     every = parameters.dense + parameters.expert
-    element = element_bytes(memory)
-    pieces = [
-        trained_piece("weights", memory.weight_bytes, trained, parameters),
-        piece("weights_frozen", element * (every - trained), bytes_each=element, frozen=None),
-    ]
-    if run.reference:
-        copy = memory.weight_bytes * every
-        pieces.append(piece("weights_reference", copy, bytes_each=memory.weight_bytes, parameters=None))
-    return joined(*pieces)
+    each, element = memory.weight_bytes, element_bytes(memory)
+    frozen = element * (every - trained)
+    copy = each * every if run.reference else 0
+
+    def products() -> Sequence[Product]:
+        return joined(
+            trained_piece("weights", each, trained, parameters),
+            piece("weights_frozen", frozen, bytes_each=element, frozen=None),
+            piece("weights_reference", copy, bytes_each=each, parameters=None),
+            *in_8_bits,
+        ).products()
+
+    size = each * trained + frozen + copy
+    for part in in_8_bits:
+        size = size + part.bytes
+    return Piece(size, products)
 
 
 def _optimizer(plan: Plan, memory: MemoryTraits, parameters: RankParameters) -> tuple[Piece, Number]:
     """Return the optimizer states on the GPU, and the bytes on the host."""
-    every = trained_piece(
-        "optimizer",
-        memory.optimizer_bytes,
-        plan.optimizer_share(parameters.trained_dense, parameters.trained_expert),
-        parameters,
-        lambda: (plan.optimizer_shards, plan.expert_optimizer_shards),
-        **({"kept_on_gpu": 1 - plan.offload_fraction} if plan.offload_fraction else {}),
-    )
-    offloaded = every.bytes * plan.offload_fraction
+    each, offloaded = memory.optimizer_bytes, plan.offload_fraction
+    share = plan.optimizer_share(parameters.trained_dense, parameters.trained_expert)
+
+    def products() -> Sequence[Product]:
+        ranks = (plan.optimizer_shards, plan.expert_optimizer_shards)
+        kept = {"kept_on_gpu": 1 - offloaded} if offloaded else {}
+        return trained_piece("optimizer", each, share, parameters, ranks, **kept).products()
+
+    every = each * share
+    away = every * offloaded
     # Adam on the host also needs the gradients in fp32.
-    return Piece(every.bytes - offloaded, every.products), offloaded * (1 + 4 / memory.optimizer_bytes)
+    return Piece(every - away, products), away * (1 + 4 / each)
 
 
 def _stage_memory(stage: Stage, saved: Piece, contents: _Contents) -> StageMemory:
@@ -186,7 +197,7 @@ def _stage_parameters(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run
         return parameters
     dense: Number = 0
     expert: Number = 0
-    for kind, count in stage.kinds(layers) if run.trained.language else ():
+    for kind, count in stage.kinds if run.trained.language else ():
         counts = adapter_counts(kind, run.adapters)
         dense = dense + count * (counts.split // plan.tensor + counts.whole)
         expert = expert + count * (counts.expert // (plan.expert * plan.expert_tensor))
@@ -245,13 +256,16 @@ def _saved_products(plan: Plan, stage: Stage, costs: PlanCosts, counts: tuple[Nu
 
 def _chunk_saved(plan: Plan, costs: PlanCosts, chunk: Chunk) -> Number:
     """Return the saved activations of one micro-batch in a chunk."""
-    inputs = _units(plan, chunk) * costs.unit
-    if chunk.mtp:
-        inputs = inputs + chunk.mtp * costs.mtp_unit
-    every: Number = 0.0
-    for cost, count in zip(costs.kinds, chunk.counts, strict=True):
-        every = every + count * cost.saved
-    return choose(plan.full_recompute, inputs, every)
+    full = plan.full_recompute
+    inputs, every = ZERO, ZERO
+    if full is not False:
+        inputs = _units(plan, chunk) * costs.unit
+        if chunk.mtp:
+            inputs = inputs + chunk.mtp * costs.mtp_unit
+    if full is not True:
+        for cost, count in zip(costs.kinds, chunk.counts, strict=True):
+            every = every + count * cost.saved
+    return choose(full, inputs, every)
 
 
 def _units(plan: Plan, chunk: Chunk) -> Number:
@@ -276,18 +290,17 @@ def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Ru
     most = larger(memory.logits_forward_bytes + named, memory.logits_backward_bytes) + kept
     norm = 2 * element * hidden * tokens * plan.whole_share
 
-    def head_moment(each: Number, gathered: Number, weight: Number) -> Moment:
-        logits_bytes = each * logits
+    def products(logits_bytes: Number, gathered: Number, weight: Number) -> Sequence[Product]:
+        sizes = {"tokens": tokens, "vocabulary": vocabulary}
+        return joined(
+            token_piece("activations_output", norm, plan),
+            piece("logits", logits_bytes, plan.tensor, bytes_each=None, **sizes),
+            token_piece("workspace_gathered_input", gathered, plan),
+            piece("workspace_output_gradient", weight, bytes_each=element, elements=None),
+        ).products()
 
-        def products() -> Sequence[Product]:
-            sizes = {"tokens": tokens, "vocabulary": vocabulary}
-            return joined(
-                token_piece("activations_output", norm, plan),
-                piece("logits", logits_bytes, plan.tensor, bytes_each=None, **sizes),
-                token_piece("workspace_gathered_input", gathered, plan),
-                piece("workspace_output_gradient", weight, bytes_each=element, elements=None),
-            ).products()
-
-        return Moment(activations=norm, logits=logits_bytes, workspace=gathered + weight, products=products)
-
-    return [head_moment(most, 0.0, 0.0), head_moment(element + kept, gathered, weight)]
+    in_loss, in_backward = most * logits, (element + kept) * logits
+    return [
+        Moment(0.0, norm, in_loss, 0.0, partial(products, in_loss, 0.0, 0.0)),
+        Moment(0.0, norm, in_backward, gathered + weight, partial(products, in_backward, gathered, weight)),
+    ]

@@ -5,9 +5,10 @@ saved_activations.py has the saved tensors of Transformer Engine's modules; mega
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import lru_cache
 
-from backend.estimate.array_ops import Number, choose, larger
-from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.array_ops import ZERO, Number, choose, larger
+from backend.estimate.frozen_dataclass import frozen_dataclass, positional_dataclass
 from backend.estimate.memory.megatron_adapters import Adapters, adapter_bytes
 from backend.estimate.memory.megatron_workspace import expert_copies, ffn_gradients, largest_weight
 from backend.estimate.memory.memory_term import NOTHING, Piece, Product, joined, largest_piece, piece, token_piece
@@ -36,7 +37,7 @@ class Run:
         return self.trained.language and not self.adapters
 
 
-@frozen_dataclass
+@positional_dataclass
 class LayerCost:
     """One layer of a kind on one rank."""
 
@@ -71,8 +72,10 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         outputs, gathered, masked = adapter_bytes(kind, adapters)
         saved = saved + scale * plan.tokens * (outputs + gathered * (1 - plan.whole_share))
         saved = saved + scale * _spread(masked, plan, attention)
-    again = _by_modules(plan, lambda modules: recomputed_bytes(kind, modules, memory.fp8))
-    revived = scale * _spread(again, plan, attention)
+    revived = ZERO
+    if plan.recompute_modules or plan.recompute_choices:
+        again = _by_modules(plan, lambda modules: recomputed_bytes(kind, modules, memory.fp8))
+        revived = scale * _spread(again, plan, attention)
     work = scale * ffn_gradients(kind, plan, adapters)
     if attention and not plan.flash_attention:
         entries = plan.tokens * attention.heads * plan.sequence_length / plan.context / plan.tensor
@@ -94,8 +97,8 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         workspace = largest_piece(backward, token_piece("workspace_experts", copies, plan))
         return joined(token_piece("activations_recomputed", revived, plan, layers=units), workspace).products()
 
-    peak = Moment(activations=revived, workspace=larger(work + gradient.bytes, copies), products=products)
-    return LayerCost(name=kind.name, saved=saved, moment=peak)
+    peak = Moment(0.0, revived, 0.0, larger(work + gradient.bytes, copies), products)
+    return LayerCost(kind.name, saved, peak)
 
 
 def _weight_gradient(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> Piece:
@@ -133,12 +136,17 @@ def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained:
     """Return the bytes of the vision tower: the Hugging Face module, whole on each rank. Only full recompute affects
     it."""
     element = int(element_bytes(memory))
+    with_full, without = (_bytes_per_patch(vision, element, trained, full) for full in (True, False))
+    return plan.vision_patches * choose(plan.full_recompute, with_full, without)
+
+
+@lru_cache(maxsize=1024)
+def _bytes_per_patch(vision: VisionLayers, element: int, trained: Trained, full_recompute: bool) -> float:
     form = EagerForm(element=element, residual=element)
     per_merged_token = eager_bytes(vision.merger, form) * trained.merger
     per_merged_token += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack
-    merged = vision.patches_per_token
-    per_patch: Number = per_merged_token / merged
-    if trained.tower:
-        block = choose(plan.full_recompute, element * vision.block.hidden, eager_bytes(vision.block, form))
-        per_patch = per_patch + vision.depth * block + eager_bytes(vision.patch_embedding, form)
-    return plan.vision_patches * per_patch
+    per_patch = per_merged_token / vision.patches_per_token
+    if not trained.tower:
+        return per_patch
+    block = element * vision.block.hidden if full_recompute else eager_bytes(vision.block, form)
+    return per_patch + vision.depth * block + eager_bytes(vision.patch_embedding, form)

@@ -6,6 +6,8 @@ from functools import partial
 from math import prod
 from typing import Protocol
 
+import numpy as np
+
 from backend.estimate.array_ops import Flag, Number, choose, largest, plain
 from backend.estimate.frozen_dataclass import positional_dataclass
 from backend.estimate.memory.stage import RankParameters
@@ -65,6 +67,8 @@ def total(pieces: Sequence[Piece]) -> Number:
 
 def joined(*pieces: Piece) -> Piece:
     """Return the sum of pieces."""
+    if len(pieces) == 1:
+        return pieces[0]
     return Piece(total(pieces), products_of(*pieces))
 
 
@@ -75,13 +79,17 @@ def products_of(*parts: Explained) -> Products:
 
 def chosen_piece(condition: Flag, true: Piece, false: Piece) -> Piece:
     """Return `true` where the condition holds, else `false`."""
+    if type(condition) is not np.ndarray:
+        return true if condition else false
     return Piece(choose(condition, true.bytes, false.bytes), lambda: (true if condition else false).products())
 
 
 def largest_piece(*pieces: Piece) -> Piece:
     """Return the largest piece, entry by entry where plans are arrays."""
+    if len(pieces) == 1:
+        return pieces[0]
     return Piece(
-        largest(*(part.bytes for part in pieces)),
+        largest(*[part.bytes for part in pieces]),
         lambda: max(pieces, key=lambda part: plain(part.bytes)).products(),
     )
 
@@ -110,14 +118,14 @@ def trained_piece(
     each: Number,
     on_rank: Number,
     parameters: RankParameters,
-    ranks: Callable[[], tuple[Number, Number]] = lambda: (1, 1),
+    ranks: tuple[Number, Number] = (1, 1),
     **factors: Number,
 ) -> Piece:
-    """Return `each` bytes for every trained parameter whose state is on the rank. `ranks` returns how many ranks divide
-    the states of dense parameters, and how many those of experts."""
+    """Return `each` bytes for every trained parameter whose state is on the rank. `ranks` are how many ranks divide the
+    states of dense parameters, and how many those of experts."""
 
     def products() -> list[Product]:
-        dense_ranks, expert_ranks = ranks()
+        dense_ranks, expert_ranks = ranks
         counts = (("dense", parameters.trained_dense, dense_ranks), ("expert", parameters.trained_expert, expert_ranks))
         return [
             _product(f"{name}_{kind}", shared, {"bytes_each": each, f"{kind}_trained": count, **factors})

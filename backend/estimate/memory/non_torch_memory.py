@@ -5,8 +5,11 @@ DP 2 on 8 H100 had 7 GB in them, and 9.5 GB with experts (https://github.com/ver
 computes 4 GB.
 """
 
+import numpy as np
+
 from backend.estimate.array_ops import Number, choose, larger, smaller
 from backend.estimate.plan import Plan
+from backend.estimate.time.communication import is_single_rank
 from backend.job.job import Job
 
 FIRST_GIB = 1.5
@@ -51,13 +54,18 @@ def groups_gib(plan: Plan, *, gpus_per_node: int, logs_memory: bool = False) -> 
     model, copies = plan.tensor * plan.pipeline, plan.data * plan.context
     norm = choose(plan.distributed_optimizer, model * copies, model)
     sizes = [plan.tensor, plan.pipeline, plan.context, plan.data, copies, norm, *([model] if logs_memory else [])]
+    groups = sum([_gib(size) for size in sizes])
+    if is_single_rank(plan.expert):
+        return groups
     of_experts = _exchange_gib(plan, gpus_per_node) + _gib(plan.expert * plan.expert_tensor) + _gib(plan.expert_data)
-    return sum(_gib(size) for size in sizes) + choose(plan.expert > 1, of_experts, 0.0)
+    return groups + choose(plan.expert > 1, of_experts, 0.0)
 
 
 def _gib(size: Number) -> Number:
     """Return the GiB of a communicator of this size."""
-    return choose(size > 2, GROUP_GIB, choose(size > 1, PAIR_GIB, 0.0))
+    if type(size) is np.ndarray:
+        return np.where(size > 2, GROUP_GIB, np.where(size > 1, PAIR_GIB, 0.0))
+    return GROUP_GIB if size > 2 else PAIR_GIB if size > 1 else 0.0
 
 
 def _exchange_gib(plan: Plan, gpus_per_node: int) -> Number:

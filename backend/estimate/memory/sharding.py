@@ -5,9 +5,12 @@ parameters among the ranks, and gather 16-bit parameters while a layer runs. The
 divides.
 """
 
+from collections.abc import Sequence
+from functools import lru_cache
+
 from backend.estimate.array_ops import ZERO, Number, choose, smaller
 from backend.estimate.frozen_dataclass import frozen_dataclass
-from backend.estimate.memory.memory_term import NOTHING, Piece, joined, piece, trained_piece
+from backend.estimate.memory.memory_term import NOTHING, Piece, Product, joined, piece, trained_piece
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.model.adapters import PACKED_BYTES, matrices
 from backend.estimate.model.layers import ModelLayers, operators_of
@@ -53,7 +56,7 @@ def sharded_states(
 
     def state(name: str, each: Number, is_shared: bool) -> Piece:
         ranks = plan.data if is_shared else 1
-        return trained_piece(name, each, on_rank if is_shared else count, parameters, lambda: (ranks, ranks))
+        return trained_piece(name, each, on_rank if is_shared else count, parameters, (ranks, ranks))
 
     weights = state("weights", memory.weight_bytes, not are_whole)
     gradients = state("gradients", memory.gradient_bytes, memory.shards in ("gradients", "parameters"))
@@ -70,9 +73,12 @@ def sharded_states(
     gathered = ZERO
     if not are_whole:
         gathered = _gathered(layers, memory, parameters, packed) + _moving(layers, plan, memory, parameters, packed)
-    scales = piece("weights_scales", memory.scale_bytes * packed, bytes_each=memory.scale_bytes, packed=None)
+    weights = joined(weights, frozen)
+    if packed:
+        scales = piece("weights_scales", memory.scale_bytes * packed, bytes_each=memory.scale_bytes, packed=None)
+        weights = joined(weights, scales)
     return States(
-        weights=joined(weights, frozen, scales),
+        weights=weights,
         gradients=gradients,
         buckets=_buckets(layers, plan, memory, count),
         optimizer=optimizer,
@@ -86,9 +92,11 @@ def _frozen(parameters: RankParameters, element: float, packed: int, ranks: Numb
     """Return the frozen weights without the scales of those in 4 bits, which every rank has."""
     trained = parameters.trained_dense + parameters.trained_expert
     frozen = element * (parameters.dense + parameters.expert - trained - packed) / ranks
+    unpacked = piece("weights_frozen", frozen, ranks, bytes_each=element, frozen=None)
+    if not packed:
+        return unpacked
     return joined(
-        piece("weights_frozen", frozen, ranks, bytes_each=element, frozen=None),
-        piece("weights_packed", PACKED_BYTES * packed / ranks, ranks, bytes_each=PACKED_BYTES, packed=None),
+        unpacked, piece("weights_packed", PACKED_BYTES * packed / ranks, ranks, bytes_each=PACKED_BYTES, packed=None)
     )
 
 
@@ -101,10 +109,14 @@ def _buckets(layers: ModelLayers, plan: Plan, memory: MemoryTraits, count: Numbe
         smaller(count, largest_module(layers)) if memory.offloads == "optimizer" and memory.shards == "gradients" else 0
     )
     reduced = 2 * (memory.reduce_bucket_elements * choose(count > 0, 1, 0) + to_host)
-    return joined(
-        piece("gradients_buckets", buckets, bytes_each=memory.bucket_bytes, trained=None),
-        piece("gradients_reduce", reduced, bytes_each=2, elements=None),
-    )
+
+    def products() -> Sequence[Product]:
+        return joined(
+            piece("gradients_buckets", buckets, bytes_each=memory.bucket_bytes, trained=None),
+            piece("gradients_reduce", reduced, bytes_each=2, elements=None),
+        ).products()
+
+    return Piece(buckets + reduced, products)
 
 
 def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParameters, packed: int) -> Number:
@@ -134,6 +146,7 @@ def _moving(layers: ModelLayers, plan: Plan, memory: MemoryTraits, parameters: R
     return (stored + cast + trained * (2 + memory.gradient_bytes)) * largest_unit(layers) / plan.data
 
 
+@lru_cache(maxsize=1024)
 def largest_module(layers: ModelLayers) -> int:
     """Return the elements that DeepSpeed always fetches (0.18.4 runtime/zero/partitioned_param_coordinator.py
     fetch_sub_module): the weights of one module. A layer's experts are one module, unless they are those of a
@@ -149,6 +162,7 @@ def largest_module(layers: ModelLayers) -> int:
     return max(sizes)
 
 
+@lru_cache(maxsize=1024)
 def largest_unit(layers: ModelLayers) -> int:
     """Return the elements of the largest decoder layer, which is what FSDP gathers at a time."""
     return max(layer_counts(kind).total for kind in layers.kinds)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from backend.estimate.array_ops import Number
 from backend.estimate.frozen_dataclass import frozen_dataclass
-from backend.estimate.model.layers import LayerKind, ModelLayers
+from backend.estimate.model.layers import LayerKind, ModelLayers, has_experts
 from backend.estimate.model.parameters import layer_counts, padded_vocabulary, vision_parameters
 from backend.estimate.plan import Plan
 from backend.estimate.time.schedule import chunk_layers, equal_pieces
@@ -23,13 +23,10 @@ class Chunk(NamedTuple):
     """Whether the chunk has the embedding and the vision tower."""
     last: bool
     """Whether the chunk has the output layer."""
+    layers: int
+    """Decoder layers of all kinds."""
     mtp: int = 0
-    """MTP layers, which are counted in `counts` too."""
-
-    @property
-    def layers(self) -> int:
-        """Return the number of decoder layers of all kinds."""
-        return sum(self.counts) - self.mtp
+    """MTP layers, which are counted in `counts` too, but not in `layers`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,20 +39,33 @@ class Stage:
     chunks: tuple[Chunk, ...]
     counts: tuple[int, ...]
     """Layers of each kind in all chunks."""
+    layers: int
+    """Decoder layers of all kinds."""
+    kinds: tuple[tuple[LayerKind, int], ...]
+    """The layer kinds that occur on the stage, with their counts."""
+    has_experts: bool
+    """Whether one of its layers sends tokens to routed experts."""
 
-    @property
-    def layers(self) -> int:
-        """Return the number of decoder layers of all kinds."""
-        return sum(chunk.layers for chunk in self.chunks)
 
-    def kinds(self, layers: ModelLayers) -> tuple[tuple[LayerKind, int], ...]:
-        """Return the layer kinds that occur on the stage, with their counts."""
-        return tuple((kind, count) for kind, count in zip(layers.kinds, self.counts, strict=True) if count)
+class LayerCut(NamedTuple):
+    """The layers of a model in the stages of a plan."""
+
+    stages: tuple[Stage, ...]
+    """First to last."""
+    chunks: tuple[Chunk, ...]
+    """The chunks that differ from each other."""
+    places: tuple[tuple[int, ...], ...]
+    """For each chunk of each stage, its index in `chunks`."""
 
 
 def stages(layers: ModelLayers, plan: Plan) -> tuple[Stage, ...]:
     """Return the stages of a plan, first to last."""
-    return _stages(
+    return layer_cut(layers, plan).stages
+
+
+def layer_cut(layers: ModelLayers, plan: Plan) -> LayerCut:
+    """Return the layers in the stages of a plan."""
+    return _layer_cut(
         layers,
         plan.pipeline,
         plan.virtual_pipeline,
@@ -66,15 +76,15 @@ def stages(layers: ModelLayers, plan: Plan) -> tuple[Stage, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _stages(
+def _layer_cut(
     layers: ModelLayers,
     pipeline: int,
     virtual: int,
     with_embedding: bool,
     with_loss: bool,
     layout: tuple[int, ...] | None,
-) -> tuple[Stage, ...]:
-    result = []
+) -> LayerCut:
+    result = list[Stage]()
     order, kinds = layers.order, range(len(layers.kinds))
     pieces = layout or equal_pieces(len(order), pipeline * virtual, with_embedding=with_embedding, with_loss=with_loss)
     for index, bounds in enumerate(chunk_layers(pieces, pipeline)):
@@ -83,21 +93,28 @@ def _stages(
                 tuple(order[begin:end].count(kind) for kind in kinds),
                 first=index == 0 and piece == 0,
                 last=index == pipeline - 1 and piece == virtual - 1,
+                layers=end - begin,
             )
             for piece, (begin, end) in enumerate(bounds)
         )
         if index == pipeline - 1 and layers.mtp:
             chunks = (*chunks[:-1], _with_mtp(chunks[-1], layers.mtp))
+        counts = tuple(sum(chunk.counts[kind] for chunk in chunks) for kind in kinds)
+        present = tuple((kind, count) for kind, count in zip(layers.kinds, counts, strict=True) if count)
         result.append(
             Stage(
                 index=index,
                 first=index == 0,
                 last=index == pipeline - 1,
                 chunks=chunks,
-                counts=tuple(sum(chunk.counts[kind] for chunk in chunks) for kind in kinds),
+                counts=counts,
+                layers=sum(chunk.layers for chunk in chunks),
+                kinds=present,
+                has_experts=any(has_experts(kind) for kind, _ in present),
             )
         )
-    return tuple(result)
+    chunks = tuple(dict.fromkeys(chunk for stage in result for chunk in stage.chunks))
+    return LayerCut(tuple(result), chunks, tuple(tuple(map(chunks.index, stage.chunks)) for stage in result))
 
 
 def _with_mtp(chunk: Chunk, count: int) -> Chunk:
@@ -122,12 +139,12 @@ def rank_parameters(
     """Return exact counts in Megatron-Core's layout; the tower is whole on every TP rank of the first stage."""
     dense: Number = 0
     expert: Number = 0
-    for kind, count in stage.kinds(layers):
+    for kind, count in stage.kinds:
         counts = layer_counts(kind)
         dense = dense + count * (counts.split // plan.tensor + counts.whole)
         if counts.expert:
             expert = expert + count * (counts.expert // (plan.expert * plan.expert_tensor))
-    table = _table(layers, plan, vocabulary_padding)
+    table = _table(layers, plan, vocabulary_padding) if stage.first or stage.last else 0
     if stage.first:
         dense = dense + table + layers.positions + (layer_counts(layers.stem).total if layers.stem else 0)
     if stage.last:

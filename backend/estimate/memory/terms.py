@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from backend.estimate.array_ops import ZERO, Number, choose
-from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.frozen_dataclass import frozen_dataclass, positional_dataclass
 from backend.estimate.memory.memory_term import NOTHING, Piece, Products, piece, products_of, total
 from backend.estimate.memory.stage import RankParameters
 
@@ -45,7 +45,7 @@ class StageMemory:
         return self.weights + self.gradients + self.optimizer + self.activations + self.logits + self.workspace
 
 
-@frozen_dataclass
+@positional_dataclass
 class Moment:
     """Bytes that a moment of a step needs beside those that are there at every moment."""
 
@@ -68,22 +68,20 @@ def moment(
     workspace: Sequence[Piece] = (),
 ) -> Moment:
     """Return a moment that needs these pieces."""
-    return Moment(
-        gradients=gradients.bytes,
-        activations=total(activations),
-        logits=logits.bytes,
-        workspace=total(workspace),
-        products=products_of(gradients, *activations, logits, *workspace),
-    )
+    products = products_of(gradients, *activations, logits, *workspace)
+    return Moment(gradients.bytes, total(activations), logits.bytes, total(workspace), products)
+
+
+_NOTHING = Moment()
 
 
 def peak_moment(moments: list[Moment]) -> Moment:
     """Return the moment that needs most; a stage that holds the embedding alone has none."""
-    best, most = Moment(), ZERO
+    best, most = _NOTHING, ZERO
     for moment in moments:
         total = moment.total
         more = total > most
-        if isinstance(more, np.ndarray):
+        if type(more) is np.ndarray:
             best = Moment(
                 gradients=choose(more, moment.gradients, best.gradients),
                 activations=choose(more, moment.activations, best.activations),

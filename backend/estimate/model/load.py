@@ -1,6 +1,6 @@
 """The part of a micro-batch on one rank."""
 
-from backend.estimate.array_ops import Number
+from backend.estimate.array_ops import ZERO, Number
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.time.communication import Group, is_single_rank, ring_seconds_per_byte
 from backend.estimate.time.time_context import TimeContext
@@ -25,12 +25,10 @@ class Load:
 
 def load_of(time_context: TimeContext) -> Load:
     """Return the part of the language model's micro-batch on one rank."""
-    plan, group = time_context.plan, Group(time_context.plan.tensor, 1)
-    seconds_per_byte = (
-        0.0
-        if is_single_rank(plan.tensor)
-        else ring_seconds_per_byte(group, time_context.machine, time_context.efficiency)
-    )
+    plan, seconds_per_byte = time_context.plan, ZERO
+    if not is_single_rank(plan.tensor):
+        group = Group(plan.tensor, 1)
+        seconds_per_byte = ring_seconds_per_byte(group, time_context.machine, time_context.efficiency)
     return Load(
         tokens=plan.tokens,
         length=plan.sequence_length if plan.attended is None else plan.attended,

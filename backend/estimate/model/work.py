@@ -48,7 +48,7 @@ def pipeline_work(layers: ModelLayers, plan: Plan, trained: Trained, *, adapters
     works = []
     for stage in stages(layers, plan):
         work = NONE
-        for kind, count in stage.kinds(layers):
+        for kind, count in stage.kinds:
             work += kinds[kind].times(count)
         if stage.last:
             work += _layer(layers.output, plan, language, True, recomputable=False).times(1 + layers.mtp)

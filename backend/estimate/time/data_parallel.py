@@ -62,7 +62,7 @@ def data_seconds(
     """
     virtual = time_context.plan.virtual_pipeline
     # The count of a stage without experts is a plain 0, for arrays of plans too.
-    has_experts = any(not isinstance(rank.expert, int) or rank.expert for rank in ranks)
+    has_experts = any(type(rank.expert) is not int or rank.expert for rank in ranks)
     arguments = (time_context, ranks[0], has_experts)
     key = (memo.number(ranks[0]), has_experts) if memo else ()
     rates = memo.once((_rates, *key), _rates, *arguments) if memo else _rates(*arguments)
@@ -97,7 +97,7 @@ def _rate(time_context: TimeContext, group: Group, trained: Number, local: Numbe
     machine, efficiency, run = time_context.machine, time_context.efficiency, time_context.run
     bucket, divided = _bucket(run, group), _divided(time_context)
     gradients = run.sent_bytes * larger(1.0, smaller(bucket, trained))
-    is_array = isinstance(divided, np.ndarray)
+    is_array = type(divided) is np.ndarray
     half = (
         seconds_per_byte(algorithm_costs(group, machine, efficiency, all_reduce=True), gradients)
         if is_array or not divided
@@ -160,19 +160,18 @@ def _stage(
     backward: Number,
 ) -> tuple[Number, Number]:
     """Return the exposed seconds of weights and of gradients in an iteration."""
-    plan, run, memory, efficiency = (
-        time_context.plan,
-        time_context.run,
-        time_context.run.memory,
-        time_context.efficiency,
-    )
+    plan, run, efficiency = time_context.plan, time_context.run, time_context.efficiency
+    memory = run.memory
     (dense, expert), (gathered, reduced) = rates, exchange
+    is_once_a_step = run.megatron or memory.shards in ("none", "optimizer")
+    if is_once_a_step and not (run.overlap_gradients or run.overlap_parameters):
+        return gathered, reduced
     # Interleaved chunks run in turn, each for a group of PP micro-batches. Except for the last chunk, their
     # exchange overlaps with the passes of the next chunk.
     groups = (1 + plan.pipeline * (plan.virtual_pipeline - 1)) / plan.virtual_pipeline
     last = groups * backward if run.overlap_gradients else 0.0
     first = groups * choose(_divided(time_context), forward, backward) if run.overlap_parameters else 0.0
-    if run.megatron or memory.shards in ("none", "optimizer"):
+    if is_once_a_step:
         return exposed(gathered, first, efficiency), exposed(reduced, last, efficiency)
     if memory.shards == "gradients":
         return gathered, plan.micro_batches * exposed(reduced, last, efficiency)
@@ -210,7 +209,8 @@ def optimizer_seconds(time_context: TimeContext, rank: RankParameters) -> Number
     return (on_gpu * moved + 2 * memory.gradient_bytes * gradients) / time_context.machine.memory
 
 
-def _on_gpu(time_context: TimeContext) -> Number:
+def _on_gpu(time_context: TimeContext) -> float:
+    """Return the share of the optimizer's states on the GPU."""
     if time_context.run.memory.offloads != "none":
         return 0.0
     return 1 - time_context.plan.offload_fraction
@@ -220,7 +220,7 @@ def offload_seconds(time_context: TimeContext, rank: RankParameters) -> Number:
     """Return the seconds of offloading: Adam on the host, and transfers of gradients, weights and parameters."""
     memory, machine = time_context.run.memory, time_context.machine
     away = 1 - _on_gpu(time_context)
-    if isinstance(away, int | float) and not away:
+    if not away:
         return 0.0
     stepped = away * _shards(time_context, rank)
     element = 2 * memory.optimizer_bytes + 4 + memory.weight_bytes

@@ -21,7 +21,7 @@ def gemm_seconds(layer: LayerKernels, time_context: TimeContext, load: Load) -> 
     added to the accumulated gradient, which is read and written. If a separate kernel adds it, the new gradient is
     written and read too.
     """
-    element_s = time_context.element_s
+    run, element_s = time_context.run, time_context.element_s
     work = layer.gemm_split / load.tensor + layer.gemm_whole * load.whole
     operands = layer.operands_full + layer.operands_split / load.tensor
     weights = layer.weights_split / load.tensor + layer.weights_whole
@@ -33,17 +33,15 @@ def gemm_seconds(layer: LayerKernels, time_context: TimeContext, load: Load) -> 
         operands = operands + layer.operands_expert * load.whole
     arithmetic = 2 * load.tokens * work / time_context.gemm_speed
     moved = element_s * load.tokens * operands
-    accumulated_s = 2 * time_context.run.memory.gradient_bytes / time_context.machine.memory
-    if time_context.run.sums_apart:
+    accumulated_s = 2 * run.memory.gradient_bytes / time_context.machine.memory
+    if run.sums_apart:
         accumulated_s = accumulated_s + 2 * element_s
-    once = _beside(arithmetic, moved + element_s * weights)
-    if time_context.run.unpacked:
+    square = arithmetic * arithmetic
+    moved_once, moved_sums = moved + element_s * weights, moved + accumulated_s * weights
+    once = (square + moved_once * moved_once) ** 0.5
+    if run.unpacked:
         once = once + _unpacked(layer, time_context, load)
-    return once, _beside(arithmetic, moved + accumulated_s * weights)
-
-
-def _beside(arithmetic: Number, moved: Number) -> Number:
-    return (arithmetic * arithmetic + moved * moved) ** 0.5
+    return once, (square + moved_sums * moved_sums) ** 0.5
 
 
 def _unpacked(layer: LayerKernels, time_context: TimeContext, load: Load) -> Number:

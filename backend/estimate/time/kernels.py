@@ -172,7 +172,6 @@ def layer_kernels(
     kind: LayerKind,
     fused: bool,
     only: tuple[str, ...] | None = None,
-    *,
     routing: Routing = "plain",
     rope_fused: bool = True,
 ) -> LayerKernels:

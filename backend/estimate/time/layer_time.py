@@ -85,7 +85,7 @@ def layer_passes(
     only if it is `recomputable`.
     """
     run = time_context.run
-    layer = layer_kernels(kind, run.fused and not tower, routing=run.routing, rope_fused=run.rope_fused)
+    layer = layer_kernels(kind, run.fused and not tower, None, run.routing, run.rope_fused)
     costs = _costs(layer, time_context, load)
     ahead, back = adapter_work(kind, time_context, load) if adapted else (NO_EXTRA, NO_EXTRA)
     if weights_trained and run.memory.autocast_bytes:
@@ -104,19 +104,19 @@ def layer_passes(
 def _recomputed(
     kind: LayerKind, forward: Pass, extra: Extra, time_context: TimeContext, load: Load, *, modules_too: bool
 ) -> Pass:
-    plan = time_context.plan
+    plan, run = time_context.plan, time_context.run
+    if plan.recompute == "none" and not plan.recompute_choices:
+        return NO_PASS
 
     def by(recompute: str, modules: tuple[str, ...]) -> Pass:
-        run = time_context.run
         if recompute == "full" and not run.stops_early:
             return forward
         if recompute == "full":
-            fused = run.fused and modules_too
-            layer = layer_kernels(_but_the_last(kind), fused, routing=run.routing, rope_fused=run.rope_fused)
+            layer = layer_kernels(_but_the_last(kind), run.fused and modules_too, None, run.routing, run.rope_fused)
             return _forward(_costs(layer, time_context, load), time_context, extra)
         if not modules or not modules_too:
             return NO_PASS
-        layer = layer_kernels(kind, run.fused, modules, routing=run.routing, rope_fused=run.rope_fused)
+        layer = layer_kernels(kind, run.fused, modules, run.routing, run.rope_fused)
         return _forward(_costs(layer, time_context, load), time_context)
 
     if not plan.recompute_choices:
@@ -144,8 +144,9 @@ def _casts(layer: LayerKernels, time_context: TimeContext) -> Extra:
 
 
 def _costs(layer: LayerKernels, time_context: TimeContext, load: Load) -> _Costs:
+    run, plan, machine = time_context.run, time_context.plan, time_context.machine
     gemm, weights = gemm_seconds(layer, time_context, load)
-    attention, attention_back, context, context_back = ZERO, ZERO, ZERO, ZERO
+    attention = attention_back = context = context_back = ZERO
     if layer.attention:
         attention, attention_back = _attention(layer, time_context, load)
         if not is_single_rank(load.context):
@@ -153,15 +154,15 @@ def _costs(layer: LayerKernels, time_context: TimeContext, load: Load) -> _Costs
     split = choose(load.tensor > 1, 2 * layer.outputs_gathered, 0)
     moved = layer.moved_split / load.tensor + (layer.moved_whole + layer.moved_expert) * load.whole
     moved_back = layer.moved_back_split / load.tensor + (layer.moved_back_whole + layer.moved_back_expert) * load.whole
-    token_s = load.tokens / time_context.machine.memory
+    token_s = load.tokens / machine.memory
     kernels = layer.kernels + split
-    unpacked = UNPACKING * layer.packed if time_context.run.unpacked else 0
-    if layer.attention and (layer.stores_scores or not time_context.plan.flash_attention):
+    unpacked = UNPACKING * layer.packed if run.unpacked else 0
+    if layer.attention and (layer.stores_scores or not plan.flash_attention):
         kernels = kernels + UNFUSED_KERNELS
     if layer.kernels_expert:
         kernels = kernels + layer.kernels_expert / load.expert
     sums = ZERO
-    if time_context.run.sums_apart:
+    if run.sums_apart:
         tensors = layer.tensors + (layer.tensors_expert / load.expert if layer.tensors_expert else 0)
         sums = time_context.efficiency.kernel_s * tensors
     if layer.recurrence:
@@ -179,9 +180,9 @@ def _costs(layer: LayerKernels, time_context: TimeContext, load: Load) -> _Costs
         layer.small_kernels + unpacked,
         layer.small_kernels_back + unpacked,
         1.0 if layer.fused else MODULE_START,
-        FETCH_STARTS * layer.modules if time_context.run.fetches_modules else 0,
+        FETCH_STARTS * layer.modules if run.fetches_modules else 0,
         sums,
-        time_context.run.element_bytes * load.tokens * layer.gathered * load.gather,
+        run.element_bytes * load.tokens * layer.gathered * load.gather,
         context,
         context_back,
         _expert(layer, time_context, load) if layer.dispatched else 0.0,

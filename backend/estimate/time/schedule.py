@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from backend.estimate.array_ops import Array, Flag, Number, clip, larger, largest, smaller
-from backend.estimate.time.simulate import Places, Times, chunk_times, duration
+from backend.estimate.time.simulate import Chunks, Places, Times, chunk_times, chunks_duration
 
-Chunks = list[list[Number]]
-"""For each stage the time of one micro-batch through each of its chunks."""
 Chosen = Places | npt.NDArray[np.bool_] | tuple[Places, ...]
 
 
@@ -27,7 +25,7 @@ def in_flight(pipeline: int, virtual: int, micro_batches: Number, stage: int) ->
     if virtual == 1:
         return (smaller(micro_batches, pipeline - stage),)
     total = smaller(micro_batches * virtual, 2 * (pipeline - stage - 1) + (virtual - 1) * pipeline + 1)
-    full = (total.min() if isinstance(total, np.ndarray) else total) // pipeline
+    full = (total.min() if type(total) is np.ndarray else total) // pipeline
     first_round = [
         pipeline if chunk < full else clip(total - chunk * pipeline, 0, pipeline) for chunk in range(virtual)
     ]
@@ -49,11 +47,11 @@ def iteration_time(forward: Times, backward: Times, virtual: int, micro_batches:
     """
     pipeline = len(forward)
     over = micro_batches % pipeline
-    if virtual > 1 and (over.any() if isinstance(over, np.ndarray) else over):
+    if virtual > 1 and (over.any() if type(over) is np.ndarray else over):
         raise ValueError(f"{micro_batches} micro-batches do not fill groups of {pipeline}")
     forward_chunks, backward_chunks = chunk_times(forward, virtual), chunk_times(backward, virtual)
     time, is_paced = _paced_by_last(forward_chunks, backward_chunks, virtual, micro_batches)
-    if not isinstance(micro_batches, np.ndarray):
+    if type(micro_batches) is not np.ndarray:
         return time if is_paced else _of_one(forward_chunks, backward_chunks, virtual, int(micro_batches))
     shape = np.broadcast_shapes(
         micro_batches.shape, *{np.shape(item) for way in (forward_chunks, backward_chunks) for item in chain(*way)}
@@ -86,16 +84,10 @@ def _paced_by_last(forward: Chunks, backward: Chunks, virtual: int, micro_batche
             is_paced = is_paced & (chunks[0] <= plain[0])
             if is_paced is False or not all(time is plain[0] or np.array_equal(time, plain[0]) for time in plain):
                 return 0.0, False
-    works = [
-        sum(forward_chunks) + sum(backward_chunks)
-        for forward_chunks, backward_chunks in zip(forward, backward, strict=True)
-    ]
+    works = _works(forward, backward)
     for work in works[:-1]:
         is_paced = is_paced & (works[-1] >= work)
-    ends = sum(
-        forward_chunks[0] + backward_chunks[0]
-        for forward_chunks, backward_chunks in zip(forward[:-1], backward[:-1], strict=True)
-    )
+    ends = sum([f[0] + b[0] for f, b in zip(forward[:-1], backward[:-1], strict=True)])
     return micro_batches * works[-1] + ends, is_paced
 
 
@@ -108,7 +100,7 @@ def _of_one(forward: Chunks, backward: Chunks, virtual: int, micro_batches: int)
             return times
     most = max(8, -(-64 // pipeline)) * pipeline
     if micro_batches <= most:
-        return duration(forward, backward, virtual, micro_batches)
+        return chunks_duration(forward, backward, virtual, micro_batches)
     return _beyond(forward, backward, virtual, micro_batches, most)
 
 
@@ -120,8 +112,8 @@ def _settled(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Num
     compares this with the simulation, for stages that differ and for chunks that differ at the ends of the model.
     """
     pipeline = len(forward)
-    slowest = _slowest(forward, backward, virtual)
-    one_round, two_rounds = (duration(forward, backward, virtual, count) for count in (pipeline, 2 * pipeline))
+    slowest = _slowest(forward, backward)
+    one_round, two_rounds = (chunks_duration(forward, backward, virtual, count) for count in (pipeline, 2 * pipeline))
     settled: Flag = np.abs(two_rounds - one_round - pipeline * slowest) <= 1e-9 * two_rounds
     return two_rounds + (micro_batches - 2 * pipeline) * slowest, settled
 
@@ -129,18 +121,19 @@ def _settled(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Num
 def _beyond(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Number, most: int) -> Number:
     """Return the time of more than `most` micro-batches, of which `most` are simulated."""
     pipeline = len(forward)
-    longer, shorter = (duration(forward, backward, virtual, count) for count in (most, most - pipeline))
+    longer, shorter = (chunks_duration(forward, backward, virtual, count) for count in (most, most - pipeline))
     more = micro_batches - most
-    return longer + more * largest((longer - shorter) / pipeline, _slowest(forward, backward, virtual))
+    return longer + more * largest((longer - shorter) / pipeline, _slowest(forward, backward))
 
 
-def _slowest(forward: Chunks, backward: Chunks, virtual: int) -> Number:
+def _slowest(forward: Chunks, backward: Chunks) -> Number:
     """Return the work of the slowest stage for one micro-batch."""
-    return largest(*[sum(f) + sum(b) for f, b in _by_stage(forward, backward, virtual)])
+    return largest(*_works(forward, backward))
 
 
-def _by_stage(forward: Times, backward: Times, virtual: int) -> list[tuple[list[Number], list[Number]]]:
-    return list(zip(chunk_times(forward, virtual), chunk_times(backward, virtual), strict=True))
+def _works(forward: Chunks, backward: Chunks) -> list[Number]:
+    """Return the work of each stage for one micro-batch."""
+    return [sum(f) + sum(b) for f, b in zip(forward, backward, strict=True)]
 
 
 def _by_count(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Array) -> Array:
@@ -178,7 +171,7 @@ def _of_distinct(forward: Chunks, backward: Chunks, virtual: int, micro_batches:
         chosen = counts == count
         forward_chunks, backward_chunks = _entries(forward, chosen), _entries(backward, chosen)
         if count <= most:
-            times[chosen] = duration(forward_chunks, backward_chunks, virtual, count)
+            times[chosen] = chunks_duration(forward_chunks, backward_chunks, virtual, count)
         else:
             times[chosen] = _beyond(forward_chunks, backward_chunks, virtual, micro_batches[chosen], most)
     return times
@@ -203,7 +196,7 @@ def _entries(times: Chunks, chosen: Chosen, shape: tuple[int, ...] | None = None
     cached: dict[int, Number] = {}
 
     def entries(time: Number) -> Number:
-        if not isinstance(time, np.ndarray):
+        if type(time) is not np.ndarray:
             return time
         if id(time) not in cached:
             cached[id(time)] = (np.broadcast_to(time, shape) if shape else time)[chosen]
@@ -214,7 +207,8 @@ def _entries(times: Chunks, chosen: Chosen, shape: tuple[int, ...] | None = None
 
 def bubble_fraction(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
     """Return 1 - mean busy time of the stages / compute time of the iteration; unequal stages count as idle time."""
-    busy = sum(sum(f) + sum(b) for f, b in _by_stage(forward, backward, virtual)) / len(forward)
+    works = _works(chunk_times(forward, virtual), chunk_times(backward, virtual))
+    busy = sum(works) / len(forward)
     return 1 - micro_batches * busy / iteration_time(forward, backward, virtual, micro_batches)
 
 

@@ -21,6 +21,8 @@ Times = Sequence[Number | Sequence[Number]]
 chunk."""
 
 
+Chunks = list[list[Number]]
+"""For each stage the time of one micro-batch through each of its chunks."""
 Places = npt.NDArray[np.intp]
 
 
@@ -50,25 +52,36 @@ def simulate(forward: Times, backward: Times, virtual: int, micro_batches: int) 
     Raises ValueError where interleaved micro-batches do not fill groups of PP, as Megatron does.
     """
     order = _order(len(forward), virtual, micro_batches)
-    times = cast("list[float]", _times(forward, backward, virtual))
+    times = cast("list[float]", _flat(chunk_times(forward, virtual), chunk_times(backward, virtual)))
     return [
         Event(stage, item.chunk, item.micro_batch, item.is_forward, end - times[which], end)
-        for (stage, item), (_, _, which), end in zip(order.passes, order.steps, _ends(order, times), strict=True)
+        for (stage, item), (_, _, which), end in zip(order.passes, order.steps, _ends(order, times)[1:], strict=True)
     ]
 
 
 def duration(forward: Times, backward: Times, virtual: int, micro_batches: int) -> Number:
     """Return the end of the last pass of an iteration; times may be arrays of plans. Raises what `simulate` raises."""
+    return chunks_duration(chunk_times(forward, virtual), chunk_times(backward, virtual), virtual, micro_batches)
+
+
+def chunks_duration(forward: Chunks, backward: Chunks, virtual: int, micro_batches: int) -> Number:
+    """Return `duration` from the times of all chunks."""
     order = _order(len(forward), virtual, micro_batches)
-    times = _times(forward, backward, virtual)
-    if [time for time in times if isinstance(time, np.ndarray)]:
+    times = _flat(forward, backward)
+    if [time for time in times if type(time) is np.ndarray]:
         return _end_of_many(order, np.stack(np.broadcast_arrays(*times)).astype(float))
     return max(_ends(order, cast("list[float]", times)))
 
 
-def chunk_times(times: Times, virtual: int) -> list[list[Number]]:
+def chunk_times(times: Times, virtual: int) -> Chunks:
     """Return the time of each chunk of each stage."""
-    return [[time / virtual] * virtual if isinstance(time, (int, float, np.ndarray)) else list(time) for time in times]
+    # Only what is no tuple is asked for its class in three ways.
+    return [
+        list(time)
+        if type(time) is tuple or not isinstance(time, (int, float, np.ndarray))
+        else [time / virtual] * virtual
+        for time in times
+    ]
 
 
 def passes(pipeline: int, virtual: int, micro_batches: int, stage: int) -> list[Pass]:
@@ -172,19 +185,18 @@ def _followed(
     return followed, awaited, levels
 
 
-def _times(forward: Times, backward: Times, virtual: int) -> list[Number]:
+def _flat(forward: Chunks, backward: Chunks) -> list[Number]:
     """Return the time of a pass by (direction, stage, chunk)."""
-    tables = chunk_times(forward, virtual), chunk_times(backward, virtual)
-    return [time for table in tables for stage in table for time in stage]
+    return [time for table in (forward, backward) for stage in table for time in stage]
 
 
 def _ends(order: _Order, times: list[float]) -> list[float]:
-    """Return the end of each pass."""
+    """Return 0, and then the end of each pass."""
     ends = [0.0]
     for own, needed, which in order.steps:
         first, second = ends[own], ends[needed]
         ends.append((first if first > second else second) + times[which])
-    return ends[1:]
+    return ends
 
 
 def _end_of_many(order: _Order, times: Array) -> Array:

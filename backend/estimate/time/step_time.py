@@ -8,7 +8,7 @@ import numpy as np
 from backend.estimate.array_ops import ZERO, Number, choose, larger, largest
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memo import Memo
-from backend.estimate.memory.stage import Chunk, RankParameters, Trained, stages
+from backend.estimate.memory.stage import Chunk, LayerCut, RankParameters, Trained, layer_cut
 from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, counted_kinds
 from backend.estimate.model.load import Load, load_of
 from backend.estimate.time.communication import Group, ring_seconds, send_seconds
@@ -110,16 +110,15 @@ def step_time(
     """
     plan = time_context.plan
     micro_batch = micro_batch or micro_batch_time(layers, kind_passes(layers, time_context, trained, adapters=adapters))
-    chunks = [stage.chunks for stage in stages(layers, plan)]
     sends = _sends(layers, time_context)
-    chunk_forward, chunk_backward = _seconds(chunks, micro_batch, sends / plan.virtual_pipeline)
+    chunk_forward, chunk_backward = _seconds(layer_cut(layers, plan), micro_batch, sends / plan.virtual_pipeline)
     forward, backward = tuple(map(sum, chunk_forward)), tuple(map(sum, chunk_backward))
     scheduled = schedule(chunk_forward, chunk_backward, plan.virtual_pipeline, plan.micro_batches)
     # Passes of an average stage.
     times = plan.micro_batches / plan.pipeline
-    parts = {name: times * seconds for name, seconds in micro_batch.model._asdict().items()}
+    parts = {name: times * seconds for name, seconds in zip(ModelSeconds._fields, micro_batch.model, strict=True)}
     parts["pipeline"] = 2 * plan.micro_batches * sends
-    bubble = larger(0.0, scheduled - sum(parts.values())) if len(chunks) > 1 else 0.0
+    bubble = larger(0.0, scheduled - sum(parts.values())) if plan.pipeline > 1 else 0.0
     data = data_seconds(time_context, parameters, forward, backward, memo)
     optimizer, offload = _after_passes(time_context, parameters, memo)
     parts |= {"bubble": bubble, "data": data, "optimizer": optimizer, "offload": offload}
@@ -146,8 +145,8 @@ def _after_passes(
 
 
 def _slowest(time_context: TimeContext, ranks: Collection[RankParameters]) -> tuple[Number, Number]:
-    optimizer = largest(*(optimizer_seconds(time_context, rank) for rank in ranks))
-    return optimizer, largest(*(offload_seconds(time_context, rank) for rank in ranks))
+    optimizer = largest(*[optimizer_seconds(time_context, rank) for rank in ranks])
+    return optimizer, largest(*[offload_seconds(time_context, rank) for rank in ranks])
 
 
 def kind_passes(
@@ -183,7 +182,7 @@ def kind_passes(
             kind, time_context, load, weights_trained=language, inputs_need=inputs_need, adapted=adapted
         )
 
-    decoder = tuple(map(passes, layers.kinds))
+    decoder = tuple([passes(kind) for kind in layers.kinds])
     tower = _tower(layers.vision, time_context, trained, adapters) if layers.vision else NO_PASSES
     head = _head(layers, time_context, load, language)
     if layers.stem:
@@ -207,44 +206,41 @@ def kind_passes(
 def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
     """Return the seconds of a micro-batch from its passes through one layer of each kind."""
     compute, recompute, tensor, context, expert = ZERO, ZERO, ZERO, ZERO, ZERO
+    forward_s, backward_s = list[Number](), list[Number]()
     counts = [count for _, count in counted_kinds(layers)]
     for count, kind in zip((*counts, 1, 1), (*kinds.kinds, kinds.head, kinds.tower), strict=True):
+        forward, backward, recomputed = kind.forward, kind.backward, kind.recomputed
+        forward_s.append(forward.total)
+        backward_s.append(backward.total + recomputed.total)
         if kind is not NO_PASSES:
-            forward, backward, recomputed = kind.forward, kind.backward, kind.recomputed
             compute = compute + count * (forward.compute + backward.compute)
             recompute = recompute + count * recomputed.compute
             tensor = tensor + count * (forward.tensor + backward.tensor + recomputed.tensor)
             context = context + count * (forward.context + backward.context + recomputed.context)
             expert = expert + count * (forward.expert + backward.expert + recomputed.expert)
     return MicroBatch(
-        forward=_totals(kinds, lambda passes: passes.forward.total),
-        backward=_totals(kinds, lambda passes: passes.backward.total + passes.recomputed.total),
+        forward=_kind_seconds(forward_s),
+        backward=_kind_seconds(backward_s),
         model=ModelSeconds(compute, recompute, tensor, context, expert),
     )
 
 
-def _totals(kinds: KindPasses, total: Callable[[Passes], Number]) -> KindSeconds:
-    return KindSeconds(tuple([total(passes) for passes in kinds.kinds]), total(kinds.head), total(kinds.tower))
+def _kind_seconds(seconds: list[Number]) -> KindSeconds:
+    tower, head = seconds.pop(), seconds.pop()
+    return KindSeconds(tuple(seconds), head, tower)
 
 
-def _seconds(
-    chunks: Sequence[Sequence[Chunk]], micro_batch: MicroBatch, sends: Number
-) -> tuple[ChunkTimes, ChunkTimes]:
+def _seconds(cut: LayerCut, micro_batch: MicroBatch, sends: Number) -> tuple[ChunkTimes, ChunkTimes]:
     """Return the forward and backward seconds of one micro-batch for each chunk of each stage, sends included.
 
     A chunk is its layers, plus the vision tower in the first chunk and the output layer in the last chunk.
     """
     # Equal chunks share one object for their time: the simulation compares plans by this object.
-    forward: dict[Chunk, Number] = {}
-    backward: dict[Chunk, Number] = {}
-    for stage in chunks:
-        for chunk in stage:
-            if chunk not in forward:
-                forward[chunk] = sends + _times(chunk, micro_batch.forward)
-                backward[chunk] = sends + _times(chunk, micro_batch.backward)
+    forward = [sends + _times(chunk, micro_batch.forward) for chunk in cut.chunks]
+    backward = [sends + _times(chunk, micro_batch.backward) for chunk in cut.chunks]
     return (
-        tuple([tuple([forward[chunk] for chunk in stage]) for stage in chunks]),
-        tuple([tuple([backward[chunk] for chunk in stage]) for stage in chunks]),
+        tuple([tuple([forward[place] for place in stage]) for stage in cut.places]),
+        tuple([tuple([backward[place] for place in stage]) for stage in cut.places]),
     )
 
 
@@ -274,7 +270,7 @@ def _head(layers: ModelLayers, time_context: TimeContext, load: Load, trained: b
 def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, adapters: bool) -> Passes:
     """Return the passes through the vision tower, which is whole on every TP rank and sees all patches of an image."""
     plan = time_context.plan
-    if not (plan.images.any() if isinstance(plan.images, np.ndarray) else plan.images):
+    if not (plan.images.any() if type(plan.images) is np.ndarray else plan.images):
         return NO_PASSES
     forward, backward, recomputed = ZERO, ZERO, ZERO
     # PEFT gives no gradient to the inputs of 4-bit models (peft_model.py _prepare_model_for_gradient_checkpointing).

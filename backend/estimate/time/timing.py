@@ -72,6 +72,7 @@ def speed_of(
     seconds = time_scale * float(step.iteration_s)
     rate = job.step_tokens / seconds / job.world_size
     parts = {name: time_scale * float(value) for name, value in step.parts.items() if value}
+    stage_times = _pairs(step.forward, step.backward, time_scale)
     return Speed(
         iteration_s=seconds,
         tokens_per_s_per_gpu=rate,
@@ -80,13 +81,8 @@ def speed_of(
         hours=hours_of(job, job.global_batch, seconds),
         communication_s={name: parts.get(name, 0.0) for name in COMMUNICATION},
         time_s=parts,
-        stage_times=_pairs(step.forward, step.backward, time_scale),
-        chunk_times=tuple(
-            [
-                _pairs(forward_s, backward_s, time_scale)
-                for forward_s, backward_s in zip(step.chunk_forward, step.chunk_backward, strict=True)
-            ]
-        ),
+        stage_times=stage_times,
+        chunk_times=_chunk_times(step, time_scale) if plan.virtual_pipeline > 1 else tuple([(s,) for s in stage_times]),
         time_error=_error(job),
         bubble_fraction=float(step.bubble),
     )
@@ -100,13 +96,11 @@ def _error(job: Job) -> float:
 def time_context_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits, layers: ModelLayers) -> TimeContext:
     """Return the inputs of a job's time formulas, with the mean length of a sequence, padding included."""
     length, attended = computed_length(job), attended_length(job)
-    lengths = (length, plan.sequence_length)
-    is_same = attended == plan.attended and not any(isinstance(each, np.ndarray) for each in lengths)
-    timed = (
-        plan if is_same and length == plan.sequence_length else replace(plan, sequence_length=length, attended=attended)
-    )
+    is_array = type(length) is np.ndarray or type(plan.sequence_length) is np.ndarray
+    if is_array or length != plan.sequence_length or attended != plan.attended:
+        plan = replace(plan, sequence_length=length, attended=attended)
     return TimeContext(
-        plan=timed, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=execution(job, memory, layers)
+        plan=plan, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=execution(job, memory, layers)
     )
 
 
@@ -168,6 +162,11 @@ def _pairs(forward: Sequence[Number], backward: Sequence[Number], scale: float) 
             for forward_s, backward_s in zip(forward, backward, strict=True)
         ]
     )
+
+
+def _chunk_times(step: StepTime, scale: float) -> tuple[tuple[tuple[float, float], ...], ...]:
+    chunks = zip(step.chunk_forward, step.chunk_backward, strict=True)
+    return tuple([_pairs(forward_s, backward_s, scale) for forward_s, backward_s in chunks])
 
 
 def hours_of(job: Job, global_batch: int, seconds: float) -> float | None:
