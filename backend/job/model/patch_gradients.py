@@ -11,6 +11,6 @@ HOOKED = frozenset(
 
 PEFT 0.18.1 (peft_model.py prepare_model_for_gradient_checkpointing) asks transformers 5.6.0 to let gradients flow to
 the input embeddings (modeling_utils.py enable_input_require_grads), and transformers does so for those of every part of
-the model. LLaMA-Factory 0.9.5 checkpoints no frozen layer (model/model_utils/checkpointing.py), so the whole tower stores
+the model. LLaMA-Factory 0.9.5 checkpoints no frozen layer (model/model_utils/checkpointing.py), so the tower stores all
 its activations. tests/estimate/test_real_modules.py asks transformers which types these are.
 """
