@@ -11,7 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
@@ -28,13 +37,19 @@ SMALL = {
     "hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
     "vocab_size": 128,
 }  # fmt: skip
+DECODERS = (
+    ("llama", LlamaConfig, LlamaForCausalLM),
+    ("qwen3", Qwen3Config, Qwen3ForCausalLM),
+    ("gemma2", Gemma2Config, Gemma2ForCausalLM),
+    ("olmo2", Olmo2Config, Olmo2ForCausalLM),
+)
 GRID = torch.tensor([[1, 16, 16]])
 
 
 def main() -> None:
     """Print one line for each module."""
     print(f"{'module':34} {'torch':>9} {'formula':>9} {'error':>7}")
-    for name, config, model in (("llama", LlamaConfig, LlamaForCausalLM), ("qwen3", Qwen3Config, Qwen3ForCausalLM)):
+    for name, config, model in DECODERS:
         layer = model_layers(parse_model({"model_type": name, **SMALL, "num_hidden_layers": 1})).kinds[0]
         for autocast in (False, True):
             saved = _decoder(config, model, 2, autocast) - _decoder(config, model, 1, autocast)

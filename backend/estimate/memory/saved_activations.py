@@ -271,7 +271,7 @@ def _eager_norm(norm: Norm, form: EagerForm) -> float:
         return form.residual
     if norm.centred:
         return 8 + (4 if form.trained else 0)
-    normalised = form.element if norm.heads else form.residual
+    normalised = 4 if norm.in_fp32 else form.element if norm.heads else form.residual
     return 4 + (normalised if form.trained else 0)
 
 

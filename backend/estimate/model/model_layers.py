@@ -81,6 +81,8 @@ def _layer(kind: LayerShape, hidden: int, *, routed: bool) -> LayerKind:
         *per_layer_gate(kind, hidden),
         *((Parameters(count=kind.other, share="whole"),) if kind.other else ()),
     )
+    if kind.fp32_norms:
+        operators = tuple(replace(each, in_fp32=True) if isinstance(each, Norm) else each for each in operators)
     if kind.modules:
         operators = tuple(_named(operator, dict(kind.modules)) for operator in operators)
     buffer = moe.count if moe and moe.router_bias else 0
@@ -152,6 +154,7 @@ def _norm(kind: LayerShape, hidden: int, *, detached: bool = False) -> Norm:
         width=hidden,
         parameters=hidden * WEIGHTS[kind.norm],
         detached=detached,
+        in_fp32=kind.fp32_norms,
         layer_norm=kind.norm == "scale_and_shift",
         centred=kind.norm == "centred_scale",
         cast=kind.ffn is not None and not kind.ffn.gated and kind.norm == "scale",

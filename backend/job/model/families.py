@@ -81,17 +81,22 @@ _GPTJ = replace(
 _QWEN2 = Family(qkv_bias=True, output_bias=False, layer_types=qwen_sliding)
 _QWEN3 = Family(qk_norm="heads", layer_types=qwen_sliding)
 _QWEN3_NEXT = Family(
-    qk_norm="heads", gate="query", shared_gate=True, layer_types=_full_each("full_attention_interval", 4, LINEAR)
+    fp32_norms=True,
+    qk_norm="heads",
+    gate="query",
+    shared_gate=True,
+    layer_types=_full_each("full_attention_interval", 4, LINEAR),
 )
 _GLM = Family(output_bias=False)
 _GLM_PACKED = replace(_GLM, modules={"up": ("gate_up_proj",)})
 _MISTRAL = Family(qkv_bias=False, output_bias=False, layer_types=_all_sliding)
 _COHERE = Family(norms="shared", norm="centred_scale")
-_OLMO2 = Family(qk_norm="whole", norms="after")
+_OLMO2 = Family(fp32_norms=True, qk_norm="whole", norms="after")
 
 FAMILIES: Mapping[str, Family] = {
     **OWN_CODE,
     "afmoe": Family(
+        fp32_norms=True,
         keys={"n_shared_experts": "num_shared_experts"},
         qk_norm="heads",
         gate="own",
@@ -172,12 +177,17 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "falcon_h1": Family(layer_types=hybrids.all_hybrid, state_space=hybrids.beside_attention),
     "flex_olmo": replace(_OLMO2),
-    "gemma": Family(gated=True),
-    "gemma2": Family(gated=True, norms="both", layer_types=_alternating),
+    "gemma": Family(fp32_norms=True, gated=True),
+    "gemma2": Family(fp32_norms=True, gated=True, norms="both", layer_types=_alternating),
     "gemma3": Family(
-        gated=True, norms="both", qk_norm="heads", layer_types=_full_each("sliding_window_pattern", 6, SLIDING)
+        fp32_norms=True,
+        gated=True,
+        norms="both",
+        qk_norm="heads",
+        layer_types=_full_each("sliding_window_pattern", 6, SLIDING),
     ),
     "gemma3n": Family(
+        fp32_norms=True,
         gated=True,
         norms="both",
         qk_norm="heads",
@@ -187,6 +197,7 @@ FAMILIES: Mapping[str, Family] = {
         other=per_layer_table,
     ),
     "gemma4": Family(
+        fp32_norms=True,
         gated=True,
         norms="both",
         qk_norm="heads",
@@ -205,7 +216,7 @@ FAMILIES: Mapping[str, Family] = {
     "gpt-sw3": _GPT2,
     "gpt_bigcode": _GPT2,
     "gpt_neox": Family(modules=_NEOX_MODULES, norm="scale_and_shift", gated=False, ffn_bias=True),
-    "gpt_oss": Family(sinks=True, layer_types=_alternating, expert_bias=True, clamped=True),
+    "gpt_oss": Family(fp32_norms=True, sinks=True, layer_types=_alternating, expert_bias=True, clamped=True),
     "gptj": _GPTJ,
     "granite": Family(),
     "granitemoe": Family(),
@@ -215,7 +226,7 @@ FAMILIES: Mapping[str, Family] = {
         state_space=hybrids.second,
     ),
     "granitemoeshared": Family(keys={"shared_expert_intermediate_size": "shared_intermediate_size"}),
-    "helium": Family(),
+    "helium": Family(fp32_norms=True),
     "hunyuan_v1_dense": Family(qk_norm="heads"),
     "hunyuan_v1_moe": Family(
         keys={"num_experts_per_tok": "moe_topk", "moe_intermediate_size": "intermediate_size"},
@@ -326,7 +337,7 @@ FAMILIES: Mapping[str, Family] = {
         ffn_bias="use_bias",
         layer_types=_all_sliding,
     ),
-    "vaultgemma": Family(gated=True, layer_types=_alternating),
+    "vaultgemma": Family(fp32_norms=True, gated=True, layer_types=_alternating),
     "youtu": Family(),
 }
 """By model_type of the text model, without the suffix `_text`."""

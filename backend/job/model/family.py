@@ -52,6 +52,8 @@ class Family:
     """As in GatedDeltaNet."""
     norms: Norms = "before"
     norm: NormWeights = "scale"
+    fp32_norms: bool = False
+    """As `in_fp32` in Norm."""
     gated: bool | None = None
     """Whether the FFN has three matrices; None if hidden_act tells."""
     ffn_bias: Flag = "mlp_bias"

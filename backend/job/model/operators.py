@@ -23,6 +23,8 @@ class Norm:
     """Whether it is a separate module in Transformer Engine, and not fused into the next projection."""
     heads: bool = False
     """Whether it normalises each attention head; its output is then the input of the attention."""
+    in_fp32: bool = False
+    """Whether an RMSNorm casts its output after the product with its weight, and not before (Gemma)."""
     layer_norm: bool = False
     """Whether it is a LayerNorm, which torch computes in one kernel, or an RMSNorm in several kernels."""
     centred: bool = False

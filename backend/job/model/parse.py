@@ -118,6 +118,7 @@ def _kinds(
             beside=family.state_space(text, hidden) if name == HYBRID and family.state_space else None,
             norms=family.norms,
             norm=family.norm,
+            fp32_norms=family.fp32_norms,
             other=family.activation_parameters,
             dropout=dropout,
             modules=tuple(family.modules.items()),

@@ -190,6 +190,8 @@ class LayerShape:
     """Rank of a projection beside the attention (Laurel, Gemma 3n); 0 if there is none."""
     norms: Norms = "before"
     norm: NormWeights = "scale"
+    fp32_norms: bool = False
+    """As `in_fp32` in Norm."""
     modules: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Names of the modules of its projections, if they are not those of Llama: projection, names."""
     operators: tuple[Operator, ...] = ()
