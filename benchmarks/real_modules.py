@@ -260,7 +260,9 @@ def _has_hooked_tower(name: str) -> bool:
         model = (AutoModelForImageTextToText if sees else AutoModelForSeq2SeqLM).from_config(config)
     model.enable_input_require_grads()
     hooked = [each for each, module in model.named_modules() if module._forward_hooks]
-    return any(not each.endswith("embed_tokens") for each in hooked)
+    # The activations of a second tower, for audio, are not counted.
+    others = ("embed_tokens", "audio_tower.conv1", "audio_tower.conv2d1") if sees else ("embed_tokens",)
+    return any(not each.endswith(others) for each in hooked)
 
 
 def _count(model: torch.nn.Module) -> int:
