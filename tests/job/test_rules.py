@@ -36,6 +36,7 @@ BAMBA = {**DENSE, "model": {"hf_config": SMALL_MODELS["bamba"]}}
 GRANITE = {**DENSE, "model": {"hf_config": SMALL_MODELS["granitemoehybrid"]}}
 GEMMA3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
 GPT2 = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt2"]}}
+GEMMA_3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
 MLLAMA = {**DENSE, "model": {"hf_config": SEEING["mllama"]}}
 FROZEN = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
 QUANTISED = {
@@ -156,6 +157,9 @@ CASES = [
     (MLLAMA, FROZEN, "model_type_not_supported"),
     (MLLAMA, {**FROZEN, "engine": "swift-megatron"}, "model_type_not_supported"),
     (MLLAMA, {"engine": "llamafactory-ddp"}, "image_layers_reentrant"),
+    (GEMMA_3N, {"engine": "llamafactory-ddp"}, "shared_keys_reentrant"),
+    (GEMMA_3N, {"engine": "llamafactory-fsdp", "parallel.fsdp.version": 1}, "shared_keys_reentrant"),
+    (GEMMA_3N, {"engine": "swift-zero3"}, "shared_keys_reentrant"),
     (MLLAMA, {"engine": "llamafactory-zero3", **FROZEN, "training.method": "lora"}, "image_layers_reentrant"),
     (MLLAMA, {"engine": "llamafactory-fsdp", "parallel.fsdp.version": 1}, "image_layers_reentrant"),
     (VISION, {f"training.freeze.{part}": True for part in ("vision_tower", "projector", "language_model")},

@@ -1,11 +1,12 @@
 """Rules for all engines, and rules for the Hugging Face engines."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from math import gcd
 
 from backend.job.batch import can_pack, scaled_rates, written
 from backend.job.job import Job
-from backend.job.model import ModelShape
+from backend.job.model import FullAttention, ModelShape
 from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, others_gib, smallest_hosts
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, dividing, problem, registrar
@@ -176,9 +177,9 @@ def image_layers_checkpoint_without_reentry(job: Job, shape: ModelShape, gpu: Gp
     gradient (VisionShape.patches_need). Seen with LLaMA-Factory 0.9.5 and transformers 5.6.0. LLaMA-Factory's
     checkpoints are never reentrant with FSDP 2 (model/model_utils/checkpointing.py).
     """
-    if job.recompute == "none" or job.extra.get("use_reentrant_gc") is False:
+    if job.recompute == "none" or not _is_reentrant(job, shape.model_type):
         return None
-    if shape.vision is None or not shape.vision.keys or (job.traits.is_fsdp and job.parallel.fsdp.version == 2):
+    if shape.vision is None or not shape.vision.keys:
         return None
     trained, method = trained_parts(job, shape), job.training.method
     # `partial` trains the projector too, but not the tower (model/adapter.py _setup_freeze_tuning).
@@ -186,6 +187,38 @@ def image_layers_checkpoint_without_reentry(job: Job, shape: ModelShape, gpu: Gp
         return None
     edit: dict[str, object] = {"extra": {**job.extra, "use_reentrant_gc": False}}
     return problem("image_layers_reentrant", "parallel.recompute", model_type=shape.model_type, edit=edit)
+
+
+@hugging_face
+def shared_keys_checkpoint_without_reentry(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """The last layers of Gemma 3n and of small Gemma 4 models read keys and values of an earlier layer. A reentrant
+    checkpoint cuts the way of their gradients, so every weight up to that layer gets a wrong one.
+
+    Seen with transformers 5.6.0 and LLaMA-Factory 0.9.5's checkpoints (tests/engines/test_shared_keys.py). Checkpoints
+    are reentrant in LLaMA-Factory by default, but not with FSDP 2 (model/model_utils/checkpointing.py), and in ms-swift
+    4.6.0 on one GPU and with DeepSpeed (trainers/mixin.py _fix_gradient_checkpointing).
+    """
+    shares = any(
+        isinstance(each.attention, FullAttention) and each.attention.projects == "queries" for each in shape.kinds
+    )
+    if not shares or job.recompute == "none" or not _is_reentrant(job, shape.model_type):
+        return None
+    swift = job.traits.environment == "swift"
+    setting = {"gradient_checkpointing_kwargs": {"use_reentrant": False}} if swift else {"use_reentrant_gc": False}
+    return problem("shared_keys_reentrant", "parallel.recompute", model_type=shape.model_type,
+                   case=job.traits.environment, edit={"extra": {**job.extra, **setting}})  # fmt: skip
+
+
+def _is_reentrant(job: Job, model_type: str) -> bool:
+    """Return whether the engine's gradient checkpoints are reentrant."""
+    if job.traits.environment == "swift":
+        chosen = job.extra.get("gradient_checkpointing_kwargs")
+        if isinstance(chosen, Mapping) and chosen.get("use_reentrant") is not None:
+            return bool(chosen["use_reentrant"])
+        return job.world_size == 1 or job.traits.zero_stage > 0
+    is_fsdp_2 = job.traits.is_fsdp and job.parallel.fsdp.version == 2
+    # LLaMA-Factory turns checkpoints off for the whole Gemma 3n (model/patcher.py).
+    return job.extra.get("use_reentrant_gc") is not False and not is_fsdp_2 and model_type != "gemma3n"
 
 
 @llamafactory
