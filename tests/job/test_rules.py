@@ -437,3 +437,21 @@ def test_one_machine_named_twice_is_refused():
                "environments": {"llamafactory": {"python": "/opt/lf/bin/python"}}}  # fmt: skip
     job, _ = parse_job({**VISION, "cluster": cluster})
     assert "host_twice" in {p.code for p in check_launch(job)}
+
+
+@pytest.mark.parametrize(
+    ("edits", "is_refused"),
+    [
+        ({"engine": "llamafactory-zero2"}, True),
+        ({"engine": "llamafactory-zero2", "extra": {"use_reentrant_gc": False}}, False),
+        ({"engine": "llamafactory-zero2", "parallel.recompute": "none"}, False),
+        ({"engine": "llamafactory-fsdp"}, False),
+        ({"engine": "swift-ddp"}, False),
+        ({"engine": "swift-zero2", "extra": {"gradient_checkpointing_kwargs": '{"use_reentrant": false}'}}, False),
+        ({"engine": "swift-zero2", "extra": {"gradient_checkpointing_kwargs": {"use_reentrant": True}}}, True),
+        ({"engine": "swift-zero2", "extra": {"gradient_checkpointing_kwargs": "no JSON"}}, True),
+    ],
+)
+def test_shared_keys_need_checkpoints_that_are_not_reentrant(edits, is_refused):
+    codes = {problem.code for problem in check(job_of(GEMMA_3N, edits))}
+    assert ("shared_keys_reentrant" in codes) is is_refused

@@ -1,12 +1,12 @@
 """The bytes of weights, gradients, optimizer and logits of an engine, with the options of a job."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from backend.estimate.array_ops import choose
 from backend.estimate.memory.fp8 import fp8_of_job
+from backend.job.extra_values import mapping_of
 from backend.job.job import Job
 from backend.job.presets import Gpu
 from backend.job.problems import Problem, ProblemsError
@@ -117,12 +117,7 @@ def _reduces_each_batch(config: object) -> bool:
     such context, so gradients were reduced in every micro-batch as well
     (https://github.com/huggingface/accelerate/pull/3762).
     """
-    if isinstance(config, str):
-        try:
-            config = json.loads(config)
-        except ValueError:
-            return False
-    accumulation = config.get("gradient_accumulation_kwargs") if isinstance(config, Mapping) else None
+    accumulation = mapping_of(config).get("gradient_accumulation_kwargs")
     return isinstance(accumulation, Mapping) and accumulation.get("sync_each_batch") is True
 
 

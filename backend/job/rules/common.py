@@ -1,10 +1,10 @@
 """Rules for all engines, and rules for the Hugging Face engines."""
 
-from collections.abc import Mapping
 from dataclasses import fields
 from math import gcd
 
 from backend.job.batch import can_pack, scaled_rates, written
+from backend.job.extra_values import mapping_of
 from backend.job.job import Job
 from backend.job.model import FullAttention, ModelShape
 from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, others_gib, smallest_hosts
@@ -212,10 +212,8 @@ def shared_keys_checkpoint_without_reentry(job: Job, shape: ModelShape, gpu: Gpu
 def _is_reentrant(job: Job, model_type: str) -> bool:
     """Return whether the engine's gradient checkpoints are reentrant."""
     if job.traits.environment == "swift":
-        chosen = job.extra.get("gradient_checkpointing_kwargs")
-        if isinstance(chosen, Mapping) and chosen.get("use_reentrant") is not None:
-            return bool(chosen["use_reentrant"])
-        return job.world_size == 1 or job.traits.zero_stage > 0
+        chosen = mapping_of(job.extra.get("gradient_checkpointing_kwargs")).get("use_reentrant")
+        return job.world_size == 1 or job.traits.zero_stage > 0 if chosen is None else bool(chosen)
     is_fsdp_2 = job.traits.is_fsdp and job.parallel.fsdp.version == 2
     # LLaMA-Factory turns checkpoints off for the whole Gemma 3n (model/patcher.py).
     return job.extra.get("use_reentrant_gc") is not False and not is_fsdp_2 and model_type != "gemma3n"

@@ -4,10 +4,10 @@ Sources: ms-swift 4.6.0 swift/arguments/rlhf_args.py, swift/rlhf_trainers/{args_
 swift/rewards/orm.py.
 """
 
-import json
 from functools import wraps
 from math import lcm
 
+from backend.job.extra_values import mapping_of
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
@@ -54,14 +54,8 @@ def solution_columns(job: Job) -> list[str]:
     """
     if not solution_rewards(job):
         return []
-    given = job.extra.get("columns")
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except ValueError:
-            given = None
-    renamed = given.items() if isinstance(given, dict) else ()
-    return [*(str(old) for old, new in renamed if new == SOLUTION), SOLUTION]
+    renamed = mapping_of(job.extra.get("columns"))
+    return [*(str(old) for old, new in renamed.items() if new == SOLUTION), SOLUTION]
 
 
 @grpo
