@@ -46,7 +46,7 @@ from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan
 from backend.job.model import parse_model
-from backend.job.rules.adapters import CONV1D_TARGETS, GRANITE_TARGETS, MAMBA_TARGETS
+from backend.job.rules.adapters import ALTUP_TARGETS, CONV1D_TARGETS, GRANITE_TARGETS, MAMBA_TARGETS
 from backend.job.traits import TRAITS
 from benchmarks import kernel_memory
 from benchmarks.crossed_images import crossed_images
@@ -72,7 +72,7 @@ EAGER = ("bloom",)
 """Models whose class has no fused attention; the estimate counts their scores."""
 ALTUP = ("gemma3n_text",)
 """Models of which peft refuses `lora_target: all`, because it names lists of projections by their numbers."""
-TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+TARGETS = ALTUP_TARGETS.split(",")
 NAMED_TARGETS = {
     "falcon_h1": MAMBA_TARGETS.split(","),
     "granitemoehybrid": GRANITE_TARGETS.split(","),

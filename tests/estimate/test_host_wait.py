@@ -20,10 +20,18 @@ NO_ROOM = {"cluster.nodes": 1, "cluster.gpus_per_node": 1, "model.preset": "qwen
 
 
 def test_the_gpu_waits_less_the_more_tokens_a_micro_batch_has() -> None:
-    shares = [host_wait_share(job(SMALL, training__micro_batch_size=size)) for size in (1, 4, 16, 64)]
+    jobs = [job(SMALL, training__micro_batch_size=size) for size in (1, 4, 16, 64)]
+    shares = [host_wait_share(tried, estimate(tried)) for tried in jobs]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > LONG_WAIT
     assert 0 <= shares[-1] < LONG_WAIT
+
+
+def test_a_wanted_global_batch_stays_and_the_note_changes_the_micro_batch_alone() -> None:
+    wanted = job(SMALL, training__gradient_accumulation_steps=None, training__global_batch_size=256)
+    [note] = waits_for_host(wanted, estimate(wanted))
+    assert note.edit == {"training.micro_batch_size": 2}
+    assert with_values(wanted, dict(note.edit)).global_batch == 256
 
 
 def test_a_note_proposes_twice_the_micro_batch_with_the_same_global_batch() -> None:

@@ -7,7 +7,7 @@ from backend.estimate.model.adapters import adapter_parameters
 from backend.estimate.model.layers import operators_of
 from backend.estimate.model.model_layers import model_layers
 from backend.job.model import parse_model
-from backend.job.model.operators import Attention
+from backend.job.model.operators import Attention, Norm, Recurrence
 from benchmarks.small_models import SMALL_MODELS
 
 
@@ -54,3 +54,23 @@ def test_the_output_of_one_module_for_queries_keys_and_values_stays_allocated(na
     layers = model_layers(parse_model(SMALL_MODELS[name]))
     [attention] = operators_of(layers.kinds[0], Attention)
     assert attention.joined == joined
+
+
+@pytest.mark.parametrize(
+    ("name", "targets", "adapters"),
+    [("gpt2", "c_attn,c_proj,c_fc", 114_688), ("lfm2", "w1,w2,w3", 98_304), ("lfm2", "out_proj", 16_384)],
+)
+def test_names_of_gpt2_and_lfm2_find_their_modules(name, targets, adapters):
+    layers = model_layers(parse_model(SMALL_MODELS[name]))
+    assert adapter_parameters(layers, 8, targets, Trained()) == adapters
+
+
+@pytest.mark.parametrize("name", ["gemma3n_text", "gemma4_text", "gemma2", "qwen3_next"])
+def test_norms_that_multiply_in_fp32_are_marked_and_the_gated_norm_of_linear_attention_is_none(name):
+    layers = model_layers(parse_model(SMALL_MODELS[name]))
+    kinds = [*layers.kinds, layers.output, *([layers.stem] if layers.stem else [])]
+    for kind in kinds:
+        is_linear = bool(operators_of(kind, Recurrence))
+        norms = [norm for norm in kind.operators if isinstance(norm, Norm) and norm.parameters]
+        assert [norm.in_fp32 for norm in norms if not (norm.heads and is_linear)] == [True] * (len(norms) - is_linear)
+        assert not any(norm.in_fp32 for norm in norms if norm.heads and is_linear)

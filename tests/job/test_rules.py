@@ -34,7 +34,6 @@ SHAPE = {
 FALCON_H1 = {**DENSE, "model": {"hf_config": SMALL_MODELS["falcon_h1"]}}
 BAMBA = {**DENSE, "model": {"hf_config": SMALL_MODELS["bamba"]}}
 GRANITE = {**DENSE, "model": {"hf_config": SMALL_MODELS["granitemoehybrid"]}}
-GEMMA3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
 GPT2 = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt2"]}}
 GEMMA_3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
 MLLAMA = {**DENSE, "model": {"hf_config": SEEING["mllama"]}}
@@ -266,8 +265,8 @@ CASES = [
     (GRPO, {}, "grpo_assumed"),
     (GRPO, {"training.method": "partial"}, "method_not_with_stage"),
     (GRANITE, {"engine": "llamafactory-ddp", "training.method": "lora"}, "adapters_on_experts"),
-    (GEMMA3N, {"engine": "llamafactory-ddp", "training.method": "lora"}, "adapters_on_layers"),
-    (GEMMA3N, {"engine": "llamafactory-ddp", "training.method": "qlora"}, "altup_in_4_bits"),
+    (GEMMA_3N, {"engine": "llamafactory-ddp", "training.method": "lora"}, "adapters_on_layers"),
+    (GEMMA_3N, {"engine": "llamafactory-ddp", "training.method": "qlora"}, "altup_in_4_bits"),
     (DENSE, {"engine": "llamafactory-zero2", "extra": {"use_muon": True}}, "extra_not_estimated"),
     (MOE, {"engine": "swift-megatron", "training.stage": "dpo", "extra": {"mtp_num_layers": 1}}, "extra_not_estimated"),
     (MOE, {"extra": {"mtp_num_layers": 1}}, "mtp_not_loaded"),
@@ -446,6 +445,8 @@ def test_one_machine_named_twice_is_refused():
         ({"engine": "llamafactory-zero2", "extra": {"use_reentrant_gc": False}}, False),
         ({"engine": "llamafactory-zero2", "parallel.recompute": "none"}, False),
         ({"engine": "llamafactory-fsdp"}, False),
+        ({"engine": "llamafactory-zero2", "training.method": "partial", "training.trainable_layers": 2}, False),
+        ({"engine": "llamafactory-zero2", "training.method": "partial", "training.trainable_layers": 3}, True),
         ({"engine": "swift-ddp"}, False),
         ({"engine": "swift-zero2", "extra": {"gradient_checkpointing_kwargs": '{"use_reentrant": false}'}}, False),
         ({"engine": "swift-zero2", "extra": {"gradient_checkpointing_kwargs": {"use_reentrant": True}}}, True),

@@ -11,7 +11,7 @@ def before_layers(kind: LayerShape, layers: int, hidden: int) -> tuple[Operator,
     if width := kind.per_layer * layers:
         operators += (
             Linear(name="per_layer_model_projection", inputs=hidden, outputs=width, share="whole", after_norm=True),
-            Norm(width=width, parameters=kind.per_layer),
+            Norm(width=width, parameters=kind.per_layer, in_fp32=True),
         )
     if kind.altup:
         operators += (
@@ -44,7 +44,7 @@ def predict(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
     if not n:
         return ()
     return (
-        Norm(width=hidden, parameters=hidden),
+        Norm(width=hidden, parameters=hidden, in_fp32=True),
         Linear(name="modality_router", inputs=hidden, outputs=n, share="whole", active=2, after_norm=True),
         Linear(name="prediction_coefs", inputs=n, outputs=n**2, share="whole"),
         AltUp(step="predict", width=hidden, copies=n),
@@ -72,7 +72,7 @@ def laurel(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
         Linear(name="linear_left", inputs=hidden, outputs=kind.laurel, share="whole", after_norm=True, beside=True),
         Keep(width=kind.laurel),
         Linear(name="linear_right", inputs=kind.laurel, outputs=hidden, share="whole"),
-        Norm(width=hidden, parameters=hidden),
+        Norm(width=hidden, parameters=hidden, in_fp32=True),
     )
 
 
@@ -86,5 +86,5 @@ def per_layer_gate(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
         # The function's input and output, the embedding, and the product that the next projection reads.
         Activation(width=width, gated=True, module="mlp"),
         Linear(name="per_layer_projection", inputs=width, outputs=hidden, share="whole"),
-        Norm(width=hidden, parameters=hidden),
+        Norm(width=hidden, parameters=hidden, in_fp32=True),
     )

@@ -81,8 +81,6 @@ def _layer(kind: LayerShape, hidden: int, *, routed: bool) -> LayerKind:
         *per_layer_gate(kind, hidden),
         *((Parameters(count=kind.other, share="whole"),) if kind.other else ()),
     )
-    if kind.fp32_norms:
-        operators = tuple(replace(each, in_fp32=True) if isinstance(each, Norm) else each for each in operators)
     if kind.modules:
         operators = tuple(_named(operator, dict(kind.modules)) for operator in operators)
     buffer = moe.count if moe and moe.router_bias else 0
@@ -167,7 +165,7 @@ def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
     if isinstance(attention, FullAttention) and attention.cross:
         return cross_attention(attention, hidden)
     if isinstance(attention, FullAttention):
-        return (*beside, *_full_attention(attention, hidden))
+        return (*beside, *_full_attention(attention, hidden, in_fp32=kind.fp32_norms))
     if isinstance(attention, Mla):
         return _latent_attention(attention, hidden)
     if isinstance(attention, GatedDeltaNet):
@@ -177,7 +175,7 @@ def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
     return short_convolution(attention, hidden) if attention else ()
 
 
-def _full_attention(attention: FullAttention, hidden: int) -> tuple[Operator, ...]:
+def _full_attention(attention: FullAttention, hidden: int, *, in_fp32: bool) -> tuple[Operator, ...]:
     d = attention.head_dim
     queries, keys = attention.heads * d, attention.kv_heads * d
     parts = {"all": 3, "keys": 2, "queries": 1}[attention.projects]
@@ -186,7 +184,8 @@ def _full_attention(attention: FullAttention, hidden: int) -> tuple[Operator, ..
     if attention.qk_norm != "none":
         width = queries + (keys if parts > 1 else 0)
         parameters = {"heads": d * min(parts, 2), "whole": width, "bare": 0}[attention.qk_norm]
-        head_norm = (Norm(width=width + keys * attention.value_norm, parameters=parameters, heads=True),)
+        values = keys * attention.value_norm
+        head_norm = (Norm(width=width + values, parameters=parameters, heads=True, in_fp32=in_fp32),)
     sinks = (Parameters(count=attention.heads, share="split"),) if attention.sinks else ()
     # The gate is read again for its own gradient and that of the output.
     gate: tuple[Operator, ...] = ()

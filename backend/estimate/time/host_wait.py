@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from backend.estimate.estimate import Estimate, estimate, estimate_memory
+from backend.estimate.time.calibrated import time_ratio
 from backend.estimate.time.timing import step_of, time_context_of, timed_machine
 from backend.job.job import Job
 from backend.job.mapping import with_values
@@ -14,36 +15,31 @@ LONG_WAIT = 0.2
 """The share of a step in which the GPU waits that deserves a note."""
 
 
-def host_wait_share(job: Job) -> float:
+def host_wait_share(job: Job, figures: Estimate) -> float:
     """Return the share of a step that a CPU without any delay would save; 0 if the time cannot be estimated."""
     gpu, shape = resolve_gpu(job.cluster), resolve_model(job.model)
     machine = timed_machine(job, gpu)
-    if machine is None:
+    if machine is None or figures.iteration_s is None:
         return 0.0
     memory = estimate_memory(job, shape, gpu)
     time_context = time_context_of(job, machine, memory.plan, memory.traits, memory.layers)
     at_once = replace(time_context, efficiency=replace(time_context.efficiency, host_s=0.0))
-    with_host, without = (
-        float(step_of(job, each, memory.layers, memory.trained, memory.stages).iteration_s)
-        for each in (time_context, at_once)
-    )
-    return 1 - without / with_host
+    step = step_of(job, at_once, memory.layers, memory.trained, memory.stages)
+    return 1 - time_ratio(job.cluster) * float(step.iteration_s) / figures.iteration_s
 
 
 def waits_for_host(job: Job, figures: Estimate) -> list[Problem]:
     """Return a note if the GPU waits for the CPU in much of a step, and a larger micro-batch if one helps and fits."""
-    share = host_wait_share(job)
+    share = host_wait_share(job, figures)
     if figures.iteration_s is None or share < LONG_WAIT:
         return []
     values = {"share": f"{100 * share:.0f}"}
     note = Problem(code="gpu_waits_for_cpu", field="training.micro_batch_size", severity="note", values=values)
-    accumulation = job.training.gradient_accumulation_steps
-    if accumulation is None or accumulation % 2:
+    if job.accumulation % 2:
         return [note]
-    edit = {
-        "training.micro_batch_size": 2 * job.training.micro_batch_size,
-        "training.gradient_accumulation_steps": accumulation // 2,
-    }
+    edit: dict[str, object] = {"training.micro_batch_size": 2 * job.training.micro_batch_size}
+    if job.training.gradient_accumulation_steps is not None:
+        edit["training.gradient_accumulation_steps"] = job.accumulation // 2
     changed = with_values(job, edit)
     if errors(check(changed)):
         return [note]

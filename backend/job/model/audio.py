@@ -14,6 +14,10 @@ AUDIO: Mapping[str, str] = {"qwen2_audio": "qwen2_audio_encoder", "voxtral": "vo
 """Model types whose only tower hears, which audio_config describes -> model type of the tower."""
 
 
+MOST_SIZE = 10**6
+"""The largest size of a convolution that is believed."""
+
+
 def whisper(audio: Config, **facts: Any) -> VisionShape:
     """Return the encoder of modeling_qwen2_audio.py and modeling_voxtral.py (Whisper's).
 
@@ -92,10 +96,12 @@ def gemma3n_audio(audio: Config) -> int:
             strict=True,
         )
         for out, (height, width), (_, stride) in sizes:
+            if not all(type(size) is int and 0 < size <= MOST_SIZE for size in (out, height, width, stride)):
+                raise ValueError(out)
             stem += height * width * channels * out + out
             channels, bins = out, (bins + 2 - width) // stride + 1
         stem += channels * bins * hidden
-    except (TypeError, ValueError, ZeroDivisionError) as error:
+    except (TypeError, ValueError) as error:
         raise refusal(
             "bad_model_key", key="sscp_conv_channel_size", value=audio.get("sscp_conv_channel_size")
         ) from error

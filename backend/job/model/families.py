@@ -61,6 +61,7 @@ _GPT2 = Family(
         "intermediate_size": "n_inner",
         "hidden_act": "activation_function",
     },
+    modules={"qkv": ("c_attn",), "o": ("c_proj",), "up": ("c_fc",), "down": ("c_proj",)},
     qkv_bias=True,
     output_bias=True,
     norm="scale_and_shift",
@@ -239,6 +240,7 @@ FAMILIES: Mapping[str, Family] = {
     "jamba": Family(fp32_routing=True, layer_types=hybrids.periodic_attention, state_space=hybrids.first),
     "jais2": Family(norm="scale_and_shift", gated=False),
     "lfm2": Family(
+        modules={"o": ("out_proj",), "up": ("w1", "w3"), "down": ("w2",)},
         qkv_bias=False,
         output_bias=False,
         qk_norm="heads",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from backend.job.model.config import Config, refusal
 from backend.job.model.shape import Experts, Ffn, FullAttention, LayerShape
 
-MOST_WIDTH = 10**9
+MOST_WIDTH, MOST_COPIES = 10**9, 64
 
 
 def gemma4_layer(config: Config, layer: LayerShape, index: int, layers: int) -> LayerShape:
@@ -68,7 +68,7 @@ def gemma3n_layer(config: Config, layer: LayerShape, index: int, layers: int) ->
         # The scale of the corrected copy.
         other=config.size("hidden_size"),
         per_layer=config.size("hidden_size_per_layer_input"),
-        altup=config.size("altup_num_inputs"),
+        altup=config.size("altup_num_inputs", largest=MOST_COPIES),
         laurel=config.size("laurel_rank"),
     )
 

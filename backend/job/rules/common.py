@@ -198,10 +198,13 @@ def shared_keys_checkpoint_without_reentry(job: Job, shape: ModelShape, gpu: Gpu
     are reentrant in LLaMA-Factory by default, but not with FSDP 2 (model/model_utils/checkpointing.py), and in ms-swift
     4.6.0 on one GPU and with DeepSpeed (trainers/mixin.py _fix_gradient_checkpointing).
     """
-    shares = any(
-        isinstance(each.attention, FullAttention) and each.attention.projects == "queries" for each in shape.kinds
-    )
-    if not shares or job.recompute == "none" or not _is_reentrant(job, shape.model_type):
+    sharing = [
+        isinstance(kind.attention, FullAttention) and kind.attention.projects == "queries" for kind in shape.kinds
+    ]
+    shared_layers = sum(sharing[kind] for kind in shape.order)
+    # What is trained alone above the layer with the keys gets right gradients.
+    is_above = job.training.method == "partial" and job.training.trainable_layers <= shared_layers
+    if not shared_layers or is_above or job.recompute == "none" or not _is_reentrant(job, shape.model_type):
         return None
     swift = job.traits.environment == "swift"
     setting = {"gradient_checkpointing_kwargs": {"use_reentrant": False}} if swift else {"use_reentrant_gc": False}
@@ -210,13 +213,21 @@ def shared_keys_checkpoint_without_reentry(job: Job, shape: ModelShape, gpu: Gpu
 
 
 def _is_reentrant(job: Job, model_type: str) -> bool:
-    """Return whether the engine's gradient checkpoints are reentrant."""
+    """Return whether the engine makes gradient checkpoints, and reentrant ones."""
+    extra = job.extra
     if job.traits.environment == "swift":
-        chosen = mapping_of(job.extra.get("gradient_checkpointing_kwargs")).get("use_reentrant")
-        return job.world_size == 1 or job.traits.zero_stage > 0 if chosen is None else bool(chosen)
+        chosen = mapping_of(extra.get("gradient_checkpointing_kwargs")).get("use_reentrant")
+        if _is_false(extra.get("gradient_checkpointing")) or _is_false(chosen):
+            return False
+        return chosen is not None or job.world_size == 1 or job.traits.zero_stage > 0
     is_fsdp_2 = job.traits.is_fsdp and job.parallel.fsdp.version == 2
     # LLaMA-Factory turns checkpoints off for the whole Gemma 3n (model/patcher.py).
-    return job.extra.get("use_reentrant_gc") is not False and not is_fsdp_2 and model_type != "gemma3n"
+    is_off = model_type == "gemma3n" or str(extra.get("disable_gradient_checkpointing")).lower() == "true"
+    return not is_off and not is_fsdp_2 and not _is_false(extra.get("use_reentrant_gc"))
+
+
+def _is_false(value: object) -> bool:
+    return str(value).lower() == "false"
 
 
 @llamafactory
