@@ -23,7 +23,7 @@ from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.work import pipeline_work
 from backend.estimate.plan import Plan
 from backend.job.model import parse_model
-from benchmarks.crossed_images import crossed_images
+from benchmarks.cross_attention_images import cross_attention_images
 from benchmarks.small_models import SEEING, SMALL_MODELS
 
 TOKENS = 128
@@ -68,7 +68,7 @@ def counted(name: str) -> float:
     torch.manual_seed(0)
     kind = AutoModelForImageTextToText if name in SEEING else AutoModelForCausalLM
     model = kind.from_config(config, attn_implementation="eager", experts_implementation="eager").eval()
-    images = crossed_images(1, TOKENS) if name in SEEING else {}
+    images = cross_attention_images(1, TOKENS) if name in SEEING else {}
     tokens = torch.randint(0, 500, (1, TOKENS))
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(input_ids=tokens, use_cache=False, **images)

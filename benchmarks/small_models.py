@@ -93,7 +93,7 @@ def _config(model_type: str, own: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if value is not None}
 
 
-CROSSED_TOWER: Mapping[str, Any] = {
+CROSS_ATTENTION_TOWER: Mapping[str, Any] = {
     "model_type": "mllama_vision_model", "num_hidden_layers": 2, "num_global_layers": 2, "hidden_size": 256,
     "intermediate_size": 1024, "attention_heads": 4, "image_size": 32, "patch_size": 4,
     "intermediate_layers_indices": [0], "vision_output_dim": 512,
@@ -103,7 +103,7 @@ SEEING: Mapping[str, Mapping[str, Any]] = {
     "mllama": {
         "model_type": "mllama",
         "text_config": {**SIZES, "model_type": "mllama_text_model", "cross_attention_layers": [1, 3]},
-        "vision_config": CROSSED_TOWER,
+        "vision_config": CROSS_ATTENTION_TOWER,
     },
 }
 """Models whose language part alone is not all that runs with images. Model type -> config.json."""

@@ -49,8 +49,8 @@ from backend.job.model import parse_model
 from backend.job.rules.adapters import ALTUP_TARGETS, CONV1D_TARGETS, GRANITE_TARGETS, MAMBA_TARGETS
 from backend.job.traits import TRAITS
 from benchmarks import kernel_memory
-from benchmarks.crossed_images import crossed_images
-from benchmarks.small_models import CROSSED_TOWER, SIZES, SMALL_MODELS
+from benchmarks.cross_attention_images import cross_attention_images
+from benchmarks.small_models import CROSS_ATTENTION_TOWER, SIZES, SMALL_MODELS
 
 MIB = 2**20
 SEQUENCE, BATCH = 256, 2
@@ -108,7 +108,7 @@ class Case:
             return text
         if self.crosses:
             text |= {"cross_attention_layers": [1, 3], "pad_token_id": 0}
-            return {"text_config": text, "vision_config": CROSSED_TOWER}
+            return {"text_config": text, "vision_config": CROSS_ATTENTION_TOWER}
         tower: dict[str, Any] = {}
         if self.config is Qwen2_5_VLConfig:
             text["rope_scaling"] = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [8, 12, 12]}
@@ -266,7 +266,7 @@ def inputs_of(case: Case) -> dict[str, torch.Tensor]:
     if not case.sees:
         return {"input_ids": tokens, "labels": tokens}
     if case.crosses:
-        return {"input_ids": tokens, "labels": tokens, **crossed_images(BATCH, SEQUENCE)}
+        return {"input_ids": tokens, "labels": tokens, **cross_attention_images(BATCH, SEQUENCE)}
     merged = GRID**2 // 4
     tokens[:, 0], tokens[:, 1 : 1 + merged] = START, IMAGE
     kinds = (tokens == IMAGE).int()

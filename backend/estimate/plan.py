@@ -10,6 +10,7 @@ import numpy.typing as npt
 from backend.estimate.array_ops import Array, Flag, Number, choose
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.worst_microbatch import worst_microbatch_length
+from backend.job.checkpointing import can_checkpoint
 from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape, VisionShape
 from backend.job.pipeline_layout import layers_of
@@ -133,7 +134,7 @@ class Plan:
         return self.images * self.patches / choose(self.images >= ranks, ranks, 1)
 
     @property
-    def crossed_length(self) -> Number:
+    def cross_attention_length(self) -> Number:
         """Return the vectors of images that a token of a sequence attends to in cross-attention."""
         return self.images / self.micro_batch * self.image_keys
 
@@ -178,32 +179,21 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
 def plan_of_model(job: Job, shape: ModelShape, *, flash_attention: bool = True) -> Plan:
     """Return the plan of a job as its engine carries it out with this model."""
     plan = plan_of(job, shape.vision, flash_attention=flash_attention)
-    if _can_recompute(job, shape.model_type):
+    if can_checkpoint(job, shape.model_type):
         return plan
     return replace(plan, recompute="none", recompute_modules=())
 
 
 _UNSPLIT = Parallel()
 
-_NO_CHECKPOINTS = frozenset({"nemotron_h"})
-"""Types whose Hugging Face class has no gradient checkpointing; LLaMA-Factory only logs that (model/model_utils/
-checkpointing.py)."""
-_NOT_CHECKPOINTED = frozenset({"gemma3n"})
-"""Types for which LLaMA-Factory 0.9.5 turns gradient checkpointing off (model/patcher.py patch_model)."""
-
 Choice = tuple[str, tuple[str, ...]]
 
 
 def effective_choices(job: Job, model_type: str, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
     """Return what the engine does of each (recompute, modules)."""
-    if _can_recompute(job, model_type):
+    if can_checkpoint(job, model_type):
         return choices
     return tuple(("none", ()) for _ in choices)
-
-
-def _can_recompute(job: Job, model_type: str) -> bool:
-    is_off = model_type in _NOT_CHECKPOINTED and job.traits.environment == "llamafactory"
-    return job.traits.is_megatron or not (is_off or model_type in _NO_CHECKPOINTS)
 
 
 def unsplit(plan: Plan) -> Plan:

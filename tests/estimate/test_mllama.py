@@ -19,7 +19,7 @@ from backend.job.job import Model
 from backend.job.model import parse_model
 from backend.job.problems import ProblemsError
 from backend.job.traits import TRAITS
-from benchmarks.small_models import CROSSED_TOWER, SEEING
+from benchmarks.small_models import CROSS_ATTENTION_TOWER, SEEING
 from tests.estimate.cases import job
 
 # transformers 5.6.0 has these sizes as defaults, but for the 560 pixels of an image in Llama-3.2-11B-Vision.
@@ -83,7 +83,7 @@ def test_a_batch_without_images_has_the_picture_that_llamafactory_adds() -> None
     vision = parse_model(LARGE).vision
     plans = [plan_of(job_of(training__images_per_sample=count), vision) for count in (0, 1, 2)]
     assert [plan.images for plan in plans] == [1, 1, 2]
-    assert [plan.crossed_length for plan in plans] == [6404, 6404, 2 * 6404]
+    assert [plan.cross_attention_length for plan in plans] == [6404, 6404, 2 * 6404]
 
 
 def test_flops_count_keys_and_values_once_and_the_attention_to_them_for_every_token() -> None:
@@ -128,7 +128,7 @@ MEASURED = {
 def test_the_peak_of_a_step_with_images_is_within_three_percent_of_torchs(case: tuple[int, bool, str]) -> None:
     vocabulary, checkpointing, trained = case
     text = {**SEEING["mllama"]["text_config"], "vocab_size": vocabulary}
-    shape = parse_model({"model_type": "mllama", "text_config": text, "vision_config": CROSSED_TOWER})
+    shape = parse_model({"model_type": "mllama", "text_config": text, "vision_config": CROSS_ATTENTION_TOWER})
     assert shape.vision is not None
     plan = Plan(
         sequence_length=256,

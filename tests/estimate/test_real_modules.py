@@ -18,7 +18,7 @@ from backend.estimate.plan import Plan
 from backend.job.model import parse_model
 from backend.job.model.families import FAMILIES
 from backend.job.model.own_code import OWN_CODE
-from backend.job.model.patch_gradients import HOOKED
+from backend.job.model.patch_gradients import WITH_PATCH_GRADIENTS
 from backend.job.model.vision import TOWERS
 from backend.job.presets import models
 from tests.nodes import needs_node_environment
@@ -120,7 +120,9 @@ def test_every_preset_has_as_many_parameters_as_its_hugging_face_class():
 
 
 def test_transformers_lets_gradients_flow_to_the_patches_of_the_types_that_are_listed():
-    assert real("benchmarks.real_modules", "patches-need-gradients") == [name for name in TOWERS if name in HOOKED]
+    assert real("benchmarks.real_modules", "patches-need-gradients") == [
+        name for name in TOWERS if name in WITH_PATCH_GRADIENTS
+    ]
 
 
 def test_every_type_that_config_json_describes_has_as_many_parameters_as_transformers_builds():

@@ -1,7 +1,7 @@
 """What each moment of a step needs on a rank of a Hugging Face engine, in bytes; hugging_face.py takes the peak."""
 
 from backend.estimate.array_ops import Number, choose, largest
-from backend.estimate.memory.crossed import crossed_bytes, read_bytes
+from backend.estimate.memory.cross_attention import cross_attention_bytes, image_vector_bytes
 from backend.estimate.memory.layer_work import (
     SCORE_SAVED,
     layer_work,
@@ -192,7 +192,7 @@ def _layer_activations(
     for kind, count in _saving_layers(layers, tuning):
         full = plan.tokens * (eager_bytes(kind, form) + SCORE_SAVED * scores(kind, plan, tuning))
         if kind.of_images:
-            full = full + crossed_bytes(kind.of_images, plan, form)
+            full = full + cross_attention_bytes(kind.of_images, plan, form)
         inputs = form.residual * (kind.hidden + kind.inputs) * plan.tokens
         name = "activations_inputs" if checkpointed is True else f"activations_{kind.name}"
         part = token_piece(name, choose(checkpointed, count * inputs, count * full), plan, layers=count)
@@ -238,7 +238,7 @@ def _tower(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning
     patches = plan.vision_patches
     saved = patches * per_patch
     if plan.image_keys:
-        saved = saved + read_bytes(layers, plan, form_of(tuning, memory, trained.tower))
+        saved = saved + image_vector_bytes(layers, plan, form_of(tuning, memory, trained.tower))
     return (
         piece("activations_tower", saved, patches=patches, bytes_per_patch=None),
         piece("activations_tower_recomputed", patches * live, patches=patches, bytes_per_patch=None),

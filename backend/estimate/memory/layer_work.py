@@ -32,7 +32,7 @@ def scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
     heads = sum(each.heads for each in attentions if tuning.eager_attention or each.stores_scores)
     if not heads:
         return 0
-    length: Number = plan.crossed_length if kind.of_images else plan.sequence_length
+    length: Number = plan.cross_attention_length if kind.of_images else plan.sequence_length
     size: Number = heads * length
     return size
 

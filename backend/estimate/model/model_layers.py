@@ -7,8 +7,9 @@ from functools import lru_cache
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.model.cross_attention import cross_attention, cross_keys
 from backend.estimate.model.gemma import after_layers, before_layers, correct, laurel, per_layer_gate, predict
-from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers
+from backend.estimate.model.layers import LayerKind, ModelLayers
 from backend.estimate.model.mixers import gated_delta_net, short_convolution, state_space
+from backend.estimate.model.vision_layers import vision_layers
 from backend.job.model.operators import (
     Activation,
     Attention,
@@ -29,7 +30,6 @@ from backend.job.model.shape import (
     Mla,
     ModelShape,
     StateSpace,
-    VisionShape,
 )
 
 
@@ -62,7 +62,7 @@ def model_layers(shape: ModelShape, routed: bool = False, mtp: int = 0) -> Model
         output=LayerKind(name="output", hidden=h, operators=(*after_layers(last, h), _norm(last, h), head)),
         stem=LayerKind(name="stem", hidden=h, operators=stem) if stem else None,
         tied=shape.tied,
-        vision=_vision(shape.vision) if shape.vision else None,
+        vision=vision_layers(shape.vision) if shape.vision else None,
         idle=(_mtp_layer(kinds[shape.order[-1]], shape), shape.idle_mtp) if idle else None,
     )
 
@@ -329,101 +329,3 @@ def _shared_gate(h: int) -> tuple[Operator, ...]:
     transformer/moe/shared_experts.py)."""
     gate = Linear(name="shared_gate", inputs=h, outputs=1, share="whole", after_norm=True, beside=True)
     return gate, Keep(width=h)
-
-
-def _vision(vision: VisionShape) -> VisionLayers:
-    """Return the layers of a tower: blocks of a vision transformer in transformers' modules, whole on every rank."""
-    h = vision.hidden
-    pixels = vision.channels * vision.temporal_patch * vision.patch**2
-    patch_bias = h if vision.patch_bias else 0
-    embedding = Linear(name="patch", inputs=pixels, outputs=h, share="whole", bias=patch_bias, after_norm=True)
-    merged = h * vision.merge**2
-    per_patch = _vision_norm(vision, h, per_token=vision.merge**2)
-    main: tuple[Norm, ...] = (per_patch,) if vision.projector_norm == "patch" else ()
-    if vision.projector_scale:
-        width = merged if vision.projector_norm == "patch" else vision.projector[0].inputs
-        main = (Norm(width=width, parameters=vision.projector_scale, layer_norm=vision.projector_scale > width),)
-    return VisionLayers(
-        patch_embedding=LayerKind(name="patch_embedding", hidden=h, operators=() if vision.block else (embedding,)),
-        positions=(vision.positions + vision.class_token) * h,
-        block=LayerKind(name="vision", hidden=h, operators=vision.block or _vision_block(vision)),
-        depth=vision.depth,
-        patches_per_token=vision.image_patches / vision.keys if vision.keys else vision.patches_per_token,
-        merger=_merger(vision, merged, main, vision.projector_other),
-        deep_stack_merger=_merger(vision, merged, (_vision_norm(vision, merged),)),
-        deep_stack=vision.deep_stack,
-        other=vision.other,
-        kept=vision.kept,
-        checkpointed=vision.checkpointed,
-        patches_need=vision.patches_need,
-    )
-
-
-def _vision_block(vision: VisionShape) -> tuple[Operator, ...]:
-    h, f, d = vision.hidden, vision.ffn, vision.hidden // vision.heads
-    parts = 2 if vision.gated else 1
-    return (
-        _vision_norm(vision, h),
-        Linear(
-            name="qkv",
-            inputs=h,
-            outputs=3 * h,
-            share="whole",
-            bias=(2 + vision.key_bias) * h if vision.qkv_bias else 0,
-            parts=1 if vision.joined_qkv else 3,
-            after_norm=True,
-        ),
-        Attention(
-            heads=vision.heads,
-            kv_heads=vision.heads,
-            key_dim=d,
-            value_dim=d,
-            causal=False,
-            window=vision.window,
-            packed=vision.joined_qkv,
-        ),
-        Linear(name="proj", inputs=h, outputs=h, share="whole", bias=h if vision.output_bias else 0),
-        _vision_norm(vision, h),
-        Linear(
-            name="up",
-            inputs=h,
-            outputs=parts * f,
-            share="whole",
-            bias=parts * f if vision.ffn_bias else 0,
-            parts=parts,
-            after_norm=True,
-        ),
-        Activation(width=f, gated=vision.gated, module="mlp"),
-        Linear(name="down", inputs=f, outputs=h, share="whole", bias=h if vision.ffn_bias else 0),
-        *([Parameters(count=vision.block_other, share="whole")] if vision.block_other else []),
-    )
-
-
-def _vision_norm(vision: VisionShape, width: int, per_token: int = 1) -> Norm:
-    """Return a norm of the tower; `per_token` patches of `width` each make one merged token."""
-    shifted = vision.norm == "scale_and_shift"
-    return Norm(width=width * per_token, parameters=width * (2 if shifted else 1), layer_norm=shifted)
-
-
-def _merger(vision: VisionShape, merged: int, norm: tuple[Norm, ...], other: int = 0) -> LayerKind:
-    """Return the projector of a tower, per language token: its norm, then its matrices with a function between them."""
-    operators: list[Operator] = [*norm]
-    last = len(vision.projector) - 1
-    for index, matrix in enumerate(vision.projector):
-        parts = 2 if matrix.gated else 1
-        operators.append(
-            Linear(
-                name="merge_out" if index == last else "merge_in",
-                inputs=matrix.inputs,
-                outputs=parts * matrix.outputs,
-                share="whole",
-                bias=parts * matrix.outputs if matrix.bias else 0,
-                parts=parts,
-                after_norm=index == 0,
-            )
-        )
-        if index < last:
-            operators.append(Activation(width=matrix.outputs, gated=matrix.gated, module="mlp"))
-    if other:
-        operators.append(Parameters(count=other, share="whole"))
-    return LayerKind(name="merger", hidden=merged, operators=tuple(operators))

@@ -73,7 +73,7 @@ def _layer(
     inputs_need = inputs_need or trained
     if kind.of_images is None:
         return _rows(kind, plan, plan.tokens, plan.sequence_length, trained, inputs_need, recomputable=recomputable)
-    own = _rows(kind, plan, plan.tokens, plan.crossed_length, trained, inputs_need)
+    own = _rows(kind, plan, plan.tokens, plan.cross_attention_length, trained, inputs_need)
     return own + _rows(kind.of_images, plan, plan.images * plan.image_keys, 0.0, trained, vectors_need)
 
 

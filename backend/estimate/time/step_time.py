@@ -12,7 +12,7 @@ from backend.estimate.memory.stage import Chunk, LayerCut, RankParameters, Train
 from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, counted_kinds
 from backend.estimate.model.load import Load, load_of
 from backend.estimate.time.communication import Group, ring_seconds, send_seconds
-from backend.estimate.time.crossed import crossed_passes
+from backend.estimate.time.cross_attention import cross_attention_passes
 from backend.estimate.time.data_parallel import data_seconds, offload_seconds, optimizer_seconds
 from backend.estimate.time.layer_time import layer_passes
 from backend.estimate.time.passes import NO_PASS, NO_PASSES, Pass, Passes
@@ -168,7 +168,7 @@ def kind_passes(
 
     def passes(kind: LayerKind) -> Passes:
         if kind.of_images:
-            return crossed_passes(
+            return cross_attention_passes(
                 kind,
                 kind.of_images,
                 time_context,

@@ -91,6 +91,7 @@ _QWEN3_NEXT = Family(
 _GLM = Family(output_bias=False)
 _GLM_PACKED = replace(_GLM, modules={"up": ("gate_up_proj",)})
 _MISTRAL = Family(qkv_bias=False, output_bias=False, layer_types=_all_sliding)
+_GEMMA = Family(fp32_norms=True, gated=True, norms="both", qk_norm="heads")
 _COHERE = Family(norms="shared", norm="centred_scale")
 _OLMO2 = Family(fp32_norms=True, qk_norm="whole", norms="after")
 
@@ -180,28 +181,19 @@ FAMILIES: Mapping[str, Family] = {
     "flex_olmo": replace(_OLMO2),
     "gemma": Family(fp32_norms=True, gated=True),
     "gemma2": Family(fp32_norms=True, gated=True, norms="both", layer_types=_alternating),
-    "gemma3": Family(
-        fp32_norms=True,
-        gated=True,
-        norms="both",
-        qk_norm="heads",
+    "gemma3": replace(
+        _GEMMA,
         layer_types=_full_each("sliding_window_pattern", 6, SLIDING),
     ),
-    "gemma3n": Family(
-        fp32_norms=True,
-        gated=True,
-        norms="both",
-        qk_norm="heads",
+    "gemma3n": replace(
+        _GEMMA,
         layer_types=_full_each("sliding_window_pattern", 5, SLIDING),
         ffn_width=gemma3n_width,
         refine=gemma3n_layer,
         other=per_layer_table,
     ),
-    "gemma4": Family(
-        fp32_norms=True,
-        gated=True,
-        norms="both",
-        qk_norm="heads",
+    "gemma4": replace(
+        _GEMMA,
         layer_types=_full_each("sliding_window_pattern", 6, SLIDING),
         refine=gemma4_layer,
         other=per_layer_table,

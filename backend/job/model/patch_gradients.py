@@ -1,9 +1,9 @@
 """Which towers compute gradients of their patches although they are frozen: under LoRA with gradient checkpointing."""
 
-HOOKED = frozenset(
+WITH_PATCH_GRADIENTS = frozenset(
     {
         "aya_vision", "cohere2_vision", "ernie4_5_vl_moe", "gemma3", "idefics3", "internvl", "lfm2_vl", "llama4",
-        "llava", "llava_next", "llava_next_video", "llava_onevision", "mistral3", "mllama", "paligemma", "qwen2_5_omni",
+        "llava", "llava_next", "llava_next_video", "llava_onevision", "mistral3", "mllama", "paligemma",
         "qwen2_5_omni_thinker", "qwen2_5_vl", "qwen2_audio", "qwen2_vl", "smolvlm", "video_llava", "voxtral",
     }
 )  # fmt: skip

@@ -374,16 +374,12 @@ class ModelShape:
 def _heads(kind: LayerShape) -> int:
     """Return the heads of a layer; 0 for a layer that any tensor parallelism can divide."""
     attention = kind.attention
-    if isinstance(attention, FullAttention | Mla):
-        return attention.heads
-    return _state_heads(attention)
+    return attention.heads if isinstance(attention, FullAttention | Mla) else _state_heads(attention)
 
 
 def _kv_heads(kind: LayerShape) -> int:
     attention = kind.attention
-    if isinstance(attention, FullAttention | Mla):
-        return attention.kv_heads
-    return _state_heads(attention)
+    return attention.kv_heads if isinstance(attention, FullAttention | Mla) else _state_heads(attention)
 
 
 def _state_heads(mixer: Mixer | None) -> int:

@@ -8,16 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from backend.job.model.audio import AUDIO, gemma4_audio, gemma4_audio_projector, qwen3_audio, qwen_audio, whisper
+from backend.job.model.audio import AUDIO, qwen3_audio, qwen_audio, whisper
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
+from backend.job.model.gemma_towers import gemma3_tower, gemma4_tower, paligemma_tower
 from backend.job.model.llama import llama4_tower
 from backend.job.model.mllama import mllama_tower
 from backend.job.model.mobilenet import gemma3n_tower
 from backend.job.model.own_towers import OWN_TOWERS
-from backend.job.model.patch_gradients import HOOKED
+from backend.job.model.patch_gradients import WITH_PATCH_GRADIENTS
 from backend.job.model.plain_towers import MOST_LAYERS as MOST_LAYERS
-from backend.job.model.plain_towers import edge, pixtral, plain_tower, siglip, vit
+from backend.job.model.plain_towers import edge, pixtral, plain_tower, vit
 from backend.job.model.shape import Projection, VisionShape
 
 
@@ -39,7 +40,7 @@ def parse_vision(hf_config: Mapping[str, Any], text_hidden: int) -> VisionShape 
         raise refusal("unsupported_model_type", model_type=kind or "vision_config", supported=list(TOWERS))
     vision = Config(values, defaults().get(str(values.get("model_type"))))
     tower = TOWERS[kind](vision, Config(hf_config, defaults().get(kind)), text_hidden)
-    return replace(tower, patches_need=kind in HOOKED)
+    return replace(tower, patches_need=kind in WITH_PATCH_GRADIENTS)
 
 
 def _qwen(vision: Config, model: Config, text_hidden: int) -> VisionShape:
@@ -114,26 +115,6 @@ def _video_llava(vision: Config, _model: Config, text_hidden: int) -> VisionShap
     block = 4 * (tower.hidden**2 + tower.hidden) + 2 * tower.hidden * tower.ffn + tower.ffn + 5 * tower.hidden
     patches = tower.channels * tower.patch**2 * tower.hidden + (tower.positions + 1) * tower.hidden
     return replace(tower, other=2 * tower.other + tower.depth * block + patches)
-
-
-def _gemma3(vision: Config, model: Config, text_hidden: int) -> VisionShape:
-    """modeling_gemma3.py: the patches of an image are averaged to mm_tokens_per_image tokens."""
-    hidden = vision.size("hidden_size")
-    side = edge(vision, "image_size") // edge(vision, "patch_size")
-    tokens = round(model.size("mm_tokens_per_image") ** 0.5)
-    return siglip(
-        vision,
-        merge=max(1, side // tokens),
-        projector_norm="token",
-        projector_scale=hidden,
-        projector=(Projection(hidden, text_hidden),),
-    )
-
-
-def _paligemma(vision: Config, model: Config, text_hidden: int) -> VisionShape:
-    """modeling_paligemma.py."""
-    out = model.size("projection_dim", default=text_hidden)
-    return siglip(vision, projector=(Projection(vision.size("hidden_size"), out, bias=True),))
 
 
 def _shuffled(vision: Config, model: Config, text_hidden: int) -> VisionShape:
@@ -214,37 +195,6 @@ def _mistral3(vision: Config, model: Config, text_hidden: int) -> VisionShape:
             Projection(hidden, text_hidden, bias=bias),
             Projection(text_hidden, text_hidden, bias=bias),
         ),
-    )
-
-
-def _gemma4(vision: Config, model: Config, text_hidden: int) -> VisionShape:
-    """modeling_gemma4.py: an image has up to vision_soft_tokens_per_image tokens, each of pooled patches."""
-    hidden, pool = vision.size("hidden_size"), vision.size("pooling_kernel_size")
-    audio, head = part(model.values, "audio_config"), vision.size("head_dim")
-    of_audio = Config(audio or {}, defaults().get("gemma4_audio"))
-    heads = vision.size("num_attention_heads")
-    if vision.size("num_key_value_heads") != heads or heads * head != hidden:
-        raise refusal("unsupported_model_key", key="num_key_value_heads", value=vision.get("num_key_value_heads"))
-    return VisionShape(
-        depth=vision.size("num_hidden_layers", largest=MOST_LAYERS),
-        hidden=hidden,
-        ffn=vision.size("intermediate_size"),
-        heads=heads,
-        channels=3,
-        patch=vision.size("patch_size"),
-        merge=pool,
-        image_patches=model.size("vision_soft_tokens_per_image") * pool**2,
-        positions=2 * vision.size("position_embedding_size"),
-        gated=True,
-        norm="scale",
-        qkv_bias=False,
-        output_bias=False,
-        ffn_bias=False,
-        # Two norms more, and those of queries and keys.
-        block_other=2 * hidden + 2 * head,
-        other=gemma4_audio(of_audio) if audio else 0,
-        projector_other=gemma4_audio_projector(of_audio, text_hidden) if audio else 0,
-        projector=(Projection(hidden, text_hidden),),
     )
 
 
@@ -382,9 +332,9 @@ TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "aya_vision": _shuffled,
     "cohere2_vision": _shuffled,
     "ernie4_5_vl_moe": _ernie,
-    "gemma3": _gemma3,
+    "gemma3": gemma3_tower,
     "gemma3n": gemma3n_tower,
-    "gemma4": _gemma4,
+    "gemma4": gemma4_tower,
     "glm4v": _glm4v,
     "glm4v_moe": _glm4v,
     "glm46v": _glm4v,
@@ -400,7 +350,7 @@ TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "mistral3": _mistral3,
     "mllama": mllama_tower,
     "paddleocr_vl": _paddle,
-    "paligemma": _paligemma,
+    "paligemma": paligemma_tower,
     "smolvlm": _idefics3,
     "video_llava": _video_llava,
 }

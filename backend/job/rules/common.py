@@ -4,7 +4,7 @@ from dataclasses import fields
 from math import gcd
 
 from backend.job.batch import can_pack, scaled_rates, written
-from backend.job.extra_values import mapping_of
+from backend.job.checkpointing import can_checkpoint, makes_reentrant_checkpoints
 from backend.job.job import Job
 from backend.job.model import FullAttention, ModelShape
 from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, others_gib, smallest_hosts
@@ -160,9 +160,7 @@ def a_reward_model_checkpoints_without_reentry(job: Job, shape: ModelShape, gpu:
     once" (transformers 5.6.0 trainer.py _build_accelerator_args; seen with LLaMA-Factory 0.9.5)."""
     training = job.training
     is_whole = training.stage == "rm" and training.method not in ("lora", "qlora")
-    if not is_whole or job.engine != "llamafactory-ddp" or job.recompute == "none":
-        return None
-    if job.extra.get("use_reentrant_gc") is False:
+    if not is_whole or job.engine != "llamafactory-ddp" or not makes_reentrant_checkpoints(job):
         return None
     return problem("reward_model_reentrant", "training.stage",
                    edit={"extra": {**job.extra, "use_reentrant_gc": False}})  # fmt: skip
@@ -177,7 +175,7 @@ def image_layers_checkpoint_without_reentry(job: Job, shape: ModelShape, gpu: Gp
     gradient (VisionShape.patches_need). Seen with LLaMA-Factory 0.9.5 and transformers 5.6.0. LLaMA-Factory's
     checkpoints are never reentrant with FSDP 2 (model/model_utils/checkpointing.py).
     """
-    if job.recompute == "none" or not _is_reentrant(job, shape.model_type):
+    if not makes_reentrant_checkpoints(job):
         return None
     if shape.vision is None or not shape.vision.keys:
         return None
@@ -194,9 +192,7 @@ def shared_keys_checkpoint_without_reentry(job: Job, shape: ModelShape, gpu: Gpu
     """The last layers of Gemma 3n and of small Gemma 4 models read keys and values of an earlier layer. A reentrant
     checkpoint cuts the way of their gradients, so every weight up to that layer gets a wrong one.
 
-    Seen with transformers 5.6.0 and LLaMA-Factory 0.9.5's checkpoints (tests/engines/test_shared_keys.py). Checkpoints
-    are reentrant in LLaMA-Factory by default, but not with FSDP 2 (model/model_utils/checkpointing.py), and in ms-swift
-    4.6.0 on one GPU and with DeepSpeed (trainers/mixin.py _fix_gradient_checkpointing).
+    Seen with transformers 5.6.0 and LLaMA-Factory 0.9.5's checkpoints (tests/engines/test_shared_keys.py).
     """
     sharing = [
         isinstance(kind.attention, FullAttention) and kind.attention.projects == "queries" for kind in shape.kinds
@@ -204,30 +200,14 @@ def shared_keys_checkpoint_without_reentry(job: Job, shape: ModelShape, gpu: Gpu
     shared_layers = sum(sharing[kind] for kind in shape.order)
     # What is trained alone above the layer with the keys gets right gradients.
     is_above = job.training.method == "partial" and job.training.trainable_layers <= shared_layers
-    if not shared_layers or is_above or job.recompute == "none" or not _is_reentrant(job, shape.model_type):
+    if not shared_layers or is_above or not can_checkpoint(job, shape.model_type):
+        return None
+    if not makes_reentrant_checkpoints(job):
         return None
     swift = job.traits.environment == "swift"
     setting = {"gradient_checkpointing_kwargs": {"use_reentrant": False}} if swift else {"use_reentrant_gc": False}
     return problem("shared_keys_reentrant", "parallel.recompute", model_type=shape.model_type,
                    case=job.traits.environment, edit={"extra": {**job.extra, **setting}})  # fmt: skip
-
-
-def _is_reentrant(job: Job, model_type: str) -> bool:
-    """Return whether the engine makes gradient checkpoints, and reentrant ones."""
-    extra = job.extra
-    if job.traits.environment == "swift":
-        chosen = mapping_of(extra.get("gradient_checkpointing_kwargs")).get("use_reentrant")
-        if _is_false(extra.get("gradient_checkpointing")) or _is_false(chosen):
-            return False
-        return chosen is not None or job.world_size == 1 or job.traits.zero_stage > 0
-    is_fsdp_2 = job.traits.is_fsdp and job.parallel.fsdp.version == 2
-    # LLaMA-Factory turns checkpoints off for the whole Gemma 3n (model/patcher.py).
-    is_off = model_type == "gemma3n" or str(extra.get("disable_gradient_checkpointing")).lower() == "true"
-    return not is_off and not is_fsdp_2 and not _is_false(extra.get("use_reentrant_gc"))
-
-
-def _is_false(value: object) -> bool:
-    return str(value).lower() == "false"
 
 
 @llamafactory

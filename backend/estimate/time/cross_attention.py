@@ -11,7 +11,7 @@ from backend.estimate.time.passes import Passes
 from backend.estimate.time.time_context import TimeContext
 
 
-def crossed_passes(
+def cross_attention_passes(
     kind: LayerKind,
     keys: LayerKind,
     time_context: TimeContext,
@@ -28,7 +28,7 @@ def crossed_passes(
     tokens = layer_passes(
         kind,
         time_context,
-        replace(load, length=plan.crossed_length),
+        replace(load, length=plan.cross_attention_length),
         weights_trained=weights_trained,
         inputs_need=inputs_need,
         adapted=adapted,

@@ -6,7 +6,7 @@ from backend.estimate.model.layers import LayerKind, ModelLayers
 from backend.estimate.plan import Plan
 
 
-def crossed_bytes(keys: LayerKind, plan: Plan, form: EagerForm) -> Number:
+def cross_attention_bytes(keys: LayerKind, plan: Plan, form: EagerForm) -> Number:
     """Return the bytes of one layer: keys and values of the vectors of the images, and its copy of the mask.
 
     SDPA saves a mask of its own: autocast casts one in fp32, and the fused kernel with a mask pads the last edge to
@@ -15,7 +15,7 @@ def crossed_bytes(keys: LayerKind, plan: Plan, form: EagerForm) -> Number:
     return plan.images * plan.image_keys * eager_bytes(keys, form) + _mask(plan, form.element)
 
 
-def read_bytes(layers: ModelLayers, plan: Plan, form: EagerForm) -> Number:
+def image_vector_bytes(layers: ModelLayers, plan: Plan, form: EagerForm) -> Number:
     """Return the bytes that all layers with cross-attention share: the vectors of the images, and the mask that says
     which token sees which of them, in the precision of the tower."""
     vectors = form.element * plan.images * plan.image_keys * layers.output.hidden
@@ -23,4 +23,4 @@ def read_bytes(layers: ModelLayers, plan: Plan, form: EagerForm) -> Number:
 
 
 def _mask(plan: Plan, element: int) -> Number:
-    return element * plan.tokens * plan.crossed_length
+    return element * plan.tokens * plan.cross_attention_length

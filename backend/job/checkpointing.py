@@ -1,0 +1,39 @@
+"""Whether an engine recomputes activations (gradient checkpointing), and in which of torch's two ways."""
+
+from backend.job.extra_values import mapping_of
+from backend.job.job import Job
+
+WITHOUT = frozenset({"nemotron_h"})
+"""Types whose Hugging Face class has no gradient checkpointing; LLaMA-Factory only logs that (model/model_utils/
+checkpointing.py)."""
+SWITCHED_OFF = frozenset({"gemma3n"})
+"""Types for which LLaMA-Factory 0.9.5 turns gradient checkpointing off (model/patcher.py patch_model)."""
+
+
+def can_checkpoint(job: Job, model_type: str) -> bool:
+    """Return whether the engine recomputes activations of a model of this type if the job asks for it."""
+    is_off = model_type in SWITCHED_OFF and job.traits.environment == "llamafactory"
+    return job.traits.is_megatron or not (is_off or model_type in WITHOUT)
+
+
+def makes_reentrant_checkpoints(job: Job) -> bool:
+    """Return whether the job's checkpoints are reentrant on a Hugging Face engine, for models that can have them.
+
+    LLaMA-Factory's are by default, but not with FSDP 2 (model/model_utils/checkpointing.py). Those of ms-swift 4.6.0
+    are on one GPU and with DeepSpeed (trainers/mixin.py _fix_gradient_checkpointing).
+    """
+    extra = job.extra
+    if job.recompute == "none":
+        return False
+    if job.traits.environment == "swift":
+        chosen = mapping_of(extra.get("gradient_checkpointing_kwargs")).get("use_reentrant")
+        if _is_false(extra.get("gradient_checkpointing")) or _is_false(chosen):
+            return False
+        return chosen is not None or job.world_size == 1 or job.traits.zero_stage > 0
+    is_fsdp_2 = job.traits.is_fsdp and job.parallel.fsdp.version == 2
+    is_off = str(extra.get("disable_gradient_checkpointing")).lower() == "true"
+    return not is_off and not is_fsdp_2 and not _is_false(extra.get("use_reentrant_gc"))
+
+
+def _is_false(value: object) -> bool:
+    return str(value).lower() == "false"
