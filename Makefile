@@ -73,7 +73,7 @@ environments:
 	@rm -f $@
 	python=$$(tools/python.sh) && "$$python" -m app.demo.node_environment .venv-node
 
-.venv-node/extra/.ready: .venv-node/.ready requirements/engines.txt requirements/swift.txt tools/engine_packages.sh
+.venv-node/extra/.ready: .venv-node/.ready requirements/engines.txt requirements/swift.txt requirements/newer.txt tools/engine_packages.sh
 	tools/engine_packages.sh .venv-node
 
 packages-demo packages-test: packages-%:

@@ -1,10 +1,12 @@
 """Every model type that LLaMA-Factory's loader takes: whether config.json alone gives its parameters, and which.
 
     .venv-node/bin/python -m benchmarks.families [--json] [--profiles]
+    .venv-node/bin/newer-python -m benchmarks.families --newer
 
 Needs the node environment (transformers, LLaMA-Factory). Models have the default configuration of transformers and are
 built on the meta device, so nothing is allocated. Types that LLaMA-Factory names in its code and whose code is not in
 transformers are listed too. `--profiles` makes a model profile of each type that config.json does not describe.
+`--newer` prints the types that only a later transformers has, with the configuration of each exact one.
 """
 
 import argparse
@@ -32,7 +34,8 @@ from backend.job.model.model_profile import profiled_shape
 from backend.job.problems import ProblemsError
 from backend.node.model_profile.main import profile
 from backend.node.model_profile.problem import ProfileError
-from benchmarks.small_models import SEEING, SMALL_MODELS
+from benchmarks.small_models import NEWER_MODELS, SEEING, SMALL_MODELS
+from tools.write_models import read_data
 
 CLASSES: Mapping[str, str] = {
     "AutoModelForImageTextToText": "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
@@ -70,6 +73,21 @@ class Outcome(NamedTuple):
     ours: int = 0
     theirs: int = 0
     reason: str = ""
+
+
+_UNKNOWN = {"loader": "remote code"}
+
+
+def newer() -> dict[str, Any]:
+    """Return the version of `transformers`, and for `types` that families.json lacks outcome and configuration."""
+    known = read_data()["types"]
+    types = {}
+    for name, loader in model_types().items():
+        if known.get(name, _UNKNOWN)["loader"] == "remote code" and loader != "remote code":
+            types[name] = outcome(name, loader)._asdict()
+            if types[name]["status"] == "exact":
+                types[name]["config"] = CONFIG_MAPPING[name](**COMPLETED.get(name, {})).to_dict()
+    return {"transformers": transformers.__version__, "types": types}
 
 
 def model_types() -> dict[str, str]:
@@ -120,7 +138,7 @@ def outcome(name: str, loader: str) -> Outcome:
         theirs = built_parameters(config, loader)
     except Exception as error:
         return Outcome(loader, "not_built", ours=ours, reason=_reason(error))
-    small = {**SMALL_MODELS, **SEEING}.get(name)
+    small = {**SMALL_MODELS, **NEWER_MODELS, **SEEING}.get(name)
     is_exact = ours == theirs and (small is None or _is_exact(small, loader))
     return Outcome(loader, "exact" if is_exact else "wrong", ours, theirs)
 
@@ -183,7 +201,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--profiles", action="store_true")
+    parser.add_argument("--newer", action="store_true")
     chosen = parser.parse_args()
+    if chosen.newer:
+        print(json.dumps(newer()))
+        return
     outcomes = {name: outcome(name, loader) for name, loader in model_types().items()}
     if chosen.profiles:
         unknown = [name for name, each in outcomes.items() if each.reason == "unsupported_model_type"]

@@ -24,7 +24,7 @@ from backend.estimate.model.work import pipeline_work
 from backend.estimate.plan import Plan
 from backend.job.model import parse_model
 from benchmarks.cross_attention_images import cross_attention_images
-from benchmarks.small_models import SEEING, SMALL_MODELS
+from benchmarks.small_models import NEWER_MODELS, SEEING, SMALL_MODELS
 
 TOKENS = 128
 
@@ -33,7 +33,7 @@ def formula(name: str) -> float:
     """Return the operations of one sequence, in layers and output, with the whole square of scores."""
     if name in SEEING:
         return _with_an_image(name)
-    layers = model_layers(parse_model(SMALL_MODELS[name]))
+    layers = model_layers(parse_model({**SMALL_MODELS, **NEWER_MODELS}[name]))
     every = [*counted_kinds(layers), *((end, 1) for end in (layers.stem, layers.output) if end)]
     return TOKENS * sum(count * _forward(kind) for kind, count in every)
 
@@ -64,7 +64,7 @@ def _with_an_image(name: str) -> float:
 
 def counted(name: str) -> float:
     """Return the operations that torch counts."""
-    config: Any = CONFIG_MAPPING[name].from_dict(dict({**SMALL_MODELS, **SEEING}[name]))
+    config: Any = CONFIG_MAPPING[name].from_dict(dict({**SMALL_MODELS, **NEWER_MODELS, **SEEING}[name]))
     torch.manual_seed(0)
     kind = AutoModelForImageTextToText if name in SEEING else AutoModelForCausalLM
     model = kind.from_config(config, attn_implementation="eager", experts_implementation="eager").eval()

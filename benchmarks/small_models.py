@@ -112,3 +112,11 @@ SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
     model_type: _config(model_type, own) for model_type, own in _OWN.items()
 }
 """Model type -> config.json."""
+
+_NEWER: Mapping[str, Mapping[str, Any]] = {"mellum": _EXPERTS}
+NEWER_MODELS: Mapping[str, Mapping[str, Any]] = {
+    model_type: _config(model_type, own) for model_type, own in _NEWER.items()
+}
+"""The same for types that only the transformers of requirements/newer.in has."""
+NO_SDPA = ("gpt_oss",)
+"""Models whose attention transformers computes without SDPA, which the estimate is for."""

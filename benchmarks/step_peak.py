@@ -50,7 +50,7 @@ from backend.job.rules.adapters import ALTUP_TARGETS, CONV1D_TARGETS, GRANITE_TA
 from backend.job.traits import TRAITS
 from benchmarks import kernel_memory
 from benchmarks.cross_attention_images import cross_attention_images
-from benchmarks.small_models import CROSS_ATTENTION_TOWER, SIZES, SMALL_MODELS
+from benchmarks.small_models import CROSS_ATTENTION_TOWER, NEWER_MODELS, NO_SDPA, SIZES, SMALL_MODELS
 
 MIB = 2**20
 SEQUENCE, BATCH = 256, 2
@@ -66,8 +66,6 @@ VISION = {
 }  # fmt: skip
 NO_CHECKPOINTS = ("nemotron_h",)
 """Models whose class has no gradient checkpointing."""
-NO_SDPA = ("gpt_oss",)
-"""Models whose attention transformers computes without SDPA, which the estimate is for."""
 EAGER = ("bloom",)
 """Models whose class has no fused attention; the estimate counts their scores."""
 ALTUP = ("gemma3n_text",)
@@ -154,8 +152,9 @@ CASES = [
 def family_cases(names: Iterable[str], lora: bool) -> list[Case]:
     """Return two cases for each family, with and without checkpoints: full training or LoRA."""
     sizes = {"vocabulary": SIZES["vocab_size"]}
+    models = {**SMALL_MODELS, **NEWER_MODELS}
     return [
-        Case(config=CONFIG_MAPPING[name], keys=SMALL_MODELS[name], checkpointing=checkpointing, lora=lora, **sizes)
+        Case(config=CONFIG_MAPPING[name], keys=models[name], checkpointing=checkpointing, lora=lora, **sizes)
         for name in names
         for checkpointing in (True, False)
         if not (checkpointing and name in NO_CHECKPOINTS)
@@ -201,7 +200,8 @@ def main() -> None:
     """Print one line for each case, or JSON {case: [torch's MiB, ours]}."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=sorted({case.config.model_type for case in CASES}), help="default: all")
-    parser.add_argument("--families", nargs="*", metavar="NAME", choices=SMALL_MODELS, help="default: all of them")
+    models = (*SMALL_MODELS, *NEWER_MODELS)
+    parser.add_argument("--families", nargs="*", metavar="NAME", choices=models, help="default: all of SMALL_MODELS")
     parser.add_argument("--lora", action="store_true", help="of the families: LoRA instead of full training")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()

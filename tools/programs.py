@@ -6,6 +6,8 @@ from pathlib import Path
 NODE_ENVIRONMENT = Path(__file__).parents[1] / ".venv-node"
 """Interpreter with torch and the real LLaMA-Factory."""
 NODE_PYTHON = NODE_ENVIRONMENT / "bin" / "python"
+NEWER_PYTHON = NODE_PYTHON.with_name("newer-python")
+"""Interpreter with the transformers of requirements/newer.in, if `make engines` has built it."""
 
 MCORE_ADAPTER = "MEGABOARD_MCORE_ADAPTER"
 SWIFT = "MEGABOARD_SWIFT_PYTHON"

@@ -2,8 +2,10 @@
 
     python -m tools.write_models                        (make docs)
     python -m tools.write_models --measure [--peaks] [--profiles] [--steps FILE]
+    python -m tools.write_models --measure-newer
 
-The pages are made from benchmarks/data/families.json and, for models with code of their own, own_code.json. `--measure`
+The pages are made from benchmarks/data/families.json; newer_types.json, for types that only a later transformers has;
+and, for models with code of their own, own_code.json. `--measure-newer` writes newer_types.json anew. `--measure`
 writes families.json anew: the number of parameters by benchmarks/families.py, and the operations by
 benchmarks/flops_counted.py; with `--peaks` the memory of a step by benchmarks/step_peak.py (half an hour); with
 `--profiles` a profile of every other type; with `--steps` the losses that tests/engines/test_families.py found, from a
@@ -19,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from app.text import LANGUAGES, t
-from tools.programs import NODE_PYTHON
+from benchmarks.small_models import NEWER_MODELS, NO_SDPA
+from tools.programs import NEWER_PYTHON, NODE_PYTHON
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "benchmarks" / "data" / "families.json"
+NEWER_TYPES = DATA.with_name("newer_types.json")
 OWN_CODE = DATA.with_name("own_code.json")
 _LANGUAGES = {"en": "English", "zh": "中文"}
 _CHECKPOINTS, _NO_CHECKPOINTS, _LORA = "", ", no checkpointing", ", LoRA"
@@ -32,6 +36,12 @@ _COLUMNS = ("type", "parameters", "flops", "peak", "peak_none", "peak_lora", "pe
 def read_data() -> dict[str, Any]:
     """Return what was measured: `types`, `profiles`, `flops`, `peaks`, `steps`, each by model type."""
     data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
+    return data
+
+
+def read_newer_types() -> dict[str, Any]:
+    """Return the version of `transformers`, and of its types that families.json lacks: `types`, `flops`, `peaks`."""
+    data: dict[str, Any] = json.loads(NEWER_TYPES.read_text(encoding="utf-8"))
     return data
 
 
@@ -47,6 +57,9 @@ def page(lang: str, data: Mapping[str, Any]) -> str:
     types: Mapping[str, Mapping[str, Any]] = data["types"]
     exact = {name: each for name, each in types.items() if each["status"] == "exact"}
     by_profile = sorted(name for name, code in data["profiles"].items() if code == "exact" and name not in exact)
+    newer = read_newer_types()
+    later = {name: each for name, each in newer["types"].items() if each["status"] == "exact"}
+    unknown = sorted(newer["types"].keys() - later.keys())
     models = read_own_code()
     own = {model["config"]["model_type"] for model in models.values()}
     rest = {name: each for name, each in types.items() if name not in {*exact, *by_profile, *own}}
@@ -55,6 +68,9 @@ def page(lang: str, data: Mapping[str, Any]) -> str:
         "exact": len(exact),
         "profile": len(by_profile),
         "own": len(own),
+        "newer": len(later),
+        "unknown": len(unknown),
+        "transformers": newer["transformers"],
         "rest": len(rest),
         "flops": len(data["flops"]),
         "peaks": len(data["peaks"]),
@@ -69,6 +85,11 @@ def page(lang: str, data: Mapping[str, Any]) -> str:
             f"## {t(lang, 'models.exact', **counts)}",
             t(lang, "models.columns", **counts),
             _table(lang, _COLUMNS, _known(lang, exact, data)),
+            f"## {t(lang, 'models.newer', **counts)}",
+            t(lang, "models.newer.lead", **counts),
+            _table(lang, _COLUMNS[:-1], [row[:-1] for row in _known(lang, later, newer | {"steps": {}})]),
+            t(lang, "models.newer.rest", **counts),
+            ", ".join(f"`{name}`" for name in unknown),
             f"## {t(lang, 'models.own', **counts)}",
             t(lang, "models.own.lead"),
             _table(lang, ("type", "model", "parameters", "checked", "published"), _own(lang, models)),
@@ -130,14 +151,29 @@ def measure(peaks: bool, profiles: bool, steps: Path | None) -> None:
     data["types"] = _printed("benchmarks.families", "--json")
     if profiles:
         data["profiles"] = _printed("benchmarks.families", "--profiles")
-    counted = _printed("benchmarks.flops_counted", "--json")
-    data["flops"] = {name: round(ours / torchs - 1, 4) + 0.0 for name, (torchs, ours) in counted.items()}
+    data["flops"] = _relative(_printed("benchmarks.flops_counted", "--json"))
     if peaks:
         lora = _printed("benchmarks.step_peak", "--families", "--lora", "--json")
         data["peaks"] = _errors({**_printed("benchmarks.step_peak", "--families", "--json"), **lora})
     if steps:
         data["steps"] = json.loads(steps.read_text(encoding="utf-8"))
     DATA.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def measure_newer() -> None:
+    """Write newer_types.json anew, in the environment of `make engines` that has the later transformers."""
+    flops = _printed("benchmarks.flops_counted", *NEWER_MODELS, "--json", python=NEWER_PYTHON)
+    peaks: dict[str, Any] = {}
+    for options in ([], ["--lora"]):
+        names = [name for name in NEWER_MODELS if name not in NO_SDPA]
+        peaks |= _printed("benchmarks.step_peak", "--families", *names, *options, "--json", python=NEWER_PYTHON)
+    data = _printed("benchmarks.families", "--newer", python=NEWER_PYTHON)
+    data |= {"flops": _relative(flops), "peaks": _errors(peaks)}
+    NEWER_TYPES.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _relative(counted: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    return {name: round(ours / torchs - 1, 4) + 0.0 for name, (torchs, ours) in counted.items()}
 
 
 def _errors(peaks: Mapping[str, tuple[float, float]]) -> dict[str, dict[str, float]]:
@@ -149,8 +185,8 @@ def _errors(peaks: Mapping[str, tuple[float, float]]) -> dict[str, dict[str, flo
     return errors
 
 
-def _printed(module: str, *arguments: str) -> Any:
-    command = [str(NODE_PYTHON), "-W", "ignore", "-m", module, *arguments]
+def _printed(module: str, *arguments: str, python: Path = NODE_PYTHON) -> Any:
+    command = [str(python), "-W", "ignore", "-m", module, *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     return json.loads(process.stdout.splitlines()[-1])
@@ -163,9 +199,12 @@ def main() -> None:
     parser.add_argument("--peaks", action="store_true")
     parser.add_argument("--profiles", action="store_true")
     parser.add_argument("--steps", type=Path)
+    parser.add_argument("--measure-newer", action="store_true")
     chosen = parser.parse_args()
     if chosen.measure:
         measure(chosen.peaks, chosen.profiles, chosen.steps)
+    if chosen.measure_newer:
+        measure_newer()
     data = read_data()
     for language in LANGUAGES:
         (ROOT / "docs" / f"models.{language}.md").write_text(page(language, data), encoding="utf-8")

@@ -15,6 +15,7 @@ from backend.job.model.family import FULL, LINEAR, SLIDING, Family, LayerTypes, 
 from backend.job.model.gemma import ernie_layer, gemma3n_layer, gemma3n_width, gemma4_layer, per_layer_table
 from backend.job.model.llama import llama4_layer, llama4_layer_types
 from backend.job.model.mllama import mllama_layer_types, mllama_other
+from backend.job.model.newer import NEWER
 from backend.job.model.own_code import OWN_CODE
 
 
@@ -97,6 +98,7 @@ _OLMO2 = Family(fp32_norms=True, qk_norm="whole", norms="after")
 
 FAMILIES: Mapping[str, Family] = {
     **OWN_CODE,
+    **NEWER,
     "afmoe": Family(
         fp32_norms=True,
         keys={"n_shared_experts": "num_shared_experts"},
