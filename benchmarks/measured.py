@@ -27,7 +27,7 @@ from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, Fp8, MemoryTraits
 from benchmarks.errors import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
 from benchmarks.habits import habits_of, has_unknown_lengths
-from benchmarks.measured_hugging_face import hugging_face_memory, is_hugging_face, reserved_bytes
+from benchmarks.measured_hugging_face import hugging_face_memory, is_hugging_face, reserved_of_row
 from benchmarks.own_runs import is_own, own_result
 from benchmarks.published import FUSED_LOSS
 from benchmarks.rows import needed, rank, recompute, reference, sequences, targets, trained, traits
@@ -130,7 +130,7 @@ def _outside_gib(row: Mapping[str, Any]) -> float:
 def _reserved_gib(row: Mapping[str, Any], memories: Sequence[StageMemory]) -> float:
     """Return what torch reserves on the stage that needs most."""
     if is_hugging_face(row):
-        return reserved_bytes(row, memories[0]) / GIB
+        return reserved_of_row(row, memories[0]) / GIB
     if habits_of(row).segmented or not habits_of(row).flash:
         # Stacks of 2023 and before: torch had no expandable segments.
         return max(float(segmented_bytes(memory, "fixed")) for memory in memories) / GIB

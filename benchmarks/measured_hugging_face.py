@@ -7,7 +7,7 @@ from typing import Any
 
 from backend.estimate.memory.hugging_face import data_parallel_memory
 from backend.estimate.memory.non_torch_memory import FIRST_GIB
-from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED, segmented_bytes
+from backend.estimate.memory.reserved import reserved_bytes, segmented_bytes
 from backend.estimate.memory.stage import Trained
 from backend.estimate.memory.terms import StageMemory
 from backend.estimate.memory.tuning import Tuning
@@ -61,18 +61,25 @@ def gpu_gib(row: Mapping[str, Any]) -> float:
         return float("inf")
 
 
-def reserved_bytes(row: Mapping[str, Any], memory: StageMemory) -> float:
+def reserved_of_row(row: Mapping[str, Any], memory: StageMemory) -> float:
     """Return what torch reserves on a GPU of the row's size.
 
     ms-swift's scripts and torchtitan set expandable segments. Other runs are taken to have torch's default.
     """
-    least = RESERVED_PER_ALLOCATED * float(memory.peak)
+    least = float(reserved_bytes(memory, _gap_beside(row)))
     if row.get("framework") != "transformers" and not habits_of(row).segmented:
         return least
     fixed = habits_of(row).fixed_lengths or says_packing(row)
     most = float(segmented_bytes(memory, "fixed" if fixed else "varied"))
     # Before it fails, torch returns the gaps to the GPU.
     return max(least, min(most, (gpu_gib(row) - FIRST_GIB) * 2**30))
+
+
+def _gap_beside(row: Mapping[str, Any]) -> float:
+    """Return the bytes of a logit at the peak beside which transformers' loss leaves a gap; 0 for another loss."""
+    tuning = _tuning(row)
+    own_loss = any(name in row["source"] for name in ("torchtitan", "InternEvo", "LitGPT", "Answer.AI"))
+    return 0.0 if own_loss or tuning.liger or tuning.pairs else _memory(row, tuning).logits_backward_bytes
 
 
 def _stage_memory(row: Mapping[str, Any], layers: ModelLayers, memory: MemoryTraits, tuning: Tuning) -> StageMemory:
