@@ -2,6 +2,7 @@
 
     .venv-node/bin/python -m benchmarks.real_modules megatron < cases.json
     .venv-node/bin/python -m benchmarks.real_modules hugging-face
+    .venv-node/bin/python -m benchmarks.real_modules adapters
     .venv-node/bin/python -m benchmarks.real_modules patches-need-gradients
 
 Needs the node environment (torch, megatron-core, transformers). Nothing is allocated: modules are on the meta device,
@@ -23,6 +24,7 @@ from backend.job.model.shape import GatedDeltaNet
 from backend.job.model.vision import TOWERS
 from backend.job.presets import models
 from benchmarks.families import COMPLETED
+from benchmarks.small_models import SMALL_MODELS
 
 
 def megatron(cases: list[Mapping[str, Any]]) -> list[list[list[int]]]:
@@ -238,6 +240,27 @@ def hugging_face() -> dict[str, int]:
     return counts
 
 
+def adapters() -> dict[str, int]:
+    """Return the parameters of LoRA adapters of rank 8 on every linear module of each small model but the output layer.
+
+    LLaMA-Factory looks for `Linear` in the names of classes and for `lm_head` in those of modules (0.9.5
+    model/model_utils/misc.py find_all_linear_modules).
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    counts = {}
+    for name, keys in SMALL_MODELS.items():
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name].from_dict(dict(keys)))
+        counts[name] = sum(
+            8 * sum(module.weight.shape)
+            for path, module in model.named_modules()
+            if "Linear" in type(module).__name__ and "lm_head" not in path
+        )
+    return counts
+
+
 def patches_need_gradients() -> list[str]:
     """Return the types of TOWERS whose tower has an embedding that transformers' enable_input_require_grads finds.
 
@@ -272,6 +295,6 @@ def _count(model: torch.nn.Module) -> int:
 
 
 if __name__ == "__main__":
-    answers = {"hugging-face": hugging_face, "patches-need-gradients": patches_need_gradients}
+    answers = {"hugging-face": hugging_face, "adapters": adapters, "patches-need-gradients": patches_need_gradients}
     answer = megatron(json.load(sys.stdin)) if sys.argv[1] == "megatron" else answers[sys.argv[1]]()
     json.dump(answer, sys.stdout, default=str)

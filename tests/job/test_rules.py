@@ -14,6 +14,7 @@ from backend.job.traits import TRAITS
 from benchmarks.small_models import SEEING, SMALL_MODELS
 from tests.job.test_grpo_rules import BASE as GRPO
 from tests.job.test_grpo_rules import REFUSED
+from tools.write_models import read_own_code
 
 VISION = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model": {"preset": "qwen3-vl-8b"}}
 TEXT = {**VISION, "training": {"images_per_sample": 0}}
@@ -37,6 +38,7 @@ GRANITE = {**DENSE, "model": {"hf_config": SMALL_MODELS["granitemoehybrid"]}}
 GPT2 = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt2"]}}
 GEMMA_3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
 MLLAMA = {**DENSE, "model": {"hf_config": SEEING["mllama"]}}
+MIMO = {**DENSE, "model": {"hf_config": read_own_code()["MiMo-7B"]["config"]}, "extra": {"trust_remote_code": True}}
 FROZEN = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
 QUANTISED = {
     **DENSE,
@@ -156,6 +158,11 @@ CASES = [
     (MLLAMA, FROZEN, "model_type_not_supported"),
     (MLLAMA, {**FROZEN, "engine": "swift-megatron"}, "model_type_not_supported"),
     (MLLAMA, {"engine": "llamafactory-ddp"}, "image_layers_reentrant"),
+    (MIMO, {"engine": "llamafactory-ddp"}, "idle_layers"),
+    (MIMO, {"engine": "llamafactory-ddp", "training.method": "lora", "parallel.recompute": "none"}, "idle_layers"),
+    (MIMO, {"engine": "llamafactory-ddp", "extra": {"trust_remote_code": True, "ddp_find_unused_parameters": True}},
+     "idle_layers"),
+    (MIMO, {"engine": "swift-ddp", "training.method": "lora"}, "idle_layers"),
     (GEMMA_3N, {"engine": "llamafactory-ddp"}, "shared_keys_reentrant"),
     (GEMMA_3N, {"engine": "llamafactory-fsdp", "parallel.fsdp.version": 1}, "shared_keys_reentrant"),
     (GEMMA_3N, {"engine": "swift-zero3"}, "shared_keys_reentrant"),
@@ -321,6 +328,10 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
         (DENSE, {"engine": "swift-megatron", "parallel.context": 2, "training.packing": True}),
         (DENSE, {"engine": "swift-megatron", "training.report_to": ("wandb",), "training.max_steps": 1}),
         (DENSE, {**STREAMS, "training.workers.data_loader": 1}),
+        (MIMO, {"engine": "llamafactory-ddp", "parallel.recompute": "none"}),
+        (MIMO, {"engine": "swift-ddp", "training.method": "lora", "parallel.recompute": "none"}),
+        (MIMO, {"engine": "llamafactory-zero2"}),
+        (MIMO, {"engine": "llamafactory-ddp", "cluster.nodes": 1, "cluster.gpus_per_node": 1}),
         (MLLAMA, {"engine": "llamafactory-zero3", **FROZEN}),
         (MLLAMA, {"engine": "llamafactory-fsdp"}),
         (MLLAMA, {"engine": "llamafactory-zero2", "training.method": "qlora", **FROZEN}),
@@ -344,6 +355,10 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
         "swift packs with CP",
         "swift reports to wandb and trains one step",
         "swift streams with one loader process",
+        "idle layers without recompute",
+        "idle layers under swift without recompute",
+        "idle layers under zero2",
+        "idle layers on one GPU",
         "images with a frozen tower",
         "images under fsdp 2",
         "images with qlora",

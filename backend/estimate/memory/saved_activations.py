@@ -29,7 +29,8 @@ from backend.job.model.operators import (
 from backend.job.traits import Fp8
 
 NOT_ADAPTED = ("router", "modality_router", "altup_projections", "altup_unembed_projections", "linear_left")
-"""Projections without adapters. PEFT refuses a router that returns several tensors. `all` does not run on Gemma 3n, and
+"""Projections without adapters, unless the family names their modules. PEFT refuses a router that returns several
+tensors. `all` does not run on Gemma 3n, and
 the targets that replace it leave out AltUp and Laurel (backend/job/rules/adapters.py)."""
 
 Spread = Literal["whole", "split", "groups", "routed", "dispatched", "gathered"]
@@ -278,7 +279,7 @@ def _eager_norm(norm: Norm, form: EagerForm) -> float:
 def _eager_linear(linear: Linear, form: EagerForm) -> float:
     if linear.share == "expert":
         return 0.0
-    adapters = form.adapters and linear.name not in NOT_ADAPTED
+    adapters = form.adapters and (linear.name not in NOT_ADAPTED or bool(linear.modules))
     if linear.name == "cross_kv":
         # Both projections read the vectors of the images, which are there once for all layers.
         copied = form.element if form.casts or form.drops else 0

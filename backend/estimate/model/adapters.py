@@ -33,9 +33,9 @@ def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Tr
     """Return the parameters of LoRA adapters of this rank on the named modules (Hugging Face's names, or `all`).
 
     `all` is every nn.Linear except the output layer (model/model_utils/misc.py find_all_linear_modules). Routed experts
-    and routers are bare parameters in transformers 5 and have no adapters. In a vision tower that is not frozen the
-    blocks have adapters. So do Qwen3-VL's mergers, because their modules have the names of those in the blocks. Experts
-    of code in a model's folder are nn.Linear.
+    are bare parameters in transformers 5 and have no adapters; most routers are no nn.Linear and have none either. In a
+    vision tower that is not frozen the blocks have adapters. So do Qwen3-VL's mergers, because their modules have the
+    names of those in the blocks. Experts of code in a model's folder are nn.Linear.
     """
     total = 0
     if trained.language:
@@ -92,7 +92,11 @@ def routed_parameters(layers: ModelLayers) -> int:
 
 def _modules(kind: LayerKind) -> list[Linear]:
     operators = (operator for operator in kind.operators if isinstance(operator, Linear))
-    return [linear for linear in operators if (linear.share != "expert" or linear.single) and linear.name != "router"]
+    return [
+        linear
+        for linear in operators
+        if (linear.share != "expert" or linear.single) and (linear.name != "router" or linear.modules)
+    ]
 
 
 def matrices(kind: LayerKind) -> int:

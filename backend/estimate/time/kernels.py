@@ -380,7 +380,7 @@ def _linear(linear: Linear, fused: bool) -> dict[str, float]:
             sums_of_operator |= {"kernels": 2, "moved_expert": 28.0 * linear.outputs * linear.active}
         return sums_of_operator
     sums_of_operator["modules"] = linear.parts
-    if linear.name not in ("output", "router", "patch"):
+    if linear.name not in ("output", "router", "patch") or linear.modules:
         sums_of_operator |= {f"packed_{where}": size, "packed": linear.parts}
     if where == "whole":
         sums_of_operator["operands_full"] = linear.inputs + linear.outputs

@@ -54,6 +54,8 @@ _NEOX_MODULES = {
     "down": ("dense_4h_to_h",),
 }
 _FC_MODULES = {"o": ("dense",), "up": ("fc1",), "down": ("fc2",)}
+_GRANITE_SHARED = {"shared_up": ("input_linear",), "shared_down": ("output_linear",)}
+"""`all`, which would adapt the routers too, is refused (backend/job/rules/adapters.py)."""
 _GPT2 = Family(
     keys={
         "hidden_size": "n_embd",
@@ -214,24 +216,33 @@ FAMILIES: Mapping[str, Family] = {
     "gpt_oss": Family(fp32_norms=True, sinks=True, layer_types=_alternating, expert_bias=True, clamped=True),
     "gptj": _GPTJ,
     "granite": Family(),
-    "granitemoe": Family(),
+    "granitemoe": Family(modules={"router": ("layer",)}),
     "granitemoehybrid": Family(
         keys={"shared_expert_intermediate_size": "shared_intermediate_size"},
+        modules=_GRANITE_SHARED,
         layer_types=hybrids.all_mamba,
         state_space=hybrids.second,
     ),
-    "granitemoeshared": Family(keys={"shared_expert_intermediate_size": "shared_intermediate_size"}),
+    "granitemoeshared": Family(
+        keys={"shared_expert_intermediate_size": "shared_intermediate_size"}, modules=_GRANITE_SHARED
+    ),
     "helium": Family(fp32_norms=True),
     "hunyuan_v1_dense": Family(qk_norm="heads"),
     "hunyuan_v1_moe": Family(
         keys={"num_experts_per_tok": "moe_topk", "moe_intermediate_size": "intermediate_size"},
+        modules={"router": ("wg",)},
         qk_norm="heads",
         ffn_is_shared=True,
     ),
     "hy_v3": Family(
         keys={"n_shared_experts": "num_shared_experts"}, qk_norm="heads", router_bias=True, leading_dense=1
     ),
-    "jamba": Family(fp32_routing=True, layer_types=hybrids.periodic_attention, state_space=hybrids.first),
+    "jamba": Family(
+        modules={"router": ("router",)},
+        fp32_routing=True,
+        layer_types=hybrids.periodic_attention,
+        state_space=hybrids.first,
+    ),
     "jais2": Family(norm="scale_and_shift", gated=False),
     "lfm2": Family(
         modules={"o": ("out_proj",), "up": ("w1", "w3"), "down": ("w2",)},

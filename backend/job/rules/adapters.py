@@ -23,6 +23,9 @@ GRANITE_TARGETS = "q_proj,k_proj,v_proj,o_proj,in_proj"
 """The layers of Granite's hybrids with experts (transformers 5.6 modeling_granitemoehybrid.py) but `input_linear`,
 `output_linear` and `out_proj`."""
 
+GRANITE_TYPES = ("granitemoehybrid", "granitemoeshared")
+"""Types with a shared FFN whose modules have the names of the experts (modeling_granitemoeshared.py, too)."""
+
 ALTUP_TYPES = ("gemma3n", "gemma3n_text")
 ALTUP_TARGETS = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
 """The layers of Gemma 3n (transformers 5.6 modeling_gemma3n.py) without those of AltUp and Laurel and of the layers'
@@ -69,8 +72,8 @@ def adapters_are_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
 def all_names_modules_for_adapters(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory 0.9.5 looks for `Linear` in the names of classes (model_utils/misc.py find_all_linear_modules).
 
-    GPT-2 has transformers' Conv1D instead, so `all` finds none and peft raises. In Granite's hybrids with experts, a
-    shared FFN has the same names as the experts, whose class peft 0.18.1 refuses. In Gemma 3n it finds AltUp's lists of
+    GPT-2 has transformers' Conv1D instead, so `all` finds none and peft raises. In Granite's models with a shared FFN,
+    it has the same names as the experts, whose class peft 0.18.1 refuses. In Gemma 3n it finds AltUp's lists of
     projections, whose names are numbers, as are those of the layers, whose class peft refuses.
     """
     training = job.training
@@ -79,7 +82,7 @@ def all_names_modules_for_adapters(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
     if shape.model_type == "gpt2":
         return problem("adapters_find_nothing", "training.lora.targets", model_type=shape.model_type,
                        edit={"training.lora.targets": CONV1D_TARGETS})  # fmt: skip
-    if shape.model_type == "granitemoehybrid" and shape.experts:
+    if shape.model_type in GRANITE_TYPES and shape.experts:
         modules = "input_linear, output_linear"
         return problem("adapters_on_experts", "training.lora.targets", model_type=shape.model_type, modules=modules,
                        edit={"training.lora.targets": GRANITE_TARGETS})  # fmt: skip

@@ -1,5 +1,6 @@
 """Rules of layers for multi-token prediction (MTP): backend/job/mtp.py says who trains them."""
 
+from backend.job.checkpointing import makes_reentrant_checkpoints
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.mtp import KEY, MCA_LOADS, MCA_LOADS_LATER, requested_layers
@@ -9,6 +10,7 @@ from backend.job.rules.bound import BoundRule, problem, registrar
 
 RULES: list[BoundRule] = []
 megatron = registrar(RULES, lambda traits: traits.is_megatron)
+ddp = registrar(RULES, lambda traits: not traits.is_megatron and not traits.zero_stage and not traits.is_fsdp)
 mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
 
 
@@ -32,6 +34,29 @@ def mtp_recomputes_single_layers(job: Job, shape: ModelShape, gpu: Gpu) -> Probl
         return None
     return problem("mtp_recompute_layers", "parallel.recompute_num_layers",
                    layers=job.parallel.recompute_num_layers, edit={"parallel.recompute_num_layers": 1})  # fmt: skip
+
+
+@ddp
+def idle_layers_are_found(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """MiMo's own code builds MTP layers that no forward pass runs. DDP waits for their gradients and raises in the
+    second step, unless it looks for unused parameters.
+
+    It does not look with gradient checkpointing (transformers 5.6 trainer.py _build_accelerator_args), nor for LoRA in
+    LLaMA-Factory (0.9.5 hparams/parser.py). If it does, reentrant checkpoints fail (tests/engines/test_idle_layers.py).
+    """
+    if not shape.idle_mtp or job.world_size == 1 or job.training.method == "partial":
+        return None
+    is_swift, adapted = job.traits.environment == "swift", job.training.method in ("lora", "qlora")
+    is_reentrant, found = makes_reentrant_checkpoints(job), job.extra.get("ddp_find_unused_parameters")
+    if found is None:
+        found = job.recompute == "none" and (is_swift or not adapted)
+    if str(found).lower() == "true" and not is_reentrant:
+        return None
+    edit = {**job.extra, "ddp_find_unused_parameters": True}
+    if is_reentrant:
+        edit |= {"gradient_checkpointing_kwargs": {"use_reentrant": False}} if is_swift else {"use_reentrant_gc": False}
+    return problem("idle_layers", "extra.ddp_find_unused_parameters", model_type=shape.model_type,
+                   edit={"extra": edit})  # fmt: skip
 
 
 def _without(job: Job) -> dict[str, object]:
