@@ -55,7 +55,7 @@ def idle_layers_are_found(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
     edit = {**job.extra, "ddp_find_unused_parameters": True}
     if is_reentrant:
         edit |= {"gradient_checkpointing_kwargs": {"use_reentrant": False}} if is_swift else {"use_reentrant_gc": False}
-    return problem("idle_layers", "extra.ddp_find_unused_parameters", model_type=shape.model_type,
+    return problem("idle_layers", "engine", model_type=shape.model_type,
                    edit={"extra": edit})  # fmt: skip
 
 
