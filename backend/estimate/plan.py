@@ -1,14 +1,14 @@
 """The numbers of one plan that the formulas read. Fields of type Number may be arrays with one entry for each plan."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Literal
+from dataclasses import field, replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from backend.estimate.array_ops import Array, Flag, Number, choose
-from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.frozen_dataclass import constructor, frozen_dataclass
 from backend.estimate.memory.worst_microbatch import worst_microbatch_length
 from backend.job.checkpointing import can_checkpoint
 from backend.job.job import Job, Parallel
@@ -64,6 +64,15 @@ class Plan:
     """Vision patches of one image."""
     image_keys: int = 0
     """Vectors of one image that cross-attention reads; 0 if the model has none."""
+    tokens: Number = field(init=False)
+    """Tokens of one micro-batch on a rank, before TP splits them."""
+    whole_share: Number = field(init=False)
+    """Share of a TP rank in activations that only sequence parallelism splits."""
+
+    def __post_init__(self) -> None:
+        computed: Any = self
+        computed.tokens = self.micro_batch * self.sequence_length / self.context
+        computed.whole_share = choose(self.sequence_parallel, 1 / self.tensor, 1.0)
 
     def by_recompute(self, value: Callable[[str, tuple[str, ...]], Number]) -> Number:
         """Return `value(recompute, modules)` of the plan, entry by entry where plans differ in it."""
@@ -89,16 +98,6 @@ class Plan:
             return test(self.recompute, self.recompute_modules)
         tests: Flag = np.array([test(*choice) for choice in self.recompute_choices])[self.recompute_choice]
         return tests
-
-    @property
-    def tokens(self) -> Number:
-        """Return the tokens of one micro-batch on a rank, before TP splits them."""
-        return self.micro_batch * self.sequence_length / self.context
-
-    @property
-    def whole_share(self) -> Number:
-        """Return the share of a TP rank in activations that only sequence parallelism splits."""
-        return choose(self.sequence_parallel, 1 / self.tensor, 1.0)
 
     @property
     def expert_data(self) -> Number:
@@ -139,6 +138,9 @@ class Plan:
         return self.images / self.micro_batch * self.image_keys
 
 
+new_plan = constructor(Plan)
+
+
 def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = True) -> Plan:
     """Return the plan of a job. Hugging Face engines have data parallelism only."""
     training, parallel = job.training, job.parallel
@@ -146,7 +148,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     recompute = job.recompute
     sequences = training.micro_batch_size * job.sequences_per_sample
     flash = flash_attention and training.precision != "fp32" and not job.eager_attention
-    return Plan(
+    return new_plan(
         data=job.data_parallel,
         # Sequences are padded without flash attention (ms-swift megatron/model/utils.py _check_padding_free).
         sequence_length=worst_microbatch_length(job) if flash else job.longest_sequence,
@@ -198,7 +200,7 @@ def effective_choices(job: Job, model_type: str, choices: tuple[Choice, ...]) ->
 
 def unsplit(plan: Plan) -> Plan:
     """Return one micro-batch of the plan on a single rank."""
-    return Plan(
+    return new_plan(
         sequence_length=plan.sequence_length,
         micro_batch=plan.micro_batch,
         micro_batches=1,
