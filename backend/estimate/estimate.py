@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from backend.estimate.array_ops import ZERO, Flag, Number, larger, largest
-from backend.estimate.frozen_dataclass import constructor, frozen_dataclass, immutable_dataclass
+from backend.estimate.frozen_dataclass import frozen_dataclass, immutable_dataclass
 from backend.estimate.interval import (
     is_memory_assumed,
     memory_interval,
@@ -20,13 +20,13 @@ from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.hugging_face import data_parallel_memory
 from backend.estimate.memory.megatron import PlanCosts, pipeline_memory, plan_costs
 from backend.estimate.memory.megatron_adapters import Adapters
-from backend.estimate.memory.megatron_layer import Run, new_run
+from backend.estimate.memory.megatron_layer import Run
 from backend.estimate.memory.non_torch_memory import non_torch_gib
 from backend.estimate.memory.reserved import reserved_bytes
 from backend.estimate.memory.rollout import rollout_of
 from backend.estimate.memory.stage import Trained, trained_parts
 from backend.estimate.memory.terms import StageMemory
-from backend.estimate.memory.tuning import Tuning, new_tuning
+from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import CopiedPart, copied_parts
 from backend.estimate.model.layers import ModelLayers
 from backend.estimate.model.model_layers import model_layers
@@ -63,9 +63,6 @@ class StageEstimate:
     workspace_gib: float
     """Gradients in transfer, cached buffers, workspaces of libraries."""
     peak_gib: float
-
-
-_new_stage_estimate = constructor(StageEstimate)
 
 
 @immutable_dataclass
@@ -148,9 +145,6 @@ class MemoryEstimate:
     traits: MemoryTraits
     trained: Trained
     stages: list[StageMemory]
-
-
-_new_memory_estimate = constructor(MemoryEstimate)
 
 
 def estimate(job: Job) -> Estimate:
@@ -260,7 +254,7 @@ def estimate_memory(
         stages = pipeline_memory(layers, plan, traits, run, costs, memo)
     else:
         stages = [data_parallel_memory(layers, plan, traits, tuning_of(job, trained, gpu))]
-    return _new_memory_estimate(layers=layers, plan=plan, traits=traits, trained=trained, stages=stages)
+    return MemoryEstimate(layers=layers, plan=plan, traits=traits, trained=trained, stages=stages)
 
 
 def reserved_of(job: Job, memory: MemoryEstimate) -> Number:
@@ -295,13 +289,13 @@ def _is_adapted(job: Job) -> bool:
 def run_of(job: Job, trained: Trained) -> Run:
     """Return what a Megatron job trains, and whether a reference model is beside it."""
     lora = Adapters(rank=job.training.lora.rank, targets=job.training.lora.targets) if _is_adapted(job) else None
-    return new_run(trained=trained, adapters=lora, reference=job.has_reference and lora is None)
+    return Run(trained=trained, adapters=lora, reference=job.has_reference and lora is None)
 
 
 def tuning_of(job: Job, trained: Trained, gpu: Gpu) -> Tuning:
     """Return what a job on a Hugging Face engine trains, and how."""
     training = job.training
-    return new_tuning(
+    return Tuning(
         trained=trained,
         method=training.method,
         lora_rank=training.lora.rank,
@@ -350,7 +344,7 @@ def is_held(job: Job, gpu: Gpu, needed_gib: Number, host_gib: Number) -> Flag:
 
 def _stage(memory: StageMemory) -> StageEstimate:
     parameters = memory.parameters
-    return _new_stage_estimate(
+    return StageEstimate(
         stage=memory.stage,
         layers=memory.layers,
         parameters=int(parameters.dense + parameters.expert),

@@ -3,12 +3,10 @@
 A frozen dataclass checks each field again at every creation, which took a quarter of the time of an estimate.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar, cast, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 Class = TypeVar("Class")
-Arguments = ParamSpec("Arguments")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -36,19 +34,3 @@ def immutable_dataclass(cls: type[Class]) -> type[Class]:
     made = dataclass(frozen=True, kw_only=True, init=False)(cls)
     made.__init__ = init  # type: ignore[method-assign]
     return made
-
-
-def constructor(cls: Callable[Arguments, Class]) -> Callable[Arguments, Class]:
-    """Return a function that creates an instance of a `frozen_dataclass`, for classes that every estimate creates.
-
-    Python puts the keyword arguments of a call of a class into a dict and takes them out again. It passes those of a
-    function directly, which takes a third of the time.
-    """
-    init = cls.__init__
-    names = init.__code__.co_varnames[1 : 1 + init.__code__.co_kwonlyargcount]
-    steps = ["self = new(cls)", *(f"self.{name} = {name}" for name in names)]
-    steps += ["self.__post_init__()"] * hasattr(cls, "__post_init__") + ["return self"]
-    scope: dict[str, Any] = {"new": object.__new__, "cls": cls}
-    exec(f"def create(*, {', '.join(names)}):\n    " + "\n    ".join(steps), scope)  # noqa: S102
-    scope["create"].__kwdefaults__ = init.__kwdefaults__
-    return cast(Callable[Arguments, Class], scope["create"])

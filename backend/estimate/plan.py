@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backend.estimate.array_ops import Array, Flag, Number, choose
-from backend.estimate.frozen_dataclass import constructor, frozen_dataclass
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.worst_microbatch import worst_microbatch_length
 from backend.job.checkpointing import can_checkpoint
 from backend.job.job import Job, Parallel
@@ -138,9 +138,6 @@ class Plan:
         return self.images / self.micro_batch * self.image_keys
 
 
-new_plan = constructor(Plan)
-
-
 def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = True) -> Plan:
     """Return the plan of a job. Hugging Face engines have data parallelism only."""
     training, parallel = job.training, job.parallel
@@ -148,7 +145,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     recompute = job.recompute
     sequences = training.micro_batch_size * job.sequences_per_sample
     flash = flash_attention and training.precision != "fp32" and not job.eager_attention
-    return new_plan(
+    return Plan(
         data=job.data_parallel,
         # Sequences are padded without flash attention (ms-swift megatron/model/utils.py _check_padding_free).
         sequence_length=worst_microbatch_length(job) if flash else job.longest_sequence,
@@ -200,7 +197,7 @@ def effective_choices(job: Job, model_type: str, choices: tuple[Choice, ...]) ->
 
 def unsplit(plan: Plan) -> Plan:
     """Return one micro-batch of the plan on a single rank."""
-    return new_plan(
+    return Plan(
         sequence_length=plan.sequence_length,
         micro_batch=plan.micro_batch,
         micro_batches=1,

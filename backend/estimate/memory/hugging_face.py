@@ -14,7 +14,7 @@ from backend.estimate.memory.memory_term import NOTHING, Piece, joined, piece, p
 from backend.estimate.memory.rollout import beside_training
 from backend.estimate.memory.sharding import sharded_states
 from backend.estimate.memory.stage import RankParameters, Trained
-from backend.estimate.memory.terms import LIBRARIES, StageMemory, new_stage_memory, peak_moment
+from backend.estimate.memory.terms import LIBRARIES, StageMemory, peak_moment
 from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import (
     CopiedPart,
@@ -44,7 +44,7 @@ def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, 
     reference, reference_host = _reference(plan, memory, tuning, parameters)
     peak = peak_moment(step_moments(layers, plan, memory, tuning, parameters, states))
     weights, always = joined(states.weights, reference), joined(LIBRARIES, *beside_training(tuning.rollout))
-    return new_stage_memory(
+    return StageMemory(
         stage=0,
         layers=layers.count,
         parameters=parameters,

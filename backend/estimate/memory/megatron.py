@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from functools import partial
 
 from backend.estimate.array_ops import ZERO, Number, choose, larger
-from backend.estimate.frozen_dataclass import constructor, frozen_dataclass
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.fp8 import fp8_pieces
 from backend.estimate.memory.megatron_adapters import adapter_counts, tower_adapters
@@ -28,7 +28,6 @@ from backend.estimate.memory.stage import (
     RankParameters,
     Stage,
     Trained,
-    new_rank_parameters,
     rank_parameters,
     stages,
 )
@@ -38,7 +37,6 @@ from backend.estimate.memory.terms import (
     WITH_EXPERTS,
     Moment,
     StageMemory,
-    new_stage_memory,
     peak_moment,
 )
 from backend.estimate.model.layers import ModelLayers
@@ -67,9 +65,6 @@ class PlanCosts:
     passed_on: Number | None = None
     """The embedding that each chunk after the first passes on to the MTP layers in mcore-bridge's models with images;
     it arrives in one tensor with the chunk's input (1.6.5 model/gpt_model.py)."""
-
-
-_new_plan_costs = constructor(PlanCosts)
 
 
 def pipeline_memory(
@@ -102,7 +97,7 @@ def pipeline_memory(
 def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> PlanCosts:
     """Return the costs of the layers of a plan, on any stage."""
     unit = element_bytes(memory) * layers.output.hidden * plan.tokens * plan.whole_share
-    return _new_plan_costs(
+    return PlanCosts(
         kinds=tuple([layer_cost(kind, plan, memory, run) for kind in layers.kinds]),
         unit=unit,
         mtp_unit=3 * unit,
@@ -127,9 +122,6 @@ class _Contents:
     peak: Moment
 
 
-_new_contents = constructor(_Contents)
-
-
 def _stage_contents(
     layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage: Stage, costs: PlanCosts
 ) -> _Contents:
@@ -143,7 +135,7 @@ def _stage_contents(
     moments = [costs.kinds[kind].moment for kind, count in enumerate(stage.counts) if count]
     if stage.last:
         moments += _head_moments(layers, plan, memory, run)
-    return _new_contents(
+    return _Contents(
         parameters=parameters,
         weights=_weights(memory, run, parameters, count, fp8_pieces(plan, stage, memory, reference=run.reference)),
         gradients=trained_piece("gradients", memory.gradient_bytes, count, parameters),
@@ -195,7 +187,7 @@ def _optimizer_products(plan: Plan, each: float, share: Number, parameters: Rank
 def _stage_memory(stage: Stage, saved: Piece, contents: _Contents) -> StageMemory:
     weights, gradients, optimizer, peak = contents.weights, contents.gradients, contents.optimizer, contents.peak
     workspace = contents.workspace
-    return new_stage_memory(
+    return StageMemory(
         stage=stage.index,
         layers=stage.layers,
         parameters=contents.parameters,
@@ -223,7 +215,7 @@ def _stage_parameters(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run
         expert = expert + count * (counts.expert // (plan.expert * plan.expert_tensor))
     if stage.first and layers.vision and run.trained.tower:
         dense = dense + tower_adapters(layers.vision, run.adapters)
-    return new_rank_parameters(
+    return RankParameters(
         dense=parameters.dense + dense,
         expert=parameters.expert + expert,
         trained_dense=dense,

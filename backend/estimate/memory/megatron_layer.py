@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import lru_cache
 
 from backend.estimate.array_ops import ZERO, Flag, Number, choose, larger
-from backend.estimate.frozen_dataclass import constructor, frozen_dataclass, positional_dataclass
+from backend.estimate.frozen_dataclass import frozen_dataclass, positional_dataclass
 from backend.estimate.memory.megatron_adapters import Adapters, adapter_bytes
 from backend.estimate.memory.megatron_workspace import expert_copies, ffn_gradients, largest_weight
 from backend.estimate.memory.memory_term import NOTHING, Explanation, Piece, joined, largest_piece, piece, token_piece
@@ -35,9 +35,6 @@ class Run:
     def weights_trained(self) -> bool:
         """Return whether the decoder's own weights are trained."""
         return self.trained.language and not self.adapters
-
-
-new_run = constructor(Run)
 
 
 @positional_dataclass

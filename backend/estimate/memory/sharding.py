@@ -8,7 +8,7 @@ divides.
 from functools import lru_cache
 
 from backend.estimate.array_ops import ZERO, Number, choose, smaller
-from backend.estimate.frozen_dataclass import constructor, frozen_dataclass
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.memory_term import NOTHING, Explanation, Piece, joined, piece, trained_piece
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.model.adapters import PACKED_BYTES, matrices
@@ -36,9 +36,6 @@ class States:
     """fp32 gradients while the optimizer steps."""
     host: Number
     """Bytes of this rank in host memory."""
-
-
-_new_states = constructor(States)
 
 
 def sharded_states(
@@ -76,7 +73,7 @@ def sharded_states(
     if packed:
         scales = piece("weights_scales", memory.scale_bytes * packed, bytes_each=memory.scale_bytes, packed=None)
         weights = joined(weights, scales)
-    return _new_states(
+    return States(
         weights=weights,
         gradients=gradients,
         buckets=_buckets(layers, plan, memory, count),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from numpy import ndarray
 
 from backend.estimate.array_ops import Number
-from backend.estimate.frozen_dataclass import constructor, frozen_dataclass
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.model.layers import LayerKind, ModelLayers, has_experts
 from backend.estimate.model.parameters import layer_counts, padded_vocabulary, vision_parameters
 from backend.estimate.plan import Plan
@@ -136,9 +136,6 @@ class RankParameters:
     trained_expert: Number
 
 
-new_rank_parameters = constructor(RankParameters)
-
-
 def rank_parameters(
     layers: ModelLayers, plan: Plan, stage: Stage, trained: Trained, vocabulary_padding: int = 1
 ) -> RankParameters:
@@ -177,7 +174,7 @@ def _rank_parameters(
         dense = dense + tower + merger + deep_stack
         vision = tower * trained.tower + merger * trained.merger + deep_stack * trained.deep_stack
         language_dense = language_dense + vision
-    return new_rank_parameters(dense=dense, expert=expert, trained_dense=language_dense, trained_expert=language_expert)
+    return RankParameters(dense=dense, expert=expert, trained_dense=language_dense, trained_expert=language_expert)
 
 
 _cached_rank_parameters = lru_cache(maxsize=4096)(_rank_parameters)

@@ -6,7 +6,7 @@ from functools import partial
 from numpy import ndarray
 
 from backend.estimate.array_ops import ZERO, Number, choose
-from backend.estimate.frozen_dataclass import constructor, frozen_dataclass, positional_dataclass
+from backend.estimate.frozen_dataclass import frozen_dataclass, positional_dataclass
 from backend.estimate.memory.memory_term import NOTHING, Explanation, Piece, Products, joined, piece, products_of, total
 from backend.estimate.memory.stage import RankParameters
 
@@ -45,9 +45,6 @@ class StageMemory:
     def peak(self) -> Number:
         """Return the bytes that torch's allocator has handed out."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.logits + self.workspace
-
-
-new_stage_memory = constructor(StageMemory)
 
 
 @positional_dataclass

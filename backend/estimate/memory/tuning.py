@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from backend.estimate.frozen_dataclass import constructor, frozen_dataclass
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.rollout import Rollout
 from backend.estimate.memory.saved_activations import EagerForm
 from backend.estimate.memory.stage import Trained
@@ -63,9 +63,6 @@ class Tuning:
     def copies_output(self) -> bool:
         """Return whether a copy of the embedding or of the output layer is trained."""
         return self.adapters and not self.copied.isdisjoint(("embedding", "output"))
-
-
-new_tuning = constructor(Tuning)
 
 
 def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> EagerForm:

@@ -1,7 +1,7 @@
 """The part of a micro-batch on one rank."""
 
 from backend.estimate.array_ops import ZERO, Number
-from backend.estimate.frozen_dataclass import constructor, frozen_dataclass
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.time.communication import Group, is_single_rank, ring_seconds_per_byte
 from backend.estimate.time.time_context import TimeContext
 
@@ -23,16 +23,13 @@ class Load:
     """Exposed seconds per byte that is gathered over TP."""
 
 
-new_load = constructor(Load)
-
-
 def load_of(time_context: TimeContext) -> Load:
     """Return the part of the language model's micro-batch on one rank."""
     plan, seconds_per_byte = time_context.plan, ZERO
     if not is_single_rank(plan.tensor):
         group = Group(plan.tensor, 1)
         seconds_per_byte = ring_seconds_per_byte(group, time_context.machine, time_context.efficiency)
-    return new_load(
+    return Load(
         tokens=plan.tokens,
         length=plan.sequence_length if plan.attended is None else plan.attended,
         tensor=plan.tensor,

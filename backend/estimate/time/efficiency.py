@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
-from backend.estimate.frozen_dataclass import constructor, frozen_dataclass
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.job.cluster import Cluster
 from backend.job.job import Job
 from backend.job.presets import Gpu, efficiency_figures
@@ -125,9 +125,6 @@ class Machine:
         return self.attention_over_peak * self.peak
 
 
-_new_machine = constructor(Machine)
-
-
 def with_fp8_products(machine: Machine, gpu: Gpu, share: float = 1.0) -> Machine:
     """Return the machine with the products of linear layers in FP8, which gain this share of the GPU's FP8 speed.
 
@@ -172,7 +169,7 @@ def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "f
     if peak is None and best is None:
         return None
     peak_flops = 1e12 * (peak or best or 0.0)
-    return _new_machine(
+    return Machine(
         gemm=1e12 * (best or UNMEASURED_GEMM * (peak or 0.0)),
         peak=peak_flops,
         mma_sync=peak_flops * gpu.mma_sync_share,

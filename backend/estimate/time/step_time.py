@@ -6,11 +6,11 @@ from functools import lru_cache
 from numpy import ndarray
 
 from backend.estimate.array_ops import ZERO, Number, choose, larger
-from backend.estimate.frozen_dataclass import constructor, frozen_dataclass, positional_dataclass
+from backend.estimate.frozen_dataclass import frozen_dataclass, positional_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import Chunk, LayerCut, RankParameters, Trained, layer_cut
 from backend.estimate.model.layers import ModelLayers, VisionLayers, counted_kinds
-from backend.estimate.model.load import Load, load_of, new_load
+from backend.estimate.model.load import Load, load_of
 from backend.estimate.time.communication import Group, ring_seconds, send_seconds
 from backend.estimate.time.cross_attention import cross_attention_passes
 from backend.estimate.time.data_parallel import data_seconds, offload_seconds, optimizer_seconds
@@ -39,9 +39,6 @@ class StepTime:
     chunk_backward: ChunkTimes
     bubble: Number
     """1 - mean busy time of the stages / the part of the iteration in which passes run."""
-
-
-_new_step_time = constructor(StepTime)
 
 
 @positional_dataclass
@@ -144,7 +141,7 @@ def step_time(
     data = data_seconds(time_context, parameters, forward, backward, memo)
     optimizer, offload = _after_passes(time_context, parameters, memo)
     parts |= {"bubble": bubble, "data": data, "optimizer": optimizer, "offload": offload}
-    return _new_step_time(
+    return StepTime(
         iteration_s=scheduled + data + optimizer + offload,
         parts=parts,
         forward=forward,
@@ -309,8 +306,8 @@ def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, ad
     patches_need = adapters and vision.patches_need and not trained.tower and not time_context.run.unpacked
     has_backward = choose(plan.full_recompute, 1.0, 0.0) if patches_need else 1.0
     inputs_need = trained.tower or patches_need
-    patches = new_load(tokens=plan.vision_patches, length=plan.patches)
-    merged = new_load(tokens=patches.tokens / vision.patches_per_token, length=plan.patches)
+    patches = Load(tokens=plan.vision_patches, length=plan.patches)
+    merged = Load(tokens=patches.tokens / vision.patches_per_token, length=plan.patches)
     parts = (
         (vision.patch_embedding, 1, patches, trained.tower, False),
         (vision.block, vision.depth, patches, trained.tower, inputs_need),

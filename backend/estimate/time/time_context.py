@@ -3,7 +3,7 @@
 from dataclasses import field
 from typing import Any
 
-from backend.estimate.frozen_dataclass import constructor, frozen_dataclass
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.plan import Plan
 from backend.estimate.time.adapter_run import AdapterRun
 from backend.estimate.time.efficiency import Efficiency, Machine
@@ -74,9 +74,6 @@ class Execution:
     """Bytes of a gradient element in communication, if it is not memory.gradient_bytes."""
 
 
-new_execution = constructor(Execution)
-
-
 @frozen_dataclass
 class TimeContext:
     """The inputs of every formula of a plan's time."""
@@ -114,6 +111,3 @@ class TimeContext:
         accumulated_s = 2 * run.memory.gradient_bytes / machine.memory
         computed.accumulated_s = accumulated_s + 2 * computed.element_s if run.sums_apart else accumulated_s
         computed.sent_bytes = run.memory.gradient_bytes if run.reduced_bytes is None else run.reduced_bytes
-
-
-new_time_context = constructor(TimeContext)

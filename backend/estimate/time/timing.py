@@ -6,7 +6,7 @@ from dataclasses import replace
 from numpy import ndarray
 
 from backend.estimate.array_ops import Number
-from backend.estimate.frozen_dataclass import constructor, frozen_dataclass
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import Trained
 from backend.estimate.memory.terms import StageMemory
@@ -18,7 +18,7 @@ from backend.estimate.time.calibrated import efficiency_on, is_timed, time_ratio
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.efficiency import Machine, machine_of_job
 from backend.estimate.time.step_time import MicroBatch, StepTime, kind_passes, micro_batch_time, step_time
-from backend.estimate.time.time_context import Execution, TimeContext, new_execution, new_time_context
+from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.batch import total_steps
 from backend.job.job import Job
 from backend.job.presets import Gpu, calibration_figures, expected_errors
@@ -43,9 +43,6 @@ class Speed:
     time_error: float
     """Median error of such times; if a run corrects them, that of corrected times."""
     bubble_fraction: float
-
-
-_new_speed = constructor(Speed)
 
 
 def timed_machine(job: Job, gpu: Gpu) -> Machine | None:
@@ -76,7 +73,7 @@ def speed_of(
     rate = job.step_tokens / seconds / job.world_size
     parts = {name: time_scale * float(value) for name, value in step.parts.items() if value}
     stage_times = _pairs(step.forward, step.backward, time_scale)
-    return _new_speed(
+    return Speed(
         iteration_s=seconds,
         tokens_per_s_per_gpu=rate,
         model_tflops_per_gpu=rate * flops_per_token / 1e12,
@@ -102,7 +99,7 @@ def time_context_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits
     is_array = type(length) is ndarray or type(plan.sequence_length) is ndarray
     if is_array or length != plan.sequence_length or attended != plan.attended:
         plan = replace(plan, sequence_length=length, attended=attended)
-    return new_time_context(
+    return TimeContext(
         plan=plan, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=execution(job, memory, layers)
     )
 
@@ -137,7 +134,7 @@ def execution(job: Job, memory: MemoryTraits, layers: ModelLayers) -> Execution:
     """Return the way in which the job's engine runs a step."""
     parallel, training, traits = job.parallel, job.training, job.traits
     megatron = traits.is_megatron
-    return new_execution(
+    return Execution(
         fused=megatron,
         memory=memory,
         element_bytes=4.0 if training.precision == "fp32" else 2.0,
