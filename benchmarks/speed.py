@@ -7,7 +7,8 @@ micro-batch, accumulation, recompute, sequence parallel and distributed optimize
 of earlier estimates hold only what no plan changes:
 
 - the model's layers and sums over their operators, the machine's speeds, and FLOPs per token;
-- for a plan, how its layers are cut into stages, and the order of its passes.
+- for sizes of TP, PP and EP, how the layers are cut into stages, and the parameters on a rank of each stage;
+- for a number of micro-batches, the order of the passes.
 """
 
 import itertools

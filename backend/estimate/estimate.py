@@ -5,15 +5,15 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from backend.estimate.array_ops import Flag, Number, largest
+from backend.estimate.array_ops import ZERO, Flag, Number, larger, largest
 from backend.estimate.frozen_dataclass import frozen_dataclass, immutable_dataclass
 from backend.estimate.interval import (
     is_memory_assumed,
     memory_interval,
+    shortest_share,
     time_interval,
     unknown_for_memory,
     unknown_for_time,
-    with_short_samples,
 )
 from backend.estimate.memo import Memo
 from backend.estimate.memory.engine_memory import memory_traits
@@ -160,10 +160,7 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstim
     """Return the estimate of a job whose model and GPU are known; `memory` is the result of `estimate_memory`."""
     memory = memory or estimate_memory(job, shape, gpu)
     plan, layers, trained = memory.plan, memory.layers, memory.trained
-    mean_plan = (
-        plan if plan.sequence_length == job.sequence_tokens else replace(plan, sequence_length=job.sequence_tokens)
-    )
-    flops = _flops(job, layers, mean_plan, trained)
+    flops = _flops(job, layers, plan, trained)
     speed = speed_of(job, gpu, layers, plan, memory.traits, trained, memory.stages, flops)
     stages = tuple([_stage(stage) for stage in memory.stages])
     worst = max(stages, key=attrgetter("peak_gib"))
@@ -213,18 +210,18 @@ def fit_of(job: Job, gpu: Gpu, low: float, high: float, host_gib: float) -> str:
 def _times(job: Job, speed: Speed) -> dict[str, Any]:
     """Return the fields of Estimate that need the GPU's speed, with their intervals."""
     full = time_interval(job)
-    short = with_short_samples(job, full)
-    step = full if job.training.packing else short
+    # The run may have short samples if the lengths are not known.
+    low = full.low * shortest_share(job)
     return {
         "iteration_s": speed.iteration_s,
-        "iteration_s_low": step.low * speed.iteration_s,
-        "iteration_s_high": step.high * speed.iteration_s,
+        "iteration_s_low": (full.low if job.training.packing else low) * speed.iteration_s,
+        "iteration_s_high": full.high * speed.iteration_s,
         "tokens_per_s_per_gpu": speed.tokens_per_s_per_gpu,
         "tokens_per_s_per_gpu_low": speed.tokens_per_s_per_gpu / full.high,
         "tokens_per_s_per_gpu_high": speed.tokens_per_s_per_gpu / full.low,
         "hours": speed.hours,
-        "hours_low": None if speed.hours is None else short.low * speed.hours,
-        "hours_high": None if speed.hours is None else short.high * speed.hours,
+        "hours_low": None if speed.hours is None else low * speed.hours,
+        "hours_high": None if speed.hours is None else full.high * speed.hours,
         "model_tflops_per_gpu": speed.model_tflops_per_gpu,
         "mfu": speed.mfu,
         "communication_s": speed.communication_s,
@@ -267,14 +264,17 @@ def reserved_of(job: Job, memory: MemoryEstimate) -> Number:
     if ratio:
         return ratio * largest(*(stage.peak for stage in memory.stages))
     logits = memory.traits.logits_backward_bytes if _leaves_gap(job) else 0
-    return largest(*(reserved_bytes(stage, logits) for stage in memory.stages))
+    most = ZERO
+    for stage in memory.stages:
+        most = larger(most, reserved_bytes(stage, logits))
+    return most
 
 
 def _leaves_gap(job: Job) -> bool:
     """Return whether the loss is Hugging Face's, on 16-bit logits."""
     training = job.training
-    stores_logits = training.stage in ("pt", "sft") and not job.fuses_loss
-    return stores_logits and training.precision != "fp32" and not job.traits.is_megatron
+    stores_logits = training.stage in ("pt", "sft") and training.precision != "fp32"
+    return stores_logits and not job.traits.is_megatron and not job.fuses_loss
 
 
 def layers_of_job(job: Job, shape: ModelShape) -> ModelLayers:
@@ -327,7 +327,10 @@ def host_memory_gib(job: Job, stages: list[StageMemory]) -> Number:
     """Return the GiB of a node's RAM for offloaded data. Data on NVMe needs buffers only, which are not counted."""
     if job.parallel.offload_device == "nvme" and job.traits.zero_stage == 3:
         return 0.0
-    return job.cluster.gpus_per_node * largest(*[stage.host for stage in stages]) / GIB
+    most = ZERO
+    for stage in stages:
+        most = larger(most, stage.host)
+    return job.cluster.gpus_per_node * most / GIB
 
 
 def is_held(job: Job, gpu: Gpu, needed_gib: Number, host_gib: Number) -> Flag:
@@ -369,7 +372,9 @@ def bubble_of_work(job: Job, memory: MemoryEstimate) -> Number:
 
 
 def _flops(job: Job, layers: ModelLayers, plan: Plan, trained: Trained) -> float:
-    method = job.training.method
+    """Return the FLOPs of one token of a mean sequence."""
+    method, length = job.training.method, job.sequence_tokens
     if method == "partial":
-        return flops_of_last_layers(layers, unsplit(plan), job.training.trainable_layers)
-    return flops_per_token(layers, plan, trained, method in ("lora", "qlora"))
+        alone = replace(unsplit(plan), sequence_length=length)
+        return flops_of_last_layers(layers, alone, job.training.trainable_layers)
+    return flops_per_token(layers, plan, trained, method in ("lora", "qlora"), length)

@@ -29,7 +29,7 @@ def immutable_dataclass(cls: type[Class]) -> type[Class]:
     """
 
     def init(self: object, **values: Any) -> None:
-        vars(self).update(values)
+        object.__setattr__(self, "__dict__", values)
 
     made = dataclass(frozen=True, kw_only=True, init=False)(cls)
     made.__init__ = init  # type: ignore[method-assign]

@@ -66,12 +66,6 @@ def shortest_share(job: Job) -> float:
     return cut_mean(SHORT_MEAN, job.training.cutoff_len) / job.training.cutoff_len
 
 
-def with_short_samples(job: Job, factors: Interval) -> Interval:
-    """Return the factors of the hours of the run, which may have short samples if the lengths are not known. `factors`
-    are those of full samples (time_interval)."""
-    return Interval(low=factors.low * shortest_share(job), high=factors.high)
-
-
 def is_memory_assumed(job: Job) -> bool:
     """Return whether no measured run says how far the memory is off, so that it has no interval."""
     return job.training.stage == "grpo"

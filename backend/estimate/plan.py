@@ -1,8 +1,8 @@
 """The numbers of one plan that the formulas read. Fields of type Number may be arrays with one entry for each plan."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Literal
+from dataclasses import field, replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,15 @@ class Plan:
     """Vision patches of one image."""
     image_keys: int = 0
     """Vectors of one image that cross-attention reads; 0 if the model has none."""
+    tokens: Number = field(init=False)
+    """Tokens of one micro-batch on a rank, before TP splits them."""
+    whole_share: Number = field(init=False)
+    """Share of a TP rank in activations that only sequence parallelism splits."""
+
+    def __post_init__(self) -> None:
+        computed: Any = self
+        computed.tokens = self.micro_batch * self.sequence_length / self.context
+        computed.whole_share = choose(self.sequence_parallel, 1 / self.tensor, 1.0)
 
     def by_recompute(self, value: Callable[[str, tuple[str, ...]], Number]) -> Number:
         """Return `value(recompute, modules)` of the plan, entry by entry where plans differ in it."""
@@ -89,16 +98,6 @@ class Plan:
             return test(self.recompute, self.recompute_modules)
         tests: Flag = np.array([test(*choice) for choice in self.recompute_choices])[self.recompute_choice]
         return tests
-
-    @property
-    def tokens(self) -> Number:
-        """Return the tokens of one micro-batch on a rank, before TP splits them."""
-        return self.micro_batch * self.sequence_length / self.context
-
-    @property
-    def whole_share(self) -> Number:
-        """Return the share of a TP rank in activations that only sequence parallelism splits."""
-        return choose(self.sequence_parallel, 1 / self.tensor, 1.0)
 
     @property
     def expert_data(self) -> Number:

@@ -7,13 +7,13 @@ parameters.py builds the parameter table from these fields. rules/ says which va
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
 from backend.job.cluster import Cluster
 from backend.job.lengths import cut_mean
 from backend.job.parameters import parameter
 from backend.job.patterns import HUB, HUB_ADDRESS, LAYOUT, NAME, NODE_PATH, PRINTABLE
+from backend.job.stored_property import stored_property
 from backend.job.training import Training
 from backend.job.traits import TRAITS, EngineName, EngineTraits, Offload
 
@@ -149,7 +149,7 @@ class Job:
     """Keys of the engine that the job file has no name for."""
     unknown: Mapping[str, Any] = field(default_factory=dict, metadata={"hidden": True})
 
-    @cached_property
+    @stored_property
     def traits(self) -> EngineTraits:
         """Return the facts of this job's engine."""
         return TRAITS[self.engine]

@@ -20,6 +20,8 @@ class Trained(NamedTuple):
         return self.tower or self.merger or self.deep_stack
 
 
+_ALL = Trained()
+
 _PROJECTOR_TRAINED = frozenset({("gemma3n", "llamafactory")})
 """Models and environments in which no switch freezes the projector: LLaMA-Factory 0.9.5 looks for
 `multi_modal_projector` (model/model_utils/visual.py), but Gemma 3n has `embed_vision` and `embed_audio`."""
@@ -28,9 +30,10 @@ _PROJECTOR_TRAINED = frozenset({("gemma3n", "llamafactory")})
 def trained_parts(job: Job, shape: ModelShape) -> Trained:
     """Return the parts that a job trains, by its engine's freeze rules, which differ for deep-stack mergers and pt."""
     freeze, traits = job.training.freeze, job.traits
+    freezes = freeze.language_model or freeze.vision_tower or freeze.projector
+    if not freezes or not shape.vision or (job.training.stage == "pt" and not traits.freezes_in_pretraining):
+        return _ALL
     frozen_projector = freeze.projector and (shape.model_type, traits.environment) not in _PROJECTOR_TRAINED
-    if not shape.vision or (job.training.stage == "pt" and not traits.freezes_in_pretraining):
-        return Trained()
     return Trained(
         language=not freeze.language_model,
         tower=not freeze.vision_tower,

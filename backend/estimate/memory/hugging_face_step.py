@@ -1,6 +1,6 @@
 """What each moment of a step needs on a rank of a Hugging Face engine, in bytes; hugging_face.py takes the peak."""
 
-from backend.estimate.array_ops import Number, choose, largest
+from backend.estimate.array_ops import Number, choose, larger, smaller
 from backend.estimate.memory.cross_attention import cross_attention_bytes, image_vector_bytes
 from backend.estimate.memory.layer_work import (
     SCORE_SAVED,
@@ -55,7 +55,7 @@ def step_moments(
     forward, backward, gradient = _logits(layers, plan, memory, tuning, form)
     held = _held_gradients(plan, memory, parameters, states, form)
     after = largest_piece(states.gradients, held)
-    saving = (saved, output, tower)
+    saving = (joined(saved, output, tower),)
     moments = [
         # the loss, forward and backward
         moment(held, saving, forward, (copies, gathered)),
@@ -147,9 +147,9 @@ def _cast_copies(
     dense = memory.autocast_bytes * (parameters.trained_dense - looked_up)
     every = dense + memory.autocast_bytes * parameters.trained_expert
     copies, kept = choose(plan.full_recompute, dense, every), choose(plan.full_recompute, 0, every)
-    cached, saved = (
+    cached, saved = [
         piece("workspace_copies", size, bytes_each=memory.autocast_bytes, elements=None) for size in (copies, kept)
-    )
+    ]
     return cached, saved
 
 
@@ -173,11 +173,11 @@ def _logits(
         forward = memory.pairs_forward_bytes + (memory.pairs_kept_bytes if tuning.reference else 0)
     backward = memory.logits_backward_bytes * logits
     # A reward model's logits get no gradient.
-    gradient = min(form.element, memory.logits_backward_bytes) * logits
-    first, second, third = (
+    gradient = smaller(form.element, memory.logits_backward_bytes) * logits
+    first, second, third = [
         piece("logits", size + copy, bytes_each=None, tokens=tokens, vocabulary=vocabulary)
         for size in (forward * logits, backward, gradient)
-    )
+    ]
     return first, second, third
 
 
@@ -196,7 +196,7 @@ def _layer_activations(
         inputs = form.residual * (kind.hidden + kind.inputs) * plan.tokens
         name = "activations_inputs" if checkpointed is True else f"activations_{kind.name}"
         part = token_piece(name, choose(checkpointed, count * inputs, count * full), plan, layers=count)
-        live = choose(checkpointed, largest(live, full), live)
+        live = choose(checkpointed, larger(live, full), live)
         saved.append(part)
         if memory.keeps_inputs and tuning.adapters:
             # Backward keeps the input of every checkpointed layer, and its gradient.

@@ -1,11 +1,10 @@
 """What the backward pass of one layer of Hugging Face modules needs for a moment, beside what is saved."""
 
-from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
 from backend.estimate.array_ops import Number, choose, larger, largest
-from backend.estimate.memory.memory_term import Piece, Product, joined, largest_piece, piece, token_piece
+from backend.estimate.memory.memory_term import Explanation, Piece, joined, largest_piece, piece, token_piece
 from backend.estimate.memory.saved_activations import EagerForm
 from backend.estimate.memory.sharding import largest_unit
 from backend.estimate.memory.tuning import Tuning
@@ -28,13 +27,18 @@ of the output, of its copy and of two slices (transformers 5.6.0 modeling_gemma3
 
 def scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
     """Return the entries of the score matrices of a layer for each token; 0 with fused attention, which stores none."""
-    attentions = operators_of(kind, Attention)
-    heads = sum(each.heads for each in attentions if tuning.eager_attention or each.stores_scores)
+    heads = _score_heads(kind, tuning.eager_attention)
     if not heads:
         return 0
     length: Number = plan.cross_attention_length if kind.of_images else plan.sequence_length
     size: Number = heads * length
     return size
+
+
+@lru_cache(maxsize=1024)
+def _score_heads(kind: LayerKind, eager_attention: bool) -> int:
+    """Return the attention heads whose score matrices are stored."""
+    return sum(each.heads for each in operators_of(kind, Attention) if eager_attention or each.stores_scores)
 
 
 def layer_work(
@@ -58,7 +62,7 @@ def layer_work(
     # the gradients exist.
     adapter = plan.tokens * _adapter_bytes(kind, tuning.lora_targets, form) if form.adapters else 0
 
-    def products() -> Sequence[Product]:
+    def products() -> Explanation:
         projections = joined(
             token_piece("workspace_ffn", ffn, plan),
             piece("workspace_weight_gradient", weight, bytes_each=each, elements=None),
@@ -74,6 +78,7 @@ def layer_work(
     return Piece(largest(ffn + weight + unpacked, routed, adapter, altup), products)
 
 
+@lru_cache(maxsize=1024)
 def _copies_bytes(kind: LayerKind, form: EagerForm) -> int:
     """Return the bytes per token of all copies of the hidden state; 0 without AltUp."""
     return max((form.residual * op.copies * op.width for op in operators_of(kind, AltUp)), default=0)

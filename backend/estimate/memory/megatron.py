@@ -4,7 +4,7 @@ The formulas of the schedule and of tensor and sequence parallelism are those of
 2205.05198). megatron_layer.py has the memory of one layer. The results were compared with published B200 runs.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from functools import partial
 
 from backend.estimate.array_ops import ZERO, Number, choose, larger
@@ -15,16 +15,30 @@ from backend.estimate.memory.megatron_adapters import adapter_counts, tower_adap
 from backend.estimate.memory.megatron_layer import LayerCost, Run, element_bytes, layer_cost, tower_bytes
 from backend.estimate.memory.megatron_workspace import cached_gradients
 from backend.estimate.memory.memory_term import (
+    Explanation,
     Piece,
-    Product,
     joined,
     piece,
     products_of,
     token_piece,
     trained_piece,
 )
-from backend.estimate.memory.stage import Chunk, RankParameters, Stage, Trained, rank_parameters, stages
-from backend.estimate.memory.terms import GROUPED, LIBRARIES, Moment, StageMemory, peak_moment
+from backend.estimate.memory.stage import (
+    Chunk,
+    RankParameters,
+    Stage,
+    Trained,
+    rank_parameters,
+    stages,
+)
+from backend.estimate.memory.terms import (
+    GROUPED,
+    LIBRARIES,
+    WITH_EXPERTS,
+    Moment,
+    StageMemory,
+    peak_moment,
+)
 from backend.estimate.model.layers import ModelLayers
 from backend.estimate.plan import Plan
 from backend.estimate.time.schedule import in_flight
@@ -114,13 +128,11 @@ def _stage_contents(
     parameters = _stage_parameters(layers, plan, memory, run, stage)
     count = parameters.trained_dense + parameters.trained_expert
     optimizer, host = _optimizer(plan, memory, parameters)
-    workspace = LIBRARIES
+    workspace = WITH_EXPERTS if stage.has_experts else LIBRARIES
     if memory.cached_weight_gradients and run.weights_trained:
         cached = piece("workspace_cached", cached_gradients(layers, plan, stage), bytes_each=2, elements=None)
-        workspace = joined(workspace, cached)
-    if stage.has_experts:
-        workspace = joined(workspace, GROUPED)
-    moments = [cost.moment for cost, count in zip(costs.kinds, stage.counts, strict=True) if count]
+        workspace = joined(LIBRARIES, cached, GROUPED) if stage.has_experts else joined(LIBRARIES, cached)
+    moments = [costs.kinds[kind].moment for kind, count in enumerate(stage.counts) if count]
     if stage.last:
         moments += _head_moments(layers, plan, memory, run)
     return _Contents(
@@ -142,7 +154,7 @@ def _weights(
     frozen = element * (every - trained)
     copy = each * every if run.reference else 0
 
-    def products() -> Sequence[Product]:
+    def products() -> Explanation:
         return joined(
             trained_piece("weights", each, trained, parameters),
             piece("weights_frozen", frozen, bytes_each=element, frozen=None),
@@ -160,16 +172,16 @@ def _optimizer(plan: Plan, memory: MemoryTraits, parameters: RankParameters) -> 
     """Return the optimizer states on the GPU, and the bytes on the host."""
     each, offloaded = memory.optimizer_bytes, plan.offload_fraction
     share = plan.optimizer_share(parameters.trained_dense, parameters.trained_expert)
-
-    def products() -> Sequence[Product]:
-        ranks = (plan.optimizer_shards, plan.expert_optimizer_shards)
-        kept = {"kept_on_gpu": 1 - offloaded} if offloaded else {}
-        return trained_piece("optimizer", each, share, parameters, ranks, **kept).products()
-
     every = each * share
     away = every * offloaded
     # Adam on the host also needs the gradients in fp32.
-    return Piece(every - away, products), away * (1 + 4 / each)
+    return Piece(every - away, partial(_optimizer_products, plan, each, share, parameters)), away * (1 + 4 / each)
+
+
+def _optimizer_products(plan: Plan, each: float, share: Number, parameters: RankParameters) -> Explanation:
+    ranks, offloaded = (plan.optimizer_shards, plan.expert_optimizer_shards), plan.offload_fraction
+    kept = {"kept_on_gpu": 1 - offloaded} if offloaded else {}
+    return trained_piece("optimizer", each, share, parameters, ranks, **kept).products()
 
 
 def _stage_memory(stage: Stage, saved: Piece, contents: _Contents) -> StageMemory:
@@ -215,7 +227,8 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts, chunk_saved: dict[Hashabl
     """Return the saved activations of every micro-batch in flight. `chunk_saved` caches those of chunks."""
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
     total: Number = counts[0] * costs.tower if stage.first else 0.0
-    for chunk, flying in zip(stage.chunks, counts, strict=True):
+    for place, chunk in enumerate(stage.chunks):
+        flying = counts[place]
         if costs.passed_on is not None and not chunk.first:
             total = total + flying * costs.passed_on
         sizes = chunk.counts
@@ -229,10 +242,10 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts, chunk_saved: dict[Hashabl
             total = total + chunk_saved[full]
         else:
             total = total + flying * chunk_saved[sizes]
-    return Piece(total, lambda: _saved_products(plan, stage, costs, counts))
+    return Piece(total, partial(_saved_products, plan, stage, costs, counts))
 
 
-def _saved_products(plan: Plan, stage: Stage, costs: PlanCosts, counts: tuple[Number, ...]) -> Sequence[Product]:
+def _saved_products(plan: Plan, stage: Stage, costs: PlanCosts, counts: tuple[Number, ...]) -> Explanation:
     """Return the products of the saved activations; `counts` are the micro-batches in flight in each chunk."""
     chunks = list(zip(stage.chunks, counts, strict=True))
     pieces = []
@@ -263,8 +276,8 @@ def _chunk_saved(plan: Plan, costs: PlanCosts, chunk: Chunk) -> Number:
         if chunk.mtp:
             inputs = inputs + chunk.mtp * costs.mtp_unit
     if full is not True:
-        for cost, count in zip(costs.kinds, chunk.counts, strict=True):
-            every = every + count * cost.saved
+        for kind, count in enumerate(chunk.counts):
+            every = every + count * costs.kinds[kind].saved
     return choose(full, inputs, every)
 
 
@@ -290,7 +303,7 @@ def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Ru
     most = larger(memory.logits_forward_bytes + named, memory.logits_backward_bytes) + kept
     norm = 2 * element * hidden * tokens * plan.whole_share
 
-    def products(logits_bytes: Number, gathered: Number, weight: Number) -> Sequence[Product]:
+    def products(logits_bytes: Number, gathered: Number, weight: Number) -> Explanation:
         sizes = {"tokens": tokens, "vocabulary": vocabulary}
         return joined(
             token_piece("activations_output", norm, plan),

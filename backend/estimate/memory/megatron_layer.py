@@ -3,15 +3,15 @@
 saved_activations.py has the saved tensors of Transformer Engine's modules; megatron.py counts the layers of a stage.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from functools import lru_cache
 
-from backend.estimate.array_ops import ZERO, Number, choose, larger
+from backend.estimate.array_ops import ZERO, Flag, Number, choose, larger
 from backend.estimate.frozen_dataclass import frozen_dataclass, positional_dataclass
 from backend.estimate.memory.megatron_adapters import Adapters, adapter_bytes
 from backend.estimate.memory.megatron_workspace import expert_copies, ffn_gradients, largest_weight
-from backend.estimate.memory.memory_term import NOTHING, Piece, Product, joined, largest_piece, piece, token_piece
+from backend.estimate.memory.memory_term import NOTHING, Explanation, Piece, joined, largest_piece, piece, token_piece
 from backend.estimate.memory.saved_activations import EagerForm, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
 from backend.estimate.memory.stage import Trained
 from backend.estimate.memory.terms import Moment
@@ -64,17 +64,15 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
     scale = element_bytes(memory) / 2
     adapters = run.adapters if run.trained.language else None
 
-    def saved_without(modules: tuple[str, ...]) -> SavedBytes:
-        return fused_bytes(kind, modules, run.trained.language, plan.context_a2a, memory.fp8)
-
-    saved = scale * _spread(_by_modules(plan, saved_without), plan, attention)
+    fused = _by_modules(plan, kind, fused_bytes, run.trained.language, plan.context_a2a, memory.fp8)
+    saved = scale * _spread(fused, plan, attention)
     if adapters:
         outputs, gathered, masked = adapter_bytes(kind, adapters)
         saved = saved + scale * plan.tokens * (outputs + gathered * (1 - plan.whole_share))
         saved = saved + scale * _spread(masked, plan, attention)
     revived = ZERO
     if plan.recompute_modules or plan.recompute_choices:
-        again = _by_modules(plan, lambda modules: recomputed_bytes(kind, modules, memory.fp8))
+        again = _by_modules(plan, kind, recomputed_bytes, memory.fp8)
         revived = scale * _spread(again, plan, attention)
     work = scale * ffn_gradients(kind, plan, adapters)
     if attention and not plan.flash_attention:
@@ -90,7 +88,7 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
     gradient = _weight_gradient(kind, plan, memory, run)
     copies = scale * expert_copies(kind, plan, adapters)
 
-    def products() -> Sequence[Product]:
+    def products() -> Explanation:
         units = choose(plan.full_recompute, plan.recompute_layers, 1)
         work_name = "workspace_ffn" if plan.flash_attention or not attention else "workspace_attention"
         backward = joined(gradient, token_piece(work_name, work, plan))
@@ -110,13 +108,14 @@ def _weight_gradient(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run
     return piece("workspace_weight_gradient", gradient, bytes_each=element, elements=None)
 
 
-def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> SavedBytes:
-    """Return `saved(recomputed modules)` of the plan, entry by entry if plans differ in these modules."""
+def _by_modules(plan: Plan, kind: LayerKind, saved: Callable[..., SavedBytes], *arguments: object) -> SavedBytes:
+    """Return `saved(kind, recomputed modules, *arguments)` of the plan, entry by entry if plans differ in these
+    modules."""
     if not plan.recompute_choices:
-        return saved(plan.recompute_modules)
+        return saved(kind, plan.recompute_modules, *arguments)
 
     def field_bytes(name: str) -> Number:
-        return plan.by_recompute(lambda _, modules: float(getattr(saved(modules), name)))
+        return plan.by_recompute(lambda _, modules: float(getattr(saved(kind, modules, *arguments), name)))
 
     return SavedBytes(**{field.name: field_bytes(field.name) for field in fields(SavedBytes)})
 
@@ -136,8 +135,11 @@ def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained:
     """Return the bytes of the vision tower: the Hugging Face module, whole on each rank. Only full recompute affects
     it."""
     element = int(element_bytes(memory))
-    with_full, without = (_bytes_per_patch(vision, element, trained, full) for full in (True, False))
-    return plan.vision_patches * choose(plan.full_recompute, with_full, without)
+    full: Flag = plan.full_recompute
+    if type(full) is bool:
+        return plan.vision_patches * _bytes_per_patch(vision, element, trained, full)
+    with_full, without = [_bytes_per_patch(vision, element, trained, each) for each in (True, False)]
+    return plan.vision_patches * choose(full, with_full, without)
 
 
 @lru_cache(maxsize=1024)

@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from backend.estimate.array_ops import Number, choose, larger, largest
+from backend.estimate.array_ops import ZERO, Number, choose, larger
 from backend.estimate.memory.megatron_adapters import Adapters
 from backend.estimate.memory.stage import Stage
 from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of
@@ -57,7 +57,10 @@ def _adapted(kind: LayerKind, adapters: Adapters | None) -> set[str]:
 def largest_weight(kind: LayerKind, plan: Plan) -> Number:
     """Return the elements of the largest weight whose gradient exists before it is accumulated; grouped experts count
     together."""
-    return largest(*[elements / _cut(share, plan) for share, elements in _largest_by_share(kind)])
+    most = ZERO
+    for share, elements in _largest_by_share(kind):
+        most = larger(most, elements / _cut(share, plan))
+    return most
 
 
 @lru_cache(maxsize=1024)

@@ -6,9 +6,9 @@ from functools import partial
 from math import prod
 from typing import Protocol
 
-import numpy as np
+from numpy import ndarray
 
-from backend.estimate.array_ops import Flag, Number, choose, largest, plain
+from backend.estimate.array_ops import ZERO, Flag, Number, choose, largest, plain
 from backend.estimate.frozen_dataclass import positional_dataclass
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.plan import Plan
@@ -33,7 +33,9 @@ class Product:
         return float(prod(number for _, number in self.factors)) / GIB
 
 
-Products = Callable[[], Sequence[Product]]
+Explanation = Sequence[Product]
+"""The products of some bytes."""
+Products = Callable[[], Explanation]
 """Returns the products of some bytes. Only `explain` calls it, and only for a single plan."""
 
 
@@ -57,10 +59,8 @@ NOTHING = Piece(0.0)
 
 def total(pieces: Sequence[Piece]) -> Number:
     """Return the bytes of pieces together."""
-    if not pieces:
-        return 0.0
-    every = pieces[0].bytes
-    for part in pieces[1:]:
+    every = ZERO
+    for part in pieces:
         every = every + part.bytes
     return every
 
@@ -79,7 +79,7 @@ def products_of(*parts: Explained) -> Products:
 
 def chosen_piece(condition: Flag, true: Piece, false: Piece) -> Piece:
     """Return `true` where the condition holds, else `false`."""
-    if type(condition) is not np.ndarray:
+    if type(condition) is not ndarray:
         return true if condition else false
     return Piece(choose(condition, true.bytes, false.bytes), lambda: (true if condition else false).products())
 
@@ -97,10 +97,12 @@ def largest_piece(*pieces: Piece) -> Piece:
 def piece(name: str, size: Number, ranks: Number = 1, **factors: Number | None) -> Piece:
     """Return a piece of `size` bytes, divided among `ranks`, with one product of these factors; the first word of its
     name is its term. A factor of None is what the other factors leave of the size."""
+    if type(size) is not ndarray and not size:
+        return NOTHING
     return Piece(size, partial(_solved, name, size, ranks, factors))
 
 
-def _solved(name: str, size: Number, ranks: Number, factors: Mapping[str, Number | None]) -> tuple[Product, ...]:
+def _solved(name: str, size: Number, ranks: Number, factors: Mapping[str, Number | None]) -> Explanation:
     if not size:
         return ()
     known = prod(factor for factor in factors.values() if factor is not None)
@@ -110,7 +112,11 @@ def _solved(name: str, size: Number, ranks: Number, factors: Mapping[str, Number
 
 def token_piece(name: str, size: Number, plan: Plan, **counts: Number) -> Piece:
     """Return a piece of so many bytes per token of a micro-batch, for each of what is counted, such as layers."""
-    return Piece(size, lambda: piece(name, size, **counts, tokens=plan.tokens, bytes_per_token=None).products())
+    return Piece(size, partial(_by_token, name, size, plan, counts))
+
+
+def _by_token(name: str, size: Number, plan: Plan, counts: Mapping[str, Number]) -> Explanation:
+    return _solved(name, size, 1, {**counts, "tokens": plan.tokens, "bytes_per_token": None})
 
 
 def trained_piece(
@@ -123,16 +129,22 @@ def trained_piece(
 ) -> Piece:
     """Return `each` bytes for every trained parameter whose state is on the rank. `ranks` are how many ranks divide the
     states of dense parameters, and how many those of experts."""
+    return Piece(each * on_rank, partial(_trained, name, each, parameters, ranks, factors))
 
-    def products() -> list[Product]:
-        dense_ranks, expert_ranks = ranks
-        counts = (("dense", parameters.trained_dense, dense_ranks), ("expert", parameters.trained_expert, expert_ranks))
-        return [
-            _product(f"{name}_{kind}", shared, {"bytes_each": each, f"{kind}_trained": count, **factors})
-            for kind, count, shared in counts
-        ]
 
-    return Piece(each * on_rank, products)
+def _trained(
+    name: str,
+    each: Number,
+    parameters: RankParameters,
+    ranks: tuple[Number, Number],
+    factors: Mapping[str, Number],
+) -> Explanation:
+    dense_ranks, expert_ranks = ranks
+    counts = (("dense", parameters.trained_dense, dense_ranks), ("expert", parameters.trained_expert, expert_ranks))
+    return [
+        _product(f"{name}_{kind}", shared, {"bytes_each": each, f"{kind}_trained": count, **factors})
+        for kind, count, shared in counts
+    ]
 
 
 def _product(name: str, ranks: Number, factors: dict[str, Number]) -> Product:

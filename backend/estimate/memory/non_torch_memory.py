@@ -6,6 +6,7 @@ computes 4 GB.
 """
 
 import numpy as np
+from numpy import ndarray
 
 from backend.estimate.array_ops import Number, choose, larger, smaller
 from backend.estimate.plan import Plan
@@ -53,8 +54,9 @@ def groups_gib(plan: Plan, *, gpus_per_node: int, logs_memory: bool = False) -> 
     """
     model, copies = plan.tensor * plan.pipeline, plan.data * plan.context
     norm = choose(plan.distributed_optimizer, model * copies, model)
-    sizes = [plan.tensor, plan.pipeline, plan.context, plan.data, copies, norm, *([model] if logs_memory else [])]
-    groups = sum([_gib(size) for size in sizes])
+    groups = _gib(plan.tensor) + _gib(plan.pipeline) + _gib(plan.context) + _gib(plan.data) + _gib(copies) + _gib(norm)
+    if logs_memory:
+        groups = groups + _gib(model)
     if is_single_rank(plan.expert):
         return groups
     of_experts = _exchange_gib(plan, gpus_per_node) + _gib(plan.expert * plan.expert_tensor) + _gib(plan.expert_data)
@@ -63,7 +65,7 @@ def groups_gib(plan: Plan, *, gpus_per_node: int, logs_memory: bool = False) -> 
 
 def _gib(size: Number) -> Number:
     """Return the GiB of a communicator of this size."""
-    if type(size) is np.ndarray:
+    if type(size) is ndarray:
         return np.where(size > 2, GROUP_GIB, np.where(size > 1, PAIR_GIB, 0.0))
     return GROUP_GIB if size > 2 else PAIR_GIB if size > 1 else 0.0
 

@@ -5,12 +5,11 @@ parameters among the ranks, and gather 16-bit parameters while a layer runs. The
 divides.
 """
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 from backend.estimate.array_ops import ZERO, Number, choose, smaller
 from backend.estimate.frozen_dataclass import frozen_dataclass
-from backend.estimate.memory.memory_term import NOTHING, Piece, Product, joined, piece, trained_piece
+from backend.estimate.memory.memory_term import NOTHING, Explanation, Piece, joined, piece, trained_piece
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.model.adapters import PACKED_BYTES, matrices
 from backend.estimate.model.layers import ModelLayers, operators_of
@@ -53,14 +52,11 @@ def sharded_states(
     are_sharded, are_whole = memory.shards != "none", memory.shards != "parameters"
     on_rank = count / plan.data if are_sharded else count
     is_offloaded = memory.offloads != "none"
-
-    def state(name: str, each: Number, is_shared: bool) -> Piece:
-        ranks = plan.data if is_shared else 1
-        return trained_piece(name, each, on_rank if is_shared else count, parameters, (ranks, ranks))
-
-    weights = state("weights", memory.weight_bytes, not are_whole)
-    gradients = state("gradients", memory.gradient_bytes, memory.shards in ("gradients", "parameters"))
-    optimizer = state("optimizer", memory.optimizer_bytes, are_sharded)
+    whole, shard = (count, parameters, (1, 1)), (on_rank, parameters, (plan.data, plan.data))
+    weights = trained_piece("weights", memory.weight_bytes, *(whole if are_whole else shard))
+    shards_gradients = memory.shards in ("gradients", "parameters")
+    gradients = trained_piece("gradients", memory.gradient_bytes, *(shard if shards_gradients else whole))
+    optimizer = trained_piece("optimizer", memory.optimizer_bytes, *(shard if are_sharded else whole))
     frozen = _frozen(parameters, element, packed, 1 if are_whole else plan.data)
     host = ZERO
     if is_offloaded:
@@ -110,7 +106,7 @@ def _buckets(layers: ModelLayers, plan: Plan, memory: MemoryTraits, count: Numbe
     )
     reduced = 2 * (memory.reduce_bucket_elements * choose(count > 0, 1, 0) + to_host)
 
-    def products() -> Sequence[Product]:
+    def products() -> Explanation:
         return joined(
             piece("gradients_buckets", buckets, bytes_each=memory.bucket_bytes, trained=None),
             piece("gradients_reduce", reduced, bytes_each=2, elements=None),

@@ -1,8 +1,10 @@
 """The contents of one pipeline stage: its layers, its parameters on one rank, and the trained part of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
+
+from numpy import ndarray
 
 from backend.estimate.array_ops import Number
 from backend.estimate.frozen_dataclass import frozen_dataclass
@@ -14,7 +16,8 @@ from backend.job.trained import Trained as Trained
 from backend.job.trained import trained_parts as trained_parts
 
 
-class Chunk(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Chunk:
     """A model chunk of a stage; equal chunks do the same work."""
 
     counts: tuple[int, ...]
@@ -29,9 +32,9 @@ class Chunk(NamedTuple):
     """MTP layers, which are counted in `counts` too, but not in `layers`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Stage:
-    """One pipeline stage."""
+    """One pipeline stage. Stages are compared by identity, like layer kinds: layer_cut returns one object for each."""
 
     index: int
     first: bool
@@ -119,7 +122,7 @@ def _layer_cut(
 
 def _with_mtp(chunk: Chunk, count: int) -> Chunk:
     """Return the last chunk with the MTP layers, which Megatron-Core puts there (get_mtp_num_layers_to_build)."""
-    return chunk._replace(counts=(*chunk.counts[:-1], chunk.counts[-1] + count), mtp=count)
+    return replace(chunk, counts=(*chunk.counts[:-1], chunk.counts[-1] + count), mtp=count)
 
 
 @frozen_dataclass
@@ -137,14 +140,24 @@ def rank_parameters(
     layers: ModelLayers, plan: Plan, stage: Stage, trained: Trained, vocabulary_padding: int = 1
 ) -> RankParameters:
     """Return exact counts in Megatron-Core's layout; the tower is whole on every TP rank of the first stage."""
+    tensor, experts = plan.tensor, plan.expert * plan.expert_tensor
+    if isinstance(tensor, ndarray) or isinstance(experts, ndarray):
+        return _rank_parameters(layers, stage, tensor, experts, trained, vocabulary_padding)
+    return _cached_rank_parameters(layers, stage, tensor, experts, trained, vocabulary_padding)
+
+
+def _rank_parameters(
+    layers: ModelLayers, stage: Stage, tensor: Number, experts: Number, trained: Trained, padding: int
+) -> RankParameters:
+    """Return the counts if `tensor` ranks divide a layer, and `experts` ranks its experts."""
     dense: Number = 0
     expert: Number = 0
     for kind, count in stage.kinds:
         counts = layer_counts(kind)
-        dense = dense + count * (counts.split // plan.tensor + counts.whole)
+        dense = dense + count * (counts.split // tensor + counts.whole)
         if counts.expert:
-            expert = expert + count * (counts.expert // (plan.expert * plan.expert_tensor))
-    table = _table(layers, plan, vocabulary_padding) if stage.first or stage.last else 0
+            expert = expert + count * (counts.expert // experts)
+    table = _table(layers, tensor, padding) if stage.first or stage.last else 0
     if stage.first:
         dense = dense + table + layers.positions + (layer_counts(layers.stem).total if layers.stem else 0)
     if stage.last:
@@ -157,13 +170,16 @@ def rank_parameters(
             dense = dense + table
     language_dense, language_expert = (dense, expert) if trained.language else (0, 0)
     if stage.first and layers.vision:
-        parts = vision_parameters(layers.vision)
-        flags = (trained.tower, trained.merger, trained.deep_stack)
-        dense = dense + sum(parts)
-        language_dense = language_dense + sum(part for part, flag in zip(parts, flags, strict=True) if flag)
+        tower, merger, deep_stack = vision_parameters(layers.vision)
+        dense = dense + tower + merger + deep_stack
+        vision = tower * trained.tower + merger * trained.merger + deep_stack * trained.deep_stack
+        language_dense = language_dense + vision
     return RankParameters(dense=dense, expert=expert, trained_dense=language_dense, trained_expert=language_expert)
 
 
-def _table(layers: ModelLayers, plan: Plan, padding: int) -> Number:
+_cached_rank_parameters = lru_cache(maxsize=4096)(_rank_parameters)
+
+
+def _table(layers: ModelLayers, tensor: Number, padding: int) -> Number:
     hidden = layers.output.hidden
-    return padded_vocabulary(layers.embedding // hidden, plan.tensor, padding) * hidden // plan.tensor
+    return padded_vocabulary(layers.embedding // hidden, tensor, padding) * hidden // tensor

@@ -1,12 +1,13 @@
 """The terms of the memory of a stage, and the moments of a step; the peak is at one of these moments."""
 
 from collections.abc import Sequence
+from functools import partial
 
-import numpy as np
+from numpy import ndarray
 
 from backend.estimate.array_ops import ZERO, Number, choose
 from backend.estimate.frozen_dataclass import frozen_dataclass, positional_dataclass
-from backend.estimate.memory.memory_term import NOTHING, Piece, Products, piece, products_of, total
+from backend.estimate.memory.memory_term import NOTHING, Explanation, Piece, Products, joined, piece, products_of, total
 from backend.estimate.memory.stage import RankParameters
 
 STATIC_BYTES = 0.10 * 2**30
@@ -19,6 +20,7 @@ transformer_engine/pytorch/cpp_extensions/gemm.py; Megatron-LM's CI readings sho
 
 LIBRARIES = piece("workspace_libraries", STATIC_BYTES)
 GROUPED = piece("workspace_grouped", GROUPED_BYTES)
+WITH_EXPERTS = joined(LIBRARIES, GROUPED)
 
 
 @frozen_dataclass
@@ -56,10 +58,6 @@ class Moment:
     products: Products = tuple
     """Returns the products that add up to these bytes."""
 
-    @property
-    def total(self) -> Number:
-        return self.gradients + self.activations + self.logits + self.workspace
-
 
 def moment(
     gradients: Piece = NOTHING,
@@ -68,8 +66,12 @@ def moment(
     workspace: Sequence[Piece] = (),
 ) -> Moment:
     """Return a moment that needs these pieces."""
-    products = products_of(gradients, *activations, logits, *workspace)
+    products = partial(_products, gradients, activations, logits, workspace)
     return Moment(gradients.bytes, total(activations), logits.bytes, total(workspace), products)
+
+
+def _products(gradients: Piece, activations: Sequence[Piece], logits: Piece, workspace: Sequence[Piece]) -> Explanation:
+    return products_of(gradients, *activations, logits, *workspace)()
 
 
 _NOTHING = Moment()
@@ -79,9 +81,9 @@ def peak_moment(moments: list[Moment]) -> Moment:
     """Return the moment that needs most; a stage that holds the embedding alone has none."""
     best, most = _NOTHING, ZERO
     for moment in moments:
-        total = moment.total
+        total = moment.gradients + moment.activations + moment.logits + moment.workspace
         more = total > most
-        if type(more) is np.ndarray:
+        if type(more) is ndarray:
             best = Moment(
                 gradients=choose(more, moment.gradients, best.gradients),
                 activations=choose(more, moment.activations, best.activations),

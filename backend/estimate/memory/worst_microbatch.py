@@ -1,9 +1,11 @@
 """The longest micro-batch of a run if samples are shorter than cutoff_len. The memory estimate is for it."""
 
+from functools import lru_cache
 from math import exp
 from statistics import NormalDist
 
 import numpy as np
+from numpy import ndarray
 
 from backend.estimate.array_ops import Number, larger, smaller
 from backend.job.job import Job
@@ -46,6 +48,15 @@ def worst_length(mean: float, cutoff: int, count: Number, draws: float) -> Numbe
 def expected_maximum(count: Number) -> Number:
     """Return the expected maximum of `count` standard normal values, the quantile at (n - 3/8) / (n + 1/4) (Blom 1958,
     Statistical Estimates and Transformed Beta-Variables)."""
+    return _interpolated(count) if isinstance(count, ndarray) else _expected_maximum(count)
+
+
+@lru_cache(maxsize=1024)
+def _expected_maximum(count: float) -> float:
+    return float(_interpolated(count))
+
+
+def _interpolated(count: Number) -> Number:
     return np.interp(np.log2(count), DOUBLINGS, _HIGHEST)
 
 

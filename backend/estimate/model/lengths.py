@@ -9,6 +9,7 @@ from functools import lru_cache
 from math import exp
 
 import numpy as np
+from numpy import ndarray
 
 from backend.estimate.array_ops import Array, Number, choose, larger, smaller
 from backend.estimate.memory.worst_microbatch import DOUBLINGS, expected_maximum
@@ -92,7 +93,20 @@ def _varies(job: Job) -> bool:
 
 def _longest(job: Job, count: Number) -> tuple[Number, Number]:
     """Return the mean and the standard deviation of the longest of `count` cut samples."""
-    means, deviations = _curves(float(job.training.sample_tokens or 0), job.training.cutoff_len)
+    mean, cutoff = float(job.training.sample_tokens or 0), job.training.cutoff_len
+    if isinstance(count, ndarray):
+        return _interpolated(mean, cutoff, count)
+    return _longest_of(mean, cutoff, count)
+
+
+@lru_cache(maxsize=1024)
+def _longest_of(mean: float, cutoff: int, count: float) -> tuple[float, float]:
+    longest, deviation = _interpolated(mean, cutoff, count)
+    return float(longest), float(deviation)
+
+
+def _interpolated(mean: float, cutoff: int, count: Number) -> tuple[Number, Number]:
+    means, deviations = _curves(mean, cutoff)
     doublings = np.log2(count)
     return np.interp(doublings, DOUBLINGS, means), np.interp(doublings, DOUBLINGS, deviations)
 

@@ -14,7 +14,7 @@ class Load:
     length: Number
     """Tokens of the context for attention: those of a whole sequence, or of a sample in it."""
     tensor: Number = 1
-    whole: Number = 1
+    whole: Number = 1.0
     """Share of a rank in tokens that sequence parallelism splits."""
     context: Number = 1
     expert: Number = 1

@@ -121,14 +121,16 @@ def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -
     return work
 
 
-def flops_per_token(layers: ModelLayers, plan: Plan, trained: Trained, adapters: bool = False) -> float:
+def flops_per_token(
+    layers: ModelLayers, plan: Plan, trained: Trained, adapters: bool = False, length: Number | None = None
+) -> float:
     """Return the training FLOPs of one token of the sequence, with the share of images and without recomputation.
 
     They are 6 per trained weight, 4 per frozen weight with a gradient of its input, 2 per other weight, and 6 s a d per
-    layer for attention. The distribution over ranks does not change them.
+    layer for attention. The distribution over ranks does not change them. `length` replaces that of the plan.
     """
-    length, images = float(plan.sequence_length), float(plan.images / plan.micro_batch)
-    return _flops_of_sequence(layers, length, images, plan.patches, plan.image_keys, trained, adapters) / length
+    tokens, images = float(plan.sequence_length if length is None else length), float(plan.images / plan.micro_batch)
+    return _flops_of_sequence(layers, tokens, images, plan.patches, plan.image_keys, trained, adapters) / tokens
 
 
 @lru_cache(maxsize=1024)

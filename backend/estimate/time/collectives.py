@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from backend.estimate.array_ops import Number, choose, clip, larger, smaller
 from backend.estimate.time.communication import Group
@@ -62,7 +63,7 @@ def algorithm_costs(
     start."""
     link, network = machine.link * efficiency.link_share, machine.network * efficiency.network_share
     size, stride, multicast = group.size, group.stride, all_reduce and machine.multicast
-    if isinstance(size, np.ndarray) or isinstance(stride, np.ndarray):
+    if isinstance(size, ndarray) or isinstance(stride, ndarray):
         return _algorithm_costs(size, stride, machine.node, link, network, all_reduce, multicast)
     return _cached_costs(size, stride, machine.node, link, network, all_reduce, multicast)
 

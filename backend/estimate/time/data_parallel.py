@@ -1,11 +1,12 @@
 """Time of gradient and weight communication between copies, of the optimizer, and of offloading."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from backend.estimate.array_ops import ZERO, Flag, Number, choose, larger, smaller
+from backend.estimate.frozen_dataclass import positional_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.model.layers import ModelLayers
@@ -39,7 +40,8 @@ def bucket_of(memory: MemoryTraits, layers: ModelLayers) -> float:
     return max(float(layers.output.hidden**2), total / projections)
 
 
-class _SecondsPerByte(NamedTuple):
+@positional_dataclass
+class _SecondsPerByte:
     """Seconds per byte between the copies of dense parameters, or between the copies of experts."""
 
     gradients: Number
@@ -63,16 +65,18 @@ def data_seconds(
     virtual = time_context.plan.virtual_pipeline
     # The count of a stage without experts is a plain 0, for arrays of plans too.
     has_experts = any(type(rank.expert) is not int or rank.expert for rank in ranks)
-    arguments = (time_context, ranks[0], has_experts)
-    key = (memo.number(ranks[0]), has_experts) if memo else ()
-    rates = memo.once((_rates, *key), _rates, *arguments) if memo else _rates(*arguments)
+    if memo is None:
+        rates = _rates(time_context, ranks[0], has_experts)
+    else:
+        key = (memo.number(ranks[0]), has_experts)
+        rates = memo.once((_rates, *key), _rates, time_context, ranks[0], has_experts)
     slowest_gather, slowest_reduction, idle_forward, idle_backward = ZERO, ZERO, ZERO, ZERO
-    for rank, forward_s, backward_s in zip(ranks, forward, backward, strict=True):
-        exchange = (
-            memo.once((_exchange, *key, memo.number(rank)), _exchange, time_context, rates, rank)
-            if memo
-            else _exchange(time_context, rates, rank)
-        )
+    for stage, rank in enumerate(ranks):
+        forward_s, backward_s = forward[stage], backward[stage]
+        if memo is None:
+            exchange = _exchange(time_context, rates, rank)
+        else:
+            exchange = memo.once((_exchange, *key, memo.number(rank)), _exchange, time_context, rates, rank)
         gathered, reduced = _stage(time_context, rates, rank, exchange, forward_s, backward_s)
         slowest_gather = larger(slowest_gather, gathered - idle_forward)
         slowest_reduction = larger(slowest_reduction, reduced - idle_backward)
@@ -96,8 +100,8 @@ def _rates(
 def _rate(time_context: TimeContext, group: Group, trained: Number, local: Number) -> _SecondsPerByte:
     machine, efficiency, run = time_context.machine, time_context.efficiency, time_context.run
     bucket, divided = _bucket(run, group), _divided(time_context)
-    gradients = run.sent_bytes * larger(1.0, smaller(bucket, trained))
-    is_array = type(divided) is np.ndarray
+    gradients = time_context.sent_bytes * larger(1.0, smaller(bucket, trained))
+    is_array = type(divided) is ndarray
     half = (
         seconds_per_byte(algorithm_costs(group, machine, efficiency, all_reduce=True), gradients)
         if is_array or not divided
@@ -119,7 +123,7 @@ def gradient_algorithm(time_context: TimeContext, rank: RankParameters) -> Algor
     """Return the NCCL algorithm of a rank's gradients, for an all-reduce or a reduce-scatter."""
     plan, run = time_context.plan, time_context.run
     group = Group(plan.data * plan.context, plan.tensor)
-    message = run.sent_bytes * larger(1.0, smaller(_bucket(run, group), rank.trained_dense))
+    message = time_context.sent_bytes * larger(1.0, smaller(_bucket(run, group), rank.trained_dense))
     costs = algorithm_costs(group, time_context.machine, time_context.efficiency, all_reduce=not _divided(time_context))
     return algorithm(costs, float(message))
 
@@ -143,9 +147,9 @@ def _exchange(
     """Return the seconds of one exchange of weights and of one of gradients, hidden or not."""
     run = time_context.run
     dense, expert = rates
-    reduced = run.sent_bytes * (rank.trained_dense * dense.gradients + rank.trained_expert * expert.gradients)
+    reduced = time_context.sent_bytes * (rank.trained_dense * dense.gradients + rank.trained_expert * expert.gradients)
     # With a sharded optimizer weights are gathered; otherwise the second half of an all-reduce runs.
-    gathered = choose(_divided(time_context), run.element_bytes, run.sent_bytes) * (
+    gathered = choose(_divided(time_context), run.element_bytes, time_context.sent_bytes) * (
         rank.trained_dense * dense.weights + rank.trained_expert * expert.weights
     )
     return gathered, reduced
@@ -219,7 +223,7 @@ def _on_gpu(time_context: TimeContext) -> float:
 def offload_seconds(time_context: TimeContext, rank: RankParameters) -> Number:
     """Return the seconds of offloading: Adam on the host, and transfers of gradients, weights and parameters."""
     memory, machine = time_context.run.memory, time_context.machine
-    away = 1 - _on_gpu(time_context)
+    away = 1.0 - _on_gpu(time_context)
     if not away:
         return 0.0
     stepped = away * _shards(time_context, rank)

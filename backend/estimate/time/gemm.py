@@ -18,10 +18,9 @@ def gemm_seconds(layer: LayerKernels, time_context: TimeContext, load: Load) -> 
     """Return the seconds of all projections, and of the gradients of their weights.
 
     Arithmetic and memory traffic overlap in part: t = sqrt(t_arithmetic^2 + t_memory^2). The gradient of a weight is
-    added to the accumulated gradient, which is read and written. If a separate kernel adds it, the new gradient is
-    written and read too.
+    added to the accumulated gradient.
     """
-    run, element_s = time_context.run, time_context.element_s
+    element_s = time_context.element_s
     work = layer.gemm_split / load.tensor + layer.gemm_whole * load.whole
     operands = layer.operands_full + layer.operands_split / load.tensor
     weights = layer.weights_split / load.tensor + layer.weights_whole
@@ -31,15 +30,12 @@ def gemm_seconds(layer: LayerKernels, time_context: TimeContext, load: Load) -> 
         # The rows of each expert are rounded up to whole tiles.
         work = work + layer.gemm_expert * load.whole + TILE_ROWS / 2 * expert_weights / load.tokens
         operands = operands + layer.operands_expert * load.whole
-    arithmetic = 2 * load.tokens * work / time_context.gemm_speed
+    arithmetic = 2.0 * load.tokens * work / time_context.gemm_speed
     moved = element_s * load.tokens * operands
-    accumulated_s = 2 * run.memory.gradient_bytes / time_context.machine.memory
-    if run.sums_apart:
-        accumulated_s = accumulated_s + 2 * element_s
     square = arithmetic * arithmetic
-    moved_once, moved_sums = moved + element_s * weights, moved + accumulated_s * weights
+    moved_once, moved_sums = moved + element_s * weights, moved + time_context.accumulated_s * weights
     once = (square + moved_once * moved_once) ** 0.5
-    if run.unpacked:
+    if time_context.run.unpacked:
         once = once + _unpacked(layer, time_context, load)
     return once, (square + moved_sums * moved_sums) ** 0.5
 

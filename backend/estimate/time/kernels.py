@@ -115,7 +115,7 @@ class LayerKernels:
     packed_split: float = 0.0
     """Elements of weights that 4-bit loading packs."""
     packed_whole: float = 0.0
-    packed: int = 0
+    packed: float = 0.0
     """Modules that hold packed weights."""
     fused: bool = True
     """Whether Transformer Engine's kernels run, and not Hugging Face's modules."""
@@ -136,7 +136,7 @@ class LayerKernels:
     """Bytes that memory-bound kernels read and write in the backward pass."""
     moved_back_whole: float = 0.0
     moved_back_expert: float = 0.0
-    kernels: int = 0
+    kernels: float = 0.0
     """Kernels that are started, for any number of tokens: those of all operators if they are fused, else those of
     products, attention, linear attention and state spaces."""
     small_kernels: float = 0.0
@@ -145,19 +145,19 @@ class LayerKernels:
     """The same for the gradient of the input."""
     kernels_expert: float = 0.0
     """Kernels that are started for each expert on the rank."""
-    modules: int = 0
+    modules: float = 0.0
     """Hugging Face modules that hold parameters."""
-    tensors: int = 0
+    tensors: float = 0.0
     """Parameters as the optimizer sees them."""
-    tensors_expert: int = 0
+    tensors_expert: float = 0.0
     """Parameters of all experts as the optimizer sees them."""
-    outputs_gathered: int = 0
+    outputs_gathered: float = 0.0
     """Pairs of a gather before and a reduction after TP-split projections."""
     gathered: float = 0.0
     """Elements that each pair exchanges."""
     dispatched: float = 0.0
     """Elements that are sent to experts and back."""
-    hidden: int = 0
+    hidden: float = 0.0
     """Elements of one token that is sent."""
     keys: float = 0.0
     """Elements of keys and values, which a ring of context parallelism passes on."""
@@ -190,8 +190,8 @@ def layer_kernels(
         if "small_kernels" in sums_of_operator:
             sums_of_operator.setdefault("small_kernels_back", STARTED_BACKWARD * sums_of_operator["small_kernels"])
         for name, value in sums_of_operator.items():
-            sums[name] = sums.get(name, 0) + value
-    return LayerKernels(**sums, fused=fused, causal=causal, window=window, stores_scores=stores_scores)  # type: ignore[arg-type]
+            sums[name] = sums.get(name, 0.0) + value
+    return LayerKernels(**sums, fused=fused, causal=causal, window=window, stores_scores=stores_scores)
 
 
 def _modules(kind: LayerKind, index: int) -> tuple[str, ...]:

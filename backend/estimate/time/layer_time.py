@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import lru_cache, reduce
 
 from backend.estimate.array_ops import ZERO, Number, choose, larger, smaller
-from backend.estimate.frozen_dataclass import positional_dataclass
 from backend.estimate.model.layers import LayerKind
 from backend.estimate.model.load import Load
+from backend.estimate.plan import Choice
 from backend.estimate.time.adapter_work import adapter_work
 from backend.estimate.time.communication import (
     Group,
@@ -37,36 +37,6 @@ UNFUSED_SCORES = 13
 """Bytes per entry of the score matrix in unfused attention: product 2, softmax 4, dropout 5, product 2."""
 
 
-@positional_dataclass
-class _Costs:
-    """Seconds of the parts of one layer, each done once."""
-
-    gemm: Number
-    weights: Number
-    """Products that compute the gradients of weights."""
-    attention: Number
-    attention_back: Number
-    moved: Number
-    moved_back: Number
-    kernels: Number
-    """Number of kernels, those of tensor parallel communication included, but without those of the next two fields."""
-    small_kernels: Number
-    """Number of memory-bound kernels of Hugging Face's modules, and of those that unpack 4-bit weights."""
-    small_kernels_back: Number
-    start: float
-    """Host time of a start in units of host_s: 1 in Transformer Engine's modules, else MODULE_START."""
-    fetched: Number
-    """Host time, in kernel starts, in which the host fetches weights while the GPU waits."""
-    sums: Number
-    """Kernel time of accumulating gradients: one operation each, which does not delay the host."""
-    gather: Number
-    """One exchange over TP, before or after each split projection."""
-    context: Number
-    """Exposed exchange of keys and values."""
-    context_back: Number
-    expert: Number
-
-
 def layer_passes(
     kind: LayerKind,
     time_context: TimeContext,
@@ -86,43 +56,54 @@ def layer_passes(
     """
     run = time_context.run
     layer = layer_kernels(kind, run.fused and not tower, None, run.routing, run.rope_fused)
-    costs = _costs(layer, time_context, load)
     ahead, back = adapter_work(kind, time_context, load) if adapted else (NO_EXTRA, NO_EXTRA)
     if weights_trained and run.memory.autocast_bytes:
         casts = _casts(layer, time_context)
         ahead, back = ahead.plus(casts), back.plus(casts)
-    forward = _forward(costs, time_context, ahead)
-    if not (weights_trained or inputs_need):
-        return Passes(forward, NO_PASS, NO_PASS)
-    backward = _backward(costs, time_context, back, weights_trained=weights_trained, inputs_need=inputs_need)
-    recomputed = (
-        _recomputed(kind, forward, ahead, time_context, load, modules_too=not tower) if recomputable else NO_PASS
-    )
+    forward, backward = _passes(layer, time_context, load, ahead, back, weights_trained, inputs_need)
+    recomputed = NO_PASS
+    if recomputable and backward is not NO_PASS:
+        recomputed = _recomputed(kind, forward, ahead, time_context, load, modules_too=not tower)
     return Passes(forward, backward, recomputed)
 
 
 def _recomputed(
     kind: LayerKind, forward: Pass, extra: Extra, time_context: TimeContext, load: Load, *, modules_too: bool
 ) -> Pass:
-    plan, run = time_context.plan, time_context.run
-    if plan.recompute == "none" and not plan.recompute_choices:
-        return NO_PASS
-
-    def by(recompute: str, modules: tuple[str, ...]) -> Pass:
-        if recompute == "full" and not run.stops_early:
-            return forward
-        if recompute == "full":
-            layer = layer_kernels(_but_the_last(kind), run.fused and modules_too, None, run.routing, run.rope_fused)
-            return _forward(_costs(layer, time_context, load), time_context, extra)
-        if not modules or not modules_too:
-            return NO_PASS
-        layer = layer_kernels(kind, run.fused, modules, run.routing, run.rope_fused)
-        return _forward(_costs(layer, time_context, load), time_context)
-
+    plan = time_context.plan
     if not plan.recompute_choices:
-        return by(plan.recompute, plan.recompute_modules)
-    chosen = [by(*choice).times(plan.recompute_choice == index) for index, choice in enumerate(plan.recompute_choices)]
+        choice = (plan.recompute, plan.recompute_modules)
+        return _recomputed_by(choice, kind, forward, extra, time_context, load, modules_too)
+    chosen = [
+        _recomputed_by(choice, kind, forward, extra, time_context, load, modules_too).times(
+            plan.recompute_choice == index
+        )
+        for index, choice in enumerate(plan.recompute_choices)
+    ]
     return reduce(Pass.plus, chosen)
+
+
+def _recomputed_by(
+    choice: Choice,
+    kind: LayerKind,
+    forward: Pass,
+    extra: Extra,
+    time_context: TimeContext,
+    load: Load,
+    modules_too: bool,
+) -> Pass:
+    """Return what one choice of recompute repeats of the forward pass."""
+    recompute, modules = choice
+    run = time_context.run
+    if recompute == "full" and not run.stops_early:
+        return forward
+    if recompute == "full":
+        layer = layer_kernels(_but_the_last(kind), run.fused and modules_too, None, run.routing, run.rope_fused)
+        return _passes(layer, time_context, load, extra)[0]
+    if not modules or not modules_too:
+        return NO_PASS
+    layer = layer_kernels(kind, run.fused, modules, run.routing, run.rope_fused)
+    return _passes(layer, time_context, load)[0]
 
 
 @lru_cache(maxsize=256)
@@ -143,50 +124,66 @@ def _casts(layer: LayerKernels, time_context: TimeContext) -> Extra:
     )
 
 
-def _costs(layer: LayerKernels, time_context: TimeContext, load: Load) -> _Costs:
-    run, plan, machine = time_context.run, time_context.plan, time_context.machine
+def _passes(
+    layer: LayerKernels,
+    time_context: TimeContext,
+    load: Load,
+    extra: Extra = NO_EXTRA,
+    extra_back: Extra = NO_EXTRA,
+    weights_trained: bool = False,
+    inputs_need: bool = False,
+) -> tuple[Pass, Pass]:
+    """Return the forward and the backward pass through the operators of a layer.
+
+    `extra` and `extra_back` are their work beside these operators. There is no backward pass if nothing needs a
+    gradient.
+    """
+    run = time_context.run
     gemm, weights = gemm_seconds(layer, time_context, load)
     attention = attention_back = context = context_back = ZERO
     if layer.attention:
         attention, attention_back = _attention(layer, time_context, load)
         if not is_single_rank(load.context):
             context, context_back = _context(layer, time_context, load, attention, attention_back)
-    split = choose(load.tensor > 1, 2 * layer.outputs_gathered, 0)
-    moved = layer.moved_split / load.tensor + (layer.moved_whole + layer.moved_expert) * load.whole
-    moved_back = layer.moved_back_split / load.tensor + (layer.moved_back_whole + layer.moved_back_expert) * load.whole
-    token_s = load.tokens / machine.memory
-    kernels = layer.kernels + split
-    unpacked = UNPACKING * layer.packed if run.unpacked else 0
-    if layer.attention and (layer.stores_scores or not plan.flash_attention):
-        kernels = kernels + UNFUSED_KERNELS
-    if layer.kernels_expert:
-        kernels = kernels + layer.kernels_expert / load.expert
-    sums = ZERO
-    if run.sums_apart:
-        tensors = layer.tensors + (layer.tensors_expert / load.expert if layer.tensors_expert else 0)
-        sums = time_context.efficiency.kernel_s * tensors
     if layer.recurrence:
         # Its kernels are assumed to be as fast as flash attention.
         core_s = load.tokens * layer.recurrence / load.tensor / time_context.flash_attention_speed
         attention, attention_back = attention + core_s, attention_back + ATTENTION_BACKWARD * core_s
-    return _Costs(
-        gemm,
-        weights,
-        attention,
-        attention_back,
-        token_s * moved,
-        token_s * moved_back,
-        kernels,
-        layer.small_kernels + unpacked,
-        layer.small_kernels_back + unpacked,
-        1.0 if layer.fused else MODULE_START,
-        FETCH_STARTS * layer.modules if run.fetches_modules else 0,
-        sums,
-        run.element_bytes * load.tokens * layer.gathered * load.gather,
-        context,
-        context_back,
-        _expert(layer, time_context, load) if layer.dispatched else 0.0,
-    )
+    token_s = load.tokens / time_context.machine.memory
+    moved = layer.moved_split / load.tensor + (layer.moved_whole + layer.moved_expert) * load.whole
+    kernels = _kernels(layer, time_context, load)
+    # Memory-bound kernels of Hugging Face's modules, and those that unpack 4-bit weights.
+    unpacked = UNPACKING * layer.packed if run.unpacked else 0.0
+    # One exchange over TP, before or after each split projection. An all-reduce takes as long as two of them.
+    gather = run.element_bytes * load.tokens * layer.gathered * load.gather
+    expert = _expert(layer, time_context, load) if layer.dispatched else ZERO
+    compute = gemm + attention + token_s * moved
+    started = _started(compute, layer, kernels, layer.small_kernels + unpacked, extra, time_context)
+    forward = Pass(started, 2.0 * gather, context, expert)
+    if not (weights_trained or inputs_need):
+        return forward, NO_PASS
+    moved_back = layer.moved_back_split / load.tensor + (layer.moved_back_whole + layer.moved_back_expert) * load.whole
+    compute = attention_back + token_s * moved_back
+    if inputs_need:
+        compute = compute + gemm
+    if weights_trained:
+        compute = compute + weights
+    if weights_trained and run.sums_apart:
+        # Each gradient is added in one operation, which does not delay the host.
+        tensors = layer.tensors + (layer.tensors_expert / load.expert if layer.tensors_expert else 0.0)
+        compute = compute + time_context.efficiency.kernel_s * tensors
+    kernels = 2.0 * kernels if weights_trained and inputs_need else kernels
+    started = _started(compute, layer, kernels, layer.small_kernels_back + unpacked, extra_back, time_context)
+    # Split projections have four exchanges; the gradient of a weight hides those that run beside it.
+    return forward, Pass(started, gather if weights_trained else 2.0 * gather, context_back, expert)
+
+
+def _kernels(layer: LayerKernels, time_context: TimeContext, load: Load) -> Number:
+    """Return the number of kernels, those of tensor parallel communication included, but without small ones."""
+    kernels = layer.kernels + choose(load.tensor > 1, 2.0 * layer.outputs_gathered, 0.0)
+    if layer.attention and (layer.stores_scores or not time_context.plan.flash_attention):
+        kernels = kernels + UNFUSED_KERNELS
+    return kernels + layer.kernels_expert / load.expert if layer.kernels_expert else kernels
 
 
 def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tuple[Number, Number]:
@@ -206,44 +203,9 @@ def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tu
     return forward_s, 2 * forward_s
 
 
-def _forward(costs: _Costs, time_context: TimeContext, extra: Extra = NO_EXTRA) -> Pass:
-    compute = costs.gemm + costs.attention + costs.moved
-    # Split projections have a gather before and a reduction after them; one all-reduce takes as long.
-    return Pass(
-        _started(compute, costs, costs.kernels, costs.small_kernels, extra, time_context),
-        2 * costs.gather,
-        costs.context,
-        costs.expert,
-    )
-
-
-def _backward(
-    costs: _Costs, time_context: TimeContext, extra: Extra, *, weights_trained: bool, inputs_need: bool
-) -> Pass:
-    compute = costs.attention_back + costs.moved_back
-    if inputs_need:
-        compute = compute + costs.gemm
-    if weights_trained:
-        compute = compute + costs.weights + costs.sums
-    # Split projections have four exchanges; the gradient of a weight hides those that run beside it.
-    return Pass(
-        _started(
-            compute,
-            costs,
-            (weights_trained + inputs_need) * costs.kernels,
-            costs.small_kernels_back,
-            extra,
-            time_context,
-        ),
-        costs.gather if weights_trained else 2 * costs.gather,
-        costs.context_back,
-        costs.expert,
-    )
-
-
 def _started(
     compute: Number,
-    costs: _Costs,
+    layer: LayerKernels,
     kernels: Number,
     small_kernels: Number,
     extra: Extra,
@@ -251,11 +213,14 @@ def _started(
 ) -> Number:
     """Return the seconds of a pass: the GPU's time, or the host's time to start kernels and fetch weights if that is
     longer."""
-    efficiency = time_context.efficiency
+    run, efficiency = time_context.run, time_context.efficiency
     on_gpu = compute + kernels * efficiency.kernel_s + START_S * small_kernels + extra.seconds
-    if time_context.run.graphed:
+    if run.graphed:
         return on_gpu
-    host = costs.start * (kernels + small_kernels) + extra.host + costs.fetched
+    host = (1.0 if layer.fused else MODULE_START) * (kernels + small_kernels) + extra.host
+    if run.fetches_modules:
+        # The host fetches weights while the GPU waits.
+        host = host + FETCH_STARTS * layer.modules
     return larger(on_gpu, host * efficiency.host_s)
 
 

@@ -5,9 +5,11 @@ Results with a closed form use it. The time over unequal stages has no closed fo
 
 from collections.abc import Sequence
 from itertools import accumulate, chain, pairwise
+from operator import add
 
 import numpy as np
 import numpy.typing as npt
+from numpy import ndarray
 
 from backend.estimate.array_ops import Array, Flag, Number, clip, larger, largest, smaller
 from backend.estimate.time.simulate import Chunks, Places, Times, chunk_times, chunks_duration
@@ -25,7 +27,7 @@ def in_flight(pipeline: int, virtual: int, micro_batches: Number, stage: int) ->
     if virtual == 1:
         return (smaller(micro_batches, pipeline - stage),)
     total = smaller(micro_batches * virtual, 2 * (pipeline - stage - 1) + (virtual - 1) * pipeline + 1)
-    full = (total.min() if type(total) is np.ndarray else total) // pipeline
+    full = (total.min() if type(total) is ndarray else total) // pipeline
     first_round = [
         pipeline if chunk < full else clip(total - chunk * pipeline, 0, pipeline) for chunk in range(virtual)
     ]
@@ -47,11 +49,11 @@ def iteration_time(forward: Times, backward: Times, virtual: int, micro_batches:
     """
     pipeline = len(forward)
     over = micro_batches % pipeline
-    if virtual > 1 and (over.any() if type(over) is np.ndarray else over):
+    if virtual > 1 and (over.any() if type(over) is ndarray else over):
         raise ValueError(f"{micro_batches} micro-batches do not fill groups of {pipeline}")
     forward_chunks, backward_chunks = chunk_times(forward, virtual), chunk_times(backward, virtual)
     time, is_paced = _paced_by_last(forward_chunks, backward_chunks, virtual, micro_batches)
-    if type(micro_batches) is not np.ndarray:
+    if type(micro_batches) is not ndarray:
         return time if is_paced else _of_one(forward_chunks, backward_chunks, virtual, int(micro_batches))
     shape = np.broadcast_shapes(
         micro_batches.shape, *{np.shape(item) for way in (forward_chunks, backward_chunks) for item in chain(*way)}
@@ -87,7 +89,7 @@ def _paced_by_last(forward: Chunks, backward: Chunks, virtual: int, micro_batche
     works = _works(forward, backward)
     for work in works[:-1]:
         is_paced = is_paced & (works[-1] >= work)
-    ends = sum([f[0] + b[0] for f, b in zip(forward[:-1], backward[:-1], strict=True)])
+    ends = sum([chunks[0] + backward[stage][0] for stage, chunks in enumerate(forward[:-1])])
     return micro_batches * works[-1] + ends, is_paced
 
 
@@ -133,7 +135,7 @@ def _slowest(forward: Chunks, backward: Chunks) -> Number:
 
 def _works(forward: Chunks, backward: Chunks) -> list[Number]:
     """Return the work of each stage for one micro-batch."""
-    return [sum(f) + sum(b) for f, b in zip(forward, backward, strict=True)]
+    return list(map(add, map(sum, forward), map(sum, backward)))
 
 
 def _by_count(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Array) -> Array:
@@ -196,7 +198,7 @@ def _entries(times: Chunks, chosen: Chosen, shape: tuple[int, ...] | None = None
     cached: dict[int, Number] = {}
 
     def entries(time: Number) -> Number:
-        if type(time) is not np.ndarray:
+        if type(time) is not ndarray:
             return time
         if id(time) not in cached:
             cached[id(time)] = (np.broadcast_to(time, shape) if shape else time)[chosen]

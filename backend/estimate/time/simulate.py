@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
+from numpy import ndarray
 
 from backend.estimate.array_ops import Array, Number
 
@@ -21,7 +22,7 @@ Times = Sequence[Number | Sequence[Number]]
 chunk."""
 
 
-Chunks = list[list[Number]]
+Chunks = Sequence[Sequence[Number]]
 """For each stage the time of one micro-batch through each of its chunks."""
 Places = npt.NDArray[np.intp]
 
@@ -68,7 +69,7 @@ def chunks_duration(forward: Chunks, backward: Chunks, virtual: int, micro_batch
     """Return `duration` from the times of all chunks."""
     order = _order(len(forward), virtual, micro_batches)
     times = _flat(forward, backward)
-    if [time for time in times if type(time) is np.ndarray]:
+    if [time for time in times if type(time) is ndarray]:
         return _end_of_many(order, np.stack(np.broadcast_arrays(*times)).astype(float))
     return max(_ends(order, cast("list[float]", times)))
 
@@ -77,9 +78,7 @@ def chunk_times(times: Times, virtual: int) -> Chunks:
     """Return the time of each chunk of each stage."""
     # Only what is no tuple is asked for its class in three ways.
     return [
-        list(time)
-        if type(time) is tuple or not isinstance(time, (int, float, np.ndarray))
-        else [time / virtual] * virtual
+        time if type(time) is tuple or not isinstance(time, (int, float, ndarray)) else [time / virtual] * virtual
         for time in times
     ]
 

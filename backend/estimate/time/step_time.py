@@ -1,15 +1,15 @@
 """Seconds of a training step and of its parts: pipeline stages, data parallelism, optimizer, offloading."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from functools import lru_cache
 
-import numpy as np
+from numpy import ndarray
 
-from backend.estimate.array_ops import ZERO, Number, choose, larger, largest
-from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.array_ops import ZERO, Number, choose, larger
+from backend.estimate.frozen_dataclass import frozen_dataclass, positional_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import Chunk, LayerCut, RankParameters, Trained, layer_cut
-from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, counted_kinds
+from backend.estimate.model.layers import ModelLayers, VisionLayers, counted_kinds
 from backend.estimate.model.load import Load, load_of
 from backend.estimate.time.communication import Group, ring_seconds, send_seconds
 from backend.estimate.time.cross_attention import cross_attention_passes
@@ -41,7 +41,8 @@ class StepTime:
     """1 - mean busy time of the stages / the part of the iteration in which passes run."""
 
 
-class KindPasses(NamedTuple):
+@positional_dataclass
+class KindPasses:
     """Passes of one micro-batch through one layer of each kind, the output layer with its loss, and the tower."""
 
     kinds: tuple[Passes, ...]
@@ -50,7 +51,8 @@ class KindPasses(NamedTuple):
     tower: Passes
 
 
-class KindSeconds(NamedTuple):
+@positional_dataclass
+class KindSeconds:
     """Total seconds of KindPasses in one direction."""
 
     kinds: tuple[Number, ...]
@@ -62,7 +64,8 @@ class KindSeconds(NamedTuple):
         return KindSeconds(tuple([share * seconds for seconds in self.kinds]), share * self.head, share * self.tower)
 
 
-class ModelSeconds(NamedTuple):
+@positional_dataclass
+class ModelSeconds:
     """Seconds of one micro-batch through the whole model, forward and backward."""
 
     compute: Number
@@ -71,8 +74,18 @@ class ModelSeconds(NamedTuple):
     context: Number
     expert: Number
 
+    def times(self, share: Number) -> "ModelSeconds":
+        """Return `share` times the seconds."""
+        return ModelSeconds(
+            share * self.compute,
+            share * self.recompute,
+            share * self.tensor,
+            share * self.context,
+            share * self.expert,
+        )
 
-@frozen_dataclass
+
+@positional_dataclass
 class MicroBatch:
     """Seconds of one micro-batch that do not depend on the cut of the layers into stages."""
 
@@ -85,11 +98,7 @@ class MicroBatch:
         """Return a micro-batch that takes `share` times as long."""
         if type(share) is float and share == 1:
             return self
-        return MicroBatch(
-            forward=self.forward.times(share),
-            backward=self.backward.times(share),
-            model=ModelSeconds(*(share * seconds for seconds in self.model)),
-        )
+        return MicroBatch(self.forward.times(share), self.backward.times(share), self.model.times(share))
 
 
 def step_time(
@@ -113,11 +122,21 @@ def step_time(
     sends = _sends(layers, time_context)
     chunk_forward, chunk_backward = _seconds(layer_cut(layers, plan), micro_batch, sends / plan.virtual_pipeline)
     forward, backward = tuple(map(sum, chunk_forward)), tuple(map(sum, chunk_backward))
-    scheduled = schedule(chunk_forward, chunk_backward, plan.virtual_pipeline, plan.micro_batches)
+    if plan.pipeline == 1:
+        # The only stage never waits.
+        scheduled = plan.micro_batches * (forward[0] + backward[0])
+    else:
+        scheduled = schedule(chunk_forward, chunk_backward, plan.virtual_pipeline, plan.micro_batches)
     # Passes of an average stage.
-    times = plan.micro_batches / plan.pipeline
-    parts = {name: times * seconds for name, seconds in zip(ModelSeconds._fields, micro_batch.model, strict=True)}
-    parts["pipeline"] = 2 * plan.micro_batches * sends
+    model, times = micro_batch.model, plan.micro_batches / plan.pipeline
+    parts = {
+        "compute": times * model.compute,
+        "recompute": times * model.recompute,
+        "tensor": times * model.tensor,
+        "context": times * model.context,
+        "expert": times * model.expert,
+        "pipeline": 2 * plan.micro_batches * sends,
+    }
     bubble = larger(0.0, scheduled - sum(parts.values())) if plan.pipeline > 1 else 0.0
     data = data_seconds(time_context, parameters, forward, backward, memo)
     optimizer, offload = _after_passes(time_context, parameters, memo)
@@ -145,8 +164,11 @@ def _after_passes(
 
 
 def _slowest(time_context: TimeContext, ranks: Collection[RankParameters]) -> tuple[Number, Number]:
-    optimizer = largest(*[optimizer_seconds(time_context, rank) for rank in ranks])
-    return optimizer, largest(*[offload_seconds(time_context, rank) for rank in ranks])
+    optimizer, offload = ZERO, ZERO
+    for rank in ranks:
+        optimizer = larger(optimizer, optimizer_seconds(time_context, rank))
+        offload = larger(offload, offload_seconds(time_context, rank))
+    return optimizer, offload
 
 
 def kind_passes(
@@ -166,9 +188,10 @@ def kind_passes(
     load = load_of(time_context)
     adapted = adapters and trained.language
 
-    def passes(kind: LayerKind) -> Passes:
+    decoder = list[Passes]()
+    for kind in layers.kinds:
         if kind.of_images:
-            return cross_attention_passes(
+            passes = cross_attention_passes(
                 kind,
                 kind.of_images,
                 time_context,
@@ -178,11 +201,11 @@ def kind_passes(
                 inputs_need=inputs_need,
                 adapted=adapted,
             )
-        return layer_passes(
-            kind, time_context, load, weights_trained=language, inputs_need=inputs_need, adapted=adapted
-        )
-
-    decoder = tuple([passes(kind) for kind in layers.kinds])
+        else:
+            passes = layer_passes(
+                kind, time_context, load, weights_trained=language, inputs_need=inputs_need, adapted=adapted
+            )
+        decoder.append(passes)
     tower = _tower(layers.vision, time_context, trained, adapters) if layers.vision else NO_PASSES
     head = _head(layers, time_context, load, language)
     if layers.stem:
@@ -191,7 +214,7 @@ def kind_passes(
             layers.stem, time_context, load, weights_trained=language, inputs_need=language, recomputable=False
         )
         head = head.plus(stem)
-    kinds = KindPasses(decoder, head, tower)
+    kinds = KindPasses(tuple(decoder), head, tower)
     forwards = time_context.run.forward_passes
     if last_layers is None and forwards == 1:
         return kinds
@@ -207,8 +230,9 @@ def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
     """Return the seconds of a micro-batch from its passes through one layer of each kind."""
     compute, recompute, tensor, context, expert = ZERO, ZERO, ZERO, ZERO, ZERO
     forward_s, backward_s = list[Number](), list[Number]()
-    counts = [count for _, count in counted_kinds(layers)]
-    for count, kind in zip((*counts, 1, 1), (*kinds.kinds, kinds.head, kinds.tower), strict=True):
+    every = (*kinds.kinds, kinds.head, kinds.tower)
+    for index, count in enumerate(_times_run(layers)):
+        kind = every[index]
         forward, backward, recomputed = kind.forward, kind.backward, kind.recomputed
         forward_s.append(forward.total)
         backward_s.append(backward.total + recomputed.total)
@@ -218,11 +242,14 @@ def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
             tensor = tensor + count * (forward.tensor + backward.tensor + recomputed.tensor)
             context = context + count * (forward.context + backward.context + recomputed.context)
             expert = expert + count * (forward.expert + backward.expert + recomputed.expert)
-    return MicroBatch(
-        forward=_kind_seconds(forward_s),
-        backward=_kind_seconds(backward_s),
-        model=ModelSeconds(compute, recompute, tensor, context, expert),
-    )
+    model = ModelSeconds(compute, recompute, tensor, context, expert)
+    return MicroBatch(_kind_seconds(forward_s), _kind_seconds(backward_s), model)
+
+
+@lru_cache(maxsize=1024)
+def _times_run(layers: ModelLayers) -> tuple[float, ...]:
+    """Return how often a micro-batch runs each of KindPasses."""
+    return (*(float(count) for _, count in counted_kinds(layers)), 1.0, 1.0)
 
 
 def _kind_seconds(seconds: list[Number]) -> KindSeconds:
@@ -236,21 +263,23 @@ def _seconds(cut: LayerCut, micro_batch: MicroBatch, sends: Number) -> tuple[Chu
     A chunk is its layers, plus the vision tower in the first chunk and the output layer in the last chunk.
     """
     # Equal chunks share one object for their time: the simulation compares plans by this object.
-    forward = [sends + _times(chunk, micro_batch.forward) for chunk in cut.chunks]
-    backward = [sends + _times(chunk, micro_batch.backward) for chunk in cut.chunks]
-    return (
-        tuple([tuple([forward[place] for place in stage]) for stage in cut.places]),
-        tuple([tuple([backward[place] for place in stage]) for stage in cut.places]),
-    )
+    forward = [sends + _chunk_seconds(chunk, micro_batch.forward) for chunk in cut.chunks]
+    backward = [sends + _chunk_seconds(chunk, micro_batch.backward) for chunk in cut.chunks]
+    return _by_stage(cut, forward), _by_stage(cut, backward)
 
 
-def _times(chunk: Chunk, kinds: KindSeconds) -> Number:
-    total: Number = 0.0
-    for count, seconds in zip(chunk.counts, kinds.kinds, strict=True):
-        total = total + count * seconds
+def _by_stage(cut: LayerCut, seconds: list[Number]) -> ChunkTimes:
+    """Return the seconds of the chunks of each stage, from those of the chunks that differ."""
+    return tuple([tuple([seconds[place] for place in places]) for places in cut.places])
+
+
+def _chunk_seconds(chunk: Chunk, seconds: KindSeconds) -> Number:
+    total, kinds = ZERO, seconds.kinds
+    for kind, count in enumerate(chunk.counts):
+        total = total + count * kinds[kind]
     if chunk.first:
-        total = total + kinds.tower
-    return total + kinds.head if chunk.last else total
+        total = total + seconds.tower
+    return total + seconds.head if chunk.last else total
 
 
 def _head(layers: ModelLayers, time_context: TimeContext, load: Load, trained: bool) -> Passes:
@@ -270,7 +299,7 @@ def _head(layers: ModelLayers, time_context: TimeContext, load: Load, trained: b
 def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, adapters: bool) -> Passes:
     """Return the passes through the vision tower, which is whole on every TP rank and sees all patches of an image."""
     plan = time_context.plan
-    if not (plan.images.any() if type(plan.images) is np.ndarray else plan.images):
+    if not (plan.images.any() if type(plan.images) is ndarray else plan.images):
         return NO_PASSES
     forward, backward, recomputed = ZERO, ZERO, ZERO
     # PEFT gives no gradient to the inputs of 4-bit models (peft_model.py _prepare_model_for_gradient_checkpointing).
@@ -301,7 +330,7 @@ def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, ad
             forward = forward + count * passes.forward.compute
             backward = backward + has_backward * count * passes.backward.compute
             recomputed = recomputed + count * passes.recomputed.compute
-    return Passes(*(Pass(seconds, 0.0, 0.0, 0.0) for seconds in (forward, backward, recomputed)))
+    return Passes(Pass(forward, 0.0, 0.0, 0.0), Pass(backward, 0.0, 0.0, 0.0), Pass(recomputed, 0.0, 0.0, 0.0))
 
 
 def _sends(layers: ModelLayers, time_context: TimeContext) -> Number:

@@ -1,6 +1,7 @@
 """The inputs of the time formulas: the plan, the machine, and the way in which the engine runs a step."""
 
 from dataclasses import field
+from typing import Any
 
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.plan import Plan
@@ -17,7 +18,7 @@ class Execution:
     fused: bool = True
     """Whether Transformer Engine's kernels run, and not Hugging Face's modules."""
     memory: MemoryTraits
-    element_bytes: int = 2
+    element_bytes: float = 2.0
     """Bytes of an element that kernels read and write."""
     overlap_gradients: bool = False
     """Gradients are reduced during the last backward pass."""
@@ -72,11 +73,6 @@ class Execution:
     reduced_bytes: float | None = None
     """Bytes of a gradient element in communication, if it is not memory.gradient_bytes."""
 
-    @property
-    def sent_bytes(self) -> float:
-        """Return the bytes of a gradient element in communication."""
-        return self.memory.gradient_bytes if self.reduced_bytes is None else self.reduced_bytes
-
 
 @frozen_dataclass
 class TimeContext:
@@ -95,14 +91,23 @@ class TimeContext:
     """Exposed share of tensor parallel communication."""
     element_s: float = field(init=False)
     """Seconds to read or write one element of an activation or a weight."""
+    accumulated_s: float = field(init=False)
+    """Seconds to add one element of a weight's gradient to the accumulated gradient, which is read and written. If a
+    separate kernel adds it, the new gradient is written and read too."""
+    sent_bytes: float = field(init=False)
+    """Bytes of a gradient element in communication."""
 
     def __post_init__(self) -> None:
-        machine, efficiency = self.machine, self.efficiency
-        sustained = efficiency.sustained(machine)
+        machine, efficiency, run = self.machine, self.efficiency, self.run
+        sustained, attention_peak = efficiency.sustained(machine), machine.attention_peak
         gemm = machine.gemm * (1.0 if machine.warm else sustained)
-        object.__setattr__(self, "gemm_speed", efficiency.product_share * gemm)
-        object.__setattr__(self, "attention_speed", efficiency.attention_share * sustained * machine.attention_peak)
-        flash = self.run.attention_pace * min(sustained * machine.attention_peak, machine.mma_sync)
-        object.__setattr__(self, "flash_attention_speed", efficiency.flash_attention_share * flash)
-        object.__setattr__(self, "overlapped", 1 - efficiency.overlap_share if self.run.overlap_tensor else 1)
-        object.__setattr__(self, "element_s", self.run.element_bytes / machine.memory)
+        flash = run.attention_pace * min(sustained * attention_peak, machine.mma_sync)
+        computed: Any = self
+        computed.gemm_speed = efficiency.product_share * gemm
+        computed.attention_speed = efficiency.attention_share * sustained * attention_peak
+        computed.flash_attention_speed = efficiency.flash_attention_share * flash
+        computed.overlapped = 1.0 - efficiency.overlap_share if run.overlap_tensor else 1.0
+        computed.element_s = run.element_bytes / machine.memory
+        accumulated_s = 2 * run.memory.gradient_bytes / machine.memory
+        computed.accumulated_s = accumulated_s + 2 * computed.element_s if run.sums_apart else accumulated_s
+        computed.sent_bytes = run.memory.gradient_bytes if run.reduced_bytes is None else run.reduced_bytes

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
+from numpy import ndarray
 
 from backend.estimate.array_ops import Number
 from backend.estimate.frozen_dataclass import frozen_dataclass
@@ -96,7 +96,7 @@ def _error(job: Job) -> float:
 def time_context_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits, layers: ModelLayers) -> TimeContext:
     """Return the inputs of a job's time formulas, with the mean length of a sequence, padding included."""
     length, attended = computed_length(job), attended_length(job)
-    is_array = type(length) is np.ndarray or type(plan.sequence_length) is np.ndarray
+    is_array = type(length) is ndarray or type(plan.sequence_length) is ndarray
     if is_array or length != plan.sequence_length or attended != plan.attended:
         plan = replace(plan, sequence_length=length, attended=attended)
     return TimeContext(
@@ -132,22 +132,22 @@ def micro_batch_of(job: Job, time_context: TimeContext, layers: ModelLayers, tra
 
 def execution(job: Job, memory: MemoryTraits, layers: ModelLayers) -> Execution:
     """Return the way in which the job's engine runs a step."""
-    parallel, megatron = job.parallel, job.traits.is_megatron
-    training = job.training
+    parallel, training, traits = job.parallel, job.training, job.traits
+    megatron = traits.is_megatron
     return Execution(
         fused=megatron,
         memory=memory,
-        element_bytes=4 if training.precision == "fp32" else 2,
+        element_bytes=4.0 if training.precision == "fp32" else 2.0,
         rope_fused=parallel.rope_fusion,
         sums_apart=megatron and not memory.cached_weight_gradients,
-        fetches_modules=job.traits.zero_stage == 3,
+        fetches_modules=traits.zero_stage == 3,
         bucket=0.0 if megatron else bucket_of(memory, layers),
         # accelerate 1.11.0 utils/dataclasses.py set_mixed_precision: reduce_dtype.
-        reduced_bytes=(4 if training.precision == "fp32" else 2) if job.traits.is_fsdp else None,
-        reduces_once=job.traits.is_fsdp,
+        reduced_bytes=(4 if training.precision == "fp32" else 2) if traits.is_fsdp else None,
+        reduces_once=traits.is_fsdp,
         megatron=megatron,
-        overlap_gradients=parallel.overlap_grad_reduce if megatron else job.traits.overlaps,
-        overlap_parameters=parallel.overlap_param_gather if megatron else job.traits.overlaps,
+        overlap_gradients=parallel.overlap_grad_reduce if megatron else traits.overlaps,
+        overlap_parameters=parallel.overlap_param_gather if megatron else traits.overlaps,
         overlap_sends=parallel.virtual_pipeline > 1,
         forward_passes=job.forward_passes,
         adapters=adapters_of(job),
@@ -157,16 +157,13 @@ def execution(job: Job, memory: MemoryTraits, layers: ModelLayers) -> Execution:
 
 def _pairs(forward: Sequence[Number], backward: Sequence[Number], scale: float) -> tuple[tuple[float, float], ...]:
     return tuple(
-        [
-            (scale * float(forward_s), scale * float(backward_s))
-            for forward_s, backward_s in zip(forward, backward, strict=True)
-        ]
+        [(scale * float(forward_s), scale * float(backward[place])) for place, forward_s in enumerate(forward)]
     )
 
 
 def _chunk_times(step: StepTime, scale: float) -> tuple[tuple[tuple[float, float], ...], ...]:
-    chunks = zip(step.chunk_forward, step.chunk_backward, strict=True)
-    return tuple([_pairs(forward_s, backward_s, scale) for forward_s, backward_s in chunks])
+    backward = step.chunk_backward
+    return tuple([_pairs(chunks, backward[stage], scale) for stage, chunks in enumerate(step.chunk_forward)])
 
 
 def hours_of(job: Job, global_batch: int, seconds: float) -> float | None:
