@@ -113,10 +113,28 @@ SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
 }
 """Model type -> config.json."""
 
-_NEWER: Mapping[str, Mapping[str, Any]] = {"mellum": _EXPERTS}
+_NEWER: Mapping[str, Mapping[str, Any]] = {
+    "cohere2_moe": {
+        **_EXPERTS, "intermediate_size": 256, "moe_intermediate_size": None, "num_shared_experts": 1,
+        "first_k_dense_replace": 1, "prefix_dense_intermediate_size": 768,
+    },
+    "gemma4_unified_text": {
+        "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        "global_head_dim": 128,
+    },
+    "granite_swa": {},
+    "granitemoe_swa": {**_LOCAL_EXPERTS, "shared_intermediate_size": 256},
+    "hyperclovax": {},
+    "laguna": {
+        **_EXPERTS, "shared_expert_intermediate_size": 256, "num_attention_heads_per_layer": [4, 4, 8, 4],
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    },
+    "mellum": _EXPERTS,
+    "minicpm3": {**_LATENT, "v_head_dim": None, "head_dim": None},
+}  # fmt: skip
 NEWER_MODELS: Mapping[str, Mapping[str, Any]] = {
     model_type: _config(model_type, own) for model_type, own in _NEWER.items()
 }
 """The same for types that only the transformers of requirements/newer.in has."""
-NO_SDPA = ("gpt_oss",)
+NO_SDPA = ("gpt_oss", "granite_swa", "granitemoe_swa")
 """Models whose attention transformers computes without SDPA, which the estimate is for."""

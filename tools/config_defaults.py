@@ -29,7 +29,7 @@ LEFT_OUT = {"model_type", "num_hidden_layers", "hidden_size"}
 """Keys that every config.json gives."""
 MORE_TOWERS = ("gemma4_vision", "gemma4_audio", "clip_vision_model", "siglip_vision_model", "pixtral")
 """Towers that no model of the node's transformers has by default."""
-MORE_NEWER_TOWERS: tuple[str, ...] = ()
+MORE_NEWER_TOWERS = ("gemma4_unified_vision", "gemma4_unified_audio")
 """The same of a later transformers."""
 
 
