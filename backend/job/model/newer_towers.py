@@ -14,6 +14,9 @@ from backend.job.model.shape import Projection, VisionShape
 
 _SOFT_TOKENS = 280
 """Tokens of an image of Gemma 4 Unified that its processor makes at most (image_processing_gemma4_unified.py)."""
+_TILE = 448
+"""Pixels along an edge of the tiles that the processor of MiniCPM-V cuts an image into (scale_resolution in
+image_processing_minicpmv4_6.py)."""
 _CLIP = 3000
 """Frames of a clip of 30 s, for which the audio of a sample is taken."""
 
@@ -111,7 +114,7 @@ def _kimi(vision: Config, model: Config, text_hidden: int) -> VisionShape:
 
 def _minicpm(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     """modeling_minicpmv4_6.py, modeling_minicpmv4_7.py: 2 x 2 patches are joined within the tower, and again by the
-    projector. An image is cut into tiles of image_size."""
+    projector."""
     _required(model, "downsample_mode", "16x")
     _required(model, "merge_kernel_size", (2, 2))
     _required(vision, "window_kernel_size", (2, 2))
@@ -122,7 +125,7 @@ def _minicpm(vision: Config, model: Config, text_hidden: int) -> VisionShape:
         image_patches=0,
         pooled=16,
         merge=2,
-        window=(model.size("image_size") // vision.size("patch_size")) ** 2,
+        window=(_TILE // vision.size("patch_size")) ** 2,
         joined_qkv=False,
         projector_norm="token",
         projector_scale=8 * hidden,
