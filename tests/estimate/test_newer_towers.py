@@ -14,6 +14,7 @@ from benchmarks.small_models import TOWER_IMAGES, TOWER_MODELS
 COUNTED = {
     "exaone4_5": 5_207_228_416,
     "gemma4_unified": 268_435_456,
+    "kimi_k25": 4_247_781_376,
     "muse_glimmer": 4_301_258_752,
     "qwen3_asr": 1_791_033_344,
 }
