@@ -50,6 +50,7 @@ COMPLETED: Mapping[str, Mapping[str, Any]] = {
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "num_attention_heads": 16}},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 16, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1},
+    "gemma4_unified": {"vision_config": {}, "audio_config": {}},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 16, "moe_topk": 2},
     "idefics3": {"pad_token_id": 0, "text_config": {"model_type": "llama", "pad_token_id": 0}},

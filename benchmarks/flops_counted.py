@@ -1,6 +1,6 @@
 """Forward FLOPs that torch's counter counts in small models of many families, beside our formula.
 
-    .venv-node/bin/python -m benchmarks.flops_counted [--json] [NAME ...]
+    .venv-node/bin/python -m benchmarks.flops_counted [--newer] [--json] [NAME ...]
 
 Needs the node environment (torch, transformers). The counter knows matrix products and convolutions, so attention and
 experts run as plain products. It counts the whole square of scores, so the formula does too. The scan of a state space
@@ -79,10 +79,11 @@ def main() -> None:
     """Print one line for each family, or JSON {family: [torch's, ours]}."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--newer", action="store_true", help="types of a later transformers")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     results: dict[str, tuple[float, float]] = {}
-    for name in chosen.names or (*SMALL_MODELS, *SEEING):
+    for name in chosen.names or (NEWER_MODELS if chosen.newer else (*SMALL_MODELS, *SEEING)):
         results[name] = counted(name), formula(name)
         if not chosen.json:
             torchs, ours = results[name]

@@ -4,6 +4,7 @@
     .venv-node/bin/python -m benchmarks.real_modules hugging-face
     .venv-node/bin/python -m benchmarks.real_modules adapters
     .venv-node/bin/python -m benchmarks.real_modules patches-need-gradients
+    .venv-node/bin/newer-python -m benchmarks.real_modules hugging-face | patches-need-gradients
 
 Needs the node environment (torch, megatron-core, transformers). Nothing is allocated: modules are on the meta device,
 ranks in torch's fake process group. A case is {model, tensor, pipeline, virtual_pipeline, expert, expert_tensor, mtp,
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 from backend.job.model import FullAttention, ModelShape, parse_model
+from backend.job.model.newer import NEWER, NEWER_TOWERS
 from backend.job.model.shape import GatedDeltaNet
 from backend.job.model.vision import TOWERS
 from backend.job.presets import models
@@ -231,6 +233,8 @@ def hugging_face() -> dict[str, int]:
 
     counts = {}
     for key, preset in models().items():
+        if not _is_asked(preset.hf_config["model_type"]):
+            continue
         config = CONFIG_MAPPING[preset.hf_config["model_type"]].from_dict(dict(preset.hf_config))
         config = getattr(config, "thinker_config", config)
         kind = AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
@@ -266,9 +270,16 @@ def patches_need_gradients() -> list[str]:
 
     Gemma 3n is left out, because its tower needs timm.
     """
+    return [name for name in TOWERS if _is_asked(name) and name != "gemma3n" and _has_hooked_tower(name)]
+
+
+def _is_asked(name: str) -> bool:
+    """Return whether this transformers builds a type here: a later one builds only those that the node's lacks."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    return [name for name in TOWERS if name in CONFIG_MAPPING and name != "gemma3n" and _has_hooked_tower(name)]
+    newer = {*NEWER, *NEWER_TOWERS}
+    is_later = any(each in CONFIG_MAPPING for each in newer)
+    return name in CONFIG_MAPPING and (name in newer) == is_later
 
 
 def _has_hooked_tower(name: str) -> bool:

@@ -58,7 +58,7 @@ def main() -> None:
     for preset, tower in (("qwen3-vl-8b", _qwen3_vl), ("qwen2.5-vl-7b", _qwen2_5_vl)):
         vision = model_layers(resolve_model(Model(preset=preset))).vision
         if vision:
-            _line(f"{preset} vision block, bf16", tower(2) - tower(1), eager_bytes(vision.block, EagerForm()))
+            _line(f"{preset} vision block, bf16", tower(2) - tower(1), eager_bytes(vision.blocks[0].kind, EagerForm()))
 
 
 def _line(name: str, measured: float, formula: float) -> None:

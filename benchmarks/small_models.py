@@ -113,10 +113,86 @@ SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
 }
 """Model type -> config.json."""
 
-_NEWER: Mapping[str, Mapping[str, Any]] = {"mellum": _EXPERTS}
+_NEWER: Mapping[str, Mapping[str, Any]] = {
+    "cohere2_moe": {
+        **_EXPERTS, "intermediate_size": 256, "moe_intermediate_size": None, "num_shared_experts": 1,
+        "first_k_dense_replace": 1, "prefix_dense_intermediate_size": 768,
+    },
+    "gemma4_unified_text": {
+        "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        "global_head_dim": 128,
+    },
+    "granite_swa": {},
+    "granitemoe_swa": {**_LOCAL_EXPERTS, "shared_intermediate_size": 256},
+    "hyperclovax": {},
+    "laguna": {
+        **_EXPERTS, "shared_expert_intermediate_size": 256, "num_attention_heads_per_layer": [4, 4, 8, 4],
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    },
+    "mellum": _EXPERTS,
+    "minicpm3": {**_LATENT, "v_head_dim": None, "head_dim": None},
+}  # fmt: skip
 NEWER_MODELS: Mapping[str, Mapping[str, Any]] = {
     model_type: _config(model_type, own) for model_type, own in _NEWER.items()
 }
 """The same for types that only the transformers of requirements/newer.in has."""
-NO_SDPA = ("gpt_oss",)
+NO_SDPA = ("gpt_oss", "granite_swa", "granitemoe_swa")
 """Models whose attention transformers computes without SDPA, which the estimate is for."""
+
+IMAGE_TOKEN = 4095
+_TEXT = {**SIZES, "vocab_size": 4096}
+_TOWER: Mapping[str, Any] = {
+    "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4, "patch_size": 14,
+}  # fmt: skip
+_TOWER_MODELS: Mapping[str, Mapping[str, Any]] = {
+    "exaone4_5": {
+        "text_config": {**_TEXT, "model_type": "exaone4"}, "image_token_id": IMAGE_TOKEN, "tie_word_embeddings": False,
+        "vision_config": {
+            "model_type": "exaone4_5_vision", "hidden_size": 256, "intermediate_size": 1024, "depth": 4, "num_heads": 4,
+            "num_key_value_heads": 2, "patch_size": 14, "out_hidden_size": 256, "fullatt_block_indexes": [0, 1, 2, 3],
+        },
+    },
+    "gemma4_unified": {
+        "text_config": {
+            **_TEXT, "model_type": "gemma4_unified_text", "global_head_dim": 128,
+            "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        },
+        "vision_config": {
+            "model_type": "gemma4_unified_vision", "patch_size": 8, "pooling_kernel_size": 2, "mm_embed_dim": 512,
+            "output_proj_dims": 512, "mm_posemb_size": 64,
+        },
+        "image_token_id": IMAGE_TOKEN, "tie_word_embeddings": False,
+    },
+    "kimi_k25": {
+        "text_config": {**_TEXT, "model_type": "qwen3"}, "image_token_id": IMAGE_TOKEN, "tie_word_embeddings": False,
+        "vision_config": {**_TOWER, "model_type": "kimi_k25_vision", "pos_emb_height": 16, "pos_emb_width": 16},
+        "projection_hidden_size": 256,
+    },
+    "minicpmv4_6": {
+        "text_config": {**_TEXT, "model_type": "qwen3"}, "image_token_id": IMAGE_TOKEN, "tie_word_embeddings": False,
+        "vision_config": {**_TOWER, "model_type": "minicpmv4_6_vision", "image_size": 512, "patch_size": 16},
+        "insert_layer_id": 1, "image_size": 512,
+    },
+    "muse_glimmer": {
+        "text_config": {**_TEXT, "model_type": "muse_glimmer_text", "layer_types": ["full_attention"] * 4},
+        "vision_config": {**_TOWER, "model_type": "muse_glimmer_vision", "pos_emb_height": 16, "pos_emb_width": 16},
+        "out_hidden_size": 1024, "projector_hidden_size": 512, "image_token_id": IMAGE_TOKEN,
+    },
+    "qwen3_asr": {
+        "text_config": {**_TEXT, "model_type": "qwen3"}, "audio_token_id": IMAGE_TOKEN, "tie_word_embeddings": False,
+        "audio_config": {
+            "model_type": "qwen3_asr_encoder", "num_mel_bins": 32, "encoder_layers": 4, "encoder_attention_heads": 4,
+            "encoder_ffn_dim": 1024, "d_model": 256, "output_dim": 256, "downsample_hidden_size": 64,
+        },
+        "pad_token_id": 0, "eos_token_id": 2,
+    },
+}  # fmt: skip
+TOWER_MODELS: Mapping[str, Mapping[str, Any]] = {
+    name: {"model_type": name, **keys} for name, keys in _TOWER_MODELS.items()
+}
+"""Models that see or hear, for benchmarks/newer_towers.py. Model type -> config.json."""
+TOWER_IMAGES: Mapping[str, tuple[int, int]] = {
+    "exaone4_5": (256, 64), "gemma4_unified": (128, 128), "kimi_k25": (256, 64), "minicpmv4_6": (256, 16),
+    "muse_glimmer": (256, 64), "qwen3_asr": (104, 104),
+}  # fmt: skip
+"""Patches of an image, and the tokens that it becomes."""

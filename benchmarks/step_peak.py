@@ -202,12 +202,15 @@ def main() -> None:
     parser.add_argument("--model", choices=sorted({case.config.model_type for case in CASES}), help="default: all")
     models = (*SMALL_MODELS, *NEWER_MODELS)
     parser.add_argument("--families", nargs="*", metavar="NAME", choices=models, help="default: all of SMALL_MODELS")
+    parser.add_argument("--newer", action="store_true", help="of families: those of a later transformers")
     parser.add_argument("--lora", action="store_true", help="of the families: LoRA instead of full training")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     cases = [case for case in CASES if chosen.model in (None, case.config.model_type)]
-    if chosen.families is not None:
-        cases = family_cases(chosen.families or [name for name in SMALL_MODELS if name not in NO_SDPA], chosen.lora)
+    if chosen.families is not None or chosen.newer:
+        every = NEWER_MODELS if chosen.newer else SMALL_MODELS
+        names = chosen.families or [name for name in every if name not in NO_SDPA]
+        cases = family_cases(names, chosen.lora)
     if chosen.json:
         print(json.dumps({_name(case): (_measure(case), _formula(case)) for case in cases}))
         return

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from app.text import LANGUAGES, t
-from benchmarks.small_models import NEWER_MODELS, NO_SDPA
 from tools.programs import NEWER_PYTHON, NODE_PYTHON
 
 ROOT = Path(__file__).parents[1]
@@ -162,11 +161,10 @@ def measure(peaks: bool, profiles: bool, steps: Path | None) -> None:
 
 def measure_newer() -> None:
     """Write newer_types.json anew, in the environment of `make engines` that has the later transformers."""
-    flops = _printed("benchmarks.flops_counted", *NEWER_MODELS, "--json", python=NEWER_PYTHON)
+    flops = _printed("benchmarks.flops_counted", "--newer", "--json", python=NEWER_PYTHON)
     peaks: dict[str, Any] = {}
     for options in ([], ["--lora"]):
-        names = [name for name in NEWER_MODELS if name not in NO_SDPA]
-        peaks |= _printed("benchmarks.step_peak", "--families", *names, *options, "--json", python=NEWER_PYTHON)
+        peaks |= _printed("benchmarks.step_peak", "--newer", *options, "--json", python=NEWER_PYTHON)
     data = _printed("benchmarks.families", "--newer", python=NEWER_PYTHON)
     data |= {"flops": _relative(flops), "peaks": _errors(peaks)}
     NEWER_TYPES.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -21,11 +21,14 @@ from backend.engines import Rendered, render
 from backend.engines.known_keys import programs
 from backend.job.job import Job
 from backend.node.checks.engine_args import (
+    ArchitectureUnknownError,
     ClassMissingError,
     CodeNotAllowedError,
+    architecture_fault,
     broken_packages,
     has_code,
     require_architecture,
+    told,
 )
 from tests.engines.jobs import ddp, job, place
 from tests.fakes import FakeNode
@@ -220,8 +223,8 @@ def test_an_installed_package_that_cannot_be_imported_is_found(tmp_path: Path, m
     [
         ({"model_type": "llama"}, False, None),
         ({"model_type": "llama", "auto_map": OWN_CODE}, False, None),
-        ({"model_type": "of_next_year"}, False, ValueError),
-        ({"model_type": "of_next_year"}, True, ValueError),
+        ({"model_type": "of_next_year"}, False, ArchitectureUnknownError),
+        ({"model_type": "of_next_year"}, True, ArchitectureUnknownError),
         ({"model_type": "of_next_year", "auto_map": OWN_CODE}, False, CodeNotAllowedError),
         ({"model_type": "of_next_year", "auto_map": OWN_CODE}, True, None),
         ({"hidden_size": 64}, False, ClassMissingError),
@@ -238,7 +241,7 @@ def test_a_class_that_transformers_will_not_find_is_refused(
     for name in ("transformers", "transformers.models", "transformers.models.auto"):
         monkeypatch.setitem(sys.modules, name, installed)
     monkeypatch.setitem(sys.modules, "transformers.models.auto.configuration_auto", installed)
-    message = "transformers 5.0 does not know the architecture of_next_year" if error is ValueError else None
+    message = "5.0 of_next_year" if error is ArchitectureUnknownError else None
     with pytest.raises(error, match=message) if error else nullcontext():
         require_architecture(str(tmp_path), may_run_code)
     require_architecture(str(tmp_path / "none"))
@@ -265,3 +268,51 @@ def test_a_class_that_is_not_found_is_named_with_its_node_and_the_fix(error: str
     assert problem.choices == (allowed if error == "CodeNotAllowedError" else {})
     for lang in LANGUAGES:
         assert "10.0.0.2" in render_problem(lang, problem)["message"]
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ({"error": "ArchitectureUnknownError", "message": "5.6.0 kimi_k25"}, "failure"),
+        # ms-swift's parser accepts it, and a package of the model may register it.
+        ({"error": None, "message": "", "architecture": "5.6.0 kimi_k25"}, "warning"),
+    ],
+)
+def test_a_transformers_that_lacks_the_architecture_is_named_with_its_node_and_version(
+    said: Mapping[str, Any], status: str
+) -> None:
+    the_job = ddp()
+    first, second = check(the_job, nodes_that_say(TAKEN, said))
+    problem = second.problem
+    assert problem is not None
+    assert (first.status, second.status, problem.code) == ("ok", status, "architecture_unknown")
+    assert (problem.field, problem.node) == ("model.path", "10.0.0.2")
+    for lang in LANGUAGES:
+        rendered = render_problem(lang, problem)
+        assert all(word in rendered["message"] for word in ("10.0.0.2", "5.6.0", "kimi_k25", the_job.model.path))
+        assert all(word in rendered["fix"] for word in ("10.0.0.2", "kimi_k25", "ms-swift"))
+
+
+def test_the_error_of_transformers_about_an_architecture_is_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", types.SimpleNamespace(__version__="5.6.0"))
+    passed_on = ValueError(
+        "The checkpoint you are trying to load has model type `kimi_k25` but Transformers does not recognize this "
+        "architecture. This could be because of an issue with the checkpoint."
+    )
+    assert told(passed_on) == {"error": "ArchitectureUnknownError", "message": "5.6.0 kimi_k25"}
+    assert told(ValueError("bad")) == {"error": "ValueError", "message": "bad"}
+
+
+def test_ms_swift_is_asked_whether_transformers_knows_the_architecture(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    installed = types.SimpleNamespace(__version__="5.6.0", CONFIG_MAPPING={"llama": 1})
+    for name in ("transformers", "transformers.models", "transformers.models.auto"):
+        monkeypatch.setitem(sys.modules, name, installed)
+    monkeypatch.setitem(sys.modules, "transformers.models.auto.configuration_auto", installed)
+    files = {"config.yaml": f"model: {tmp_path}"}
+    for model_type, fault in (("llama", ""), ("kimi_k25", "5.6.0 kimi_k25")):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+        assert architecture_fault(files) == fault
+    (tmp_path / "config.json").write_text("{}")
+    assert architecture_fault(files) == ""

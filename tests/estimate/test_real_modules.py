@@ -118,7 +118,12 @@ def test_every_rank_holds_what_megatron_core_builds_in_40_plans_of_11_models():
 
 
 def test_every_preset_has_as_many_parameters_as_its_hugging_face_class():
-    counted = {key: model_parameters(model_layers(parse_model(preset.hf_config))) for key, preset in models().items()}
+    counted = {
+        key: model_parameters(model_layers(parse_model(preset.hf_config)))
+        for key, preset in models().items()
+        # tests/engines/test_newer_types.py compares the others.
+        if preset.hf_config["model_type"] not in {*NEWER, *NEWER_TOWERS}
+    }
     assert counted == real("benchmarks.real_modules", "hugging-face")
 
 
@@ -138,7 +143,7 @@ def test_every_linear_module_has_an_adapter_but_in_types_that_all_does_not_suit(
 
 def test_transformers_lets_gradients_flow_to_the_patches_of_the_types_that_are_listed():
     assert real("benchmarks.real_modules", "patches-need-gradients") == [
-        name for name in TOWERS if name in WITH_PATCH_GRADIENTS
+        name for name in TOWERS if name in WITH_PATCH_GRADIENTS and name not in NEWER_TOWERS
     ]
 
 

@@ -10,7 +10,9 @@ from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.job.model import parse_model
 from backend.job.model.newer import NEWER, NEWER_TOWERS
-from benchmarks.small_models import NEWER_MODELS
+from backend.job.presets import models
+from backend.job.problems import ProblemsError
+from benchmarks.small_models import NEWER_MODELS, TOWER_MODELS
 from tools.write_models import read_newer_types
 
 TYPES = {name: each for name, each in read_newer_types()["types"].items() if each["status"] == "exact"}
@@ -34,3 +36,57 @@ def test_the_operations_and_the_step_peak_of_small_models_are_near_those_that_to
     measured = read_newer_types()
     assert all(abs(error) < 0.05 for error in measured["flops"].values())
     assert all(abs(error) < 0.1 for errors in measured["peaks"].values() for error in errors.values())
+
+
+def test_the_heads_of_a_layer_may_be_written_for_each_layer():
+    keys = {
+        "model_type": "gemma4_unified_text", "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 512, "attention_k_eq_v": True,
+    }  # fmt: skip
+    of_all = parse_model({**keys, "global_head_dim": 128, "num_global_key_value_heads": 1})
+    own = {"05": {"head_dim": 128, "num_key_value_heads": 1}}
+    assert parse_model({**keys, "per_layer_config": own}) == of_all
+    with pytest.raises(ProblemsError):
+        parse_model({**keys, "per_layer_config": {"05": {"num_attention_heads": 2}}})
+
+
+def test_the_names_of_moonshots_own_code_give_the_same_tower():
+    preset = models()["kimi-k2.5"].hf_config
+    tower = {
+        "model_type": "", "vt_hidden_size": 1152, "vt_intermediate_size": 4304, "vt_num_attention_heads": 16,
+        "vt_num_hidden_layers": 27, "init_pos_emb_height": 64, "init_pos_emb_width": 64, "merge_kernel_size": [2, 2],
+        "mm_hidden_size": 1152, "mm_projector_type": "patchmerger", "patch_size": 14,
+    }  # fmt: skip
+    assert parse_model({**preset, "vision_config": tower}) == parse_model(preset)
+    with pytest.raises(ProblemsError):
+        parse_model({**preset, "vision_config": {**tower, "mm_projector_type": "mlp"}})
+
+
+def test_the_config_of_qwen3_asr_for_its_own_package_gives_the_same_model():
+    keys = TOWER_MODELS["qwen3_asr"]
+    audio = {**keys["audio_config"], "model_type": "qwen3_asr_audio_encoder", "n_window": 50, "n_window_infer": 800}
+    text = {**keys["text_config"], "model_type": "qwen3_asr_text", "attention_bias": False, "hidden_act": "silu"}
+    thinker = {"audio_config": audio, "text_config": text, "tie_word_embeddings": False}
+    own, ours = parse_model({"model_type": "qwen3_asr", "thinker_config": thinker}), parse_model(keys)
+    assert model_parameters(model_layers(own)) == model_parameters(model_layers(ours))
+    with pytest.raises(ProblemsError):
+        parse_model({"model_type": "qwen3_asr", "thinker_config": {**thinker, "classify_num": 5000}})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"downsample_mode": "4x"}, {"merger_times": 2}, {"insert_layer_id": -1}, {"merge_kernel_size": [4, 4]}],
+    ids=str,
+)
+def test_a_form_of_minicpm_v_that_is_not_described_is_refused(changed):
+    with pytest.raises(ProblemsError) as raised:
+        parse_model({**TOWER_MODELS["minicpmv4_6"], **changed})
+    assert [problem.code for problem in raised.value.problems] == ["unsupported_model_key"]
+
+
+def test_each_layer_of_laguna_has_its_own_heads_and_a_gate_for_each():
+    shape = parse_model(NEWER_MODELS["laguna"])
+    heads = [shape.kinds[index].attention.heads for index in shape.order]
+    assert heads == [4, 4, 8, 4]
+    with pytest.raises(ProblemsError):
+        parse_model({**NEWER_MODELS["laguna"], "num_attention_heads_per_layer": [4]})

@@ -29,7 +29,7 @@ _ONE_RANK = re.compile(r"NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME|.*_FILE")
 """Variables that differ between nodes and that no parser reads."""
 _OF_IMPORTS = ("ImportError", "OSError", "RuntimeError")
 _LIBRARY = re.compile(r"\.so\b")
-_FAULTS = frozenset({"error", "packages", "gpu", "generation"})
+_FAULTS = frozenset({"error", "packages", "gpu", "generation", "architecture"})
 _NAMES_SHOWN = 8
 
 
@@ -84,6 +84,8 @@ def _judge(job: Job, checks: Checks, answer: Parsed | NodeError) -> CheckResult:
             return checks.wrong("configuration", "package_broken", "engine", packages=packages or message)
         if answer["error"] == "ClassMissingError":
             return checks.wrong("configuration", "model_class_missing", "model.path", path=job.model.path)
+        if answer["error"] == "ArchitectureUnknownError":
+            return checks.wrong("configuration", "architecture_unknown", "model.path", **_unknown(job, message))
         if answer["error"] == "CodeNotAllowedError":
             return checks.failed("configuration", _code_not_allowed(job, checks.node, message))
         field = field_of(job, message)
@@ -94,10 +96,18 @@ def _judge(job: Job, checks: Checks, answer: Parsed | NodeError) -> CheckResult:
     if generation := answer.get("generation"):
         said = " ".join(generation.split())
         return checks.wrong("configuration", "generation_config_refused", "model.path", path=job.model.path, said=said)
+    if architecture := answer.get("architecture"):  # A package of the model may register it.
+        return checks.warning("configuration", "architecture_unknown", "model.path", **_unknown(job, architecture))
     if packages:  # The run may not need them.
         return checks.warning("configuration", "package_broken", "engine", packages=packages)
     result = checks.ok("configuration")
     return replace(result, problem=_other_keys(checks.node, answer.get("programs", {})))
+
+
+def _unknown(job: Job, said: str) -> dict[str, str | None]:
+    """Return the values of the problem that transformers does not know an architecture."""
+    version, _, model_type = said.partition(" ")
+    return {"path": job.model.path, "version": version, "model_type": model_type}
 
 
 def _code_not_allowed(job: Job, node: str, code: str) -> Problem:

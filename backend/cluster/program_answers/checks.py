@@ -175,6 +175,8 @@ class Parsed(TypedDict, total=False):
     gpu: Line
     generation: str
     """Why the model's generation_config.json cannot be written with a checkpoint."""
+    architecture: Line
+    """The version of transformers and the model_type that it does not know, where the engine's parser accepts it."""
 
 
 class FreePort(TypedDict, total=False):

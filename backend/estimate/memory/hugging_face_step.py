@@ -227,13 +227,16 @@ def _tower(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning
     per_patch += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack / merged
     live: Number = 0.0
     if trained.tower:
-        block = eager_bytes(vision.block, form)
-        is_checkpointed = plan.full_recompute & vision.checkpointed
-        kept = choose(is_checkpointed, form.residual * vision.block.hidden, block)
-        per_patch = per_patch + vision.depth * kept + form.element * vision.kept
-        live = choose(is_checkpointed, block, 0.0)
+        per_patch = per_patch + form.element * vision.kept
+        for part in vision.blocks:
+            saved_by_one = eager_bytes(part.kind, form) / part.joined
+            is_checkpointed = plan.full_recompute & part.checkpointed
+            kept = choose(is_checkpointed, form.residual * part.kind.hidden / part.joined, saved_by_one)
+            per_patch = per_patch + part.count * kept
+            live = larger(live, choose(is_checkpointed, saved_by_one, 0.0))
     elif vision.patches_need and tuning.method == "lora":
-        frozen = vision.depth * eager_bytes(vision.block, form._replace(trained=False, adapters=False))
+        form = form._replace(trained=False, adapters=False)
+        frozen = sum(part.count * eager_bytes(part.kind, form) / part.joined for part in vision.blocks)
         per_patch = per_patch + choose(plan.full_recompute, frozen, 0.0)
     patches = plan.vision_patches
     saved = patches * per_patch

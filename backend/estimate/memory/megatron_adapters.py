@@ -72,8 +72,13 @@ def adapter_counts(kind: LayerKind, adapters: Adapters) -> Counts:
 def tower_adapters(vision: VisionLayers, adapters: Adapters) -> int:
     """Return the parameters of adapters on the blocks of a vision tower, a Hugging Face module that is whole on every
     rank."""
-    linears = (operator for operator in vision.block.operators if isinstance(operator, Linear))
-    return vision.depth * sum(adapters.rank * (linear.inputs + linear.outputs) for linear in linears)
+    linears = (
+        (part.count, operator)
+        for part in vision.blocks
+        for operator in part.kind.operators
+        if isinstance(operator, Linear)
+    )
+    return sum(count * adapters.rank * (linear.inputs + linear.outputs) for count, linear in linears)
 
 
 @lru_cache(maxsize=1024)

@@ -150,5 +150,8 @@ def _bytes_per_patch(vision: VisionLayers, element: int, trained: Trained, full_
     per_patch = per_merged_token / vision.patches_per_token
     if not trained.tower:
         return per_patch
-    block = element * vision.block.hidden if full_recompute else eager_bytes(vision.block, form)
-    return per_patch + vision.depth * block + eager_bytes(vision.patch_embedding, form)
+    for part in vision.blocks:
+        is_checkpointed = full_recompute and part.checkpointed
+        one = element * part.kind.hidden if is_checkpointed else eager_bytes(part.kind, form)
+        per_patch += part.count * one / part.joined
+    return per_patch + eager_bytes(vision.patch_embedding, form)

@@ -34,8 +34,8 @@ def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Tr
 
     `all` is every nn.Linear except the output layer (model/model_utils/misc.py find_all_linear_modules). Routed experts
     are bare parameters in transformers 5 and have no adapters; most routers are no nn.Linear and have none either. In a
-    vision tower that is not frozen the blocks have adapters. So do Qwen3-VL's mergers, because their modules have the
-    names of those in the blocks. Experts of code in a model's folder are nn.Linear.
+    vision tower that is not frozen the blocks have adapters. So do the mergers of Qwen3-VL and MiniCPM-V 4.6, because
+    their modules have the names of those in the tower. Experts of code in a model's folder are nn.Linear.
     """
     total = 0
     if trained.language:
@@ -43,9 +43,9 @@ def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Tr
         total += _adapters(layers.stem, rank, targets) if layers.stem else 0
     vision = layers.vision
     if vision and trained.tower:
-        total += vision.depth * _adapters(vision.block, rank, targets)
+        total += sum(part.count * _adapters(part.kind, rank, targets) for part in vision.blocks)
         total += vision.deep_stack * _adapters(vision.deep_stack_merger, rank, targets)
-        if vision.deep_stack and trained.merger:
+        if (vision.deep_stack or len(vision.blocks) > 1) and trained.merger:
             total += _adapters(vision.merger, rank, targets)
     return total
 
@@ -80,7 +80,7 @@ def quantised_parameters(layers: ModelLayers) -> int:
     total += matrices(layers.stem) if layers.stem else 0
     vision = layers.vision
     if vision:
-        total += vision.depth * matrices(vision.block) + matrices(vision.merger)
+        total += sum(part.count * matrices(part.kind) for part in vision.blocks) + matrices(vision.merger)
         total += vision.deep_stack * matrices(vision.deep_stack_merger)
     return total
 

@@ -40,24 +40,35 @@ def operators_of(kind: LayerKind, wanted: type[One]) -> tuple[One, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TowerPart:
+    """Equal layers of a vision tower that follow each other."""
+
+    kind: LayerKind
+    count: int
+    joined: float = 1
+    """Patches that are one row of these layers."""
+    checkpointed: bool = True
+    """Whether gradient checkpointing reaches them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class VisionLayers:
-    """The parts of a vision tower. Block and patch embedding run per patch, mergers per merged token."""
+    """The parts of a vision tower. Blocks and patch embedding run per patch, mergers per merged token."""
 
     patch_embedding: LayerKind
     positions: int
     """Elements of the learned positions."""
     other: int
     """Elements of the tower's other weights: a class token, norms around the blocks."""
-    block: LayerKind
-    depth: int
+    blocks: tuple[TowerPart, ...]
+    """What follows the patch embedding."""
     patches_per_token: float
     """Patches that become one token of the language model, or one vector that its cross-attention reads."""
     merger: LayerKind
     deep_stack_merger: LayerKind
     deep_stack: int
     kept: int = 0
-    """As in VisionShape (backend/job/model/shape.py); likewise the next two fields."""
-    checkpointed: bool = True
+    """As in VisionShape (backend/job/model/shape.py); likewise the next field."""
     patches_need: bool = False
 
 

@@ -187,12 +187,6 @@ def _full_attention(attention: FullAttention, hidden: int, *, in_fp32: bool) -> 
         values = keys * attention.value_norm
         head_norm = (Norm(width=width + values, parameters=parameters, heads=True, in_fp32=in_fp32),)
     sinks = (Parameters(count=attention.heads, share="split"),) if attention.sinks else ()
-    # The gate is read again for its own gradient and that of the output.
-    gate: tuple[Operator, ...] = ()
-    if attention.gate != "none":
-        gate = (Keep(width=2 * queries, split=True),)
-    if attention.gate == "own":
-        gate = (Linear(name="gate_proj", inputs=hidden, outputs=queries, share="split", after_norm=True), *gate)
     return (
         Linear(
             name="qkv" if parts > 1 else "q",
@@ -213,7 +207,7 @@ def _full_attention(attention: FullAttention, hidden: int, *, in_fp32: bool) -> 
             window=attention.window,
             stores_scores=attention.stores_scores,
         ),
-        *gate,
+        *_gate(attention, hidden),
         Linear(
             name="o",
             inputs=queries,
@@ -222,6 +216,18 @@ def _full_attention(attention: FullAttention, hidden: int, *, in_fp32: bool) -> 
             whole_bias=hidden if attention.output_bias else 0,
         ),
     )
+
+
+def _gate(attention: FullAttention, hidden: int) -> tuple[Operator, ...]:
+    """Return the gate of the attention's output. It is read again for its own gradient and that of the output."""
+    queries, heads = attention.heads * attention.head_dim, attention.heads
+    if attention.gate == "none":
+        return ()
+    if attention.gate == "query":
+        return (Keep(width=2 * queries, split=True),)
+    outputs = queries if attention.gate == "own" else heads
+    projection = Linear(name="gate_proj", inputs=hidden, outputs=outputs, share="split", after_norm=True)
+    return (projection, Keep(width=queries + outputs, split=True))
 
 
 def _latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:

@@ -52,7 +52,7 @@ def vision_parameters(vision: VisionLayers) -> tuple[int, int, int]:
     """Return the parameters of the tower (patches, positions, blocks), of the main merger and of the deep-stack
     mergers."""
     tower = layer_counts(vision.patch_embedding).total + vision.positions + vision.other
-    tower += vision.depth * layer_counts(vision.block).total
+    tower += sum(part.count * layer_counts(part.kind).total for part in vision.blocks)
     deep_stack = vision.deep_stack * layer_counts(vision.deep_stack_merger).total
     return tower, layer_counts(vision.merger).total, deep_stack
 

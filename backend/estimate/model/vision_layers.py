@@ -1,6 +1,6 @@
 """The layers of a vision or audio tower and of its projector."""
 
-from backend.estimate.model.layers import LayerKind, VisionLayers
+from backend.estimate.model.layers import LayerKind, TowerPart, VisionLayers
 from backend.job.model.operators import Activation, Attention, Linear, Norm, Operator, Parameters
 from backend.job.model.shape import VisionShape
 
@@ -18,45 +18,87 @@ def vision_layers(vision: VisionShape) -> VisionLayers:
         width = merged if vision.projector_norm == "patch" else vision.projector[0].inputs
         main = (Norm(width=width, parameters=vision.projector_scale, layer_norm=vision.projector_scale > width),)
     return VisionLayers(
-        patch_embedding=LayerKind(name="patch_embedding", hidden=h, operators=() if vision.block else (embedding,)),
+        patch_embedding=LayerKind(
+            name="patch_embedding",
+            hidden=h,
+            operators=vision.stem or ((embedding,) if vision.depth and not vision.block else ()),
+        ),
         positions=(vision.positions + vision.class_token) * h,
-        block=LayerKind(name="vision", hidden=h, operators=vision.block or _vision_block(vision)),
-        depth=vision.depth,
+        blocks=_blocks(vision),
         patches_per_token=vision.image_patches / vision.keys if vision.keys else vision.patches_per_token,
         merger=_merger(vision, merged, main, vision.projector_other),
         deep_stack_merger=_merger(vision, merged, (_vision_norm(vision, merged),)),
         deep_stack=vision.deep_stack,
         other=vision.other,
         kept=vision.kept,
-        checkpointed=vision.checkpointed,
         patches_need=vision.patches_need,
     )
 
 
-def _vision_block(vision: VisionShape) -> tuple[Operator, ...]:
-    h, f, d = vision.hidden, vision.ffn, vision.hidden // vision.heads
-    parts = 2 if vision.gated else 1
+def _blocks(vision: VisionShape) -> tuple[TowerPart, ...]:
+    """Return the blocks, with the layer that joins patches between them, if there is one."""
+    h, late = vision.hidden, vision.depth - vision.joins_after
+    block = LayerKind(name="vision", hidden=h, operators=vision.block or _vision_block(vision, vision.window))
+    if not vision.joins_after:
+        return (TowerPart(kind=block, count=vision.depth, checkpointed=vision.checkpointed),)
+    late_block = LayerKind(name="vision", hidden=h, operators=_vision_block(vision, vision.window // _JOINED))
+    within = LayerKind(name="vision_window", hidden=h, operators=_vision_attention(vision, _JOINED))
+    joint = LayerKind(name="vision_joint", hidden=h, operators=_joint(vision))
+    return (
+        TowerPart(kind=block, count=vision.joins_after, checkpointed=vision.checkpointed),
+        TowerPart(kind=within, count=1, checkpointed=False),
+        TowerPart(kind=joint, count=1, joined=_JOINED, checkpointed=False),
+        TowerPart(kind=late_block, count=late, joined=_JOINED, checkpointed=vision.checkpointed),
+    )
+
+
+_JOINED = 4
+"""Patches that become one within a tower."""
+
+
+def _joint(vision: VisionShape) -> tuple[Operator, ...]:
+    """Return what makes the patches of a window one (modeling_minicpmv4_6.py MiniCPMV4_6ViTWindowAttentionMerger)."""
+    h, wide, width = vision.hidden, _JOINED * vision.hidden, _JOINED * vision.ffn
+    return (
+        _vision_norm(vision, wide),
+        Linear(name="linear_1", inputs=wide, outputs=width, share="whole", bias=width, after_norm=True),
+        Activation(width=width, gated=False, module="mlp"),
+        Linear(name="linear_2", inputs=width, outputs=h, share="whole", bias=h),
+    )
+
+
+def _vision_attention(vision: VisionShape, window: int) -> tuple[Operator, ...]:
+    h, d = vision.hidden, vision.hidden // vision.heads
+    keys = (vision.kv_heads or vision.heads) * d
     return (
         _vision_norm(vision, h),
         Linear(
             name="qkv",
             inputs=h,
-            outputs=3 * h,
+            outputs=h + 2 * keys,
             share="whole",
-            bias=(2 + vision.key_bias) * h if vision.qkv_bias else 0,
+            bias=h + (1 + vision.key_bias) * keys if vision.qkv_bias else 0,
             parts=1 if vision.joined_qkv else 3,
             after_norm=True,
         ),
         Attention(
             heads=vision.heads,
-            kv_heads=vision.heads,
+            kv_heads=vision.kv_heads or vision.heads,
             key_dim=d,
             value_dim=d,
             causal=False,
-            window=vision.window,
+            window=window,
             packed=vision.joined_qkv,
         ),
         Linear(name="proj", inputs=h, outputs=h, share="whole", bias=h if vision.output_bias else 0),
+    )
+
+
+def _vision_block(vision: VisionShape, window: int) -> tuple[Operator, ...]:
+    h, f = vision.hidden, vision.ffn
+    parts = 2 if vision.gated else 1
+    return (
+        *_vision_attention(vision, window),
         _vision_norm(vision, h),
         Linear(
             name="up",
@@ -81,7 +123,7 @@ def _vision_norm(vision: VisionShape, width: int, per_token: int = 1) -> Norm:
 
 def _merger(vision: VisionShape, merged: int, norm: tuple[Norm, ...], other: int = 0) -> LayerKind:
     """Return the projector of a tower, per language token: its norm, then its matrices with a function between them."""
-    operators: list[Operator] = [*norm]
+    operators: list[Operator] = [*norm, *vision.projector_operators]
     last = len(vision.projector) - 1
     for index, matrix in enumerate(vision.projector):
         parts = 2 if matrix.gated else 1

@@ -6,7 +6,7 @@ from backend.estimate.array_ops import Number, choose
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.stage import Trained, stages
 from backend.estimate.model.flops import layer_flops
-from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, last_kinds
+from backend.estimate.model.layers import LayerKind, ModelLayers, TowerPart, VisionLayers, last_kinds
 from backend.estimate.plan import Plan
 
 
@@ -101,21 +101,26 @@ def _rows(
 def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -> Work:
     """Return the work of the vision tower, which sees every patch of an image at once and is not split over TP."""
     patches, merged = plan.vision_patches, vision.patches_per_token
-    parts = [
-        (vision.patch_embedding, 1, patches, trained.tower, False),
-        (vision.block, vision.depth, patches, trained.tower, trained.tower),
-        (vision.merger, 1, patches / merged, trained.merger, trained.tower),
-        (vision.deep_stack_merger, vision.deep_stack, patches / merged, trained.deep_stack, trained.tower),
+    once = [
+        (TowerPart(kind=vision.patch_embedding, count=1, checkpointed=False), trained.tower, False),
+        (TowerPart(kind=vision.merger, count=1, joined=merged, checkpointed=False), trained.merger, trained.tower),
+        (
+            TowerPart(kind=vision.deep_stack_merger, count=vision.deep_stack, joined=merged, checkpointed=False),
+            trained.deep_stack,
+            trained.tower,
+        ),
     ]
     work = NONE
-    for kind, count, rows, weights_trained, inputs_need in parts:
-        flops = layer_flops(kind)
-        forward = count * rows * flops.forward(plan.patches)
-        backward = flops.backward(
-            plan.patches, weights_trained=weights_trained and not adapters, inputs_need=inputs_need
+    for part, weights_trained, inputs_need in (
+        *once,
+        *((part, trained.tower, trained.tower) for part in vision.blocks),
+    ):
+        flops, rows, length = layer_flops(part.kind), part.count * patches / part.joined, plan.patches / part.joined
+        forward = rows * flops.forward(length)
+        backward = rows * flops.backward(
+            length, weights_trained=weights_trained and not adapters, inputs_need=inputs_need
         )
-        backward *= count * rows
-        is_checkpointed = kind is vision.block and trained.tower and vision.checkpointed
+        is_checkpointed = part.checkpointed and trained.tower
         again = choose(plan.full_recompute, forward, 0.0) if is_checkpointed else 0.0
         work += Work(forward=forward, backward=backward, recomputed=again)
     return work

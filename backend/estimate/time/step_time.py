@@ -9,7 +9,7 @@ from backend.estimate.array_ops import ZERO, Number, choose, larger
 from backend.estimate.frozen_dataclass import frozen_dataclass, positional_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import Chunk, LayerCut, RankParameters, Trained, layer_cut
-from backend.estimate.model.layers import ModelLayers, VisionLayers, counted_kinds
+from backend.estimate.model.layers import ModelLayers, TowerPart, VisionLayers, counted_kinds
 from backend.estimate.model.load import Load, load_of
 from backend.estimate.time.communication import Group, ring_seconds, send_seconds
 from backend.estimate.time.cross_attention import cross_attention_passes
@@ -306,30 +306,36 @@ def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, ad
     patches_need = adapters and vision.patches_need and not trained.tower and not time_context.run.unpacked
     has_backward = choose(plan.full_recompute, 1.0, 0.0) if patches_need else 1.0
     inputs_need = trained.tower or patches_need
-    patches = Load(tokens=plan.vision_patches, length=plan.patches)
-    merged = Load(tokens=patches.tokens / vision.patches_per_token, length=plan.patches)
-    parts = (
-        (vision.patch_embedding, 1, patches, trained.tower, False),
-        (vision.block, vision.depth, patches, trained.tower, inputs_need),
-        (vision.merger, 1, merged, trained.merger, inputs_need),
-        (vision.deep_stack_merger, vision.deep_stack, merged, trained.deep_stack, inputs_need),
+    merged = vision.patches_per_token
+    once = (
+        (TowerPart(kind=vision.patch_embedding, count=1), trained.tower, False),
+        (TowerPart(kind=vision.merger, count=1, joined=merged), trained.merger, inputs_need),
+        (
+            TowerPart(kind=vision.deep_stack_merger, count=vision.deep_stack, joined=merged),
+            trained.deep_stack,
+            inputs_need,
+        ),
     )
-    for kind, count, load, weights_trained, inputs_trained in parts:
-        if count:
+    for part, weights_trained, inputs_trained in (
+        *once,
+        *((part, trained.tower, inputs_need) for part in vision.blocks),
+    ):
+        if part.count:
+            of_blocks = part in vision.blocks and trained.tower
             passes = layer_passes(
-                kind,
+                part.kind,
                 time_context,
-                load,
+                Load(tokens=plan.vision_patches / part.joined, length=plan.patches / part.joined),
                 weights_trained=weights_trained and not adapters,
                 inputs_need=inputs_trained,
-                adapted=adapters and kind is vision.block and trained.tower,
+                adapted=adapters and of_blocks,
                 tower=True,
-                recomputable=kind is vision.block and trained.tower and vision.checkpointed,
+                recomputable=of_blocks and part.checkpointed,
             )
             # The tower has no communication.
-            forward = forward + count * passes.forward.compute
-            backward = backward + has_backward * count * passes.backward.compute
-            recomputed = recomputed + count * passes.recomputed.compute
+            forward = forward + part.count * passes.forward.compute
+            backward = backward + has_backward * part.count * passes.backward.compute
+            recomputed = recomputed + part.count * passes.recomputed.compute
     return Passes(Pass(forward, 0.0, 0.0, 0.0), Pass(backward, 0.0, 0.0, 0.0), Pass(recomputed, 0.0, 0.0, 0.0))
 
 

@@ -10,7 +10,12 @@ from backend.job.model.config import Config, refusal
 from backend.job.model.plain_towers import MOST_LAYERS
 from backend.job.model.shape import VisionShape
 
-AUDIO: Mapping[str, str] = {"qwen2_audio": "qwen2_audio_encoder", "voxtral": "voxtral_encoder"}
+AUDIO: Mapping[str, str] = {
+    "qwen2_audio": "qwen2_audio_encoder",
+    "qwen3_asr": "qwen3_asr_encoder",
+    "qwen3_asr_thinker": "qwen3_asr_audio_encoder",
+    "voxtral": "voxtral_encoder",
+}
 """Model types whose only tower hears, which audio_config describes -> model type of the tower."""
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from backend.job.model.config import Config
-from backend.job.model.shape import LayerShape, Norms, NormWeights, QkNorm, StateSpace
+from backend.job.model.shape import Gate, LayerShape, Norms, NormWeights, QkNorm, StateSpace
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 
@@ -43,9 +43,11 @@ class Family:
     qkv_bias: Flag = "attention_bias"
     output_bias: Flag = "attention_bias"
     qk_norm: QkNorm = "none"
-    gate: Literal["none", "query", "own"] = "none"
+    gate: Gate = "none"
     """As in FullAttention."""
     sinks: bool = False
+    value_heads_divide_hidden: bool = False
+    """Whether v_head_dim may be absent, and the value heads of latent attention then share the hidden size."""
     layer_types: LayerTypes = all_full
     """Types of layers if config.json does not list them."""
     joined: bool = True

@@ -10,6 +10,8 @@ from backend.job.model.config import Config, refusal
 from backend.job.model.shape import Experts, Ffn, FullAttention, LayerShape
 
 MOST_WIDTH, MOST_COPIES = 10**9, 64
+_GLOBAL_HEAD = 512
+"""Width of a head of a global layer of Gemma 4, if config.json does not give it."""
 
 
 def gemma4_layer(config: Config, layer: LayerShape, index: int, layers: int) -> LayerShape:
@@ -22,14 +24,12 @@ def gemma4_layer(config: Config, layer: LayerShape, index: int, layers: int) -> 
     if not isinstance(attention, FullAttention):
         raise refusal("unsupported_model_key", key="layer_types", value=type(attention).__name__)
     is_shared = _is_shared(config, index, layers)
-    is_global = not attention.window
-    joined = config.flag("attention_k_eq_v") and is_global
+    joined = config.flag("attention_k_eq_v") and not attention.window
+    head_dim, kv_heads = _heads(config, attention, index, joined=joined)
     attention = replace(
         attention,
-        head_dim=config.size("global_head_dim", default=attention.head_dim) if is_global else attention.head_dim,
-        kv_heads=config.size("num_global_key_value_heads", default=attention.kv_heads)
-        if joined
-        else attention.kv_heads,
+        head_dim=head_dim,
+        kv_heads=kv_heads,
         projects="queries" if is_shared else "keys" if joined else "all",
         value_norm=not is_shared,
     )
@@ -48,6 +48,32 @@ def gemma4_layer(config: Config, layer: LayerShape, index: int, layers: int) -> 
         # Three norms more, and two scales of the router.
         other = 4 * hidden + count
     return replace(layer, attention=attention, ffn=ffn, other=other, per_layer=_per_layer(config))
+
+
+def _heads(config: Config, attention: FullAttention, index: int, *, joined: bool) -> tuple[int, int]:
+    """Return the width of a head and the number of key heads of a layer: its own (transformers 5.19 writes them in
+    `per_layer_config`), or those that all global layers have."""
+    layers = config.get("per_layer_config")
+    if layers is not None:
+        # Names of layers are numbers, with leading zeros or without.
+        try:
+            own = {int(name): values for name, values in layers.items()}.get(index, {})
+            known = own.keys() <= {"head_dim", "num_key_value_heads"}
+        except (AttributeError, TypeError, ValueError):
+            known = False
+        if not known:
+            raise refusal("bad_model_key", key="per_layer_config", value=layers)
+        of_layer = Config(own)
+        return (
+            of_layer.size("head_dim", default=attention.head_dim),
+            of_layer.size("num_key_value_heads", default=attention.kv_heads),
+        )
+    if attention.window:
+        return attention.head_dim, attention.kv_heads
+    return (
+        config.size("global_head_dim", default=_GLOBAL_HEAD),
+        config.size("num_global_key_value_heads", default=attention.kv_heads) if joined else attention.kv_heads,
+    )
 
 
 def _is_shared(config: Config, index: int, layers: int) -> bool:

@@ -4,12 +4,120 @@
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from backend.job.model.family import Family, qwen_sliding
+from backend.job.model.config import Config, refusal
+from backend.job.model.family import FULL, SLIDING, Family, qwen_sliding
+from backend.job.model.gemma import gemma4_layer
+from backend.job.model.shape import Ffn, FullAttention, LayerShape
+
+
+def _cohere_types(config: Config, layers: int) -> list[str]:
+    """configuration_cohere2_moe.py: the leading dense layers have a pattern of their own."""
+    dense = min(config.size("first_k_dense_replace", default=0), layers)
+    first = _last_of_each(config.size("prefix_dense_sliding_window_pattern"), dense)
+    return first + _last_of_each(config.size("sliding_window_pattern"), layers - dense)
+
+
+def _last_of_each(period: int, layers: int) -> list[str]:
+    return [SLIDING if (index + 1) % period else FULL for index in range(layers)]
+
+
+def _gemma_types(_config: Config, layers: int) -> list[str]:
+    """configuration_gemma4_unified.py: the last layer has full attention, too."""
+    return [*_last_of_each(6, layers)[:-1], FULL]
+
+
+def _first_of_four(_config: Config, layers: int) -> list[str]:
+    """configuration_granite_swa.py."""
+    return [SLIDING if index % 4 else FULL for index in range(layers)]
+
+
+def _last_of_four(_config: Config, layers: int) -> list[str]:
+    """configuration_muse_glimmer.py: counted backward from the last layer."""
+    return [SLIDING if (layers - 1 - index) % 4 else FULL for index in range(layers)]
+
+
+def _cohere_layer(config: Config, layer: LayerShape, _index: int, _layers: int) -> LayerShape:
+    """modeling_cohere2_moe.py: a config with rms_norm_eps has RMSNorms, and dense layers have a width of their own."""
+    if config.get("rms_norm_eps") is not None:
+        layer = replace(layer, norm="scale")
+    if isinstance(layer.ffn, Ffn):
+        layer = replace(layer, ffn=replace(layer.ffn, width=config.size("prefix_dense_intermediate_size")))
+    return layer
+
+
+def _hyperclova_layer(config: Config, layer: LayerShape, _index: int, _layers: int) -> LayerShape:
+    """modeling_hyperclovax.py."""
+    return replace(layer, norms="both" if config.flag("use_post_norm") else "before")
+
+
+def _laguna_layer(config: Config, layer: LayerShape, index: int, layers: int) -> LayerShape:
+    """modeling_laguna.py: each layer has its own number of heads."""
+    heads, gating = config.get("num_attention_heads_per_layer"), config.get("gating")
+    if not isinstance(layer.attention, FullAttention):
+        raise refusal("unsupported_model_key", key="layer_types", value=type(layer.attention).__name__)
+    attention = replace(layer.attention, gate="own_of_head" if gating in (True, "per-head") else "own")
+    if heads is not None:
+        if (
+            not isinstance(heads, list | tuple)
+            or len(heads) != layers
+            or not all(type(n) is int and n > 0 for n in heads)
+        ):
+            raise refusal("bad_model_key", key="num_attention_heads_per_layer", value=heads)
+        attention = replace(attention, heads=heads[index])
+    return replace(layer, attention=attention)
+
+
+_GRANITE_SWA = Family(sinks=True, layer_types=_first_of_four)
 
 NEWER: Mapping[str, Family] = {
+    "cohere2_moe": Family(
+        keys={"moe_intermediate_size": "intermediate_size", "n_shared_experts": "num_shared_experts"},
+        norms="shared",
+        norm="centred_scale",
+        layer_types=_cohere_types,
+        refine=_cohere_layer,
+    ),
+    "gemma4_unified": Family(
+        fp32_norms=True,
+        gated=True,
+        norms="both",
+        qk_norm="heads",
+        layer_types=_gemma_types,
+        refine=gemma4_layer,
+    ),
+    "granite_swa": _GRANITE_SWA,
+    "granitemoe_swa": replace(_GRANITE_SWA, keys={"shared_expert_intermediate_size": "shared_intermediate_size"}),
+    "hyperclovax": Family(refine=_hyperclova_layer),
+    "laguna": Family(
+        modules={"gate_proj": ("g_proj",)},
+        qk_norm="heads",
+        leading_dense=1,
+        router_bias=True,
+        refine=_laguna_layer,
+    ),
     "mellum": Family(qk_norm="heads", layer_types=qwen_sliding),
+    "minicpm3": Family(value_heads_divide_hidden=True),
+    "muse_glimmer": Family(
+        fp32_norms=True,
+        gated=True,
+        norms="both",
+        qk_norm="bare",
+        gate="own",
+        layer_types=_last_of_four,
+    ),
+    "qwen3_asr": Family(qk_norm="heads"),
 }
 """By model_type of the text model, without the suffix `_text`."""
-NEWER_TOWERS: tuple[str, ...] = ()
+NEWER_TOWERS: tuple[str, ...] = (
+    "exaone4_5",
+    "gemma4_unified",
+    "hyperclovax_vision_v2",
+    "kimi_k25",
+    "minicpmv4_6",
+    "minicpmv4_7",
+    "muse_glimmer",
+    "qwen3_asr",
+)
 """Types in vision.TOWERS that only a later transformers has."""

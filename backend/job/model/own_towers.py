@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from backend.job.model.config import Config, refusal
+from backend.job.model.newer_towers import qwen3_asr
 from backend.job.model.plain_towers import MOST_LAYERS, siglip
 from backend.job.model.shape import Projection, VisionShape
 
@@ -60,5 +61,10 @@ def _minicpmv(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     return replace(tower, depth=tower.depth - model.flag("drop_vision_last_layer", True))
 
 
-OWN_TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {"kimi_vl": _moon, "minicpmv": _minicpmv}
+OWN_TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
+    "kimi_vl": _moon,
+    "minicpmv": _minicpmv,
+    # The config.json of Qwen3-ASR for the package qwen_asr, which ms-swift uses.
+    "qwen3_asr_thinker": qwen3_asr,
+}
 """Readers by model_type of the whole model."""

@@ -132,7 +132,7 @@ def _kinds(
 def _mixer(name: str, text: Config, family: Family, hidden: int) -> Mixer | None:
     """Return what mixes tokens in layers of a type; None for a layer that is only an FFN."""
     if text.get("kv_lora_rank"):
-        return _mla(text)
+        return _mla(text, hidden if family.value_heads_divide_hidden else 0)
     if name == LINEAR:
         return _delta_net(text, family)
     if name == MAMBA and family.state_space:
@@ -196,16 +196,18 @@ def _flag(text: Config, flag: Flag) -> bool:
     return text.flag(flag) if isinstance(flag, str) else flag
 
 
-def _mla(text: Config) -> Mla:
+def _mla(text: Config, shared_by_values: int) -> Mla:
+    """Return latent attention; `shared_by_values` is the width that value heads share if v_head_dim is absent."""
     if text.flag("attention_bias"):
         raise refusal("unsupported_model_key", key="attention_bias", value=True)
+    heads = text.size("num_attention_heads")
     return Mla(
-        heads=text.size("num_attention_heads"),
+        heads=heads,
         q_lora=text.size("q_lora_rank", default=0),
         kv_lora=text.size("kv_lora_rank"),
         nope_dim=text.size("qk_nope_head_dim"),
         rope_dim=text.size("qk_rope_head_dim"),
-        value_dim=text.size("v_head_dim"),
+        value_dim=text.size("v_head_dim", default=shared_by_values // heads or None),
     )
 
 

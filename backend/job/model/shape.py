@@ -15,6 +15,9 @@ WEIGHTS: Mapping[NormWeights, int] = {"none": 0, "scale": 1, "centred_scale": 1,
 QkNorm = Literal["none", "heads", "whole", "bare"]
 """A norm over every query and key head, over all heads together (OLMo 2), or over every head without weights
 (Llama 4)."""
+Gate = Literal["none", "query", "own", "own_of_head"]
+"""A gate of the attention's output: from the query projection (Qwen3-Next), from a projection of its own, or from one
+with a single output for each head (Laguna)."""
 Norms = Literal["before", "after", "both", "shared"]
 """The norms of a layer: before attention and FFN, after them, on both sides (Gemma 2), or one before attention and FFN
 in parallel (Cohere)."""
@@ -32,8 +35,8 @@ class FullAttention:
     output_bias: bool = False
     """Bias on the output projection."""
     qk_norm: QkNorm = "none"
-    gate: Literal["none", "query", "own"] = "none"
-    """A gate of the output, from the query projection (Qwen3-Next) or from a projection of its own."""
+    gate: Gate = "none"
+    """A gate of the output."""
     sinks: bool = False
     """A learned logit per head (gpt-oss)."""
     window: int = 0
@@ -223,6 +226,8 @@ class VisionShape:
     patch: int
     """Pixels along an edge of a patch."""
     projector: tuple[Projection, ...]
+    kv_heads: int = 0
+    """Heads of keys and values; 0 for as many as of queries."""
     temporal_patch: int = 1
     """Frames of a patch; a still image is repeated to fill them."""
     merge: int = 1
@@ -252,12 +257,20 @@ class VisionShape:
     """The norm before the projector: of every patch, or of every language token."""
     projector_scale: int = 0
     """Weights of this norm; 0 if they are those of a norm of the blocks."""
+    projector_operators: tuple[Operator, ...] = ()
+    """Operators of the projector, for every language token, if it is no sequence of matrices; `projector` is empty
+    then."""
     projector_other: int = 0
     """Weights of the projector besides its matrices and its norm, or of the projector of a second tower."""
     block_other: int = 0
     """Weights of a block that no matrix or norm has."""
     block: tuple[Operator, ...] = ()
     """Operators of a block, for every patch, if the tower is no vision transformer; patches have no layer then."""
+    joins_after: int = 0
+    """Blocks after which a layer of windows of 2 x 2 patches makes each window one patch (MiniCPM-V 4.6); 0 if there is
+    no such layer."""
+    stem: tuple[Operator, ...] = ()
+    """Operators that make a patch, if it is no product with its pixels."""
     other: int = 0
     """Weights of the tower besides patches, positions and blocks, or of a second tower that is frozen with it."""
     kept: int = 0

@@ -15,6 +15,7 @@ from backend.job.model.gemma_towers import gemma3_tower, gemma4_tower, paligemma
 from backend.job.model.llama import llama4_tower
 from backend.job.model.mllama import mllama_tower
 from backend.job.model.mobilenet import gemma3n_tower
+from backend.job.model.newer_towers import NEWER_READERS
 from backend.job.model.own_towers import OWN_TOWERS
 from backend.job.model.patch_gradients import WITH_PATCH_GRADIENTS
 from backend.job.model.plain_towers import MOST_LAYERS as MOST_LAYERS
@@ -44,7 +45,8 @@ def parse_vision(hf_config: Mapping[str, Any], text_hidden: int) -> VisionShape 
 
 
 def _qwen(vision: Config, model: Config, text_hidden: int) -> VisionShape:
-    """modeling_qwen2_vl.py, modeling_qwen2_5_vl.py, modeling_qwen3_vl.py."""
+    """modeling_qwen2_vl.py, modeling_qwen2_5_vl.py, modeling_qwen3_vl.py, and of transformers 5.19
+    modeling_exaone4_5.py."""
     kind = str(model.get("model_type") or vision.get("model_type"))
     if kind == "qwen2_vl":
         # In Qwen2-VL alone, embed_dim is the tower's width and hidden_size the output width.
@@ -56,7 +58,7 @@ def _qwen(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     heads = vision.size("num_heads")
     if heads > hidden:
         raise refusal("bad_model_key", key="num_heads", value=heads)
-    third, gated = kind.startswith("qwen3"), kind in ("qwen2_5_vl", "qwen2_5_omni_thinker")
+    third, gated = kind.startswith("qwen3"), kind in ("qwen2_5_vl", "qwen2_5_omni_thinker", "exaone4_5")
     merge = vision.size("spatial_merge_size", default=2)
     merged = hidden * merge**2
     return VisionShape(
@@ -64,6 +66,7 @@ def _qwen(vision: Config, model: Config, text_hidden: int) -> VisionShape:
         hidden=hidden,
         ffn=ffn,
         heads=heads,
+        kv_heads=vision.size("num_key_value_heads") if kind == "exaone4_5" else heads,
         channels=vision.size("in_channels", "in_chans", default=3),
         patch=vision.size("patch_size"),
         temporal_patch=vision.size("temporal_patch_size", default=2),
@@ -319,6 +322,7 @@ def _glm4v(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
 
 TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     **OWN_TOWERS,
+    **NEWER_READERS,
     "qwen2_vl": _qwen,
     "qwen2_5_vl": _qwen,
     "qwen3_vl": _qwen,
@@ -332,6 +336,7 @@ TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "aya_vision": _shuffled,
     "cohere2_vision": _shuffled,
     "ernie4_5_vl_moe": _ernie,
+    "exaone4_5": _qwen,
     "gemma3": gemma3_tower,
     "gemma3n": gemma3n_tower,
     "gemma4": gemma4_tower,

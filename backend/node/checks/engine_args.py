@@ -15,6 +15,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import sys
 import tempfile
 import types
@@ -27,6 +28,8 @@ LONGEST = 2000
 COMPILED = ("flash_attn", "transformer_engine.pytorch", "torchvision", "torchaudio", "bitsandbytes")
 """Packages with compiled parts. transformers imports most of them where they are installed, even if a run does not use
 them."""
+UNRECOGNIZED = re.compile(r"model type `([^`]+)` but Transformers does not recognize this architecture")
+"""models/auto/configuration_auto.py of transformers: AutoConfig.from_pretrained."""
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -42,12 +45,25 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
         try:
             PARSERS[request["engine"]]()
         except Exception as error:
-            return {"error": type(error).__name__, "message": str(error)[:LONGEST], **faults()}
+            return {**told(error), **faults()}
         finally:
             os.chdir("/")
     problems = {"generation": generation_fault(request["files"]), **faults()}
+    if request["engine"] == "swift":
+        problems["architecture"] = architecture_fault(request["files"])
     problems = {name: value for name, value in problems.items() if value}
     return {"error": None, "message": "", "programs": programs_of(request["engine"]), **problems}
+
+
+def told(error: Exception) -> dict[str, str]:
+    """Return the name and the message of an error. ms-swift passes on that of transformers about an architecture."""
+    message = str(error)
+    unknown = UNRECOGNIZED.search(message)
+    if unknown:
+        import transformers
+
+        return {"error": ArchitectureUnknownError.__name__, "message": f"{transformers.__version__} {unknown.group(1)}"}
+    return {"error": type(error).__name__, "message": message[:LONGEST]}
 
 
 def generation_fault(files: dict[str, str]) -> str:
@@ -74,6 +90,23 @@ def generation_fault(files: dict[str, str]) -> str:
             generation.save_pretrained(target)
         except Exception as error:
             return f"{type(error).__name__}: {error}"[:LONGEST]
+    return ""
+
+
+def architecture_fault(files: dict[str, str]) -> str:
+    """Return the version of transformers and the model_type that it does not know; empty if it knows it.
+
+    ms-swift's parser accepts such a model, and some models have a package that registers their type (qwen_asr).
+    """
+    import yaml
+
+    folder = (yaml.safe_load(files.get(CONFIG, "")) or {}).get("model") or ""
+    try:
+        require_architecture(folder, may_run_code=True)
+    except ArchitectureUnknownError as error:
+        return str(error)
+    except (ValueError, ImportError):
+        return ""
     return ""
 
 
@@ -165,6 +198,10 @@ def parse_llamafactory() -> None:
         require_architecture(config.get("model_name_or_path") or "", bool(config.get("trust_remote_code")))
 
 
+class ArchitectureUnknownError(ValueError):
+    """The installed transformers has no class for the model. The message is its version and the model_type."""
+
+
 class ClassMissingError(ValueError):
     """The model's config.json names no class."""
 
@@ -193,8 +230,7 @@ def require_architecture(folder: str, may_run_code: bool = False) -> None:
         if not may_run_code:
             raise CodeNotAllowedError(str(own_code))
     elif isinstance(name, str):
-        version = transformers.__version__
-        raise ValueError(f"model_name_or_path: transformers {version} does not know the architecture {name}.")
+        raise ArchitectureUnknownError(f"{transformers.__version__} {name}")
     elif int(transformers.__version__.partition(".")[0]) > 4:
         # Earlier versions look for a known name in the folder's path.
         raise ClassMissingError
