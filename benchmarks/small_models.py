@@ -21,6 +21,7 @@ _LATENT = {
     "kv_lora_rank": 64, "q_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64,
     "head_dim": 32, "num_key_value_heads": 4,
 }  # fmt: skip
+_INDEXER = {"index_n_heads": 8, "index_head_dim": 32, "index_topk": 64}
 _LINEAR = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
 }  # fmt: skip
@@ -66,6 +67,10 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
     },
     "deepseek_v3": {**_ROUTED_EXPERTS, **_LATENT},
     "glm4_moe": _ROUTED_EXPERTS,
+    "glm_moe_dsa": {
+        **_ROUTED_EXPERTS, **_LATENT, **_INDEXER, "first_k_dense_replace": None, "n_shared_experts": 1,
+        "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "indexer_types": ["full", "full", "full", "shared"],
+    },
     "gpt_oss": _LOCAL_EXPERTS,
     "granitemoe": _LOCAL_EXPERTS,
     "llama4_text": {
@@ -113,7 +118,10 @@ SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
 }
 """Model type -> config.json."""
 
-_NEWER: Mapping[str, Mapping[str, Any]] = {"mellum": _EXPERTS}
+_NEWER: Mapping[str, Mapping[str, Any]] = {
+    "deepseek_v32": {**_ROUTED_EXPERTS, **_LATENT, **_INDEXER, "n_shared_experts": 1},
+    "mellum": _EXPERTS,
+}
 NEWER_MODELS: Mapping[str, Mapping[str, Any]] = {
     model_type: _config(model_type, own) for model_type, own in _NEWER.items()
 }

@@ -5,6 +5,7 @@ from backend.estimate.memory.cross_attention import cross_attention_bytes, image
 from backend.estimate.memory.layer_work import (
     SCORE_SAVED,
     layer_work,
+    mask_bytes,
     new_gradient_bytes,
     scores,
 )
@@ -190,7 +191,8 @@ def _layer_activations(
     # Checkpointing skips layers without trainable parameters: they save all that they need.
     checkpointed = plan.full_recompute & tuning.trained.language
     for kind, count in _saving_layers(layers, tuning):
-        full = plan.tokens * (eager_bytes(kind, form) + SCORE_SAVED * scores(kind, plan, tuning))
+        square = SCORE_SAVED * scores(kind, plan, tuning) + mask_bytes(kind, plan, tuning, form)
+        full = plan.tokens * (eager_bytes(kind, form) + square)
         if kind.of_images:
             full = full + cross_attention_bytes(kind.of_images, plan, form)
         inputs = form.residual * (kind.hidden + kind.inputs) * plan.tokens

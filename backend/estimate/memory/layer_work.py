@@ -1,18 +1,19 @@
 """What the backward pass of one layer of Hugging Face modules needs for a moment, beside what is saved."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
 from backend.estimate.array_ops import Number, choose, larger, largest
 from backend.estimate.memory.memory_term import Piece, Product, joined, largest_piece, piece, token_piece
-from backend.estimate.memory.saved_activations import EagerForm
+from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.memory.sharding import largest_unit
 from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of
 from backend.estimate.plan import Plan
-from backend.job.model.operators import Activation, AltUp, Attention, Dispatch, Linear, Norm
+from backend.job.model.operators import Activation, AltUp, Attention, Dispatch, IndexScores, Linear, Norm
 from backend.job.traits import MemoryTraits
 
 SCORE_SAVED, SCORE_WORK = 6, 4
@@ -37,6 +38,16 @@ def scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
     return size
 
 
+def mask_bytes(kind: LayerKind, plan: Plan, tuning: Tuning, form: EagerForm) -> Number:
+    """Return the bytes per token of the masks of chosen keys that fused attention saves in the precision of queries;
+    unfused attention adds them to its scores."""
+    masks = sum(each.masked for each in operators_of(kind, Attention))
+    if not masks or tuning.eager_attention:
+        return 0
+    size: Number = masks * form.element * plan.sequence_length
+    return size
+
+
 def layer_work(
     kind: LayerKind, layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
 ) -> Piece:
@@ -57,6 +68,7 @@ def layer_work(
     # The adapter of the last projection, in the forward pass that checkpointing repeats. Its tensors are freed before
     # the gradients exist.
     adapter = plan.tokens * _adapter_bytes(kind, tuning.lora_targets, form) if form.adapters else 0
+    index = plan.tokens * _index_bytes(kind, plan, memory, tuning, form)
 
     def products() -> Sequence[Product]:
         projections = joined(
@@ -68,10 +80,38 @@ def layer_work(
             token_piece("workspace_routed", routed, plan),
             token_piece("workspace_adapter", adapter, plan),
             token_piece("workspace_altup", altup, plan),
+            token_piece("workspace_index", index, plan),
         )
         return largest_piece(projections, *others).products()
 
-    return Piece(largest(ffn + weight + unpacked, routed, adapter, altup), products)
+    return Piece(largest(ffn + weight + unpacked, routed, adapter, altup, index), products)
+
+
+def _index_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Number:
+    """Return the bytes per token of an indexer in the forward pass, less what the layer saves after its attention; 0
+    without an indexer.
+
+    transformers 5.19 modeling_deepseek_v32.py DeepseekV32Indexer.forward: queries as projected, rotated, joined, in
+    fp32, and in 16 bits if autocast makes the product; and the scores of every head, twice at once in each of the steps
+    that scale and clip them. A product with the keys of several sequences makes a copy of them for every query.
+    """
+    places = [place for place, each in enumerate(kind.operators) if isinstance(each, IndexScores)]
+    if not places:
+        return 0
+    [indexer] = operators_of(kind, IndexScores)
+    autocast = memory.autocast_bytes > 0
+    e = form.element
+    element = e if autocast else 4
+    queries = indexer.heads * ((2 * e + 4 + autocast * e) * indexer.key_dim + e * indexer.rotary)
+    entries = element * indexer.heads * plan.sequence_length
+    spread: Number = 0
+    if indexer.spreads_keys:
+        spread = choose(plan.micro_batch > 1, element * indexer.key_dim * plan.sequence_length, 0)
+    # Queries, keys and values of the attention exist before the indexer runs.
+    after = replace(kind, operators=kind.operators[places[0] + 2 :])
+    later = eager_bytes(after, form) + mask_bytes(kind, plan, tuning, form)
+    at_once = queries + entries + larger(entries, spread) + _residual_bytes(kind, form)
+    return larger(at_once - later - SCORE_SAVED * scores(kind, plan, tuning), 0)
 
 
 def _copies_bytes(kind: LayerKind, form: EagerForm) -> int:

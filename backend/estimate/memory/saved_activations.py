@@ -276,7 +276,7 @@ def _eager_norm(norm: Norm, form: EagerForm) -> float:
 
 
 def _eager_linear(linear: Linear, form: EagerForm) -> float:
-    if linear.share == "expert":
+    if linear.share == "expert" or linear.untrained:
         return 0.0
     adapters = form.adapters and linear.name not in NOT_ADAPTED
     if linear.name == "cross_kv":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-from backend.job.model.operators import Activation, AltUp, Attention, Dispatch, Linear, Operator
+from backend.job.model.operators import Activation, AltUp, Attention, Dispatch, IndexScores, Linear, Operator
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -30,7 +30,7 @@ class LayerKind:
     projections of keys and values. `operators` has all others."""
 
 
-One = TypeVar("One", Linear, AltUp, Attention, Activation, Dispatch)
+One = TypeVar("One", Linear, AltUp, Attention, Activation, Dispatch, IndexScores)
 
 
 @lru_cache(maxsize=1024)

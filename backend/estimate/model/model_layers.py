@@ -14,6 +14,7 @@ from backend.job.model.operators import (
     Activation,
     Attention,
     Dispatch,
+    IndexScores,
     Keep,
     Linear,
     Norm,
@@ -26,6 +27,7 @@ from backend.job.model.shape import (
     Ffn,
     FullAttention,
     GatedDeltaNet,
+    Indexer,
     LayerShape,
     Mla,
     ModelShape,
@@ -240,8 +242,22 @@ def _latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
         Norm(width=mla.kv_lora, parameters=mla.kv_lora),
         Keep(width=mla.rope_dim),
         Linear(name="kv_up", inputs=mla.kv_lora, outputs=a * (mla.nope_dim + mla.value_dim), share="split"),
-        Attention(heads=a, kv_heads=a, key_dim=key, value_dim=mla.value_dim, latent=True),
+        *(_indexer(mla.indexer, mla, h) if mla.indexer else ()),
+        Attention(heads=a, kv_heads=a, key_dim=key, value_dim=mla.value_dim, latent=True, masked=mla.masked),
         Linear(name="o", inputs=a * mla.value_dim, outputs=h, share="split"),
+    )
+
+
+def _indexer(indexer: Indexer, mla: Mla, h: int) -> tuple[Operator, ...]:
+    """Return what chooses the keys (transformers 5.19 modeling_deepseek_v32.py DeepseekV32Indexer): queries from the
+    output of the query's down-projection, one key head with a LayerNorm, and a weight of every head."""
+    heads, d = indexer.heads, indexer.head_dim
+    return (
+        Linear(name="wq_b", inputs=mla.q_lora, outputs=heads * d, share="whole", untrained=True),
+        Linear(name="wk", inputs=h, outputs=d, share="whole", untrained=True),
+        Parameters(count=2 * d, share="whole"),
+        Linear(name="weights_proj", inputs=h, outputs=heads, share="whole", untrained=True),
+        IndexScores(heads=heads, key_dim=d, rotary=mla.rope_dim, spreads_keys=indexer.spreads_keys),
     )
 
 

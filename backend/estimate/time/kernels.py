@@ -17,6 +17,7 @@ from backend.job.model.operators import (
     AltUp,
     Attention,
     Dispatch,
+    IndexScores,
     Linear,
     Mixing,
     Norm,
@@ -128,6 +129,12 @@ class LayerKernels:
     """FLOPs of linear attention per token."""
     scores: float = 0.0
     """Attention heads: entries of the score matrix per token of context."""
+    index: float = 0.0
+    """FLOPs of an indexer's scores per token of context, forward only."""
+    index_moved: float = 0.0
+    """Bytes that an indexer's scores move per token of context, forward only."""
+    untrained: float = 0.0
+    """Multiply-adds in projections without a backward pass, forward only."""
     moved_split: float = 0.0
     """Bytes that memory-bound kernels read and write."""
     moved_whole: float = 0.0
@@ -221,6 +228,8 @@ def _kernels_of(operator: Operator, hidden: int, fused: bool, routing: Routing, 
         return _linear(operator, fused)
     if isinstance(operator, Attention):
         return _attention(operator, fused, rope_fused)
+    if isinstance(operator, IndexScores):
+        return _index(operator)
     if isinstance(operator, Norm):
         return _norm(operator, hidden, fused)
     if isinstance(operator, Recurrence):
@@ -254,6 +263,17 @@ def _attention(operator: Attention, fused: bool, rope_fused: bool) -> dict[str, 
         **({} if fused else _small(ROPE_STARTED)),
         "keys": operator.kv_heads * (operator.key_dim + operator.value_dim),
         "queries": width,
+    }
+
+
+def _index(operator: IndexScores) -> dict[str, float]:
+    """Return the work of an indexer's scores in transformers 5.19 modeling_deepseek_v32.py: the product of queries and
+    keys is written, scaled, clipped and summed over the heads; copies of keys are written and read."""
+    copied = 2 * operator.key_dim * operator.spreads_keys
+    return {
+        "index": 2.0 * operator.heads * (operator.key_dim + 1),
+        "index_moved": 2.0 * (6 * operator.heads + copied),
+        **_small((20, 0)),
     }
 
 
@@ -354,6 +374,8 @@ def _small(started: tuple[float, float]) -> dict[str, float]:
 
 def _linear(linear: Linear, fused: bool) -> dict[str, float]:
     size = float(linear.inputs * linear.outputs)
+    if linear.untrained:
+        return {"untrained": size, "modules": 1, "tensors": 1, **_small((1, 0))}
     where = linear.share
     tensors = 1 + bool(linear.bias or linear.whole_bias)
     sums_of_operator = {

@@ -65,6 +65,8 @@ class _Costs:
     """Exposed exchange of keys and values."""
     context_back: Number
     expert: Number
+    index: Number
+    """An indexer, which has no backward pass."""
 
 
 def layer_passes(
@@ -186,7 +188,15 @@ def _costs(layer: LayerKernels, time_context: TimeContext, load: Load) -> _Costs
         context,
         context_back,
         _expert(layer, time_context, load) if layer.dispatched else 0.0,
+        _index(layer, time_context, load) if layer.index else 0.0,
     )
+
+
+def _index(layer: LayerKernels, time_context: TimeContext, load: Load) -> Number:
+    """Return the seconds of an indexer. Hugging Face engines alone run it, without tensor parallelism."""
+    flops = 2 * layer.untrained + load.length * layer.index
+    moved = load.length * layer.index_moved
+    return load.tokens * (flops / time_context.gemm_speed + moved / time_context.machine.memory)
 
 
 def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tuple[Number, Number]:
@@ -207,7 +217,7 @@ def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tu
 
 
 def _forward(costs: _Costs, time_context: TimeContext, extra: Extra = NO_EXTRA) -> Pass:
-    compute = costs.gemm + costs.attention + costs.moved
+    compute = costs.gemm + costs.attention + costs.moved + costs.index
     # Split projections have a gather before and a reduction after them; one all-reduce takes as long.
     return Pass(
         _started(compute, costs, costs.kernels, costs.small_kernels, extra, time_context),

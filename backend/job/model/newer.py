@@ -6,8 +6,32 @@
 from collections.abc import Mapping
 
 from backend.job.model.family import Family, qwen_sliding
+from backend.job.model.sparse import deepseek_layer
 
 NEWER: Mapping[str, Family] = {
+    "deepseek_v32": Family(
+        defaults={
+            "first_k_dense_replace": 3,
+            "index_head_dim": 128,
+            "index_n_heads": 64,
+            "intermediate_size": 18432,
+            "kv_lora_rank": 512,
+            "moe_intermediate_size": 2048,
+            "n_routed_experts": 256,
+            "n_shared_experts": 1,
+            "num_attention_heads": 128,
+            "num_experts_per_tok": 8,
+            "num_hidden_layers": 61,
+            "num_key_value_heads": 128,
+            "q_lora_rank": 1536,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+        },
+        router_bias=True,
+        fp32_routing=True,
+        refine=deepseek_layer,
+    ),
     "mellum": Family(qk_norm="heads", layer_types=qwen_sliding),
 }
 """By model_type of the text model, without the suffix `_text`."""

@@ -60,6 +60,8 @@ class Linear:
     """Its input is the output of a norm over the residual stream."""
     beside: bool = False
     """Another projection reads the same output of a norm."""
+    untrained: bool = False
+    """Whether it runs without gradients, even if it is trainable (the projections of an indexer)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +86,20 @@ class Attention:
     """As in FullAttention (shape.py)."""
     cross: bool = False
     """Whether keys and values come from images. What they need is counted with their own projections."""
+    masked: bool = False
+    """As in Mla (shape.py). A fused kernel saves the mask in the precision of queries."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexScores:
+    """The scores of an indexer (shape.py), without its projections. They have no backward pass."""
+
+    heads: int
+    key_dim: int
+    rotary: int
+    """Elements of a query head that get rotary positions."""
+    spreads_keys: bool
+    """As in Indexer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,4 +217,6 @@ class Keep:
     """Whether only the gradient of a weight needs it: it is not kept if the weight is frozen."""
 
 
-Operator = Norm | Linear | Attention | Recurrence | Mixing | Parameters | Activation | AltUp | Dispatch | Keep
+Operator = (
+    Norm | Linear | Attention | IndexScores | Recurrence | Mixing | Parameters | Activation | AltUp | Dispatch | Keep
+)

@@ -51,6 +51,17 @@ class FullAttention:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Indexer:
+    """The part of sparse attention that scores every key for every query, and chooses the keys that attention reads.
+    transformers computes it without gradients (DeepSeek-V3.2)."""
+
+    heads: int
+    head_dim: int
+    spreads_keys: bool = False
+    """Whether its product makes a copy of the keys for every query, if a batch has several sequences."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Mla:
     """Multi-head latent attention (DeepSeek-V2 and later)."""
 
@@ -62,6 +73,10 @@ class Mla:
     """Width of a query or key head without its rotary part."""
     rope_dim: int
     value_dim: int
+    masked: bool = False
+    """Whether it reads only chosen keys, as a mask says that is as large as the matrix of scores."""
+    indexer: Indexer | None = None
+    """What chooses the keys; None if it reads the mask of an earlier layer (GLM-5.2), or all keys."""
 
     @property
     def kv_heads(self) -> int:
@@ -366,6 +381,16 @@ class ModelShape:
     def mla(self) -> Mla | None:
         """Return the latent attention, if a layer has it."""
         return next((kind.attention for kind in self.kinds if isinstance(kind.attention, Mla)), None)
+
+    @cached_property
+    def has_indexer(self) -> bool:
+        """Return whether layers choose the keys of sparse attention by scores without gradients."""
+        return any(isinstance(kind.attention, Mla) and kind.attention.indexer for kind in self.kinds)
+
+    @cached_property
+    def is_sparse(self) -> bool:
+        """Return whether attention reads only chosen keys."""
+        return any(isinstance(kind.attention, Mla) and kind.attention.masked for kind in self.kinds)
 
     def _common(self, number: Callable[[LayerShape], int]) -> int:
         return gcd(*(number(kind) for kind in self.kinds)) or 1

@@ -1,0 +1,54 @@
+"""Rules for sparse attention, whose keys an indexer chooses, on the Hugging Face engines."""
+
+from backend.job.job import Job
+from backend.job.model import ModelShape
+from backend.job.presets import Gpu
+from backend.job.problems import Problem
+from backend.job.rules.bound import BoundRule, problem, registrar
+
+RULES: list[BoundRule] = []
+hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
+llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
+
+INDEXER_MODULES = ("wq_b", "wk", "weights_proj")
+SPARSE_TARGETS = "q_a_proj,q_b_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj,gate_proj,up_proj,down_proj"
+"""The linear layers of DeepSeek-V3.2 and GLM-5 outside the indexer (transformers 5.19 modeling_deepseek_v32.py)."""
+SEE_LATER_TOKENS = ("glm_moe_dsa",)
+"""Types whose class in transformers 5.6 is not causal with SDPA."""
+
+
+@hugging_face
+def adapters_are_not_on_an_indexer(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """transformers decorates the indexer with `torch.no_grad` (modeling_glm_moe_dsa.py of 5.6 and 5.19;
+    tests/engines/test_sparse_attention.py). DDP raises in the second step, as in adapters.py adapters_are_trained."""
+    training = job.training
+    if training.method not in ("lora", "qlora") or not shape.has_indexer:
+        return None
+    names = [name.strip() for name in training.lora.targets.split(",")]
+    idle = [name for name in INDEXER_MODULES if {name, "all"} & {*names}]
+    if not idle:
+        return None
+    kept = ",".join(name for name in names if name not in (*INDEXER_MODULES, "all")) or SPARSE_TARGETS
+    return problem("adapters_on_indexer", "training.lora.targets", "warning", model_type=shape.model_type,
+                   modules=", ".join(idle), edit={"training.lora.targets": kept})  # fmt: skip
+
+
+@hugging_face
+def an_indexer_is_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """transformers decorates the indexer with `torch.no_grad` (modeling_deepseek_v32.py of 5.19;
+    tests/engines/test_sparse_attention.py). Its Trainer tells DDP that a model with checkpoints uses all parameters
+    (5.6.0 trainer.py, find_unused_parameters)."""
+    if not shape.has_indexer or job.training.method != "full":
+        return None
+    return problem("indexer_not_trained", "training.method", "warning", model_type=shape.model_type)
+
+
+@llamafactory
+def tokens_see_only_those_before(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """transformers 5.6.0 and 5.8.0 modeling_glm_moe_dsa.py: with SDPA the causal mask is absent, or it is a mask of
+    truth values that is added to one of numbers. So a later token changes the outputs of those before it. 5.19.0 has
+    the fix, https://github.com/huggingface/transformers/pull/48363 (tests/engines/test_sparse_attention.py)."""
+    if shape.model_type not in SEE_LATER_TOKENS or job.eager_attention:
+        return None
+    return problem("sees_later_tokens", "extra", model_type=shape.model_type,
+                   edit={"extra": {**job.extra, "flash_attn": "disabled"}})  # fmt: skip
