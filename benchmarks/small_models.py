@@ -69,7 +69,7 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
     "glm4_moe": _ROUTED_EXPERTS,
     "glm_moe_dsa": {
         **_ROUTED_EXPERTS, **_LATENT, **_INDEXER, "first_k_dense_replace": None, "n_shared_experts": 1,
-        "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "indexer_types": ["full", "full", "full", "shared"],
+        "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
     },
     "gpt_oss": _LOCAL_EXPERTS,
     "granitemoe": _LOCAL_EXPERTS,
@@ -121,6 +121,22 @@ SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
 _NEWER: Mapping[str, Mapping[str, Any]] = {
     "deepseek_v32": {**_ROUTED_EXPERTS, **_LATENT, **_INDEXER, "n_shared_experts": 1},
     "mellum": _EXPERTS,
+    "qwen4_exp_text": {
+        **_EXPERTS,
+        **_LINEAR,
+        "shared_expert_intermediate_size": 256,
+        "hc_count": 4,
+        "hc_lowrank": 32,
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 64,
+        "indexer_budget": 64,
+        "indexer_compress_ratio": 4,
+        "ple_layer_ids": [2],
+        "ple_embed_dim": 64,
+        "ngram_vocab_size_base": 1000,
+        "heads_per_ngram": 2,
+    },
 }
 NEWER_MODELS: Mapping[str, Mapping[str, Any]] = {
     model_type: _config(model_type, own) for model_type, own in _NEWER.items()

@@ -36,8 +36,8 @@ def peak(keys, **values):
 
 
 def test_a_shared_layer_has_no_indexer():
-    full = {**GLM, "indexer_types": ["full"] * 4}
-    sizes = [model_parameters(model_layers(parse_model(keys))) for keys in (GLM, full)]
+    shared = {**GLM, "indexer_types": ["full", "full", "full", "shared"]}
+    sizes = [model_parameters(model_layers(parse_model(keys))) for keys in (shared, GLM)]
     assert sizes[1] - sizes[0] == INDEXER
 
 

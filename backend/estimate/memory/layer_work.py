@@ -11,9 +11,9 @@ from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.memory.sharding import largest_unit
 from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import adapted_linears
-from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of
+from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of, table_weights
 from backend.estimate.plan import Plan
-from backend.job.model.operators import Activation, AltUp, Attention, Dispatch, IndexScores, Linear, Norm
+from backend.job.model.operators import Activation, AltUp, Attention, Dispatch, IndexScores, Linear, Norm, Streams
 from backend.job.traits import MemoryTraits
 
 SCORE_SAVED, SCORE_WORK = 6, 4
@@ -25,6 +25,11 @@ COPIES_IN_FFN, COPIES_IN_CORRECTION = 2, 5
 checkpoint holds, and the gradient of the predictions; and before that the output and, in the correction, the gradients
 of the output, of its copy and of two slices (transformers 5.6.0 modeling_gemma3n.py; counted in a trace of one step).
 """
+
+COPIES_IN_ADDITION = 4
+"""Tensors of the size of all residual streams when the backward pass of a layer begins: its output, the gradient of
+that, and the products of this gradient with both factors of what is added to the streams (transformers 5.19
+modeling_qwen4_exp.py; counted in a trace of one step)."""
 
 
 def scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
@@ -64,7 +69,7 @@ def layer_work(
     unpacked = largest_weight * form.element if tuning.method == "qlora" else 0
     # The backward pass of the sum of the experts' outputs. Its tensors are freed before weights get gradients.
     routed = plan.tokens * _routed_bytes(kind, form)
-    altup = copies * COPIES_IN_CORRECTION
+    altup = copies * (COPIES_IN_ADDITION if operators_of(kind, Streams) else COPIES_IN_CORRECTION)
     # The adapter of the last projection, in the forward pass that checkpointing repeats. Its tensors are freed before
     # the gradients exist.
     adapter = plan.tokens * _adapter_bytes(kind, tuning.lora_targets, form) if form.adapters else 0
@@ -115,8 +120,9 @@ def _index_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
 
 
 def _copies_bytes(kind: LayerKind, form: EagerForm) -> int:
-    """Return the bytes per token of all copies of the hidden state; 0 without AltUp."""
-    return max((form.residual * op.copies * op.width for op in operators_of(kind, AltUp)), default=0)
+    """Return the bytes per token of all copies of the hidden state, or of all residual streams; 0 with a single one."""
+    several = (*operators_of(kind, AltUp), *operators_of(kind, Streams))
+    return max((form.residual * op.copies * op.width for op in several), default=0)
 
 
 @lru_cache(maxsize=1024)
@@ -137,14 +143,14 @@ def _function_bytes(kind: LayerKind, form: EagerForm) -> float:
 
 @lru_cache(maxsize=1024)
 def _largest_weight(kind: LayerKind) -> int:
-    """Return the elements of the largest weight of a layer."""
+    """Return the elements of the largest weight of a layer. The gradient of a table of embeddings has all rows."""
     # Routed experts are one parameter with three dimensions in transformers 5, so their gradient is one tensor.
     weights = [
         op.inputs * op.outputs // op.parts * (1 if op.single else op.copies)
         for op in kind.operators
         if isinstance(op, Linear)
     ]
-    return max(weights)
+    return max(*weights, table_weights(kind))
 
 
 @lru_cache(maxsize=1024)
@@ -183,8 +189,9 @@ def _adapter_bytes(kind: LayerKind, targets: str, form: EagerForm) -> float:
 
 
 def _residual_bytes(kind: LayerKind, form: EagerForm) -> int:
-    """Return the bytes per token of the residual stream and of the gradient of the layer's output."""
-    return 2 * form.residual * kind.hidden
+    """Return the bytes per token of the residual streams and of the gradient of the layer's output."""
+    streams = max((op.copies for op in operators_of(kind, Streams)), default=1)
+    return 2 * form.residual * kind.hidden * streams
 
 
 def new_gradient_bytes(memory: MemoryTraits, form: EagerForm) -> float:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from backend.estimate.array_ops import Number
 from backend.estimate.model.layers import LayerKind
-from backend.job.model.operators import AltUp, Attention, IndexScores, Linear, Mixing, Recurrence
+from backend.job.model.operators import AltUp, Attention, BlockScores, IndexScores, Linear, Mixing, Recurrence, Streams
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +55,11 @@ def layer_flops(kind: LayerKind) -> Flops:
         elif isinstance(operator, IndexScores):
             # The products of queries and keys, and their sum over the heads, by weight.
             index += 2.0 * operator.heads * (operator.key_dim + 1)
+        elif isinstance(operator, BlockScores):
+            # A query scores the blocks before it.
+            index += operator.heads * operator.key_dim / operator.block
+        elif isinstance(operator, Streams):
+            recurrence += 2.0 * operator.copies * operator.width * operator.convolution
         elif isinstance(operator, Recurrence | Mixing):
             recurrence += operator.flops
         elif isinstance(operator, AltUp) and operator.step == "predict":

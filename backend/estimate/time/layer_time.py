@@ -193,10 +193,12 @@ def _costs(layer: LayerKernels, time_context: TimeContext, load: Load) -> _Costs
 
 
 def _index(layer: LayerKernels, time_context: TimeContext, load: Load) -> Number:
-    """Return the seconds of an indexer. Hugging Face engines alone run it, without tensor parallelism."""
+    """Return the seconds of an indexer. Hugging Face engines alone run it, without tensor parallelism. The GPU waits
+    for the host in a loop over queries."""
     flops = 2 * layer.untrained + load.length * layer.index
     moved = load.length * layer.index_moved
-    return load.tokens * (flops / time_context.gemm_speed + moved / time_context.machine.memory)
+    looped = MODULE_START * layer.looped * time_context.efficiency.host_s
+    return load.tokens * (flops / time_context.gemm_speed + moved / time_context.machine.memory + looped)
 
 
 def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tuple[Number, Number]:

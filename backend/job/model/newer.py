@@ -6,6 +6,7 @@
 from collections.abc import Mapping
 
 from backend.job.model.family import Family, qwen_sliding
+from backend.job.model.qwen4 import qwen4_layer, qwen4_types
 from backend.job.model.sparse import deepseek_layer
 
 NEWER: Mapping[str, Family] = {
@@ -33,7 +34,40 @@ NEWER: Mapping[str, Family] = {
         refine=deepseek_layer,
     ),
     "mellum": Family(qk_norm="heads", layer_types=qwen_sliding),
+    "qwen4_exp": Family(
+        defaults={
+            "hc_count": 4,
+            "hc_lowrank": 320,
+            "head_dim": 256,
+            "heads_per_ngram": 8,
+            "linear_conv_kernel_dim": 4,
+            "linear_key_head_dim": 128,
+            "linear_num_key_heads": 16,
+            "linear_num_value_heads": 32,
+            "linear_value_head_dim": 128,
+            "make_ngram_vocab_size_divisible_by": 128,
+            "moe_intermediate_size": 512,
+            "ngram_size": 3,
+            "ngram_vocab_size_base": 20_000_000,
+            "num_attention_heads": 16,
+            "num_experts": 512,
+            "num_experts_per_tok": 10,
+            "num_hidden_layers": 40,
+            "num_key_value_heads": 2,
+            "ple_conv_kernel_size": 4,
+            "shared_expert_intermediate_size": 512,
+            "vocab_size": 248320,
+        },
+        fp32_norms=True,
+        qk_norm="heads",
+        gate="query",
+        shared_gate=True,
+        joined=False,
+        norms="none",
+        layer_types=qwen4_types,
+        refine=qwen4_layer,
+    ),
 }
 """By model_type of the text model, without the suffix `_text`."""
-NEWER_TOWERS: tuple[str, ...] = ()
+NEWER_TOWERS: tuple[str, ...] = ("qwen4_exp",)
 """Types in vision.TOWERS that only a later transformers has."""

@@ -103,6 +103,15 @@ class IndexScores:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BlockScores:
+    """The scores of a BlockIndexer (shape.py), without its projection. Their tensors are small: one query's at once."""
+
+    heads: int
+    key_dim: int
+    block: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Recurrence:
     """The core of linear attention with a gated delta rule, and the convolution before it, without projections."""
 
@@ -152,10 +161,12 @@ class Mixing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parameters:
-    """Weights that no matrix product or norm has: sinks of attention, scales."""
+    """Weights that no matrix product or norm has: sinks of attention, scales, a table of embeddings."""
 
     count: int
     share: Share
+    looked_up: bool = False
+    """Whether it is a table of embeddings."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,6 +200,21 @@ class AltUp:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Streams:
+    """A step of residual streams without its norms and projections (Qwen4): a gated mean of the streams, an addition to
+    each, or the gated sum of an embedding of n-grams."""
+
+    step: Literal["mix", "add", "ngrams"]
+    width: int
+    copies: int
+    """Streams."""
+    parameters: int = 0
+    """Weights of the table of n-grams and of the convolution."""
+    convolution: int = 0
+    """Tokens of the convolution."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Dispatch:
     """The transfer of each token to its experts."""
 
@@ -218,5 +244,17 @@ class Keep:
 
 
 Operator = (
-    Norm | Linear | Attention | IndexScores | Recurrence | Mixing | Parameters | Activation | AltUp | Dispatch | Keep
+    Norm
+    | Linear
+    | Attention
+    | IndexScores
+    | BlockScores
+    | Recurrence
+    | Mixing
+    | Parameters
+    | Activation
+    | AltUp
+    | Streams
+    | Dispatch
+    | Keep
 )

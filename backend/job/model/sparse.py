@@ -27,7 +27,10 @@ def deepseek_layer(config: Config, layer: LayerShape, _index: int, _layers: int)
 
 
 def glm_layer(config: Config, layer: LayerShape, index: int, layers: int) -> LayerShape:
-    """modeling_glm_moe_dsa.py of 5.6: a layer of type `shared` reads the mask of the layer before it."""
+    """modeling_glm_moe_dsa.py of 5.6 and 5.19: a layer of type `shared` reads the mask of the layer before it.
+
+    5.6 builds an indexer in such a layer, too, and never runs it; 5.19 does not, and neither does this description.
+    """
     kind = _indexer_types(config, layers)[index]
     return _sparse(config, layer, has_indexer=kind == "full" or index == 0, spreads_keys=False)
 
