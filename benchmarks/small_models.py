@@ -119,6 +119,7 @@ SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
 """Model type -> config.json."""
 
 _NEWER: Mapping[str, Mapping[str, Any]] = {
+    "axk1": {**_ROUTED_EXPERTS, **_LATENT, "n_shared_experts": 1},
     "deepseek_v32": {**_ROUTED_EXPERTS, **_LATENT, **_INDEXER, "n_shared_experts": 1},
     "mellum": _EXPERTS,
     "qwen4_exp_text": {

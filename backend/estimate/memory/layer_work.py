@@ -96,9 +96,9 @@ def _index_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
     """Return the bytes per token of an indexer in the forward pass, less what the layer saves after its attention; 0
     without an indexer.
 
-    transformers 5.19 modeling_deepseek_v32.py DeepseekV32Indexer.forward: queries as projected, rotated, joined, in
-    fp32, and in 16 bits if autocast makes the product; and the scores of every head, twice at once in each of the steps
-    that scale and clip them. A product with the keys of several sequences makes a copy of them for every query.
+    transformers 5.19 modeling_deepseek_v32.py DeepseekV32Indexer.forward: queries as projected, rotated and joined, and
+    the scores of every head. The product also needs queries in fp32, in 16 bits if autocast makes it, and with several
+    sequences a copy of the keys for every query. Each step that scales or clips the scores makes a second copy of them.
     """
     places = [place for place, each in enumerate(kind.operators) if isinstance(each, IndexScores)]
     if not places:
@@ -107,7 +107,8 @@ def _index_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
     autocast = memory.autocast_bytes > 0
     e = form.element
     element = e if autocast else 4
-    queries = indexer.heads * ((2 * e + 4 + autocast * e) * indexer.key_dim + e * indexer.rotary)
+    queries = e * indexer.heads * (2 * indexer.key_dim + indexer.rotary)
+    cast = (4 + autocast * e) * indexer.heads * indexer.key_dim
     entries = element * indexer.heads * plan.sequence_length
     spread: Number = 0
     if indexer.spreads_keys:
@@ -115,7 +116,7 @@ def _index_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
     # Queries, keys and values of the attention exist before the indexer runs.
     after = replace(kind, operators=kind.operators[places[0] + 2 :])
     later = eager_bytes(after, form) + mask_bytes(kind, plan, tuning, form)
-    at_once = queries + entries + larger(entries, spread) + _residual_bytes(kind, form)
+    at_once = queries + entries + larger(entries, cast + spread) + _residual_bytes(kind, form)
     return larger(at_once - later - SCORE_SAVED * scores(kind, plan, tuning), 0)
 
 

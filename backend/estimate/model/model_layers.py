@@ -139,7 +139,7 @@ def _part(
     if kind.streams:
         return (*mixed(kind, hidden), *part, *added(kind, hidden))
     before = kind.norms in ("before", "both") or (kind.norms == "shared" and not second)
-    after = kind.norms in ("after", "both")
+    after = kind.norms in ("after", "both") or (second and kind.ffn_norm)
     return (
         *((_norm(kind, hidden, detached=detached),) if before else ()),
         *part,

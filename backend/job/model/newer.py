@@ -4,12 +4,43 @@
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from backend.job.model.config import Config
 from backend.job.model.family import Family, qwen_sliding
 from backend.job.model.qwen4 import qwen4_layer, qwen4_types
+from backend.job.model.shape import Experts, LayerShape
 from backend.job.model.sparse import deepseek_layer
 
+
+def _axk1_layer(_config: Config, layer: LayerShape, _index: int, _layers: int) -> LayerShape:
+    """modeling_axk1.py of 5.19 AXK1MoE: a norm follows the experts, but not a dense FFN."""
+    return replace(layer, ffn_norm=isinstance(layer.ffn, Experts))
+
+
 NEWER: Mapping[str, Family] = {
+    "axk1": Family(
+        defaults={
+            "first_k_dense_replace": 1,
+            "intermediate_size": 18432,
+            "kv_lora_rank": 512,
+            "moe_intermediate_size": 2048,
+            "n_routed_experts": 192,
+            "n_shared_experts": 1,
+            "num_attention_heads": 64,
+            "num_experts_per_tok": 8,
+            "num_hidden_layers": 61,
+            "num_key_value_heads": 64,
+            "q_lora_rank": 1536,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "vocab_size": 163840,
+        },
+        router_bias=True,
+        fp32_routing=True,
+        refine=_axk1_layer,
+    ),
     "deepseek_v32": Family(
         defaults={
             "first_k_dense_replace": 3,

@@ -236,6 +236,8 @@ class LayerShape:
     stream_rank: int = 0
     """Rank of the projections that compute the gates of the streams."""
     ngrams: Ngrams | None = None
+    ffn_norm: bool = False
+    """Whether a norm follows the FFN, whatever `norms` says (A.X K1)."""
     norms: Norms = "before"
     norm: NormWeights = "scale"
     fp32_norms: bool = False

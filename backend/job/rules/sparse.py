@@ -29,7 +29,7 @@ def adapters_are_not_on_an_indexer(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
     training = job.training
     if training.method not in ("lora", "qlora") or not shape.has_indexer:
         return None
-    modules, usual = (INDEXER_MODULES, SPARSE_TARGETS) if shape.mla else (BLOCK_INDEXER_MODULES, BLOCK_TARGETS)
+    modules, usual = _modules(shape)
     names = [name.strip() for name in training.lora.targets.split(",")]
     idle = [name for name in modules if {name, "all"} & {*names}]
     if not idle:
@@ -39,6 +39,11 @@ def adapters_are_not_on_an_indexer(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
                    modules=", ".join(idle), edit={"training.lora.targets": kept})  # fmt: skip
 
 
+def _modules(shape: ModelShape) -> tuple[tuple[str, ...], str]:
+    """Return the linear layers of the model's indexer, and those that may have adapters."""
+    return (INDEXER_MODULES, SPARSE_TARGETS) if shape.mla else (BLOCK_INDEXER_MODULES, BLOCK_TARGETS)
+
+
 @hugging_face
 def an_indexer_is_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers decorates the indexer with `torch.no_grad` (modeling_deepseek_v32.py of 5.19), or the indexer only
@@ -46,7 +51,8 @@ def an_indexer_is_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
     that a model with checkpoints uses all parameters (5.6.0 trainer.py, find_unused_parameters)."""
     if not shape.has_indexer or job.training.method != "full":
         return None
-    return problem("indexer_not_trained", "training.method", "warning", model_type=shape.model_type)
+    edit: dict[str, object] = {"training.method": "lora", "training.lora.targets": _modules(shape)[1]}
+    return problem("indexer_not_trained", "training.method", "warning", model_type=shape.model_type, edit=edit)
 
 
 @llamafactory
