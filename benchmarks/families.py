@@ -46,6 +46,13 @@ CLASSES: Mapping[str, str] = {
 """The class that the loader chooses, the first that knows a type (LLaMA-Factory 0.9.5 model/loader.py) -> the table of
 its types in transformers."""
 
+_QWEN4_INDEXER = {
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 256,
+    "indexer_budget": 2048,
+    "indexer_compress_ratio": 4,
+}
 COMPLETED: Mapping[str, Mapping[str, Any]] = {
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "num_attention_heads": 16}},
     "deepseek_v2": {"num_experts_per_tok": 6},
@@ -57,6 +64,8 @@ COMPLETED: Mapping[str, Mapping[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
     "ministral": {"head_dim": 128},
     "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
+    "qwen4_exp": {"text_config": {"model_type": "qwen4_exp_text", **_QWEN4_INDEXER}},
+    "qwen4_exp_text": _QWEN4_INDEXER,
     "smolvlm": {"pad_token_id": 0, "text_config": {"model_type": "llama", "pad_token_id": 0}},
 }
 """Keys without which transformers cannot build a type's default configuration."""

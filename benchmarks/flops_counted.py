@@ -40,7 +40,7 @@ def formula(name: str) -> float:
 
 def _forward(kind: LayerKind) -> float:
     flops = layer_flops(kind)
-    return float(flops.weights + flops.recurrence + 2 * flops.attention * TOKENS)
+    return float(flops.forward(TOKENS) + flops.attention * TOKENS)
 
 
 def _with_an_image(name: str) -> float:

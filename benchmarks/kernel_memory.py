@@ -23,7 +23,7 @@ SCAN_CHUNK = 2048
 """Tokens of a chunk of Mamba 1's scan."""
 MULTIPROCESSORS = 132
 """Of an H100, by which Mamba 2 divides its sums."""
-DELTA_RULE = ("qwen3_next", "qwen3_5_text")
+DELTA_RULE = ("qwen3_next", "qwen3_5_text", "qwen4_exp_text")
 MIXERS = {
     "bamba": "BambaMixer",
     "falcon_h1": "FalconH1Mixer",
@@ -44,6 +44,8 @@ def install(model_type: str) -> None:
         vars(module).update(
             causal_conv1d_fn=causal_conv1d_fn,
             chunk_gated_delta_rule=chunk_gated_delta_rule,
+            # Its name in transformers 5.19, whose norm is no kernel.
+            torch_chunk_gated_delta_rule=chunk_gated_delta_rule,
             FusedRMSNormGated=FusedRMSNormGated,
         )
         # The classes build the norm on the current GPU.

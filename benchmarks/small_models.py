@@ -21,6 +21,7 @@ _LATENT = {
     "kv_lora_rank": 64, "q_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64,
     "head_dim": 32, "num_key_value_heads": 4,
 }  # fmt: skip
+_INDEXER = {"index_n_heads": 8, "index_head_dim": 32, "index_topk": 64}
 _LINEAR = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
 }  # fmt: skip
@@ -66,6 +67,10 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
     },
     "deepseek_v3": {**_ROUTED_EXPERTS, **_LATENT},
     "glm4_moe": _ROUTED_EXPERTS,
+    "glm_moe_dsa": {
+        **_ROUTED_EXPERTS, **_LATENT, **_INDEXER, "first_k_dense_replace": None, "n_shared_experts": 1,
+        "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+    },
     "gpt_oss": _LOCAL_EXPERTS,
     "granitemoe": _LOCAL_EXPERTS,
     "llama4_text": {
@@ -114,10 +119,12 @@ SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
 """Model type -> config.json."""
 
 _NEWER: Mapping[str, Mapping[str, Any]] = {
+    "axk1": {**_ROUTED_EXPERTS, **_LATENT, "n_shared_experts": 1},
     "cohere2_moe": {
         **_EXPERTS, "intermediate_size": 256, "moe_intermediate_size": None, "num_shared_experts": 1,
         "first_k_dense_replace": 1, "prefix_dense_intermediate_size": 768,
     },
+    "deepseek_v32": {**_ROUTED_EXPERTS, **_LATENT, **_INDEXER, "n_shared_experts": 1},
     "gemma4_unified_text": {
         "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
         "global_head_dim": 128,
@@ -131,6 +138,22 @@ _NEWER: Mapping[str, Mapping[str, Any]] = {
     },
     "mellum": _EXPERTS,
     "minicpm3": {**_LATENT, "v_head_dim": None, "head_dim": None},
+    "qwen4_exp_text": {
+        **_EXPERTS,
+        **_LINEAR,
+        "shared_expert_intermediate_size": 256,
+        "hc_count": 4,
+        "hc_lowrank": 32,
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 64,
+        "indexer_budget": 64,
+        "indexer_compress_ratio": 4,
+        "ple_layer_ids": [2],
+        "ple_embed_dim": 64,
+        "ngram_vocab_size_base": 1000,
+        "heads_per_ngram": 2,
+    },
 }  # fmt: skip
 NEWER_MODELS: Mapping[str, Mapping[str, Any]] = {
     model_type: _config(model_type, own) for model_type, own in _NEWER.items()

@@ -27,7 +27,7 @@ from backend.estimate.estimate import (
     run_of,
 )
 from backend.estimate.memo import Memo
-from backend.estimate.memory.engine_memory import memory_traits
+from backend.estimate.memory.engine_memory import check_modelled, memory_traits
 from backend.estimate.memory.megatron import PlanCosts, plan_costs
 from backend.estimate.memory.non_torch_memory import non_torch_gib
 from backend.estimate.memory.stage import trained_parts
@@ -243,6 +243,7 @@ def _job_of(job: Job, columns: Columns, cut: Mapping[str, Any] | None = None) ->
 
 
 def _costs(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch, machine: Machine | None) -> _Costs:
+    check_modelled(job, shape)
     columns = {**batch.alike, **{path: values for path, values in batch.lines.items() if path in OF_LAYERS}}
     # The layout is not read either; the rules may have rejected it.
     job = _job_of(job, columns, {"pipeline_layout": None})

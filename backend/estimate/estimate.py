@@ -16,7 +16,7 @@ from backend.estimate.interval import (
     unknown_for_time,
 )
 from backend.estimate.memo import Memo
-from backend.estimate.memory.engine_memory import memory_traits
+from backend.estimate.memory.engine_memory import check_modelled, memory_traits
 from backend.estimate.memory.hugging_face import data_parallel_memory
 from backend.estimate.memory.megatron import PlanCosts, pipeline_memory, plan_costs
 from backend.estimate.memory.megatron_adapters import Adapters
@@ -245,6 +245,7 @@ def estimate_memory(
     `plan` replaces the job's own plan where it holds arrays of plans. `costs` are the costs of their layers, and
     `shared` holds the results that these plans share.
     """
+    check_modelled(job, shape)
     traits = memory_traits(job, gpu)
     layers, trained = layers_of_job(job, shape), trained_parts(job, shape)
     plan = plan or plan_of_model(job, shape, flash_attention=gpu.supports_bf16)

@@ -11,6 +11,7 @@ from backend.cluster.inventory.software import Origin
 from backend.cluster.node import Result
 from backend.cluster.preflight.fix_commands import copy_command
 from backend.job.cluster import Host
+from benchmarks.small_models import SMALL_MODELS
 from tests.cluster.gang import H100, MODULES, PRINTS, Gang, hardware_answer, make_facts, smi
 
 LF = "/opt/lf/bin/python"
@@ -343,3 +344,23 @@ def test_data_sets_in_which_ms_swift_finds_no_json_type_are_refused(datasets: st
     gang.facts[0] = make_facts({**MODULES, "swift": "4.6.0", "datasets": datasets})
     problems = [result.problem for result in gang.check() if result.name == "engine" and result.problem]
     assert [problem.code for problem in problems] == ["data_sets_fail"] * refused
+
+
+@pytest.mark.parametrize(
+    ("transformers", "extra", "refused"),
+    [
+        ("5.6.0", {}, True),
+        ("5.19.0", {}, False),
+        ("5.6.0", {"attn_impl": "eager"}, False),
+    ],
+)
+def test_glm_5_of_swift_needs_a_transformers_in_which_it_is_causal(
+    transformers: str, extra: dict[str, str], refused: bool
+) -> None:
+    cluster = {"environments": {"swift": {"python": "/opt/swift/bin/python"}}}
+    model = {"preset": None, "hf_config": SMALL_MODELS["glm_moe_dsa"], "path": "/m"}
+    gang = Gang(nodes=1, engine="swift-zero3", extra=extra, model=model, cluster=cluster)
+    modules = {"swift": "4.6.0", "datasets": "4.8.4", "msgspec": "0.22.0", "deepspeed": "0.18.4"}
+    gang.facts[0] = make_facts({**MODULES, **modules, "transformers": transformers})
+    codes = [result.problem.code for result in gang.check() if result.name == "engine" and result.problem]
+    assert ("later_tokens_seen" in codes) is refused

@@ -37,6 +37,7 @@ BAMBA = {**DENSE, "model": {"hf_config": SMALL_MODELS["bamba"]}}
 GRANITE = {**DENSE, "model": {"hf_config": SMALL_MODELS["granitemoehybrid"]}}
 GPT2 = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt2"]}}
 GEMMA_3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
+GLM_5 = {**DENSE, "model": {"hf_config": SMALL_MODELS["glm_moe_dsa"]}}
 MLLAMA = {**DENSE, "model": {"hf_config": SEEING["mllama"]}}
 MIMO = {**DENSE, "model": {"hf_config": read_own_code()["MiMo-7B"]["config"]}, "extra": {"trust_remote_code": True}}
 FROZEN = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
@@ -204,6 +205,11 @@ CASES = [
         {"training.method": "lora", "training.lora.targets": "in_proj,out_proj", "engine": "llamafactory-zero2"},
         "adapters_not_trained",
     ),
+    (GLM_5, {"engine": "llamafactory-ddp"}, "sees_later_tokens"),
+    (GLM_5, {"engine": "swift-zero3"}, "indexer_not_trained"),
+    (GLM_5, {"training.method": "lora", "engine": "swift-zero3"}, "adapters_on_indexer"),
+    (GLM_5, {"training.method": "lora", "training.lora.targets": "o_proj,wk", "engine": "llamafactory-zero2"},
+     "adapters_on_indexer"),
     (DENSE, {"engine": "llamafactory-zero3", "training.method": "qlora"}, "method_not_supported"),
     (DENSE, {"parallel.moe_token_dispatcher": "allgather", "extra": {"variable_seq_lengths": True}}, "extra_clash"),
     (DENSE, {"engine": "llamafactory-zero2", "extra": {"use_galore": True}}, "extra_clash"),

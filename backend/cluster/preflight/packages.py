@@ -9,6 +9,7 @@ from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.presets import known_model
 from backend.job.problems import Problem
+from backend.job.rules.sparse import SEE_LATER_TOKENS
 
 
 def check_engine(node: NodeReadings) -> list[CheckResult]:
@@ -78,6 +79,16 @@ def _flash_attention_crashes(job: Job, transformers: str) -> bool:
     return transformers == "5.6.0" and not job.traits.is_megatron and is_flash
 
 
+def _sees_later_tokens(job: Job, transformers: str) -> bool:
+    """Return whether ms-swift trains a model whose tokens see those after them; LLaMA-Factory's jobs have the rule
+    tokens_see_only_those_before. 5.19.0 has the fix, 5.8.0 has not."""
+    is_swift = job.traits.environment == "swift" and not job.traits.is_megatron
+    numbers = _numbers(transformers)
+    is_old = bool(numbers) and numbers < [5, 19]
+    is_affected = is_swift and is_old and known_model(job.model).model_type in SEE_LATER_TOKENS
+    return is_affected and job.extra.get("attn_impl") != "eager"
+
+
 def _gpt_oss_fails(job: Job, transformers: str) -> bool:
     """Return whether LLaMA-Factory cannot load gpt-oss.
 
@@ -138,6 +149,7 @@ def _numbers(version: str) -> list[int]:
 BROKEN_VERSIONS = {
     # 5.5.4 is the newest version below 5.6.0, which is the newest that LLaMA-Factory 0.9.5 takes (its extras/misc.py).
     "flash_attention_crashes": (_flash_attention_crashes, "extra", "transformers==5.5.4"),
+    "later_tokens_seen": (_sees_later_tokens, "extra", "transformers==5.19.0"),
     "gpt_oss_fails": (_gpt_oss_fails, "model.path", "transformers==4.57.6"),
     "data_sets_fail": (_data_sets_fail, "engine", "datasets==4.8.4"),
     "trl_too_old": (_trl_is_too_old, "training.stage", "trl==0.29.1"),

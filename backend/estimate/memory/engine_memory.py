@@ -8,6 +8,7 @@ from backend.estimate.array_ops import choose
 from backend.estimate.memory.fp8 import fp8_of_job
 from backend.job.extra_values import mapping_of
 from backend.job.job import Job
+from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem, ProblemsError
 from backend.job.traits import FUSED_LOSS_MOVED, LIGER_LOSS_MOVED, SINGLE_SCALES_BYTES, MemoryTraits, Offload
@@ -62,6 +63,16 @@ def memory_traits(job: Job, gpu: Gpu) -> MemoryTraits:
     if traits.zero_stage:
         memory = replace(memory, offloads=job.offloads)
     return _fsdp_memory(job, memory) if job.traits.is_fsdp else memory
+
+
+def check_modelled(job: Job, shape: ModelShape) -> None:
+    """Raise estimate_not_modelled if the engine builds layers that these shapes do not describe.
+
+    megatron-core trains the indexer of sparse attention with a loss of its own, and has no fused kernel for the chosen
+    keys (0.16.1 transformer/experimental_attention_variant/dsa.py). mcore-bridge 1.6.5 replaces parts of it.
+    """
+    if job.traits.is_megatron and shape.is_sparse:
+        raise _not_modelled("model", f"{shape.model_type}, {job.engine}")
 
 
 def _in_stage(job: Job, memory: MemoryTraits) -> MemoryTraits:

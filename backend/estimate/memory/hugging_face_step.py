@@ -5,6 +5,7 @@ from backend.estimate.memory.cross_attention import cross_attention_bytes, image
 from backend.estimate.memory.layer_work import (
     SCORE_SAVED,
     layer_work,
+    mask_bytes,
     new_gradient_bytes,
     scores,
 )
@@ -24,7 +25,7 @@ from backend.estimate.memory.sharding import States
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import Moment, moment
 from backend.estimate.memory.tuning import Tuning, form_of
-from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, last_kinds, operators_of
+from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, last_kinds, operators_of, table_weights
 from backend.estimate.plan import Plan
 from backend.job.model.operators import AltUp
 from backend.job.traits import MemoryTraits
@@ -144,6 +145,7 @@ def _cast_copies(
         return NOTHING, NOTHING
     # The lookup of an embedding is in fp32; a tied embedding is cast for the output layer.
     looked_up = layers.positions + (0 if layers.tied else layers.embedding) if tuning.trains_output else 0
+    looked_up += sum(count * table_weights(kind) for kind, count in _saving_layers(layers, tuning))
     dense = memory.autocast_bytes * (parameters.trained_dense - looked_up)
     every = dense + memory.autocast_bytes * parameters.trained_expert
     copies, kept = choose(plan.full_recompute, dense, every), choose(plan.full_recompute, 0, every)
@@ -190,7 +192,8 @@ def _layer_activations(
     # Checkpointing skips layers without trainable parameters: they save all that they need.
     checkpointed = plan.full_recompute & tuning.trained.language
     for kind, count in _saving_layers(layers, tuning):
-        full = plan.tokens * (eager_bytes(kind, form) + SCORE_SAVED * scores(kind, plan, tuning))
+        square = SCORE_SAVED * scores(kind, plan, tuning) + mask_bytes(kind, plan, tuning, form)
+        full = plan.tokens * (eager_bytes(kind, form) + square)
         if kind.of_images:
             full = full + cross_attention_bytes(kind.of_images, plan, form)
         inputs = form.residual * (kind.hidden + kind.inputs) * plan.tokens

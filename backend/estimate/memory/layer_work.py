@@ -1,17 +1,18 @@
 """What the backward pass of one layer of Hugging Face modules needs for a moment, beside what is saved."""
 
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
 from backend.estimate.array_ops import Number, choose, larger, largest
 from backend.estimate.memory.memory_term import Explanation, Piece, joined, largest_piece, piece, token_piece
-from backend.estimate.memory.saved_activations import EagerForm
+from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.memory.sharding import largest_unit
 from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import adapted_linears
-from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of
+from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of, table_weights
 from backend.estimate.plan import Plan
-from backend.job.model.operators import Activation, AltUp, Attention, Dispatch, Linear, Norm
+from backend.job.model.operators import Activation, AltUp, Attention, Dispatch, IndexScores, Linear, Norm, Streams
 from backend.job.traits import MemoryTraits
 
 SCORE_SAVED, SCORE_WORK = 6, 4
@@ -23,6 +24,11 @@ COPIES_IN_FFN, COPIES_IN_CORRECTION = 2, 5
 checkpoint holds, and the gradient of the predictions; and before that the output and, in the correction, the gradients
 of the output, of its copy and of two slices (transformers 5.6.0 modeling_gemma3n.py; counted in a trace of one step).
 """
+
+COPIES_IN_ADDITION = 4
+"""Tensors of the size of all residual streams when the backward pass of a layer begins: its output, the gradient of
+that, and the products of this gradient with both factors of what is added to the streams (transformers 5.19
+modeling_qwen4_exp.py; counted in a trace of one step)."""
 
 
 def scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
@@ -41,6 +47,16 @@ def _score_heads(kind: LayerKind, eager_attention: bool) -> int:
     return sum(each.heads for each in operators_of(kind, Attention) if eager_attention or each.stores_scores)
 
 
+def mask_bytes(kind: LayerKind, plan: Plan, tuning: Tuning, form: EagerForm) -> Number:
+    """Return the bytes per token of the masks of chosen keys that fused attention saves in the precision of queries;
+    unfused attention adds them to its scores."""
+    masks = sum(each.masked for each in operators_of(kind, Attention))
+    if not masks or tuning.eager_attention:
+        return 0
+    size: Number = masks * form.element * plan.sequence_length
+    return size
+
+
 def layer_work(
     kind: LayerKind, layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
 ) -> Piece:
@@ -57,10 +73,11 @@ def layer_work(
     unpacked = largest_weight * form.element if tuning.method == "qlora" else 0
     # The backward pass of the sum of the experts' outputs. Its tensors are freed before weights get gradients.
     routed = plan.tokens * _routed_bytes(kind, form)
-    altup = copies * COPIES_IN_CORRECTION
+    altup = copies * (COPIES_IN_ADDITION if operators_of(kind, Streams) else COPIES_IN_CORRECTION)
     # The adapter of the last projection, in the forward pass that checkpointing repeats. Its tensors are freed before
     # the gradients exist.
     adapter = plan.tokens * _adapter_bytes(kind, tuning.lora_targets, form) if form.adapters else 0
+    index = plan.tokens * _index_bytes(kind, plan, memory, tuning, form)
 
     def products() -> Explanation:
         projections = joined(
@@ -72,16 +89,46 @@ def layer_work(
             token_piece("workspace_routed", routed, plan),
             token_piece("workspace_adapter", adapter, plan),
             token_piece("workspace_altup", altup, plan),
+            token_piece("workspace_index", index, plan),
         )
         return largest_piece(projections, *others).products()
 
-    return Piece(largest(ffn + weight + unpacked, routed, adapter, altup), products)
+    return Piece(largest(ffn + weight + unpacked, routed, adapter, altup, index), products)
+
+
+def _index_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Number:
+    """Return the bytes per token of an indexer in the forward pass, less what the layer saves after its attention; 0
+    without an indexer.
+
+    transformers 5.19 modeling_deepseek_v32.py DeepseekV32Indexer.forward: queries as projected, rotated and joined, and
+    the scores of every head. The product also needs queries in fp32, in 16 bits if autocast makes it, and with several
+    sequences a copy of the keys for every query. Each step that scales or clips the scores makes a second copy of them.
+    """
+    places = [place for place, each in enumerate(kind.operators) if isinstance(each, IndexScores)]
+    if not places:
+        return 0
+    [indexer] = operators_of(kind, IndexScores)
+    autocast = memory.autocast_bytes > 0
+    e = form.element
+    element = e if autocast else 4
+    queries = e * indexer.heads * (2 * indexer.key_dim + indexer.rotary)
+    cast = (4 + autocast * e) * indexer.heads * indexer.key_dim
+    entries = element * indexer.heads * plan.sequence_length
+    spread: Number = 0
+    if indexer.spreads_keys:
+        spread = choose(plan.micro_batch > 1, element * indexer.key_dim * plan.sequence_length, 0)
+    # Queries, keys and values of the attention exist before the indexer runs.
+    after = replace(kind, operators=kind.operators[places[0] + 2 :])
+    later = eager_bytes(after, form) + mask_bytes(kind, plan, tuning, form)
+    at_once = queries + entries + larger(entries, cast + spread) + _residual_bytes(kind, form)
+    return larger(at_once - later - SCORE_SAVED * scores(kind, plan, tuning), 0)
 
 
 @lru_cache(maxsize=1024)
 def _copies_bytes(kind: LayerKind, form: EagerForm) -> int:
-    """Return the bytes per token of all copies of the hidden state; 0 without AltUp."""
-    return max((form.residual * op.copies * op.width for op in operators_of(kind, AltUp)), default=0)
+    """Return the bytes per token of all copies of the hidden state, or of all residual streams; 0 with a single one."""
+    several = (*operators_of(kind, AltUp), *operators_of(kind, Streams))
+    return max((form.residual * op.copies * op.width for op in several), default=0)
 
 
 @lru_cache(maxsize=1024)
@@ -102,14 +149,14 @@ def _function_bytes(kind: LayerKind, form: EagerForm) -> float:
 
 @lru_cache(maxsize=1024)
 def _largest_weight(kind: LayerKind) -> int:
-    """Return the elements of the largest weight of a layer."""
+    """Return the elements of the largest weight of a layer. The gradient of a table of embeddings has all rows."""
     # Routed experts are one parameter with three dimensions in transformers 5, so their gradient is one tensor.
     weights = [
         op.inputs * op.outputs // op.parts * (1 if op.single else op.copies)
         for op in kind.operators
         if isinstance(op, Linear)
     ]
-    return max(weights)
+    return max(*weights, table_weights(kind))
 
 
 @lru_cache(maxsize=1024)
@@ -148,8 +195,9 @@ def _adapter_bytes(kind: LayerKind, targets: str, form: EagerForm) -> float:
 
 
 def _residual_bytes(kind: LayerKind, form: EagerForm) -> int:
-    """Return the bytes per token of the residual stream and of the gradient of the layer's output."""
-    return 2 * form.residual * kind.hidden
+    """Return the bytes per token of the residual streams and of the gradient of the layer's output."""
+    streams = max((op.copies for op in operators_of(kind, Streams)), default=1)
+    return 2 * form.residual * kind.hidden * streams
 
 
 def new_gradient_bytes(memory: MemoryTraits, form: EagerForm) -> float:

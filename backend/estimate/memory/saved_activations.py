@@ -25,6 +25,7 @@ from backend.job.model.operators import (
     Norm,
     Operator,
     Recurrence,
+    Streams,
 )
 from backend.job.traits import Fp8
 
@@ -200,6 +201,8 @@ def _eager(operator: Operator, form: EagerForm) -> float:
         return operator.width * _eager_activation(operator, form)
     if isinstance(operator, AltUp):
         return operator.width * _eager_altup(operator, form)
+    if isinstance(operator, Streams):
+        return operator.width * _eager_streams(operator, form)
     if isinstance(operator, Dispatch):
         # The tokens that the experts read, and their outputs, which the routing weights multiply.
         read = form.trained or (form.adapters and operator.single)
@@ -251,6 +254,19 @@ def _eager_altup(altup: AltUp, form: EagerForm) -> float:
     return products + (2 * r * others if r == 4 else 0)
 
 
+def _eager_streams(streams: Streams, form: EagerForm) -> float:
+    """Return the bytes per element of the hidden state.
+
+    transformers 5.19 modeling_qwen4_exp.py: a mean keeps the gates and the normed streams, an addition keeps what it
+    adds. N-grams keep the normed keys and streams and the values, which the gates multiply, and the input and output of
+    the convolution.
+    """
+    e, r, n = form.element, form.residual, streams.copies
+    if streams.step == "mix":
+        return n * (e + r)
+    return e if streams.step == "add" else n * (3 * e + r) + e
+
+
 def _recurrence_bytes(operator: Recurrence) -> float:
     """Return the bytes per token that linear attention saves in 16 bits with the kernels of flash-linear-attention.
 
@@ -277,7 +293,7 @@ def _eager_norm(norm: Norm, form: EagerForm) -> float:
 
 
 def _eager_linear(linear: Linear, form: EagerForm) -> float:
-    if linear.share == "expert":
+    if linear.share == "expert" or linear.untrained:
         return 0.0
     adapters = form.adapters and (linear.name not in NOT_ADAPTED or bool(linear.modules))
     if linear.name == "cross_kv":

@@ -1,11 +1,14 @@
 """LoRA adapters and 4-bit base weights, as LLaMA-Factory 0.9.5 sets them up through PEFT and bitsandbytes."""
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Literal
 
 from backend.estimate.memory.stage import Trained
 from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, held_kinds, operators_of
 from backend.estimate.model.parameters import layer_counts, vision_parameters
+from backend.estimate.model.streams import MIXERS
 from backend.job.model.operators import Attention, Linear
 from backend.job.traits import SCALES_BYTES
 
@@ -41,6 +44,7 @@ def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Tr
     if trained.language:
         total += sum(count * _adapters(kind, rank, targets) for kind, count in held_kinds(layers))
         total += _adapters(layers.stem, rank, targets) if layers.stem else 0
+        total += _adapters(_mean_of_streams(layers.output), rank, targets)
     vision = layers.vision
     if vision and trained.tower:
         total += sum(part.count * _adapters(part.kind, rank, targets) for part in vision.blocks)
@@ -48,6 +52,12 @@ def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Tr
         if (vision.deep_stack or len(vision.blocks) > 1) and trained.merger:
             total += _adapters(vision.merger, rank, targets)
     return total
+
+
+@lru_cache(maxsize=256)
+def _mean_of_streams(output: LayerKind) -> LayerKind:
+    """Return the projections of the streams' mean after the last layer, whose names are those in the layers."""
+    return replace(output, operators=tuple(each for each in operators_of(output, Linear) if each.name in MIXERS))
 
 
 CopiedPart = Literal["embedding", "output", "tower", "merger"]
@@ -78,6 +88,7 @@ def quantised_parameters(layers: ModelLayers) -> int:
     """Return the elements that 4-bit loading packs: the matrices of every nn.Linear except the output layer."""
     total = sum(count * matrices(kind) for kind, count in held_kinds(layers))
     total += matrices(layers.stem) if layers.stem else 0
+    total += matrices(_mean_of_streams(layers.output))
     vision = layers.vision
     if vision:
         total += sum(part.count * matrices(part.kind) for part in vision.blocks) + matrices(vision.merger)

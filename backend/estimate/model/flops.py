@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from backend.estimate.array_ops import Number
 from backend.estimate.model.layers import LayerKind
-from backend.job.model.operators import AltUp, Attention, Linear, Mixing, Recurrence
+from backend.job.model.operators import AltUp, Attention, BlockScores, IndexScores, Linear, Mixing, Recurrence, Streams
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,10 +23,14 @@ class Flops:
     """Operations in the attention core, per token of context; causal attention reads half of them."""
     recurrence: float
     """Operations in linear attention."""
+    untrained: float = 0.0
+    """Operations in projections without a backward pass."""
+    index: float = 0.0
+    """Operations of an indexer's scores, per token of context. It scores the whole square, and has no backward pass."""
 
     def forward(self, context: Number) -> Number:
         """Return the forward operations with `context` tokens in a sequence."""
-        return self.weights + self.recurrence + self.attention * context
+        return self.weights + self.recurrence + self.untrained + (self.attention + self.index) * context
 
     def backward(self, context: Number, *, weights_trained: bool, inputs_need: bool) -> Number:
         """Return the backward operations; 0 if neither the layer nor anything before it is trained."""
@@ -39,16 +43,26 @@ class Flops:
 @lru_cache(maxsize=1024)
 def layer_flops(kind: LayerKind) -> Flops:
     """Return the operations of one layer of this kind."""
-    weights = attention = recurrence = 0.0
+    weights = attention = recurrence = untrained = index = 0.0
     for operator in kind.operators:
         if isinstance(operator, Linear):
-            weights += 2.0 * operator.inputs * operator.outputs * operator.active
+            operations = 2.0 * operator.inputs * operator.outputs * operator.active
+            weights += 0.0 if operator.untrained else operations
+            untrained += operations if operator.untrained else 0.0
         elif isinstance(operator, Attention):
             operations = 2.0 * operator.heads * (operator.key_dim + operator.value_dim)
             attention += operations / 2 if operator.causal else operations
+        elif isinstance(operator, IndexScores):
+            # The products of queries and keys, and their sum over the heads, by weight.
+            index += 2.0 * operator.heads * (operator.key_dim + 1)
+        elif isinstance(operator, BlockScores):
+            # A query scores the blocks before it.
+            index += operator.heads * operator.key_dim / operator.block
+        elif isinstance(operator, Streams):
+            recurrence += 2.0 * operator.copies * operator.width * operator.convolution
         elif isinstance(operator, Recurrence | Mixing):
             recurrence += operator.flops
         elif isinstance(operator, AltUp) and operator.step == "predict":
             # The product of the copies and their coefficients has no weight.
             recurrence += 2.0 * operator.width * operator.copies**2
-    return Flops(weights=weights, attention=attention, recurrence=recurrence)
+    return Flops(weights=weights, attention=attention, recurrence=recurrence, untrained=untrained, index=index)

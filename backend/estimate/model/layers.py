@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-from backend.job.model.operators import Activation, AltUp, Attention, Dispatch, Linear, Operator
+from backend.job.model.operators import (
+    Activation,
+    AltUp,
+    Attention,
+    Dispatch,
+    IndexScores,
+    Linear,
+    Operator,
+    Parameters,
+    Streams,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -30,13 +40,19 @@ class LayerKind:
     projections of keys and values. `operators` has all others."""
 
 
-One = TypeVar("One", Linear, AltUp, Attention, Activation, Dispatch)
+One = TypeVar("One", Linear, AltUp, Attention, Activation, Dispatch, IndexScores, Parameters, Streams)
 
 
 @lru_cache(maxsize=1024)
 def operators_of(kind: LayerKind, wanted: type[One]) -> tuple[One, ...]:
     """Return the operators of one type in a layer."""
     return tuple(operator for operator in kind.operators if isinstance(operator, wanted))
+
+
+@lru_cache(maxsize=1024)
+def table_weights(kind: LayerKind) -> int:
+    """Return the weights of a layer's table of embeddings; 0 if it has none."""
+    return sum(operator.count for operator in operators_of(kind, Parameters) if operator.looked_up)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -9,11 +9,13 @@ from backend.estimate.model.cross_attention import cross_attention, cross_keys
 from backend.estimate.model.gemma import after_layers, before_layers, correct, laurel, per_layer_gate, predict
 from backend.estimate.model.layers import LayerKind, ModelLayers
 from backend.estimate.model.mixers import gated_delta_net, short_convolution, state_space
+from backend.estimate.model.streams import added, block_indexer, mixed, ngrams
 from backend.estimate.model.vision_layers import vision_layers
 from backend.job.model.operators import (
     Activation,
     Attention,
     Dispatch,
+    IndexScores,
     Keep,
     Linear,
     Norm,
@@ -26,6 +28,7 @@ from backend.job.model.shape import (
     Ffn,
     FullAttention,
     GatedDeltaNet,
+    Indexer,
     LayerShape,
     Mla,
     ModelShape,
@@ -59,7 +62,7 @@ def model_layers(shape: ModelShape, routed: bool = False, mtp: int = 0) -> Model
         positions=shape.positions * h + shape.other,
         kinds=kinds,
         order=shape.order,
-        output=LayerKind(name="output", hidden=h, operators=(*after_layers(last, h), _norm(last, h), head)),
+        output=LayerKind(name="output", hidden=h, operators=(*_end(last, h), head)),
         stem=LayerKind(name="stem", hidden=h, operators=stem) if stem else None,
         tied=shape.tied,
         vision=vision_layers(shape.vision) if shape.vision else None,
@@ -67,11 +70,19 @@ def model_layers(shape: ModelShape, routed: bool = False, mtp: int = 0) -> Model
     )
 
 
+def _end(last: LayerShape, hidden: int) -> tuple[Operator, ...]:
+    """Return what runs between the last layer and the output projection."""
+    if last.streams:
+        return mixed(last, hidden, adds=False)
+    return (*after_layers(last, hidden), _norm(last, hidden))
+
+
 def _layer(kind: LayerShape, hidden: int, *, routed: bool) -> LayerKind:
     moe = kind.ffn if isinstance(kind.ffn, Experts) else None
     if kind.operators:
         return _profiled(kind, hidden)
     operators = (
+        *(ngrams(kind, kind.ngrams, hidden) if kind.ngrams else ()),
         *predict(kind, hidden),
         *_part(
             kind, (*laurel(kind, hidden), *_attention(kind, hidden)), hidden, detached=isinstance(kind.attention, Mla)
@@ -85,7 +96,7 @@ def _layer(kind: LayerShape, hidden: int, *, routed: bool) -> LayerKind:
         operators = tuple(_named(operator, dict(kind.modules)) for operator in operators)
     buffer = moe.count if moe and moe.router_bias else 0
     # The layer's embedding, and the copies of the hidden state.
-    inputs = kind.per_layer + max(kind.altup - 1, 0) * hidden
+    inputs = kind.per_layer + max(kind.altup - 1, kind.streams - 1, 0) * hidden
     return LayerKind(
         name="sparse" if moe else "dense",
         hidden=hidden,
@@ -125,8 +136,10 @@ def _part(
     """Return the attention or the FFN of a layer with its norms; nothing if the layer lacks it."""
     if not part:
         return ()
+    if kind.streams:
+        return (*mixed(kind, hidden), *part, *added(kind, hidden))
     before = kind.norms in ("before", "both") or (kind.norms == "shared" and not second)
-    after = kind.norms in ("after", "both")
+    after = kind.norms in ("after", "both") or (second and kind.ffn_norm)
     return (
         *((_norm(kind, hidden, detached=detached),) if before else ()),
         *part,
@@ -199,6 +212,9 @@ def _full_attention(attention: FullAttention, hidden: int, *, in_fp32: bool) -> 
         ),
         *head_norm,
         *sinks,
+        *(block_indexer(attention.indexer, hidden) if attention.indexer else ()),
+        # With a mask transformers repeats keys and values for every query head (integrations/sdpa_attention.py).
+        *((Keep(width=2 * (queries - keys), split=True),) if attention.masked else ()),
         Attention(
             heads=attention.heads,
             kv_heads=attention.kv_heads,
@@ -206,6 +222,7 @@ def _full_attention(attention: FullAttention, hidden: int, *, in_fp32: bool) -> 
             value_dim=d,
             window=attention.window,
             stores_scores=attention.stores_scores,
+            masked=attention.masked,
         ),
         *_gate(attention, hidden),
         Linear(
@@ -246,8 +263,22 @@ def _latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
         Norm(width=mla.kv_lora, parameters=mla.kv_lora),
         Keep(width=mla.rope_dim),
         Linear(name="kv_up", inputs=mla.kv_lora, outputs=a * (mla.nope_dim + mla.value_dim), share="split"),
-        Attention(heads=a, kv_heads=a, key_dim=key, value_dim=mla.value_dim, latent=True),
+        *(_indexer(mla.indexer, mla, h) if mla.indexer else ()),
+        Attention(heads=a, kv_heads=a, key_dim=key, value_dim=mla.value_dim, latent=True, masked=mla.masked),
         Linear(name="o", inputs=a * mla.value_dim, outputs=h, share="split"),
+    )
+
+
+def _indexer(indexer: Indexer, mla: Mla, h: int) -> tuple[Operator, ...]:
+    """Return what chooses the keys (transformers 5.19 modeling_deepseek_v32.py DeepseekV32Indexer): queries from the
+    output of the query's down-projection, one key head with a LayerNorm, and a weight of every head."""
+    heads, d = indexer.heads, indexer.head_dim
+    return (
+        Linear(name="wq_b", inputs=mla.q_lora, outputs=heads * d, share="whole", untrained=True),
+        Linear(name="wk", inputs=h, outputs=d, share="whole", untrained=True),
+        Parameters(count=2 * d, share="whole"),
+        Linear(name="weights_proj", inputs=h, outputs=heads, share="whole", untrained=True),
+        IndexScores(heads=heads, key_dim=d, rotary=mla.rope_dim, spreads_keys=indexer.spreads_keys),
     )
 
 

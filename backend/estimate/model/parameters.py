@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from backend.estimate.array_ops import Number
 from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, held_kinds
-from backend.job.model.operators import Linear, Mixing, Norm, Parameters, Recurrence
+from backend.job.model.operators import Linear, Mixing, Norm, Parameters, Recurrence, Streams
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +34,8 @@ def layer_counts(kind: LayerKind) -> Counts:
             sums["whole"] += operator.whole_bias
         elif isinstance(operator, Parameters):
             sums[operator.share] += operator.count
+        elif isinstance(operator, Streams):
+            sums["whole"] += operator.parameters
         elif isinstance(operator, Recurrence | Mixing):
             sums["split"] += operator.parameters
     return Counts(**sums)

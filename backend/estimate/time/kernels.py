@@ -16,12 +16,15 @@ from backend.job.model.operators import (
     Activation,
     AltUp,
     Attention,
+    BlockScores,
     Dispatch,
+    IndexScores,
     Linear,
     Mixing,
     Norm,
     Operator,
     Recurrence,
+    Streams,
 )
 
 STREAMS = 4
@@ -67,6 +70,10 @@ ALTUP_STARTED: Mapping[str, tuple[int, int, int, int]] = {
 SPARSE_MOVED, SPARSE_STARTED = (12, 36), (17, 15)
 """Bytes per element and operations, forward and backward, with which Gemma 3n finds the largest inputs of an FFN's
 function."""
+
+QUERY_STARTED = 30
+"""Operations with which Qwen4's indexer chooses the keys of one query; transformers loops over the queries of each
+sequence (5.19 modeling_qwen4_exp.py Qwen4ExpTextQSAIndexer; 27 were counted in fp32, and autocast adds casts)."""
 
 STARTED_BACKWARD = 1.6
 """Ratio of backward to forward operations that are bound by memory, without a count of their own. An activation and
@@ -128,6 +135,14 @@ class LayerKernels:
     """FLOPs of linear attention per token."""
     scores: float = 0.0
     """Attention heads: entries of the score matrix per token of context."""
+    index: float = 0.0
+    """FLOPs of an indexer's scores per token of context, forward only."""
+    index_moved: float = 0.0
+    """Bytes that an indexer's scores move per token of context, forward only."""
+    untrained: float = 0.0
+    """Multiply-adds in projections without a backward pass, forward only."""
+    looped: float = 0.0
+    """Kernels that are started for each token, forward only."""
     moved_split: float = 0.0
     """Bytes that memory-bound kernels read and write."""
     moved_whole: float = 0.0
@@ -221,6 +236,8 @@ def _kernels_of(operator: Operator, hidden: int, fused: bool, routing: Routing, 
         return _linear(operator, fused)
     if isinstance(operator, Attention):
         return _attention(operator, fused, rope_fused)
+    if isinstance(operator, IndexScores):
+        return _index(operator)
     if isinstance(operator, Norm):
         return _norm(operator, hidden, fused)
     if isinstance(operator, Recurrence):
@@ -237,6 +254,10 @@ def _kernels_of(operator: Operator, hidden: int, fused: bool, routing: Routing, 
         return _activation(operator, fused)
     if isinstance(operator, AltUp):
         return _altup(operator)
+    if isinstance(operator, Streams):
+        return _streams(operator)
+    if isinstance(operator, BlockScores):
+        return {"index": operator.heads * operator.key_dim / operator.block, "looped": QUERY_STARTED}
     if isinstance(operator, Dispatch):
         return _dispatch(operator, fused, routing)
     return {}
@@ -254,6 +275,17 @@ def _attention(operator: Attention, fused: bool, rope_fused: bool) -> dict[str, 
         **({} if fused else _small(ROPE_STARTED)),
         "keys": operator.kv_heads * (operator.key_dim + operator.value_dim),
         "queries": width,
+    }
+
+
+def _index(operator: IndexScores) -> dict[str, float]:
+    """Return the work of an indexer's scores in transformers 5.19 modeling_deepseek_v32.py: the product of queries and
+    keys is written, scaled, clipped and summed over the heads; copies of keys are written and read."""
+    copied = 2 * operator.key_dim * operator.spreads_keys
+    return {
+        "index": 2.0 * operator.heads * (operator.key_dim + 1),
+        "index_moved": 2.0 * (6 * operator.heads + copied),
+        **_small((20, 0)),
     }
 
 
@@ -284,6 +316,14 @@ def _altup(operator: AltUp) -> dict[str, float]:
         "moved_back_whole": operator.width * (each_back * n + beside_back),
         **_small((started * n + started_beside, started_back * n + started_beside_back)),
     }
+
+
+def _streams(operator: Streams) -> dict[str, float]:
+    """Return the work of a step of residual streams in 16 bits: what each operation of transformers 5.19
+    modeling_qwen4_exp.py reads and writes, without norms and projections."""
+    n = operator.copies
+    moved, started = {"mix": (12 * n + 2, 8), "add": (8 * n + 2, 2), "ngrams": (34 * n + 4, 30)}[operator.step]
+    return {"moved_whole": float(moved * operator.width), **_small((started, STARTED_BACKWARD * started))}
 
 
 def _dispatch(operator: Dispatch, fused: bool, routing: Routing) -> dict[str, float]:
@@ -354,6 +394,8 @@ def _small(started: tuple[float, float]) -> dict[str, float]:
 
 def _linear(linear: Linear, fused: bool) -> dict[str, float]:
     size = float(linear.inputs * linear.outputs)
+    if linear.untrained:
+        return {"untrained": size, "modules": 1, "tensors": 1, **_small((1, 0))}
     where = linear.share
     tensors = 1 + bool(linear.bias or linear.whole_bias)
     sums_of_operator = {

@@ -158,6 +158,9 @@ def _passes(
     gather = run.element_bytes * load.tokens * layer.gathered * load.gather
     expert = _expert(layer, time_context, load) if layer.dispatched else ZERO
     compute = gemm + attention + token_s * moved
+    if layer.index:
+        # An indexer has no backward pass.
+        compute = compute + _index(layer, time_context, load)
     started = _started(compute, layer, kernels, layer.small_kernels + unpacked, extra, time_context)
     forward = Pass(started, 2.0 * gather, context, expert)
     if not (weights_trained or inputs_need):
@@ -184,6 +187,15 @@ def _kernels(layer: LayerKernels, time_context: TimeContext, load: Load) -> Numb
     if layer.attention and (layer.stores_scores or not time_context.plan.flash_attention):
         kernels = kernels + UNFUSED_KERNELS
     return kernels + layer.kernels_expert / load.expert if layer.kernels_expert else kernels
+
+
+def _index(layer: LayerKernels, time_context: TimeContext, load: Load) -> Number:
+    """Return the seconds of an indexer. Hugging Face engines alone run it, without tensor parallelism. The GPU waits
+    for the host in a loop over queries."""
+    flops = 2 * layer.untrained + load.length * layer.index
+    moved = load.length * layer.index_moved
+    looped = MODULE_START * layer.looped * time_context.efficiency.host_s
+    return load.tokens * (flops / time_context.gemm_speed + moved / time_context.machine.memory + looped)
 
 
 def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tuple[Number, Number]:

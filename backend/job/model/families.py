@@ -17,6 +17,7 @@ from backend.job.model.llama import llama4_layer, llama4_layer_types
 from backend.job.model.mllama import mllama_layer_types, mllama_other
 from backend.job.model.newer import NEWER
 from backend.job.model.own_code import OWN_CODE
+from backend.job.model.sparse import glm_layer
 
 
 def _all_sliding(config: Config, layers: int) -> list[str]:
@@ -208,6 +209,15 @@ FAMILIES: Mapping[str, Family] = {
     "glm4v": replace(_GLM_PACKED, qkv_bias=True, norms="both"),
     "glm4v_moe": replace(_GLM, router_bias=True, fp32_routing=True),
     "glm4_moe": replace(_GLM, router_bias=True, fp32_routing=True),
+    "glm_moe_dsa": replace(
+        _GLM,
+        # Only later versions of transformers read this key.
+        only={"first_k_dense_replace": 3},
+        router_bias=True,
+        fp32_routing=True,
+        leading_dense=3,
+        refine=glm_layer,
+    ),
     "glm4_moe_lite": replace(_GLM, router_bias=True, fp32_routing=True, leading_dense=1),
     "gpt2": _GPT2,
     "gpt-sw3": _GPT2,

@@ -8,6 +8,8 @@ from backend.job.model.config import Config
 from backend.job.model.shape import Gate, LayerShape, Norms, NormWeights, QkNorm, StateSpace
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
+INDEXED = "indexed_attention"
+"""Full attention whose keys an indexer chooses; the family adds the indexer."""
 
 LayerTypes = Callable[[Config, int], list[str]]
 """Returns the type of every layer, as transformers names it in `layer_types`."""

@@ -9,7 +9,9 @@ from dataclasses import replace
 from backend.job.model.config import Config, refusal
 from backend.job.model.family import FULL, SLIDING, Family, qwen_sliding
 from backend.job.model.gemma import gemma4_layer
-from backend.job.model.shape import Ffn, FullAttention, LayerShape
+from backend.job.model.qwen4 import qwen4_layer, qwen4_types
+from backend.job.model.shape import Experts, Ffn, FullAttention, LayerShape
+from backend.job.model.sparse import deepseek_layer
 
 
 def _cohere_types(config: Config, layers: int) -> list[str]:
@@ -69,9 +71,15 @@ def _laguna_layer(config: Config, layer: LayerShape, index: int, layers: int) ->
     return replace(layer, attention=attention)
 
 
+def _axk1_layer(_config: Config, layer: LayerShape, _index: int, _layers: int) -> LayerShape:
+    """modeling_axk1.py of 5.19 AXK1MoE: a norm follows the experts, but not a dense FFN."""
+    return replace(layer, ffn_norm=isinstance(layer.ffn, Experts))
+
+
 _GRANITE_SWA = Family(sinks=True, layer_types=_first_of_four)
 
 NEWER: Mapping[str, Family] = {
+    "axk1": Family(router_bias=True, fp32_routing=True, refine=_axk1_layer),
     "cohere2_moe": Family(
         keys={"moe_intermediate_size": "intermediate_size", "n_shared_experts": "num_shared_experts"},
         norms="shared",
@@ -79,6 +87,7 @@ NEWER: Mapping[str, Family] = {
         layer_types=_cohere_types,
         refine=_cohere_layer,
     ),
+    "deepseek_v32": Family(router_bias=True, fp32_routing=True, refine=deepseek_layer),
     "gemma4_unified": Family(
         fp32_norms=True,
         gated=True,
@@ -108,6 +117,16 @@ NEWER: Mapping[str, Family] = {
         layer_types=_last_of_four,
     ),
     "qwen3_asr": Family(qk_norm="heads"),
+    "qwen4_exp": Family(
+        fp32_norms=True,
+        qk_norm="heads",
+        gate="query",
+        shared_gate=True,
+        joined=False,
+        norms="none",
+        layer_types=qwen4_types,
+        refine=qwen4_layer,
+    ),
 }
 """By model_type of the text model, without the suffix `_text`."""
 NEWER_TOWERS: tuple[str, ...] = (
@@ -119,5 +138,6 @@ NEWER_TOWERS: tuple[str, ...] = (
     "minicpmv4_7",
     "muse_glimmer",
     "qwen3_asr",
+    "qwen4_exp",
 )
 """Types in vision.TOWERS that only a later transformers has."""

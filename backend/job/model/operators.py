@@ -60,6 +60,8 @@ class Linear:
     """Its input is the output of a norm over the residual stream."""
     beside: bool = False
     """Another projection reads the same output of a norm."""
+    untrained: bool = False
+    """Whether it runs without gradients, even if it is trainable (the projections of an indexer)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +86,29 @@ class Attention:
     """As in FullAttention (shape.py)."""
     cross: bool = False
     """Whether keys and values come from images. What they need is counted with their own projections."""
+    masked: bool = False
+    """As in Mla (shape.py). A fused kernel saves the mask in the precision of queries."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexScores:
+    """The scores of an indexer (shape.py), without its projections. They have no backward pass."""
+
+    heads: int
+    key_dim: int
+    rotary: int
+    """Elements of a query head that get rotary positions."""
+    spreads_keys: bool
+    """As in Indexer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockScores:
+    """The scores of a BlockIndexer (shape.py), without its projection. Their tensors are small: one query's at once."""
+
+    heads: int
+    key_dim: int
+    block: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,10 +161,12 @@ class Mixing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parameters:
-    """Weights that no matrix product or norm has: sinks of attention, scales."""
+    """Weights that no matrix product or norm has: sinks of attention, scales, a table of embeddings."""
 
     count: int
     share: Share
+    looked_up: bool = False
+    """Whether it is a table of embeddings."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +200,21 @@ class AltUp:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Streams:
+    """A step of residual streams without its norms and projections (Qwen4): a gated mean of the streams, an addition to
+    each, or the gated sum of an embedding of n-grams."""
+
+    step: Literal["mix", "add", "ngrams"]
+    width: int
+    copies: int
+    """Streams."""
+    parameters: int = 0
+    """Weights of the table of n-grams and of the convolution."""
+    convolution: int = 0
+    """Tokens of the convolution."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Dispatch:
     """The transfer of each token to its experts."""
 
@@ -201,4 +243,18 @@ class Keep:
     """Whether only the gradient of a weight needs it: it is not kept if the weight is frozen."""
 
 
-Operator = Norm | Linear | Attention | Recurrence | Mixing | Parameters | Activation | AltUp | Dispatch | Keep
+Operator = (
+    Norm
+    | Linear
+    | Attention
+    | IndexScores
+    | BlockScores
+    | Recurrence
+    | Mixing
+    | Parameters
+    | Activation
+    | AltUp
+    | Streams
+    | Dispatch
+    | Keep
+)

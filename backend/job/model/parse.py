@@ -10,7 +10,7 @@ from typing import Any
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
 from backend.job.model.families import DROPOUT_KEYS, FAMILIES, UNREAD
-from backend.job.model.family import FULL, LINEAR, SLIDING, Family, Flag
+from backend.job.model.family import FULL, INDEXED, LINEAR, SLIDING, Family, Flag
 from backend.job.model.hybrids import ATTENTION, CONVOLUTION, HYBRID, MAMBA, MLP, MOE, convolution, nemotron_types
 from backend.job.model.llama import CHUNKED
 from backend.job.model.mllama import CROSS
@@ -143,7 +143,7 @@ def _mixer(name: str, text: Config, family: Family, hidden: int) -> Mixer | None
         return None
     if name == CROSS:
         return replace(_full_attention(text, family, hidden, 0), cross=True, qk_norm="heads")
-    if name not in (FULL, SLIDING, CHUNKED, ATTENTION, HYBRID):
+    if name not in (FULL, INDEXED, SLIDING, CHUNKED, ATTENTION, HYBRID):
         raise refusal("unsupported_model_key", key="layer_types", value=name)
     return _full_attention(text, family, hidden, _window(name, text))
 

@@ -1,6 +1,6 @@
 """The shape of a model for planning: its decoder layers, its embedding and its vision tower. Widths are in elements."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import gcd
@@ -18,9 +18,20 @@ QkNorm = Literal["none", "heads", "whole", "bare"]
 Gate = Literal["none", "query", "own", "own_of_head"]
 """A gate of the attention's output: from the query projection (Qwen3-Next), from a projection of its own, or from one
 with a single output for each head (Laguna)."""
-Norms = Literal["before", "after", "both", "shared"]
-"""The norms of a layer: before attention and FFN, after them, on both sides (Gemma 2), or one before attention and FFN
-in parallel (Cohere)."""
+Norms = Literal["before", "after", "both", "shared", "none"]
+"""The norms of a layer: before attention and FFN, after them, on both sides (Gemma 2), one before attention and FFN in
+parallel (Cohere), or none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockIndexer:
+    """An indexer that scores blocks of keys by the mean of their keys, without a gradient (Qwen4). transformers runs it
+    for one query after another."""
+
+    heads: int
+    head_dim: int
+    block: int
+    """Keys of a block."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +62,21 @@ class FullAttention:
     cross: bool = False
     """Whether queries come from tokens, but keys and values from images (Mllama), and gates weigh what attention and
     FFN add to the residual stream."""
+    masked: bool = False
+    """As in Mla."""
+    indexer: BlockIndexer | None = None
+    """What chooses the keys."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Indexer:
+    """The part of sparse attention that scores every key for every query, and chooses the keys that attention reads.
+    transformers computes it without gradients (DeepSeek-V3.2)."""
+
+    heads: int
+    head_dim: int
+    spreads_keys: bool = False
+    """Whether its product makes a copy of the keys for every query, if a batch has several sequences."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +91,10 @@ class Mla:
     """Width of a query or key head without its rotary part."""
     rope_dim: int
     value_dim: int
+    masked: bool = False
+    """Whether it reads only chosen keys, as a mask says that is as large as the matrix of scores."""
+    indexer: Indexer | None = None
+    """What chooses the keys; None if it reads the mask of an earlier layer (GLM-5.2), or all keys."""
 
     @property
     def kv_heads(self) -> int:
@@ -172,6 +202,18 @@ class Experts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Ngrams:
+    """An embedding of the n-grams that end in a token, which the layer adds to its residual streams (Qwen4)."""
+
+    width: int
+    """Width of the embedding of all n-grams of a token."""
+    table: int
+    """Weights of the embedding."""
+    convolution: int
+    """Tokens of a convolution over the streams."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LayerShape:
     """One kind of decoder layer."""
 
@@ -191,6 +233,14 @@ class LayerShape:
     """Copies of the hidden state that the layer predicts and corrects (AltUp, Gemma 3n); 0 without AltUp."""
     laurel: int = 0
     """Rank of a projection beside the attention (Laurel, Gemma 3n); 0 if there is none."""
+    streams: int = 0
+    """Residual streams, each as wide as the hidden state, that attention and FFN read as a gated mean (Qwen4); 0 for a
+    single stream that they read through a norm."""
+    stream_rank: int = 0
+    """Rank of the projections that compute the gates of the streams."""
+    ngrams: Ngrams | None = None
+    ffn_norm: bool = False
+    """Whether a norm follows the FFN, whatever `norms` says (A.X K1)."""
     norms: Norms = "before"
     norm: NormWeights = "scale"
     fp32_norms: bool = False
@@ -379,6 +429,19 @@ class ModelShape:
     def mla(self) -> Mla | None:
         """Return the latent attention, if a layer has it."""
         return next((kind.attention for kind in self.kinds if isinstance(kind.attention, Mla)), None)
+
+    @cached_property
+    def has_indexer(self) -> bool:
+        """Return whether layers choose the keys of sparse attention by scores without gradients."""
+        return any(isinstance(each, FullAttention | Mla) and each.indexer for each in self._mixers())
+
+    @cached_property
+    def is_sparse(self) -> bool:
+        """Return whether attention reads only chosen keys."""
+        return any(isinstance(each, FullAttention | Mla) and each.masked for each in self._mixers())
+
+    def _mixers(self) -> Iterator[Mixer | None]:
+        return (kind.attention for kind in self.kinds)
 
     def _common(self, number: Callable[[LayerShape], int]) -> int:
         return gcd(*(number(kind) for kind in self.kinds)) or 1

@@ -58,7 +58,7 @@ def _qwen(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     heads = vision.size("num_heads")
     if heads > hidden:
         raise refusal("bad_model_key", key="num_heads", value=heads)
-    third, gated = kind.startswith("qwen3"), kind in ("qwen2_5_vl", "qwen2_5_omni_thinker", "exaone4_5")
+    third, gated = kind.startswith(("qwen3", "qwen4")), kind in ("qwen2_5_vl", "qwen2_5_omni_thinker", "exaone4_5")
     merge = vision.size("spatial_merge_size", default=2)
     merged = hidden * merge**2
     return VisionShape(
@@ -329,6 +329,7 @@ TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "qwen3_vl_moe": _qwen,
     "qwen3_5": _qwen,
     "qwen3_5_moe": _qwen,
+    "qwen4_exp": _qwen,
     "qwen2_5_omni_thinker": _omni,
     "qwen3_omni_moe_thinker": _omni,
     "qwen2_audio": _audio,

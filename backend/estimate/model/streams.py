@@ -1,0 +1,62 @@
+"""Operators of residual streams and n-grams (Qwen4). They are those of transformers 5.19 modeling_qwen4_exp.py."""
+
+from backend.job.model.operators import BlockScores, Keep, Linear, Norm, Operator, Parameters, Streams
+from backend.job.model.shape import BlockIndexer, LayerShape, Ngrams
+
+MIXERS = ("input_mix_weight_down", "input_mix_weight_up")
+"""The projections of a mean of the streams. That after the last layer has adapters too."""
+
+
+def mixed(kind: LayerShape, hidden: int, *, adds: bool = True) -> tuple[Operator, ...]:
+    """Return the gated mean of the streams that attention or FFN reads (Qwen4ExpTextGatedResidual), and with `adds` the
+    weights by which its output is added to each stream."""
+    n, rank = kind.streams, kind.stream_rank
+    wide = n * hidden
+    added = (Linear(name="block_inject_weight", inputs=wide, outputs=n, share="whole", after_norm=True, beside=True),)
+    return (
+        Norm(width=wide, parameters=wide, in_fp32=True),
+        Linear(name=MIXERS[0], inputs=wide, outputs=rank, share="whole", after_norm=True),
+        # The function's input, and its output, which the next projection reads.
+        Keep(width=rank),
+        Keep(width=rank, weight_only=True),
+        Linear(name=MIXERS[1], inputs=rank, outputs=wide, share="whole"),
+        Streams(step="mix", width=hidden, copies=n),
+        *(added if adds else ()),
+    )
+
+
+def added(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
+    """Return the addition of an output to each stream."""
+    return (Streams(step="add", width=hidden, copies=kind.streams),)
+
+
+def ngrams(kind: LayerShape, grams: Ngrams, hidden: int) -> tuple[Operator, ...]:
+    """Return the embedding of n-grams, gated by the streams and added to them (Qwen4ExpTextPLELayer)."""
+    wide = kind.streams * hidden
+    norm = Norm(width=wide, parameters=wide, in_fp32=True)
+    return (
+        Parameters(count=grams.table, share="whole", looked_up=True),
+        Linear(name="key_proj", inputs=grams.width, outputs=wide, share="whole", after_norm=True),
+        Linear(name="value_proj", inputs=grams.width, outputs=hidden, share="whole", after_norm=True, beside=True),
+        norm,
+        norm,
+        norm,
+        Streams(
+            step="ngrams",
+            width=hidden,
+            copies=kind.streams,
+            parameters=wide * grams.convolution,
+            convolution=grams.convolution,
+        ),
+    )
+
+
+def block_indexer(indexer: BlockIndexer, hidden: int) -> tuple[Operator, ...]:
+    """Return what chooses blocks of keys (Qwen4ExpTextQSAIndexer): queries and one key head in one projection, each
+    with a norm."""
+    width = (indexer.heads + 1) * indexer.head_dim
+    return (
+        Linear(name="index_qk_proj", inputs=hidden, outputs=width, share="whole", untrained=True),
+        Parameters(count=2 * indexer.head_dim, share="whole"),
+        BlockScores(heads=indexer.heads, key_dim=indexer.head_dim, block=indexer.block),
+    )

@@ -1,0 +1,66 @@
+"""Rules for sparse attention, whose keys an indexer chooses, on the Hugging Face engines."""
+
+from backend.job.job import Job
+from backend.job.model import ModelShape
+from backend.job.presets import Gpu
+from backend.job.problems import Problem
+from backend.job.rules.bound import BoundRule, problem, registrar
+
+RULES: list[BoundRule] = []
+hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
+llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
+
+INDEXER_MODULES = ("wq_b", "wk", "weights_proj")
+BLOCK_INDEXER_MODULES = ("index_qk_proj",)
+BLOCK_TARGETS = (
+    "q_proj,k_proj,v_proj,o_proj,in_proj_qkv,in_proj_z,in_proj_b,in_proj_a,out_proj,gate_proj,up_proj,down_proj"
+)
+"""The linear layers of Qwen4's attention and shared experts (transformers 5.19 modeling_qwen4_exp.py)."""
+SPARSE_TARGETS = "q_a_proj,q_b_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj,gate_proj,up_proj,down_proj"
+"""The linear layers of DeepSeek-V3.2 and GLM-5 outside the indexer (transformers 5.19 modeling_deepseek_v32.py)."""
+SEE_LATER_TOKENS = ("glm_moe_dsa",)
+"""Types whose class in transformers 5.6 is not causal with SDPA."""
+
+
+@hugging_face
+def adapters_are_not_on_an_indexer(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """transformers decorates the indexer with `torch.no_grad` (modeling_glm_moe_dsa.py of 5.6 and 5.19;
+    tests/engines/test_sparse_attention.py). DDP raises in the second step, as in adapters.py adapters_are_trained."""
+    training = job.training
+    if training.method not in ("lora", "qlora") or not shape.has_indexer:
+        return None
+    modules, usual = _modules(shape)
+    names = [name.strip() for name in training.lora.targets.split(",")]
+    idle = [name for name in modules if {name, "all"} & {*names}]
+    if not idle:
+        return None
+    kept = ",".join(name for name in names if name not in (*modules, "all")) or usual
+    return problem("adapters_on_indexer", "training.lora.targets", "warning", model_type=shape.model_type,
+                   modules=", ".join(idle), edit={"training.lora.targets": kept})  # fmt: skip
+
+
+def _modules(shape: ModelShape) -> tuple[tuple[str, ...], str]:
+    """Return the linear layers of the model's indexer, and those that may have adapters."""
+    return (INDEXER_MODULES, SPARSE_TARGETS) if shape.mla else (BLOCK_INDEXER_MODULES, BLOCK_TARGETS)
+
+
+@hugging_face
+def an_indexer_is_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """transformers decorates the indexer with `torch.no_grad` (modeling_deepseek_v32.py of 5.19), or the indexer only
+    returns the numbers of keys (modeling_qwen4_exp.py; tests/engines/test_sparse_attention.py). The Trainer tells DDP
+    that a model with checkpoints uses all parameters (5.6.0 trainer.py, find_unused_parameters)."""
+    if not shape.has_indexer or job.training.method != "full":
+        return None
+    edit: dict[str, object] = {"training.method": "lora", "training.lora.targets": _modules(shape)[1]}
+    return problem("indexer_not_trained", "training.method", "warning", model_type=shape.model_type, edit=edit)
+
+
+@llamafactory
+def tokens_see_only_those_before(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """transformers 5.6.0 and 5.8.0 modeling_glm_moe_dsa.py: with SDPA the causal mask is absent, or it is a mask of
+    truth values that is added to one of numbers. So a later token changes the outputs of those before it. 5.19.0 has
+    the fix, https://github.com/huggingface/transformers/pull/48363 (tests/engines/test_sparse_attention.py)."""
+    if shape.model_type not in SEE_LATER_TOKENS or job.eager_attention:
+        return None
+    return problem("sees_later_tokens", "extra", model_type=shape.model_type,
+                   edit={"extra": {**job.extra, "flash_attn": "disabled"}})  # fmt: skip
