@@ -26,7 +26,7 @@ from backend.job.model.shape import GatedDeltaNet
 from backend.job.model.vision import TOWERS
 from backend.job.presets import models
 from benchmarks.families import COMPLETED
-from benchmarks.small_models import SMALL_MODELS
+from benchmarks.small_models import NEWER_MODELS, SMALL_MODELS
 
 
 def megatron(cases: list[Mapping[str, Any]]) -> list[list[list[int]]]:
@@ -247,6 +247,8 @@ def hugging_face() -> dict[str, int]:
 def adapters() -> dict[str, int]:
     """Return the parameters of LoRA adapters of rank 8 on every linear module of each small model but the output layer.
 
+    Types that this transformers does not have are left out.
+
     LLaMA-Factory looks for `Linear` in the names of classes and for `lm_head` in those of modules (0.9.5
     model/model_utils/misc.py find_all_linear_modules).
     """
@@ -254,7 +256,9 @@ def adapters() -> dict[str, int]:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     counts = {}
-    for name, keys in SMALL_MODELS.items():
+    for name, keys in {**SMALL_MODELS, **NEWER_MODELS}.items():
+        if name not in CONFIG_MAPPING:
+            continue
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name].from_dict(dict(keys)))
         counts[name] = sum(

@@ -16,6 +16,15 @@ def can_checkpoint(job: Job, model_type: str) -> bool:
     return job.traits.is_megatron or not (is_off or model_type in WITHOUT)
 
 
+def makes_checkpoints(job: Job) -> bool:
+    """Return whether a Hugging Face engine recomputes activations, for models that can do so."""
+    if job.traits.environment == "swift":
+        is_off = _is_false(job.extra.get("gradient_checkpointing"))
+    else:
+        is_off = str(job.extra.get("disable_gradient_checkpointing")).lower() == "true"
+    return job.recompute != "none" and not is_off
+
+
 def makes_reentrant_checkpoints(job: Job) -> bool:
     """Return whether the job's checkpoints are reentrant on a Hugging Face engine, for models that can have them.
 
@@ -23,16 +32,15 @@ def makes_reentrant_checkpoints(job: Job) -> bool:
     are on one GPU and with DeepSpeed (trainers/mixin.py _fix_gradient_checkpointing).
     """
     extra = job.extra
-    if job.recompute == "none":
+    if not makes_checkpoints(job):
         return False
     if job.traits.environment == "swift":
         chosen = mapping_of(extra.get("gradient_checkpointing_kwargs")).get("use_reentrant")
-        if _is_false(extra.get("gradient_checkpointing")) or _is_false(chosen):
+        if _is_false(chosen):
             return False
         return chosen is not None or job.world_size == 1 or job.traits.zero_stage > 0
     is_fsdp_2 = job.traits.is_fsdp and job.parallel.fsdp.version == 2
-    is_off = str(extra.get("disable_gradient_checkpointing")).lower() == "true"
-    return not is_off and not is_fsdp_2 and not _is_false(extra.get("use_reentrant_gc"))
+    return not is_fsdp_2 and not _is_false(extra.get("use_reentrant_gc"))
 
 
 def _is_false(value: object) -> bool:

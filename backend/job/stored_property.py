@@ -1,7 +1,7 @@
 """A property that is computed once."""
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar, overload
 
 Instance = TypeVar("Instance")
 Value = TypeVar("Value")
@@ -19,7 +19,15 @@ class stored_property(Generic[Instance, Value]):
         self._compute, self._name = compute, compute.__name__
         self.__doc__ = compute.__doc__
 
-    def __get__(self, instance: Instance, owner: type[Instance]) -> Value:
+    @overload
+    def __get__(self, instance: None, owner: type[Instance]) -> Self: ...
+
+    @overload
+    def __get__(self, instance: Instance, owner: type[Instance]) -> Value: ...
+
+    def __get__(self, instance: Instance | None, owner: type[Instance]) -> Value | Self:
+        if instance is None:
+            return self
         value = self._compute(instance)
         object.__setattr__(instance, self._name, value)
         return value

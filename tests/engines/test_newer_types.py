@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
+from backend.estimate.memory.stage import Trained
+from backend.estimate.model.adapters import adapter_parameters
+from backend.estimate.model.model_layers import model_layers
+from backend.job.model import parse_model
 from backend.job.model.newer import NEWER, NEWER_TOWERS
 from backend.job.model.patch_gradients import WITH_PATCH_GRADIENTS
 from backend.job.model.vision import TOWERS
 from backend.job.presets import models
+from benchmarks.small_models import NEWER_MODELS
 from tests.nodes import needs_node_environment
 from tools.programs import NEWER_PYTHON
 from tools.write_models import read_newer_types
@@ -31,6 +36,25 @@ def test_newer_types_have_as_many_parameters_as_transformers_builds() -> None:
     kept = read_newer_types()
     assert measured["transformers"] == kept["transformers"]
     assert measured["types"] == kept["types"]
+
+
+def test_every_linear_module_of_a_newer_type_has_an_adapter() -> None:
+    counted = {
+        name: adapter_parameters(model_layers(parse_model(keys)), 8, "all", Trained())
+        for name, keys in NEWER_MODELS.items()
+    }
+    built = printed("benchmarks.real_modules", "adapters")
+    assert {name: built[name] for name in counted} == counted
+
+
+def test_the_operations_of_small_models_are_those_that_torch_counts() -> None:
+    counted = printed("benchmarks.flops_counted", "--newer", "--json")
+    assert {name for name, (torchs, ours) in counted.items() if abs(ours / torchs - 1) > 0.001} == {"qwen4_exp_text"}
+
+
+def test_the_step_peak_of_a_small_model_is_near_that_of_torchs_tracker() -> None:
+    [[torchs, ours], *_] = printed("benchmarks.step_peak", "--families", "laguna", "--json").values()
+    assert ours == pytest.approx(torchs, rel=0.05)
 
 
 def test_presets_of_newer_types_have_as_many_parameters_as_their_hugging_face_class() -> None:

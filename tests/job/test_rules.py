@@ -39,6 +39,7 @@ GPT2 = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt2"]}}
 GEMMA_3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
 GLM_5 = {**DENSE, "model": {"hf_config": SMALL_MODELS["glm_moe_dsa"]}}
 MLLAMA = {**DENSE, "model": {"hf_config": SEEING["mllama"]}}
+GEMMA_4 = {**DENSE, "model": {"preset": "gemma-4-12b"}}
 MIMO = {**DENSE, "model": {"hf_config": read_own_code()["MiMo-7B"]["config"]}, "extra": {"trust_remote_code": True}}
 FROZEN = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
 QUANTISED = {
@@ -163,7 +164,10 @@ CASES = [
     (MIMO, {"engine": "llamafactory-ddp", "training.method": "lora", "parallel.recompute": "none"}, "idle_layers"),
     (MIMO, {"engine": "llamafactory-ddp", "extra": {"trust_remote_code": True, "ddp_find_unused_parameters": True}},
      "idle_layers"),
-    (MIMO, {"engine": "swift-ddp", "training.method": "lora"}, "idle_layers"),
+    (MIMO, {"engine": "swift-ddp"}, "idle_layers"),
+    (GEMMA_4, {"engine": "swift-megatron"}, "heads_too_wide"),
+    (GEMMA_4, {"engine": "swift-zero3", "training.packing": True}, "heads_too_wide"),
+    (GEMMA_4, {"engine": "llamafactory-zero3", "extra": {"flash_attn": "fa2"}}, "heads_too_wide"),
     (GEMMA_3N, {"engine": "llamafactory-ddp"}, "shared_keys_reentrant"),
     (GEMMA_3N, {"engine": "llamafactory-fsdp", "parallel.fsdp.version": 1}, "shared_keys_reentrant"),
     (GEMMA_3N, {"engine": "swift-zero3"}, "shared_keys_reentrant"),
@@ -335,7 +339,15 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
         (DENSE, {"engine": "swift-megatron", "training.report_to": ("wandb",), "training.max_steps": 1}),
         (DENSE, {**STREAMS, "training.workers.data_loader": 1}),
         (MIMO, {"engine": "llamafactory-ddp", "parallel.recompute": "none"}),
-        (MIMO, {"engine": "swift-ddp", "training.method": "lora", "parallel.recompute": "none"}),
+        (
+            MIMO,
+            {
+                "engine": "llamafactory-ddp",
+                "extra": {"trust_remote_code": True, "disable_gradient_checkpointing": True},
+            },
+        ),
+        (MIMO, {"engine": "swift-ddp", "training.method": "lora"}),
+        (GEMMA_4, {"engine": "swift-zero3"}),
         (MIMO, {"engine": "llamafactory-zero2"}),
         (MIMO, {"engine": "llamafactory-ddp", "cluster.nodes": 1, "cluster.gpus_per_node": 1}),
         (MLLAMA, {"engine": "llamafactory-zero3", **FROZEN}),
@@ -362,7 +374,9 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
         "swift reports to wandb and trains one step",
         "swift streams with one loader process",
         "idle layers without recompute",
-        "idle layers under swift without recompute",
+        "idle layers without the engine's checkpoints",
+        "idle layers under swift with LoRA",
+        "wide heads",
         "idle layers under zero2",
         "idle layers on one GPU",
         "images with a frozen tower",

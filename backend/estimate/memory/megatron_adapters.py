@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from backend.estimate.memory.saved_activations import SavedBytes
+from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind, VisionLayers
 from backend.estimate.model.parameters import Counts
 from backend.job.model.operators import Linear
@@ -29,6 +30,7 @@ _MODULES = {
     "kv_down": "linear_kv_down_proj",
     "kv_up": "linear_kv_up_proj",
     "eh_proj": "eh_proj",
+    "gate_proj": "gate_proj",
 }
 ROWS = frozenset({"o", "down", "expert_down", "shared_down"})
 """Row-parallel projections."""
@@ -72,13 +74,11 @@ def adapter_counts(kind: LayerKind, adapters: Adapters) -> Counts:
 def tower_adapters(vision: VisionLayers, adapters: Adapters) -> int:
     """Return the parameters of adapters on the blocks of a vision tower, a Hugging Face module that is whole on every
     rank."""
-    linears = (
-        (part.count, operator)
+    return sum(
+        part.count * adapters.rank * (linear.inputs + outputs)
         for part in vision.blocks
-        for operator in part.kind.operators
-        if isinstance(operator, Linear)
+        for linear, outputs in adapted_linears(part.kind, "all")
     )
-    return sum(count * adapters.rank * (linear.inputs + linear.outputs) for count, linear in linears)
 
 
 @lru_cache(maxsize=1024)

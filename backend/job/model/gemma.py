@@ -71,7 +71,8 @@ def _heads(config: Config, attention: FullAttention, index: int, *, joined: bool
     if attention.window:
         return attention.head_dim, attention.kv_heads
     return (
-        config.size("global_head_dim", default=_GLOBAL_HEAD),
+        # A null means that all layers have heads of one width.
+        config.size("global_head_dim", default=attention.head_dim if config.has("global_head_dim") else _GLOBAL_HEAD),
         config.size("num_global_key_value_heads", default=attention.kv_heads) if joined else attention.kv_heads,
     )
 

@@ -97,7 +97,11 @@ NEWER: Mapping[str, Family] = {
         refine=gemma4_layer,
     ),
     "granite_swa": _GRANITE_SWA,
-    "granitemoe_swa": replace(_GRANITE_SWA, keys={"shared_expert_intermediate_size": "shared_intermediate_size"}),
+    "granitemoe_swa": replace(
+        _GRANITE_SWA,
+        keys={"shared_expert_intermediate_size": "shared_intermediate_size"},
+        modules={"shared_up": ("input_linear",), "shared_down": ("output_linear",)},
+    ),
     "hyperclovax": Family(refine=_hyperclova_layer),
     "laguna": Family(
         modules={"gate_proj": ("g_proj",)},

@@ -15,6 +15,10 @@ WEIGHTS: Mapping[NormWeights, int] = {"none": 0, "scale": 1, "centred_scale": 1,
 QkNorm = Literal["none", "heads", "whole", "bare"]
 """A norm over every query and key head, over all heads together (OLMo 2), or over every head without weights
 (Llama 4)."""
+WIDEST_HEAD = 256
+"""FlashAttention 2: "only supports head dimensions up to 256" (https://github.com/Dao-AILab/flash-attention/
+issues/2427). Transformer Engine turns FlashAttention and its fused attention off for wider heads
+(https://github.com/NVIDIA/TransformerEngine/issues/3006)."""
 Gate = Literal["none", "query", "own", "own_of_head"]
 """A gate of the attention's output: from the query projection (Qwen3-Next), from a projection of its own, or from one
 with a single output for each head (Laguna)."""
@@ -439,6 +443,16 @@ class ModelShape:
     def is_sparse(self) -> bool:
         """Return whether attention reads only chosen keys."""
         return any(isinstance(each, FullAttention | Mla) and each.masked for each in self._mixers())
+
+    @cached_property
+    def has_separate_gate(self) -> bool:
+        """Return whether a projection of its own gates the output of attention."""
+        return any(isinstance(each, FullAttention) and each.gate.startswith("own") for each in self._mixers())
+
+    @cached_property
+    def widest_head(self) -> int:
+        """Return the width of the widest head of queries."""
+        return max((each.head_dim for each in self._mixers() if isinstance(each, FullAttention)), default=0)
 
     def _mixers(self) -> Iterator[Mixer | None]:
         return (kind.attention for kind in self.kinds)

@@ -28,6 +28,7 @@ from backend.job.rules import (
     stages,
     swift,
     vision,
+    wide_heads,
 )
 from backend.job.rules.bound import BoundRule
 from backend.job.unestimated import ShapeUnknownError, UnestimatedModel, UnknownShape
@@ -37,6 +38,7 @@ RULES: tuple[BoundRule, ...] = (
     *schedule.RULES,
     *adapters.RULES,
     *sparse.RULES,
+    *wide_heads.RULES,
     *sharded.RULES,
     *vision.RULES,
     *sizes.RULES,

@@ -1,6 +1,6 @@
 """Rules of layers for multi-token prediction (MTP): backend/job/mtp.py says who trains them."""
 
-from backend.job.checkpointing import makes_reentrant_checkpoints
+from backend.job.checkpointing import makes_checkpoints, makes_reentrant_checkpoints
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.mtp import KEY, MCA_LOADS, MCA_LOADS_LATER, requested_layers
@@ -41,21 +41,22 @@ def idle_layers_are_found(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
     """MiMo's own code builds MTP layers that no forward pass runs. DDP waits for their gradients and raises in the
     second step, unless it looks for unused parameters.
 
-    It does not look with gradient checkpointing (transformers 5.6 trainer.py _build_accelerator_args), nor for LoRA in
-    LLaMA-Factory (0.9.5 hparams/parser.py). If it does, reentrant checkpoints fail (tests/engines/test_idle_layers.py).
+    transformers' Trainer tells DDP not to look if a model has gradient checkpointing and is no PEFT model (5.6
+    trainer.py _build_accelerator_args); LLaMA-Factory does so for LoRA (0.9.5 hparams/parser.py). If DDP looks,
+    reentrant checkpoints fail (tests/engines/test_idle_layers.py).
     """
     if not shape.idle_mtp or job.world_size == 1 or job.training.method == "partial":
         return None
     is_swift, adapted = job.traits.environment == "swift", job.training.method in ("lora", "qlora")
     is_reentrant, found = makes_reentrant_checkpoints(job), job.extra.get("ddp_find_unused_parameters")
     if found is None:
-        found = job.recompute == "none" and (is_swift or not adapted)
+        found = (is_swift and adapted) or (not makes_checkpoints(job) and (is_swift or not adapted))
     if str(found).lower() == "true" and not is_reentrant:
         return None
     edit = {**job.extra, "ddp_find_unused_parameters": True}
     if is_reentrant:
         edit |= {"gradient_checkpointing_kwargs": {"use_reentrant": False}} if is_swift else {"use_reentrant_gc": False}
-    return problem("idle_layers", "engine", model_type=shape.model_type,
+    return problem("idle_layers", "engine", model_type=shape.model_type, case=job.traits.environment,
                    edit={"extra": edit})  # fmt: skip
 
 
