@@ -12,6 +12,7 @@ from backend.estimate.model.mixers import gated_delta_net, short_convolution, st
 from backend.estimate.model.streams import added, block_indexer, mixed, ngrams
 from backend.estimate.model.vision_layers import vision_layers
 from backend.job.model.operators import (
+    WEIGHTS,
     Activation,
     Attention,
     Dispatch,
@@ -23,7 +24,6 @@ from backend.job.model.operators import (
     Parameters,
 )
 from backend.job.model.shape import (
-    WEIGHTS,
     Experts,
     Ffn,
     FullAttention,

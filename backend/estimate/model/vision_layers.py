@@ -2,7 +2,7 @@
 
 from backend.estimate.model.layers import LayerKind, TowerPart, VisionLayers
 from backend.job.model.operators import Activation, Attention, Linear, Norm, Operator, Parameters
-from backend.job.model.shape import VisionShape
+from backend.job.model.vision_shape import VisionShape
 
 
 def vision_layers(vision: VisionShape) -> VisionLayers:

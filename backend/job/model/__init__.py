@@ -5,4 +5,4 @@ from backend.job.model.parse import parse_model as parse_model
 from backend.job.model.shape import FullAttention as FullAttention
 from backend.job.model.shape import Mla as Mla
 from backend.job.model.shape import ModelShape as ModelShape
-from backend.job.model.shape import VisionShape as VisionShape
+from backend.job.model.vision_shape import VisionShape as VisionShape

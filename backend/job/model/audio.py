@@ -8,7 +8,7 @@ from typing import Any
 
 from backend.job.model.config import Config, refusal
 from backend.job.model.plain_towers import MOST_LAYERS
-from backend.job.model.shape import VisionShape
+from backend.job.model.vision_shape import VisionShape
 
 AUDIO: Mapping[str, str] = {
     "qwen2_audio": "qwen2_audio_encoder",

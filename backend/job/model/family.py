@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backend.job.model.config import Config
-from backend.job.model.shape import Gate, LayerShape, Norms, NormWeights, QkNorm, StateSpace
+from backend.job.model.operators import NormWeights
+from backend.job.model.shape import Gate, LayerShape, Norms, QkNorm, StateSpace
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 INDEXED = "indexed_attention"

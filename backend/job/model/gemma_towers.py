@@ -4,7 +4,7 @@ from backend.job.model.audio import gemma4_audio, gemma4_audio_projector
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
 from backend.job.model.plain_towers import MOST_LAYERS, edge, siglip
-from backend.job.model.shape import Projection, VisionShape
+from backend.job.model.vision_shape import Projection, VisionShape
 
 
 def gemma3_tower(vision: Config, model: Config, text_hidden: int) -> VisionShape:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from backend.job.model.config import Config, refusal
 from backend.job.model.plain_towers import clip
-from backend.job.model.shape import FullAttention, LayerShape, Projection, VisionShape
+from backend.job.model.shape import FullAttention, LayerShape
+from backend.job.model.vision_shape import Projection, VisionShape
 
 CHUNKED = "chunked_attention"
 

@@ -5,7 +5,7 @@ Read from modeling_mllama.py and configuration_mllama.py of transformers 5.6.
 
 from backend.job.model.config import Config, refusal
 from backend.job.model.plain_towers import MOST_LAYERS, edge
-from backend.job.model.shape import Projection, VisionShape
+from backend.job.model.vision_shape import Projection, VisionShape
 
 CROSS = "cross_attention"
 

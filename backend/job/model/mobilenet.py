@@ -4,7 +4,7 @@ from backend.job.model.audio import gemma3n_audio
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
 from backend.job.model.operators import Mixing
-from backend.job.model.shape import Projection, VisionShape
+from backend.job.model.vision_shape import Projection, VisionShape
 
 ARCHITECTURE = "mobilenetv5_300m_enc"
 WEIGHTS = 294_126_912

@@ -18,19 +18,12 @@ from backend.job.model.operators import (
     Linear,
     Mixing,
     Norm,
+    NormWeights,
     Operator,
     Parameters,
     Recurrence,
 )
-from backend.job.model.shape import (
-    Experts,
-    Ffn,
-    FullAttention,
-    GatedDeltaNet,
-    LayerShape,
-    ModelShape,
-    NormWeights,
-)
+from backend.job.model.shape import Experts, Ffn, FullAttention, GatedDeltaNet, LayerShape, ModelShape
 from backend.job.model.vision import MOST_LAYERS, TOWERS, parse_vision
 from backend.job.problems import Problem, ProblemsError, quoted
 

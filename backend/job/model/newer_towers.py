@@ -10,7 +10,7 @@ from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
 from backend.job.model.operators import Linear, Mixing, Norm
 from backend.job.model.plain_towers import MOST_LAYERS, siglip
-from backend.job.model.shape import Projection, VisionShape
+from backend.job.model.vision_shape import Projection, VisionShape
 
 _SOFT_TOKENS = 280
 """Tokens of an image of Gemma 4 Unified that its processor makes at most (image_processing_gemma4_unified.py)."""

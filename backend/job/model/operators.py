@@ -4,6 +4,7 @@ Widths are in elements per token. `share` says how tensor parallelism divides a 
 every TP rank, `expert` over EP x ETP.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,11 @@ Share = Literal["split", "whole", "expert"]
 
 CHUNK = 64
 """Tokens of a chunk of linear attention (fla/ops/gated_delta_rule/chunk.py, and transformers' chunk_size)."""
+
+NormWeights = Literal["none", "scale", "centred_scale", "scale_and_shift"]
+"""The weights of a norm: none, one per element (RMSNorm), or two per element (LayerNorm)."""
+WEIGHTS: Mapping[NormWeights, int] = {"none": 0, "scale": 1, "centred_scale": 1, "scale_and_shift": 2}
+"""Weights of a norm per element. One with a centred scale subtracts the mean and has no shift (Cohere)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from backend.job.model.config import Config, refusal
 from backend.job.model.newer_towers import qwen3_asr
 from backend.job.model.plain_towers import MOST_LAYERS, siglip
-from backend.job.model.shape import Projection, VisionShape
+from backend.job.model.vision_shape import Projection, VisionShape
 
 
 def _moon(vision: Config, _model: Config, text_hidden: int) -> VisionShape:

@@ -14,9 +14,9 @@ from backend.job.model.family import FULL, INDEXED, LINEAR, SLIDING, Family, Fla
 from backend.job.model.hybrids import ATTENTION, CONVOLUTION, HYBRID, MAMBA, MLP, MOE, convolution, nemotron_types
 from backend.job.model.llama import CHUNKED
 from backend.job.model.mllama import CROSS
+from backend.job.model.operators import WEIGHTS
 from backend.job.model.own_code import OWN_CODE
 from backend.job.model.shape import (
-    WEIGHTS,
     Experts,
     Ffn,
     FullAttention,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from backend.job.model.config import Config, refusal
-from backend.job.model.shape import Projection, VisionShape
+from backend.job.model.vision_shape import Projection, VisionShape
 
 MOST_LAYERS = 512
 """Limit on the layers: planning enumerates by layer. The deepest preset has 126."""

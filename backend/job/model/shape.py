@@ -1,17 +1,14 @@
 """The shape of a model for planning: its decoder layers, its embedding and its vision tower. Widths are in elements."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import gcd
 from typing import Literal
 
-from backend.job.model.operators import Operator
+from backend.job.model.operators import NormWeights, Operator
+from backend.job.model.vision_shape import VisionShape
 
-NormWeights = Literal["none", "scale", "centred_scale", "scale_and_shift"]
-"""The weights of a norm: none, one per element (RMSNorm), or two per element (LayerNorm)."""
-WEIGHTS: Mapping[NormWeights, int] = {"none": 0, "scale": 1, "centred_scale": 1, "scale_and_shift": 2}
-"""Weights of a norm per element. One with a centred scale subtracts the mean and has no shift (Cohere)."""
 QkNorm = Literal["none", "heads", "whole", "bare"]
 """A norm over every query and key head, over all heads together (OLMo 2), or over every head without weights
 (Llama 4)."""
@@ -255,99 +252,6 @@ class LayerShape:
     """The operators that a profile found; empty if they follow from the fields above."""
     saved_bytes: float = 0.0
     """Bytes per token that the profile measured as saved for the backward pass: flash attention, 16 bits. 0 if none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Projection:
-    """A matrix between a vision tower and the language model."""
-
-    inputs: int
-    outputs: int
-    bias: bool = False
-    gated: bool = False
-    """Whether a second matrix of this size gates its output."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VisionShape:
-    """A tower with its projector to the language model. It sees images; if it hears, an image is a clip of audio."""
-
-    depth: int
-    hidden: int
-    ffn: int
-    heads: int
-    channels: int
-    patch: int
-    """Pixels along an edge of a patch."""
-    projector: tuple[Projection, ...]
-    kv_heads: int = 0
-    """Heads of keys and values; 0 for as many as of queries."""
-    temporal_patch: int = 1
-    """Frames of a patch; a still image is repeated to fill them."""
-    merge: int = 1
-    """Patches along an edge that become one language token."""
-    window: int = 0
-    """Patches that attend to each other, if an image is cut into tiles; 0 for all patches of an image."""
-    pooled: int = 0
-    """Patches that become one language token, if not those of a square (audio); 0 for merge x merge."""
-    image_patches: int = 0
-    """Patches of an image, of any size; 0 if they follow from its pixels."""
-    positions: int = 0
-    """Learned positions of patches; 0 if the tower uses only rotary positions."""
-    class_token: bool = False
-    """Whether a learned token with a position of its own precedes the patches."""
-    deep_stack: int = 0
-    """Projectors that feed the first decoder layers, besides the main one."""
-    gated: bool = False
-    """SwiGLU instead of GELU."""
-    norm: NormWeights = "scale_and_shift"
-    patch_bias: bool = False
-    qkv_bias: bool = True
-    key_bias: bool = True
-    """Whether the keys have the bias that queries and values have."""
-    output_bias: bool = True
-    ffn_bias: bool = True
-    projector_norm: Literal["none", "patch", "token"] = "none"
-    """The norm before the projector: of every patch, or of every language token."""
-    projector_scale: int = 0
-    """Weights of this norm; 0 if they are those of a norm of the blocks."""
-    projector_operators: tuple[Operator, ...] = ()
-    """Operators of the projector, for every language token, if it is no sequence of matrices; `projector` is empty
-    then."""
-    projector_other: int = 0
-    """Weights of the projector besides its matrices and its norm, or of the projector of a second tower."""
-    block_other: int = 0
-    """Weights of a block that no matrix or norm has."""
-    block: tuple[Operator, ...] = ()
-    """Operators of a block, for every patch, if the tower is no vision transformer; patches have no layer then."""
-    joins_after: int = 0
-    """Blocks after which a layer of windows of 2 x 2 patches makes each window one patch (MiniCPM-V 4.6); 0 if there is
-    no such layer."""
-    stem: tuple[Operator, ...] = ()
-    """Operators that make a patch, if it is no product with its pixels."""
-    other: int = 0
-    """Weights of the tower besides patches, positions and blocks, or of a second tower that is frozen with it."""
-    kept: int = 0
-    """Elements of a patch that the backward pass needs besides those of blocks, if the tower is trained."""
-    joined_qkv: bool = True
-    """Whether one matrix projects queries, keys and values."""
-    checkpointed: bool = True
-    """Whether gradient checkpointing reaches the blocks."""
-    patches_need: bool = False
-    """Whether patches get a gradient if adapters are trained with gradient checkpointing, so that a frozen tower has a
-    backward pass too: transformers' enable_input_require_grads, which PEFT calls, finds the patch embedding."""
-    keys: int = 0
-    """Vectors of an image that cross-attention reads, if its image is one token of the language model (Mllama); 0 if
-    patches become tokens."""
-
-    @property
-    def patches_per_token(self) -> int:
-        """Return the patches that become one token of the language model, if `keys` is 0."""
-        return self.pooled or self.merge**2
-
-    def image_tokens(self, patches: int) -> int:
-        """Return the tokens of the language model for an image of so many patches."""
-        return 1 if self.keys else patches // self.patches_per_token
 
 
 @dataclass(frozen=True, kw_only=True)

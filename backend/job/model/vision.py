@@ -20,7 +20,7 @@ from backend.job.model.own_towers import OWN_TOWERS
 from backend.job.model.patch_gradients import WITH_PATCH_GRADIENTS
 from backend.job.model.plain_towers import MOST_LAYERS as MOST_LAYERS
 from backend.job.model.plain_towers import edge, pixtral, plain_tower, vit
-from backend.job.model.shape import Projection, VisionShape
+from backend.job.model.vision_shape import Projection, VisionShape
 
 
 def parse_vision(hf_config: Mapping[str, Any], text_hidden: int) -> VisionShape | None:
