@@ -39,15 +39,17 @@ def main() -> None:
     parser.add_argument("--newer", action="store_true")
     if parser.parse_args().newer:
         node = json.loads((data_folder("presets") / NODE_DEFAULTS).read_text())
-        made = _made(NEWER, NEWER_TOWERS, MORE_NEWER_TOWERS)
+        written = _defaults_of(NEWER, NEWER_TOWERS, MORE_NEWER_TOWERS)
         # A tower of the node's transformers keeps the values of that one.
-        _write(NEWER_DEFAULTS, {name: values for name, values in made.items() if name not in node})
+        _write(NEWER_DEFAULTS, {name: values for name, values in written.items() if name not in node})
         return
     towers = [name for name in TOWERS if name not in {*NEWER_TOWERS, *OWN_TOWERS}]
-    _write(NODE_DEFAULTS, _made({*FAMILIES} - {*NEWER}, towers, MORE_TOWERS))
+    _write(NODE_DEFAULTS, _defaults_of({*FAMILIES} - {*NEWER}, towers, MORE_TOWERS))
 
 
-def _made(families: Collection[str], towers: Collection[str], more: Collection[str]) -> dict[str, dict[str, Any]]:
+def _defaults_of(
+    families: Collection[str], towers: Collection[str], more: Collection[str]
+) -> dict[str, dict[str, Any]]:
     keys = {key for path in READERS.glob("*.py") for key in re.findall(r'"([A-Za-z_0-9]+)"', path.read_text())}
     # transformers has no class for some families, whose config.json gives every key.
     defaults = {name: _defaults(name, keys - LEFT_OUT) for name in sorted(families) if name in CONFIG_MAPPING}

@@ -26,9 +26,9 @@ from backend.node.checks.engine_args import (
     CodeNotAllowedError,
     architecture_fault,
     broken_packages,
+    error_of,
     has_code,
     require_architecture,
-    told,
 )
 from tests.engines.jobs import ddp, job, place
 from tests.fakes import FakeNode
@@ -299,8 +299,8 @@ def test_the_error_of_transformers_about_an_architecture_is_recognized(monkeypat
         "The checkpoint you are trying to load has model type `kimi_k25` but Transformers does not recognize this "
         "architecture. This could be because of an issue with the checkpoint."
     )
-    assert told(passed_on) == {"error": "ArchitectureUnknownError", "message": "5.6.0 kimi_k25"}
-    assert told(ValueError("bad")) == {"error": "ValueError", "message": "bad"}
+    assert error_of(passed_on) == {"error": "ArchitectureUnknownError", "message": "5.6.0 kimi_k25"}
+    assert error_of(ValueError("bad")) == {"error": "ValueError", "message": "bad"}
 
 
 def test_ms_swift_is_asked_whether_transformers_knows_the_architecture(
@@ -316,3 +316,19 @@ def test_ms_swift_is_asked_whether_transformers_knows_the_architecture(
         assert architecture_fault(files) == fault
     (tmp_path / "config.json").write_text("{}")
     assert architecture_fault(files) == ""
+
+
+def test_the_package_of_qwen3_asr_registers_its_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = types.SimpleNamespace(__version__="4.57.6", CONFIG_MAPPING={})
+    for name in ("", ".models", ".models.auto", ".models.auto.configuration_auto"):
+        monkeypatch.setitem(sys.modules, f"transformers{name}", known)
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3_asr"}')
+    files = {"config.yaml": f"model: {tmp_path}"}
+    assert architecture_fault(files) == "4.57.6 qwen3_asr"
+    package = (
+        "from transformers.models.auto.configuration_auto import CONFIG_MAPPING\nCONFIG_MAPPING['qwen3_asr'] = 1\n"
+    )
+    (tmp_path / "qwen_asr.py").write_text(package)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert architecture_fault(files) == ""
+    sys.modules.pop("qwen_asr")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backend.estimate.time.adapter_run import PLAIN, UPCAST
-from backend.estimate.time.kernels import (
+from backend.estimate.time.operator_kernels import (
     ALTUP_MOVED,
     ALTUP_STARTED,
     RMS_NORM_MOVED,

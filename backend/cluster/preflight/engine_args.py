@@ -104,9 +104,9 @@ def _judge(job: Job, checks: Checks, answer: Parsed | NodeError) -> CheckResult:
     return replace(result, problem=_other_keys(checks.node, answer.get("programs", {})))
 
 
-def _unknown(job: Job, said: str) -> dict[str, str | None]:
+def _unknown(job: Job, answer: str) -> dict[str, str | None]:
     """Return the values of the problem that transformers does not know an architecture."""
-    version, _, model_type = said.partition(" ")
+    version, _, model_type = answer.partition(" ")
     return {"path": job.model.path, "version": version, "model_type": model_type}
 
 

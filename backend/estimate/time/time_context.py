@@ -7,7 +7,7 @@ from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.plan import Plan
 from backend.estimate.time.adapter_run import AdapterRun
 from backend.estimate.time.efficiency import Efficiency, Machine
-from backend.estimate.time.kernels import Routing
+from backend.estimate.time.operator_kernels import Routing
 from backend.job.traits import MemoryTraits
 
 

@@ -73,7 +73,7 @@ class VisionShape:
     """Blocks after which a layer of windows of 2 x 2 patches makes each window one patch (MiniCPM-V 4.6); 0 if there is
     no such layer."""
     stem: tuple[Operator, ...] = ()
-    """Operators that make a patch, if it is no product with its pixels."""
+    """Operators of the patch embedding, if it is not one matrix."""
     other: int = 0
     """Weights of the tower besides patches, positions and blocks, or of a second tower that is frozen with it."""
     kept: int = 0

@@ -62,5 +62,5 @@ def tokens_see_only_those_before(job: Job, shape: ModelShape, gpu: Gpu) -> Probl
     the fix, https://github.com/huggingface/transformers/pull/48363 (tests/engines/test_sparse_attention.py)."""
     if shape.model_type not in SEE_LATER_TOKENS or job.eager_attention:
         return None
-    return problem("sees_later_tokens", "extra", model_type=shape.model_type,
+    return problem("sees_later_tokens", "engine", model_type=shape.model_type,
                    edit={"extra": {**job.extra, "flash_attn": "disabled"}})  # fmt: skip

@@ -8,6 +8,7 @@ and for `parse` the rendered `files`. The program needs the standard library and
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import importlib
@@ -45,7 +46,7 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
         try:
             PARSERS[request["engine"]]()
         except Exception as error:
-            return {**told(error), **faults()}
+            return {**error_of(error), **faults()}
         finally:
             os.chdir("/")
     problems = {"generation": generation_fault(request["files"]), **faults()}
@@ -55,7 +56,7 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
     return {"error": None, "message": "", "programs": programs_of(request["engine"]), **problems}
 
 
-def told(error: Exception) -> dict[str, str]:
+def error_of(error: Exception) -> dict[str, str]:
     """Return the name and the message of an error. ms-swift passes on that of transformers about an architecture."""
     message = str(error)
     unknown = UNRECOGNIZED.search(message)
@@ -96,17 +97,20 @@ def generation_fault(files: dict[str, str]) -> str:
 def architecture_fault(files: dict[str, str]) -> str:
     """Return the version of transformers and the model_type that it does not know; empty if it knows it.
 
-    ms-swift's parser accepts such a model, and some models have a package that registers their type (qwen_asr).
+    ms-swift's parser accepts such a model. It loads qwen3_asr with the package qwen_asr, which registers the type when
+    it is imported (models/qwen.py of 4.6.0).
     """
     import yaml
 
     folder = (yaml.safe_load(files.get(CONFIG, "")) or {}).get("model") or ""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("qwen_asr")
     try:
         require_architecture(folder, may_run_code=True)
     except ArchitectureUnknownError as error:
         return str(error)
     except (ValueError, ImportError):
-        return ""
+        pass
     return ""
 
 
