@@ -92,8 +92,14 @@ def _kimi(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     projected = model.size("projection_hidden_size", default=hidden)
     if vision.size("mm_hidden_size", default=projected) != hidden:
         raise refusal("unsupported_model_key", key="mm_hidden_size", value=vision.get("mm_hidden_size"))
+    return moonvit(vision, text_hidden, merge=2, joined_qkv=False)
+
+
+def moonvit(vision: Config, text_hidden: int, *, merge: int, joined_qkv: bool) -> VisionShape:
+    """Return the tower of Kimi-VL and Kimi K2.5, whose projector joins `merge` x `merge` patches."""
+    hidden = vision.size("hidden_size", "vt_hidden_size")
     height = vision.size("pos_emb_height", "init_pos_emb_height")
-    merged = 4 * hidden
+    merged = hidden * merge**2
     return VisionShape(
         depth=vision.size("num_hidden_layers", "vt_num_hidden_layers", largest=MOST_LAYERS),
         hidden=hidden,
@@ -102,11 +108,11 @@ def _kimi(vision: Config, model: Config, text_hidden: int) -> VisionShape:
         channels=3,
         patch=vision.size("patch_size"),
         patch_bias=True,
-        joined_qkv=False,
+        joined_qkv=joined_qkv,
         positions=height * vision.size("pos_emb_width", "init_pos_emb_width"),
         # The norm after the blocks.
         other=2 * hidden,
-        merge=2,
+        merge=merge,
         projector_norm="patch",
         projector=(Projection(merged, merged, bias=True), Projection(merged, text_hidden, bias=True)),
     )

@@ -7,34 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from backend.job.model.config import Config, refusal
-from backend.job.model.newer_towers import qwen3_asr
-from backend.job.model.plain_towers import MOST_LAYERS, siglip
+from backend.job.model.newer_towers import moonvit, qwen3_asr
+from backend.job.model.plain_towers import siglip
 from backend.job.model.vision_shape import Projection, VisionShape
 
 
 def _moon(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
     """Kimi-VL's MoonViT: vllm-project/vllm vllm/model_executor/models/moonvit.py @055e47c28003."""
-    hidden, sides = vision.size("hidden_size"), vision.get("merge_kernel_size", [2, 2])
+    sides = vision.get("merge_kernel_size", [2, 2])
     if not isinstance(sides, list | tuple) or len(sides) != 2 or sides[0] != sides[1]:
         raise refusal("bad_model_key", key="merge_kernel_size", value=sides)
     merge = Config({"merge_kernel_size": sides[0]}).size("merge_kernel_size")
-    merged = hidden * merge**2
-    positions = vision.size("init_pos_emb_height", default=64) * vision.size("init_pos_emb_width", default=64)
-    return VisionShape(
-        depth=vision.size("num_hidden_layers", largest=MOST_LAYERS),
-        hidden=hidden,
-        ffn=vision.size("intermediate_size"),
-        heads=vision.size("num_attention_heads"),
-        channels=3,
-        patch=vision.size("patch_size"),
-        patch_bias=True,
-        positions=positions,
-        # The norm after the blocks.
-        other=2 * hidden,
-        merge=merge,
-        projector_norm="patch",
-        projector=(Projection(merged, merged, bias=True), Projection(merged, text_hidden, bias=True)),
-    )
+    positions = {"init_pos_emb_height": 64, "init_pos_emb_width": 64}
+    return moonvit(Config({**positions, **vision.values}), text_hidden, merge=merge, joined_qkv=True)
 
 
 def _minicpmv(vision: Config, model: Config, text_hidden: int) -> VisionShape:
