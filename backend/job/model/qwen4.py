@@ -13,8 +13,9 @@ from backend.job.model.config import Config, refusal
 from backend.job.model.family import FULL, LINEAR
 from backend.job.model.shape import BlockIndexer, FullAttention, LayerShape, Ngrams
 
-MOST_STREAMS, MOST_HEADS, MOST_ROWS = 64, 256, 10**8
-"""Limits of a config.json that is read; real models have 4 streams, 16 heads of n-grams and 20 million rows."""
+MOST_STREAMS, MOST_HEADS, MOST_TABLES, MOST_ROWS = 64, 256, 1024, 10**8
+"""Limits of a config.json that is read. Real models have 4 streams, 16 heads of n-grams and 20 million rows. Each head
+of each layer with n-grams has a table."""
 
 
 def qwen4_types(config: Config, layers: int) -> list[str]:
@@ -51,7 +52,7 @@ def _ngrams(config: Config, index: int) -> Ngrams | None:
         return None
     heads = (config.size("ngram_size", largest=MOST_HEADS) - 1) * config.size("heads_per_ngram", largest=MOST_HEADS)
     width = config.size("ple_embed_dim", default=config.size("hidden_size"))
-    if not 0 < heads <= MOST_HEADS or width % heads or len(numbers) > MOST_HEADS:
+    if not 0 < heads <= MOST_HEADS or width % heads or len(numbers) * heads > MOST_TABLES:
         raise refusal("bad_model_key", key="ple_embed_dim", value=width)
     first = config.size("ngram_vocab_size_base", largest=MOST_ROWS)
     before = numbers.index(index + 1) * heads
