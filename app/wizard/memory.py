@@ -5,7 +5,9 @@ from typing import Any
 from app.wizard.draft_state import DraftState
 from backend.estimate import Estimate, Product, StageEstimate, explain
 from backend.estimate.plan import plan_of
+from backend.job.attention import is_fused
 from backend.job.job import Job
+from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 
 TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
@@ -29,13 +31,13 @@ def memory(state: DraftState) -> dict[str, Any] | None:
         "stages": stages,
         "host": _host_memory(job, estimate),
         "cutoff_len": None if job.training.packing else job.training.cutoff_len,
-        "largest_tokens": _largest_tokens(job, state.gpu),
+        "largest_tokens": _largest_tokens(job, state.shape, state.gpu),
     }
 
 
-def _largest_tokens(job: Job, gpu: Gpu) -> int | None:
+def _largest_tokens(job: Job, shape: ModelShape, gpu: Gpu) -> int | None:
     """Return the tokens of the largest micro-batch. None if all its sequences are full."""
-    plan = plan_of(job, None, flash_attention=gpu.supports_bf16)
+    plan = plan_of(job, None, flash_attention=is_fused(job, shape, gpu))
     is_full = plan.sequence_length == job.training.cutoff_len
     return None if is_full else round(float(plan.micro_batch * plan.sequence_length))
 

@@ -35,6 +35,7 @@ from backend.estimate.plan import Plan, plan_of_model, unsplit
 from backend.estimate.time.calibrated import calibrated_on, probed_on, reserved_ratio
 from backend.estimate.time.schedule import bubble_fraction, textbook_bubble
 from backend.estimate.time.timing import Speed, speed_of
+from backend.job.attention import is_fused, stores_scores
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.mtp import counted_layers
@@ -248,13 +249,13 @@ def estimate_memory(
     check_modelled(job, shape)
     traits = memory_traits(job, gpu)
     layers, trained = layers_of_job(job, shape), trained_parts(job, shape)
-    plan = plan or plan_of_model(job, shape, flash_attention=gpu.supports_bf16)
+    plan = plan or plan_of_model(job, shape, flash_attention=is_fused(job, shape, gpu))
     if job.traits.is_megatron:
         run = run_of(job, trained)
         costs = costs or plan_costs(layers, plan, traits, run)
         stages = pipeline_memory(layers, plan, traits, run, costs, memo)
     else:
-        stages = [data_parallel_memory(layers, plan, traits, tuning_of(job, trained, gpu))]
+        stages = [data_parallel_memory(layers, plan, traits, tuning_of(job, shape, trained, gpu))]
     return MemoryEstimate(layers=layers, plan=plan, traits=traits, trained=trained, stages=stages)
 
 
@@ -293,7 +294,7 @@ def run_of(job: Job, trained: Trained) -> Run:
     return Run(trained=trained, adapters=lora, reference=job.has_reference and lora is None)
 
 
-def tuning_of(job: Job, trained: Trained, gpu: Gpu) -> Tuning:
+def tuning_of(job: Job, shape: ModelShape, trained: Trained, gpu: Gpu) -> Tuning:
     """Return what a job on a Hugging Face engine trains, and how."""
     training = job.training
     return Tuning(
@@ -306,7 +307,7 @@ def tuning_of(job: Job, trained: Trained, gpu: Gpu) -> Tuning:
         last_layers=training.trainable_layers,
         liger=job.fuses_loss,
         single_precision=training.precision == "fp32",
-        eager_attention=job.eager_attention,
+        eager_attention=stores_scores(job, shape),
         pairs=training.stage in ("dpo", "kto"),
         reference=job.has_reference,
         rollout=rollout_of(job, gpu),

@@ -144,17 +144,16 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     split = parallel if job.traits.is_megatron else _UNSPLIT
     recompute = job.recompute
     sequences = training.micro_batch_size * job.sequences_per_sample
-    flash = flash_attention and training.precision != "fp32" and not job.eager_attention
     return Plan(
         data=job.data_parallel,
         # Sequences are padded without flash attention (ms-swift megatron/model/utils.py _check_padding_free).
-        sequence_length=worst_microbatch_length(job) if flash else job.longest_sequence,
+        sequence_length=worst_microbatch_length(job) if flash_attention else job.longest_sequence,
         micro_batch=sequences,
         micro_batches=job.accumulation,
         recompute=recompute,
         recompute_modules=(parallel.recompute_modules or ("core_attn",)) if recompute == "selective" else (),
         recompute_layers=parallel.recompute_num_layers or 1,
-        flash_attention=flash,
+        flash_attention=flash_attention,
         # With cross-attention a batch without images gets a picture (backend/estimate/model/cross_attention.py).
         images=sequences * max(training.images_per_sample, int(vision.keys > 0)) if vision else 0,
         patches=patches_per_image(vision, training.image_max_pixels) if vision else 0,

@@ -256,15 +256,6 @@ class Job:
         return float(value) if isinstance(value, int | float) else own
 
     @property
-    def eager_attention(self) -> bool:
-        """Return whether attention stores its score matrix.
-
-        LLaMA-Factory 0.9.5 model/model_utils/attention.py: `flash_attn: disabled` asks for transformers' eager
-        attention; `auto` leaves the choice to transformers, which takes torch's fused one.
-        """
-        return self.extra.get("flash_attn") == "disabled" and not self.traits.is_megatron
-
-    @property
     def has_fp8_products(self) -> bool:
         """Return whether Transformer Engine computes the matrix products of layers in FP8.
 

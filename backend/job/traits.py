@@ -86,6 +86,10 @@ class MemoryTraits:
     """logits_forward_bytes of DPO on Hugging Face engines."""
     pairs_kept_bytes: float = 0.0
     """Part of them that the policy keeps during the reference model's forward."""
+    unfused_saved_bytes: float = 2.0
+    """Bytes of an entry of the score matrix that Megatron-Core saves if attention is not fused: the softmax."""
+    unfused_work_bytes: float = 2.0
+    """The same of its gradients in backward, beside what is saved."""
     vocabulary_padding: int = 1
     """The vocabulary is padded to a multiple of this times TP."""
     fused_logits_bytes: float | None = None
@@ -265,7 +269,10 @@ _FSDP_MEMORY = replace(
 )
 # mcore-bridge trains with Transformer Engine and gradient accumulation fusion where apex is installed, as its docs ask,
 # and with the fused cross entropy by default (swift/megatron/arguments/megatron_args.py).
-_SWIFT_MEMORY = replace(MEGATRON_LM_MEMORY, vocabulary_padding=1)
+# Its unfused attention is Transformer Engine's. Unless the length of a batch is a multiple of 8, torch computes the
+# softmax: in fp32, of a copy in fp32, and casts it to 16 bits (TransformerEngine pytorch/attention/
+# dot_product_attention/softmax.py is_kernel_available, forward_torch_softmax). ms-swift pads to multiples of TP alone.
+_SWIFT_MEMORY = replace(MEGATRON_LM_MEMORY, vocabulary_padding=1, unfused_saved_bytes=6.0, unfused_work_bytes=10.0)
 
 _MEGATRON = EngineTraits(
     engine="llamafactory-megatron",

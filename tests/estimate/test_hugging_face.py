@@ -132,6 +132,23 @@ def test_only_a_job_that_disables_it_has_no_fused_attention():
     assert disabled.iteration_s > fused.iteration_s
 
 
+def test_ms_swift_stores_the_scores_of_gemma_3_and_of_its_tower():
+    gemma = {"model.preset": "gemma-3-4b", "engine": "swift-zero3", "parallel.recompute": "none"}
+    text, with_tower = {"training.images_per_sample": 0}, {"training.images_per_sample": 1}
+    eager, fused = (
+        [estimate(job(gemma, images, extra=extra, training__cutoff_len=4096)) for images in (text, with_tower)]
+        for extra in ({}, {"attn_impl": "sdpa"})
+    )
+    more = [
+        each.stages[0].activations_gib - other.stages[0].activations_gib
+        for each, other in zip(eager, fused, strict=True)
+    ]
+    # 34 layers with 8 heads; 27 blocks with 16 heads and 64 x 64 patches
+    assert more[0] == pytest.approx(34 * 6 * 8 * 4096**2 / 2**30)
+    assert more[1] - more[0] == pytest.approx(27 * 6 * 16 * 4096**2 / 2**30)
+    assert eager[0].iteration_s > fused[0].iteration_s
+
+
 def test_bloom_stores_its_scores_whatever_a_job_asks_for():
     bloom = {"model.preset": None, "model.hf_config": {**SMALL_MODELS["bloom"], "num_hidden_layers": 4}}
     short, long = (estimate(job(bloom, engine="llamafactory-ddp", training__cutoff_len=n, parallel__recompute="none"))

@@ -40,6 +40,9 @@ GEMMA_3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
 GLM_5 = {**DENSE, "model": {"hf_config": SMALL_MODELS["glm_moe_dsa"]}}
 MLLAMA = {**DENSE, "model": {"hf_config": SEEING["mllama"]}}
 GEMMA_4 = {**DENSE, "model": {"preset": "gemma-4-12b"}}
+GEMMA_2 = {**DENSE, "model": {"preset": "gemma-2-9b"}}
+GEMMA_3 = {**DENSE, "model": {"preset": "gemma-3-1b"}}
+GPT_OSS = {**DENSE, "model": {"preset": "gpt-oss-20b"}}
 MIMO = {**DENSE, "model": {"hf_config": read_own_code()["MiMo-7B"]["config"]}, "extra": {"trust_remote_code": True}}
 FROZEN = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
 QUANTISED = {
@@ -168,6 +171,19 @@ CASES = [
     (GEMMA_4, {"engine": "swift-megatron"}, "heads_too_wide"),
     (GEMMA_4, {"engine": "swift-zero3", "training.packing": True}, "heads_too_wide"),
     (GEMMA_4, {"engine": "llamafactory-zero3", "extra": {"flash_attn": "fa2"}}, "heads_too_wide"),
+    (GPT_OSS, {"engine": "swift-megatron"}, "sinks_without_flash"),
+    (GPT_OSS, {"engine": "swift-megatron", "extra": {"attention_backend": "flash_3"}}, "sinks_without_flash"),
+    (GPT_OSS, {"engine": "swift-zero3", "training.packing": True}, "sinks_without_flash"),
+    (GPT_OSS, {"engine": "llamafactory-zero3"}, "sinks_not_trained"),
+    (DENSE, {"engine": "swift-megatron", "parallel.context": 2, "extra": {"attention_backend": "unfused"}},
+     "unfused_without_context"),
+    (DENSE, {"engine": "swift-megatron", "training.packing": True, "extra": {"attention_backend": "unfused"}},
+     "unfused_packs_nothing"),
+    (GEMMA_3, {"engine": "swift-zero3"}, "swift_stores_scores"),
+    (GEMMA_2, {"engine": "swift-zero3"}, "softcap_lost"),
+    (GEMMA_2, {"engine": "swift-fsdp", "extra": {"attn_impl": "sdpa"}}, "softcap_lost"),
+    (GEMMA_2, {"engine": "llamafactory-zero3", "extra": {"flash_attn": "sdpa"}}, "softcap_lost"),
+    (GEMMA_2, {"engine": "llamafactory-zero3"}, "softcap_stores_scores"),
     (GEMMA_3N, {"engine": "llamafactory-ddp"}, "shared_keys_reentrant"),
     (GEMMA_3N, {"engine": "llamafactory-fsdp", "parallel.fsdp.version": 1}, "shared_keys_reentrant"),
     (GEMMA_3N, {"engine": "swift-zero3"}, "shared_keys_reentrant"),

@@ -3,11 +3,11 @@
 from backend.estimate.array_ops import Number, choose, larger, smaller
 from backend.estimate.memory.cross_attention import cross_attention_bytes, image_vector_bytes
 from backend.estimate.memory.layer_work import (
-    SCORE_SAVED,
     layer_work,
     mask_bytes,
     new_gradient_bytes,
-    scores,
+    saved_scores,
+    tower_scores,
 )
 from backend.estimate.memory.memory_term import (
     NOTHING,
@@ -192,7 +192,7 @@ def _layer_activations(
     # Checkpointing skips layers without trainable parameters: they save all that they need.
     checkpointed = plan.full_recompute & tuning.trained.language
     for kind, count in _saving_layers(layers, tuning):
-        square = SCORE_SAVED * scores(kind, plan, tuning) + mask_bytes(kind, plan, tuning, form)
+        square = saved_scores(kind, plan, memory, tuning) + mask_bytes(kind, plan, tuning, form)
         full = plan.tokens * (eager_bytes(kind, form) + square)
         if kind.of_images:
             full = full + cross_attention_bytes(kind.of_images, plan, form)
@@ -232,14 +232,15 @@ def _tower(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning
     if trained.tower:
         per_patch = per_patch + form.element * vision.kept
         for part in vision.blocks:
-            saved_by_one = eager_bytes(part.kind, form) / part.joined
+            saved_by_one = (eager_bytes(part.kind, form) + tower_scores(part, plan, tuning)) / part.joined
             is_checkpointed = plan.full_recompute & part.checkpointed
             kept = choose(is_checkpointed, form.residual * part.kind.hidden / part.joined, saved_by_one)
             per_patch = per_patch + part.count * kept
             live = larger(live, choose(is_checkpointed, saved_by_one, 0.0))
     elif vision.patches_need and tuning.method == "lora":
         form = form._replace(trained=False, adapters=False)
-        frozen = sum(part.count * eager_bytes(part.kind, form) / part.joined for part in vision.blocks)
+        each = [eager_bytes(part.kind, form) + tower_scores(part, plan, tuning) for part in vision.blocks]
+        frozen = sum(part.count * size / part.joined for part, size in zip(vision.blocks, each, strict=True))
         per_patch = per_patch + choose(plan.full_recompute, frozen, 0.0)
     patches = plan.vision_patches
     saved = patches * per_patch

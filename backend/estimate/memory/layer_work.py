@@ -4,13 +4,13 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
-from backend.estimate.array_ops import Number, choose, larger, largest
+from backend.estimate.array_ops import Number, choose, larger, largest, smaller
 from backend.estimate.memory.memory_term import Explanation, Piece, joined, largest_piece, piece, token_piece
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.memory.sharding import largest_unit
 from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import adapted_linears
-from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of, table_weights
+from backend.estimate.model.layers import LayerKind, ModelLayers, TowerPart, operators_of, table_weights
 from backend.estimate.plan import Plan
 from backend.job.model.operators import Activation, AltUp, Attention, Dispatch, IndexScores, Linear, Norm, Streams
 from backend.job.traits import MemoryTraits
@@ -18,6 +18,11 @@ from backend.job.traits import MemoryTraits
 SCORE_SAVED, SCORE_WORK = 6, 4
 """Bytes of an entry of the score matrix that attention saves if it is not fused (transformers' eager_attention_forward:
 the softmax in fp32 and its 16-bit copy), and those of its gradient in backward, beside what is saved."""
+WITH_SINKS, WITH_FP32_SINKS = 2, 8
+"""SCORE_SAVED of attention with sinks (transformers 5.6.0 modeling_gpt_oss.py eager_attention_forward). The softmax has
+the precision of the sinks. Counted by torch's MemTracker in steps of a small model with 1,024 tokens."""
+OF_SOFTCAP = 2
+"""Bytes of tanh's output beside SCORE_SAVED, if it bounds the scores (modeling_gemma2.py eager_attention_forward)."""
 
 COPIES_IN_FFN, COPIES_IN_CORRECTION = 2, 5
 """Tensors of AltUp's size that are there in a layer's backward pass, beside what is saved: the layer's output, which a
@@ -33,18 +38,40 @@ modeling_qwen4_exp.py; counted in a trace of one step)."""
 
 def scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
     """Return the entries of the score matrices of a layer for each token; 0 with fused attention, which stores none."""
-    heads = _score_heads(kind, tuning.eager_attention)
-    if not heads:
+    return _times_keys(sum(each.heads for each in _storing(kind, tuning.eager_attention)), kind, plan)
+
+
+def saved_scores(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> Number:
+    """Return the bytes per token of the score matrices that a layer saves."""
+    storing = _storing(kind, tuning.eager_attention)
+    if not storing:
         return 0
-    length: Number = plan.cross_attention_length if kind.of_images else plan.sequence_length
-    size: Number = heads * length
+    in_fp32 = memory.weight_bytes == 4 and tuning.method == "full"
+    with_sinks = WITH_FP32_SINKS if in_fp32 else WITH_SINKS
+    sizes = (with_sinks if each.sinks else SCORE_SAVED + OF_SOFTCAP * each.softcap for each in storing)
+    return _times_keys(sum(each.heads * size for each, size in zip(storing, sizes, strict=True)), kind, plan)
+
+
+def tower_scores(part: TowerPart, plan: Plan, tuning: Tuning) -> Number:
+    """Return the bytes per row of the score matrices that a block of a tower saves. A row attends to its image."""
+    size: Number = 0
+    for each in operators_of(part.kind, Attention) if tuning.eager_attention else ():
+        keys = plan.patches / part.joined
+        size = size + SCORE_SAVED * each.heads * (smaller(each.window, keys) if each.window else keys)
     return size
 
 
+def _times_keys(size: int, kind: LayerKind, plan: Plan) -> Number:
+    if not size:
+        return 0
+    keys: Number = plan.cross_attention_length if kind.of_images else plan.sequence_length
+    return size * keys
+
+
 @lru_cache(maxsize=1024)
-def _score_heads(kind: LayerKind, eager_attention: bool) -> int:
-    """Return the attention heads whose score matrices are stored."""
-    return sum(each.heads for each in operators_of(kind, Attention) if eager_attention or each.stores_scores)
+def _storing(kind: LayerKind, eager_attention: bool) -> tuple[Attention, ...]:
+    """Return the attention cores that store their scores."""
+    return tuple(each for each in operators_of(kind, Attention) if eager_attention or each.stores_scores)
 
 
 def mask_bytes(kind: LayerKind, plan: Plan, tuning: Tuning, form: EagerForm) -> Number:
@@ -121,7 +148,7 @@ def _index_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
     after = replace(kind, operators=kind.operators[places[0] + 2 :])
     later = eager_bytes(after, form) + mask_bytes(kind, plan, tuning, form)
     at_once = queries + entries + larger(entries, cast + spread) + _residual_bytes(kind, form)
-    return larger(at_once - later - SCORE_SAVED * scores(kind, plan, tuning), 0)
+    return larger(at_once - later - saved_scores(kind, plan, memory, tuning), 0)
 
 
 @lru_cache(maxsize=1024)

@@ -77,8 +77,8 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
     work = scale * ffn_gradients(kind, plan, adapters)
     if attention and not plan.flash_attention:
         entries = plan.tokens * attention.heads * plan.sequence_length / plan.context / plan.tensor
-        probabilities = 2 * scale * entries
-        work = larger(work, probabilities)
+        probabilities = memory.unfused_saved_bytes * scale * entries
+        work = larger(work, memory.unfused_work_bytes * scale * entries)
         recomputed = plan.attention_recompute
         revived = revived + choose(recomputed, probabilities, 0.0)
         # Dropout keeps a mask of bytes and its output.

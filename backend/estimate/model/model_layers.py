@@ -222,6 +222,8 @@ def _full_attention(attention: FullAttention, hidden: int, *, in_fp32: bool) -> 
             value_dim=d,
             window=attention.window,
             stores_scores=attention.stores_scores,
+            sinks=attention.sinks,
+            softcap=attention.softcap,
             masked=attention.masked,
         ),
         *_gate(attention, hidden),

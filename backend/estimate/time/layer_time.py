@@ -200,12 +200,13 @@ def _index(layer: LayerKernels, time_context: TimeContext, load: Load) -> Number
 
 def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tuple[Number, Number]:
     """Return the forward and backward seconds of the attention core."""
-    length = load.length
-    if layer.window:
-        # A token attends to half of the sequence, or to the whole window.
+    length, fused = load.length, time_context.plan.flash_attention and not layer.stores_scores
+    if layer.window and (fused or not layer.causal):
+        # A token attends to half of the sequence, or to the whole window. Unfused attention computes all scores, but
+        # those of the windows of a tower alone.
         length = smaller(length, (2 if layer.causal else 1) * layer.window)
     flops = load.tokens * length * layer.attention / load.tensor
-    if time_context.plan.flash_attention and not layer.stores_scores:
+    if fused:
         own = layer.fused and not time_context.run.compiled
         speed = time_context.attention_speed if own else time_context.flash_attention_speed
         forward_s = (0.5 if layer.causal else 1.0) * flops / speed

@@ -185,7 +185,7 @@ FAMILIES: Mapping[str, Family] = {
     "falcon_h1": Family(layer_types=hybrids.all_hybrid, state_space=hybrids.beside_attention),
     "flex_olmo": replace(_OLMO2),
     "gemma": Family(fp32_norms=True, gated=True),
-    "gemma2": Family(fp32_norms=True, gated=True, norms="both", layer_types=_alternating),
+    "gemma2": Family(fp32_norms=True, gated=True, norms="both", layer_types=_alternating, softcap=True),
     "gemma3": replace(
         _GEMMA,
         layer_types=_full_each("sliding_window_pattern", 6, SLIDING),
@@ -354,7 +354,7 @@ FAMILIES: Mapping[str, Family] = {
         ffn_bias="use_bias",
         layer_types=_all_sliding,
     ),
-    "vaultgemma": Family(fp32_norms=True, gated=True, layer_types=_alternating),
+    "vaultgemma": Family(fp32_norms=True, gated=True, layer_types=_alternating, softcap=True),
     "youtu": Family(),
 }
 """By model_type of the text model, without the suffix `_text`."""

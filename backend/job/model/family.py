@@ -102,5 +102,7 @@ class Family:
     """Whether a norm follows the embedding."""
     stores_scores: bool = False
     """As in FullAttention."""
+    softcap: bool = False
+    """As in FullAttention, if the config does not say."""
     never_tied: bool = False
     """Whether the output layer has its own weight, whatever the config says."""

@@ -90,6 +90,10 @@ class Attention:
     """Query, key and value are computed from low-rank inputs that are saved too (MLA)."""
     stores_scores: bool = False
     """As in FullAttention (shape.py)."""
+    sinks: bool = False
+    """As in FullAttention."""
+    softcap: bool = False
+    """As in FullAttention."""
     cross: bool = False
     """Whether keys and values come from images. What they need is counted with their own projections."""
     masked: bool = False

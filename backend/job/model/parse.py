@@ -179,6 +179,7 @@ def _full_attention(text: Config, family: Family, hidden: int, window: int) -> F
         qk_norm=_qk_norm(family, normed),
         gate=family.gate,
         sinks=family.sinks,
+        softcap=bool(text.get("attn_logit_softcapping", family.softcap)),
         window=window,
         stores_scores=family.stores_scores,
     )

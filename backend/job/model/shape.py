@@ -51,6 +51,8 @@ class FullAttention:
     """A gate of the output."""
     sinks: bool = False
     """A learned logit per head (gpt-oss)."""
+    softcap: bool = False
+    """A bound of the scores by tanh (Gemma 2), which SDPA leaves out."""
     window: int = 0
     """Tokens that a token sees; 0 if it sees all before it."""
     projects: Literal["all", "keys", "queries"] = "all"
@@ -357,6 +359,16 @@ class ModelShape:
     def widest_head(self) -> int:
         """Return the width of the widest head of queries."""
         return max((each.head_dim for each in self._mixers() if isinstance(each, FullAttention)), default=0)
+
+    @cached_property
+    def has_sinks(self) -> bool:
+        """Return whether attention has sinks."""
+        return any(isinstance(each, FullAttention) and each.sinks for each in self._mixers())
+
+    @cached_property
+    def has_softcap(self) -> bool:
+        """Return whether attention bounds its scores by tanh."""
+        return any(isinstance(each, FullAttention) and each.softcap for each in self._mixers())
 
     def _mixers(self) -> Iterator[Mixer | None]:
         return (kind.attention for kind in self.kinds)

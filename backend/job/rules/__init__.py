@@ -14,6 +14,7 @@ from backend.job.presets import Gpu, known_model, resolve_gpu
 from backend.job.problems import Problem, ProblemsError
 from backend.job.rules import (
     adapters,
+    attention,
     common,
     extra,
     grpo,
@@ -28,7 +29,6 @@ from backend.job.rules import (
     stages,
     swift,
     vision,
-    wide_heads,
 )
 from backend.job.rules.bound import BoundRule
 from backend.job.unestimated import ShapeUnknownError, UnestimatedModel, UnknownShape
@@ -38,7 +38,7 @@ RULES: tuple[BoundRule, ...] = (
     *schedule.RULES,
     *adapters.RULES,
     *sparse.RULES,
-    *wide_heads.RULES,
+    *attention.RULES,
     *sharded.RULES,
     *vision.RULES,
     *sizes.RULES,

@@ -1,5 +1,6 @@
 """Rules for sparse attention, whose keys an indexer chooses, on the Hugging Face engines."""
 
+from backend.job.attention import stores_scores
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
@@ -60,7 +61,7 @@ def tokens_see_only_those_before(job: Job, shape: ModelShape, gpu: Gpu) -> Probl
     """transformers 5.6.0 and 5.8.0 modeling_glm_moe_dsa.py: with SDPA the causal mask is absent, or it is a mask of
     truth values that is added to one of numbers. So a later token changes the outputs of those before it. 5.19.0 has
     the fix, https://github.com/huggingface/transformers/pull/48363 (tests/engines/test_sparse_attention.py)."""
-    if shape.model_type not in SEE_LATER_TOKENS or job.eager_attention:
+    if shape.model_type not in SEE_LATER_TOKENS or stores_scores(job, shape):
         return None
     return problem("sees_later_tokens", "engine", model_type=shape.model_type,
                    edit={"extra": {**job.extra, "flash_attn": "disabled"}})  # fmt: skip

@@ -1,0 +1,133 @@
+"""Rules for the implementation of attention: what the model's heads, sinks and bounded scores need."""
+
+from backend.job.attention import EAGER_IN_SWIFT, UNFUSED_BACKENDS, stores_scores
+from backend.job.job import Job
+from backend.job.model import ModelShape
+from backend.job.model.shape import WIDEST_HEAD
+from backend.job.presets import Gpu
+from backend.job.problems import Problem
+from backend.job.rules.bound import BoundRule, problem, registrar
+
+RULES: list[BoundRule] = []
+megatron = registrar(RULES, lambda traits: traits.is_megatron)
+swift_megatron = registrar(RULES, lambda traits: traits.environment == "swift" and traits.is_megatron)
+hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
+swift_trainer = registrar(RULES, lambda traits: traits.environment == "swift" and not traits.is_megatron)
+llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
+
+
+@megatron
+def wide_heads_need_unfused_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """ms-swift asks Megatron-Core for `flash` (4.6.0 megatron_args.py attention_backend). Transformer Engine has no
+    fused attention for heads 512 wide (https://github.com/NVIDIA/TransformerEngine/issues/3006, version 2.14)."""
+    if shape.widest_head <= WIDEST_HEAD or job.extra.get("attention_backend") in UNFUSED_BACKENDS:
+        return None
+    return problem("heads_too_wide", "engine", width=shape.widest_head, widest=WIDEST_HEAD, case="megatron",
+                   edit=_unfused(job))  # fmt: skip
+
+
+@hugging_face
+def wide_heads_do_without_flash_attention_2(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """ms-swift's packing asks for a flash attention by name (4.6.0 arguments/sft_args.py _check_padding_free). Without
+    it both engines use torch's SDPA, which has a kernel for every width."""
+    if shape.widest_head <= WIDEST_HEAD:
+        return None
+    if job.traits.environment == "swift":
+        asked = job.training.packing or str(job.extra.get("attn_impl")).startswith("flash")
+        case, edit = "swift", {"training.packing": False, "extra": {**job.extra, "attn_impl": "sdpa"}}
+    else:
+        asked = job.extra.get("flash_attn") == "fa2"
+        case, edit = "llamafactory", {"extra": {**job.extra, "flash_attn": "sdpa"}}
+    if not asked:
+        return None
+    return problem("heads_too_wide", "engine", width=shape.widest_head, widest=WIDEST_HEAD, case=case, edit=edit)
+
+
+@swift_megatron
+def sinks_need_another_backend(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """ms-swift 4.6.0 megatron/model/utils.py _check_attention_backend: `Attention backend "flash" does not support
+    learnable softmax_type.`"""
+    if not shape.has_sinks or not str(job.extra.get("attention_backend", "flash")).startswith("flash"):
+        return None
+    return problem("sinks_without_flash", "engine", model_type=shape.model_type, case="megatron", edit=_unfused(job))
+
+
+@swift_trainer
+def sinks_are_not_packed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Packing asks for FlashAttention 2, 3 or 4 by name (ms-swift 4.6.0 arguments/sft_args.py _check_padding_free).
+    transformers 5.6.0 modeling_gpt_oss.py `_compatible_flash_implementations` names neither 2 nor 3."""
+    if not shape.has_sinks or not job.training.packing:
+        return None
+    return problem("sinks_without_flash", "training.packing", model_type=shape.model_type, case="packing",
+                   edit={"training.packing": False})  # fmt: skip
+
+
+@llamafactory
+def sinks_are_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """LLaMA-Factory 0.9.5 model/model_utils/attention.py always takes kernels-community/vllm-flash-attn3 for gpt-oss.
+    Its backward pass returns no gradient for the sinks (https://github.com/huggingface/kernels-community
+    vllm-flash-attn3/torch-ext/vllm_flash_attn3/flash_attn_interface.py, `s_aux`)."""
+    if shape.model_type != "gpt_oss" or job.training.method != "full":
+        return None
+    return problem("sinks_not_trained", "training.method", "warning", model_type=shape.model_type,
+                   edit={"training.method": "lora"})  # fmt: skip
+
+
+@megatron
+def unfused_attention_has_no_context_parallelism(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Transformer Engine pytorch/attention/dot_product_attention/utils.py get_attention_backend: `Disabling
+    UnfusedDotProductAttention as it does not support context parallelism`."""
+    if job.parallel.context == 1 or not stores_scores(job, shape):
+        return None
+    return problem("unfused_without_context", "parallel.context", context=job.parallel.context,
+                   edit={"parallel.context": 1})  # fmt: skip
+
+
+@swift_megatron
+def unfused_attention_packs_nothing(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """ms-swift 4.6.0 megatron/model/utils.py _check_padding_free switches padding_free off. Then template/base.py
+    data_collator makes one padded batch of all samples of a pack."""
+    if not job.training.packing or not stores_scores(job, shape):
+        return None
+    return problem("unfused_packs_nothing", "training.packing", "warning", edit={"training.packing": False})
+
+
+@hugging_face
+def scores_are_bounded(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """transformers 5.6.0 integrations/sdpa_attention.py ignores `softcap`, which modeling_gemma2.py passes, and SDPA
+    is the default. LLaMA-Factory chooses another (0.9.5 model/model_utils/attention.py), unless a job asks for SDPA
+    (tests/engines/test_attention_implementations.py)."""
+    if not shape.has_softcap:
+        return None
+    if job.traits.environment == "swift":
+        is_lost = job.extra.get("attn_impl", "sdpa") == "sdpa" and not job.training.packing
+        case, edit = "swift", {"attn_impl": "eager"}
+    else:
+        is_lost = job.extra.get("flash_attn") == "sdpa"
+        case, edit = "llamafactory", {"flash_attn": "auto"}
+    if not is_lost:
+        return None
+    return problem("softcap_lost", "engine", model_type=shape.model_type, case=case,
+                   edit={"extra": {**job.extra, **edit}})  # fmt: skip
+
+
+@swift_trainer
+def eager_attention_is_a_choice(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """ms-swift 4.6.0 swift/model/models/gemma.py: `self.attn_impl or 'eager'`."""
+    if shape.model_type not in EAGER_IN_SWIFT or job.extra.get("attn_impl") or job.training.packing:
+        return None
+    return problem("swift_stores_scores", "engine", "note", model_type=shape.model_type,
+                   edit={"extra": {**job.extra, "attn_impl": "sdpa"}})  # fmt: skip
+
+
+@llamafactory
+def bounded_scores_are_stored(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """LLaMA-Factory 0.9.5 model/model_utils/attention.py: `FlashAttention-2 is not installed, use eager attention.`"""
+    if not shape.has_softcap or job.extra.get("flash_attn", "auto") != "auto":
+        return None
+    return problem("softcap_stores_scores", "engine", "note", model_type=shape.model_type,
+                   edit={"extra": {**job.extra, "flash_attn": "fa2"}})  # fmt: skip
+
+
+def _unfused(job: Job) -> dict[str, object]:
+    return {"extra": {**job.extra, "attention_backend": "unfused"}}
