@@ -160,7 +160,7 @@ NEWER_MODELS: Mapping[str, Mapping[str, Any]] = {
 }
 """The same for types that only the transformers of requirements/newer.in has."""
 NO_SDPA = ("gpt_oss", "granite_swa", "granitemoe_swa")
-"""Models whose attention transformers computes without SDPA, which the estimate is for."""
+"""Models with attention sinks, which transformers computes without SDPA."""
 
 IMAGE_TOKEN = 4095
 _TEXT = {**SIZES, "vocab_size": 4096}

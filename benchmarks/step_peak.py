@@ -47,7 +47,7 @@ from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan
 from backend.job.model import parse_model
 from backend.job.rules.adapters import ALTUP_TARGETS, CONV1D_TARGETS, GRANITE_TARGETS, MAMBA_TARGETS
-from backend.job.traits import TRAITS
+from backend.job.traits import TRAITS, Method
 from benchmarks import kernel_memory
 from benchmarks.cross_attention_images import cross_attention_images
 from benchmarks.small_models import CROSS_ATTENTION_TOWER, NEWER_MODELS, NO_SDPA, SIZES, SMALL_MODELS
@@ -66,8 +66,8 @@ VISION = {
 }  # fmt: skip
 NO_CHECKPOINTS = ("nemotron_h",)
 """Models whose class has no gradient checkpointing."""
-EAGER = ("bloom",)
-"""Models whose class has no fused attention; the estimate counts their scores."""
+EAGER = ("bloom", *NO_SDPA)
+"""Models whose class has no fused attention on CPU; the estimate counts their scores."""
 ALTUP = ("gemma3n_text",)
 """Models of which peft refuses `lora_target: all`, because it names lists of projections by their numbers."""
 TARGETS = ALTUP_TARGETS.split(",")
@@ -209,7 +209,7 @@ def main() -> None:
     cases = [case for case in CASES if chosen.model in (None, case.config.model_type)]
     if chosen.families is not None or chosen.newer:
         every = NEWER_MODELS if chosen.newer else SMALL_MODELS
-        names = chosen.families or [name for name in every if name not in NO_SDPA]
+        names = chosen.families or list(every)
         cases = family_cases(names, chosen.lora)
     if chosen.json:
         print(json.dumps({_name(case): (_measure(case), _formula(case)) for case in cases}))
@@ -247,7 +247,9 @@ def _formula(case: Case) -> float:
         image_keys=vision.keys if vision else 0,
     )
     targets = ",".join(NAMED_TARGETS.get(case.config.model_type, ["all"]))
-    tuning = Tuning(trained=trained, method="lora" if case.lora else "full", lora_targets=targets)
+    is_eager = case.config.model_type in EAGER
+    method: Method = "lora" if case.lora else "full"
+    tuning = Tuning(trained=trained, method=method, lora_targets=targets, eager_attention=is_eager)
     return float(data_parallel_memory(layers, plan, memory, tuning).peak - STATIC_BYTES) / MIB
 
 

@@ -9,7 +9,6 @@ from backend.estimate.memory.fp8 import fp8_of_job
 from backend.job.extra_values import mapping_of
 from backend.job.job import Job
 from backend.job.model import ModelShape
-from backend.job.model.shape import WIDEST_HEAD
 from backend.job.presets import Gpu
 from backend.job.problems import Problem, ProblemsError
 from backend.job.traits import FUSED_LOSS_MOVED, LIGER_LOSS_MOVED, SINGLE_SCALES_BYTES, MemoryTraits, Offload
@@ -71,10 +70,10 @@ def check_modelled(job: Job, shape: ModelShape) -> None:
 
     megatron-core trains the indexer of sparse attention with a loss of its own, and has no fused kernel for the chosen
     keys (0.16.1 transformer/experimental_attention_variant/dsa.py). mcore-bridge 1.6.5 replaces parts of it. It
-    computes the input of a separate gate of attention by a norm in fp32 (model/mm_gpts/muse_glimmer.py). Attention with
-    heads that are too wide for fused kernels stores its scores.
+    computes the input of a separate gate of attention by a norm in fp32 (model/mm_gpts/muse_glimmer.py). Stages pass
+    embeddings of every layer on (model/mm_gpts/gemma4.py _pack_pp_output).
     """
-    if job.traits.is_megatron and (shape.is_sparse or shape.has_separate_gate or shape.widest_head > WIDEST_HEAD):
+    if job.traits.is_megatron and (shape.is_sparse or shape.has_separate_gate or shape.has_per_layer_inputs):
         raise _not_modelled("model", f"{shape.model_type}, {job.engine}")
 
 

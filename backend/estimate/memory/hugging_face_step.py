@@ -47,6 +47,7 @@ def step_moments(
         tower = joined(tower, _stem(layers.stem, plan, tuning, form))
     output = token_piece("activations_output", plan.tokens * eager_bytes(layers.output, form), plan)
     copies, kept_copies = _cast_copies(layers, plan, memory, tuning, parameters)
+    head_copy = _head_copy(layers, plan, memory, tuning)
     head = _output_gradient(layers, memory, tuning, form)
     waiting = _waiting_gradient(layers, plan, memory, tuning, form)
     table = _table_gradient(layers, plan, memory, tuning, form)
@@ -60,9 +61,9 @@ def step_moments(
     moments = [
         # the loss, forward and backward
         moment(held, saving, forward, (copies, gathered)),
-        moment(held, saving, backward, (kept_copies, gathered)),
+        moment(held, saving, backward, (kept_copies, head_copy, gathered)),
         # the backward passes of the output layer, of a decoder layer, of the first one and of the vision tower
-        moment(held, saving, gradient, (kept_copies, head, gathered)),
+        moment(held, saving, gradient, (kept_copies, head_copy, head, gathered)),
         moment(held, (saved, recomputed, tower), NOTHING, (kept_copies, waiting, work, gathered)),
         moment(after, (kept_inputs, recomputed, tower), NOTHING, (waiting, work, gathered)),
         moment(after, (tower, tower_recomputed), NOTHING, (waiting, table, gathered)),
@@ -155,6 +156,15 @@ def _cast_copies(
     return cached, saved
 
 
+def _head_copy(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> Piece:
+    """Return the 16-bit copy of the output layer's fp32 weight, which its backward pass needs. No checkpoint holds this
+    layer; without checkpoints _cast_copies has the copy."""
+    size = memory.autocast_bytes * layers.embedding if tuning.trains_output else 0.0
+    return piece(
+        "workspace_copies", choose(plan.full_recompute, size, 0.0), bytes_each=memory.autocast_bytes, elements=None
+    )
+
+
 def _logits(
     layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
 ) -> tuple[Piece, Piece, Piece]:
@@ -176,8 +186,10 @@ def _logits(
     backward = memory.logits_backward_bytes * logits
     # A reward model's logits get no gradient.
     gradient = smaller(form.element, memory.logits_backward_bytes) * logits
+    # tanh saves its output (transformers 5.6.0 modeling_gemma2.py, final_logit_softcapping).
+    bounded = form.element * logits if layers.softcap else 0
     first, second, third = [
-        piece("logits", size + copy, bytes_each=None, tokens=tokens, vocabulary=vocabulary)
+        piece("logits", size + copy + bounded, bytes_each=None, tokens=tokens, vocabulary=vocabulary)
         for size in (forward * logits, backward, gradient)
     ]
     return first, second, third

@@ -18,9 +18,10 @@ from backend.job.traits import MemoryTraits
 SCORE_SAVED, SCORE_WORK = 6, 4
 """Bytes of an entry of the score matrix that attention saves if it is not fused (transformers' eager_attention_forward:
 the softmax in fp32 and its 16-bit copy), and those of its gradient in backward, beside what is saved."""
-WITH_SINKS, WITH_FP32_SINKS = 2, 8
-"""SCORE_SAVED of attention with sinks (transformers 5.6.0 modeling_gpt_oss.py eager_attention_forward). The softmax has
-the precision of the sinks. Counted by torch's MemTracker in steps of a small model with 1,024 tokens."""
+WITH_SINKS, WITH_SCALING_SINKS = 2, 8
+"""SCORE_SAVED of attention with sinks. gpt-oss's softmax has the precision of its sinks; if that is fp32 it also needs
+8, as counted by torch's MemTracker in steps of a small model with 1,024 tokens (transformers 5.6.0 modeling_gpt_oss.py
+eager_attention_forward). Granite's sinks need the scores too (5.19 modeling_granite_swa.py)."""
 OF_SOFTCAP = 2
 """Bytes of tanh's output beside SCORE_SAVED, if it bounds the scores (modeling_gemma2.py eager_attention_forward)."""
 
@@ -47,9 +48,16 @@ def saved_scores(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
     if not storing:
         return 0
     in_fp32 = memory.weight_bytes == 4 and tuning.method == "full"
-    with_sinks = WITH_FP32_SINKS if in_fp32 else WITH_SINKS
-    sizes = (with_sinks if each.sinks else SCORE_SAVED + OF_SOFTCAP * each.softcap for each in storing)
-    return _times_keys(sum(each.heads * size for each, size in zip(storing, sizes, strict=True)), kind, plan)
+    return _times_keys(sum(each.heads * _saved_entry(each, in_fp32) for each in storing), kind, plan)
+
+
+def _saved_entry(attention: Attention, in_fp32: bool) -> int:
+    """Return the bytes of an entry of the score matrix that attention saves; `in_fp32`: the sinks are in fp32."""
+    if attention.sinks == "logit" and not in_fp32:
+        return WITH_SINKS
+    if attention.sinks:
+        return WITH_SCALING_SINKS
+    return SCORE_SAVED + OF_SOFTCAP * attention.softcap
 
 
 def tower_scores(part: TowerPart, plan: Plan, tuning: Tuning) -> Number:

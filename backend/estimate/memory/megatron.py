@@ -298,7 +298,8 @@ def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Ru
     weight = element * vocabulary * hidden / plan.tensor if own_gradient else 0.0
     # The losses of MTP come first. Their backward passes come last, so each keeps its softmax until then, and the last
     # one's logits have a name until the loss is returned (megatron-core 0.16.1 models/gpt/gpt_model.py _postprocess).
-    kept = SOFTMAX_BYTES * layers.mtp
+    # tanh saves its output (mcore-bridge 1.6.5 model/mm_gpts/gemma4.py _forward_output_layer).
+    kept = SOFTMAX_BYTES * layers.mtp + element * layers.softcap
     named = element if layers.mtp else 0.0
     most = larger(memory.logits_forward_bytes + named, memory.logits_backward_bytes) + kept
     norm = 2 * element * hidden * tokens * plan.whole_share

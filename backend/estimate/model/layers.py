@@ -106,6 +106,8 @@ class ModelLayers:
     stem: LayerKind | None = None
     """What runs once before the layers, besides the lookup of the embedding (Gemma 3n, Gemma 4)."""
     tied: bool
+    softcap: bool = False
+    """Whether tanh bounds the logits."""
     vision: VisionLayers | None
     mtp: int = 0
     """Layers for multi-token prediction (MTP), which follow the decoder and predict with its output layer."""

@@ -65,6 +65,7 @@ def model_layers(shape: ModelShape, routed: bool = False, mtp: int = 0) -> Model
         output=LayerKind(name="output", hidden=h, operators=(*_end(last, h), head)),
         stem=LayerKind(name="stem", hidden=h, operators=stem) if stem else None,
         tied=shape.tied,
+        softcap=shape.softcap,
         vision=vision_layers(shape.vision) if shape.vision else None,
         idle=(_mtp_layer(kinds[shape.order[-1]], shape), shape.idle_mtp) if idle else None,
     )

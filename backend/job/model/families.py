@@ -185,7 +185,7 @@ FAMILIES: Mapping[str, Family] = {
     "falcon_h1": Family(layer_types=hybrids.all_hybrid, state_space=hybrids.beside_attention),
     "flex_olmo": replace(_OLMO2),
     "gemma": Family(fp32_norms=True, gated=True),
-    "gemma2": Family(fp32_norms=True, gated=True, norms="both", layer_types=_alternating, softcap=True),
+    "gemma2": Family(fp32_norms=True, gated=True, norms="both", layer_types=_alternating),
     "gemma3": replace(
         _GEMMA,
         layer_types=_full_each("sliding_window_pattern", 6, SLIDING),
@@ -223,7 +223,7 @@ FAMILIES: Mapping[str, Family] = {
     "gpt-sw3": _GPT2,
     "gpt_bigcode": _GPT2,
     "gpt_neox": Family(modules=_NEOX_MODULES, norm="scale_and_shift", gated=False, ffn_bias=True),
-    "gpt_oss": Family(fp32_norms=True, sinks=True, layer_types=_alternating, expert_bias=True, clamped=True),
+    "gpt_oss": Family(fp32_norms=True, sinks="logit", layer_types=_alternating, expert_bias=True, clamped=True),
     "gptj": _GPTJ,
     "granite": Family(),
     "granitemoe": Family(modules={"router": ("layer",)}),
@@ -354,7 +354,7 @@ FAMILIES: Mapping[str, Family] = {
         ffn_bias="use_bias",
         layer_types=_all_sliding,
     ),
-    "vaultgemma": Family(fp32_norms=True, gated=True, layer_types=_alternating, softcap=True),
+    "vaultgemma": Family(fp32_norms=True, gated=True, layer_types=_alternating),
     "youtu": Family(),
 }
 """By model_type of the text model, without the suffix `_text`."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backend.job.model.config import Config
-from backend.job.model.operators import NormWeights
+from backend.job.model.operators import NormWeights, Sinks
 from backend.job.model.shape import Gate, LayerShape, Norms, QkNorm, StateSpace
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
@@ -48,7 +48,7 @@ class Family:
     qk_norm: QkNorm = "none"
     gate: Gate = "none"
     """As in FullAttention."""
-    sinks: bool = False
+    sinks: Sinks = ""
     value_heads_divide_hidden: bool = False
     """Whether v_head_dim may be absent, and the value heads of latent attention then share the hidden size."""
     layer_types: LayerTypes = all_full
@@ -102,7 +102,5 @@ class Family:
     """Whether a norm follows the embedding."""
     stores_scores: bool = False
     """As in FullAttention."""
-    softcap: bool = False
-    """As in FullAttention, if the config does not say."""
     never_tied: bool = False
     """Whether the output layer has its own weight, whatever the config says."""

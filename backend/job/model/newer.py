@@ -76,7 +76,7 @@ def _axk1_layer(_config: Config, layer: LayerShape, _index: int, _layers: int) -
     return replace(layer, ffn_norm=isinstance(layer.ffn, Experts))
 
 
-_GRANITE_SWA = Family(sinks=True, layer_types=_first_of_four)
+_GRANITE_SWA = Family(sinks="scale", layer_types=_first_of_four)
 
 NEWER: Mapping[str, Family] = {
     "axk1": Family(router_bias=True, fp32_routing=True, refine=_axk1_layer),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+Sinks = Literal["", "logit", "scale"]
 Share = Literal["split", "whole", "expert"]
 
 CHUNK = 64
@@ -90,7 +91,7 @@ class Attention:
     """Query, key and value are computed from low-rank inputs that are saved too (MLA)."""
     stores_scores: bool = False
     """As in FullAttention (shape.py)."""
-    sinks: bool = False
+    sinks: Sinks = ""
     """As in FullAttention."""
     softcap: bool = False
     """As in FullAttention."""

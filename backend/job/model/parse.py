@@ -70,6 +70,7 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
         order=order,
         positions=text.size(family.positions) + family.extra_positions if family.positions else 0,
         head_bias=family.head_bias,
+        softcap=bool(text.get("final_logit_softcapping")),
         other=_other(text, family, hidden, layers),
         idle_mtp=text.size(family.mtp_key, default=0) if family.mtp_key else 0,
         vision=parse_vision(hf_config, hidden),
@@ -179,7 +180,7 @@ def _full_attention(text: Config, family: Family, hidden: int, window: int) -> F
         qk_norm=_qk_norm(family, normed),
         gate=family.gate,
         sinks=family.sinks,
-        softcap=bool(text.get("attn_logit_softcapping", family.softcap)),
+        softcap=bool(text.get("attn_logit_softcapping")),
         window=window,
         stores_scores=family.stores_scores,
     )

@@ -6,7 +6,7 @@ from functools import cached_property
 from math import gcd
 from typing import Literal
 
-from backend.job.model.operators import NormWeights, Operator
+from backend.job.model.operators import NormWeights, Operator, Sinks
 from backend.job.model.vision_shape import VisionShape
 
 QkNorm = Literal["none", "heads", "whole", "bare"]
@@ -49,8 +49,9 @@ class FullAttention:
     qk_norm: QkNorm = "none"
     gate: Gate = "none"
     """A gate of the output."""
-    sinks: bool = False
-    """A learned logit per head (gpt-oss)."""
+    sinks: Sinks = ""
+    """A learned logit per head: one more logit of the softmax (gpt-oss), or one that scales the output by the share of
+    the softmax that it leaves (Granite SWA)."""
     softcap: bool = False
     """A bound of the scores by tanh (Gemma 2), which SDPA leaves out."""
     window: int = 0
@@ -274,6 +275,8 @@ class ModelShape:
     """Learned positions of the decoder."""
     head_bias: bool = False
     """Whether the output layer has a bias."""
+    softcap: bool = False
+    """Whether tanh bounds the logits (Gemma 2)."""
     other: int = 0
     """Weights beside the layers: tables of embeddings for every layer (Gemma 3n), a norm of the embedding."""
     idle_mtp: int = 0
@@ -359,6 +362,11 @@ class ModelShape:
     def widest_head(self) -> int:
         """Return the width of the widest head of queries."""
         return max((each.head_dim for each in self._mixers() if isinstance(each, FullAttention)), default=0)
+
+    @cached_property
+    def has_per_layer_inputs(self) -> bool:
+        """Return whether layers have embeddings of their own."""
+        return any(kind.per_layer for kind in self.kinds)
 
     @cached_property
     def has_sinks(self) -> bool:
