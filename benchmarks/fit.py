@@ -151,7 +151,8 @@ def _quick(row: Timed, efficiency: Efficiency) -> _Quick:
         return exact
 
     row.seconds(efficiency, schedule)
-    return _Quick(row=row, ratio=float(ratios[0]))
+    # A single stage has no schedule (step_time.py).
+    return _Quick(row=row, ratio=float(ratios[0]) if ratios else 1.0)
 
 
 def _closed(forward: ChunkTimes, backward: ChunkTimes, virtual: int, micro_batches: Number) -> Number:

@@ -8,7 +8,7 @@ import pytest
 
 from backend.estimate.time.efficiency import default_efficiency
 from backend.job.presets import efficiency_figures
-from benchmarks.fit import halves, single_node_rows
+from benchmarks.fit import fit, halves, loss, single_node_rows
 from benchmarks.shapes import DATA
 from benchmarks.throughput import figures, kendall_tau
 from benchmarks.timed import FIGURES, timed_rows
@@ -143,3 +143,9 @@ def test_there_are_at_most_twelve_constants_and_their_error_is_kept():
     assert 0 < stored.typical_error < 0.2
     assert 0 < stored.typical_error_of_experts < 0.2
     assert {"in_sample", "held_out"} <= stored.rows.keys()
+
+
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_constants_can_be_fitted_to_runs_with_any_number_of_stages(pipeline):
+    rows, _ = timed_rows([row for row in single_node_rows() if row["pp"] == pipeline][::100])
+    assert loss(fit(rows, start=default_efficiency()), rows) <= loss(default_efficiency(), rows)
