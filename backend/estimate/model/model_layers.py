@@ -56,7 +56,7 @@ def model_layers(shape: ModelShape, routed: bool = False, mtp: int = 0) -> Model
     stem = before_layers(last, shape.layers, h)
     kinds = tuple(_layer(kind, h, routed=routed) for kind in shape.kinds)
     # Megatron-Core builds MTP layers only if a job asks for them.
-    idle = shape.idle_mtp and not routed
+    own = shape.own_mtp and not routed
     return ModelLayers(
         embedding=shape.vocab * h,
         positions=shape.positions * h + shape.other,
@@ -66,7 +66,7 @@ def model_layers(shape: ModelShape, routed: bool = False, mtp: int = 0) -> Model
         stem=LayerKind(name="stem", hidden=h, operators=stem) if stem else None,
         tied=shape.tied,
         vision=vision_layers(shape.vision) if shape.vision else None,
-        idle=(_mtp_layer(kinds[shape.order[-1]], shape), shape.idle_mtp) if idle else None,
+        beside=(_mtp_layer(kinds[shape.order[-1]], shape), shape.own_mtp) if own else None,
     )
 
 

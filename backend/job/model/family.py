@@ -84,7 +84,9 @@ class Family:
     leaf_experts: bool = False
     """As `leaf` in Experts."""
     mtp_key: str = ""
-    """The key with the number of layers for multi-token prediction that the model's own code builds and never runs."""
+    """The key with the number of layers for multi-token prediction that the model's own code builds."""
+    runs_mtp: bool = False
+    """Whether this code runs them."""
     positions: str = ""
     """The key with the number of learned positions, if there are any."""
     extra_positions: int = 0

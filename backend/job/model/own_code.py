@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from backend.job.model.config import Config
 from backend.job.model.family import Family, qwen_sliding
+from backend.job.model.ling import ling_layer
 from backend.job.model.shape import LayerShape
 
 
@@ -23,6 +24,21 @@ def _biased_down(config: Config, layer: LayerShape, _index: int, _layers: int) -
 
 
 OWN_CODE: Mapping[str, Family] = {
+    # Ling and Ring: inclusionAI/Ling models/modeling_bailing_moe.py @5ccaeae; of version 2 inclusionAI/Ling-V2
+    # models/modeling_bailing_moe_v2.py @af8837e, which runs its layers for multi-token prediction.
+    "bailing_moe": Family(
+        keys={"n_shared_experts": "num_shared_experts"},
+        only={"use_bias": False, "use_qkv_bias": False, "norm_head": False},
+        modules={"qkv": ("query_key_value",), "o": ("dense",)},
+        qkv_bias=False,
+        output_bias=False,
+        ffn_bias=False,
+        fp32_routing=True,
+        single_experts=True,
+        mtp_key="num_nextn_predict_layers",
+        runs_mtp=True,
+        refine=ling_layer,
+    ),
     # ChatGLM2, ChatGLM3, GLM-4-9B: czk1997/chatglm3-copy modeling_chatglm.py @456aa875cf1f,
     # Vastai/VastModelZOO llm/chatglm4/build_in/source_code/modeling_chatglm4_vacc.py @43aff36bd013.
     # ChatGLM-6B has other layers and other keys, so it is refused by a missing key.

@@ -71,7 +71,8 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
         positions=text.size(family.positions) + family.extra_positions if family.positions else 0,
         head_bias=family.head_bias,
         other=_other(text, family, hidden, layers),
-        idle_mtp=text.size(family.mtp_key, default=0) if family.mtp_key else 0,
+        own_mtp=text.size(family.mtp_key, default=0) if family.mtp_key else 0,
+        runs_mtp=family.runs_mtp,
         vision=parse_vision(hf_config, hidden),
     )
 

@@ -274,8 +274,10 @@ class ModelShape:
     """Whether the output layer has a bias."""
     other: int = 0
     """Weights beside the layers: tables of embeddings for every layer (Gemma 3n), a norm of the embedding."""
-    idle_mtp: int = 0
-    """Layers for multi-token prediction that the model's own code builds and no forward pass runs (MiMo)."""
+    own_mtp: int = 0
+    """Layers for multi-token prediction that the model's own code builds (MiMo, Ling)."""
+    runs_mtp: bool = False
+    """Whether its forward pass runs them (Ling)."""
     vision: VisionShape | None = None
 
     def __hash__(self) -> int:
