@@ -5,12 +5,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
+from backend.estimate.model.compressed import collapsed, compressed_attention, connected
 from backend.estimate.model.cross_attention import cross_attention, cross_keys
 from backend.estimate.model.gemma import after_layers, before_layers, correct, laurel, per_layer_gate, predict
 from backend.estimate.model.layers import LayerKind, ModelLayers
 from backend.estimate.model.mixers import gated_delta_net, short_convolution, state_space
 from backend.estimate.model.streams import added, block_indexer, mixed, ngrams
 from backend.estimate.model.vision_layers import vision_layers
+from backend.job.model.compressed_shape import CompressedAttention
 from backend.job.model.operators import (
     WEIGHTS,
     Activation,
@@ -72,8 +74,10 @@ def model_layers(shape: ModelShape, routed: bool = False, mtp: int = 0) -> Model
 
 def _end(last: LayerShape, hidden: int) -> tuple[Operator, ...]:
     """Return what runs between the last layer and the output projection."""
-    if last.streams:
+    if last.streams and last.stream_rank:
         return mixed(last, hidden, adds=False)
+    if last.streams:
+        return (*collapsed(last, hidden), _norm(last, hidden))
     return (*after_layers(last, hidden), _norm(last, hidden))
 
 
@@ -136,8 +140,10 @@ def _part(
     """Return the attention or the FFN of a layer with its norms; nothing if the layer lacks it."""
     if not part:
         return ()
-    if kind.streams:
+    if kind.streams and kind.stream_rank:
         return (*mixed(kind, hidden), *part, *added(kind, hidden))
+    if kind.streams:
+        return (*connected(kind, hidden), _norm(kind, hidden, detached=detached), *part, *added(kind, hidden))
     before = kind.norms in ("before", "both") or (kind.norms == "shared" and not second)
     after = kind.norms in ("after", "both") or (second and kind.ffn_norm)
     return (
@@ -181,6 +187,8 @@ def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
         return (*beside, *_full_attention(attention, hidden, in_fp32=kind.fp32_norms))
     if isinstance(attention, Mla):
         return _latent_attention(attention, hidden)
+    if isinstance(attention, CompressedAttention):
+        return compressed_attention(attention, hidden)
     if isinstance(attention, GatedDeltaNet):
         return gated_delta_net(attention, hidden)
     if isinstance(attention, StateSpace):

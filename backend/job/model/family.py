@@ -6,7 +6,7 @@ from typing import Any
 
 from backend.job.model.config import Config
 from backend.job.model.operators import NormWeights
-from backend.job.model.shape import Gate, LayerShape, Norms, QkNorm, StateSpace
+from backend.job.model.shape import Gate, LayerShape, Mixer, Norms, QkNorm, StateSpace
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 INDEXED = "indexed_attention"
@@ -53,6 +53,8 @@ class Family:
     """Whether v_head_dim may be absent, and the value heads of latent attention then share the hidden size."""
     layer_types: LayerTypes = all_full
     """Types of layers if config.json does not list them."""
+    mixer: Callable[[Config, str], Mixer] | None = None
+    """Returns what mixes tokens in a layer of a type, if the family has types of its own."""
     joined: bool = True
     """As in GatedDeltaNet."""
     norms: Norms = "before"

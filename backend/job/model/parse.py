@@ -27,7 +27,11 @@ from backend.job.model.shape import (
     ModelShape,
     QkNorm,
 )
+from backend.job.model.sparse import MOE_TYPES
 from backend.job.model.vision import MOST_LAYERS, TOWERS, parse_vision
+
+WITH_EXPERTS = ("sparse", *MOE_TYPES)
+"""Types of FFN with experts, in `mlp_layer_types`."""
 
 
 def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
@@ -92,7 +96,7 @@ def _family(model_type: str) -> Family:
 def _layer_types(text: Config, family: Family, layers: int) -> list[str]:
     """Return the type of every layer."""
     types = text.get("layer_types") or family.layer_types(text, layers)
-    if not isinstance(types, list) or len(types) < layers:
+    if not isinstance(types, list) or len(types) < layers or not all(isinstance(name, str) for name in types):
         raise refusal("bad_model_key", key="layer_types", value=types)
     return types[:layers]
 
@@ -132,6 +136,8 @@ def _kinds(
 
 def _mixer(name: str, text: Config, family: Family, hidden: int) -> Mixer | None:
     """Return what mixes tokens in layers of a type; None for a layer that is only an FFN."""
+    if family.mixer:
+        return family.mixer(text, name)
     if text.get("kv_lora_rank"):
         return _mla(text, hidden if family.value_heads_divide_hidden else 0)
     if name == LINEAR:
@@ -278,7 +284,7 @@ def _sparse(text: Config, family: Family, layers: int) -> list[bool]:
     if listed is not None:
         if not isinstance(listed, list) or len(listed) < layers:
             raise refusal("bad_model_key", key="mlp_layer_types", value=listed)
-        return [name == "sparse" for name in listed[:layers]]
+        return [name in WITH_EXPERTS for name in listed[:layers]]
     if text.get("moe_layers") is not None:
         with_experts = text.indexes("moe_layers")
         return [index in with_experts for index in range(layers)]

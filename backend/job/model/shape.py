@@ -6,6 +6,7 @@ from functools import cached_property
 from math import gcd
 from typing import Literal
 
+from backend.job.model.compressed_shape import CompressedAttention
 from backend.job.model.operators import NormWeights, Operator
 from backend.job.model.vision_shape import VisionShape
 
@@ -151,7 +152,7 @@ class ShortConvolution:
     bias: bool = False
 
 
-Mixer = FullAttention | Mla | GatedDeltaNet | StateSpace | ShortConvolution
+Mixer = FullAttention | Mla | CompressedAttention | GatedDeltaNet | StateSpace | ShortConvolution
 """What mixes the tokens of a sequence in a layer."""
 
 
@@ -238,7 +239,7 @@ class LayerShape:
     """Residual streams, each as wide as the hidden state, that attention and FFN read as a gated mean (Qwen4); 0 for a
     single stream that they read through a norm."""
     stream_rank: int = 0
-    """Rank of the projections that compute the gates of the streams."""
+    """Rank of the projections that compute the gates of the streams; 0 if a matrix mixes the streams (DeepSeek-V4)."""
     ngrams: Ngrams | None = None
     ffn_norm: bool = False
     """Whether a norm follows the FFN, whatever `norms` says (A.X K1)."""
@@ -343,12 +344,17 @@ class ModelShape:
     @cached_property
     def has_indexer(self) -> bool:
         """Return whether layers choose the keys of sparse attention by scores without gradients."""
-        return any(isinstance(each, FullAttention | Mla) and each.indexer for each in self._mixers())
+        return any(isinstance(each, _SPARSE) and each.indexer for each in self._mixers())
 
     @cached_property
     def is_sparse(self) -> bool:
         """Return whether attention reads only chosen keys."""
-        return any(isinstance(each, FullAttention | Mla) and each.masked for each in self._mixers())
+        return any(isinstance(each, _SPARSE) and each.masked for each in self._mixers())
+
+    @cached_property
+    def is_compressed(self) -> bool:
+        """Return whether attention reads compressed keys, or streams are mixed by a matrix."""
+        return any(isinstance(each, CompressedAttention) for each in self._mixers())
 
     @cached_property
     def has_separate_gate(self) -> bool:
@@ -367,15 +373,19 @@ class ModelShape:
         return gcd(*(number(kind) for kind in self.kinds)) or 1
 
 
+_SPARSE = FullAttention | Mla | CompressedAttention
+"""Mixers that may read only chosen keys."""
+
+
 def _heads(kind: LayerShape) -> int:
     """Return the heads of a layer; 0 for a layer that any tensor parallelism can divide."""
     attention = kind.attention
-    return attention.heads if isinstance(attention, FullAttention | Mla) else _state_heads(attention)
+    return attention.heads if isinstance(attention, _SPARSE) else _state_heads(attention)
 
 
 def _kv_heads(kind: LayerShape) -> int:
     attention = kind.attention
-    return attention.kv_heads if isinstance(attention, FullAttention | Mla) else _state_heads(attention)
+    return attention.kv_heads if isinstance(attention, _SPARSE) else _state_heads(attention)
 
 
 def _state_heads(mixer: Mixer | None) -> int:
@@ -391,4 +401,4 @@ def _head_dim(kind: LayerShape) -> int:
         return attention.nope_dim + attention.rope_dim
     if isinstance(attention, GatedDeltaNet):
         return attention.key_dim
-    return attention.head_dim if isinstance(attention, FullAttention) else 0
+    return attention.head_dim if isinstance(attention, FullAttention | CompressedAttention) else 0

@@ -1,6 +1,7 @@
 """Rules of ms-swift's engines."""
 
 from backend.job.job import Job
+from backend.job.megatron_model_types import SWIFT_DEV_MEGATRON
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
@@ -30,3 +31,12 @@ def streaming_has_one_loader(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
         return None
     return problem("swift_streams_with_one", "training.workers.data_loader", "note", workers=workers,
                    edit={"training.workers.data_loader": MAX_STREAMING_LOADERS})  # fmt: skip
+
+
+@swift_megatron
+def megatron_core_builds_the_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore-bridge 1.6.5 needs the dev branch of Megatron-LM for some types; with megatron-core 0.16.1 the run ends
+    when it builds the model."""
+    if shape.model_type not in SWIFT_DEV_MEGATRON:
+        return None
+    return problem("megatron_core_dev", "engine", "warning", model_type=shape.model_type)
