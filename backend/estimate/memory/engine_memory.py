@@ -74,10 +74,10 @@ def check_modelled(job: Job, shape: ModelShape) -> None:
     computes the input of a separate gate of attention by a norm in fp32 (model/mm_gpts/muse_glimmer.py). Attention with
     heads that are too wide for fused kernels stores its scores.
 
-    Ling's own code runs its layers for multi-token prediction, whose work and logits are not counted. What compressed
-    keys and the matrix of streams save is not described for any engine.
+    Ling's own code runs its layers for multi-token prediction, whose work and logits are not counted. What the layers
+    of DeepSeek-V4 and of Ling's hybrid models save is not described for any engine.
     """
-    if shape.is_compressed:
+    if shape.is_only_counted:
         raise _not_modelled("model", f"{shape.model_type}, {job.engine}")
     if shape.own_mtp and shape.runs_mtp and not job.traits.is_megatron:
         raise _not_modelled("model", f"{shape.model_type}, num_nextn_predict_layers: {shape.own_mtp}")

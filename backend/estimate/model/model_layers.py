@@ -9,10 +9,17 @@ from backend.estimate.model.compressed import collapsed, compressed_attention, c
 from backend.estimate.model.cross_attention import cross_attention, cross_keys
 from backend.estimate.model.gemma import after_layers, before_layers, correct, laurel, per_layer_gate, predict
 from backend.estimate.model.layers import LayerKind, ModelLayers
-from backend.estimate.model.mixers import gated_delta_net, short_convolution, state_space
+from backend.estimate.model.mixers import (
+    gated_delta_net,
+    kimi_delta,
+    lightning_attention,
+    short_convolution,
+    state_space,
+)
 from backend.estimate.model.streams import added, block_indexer, mixed, ngrams
 from backend.estimate.model.vision_layers import vision_layers
 from backend.job.model.compressed_shape import CompressedAttention
+from backend.job.model.linear_shape import KimiDelta, LightningAttention
 from backend.job.model.operators import (
     WEIGHTS,
     Activation,
@@ -189,6 +196,10 @@ def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
         return _latent_attention(attention, hidden)
     if isinstance(attention, CompressedAttention):
         return compressed_attention(attention, hidden)
+    if isinstance(attention, LightningAttention):
+        return lightning_attention(attention, hidden)
+    if isinstance(attention, KimiDelta):
+        return kimi_delta(attention, hidden)
     if isinstance(attention, GatedDeltaNet):
         return gated_delta_net(attention, hidden)
     if isinstance(attention, StateSpace):
@@ -273,6 +284,7 @@ def _latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
         Linear(name="kv_up", inputs=mla.kv_lora, outputs=a * (mla.nope_dim + mla.value_dim), share="split"),
         *(_indexer(mla.indexer, mla, h) if mla.indexer else ()),
         Attention(heads=a, kv_heads=a, key_dim=key, value_dim=mla.value_dim, latent=True, masked=mla.masked),
+        *((Linear(name="g_proj", inputs=h, outputs=a, share="split", after_norm=True),) if mla.gated else ()),
         Linear(name="o", inputs=a * mla.value_dim, outputs=h, share="split"),
     )
 

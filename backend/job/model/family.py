@@ -53,8 +53,8 @@ class Family:
     """Whether v_head_dim may be absent, and the value heads of latent attention then share the hidden size."""
     layer_types: LayerTypes = all_full
     """Types of layers if config.json does not list them."""
-    mixer: Callable[[Config, str], Mixer] | None = None
-    """Returns what mixes tokens in a layer of a type, if the family has types of its own."""
+    mixer: Callable[[Config, str], Mixer | None] | None = None
+    """Returns what mixes tokens in a layer of a type that the family describes itself; None for other types."""
     joined: bool = True
     """As in GatedDeltaNet."""
     norms: Norms = "before"
@@ -85,8 +85,8 @@ class Family:
     """As `single` in Experts."""
     leaf_experts: bool = False
     """As `leaf` in Experts."""
-    mtp_key: str = ""
-    """The key with the number of layers for multi-token prediction that the model's own code builds."""
+    own_mtp: Callable[[Config], int] | None = None
+    """Returns the layers for multi-token prediction that the model's own code builds."""
     runs_mtp: bool = False
     """Whether this code runs them."""
     positions: str = ""

@@ -75,7 +75,7 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
         positions=text.size(family.positions) + family.extra_positions if family.positions else 0,
         head_bias=family.head_bias,
         other=_other(text, family, hidden, layers),
-        own_mtp=text.size(family.mtp_key, default=0) if family.mtp_key else 0,
+        own_mtp=family.own_mtp(text) if family.own_mtp else 0,
         runs_mtp=family.runs_mtp,
         vision=parse_vision(hf_config, hidden),
     )
@@ -136,8 +136,9 @@ def _kinds(
 
 def _mixer(name: str, text: Config, family: Family, hidden: int) -> Mixer | None:
     """Return what mixes tokens in layers of a type; None for a layer that is only an FFN."""
-    if family.mixer:
-        return family.mixer(text, name)
+    own = family.mixer(text, name) if family.mixer else None
+    if own:
+        return own
     if text.get("kv_lora_rank"):
         return _mla(text, hidden if family.value_heads_divide_hidden else 0)
     if name == LINEAR:

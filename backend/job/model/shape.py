@@ -7,6 +7,7 @@ from math import gcd
 from typing import Literal
 
 from backend.job.model.compressed_shape import CompressedAttention
+from backend.job.model.linear_shape import KimiDelta, LightningAttention
 from backend.job.model.operators import NormWeights, Operator
 from backend.job.model.vision_shape import VisionShape
 
@@ -97,6 +98,8 @@ class Mla:
     """Whether it reads only chosen keys, as a mask says that is as large as the matrix of scores."""
     indexer: Indexer | None = None
     """What chooses the keys; None if it reads the mask of an earlier layer (GLM-5.2), or all keys."""
+    gated: bool = False
+    """Whether a projection with one output for each head gates the output (Ling 3)."""
 
     @property
     def kv_heads(self) -> int:
@@ -152,7 +155,8 @@ class ShortConvolution:
     bias: bool = False
 
 
-Mixer = FullAttention | Mla | CompressedAttention | GatedDeltaNet | StateSpace | ShortConvolution
+LinearAttention = LightningAttention | KimiDelta
+Mixer = FullAttention | Mla | CompressedAttention | GatedDeltaNet | LinearAttention | StateSpace | ShortConvolution
 """What mixes the tokens of a sequence in a layer."""
 
 
@@ -352,8 +356,16 @@ class ModelShape:
         return any(isinstance(each, _SPARSE) and each.masked for each in self._mixers())
 
     @cached_property
+    def is_only_counted(self) -> bool:
+        """Return whether a layer's description gives its parameters, and neither its memory nor its time."""
+        return any(
+            isinstance(each, CompressedAttention | LinearAttention) or (isinstance(each, Mla) and each.gated)
+            for each in self._mixers()
+        )
+
+    @cached_property
     def is_compressed(self) -> bool:
-        """Return whether attention reads compressed keys, or streams are mixed by a matrix."""
+        """Return whether attention reads compressed keys."""
         return any(isinstance(each, CompressedAttention) for each in self._mixers())
 
     @cached_property
@@ -391,6 +403,8 @@ def _kv_heads(kind: LayerShape) -> int:
 def _state_heads(mixer: Mixer | None) -> int:
     if isinstance(mixer, GatedDeltaNet):
         return mixer.key_heads
+    if isinstance(mixer, LinearAttention):
+        return mixer.heads
     # Ranks share whole groups of Mamba 2.
     return mixer.groups if isinstance(mixer, StateSpace) and mixer.heads else 0
 
@@ -401,4 +415,4 @@ def _head_dim(kind: LayerShape) -> int:
         return attention.nope_dim + attention.rope_dim
     if isinstance(attention, GatedDeltaNet):
         return attention.key_dim
-    return attention.head_dim if isinstance(attention, FullAttention | CompressedAttention) else 0
+    return attention.head_dim if isinstance(attention, FullAttention | CompressedAttention | LinearAttention) else 0

@@ -54,8 +54,9 @@ def _modules(shape: ModelShape) -> tuple[tuple[str, ...], str]:
 @hugging_face
 def an_indexer_is_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers decorates the indexer with `torch.no_grad` (modeling_deepseek_v32.py of 5.19), or the indexer only
-    returns the numbers of keys (modeling_qwen4_exp.py, modeling_deepseek_v4.py; tests/engines/test_sparse_attention.py).
-    The Trainer tells DDP that a model with checkpoints uses all parameters (5.6.0 trainer.py, find_unused_parameters)."""
+    returns the numbers of keys (modeling_qwen4_exp.py, modeling_deepseek_v4.py; tests/engines/
+    test_sparse_attention.py). The Trainer tells DDP that a model with checkpoints uses all parameters (5.6.0
+    trainer.py, find_unused_parameters)."""
     if not shape.has_indexer or job.training.method != "full":
         return None
     edit: dict[str, object] = {"training.method": "lora", "training.lora.targets": _modules(shape)[1]}
