@@ -22,7 +22,7 @@ import torch
 
 from backend.job.model import FullAttention, ModelShape, parse_model
 from backend.job.model.newer import NEWER, NEWER_TOWERS
-from backend.job.model.shape import GatedDeltaNet
+from backend.job.model.shape import Experts, GatedDeltaNet
 from backend.job.model.vision import TOWERS
 from backend.job.presets import models
 from benchmarks.families import COMPLETED
@@ -177,6 +177,7 @@ def _config(shape: ModelShape, sizes: Mapping[str, int | None], mtp: int) -> Any
             "moe_ffn_hidden_size": shape.expert_ffn,
             "moe_shared_expert_intermediate_size": (shape.moe.shared_width if shape.moe else 0) or None,
             "moe_shared_expert_gate": bool(shape.moe and shape.moe.shared_gate),
+            "moe_layer_freq": [int(isinstance(shape.kinds[index].ffn, Experts)) for index in shape.order],
             # The other dispatchers need a CUDA stream.
             "moe_token_dispatcher_type": "allgather",
         }

@@ -35,6 +35,12 @@ SWIFT_MODEL_TYPES = frozenset(
     }
 )  # fmt: skip
 
+# mcore-bridge 1.6.5 builds these with modules that megatron-core 0.16.1 lacks (experimental_attention_variant/csa.py,
+# csa2.py and deepseek_v4_hybrid_attention.py, models/hybrid): model/gpts/deepseek_v4.py "Please install the
+# Megatron-Core dev branch", model/mm_gpts/deepseek_v41.py, model/mm_gpts/glm5_next.py "requires a recent Megatron-LM
+# dev". glm5_next also needs a patch of Megatron-LM that mcore-bridge brings.
+SWIFT_DEV_MEGATRON = frozenset({"deepseek_v4", "deepseek_v41", "glm5_next"})
+
 # models/{qwen2_vl,qwen2_5_vl,qwen3_vl,qwen3_5} of mcore_adapter call parallel_functions/encoder_sequence_parallel.py.
 # If a micro-batch has fewer images than TP x CP, the backward pass divides the gradient by TP. The ranks' gradients are
 # parts of a sum, so only 1/TP of it is left. Otherwise the ranks split the images, and each rank keeps only the

@@ -26,7 +26,7 @@ from backend.job.presets import models
 from benchmarks.small_models import SMALL_MODELS
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
-from tools.write_models import read_data
+from tools.write_models import read_data, read_own_code
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.e2e, needs_node_environment]
@@ -39,6 +39,7 @@ QWEN2_TIED = {
     "model_type": "qwen2", "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36,
     "num_attention_heads": 16, "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True,
 }  # fmt: skip
+LING = read_own_code()["Ling-mini-2.0"]["config"]
 # (model, tensor, pipeline, virtual, expert, expert tensor)
 CASES = [
     ("llama-3.1-8b", 1, 1, 1, 1, 1),
@@ -71,6 +72,10 @@ CASES = [
     ("mixtral-8x7b", 2, 2, 2, 8, 1),
     ("mixtral-8x7b", 4, 2, 1, 4, 4),
     ("mixtral-8x7b", 2, 2, 1, 2, 2),
+    # A dense layer before those with experts
+    (LING, 1, 1, 1, 8, 1),
+    (LING, 2, 4, 1, 4, 1),
+    (LING, 4, 2, 5, 8, 2),
     # Layers with a gated delta net and with full attention
     ("qwen3-next-80b-a3b", 2, 4, 1, 8, 1),
     ("qwen3.5-9b", 2, 4, 2, 1, 1),
@@ -85,6 +90,7 @@ WITH_MTP = [
     ("qwen3-0.6b", 2, 2, 1, 1, 1, 1),
     ("qwen3-30b-a3b", 4, 2, 1, 4, 1, 2),
     ("qwen3-30b-a3b", 4, 1, 1, 8, 4, 1),
+    (LING, 2, 2, 1, 4, 1, 1),
     ("qwen3-next-80b-a3b", 2, 4, 1, 8, 1, 1),
     ("qwen3.5-9b", 2, 4, 2, 1, 1, 1),
 ]
@@ -100,7 +106,7 @@ def real(module, *arguments, case=""):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_every_rank_holds_what_megatron_core_builds_in_40_plans_of_11_models():
+def test_every_rank_holds_what_megatron_core_builds_in_44_plans_of_12_models():
     sizes_and_mtp = [*((*case, 0) for case in CASES), *WITH_MTP]
     cases = [
         {"model": model, "world": 32, **dict(zip((*SIZES, "mtp"), sizes, strict=True))}

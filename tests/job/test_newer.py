@@ -4,15 +4,24 @@ benchmarks/data/newer_types.json has the configurations and what transformers bu
 tests/engines/test_newer_types.py asks transformers again.
 """
 
+from dataclasses import replace
+
 import pytest
 
+from backend.estimate import estimate
+from backend.estimate.memory.stage import Trained
+from backend.estimate.model.adapters import adapter_parameters
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
+from backend.job.job import Model
+from backend.job.mapping import with_values
 from backend.job.model import parse_model
 from backend.job.model.newer import NEWER, NEWER_TOWERS
 from backend.job.presets import models
 from backend.job.problems import ProblemsError
+from backend.job.rules import check
 from benchmarks.small_models import NEWER_MODELS, TOWER_MODELS
+from tests.estimate.cases import job
 from tools.write_models import read_newer_types
 
 TYPES = {name: each for name, each in read_newer_types()["types"].items() if each["status"] == "exact"}
@@ -90,3 +99,79 @@ def test_each_layer_of_laguna_has_its_own_heads_and_a_gate_for_each():
     assert heads == [4, 4, 8, 4]
     with pytest.raises(ProblemsError):
         parse_model({**NEWER_MODELS["laguna"], "num_attention_heads_per_layer": [4]})
+
+
+V4 = {
+    "model_type": "deepseek_v4", "hidden_size": 64, "num_hidden_layers": 5, "num_attention_heads": 4, "head_dim": 32,
+    "q_lora_rank": 48, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 40, "vocab_size": 128,
+    "hc_mult": 2, "o_groups": 2, "o_lora_rank": 24, "index_n_heads": 3, "index_head_dim": 16, "num_hash_layers": 2,
+    "compress_ratios": [0, 4, 128, 4, 0, 0],
+}  # fmt: skip
+NAMED = {
+    **V4, "compress_ratios": None, "num_hash_layers": None, "compress_rate_csa": 6,
+    "layer_types": ["compressed_sparse_attention"] * 5, "mlp_layer_types": ["moe"] * 4 + ["hash_moe"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("keys", "parameters", "adapters"), [(V4, 501_997, 48_112), (NAMED, 540_389, 61_240)])
+def test_the_names_of_deepseeks_own_config_give_the_layers_of_transformers(keys, parameters, adapters):
+    # Counted on DeepseekV4ForCausalLM of transformers 5.19.0.
+    layers = model_layers(parse_model(keys))
+    assert model_parameters(layers) == parameters
+    assert adapter_parameters(layers, 8, "all", Trained()) == adapters
+
+
+def test_each_layer_of_deepseek_v4_has_its_own_attention():
+    shape = parse_model(V4)
+    mixers = [shape.kinds[index].attention for index in shape.order]
+    assert [each.compressor.rate if each.compressor else 0 for each in mixers] == [0, 4, 128, 4, 0]
+    assert [each.masked for each in mixers] == [False, True, False, True, False]
+    assert [shape.kinds[index].ffn.router_bias for index in shape.order] == [False, False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "key"),
+    [
+        ({"compress_ratios": [0, 4, 64, 4, 0]}, "bad_model_key", "compress_ratios"),
+        ({"compress_ratios": "4"}, "bad_model_key", "compress_ratios"),
+        ({"compress_ratios": [4]}, "bad_model_key", "layer_types"),
+        ({"compress_rates": {"compressed_sparse_attention": 0}}, "bad_model_key", "compress_rates"),
+        ({"compress_rates": [4, 128]}, "bad_model_key", "compress_rates"),
+        ({"o_groups": 3}, "bad_model_key", "o_groups"),
+        ({"hc_mult": 10**6}, "bad_model_key", "hc_mult"),
+        ({"index_head_dim": "16"}, "bad_model_key", "index_head_dim"),
+        ({"layer_types": ["full_attention"] * 5}, "unsupported_model_key", "layer_types"),
+        ({"layer_types": [["sliding_attention"]] * 5}, "bad_model_key", "layer_types"),
+        ({"mlp_layer_types": ["dense"] * 5}, "unsupported_model_key", "mlp_layer_types"),
+        ({"n_shared_experts": 2}, "unsupported_model_key", "n_shared_experts"),
+    ],
+    ids=str,
+)
+def test_a_config_of_deepseek_v4_that_the_layers_do_not_follow_from_is_refused(keys, code, key):
+    with pytest.raises(ProblemsError) as raised:
+        parse_model({**V4, **keys})
+    [problem] = raised.value.problems
+    assert (problem.code, problem.values["key"]) == (code, key)
+
+
+@pytest.mark.parametrize("engine", ["llamafactory-zero3", "swift-zero3", "swift-megatron"])
+def test_the_layers_of_deepseek_v4_have_no_memory_estimate(engine):
+    made = replace(job(engine=engine), model=Model(hf_config=V4))
+    with pytest.raises(ProblemsError, match="estimate_not_modelled"):
+        estimate(made)
+
+
+def test_an_indexer_of_compressed_keys_is_not_trained_on_a_hugging_face_engine():
+    made = replace(job(engine="swift-zero3"), model=Model(hf_config=V4))
+    assert "indexer_not_trained" in [problem.code for problem in check(made)]
+    adapted = with_values(made, {"training.method": "lora", "training.lora.targets": "all"})
+    [found] = [problem for problem in check(adapted) if problem.code == "adapters_on_indexer"]
+    assert "adapters_on_indexer" not in [problem.code for problem in check(with_values(adapted, found.edit))]
+
+
+def test_mcore_bridge_needs_a_later_megatron_core_for_deepseek_v4():
+    made = replace(job(engine="swift-megatron"), model=Model(hf_config=V4))
+    assert [problem.code for problem in check(made) if problem.field == "engine"] == ["megatron_core_dev"]
+    # A type without a description has the warning, too.
+    made = replace(made, model=Model(hf_config={"model_type": "deepseek_v41"}))
+    assert "megatron_core_dev" in [problem.code for problem in check(made)]

@@ -2,24 +2,29 @@
 
 benchmarks/data/own_code.json has for each model its sizes, all parameters, the LoRA adapters of rank 8 on every
 nn.Linear but the output layer, and where both come from. `checked` is `code` if they are counted on the modelling file
-of `source`, built on the meta device with transformers 4.48; `modules` if they are computed from a printed list of the
-model's modules; `other` if they are those of another implementation.
+of `source`, built on the meta device with transformers 4.48 (the files of Ling 2 and 2.5 with 4.52 and 4.57); `modules`
+if they are computed from a printed list of the model's modules; `other` if they are those of another implementation.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 
+from backend.estimate import estimate
 from backend.estimate.memory.sharding import largest_module
 from backend.estimate.memory.stage import Trained
 from backend.estimate.model.adapters import adapted_linears, adapter_parameters, quantised_parameters
 from backend.estimate.model.layers import operators_of
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters, vision_parameters
+from backend.job.job import Model
 from backend.job.model import parse_model
 from backend.job.model.operators import Dispatch
 from backend.job.model.own_code import OWN_CODE
 from backend.job.problems import ProblemsError
+from backend.job.rules import check
+from tests.estimate.cases import job
 from tools.write_models import read_own_code
 
 
@@ -112,9 +117,58 @@ def test_layers_that_no_pass_runs_hold_weights_and_do_no_work():
     assert model_parameters(model_layers(whole, routed=True)) == 7_622_619_136
 
 
+def test_layers_that_own_code_runs_hold_weights_and_have_no_estimate_on_a_hugging_face_engine():
+    """Ling's own code runs its MTP layers. Megatron-Core builds them only if a job asks for them."""
+    config = {**CASES["Ling-mini-2.0"].config, "num_nextn_predict_layers": 1}
+    # Counted on the code of `source` with transformers 4.52.
+    assert model_parameters(model_layers(parse_model(config))) == 17_083_504_896
+    made = replace(job(engine="swift-zero3"), model=Model(hf_config=config))
+    with pytest.raises(ProblemsError, match="estimate_not_modelled"):
+        estimate(made)
+    assert estimate(replace(made, engine="swift-megatron")).iteration_s
+    assert "idle_layers" not in [problem.code for problem in check(replace(made, engine="llamafactory-ddp"))]
+
+
+def test_only_version_2_of_ling_has_norms_of_queries_and_a_bias_of_each_expert():
+    first, second = (parse_model(CASES[name].config).kinds[-1] for name in ("Ling-lite-1.5", "Ling-mini-2.0"))
+    assert (first.attention.qk_norm, first.ffn.router_bias) == ("none", False)
+    assert (second.attention.qk_norm, second.ffn.router_bias) == ("heads", True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "parameters", "adapters"),
+    [
+        ({"num_nextn_predict_layers": 1}, 17_267_695_104, 318_777_856),
+        # The layers after the last whole group have full attention, too.
+        ({"num_hidden_layers": 22, "q_lora_rank": 256, "use_qk_norm": False}, 18_052_157_184, 334_674_944),
+    ],
+)
+def test_other_sizes_of_ling_2_5_have_the_parameters_that_its_code_builds(keys, parameters, adapters):
+    layers = model_layers(parse_model({**CASES["Ling 2.5, defaults"].config, **keys}))
+    assert model_parameters(layers) == parameters
+    assert adapter_parameters(layers, 8, "all", Trained()) == adapters
+
+
+@pytest.mark.parametrize("name", ["Ling 2.5, defaults", "Ling-3.0-tiny"])
+@pytest.mark.parametrize("engine", ["llamafactory-zero3", "swift-zero3", "swift-megatron"])
+def test_the_layers_of_lings_hybrid_models_have_no_memory_estimate(name, engine):
+    made = replace(job(engine=engine), model=Model(hf_config=CASES[name].config))
+    with pytest.raises(ProblemsError, match="estimate_not_modelled"):
+        estimate(made)
+    is_refused = engine == "swift-megatron" and name == "Ling-3.0-tiny"
+    assert ("linear_attention_differs" in [problem.code for problem in check(made)]) is is_refused
+
+
 @pytest.mark.parametrize(
     ("name", "keys", "code"),
     [
+        ("Ling-lite-1.5", {"norm_head": True}, "unsupported_model_key"),
+        ("Ling-mini-2.0", {"num_nextn_predict_layers": "1"}, "bad_model_key"),
+        ("Ling-mini-2.0", {"num_experts_per_tok": None}, "missing_model_key"),
+        ("Ling 2.5, defaults", {"layer_group_size": 0}, "bad_model_key"),
+        ("Ling 2.5, defaults", {"kv_lora_rank": None}, "missing_model_key"),
+        ("Ling-3.0-tiny", {"no_kda_lora": False}, "unsupported_model_key"),
+        ("Ling-3.0-tiny", {"short_conv_kernel_size": "4"}, "bad_model_key"),
         ("GLM-4-9B", {"rmsnorm": False}, "unsupported_model_key"),
         ("GLM-4-9B", {"multi_query_attention": False}, "unsupported_model_key"),
         # ChatGLM-6B has this key instead.

@@ -44,6 +44,11 @@ GEMMA_2 = {**DENSE, "model": {"preset": "gemma-2-9b"}}
 GEMMA_3 = {**DENSE, "model": {"preset": "gemma-3-1b"}}
 GPT_OSS = {**DENSE, "model": {"preset": "gpt-oss-20b"}}
 MIMO = {**DENSE, "model": {"hf_config": read_own_code()["MiMo-7B"]["config"]}, "extra": {"trust_remote_code": True}}
+LING_3 = {**DENSE, "model": {"hf_config": read_own_code()["Ling-3.0-tiny"]["config"]}}
+DEEPSEEK_V4 = {
+    **DENSE,
+    "model": {"hf_config": {"model_type": "deepseek_v4", "hidden_size": 64, "num_hidden_layers": 2}},
+}
 FROZEN = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
 QUANTISED = {
     **DENSE,
@@ -230,6 +235,8 @@ CASES = [
     (GLM_5, {"training.method": "lora", "engine": "swift-zero3"}, "adapters_on_indexer"),
     (GLM_5, {"training.method": "lora", "training.lora.targets": "o_proj,wk", "engine": "llamafactory-zero2"},
      "adapters_on_indexer"),
+    (DEEPSEEK_V4, {"engine": "swift-megatron"}, "megatron_core_dev"),
+    (LING_3, {"engine": "swift-megatron"}, "linear_attention_differs"),
     (DENSE, {"engine": "llamafactory-zero3", "training.method": "qlora"}, "method_not_supported"),
     (DENSE, {"parallel.moe_token_dispatcher": "allgather", "extra": {"variable_seq_lengths": True}}, "extra_clash"),
     (DENSE, {"engine": "llamafactory-zero2", "extra": {"use_galore": True}}, "extra_clash"),
@@ -312,6 +319,7 @@ CASES = [
 ]  # fmt: skip
 
 ONLY_THE_USER_KNOWS = {
+    "megatron_core_dev",
     "unknown_gpu", "unknown_model", "gpu_memory_mixed", "gpu_memory_smaller", "calibration_other_engine",
     "calibration_other_training", "calibration_outdated", "reward_model_starts_over", "mix_not_positive",
     "grpo_reward_unknown", "grpo_cached_data", "grpo_assumed", "extra_not_estimated",

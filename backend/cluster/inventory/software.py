@@ -16,6 +16,7 @@ from backend.cluster.typed_json import answer_of
 from backend.job.cluster import Container, Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
+from backend.job.model.linear_shape import LightningAttention
 from backend.job.model.shape import GatedDeltaNet, ModelShape, ShortConvolution, StateSpace
 from backend.job.presets import known_model, resolve_gpu
 from backend.job.rules.grpo import reward_names
@@ -92,8 +93,10 @@ def needed_modules(job: Job) -> dict[str, str]:
     traits = job.traits
     megatron = {"megatron": "megatron-core", **_MEGATRON[traits.environment]} if traits.is_megatron else {}
     deepspeed = {"deepspeed": "deepspeed"} if traits.zero_stage else {}
-    # megatron-core 0.16.1 ssm/gated_delta_net.py raises ImportError without it.
-    linear = {"fla": "flash-linear-attention"} if traits.is_megatron and _has_layers(job, GatedDeltaNet) else {}
+    # megatron-core 0.16.1 ssm/gated_delta_net.py raises ImportError without it, and so do mcore-bridge 1.6.5
+    # model/gpts/bailing_hybrid.py and Ling 2.5's own code.
+    is_linear = _has_layers(job, LightningAttention) or (traits.is_megatron and _has_layers(job, GatedDeltaNet))
+    linear = {"fla": "flash-linear-attention"} if is_linear else {}
     images = {"qwen_vl_utils": "qwen-vl-utils"} if traits.environment == "swift" and _is_qwen_with_images(job) else {}
     return {
         **_COMMON,

@@ -72,7 +72,14 @@ def check_modelled(job: Job, shape: ModelShape) -> None:
     keys (0.16.1 transformer/experimental_attention_variant/dsa.py). mcore-bridge 1.6.5 replaces parts of it. It
     computes the input of a separate gate of attention by a norm in fp32 (model/mm_gpts/muse_glimmer.py). Stages pass
     embeddings of every layer on (model/mm_gpts/gemma4.py _pack_pp_output).
+
+    Ling's own code runs its layers for multi-token prediction, whose work and logits are not counted. What the layers
+    of DeepSeek-V4 and of Ling's hybrid models save is not described for any engine.
     """
+    if shape.is_only_counted:
+        raise _not_modelled("model", f"{shape.model_type}, {job.engine}")
+    if shape.own_mtp and shape.runs_mtp and not job.traits.is_megatron:
+        raise _not_modelled("model", f"{shape.model_type}, num_nextn_predict_layers: {shape.own_mtp}")
     if job.traits.is_megatron and (shape.is_sparse or shape.has_separate_gate or shape.has_per_layer_inputs):
         raise _not_modelled("model", f"{shape.model_type}, {job.engine}")
 

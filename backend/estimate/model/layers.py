@@ -111,8 +111,8 @@ class ModelLayers:
     vision: VisionLayers | None
     mtp: int = 0
     """Layers for multi-token prediction (MTP), which follow the decoder and predict with its output layer."""
-    idle: tuple[LayerKind, int] | None = None
-    """A kind of layers that hold weights and that no forward pass runs, and their number."""
+    beside: tuple[LayerKind, int] | None = None
+    """A kind of layers that hold weights and whose work is not counted, and their number."""
 
     @property
     def count(self) -> int:
@@ -130,7 +130,7 @@ def counted_kinds(layers: ModelLayers) -> tuple[tuple[LayerKind, int], ...]:
 
 def held_kinds(layers: ModelLayers) -> tuple[tuple[LayerKind, int], ...]:
     """Return the kinds of layers that hold weights on a Hugging Face engine, each with its number of layers."""
-    return (*counted_kinds(layers), layers.idle) if layers.idle else counted_kinds(layers)
+    return (*counted_kinds(layers), layers.beside) if layers.beside else counted_kinds(layers)
 
 
 @lru_cache(maxsize=1024)

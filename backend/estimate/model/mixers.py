@@ -1,6 +1,7 @@
 """Operators of layers that mix tokens without softmax: linear attention, state spaces and short convolutions."""
 
-from backend.job.model.operators import Keep, Linear, Mixing, Norm, Operator, Recurrence
+from backend.job.model.linear_shape import KimiDelta, LightningAttention
+from backend.job.model.operators import Keep, Linear, Mixing, Norm, Operator, Parameters, Recurrence
 from backend.job.model.shape import GatedDeltaNet, ShortConvolution, StateSpace
 
 SCAN_CHUNK = 2048
@@ -36,6 +37,35 @@ def gated_delta_net(net: GatedDeltaNet, hidden: int) -> tuple[Operator, ...]:
         # The gate of the norm, and the gated output that the next projection reads.
         Keep(width=2 * values, split=True),
         Linear(name="out_proj", inputs=values, outputs=hidden, share="split"),
+    )
+
+
+def lightning_attention(attention: LightningAttention, hidden: int) -> tuple[Operator, ...]:
+    """Return the linear attention of inclusionAI/Ring-V2.5 models/modeling_bailing_moe_v2_5.py, for its parameters."""
+    width, head_dim = attention.heads * attention.head_dim, attention.head_dim
+    norms = (Norm(width=2 * width, parameters=2 * head_dim, heads=True),) if attention.normed else ()
+    return (
+        Linear(name="qkv", inputs=hidden, outputs=3 * width, share="split", parts=3, after_norm=True),
+        *norms,
+        Norm(width=width, parameters=width),
+        Linear(name="g_proj", inputs=hidden, outputs=width, share="split", after_norm=True),
+        Linear(name="o", inputs=width, outputs=hidden, share="split"),
+    )
+
+
+def kimi_delta(attention: KimiDelta, hidden: int) -> tuple[Operator, ...]:
+    """Return the linear attention of transformers 5.24 modeling_bailing_hybrid.py, for its parameters."""
+    heads, width = attention.heads, attention.heads * attention.head_dim
+    wide = dict.fromkeys(("q_proj", "k_proj", "v_proj", "f_proj", "g_proj"), width)
+    return (
+        *(
+            Linear(name=name, inputs=hidden, outputs=outputs, share="split", after_norm=True)
+            for name, outputs in {**wide, "b_proj": heads}.items()
+        ),
+        # The convolution, and the decay's factor of each head and step of each element.
+        Parameters(count=3 * width * attention.convolution + heads + width, share="split"),
+        Norm(width=width, parameters=attention.head_dim, heads=True),
+        Linear(name="o", inputs=width, outputs=hidden, share="split"),
     )
 
 

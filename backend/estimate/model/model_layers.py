@@ -5,12 +5,21 @@ from dataclasses import replace
 from functools import lru_cache
 
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
+from backend.estimate.model.compressed import collapsed, compressed_attention, connected
 from backend.estimate.model.cross_attention import cross_attention, cross_keys
 from backend.estimate.model.gemma import after_layers, before_layers, correct, laurel, per_layer_gate, predict
 from backend.estimate.model.layers import LayerKind, ModelLayers
-from backend.estimate.model.mixers import gated_delta_net, short_convolution, state_space
+from backend.estimate.model.mixers import (
+    gated_delta_net,
+    kimi_delta,
+    lightning_attention,
+    short_convolution,
+    state_space,
+)
 from backend.estimate.model.streams import added, block_indexer, mixed, ngrams
 from backend.estimate.model.vision_layers import vision_layers
+from backend.job.model.compressed_shape import CompressedAttention
+from backend.job.model.linear_shape import KimiDelta, LightningAttention
 from backend.job.model.operators import (
     WEIGHTS,
     Activation,
@@ -56,7 +65,7 @@ def model_layers(shape: ModelShape, routed: bool = False, mtp: int = 0) -> Model
     stem = before_layers(last, shape.layers, h)
     kinds = tuple(_layer(kind, h, routed=routed) for kind in shape.kinds)
     # Megatron-Core builds MTP layers only if a job asks for them.
-    idle = shape.idle_mtp and not routed
+    own = shape.own_mtp and not routed
     return ModelLayers(
         embedding=shape.vocab * h,
         positions=shape.positions * h + shape.other,
@@ -67,14 +76,16 @@ def model_layers(shape: ModelShape, routed: bool = False, mtp: int = 0) -> Model
         tied=shape.tied,
         softcap=shape.softcap,
         vision=vision_layers(shape.vision) if shape.vision else None,
-        idle=(_mtp_layer(kinds[shape.order[-1]], shape), shape.idle_mtp) if idle else None,
+        beside=(_mtp_layer(kinds[shape.order[-1]], shape), shape.own_mtp) if own else None,
     )
 
 
 def _end(last: LayerShape, hidden: int) -> tuple[Operator, ...]:
     """Return what runs between the last layer and the output projection."""
-    if last.streams:
+    if last.streams and last.stream_rank:
         return mixed(last, hidden, adds=False)
+    if last.streams:
+        return (*collapsed(last, hidden), _norm(last, hidden))
     return (*after_layers(last, hidden), _norm(last, hidden))
 
 
@@ -137,8 +148,10 @@ def _part(
     """Return the attention or the FFN of a layer with its norms; nothing if the layer lacks it."""
     if not part:
         return ()
-    if kind.streams:
+    if kind.streams and kind.stream_rank:
         return (*mixed(kind, hidden), *part, *added(kind, hidden))
+    if kind.streams:
+        return (*connected(kind, hidden), _norm(kind, hidden, detached=detached), *part, *added(kind, hidden))
     before = kind.norms in ("before", "both") or (kind.norms == "shared" and not second)
     after = kind.norms in ("after", "both") or (second and kind.ffn_norm)
     return (
@@ -182,6 +195,12 @@ def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
         return (*beside, *_full_attention(attention, hidden, in_fp32=kind.fp32_norms))
     if isinstance(attention, Mla):
         return _latent_attention(attention, hidden)
+    if isinstance(attention, CompressedAttention):
+        return compressed_attention(attention, hidden)
+    if isinstance(attention, LightningAttention):
+        return lightning_attention(attention, hidden)
+    if isinstance(attention, KimiDelta):
+        return kimi_delta(attention, hidden)
     if isinstance(attention, GatedDeltaNet):
         return gated_delta_net(attention, hidden)
     if isinstance(attention, StateSpace):
@@ -268,6 +287,7 @@ def _latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
         Linear(name="kv_up", inputs=mla.kv_lora, outputs=a * (mla.nope_dim + mla.value_dim), share="split"),
         *(_indexer(mla.indexer, mla, h) if mla.indexer else ()),
         Attention(heads=a, kv_heads=a, key_dim=key, value_dim=mla.value_dim, latent=True, masked=mla.masked),
+        *((Linear(name="g_proj", inputs=h, outputs=a, share="split", after_norm=True),) if mla.gated else ()),
         Linear(name="o", inputs=a * mla.value_dim, outputs=h, share="split"),
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from backend.job.model.config import Config
 from backend.job.model.operators import NormWeights, Sinks
-from backend.job.model.shape import Gate, LayerShape, Norms, QkNorm, StateSpace
+from backend.job.model.shape import Gate, LayerShape, Mixer, Norms, QkNorm, StateSpace
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 INDEXED = "indexed_attention"
@@ -53,6 +53,8 @@ class Family:
     """Whether v_head_dim may be absent, and the value heads of latent attention then share the hidden size."""
     layer_types: LayerTypes = all_full
     """Types of layers if config.json does not list them."""
+    mixer: Callable[[Config, str], Mixer | None] | None = None
+    """Returns what mixes tokens in a layer of a type that the family describes itself; None for other types."""
     joined: bool = True
     """As in GatedDeltaNet."""
     norms: Norms = "before"
@@ -83,8 +85,10 @@ class Family:
     """As `single` in Experts."""
     leaf_experts: bool = False
     """As `leaf` in Experts."""
-    mtp_key: str = ""
-    """The key with the number of layers for multi-token prediction that the model's own code builds and never runs."""
+    own_mtp: Callable[[Config], int] | None = None
+    """Returns the layers for multi-token prediction that the model's own code builds."""
+    runs_mtp: bool = False
+    """Whether this code runs them."""
     positions: str = ""
     """The key with the number of learned positions, if there are any."""
     extra_positions: int = 0

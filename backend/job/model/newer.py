@@ -11,7 +11,7 @@ from backend.job.model.family import FULL, SLIDING, Family, qwen_sliding
 from backend.job.model.gemma import gemma4_layer
 from backend.job.model.qwen4 import qwen4_layer, qwen4_types
 from backend.job.model.shape import Experts, Ffn, FullAttention, LayerShape
-from backend.job.model.sparse import deepseek_layer
+from backend.job.model.sparse import compressed_layer, compressed_mixer, compressed_types, deepseek_layer
 
 
 def _cohere_types(config: Config, layers: int) -> list[str]:
@@ -88,6 +88,16 @@ NEWER: Mapping[str, Family] = {
         refine=_cohere_layer,
     ),
     "deepseek_v32": Family(router_bias=True, fp32_routing=True, refine=deepseek_layer),
+    "deepseek_v4": Family(
+        # The experts and the shared expert have the same width, which attribute_map calls intermediate_size, too.
+        keys={"intermediate_size": "moe_intermediate_size"},
+        only={"n_shared_experts": 1, "attention_bias": False, "mlp_bias": False},
+        clamped=True,
+        router_bias=True,
+        layer_types=compressed_types,
+        mixer=compressed_mixer,
+        refine=compressed_layer,
+    ),
     "gemma4_unified": Family(
         fp32_norms=True,
         gated=True,

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from backend.job.model.config import Config
 from backend.job.model.family import Family, qwen_sliding
+from backend.job.model.ling import MTP_KEY, hybrid_layer, hybrid_mixer, hybrid_mtp, hybrid_types, ling_layer
 from backend.job.model.shape import LayerShape
 
 
@@ -22,7 +23,45 @@ def _biased_down(config: Config, layer: LayerShape, _index: int, _layers: int) -
     return replace(layer, other=layer.other + config.size("hidden_size"))
 
 
+def _predictors(config: Config) -> int:
+    return config.size(MTP_KEY, default=0)
+
+
 OWN_CODE: Mapping[str, Family] = {
+    # Ling and Ring: inclusionAI/Ling models/modeling_bailing_moe.py @5ccaeae; of version 2 inclusionAI/Ling-V2
+    # models/modeling_bailing_moe_v2.py @af8837e, which runs its layers for multi-token prediction.
+    "bailing_moe": Family(
+        keys={"n_shared_experts": "num_shared_experts"},
+        only={"use_bias": False, "use_qkv_bias": False, "norm_head": False},
+        modules={"qkv": ("query_key_value",), "o": ("dense",)},
+        qkv_bias=False,
+        output_bias=False,
+        ffn_bias=False,
+        fp32_routing=True,
+        single_experts=True,
+        own_mtp=_predictors,
+        runs_mtp=True,
+        refine=ling_layer,
+    ),
+    # Ling and Ring 2.5: inclusionAI/Ring-V2.5 models/modeling_bailing_moe_v2_5.py @c7facea. Ling 3 has other layers;
+    # transformers 5.24 has a class for it, modeling_bailing_hybrid.py.
+    "bailing_hybrid": Family(
+        keys={"n_shared_experts": "num_shared_experts"},
+        only={
+            "use_bias": False,
+            "use_qkv_bias": False,
+            "no_kda_lora": True,
+            "gated_attention_proj_granularity_type": "head_wise",
+        },
+        layer_types=hybrid_types,
+        mixer=hybrid_mixer,
+        ffn_bias=False,
+        fp32_routing=True,
+        router_bias=True,
+        own_mtp=hybrid_mtp,
+        runs_mtp=True,
+        refine=hybrid_layer,
+    ),
     # ChatGLM2, ChatGLM3, GLM-4-9B: czk1997/chatglm3-copy modeling_chatglm.py @456aa875cf1f,
     # Vastai/VastModelZOO llm/chatglm4/build_in/source_code/modeling_chatglm4_vacc.py @43aff36bd013.
     # ChatGLM-6B has other layers and other keys, so it is refused by a missing key.
@@ -80,7 +119,7 @@ OWN_CODE: Mapping[str, Family] = {
     # modeling_deepseek.py @27141e3ae049. Its tower is in own_towers.py.
     "kimi_vl": Family(router_bias=True, fp32_routing=True, single_experts=True, leaf_experts=True),
     # MiMo-7B: jj8127/mimo_kor modeling_mimo.py @1bdf82cea258. Qwen2's layers, and MTP layers that no forward pass runs.
-    "mimo": Family(qkv_bias=True, output_bias=False, layer_types=qwen_sliding, mtp_key="num_nextn_predict_layers"),
+    "mimo": Family(qkv_bias=True, output_bias=False, layer_types=qwen_sliding, own_mtp=_predictors),
     # The text part of MiniCPM-V 2.6 is transformers' Qwen2. Its tower is in own_towers.py.
     "minicpmv": Family(qkv_bias=True, output_bias=False, layer_types=qwen_sliding),
     # MiniCPM, MiniCPM4: a later transformers has a class for them, which refuses the sparse attention, too:

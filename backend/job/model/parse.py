@@ -27,7 +27,11 @@ from backend.job.model.shape import (
     ModelShape,
     QkNorm,
 )
+from backend.job.model.sparse import MOE_TYPES
 from backend.job.model.vision import MOST_LAYERS, TOWERS, parse_vision
+
+WITH_EXPERTS = ("sparse", *MOE_TYPES)
+"""Types of FFN with experts, in `mlp_layer_types`."""
 
 
 def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
@@ -72,7 +76,8 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
         head_bias=family.head_bias,
         softcap=bool(text.get("final_logit_softcapping")),
         other=_other(text, family, hidden, layers),
-        idle_mtp=text.size(family.mtp_key, default=0) if family.mtp_key else 0,
+        own_mtp=family.own_mtp(text) if family.own_mtp else 0,
+        runs_mtp=family.runs_mtp,
         vision=parse_vision(hf_config, hidden),
     )
 
@@ -92,7 +97,7 @@ def _family(model_type: str) -> Family:
 def _layer_types(text: Config, family: Family, layers: int) -> list[str]:
     """Return the type of every layer."""
     types = text.get("layer_types") or family.layer_types(text, layers)
-    if not isinstance(types, list) or len(types) < layers:
+    if not isinstance(types, list) or len(types) < layers or not all(isinstance(name, str) for name in types):
         raise refusal("bad_model_key", key="layer_types", value=types)
     return types[:layers]
 
@@ -132,6 +137,9 @@ def _kinds(
 
 def _mixer(name: str, text: Config, family: Family, hidden: int) -> Mixer | None:
     """Return what mixes tokens in layers of a type; None for a layer that is only an FFN."""
+    own = family.mixer(text, name) if family.mixer else None
+    if own:
+        return own
     if text.get("kv_lora_rank"):
         return _mla(text, hidden if family.value_heads_divide_hidden else 0)
     if name == LINEAR:
@@ -279,7 +287,7 @@ def _sparse(text: Config, family: Family, layers: int) -> list[bool]:
     if listed is not None:
         if not isinstance(listed, list) or len(listed) < layers:
             raise refusal("bad_model_key", key="mlp_layer_types", value=listed)
-        return [name == "sparse" for name in listed[:layers]]
+        return [name in WITH_EXPERTS for name in listed[:layers]]
     if text.get("moe_layers") is not None:
         with_experts = text.indexes("moe_layers")
         return [index in with_experts for index in range(layers)]

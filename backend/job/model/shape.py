@@ -6,6 +6,8 @@ from functools import cached_property
 from math import gcd
 from typing import Literal
 
+from backend.job.model.compressed_shape import CompressedAttention
+from backend.job.model.linear_shape import KimiDelta, LightningAttention
 from backend.job.model.operators import NormWeights, Operator, Sinks
 from backend.job.model.vision_shape import VisionShape
 
@@ -99,6 +101,8 @@ class Mla:
     """Whether it reads only chosen keys, as a mask says that is as large as the matrix of scores."""
     indexer: Indexer | None = None
     """What chooses the keys; None if it reads the mask of an earlier layer (GLM-5.2), or all keys."""
+    gated: bool = False
+    """Whether a projection with one output for each head gates the output (Ling 3)."""
 
     @property
     def kv_heads(self) -> int:
@@ -154,7 +158,8 @@ class ShortConvolution:
     bias: bool = False
 
 
-Mixer = FullAttention | Mla | GatedDeltaNet | StateSpace | ShortConvolution
+LinearAttention = LightningAttention | KimiDelta
+Mixer = FullAttention | Mla | CompressedAttention | GatedDeltaNet | LinearAttention | StateSpace | ShortConvolution
 """What mixes the tokens of a sequence in a layer."""
 
 
@@ -241,7 +246,7 @@ class LayerShape:
     """Residual streams, each as wide as the hidden state, that attention and FFN read as a gated mean (Qwen4); 0 for a
     single stream that they read through a norm."""
     stream_rank: int = 0
-    """Rank of the projections that compute the gates of the streams."""
+    """Rank of the projections that compute the gates of the streams; 0 if a matrix mixes the streams (DeepSeek-V4)."""
     ngrams: Ngrams | None = None
     ffn_norm: bool = False
     """Whether a norm follows the FFN, whatever `norms` says (A.X K1)."""
@@ -279,8 +284,10 @@ class ModelShape:
     """Whether tanh bounds the logits (Gemma 2)."""
     other: int = 0
     """Weights beside the layers: tables of embeddings for every layer (Gemma 3n), a norm of the embedding."""
-    idle_mtp: int = 0
-    """Layers for multi-token prediction that the model's own code builds and no forward pass runs (MiMo)."""
+    own_mtp: int = 0
+    """Layers for multi-token prediction that the model's own code builds (MiMo, Ling)."""
+    runs_mtp: bool = False
+    """Whether its forward pass runs them (Ling)."""
     vision: VisionShape | None = None
 
     def __hash__(self) -> int:
@@ -346,12 +353,25 @@ class ModelShape:
     @cached_property
     def has_indexer(self) -> bool:
         """Return whether layers choose the keys of sparse attention by scores without gradients."""
-        return any(isinstance(each, FullAttention | Mla) and each.indexer for each in self._mixers())
+        return any(isinstance(each, _SPARSE) and each.indexer for each in self._mixers())
 
     @cached_property
     def is_sparse(self) -> bool:
         """Return whether attention reads only chosen keys."""
-        return any(isinstance(each, FullAttention | Mla) and each.masked for each in self._mixers())
+        return any(isinstance(each, _SPARSE) and each.masked for each in self._mixers())
+
+    @cached_property
+    def is_only_counted(self) -> bool:
+        """Return whether a layer's description gives its parameters, and neither its memory nor its time."""
+        return any(
+            isinstance(each, CompressedAttention | LinearAttention) or (isinstance(each, Mla) and each.gated)
+            for each in self._mixers()
+        )
+
+    @cached_property
+    def is_compressed(self) -> bool:
+        """Return whether attention reads compressed keys."""
+        return any(isinstance(each, CompressedAttention) for each in self._mixers())
 
     @cached_property
     def has_separate_gate(self) -> bool:
@@ -385,20 +405,26 @@ class ModelShape:
         return gcd(*(number(kind) for kind in self.kinds)) or 1
 
 
+_SPARSE = FullAttention | Mla | CompressedAttention
+"""Mixers that may read only chosen keys."""
+
+
 def _heads(kind: LayerShape) -> int:
     """Return the heads of a layer; 0 for a layer that any tensor parallelism can divide."""
     attention = kind.attention
-    return attention.heads if isinstance(attention, FullAttention | Mla) else _state_heads(attention)
+    return attention.heads if isinstance(attention, _SPARSE) else _state_heads(attention)
 
 
 def _kv_heads(kind: LayerShape) -> int:
     attention = kind.attention
-    return attention.kv_heads if isinstance(attention, FullAttention | Mla) else _state_heads(attention)
+    return attention.kv_heads if isinstance(attention, _SPARSE) else _state_heads(attention)
 
 
 def _state_heads(mixer: Mixer | None) -> int:
     if isinstance(mixer, GatedDeltaNet):
         return mixer.key_heads
+    if isinstance(mixer, LinearAttention):
+        return mixer.heads
     # Ranks share whole groups of Mamba 2.
     return mixer.groups if isinstance(mixer, StateSpace) and mixer.heads else 0
 
@@ -409,4 +435,4 @@ def _head_dim(kind: LayerShape) -> int:
         return attention.nope_dim + attention.rope_dim
     if isinstance(attention, GatedDeltaNet):
         return attention.key_dim
-    return attention.head_dim if isinstance(attention, FullAttention) else 0
+    return attention.head_dim if isinstance(attention, FullAttention | CompressedAttention | LinearAttention) else 0

@@ -3,11 +3,24 @@
 Each reader names the file of transformers that it was read from, with its version.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from backend.job.model.compressed_shape import CompressedAttention, Compressor, EntryIndexer
 from backend.job.model.config import Config, refusal
-from backend.job.model.shape import Indexer, LayerShape, Mla
+from backend.job.model.family import SLIDING
+from backend.job.model.qwen4 import MOST_STREAMS
+from backend.job.model.shape import Experts, Indexer, LayerShape, Mla
 
+SPARSELY, HEAVILY = "compressed_sparse_attention", "heavily_compressed_attention"
+_RATES = {SPARSELY: 4, HEAVILY: 128}
+"""Tokens of a compressed entry, if config.json does not say."""
+_RATE_KEYS = {SPARSELY: "compress_rate_csa", HEAVILY: "compress_rate_hca"}
+HASHED = "hash_moe"
+HASHED_LAYERS = 3
+"""Leading layers of which a table of all tokens chooses the experts, if config.json does not say."""
+MOE_TYPES = ("moe", HASHED)
+"""Types of experts in DeepSeek-V4: a router chooses them, or a table of all tokens."""
 _LETTERS = {"F": "full", "S": "shared"}
 
 
@@ -48,3 +61,67 @@ def _indexer_types(config: Config, layers: int) -> list[str]:
     if not isinstance(listed, list) or len(listed) < layers or not {*listed} <= {*_LETTERS.values()}:
         raise refusal("bad_model_key", key="indexer_types", value=listed)
     return listed
+
+
+def compressed_types(config: Config, layers: int) -> list[str]:
+    """configuration_deepseek_v4.py of 5.19: the rates of the layers, or two layers with heavy compression and then
+    both kinds in turn."""
+    rates = config.get("compress_ratios")
+    if rates is None:
+        return [HEAVILY if index < 2 or index % 2 == 0 else SPARSELY for index in range(layers)]
+    names = {0: SLIDING, **{rate: name for name, rate in _RATES.items()}}
+    if not isinstance(rates, list) or not all(type(rate) is int and rate in names for rate in rates):
+        raise refusal("bad_model_key", key="compress_ratios", value=rates)
+    return [names[rate] for rate in rates]
+
+
+def compressed_mixer(config: Config, name: str) -> CompressedAttention:
+    """modeling_deepseek_v4.py of 5.19."""
+    if name not in (SLIDING, SPARSELY, HEAVILY):
+        raise refusal("unsupported_model_key", key="layer_types", value=name)
+    heads, d, groups = config.size("num_attention_heads"), config.size("head_dim"), config.size("o_groups")
+    if heads * d % groups:
+        raise refusal("bad_model_key", key="o_groups", value=groups)
+    compressor, indexer = None, None
+    if name != SLIDING:
+        compressor = Compressor(width=d, rate=_rate(config, name), overlaps=name == SPARSELY)
+    if compressor and name == SPARSELY:
+        own = replace(compressor, width=config.size("index_head_dim"))
+        indexer = EntryIndexer(heads=config.size("index_n_heads"), compressor=own)
+    return CompressedAttention(
+        heads=heads,
+        head_dim=d,
+        q_lora=config.size("q_lora_rank"),
+        groups=groups,
+        o_lora=config.size("o_lora_rank"),
+        window=config.size("sliding_window"),
+        compressor=compressor,
+        indexer=indexer,
+    )
+
+
+def _rate(config: Config, name: str) -> int:
+    """Return the tokens of an entry of a layer of this type."""
+    if config.get(_RATE_KEYS[name]) is not None:
+        return config.size(_RATE_KEYS[name])
+    rates = config.get("compress_rates", _RATES)
+    rate = rates.get(name) if isinstance(rates, Mapping) else None
+    if type(rate) is not int or rate < 1:
+        raise refusal("bad_model_key", key="compress_rates", value=rates)
+    return rate
+
+
+def _hashed_layers(config: Config) -> int:
+    return HASHED_LAYERS if config.get("num_hash_layers") is None else config.size("num_hash_layers", default=0)
+
+
+def compressed_layer(config: Config, layer: LayerShape, index: int, layers: int) -> LayerShape:
+    """modeling_deepseek_v4.py of 5.19: streams that a matrix mixes, and experts that a table chooses in the first
+    layers, whose router has no bias."""
+    ffn = layer.ffn
+    if not isinstance(ffn, Experts):
+        raise refusal("unsupported_model_key", key="mlp_layer_types", value=config.get("mlp_layer_types"))
+    hashed = config.get("mlp_layer_types") or [HASHED] * _hashed_layers(config)
+    if index < len(hashed) and hashed[index] == HASHED:
+        ffn = replace(ffn, router_bias=False)
+    return replace(layer, ffn=ffn, streams=config.size("hc_mult", largest=MOST_STREAMS))

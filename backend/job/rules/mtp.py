@@ -45,7 +45,7 @@ def idle_layers_are_found(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
     trainer.py _build_accelerator_args); LLaMA-Factory does so for LoRA (0.9.5 hparams/parser.py). If DDP looks,
     reentrant checkpoints fail (tests/engines/test_idle_layers.py).
     """
-    if not shape.idle_mtp or job.world_size == 1 or job.training.method == "partial":
+    if not shape.own_mtp or shape.runs_mtp or job.world_size == 1 or job.training.method == "partial":
         return None
     is_swift, adapted = job.traits.environment == "swift", job.training.method in ("lora", "qlora")
     is_reentrant, found = makes_reentrant_checkpoints(job), job.extra.get("ddp_find_unused_parameters")

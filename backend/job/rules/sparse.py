@@ -19,6 +19,11 @@ BLOCK_TARGETS = (
 """The linear layers of Qwen4's attention and shared experts (transformers 5.19 modeling_qwen4_exp.py)."""
 SPARSE_TARGETS = "q_a_proj,q_b_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj,gate_proj,up_proj,down_proj"
 """The linear layers of DeepSeek-V3.2 and GLM-5 outside the indexer (transformers 5.19 modeling_deepseek_v32.py)."""
+ENTRY_INDEXER_MODULES = ("q_b_proj", "kv_proj", "gate_proj", "weights_proj")
+"""Linear layers of DeepSeek-V4's indexer; the first three are also names of layers outside it."""
+ENTRY_TARGETS = "q_a_proj,o_b_proj,up_proj,down_proj"
+"""Those that no layer of the indexer shares a name with (transformers 5.19 modeling_deepseek_v4.py). Of `o_a_proj` each
+group of heads has rows of its own, which an adapter of peft does not."""
 SEE_LATER_TOKENS = ("glm_moe_dsa",)
 """Types whose class in transformers 5.6 is not causal with SDPA."""
 
@@ -42,14 +47,17 @@ def adapters_are_not_on_an_indexer(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
 
 def _modules(shape: ModelShape) -> tuple[tuple[str, ...], str]:
     """Return the linear layers of the model's indexer, and those that may have adapters."""
+    if shape.is_compressed:
+        return ENTRY_INDEXER_MODULES, ENTRY_TARGETS
     return (INDEXER_MODULES, SPARSE_TARGETS) if shape.mla else (BLOCK_INDEXER_MODULES, BLOCK_TARGETS)
 
 
 @hugging_face
 def an_indexer_is_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers decorates the indexer with `torch.no_grad` (modeling_deepseek_v32.py of 5.19), or the indexer only
-    returns the numbers of keys (modeling_qwen4_exp.py; tests/engines/test_sparse_attention.py). The Trainer tells DDP
-    that a model with checkpoints uses all parameters (5.6.0 trainer.py, find_unused_parameters)."""
+    returns the numbers of keys (modeling_qwen4_exp.py, modeling_deepseek_v4.py; tests/engines/
+    test_sparse_attention.py). The Trainer tells DDP that a model with checkpoints uses all parameters (5.6.0
+    trainer.py, find_unused_parameters)."""
     if not shape.has_indexer or job.training.method != "full":
         return None
     edit: dict[str, object] = {"training.method": "lora", "training.lora.targets": _modules(shape)[1]}

@@ -1,10 +1,13 @@
 """Rules of ms-swift's engines."""
 
 from backend.job.job import Job
+from backend.job.megatron_model_types import SWIFT_DEV_MEGATRON
 from backend.job.model import ModelShape
+from backend.job.model.linear_shape import KimiDelta
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
+from backend.job.traits import sibling
 
 RULES: list[BoundRule] = []
 swift_trainer = registrar(RULES, lambda traits: traits.environment == "swift" and not traits.is_megatron)
@@ -30,3 +33,22 @@ def streaming_has_one_loader(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
         return None
     return problem("swift_streams_with_one", "training.workers.data_loader", "note", workers=workers,
                    edit={"training.workers.data_loader": MAX_STREAMING_LOADERS})  # fmt: skip
+
+
+@swift_megatron
+def megatron_core_builds_the_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore-bridge 1.6.5 needs the dev branch of Megatron-LM for some types; with megatron-core 0.16.1 the run ends
+    when it builds the model."""
+    if shape.model_type not in SWIFT_DEV_MEGATRON:
+        return None
+    return problem("megatron_core_dev", "engine", "warning", model_type=shape.model_type)
+
+
+@swift_megatron
+def megatron_has_the_linear_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore-bridge 1.6.5 model/gpts/bailing_hybrid.py has the linear attention of Ling 2.5 alone. It looks for
+    `query_key_value.weight`, which the layers of Ling 3 do not have."""
+    if not any(isinstance(kind.attention, KimiDelta) for kind in shape.kinds):
+        return None
+    return problem("linear_attention_differs", "engine", "warning", model_type=shape.model_type,
+                   edit={"engine": sibling(job.traits, "zero3")})  # fmt: skip
