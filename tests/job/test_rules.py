@@ -40,6 +40,9 @@ GEMMA_3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
 GLM_5 = {**DENSE, "model": {"hf_config": SMALL_MODELS["glm_moe_dsa"]}}
 MLLAMA = {**DENSE, "model": {"hf_config": SEEING["mllama"]}}
 GEMMA_4 = {**DENSE, "model": {"preset": "gemma-4-12b"}}
+INTERNVL_CHAT, INTERNLM_CHAT = (
+    {**DENSE, "model": {"hf_config": read_own_code()[name]["config"]}} for name in ("InternVL3.5-8B", "InternVL2.5-8B")
+)
 MIMO = {**DENSE, "model": {"hf_config": read_own_code()["MiMo-7B"]["config"]}, "extra": {"trust_remote_code": True}}
 FROZEN = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
 QUANTISED = {
@@ -269,6 +272,8 @@ CASES = [
     (MOE, {"cluster.gpu": "cpu", "parallel.tensor": 2, "parallel.expert": 2}, "moe_tensor_on_cpu"),
     (DENSE, {"engine": "swift-megatron", "cluster.gpu": "cpu"}, "swift_on_cpu"),
     (DENSE, STREAMS, "swift_streams_with_one"),
+    (INTERNVL_CHAT, {"engine": "llamafactory-zero3"}, "internvl_own_form"),
+    (INTERNLM_CHAT, {"engine": "swift-megatron"}, "internvl_language_model"),
     (DENSE, {"engine": "swift-fsdp", "parallel.fsdp.version": 1}, "fsdp_version_not_supported"),
     (DENSE, {"engine": "swift-ddp", "training.packing": True, "training.precision": "fp32", "cluster.gpu": "cpu"},
      "packing_on_cpu"),
