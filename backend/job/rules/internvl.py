@@ -28,8 +28,10 @@ def own_form_needs_ms_swift(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
 @swift_megatron
 def megatron_knows_the_language_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore-bridge 1.6.5 model/mm_gpts/internvl.py: `llm_model_type is not supported for internvl_chat model`."""
-    language = (part(job.model.hf_config, "llm_config") or {}).get("model_type")
-    if shape.model_type != _OWN_FORM or language is None or language in SWIFT_CHAT_LANGUAGE_MODELS:
+    if shape.model_type != _OWN_FORM:
+        return None
+    language = str((part(job.model.hf_config, "llm_config") or {}).get("model_type", ""))
+    if not language or language in SWIFT_CHAT_LANGUAGE_MODELS:
         return None
     return problem("internvl_language_model", "model", engine=job.engine, language_model=language,
                    allowed=", ".join(sorted(SWIFT_CHAT_LANGUAGE_MODELS)), edit={"engine": "swift-ddp"})  # fmt: skip
