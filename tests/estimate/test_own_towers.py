@@ -9,6 +9,7 @@ from backend.estimate.plan import Plan, patches_per_image
 from backend.job.mapping import parse_job, with_values
 from backend.job.model import parse_model
 from backend.job.presets import models
+from backend.job.trained import Trained, trained_parts
 from tools.write_models import read_own_code
 
 OWN = read_own_code()["InternVL3.5-8B"]["config"]
@@ -119,6 +120,7 @@ def test_the_tower_is_whole_on_the_first_stage_of_a_pipeline():
     [
         # The table of visual embeddings counts to the tower, as in ms-swift and mcore-bridge.
         ("Ovis2.5-9B", 413_534_448 + 65_536 * 4096, 65_532 * (4 * 1152 + 2)),
+        ("dots.ocr", 1_214_894_592, 47_196_672),
         ("LLaVA-OneVision-1.5-8B", 336_479_264 - 33_564_672, 33_564_672),
     ],
 )
@@ -127,8 +129,16 @@ def test_a_tower_and_its_projector_are_the_parts_that_the_engine_freezes(name, t
     assert vision_parameters(vision) == (tower, projector, 0)
 
 
-@pytest.mark.parametrize(("name", "pixels"), [("Ovis2.5-9B", 32), ("LLaVA-OneVision-1.5-8B", 28)])
+@pytest.mark.parametrize(("name", "pixels"), [("Ovis2.5-9B", 32), ("LLaVA-OneVision-1.5-8B", 28), ("dots.ocr", 28)])
 def test_towers_that_keep_the_size_of_an_image_make_a_token_of_a_square(name, pixels):
     config = read_own_code()[name]["config"]
     patches = patches_of(config, {"training.image_max_pixels": 9 * pixels**2})
     assert parse_model(config).vision.image_tokens(patches) == 9
+
+
+def test_ms_swift_freezes_no_tower_of_dots_ocr_in_full_training():
+    config = read_own_code()["dots.ocr"]["config"]
+    shape = parse_model(config)
+    assert trained_parts(job_of(config, FROZEN), shape) == Trained()
+    assert not trained_parts(job_of(config, {**FROZEN, "training.method": "lora"}), shape).vision
+    assert not trained_parts(job_of(config, {**FROZEN, "engine": "llamafactory-zero3"}), shape).tower

@@ -136,6 +136,8 @@ def test_layers_that_no_pass_runs_hold_weights_and_do_no_work():
         ("Ovis2.5-9B", {"visual_vocab_size": 4}, "bad_model_key"),
         ("Ovis2.5-9B", {"vit_config": None}, "missing_model_key"),
         ("Ovis2.5-9B", {"vit_config": {"fullatt_block_indexes": [7]}}, "unsupported_model_key"),
+        ("dots.ocr", {"vision_config": {"temporal_patch_size": 2}}, "unsupported_model_key"),
+        ("dots.ocr", {"vision_config": {"num_attention_heads": 4096}}, "bad_model_key"),
         ("LLaVA-OneVision-1.5-8B", {"vision_config": {"num_heads": 4096}}, "bad_model_key"),
     ],
 )

@@ -146,5 +146,8 @@ TEXT_OF_VERSION: Mapping[str, Mapping[float, str]] = {"minicpmv": {2.6: "qwen2",
 """The type of the language model by `version`, of types whose config.json does not name it. The tower and the sources
 are in own_towers.py."""
 
+TEXT_OF: Mapping[str, str] = {"dots_ocr": "qwen2"}
+"""The type of the language model by that of the whole model, where config.json names no other. As above."""
+
 WITH_LLM_CONFIG = frozenset({"internvl_chat", "ovis2_5"})
 """Types whose language model is a part of config.json with this name. The towers are in own_towers.py."""

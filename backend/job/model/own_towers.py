@@ -90,6 +90,44 @@ def _ovis(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     )
 
 
+_DOTS_DEFAULTS: Mapping[str, Any] = {
+    "embed_dim": 1536, "hidden_size": 1536, "intermediate_size": 4224, "num_hidden_layers": 42,
+    "num_attention_heads": 12, "num_channels": 3, "patch_size": 14, "spatial_merge_size": 2, "use_bias": False,
+    "post_norm": True,
+}  # fmt: skip
+
+
+def _dots(vision: Config, _model: Config, _text_hidden: int) -> VisionShape:
+    """dots.ocr: redai-infra/Relax relax/models/dots_ocr/configuration.py, vision.py @d09ff62a4942."""
+    own = Config(vision.values, _DOTS_DEFAULTS)
+    required(own, "temporal_patch_size", 1)
+    hidden, merge, bias = own.size("embed_dim"), own.size("spatial_merge_size"), own.flag("use_bias")
+    heads = own.size("num_attention_heads")
+    if heads > hidden:
+        raise refusal("bad_model_key", key="num_attention_heads", value=heads)
+    merged = hidden * merge**2
+    return VisionShape(
+        depth=own.size("num_hidden_layers", largest=MOST_LAYERS),
+        hidden=hidden,
+        ffn=own.size("intermediate_size"),
+        heads=heads,
+        channels=own.size("num_channels"),
+        patch=own.size("patch_size"),
+        merge=merge,
+        gated=True,
+        norm="scale",
+        patch_bias=True,
+        qkv_bias=bias,
+        output_bias=bias,
+        ffn_bias=bias,
+        # The norms after the patches and after the blocks.
+        other=hidden * (1 + own.flag("post_norm")),
+        projector_norm="patch",
+        projector_scale=2 * hidden,
+        projector=(Projection(merged, merged, bias=True), Projection(merged, own.size("hidden_size"), bias=True)),
+    )
+
+
 _RICE_DEFAULTS: Mapping[str, Any] = {
     "depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16, "in_channels": 3, "patch_size": 14,
     "spatial_merge_size": 2,
@@ -121,6 +159,7 @@ def _rice(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
 
 
 OWN_TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
+    "dots_ocr": _dots,
     "internvl_chat": internvl_chat_tower,
     "kimi_vl": _moon,
     "llavaonevision1_5": _rice,

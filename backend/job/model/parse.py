@@ -15,7 +15,7 @@ from backend.job.model.hybrids import ATTENTION, CONVOLUTION, HYBRID, MAMBA, MLP
 from backend.job.model.llama import CHUNKED
 from backend.job.model.mllama import CROSS
 from backend.job.model.operators import WEIGHTS
-from backend.job.model.own_code import OWN_CODE, TEXT_OF_VERSION, WITH_LLM_CONFIG
+from backend.job.model.own_code import OWN_CODE, TEXT_OF, TEXT_OF_VERSION, WITH_LLM_CONFIG
 from backend.job.model.shape import (
     Experts,
     Ffn,
@@ -84,6 +84,8 @@ def _text_type(values: Mapping[str, Any], model_type: str) -> str:
         if not isinstance(version, int | float) or version not in TEXT_OF_VERSION[model_type]:
             raise refusal("unsupported_model_key", key="version", value=version)
         return TEXT_OF_VERSION[model_type][version]
+    if model_type in TEXT_OF:
+        return TEXT_OF[model_type]
     if model_type in OWN_CODE or (_name(own) not in FAMILIES and (not own or model_type in FAMILIES)):
         return model_type
     return own
