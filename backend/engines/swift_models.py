@@ -4,6 +4,7 @@ ms-swift finds a model by the name of its folder, and then by its architecture (
 get_model_info_meta). Several of its types may have one architecture. Written out, a folder may have any name.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,6 +14,7 @@ import yaml
 from backend.engines.engine import Target, target_of
 from backend.job.data_folder import data_folder
 from backend.job.job import Job
+from backend.job.model.config import part
 from backend.job.presets import models
 
 
@@ -36,7 +38,35 @@ def swift_model(target: Target) -> SwiftModel | None:
     kind = next((kind for kind in kinds if kind), None)
     if kind is None:
         return None
-    return SwiftModel(model_type=kind, template=_template_of(kind, target.job.training.template))
+    kind = _OF_VERSION.get(kind, {}).get(_version(model.hf_config), kind)
+    chosen = _template_of(kind, target.job.training.template)
+    own = _template_by_config(model.hf_config) if kind == "internvl_chat" else None
+    is_chosen = target.job.training.template == chosen
+    return SwiftModel(model_type=kind, template=chosen if is_chosen or own is None else own)
+
+
+_OF_VERSION: Mapping[str, Mapping[float, str]] = {
+    "minicpmv": {2.6: "minicpmv2_6", 4.0: "minicpmv4", 4.5: "minicpmv4_5"}
+}
+"""Types that have one architecture in ms-swift, by the `version` of config.json."""
+_INTERNVL_TEMPLATES: Mapping[str, str] = {
+    "qwen3": "internvl3_5",
+    "qwen3_moe": "internvl3_5",
+    "gpt_oss": "internvl3_5_gpt",
+}
+"""Templates of InternVL 3.5 by the type of its language model. Its config.json names the template of 2.5."""
+
+
+def _version(hf_config: Mapping[str, Any]) -> float:
+    version = hf_config.get("version")
+    return float(version) if isinstance(version, int | float) else 0.0
+
+
+def _template_by_config(hf_config: Mapping[str, Any]) -> str | None:
+    """Return the template of InternVL's generation; None if ms-swift has none for it."""
+    language = str((part(hf_config, "llm_config") or {}).get("model_type"))
+    template = _INTERNVL_TEMPLATES.get(language, str(hf_config.get("template")))
+    return template if template in _registry()["templates"]["internvl_chat"] else None
 
 
 def swift_names(job: Job) -> dict[str, str]:

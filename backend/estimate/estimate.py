@@ -280,8 +280,17 @@ def _leaves_gap(job: Job) -> bool:
 
 
 def layers_of_job(job: Job, shape: ModelShape) -> ModelLayers:
-    """Return the layers that the job's engine builds."""
-    return model_layers(shape, job.traits.is_megatron, counted_layers(job, shape))
+    """Return the layers that the job's engine builds.
+
+    ms-swift 4.6.0 runs a tower that is frozen whole without gradients (model/patcher.py patch_frozen_module), so its
+    patches need none. Some towers contain the projector.
+    """
+    layers = model_layers(shape, job.traits.is_megatron, counted_layers(job, shape))
+    if layers.vision is None or not layers.vision.patches_need or job.traits.environment != "swift":
+        return layers
+    if trained_parts(job, shape).vision:
+        return layers
+    return replace(layers, vision=replace(layers.vision, patches_need=False))
 
 
 def _is_adapted(job: Job) -> bool:

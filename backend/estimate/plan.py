@@ -10,7 +10,7 @@ import numpy.typing as npt
 from backend.estimate.array_ops import Array, Flag, Number, choose
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.worst_microbatch import worst_microbatch_length
-from backend.job.checkpointing import can_checkpoint
+from backend.job.checkpointing import can_checkpoint, recomputes_tower
 from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape, VisionShape
 from backend.job.pipeline_layout import layers_of
@@ -48,6 +48,8 @@ class Plan:
     above."""
     recompute_choice: int | npt.NDArray[np.intp] = 0
     """The index of each plan in recompute_choices."""
+    recomputes_tower: bool = False
+    """Whether a trained vision tower recomputes its activations whatever `recompute` is."""
     account_for_embedding: bool = False
     account_for_loss: bool = False
     pipeline_layout: tuple[int, ...] | None = None
@@ -73,6 +75,10 @@ class Plan:
         computed: Any = self
         computed.tokens = self.micro_batch * self.sequence_length / self.context
         computed.whole_share = choose(self.sequence_parallel, 1 / self.tensor, 1.0)
+
+    def of_tower(self) -> "Plan":
+        """Return the plan as it applies to the vision tower."""
+        return replace(self, recompute="full", recompute_choices=()) if self.recomputes_tower else self
 
     def by_recompute(self, value: Callable[[str, tuple[str, ...]], Number]) -> Number:
         """Return `value(recompute, modules)` of the plan, entry by entry where plans differ in it."""
@@ -153,10 +159,11 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
         recompute=recompute,
         recompute_modules=(parallel.recompute_modules or ("core_attn",)) if recompute == "selective" else (),
         recompute_layers=parallel.recompute_num_layers or 1,
+        recomputes_tower=recomputes_tower(job),
         flash_attention=flash_attention,
         # With cross-attention a batch without images gets a picture (backend/estimate/model/cross_attention.py).
         images=sequences * max(training.images_per_sample, int(vision.keys > 0)) if vision else 0,
-        patches=patches_per_image(vision, training.image_max_pixels) if vision else 0,
+        patches=patches_per_image(job, vision) if vision else 0,
         image_keys=vision.keys if vision else 0,
         tensor=split.tensor,
         pipeline=split.pipeline,
@@ -206,10 +213,25 @@ def unsplit(plan: Plan) -> Plan:
     )
 
 
-def patches_per_image(vision: VisionShape, max_pixels: int) -> int:
-    """Return the patches of the largest allowed image: whole merged tokens within `max_pixels`, unless the tower
-    resizes every image to one size."""
+def patches_per_image(job: Job, vision: VisionShape) -> int:
+    """Return the patches of the largest allowed image: whole merged tokens within `image_max_pixels`, unless the tower
+    resizes every image, or each of its tiles, to one size."""
     if vision.image_patches:
-        return vision.image_patches
+        return vision.image_patches * _tiles(job, vision)
     merged_pixels = (vision.patch * vision.merge) ** 2
-    return max(max_pixels // merged_pixels, 1) * vision.merge**2
+    return max(job.training.image_max_pixels // merged_pixels, 1) * vision.merge**2
+
+
+def _tiles(job: Job, vision: VisionShape) -> int:
+    """Return the tiles of an image: the most there are under ms-swift, which always cuts images (4.6.0
+    template/templates/internvl.py). LLaMA-Factory does so with `crop_to_patches` (data/mm_plugin.py InternVLPlugin)."""
+    if job.traits.environment != "swift":
+        return vision.tiles if str(job.extra.get("crop_to_patches")).lower() == "true" else 1
+    chosen = job.environment.get(vision.tiles_variable, "")
+    if not (chosen.isascii() and chosen.isdigit() and 0 < int(chosen) <= _MOST_TILES):
+        return vision.tiles
+    return int(chosen) + (int(chosen) > 1)
+
+
+_MOST_TILES = 1024
+"""Larger numbers are taken for a mistake."""

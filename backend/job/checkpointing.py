@@ -43,5 +43,12 @@ def makes_reentrant_checkpoints(job: Job) -> bool:
     return not is_fsdp_2 and not _is_false(extra.get("use_reentrant_gc"))
 
 
+def recomputes_tower(job: Job) -> bool:
+    """Return whether a trained vision tower recomputes its activations whatever the job's `recompute` is: ms-swift's
+    Megatron does so unless told otherwise (4.6.0 megatron/arguments/megatron_args.py vit_gradient_checkpointing)."""
+    is_swift_megatron = job.traits.is_megatron and job.traits.environment == "swift"
+    return is_swift_megatron and not _is_false(job.extra.get("vit_gradient_checkpointing"))
+
+
 def _is_false(value: object) -> bool:
     return str(value).lower() == "false"

@@ -41,6 +41,13 @@ SWIFT_MODEL_TYPES = frozenset(
 # dev". glm5_next also needs a patch of Megatron-LM that mcore-bridge brings.
 SWIFT_DEV_MEGATRON = frozenset({"deepseek_v4", "deepseek_v41", "glm5_next"})
 
+# Model types of config.json that mcore-bridge registers under another name, which ms-swift finds by the architecture:
+# LLaVA-OneVision 1.5 is llava_onevision1_5 there.
+SWIFT_OTHER_NAMES = frozenset({"llavaonevision1_5"})
+
+# Types of the language model of internvl_chat that mcore-bridge 1.6.5 takes (model/mm_gpts/internvl.py prepare_model).
+SWIFT_CHAT_LANGUAGE_MODELS = frozenset({"qwen2", "qwen3", "qwen3_moe", "gpt_oss"})
+
 # models/{qwen2_vl,qwen2_5_vl,qwen3_vl,qwen3_5} of mcore_adapter call parallel_functions/encoder_sequence_parallel.py.
 # If a micro-batch has fewer images than TP x CP, the backward pass divides the gradient by TP. The ranks' gradients are
 # parts of a sum, so only 1/TP of it is left. Otherwise the ranks split the images, and each rank keeps only the

@@ -27,13 +27,21 @@ _PROJECTOR_TRAINED = frozenset({("gemma3n", "llamafactory")})
 `multi_modal_projector` (model/model_utils/visual.py), but Gemma 3n has `embed_vision` and `embed_audio`."""
 
 
+_TOWER_TRAINED = frozenset({("dots_ocr", "swift")})
+"""Models and environments in which no switch freezes the tower and the projector in full training: ms-swift 4.6.0 names
+only the language model of dots.ocr (model/model_arch.py)."""
+
+
 def trained_parts(job: Job, shape: ModelShape) -> Trained:
     """Return the parts that a job trains, by its engine's freeze rules, which differ for deep-stack mergers and pt."""
     freeze, traits = job.training.freeze, job.traits
     freezes = freeze.language_model or freeze.vision_tower or freeze.projector
     if not freezes or not shape.vision or (job.training.stage == "pt" and not traits.freezes_in_pretraining):
         return _ALL
-    frozen_projector = freeze.projector and (shape.model_type, traits.environment) not in _PROJECTOR_TRAINED
+    case = (shape.model_type, traits.environment)
+    if case in _TOWER_TRAINED and job.training.method == "full":
+        return Trained(language=not freeze.language_model)
+    frozen_projector = freeze.projector and case not in _PROJECTOR_TRAINED
     return Trained(
         language=not freeze.language_model,
         tower=not freeze.vision_tower,

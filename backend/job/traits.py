@@ -13,6 +13,7 @@ from backend.job.megatron_model_types import (
     MCA_WRONG_VISION,
     SWIFT_CUT_DEEP_STACK,
     SWIFT_MODEL_TYPES,
+    SWIFT_OTHER_NAMES,
 )
 
 EngineName = Literal[
@@ -361,7 +362,7 @@ TRAITS: Mapping[str, EngineTraits] = {
             # Megatron GRPO`), which needs GPUs: not yet. gkd needs a second model.
             stages=("pt", "sft", "rm", "dpo", "kto"),
             methods=("full", "lora"),
-            model_types=SWIFT_MODEL_TYPES,
+            model_types=SWIFT_MODEL_TYPES | SWIFT_OTHER_NAMES,
             # mcore-bridge counts visual.deepstack_merger_list among the aligner's modules.
             deep_stack_frozen_with="projector",
             freezes_in_pretraining=True,

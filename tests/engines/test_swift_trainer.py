@@ -24,6 +24,7 @@ from tests.engines.test_swift_megatron import on_disk
 from tools.programs import SWIFT, swift_python
 from tools.real_parsers import parse_with_swift
 from tools.write_engine_keys import run_swift
+from tools.write_models import read_own_code
 from tools.write_swift_models import ask_models, kept
 
 TRAINERS = [name for name, traits in TRAITS.items() if traits.environment == "swift" and not traits.is_megatron]
@@ -178,6 +179,12 @@ def test_the_rank_is_told_which_command_to_run_and_the_plain_script_starts_ms_sw
         assert "MEGABOARD_" not in script
 
 
+def own_code(name: str, architecture: str, **keys: str) -> dict[str, Any]:
+    """Return a job's model with code in its folder, as config.json gives it."""
+    config = {**read_own_code()[name]["config"], "architectures": [architecture], **keys}
+    return {"model__preset": None, "model__hf_config": config}
+
+
 def test_an_attempt_that_resumes_names_the_checkpoint() -> None:
     created = CASES["lora"]
     resumed = render(created, replace(place(created), checkpoint="/runs/it/checkpoint-40"))
@@ -195,6 +202,14 @@ def test_an_attempt_that_resumes_names_the_checkpoint() -> None:
          "qwen3", "qwen3_nothinking"),
         ({"model__preset": None, "model__hf_config": {"model_type": "it", "architectures": ["Qwen3ForCausalLM"]}},
          "qwen3", "qwen3"),
+        # Several of its types have this class.
+        (own_code("MiniCPM-V-2.6", "MiniCPMV"), "minicpmv2_6", "minicpmv2_6"),
+        (own_code("MiniCPM-V-4.5", "MiniCPMV"), "minicpmv4_5", "minicpmv4_5"),
+        # This type has a template for each generation.
+        (own_code("InternVL3.5-8B", "InternVLChatModel"), "internvl_chat", "internvl3_5"),
+        (own_code("InternVL2.5-8B", "InternVLChatModel", template="internvl2_5"), "internvl_chat", "internvl2_5"),
+        (own_code("InternVL2.5-8B", "InternVLChatModel", template="internvl2_5") | {"training__template": "internvl2"},
+         "internvl_chat", "internvl2"),
     ],
 )  # fmt: skip
 def test_a_model_is_known_by_its_hub_name_or_its_architecture(

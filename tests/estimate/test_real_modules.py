@@ -20,6 +20,7 @@ from backend.job.model import parse_model
 from backend.job.model.families import FAMILIES
 from backend.job.model.newer import NEWER, NEWER_TOWERS
 from backend.job.model.own_code import OWN_CODE
+from backend.job.model.own_towers import OWN_TOWERS
 from backend.job.model.patch_gradients import WITH_PATCH_GRADIENTS
 from backend.job.model.vision import TOWERS
 from backend.job.presets import models
@@ -149,7 +150,7 @@ def test_every_linear_module_has_an_adapter_but_in_types_that_all_does_not_suit(
 
 def test_transformers_lets_gradients_flow_to_the_patches_of_the_types_that_are_listed():
     assert real("benchmarks.real_modules", "patches-need-gradients") == [
-        name for name in TOWERS if name in WITH_PATCH_GRADIENTS and name not in NEWER_TOWERS
+        name for name in TOWERS if name in WITH_PATCH_GRADIENTS and name not in {*NEWER_TOWERS, *OWN_TOWERS}
     ]
 
 
@@ -166,4 +167,4 @@ def test_every_type_that_config_json_describes_has_as_many_parameters_as_transfo
     described = {name.removesuffix("_text").removesuffix("_thinker") for name in by_status["exact"]}
     assert {*FAMILIES} - {*OWN_CODE, *NEWER} - described == {"gpt-sw3"} - described
     seen_here = {name for name in TOWERS if name.removesuffix("_thinker") not in NEWER_TOWERS}
-    assert seen_here - {*OWN_CODE} <= by_status["exact"]
+    assert seen_here - {*OWN_CODE, *OWN_TOWERS} <= by_status["exact"]

@@ -43,6 +43,9 @@ GEMMA_4 = {**DENSE, "model": {"preset": "gemma-4-12b"}}
 GEMMA_2 = {**DENSE, "model": {"preset": "gemma-2-9b"}}
 GEMMA_3 = {**DENSE, "model": {"preset": "gemma-3-1b"}}
 GPT_OSS = {**DENSE, "model": {"preset": "gpt-oss-20b"}}
+INTERNVL_CHAT, INTERNLM_CHAT = (
+    {**DENSE, "model": {"hf_config": read_own_code()[name]["config"]}} for name in ("InternVL3.5-8B", "InternVL2.5-8B")
+)
 MIMO = {**DENSE, "model": {"hf_config": read_own_code()["MiMo-7B"]["config"]}, "extra": {"trust_remote_code": True}}
 LING_3 = {**DENSE, "model": {"hf_config": read_own_code()["Ling-3.0-tiny"]["config"]}}
 DEEPSEEK_V4 = {
@@ -292,6 +295,8 @@ CASES = [
     (MOE, {"cluster.gpu": "cpu", "parallel.tensor": 2, "parallel.expert": 2}, "moe_tensor_on_cpu"),
     (DENSE, {"engine": "swift-megatron", "cluster.gpu": "cpu"}, "swift_on_cpu"),
     (DENSE, STREAMS, "swift_streams_with_one"),
+    (INTERNVL_CHAT, {"engine": "llamafactory-zero3"}, "internvl_own_form"),
+    (INTERNLM_CHAT, {"engine": "swift-megatron"}, "internvl_language_model"),
     (DENSE, {"engine": "swift-fsdp", "parallel.fsdp.version": 1}, "fsdp_version_not_supported"),
     (DENSE, {"engine": "swift-ddp", "training.packing": True, "training.precision": "fp32", "cluster.gpu": "cpu"},
      "packing_on_cpu"),

@@ -85,9 +85,7 @@ def _image_tokens(job: Job) -> int | None:
     vision = model.vision
     if vision is None:
         return 0
-    return job.training.images_per_sample * vision.image_tokens(
-        patches_per_image(vision, job.training.image_max_pixels)
-    )
+    return job.training.images_per_sample * vision.image_tokens(patches_per_image(job, vision))
 
 
 def _number(value: Any) -> Any:

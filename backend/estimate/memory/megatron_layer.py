@@ -132,10 +132,10 @@ def _spread(saved: SavedBytes, plan: Plan, attention: Attention | None) -> Numbe
 
 
 def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained: Trained) -> Number:
-    """Return the bytes of the vision tower: the Hugging Face module, whole on each rank. Only full recompute affects
-    it."""
+    """Return the bytes of the vision tower: the Hugging Face module, whole on each rank. Of recompute, only the full
+    one affects it."""
     element = int(element_bytes(memory))
-    full: Flag = plan.full_recompute
+    full: Flag = plan.of_tower().full_recompute
     if type(full) is bool:
         return plan.vision_patches * _bytes_per_patch(vision, element, trained, full)
     with_full, without = [_bytes_per_patch(vision, element, trained, each) for each in (True, False)]

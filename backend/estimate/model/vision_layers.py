@@ -81,6 +81,7 @@ def _vision_attention(vision: VisionShape, window: int) -> tuple[Operator, ...]:
             parts=1 if vision.joined_qkv else 3,
             after_norm=True,
         ),
+        *((Norm(width=h + keys, parameters=h + keys, heads=True),) if vision.qk_norm else ()),
         Attention(
             heads=vision.heads,
             kv_heads=vision.kv_heads or vision.heads,

@@ -100,6 +100,7 @@ def _rows(
 
 def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -> Work:
     """Return the work of the vision tower, which sees every patch of an image at once and is not split over TP."""
+    plan = plan.of_tower()
     patches, merged = plan.vision_patches, vision.patches_per_token
     once = [
         (TowerPart(kind=vision.patch_embedding, count=1, checkpointed=False), trained.tower, False),

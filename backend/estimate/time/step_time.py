@@ -1,6 +1,7 @@
 """Seconds of a training step and of its parts: pipeline stages, data parallelism, optimizer, offloading."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from numpy import ndarray
@@ -298,7 +299,8 @@ def _head(layers: ModelLayers, time_context: TimeContext, load: Load, trained: b
 
 def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, adapters: bool) -> Passes:
     """Return the passes through the vision tower, which is whole on every TP rank and sees all patches of an image."""
-    plan = time_context.plan
+    plan = time_context.plan.of_tower()
+    time_context = replace(time_context, plan=plan)
     if not (plan.images.any() if type(plan.images) is ndarray else plan.images):
         return NO_PASSES
     forward, backward, recomputed = ZERO, ZERO, ZERO

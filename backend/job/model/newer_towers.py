@@ -21,7 +21,7 @@ _CLIP = 3000
 """Frames of a clip of 30 s, for which the audio of a sample is taken."""
 
 
-def _required(config: Config, key: str, *known: object) -> None:
+def required(config: Config, key: str, *known: object) -> None:
     """Refuse a value that the reader does not describe."""
     value = config.get(key, known[0])
     if (tuple(value) if isinstance(value, list) else value) not in known:
@@ -87,8 +87,8 @@ def _hyperclova(vision: Config, model: Config, text_hidden: int) -> VisionShape:
 def _kimi(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     """modeling_kimi_k25.py. The config.json of releases has the names of Moonshot's own code (`vt_hidden_size`)."""
     hidden = vision.size("hidden_size", "vt_hidden_size")
-    _required(vision, "merge_kernel_size", (2, 2))
-    _required(vision, "mm_projector_type", "patchmerger")
+    required(vision, "merge_kernel_size", (2, 2))
+    required(vision, "mm_projector_type", "patchmerger")
     projected = model.size("projection_hidden_size", default=hidden)
     if vision.size("mm_hidden_size", default=projected) != hidden:
         raise refusal("unsupported_model_key", key="mm_hidden_size", value=vision.get("mm_hidden_size"))
@@ -121,10 +121,10 @@ def moonvit(vision: Config, text_hidden: int, *, merge: int, joined_qkv: bool) -
 def _minicpm(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     """modeling_minicpmv4_6.py, modeling_minicpmv4_7.py: 2 x 2 patches are joined within the tower, and again by the
     projector."""
-    _required(model, "downsample_mode", "16x")
-    _required(model, "merge_kernel_size", (2, 2))
-    _required(vision, "window_kernel_size", (2, 2))
-    _required(model, "merger_times", 1)
+    required(model, "downsample_mode", "16x")
+    required(model, "merge_kernel_size", (2, 2))
+    required(vision, "window_kernel_size", (2, 2))
+    required(model, "merger_times", 1)
     hidden, last = vision.size("hidden_size"), model.get("insert_layer_id")
     tower = siglip(
         Config({**vision.values, "vision_use_head": False}, defaults().get("minicpmv4_6_vision")),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from backend.job.model.config import Config
-from backend.job.model.family import Family, qwen_sliding
+from backend.job.model.family import FULL, SLIDING, Family, qwen_sliding
 from backend.job.model.ling import MTP_KEY, hybrid_layer, hybrid_mixer, hybrid_mtp, hybrid_types, ling_layer
 from backend.job.model.shape import LayerShape
 
@@ -25,6 +25,12 @@ def _biased_down(config: Config, layer: LayerShape, _index: int, _layers: int) -
 
 def _predictors(config: Config) -> int:
     return config.size(MTP_KEY, default=0)
+
+
+def _windows_above(config: Config, layers: int) -> list[str]:
+    """configuration_llavaonevision1_5.py: a sliding window needs no switch."""
+    first = config.size("max_window_layers", default=0) if config.get("sliding_window") is not None else layers
+    return [SLIDING if index >= first else FULL for index in range(layers)]
 
 
 OWN_CODE: Mapping[str, Family] = {
@@ -118,10 +124,25 @@ OWN_CODE: Mapping[str, Family] = {
     # The text part of Kimi-VL has DeepSeek-V3's layers in code of its own, zhangbo2008/hf_deepseek_annotated
     # modeling_deepseek.py @27141e3ae049. Its tower is in own_towers.py.
     "kimi_vl": Family(router_bias=True, fp32_routing=True, single_experts=True, leaf_experts=True),
+    # LLaVA-OneVision 1.5: randydl/LLaVA-OneVision-1.5 ds/llavaonevision1_5/configuration_llavaonevision1_5.py,
+    # modeling_llavaonevision1_5.py @4db2e82ab2f2. Qwen3's layers. Its tower is in own_towers.py.
+    "llavaonevision1_5": Family(
+        defaults={
+            "hidden_size": 2560,
+            "intermediate_size": 9728,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "vocab_size": 151936,
+            "max_window_layers": 36,
+            "tie_word_embeddings": False,
+        },
+        qk_norm="heads",
+        layer_types=_windows_above,
+    ),
     # MiMo-7B: jj8127/mimo_kor modeling_mimo.py @1bdf82cea258. Qwen2's layers, and MTP layers that no forward pass runs.
     "mimo": Family(qkv_bias=True, output_bias=False, layer_types=qwen_sliding, own_mtp=_predictors),
-    # The text part of MiniCPM-V 2.6 is transformers' Qwen2. Its tower is in own_towers.py.
-    "minicpmv": Family(qkv_bias=True, output_bias=False, layer_types=qwen_sliding),
     # MiniCPM, MiniCPM4: a later transformers has a class for them, which refuses the sparse attention, too:
     # huggingface/transformers src/transformers/models/minicpm4/modular_minicpm4.py @3c80759eed27.
     "minicpm": Family(defaults={"tie_word_embeddings": True}, only={"num_experts": 0, "sparse_config": None}),
@@ -159,3 +180,13 @@ OWN_CODE: Mapping[str, Family] = {
     ),
 }
 """By model_type of the text model."""
+
+TEXT_OF_VERSION: Mapping[str, Mapping[float, str]] = {"minicpmv": {2.6: "qwen2", 4.5: "qwen3"}}
+"""The type of the language model by `version`, of types whose config.json does not name it. The tower and the sources
+are in own_towers.py."""
+
+TEXT_OF: Mapping[str, str] = {"dots_ocr": "qwen2"}
+"""The type of the language model by that of the whole model, where config.json names no other. As above."""
+
+WITH_LLM_CONFIG = frozenset({"internvl_chat", "ovis2_5"})
+"""Types whose language model is a part of config.json with this name. The towers are in own_towers.py."""

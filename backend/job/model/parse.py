@@ -15,7 +15,7 @@ from backend.job.model.hybrids import ATTENTION, CONVOLUTION, HYBRID, MAMBA, MLP
 from backend.job.model.llama import CHUNKED
 from backend.job.model.mllama import CROSS
 from backend.job.model.operators import WEIGHTS
-from backend.job.model.own_code import OWN_CODE
+from backend.job.model.own_code import OWN_CODE, TEXT_OF, TEXT_OF_VERSION, WITH_LLM_CONFIG
 from backend.job.model.shape import (
     Experts,
     Ffn,
@@ -44,13 +44,13 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
         # LLaMA-Factory trains this part of an omni model only (model/loader.py).
         inner = parse_model({**thinker, "model_type": f"{hf_config.get('model_type')}_thinker"})
         return replace(inner, model_type=str(hf_config.get("model_type")))
-    values = part(hf_config, "text_config") or hf_config
+    values = part(hf_config, "text_config") or part(hf_config, "llm_config") or hf_config
     model_type = str(hf_config.get("model_type") or values.get("model_type") or "")
+    if model_type in WITH_LLM_CONFIG and values is hf_config:
+        raise refusal("missing_model_key", key="llm_config")
     if model_type not in TOWERS:
         _family(model_type)
-    text_type = str(values.get("model_type") or "")
-    if _name(text_type) not in FAMILIES or model_type in OWN_CODE:
-        text_type = model_type
+    text_type = _text_type(values, model_type)
     family = _family(text_type)
     values = {family.aliases.get(key, key): value for key, value in values.items()} if family.aliases else values
     text = Config(values, defaults().get(_name(text_type), family.defaults), family.keys)
@@ -80,6 +80,21 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
         runs_mtp=family.runs_mtp,
         vision=parse_vision(hf_config, hidden),
     )
+
+
+def _text_type(values: Mapping[str, Any], model_type: str) -> str:
+    """Return the type whose family the language model has: its own, unless only the whole model's is known."""
+    own = str(values.get("model_type") or "")
+    if model_type in TEXT_OF_VERSION:
+        version = values.get("version")
+        if not isinstance(version, int | float) or version not in TEXT_OF_VERSION[model_type]:
+            raise refusal("unsupported_model_key", key="version", value=version)
+        return TEXT_OF_VERSION[model_type][version]
+    if model_type in TEXT_OF:
+        return TEXT_OF[model_type]
+    if model_type in OWN_CODE or (_name(own) not in FAMILIES and (not own or model_type in FAMILIES)):
+        return model_type
+    return own
 
 
 def _name(model_type: str) -> str:

@@ -12,6 +12,7 @@ from backend.job.model.audio import AUDIO, qwen3_audio, qwen_audio, whisper
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
 from backend.job.model.gemma_towers import gemma3_tower, gemma4_tower, paligemma_tower
+from backend.job.model.internvl import internvl_tower
 from backend.job.model.llama import llama4_tower
 from backend.job.model.mllama import mllama_tower
 from backend.job.model.mobilenet import gemma3n_tower
@@ -33,8 +34,10 @@ def parse_vision(hf_config: Mapping[str, Any], text_hidden: int) -> VisionShape 
     if kind in AUDIO:
         values = part(hf_config, "audio_config") or {"model_type": AUDIO[kind]}
     else:
-        values = part(hf_config, "vision_config") or {}
+        values = part(hf_config, "vision_config") or part(hf_config, "vit_config") or {}
     if not values:
+        if kind in OWN_TOWERS:
+            raise refusal("missing_model_key", key="vision_config")
         return None
     kind = kind or str(values.get("model_type") or "")
     if kind not in TOWERS:
@@ -160,28 +163,6 @@ def _idefics3(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     projector = (Projection(hidden * merge**2, text_hidden),)
     # The norm after the blocks.
     return vit(vision, projector=projector, merge=merge, other=2 * hidden)
-
-
-def _internvl(vision: Config, model: Config, text_hidden: int) -> VisionShape:
-    """modeling_internvl.py: an image is one tile unless the processor cuts it."""
-    hidden = vision.size("hidden_size")
-    ratio = model.get("downsample_ratio", 0.5)
-    if not isinstance(ratio, float) or not 0 < ratio <= 1:
-        raise refusal("bad_model_key", key="downsample_ratio", value=ratio)
-    merge = round(1 / ratio)
-    merged = hidden * merge**2
-    return vit(
-        vision,
-        qkv_bias=vision.flag("attention_bias"),
-        class_token=True,
-        # The class token and its position; a scale after attention and one after the FFN of each block.
-        other=hidden,
-        block_other=2 * hidden,
-        merge=merge,
-        projector_norm="token",
-        projector_scale=2 * merged,
-        projector=(Projection(merged, text_hidden, bias=True), Projection(text_hidden, text_hidden, bias=True)),
-    )
 
 
 def _mistral3(vision: Config, model: Config, text_hidden: int) -> VisionShape:
@@ -346,7 +327,7 @@ TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "glm46v": _glm4v,
     "glm_ocr": _glm_ocr,
     "idefics3": _idefics3,
-    "internvl": _internvl,
+    "internvl": internvl_tower,
     "lfm2_vl": _lfm2,
     "llama4": llama4_tower,
     "llava": _llava,

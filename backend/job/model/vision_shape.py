@@ -41,6 +41,10 @@ class VisionShape:
     """Patches that become one language token, if not those of a square (audio); 0 for merge x merge."""
     image_patches: int = 0
     """Patches of an image, of any size; 0 if they follow from its pixels."""
+    tiles: int = 1
+    """Tiles of `image_patches` that the processor makes of an image at most, if the engine lets it cut images."""
+    tiles_variable: str = ""
+    """The environment variable in which ms-swift looks for this number, without the view of the whole image."""
     positions: int = 0
     """Learned positions of patches; 0 if the tower uses only rotary positions."""
     class_token: bool = False
@@ -54,6 +58,8 @@ class VisionShape:
     qkv_bias: bool = True
     key_bias: bool = True
     """Whether the keys have the bias that queries and values have."""
+    qk_norm: bool = False
+    """Whether an RMSNorm follows the projection of queries, and one that of keys, over all heads."""
     output_bias: bool = True
     ffn_bias: bool = True
     projector_norm: Literal["none", "patch", "token"] = "none"
