@@ -11,7 +11,6 @@ from backend.job.rules.bound import BoundRule, problem, registrar
 RULES: list[BoundRule] = []
 megatron = registrar(RULES, lambda traits: traits.is_megatron)
 swift_megatron = registrar(RULES, lambda traits: traits.environment == "swift" and traits.is_megatron)
-hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
 swift_trainer = registrar(RULES, lambda traits: traits.environment == "swift" and not traits.is_megatron)
 llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
 
@@ -26,21 +25,25 @@ def wide_heads_need_unfused_attention(job: Job, shape: ModelShape, gpu: Gpu) -> 
                    edit=_unfused(job))  # fmt: skip
 
 
-@hugging_face
-def wide_heads_do_without_flash_attention_2(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+@swift_trainer
+def wide_heads_are_not_packed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift's packing asks for a flash attention by name (4.6.0 arguments/sft_args.py _check_padding_free). Without
-    it both engines use torch's SDPA, which has a kernel for every width."""
-    if shape.widest_head <= WIDEST_HEAD:
+    it transformers uses torch's SDPA, which has a kernel for every width."""
+    asked = job.training.packing or str(job.extra.get("attn_impl")).startswith("flash")
+    if shape.widest_head <= WIDEST_HEAD or not asked:
         return None
-    if job.traits.environment == "swift":
-        asked = job.training.packing or str(job.extra.get("attn_impl")).startswith("flash")
-        case, edit = "swift", {"training.packing": False, "extra": {**job.extra, "attn_impl": "sdpa"}}
-    else:
-        asked = job.extra.get("flash_attn") == "fa2"
-        case, edit = "llamafactory", {"extra": {**job.extra, "flash_attn": "sdpa"}}
-    if not asked:
+    return problem("heads_too_wide", "engine", width=shape.widest_head, widest=WIDEST_HEAD, case="swift",
+                   edit={"training.packing": False, "extra": {**job.extra, "attn_impl": "sdpa"}})  # fmt: skip
+
+
+@llamafactory
+def wide_heads_do_without_flash_attention_2(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """FlashAttention 2 has no kernel for such heads (https://github.com/Dao-AILab/flash-attention README: "All head
+    dimensions up to 256"). torch's SDPA has one for every width."""
+    if shape.widest_head <= WIDEST_HEAD or job.extra.get("flash_attn") != "fa2":
         return None
-    return problem("heads_too_wide", "engine", width=shape.widest_head, widest=WIDEST_HEAD, case=case, edit=edit)
+    return problem("heads_too_wide", "engine", width=shape.widest_head, widest=WIDEST_HEAD, case="llamafactory",
+                   edit={"extra": {**job.extra, "flash_attn": "sdpa"}})  # fmt: skip
 
 
 @swift_megatron
@@ -92,20 +95,24 @@ def unfused_attention_packs_nothing(job: Job, shape: ModelShape, gpu: Gpu) -> Pr
     return problem("unfused_packs_nothing", "training.packing", "warning", edit={"training.packing": False})
 
 
-@hugging_face
+@swift_trainer
 def scores_are_bounded(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers 5.6.0 integrations/sdpa_attention.py ignores `softcap`, which modeling_gemma2.py passes, and SDPA
-    is the default. LLaMA-Factory chooses another (0.9.5 model/model_utils/attention.py), unless a job asks for SDPA
-    (tests/engines/test_attention_implementations.py)."""
+    is the default (tests/engines/test_attention_implementations.py)."""
+    is_sdpa = (job.extra.get("attn_impl") or "sdpa") == "sdpa" and not job.training.packing
+    return _softcap_lost(job, shape, "swift", {"attn_impl": "eager"}) if is_sdpa else None
+
+
+@llamafactory
+def scores_are_bounded_unless_sdpa_is_chosen(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """LLaMA-Factory 0.9.5 model/model_utils/attention.py: `Gemma-2 should use soft-capping attention, while the SDPA
+    attention does not support it.`"""
+    is_sdpa = job.extra.get("flash_attn") == "sdpa"
+    return _softcap_lost(job, shape, "llamafactory", {"flash_attn": "auto"}) if is_sdpa else None
+
+
+def _softcap_lost(job: Job, shape: ModelShape, case: str, edit: dict[str, str]) -> Problem | None:
     if not shape.has_softcap:
-        return None
-    if job.traits.environment == "swift":
-        is_lost = job.extra.get("attn_impl", "sdpa") == "sdpa" and not job.training.packing
-        case, edit = "swift", {"attn_impl": "eager"}
-    else:
-        is_lost = job.extra.get("flash_attn") == "sdpa"
-        case, edit = "llamafactory", {"flash_attn": "auto"}
-    if not is_lost:
         return None
     return problem("softcap_lost", "engine", model_type=shape.model_type, case=case,
                    edit={"extra": {**job.extra, **edit}})  # fmt: skip
