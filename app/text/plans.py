@@ -97,8 +97,9 @@ def doubtful_words(plans: Plans, rank: int | None, lang: str) -> Iterable[str]:
 
 
 def _warned_words(plans: Plans, lang: str) -> Iterable[str]:
-    """Yield which engines' plans come later because a rule warns of the engine."""
-    if engines := warned_engines(plans):
+    """Yield which engines' plans come later because a rule warns of the engine or refuses it."""
+    engines = warned_engines(plans)
+    if 0 < len(engines) < len(plans.spaces):
         yield t(lang, "wizard.plan.warned", engines=", ".join(t(lang, f"wizard.engine.{name}") for name in engines))
 
 

@@ -10,6 +10,10 @@ UNFUSED_BACKENDS = ("unfused", "local")
 EAGER_IN_SWIFT = ("gemma3", "gemma3_text")
 """Types for which ms-swift's Hugging Face trainer asks for eager attention, if nobody asks for another (4.6.0
 swift/model/models/gemma.py Gemma3TextLoader, Gemma3VisionLoader)."""
+EAGER_IN_LLAMAFACTORY = ("youtu", "youtu_vl")
+"""Types for which LLaMA-Factory asks for eager attention instead of SDPA (0.9.5 model/model_utils/attention.py)."""
+SINKS_KERNEL = "kernels-community/vllm-flash-attn3"
+"""The kernel that LLaMA-Factory takes for gpt-oss whatever a job asks for (the same file)."""
 
 
 def is_fused(job: Job, shape: ModelShape, gpu: Gpu) -> bool:
@@ -19,11 +23,11 @@ def is_fused(job: Job, shape: ModelShape, gpu: Gpu) -> bool:
 
 def stores_scores(job: Job, shape: ModelShape) -> bool:
     """Return whether the implementation of attention that the engine chooses stores its scores."""
-    if job.traits.is_megatron:
-        return _megatron_stores(job, shape)
-    if job.traits.environment == "swift":
-        return _swift_stores(job, shape)
-    return _llamafactory_stores(job, shape)
+    if not job.traits.is_megatron:
+        return implementation(job, shape) == "eager"
+    # mcore_adapter has no such key.
+    backend = swift_backend(job) if job.traits.environment == "swift" else "flash"
+    return backend in UNFUSED_BACKENDS or (needs_unfused(shape) and backend != "fused")
 
 
 def needs_unfused(shape: ModelShape) -> bool:
@@ -35,25 +39,41 @@ def needs_unfused(shape: ModelShape) -> bool:
     return shape.widest_head > WIDEST_HEAD or shape.has_sinks
 
 
-def _megatron_stores(job: Job, shape: ModelShape) -> bool:
-    """Only ms-swift passes `attention_backend` on. `fused` is cuDNN's kernel."""
-    backend = job.extra.get("attention_backend")
-    return backend in UNFUSED_BACKENDS or (needs_unfused(shape) and backend != "fused")
+def swift_backend(job: Job) -> str:
+    """Return the attention that ms-swift asks Megatron-Core for (4.6.0 megatron_args.py, default `flash`)."""
+    return str(job.extra.get("attention_backend") or "flash")
 
 
-def _swift_stores(job: Job, shape: ModelShape) -> bool:
-    """ms-swift leaves the choice to transformers, but for EAGER_IN_SWIFT. transformers takes eager attention where a
-    class has no SDPA: 5.6.0 modeling_gpt_oss.py `_supports_sdpa = False`."""
-    implementation = job.extra.get("attn_impl") or ("flash_attn" if job.training.packing else None)
-    if implementation is None:
-        return shape.has_sinks or shape.model_type in EAGER_IN_SWIFT
-    return implementation == "eager"
+def implementation(job: Job, shape: ModelShape) -> str:
+    """Return transformers' name of the attention that a Hugging Face engine runs.
+
+    It is `eager` for Gemma 2 under LLaMA-Factory with `auto`: that engine takes FlashAttention 2 if flash-attn is
+    installed, which a job does not say.
+    """
+    return of_swift(job, shape) if job.traits.environment == "swift" else of_llamafactory(job, shape)
 
 
-def _llamafactory_stores(job: Job, shape: ModelShape) -> bool:
-    """LLaMA-Factory 0.9.5 model/model_utils/attention.py: gpt-oss always has a kernel of FlashAttention 3; with `auto`
-    Gemma 2 has eager attention unless flash-attn is installed, which this function does not know."""
-    implementation = job.extra.get("flash_attn", "auto")
+def of_swift(job: Job, shape: ModelShape) -> str:
+    """ms-swift 4.6.0 model/utils.py AttnImpl. Packing asks for a flash attention (engines/swift_trainer.py)."""
+    asked = job.extra.get("attn_impl") or ("flash_attn" if job.training.packing else None)
+    if asked is None:
+        return "eager" if shape.model_type in EAGER_IN_SWIFT else _default(shape)
+    return "flash_attention_2" if asked == "flash_attn" else str(asked)
+
+
+def of_llamafactory(job: Job, shape: ModelShape) -> str:
+    """LLaMA-Factory 0.9.5 model/model_utils/attention.py configure_attn_implementation."""
+    asked = str(job.extra.get("flash_attn") or "auto")
     if shape.model_type == "gpt_oss":
-        return False
-    return implementation == "disabled" or (implementation == "auto" and shape.has_softcap)
+        return SINKS_KERNEL
+    if asked == "disabled" or (shape.model_type == "gemma2" and asked == "auto"):
+        return "eager"
+    if shape.model_type in EAGER_IN_LLAMAFACTORY and asked in ("auto", "sdpa"):
+        return "eager"
+    return {"fa2": "flash_attention_2", "fa3": "flash_attention_3", "auto": _default(shape)}.get(asked, asked)
+
+
+def _default(shape: ModelShape) -> str:
+    """Return what transformers takes if nobody asks. No class with sinks has SDPA (5.6.0 modeling_gpt_oss.py and 5.19
+    modeling_granite_swa.py, `_supports_sdpa = False`)."""
+    return "eager" if shape.has_sinks else "sdpa"

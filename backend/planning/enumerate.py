@@ -48,7 +48,8 @@ def enumerate_plans(
     - If times are not known, plans are sorted by bubble, and plans that offload come last: offloading costs time on
       any GPU.
     - Among the plans that fit, and among those that may fit, plans of an engine that a rule warns of come last (ZeRO-3
-      and FSDP on CPU nodes): they train wrongly, or need more memory than is computed.
+      and FSDP on CPU nodes): they train wrongly, or need more memory than is computed. So do those of an engine that a
+      rule refuses until a setting changes.
 
     `engines` defaults to engines_of, `global_batch` to planned_batch. `beyond` is as in space_of. Raises ProblemsError
     as estimate does: unknown GPU or model, or estimate_not_modelled if no engine is modelled.

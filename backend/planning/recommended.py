@@ -37,7 +37,7 @@ def possibly_fit_gib(plans: Plans) -> dict[EngineName, float]:
 
 
 def warned_engines(plans: Plans) -> list[EngineName]:
-    """Return the engines that a rule warns of. Their plans come after the others that fit, or that may fit."""
+    """Return the engines that a rule warns of or refuses. Their plans come after others that fit, or that may fit."""
     jobs = [space.job for space in plans.spaces]
     return [job.engine for job in jobs if needs_other_engine(check_resolved(job, plans.shape, plans.gpu))]
 

@@ -41,6 +41,7 @@ GLM_5 = {**DENSE, "model": {"hf_config": SMALL_MODELS["glm_moe_dsa"]}}
 MLLAMA = {**DENSE, "model": {"hf_config": SEEING["mllama"]}}
 GEMMA_4 = {**DENSE, "model": {"preset": "gemma-4-12b"}}
 GEMMA_2 = {**DENSE, "model": {"preset": "gemma-2-9b"}}
+VAULT_GEMMA = {**DENSE, "model": {"hf_config": {**SMALL_MODELS["gemma2"], "model_type": "vaultgemma"}}}
 GEMMA_3 = {**DENSE, "model": {"preset": "gemma-3-1b"}}
 GPT_OSS = {**DENSE, "model": {"preset": "gpt-oss-20b"}}
 INTERNVL_CHAT, INTERNLM_CHAT = (
@@ -182,14 +183,19 @@ CASES = [
     (GPT_OSS, {"engine": "swift-megatron"}, "sinks_without_flash"),
     (GPT_OSS, {"engine": "swift-megatron", "extra": {"attention_backend": "flash_3"}}, "sinks_without_flash"),
     (GPT_OSS, {"engine": "swift-zero3", "training.packing": True}, "sinks_without_flash"),
+    (GPT_OSS, {"engine": "swift-zero3", "extra": {"attn_impl": "flash_attn"}}, "sinks_without_flash"),
+    (DENSE, {"engine": "swift-zero3", "training.packing": True, "extra": {"attn_impl": "sdpa"}},
+     "packing_without_flash"),
     (GPT_OSS, {"engine": "llamafactory-zero3"}, "sinks_not_trained"),
+    (GPT_OSS, {"engine": "llamafactory-ddp", "training.method": "partial"}, "sinks_not_trained"),
     (DENSE, {"engine": "swift-megatron", "parallel.context": 2, "extra": {"attention_backend": "unfused"}},
      "unfused_without_context"),
     (DENSE, {"engine": "swift-megatron", "training.packing": True, "extra": {"attention_backend": "unfused"}},
      "unfused_packs_nothing"),
     (GEMMA_3, {"engine": "swift-zero3"}, "swift_stores_scores"),
     (GEMMA_2, {"engine": "swift-zero3"}, "softcap_lost"),
-    (GEMMA_2, {"engine": "swift-fsdp", "extra": {"attn_impl": "sdpa"}}, "softcap_lost"),
+    (GEMMA_2, {"engine": "swift-fsdp", "extra": {"attn_impl": None}}, "softcap_lost"),
+    (VAULT_GEMMA, {"engine": "llamafactory-zero3"}, "softcap_lost"),
     (GEMMA_2, {"engine": "llamafactory-zero3", "extra": {"flash_attn": "sdpa"}}, "softcap_lost"),
     (GEMMA_2, {"engine": "llamafactory-zero3"}, "softcap_stores_scores"),
     (GEMMA_3N, {"engine": "llamafactory-ddp"}, "shared_keys_reentrant"),

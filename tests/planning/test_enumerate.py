@@ -296,6 +296,15 @@ def test_no_plan_beats_one_of_the_front_in_both_memory_and_speed():
     assert np.argmin(time) in ranks
 
 
+@pytest.mark.parametrize("preset", ["gpt-oss-20b", "gemma-4-12b"])
+def test_plans_of_an_engine_that_needs_another_setting_come_last(preset):
+    plans = enumerate_plans(job(engine="swift-zero3", model__preset=preset))
+    assert plans[0].job.engine != "swift-megatron"
+    assert warned_engines(plans) == ["swift-megatron"]
+    unfused = {"attention_backend": "unfused"}
+    assert warned_engines(enumerate_plans(job(engine="swift-zero3", model__preset=preset, extra=unfused))) == []
+
+
 def test_each_way_to_split_the_model_is_listed_once_with_its_best_plan():
     plans = enumerate_plans(job(TP4, NO_IMAGES))
     ranks = best_of_splits(plans, len(plans))

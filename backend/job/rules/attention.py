@@ -1,6 +1,13 @@
 """Rules for the implementation of attention: what the model's heads, sinks and bounded scores need."""
 
-from backend.job.attention import EAGER_IN_SWIFT, UNFUSED_BACKENDS, stores_scores
+from backend.job.attention import (
+    EAGER_IN_SWIFT,
+    UNFUSED_BACKENDS,
+    of_llamafactory,
+    of_swift,
+    stores_scores,
+    swift_backend,
+)
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.model.shape import WIDEST_HEAD
@@ -9,17 +16,22 @@ from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
 
 RULES: list[BoundRule] = []
-megatron = registrar(RULES, lambda traits: traits.is_megatron)
 swift_megatron = registrar(RULES, lambda traits: traits.environment == "swift" and traits.is_megatron)
 swift_trainer = registrar(RULES, lambda traits: traits.environment == "swift" and not traits.is_megatron)
 llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
 
+FLASH_FOR_PACKING = tuple(f"flash_attention_{version}" for version in (2, 3, 4))
+"""What ms-swift's packing takes (4.6.0 arguments/sft_args.py _check_padding_free)."""
+WITHOUT_SINKS = ("sdpa", "flash_attention_2", "flash_attention_3")
+"""Implementations that transformers refuses for sinks (5.6.0 modeling_gpt_oss.py `_supports_sdpa` and
+`_compatible_flash_implementations`)."""
 
-@megatron
+
+@swift_megatron
 def wide_heads_need_unfused_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift asks Megatron-Core for `flash` (4.6.0 megatron_args.py attention_backend). Transformer Engine has no
     fused attention for heads 512 wide (https://github.com/NVIDIA/TransformerEngine/issues/3006, version 2.14)."""
-    if shape.widest_head <= WIDEST_HEAD or job.extra.get("attention_backend") in UNFUSED_BACKENDS:
+    if shape.widest_head <= WIDEST_HEAD or swift_backend(job) in UNFUSED_BACKENDS:
         return None
     return problem("heads_too_wide", "engine", width=shape.widest_head, widest=WIDEST_HEAD, case="megatron",
                    edit=_unfused(job))  # fmt: skip
@@ -27,10 +39,9 @@ def wide_heads_need_unfused_attention(job: Job, shape: ModelShape, gpu: Gpu) -> 
 
 @swift_trainer
 def wide_heads_are_not_packed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """ms-swift's packing asks for a flash attention by name (4.6.0 arguments/sft_args.py _check_padding_free). Without
-    it transformers uses torch's SDPA, which has a kernel for every width."""
-    asked = job.training.packing or str(job.extra.get("attn_impl")).startswith("flash")
-    if shape.widest_head <= WIDEST_HEAD or not asked:
+    """FlashAttention 2 allows "All head dimensions up to 256" (README of github.com/Dao-AILab/flash-attention).
+    torch's SDPA has a kernel for every width."""
+    if shape.widest_head <= WIDEST_HEAD or not of_swift(job, shape).startswith("flash"):
         return None
     return problem("heads_too_wide", "engine", width=shape.widest_head, widest=WIDEST_HEAD, case="swift",
                    edit={"training.packing": False, "extra": {**job.extra, "attn_impl": "sdpa"}})  # fmt: skip
@@ -38,9 +49,8 @@ def wide_heads_are_not_packed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem 
 
 @llamafactory
 def wide_heads_do_without_flash_attention_2(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """FlashAttention 2 has no kernel for such heads (https://github.com/Dao-AILab/flash-attention README: "All head
-    dimensions up to 256"). torch's SDPA has one for every width."""
-    if shape.widest_head <= WIDEST_HEAD or job.extra.get("flash_attn") != "fa2":
+    """As wide_heads_are_not_packed."""
+    if shape.widest_head <= WIDEST_HEAD or of_llamafactory(job, shape) != "flash_attention_2":
         return None
     return problem("heads_too_wide", "engine", width=shape.widest_head, widest=WIDEST_HEAD, case="llamafactory",
                    edit={"extra": {**job.extra, "flash_attn": "sdpa"}})  # fmt: skip
@@ -50,18 +60,26 @@ def wide_heads_do_without_flash_attention_2(job: Job, shape: ModelShape, gpu: Gp
 def sinks_need_another_backend(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift 4.6.0 megatron/model/utils.py _check_attention_backend: `Attention backend "flash" does not support
     learnable softmax_type.`"""
-    if not shape.has_sinks or not str(job.extra.get("attention_backend", "flash")).startswith("flash"):
+    if not shape.has_sinks or not swift_backend(job).startswith("flash"):
         return None
     return problem("sinks_without_flash", "engine", model_type=shape.model_type, case="megatron", edit=_unfused(job))
 
 
 @swift_trainer
-def sinks_are_not_packed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """Packing asks for FlashAttention 2, 3 or 4 by name (ms-swift 4.6.0 arguments/sft_args.py _check_padding_free).
-    transformers 5.6.0 modeling_gpt_oss.py `_compatible_flash_implementations` names neither 2 nor 3."""
-    if not shape.has_sinks or not job.training.packing:
+def sinks_need_eager_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """transformers raises a ValueError for the others, among them what packing asks for."""
+    if not shape.has_sinks or of_swift(job, shape) not in WITHOUT_SINKS:
         return None
-    return problem("sinks_without_flash", "training.packing", model_type=shape.model_type, case="packing",
+    return problem("sinks_without_flash", "engine", model_type=shape.model_type, case="trainer",
+                   edit={"training.packing": False, "extra": {**job.extra, "attn_impl": "eager"}})  # fmt: skip
+
+
+@swift_trainer
+def packing_keeps_flash_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """ms-swift 4.6.0 arguments/sft_args.py: `The "packing" feature requires a flash attention implementation.`"""
+    if not job.training.packing or of_swift(job, shape) in FLASH_FOR_PACKING:
+        return None
+    return problem("packing_without_flash", "training.packing", asked=str(job.extra.get("attn_impl")),
                    edit={"training.packing": False})  # fmt: skip
 
 
@@ -70,13 +88,13 @@ def sinks_are_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory 0.9.5 model/model_utils/attention.py always takes kernels-community/vllm-flash-attn3 for gpt-oss.
     Its backward pass returns no gradient for the sinks (https://github.com/huggingface/kernels-community
     vllm-flash-attn3/torch-ext/vllm_flash_attn3/flash_attn_interface.py, `s_aux`)."""
-    if shape.model_type != "gpt_oss" or job.training.method != "full":
+    if shape.model_type != "gpt_oss" or job.training.method not in ("full", "partial"):
         return None
     return problem("sinks_not_trained", "training.method", "warning", model_type=shape.model_type,
                    edit={"training.method": "lora"})  # fmt: skip
 
 
-@megatron
+@swift_megatron
 def unfused_attention_has_no_context_parallelism(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Transformer Engine pytorch/attention/dot_product_attention/utils.py get_attention_backend: `Disabling
     UnfusedDotProductAttention as it does not support context parallelism`."""
@@ -90,25 +108,29 @@ def unfused_attention_has_no_context_parallelism(job: Job, shape: ModelShape, gp
 def unfused_attention_packs_nothing(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift 4.6.0 megatron/model/utils.py _check_padding_free switches padding_free off. Then template/base.py
     data_collator makes one padded batch of all samples of a pack."""
-    if not job.training.packing or not stores_scores(job, shape):
+    if not job.training.packing or swift_backend(job) != "unfused":
         return None
     return problem("unfused_packs_nothing", "training.packing", "warning", edit={"training.packing": False})
 
 
 @swift_trainer
-def scores_are_bounded(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+def ms_swift_bounds_scores(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers 5.6.0 integrations/sdpa_attention.py ignores `softcap`, which modeling_gemma2.py passes, and SDPA
     is the default (tests/engines/test_attention_implementations.py)."""
-    is_sdpa = (job.extra.get("attn_impl") or "sdpa") == "sdpa" and not job.training.packing
-    return _softcap_lost(job, shape, "swift", {"attn_impl": "eager"}) if is_sdpa else None
+    if of_swift(job, shape) != "sdpa":
+        return None
+    return _softcap_lost(job, shape, "swift", {"attn_impl": "eager"})
 
 
 @llamafactory
-def scores_are_bounded_unless_sdpa_is_chosen(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+def llamafactory_bounds_scores(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory 0.9.5 model/model_utils/attention.py: `Gemma-2 should use soft-capping attention, while the SDPA
-    attention does not support it.`"""
-    is_sdpa = job.extra.get("flash_attn") == "sdpa"
-    return _softcap_lost(job, shape, "llamafactory", {"flash_attn": "auto"}) if is_sdpa else None
+    attention does not support it.` With `auto` it looks after Gemma 2 alone."""
+    if of_llamafactory(job, shape) != "sdpa":
+        return None
+    chooses = shape.model_type == "gemma2"
+    case = "llamafactory" if chooses else "llamafactory_eager"
+    return _softcap_lost(job, shape, case, {"flash_attn": "auto" if chooses else "disabled"})
 
 
 def _softcap_lost(job: Job, shape: ModelShape, case: str, edit: dict[str, str]) -> Problem | None:
@@ -130,10 +152,11 @@ def eager_attention_is_a_choice(job: Job, shape: ModelShape, gpu: Gpu) -> Proble
 @llamafactory
 def bounded_scores_are_stored(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory 0.9.5 model/model_utils/attention.py: `FlashAttention-2 is not installed, use eager attention.`"""
-    if not shape.has_softcap or job.extra.get("flash_attn", "auto") != "auto":
+    if shape.model_type != "gemma2" or (job.extra.get("flash_attn") or "auto") != "auto":
         return None
-    return problem("softcap_stores_scores", "engine", "note", model_type=shape.model_type,
-                   edit={"extra": {**job.extra, "flash_attn": "fa2"}})  # fmt: skip
+    runs_flash = gpu.supports_bf16 and job.training.precision != "fp32"
+    edit: dict[str, object] = {"extra": {**job.extra, "flash_attn": "fa2"}} if runs_flash else {}
+    return problem("softcap_stores_scores", "engine", "note", model_type=shape.model_type, edit=edit)
 
 
 def _unfused(job: Job) -> dict[str, object]:

@@ -7,6 +7,7 @@ from backend.job.model.config import part
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
+from backend.job.traits import sibling
 
 RULES: list[BoundRule] = []
 llamafactory_trainer = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
@@ -21,8 +22,10 @@ def own_form_needs_ms_swift(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
     Face-compatible format`."""
     if shape.model_type != _OWN_FORM:
         return None
-    return problem("internvl_own_form", "model", model_type=_OWN_FORM,
-                   edit={"engine": job.engine.replace("llamafactory", "swift")})  # fmt: skip
+    edit: dict[str, object] = {"engine": job.engine.replace("llamafactory", "swift")}
+    if job.traits.is_fsdp:
+        edit |= {"parallel.fsdp.version": 2}
+    return problem("internvl_own_form", "model", model_type=_OWN_FORM, edit=edit)
 
 
 @swift_megatron
@@ -33,5 +36,6 @@ def megatron_knows_the_language_model(job: Job, shape: ModelShape, gpu: Gpu) -> 
     language = str((part(job.model.hf_config, "llm_config") or {}).get("model_type", ""))
     if not language or language in SWIFT_CHAT_LANGUAGE_MODELS:
         return None
-    return problem("internvl_language_model", "model", engine=job.engine, language_model=language,
-                   allowed=", ".join(sorted(SWIFT_CHAT_LANGUAGE_MODELS)), edit={"engine": "swift-ddp"})  # fmt: skip
+    allowed = ", ".join(sorted(SWIFT_CHAT_LANGUAGE_MODELS))
+    return problem("internvl_language_model", "model", engine=job.engine, language_model=language, allowed=allowed,
+                   edit={"engine": sibling(job.traits, "zero3")})  # fmt: skip
