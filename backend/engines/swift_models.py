@@ -39,10 +39,10 @@ def swift_model(target: Target) -> SwiftModel | None:
     if kind is None:
         return None
     kind = _OF_VERSION.get(kind, {}).get(_version(model.hf_config), kind)
-    chosen = _template_of(kind, target.job.training.template)
-    own = _template_by_config(model.hf_config) if kind == "internvl_chat" else None
-    is_chosen = target.job.training.template == chosen
-    return SwiftModel(model_type=kind, template=chosen if is_chosen or own is None else own)
+    template = _template_of(kind, target.job.training.template)
+    if kind == "internvl_chat" and template != target.job.training.template:
+        template = _template_by_config(model.hf_config) or template
+    return SwiftModel(model_type=kind, template=template)
 
 
 _OF_VERSION: Mapping[str, Mapping[float, str]] = {

@@ -6,13 +6,16 @@ import pytest
 
 from backend.estimate import estimate
 from backend.estimate.memory.hugging_face import data_parallel_memory
+from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.memory.stage import Trained
 from backend.estimate.memory.terms import STATIC_BYTES
 from backend.estimate.memory.tuning import Tuning
+from backend.estimate.model.layers import LayerKind
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan
 from backend.job.job import Model
 from backend.job.model import parse_model
+from backend.job.model.operators import Activation
 from backend.job.presets import resolve_model
 from backend.job.traits import TRAITS
 from benchmarks.small_models import SMALL_MODELS
@@ -147,6 +150,37 @@ def test_ms_swift_stores_the_scores_of_gemma_3_and_of_its_tower():
     assert more[0] == pytest.approx(34 * 6 * 8 * 4096**2 / 2**30)
     assert more[1] - more[0] == pytest.approx(27 * 6 * 16 * 4096**2 / 2**30)
     assert eager[0].iteration_s > fused[0].iteration_s
+
+
+LARGE_VOCABULARY = {**SMALL_MODELS["llama"], "vocab_size": 2**16}
+
+
+def peak(keys, **tuning):
+    plan = Plan(sequence_length=256, micro_batch=2, micro_batches=1, recompute="full")
+    return data_parallel_memory(model_layers(parse_model(keys)), plan, DDP, Tuning(trained=Trained(), **tuning)).peak
+
+
+def test_bounded_logits_are_kept_beside_the_others():
+    # benchmarks/step_peak.py with this vocabulary: 1.99 bytes a logit for LoRA on small Gemma 2
+    bounded = {**LARGE_VOCABULARY, "final_logit_softcapping": 30.0}
+    for method in ("full", "lora"):
+        assert peak(bounded, method=method) - peak(LARGE_VOCABULARY, method=method) == 2 * 512 * 2**16
+
+
+def test_the_output_layers_copy_stays_until_its_backward_pass():
+    # torch's MemTracker: 785.7 MiB with 65,536 words and 128 tokens, one accumulated micro-batch
+    plan = Plan(sequence_length=128, micro_batch=2, micro_batches=2, recompute="full")
+    memory = data_parallel_memory(model_layers(parse_model(LARGE_VOCABULARY)), plan, DDP, Tuning(trained=Trained()))
+    assert (memory.peak - STATIC_BYTES) / 2**20 == pytest.approx(785.7, rel=0.001)
+
+
+def test_experts_with_clamped_inputs_save_three_tensors_more():
+    # transformers 5.6.0 modeling_gpt_oss.py _apply_gate
+    clamped, plain = (
+        LayerKind(name="", hidden=64, operators=(Activation(width=256, gated=True, module="moe", clamped=flag),))
+        for flag in (True, False)
+    )
+    assert eager_bytes(clamped, EagerForm()) - eager_bytes(plain, EagerForm()) == 3 * 2 * 256
 
 
 def test_bloom_stores_its_scores_whatever_a_job_asks_for():

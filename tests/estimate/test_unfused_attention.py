@@ -60,6 +60,17 @@ def replace_cutoff(made, length):
     return replace(made, training=replace(made.training, cutoff_len=length))
 
 
+def test_bounded_logits_are_kept_on_megatron_too():
+    small = {**SMALL_MODELS["gemma4_text"], "vocab_size": 2**18, "hidden_size_per_layer_input": 0}
+    for each in ({"cross_entropy_fusion": False}, {"cross_entropy_fusion": True}):
+        edits = {f"parallel.{name}": value for name, value in each.items()}
+        bounded, plain = (
+            estimate(replace(job(MEGATRON, edits), model=Model(hf_config={**small, "final_logit_softcapping": bound})))
+            for bound in (30.0, None)
+        )
+        assert bounded.stages[-1].logits_gib - plain.stages[-1].logits_gib == pytest.approx(2 * 4096 * 2**18 / 2**30)
+
+
 def test_embeddings_of_every_layer_are_not_modelled_on_megatron():
     small = {**SMALL_MODELS["gemma4_text"], "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 512}
     made = replace(job(MEGATRON), model=Model(hf_config=small))

@@ -18,10 +18,11 @@ from backend.job.traits import MemoryTraits
 SCORE_SAVED, SCORE_WORK = 6, 4
 """Bytes of an entry of the score matrix that attention saves if it is not fused (transformers' eager_attention_forward:
 the softmax in fp32 and its 16-bit copy), and those of its gradient in backward, beside what is saved."""
-WITH_SINKS, WITH_SCALING_SINKS = 2, 8
-"""SCORE_SAVED of attention with sinks. gpt-oss's softmax has the precision of its sinks; if that is fp32 it also needs
-8, as counted by torch's MemTracker in steps of a small model with 1,024 tokens (transformers 5.6.0 modeling_gpt_oss.py
-eager_attention_forward). Granite's sinks need the scores too (5.19 modeling_granite_swa.py)."""
+SINKS_IN_16_BITS, OTHER_SINKS = 2, 8
+"""SCORE_SAVED of attention with sinks. gpt-oss's softmax has the precision of its sinks (transformers 5.6.0
+modeling_gpt_oss.py eager_attention_forward). The 8 bytes in fp32 are what torch's MemTracker counted in steps of a small
+model with 1,024 tokens. Granite's sinks read the scores, a softmax in fp32 and its 16-bit copy (5.19
+modeling_granite_swa.py)."""
 OF_SOFTCAP = 2
 """Bytes of tanh's output beside SCORE_SAVED, if it bounds the scores (modeling_gemma2.py eager_attention_forward)."""
 
@@ -53,10 +54,8 @@ def saved_scores(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
 
 def _saved_entry(attention: Attention, in_fp32: bool) -> int:
     """Return the bytes of an entry of the score matrix that attention saves; `in_fp32`: the sinks are in fp32."""
-    if attention.sinks == "logit" and not in_fp32:
-        return WITH_SINKS
     if attention.sinks:
-        return WITH_SCALING_SINKS
+        return SINKS_IN_16_BITS if attention.sinks == "logit" and not in_fp32 else OTHER_SINKS
     return SCORE_SAVED + OF_SOFTCAP * attention.softcap
 
 
