@@ -1,6 +1,7 @@
 """Peak memory that torch's MemTracker counts in an optimizer step of Hugging Face models on CPU, beside our formula.
 
-    .venv-node/bin/python -m benchmarks.step_peak [--model llama] [--families [NAME ...] [--lora]] [--json]
+    .venv-node/bin/python -m benchmarks.step_peak [--model llama] [--json]
+    .venv-node/bin/python -m benchmarks.step_peak --families [NAME ...] [--lora] [--vocabulary N] [--json]
 
 Needs torch, transformers and peft (the node environment).
 
@@ -149,12 +150,12 @@ CASES = [
 ]
 
 
-def family_cases(names: Iterable[str], lora: bool) -> list[Case]:
+def family_cases(names: Iterable[str], lora: bool, vocabulary: int = SIZES["vocab_size"]) -> list[Case]:
     """Return two cases for each family, with and without checkpoints: full training or LoRA."""
-    sizes = {"vocabulary": SIZES["vocab_size"]}
-    models = {**SMALL_MODELS, **NEWER_MODELS}
+    models = {name: {**keys, "vocab_size": vocabulary} for name, keys in {**SMALL_MODELS, **NEWER_MODELS}.items()}
+    config, case = CONFIG_MAPPING, partial(Case, lora=lora, vocabulary=vocabulary)
     return [
-        Case(config=CONFIG_MAPPING[name], keys=models[name], checkpointing=checkpointing, lora=lora, **sizes)
+        case(config=config[name], keys=models[name], checkpointing=checkpointing)
         for name in names
         for checkpointing in (True, False)
         if not (checkpointing and name in NO_CHECKPOINTS)
@@ -204,13 +205,14 @@ def main() -> None:
     parser.add_argument("--families", nargs="*", metavar="NAME", choices=models, help="default: all of SMALL_MODELS")
     parser.add_argument("--newer", action="store_true", help="of families: those of a later transformers")
     parser.add_argument("--lora", action="store_true", help="of the families: LoRA instead of full training")
+    parser.add_argument("--vocabulary", type=int, default=SIZES["vocab_size"], help="of the families")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     cases = [case for case in CASES if chosen.model in (None, case.config.model_type)]
     if chosen.families is not None or chosen.newer:
         every = NEWER_MODELS if chosen.newer else SMALL_MODELS
         names = chosen.families or list(every)
-        cases = family_cases(names, chosen.lora)
+        cases = family_cases(names, chosen.lora, chosen.vocabulary)
     if chosen.json:
         print(json.dumps({_name(case): (_measure(case), _formula(case)) for case in cases}))
         return

@@ -73,6 +73,16 @@ def test_the_peaks_of_small_models_of_25_families_are_within_ten_percent(options
 
 
 @pytest.mark.engines
+@pytest.mark.parametrize("options", [(), ("--lora",)])
+def test_the_peak_with_a_large_vocabulary_is_within_two_percent(options: tuple[str, ...]) -> None:
+    names = ("llama", "gemma2", "gemma3n_text", "cohere")
+    peaks = _printed_by("benchmarks.step_peak", "--families", *names, *options, "--vocabulary", "16384", "--json")
+    errors = {case: ours / torchs - 1 for case, (torchs, ours) in peaks.items()}
+    assert len(errors) == 2 * len(names)
+    assert {case: error for case, error in errors.items() if abs(error) > 0.02} == {}
+
+
+@pytest.mark.engines
 def test_the_forward_operations_of_small_models_are_those_that_torch_counts() -> None:
     counted = _printed_by("benchmarks.flops_counted", "--json")
     assert counted.keys() == SMALL_MODELS.keys() | SEEING.keys()

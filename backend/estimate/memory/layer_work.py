@@ -20,8 +20,8 @@ SCORE_SAVED, SCORE_WORK = 6, 4
 the softmax in fp32 and its 16-bit copy), and those of its gradient in backward, beside what is saved."""
 SINKS_IN_16_BITS, OTHER_SINKS = 2, 8
 """SCORE_SAVED of attention with sinks. gpt-oss's softmax has the precision of its sinks (transformers 5.6.0
-modeling_gpt_oss.py eager_attention_forward). The 8 bytes in fp32 are what torch's MemTracker counted in steps of a small
-model with 1,024 tokens. Granite's sinks read the scores, a softmax in fp32 and its 16-bit copy (5.19
+modeling_gpt_oss.py eager_attention_forward). The 8 bytes in fp32 are what torch's MemTracker counted in steps of a
+small model with 1,024 tokens. Granite's sinks read the scores, a softmax in fp32 and its 16-bit copy (5.19
 modeling_granite_swa.py)."""
 OF_SOFTCAP = 2
 """Bytes of tanh's output beside SCORE_SAVED, if it bounds the scores (modeling_gemma2.py eager_attention_forward)."""
