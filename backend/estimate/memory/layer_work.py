@@ -53,7 +53,7 @@ def saved_scores(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
 
 def _saved_entry(attention: Attention, in_fp32: bool) -> int:
     """Return the bytes of an entry of the score matrix that attention saves; `in_fp32`: the sinks are in fp32."""
-    if attention.sinks == "logit" and not in_fp32:
+    if (attention.sinks == "logit" or attention.rounds_softmax) and not in_fp32:
         return WITH_SINKS
     if attention.sinks:
         return WITH_SCALING_SINKS

@@ -132,10 +132,10 @@ def _kinds(
 
 def _mixer(name: str, text: Config, family: Family, hidden: int) -> Mixer | None:
     """Return what mixes tokens in layers of a type; None for a layer that is only an FFN."""
+    if name == LINEAR:
+        return family.delta_net(text) if family.delta_net else _delta_net(text, family)
     if text.get("kv_lora_rank"):
         return _mla(text, hidden if family.value_heads_divide_hidden else 0)
-    if name == LINEAR:
-        return _delta_net(text, family)
     if name == MAMBA and family.state_space:
         return family.state_space(text, hidden)
     if name == CONVOLUTION:
