@@ -178,7 +178,9 @@ def _kimi_backward(
     return torch.zeros_like(dq), torch.zeros_like(dk), dv, torch.zeros_like(db), torch.zeros_like(dg)
 
 
-def chunk_kda(query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, **_options: Any) -> tuple[Tensor, None]:
+def chunk_kda(
+    query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, **_options: Any
+) -> tuple[Tensor, None]:
     """Stand in for chunk_kda; heads are [batch, tokens, heads, width], and so is the decay."""
     return _KimiRule.apply(query, key, value, g, beta), None
 

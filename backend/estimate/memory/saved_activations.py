@@ -214,7 +214,9 @@ def _eager(operator: Operator, form: EagerForm) -> float:
     if isinstance(operator, Keep):
         if operator.weight_only and not form.trained:
             return 0.0
-        return operator.width * (form.residual if operator.is_residual else e if operator.bytes == 2 else operator.bytes)
+        if operator.is_residual:
+            return operator.width * form.residual
+        return operator.width * (e if operator.bytes == 2 else operator.bytes)
     return 0.0
 
 

@@ -29,9 +29,7 @@ def kimi_types(config: Config, layers: int) -> list[str]:
 def kimi_delta_net(config: Config) -> GatedDeltaNet:
     """Return Kimi Delta Attention. The rank of its projections is the width of a head."""
     own = _own(config)
-    width, heads, convolution = (
-        own.size(name) if own.has(name) else config.size(key) for key, name in _KEYS.items()
-    )
+    width, heads, convolution = (own.size(name) if own.has(name) else config.size(key) for key, name in _KEYS.items())
     return GatedDeltaNet(
         key_heads=heads, value_heads=heads, key_dim=width, value_dim=width, convolution=convolution, rank=width
     )

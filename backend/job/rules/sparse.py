@@ -19,6 +19,8 @@ BLOCK_TARGETS = (
 """The linear layers of Qwen4's attention and shared experts (transformers 5.19 modeling_qwen4_exp.py)."""
 SPARSE_TARGETS = "q_a_proj,q_b_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj,gate_proj,up_proj,down_proj"
 """The linear layers of DeepSeek-V3.2 and GLM-5 outside the indexer (transformers 5.19 modeling_deepseek_v32.py)."""
+GATED_TARGETS = "q_a_proj,q_gate_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj,gate_proj,up_proj,down_proj,fc1,fc2"
+"""The same of A.X K2 (5.19 modeling_axk2.py)."""
 SEE_LATER_TOKENS = ("glm_moe_dsa",)
 """Types whose class in transformers 5.6 is not causal with SDPA."""
 
@@ -42,7 +44,9 @@ def adapters_are_not_on_an_indexer(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
 
 def _modules(shape: ModelShape) -> tuple[tuple[str, ...], str]:
     """Return the linear layers of the model's indexer, and those that may have adapters."""
-    return (INDEXER_MODULES, SPARSE_TARGETS) if shape.mla else (BLOCK_INDEXER_MODULES, BLOCK_TARGETS)
+    if not shape.mla:
+        return BLOCK_INDEXER_MODULES, BLOCK_TARGETS
+    return INDEXER_MODULES, SPARSE_TARGETS if shape.mla.gate == "none" else GATED_TARGETS
 
 
 @hugging_face
