@@ -24,6 +24,7 @@ SCAN_CHUNK = 2048
 MULTIPROCESSORS = 132
 """Of an H100, by which Mamba 2 divides its sums."""
 DELTA_RULE = ("qwen3_next", "qwen3_5_text", "qwen4_exp_text")
+KIMI_RULE = ("kimi_linear",)
 MIXERS = {
     "bamba": "BambaMixer",
     "falcon_h1": "FalconH1Mixer",
@@ -36,7 +37,7 @@ MIXERS = {
 
 def install(model_type: str) -> None:
     """Let transformers' classes of this type run the stand-ins, from now on and in this process."""
-    if model_type not in (*DELTA_RULE, *MIXERS):
+    if model_type not in (*DELTA_RULE, *KIMI_RULE, *MIXERS):
         return
     name = model_type.removesuffix("_text")
     module = importlib.import_module(f"transformers.models.{name}.modeling_{name}")
@@ -50,6 +51,9 @@ def install(model_type: str) -> None:
         )
         # The classes build the norm on the current GPU.
         torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment, return-value]
+        return
+    if model_type in KIMI_RULE:
+        vars(module).update(causal_conv1d_fn=causal_conv1d_fn, chunk_kimi_delta_attention=chunk_kda)
         return
     mixer = getattr(module, MIXERS[model_type])
     mixer.forward = lambda self, hidden_states, *_args, **_keys: self.cuda_kernels_forward(hidden_states)
@@ -133,6 +137,52 @@ def chunk_gated_delta_rule(
 ) -> tuple[Tensor, None]:
     """Stand in for chunk_gated_delta_rule; heads are [batch, tokens, heads, width]."""
     return _DeltaRule.apply(query, key, value, g, beta), None
+
+
+class _KimiRule(torch.autograd.Function):
+    """fla ops/kda/chunk.py ChunkKDAFunction, with the functions of chunk_fwd.py and chunk_bwd.py in their order."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
+        q, k, v, g, beta = (each.contiguous() for each in (q, k, v, g, beta))
+        q, q_rstd = torch.zeros_like(q), torch.zeros(q.shape[:-1])
+        k, k_rstd = torch.zeros_like(k), torch.zeros(k.shape[:-1])
+        summed = torch.zeros_like(g, dtype=torch.float32)
+        a_qk, a_kk = k.new_zeros(*v.shape[:-1], DELTA_CHUNK), k.new_zeros(*v.shape[:-1], DELTA_CHUNK)
+        _w, u, _kg = torch.zeros_like(k), torch.zeros_like(v), torch.zeros_like(k)
+        _h, _v_new = _states(k, v), torch.zeros_like(u)
+        o = torch.zeros_like(v)
+        ctx.save_for_backward(q, q_rstd, k, k_rstd, v, summed, g, beta, a_qk, a_kk)
+        return o
+
+    @staticmethod
+    def backward(ctx: Any, do: Tensor) -> tuple[Tensor, ...]:
+        q, _, k, _, v, summed, g, beta, a_qk, a_kk = ctx.saved_tensors
+        do = do.contiguous()
+        dq, dk, dv, db, dg = _kimi_backward(q, k, v, summed, beta, a_qk, a_kk, do)
+        dg = torch.zeros_like(dg)
+        dq, dk = torch.zeros_like(q), torch.zeros_like(k)
+        return dq, dk, dv, dg.to(g), db.to(beta)
+
+
+def _kimi_backward(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, a_qk: Tensor, a_kk: Tensor, do: Tensor
+) -> tuple[Tensor, ...]:
+    _w, u, _qg, _kg = torch.zeros_like(k), torch.zeros_like(v), torch.zeros_like(q), torch.zeros_like(k)
+    _h, _v_new = _states(k, v), torch.zeros_like(u)
+    _da_qk, dv = torch.zeros_like(a_qk, dtype=torch.float32), torch.zeros_like(do)
+    _dh, dv = _states(k, v), torch.zeros_like(dv)
+    dq, dk = torch.zeros_like(q, dtype=torch.float32), torch.zeros_like(k, dtype=torch.float32)
+    dv, dg = torch.zeros_like(v), torch.zeros_like(g)
+    db, _da_kk = torch.zeros_like(beta, dtype=torch.float32), torch.zeros_like(a_kk, dtype=torch.float32)
+    return torch.zeros_like(dq), torch.zeros_like(dk), dv, torch.zeros_like(db), torch.zeros_like(dg)
+
+
+def chunk_kda(
+    query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, **_options: Any
+) -> tuple[Tensor, None]:
+    """Stand in for chunk_kda; heads are [batch, tokens, heads, width], and so is the decay."""
+    return _KimiRule.apply(query, key, value, g, beta), None
 
 
 class _GatedNorm(torch.autograd.Function):

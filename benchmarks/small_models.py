@@ -120,6 +120,7 @@ SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
 
 _NEWER: Mapping[str, Mapping[str, Any]] = {
     "axk1": {**_ROUTED_EXPERTS, **_LATENT, "n_shared_experts": 1},
+    "axk2": {**_ROUTED_EXPERTS, **_LATENT, **_INDEXER, "n_shared_experts": 1, "n_group": None, "topk_group": None},
     "cohere2_moe": {
         **_EXPERTS, "intermediate_size": 256, "moe_intermediate_size": None, "num_shared_experts": 1,
         "first_k_dense_replace": 1, "prefix_dense_intermediate_size": 768,
@@ -132,11 +133,19 @@ _NEWER: Mapping[str, Mapping[str, Any]] = {
     "granite_swa": {},
     "granitemoe_swa": {**_LOCAL_EXPERTS, "shared_intermediate_size": 256},
     "hyperclovax": {},
+    "kimi_linear": {
+        **_LATENT, **_EXPERTS, "q_lora_rank": None, "head_dim": None, "linear_head_dim": 64, "linear_num_heads": 4,
+        "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    },
     "laguna": {
         **_EXPERTS, "shared_expert_intermediate_size": 256, "num_attention_heads_per_layer": [4, 4, 8, 4],
         "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
     },
     "mellum": _EXPERTS,
+    "mimo_v2_flash": {
+        **_ROUTED_EXPERTS, "first_k_dense_replace": None, "head_dim": 64, "v_head_dim": 32,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    },
     "minicpm3": {**_LATENT, "v_head_dim": None, "head_dim": None},
     "qwen4_exp_text": {
         **_EXPERTS,
@@ -159,7 +168,7 @@ NEWER_MODELS: Mapping[str, Mapping[str, Any]] = {
     model_type: _config(model_type, own) for model_type, own in _NEWER.items()
 }
 """The same for types that only the transformers of requirements/newer.in has."""
-NO_SDPA = ("gpt_oss", "granite_swa", "granitemoe_swa")
+NO_SDPA = ("gpt_oss", "granite_swa", "granitemoe_swa", "mimo_v2_flash")
 """Models with attention sinks, which transformers computes without SDPA."""
 
 IMAGE_TOKEN = 4095

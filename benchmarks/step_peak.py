@@ -51,6 +51,7 @@ from backend.job.rules.adapters import ALTUP_TARGETS, CONV1D_TARGETS, GRANITE_TA
 from backend.job.traits import TRAITS, Method
 from benchmarks import kernel_memory
 from benchmarks.cross_attention_images import cross_attention_images
+from benchmarks.real_modules import is_linear
 from benchmarks.small_models import CROSS_ATTENTION_TOWER, NEWER_MODELS, NO_SDPA, SIZES, SMALL_MODELS
 
 MIB = 2**20
@@ -327,7 +328,8 @@ def _checkpoint(model: Any, case: Case) -> None:
 
 def _targets(case: Case, model: torch.nn.Module) -> list[str] | str:
     """Return the modules that get adapters: those that LLaMA-Factory finds for `lora_target: all`, by the names of
-    their classes (model/model_utils/misc.py find_all_linear_modules). A router that returns several tensors is none."""
+    their classes (model/model_utils/misc.py find_all_linear_modules). A router that returns several tensors is none.
+    """
     if case.sees:
         # LLaMA-Factory leaves out the frozen tower (model/model_utils/visual.py patch_target_modules).
         return rf".*language_model.*\.({'|'.join(TARGETS)})"
@@ -335,7 +337,7 @@ def _targets(case: Case, model: torch.nn.Module) -> list[str] | str:
         return TARGETS
     if case.config.model_type in NAMED_TARGETS:
         return NAMED_TARGETS[case.config.model_type]
-    names = {name.rpartition(".")[2] for name, module in model.named_modules() if "Linear" in type(module).__name__}
+    names = {name.rpartition(".")[2] for name, module in model.named_modules() if is_linear(module)}
     return sorted(names - {"lm_head"}) or CONV1D_TARGETS.split(",")
 
 

@@ -27,7 +27,10 @@ def found(python: Path, name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("python", "name"),
-    [(NODE_PYTHON, "glm_moe_dsa"), (NEWER_PYTHON, "deepseek_v32"), (NEWER_PYTHON, "qwen4_exp_text")],
+    [
+        (NODE_PYTHON, "glm_moe_dsa"),
+        *((NEWER_PYTHON, name) for name in ("axk2", "deepseek_v32", "qwen4_exp_text")),
+    ],
 )
 def test_an_indexer_gets_no_gradient_and_all_other_weights_do(python: Path, name: str) -> None:
     idle = found(python, name)["without_gradient"]
@@ -42,6 +45,6 @@ def test_glm_sees_later_tokens_with_the_fused_attention_of_the_nodes_transformer
     assert changes["eager"] < 1e-4
 
 
-@pytest.mark.parametrize("name", ["glm_moe_dsa", "deepseek_v32", "qwen4_exp_text"])
+@pytest.mark.parametrize("name", ["axk2", "glm_moe_dsa", "deepseek_v32", "qwen4_exp_text"])
 def test_a_later_transformers_is_causal(name: str) -> None:
     assert max(found(NEWER_PYTHON, name)["changes"].values()) < 1e-4

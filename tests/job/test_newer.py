@@ -17,6 +17,7 @@ from backend.job.job import Model
 from backend.job.mapping import with_values
 from backend.job.model import parse_model
 from backend.job.model.newer import NEWER, NEWER_TOWERS
+from backend.job.model.operators import Linear
 from backend.job.presets import models
 from backend.job.problems import ProblemsError
 from backend.job.rules import check
@@ -175,3 +176,47 @@ def test_mcore_bridge_needs_a_later_megatron_core_for_deepseek_v4():
     # A type without a description has the warning, too.
     made = replace(made, model=Model(hf_config={"model_type": "deepseek_v41"}))
     assert "megatron_core_dev" in [problem.code for problem in check(made)]
+
+
+def test_windows_of_mimo_have_sinks_and_twice_as_many_key_heads():
+    keys = NEWER_MODELS["mimo_v2_flash"]
+    full, sliding = (kind.attention for kind in parse_model(keys).kinds[:2])
+    assert (full.kv_heads, full.sinks, full.value_dim) == (2, "", 32)
+    assert (sliding.kv_heads, sliding.sinks, sliding.value_dim) == (4, "logit", 32)
+    with pytest.raises(ProblemsError, match="sliding_window"):
+        parse_model({**keys, "sliding_window": None})
+
+
+def test_moonshots_own_keys_give_the_same_kimi_linear():
+    ours = {key: value for key, value in NEWER_MODELS["kimi_linear"].items() if not key.startswith("linear_")}
+    del ours["num_experts_per_tok"], ours["layer_types"]
+    part = {
+        "head_dim": 64, "num_heads": 4, "short_conv_kernel_size": 4, "full_attn_layers": [3], "kda_layers": [1, 2, 4],
+    }  # fmt: skip
+    own = {**ours, "num_experts_per_token": 2, "linear_attn_config": part}
+    assert parse_model(own) == parse_model(NEWER_MODELS["kimi_linear"])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"full_attn_layers": [2, 3]},
+        {"full_attn_layers": [3, 9]},
+        {"full_attn_layers": 3},
+        {"kda_layers": ["1"]},
+        {"head_dim": -1},
+    ],
+    ids=str,
+)
+def test_a_damaged_part_of_kimi_linear_is_refused(changed):
+    part = {"full_attn_layers": [3], "kda_layers": [1, 2, 4], **changed}
+    keys = {**NEWER_MODELS["kimi_linear"], "layer_types": None, "linear_attn_config": part}
+    with pytest.raises(ProblemsError) as raised:
+        parse_model(keys)
+    assert [problem.code for problem in raised.value.problems] == ["bad_model_key"]
+
+
+def test_gates_of_norms_in_ax_k2_are_missing_before_a_dense_ffn():
+    dense, sparse = (layer.operators for layer in model_layers(parse_model(NEWER_MODELS["axk2"])).kinds)
+    gates = [sum(isinstance(each, Linear) and each.name == "fc1" for each in kind) for kind in (dense, sparse)]
+    assert gates == [1, 2]

@@ -11,7 +11,7 @@ from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import ProblemsError, errors
 from backend.job.rules import RULES, check
 from backend.job.traits import TRAITS
-from benchmarks.small_models import SEEING, SMALL_MODELS
+from benchmarks.small_models import NEWER_MODELS, SEEING, SMALL_MODELS
 from tests.job.test_grpo_rules import BASE as GRPO
 from tests.job.test_grpo_rules import REFUSED
 from tools.write_models import read_own_code
@@ -38,6 +38,8 @@ GRANITE = {**DENSE, "model": {"hf_config": SMALL_MODELS["granitemoehybrid"]}}
 GPT2 = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt2"]}}
 GEMMA_3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
 GLM_5 = {**DENSE, "model": {"hf_config": SMALL_MODELS["glm_moe_dsa"]}}
+AXK2 = {**DENSE, "model": {"hf_config": NEWER_MODELS["axk2"]}}
+MIMO_V2 = {**DENSE, "model": {"hf_config": NEWER_MODELS["mimo_v2_flash"]}}
 MLLAMA = {**DENSE, "model": {"hf_config": SEEING["mllama"]}}
 GEMMA_4 = {**DENSE, "model": {"preset": "gemma-4-12b"}}
 GEMMA_2 = {**DENSE, "model": {"preset": "gemma-2-9b"}}
@@ -246,6 +248,9 @@ CASES = [
      "adapters_on_indexer"),
     (DEEPSEEK_V4, {"engine": "swift-megatron"}, "megatron_core_dev"),
     (LING_3, {"engine": "swift-megatron"}, "linear_attention_differs"),
+    (AXK2, {"engine": "swift-zero3"}, "indexer_not_trained"),
+    (AXK2, {"training.method": "lora", "engine": "swift-zero3"}, "adapters_on_indexer"),
+    (MIMO_V2, {"engine": "swift-zero3", "training.packing": True}, "sinks_without_flash"),
     (DENSE, {"engine": "llamafactory-zero3", "training.method": "qlora"}, "method_not_supported"),
     (DENSE, {"parallel.moe_token_dispatcher": "allgather", "extra": {"variable_seq_lengths": True}}, "extra_clash"),
     (DENSE, {"engine": "llamafactory-zero2", "extra": {"use_galore": True}}, "extra_clash"),

@@ -54,6 +54,8 @@ def saved_scores(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
 
 def _saved_entry(attention: Attention, in_fp32: bool) -> int:
     """Return the bytes of an entry of the score matrix that attention saves; `in_fp32`: the sinks are in fp32."""
+    if attention.rounds_softmax and not in_fp32:
+        return SINKS_IN_16_BITS
     if attention.sinks:
         return SINKS_IN_16_BITS if attention.sinks == "logit" and not in_fp32 else OTHER_SINKS
     return SCORE_SAVED + OF_SOFTCAP * attention.softcap

@@ -214,7 +214,9 @@ def _eager(operator: Operator, form: EagerForm) -> float:
     if isinstance(operator, Keep):
         if operator.weight_only and not form.trained:
             return 0.0
-        return operator.width * (1 if operator.bytes == 1 else e)
+        if operator.is_residual:
+            return operator.width * form.residual
+        return operator.width * (e if operator.bytes == 2 else operator.bytes)
     return 0.0
 
 
@@ -277,8 +279,15 @@ def _recurrence_bytes(operator: Recurrence) -> float:
     The convolution saves its input. The chunked rule saves queries and keys (which transformers repeats for every value
     head), values, the step, and a triangular matrix of a chunk; and in fp32 the decay and the two norms
     (fla/ops/gated_delta_rule/chunk.py ChunkGatedDeltaRuleFunction.forward).
+
+    Kimi's rule saves a second matrix of a chunk, and the decay of every channel as it came and summed
+    (fla/ops/kda/chunk.py ChunkKDAFunction.forward @bc3b101dcb71). Before it transformers computes this decay in fp32:
+    the exponential, its sum with 1, and the logarithm are saved, and a mask (5.19 modeling_kimi_linear.py
+    KimiLinearForgetGate).
     """
     per_head = 2 * (2 * operator.key_dim + operator.value_dim + 1 + CHUNK) + 4 * 3
+    if operator.decays_channels:
+        per_head += 2 * CHUNK - 4 + (4 * 2 + 4 * 3 + 1) * operator.key_dim
     return float(2 * operator.channels + operator.value_heads * per_head)
 
 

@@ -137,8 +137,8 @@ def _parts(linear: Linear, kind: LayerKind) -> Iterator[tuple[str, int]]:
         yield from zip(linear.modules, _outputs(linear, kind), strict=True)
     elif linear.parts == 3:
         [attention] = operators_of(kind, Attention)
-        keys = attention.kv_heads * attention.key_dim
-        yield from (("q_proj", linear.outputs - 2 * keys), ("k_proj", keys), ("v_proj", keys))
+        keys, values = attention.kv_heads * attention.key_dim, attention.kv_heads * attention.value_dim
+        yield from (("q_proj", linear.outputs - keys - values), ("k_proj", keys), ("v_proj", values))
     elif linear.name == "cross_kv":
         yield from (("k_proj", linear.outputs // 2), ("v_proj", linear.outputs // 2))
     elif linear.parts == 2 and linear.name == "qkv":

@@ -12,6 +12,8 @@ selective_scan.cpp)."""
 def gated_delta_net(net: GatedDeltaNet, hidden: int) -> tuple[Operator, ...]:
     """Return the linear attention of transformers' modeling_qwen3_next.py; its norm has one weight per value channel
     of a head, and a gate."""
+    if net.rank:
+        return _kimi_delta_attention(net, hidden)
     keys, values = net.key_heads * net.key_dim, net.value_heads * net.value_dim
     projections = {"in_proj_qkvz": 2 * keys + 2 * values, "in_proj_ba": 2 * net.value_heads}
     if not net.joined:
@@ -66,6 +68,38 @@ def kimi_delta(attention: KimiDelta, hidden: int) -> tuple[Operator, ...]:
         Parameters(count=3 * width * attention.convolution + heads + width, share="split"),
         Norm(width=width, parameters=attention.head_dim, heads=True),
         Linear(name="o", inputs=width, outputs=hidden, share="split"),
+    )
+
+
+def _kimi_delta_attention(net: GatedDeltaNet, hidden: int) -> tuple[Operator, ...]:
+    """Return the linear attention of transformers 5.19 modeling_kimi_linear.py KimiLinearDeltaAttention. Its norm is
+    computed and gated in fp32."""
+    keys, values = net.key_heads * net.key_dim, net.value_heads * net.value_dim
+    projections = {
+        "q_proj": keys, "k_proj": keys, "v_proj": values, "f_a_proj": net.rank, "b_proj": net.value_heads,
+        "g_a_proj": net.rank,
+    }  # fmt: skip
+    return (
+        *(
+            Linear(name=name, inputs=hidden, outputs=outputs, share="split", after_norm=True)
+            for name, outputs in projections.items()
+        ),
+        Keep(width=2 * net.rank),
+        Linear(name="f_b_proj", inputs=net.rank, outputs=keys, share="split"),
+        Linear(name="g_b_proj", inputs=net.rank, outputs=values, share="split"),
+        Recurrence(
+            key_heads=net.key_heads,
+            value_heads=net.value_heads,
+            key_dim=net.key_dim,
+            value_dim=net.value_dim,
+            convolution=net.convolution,
+            decays_channels=True,
+        ),
+        Norm(width=values, parameters=net.value_dim, heads=True, in_fp32=True),
+        # Both factors of the gated output, and the output that the next projection reads.
+        Keep(width=2 * values, bytes=4, split=True),
+        Keep(width=values, split=True),
+        Linear(name="o_proj", inputs=values, outputs=hidden, share="split"),
     )
 
 

@@ -154,11 +154,27 @@ def _part(
         return (*connected(kind, hidden), _norm(kind, hidden, detached=detached), *part, *added(kind, hidden))
     before = kind.norms in ("before", "both") or (kind.norms == "shared" and not second)
     after = kind.norms in ("after", "both") or (second and kind.ffn_norm)
+    gated = before and kind.norm_gate and not (second and isinstance(kind.ffn, Ffn))
     return (
         *((_norm(kind, hidden, detached=detached),) if before else ()),
+        *(_norm_gate(kind.norm_gate, hidden) if gated else ()),
         *part,
         *((_norm(kind, hidden),) if after else ()),
         *((Keep(width=hidden, bytes=1),) if kind.dropout else ()),
+    )
+
+
+def _norm_gate(rank: int, hidden: int) -> tuple[Operator, ...]:
+    """Return the gate of a norm's output, which is computed from this output (transformers 5.19 modeling_axk2.py
+    AXK2GatedRMSNorm)."""
+    return (
+        Linear(name="fc1", inputs=hidden, outputs=rank, share="whole", after_norm=True),
+        # The function's input, and its output, which the next projection reads.
+        Keep(width=rank),
+        Keep(width=rank, weight_only=True),
+        Linear(name="fc2", inputs=rank, outputs=hidden, share="whole"),
+        Keep(width=hidden, bytes=4),
+        Keep(width=hidden, is_residual=True),
     )
 
 
@@ -209,10 +225,11 @@ def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
 
 
 def _full_attention(attention: FullAttention, hidden: int, *, in_fp32: bool) -> tuple[Operator, ...]:
-    d = attention.head_dim
+    d, width_of_values = attention.head_dim, attention.value_dim or attention.head_dim
     queries, keys = attention.heads * d, attention.kv_heads * d
     parts = {"all": 3, "keys": 2, "queries": 1}[attention.projects]
-    projected = queries * (2 if attention.gate == "query" else 1) + (parts - 1) * keys
+    projected = queries * (2 if attention.gate == "query" else 1)
+    projected += keys * (parts > 1) + attention.kv_heads * width_of_values * (parts > 2)
     head_norm: tuple[Operator, ...] = ()
     if attention.qk_norm != "none":
         width = queries + (keys if parts > 1 else 0)
@@ -239,17 +256,18 @@ def _full_attention(attention: FullAttention, hidden: int, *, in_fp32: bool) -> 
             heads=attention.heads,
             kv_heads=attention.kv_heads,
             key_dim=d,
-            value_dim=d,
+            value_dim=width_of_values,
             window=attention.window,
             stores_scores=attention.stores_scores,
             sinks=attention.sinks,
+            rounds_softmax=attention.rounds_softmax,
             softcap=attention.softcap,
             masked=attention.masked,
         ),
         *_gate(attention, hidden),
         Linear(
             name="o",
-            inputs=queries,
+            inputs=attention.heads * width_of_values,
             outputs=hidden,
             share="split",
             whole_bias=hidden if attention.output_bias else 0,
@@ -277,8 +295,17 @@ def _latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
         Norm(width=mla.q_lora, parameters=mla.q_lora),
         Linear(name="q_up", inputs=mla.q_lora, outputs=a * key, share="split"),
     )
+    gate: tuple[Operator, ...] = ()
     if not mla.q_lora:
         query = (Linear(name="q", inputs=h, outputs=a * key, share="split", after_norm=True),)
+    elif mla.gate == "query":
+        joined, values = 2 * mla.q_lora, a * mla.value_dim
+        wide = Linear(name="q_gate_proj", inputs=joined, outputs=a * key + values, share="split")
+        query = (*query[:-1], Keep(width=joined, weight_only=True), wide)
+        # The gate in fp32, and the gated output that the next projection reads.
+        gate = (Keep(width=values, bytes=4, split=True), Keep(width=values, split=True))
+    if mla.gate == "heads":
+        gate = (Linear(name="g_proj", inputs=h, outputs=a, share="split", after_norm=True),)
     return (
         *query,
         Linear(name="kv_down", inputs=h, outputs=mla.kv_lora + mla.rope_dim, share="whole", after_norm=True),
@@ -287,7 +314,7 @@ def _latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
         Linear(name="kv_up", inputs=mla.kv_lora, outputs=a * (mla.nope_dim + mla.value_dim), share="split"),
         *(_indexer(mla.indexer, mla, h) if mla.indexer else ()),
         Attention(heads=a, kv_heads=a, key_dim=key, value_dim=mla.value_dim, latent=True, masked=mla.masked),
-        *((Linear(name="g_proj", inputs=h, outputs=a, share="split", after_norm=True),) if mla.gated else ()),
+        *gate,
         Linear(name="o", inputs=a * mla.value_dim, outputs=h, share="split"),
     )
 

@@ -63,6 +63,11 @@ SPARSE_MOVED, SPARSE_STARTED = (12, 36), (17, 15)
 """Bytes per element and operations, forward and backward, with which Gemma 3n finds the largest inputs of an FFN's
 function."""
 
+CHANNEL_DECAY = (88, 8)
+"""Bytes per channel, and operations, of the decay of each channel in fp32: what each operation of transformers 5.19
+modeling_kimi_linear.py KimiLinearForgetGate reads and writes, and the reads of the kernels in fla/ops/kda/chunk_fwd.py
+@bc3b101dcb71."""
+
 QUERY_STARTED = 30
 """Operations with which Qwen4's indexer chooses the keys of one query; transformers loops over the queries of each
 sequence (5.19 modeling_qwen4_exp.py Qwen4ExpTextQSAIndexer; 27 were counted in fp32, and autocast adds casts)."""
@@ -219,12 +224,13 @@ def _recurrence(operator: Recurrence) -> dict[str, float]:
     one before wrote.
     """
     key, value = operator.key_dim, operator.value_dim
-    per_head = 10.0 * key + 6 * CHUNK + 4 * (key + value) + 2 * (2 * key + 2 * value)
+    decays = CHANNEL_DECAY if operator.decays_channels else (0, 0)
+    per_head = decays[0] * key + 10.0 * key + 6 * CHUNK + 4 * (key + value) + 2 * (2 * key + 2 * value)
     per_head += 4 * key * value / CHUNK + 2 * (2 * key + 2 * value)
     return {
         "recurrence": operator.flops,
         "moved_split": 4.0 * operator.channels + operator.value_heads * per_head,
-        "kernels": 12,
+        "kernels": 12 + decays[1],
         "tensors": 3,
         "modules": 1,
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 from backend.job.model.config import Config
 from backend.job.model.operators import NormWeights, Sinks
-from backend.job.model.shape import Gate, LayerShape, Mixer, Norms, QkNorm, StateSpace
+from backend.job.model.shape import Gate, GatedDeltaNet, LayerShape, Mixer, Norms, QkNorm, StateSpace
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 INDEXED = "indexed_attention"
@@ -94,6 +94,8 @@ class Family:
     extra_positions: int = 0
     head_bias: bool = False
     """Whether the output layer has a bias."""
+    delta_net: Callable[[Config], GatedDeltaNet] | None = None
+    """Returns the linear attention, if its keys of config.json are not those of Qwen3-Next."""
     state_space: Callable[[Config, int], StateSpace] | None = None
     """Returns the state space of the layers that have one, from the config and the hidden size."""
     activation_parameters: int = 0

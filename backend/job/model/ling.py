@@ -58,7 +58,7 @@ def hybrid_layer(config: Config, layer: LayerShape, _index: int, _layers: int) -
     each expert is a module."""
     attention, ffn = layer.attention, layer.ffn
     if _is_third(config):
-        return replace(layer, attention=replace(attention, gated=True) if isinstance(attention, Mla) else attention)
+        return replace(layer, attention=replace(attention, gate="heads") if isinstance(attention, Mla) else attention)
     if isinstance(ffn, Experts):
         ffn = replace(ffn, single=True)
     return replace(layer, ffn=ffn, modules=(("qkv", ("query_key_value",)), ("o", ("dense",))))

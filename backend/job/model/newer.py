@@ -9,9 +9,10 @@ from dataclasses import replace
 from backend.job.model.config import Config, refusal
 from backend.job.model.family import FULL, SLIDING, Family, qwen_sliding
 from backend.job.model.gemma import gemma4_layer
+from backend.job.model.kimi_linear import kimi_delta_net, kimi_types
 from backend.job.model.qwen4 import qwen4_layer, qwen4_types
 from backend.job.model.shape import Experts, Ffn, FullAttention, LayerShape
-from backend.job.model.sparse import compressed_layer, compressed_mixer, compressed_types, deepseek_layer
+from backend.job.model.sparse import axk2_layer, compressed_layer, compressed_mixer, compressed_types, deepseek_layer
 
 
 def _cohere_types(config: Config, layers: int) -> list[str]:
@@ -76,10 +77,28 @@ def _axk1_layer(_config: Config, layer: LayerShape, _index: int, _layers: int) -
     return replace(layer, ffn_norm=isinstance(layer.ffn, Experts))
 
 
+def _first_and_each_sixth(_config: Config, layers: int) -> list[str]:
+    """configuration_mimo_v2_flash.py of 5.19."""
+    return [FULL if index == 0 or (index + 1) % 6 == 0 else SLIDING for index in range(layers)]
+
+
+def _mimo_layer(config: Config, layer: LayerShape, _index: int, _layers: int) -> LayerShape:
+    """modeling_mimo_v2_flash.py of 5.19: only layers with a sliding window have sinks, and they have twice as many key
+    heads. Value heads have a width of their own."""
+    config.size("sliding_window")
+    if not isinstance(layer.attention, FullAttention):
+        raise refusal("unsupported_model_key", key="layer_types", value=type(layer.attention).__name__)
+    attention = replace(layer.attention, value_dim=config.size("v_head_dim"), rounds_softmax=True)
+    if attention.window:
+        attention = replace(attention, kv_heads=2 * attention.kv_heads, sinks="logit")
+    return replace(layer, attention=attention)
+
+
 _GRANITE_SWA = Family(sinks="scale", layer_types=_first_of_four)
 
 NEWER: Mapping[str, Family] = {
     "axk1": Family(router_bias=True, fp32_routing=True, refine=_axk1_layer),
+    "axk2": Family(router_bias=True, fp32_routing=True, leading_dense=1, refine=axk2_layer),
     "cohere2_moe": Family(
         keys={"moe_intermediate_size": "intermediate_size", "n_shared_experts": "num_shared_experts"},
         norms="shared",
@@ -113,6 +132,14 @@ NEWER: Mapping[str, Family] = {
         modules={"shared_up": ("input_linear",), "shared_down": ("output_linear",)},
     ),
     "hyperclovax": Family(refine=_hyperclova_layer),
+    "kimi_linear": Family(
+        aliases={"num_experts_per_token": "num_experts_per_tok", "num_shared_experts": "n_shared_experts"},
+        leading_dense=1,
+        router_bias=True,
+        fp32_routing=True,
+        layer_types=kimi_types,
+        delta_net=kimi_delta_net,
+    ),
     "laguna": Family(
         modules={"gate_proj": ("g_proj",)},
         qk_norm="heads",
@@ -121,6 +148,14 @@ NEWER: Mapping[str, Family] = {
         refine=_laguna_layer,
     ),
     "mellum": Family(qk_norm="heads", layer_types=qwen_sliding),
+    "mimo_v2_flash": Family(
+        output_bias=False,
+        leading_dense=1,
+        router_bias=True,
+        fp32_routing=True,
+        layer_types=_first_and_each_sixth,
+        refine=_mimo_layer,
+    ),
     "minicpm3": Family(value_heads_divide_hidden=True),
     "muse_glimmer": Family(
         fp32_norms=True,

@@ -93,6 +93,8 @@ class Attention:
     """As in FullAttention (shape.py)."""
     sinks: Sinks = ""
     """As in FullAttention."""
+    rounds_softmax: bool = False
+    """As in FullAttention."""
     softcap: bool = False
     """As in FullAttention."""
     cross: bool = False
@@ -132,6 +134,8 @@ class Recurrence:
     value_dim: int
     convolution: int
     """Tokens of the causal convolution over queries, keys and values."""
+    decays_channels: bool = False
+    """Whether each channel of a key has its own decay (Kimi Delta Attention)."""
 
     @property
     def channels(self) -> int:
@@ -140,8 +144,9 @@ class Recurrence:
 
     @property
     def parameters(self) -> int:
-        """Return the weights of the convolution, and the decay and the step bias of every value head."""
-        return self.channels * self.convolution + 2 * self.value_heads
+        """Return the weights of the convolution, the decay of every value head, and the bias of every decay."""
+        biases = self.key_dim if self.decays_channels else 1
+        return self.channels * self.convolution + self.value_heads * (1 + biases)
 
     @property
     def flops(self) -> float:
@@ -244,8 +249,11 @@ class Keep:
     """Elements that the backward pass needs again: MLA's rotary key, a gate, a dropout's mask."""
 
     width: int
-    bytes: int = 2
-    """Bytes of one element; a mask has one byte in every precision."""
+    bytes: Literal[1, 2, 4] = 2
+    """Bytes of one element in 16-bit precision. A mask has one byte in every precision, and what is computed in fp32
+    has 4."""
+    is_residual: bool = False
+    """Whether it has the precision of the residual stream."""
     split: bool = False
     """Whether tensor parallelism divides it."""
     gathered: bool = False

@@ -155,10 +155,10 @@ def _mixer(name: str, text: Config, family: Family, hidden: int) -> Mixer | None
     own = family.mixer(text, name) if family.mixer else None
     if own:
         return own
+    if name == LINEAR:
+        return family.delta_net(text) if family.delta_net else _delta_net(text, family)
     if text.get("kv_lora_rank"):
         return _mla(text, hidden if family.value_heads_divide_hidden else 0)
-    if name == LINEAR:
-        return _delta_net(text, family)
     if name == MAMBA and family.state_space:
         return family.state_space(text, hidden)
     if name == CONVOLUTION:

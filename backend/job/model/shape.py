@@ -44,6 +44,8 @@ class FullAttention:
     heads: int
     kv_heads: int
     head_dim: int
+    value_dim: int = 0
+    """Width of a value head; 0 if it is that of a key head."""
     bias: bool = False
     """Biases on the query, key and value projections."""
     output_bias: bool = False
@@ -54,6 +56,9 @@ class FullAttention:
     sinks: Sinks = ""
     """A learned logit per head: one more logit of the softmax (gpt-oss), or one that scales the output by the share of
     the softmax that it leaves (Granite SWA)."""
+    rounds_softmax: bool = False
+    """Whether transformers' class computes the softmax in the precision of the scores, and not in fp32, in layers
+    without sinks too (MiMo-V2-Flash)."""
     softcap: bool = False
     """A bound of the scores by tanh (Gemma 2), which SDPA leaves out."""
     window: int = 0
@@ -101,8 +106,9 @@ class Mla:
     """Whether it reads only chosen keys, as a mask says that is as large as the matrix of scores."""
     indexer: Indexer | None = None
     """What chooses the keys; None if it reads the mask of an earlier layer (GLM-5.2), or all keys."""
-    gated: bool = False
-    """Whether a projection with one output for each head gates the output (Ling 3)."""
+    gate: Literal["none", "query", "heads"] = "none"
+    """A gate of the output: from the query's up-projection, which then reads its input before and after the norm
+    (A.X K2), or from a projection with one output for each head (Ling 3)."""
 
     @property
     def kv_heads(self) -> int:
@@ -122,6 +128,9 @@ class GatedDeltaNet:
     """Tokens of the causal convolution before it."""
     joined: bool = True
     """Whether two projections of the input give all that it needs (Qwen3-Next), and not four (Qwen3.5)."""
+    rank: int = 0
+    """Rank of the projections that compute the decay of each channel and the gate of the output (Kimi Delta Attention);
+    0 if each head has one decay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,6 +259,9 @@ class LayerShape:
     ngrams: Ngrams | None = None
     ffn_norm: bool = False
     """Whether a norm follows the FFN, whatever `norms` says (A.X K1)."""
+    norm_gate: int = 0
+    """Rank of the projections that gate the output of each norm before attention or experts (A.X K2); 0 without
+    gates."""
     norms: Norms = "before"
     norm: NormWeights = "scale"
     fp32_norms: bool = False
@@ -364,7 +376,7 @@ class ModelShape:
     def is_only_counted(self) -> bool:
         """Return whether a layer's description gives its parameters, and neither its memory nor its time."""
         return any(
-            isinstance(each, CompressedAttention | LinearAttention) or (isinstance(each, Mla) and each.gated)
+            isinstance(each, CompressedAttention | LinearAttention) or (isinstance(each, Mla) and each.gate == "heads")
             for each in self._mixers()
         )
 

@@ -39,6 +39,15 @@ def deepseek_layer(config: Config, layer: LayerShape, _index: int, _layers: int)
     return _sparse(config, layer, has_indexer=True, spreads_keys=True)
 
 
+def axk2_layer(config: Config, layer: LayerShape, _index: int, _layers: int) -> LayerShape:
+    """modeling_axk2.py of 5.19: every layer has an indexer, a gate of the attention, and gates of its norms."""
+    layer = _sparse(config, layer, has_indexer=True, spreads_keys=True)
+    if not isinstance(layer.attention, Mla):
+        raise refusal("missing_model_key", key="kv_lora_rank")
+    rank = config.size("gated_norm_rank")
+    return replace(layer, attention=replace(layer.attention, gate="query"), norm_gate=rank)
+
+
 def glm_layer(config: Config, layer: LayerShape, index: int, layers: int) -> LayerShape:
     """modeling_glm_moe_dsa.py of 5.6 and 5.19: a layer of type `shared` reads the mask of the layer before it.
 

@@ -24,6 +24,8 @@ ENTRY_INDEXER_MODULES = ("q_b_proj", "kv_proj", "gate_proj", "weights_proj")
 ENTRY_TARGETS = "q_a_proj,o_b_proj,up_proj,down_proj"
 """Those that no layer of the indexer shares a name with (transformers 5.19 modeling_deepseek_v4.py). Of `o_a_proj` each
 group of heads has rows of its own, which an adapter of peft does not."""
+GATED_TARGETS = "q_a_proj,q_gate_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj,gate_proj,up_proj,down_proj,fc1,fc2"
+"""The same of A.X K2 (5.19 modeling_axk2.py)."""
 SEE_LATER_TOKENS = ("glm_moe_dsa",)
 """Types whose class in transformers 5.6 is not causal with SDPA."""
 
@@ -49,7 +51,9 @@ def _modules(shape: ModelShape) -> tuple[tuple[str, ...], str]:
     """Return the linear layers of the model's indexer, and those that may have adapters."""
     if shape.is_compressed:
         return ENTRY_INDEXER_MODULES, ENTRY_TARGETS
-    return (INDEXER_MODULES, SPARSE_TARGETS) if shape.mla else (BLOCK_INDEXER_MODULES, BLOCK_TARGETS)
+    if not shape.mla:
+        return BLOCK_INDEXER_MODULES, BLOCK_TARGETS
+    return INDEXER_MODULES, SPARSE_TARGETS if shape.mla.gate == "none" else GATED_TARGETS
 
 
 @hugging_face
