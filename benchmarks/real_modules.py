@@ -21,8 +21,9 @@ from typing import Any
 import torch
 
 from backend.job.model import FullAttention, ModelShape, parse_model
+from backend.job.model.linear_shape import GatedDeltaNet
 from backend.job.model.newer import NEWER, NEWER_TOWERS
-from backend.job.model.shape import Experts, GatedDeltaNet
+from backend.job.model.shape import Experts
 from backend.job.model.vision import TOWERS
 from backend.job.presets import models
 from benchmarks.families import COMPLETED

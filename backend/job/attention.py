@@ -2,7 +2,7 @@
 
 from backend.job.job import Job
 from backend.job.model import ModelShape
-from backend.job.model.shape import WIDEST_HEAD
+from backend.job.model.attention_shape import WIDEST_HEAD
 from backend.job.presets import Gpu
 
 UNFUSED_BACKENDS = ("unfused", "local")

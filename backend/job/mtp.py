@@ -6,7 +6,8 @@ Face engines have none: transformers drops these weights.
 """
 
 from backend.job.job import Job
-from backend.job.model.shape import FullAttention, LayerShape, Mla, ModelShape
+from backend.job.model.attention_shape import FullAttention, Mla
+from backend.job.model.shape import LayerShape, ModelShape
 
 KEY = "mtp_num_layers"
 

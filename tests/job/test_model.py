@@ -3,7 +3,9 @@
 import pytest
 
 from backend.job.model import parse_model
-from backend.job.model.shape import Experts, FullAttention, GatedDeltaNet
+from backend.job.model.attention_shape import FullAttention
+from backend.job.model.linear_shape import GatedDeltaNet
+from backend.job.model.shape import Experts
 from backend.job.presets import models
 from backend.job.problems import ProblemsError
 

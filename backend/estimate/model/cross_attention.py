@@ -7,8 +7,9 @@ transformers alone would skip the layers.
 """
 
 from backend.estimate.model.layers import LayerKind
+from backend.job.model.attention_shape import FullAttention
 from backend.job.model.operators import Attention, Keep, Linear, Mixing, Norm, Operator
-from backend.job.model.shape import FullAttention, Mixer
+from backend.job.model.shape import Mixer
 
 
 def cross_attention(attention: FullAttention, hidden: int) -> tuple[Operator, ...]:

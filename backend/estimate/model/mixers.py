@@ -1,8 +1,10 @@
 """Operators of layers that mix tokens without softmax: linear attention, state spaces and short convolutions."""
 
-from backend.job.model.linear_shape import KimiDelta, LightningAttention
-from backend.job.model.operators import Keep, Linear, Mixing, Norm, Operator, Parameters, Recurrence
-from backend.job.model.shape import GatedDeltaNet, ShortConvolution, StateSpace
+from collections.abc import Mapping
+
+from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
+from backend.job.model.operators import Keep, Linear, Mixing, Norm, Operator, Recurrence
+from backend.job.model.shape import ShortConvolution, StateSpace
 
 SCAN_CHUNK = 2048
 """Tokens after which Mamba 1's kernel keeps a state (state-spaces/mamba @e9594ce1c732 csrc/selective_scan/
@@ -12,7 +14,7 @@ selective_scan.cpp)."""
 def gated_delta_net(net: GatedDeltaNet, hidden: int) -> tuple[Operator, ...]:
     """Return the linear attention of transformers' modeling_qwen3_next.py; its norm has one weight per value channel
     of a head, and a gate."""
-    if net.rank:
+    if net.decays_channels:
         return _kimi_delta_attention(net, hidden)
     keys, values = net.key_heads * net.key_dim, net.value_heads * net.value_dim
     projections = {"in_proj_qkvz": 2 * keys + 2 * values, "in_proj_ba": 2 * net.value_heads}
@@ -24,17 +26,8 @@ def gated_delta_net(net: GatedDeltaNet, hidden: int) -> tuple[Operator, ...]:
             "in_proj_a": net.value_heads,
         }
     return (
-        *(
-            Linear(name=name, inputs=hidden, outputs=outputs, share="split", after_norm=True)
-            for name, outputs in projections.items()
-        ),
-        Recurrence(
-            key_heads=net.key_heads,
-            value_heads=net.value_heads,
-            key_dim=net.key_dim,
-            value_dim=net.value_dim,
-            convolution=net.convolution,
-        ),
+        *_projected(projections, hidden),
+        _recurrence(net),
         Norm(width=values, parameters=net.value_dim, heads=True),
         # The gate of the norm, and the gated output that the next projection reads.
         Keep(width=2 * values, split=True),
@@ -55,51 +48,49 @@ def lightning_attention(attention: LightningAttention, hidden: int) -> tuple[Ope
     )
 
 
-def kimi_delta(attention: KimiDelta, hidden: int) -> tuple[Operator, ...]:
-    """Return the linear attention of transformers 5.24 modeling_bailing_hybrid.py, for its parameters."""
-    heads, width = attention.heads, attention.heads * attention.head_dim
-    wide = dict.fromkeys(("q_proj", "k_proj", "v_proj", "f_proj", "g_proj"), width)
-    return (
-        *(
-            Linear(name=name, inputs=hidden, outputs=outputs, share="split", after_norm=True)
-            for name, outputs in {**wide, "b_proj": heads}.items()
-        ),
-        # The convolution, and the decay's factor of each head and step of each element.
-        Parameters(count=3 * width * attention.convolution + heads + width, share="split"),
-        Norm(width=width, parameters=attention.head_dim, heads=True),
-        Linear(name="o", inputs=width, outputs=hidden, share="split"),
-    )
-
-
 def _kimi_delta_attention(net: GatedDeltaNet, hidden: int) -> tuple[Operator, ...]:
-    """Return the linear attention of transformers 5.19 modeling_kimi_linear.py KimiLinearDeltaAttention. Its norm is
-    computed and gated in fp32."""
+    """Return the linear attention of transformers 5.19 modeling_kimi_linear.py KimiLinearDeltaAttention, or of Ling 3
+    (5.24 modeling_bailing_hybrid.py), which has no projections of low rank. The norm is computed and gated in fp32."""
     keys, values = net.key_heads * net.key_dim, net.value_heads * net.value_dim
-    projections = {
-        "q_proj": keys, "k_proj": keys, "v_proj": values, "f_a_proj": net.rank, "b_proj": net.value_heads,
-        "g_a_proj": net.rank,
-    }  # fmt: skip
+    projections = {"q_proj": keys, "k_proj": keys, "v_proj": values}
+    low_rank: tuple[Operator, ...] = ()
+    if net.rank:
+        projections |= {"f_a_proj": net.rank, "b_proj": net.value_heads, "g_a_proj": net.rank}
+        low_rank = (
+            Keep(width=2 * net.rank),
+            Linear(name="f_b_proj", inputs=net.rank, outputs=keys, share="split"),
+            Linear(name="g_b_proj", inputs=net.rank, outputs=values, share="split"),
+        )
+    else:
+        projections |= {"f_proj": keys, "b_proj": net.value_heads, "g_proj": values}
     return (
-        *(
-            Linear(name=name, inputs=hidden, outputs=outputs, share="split", after_norm=True)
-            for name, outputs in projections.items()
-        ),
-        Keep(width=2 * net.rank),
-        Linear(name="f_b_proj", inputs=net.rank, outputs=keys, share="split"),
-        Linear(name="g_b_proj", inputs=net.rank, outputs=values, share="split"),
-        Recurrence(
-            key_heads=net.key_heads,
-            value_heads=net.value_heads,
-            key_dim=net.key_dim,
-            value_dim=net.value_dim,
-            convolution=net.convolution,
-            decays_channels=True,
-        ),
+        *_projected(projections, hidden),
+        *low_rank,
+        _recurrence(net),
         Norm(width=values, parameters=net.value_dim, heads=True, in_fp32=True),
         # Both factors of the gated output, and the output that the next projection reads.
         Keep(width=2 * values, bytes=4, split=True),
         Keep(width=values, split=True),
         Linear(name="o_proj", inputs=values, outputs=hidden, share="split"),
+    )
+
+
+def _projected(outputs: Mapping[str, int], hidden: int) -> tuple[Operator, ...]:
+    """Return the projections of a layer's input, by name."""
+    return tuple(
+        Linear(name=name, inputs=hidden, outputs=width, share="split", after_norm=True)
+        for name, width in outputs.items()
+    )
+
+
+def _recurrence(net: GatedDeltaNet) -> Recurrence:
+    return Recurrence(
+        key_heads=net.key_heads,
+        value_heads=net.value_heads,
+        key_dim=net.key_dim,
+        value_dim=net.value_dim,
+        convolution=net.convolution,
+        decays_channels=net.decays_channels,
     )
 
 

@@ -11,15 +11,15 @@ from backend.estimate.model.gemma import after_layers, before_layers, correct, l
 from backend.estimate.model.layers import LayerKind, ModelLayers
 from backend.estimate.model.mixers import (
     gated_delta_net,
-    kimi_delta,
     lightning_attention,
     short_convolution,
     state_space,
 )
 from backend.estimate.model.streams import added, block_indexer, mixed, ngrams
 from backend.estimate.model.vision_layers import vision_layers
+from backend.job.model.attention_shape import FullAttention, Indexer, Mla
 from backend.job.model.compressed_shape import CompressedAttention
-from backend.job.model.linear_shape import KimiDelta, LightningAttention
+from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
 from backend.job.model.operators import (
     WEIGHTS,
     Activation,
@@ -32,17 +32,7 @@ from backend.job.model.operators import (
     Operator,
     Parameters,
 )
-from backend.job.model.shape import (
-    Experts,
-    Ffn,
-    FullAttention,
-    GatedDeltaNet,
-    Indexer,
-    LayerShape,
-    Mla,
-    ModelShape,
-    StateSpace,
-)
+from backend.job.model.shape import Experts, Ffn, LayerShape, ModelShape, StateSpace
 
 
 @lru_cache(maxsize=256)
@@ -215,8 +205,6 @@ def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
         return compressed_attention(attention, hidden)
     if isinstance(attention, LightningAttention):
         return lightning_attention(attention, hidden)
-    if isinstance(attention, KimiDelta):
-        return kimi_delta(attention, hidden)
     if isinstance(attention, GatedDeltaNet):
         return gated_delta_net(attention, hidden)
     if isinstance(attention, StateSpace):

@@ -1,7 +1,8 @@
 """Operators of residual streams and n-grams (Qwen4). They are those of transformers 5.19 modeling_qwen4_exp.py."""
 
+from backend.job.model.attention_shape import BlockIndexer
 from backend.job.model.operators import BlockScores, Keep, Linear, Norm, Operator, Parameters, Streams
-from backend.job.model.shape import BlockIndexer, LayerShape, Ngrams
+from backend.job.model.shape import LayerShape, Ngrams
 
 MIXERS = ("input_mix_weight_down", "input_mix_weight_up")
 """The projections of a mean of the streams. That after the last layer has adapters too."""

@@ -6,8 +6,9 @@ Each reader names the file of transformers 5.6 that it was read from.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from backend.job.model.attention_shape import FullAttention
 from backend.job.model.config import Config, refusal
-from backend.job.model.shape import Experts, Ffn, FullAttention, LayerShape
+from backend.job.model.shape import Experts, Ffn, LayerShape
 
 MOST_WIDTH, MOST_COPIES = 10**9, 64
 _GLOBAL_HEAD = 512

@@ -5,7 +5,7 @@ Read from configuration_kimi_linear.py and modeling_kimi_linear.py of transforme
 
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.family import FULL, LINEAR
-from backend.job.model.shape import GatedDeltaNet
+from backend.job.model.linear_shape import GatedDeltaNet, kimi_delta
 
 _KEYS = {
     "linear_head_dim": "head_dim",
@@ -30,9 +30,7 @@ def kimi_delta_net(config: Config) -> GatedDeltaNet:
     """Return Kimi Delta Attention. The rank of its projections is the width of a head."""
     own = _own(config)
     width, heads, convolution = (own.size(name) if own.has(name) else config.size(key) for key, name in _KEYS.items())
-    return GatedDeltaNet(
-        key_heads=heads, value_heads=heads, key_dim=width, value_dim=width, convolution=convolution, rank=width
-    )
+    return kimi_delta(heads, width, convolution, rank=width)
 
 
 def _own(config: Config) -> Config:

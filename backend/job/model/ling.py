@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+from backend.job.model.attention_shape import FullAttention, Mla
 from backend.job.model.config import Config
 from backend.job.model.family import FULL, LINEAR
-from backend.job.model.linear_shape import KimiDelta, LightningAttention
-from backend.job.model.shape import Experts, FullAttention, LayerShape, LinearAttention, Mla
+from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention, kimi_delta
+from backend.job.model.shape import Experts, LayerShape
 
 MTP_KEY = "num_nextn_predict_layers"
 HEAD_DIM = 128
@@ -42,14 +43,14 @@ def hybrid_types(config: Config, layers: int) -> list[str]:
     return [FULL if (index + 1) % group == 0 or index >= whole else LINEAR for index in range(layers)]
 
 
-def hybrid_mixer(config: Config, name: str) -> LinearAttention | None:
+def hybrid_mixer(config: Config, name: str) -> GatedDeltaNet | LightningAttention | None:
     """Return the linear attention of either version. Full attention is latent in both."""
     if name != LINEAR:
         config.size("kv_lora_rank")
         return None
     heads, head_dim = config.size("num_attention_heads"), config.size("head_dim")
     if _is_third(config):
-        return KimiDelta(heads=heads, head_dim=head_dim, convolution=config.size("short_conv_kernel_size"))
+        return kimi_delta(heads, head_dim, config.size("short_conv_kernel_size"))
     return LightningAttention(heads=heads, head_dim=head_dim, normed=config.flag("use_qk_norm", True))
 
 

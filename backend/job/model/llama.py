@@ -5,9 +5,10 @@ Read from modeling_llama4.py and configuration_llama4.py of transformers 5.6.
 
 from dataclasses import replace
 
+from backend.job.model.attention_shape import FullAttention
 from backend.job.model.config import Config, refusal
 from backend.job.model.plain_towers import clip
-from backend.job.model.shape import FullAttention, LayerShape
+from backend.job.model.shape import LayerShape
 from backend.job.model.vision_shape import Projection, VisionShape
 
 CHUNKED = "chunked_attention"

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, Literal, cast
 
+from backend.job.model.attention_shape import FullAttention
+from backend.job.model.linear_shape import GatedDeltaNet
 from backend.job.model.operators import (
     Activation,
     Attention,
@@ -23,7 +25,7 @@ from backend.job.model.operators import (
     Parameters,
     Recurrence,
 )
-from backend.job.model.shape import Experts, Ffn, FullAttention, GatedDeltaNet, LayerShape, ModelShape
+from backend.job.model.shape import Experts, Ffn, LayerShape, ModelShape
 from backend.job.model.vision import MOST_LAYERS, TOWERS, parse_vision
 from backend.job.problems import Problem, ProblemsError, quoted
 

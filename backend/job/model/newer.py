@@ -6,12 +6,13 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from backend.job.model.attention_shape import FullAttention
 from backend.job.model.config import Config, refusal
 from backend.job.model.family import FULL, SLIDING, Family, qwen_sliding
 from backend.job.model.gemma import gemma4_layer
 from backend.job.model.kimi_linear import kimi_delta_net, kimi_types
 from backend.job.model.qwen4 import qwen4_layer, qwen4_types
-from backend.job.model.shape import Experts, Ffn, FullAttention, LayerShape
+from backend.job.model.shape import Experts, Ffn, LayerShape
 from backend.job.model.sparse import axk2_layer, compressed_layer, compressed_mixer, compressed_types, deepseek_layer
 
 

@@ -7,26 +7,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from backend.job.model.attention_shape import FullAttention, Mla, QkNorm
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
 from backend.job.model.families import DROPOUT_KEYS, FAMILIES, UNREAD
 from backend.job.model.family import FULL, INDEXED, LINEAR, SLIDING, Family, Flag
 from backend.job.model.hybrids import ATTENTION, CONVOLUTION, HYBRID, MAMBA, MLP, MOE, convolution, nemotron_types
+from backend.job.model.linear_shape import GatedDeltaNet
 from backend.job.model.llama import CHUNKED
 from backend.job.model.mllama import CROSS
 from backend.job.model.operators import WEIGHTS
 from backend.job.model.own_code import OWN_CODE, TEXT_OF, TEXT_OF_VERSION, WITH_LLM_CONFIG
-from backend.job.model.shape import (
-    Experts,
-    Ffn,
-    FullAttention,
-    GatedDeltaNet,
-    LayerShape,
-    Mixer,
-    Mla,
-    ModelShape,
-    QkNorm,
-)
+from backend.job.model.shape import Experts, Ffn, LayerShape, Mixer, ModelShape
 from backend.job.model.sparse import MOE_TYPES
 from backend.job.model.vision import MOST_LAYERS, TOWERS, parse_vision
 

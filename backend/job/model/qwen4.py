@@ -9,9 +9,10 @@ from functools import lru_cache
 from itertools import islice
 from math import isqrt
 
+from backend.job.model.attention_shape import BlockIndexer, FullAttention
 from backend.job.model.config import Config, refusal
 from backend.job.model.family import FULL, LINEAR
-from backend.job.model.shape import BlockIndexer, FullAttention, LayerShape, Ngrams
+from backend.job.model.shape import LayerShape, Ngrams
 
 MOST_STREAMS, MOST_HEADS, MOST_TABLES, MOST_ROWS = 64, 256, 1024, 10**8
 """Limits of a config.json that is read. Real models have 4 streams, 16 heads of n-grams and 20 million rows. Each head

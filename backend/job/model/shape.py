@@ -6,131 +6,15 @@ from functools import cached_property
 from math import gcd
 from typing import Literal
 
+from backend.job.model.attention_shape import FullAttention, Mla
 from backend.job.model.compressed_shape import CompressedAttention
-from backend.job.model.linear_shape import KimiDelta, LightningAttention
-from backend.job.model.operators import NormWeights, Operator, Sinks
+from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
+from backend.job.model.operators import NormWeights, Operator
 from backend.job.model.vision_shape import VisionShape
 
-QkNorm = Literal["none", "heads", "whole", "bare"]
-"""A norm over every query and key head, over all heads together (OLMo 2), or over every head without weights
-(Llama 4)."""
-WIDEST_HEAD = 256
-"""FlashAttention 2: "only supports head dimensions up to 256" (https://github.com/Dao-AILab/flash-attention/
-issues/2427). Transformer Engine turns FlashAttention and its fused attention off for wider heads
-(https://github.com/NVIDIA/TransformerEngine/issues/3006)."""
-Gate = Literal["none", "query", "own", "own_of_head"]
-"""A gate of the attention's output: from the query projection (Qwen3-Next), from a projection of its own, or from one
-with a single output for each head (Laguna)."""
 Norms = Literal["before", "after", "both", "shared", "none"]
 """The norms of a layer: before attention and FFN, after them, on both sides (Gemma 2), one before attention and FFN in
 parallel (Cohere), or none."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlockIndexer:
-    """An indexer that scores blocks of keys by the mean of their keys, without a gradient (Qwen4). transformers runs it
-    for one query after another."""
-
-    heads: int
-    head_dim: int
-    block: int
-    """Keys of a block."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FullAttention:
-    """Attention with softmax, over the whole sequence or a sliding window."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    value_dim: int = 0
-    """Width of a value head; 0 if it is that of a key head."""
-    bias: bool = False
-    """Biases on the query, key and value projections."""
-    output_bias: bool = False
-    """Bias on the output projection."""
-    qk_norm: QkNorm = "none"
-    gate: Gate = "none"
-    """A gate of the output."""
-    sinks: Sinks = ""
-    """A learned logit per head: one more logit of the softmax (gpt-oss), or one that scales the output by the share of
-    the softmax that it leaves (Granite SWA)."""
-    rounds_softmax: bool = False
-    """Whether transformers' class computes the softmax in the precision of the scores, and not in fp32, in layers
-    without sinks too (MiMo-V2-Flash)."""
-    softcap: bool = False
-    """A bound of the scores by tanh (Gemma 2), which SDPA leaves out."""
-    window: int = 0
-    """Tokens that a token sees; 0 if it sees all before it."""
-    projects: Literal["all", "keys", "queries"] = "all"
-    """What it projects: queries, keys and values; queries and keys, which are the values too; or queries alone, for the
-    keys and values of an earlier layer (Gemma 4)."""
-    value_norm: bool = False
-    """A norm of the values without weights."""
-    stores_scores: bool = False
-    """Whether transformers' class has no fused attention and stores the matrix of scores (BLOOM)."""
-    cross: bool = False
-    """Whether queries come from tokens, but keys and values from images (Mllama), and gates weigh what attention and
-    FFN add to the residual stream."""
-    masked: bool = False
-    """As in Mla."""
-    indexer: BlockIndexer | None = None
-    """What chooses the keys."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Indexer:
-    """The part of sparse attention that scores every key for every query, and chooses the keys that attention reads.
-    transformers computes it without gradients (DeepSeek-V3.2)."""
-
-    heads: int
-    head_dim: int
-    spreads_keys: bool = False
-    """Whether its product makes a copy of the keys for every query, if a batch has several sequences."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mla:
-    """Multi-head latent attention (DeepSeek-V2 and later)."""
-
-    heads: int
-    q_lora: int
-    """Rank of the query's down-projection; 0 if the query is projected directly."""
-    kv_lora: int
-    nope_dim: int
-    """Width of a query or key head without its rotary part."""
-    rope_dim: int
-    value_dim: int
-    masked: bool = False
-    """Whether it reads only chosen keys, as a mask says that is as large as the matrix of scores."""
-    indexer: Indexer | None = None
-    """What chooses the keys; None if it reads the mask of an earlier layer (GLM-5.2), or all keys."""
-    gate: Literal["none", "query", "heads"] = "none"
-    """A gate of the output: from the query's up-projection, which then reads its input before and after the norm
-    (A.X K2), or from a projection with one output for each head (Ling 3)."""
-
-    @property
-    def kv_heads(self) -> int:
-        """Return the number of key heads after the up-projection."""
-        return self.heads
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GatedDeltaNet:
-    """Linear attention with a gated delta rule (Qwen3-Next, Qwen3.5)."""
-
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    convolution: int
-    """Tokens of the causal convolution before it."""
-    joined: bool = True
-    """Whether two projections of the input give all that it needs (Qwen3-Next), and not four (Qwen3.5)."""
-    rank: int = 0
-    """Rank of the projections that compute the decay of each channel and the gate of the output (Kimi Delta Attention);
-    0 if each head has one decay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,8 +51,7 @@ class ShortConvolution:
     bias: bool = False
 
 
-LinearAttention = LightningAttention | KimiDelta
-Mixer = FullAttention | Mla | CompressedAttention | GatedDeltaNet | LinearAttention | StateSpace | ShortConvolution
+Mixer = FullAttention | Mla | CompressedAttention | GatedDeltaNet | LightningAttention | StateSpace | ShortConvolution
 """What mixes the tokens of a sequence in a layer."""
 
 
@@ -376,7 +259,8 @@ class ModelShape:
     def is_only_counted(self) -> bool:
         """Return whether a layer's description gives its parameters, and neither its memory nor its time."""
         return any(
-            isinstance(each, CompressedAttention | LinearAttention) or (isinstance(each, Mla) and each.gate == "heads")
+            isinstance(each, CompressedAttention | LightningAttention)
+            or (isinstance(each, Mla) and each.gate == "heads")
             for each in self._mixers()
         )
 
@@ -435,7 +319,7 @@ def _kv_heads(kind: LayerShape) -> int:
 def _state_heads(mixer: Mixer | None) -> int:
     if isinstance(mixer, GatedDeltaNet):
         return mixer.key_heads
-    if isinstance(mixer, LinearAttention):
+    if isinstance(mixer, LightningAttention):
         return mixer.heads
     # Ranks share whole groups of Mamba 2.
     return mixer.groups if isinstance(mixer, StateSpace) and mixer.heads else 0
@@ -447,4 +331,4 @@ def _head_dim(kind: LayerShape) -> int:
         return attention.nope_dim + attention.rope_dim
     if isinstance(attention, GatedDeltaNet):
         return attention.key_dim
-    return attention.head_dim if isinstance(attention, FullAttention | CompressedAttention | LinearAttention) else 0
+    return attention.head_dim if isinstance(attention, FullAttention | CompressedAttention | LightningAttention) else 0

@@ -6,11 +6,12 @@ Each reader names the file of transformers that it was read from, with its versi
 from collections.abc import Mapping
 from dataclasses import replace
 
+from backend.job.model.attention_shape import Indexer, Mla
 from backend.job.model.compressed_shape import CompressedAttention, Compressor, EntryIndexer
 from backend.job.model.config import Config, refusal
 from backend.job.model.family import SLIDING
 from backend.job.model.qwen4 import MOST_STREAMS
-from backend.job.model.shape import Experts, Indexer, LayerShape, Mla
+from backend.job.model.shape import Experts, LayerShape
 
 SPARSELY, HEAVILY = "compressed_sparse_attention", "heavily_compressed_attention"
 _RATES = {SPARSELY: 4, HEAVILY: 128}

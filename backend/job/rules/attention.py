@@ -10,7 +10,7 @@ from backend.job.attention import (
 )
 from backend.job.job import Job
 from backend.job.model import ModelShape
-from backend.job.model.shape import WIDEST_HEAD
+from backend.job.model.attention_shape import WIDEST_HEAD
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar

@@ -3,7 +3,7 @@
 from backend.job.job import Job
 from backend.job.megatron_model_types import SWIFT_DEV_MEGATRON
 from backend.job.model import ModelShape
-from backend.job.model.linear_shape import KimiDelta
+from backend.job.model.linear_shape import GatedDeltaNet
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
@@ -48,7 +48,8 @@ def megatron_core_builds_the_model(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
 def megatron_has_the_linear_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore-bridge 1.6.5 model/gpts/bailing_hybrid.py has the linear attention of Ling 2.5 alone. It looks for
     `query_key_value.weight`, which the layers of Ling 3 do not have."""
-    if not any(isinstance(kind.attention, KimiDelta) for kind in shape.kinds):
+    nets = [kind.attention for kind in shape.kinds if isinstance(kind.attention, GatedDeltaNet)]
+    if not any(net.decays_channels for net in nets):
         return None
     return problem("linear_attention_differs", "engine", "warning", model_type=shape.model_type,
                    edit={"engine": sibling(job.traits, "zero3")})  # fmt: skip
