@@ -62,11 +62,13 @@ class Candidate:
 def needs_other_engine(problems: Iterable[Problem]) -> bool:
     """Return whether a rule warns that a plan's engine trains wrongly on the cluster, or does not shard there, or
     refuses the engine until a setting of the job changes."""
-    found = [(problem.severity, problem.field == "engine", "engine" in problem.edit) for problem in problems]
-    return any(
-        (severity == "warning" and changes_it) or (severity == "error" and is_about_it)
-        for severity, is_about_it, changes_it in found
-    )
+    return any(_speaks_against_the_engine(problem) for problem in problems)
+
+
+def _speaks_against_the_engine(problem: Problem) -> bool:
+    if problem.severity == "error":
+        return problem.field == "engine"
+    return problem.severity == "warning" and "engine" in problem.edit
 
 
 @dataclass(frozen=True, kw_only=True)

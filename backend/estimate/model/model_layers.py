@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
+from backend.estimate.model.attention import full_attention, latent_attention
 from backend.estimate.model.compressed import collapsed, compressed_attention, connected
 from backend.estimate.model.cross_attention import cross_attention, cross_keys
 from backend.estimate.model.gemma import after_layers, before_layers, correct, laurel, per_layer_gate, predict
@@ -15,9 +16,9 @@ from backend.estimate.model.mixers import (
     short_convolution,
     state_space,
 )
-from backend.estimate.model.streams import added, block_indexer, mixed, ngrams
+from backend.estimate.model.streams import added, mixed, ngrams
 from backend.estimate.model.vision_layers import vision_layers
-from backend.job.model.attention_shape import FullAttention, Indexer, Mla
+from backend.job.model.attention_shape import FullAttention, Mla
 from backend.job.model.compressed_shape import CompressedAttention
 from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
 from backend.job.model.operators import (
@@ -25,7 +26,6 @@ from backend.job.model.operators import (
     Activation,
     Attention,
     Dispatch,
-    IndexScores,
     Keep,
     Linear,
     Norm,
@@ -198,9 +198,9 @@ def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
     if isinstance(attention, FullAttention) and attention.cross:
         return cross_attention(attention, hidden)
     if isinstance(attention, FullAttention):
-        return (*beside, *_full_attention(attention, hidden, in_fp32=kind.fp32_norms))
+        return (*beside, *full_attention(attention, hidden, in_fp32=kind.fp32_norms))
     if isinstance(attention, Mla):
-        return _latent_attention(attention, hidden)
+        return latent_attention(attention, hidden)
     if isinstance(attention, CompressedAttention):
         return compressed_attention(attention, hidden)
     if isinstance(attention, LightningAttention):
@@ -210,114 +210,6 @@ def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
     if isinstance(attention, StateSpace):
         return state_space(attention, hidden)
     return short_convolution(attention, hidden) if attention else ()
-
-
-def _full_attention(attention: FullAttention, hidden: int, *, in_fp32: bool) -> tuple[Operator, ...]:
-    d, width_of_values = attention.head_dim, attention.value_dim or attention.head_dim
-    queries, keys = attention.heads * d, attention.kv_heads * d
-    parts = {"all": 3, "keys": 2, "queries": 1}[attention.projects]
-    projected = queries * (2 if attention.gate == "query" else 1)
-    projected += keys * (parts > 1) + attention.kv_heads * width_of_values * (parts > 2)
-    head_norm: tuple[Operator, ...] = ()
-    if attention.qk_norm != "none":
-        width = queries + (keys if parts > 1 else 0)
-        parameters = {"heads": d * min(parts, 2), "whole": width, "bare": 0}[attention.qk_norm]
-        values = keys * attention.value_norm
-        head_norm = (Norm(width=width + values, parameters=parameters, heads=True, in_fp32=in_fp32),)
-    sinks = (Parameters(count=attention.heads, share="split"),) if attention.sinks else ()
-    return (
-        Linear(
-            name="qkv" if parts > 1 else "q",
-            inputs=hidden,
-            outputs=projected,
-            share="split",
-            bias=projected if attention.bias else 0,
-            parts=parts,
-            after_norm=True,
-        ),
-        *head_norm,
-        *sinks,
-        *(block_indexer(attention.indexer, hidden) if attention.indexer else ()),
-        # With a mask transformers repeats keys and values for every query head (integrations/sdpa_attention.py).
-        *((Keep(width=2 * (queries - keys), split=True),) if attention.masked else ()),
-        Attention(
-            heads=attention.heads,
-            kv_heads=attention.kv_heads,
-            key_dim=d,
-            value_dim=width_of_values,
-            window=attention.window,
-            stores_scores=attention.stores_scores,
-            sinks=attention.sinks,
-            rounds_softmax=attention.rounds_softmax,
-            softcap=attention.softcap,
-            masked=attention.masked,
-        ),
-        *_gate(attention, hidden),
-        Linear(
-            name="o",
-            inputs=attention.heads * width_of_values,
-            outputs=hidden,
-            share="split",
-            whole_bias=hidden if attention.output_bias else 0,
-        ),
-    )
-
-
-def _gate(attention: FullAttention, hidden: int) -> tuple[Operator, ...]:
-    """Return the gate of the attention's output. It is read again for its own gradient and that of the output."""
-    queries, heads = attention.heads * attention.head_dim, attention.heads
-    if attention.gate == "none":
-        return ()
-    if attention.gate == "query":
-        return (Keep(width=2 * queries, split=True),)
-    outputs = queries if attention.gate == "own" else heads
-    projection = Linear(name="gate_proj", inputs=hidden, outputs=outputs, share="split", after_norm=True)
-    return (projection, Keep(width=queries + outputs, split=True))
-
-
-def _latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
-    """Return DeepSeek's attention; Megatron keeps its down-projections whole on every TP rank."""
-    key, a = mla.nope_dim + mla.rope_dim, mla.heads
-    query: tuple[Operator, ...] = (
-        Linear(name="q_down", inputs=h, outputs=mla.q_lora, share="whole", after_norm=True),
-        Norm(width=mla.q_lora, parameters=mla.q_lora),
-        Linear(name="q_up", inputs=mla.q_lora, outputs=a * key, share="split"),
-    )
-    gate: tuple[Operator, ...] = ()
-    if not mla.q_lora:
-        query = (Linear(name="q", inputs=h, outputs=a * key, share="split", after_norm=True),)
-    elif mla.gate == "query":
-        joined, values = 2 * mla.q_lora, a * mla.value_dim
-        wide = Linear(name="q_gate_proj", inputs=joined, outputs=a * key + values, share="split")
-        query = (*query[:-1], Keep(width=joined, weight_only=True), wide)
-        # The gate in fp32, and the gated output that the next projection reads.
-        gate = (Keep(width=values, bytes=4, split=True), Keep(width=values, split=True))
-    if mla.gate == "heads":
-        gate = (Linear(name="g_proj", inputs=h, outputs=a, share="split", after_norm=True),)
-    return (
-        *query,
-        Linear(name="kv_down", inputs=h, outputs=mla.kv_lora + mla.rope_dim, share="whole", after_norm=True),
-        Norm(width=mla.kv_lora, parameters=mla.kv_lora),
-        Keep(width=mla.rope_dim),
-        Linear(name="kv_up", inputs=mla.kv_lora, outputs=a * (mla.nope_dim + mla.value_dim), share="split"),
-        *(_indexer(mla.indexer, mla, h) if mla.indexer else ()),
-        Attention(heads=a, kv_heads=a, key_dim=key, value_dim=mla.value_dim, latent=True, masked=mla.masked),
-        *gate,
-        Linear(name="o", inputs=a * mla.value_dim, outputs=h, share="split"),
-    )
-
-
-def _indexer(indexer: Indexer, mla: Mla, h: int) -> tuple[Operator, ...]:
-    """Return what chooses the keys (transformers 5.19 modeling_deepseek_v32.py DeepseekV32Indexer): queries from the
-    output of the query's down-projection, one key head with a LayerNorm, and a weight of every head."""
-    heads, d = indexer.heads, indexer.head_dim
-    return (
-        Linear(name="wq_b", inputs=mla.q_lora, outputs=heads * d, share="whole", untrained=True),
-        Linear(name="wk", inputs=h, outputs=d, share="whole", untrained=True),
-        Parameters(count=2 * d, share="whole"),
-        Linear(name="weights_proj", inputs=h, outputs=heads, share="whole", untrained=True),
-        IndexScores(heads=heads, key_dim=d, rotary=mla.rope_dim, spreads_keys=indexer.spreads_keys),
-    )
 
 
 def _feed_forward(ffn: Ffn | Experts | None, h: int, *, routed: bool) -> tuple[Operator, ...]:

@@ -31,7 +31,8 @@ COMPILED = ("flash_attn", "transformer_engine.pytorch", "torchvision", "torchaud
 them."""
 UNRECOGNIZED = re.compile(r"model type `([^`]+)` but Transformers does not recognize this architecture")
 """models/auto/configuration_auto.py of transformers: AutoConfig.from_pretrained."""
-PLAIN = (bool, int, float, str, type(None))
+PLAIN = (bool, int, float, str, list, dict, type(None))
+"""Types of a default that JSON can hold."""
 
 
 def parse(request: dict[str, Any]) -> dict[str, Any]:
@@ -106,11 +107,11 @@ def architecture_fault(files: dict[str, str]) -> str:
     with contextlib.suppress(ImportError):
         importlib.import_module("qwen_asr")
     try:
-        require_architecture(folder, may_run_code=True)
+        # The parser has found a class if config.json names none.
+        with contextlib.suppress(ClassMissingError):
+            require_architecture(folder, may_run_code=True)
     except ArchitectureUnknownError as error:
         return str(error)
-    except (ValueError, ImportError):
-        pass
     return ""
 
 
@@ -372,14 +373,10 @@ def describe(hint: Any, field: Any) -> dict[str, Any]:
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
     default = default.value if isinstance(default, enum.Enum) else default
-    key = {"type": name_of(hint), "default": default if isinstance(default, PLAIN) else plain(default)}
+    # A required argument has no default.
+    key = {"type": name_of(hint), "default": default if isinstance(default, PLAIN) else None}
     choices = [choice for part in typing.get_args(hint) or (hint,) for choice in choices_of(part)] or choices_of(hint)
     return {**key, "choices": choices} if choices else key
-
-
-def plain(value: Any) -> Any:
-    """Return a default that JSON can hold. A required argument has none."""
-    return value if isinstance(value, (list, dict)) else None
 
 
 def choices_of(hint: Any) -> list[Any]:
