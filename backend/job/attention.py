@@ -45,32 +45,51 @@ def swift_backend(job: Job) -> str:
 
 
 def implementation(job: Job, shape: ModelShape) -> str:
-    """Return transformers' name of the attention that a Hugging Face engine runs.
-
-    It is `eager` for Gemma 2 under LLaMA-Factory with `auto`: that engine takes FlashAttention 2 if flash-attn is
-    installed, which a job does not say.
-    """
+    """Return transformers' name of the attention that a Hugging Face engine runs."""
     return of_swift(job, shape) if job.traits.environment == "swift" else of_llamafactory(job, shape)
 
 
 def of_swift(job: Job, shape: ModelShape) -> str:
-    """ms-swift 4.6.0 model/utils.py AttnImpl. Packing asks for a flash attention (engines/swift_trainer.py)."""
-    asked = job.extra.get("attn_impl") or ("flash_attn" if job.training.packing else None)
-    if asked is None:
-        return "eager" if shape.model_type in EAGER_IN_SWIFT else _default(shape)
-    return "flash_attention_2" if asked == "flash_attn" else str(asked)
+    """Return the attention that ms-swift's Hugging Face trainer runs (4.6.0 model/utils.py AttnImpl)."""
+    return asked_of_swift(job) or ("eager" if shape.model_type in EAGER_IN_SWIFT else _default(shape))
 
 
 def of_llamafactory(job: Job, shape: ModelShape) -> str:
-    """LLaMA-Factory 0.9.5 model/model_utils/attention.py configure_attn_implementation."""
-    asked = str(job.extra.get("flash_attn") or "auto")
+    """Return the attention that LLaMA-Factory runs (0.9.5 model/model_utils/attention.py).
+
+    It is `eager` for Gemma 2 if the job asks for none. If flash-attn is installed, which a job does not say, it is
+    FlashAttention 2.
+    """
+    asked = asked_of_llamafactory(job)
     if shape.model_type == "gpt_oss":
         return SINKS_KERNEL
-    if asked == "disabled" or (shape.model_type == "gemma2" and asked == "auto"):
+    if shape.model_type == "gemma2" and asked is None:
         return "eager"
-    if shape.model_type in EAGER_IN_LLAMAFACTORY and asked in ("auto", "sdpa"):
+    if shape.model_type in EAGER_IN_LLAMAFACTORY and asked in (None, "sdpa"):
         return "eager"
-    return {"fa2": "flash_attention_2", "fa3": "flash_attention_3", "auto": _default(shape)}.get(asked, asked)
+    return asked or _default(shape)
+
+
+def asked_of_swift(job: Job) -> str | None:
+    """Return the attention that a job asks ms-swift's Hugging Face trainer for; None if it asks for none. Packing asks
+    for one (engines/swift_trainer.py)."""
+    value = job.extra.get("attn_impl") or ("flash_attn" if job.training.packing else None)
+    return _NAMES.get(str(value), str(value)) if value else None
+
+
+def asked_of_llamafactory(job: Job) -> str | None:
+    """Return the attention that a job asks LLaMA-Factory for; None if it asks for none."""
+    value = job.extra.get("flash_attn")
+    return _NAMES.get(str(value), str(value)) if value and value != "auto" else None
+
+
+_NAMES = {
+    "disabled": "eager",
+    "fa2": "flash_attention_2",
+    "fa3": "flash_attention_3",
+    "flash_attn": "flash_attention_2",
+}
+"""The engines' words for transformers' names, if they differ."""
 
 
 def _default(shape: ModelShape) -> str:

@@ -270,9 +270,8 @@ _FSDP_MEMORY = replace(
 )
 # mcore-bridge trains with Transformer Engine and gradient accumulation fusion where apex is installed, as its docs ask,
 # and with the fused cross entropy by default (swift/megatron/arguments/megatron_args.py).
-# Its unfused attention is Transformer Engine's. Unless the length of a batch is a multiple of 8, torch computes the
-# softmax: in fp32, of a copy in fp32, and casts it to 16 bits (TransformerEngine pytorch/attention/
-# dot_product_attention/softmax.py is_kernel_available, forward_torch_softmax). ms-swift pads to multiples of TP alone.
+# Unless a batch's length is a multiple of 8, torch computes the softmax of unfused attention in fp32 (TransformerEngine
+# pytorch/attention/dot_product_attention/softmax.py forward_torch_softmax). ms-swift pads to multiples of TP alone.
 _SWIFT_MEMORY = replace(MEGATRON_LM_MEMORY, vocabulary_padding=1, unfused_saved_bytes=6.0, unfused_work_bytes=10.0)
 
 _MEGATRON = EngineTraits(

@@ -5,6 +5,7 @@ from backend.cluster.preflight.equality import usual
 from backend.cluster.preflight.fix_commands import MCORE_ADAPTER, install_command, pip_command
 from backend.cluster.preflight.readings import GangReadings, NodeReadings
 from backend.cluster.preflight.results import CheckResult
+from backend.job.attention import asked_of_llamafactory, asked_of_swift
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.presets import known_model
@@ -73,10 +74,8 @@ def _flash_attention_crashes(job: Job, transformers: str) -> bool:
     In transformers 5.6.0 alone, models without attention sinks crash (integrations/flash_attention.py, `s_aux.to`;
     https://github.com/hiyouga/LlamaFactory/issues/10610).
     """
-    of_swift = str(job.extra.get("attn_impl", "flash" if job.training.packing else ""))
-    is_swift = job.traits.environment == "swift"
-    is_flash = of_swift.startswith("flash") if is_swift else job.extra.get("flash_attn") in ("fa2", "fa3")
-    return transformers == "5.6.0" and not job.traits.is_megatron and is_flash
+    asked = asked_of_swift(job) if job.traits.environment == "swift" else asked_of_llamafactory(job)
+    return transformers == "5.6.0" and not job.traits.is_megatron and str(asked).startswith("flash")
 
 
 def _sees_later_tokens(job: Job, transformers: str) -> bool:
@@ -86,7 +85,7 @@ def _sees_later_tokens(job: Job, transformers: str) -> bool:
     numbers = _numbers(transformers)
     is_old = bool(numbers) and numbers < [5, 19]
     is_affected = is_swift and is_old and known_model(job.model).model_type in SEE_LATER_TOKENS
-    return is_affected and job.extra.get("attn_impl") != "eager"
+    return is_affected and asked_of_swift(job) != "eager"
 
 
 def _gpt_oss_fails(job: Job, transformers: str) -> bool:

@@ -3,6 +3,8 @@
 from backend.job.attention import (
     EAGER_IN_SWIFT,
     UNFUSED_BACKENDS,
+    asked_of_llamafactory,
+    asked_of_swift,
     of_llamafactory,
     of_swift,
     stores_scores,
@@ -49,7 +51,7 @@ def wide_heads_are_not_packed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem 
 
 @llamafactory
 def wide_heads_do_without_flash_attention_2(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """As wide_heads_are_not_packed."""
+    """FlashAttention 2 has no kernel for heads wider than 256 (wide_heads_are_not_packed)."""
     if shape.widest_head <= WIDEST_HEAD or of_llamafactory(job, shape) != "flash_attention_2":
         return None
     return problem("heads_too_wide", "engine", width=shape.widest_head, widest=WIDEST_HEAD, case="llamafactory",
@@ -67,7 +69,7 @@ def sinks_need_another_backend(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
 
 @swift_trainer
 def sinks_need_eager_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """transformers raises a ValueError for the others, among them what packing asks for."""
+    """transformers raises a ValueError for WITHOUT_SINKS. Packing asks for one of them."""
     if not shape.has_sinks or of_swift(job, shape) not in WITHOUT_SINKS:
         return None
     return problem("sinks_without_flash", "engine", model_type=shape.model_type, case="trainer",
@@ -143,7 +145,7 @@ def _softcap_lost(job: Job, shape: ModelShape, case: str, edit: dict[str, str]) 
 @swift_trainer
 def eager_attention_is_a_choice(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift 4.6.0 swift/model/models/gemma.py: `self.attn_impl or 'eager'`."""
-    if shape.model_type not in EAGER_IN_SWIFT or job.extra.get("attn_impl") or job.training.packing:
+    if shape.model_type not in EAGER_IN_SWIFT or asked_of_swift(job):
         return None
     return problem("swift_stores_scores", "engine", "note", model_type=shape.model_type,
                    edit={"extra": {**job.extra, "attn_impl": "sdpa"}})  # fmt: skip
@@ -152,7 +154,7 @@ def eager_attention_is_a_choice(job: Job, shape: ModelShape, gpu: Gpu) -> Proble
 @llamafactory
 def bounded_scores_are_stored(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory 0.9.5 model/model_utils/attention.py: `FlashAttention-2 is not installed, use eager attention.`"""
-    if shape.model_type != "gemma2" or (job.extra.get("flash_attn") or "auto") != "auto":
+    if shape.model_type != "gemma2" or asked_of_llamafactory(job):
         return None
     runs_flash = gpu.supports_bf16 and job.training.precision != "fp32"
     edit: dict[str, object] = {"extra": {**job.extra, "flash_attn": "fa2"}} if runs_flash else {}
