@@ -50,31 +50,49 @@ def read_own_code() -> dict[str, dict[str, Any]]:
     return models
 
 
-def page(lang: str, data: Mapping[str, Any]) -> str:
-    """Return the page in one language, as Markdown."""
-    other = next(name for name in LANGUAGES if name != lang)
+def count(data: Mapping[str, Any]) -> dict[str, int]:
+    """Return the numbers of types that the page and the README name."""
     types: Mapping[str, Mapping[str, Any]] = data["types"]
-    exact = {name: each for name, each in types.items() if each["status"] == "exact"}
-    by_profile = sorted(name for name, code in data["profiles"].items() if code == "exact" and name not in exact)
-    newer = read_newer_types()
-    later = {name: each for name, each in newer["types"].items() if each["status"] == "exact"}
-    unknown = sorted(newer["types"].keys() - later.keys())
-    models = read_own_code()
-    own = {model["config"]["model_type"] for model in models.values()}
-    rest = {name: each for name, each in types.items() if name not in {*exact, *by_profile, *own}}
+    newer = read_newer_types()["types"]
+    exact, later = _exact(types), _exact(newer)
+    by_profile, own = _by_profile(data), _types_of_own_code()
     counts = {
         "types": len(types),
         "exact": len(exact),
         "profile": len(by_profile),
         "own": len(own),
         "newer": len(later),
-        "unknown": len(unknown),
-        "transformers": newer["transformers"],
-        "rest": len(rest),
+        "unknown": len(newer) - len(later),
+        "rest": len(types.keys() - exact.keys() - {*by_profile} - own),
         "flops": len(data["flops"]),
         "peaks": len(data["peaks"]),
         "steps": len([loss for loss in data["steps"].values() if not isinstance(loss, str)]),
     }
+    return counts | {"estimated": len(exact.keys() | later.keys() | own)}
+
+
+def _exact(types: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {name: each for name, each in types.items() if each["status"] == "exact"}
+
+
+def _by_profile(data: Mapping[str, Any]) -> list[str]:
+    exact = _exact(data["types"])
+    return sorted(name for name, code in data["profiles"].items() if code == "exact" and name not in exact)
+
+
+def _types_of_own_code() -> set[str]:
+    return {model["config"]["model_type"] for model in read_own_code().values()}
+
+
+def page(lang: str, data: Mapping[str, Any]) -> str:
+    """Return the page in one language, as Markdown."""
+    other = next(name for name in LANGUAGES if name != lang)
+    types: Mapping[str, Mapping[str, Any]] = data["types"]
+    newer = read_newer_types()
+    exact, later, by_profile = _exact(types), _exact(newer["types"]), _by_profile(data)
+    unknown = sorted(newer["types"].keys() - later.keys())
+    rest = {name: types[name] for name in types.keys() - exact.keys() - {*by_profile} - _types_of_own_code()}
+    counts = {**count(data), "transformers": newer["transformers"]}
     return "\n\n".join(
         [
             f"# {t(lang, 'models.title')}",
@@ -91,7 +109,7 @@ def page(lang: str, data: Mapping[str, Any]) -> str:
             ", ".join(f"`{name}`" for name in unknown),
             f"## {t(lang, 'models.own', **counts)}",
             t(lang, "models.own.lead"),
-            _table(lang, ("type", "model", "parameters", "checked", "published"), _own(lang, models)),
+            _table(lang, ("type", "model", "parameters", "checked", "published"), _own(lang, read_own_code())),
             f"## {t(lang, 'models.profile', **counts)}",
             t(lang, "models.profile.lead"),
             ", ".join(f"`{name}`" for name in by_profile),
