@@ -53,12 +53,16 @@ _QWEN4_INDEXER = {
     "indexer_budget": 2048,
     "indexer_compress_ratio": 4,
 }
+_ROPE_OF_COMPASS = {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}
 COMPLETED: Mapping[str, Mapping[str, Any]] = {
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "num_attention_heads": 16}},
+    "cohere_compass": {"text_config": {"model_type": "cohere_compass_text", "rope_parameters": _ROPE_OF_COMPASS}},
+    "cohere_compass_text": {"rope_parameters": _ROPE_OF_COMPASS},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 16, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1},
     "gemma4_unified": {"vision_config": {}, "audio_config": {}},
     "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_vl": {"text_config": {"head_dim": 128}},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 16, "moe_topk": 2},
     "idefics3": {"pad_token_id": 0, "text_config": {"model_type": "llama", "pad_token_id": 0}},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},

@@ -121,6 +121,13 @@ SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
 _NEWER: Mapping[str, Mapping[str, Any]] = {
     "axk1": {**_ROUTED_EXPERTS, **_LATENT, "n_shared_experts": 1},
     "axk2": {**_ROUTED_EXPERTS, **_LATENT, **_INDEXER, "n_shared_experts": 1, "n_group": None, "topk_group": None},
+    "cohere_compass_text": {
+        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [11, 11, 10]},
+            "full_attention": None,
+        },
+    },
     "cohere2_moe": {
         **_EXPERTS, "intermediate_size": 256, "moe_intermediate_size": None, "num_shared_experts": 1,
         "first_k_dense_replace": 1, "prefix_dense_intermediate_size": 768,
@@ -145,6 +152,12 @@ _NEWER: Mapping[str, Mapping[str, Any]] = {
     "mimo_v2_flash": {
         **_ROUTED_EXPERTS, "first_k_dense_replace": None, "head_dim": 64, "v_head_dim": 32,
         "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    },
+    "minimax_m3_vl_text": {
+        **_LOCAL_EXPERTS, "dense_intermediate_size": 768, "shared_intermediate_size": 256, "rotary_dim": 32,
+        "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "index_n_heads": 2, "index_head_dim": 32,
+        "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse", "full_attention"],
+        "index_block_size": 16, "index_topk_blocks": 4, "hidden_act": None,
     },
     "minicpm3": {**_LATENT, "v_head_dim": None, "head_dim": None},
     "qwen4_exp_text": {

@@ -27,6 +27,7 @@ from backend.job.model.vision import TOWERS
 READERS = Path(__file__).parents[1] / "backend" / "job" / "model"
 LEFT_OUT = {"model_type", "num_hidden_layers", "hidden_size"}
 """Keys that every config.json gives."""
+TIED = "tie_word_embeddings"
 MORE_TOWERS = ("gemma4_vision", "gemma4_audio", "clip_vision_model", "siglip_vision_model", "pixtral")
 """Towers that no model of the node's transformers has by default."""
 MORE_NEWER_TOWERS = ("gemma4_unified_vision", "gemma4_unified_audio")
@@ -59,7 +60,11 @@ def _defaults_of(
             tower = getattr(model, part, None)
             if tower is not None:
                 defaults[tower.model_type] = _values(type(tower), keys - {"model_type"})
-        defaults[name] = defaults.get(name, {}) | _values(type(model), keys - LEFT_OUT)
+        text, whole = defaults.get(name, {}), _values(type(model), keys - LEFT_OUT)
+        defaults[name] = text | whole
+        # The language part alone has other values than the whole model.
+        if f"{name}_text" in CONFIG_MAPPING and text.get(TIED, whole.get(TIED)) != whole.get(TIED):
+            defaults[f"{name}_text"] = text
     for name in more:
         defaults[name] = _values(type(AutoConfig.for_model(name)), keys - {"model_type"})
     return defaults

@@ -12,7 +12,17 @@ from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind, ModelLayers, TowerPart, operators_of, table_weights
 from backend.estimate.plan import Plan
-from backend.job.model.operators import Activation, AltUp, Attention, Dispatch, IndexScores, Linear, Norm, Streams
+from backend.job.model.operators import (
+    Activation,
+    AltUp,
+    Attention,
+    BlockScores,
+    Dispatch,
+    IndexScores,
+    Linear,
+    Norm,
+    Streams,
+)
 from backend.job.traits import MemoryTraits
 
 SCORE_SAVED, SCORE_WORK = 6, 4
@@ -86,7 +96,7 @@ def _storing(kind: LayerKind, eager_attention: bool) -> tuple[Attention, ...]:
 def mask_bytes(kind: LayerKind, plan: Plan, tuning: Tuning, form: EagerForm) -> Number:
     """Return the bytes per token of the masks of chosen keys that fused attention saves in the precision of queries;
     unfused attention adds them to its scores."""
-    masks = sum(each.masked for each in operators_of(kind, Attention))
+    masks = sum(each.masked * each.mask_heads for each in operators_of(kind, Attention))
     if not masks or tuning.eager_attention:
         return 0
     size: Number = masks * form.element * plan.sequence_length
@@ -113,7 +123,9 @@ def layer_work(
     # The adapter of the last projection, in the forward pass that checkpointing repeats. Its tensors are freed before
     # the gradients exist.
     adapter = plan.tokens * _adapter_bytes(kind, tuning.lora_targets, form) if form.adapters else 0
-    index = plan.tokens * _index_bytes(kind, plan, memory, tuning, form)
+    index = plan.tokens * larger(
+        _index_bytes(kind, plan, memory, tuning, form), _block_mask_bytes(kind, plan, memory, tuning, form)
+    )
 
     def products() -> Explanation:
         projections = joined(
@@ -157,6 +169,25 @@ def _index_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
     after = replace(kind, operators=kind.operators[places[0] + 2 :])
     later = eager_bytes(after, form) + mask_bytes(kind, plan, tuning, form)
     at_once = queries + entries + larger(entries, cast + spread) + _residual_bytes(kind, form)
+    return larger(at_once - later - saved_scores(kind, plan, memory, tuning), 0)
+
+
+def _block_mask_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Number:
+    """Return the bytes per token of masks of blocks while they are made, less what the layer saves after its attention;
+    0 without them.
+
+    transformers 5.19 modeling_minimax_m3_vl.py MiniMaxM3VLIndexer: forward holds the scores of every key in fp32 twice.
+    build_block_mask holds three masks of truth values for each head, and two in the precision of queries.
+    """
+    places = [place for place, each in enumerate(kind.operators) if isinstance(each, BlockScores) and each.masked_heads]
+    if not places:
+        return 0
+    [indexer] = operators_of(kind, BlockScores)
+    entries = max(8 * indexer.heads, (3 + 2 * form.element) * indexer.masked_heads)
+    # Queries, keys and values of the attention exist before the indexer runs.
+    after = replace(kind, operators=kind.operators[places[0] + 2 :])
+    later = eager_bytes(after, form) + mask_bytes(kind, plan, tuning, form)
+    at_once = entries * plan.sequence_length + _residual_bytes(kind, form)
     return larger(at_once - later - saved_scores(kind, plan, memory, tuning), 0)
 
 

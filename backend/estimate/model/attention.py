@@ -31,7 +31,7 @@ def full_attention(attention: FullAttention, hidden: int, *, in_fp32: bool) -> t
         ),
         *head_norm,
         *sinks,
-        *(block_indexer(attention.indexer, hidden) if attention.indexer else ()),
+        *(block_indexer(attention.indexer, hidden, attention.heads) if attention.indexer else ()),
         # With a mask transformers repeats keys and values for every query head (integrations/sdpa_attention.py).
         *((Keep(width=2 * (queries - keys), split=True),) if attention.masked else ()),
         Attention(
@@ -45,6 +45,7 @@ def full_attention(attention: FullAttention, hidden: int, *, in_fp32: bool) -> t
             rounds_softmax=attention.rounds_softmax,
             softcap=attention.softcap,
             masked=attention.masked,
+            mask_heads=attention.heads if attention.indexer and attention.indexer.masks_heads else 1,
         ),
         *_gate(attention, hidden),
         Linear(

@@ -56,8 +56,9 @@ def layer_flops(kind: LayerKind) -> Flops:
             # The products of queries and keys, and their sum over the heads, by weight.
             index += 2.0 * operator.heads * (operator.key_dim + 1)
         elif isinstance(operator, BlockScores):
-            # A query scores the blocks before it.
-            index += operator.heads * operator.key_dim / operator.block
+            # A query scores all keys, or the blocks before it.
+            keys = 2.0 if operator.masked_heads else 1 / operator.block
+            index += operator.heads * operator.key_dim * keys
         elif isinstance(operator, Streams):
             recurrence += 2.0 * operator.copies * operator.width * operator.convolution
         elif isinstance(operator, Recurrence | Mixing):

@@ -230,7 +230,16 @@ def _ffn(ffn: Ffn, h: int) -> tuple[Operator, ...]:
             parts=parts,
             after_norm=True,
         ),
-        Activation(width=f, gated=ffn.gated, module="mlp", unfused=ffn.unfused, xielu=ffn.xielu, sparse=ffn.sparse),
+        Activation(
+            width=f,
+            gated=ffn.gated,
+            module="mlp",
+            clamped=ffn.clamped,
+            clamps_output=ffn.clamps_output,
+            unfused=ffn.unfused,
+            xielu=ffn.xielu,
+            sparse=ffn.sparse,
+        ),
         Linear(name="down", inputs=f, outputs=h, share="split", whole_bias=h if ffn.bias else 0),
     )
 
@@ -243,7 +252,13 @@ def _experts(moe: Experts, h: int, *, routed: bool) -> tuple[Operator, ...]:
         up = parts * moe.shared_width
         shared = (
             Linear(name="shared_up", inputs=h, outputs=up, share="split", parts=parts, after_norm=True),
-            Activation(width=moe.shared_width, gated=moe.gated, module="shared_experts"),
+            Activation(
+                width=moe.shared_width,
+                gated=moe.gated,
+                module="shared_experts",
+                clamped=moe.shared_clamped,
+                clamps_output=moe.clamps_output,
+            ),
             Linear(name="shared_down", inputs=moe.shared_width, outputs=h, share="split"),
             *(_shared_gate(h) if moe.shared_gate else ()),
         )
@@ -276,7 +291,14 @@ def _experts(moe: Experts, h: int, *, routed: bool) -> tuple[Operator, ...]:
             parts=parts,
             single=moe.single,
         ),
-        Activation(width=k * f, gated=moe.gated, module="moe", clamped=moe.clamped, single=moe.single),
+        Activation(
+            width=k * f,
+            gated=moe.gated,
+            module="moe",
+            clamped=moe.clamped,
+            clamps_output=moe.clamps_output,
+            single=moe.single,
+        ),
         Linear(
             name="expert_down",
             inputs=f,

@@ -52,12 +52,20 @@ def ngrams(kind: LayerShape, grams: Ngrams, hidden: int) -> tuple[Operator, ...]
     )
 
 
-def block_indexer(indexer: BlockIndexer, hidden: int) -> tuple[Operator, ...]:
-    """Return what chooses blocks of keys (Qwen4ExpTextQSAIndexer): queries and one key head in one projection, each
-    with a norm."""
-    width = (indexer.heads + 1) * indexer.head_dim
+def block_indexer(indexer: BlockIndexer, hidden: int, heads: int) -> tuple[Operator, ...]:
+    """Return what chooses blocks of keys for attention with so many heads: queries and one key head, each with a norm.
+    They have one projection (Qwen4ExpTextQSAIndexer), or two (5.19 modeling_minimax_m3_vl.py MiniMaxM3VLIndexer)."""
+    d = indexer.head_dim
+    widths = {"index_qk_proj": (indexer.heads + 1) * d}
+    if indexer.masks_heads:
+        widths = {"q_proj": indexer.heads * d, "k_proj": d}
     return (
-        Linear(name="index_qk_proj", inputs=hidden, outputs=width, share="whole", untrained=True),
-        Parameters(count=2 * indexer.head_dim, share="whole"),
-        BlockScores(heads=indexer.heads, key_dim=indexer.head_dim, block=indexer.block),
+        *(
+            Linear(name=name, inputs=hidden, outputs=width, share="whole", untrained=True)
+            for name, width in widths.items()
+        ),
+        Parameters(count=2 * d, share="whole"),
+        BlockScores(
+            heads=indexer.heads, key_dim=d, block=indexer.block, masked_heads=heads if indexer.masks_heads else 0
+        ),
     )

@@ -127,7 +127,7 @@ def operator_kernels(
     if isinstance(operator, Streams):
         return _streams(operator)
     if isinstance(operator, BlockScores):
-        return {"index": operator.heads * operator.key_dim / operator.block, "looped": QUERY_STARTED}
+        return _blocks(operator)
     if isinstance(operator, Dispatch):
         return _dispatch(operator, fused, routing)
     return {}
@@ -156,6 +156,19 @@ def _index(operator: IndexScores) -> dict[str, float]:
         "index": 2.0 * operator.heads * (operator.key_dim + 1),
         "index_moved": 2.0 * (6 * operator.heads + copied),
         **_small((20, 0)),
+    }
+
+
+def _blocks(operator: BlockScores) -> dict[str, float]:
+    """Return the work of a BlockIndexer's scores. transformers 5.19 modeling_minimax_m3_vl.py writes the product in
+    fp32, and masks and reads it; the choice of blocks is repeated for each head, joined with the causal mask, turned
+    round, and becomes a mask in 16 bits, whose kernel reads two masks and writes one."""
+    if not operator.masked_heads:
+        return {"index": operator.heads * operator.key_dim / operator.block, "looped": QUERY_STARTED}
+    return {
+        "index": 2.0 * operator.heads * operator.key_dim,
+        "index_moved": 4.0 * 4 * operator.heads + 12.0 * operator.masked_heads,
+        **_small((25, 0)),
     }
 
 

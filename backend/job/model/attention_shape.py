@@ -19,13 +19,16 @@ with a single output for each head (Laguna)."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockIndexer:
-    """An indexer that scores blocks of keys by the mean of their keys, without a gradient (Qwen4). transformers runs it
-    for one query after another."""
+    """An indexer that chooses blocks of keys, without a gradient. transformers scores a block by the mean of its keys,
+    for one query after another (Qwen4)."""
 
     heads: int
     head_dim: int
     block: int
     """Keys of a block."""
+    masks_heads: bool = False
+    """Whether it scores every key for all queries at once, a block by its highest score, and makes a mask for each head
+    of attention (MiniMax-M3)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

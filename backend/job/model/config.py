@@ -70,8 +70,10 @@ class Config:
         return value
 
     def indexes(self, key: str) -> tuple[int, ...]:
-        """Return a list of layer indexes; empty if it is absent."""
+        """Return a list of layer indexes, or a text that lists them (Step 3.7: "3,4,5"); empty if it is absent."""
         value = self.get(key, ())
+        if isinstance(value, str):
+            value = [int(each) if each.strip().isdecimal() else each for each in value.split(",") if each.strip()]
         if not isinstance(value, list | tuple) or not all(type(index) is int for index in value):
             raise refusal("bad_model_key", key=key, value=value)
         return tuple(value)

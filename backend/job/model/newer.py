@@ -11,9 +11,11 @@ from backend.job.model.config import Config, refusal
 from backend.job.model.family import FULL, SLIDING, Family, qwen_sliding
 from backend.job.model.gemma import gemma4_layer
 from backend.job.model.kimi_linear import kimi_delta_net, kimi_types
+from backend.job.model.minimax import minimax_layer, minimax_mixer, minimax_types
 from backend.job.model.qwen4 import qwen4_layer, qwen4_types
 from backend.job.model.shape import Experts, Ffn, LayerShape
 from backend.job.model.sparse import axk2_layer, compressed_layer, compressed_mixer, compressed_types, deepseek_layer
+from backend.job.model.step import step_layer
 
 
 def _cohere_types(config: Config, layers: int) -> list[str]:
@@ -107,6 +109,8 @@ NEWER: Mapping[str, Family] = {
         layer_types=_cohere_types,
         refine=_cohere_layer,
     ),
+    # Its class has full attention by default. Cohere 2, with the same layers, has sliding windows.
+    "cohere_compass": Family(norms="shared", norm="centred_scale"),
     "deepseek_v32": Family(router_bias=True, fp32_routing=True, refine=deepseek_layer),
     "deepseek_v4": Family(
         # The experts and the shared expert have the same width, which attribute_map calls intermediate_size, too.
@@ -131,6 +135,10 @@ NEWER: Mapping[str, Family] = {
         _GRANITE_SWA,
         keys={"shared_expert_intermediate_size": "shared_intermediate_size"},
         modules={"shared_up": ("input_linear",), "shared_down": ("output_linear",)},
+    ),
+    "hunyuan_vl": Family(
+        aliases={"attention_head_dim": "head_dim", "org_vocab_size": "vocab_size"},
+        qk_norm="heads",
     ),
     "hyperclovax": Family(refine=_hyperclova_layer),
     "kimi_linear": Family(
@@ -157,6 +165,22 @@ NEWER: Mapping[str, Family] = {
         layer_types=_first_and_each_sixth,
         refine=_mimo_layer,
     ),
+    "minimax_m3_vl": Family(
+        keys={
+            "intermediate_size": "dense_intermediate_size",
+            "moe_intermediate_size": "intermediate_size",
+            "shared_expert_intermediate_size": "shared_intermediate_size",
+        },
+        modules={"up": ("gate_up_proj",), "shared_up": ("gate_up_proj",)},
+        fp32_norms=True,
+        gated=True,
+        qk_norm="heads",
+        router_bias=True,
+        fp32_routing=True,
+        layer_types=minimax_types,
+        mixer=minimax_mixer,
+        refine=minimax_layer,
+    ),
     "minicpm3": Family(value_heads_divide_hidden=True),
     "muse_glimmer": Family(
         fp32_norms=True,
@@ -177,17 +201,46 @@ NEWER: Mapping[str, Family] = {
         layer_types=qwen4_types,
         refine=qwen4_layer,
     ),
+    # The language part has the type step3p5. Models of that type alone have code of their own.
+    "step3p7": Family(
+        keys={
+            "num_experts": "n_routed_experts",
+            "num_local_experts": "n_routed_experts",
+            "shared_expert_intermediate_size": "share_expert_dim",
+        },
+        aliases={
+            "moe_layers_enum": "moe_layers",
+            "moe_num_experts": "n_routed_experts",
+            "num_local_experts": "n_routed_experts",
+            "moe_top_k": "num_experts_per_tok",
+            "num_attention_groups": "num_key_value_heads",
+            "share_expert_dims": "share_expert_dim",
+        },
+        modules={"gate_proj": ("g_proj",)},
+        fp32_norms=True,
+        gated=True,
+        qk_norm="heads",
+        gate="own_of_head",
+        leading_dense=3,
+        router_bias=True,
+        fp32_routing=True,
+        refine=step_layer,
+    ),
 }
 """By model_type of the text model, without the suffix `_text`."""
 NEWER_TOWERS: tuple[str, ...] = (
+    "cohere_compass",
     "exaone4_5",
     "gemma4_unified",
+    "hunyuan_vl",
     "hyperclovax_vision_v2",
     "kimi_k25",
     "minicpmv4_6",
     "minicpmv4_7",
+    "minimax_m3_vl",
     "muse_glimmer",
     "qwen3_asr",
     "qwen4_exp",
+    "step3p7",
 )
 """Types in vision.TOWERS that only a later transformers has."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
+from backend.job.model.joining_towers import hunyuan_tower, minimax_tower, step_tower
 from backend.job.model.operators import Linear, Mixing, Norm
 from backend.job.model.plain_towers import MOST_LAYERS, siglip
 from backend.job.model.vision_shape import Projection, VisionShape
@@ -211,11 +212,15 @@ def qwen3_asr(audio: Config, model: Config, text_hidden: int) -> VisionShape:
 
 NEWER_READERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "gemma4_unified": _gemma4_unified,
+    "hunyuan_vl": hunyuan_tower,
     "hyperclovax_vision_v2": _hyperclova,
     "kimi_k25": _kimi,
     "minicpmv4_6": _minicpm,
     "minicpmv4_7": _minicpm,
+    "minimax_m3_vl": minimax_tower,
     "muse_glimmer": _muse,
     "qwen3_asr": qwen3_asr,
+    "step3p7": step_tower,
 }
-"""Readers by model_type of the whole model. exaone4_5 has the tower of Qwen2.5-VL (vision.py)."""
+"""Readers by model_type of the whole model. exaone4_5 has the tower of Qwen2.5-VL, cohere_compass that of Qwen3-VL
+(vision.py)."""

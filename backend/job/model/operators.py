@@ -101,6 +101,8 @@ class Attention:
     """Whether keys and values come from images. What they need is counted with their own projections."""
     masked: bool = False
     """As in Mla (shape.py). A fused kernel saves the mask in the precision of queries."""
+    mask_heads: int = 1
+    """Heads with a mask of their own; 1 if all heads share one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,11 +119,14 @@ class IndexScores:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockScores:
-    """The scores of a BlockIndexer (shape.py), without its projection. Their tensors are small: one query's at once."""
+    """The scores of a BlockIndexer (shape.py), without its projection. They have no backward pass."""
 
     heads: int
     key_dim: int
     block: int
+    masked_heads: int = 0
+    """Heads of attention, each of which gets a mask of its own, if every key is scored for all queries at once
+    (MiniMax-M3). 0 if one query after another scores the blocks: the tensors are small then."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,6 +199,8 @@ class Activation:
     module: Literal["mlp", "moe", "shared_experts"]
     clamped: bool = False
     """Whether its input is clamped on both sides."""
+    clamps_output: bool = False
+    """As in Experts (shape.py)."""
     unfused: bool = False
     """Whether transformers computes it in several steps (gelu_new)."""
     xielu: bool = False

@@ -45,7 +45,8 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
     text_type = _text_type(values, model_type)
     family = _family(text_type)
     values = {family.aliases.get(key, key): value for key, value in values.items()} if family.aliases else values
-    text = Config(values, defaults().get(_name(text_type), family.defaults), family.keys)
+    alone = defaults().get(text_type) if values is hf_config else None
+    text = Config(values, alone or defaults().get(_name(text_type), family.defaults), family.keys)
     for key in UNREAD:
         if text.flag(key):
             raise refusal("unsupported_model_key", key=key, value=True)

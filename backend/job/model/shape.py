@@ -69,6 +69,9 @@ class Ffn:
     """Whether the function is xIELU, which has two weights of its own and saves a tensor in most of its steps."""
     sparse: bool = False
     """Whether only the largest inputs of the function are kept, by their mean and deviation (Gemma 3n)."""
+    clamped: bool = False
+    clamps_output: bool = False
+    """As in Experts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +86,10 @@ class Experts:
     """Biases on the experts' projections (gpt-oss)."""
     clamped: bool = False
     """Whether the experts' activation clips large inputs (gpt-oss)."""
+    shared_clamped: bool = False
+    """Whether that of the shared experts does, too (MiniMax-M3)."""
+    clamps_output: bool = False
+    """Whether it clips what the function returns, and the other half, and not its input (Step 3.7)."""
     shared_width: int = 0
     """Width of all shared experts together; 0 if there is none."""
     shared_gate: bool = False

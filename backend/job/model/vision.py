@@ -49,7 +49,7 @@ def parse_vision(hf_config: Mapping[str, Any], text_hidden: int) -> VisionShape 
 
 def _qwen(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     """modeling_qwen2_vl.py, modeling_qwen2_5_vl.py, modeling_qwen3_vl.py, and of transformers 5.19
-    modeling_exaone4_5.py."""
+    modeling_exaone4_5.py and modeling_cohere_compass.py."""
     kind = str(model.get("model_type") or vision.get("model_type"))
     if kind == "qwen2_vl":
         # In Qwen2-VL alone, embed_dim is the tower's width and hidden_size the output width.
@@ -61,7 +61,8 @@ def _qwen(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     heads = vision.size("num_heads")
     if heads > hidden:
         raise refusal("bad_model_key", key="num_heads", value=heads)
-    third, gated = kind.startswith(("qwen3", "qwen4")), kind in ("qwen2_5_vl", "qwen2_5_omni_thinker", "exaone4_5")
+    third = kind.startswith(("qwen3", "qwen4", "cohere_compass"))
+    gated = kind in ("qwen2_5_vl", "qwen2_5_omni_thinker", "exaone4_5")
     merge = vision.size("spatial_merge_size", default=2)
     merged = hidden * merge**2
     return VisionShape(
@@ -317,6 +318,7 @@ TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "voxtral": _voxtral,
     "aya_vision": _shuffled,
     "cohere2_vision": _shuffled,
+    "cohere_compass": _qwen,
     "ernie4_5_vl_moe": _ernie,
     "exaone4_5": _qwen,
     "gemma3": gemma3_tower,
