@@ -36,6 +36,10 @@ from benchmarks.step_peak import BATCH, MIB, SEQUENCE, TARGETS, Tracker, make_op
 
 GRID = 16
 """Patches along an edge of an image."""
+ENDS = {"hunyuan_vl": 10}
+"""Tokens for the ends of eight rows and of the image, which TOWER_IMAGES does not count."""
+UNTYPED = ("minicpmv4_6", "minimax_m3_vl", "qwen3_asr", "step3p7")
+"""Types whose class takes no `mm_token_type_ids`."""
 
 
 def _grid(name: str, channels: int) -> dict[str, torch.Tensor]:
@@ -47,6 +51,13 @@ def _grid(name: str, channels: int) -> dict[str, torch.Tensor]:
 def _inputs() -> Mapping[str, Callable[[], dict[str, torch.Tensor]]]:
     places = torch.stack(torch.meshgrid(torch.arange(16), torch.arange(8), indexing="ij"), -1).reshape(1, -1, 2)
     return {
+        "cohere_compass": lambda: _grid("cohere_compass", 6),
+        "hunyuan_vl": lambda: _grid("hunyuan_vl", 3),
+        "minimax_m3_vl": lambda: _grid("minimax_m3_vl", 6),
+        "step3p7": lambda: {
+            "pixel_values": torch.randn(BATCH, 3, GRID * 14, GRID * 14),
+            "num_local_patches": torch.zeros(BATCH, dtype=torch.long),
+        },
         "exaone4_5": lambda: _grid("exaone4_5", 6),
         "gemma4_unified": lambda: {
             "pixel_values": torch.randn(BATCH, 128, 768),
@@ -71,10 +82,10 @@ def batch(name: str, *, sees: bool = True) -> dict[str, torch.Tensor]:
     kinds = torch.zeros_like(tokens)
     images: dict[str, torch.Tensor] = {}
     if sees:
-        kinds[:, 1 : 1 + TOWER_IMAGES[name][1]] = 1
+        kinds[:, 1 : 1 + TOWER_IMAGES[name][1] + ENDS.get(name, 0)] = 1
         tokens[kinds == 1] = IMAGE_TOKEN
         images = _inputs()[name]()
-    typed = {} if name in ("minicpmv4_6", "qwen3_asr") else {"mm_token_type_ids": kinds}
+    typed = {} if name in UNTYPED else {"mm_token_type_ids": kinds}
     return {"input_ids": tokens, "labels": tokens, **typed, **images}
 
 

@@ -157,7 +157,7 @@ _NEWER: Mapping[str, Mapping[str, Any]] = {
         **_LOCAL_EXPERTS, "dense_intermediate_size": 768, "shared_intermediate_size": 256, "rotary_dim": 32,
         "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "index_n_heads": 2, "index_head_dim": 32,
         "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse", "full_attention"],
-        "index_block_size": 16, "index_topk_blocks": 4, "hidden_act": None,
+        "index_block_size": 16, "index_topk_blocks": 4,
     },
     "minicpm3": {**_LATENT, "v_head_dim": None, "head_dim": None},
     "qwen4_exp_text": {
@@ -190,6 +190,15 @@ _TOWER: Mapping[str, Any] = {
     "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4, "patch_size": 14,
 }  # fmt: skip
 _TOWER_MODELS: Mapping[str, Mapping[str, Any]] = {
+    "cohere_compass": {
+        "text_config": {**_TEXT, **_NEWER["cohere_compass_text"], "model_type": "cohere_compass_text"},
+        "vision_config": {
+            "model_type": "cohere_compass_vision", "hidden_size": 256, "intermediate_size": 1024, "depth": 4,
+            "num_heads": 4, "patch_size": 14, "out_hidden_size": 256, "num_position_embeddings": 256,
+            "deepstack_visual_indexes": [1],
+        },
+        "image_token_id": IMAGE_TOKEN, "tie_word_embeddings": False,
+    },
     "exaone4_5": {
         "text_config": {**_TEXT, "model_type": "exaone4"}, "image_token_id": IMAGE_TOKEN, "tie_word_embeddings": False,
         "vision_config": {
@@ -208,6 +217,14 @@ _TOWER_MODELS: Mapping[str, Mapping[str, Any]] = {
         },
         "image_token_id": IMAGE_TOKEN, "tie_word_embeddings": False,
     },
+    "hunyuan_vl": {
+        "text_config": {
+            **_TEXT, "model_type": "hunyuan_vl_text", "tie_word_embeddings": False,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [8, 8, 8, 8]},
+        },
+        "vision_config": {**_TOWER, "model_type": "hunyuan_vl_vision", "max_image_size": 224},
+        "image_token_id": IMAGE_TOKEN, "tie_word_embeddings": False,
+    },
     "kimi_k25": {
         "text_config": {**_TEXT, "model_type": "qwen3"}, "image_token_id": IMAGE_TOKEN, "tie_word_embeddings": False,
         "vision_config": {**_TOWER, "model_type": "kimi_k25_vision", "pos_emb_height": 16, "pos_emb_width": 16},
@@ -217,6 +234,11 @@ _TOWER_MODELS: Mapping[str, Mapping[str, Any]] = {
         "text_config": {**_TEXT, "model_type": "qwen3"}, "image_token_id": IMAGE_TOKEN, "tie_word_embeddings": False,
         "vision_config": {**_TOWER, "model_type": "minicpmv4_6_vision", "image_size": 512, "patch_size": 16},
         "insert_layer_id": 1, "image_size": 512,
+    },
+    "minimax_m3_vl": {
+        "text_config": {**_TEXT, **_NEWER["minimax_m3_vl_text"], "model_type": "minimax_m3_vl_text"},
+        "vision_config": {**_TOWER, "model_type": "minimax_m3_vl_vision"}, "projector_hidden_size": 512,
+        "image_token_index": IMAGE_TOKEN,
     },
     "muse_glimmer": {
         "text_config": {**_TEXT, "model_type": "muse_glimmer_text", "layer_types": ["full_attention"] * 4},
@@ -231,13 +253,24 @@ _TOWER_MODELS: Mapping[str, Mapping[str, Any]] = {
         },
         "pad_token_id": 0, "eos_token_id": 2,
     },
+    "step3p7": {
+        "text_config": {
+            **_TEXT, "model_type": "step3p5", "n_routed_experts": 8, "num_experts_per_tok": 2, "share_expert_dim": 256,
+            "moe_intermediate_size": 256, "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+            "layer_types": ["full_attention"] + ["sliding_attention"] * 3, "sliding_window": 4096,
+            "num_sliding_attention_heads": 8,
+        },
+        "vision_config": {**_TOWER, "model_type": "step3p5_vision", "image_size": 224, "mlp_ratio": 4.0},
+        "image_token_id": IMAGE_TOKEN,
+    },
 }  # fmt: skip
 TOWER_MODELS: Mapping[str, Mapping[str, Any]] = {
     name: {"model_type": name, **keys} for name, keys in _TOWER_MODELS.items()
 }
 """Models that see or hear, for benchmarks/newer_towers.py. Model type -> config.json."""
 TOWER_IMAGES: Mapping[str, tuple[int, int]] = {
-    "exaone4_5": (256, 64), "gemma4_unified": (128, 128), "kimi_k25": (256, 64), "minicpmv4_6": (256, 16),
-    "muse_glimmer": (256, 64), "qwen3_asr": (104, 104),
+    "cohere_compass": (256, 64), "exaone4_5": (256, 64), "gemma4_unified": (128, 128), "hunyuan_vl": (256, 64),
+    "kimi_k25": (256, 64), "minicpmv4_6": (256, 16), "minimax_m3_vl": (256, 64), "muse_glimmer": (256, 64),
+    "qwen3_asr": (104, 104), "step3p7": (256, 16),
 }  # fmt: skip
 """Patches of an image, and the tokens that it becomes."""

@@ -236,8 +236,8 @@ def _eager_activation(activation: Activation, form: EagerForm) -> float:
     # The deviation needs its input, and the function reads what is left of it (Gemma3nTextMLP._gaussian_topk).
     output += e * activation.sparse
     # Clamps need their input, which is both halves. 5.6.0 modeling_gpt_oss.py _apply_gate also saves what is left of
-    # the gate, its sigmoid, their product, and the other half plus 1. 5.19 modeling_step3p7.py Step3p7MLP saves what the
-    # function returns, and what is left of that and of the other half.
+    # the gate, its sigmoid, their product, and the other half plus 1. 5.19 modeling_step3p7.py Step3p7MLP saves what
+    # the function returns, and what is left of that and of the other half.
     if activation.clamped:
         return (5 if activation.clamps_output else 6) * e + output
     return e * (3 if activation.gated else 4 if activation.unfused else 1) + output

@@ -89,12 +89,15 @@ def latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
         gate = (Keep(width=values, bytes=4, split=True), Keep(width=values, split=True))
     if mla.gate == "heads":
         gate = (Linear(name="g_proj", inputs=h, outputs=a, share="split", after_norm=True),)
+    if mla.gate == "own":
+        gate = (Linear(name="gate_proj", inputs=h, outputs=a * mla.value_dim, share="split", after_norm=True),)
     return (
         *query,
         Linear(name="kv_down", inputs=h, outputs=mla.kv_lora + mla.rope_dim, share="whole", after_norm=True),
         Norm(width=mla.kv_lora, parameters=mla.kv_lora),
         Keep(width=mla.rope_dim),
         Linear(name="kv_up", inputs=mla.kv_lora, outputs=a * (mla.nope_dim + mla.value_dim), share="split"),
+        *((Parameters(count=a, share="split"),) if mla.sinks else ()),
         *(_indexer(mla.indexer, mla, h) if mla.indexer else ()),
         Attention(heads=a, kv_heads=a, key_dim=key, value_dim=mla.value_dim, latent=True, masked=mla.masked),
         *gate,

@@ -54,10 +54,11 @@ def _indexer(indexer: EntryIndexer, rank: int, hidden: int) -> tuple[Operator, .
 
 def connected(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
     """Return the mean of the streams that attention or FFN reads, the weights of its output for each stream, and the
-    matrix that mixes the streams (DeepseekV4HyperConnection)."""
-    n = kind.streams
-    weights = (2 + n) * n
-    return (Streams(step="mix", width=hidden, copies=n, parameters=weights * (n * hidden + 1) + 3),)
+    matrix that mixes the streams (DeepseekV4HyperConnection); without this matrix modeling_hy_v4.py
+    HYV4HyperConnection. Each of them has a scale."""
+    n, scales = kind.streams, 2 + kind.mixes_streams
+    weights = (2 + n * kind.mixes_streams) * n
+    return (Streams(step="mix", width=hidden, copies=n, parameters=weights * (n * hidden + 1) + scales),)
 
 
 def collapsed(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:

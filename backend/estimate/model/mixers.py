@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
+from backend.job.model.attention_shape import ConvolvedAttention
 from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
-from backend.job.model.operators import Keep, Linear, Mixing, Norm, Operator, Recurrence
+from backend.job.model.operators import Attention, Keep, Linear, Mixing, Norm, Operator, Recurrence
 from backend.job.model.shape import ShortConvolution, StateSpace
 
 SCAN_CHUNK = 2048
@@ -45,6 +46,31 @@ def lightning_attention(attention: LightningAttention, hidden: int) -> tuple[Ope
         Norm(width=width, parameters=width),
         Linear(name="g_proj", inputs=hidden, outputs=width, share="split", after_norm=True),
         Linear(name="o", inputs=width, outputs=hidden, share="split"),
+    )
+
+
+def convolved_attention(attention: ConvolvedAttention, hidden: int) -> tuple[Operator, ...]:
+    """Return the attention of transformers 5.19 modeling_zaya.py, for its parameters: the convolutions have biases, and
+    every key head has a scale."""
+    heads, d = attention.heads, attention.head_dim
+    queries, keys = heads * d, attention.kv_heads * d
+    channels = queries + keys
+    widths = {"q_proj": queries, "k_proj": keys, "v_proj_current": keys // 2, "v_proj_delayed": keys // 2}
+    return (
+        *(
+            Linear(name=name, inputs=hidden, outputs=width, share="split", bias=width * attention.bias, after_norm=True)
+            for name, width in widths.items()
+        ),
+        Mixing(
+            name="convolutions",
+            parameters=channels * (attention.channel_tokens + d * attention.head_tokens + 2) + attention.kv_heads,
+            flops=2 * channels * (attention.channel_tokens + d * attention.head_tokens),
+            saved_bytes=0,
+            moved_bytes=0,
+            kernels=2,
+        ),
+        Attention(heads=heads, kv_heads=attention.kv_heads, key_dim=d, value_dim=d, window=attention.window),
+        Linear(name="o", inputs=queries, outputs=hidden, share="split", whole_bias=hidden * attention.bias),
     )
 
 

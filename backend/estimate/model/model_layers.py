@@ -11,6 +11,7 @@ from backend.estimate.model.cross_attention import cross_attention, cross_keys
 from backend.estimate.model.gemma import after_layers, before_layers, correct, laurel, per_layer_gate, predict
 from backend.estimate.model.layers import LayerKind, ModelLayers
 from backend.estimate.model.mixers import (
+    convolved_attention,
     gated_delta_net,
     lightning_attention,
     short_convolution,
@@ -18,7 +19,7 @@ from backend.estimate.model.mixers import (
 )
 from backend.estimate.model.streams import added, mixed, ngrams
 from backend.estimate.model.vision_layers import vision_layers
-from backend.job.model.attention_shape import FullAttention, Mla
+from backend.job.model.attention_shape import ConvolvedAttention, FullAttention, Mla
 from backend.job.model.compressed_shape import CompressedAttention
 from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
 from backend.job.model.operators import (
@@ -203,6 +204,8 @@ def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
         return latent_attention(attention, hidden)
     if isinstance(attention, CompressedAttention):
         return compressed_attention(attention, hidden)
+    if isinstance(attention, ConvolvedAttention):
+        return convolved_attention(attention, hidden)
     if isinstance(attention, LightningAttention):
         return lightning_attention(attention, hidden)
     if isinstance(attention, GatedDeltaNet):
@@ -262,16 +265,17 @@ def _experts(moe: Experts, h: int, *, routed: bool) -> tuple[Operator, ...]:
             Linear(name="shared_down", inputs=moe.shared_width, outputs=h, share="split"),
             *(_shared_gate(h) if moe.shared_gate else ()),
         )
+    router = Linear(
+        name="router",
+        inputs=h,
+        outputs=count,
+        share="whole",
+        bias=count if moe.bias else 0,
+        after_norm=True,
+        beside=bool(shared),
+    )
     return (
-        Linear(
-            name="router",
-            inputs=h,
-            outputs=count,
-            share="whole",
-            bias=count if moe.bias else 0,
-            after_norm=True,
-            beside=bool(shared),
-        ),
+        *(_deep_router(moe, h) if moe.router_rank else (router,)),
         Dispatch(
             hidden=h,
             top_k=k,
@@ -310,6 +314,18 @@ def _experts(moe: Experts, h: int, *, routed: bool) -> tuple[Operator, ...]:
             single=moe.single,
         ),
         *shared,
+    )
+
+
+def _deep_router(moe: Experts, h: int) -> tuple[Operator, ...]:
+    """Return ZayaRouter (transformers 5.19 modeling_zaya.py), for its parameters."""
+    rank = moe.router_rank
+    return (
+        Linear(name="down", inputs=h, outputs=rank, share="whole", bias=rank, after_norm=True),
+        Norm(width=rank, parameters=rank),
+        Linear(name="fc1", inputs=rank, outputs=rank, share="whole", bias=rank),
+        Linear(name="fc2", inputs=rank, outputs=rank, share="whole", bias=rank),
+        Linear(name="out_proj", inputs=rank, outputs=moe.count + 1, share="whole"),
     )
 
 

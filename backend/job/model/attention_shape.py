@@ -74,6 +74,22 @@ class FullAttention:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ConvolvedAttention:
+    """Attention whose queries and keys pass through two causal convolutions, and of whose values one half is that of
+    the token before (ZAYA)."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    channel_tokens: int
+    """Tokens of the convolution of each channel."""
+    head_tokens: int
+    """Tokens of the convolution of each head."""
+    window: int = 0
+    bias: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Indexer:
     """The part of sparse attention that scores every key for every query, and chooses the keys that attention reads.
     transformers computes it without gradients (DeepSeek-V3.2)."""
@@ -100,9 +116,11 @@ class Mla:
     """Whether it reads only chosen keys, as a mask says that is as large as the matrix of scores."""
     indexer: Indexer | None = None
     """What chooses the keys; None if it reads the mask of an earlier layer (GLM-5.2), or all keys."""
-    gate: Literal["none", "query", "heads"] = "none"
+    gate: Literal["none", "query", "heads", "own"] = "none"
     """A gate of the output: from the query's up-projection, which then reads its input before and after the norm
-    (A.X K2), or from a projection with one output for each head (Ling 3)."""
+    (A.X K2), from a projection with one output for each head (Ling 3), or from one as wide as the output (HY 4)."""
+    sinks: bool = False
+    """Whether each head has a learned logit more (HY 4)."""
 
     @property
     def kv_heads(self) -> int:

@@ -14,8 +14,16 @@ from backend.job.model.kimi_linear import kimi_delta_net, kimi_types
 from backend.job.model.minimax import minimax_layer, minimax_mixer, minimax_types
 from backend.job.model.qwen4 import qwen4_layer, qwen4_types
 from backend.job.model.shape import Experts, Ffn, LayerShape
-from backend.job.model.sparse import axk2_layer, compressed_layer, compressed_mixer, compressed_types, deepseek_layer
+from backend.job.model.sparse import (
+    axk2_layer,
+    compressed_layer,
+    compressed_mixer,
+    compressed_types,
+    deepseek_layer,
+    hy_layer,
+)
 from backend.job.model.step import step_layer
+from backend.job.model.zaya import zaya_layer, zaya_mixer, zaya_other, zaya_types
 
 
 def _cohere_types(config: Config, layers: int) -> list[str]:
@@ -140,6 +148,13 @@ NEWER: Mapping[str, Family] = {
         aliases={"attention_head_dim": "head_dim", "org_vocab_size": "vocab_size"},
         qk_norm="heads",
     ),
+    "hy_v4": Family(
+        router_bias=True,
+        fp32_routing=True,
+        clamped=True,
+        leading_dense=1,
+        refine=hy_layer,
+    ),
     "hyperclovax": Family(refine=_hyperclova_layer),
     "kimi_linear": Family(
         aliases={"num_experts_per_token": "num_experts_per_tok", "num_shared_experts": "n_shared_experts"},
@@ -225,6 +240,14 @@ NEWER: Mapping[str, Family] = {
         router_bias=True,
         fp32_routing=True,
         refine=step_layer,
+    ),
+    "zaya": Family(
+        only={"lm_head_bias": False, "num_experts_per_tok": 1},
+        gated=True,
+        layer_types=zaya_types,
+        mixer=zaya_mixer,
+        refine=zaya_layer,
+        other=zaya_other,
     ),
 }
 """By model_type of the text model, without the suffix `_text`."""

@@ -6,7 +6,7 @@ from functools import cached_property
 from math import gcd
 from typing import Literal
 
-from backend.job.model.attention_shape import FullAttention, Mla
+from backend.job.model.attention_shape import ConvolvedAttention, FullAttention, Mla
 from backend.job.model.compressed_shape import CompressedAttention
 from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
 from backend.job.model.operators import NormWeights, Operator
@@ -51,7 +51,16 @@ class ShortConvolution:
     bias: bool = False
 
 
-Mixer = FullAttention | Mla | CompressedAttention | GatedDeltaNet | LightningAttention | StateSpace | ShortConvolution
+Mixer = (
+    FullAttention
+    | Mla
+    | CompressedAttention
+    | ConvolvedAttention
+    | GatedDeltaNet
+    | LightningAttention
+    | StateSpace
+    | ShortConvolution
+)
 """What mixes the tokens of a sequence in a layer."""
 
 
@@ -101,6 +110,8 @@ class Experts:
     did not choose by 0 (Llama 4). Megatron-Core computes only the chosen ones."""
     fp32_routing: bool = False
     """Whether the experts' outputs are multiplied by weights in fp32."""
+    router_rank: int = 0
+    """Width of a router with several layers, which also chooses no expert (ZAYA); 0 for a router of one matrix."""
     single: bool = False
     """Whether every expert has modules of its own (code in a model's folder). Those of transformers are parameters of
     one module, which a grouped product multiplies."""
@@ -145,7 +156,9 @@ class LayerShape:
     """Residual streams, each as wide as the hidden state, that attention and FFN read as a gated mean (Qwen4); 0 for a
     single stream that they read through a norm."""
     stream_rank: int = 0
-    """Rank of the projections that compute the gates of the streams; 0 if a matrix mixes the streams (DeepSeek-V4)."""
+    """Rank of the projections that compute the gates of the streams; 0 if one matrix does (DeepSeek-V4, HY 4)."""
+    mixes_streams: bool = True
+    """Whether this matrix also gives the one that mixes the streams (DeepSeek-V4)."""
     ngrams: Ngrams | None = None
     ffn_norm: bool = False
     """Whether a norm follows the FFN, whatever `norms` says (A.X K1)."""
@@ -266,8 +279,8 @@ class ModelShape:
     def is_only_counted(self) -> bool:
         """Return whether a layer's description gives its parameters, and neither its memory nor its time."""
         return any(
-            isinstance(each, CompressedAttention | LightningAttention)
-            or (isinstance(each, Mla) and each.gate == "heads")
+            isinstance(each, CompressedAttention | ConvolvedAttention | LightningAttention)
+            or (isinstance(each, Mla) and each.gate in ("heads", "own"))
             for each in self._mixers()
         )
 
@@ -308,6 +321,7 @@ class ModelShape:
         return gcd(*(number(kind) for kind in self.kinds)) or 1
 
 
+_WITH_HEAD_DIM = FullAttention | CompressedAttention | ConvolvedAttention | LightningAttention
 _SPARSE = FullAttention | Mla | CompressedAttention
 """Mixers that may read only chosen keys."""
 
@@ -315,12 +329,12 @@ _SPARSE = FullAttention | Mla | CompressedAttention
 def _heads(kind: LayerShape) -> int:
     """Return the heads of a layer; 0 for a layer that any tensor parallelism can divide."""
     attention = kind.attention
-    return attention.heads if isinstance(attention, _SPARSE) else _state_heads(attention)
+    return attention.heads if isinstance(attention, _SPARSE | ConvolvedAttention) else _state_heads(attention)
 
 
 def _kv_heads(kind: LayerShape) -> int:
     attention = kind.attention
-    return attention.kv_heads if isinstance(attention, _SPARSE) else _state_heads(attention)
+    return attention.kv_heads if isinstance(attention, _SPARSE | ConvolvedAttention) else _state_heads(attention)
 
 
 def _state_heads(mixer: Mixer | None) -> int:
@@ -338,4 +352,4 @@ def _head_dim(kind: LayerShape) -> int:
         return attention.nope_dim + attention.rope_dim
     if isinstance(attention, GatedDeltaNet):
         return attention.key_dim
-    return attention.head_dim if isinstance(attention, FullAttention | CompressedAttention | LightningAttention) else 0
+    return attention.head_dim if isinstance(attention, _WITH_HEAD_DIM) else 0

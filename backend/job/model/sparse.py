@@ -73,6 +73,24 @@ def _indexer_types(config: Config, layers: int) -> list[str]:
     return listed
 
 
+def hy_layer(config: Config, layer: LayerShape, index: int, layers: int) -> LayerShape:
+    """modeling_hy_v4.py of 5.19: streams, sinks, and a gate of the attention; a layer in four has an indexer."""
+    listed = config.get("indexer_types")
+    if listed is None:
+        listed = ["full" if each == 0 or (each - 1) % 4 == 0 else "shared" for each in range(layers)]
+    if not isinstance(listed, list) or len(listed) < layers or not {*listed} <= {*_LETTERS.values()}:
+        raise refusal("bad_model_key", key="indexer_types", value=listed)
+    layer = _sparse(config, layer, has_indexer=listed[index] == "full", spreads_keys=True)
+    if not isinstance(layer.attention, Mla):
+        raise refusal("missing_model_key", key="kv_lora_rank")
+    return replace(
+        layer,
+        attention=replace(layer.attention, gate="own", sinks=True),
+        streams=config.size("hc_mult", largest=MOST_STREAMS),
+        mixes_streams=False,
+    )
+
+
 def compressed_types(config: Config, layers: int) -> list[str]:
     """configuration_deepseek_v4.py of 5.19: the rates of the layers, or two layers with heavy compression and then
     both kinds in turn."""
