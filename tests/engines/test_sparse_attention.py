@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backend.job.rules.sparse import BLOCK_INDEXER_MODULES, INDEXER_MODULES
+from backend.job.rules.sparse import BLOCK_INDEXER_MODULES, HEAD_INDEXER_MODULES, INDEXER_MODULES
 from tests.nodes import needs_node_environment
 from tools.programs import NEWER_PYTHON, NODE_PYTHON
 
@@ -29,13 +29,14 @@ def found(python: Path, name: str) -> dict[str, Any]:
     ("python", "name"),
     [
         (NODE_PYTHON, "glm_moe_dsa"),
-        *((NEWER_PYTHON, name) for name in ("axk2", "deepseek_v32", "qwen4_exp_text")),
+        *((NEWER_PYTHON, name) for name in ("axk2", "deepseek_v32", "minimax_m3_vl_text", "qwen4_exp_text")),
     ],
 )
 def test_an_indexer_gets_no_gradient_and_all_other_weights_do(python: Path, name: str) -> None:
     idle = found(python, name)["without_gradient"]
     assert all(".indexer." in key for key in idle)
-    modules = BLOCK_INDEXER_MODULES if name == "qwen4_exp_text" else INDEXER_MODULES
+    of_blocks = {"minimax_m3_vl_text": HEAD_INDEXER_MODULES, "qwen4_exp_text": BLOCK_INDEXER_MODULES}
+    modules = of_blocks.get(name, INDEXER_MODULES)
     assert {*modules} <= {key.split(".")[-2] for key in idle}
 
 
@@ -45,6 +46,6 @@ def test_glm_sees_later_tokens_with_the_fused_attention_of_the_nodes_transformer
     assert changes["eager"] < 1e-4
 
 
-@pytest.mark.parametrize("name", ["axk2", "glm_moe_dsa", "deepseek_v32", "qwen4_exp_text"])
+@pytest.mark.parametrize("name", ["axk2", "glm_moe_dsa", "deepseek_v32", "minimax_m3_vl_text", "qwen4_exp_text"])
 def test_a_later_transformers_is_causal(name: str) -> None:
     assert max(found(NEWER_PYTHON, name)["changes"].values()) < 1e-4

@@ -12,6 +12,8 @@ from backend.job.model import parse_model
 from benchmarks.small_models import TOWER_IMAGES, TOWER_MODELS
 
 COUNTED = {
+    "cohere_compass": 4_737_466_368,
+    "step3p7": 4_532_994_048,
     "exaone4_5": 5_207_228_416,
     "gemma4_unified": 268_435_456,
     "kimi_k25": 4_247_781_376,

@@ -9,10 +9,14 @@ from dataclasses import replace
 import pytest
 
 from backend.estimate import estimate
+from backend.estimate.memory.layer_work import mask_bytes
+from backend.estimate.memory.saved_activations import EagerForm
 from backend.estimate.memory.stage import Trained
+from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import adapter_parameters
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
+from backend.estimate.plan import Plan
 from backend.job.job import Model
 from backend.job.mapping import with_values
 from backend.job.model import parse_model
@@ -214,6 +218,112 @@ def test_a_damaged_part_of_kimi_linear_is_refused(changed):
     with pytest.raises(ProblemsError) as raised:
         parse_model(keys)
     assert [problem.code for problem in raised.value.problems] == ["bad_model_key"]
+
+
+HY4 = {
+    "model_type": "hy_v4", "hidden_size": 96, "num_hidden_layers": 6, "num_attention_heads": 4, "q_lora_rank": 48,
+    "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 40, "intermediate_size": 130,
+    "moe_intermediate_size": 70, "n_routed_experts": 10, "n_shared_experts": 2, "num_experts_per_tok": 3,
+    "vocab_size": 512, "index_n_heads": 3, "index_head_dim": 32, "hc_mult": 3,
+}  # fmt: skip
+ZAYA = {
+    "model_type": "zaya", "hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 24, "moe_intermediate_size": 70, "num_experts": 5, "num_experts_per_tok": 1, "vocab_size": 512,
+    "router_hidden_size": 20, "cca_time0": 3, "cca_time1": 2, "layer_types": ["hybrid", "hybrid_sliding", "hybrid"],
+    "sliding_window": 128,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("keys", "parameters", "adapters"), [(HY4, 1_732_590, 104_856), (ZAYA, 469_366, 23_760)])
+def test_types_with_parameters_alone_have_those_of_transformers_and_no_estimate(keys, parameters, adapters):
+    # Counted on HYV4ForCausalLM and ZayaForCausalLM of transformers 5.19.0.
+    layers = model_layers(parse_model(keys))
+    assert model_parameters(layers) == parameters
+    assert adapter_parameters(layers, 8, "all", Trained()) == adapters
+    with pytest.raises(ProblemsError, match="estimate_not_modelled"):
+        estimate(replace(job(engine="swift-zero3"), model=Model(hf_config=keys)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        ({**HY4, "indexer_types": ["full"]}, "indexer_types"),
+        ({**HY4, "hc_mult": 10**6}, "hc_mult"),
+        ({**ZAYA, "lm_head_bias": True}, "lm_head_bias"),
+        ({**ZAYA, "num_experts_per_tok": 2}, "num_experts_per_tok"),
+        ({**ZAYA, "layer_types": ["full_attention"] * 3}, "layer_types"),
+    ],
+    ids=["indexers", "streams", "bias", "experts", "types"],
+)
+def test_a_form_of_hy_4_or_zaya_that_is_not_described_is_refused(keys, key):
+    with pytest.raises(ProblemsError) as raised:
+        parse_model(keys)
+    assert [problem.values["key"] for problem in raised.value.problems] == [key]
+
+
+def test_minimaxs_own_keys_give_the_same_sparse_layers():
+    keys = NEWER_MODELS["minimax_m3_vl_text"]
+    ours = {key: value for key, value in keys.items() if key not in ("layer_types", "mlp_layer_types")}
+    part = {
+        "sparse_attention_freq": [0, 1, 1, 0], "sparse_num_index_heads": 2, "sparse_index_dim": 32,
+        "sparse_block_size": 16,
+    }  # fmt: skip
+    own = {
+        **ours, "index_n_heads": 4, "hidden_act": "swigluoai", "moe_layer_freq": [0, 1, 1, 1],
+        "sparse_attention_config": part,
+    }  # fmt: skip
+    assert parse_model(own) == parse_model(keys)
+    with pytest.raises(ProblemsError, match="sparse_attention_freq"):
+        parse_model({**own, "sparse_attention_config": {"sparse_attention_freq": "all"}})
+
+
+def test_each_head_of_minimax_m3_saves_a_mask_of_its_own():
+    shape = parse_model(NEWER_MODELS["minimax_m3_vl_text"])
+    full, sparse = (shape.kinds[shape.order[index]] for index in (3, 1))
+    plan = Plan(sequence_length=4096, micro_batches=1)
+    kinds = dict(zip(shape.kinds, model_layers(shape).kinds, strict=True))
+    tuning, form = Tuning(trained=Trained()), EagerForm()
+    assert mask_bytes(kinds[full], plan, tuning, form) == 0
+    assert mask_bytes(kinds[sparse], plan, tuning, form) == 4 * 2 * 4096
+
+
+def test_adapters_on_the_queries_of_minimax_m3_would_be_on_its_indexer_too():
+    made = replace(job(engine="swift-zero3"), model=Model(hf_config=NEWER_MODELS["minimax_m3_vl_text"]))
+    adapted = with_values(made, {"training.method": "lora", "training.lora.targets": "all"})
+    [found] = [problem for problem in check(adapted) if problem.code == "adapters_on_indexer"]
+    assert found.edit == {"training.lora.targets": "v_proj,o_proj,gate_up_proj,down_proj"}
+
+
+def test_steps_own_keys_give_the_same_layers():
+    keys = TOWER_MODELS["step3p7"]
+    text = keys["text_config"]
+    renamed = {
+        "n_routed_experts": "moe_num_experts", "num_experts_per_tok": "moe_top_k",
+        "num_key_value_heads": "num_attention_groups", "share_expert_dim": "share_expert_dims",
+    }  # fmt: skip
+    own = {renamed.get(key, key): value for key, value in text.items() if key != "num_sliding_attention_heads"}
+    own |= {
+        "mlp_layer_types": None, "moe_layers_enum": "1,2,3", "attention_other_setting": {"num_attention_heads": 8},
+        # Releases list the layers for multi-token prediction, too.
+        "layer_types": [*text["layer_types"], "full_attention"],
+    }  # fmt: skip
+    assert parse_model({**keys, "text_config": own}) == parse_model(keys)
+    with pytest.raises(ProblemsError):
+        parse_model({**keys, "text_config": {**own, "moe_layers_enum": "1,two"}})
+
+
+def test_hunyuan_ocrs_flat_config_gives_the_same_model():
+    keys = TOWER_MODELS["hunyuan_vl"]
+    text = {key: value for key, value in keys["text_config"].items() if key not in ("model_type", "head_dim")}
+    flat = {**text, "attention_head_dim": 64, "model_type": "hunyuan_vl", "vision_config": keys["vision_config"]}
+    assert parse_model(flat) == parse_model(keys)
+
+
+def test_the_language_part_of_cohere_compass_alone_is_tied():
+    text = {key: value for key, value in NEWER_MODELS["cohere_compass_text"].items() if key != "tie_word_embeddings"}
+    assert parse_model(text).tied
+    whole = {key: value for key, value in TOWER_MODELS["cohere_compass"].items() if key != "tie_word_embeddings"}
+    assert not parse_model(whole).tied
 
 
 def test_gates_of_norms_in_ax_k2_are_missing_before_a_dense_ffn():

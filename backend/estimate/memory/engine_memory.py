@@ -74,7 +74,7 @@ def check_modelled(job: Job, shape: ModelShape) -> None:
     embeddings of every layer on (model/mm_gpts/gemma4.py _pack_pp_output).
 
     Ling's own code runs its layers for multi-token prediction, whose work and logits are not counted. What the layers
-    of DeepSeek-V4 and of Ling's hybrid models save is not described for any engine.
+    of DeepSeek-V4, of HY 4, of ZAYA and of Ling's hybrid models save is not described for any engine.
     """
     if shape.is_only_counted:
         raise _not_modelled("model", f"{shape.model_type}, {job.engine}")

@@ -13,7 +13,8 @@ _STRIDES = (2, 2)
 
 
 def minimax_tower(vision: Config, model: Config, text_hidden: int) -> VisionShape:
-    """modeling_minimax_m3_vl.py: two matrices for each patch, and two for the patches of a token together."""
+    """modeling_minimax_m3_vl.py: two matrices for each patch, and two for the patches of a token together. The patches
+    of all images of a micro-batch see each other; the estimate counts only those of one image."""
     hidden, merge = vision.size("hidden_size"), vision.size("spatial_merge_size")
     wide, patches = model.size("projector_hidden_size"), merge**2
     joined = patches * text_hidden

@@ -276,6 +276,14 @@ class ModelShape:
         return any(isinstance(each, _SPARSE) and each.masked for each in self._mixers())
 
     @cached_property
+    def masks_heads(self) -> bool:
+        """Return whether an indexer makes a mask for each head."""
+        return any(
+            isinstance(each, FullAttention) and each.indexer is not None and each.indexer.masks_heads
+            for each in self._mixers()
+        )
+
+    @cached_property
     def is_only_counted(self) -> bool:
         """Return whether a layer's description gives its parameters, and neither its memory nor its time."""
         return any(

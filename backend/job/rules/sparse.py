@@ -17,6 +17,10 @@ BLOCK_TARGETS = (
     "q_proj,k_proj,v_proj,o_proj,in_proj_qkv,in_proj_z,in_proj_b,in_proj_a,out_proj,gate_proj,up_proj,down_proj"
 )
 """The linear layers of Qwen4's attention and shared experts (transformers 5.19 modeling_qwen4_exp.py)."""
+HEAD_INDEXER_MODULES = ("q_proj", "k_proj")
+"""Linear layers of MiniMax-M3's indexer, which are also names of layers of the attention."""
+HEAD_TARGETS = "v_proj,o_proj,gate_up_proj,down_proj"
+"""Those that no layer of the indexer shares a name with (transformers 5.19 modeling_minimax_m3_vl.py)."""
 SPARSE_TARGETS = "q_a_proj,q_b_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj,gate_proj,up_proj,down_proj"
 """The linear layers of DeepSeek-V3.2 and GLM-5 outside the indexer (transformers 5.19 modeling_deepseek_v32.py)."""
 ENTRY_INDEXER_MODULES = ("q_b_proj", "kv_proj", "gate_proj", "weights_proj")
@@ -51,17 +55,19 @@ def _modules(shape: ModelShape) -> tuple[tuple[str, ...], str]:
     """Return the linear layers of the model's indexer, and those that may have adapters."""
     if shape.is_compressed:
         return ENTRY_INDEXER_MODULES, ENTRY_TARGETS
+    if shape.masks_heads:
+        return HEAD_INDEXER_MODULES, HEAD_TARGETS
     if not shape.mla:
         return BLOCK_INDEXER_MODULES, BLOCK_TARGETS
-    return INDEXER_MODULES, SPARSE_TARGETS if shape.mla.gate == "none" else GATED_TARGETS
+    return INDEXER_MODULES, GATED_TARGETS if shape.mla.gate == "query" else SPARSE_TARGETS
 
 
 @hugging_face
 def an_indexer_is_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers decorates the indexer with `torch.no_grad` (modeling_deepseek_v32.py of 5.19), or the indexer only
-    returns the numbers of keys (modeling_qwen4_exp.py, modeling_deepseek_v4.py; tests/engines/
-    test_sparse_attention.py). The Trainer tells DDP that a model with checkpoints uses all parameters (5.6.0
-    trainer.py, find_unused_parameters)."""
+    returns the numbers of keys (modeling_qwen4_exp.py, modeling_deepseek_v4.py, modeling_minimax_m3_vl.py;
+    tests/engines/test_sparse_attention.py). The Trainer tells DDP that a model with checkpoints uses all parameters
+    (5.6.0 trainer.py, find_unused_parameters)."""
     if not shape.has_indexer or job.training.method != "full":
         return None
     edit: dict[str, object] = {"training.method": "lora", "training.lora.targets": _modules(shape)[1]}
