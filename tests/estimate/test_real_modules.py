@@ -30,7 +30,7 @@ from tools.programs import NODE_PYTHON
 from tools.write_models import read_data, read_own_code
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.e2e, needs_node_environment]
+pytestmark = [pytest.mark.e2e, pytest.mark.engines, needs_node_environment]
 
 QWEN2 = {
     "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
