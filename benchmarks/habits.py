@@ -103,7 +103,7 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     ("KempnerForge", Habits(overlap=True, fsdp=True, fixed_lengths=True, stops_early=True, sums_in_fp32=True)),
     # vectorlm/utils/model_utils.py: checkpoints that are not reentrant. profiling/benchmark.py: samples of one length.
     ("VectorLM", Habits(fixed_lengths=True, stops_early=True)),
-    # Its own modules, loss and 4-bit weights, without peft (torchtune/modules/peft/lora.py, low_precision/nf4_linear.py).
+    # Its own modules, loss and 4-bit weights, without peft (torchtune/modules/peft/lora.py).
     ("torchtune", Habits()),
     # finetune.py preprocess pads every sample to model_max_length.
     ("QwenLM", Habits(fixed_lengths=True)),

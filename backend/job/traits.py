@@ -207,8 +207,8 @@ FUSED_LOSS_MOVED = (22, 6)
 TE_LOSS_BYTES, TE_LOSS_MOVED = 2, (6, 4)
 """The same of Transformer Engine's cross entropy: bytes of a logit at the peak, and bytes that it moves.
 
-Its gradient overwrites the 16-bit logits (pytorch/cross_entropy.py). In forward it reads them for the sum, and reads and
-writes them for the gradient, which backward scales (pytorch/triton/cross_entropy.py).
+Its gradient overwrites the 16-bit logits (pytorch/cross_entropy.py). In forward it reads them for the sum, and reads
+and writes them for the gradient, which backward scales (pytorch/triton/cross_entropy.py).
 """
 LIGER_LOSS_MOVED = (4, 0)
 """The same of Liger's cross entropy, whose kernel overwrites the logits with the gradient in forward."""

@@ -113,8 +113,8 @@ def _recomputed_by(
 def _until_saved(kind: LayerKind, targets: str | None) -> LayerKind:
     """Return the layer without a last projection that runs after the last tensor is saved.
 
-    An adapter of that projection runs after it and saves its input again (PEFT 0.18.1 tuners/lora/layer.py forward). The
-    output of routed experts is saved, because it is multiplied by their shares.
+    An adapter of that projection runs after it and saves its input again (PEFT 0.18.1 tuners/lora/layer.py forward).
+    The output of routed experts is saved, because it is multiplied by their shares.
     """
     last = kind.operators[-1]
     if not isinstance(last, Linear) or last.share == "expert":
