@@ -204,6 +204,12 @@ fusions/fused_cross_entropy.py)."""
 
 FUSED_LOSS_MOVED = (22, 6)
 """loss_forward_moved and loss_backward_moved of that fused cross entropy."""
+TE_LOSS_BYTES, TE_LOSS_MOVED = 2, (6, 4)
+"""The same of Transformer Engine's cross entropy: bytes of a logit at the peak, and bytes that it moves.
+
+Its gradient overwrites the 16-bit logits (pytorch/cross_entropy.py). In forward it reads them for the sum, and reads
+and writes them for the gradient, which backward scales (pytorch/triton/cross_entropy.py).
+"""
 LIGER_LOSS_MOVED = (4, 0)
 """The same of Liger's cross entropy, whose kernel overwrites the logits with the gradient in forward."""
 

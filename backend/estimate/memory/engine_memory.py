@@ -11,7 +11,15 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem, ProblemsError
-from backend.job.traits import FUSED_LOSS_MOVED, LIGER_LOSS_MOVED, SINGLE_SCALES_BYTES, MemoryTraits, Offload
+from backend.job.traits import (
+    FUSED_LOSS_MOVED,
+    LIGER_LOSS_MOVED,
+    SINGLE_SCALES_BYTES,
+    TE_LOSS_BYTES,
+    TE_LOSS_MOVED,
+    MemoryTraits,
+    Offload,
+)
 
 EIGHT_BIT_ADAM = ("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit")
 EIGHT_BIT_MOMENTS = 2 * (1 + 4 / 256)
@@ -41,6 +49,8 @@ def memory_traits(job: Job, gpu: Gpu) -> MemoryTraits:
         fusable = (parallel.tensor == 1) | (traits.environment == "swift")
         names = ("logits_forward_bytes", "logits_backward_bytes", "loss_forward_moved", "loss_backward_moved")
         fused = (memory.fused_logits_bytes, memory.fused_logits_bytes, *FUSED_LOSS_MOVED)
+        if extra.get("cross_entropy_fusion_impl") == "te":
+            fused = (TE_LOSS_BYTES, TE_LOSS_BYTES, *TE_LOSS_MOVED)
         # Traits are declared as plain numbers; like the sizes of a job, they may be arrays of plans.
         chosen: dict[str, Any] = {
             name: choose(fusable, value, getattr(memory, name)) for name, value in zip(names, fused, strict=True)

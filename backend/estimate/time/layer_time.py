@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache, reduce
 
 from backend.estimate.array_ops import ZERO, Number, choose, larger, smaller
+from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind
 from backend.estimate.model.load import Load
 from backend.estimate.plan import Choice
@@ -25,6 +26,7 @@ from backend.estimate.time.gemm import UNPACKING, gemm_seconds
 from backend.estimate.time.kernels import LayerKernels, layer_kernels
 from backend.estimate.time.passes import NO_EXTRA, NO_PASS, Extra, Pass, Passes
 from backend.estimate.time.time_context import TimeContext
+from backend.job.model.operators import Linear
 
 ATTENTION_BACKWARD = 2.5
 """Fused attention computes the scores again in the backward pass: five products instead of two."""
@@ -98,7 +100,8 @@ def _recomputed_by(
     if recompute == "full" and not run.stops_early:
         return forward
     if recompute == "full":
-        layer = layer_kernels(_but_the_last(kind), run.fused and modules_too, None, run.routing, run.rope_fused)
+        targets = run.adapters.targets if run.adapters else None
+        layer = layer_kernels(_until_saved(kind, targets), run.fused and modules_too, None, run.routing, run.rope_fused)
         return _passes(layer, time_context, load, extra)[0]
     if not modules or not modules_too:
         return NO_PASS
@@ -107,8 +110,17 @@ def _recomputed_by(
 
 
 @lru_cache(maxsize=256)
-def _but_the_last(kind: LayerKind) -> LayerKind:
-    """Return the layer without its last operator."""
+def _until_saved(kind: LayerKind, targets: str | None) -> LayerKind:
+    """Return the layer without a last projection that runs after the last tensor is saved.
+
+    An adapter of that projection runs after it and saves its input again (PEFT 0.18.1 tuners/lora/layer.py forward).
+    The output of routed experts is saved, because it is multiplied by their shares.
+    """
+    last = kind.operators[-1]
+    if not isinstance(last, Linear) or last.share == "expert":
+        return kind
+    if targets is not None and any(linear is last for linear, _ in adapted_linears(kind, targets)):
+        return kind
     return replace(kind, operators=kind.operators[:-1])
 
 
