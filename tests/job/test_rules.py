@@ -200,6 +200,8 @@ CASES = [
     (VAULT_GEMMA, {"engine": "llamafactory-zero3"}, "softcap_lost"),
     (GEMMA_2, {"engine": "llamafactory-zero3", "extra": {"flash_attn": "sdpa"}}, "softcap_lost"),
     (GEMMA_2, {"engine": "llamafactory-zero3"}, "softcap_stores_scores"),
+    (DENSE, {"engine": "llamafactory-zero3", "extra": {"flash_attn": "fa3"}}, "flash_attention_3_unknown"),
+    (GEMMA_2, {"engine": "llamafactory-zero3", "extra": {"flash_attn": "fa3"}}, "flash_attention_3_unknown"),
     (GEMMA_3N, {"engine": "llamafactory-ddp"}, "shared_keys_reentrant"),
     (GEMMA_3N, {"engine": "llamafactory-fsdp", "parallel.fsdp.version": 1}, "shared_keys_reentrant"),
     (GEMMA_3N, {"engine": "swift-zero3"}, "shared_keys_reentrant"),

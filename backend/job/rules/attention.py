@@ -2,6 +2,7 @@
 
 from backend.job.attention import (
     EAGER_IN_SWIFT,
+    SINKS_KERNEL,
     UNFUSED_BACKENDS,
     asked_of_llamafactory,
     asked_of_swift,
@@ -56,6 +57,15 @@ def wide_heads_do_without_flash_attention_2(job: Job, shape: ModelShape, gpu: Gp
         return None
     return problem("heads_too_wide", "engine", width=shape.widest_head, widest=WIDEST_HEAD, case="llamafactory",
                    edit={"extra": {**job.extra, "flash_attn": "sdpa"}})  # fmt: skip
+
+
+@llamafactory
+def llamafactory_knows_the_implementation(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """LLaMA-Factory 0.9.5 model/model_utils/attention.py has no branch for `fa3`, although extras/constants.py lists
+    it: `NotImplementedError: Unknown attention type: fa3`."""
+    if asked_of_llamafactory(job) != "flash_attention_3" or of_llamafactory(job, shape) == SINKS_KERNEL:
+        return None
+    return problem("flash_attention_3_unknown", "engine", edit={"extra": {**job.extra, "flash_attn": "auto"}})
 
 
 @swift_megatron
