@@ -18,6 +18,16 @@ SINKS_KERNEL = "kernels-community/vllm-flash-attn3"
 """The kernel that LLaMA-Factory takes for gpt-oss whatever a job asks for (the same file)."""
 
 
+HOPPER = 9.0
+"""Compute capability of the only GPUs on which that kernel computes sinks: `S aux is currently only supported for
+Hopper GPUs` (huggingface/kernels-community 40d4194f vllm-flash-attn3/flash-attn/flash_api_stable.cpp mha_fwd; builds
+before its pull request 313 left the sinks out instead)."""
+FUSED_WITHOUT_PADDING = 9.0
+"""The least compute capability with fused attention for concatenated samples: `F16/BF16 fused attention with THD format
+requires sm90 or later` (NVIDIA/TransformerEngine d0067d0 transformer_engine/common/fused_attn/fused_attn.cpp
+nvte_get_fused_attn_backend_v2; version 2.9 has the same condition)."""
+
+
 def is_fused(job: Job, shape: ModelShape, gpu: Gpu) -> bool:
     """Return whether attention runs as a fused kernel. FlashAttention needs a GPU with bf16."""
     return gpu.supports_bf16 and job.training.precision != "fp32" and not stores_scores(job, shape)

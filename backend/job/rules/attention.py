@@ -2,21 +2,26 @@
 
 from backend.job.attention import (
     EAGER_IN_SWIFT,
+    FUSED_WITHOUT_PADDING,
+    HOPPER,
     SINKS_KERNEL,
     UNFUSED_BACKENDS,
     asked_of_llamafactory,
     asked_of_swift,
+    needs_unfused,
     of_llamafactory,
     of_swift,
     stores_scores,
     swift_backend,
 )
+from backend.job.batch import padding
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.model.attention_shape import WIDEST_HEAD
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
+from backend.job.traits import TRAITS
 
 RULES: list[BoundRule] = []
 swift_megatron = registrar(RULES, lambda traits: traits.environment == "swift" and traits.is_megatron)
@@ -104,6 +109,49 @@ def sinks_are_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
         return None
     return problem("sinks_not_trained", "training.method", "warning", model_type=shape.model_type,
                    edit={"training.method": "lora"})  # fmt: skip
+
+
+@llamafactory
+def llamafactory_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """HOPPER says why. LLaMA-Factory takes this kernel for gpt-oss whatever a job asks for."""
+    if not shape.has_sinks or not _kernel_lacks_sinks(of_llamafactory(job, shape), gpu):
+        return None
+    swift = f"swift-{job.engine.partition('-')[2]}"
+    methods = TRAITS[swift].methods
+    edit: dict[str, object] = {"engine": swift}
+    if job.training.method not in methods:
+        edit["training.method"] = methods[0]
+    return problem("sinks_need_hopper", "engine", model_type=shape.model_type, gpu=gpu.name,
+                   capability=gpu.compute_capability, case="llamafactory", edit=edit)  # fmt: skip
+
+
+@swift_trainer
+def ms_swift_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """HOPPER says why."""
+    if not shape.has_sinks or not _kernel_lacks_sinks(of_swift(job, shape), gpu):
+        return None
+    return problem("sinks_need_hopper", "engine", model_type=shape.model_type, gpu=gpu.name,
+                   capability=gpu.compute_capability, case="swift",
+                   edit={"extra": {**job.extra, "attn_impl": "eager"}})  # fmt: skip
+
+
+def _kernel_lacks_sinks(implementation: str, gpu: Gpu) -> bool:
+    return implementation == SINKS_KERNEL and gpu.compute_capability not in (None, HOPPER)
+
+
+@swift_megatron
+def fused_attention_reads_concatenated_samples(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """FUSED_WITHOUT_PADDING says why. Megatron-Core then allows no other kernel (0.16.1
+    models/common/language_module/language_module.py _set_attention_backend), and Transformer Engine ends with `No dot
+    product attention backend is available`."""
+    capability = gpu.compute_capability
+    if swift_backend(job) != "fused" or padding(job) != "nothing" or capability is None:
+        return None
+    if capability >= FUSED_WITHOUT_PADDING:
+        return None
+    backend = "unfused" if needs_unfused(shape) else "flash"
+    return problem("fused_needs_hopper", "engine", gpu=gpu.name, capability=capability, case=backend,
+                   edit={"extra": {**job.extra, "attention_backend": backend}})  # fmt: skip
 
 
 @swift_megatron
