@@ -35,6 +35,9 @@ SHAPE = {
 FALCON_H1 = {**DENSE, "model": {"hf_config": SMALL_MODELS["falcon_h1"]}}
 BAMBA = {**DENSE, "model": {"hf_config": SMALL_MODELS["bamba"]}}
 GRANITE = {**DENSE, "model": {"hf_config": SMALL_MODELS["granitemoehybrid"]}}
+KIMI_LINEAR = {**DENSE, "model": {"hf_config": NEWER_MODELS["kimi_linear"]}}
+OLMO_HYBRID = {**DENSE, "model": {"hf_config": {**SHAPE, "model_type": "olmo_hybrid"}}}
+GPT_NEOX = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt_neox"]}}
 GPT2 = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt2"]}}
 GEMMA_3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
 GLM_5 = {**DENSE, "model": {"hf_config": SMALL_MODELS["glm_moe_dsa"]}}
@@ -341,7 +344,13 @@ CASES = [
            "parallel.recompute_num_layers": 2}, "mtp_recompute_layers"),
     (MOE, {"extra": {"mtp_num_layers": 1}, "training.stage": "dpo"}, "extra_clash"),
     (MOE, {"extra": {"mtp_num_layers": 1, "neat_packing": True}, "training.packing": True}, "extra_clash"),
-    (GPT2, {"engine": "llamafactory-ddp", "training.method": "lora"}, "adapters_find_nothing"),
+    *((GPT2, {"engine": engine, "training.method": "lora"}, "adapters_find_nothing")
+      for engine in ("llamafactory-ddp", "swift-ddp")),
+    *((base, {"engine": engine, "training.method": "lora"}, "adapters_on_whole_layers")
+      for base in (KIMI_LINEAR, OLMO_HYBRID) for engine in ("llamafactory-zero2", "swift-ddp")),
+    *((GPT_NEOX, {"engine": engine, "training.method": "qlora"}, "adapters_on_output")
+      for engine in ("llamafactory-ddp", "swift-ddp")),
+    (GEMMA_3N, {"engine": "swift-ddp", "training.method": "lora"}, "adapters_on_altup"),
     (GRPO, {"training.method": "partial", "engine": "llamafactory-zero3"}, "method_not_with_stage"),
 ]  # fmt: skip
 
@@ -399,6 +408,7 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
         ),
         (MIMO, {"engine": "swift-ddp", "training.method": "lora"}),
         (GEMMA_4, {"engine": "swift-zero3"}),
+        (FALCON_H1, {"engine": "swift-ddp", "training.method": "lora"}),
         (DENSE, {"engine": "swift-megatron", "extra": {"attention_backend": "fused"}}),
         (DENSE, {"engine": "swift-megatron", "cluster.gpu": "b200-180g", "extra": {"attention_backend": "fused"}}),
         (
@@ -438,6 +448,7 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
         "idle layers without the engine's checkpoints",
         "idle layers under swift with LoRA",
         "wide heads",
+        "ms-swift gives Mamba's out_proj no adapter",
         "fused attention on Hopper",
         "fused attention on Blackwell",
         "fused attention of padded samples on Ampere",
