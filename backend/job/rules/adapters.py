@@ -91,6 +91,12 @@ def _all_with_out_proj(job: Job, shape: ModelShape) -> tuple[str, ...]:
     return () if is_left_out else ("all",)
 
 
+def adapted_modules(job: Job, shape: ModelShape) -> str:
+    """Return the modules with adapters: those that the job names, without `out_proj` where `all` leaves it out."""
+    targets = job.training.lora.targets
+    return MAMBA_TARGETS if targets.strip() == "all" and not _all_with_out_proj(job, shape) else targets
+
+
 def _has_adapters_on_all(job: Job) -> bool:
     return job.training.method in ("lora", "qlora") and job.training.lora.targets.strip() == "all"
 
