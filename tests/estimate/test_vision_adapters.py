@@ -5,17 +5,25 @@ are those that LLaMA-Factory 0.9.5 (find_all_linear_modules, patch_target_module
 get_multimodal_target_regex) name for `all`.
 """
 
+import re
+from dataclasses import replace
+
 import pytest
 
+from backend.estimate import estimate
 from backend.estimate.estimate import tuning_of
 from backend.estimate.model.adapters import adapter_parameters
 from backend.estimate.model.model_layers import model_layers
+from backend.job.job import Model
 from backend.job.model import parse_model
+from backend.job.model.vision import TOWERS
 from backend.job.presets import models, resolve_gpu, resolve_model
 from backend.job.rules.adapters import adapted_modules
-from backend.job.trained import trained_parts
-from benchmarks.small_models import SMALL_MODELS
+from backend.job.trained import NOT_COMPOSITE, trained_parts
+from benchmarks.small_models import SMALL_MODELS, TOWER_MODELS
 from tests.estimate.cases import job
+from tests.nodes import needs_node_environment
+from tools.programs import NODE_PYTHON
 
 ALL_FROZEN, TOWER, PROJECTOR, BOTH = (True, True), (False, True), (True, False), (False, False)
 """Whether the tower and the projector are frozen."""
@@ -56,3 +64,22 @@ def test_ms_swift_gives_mambas_out_proj_no_adapter(name: str, built: int) -> Non
     shape = parse_model(SMALL_MODELS[name])
     counted = adapter_parameters(model_layers(shape), 8, adapted_modules(the_job, shape), trained_parts(the_job, shape))
     assert counted == built
+
+
+def test_llamafactory_trains_all_parts_of_a_type_that_it_does_not_know() -> None:
+    frozen = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
+    adapters = {"engine": "llamafactory-ddp", "training.method": "lora"}
+    of_all, of_frozen, of_swift = (
+        replace(job(adapters, edits), model=Model(hf_config=TOWER_MODELS["exaone4_5"]))
+        for edits in ({}, frozen, {**frozen, "engine": "swift-ddp"})
+    )
+    trained = [estimate(each).stages[0].optimizer_gib for each in (of_all, of_frozen, of_swift)]
+    assert trained[0] == trained[1] > trained[2]
+
+
+@needs_node_environment
+def test_llamafactory_does_not_know_the_parts_of_the_types_that_are_listed() -> None:
+    [source] = (NODE_PYTHON.parents[1] / "lib").glob("python3*/site-packages/llamafactory/model/model_utils/visual.py")
+    known = set(re.findall(r'model_type="(\w+)"', source.read_text()))
+    assert known
+    assert {*TOWERS} - known == NOT_COMPOSITE

@@ -11,7 +11,7 @@ from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import ProblemsError, errors
 from backend.job.rules import RULES, check
 from backend.job.traits import TRAITS
-from benchmarks.small_models import NEWER_MODELS, SEEING, SMALL_MODELS
+from benchmarks.small_models import NEWER_MODELS, SEEING, SMALL_MODELS, TOWER_MODELS
 from tests.job.test_grpo_rules import BASE as GRPO
 from tests.job.test_grpo_rules import REFUSED
 from tools.write_models import read_own_code
@@ -37,6 +37,20 @@ BAMBA = {**DENSE, "model": {"hf_config": SMALL_MODELS["bamba"]}}
 GRANITE = {**DENSE, "model": {"hf_config": SMALL_MODELS["granitemoehybrid"]}}
 KIMI_LINEAR = {**DENSE, "model": {"hf_config": NEWER_MODELS["kimi_linear"]}}
 OLMO_HYBRID = {**DENSE, "model": {"hf_config": {**SHAPE, "model_type": "olmo_hybrid"}}}
+GLM_4V = {
+    **VISION,
+    "model": {
+        "hf_config": {
+            "model_type": "glm4v",
+            "text_config": {**SHAPE, "model_type": "glm4v_text", "num_key_value_heads": 4},
+            "vision_config": {
+                "model_type": "glm4v_vision", "hidden_size": 64, "depth": 2, "num_heads": 4, "patch_size": 14,
+                "out_hidden_size": 64, "intermediate_size": 128, "image_size": 56,
+            },
+        }
+    },
+}  # fmt: skip
+EXAONE_4_5 = {**VISION, "model": {"hf_config": TOWER_MODELS["exaone4_5"]}}
 GPT_NEOX = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt_neox"]}}
 GPT2 = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt2"]}}
 GEMMA_3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
@@ -351,6 +365,9 @@ CASES = [
     *((GPT_NEOX, {"engine": engine, "training.method": "qlora"}, "adapters_on_output")
       for engine in ("llamafactory-ddp", "swift-ddp")),
     (GEMMA_3N, {"engine": "swift-ddp", "training.method": "lora"}, "adapters_on_altup"),
+    (GLM_4V, {"engine": "llamafactory-ddp", "training.method": "lora"}, "adapters_on_norm"),
+    *((EXAONE_4_5, {"engine": "llamafactory-zero3", "training.method": method, "training.freeze.vision_tower": True},
+       "freeze_ignored_for_type") for method in ("full", "lora")),
     (GRPO, {"training.method": "partial", "engine": "llamafactory-zero3"}, "method_not_with_stage"),
 ]  # fmt: skip
 

@@ -45,6 +45,7 @@ WHOLE_LAYER_TARGETS = {
 """Types with whole layers whose classes have `Linear` in their names, and their linear layers (transformers 5.19
 modeling_kimi_linear.py, modeling_glm5_next.py without the indexer and the tower, modeling_olmo_hybrid.py). Moonshot's
 own code of Kimi Linear has the name KimiLinearForCausalLM, too."""
+PROJECTION_NORM_TYPES = ("glm4v", "glm4v_moe", "glm_ocr")
 NEOX_TARGETS = "query_key_value,dense,dense_h_to_4h,dense_4h_to_h"
 """The layers of GPT-NeoX (transformers 5.6 modeling_gpt_neox.py) without its output layer."""
 
@@ -161,6 +162,20 @@ def all_names_modules_for_adapters(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
         return problem("adapters_on_layers", "training.lora.targets", model_type=shape.model_type,
                        edit={"training.lora.targets": ALTUP_TARGETS})  # fmt: skip
     return None
+
+
+@llamafactory
+def all_spares_norms(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """LLaMA-Factory 0.9.5 model/model_utils/visual.py patch_target_modules takes every module whose path contains a
+    name that `all` found. The tower of GLM-4V has `proj`, and its merger `post_projection_norm`, which peft refuses
+    (seen with glm4v, transformers 5.6.0; the others have the same names)."""
+    freeze = job.training.freeze
+    if not _has_adapters_on_all(job) or shape.model_type not in PROJECTION_NORM_TYPES:
+        return None
+    if freeze.vision_tower or freeze.projector:
+        return None
+    return problem("adapters_on_norm", "training.freeze.projector", model_type=shape.model_type,
+                   edit={"training.freeze.projector": True})  # fmt: skip
 
 
 @hugging_face
