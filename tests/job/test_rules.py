@@ -67,6 +67,7 @@ INTERNVL_CHAT, INTERNLM_CHAT = (
     {**DENSE, "model": {"hf_config": read_own_code()[name]["config"]}} for name in ("InternVL3.5-8B", "InternVL2.5-8B")
 )
 MIMO = {**DENSE, "model": {"hf_config": read_own_code()["MiMo-7B"]["config"]}, "extra": {"trust_remote_code": True}}
+LING = {**DENSE, "model": {"hf_config": read_own_code()["Ling-lite-1.5"]["config"]}}
 LING_3 = {**DENSE, "model": {"hf_config": read_own_code()["Ling-3.0-tiny"]["config"]}}
 DEEPSEEK_V4 = {
     **DENSE,
@@ -276,6 +277,8 @@ CASES = [
      "adapters_on_indexer"),
     (DEEPSEEK_V4, {"engine": "swift-megatron"}, "megatron_core_dev"),
     (LING_3, {"engine": "swift-megatron"}, "linear_attention_differs"),
+    *((LING, {"engine": engine, "extra": {"trust_remote_code": True}}, "experts_under_autocast")
+      for engine in ("llamafactory-ddp", "swift-ddp")),
     (AXK2, {"engine": "swift-zero3"}, "indexer_not_trained"),
     (AXK2, {"training.method": "lora", "engine": "swift-zero3"}, "adapters_on_indexer"),
     (MIMO_V2, {"engine": "swift-zero3", "training.packing": True}, "sinks_without_flash"),
