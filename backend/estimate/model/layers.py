@@ -9,7 +9,7 @@ are cached by this object, because hashing its fields would cost more than the s
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from backend.job.model.operators import (
     Activation,
@@ -81,6 +81,8 @@ class VisionLayers:
     patches_per_token: float
     """Patches that become one token of the language model, or one vector that its cross-attention reads."""
     merger: LayerKind
+    merger_linears: Literal["own_names", "names_of_blocks", "none"]
+    """As in VisionShape."""
     deep_stack_merger: LayerKind
     deep_stack: int
     kept: int = 0

@@ -81,6 +81,7 @@ def _qwen(vision: Config, model: Config, text_hidden: int) -> VisionShape:
         patch_bias=third,
         projector_norm="patch",
         projector=(Projection(merged, merged, bias=True), Projection(merged, out, bias=True)),
+        merger_linears="names_of_blocks" if third else "own_names",
     )
 
 
