@@ -25,13 +25,23 @@ MOE_TYPES = ("moe", HASHED)
 _LETTERS = {"F": "full", "S": "shared"}
 
 
-def _sparse(config: Config, layer: LayerShape, *, has_indexer: bool, spreads_keys: bool) -> LayerShape:
+CHOSEN_KEYS = 2048
+"""Keys that an indexer chooses, if config.json does not say (index_topk in configuration_deepseek_v32.py,
+configuration_glm_moe_dsa.py and configuration_axk2.py of 5.19)."""
+
+
+def _sparse(
+    config: Config, layer: LayerShape, *, has_indexer: bool, spreads_keys: bool, is_shared: bool = False
+) -> LayerShape:
     """Return the layer with sparse latent attention. The indexer reads what the query's down-projection returns."""
     if not isinstance(layer.attention, Mla):
         raise refusal("missing_model_key", key="kv_lora_rank")
     config.size("q_lora_rank")
     heads, head_dim = config.size("index_n_heads"), config.size("index_head_dim")
-    indexer = Indexer(heads=heads, head_dim=head_dim, spreads_keys=spreads_keys) if has_indexer else None
+    chosen = config.size("index_topk", default=CHOSEN_KEYS)
+    indexer = None
+    if has_indexer:
+        indexer = Indexer(heads=heads, head_dim=head_dim, spreads_keys=spreads_keys, chosen=chosen, is_shared=is_shared)
     return replace(layer, attention=replace(layer.attention, masked=True, indexer=indexer))
 
 
@@ -54,8 +64,9 @@ def glm_layer(config: Config, layer: LayerShape, index: int, layers: int) -> Lay
 
     5.6 builds an indexer in such a layer, too, and never runs it; 5.19 does not, and neither does this description.
     """
-    kind = _indexer_types(config, layers)[index]
-    return _sparse(config, layer, has_indexer=kind == "full" or index == 0, spreads_keys=False)
+    kinds = _indexer_types(config, layers)
+    has_indexer, is_shared = kinds[index] == "full" or index == 0, "shared" in kinds
+    return _sparse(config, layer, has_indexer=has_indexer, spreads_keys=False, is_shared=is_shared)
 
 
 def _indexer_types(config: Config, layers: int) -> list[str]:

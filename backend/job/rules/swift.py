@@ -37,8 +37,8 @@ def streaming_has_one_loader(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
 
 @swift_megatron
 def megatron_core_builds_the_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """mcore-bridge 1.6.5 needs the dev branch of Megatron-LM for some types; with megatron-core 0.16.1 the run ends
-    when it builds the model."""
+    """mcore-bridge 1.6.5 needs the dev branch of Megatron-LM for some types; with megatron-core up to 0.19.2 the run
+    ends when it builds the model."""
     if shape.model_type not in SWIFT_DEV_MEGATRON:
         return None
     return problem("megatron_core_dev", "engine", "warning", model_type=shape.model_type)
