@@ -83,6 +83,8 @@ class Indexer:
     """Keys that it chooses for a query."""
     is_shared: bool = False
     """Whether later layers read the keys that it chooses."""
+    pooled: int = 0
+    """Keys of a group of which it chooses all or none, by a weighted mean (GLM-5.3); 0 if it chooses single keys."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,8 @@ from dataclasses import replace
 from backend.job.model.attention_shape import Indexer, Mla
 from backend.job.model.compressed_shape import CompressedAttention, Compressor, EntryIndexer
 from backend.job.model.config import Config, refusal
-from backend.job.model.family import SLIDING
+from backend.job.model.family import INDEXED, LINEAR, SLIDING
+from backend.job.model.linear_shape import GatedDeltaNet
 from backend.job.model.qwen4 import MOST_STREAMS
 from backend.job.model.shape import Experts, LayerShape
 
@@ -82,6 +83,25 @@ def _indexer_types(config: Config, layers: int) -> list[str]:
     if not isinstance(listed, list) or len(listed) < layers or not {*listed} <= {*_LETTERS.values()}:
         raise refusal("bad_model_key", key="indexer_types", value=listed)
     return listed
+
+
+def pooled_types(_config: Config, layers: int) -> list[str]:
+    """configuration_glm5_next.py of 5.19: three layers with linear attention, and one with sparse attention."""
+    return [INDEXED if index % 4 == 3 else LINEAR for index in range(layers)]
+
+
+def pooled_layer(config: Config, layer: LayerShape, index: int, layers: int) -> LayerShape:
+    """modeling_glm5_next.py of 5.19: streams that a matrix mixes, whose mean is the output of the last layer. The
+    indexer scores groups of keys, of which it makes one key by weights that it projects."""
+    layer = replace(layer, streams=config.size("hc_mult", largest=MOST_STREAMS), streams_averaged=True)
+    if isinstance(layer.attention, GatedDeltaNet):
+        return layer
+    kinds = _indexer_types(config, layers)
+    layer = _sparse(config, layer, has_indexer=kinds[index] == "full", spreads_keys=False, is_shared="shared" in kinds)
+    if not isinstance(layer.attention, Mla) or layer.attention.indexer is None:
+        return layer
+    indexer = replace(layer.attention.indexer, pooled=config.size("index_kpool"))
+    return replace(layer, attention=replace(layer.attention, indexer=indexer))
 
 
 def compressed_types(config: Config, layers: int) -> list[str]:
