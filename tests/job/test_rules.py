@@ -54,6 +54,7 @@ INTERNVL_CHAT, INTERNLM_CHAT = (
     {**DENSE, "model": {"hf_config": read_own_code()[name]["config"]}} for name in ("InternVL3.5-8B", "InternVL2.5-8B")
 )
 MIMO = {**DENSE, "model": {"hf_config": read_own_code()["MiMo-7B"]["config"]}, "extra": {"trust_remote_code": True}}
+LING_2_5 = {**DENSE, "model": {"hf_config": read_own_code()["Ling 2.5, defaults"]["config"]}}
 LING_3 = {**DENSE, "model": {"hf_config": read_own_code()["Ling-3.0-tiny"]["config"]}}
 DEEPSEEK_V4 = {
     **DENSE,
@@ -263,6 +264,7 @@ CASES = [
      "chosen_keys_adapters"),
     (DEEPSEEK_V4, {"engine": "swift-megatron"}, "megatron_core_dev"),
     (LING_3, {"engine": "swift-megatron"}, "linear_attention_differs"),
+    (LING_2_5, {"engine": "swift-megatron", "parallel.context": 2}, "lightning_with_context"),
     (AXK2, {"engine": "swift-zero3"}, "indexer_not_trained"),
     (AXK2, {"training.method": "lora", "engine": "swift-zero3"}, "adapters_on_indexer"),
     (MIMO_V2, {"engine": "swift-zero3", "training.packing": True}, "sinks_without_flash"),
