@@ -42,4 +42,10 @@ def test_the_readme_gives_the_numbers_of_the_presets_and_of_the_page(name: str) 
     text = (write_models.ROOT / name).read_text(encoding="utf-8")
     numbers = write_models.count(write_models.read_data())
     found = [int(number) for pattern in README_NUMBERS[name] for number in re.search(pattern, text).groups()]
-    assert found == [len(gpus().keys() - {"cpu"}), len(models()), numbers["estimated"], numbers["peaks"], numbers["steps"]]
+    assert found == [
+        len(gpus().keys() - {"cpu"}),
+        len(models()),
+        numbers["estimated"],
+        numbers["peaks"],
+        numbers["steps"],
+    ]

@@ -55,6 +55,10 @@ GPT_NEOX = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt_neox"]}}
 GPT2 = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt2"]}}
 GEMMA_3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
 GLM_5 = {**DENSE, "model": {"hf_config": SMALL_MODELS["glm_moe_dsa"]}}
+GLM_SHARED = {
+    **DENSE,
+    "model": {"hf_config": {**SMALL_MODELS["glm_moe_dsa"], "indexer_types": None, "index_topk_freq": 4}},
+}
 AXK2 = {**DENSE, "model": {"hf_config": NEWER_MODELS["axk2"]}}
 MIMO_V2 = {**DENSE, "model": {"hf_config": NEWER_MODELS["mimo_v2_flash"]}}
 MLLAMA = {**DENSE, "model": {"hf_config": SEEING["mllama"]}}
@@ -68,6 +72,7 @@ INTERNVL_CHAT, INTERNLM_CHAT = (
 )
 MIMO = {**DENSE, "model": {"hf_config": read_own_code()["MiMo-7B"]["config"]}, "extra": {"trust_remote_code": True}}
 LING = {**DENSE, "model": {"hf_config": read_own_code()["Ling-lite-1.5"]["config"]}}
+LING_2_5 = {**DENSE, "model": {"hf_config": read_own_code()["Ling 2.5, defaults"]["config"]}}
 LING_3 = {**DENSE, "model": {"hf_config": read_own_code()["Ling-3.0-tiny"]["config"]}}
 DEEPSEEK_V4 = {
     **DENSE,
@@ -275,10 +280,22 @@ CASES = [
     (GLM_5, {"training.method": "lora", "engine": "swift-zero3"}, "adapters_on_indexer"),
     (GLM_5, {"training.method": "lora", "training.lora.targets": "o_proj,wk", "engine": "llamafactory-zero2"},
      "adapters_on_indexer"),
+    (GLM_5, {"engine": "swift-megatron"}, "chosen_keys_megatron_core"),
+    (GLM_5, {"engine": "swift-megatron"}, "chosen_keys_rope"),
+    (GLM_5, {"engine": "swift-megatron", "parallel.context": 2, "extra": {"cp_comm_type": "p2p"}},
+     "chosen_keys_context"),
+    (GLM_5, {"engine": "swift-megatron", "training.precision": "fp16"}, "chosen_keys_precision"),
+    (GLM_SHARED, {"engine": "swift-megatron", "parallel.pipeline": 2}, "chosen_keys_stage"),
+    (GLM_SHARED, {"engine": "swift-megatron", "parallel.pipeline": 2, "parallel.pipeline_layout": "Et*3|tL"},
+     "chosen_keys_stage"),
+    (GLM_5, {"engine": "swift-megatron", "training.method": "lora"}, "chosen_keys_adapters"),
+    (GLM_5, {"engine": "swift-megatron", "training.method": "lora", "training.lora.targets": "linear_proj,linear_wk"},
+     "chosen_keys_adapters"),
     (DEEPSEEK_V4, {"engine": "swift-megatron"}, "megatron_core_dev"),
     (LING_3, {"engine": "swift-megatron"}, "linear_attention_differs"),
     *((LING, {"engine": engine, "extra": {"trust_remote_code": True}}, "experts_under_autocast")
       for engine in ("llamafactory-ddp", "swift-ddp")),
+    (LING_2_5, {"engine": "swift-megatron", "parallel.context": 2}, "lightning_with_context"),
     (AXK2, {"engine": "swift-zero3"}, "indexer_not_trained"),
     (AXK2, {"training.method": "lora", "engine": "swift-zero3"}, "adapters_on_indexer"),
     (MIMO_V2, {"engine": "swift-zero3", "training.packing": True}, "sinks_without_flash"),
@@ -375,7 +392,7 @@ CASES = [
 ]  # fmt: skip
 
 ONLY_THE_USER_KNOWS = {
-    "megatron_core_dev",
+    "megatron_core_dev", "chosen_keys_megatron_core",
     "unknown_gpu", "unknown_model", "gpu_memory_mixed", "gpu_memory_smaller", "calibration_other_engine",
     "calibration_other_training", "calibration_outdated", "reward_model_starts_over", "mix_not_positive",
     "grpo_reward_unknown", "grpo_cached_data", "grpo_assumed", "extra_not_estimated",

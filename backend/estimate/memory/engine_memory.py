@@ -78,10 +78,10 @@ def memory_traits(job: Job, gpu: Gpu) -> MemoryTraits:
 def check_modelled(job: Job, shape: ModelShape) -> None:
     """Raise estimate_not_modelled if the engine builds layers that these shapes do not describe.
 
-    megatron-core trains the indexer of sparse attention with a loss of its own, and has no fused kernel for the chosen
-    keys (0.16.1 transformer/experimental_attention_variant/dsa.py). mcore-bridge 1.6.5 replaces parts of it. It
-    computes the input of a separate gate of attention by a norm in fp32 (model/mm_gpts/muse_glimmer.py). Stages pass
-    embeddings of every layer on (model/mm_gpts/gemma4.py _pack_pp_output).
+    Megatron-Core's latent attention over chosen keys is described (model/chosen_keys.py), but not the loss with which a
+    job may train its indexer, and not Qwen4's choice of blocks. mcore-bridge 1.6.5 computes the input of a separate
+    gate of attention by a norm in fp32 (model/mm_gpts/muse_glimmer.py). Stages pass embeddings of every layer on
+    (model/mm_gpts/gemma4.py _pack_pp_output).
 
     Ling's own code runs its layers for multi-token prediction, whose work and logits are not counted. What the layers
     of DeepSeek-V4 and of Ling's hybrid models save is not described for any engine.
@@ -90,8 +90,11 @@ def check_modelled(job: Job, shape: ModelShape) -> None:
         raise _not_modelled("model", f"{shape.model_type}, {job.engine}")
     if shape.own_mtp and shape.runs_mtp and not job.traits.is_megatron:
         raise _not_modelled("model", f"{shape.model_type}, num_nextn_predict_layers: {shape.own_mtp}")
-    if job.traits.is_megatron and (shape.is_sparse or shape.has_separate_gate or shape.has_per_layer_inputs):
+    is_other = shape.is_sparse and (not shape.mla or shape.mla.gate != "none")
+    if job.traits.is_megatron and (is_other or shape.has_separate_gate or shape.has_per_layer_inputs):
         raise _not_modelled("model", f"{shape.model_type}, {job.engine}")
+    if job.traits.is_megatron and shape.is_sparse and job.extra.get("dsa_indexer_loss_coeff"):
+        raise _not_modelled("extra", f"dsa_indexer_loss_coeff, {job.engine}")
 
 
 def _in_stage(job: Job, memory: MemoryTraits) -> MemoryTraits:

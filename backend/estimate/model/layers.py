@@ -15,6 +15,7 @@ from backend.job.model.operators import (
     Activation,
     AltUp,
     Attention,
+    ChosenKeys,
     Dispatch,
     IndexScores,
     Linear,
@@ -40,7 +41,7 @@ class LayerKind:
     projections of keys and values. `operators` has all others."""
 
 
-One = TypeVar("One", Linear, AltUp, Attention, Activation, Dispatch, IndexScores, Parameters, Streams)
+One = TypeVar("One", Linear, AltUp, Attention, Activation, ChosenKeys, Dispatch, IndexScores, Parameters, Streams)
 
 
 @lru_cache(maxsize=1024)

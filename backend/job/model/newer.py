@@ -13,7 +13,15 @@ from backend.job.model.gemma import gemma4_layer
 from backend.job.model.kimi_linear import kimi_delta_net, kimi_types
 from backend.job.model.qwen4 import qwen4_layer, qwen4_types
 from backend.job.model.shape import Experts, Ffn, LayerShape
-from backend.job.model.sparse import axk2_layer, compressed_layer, compressed_mixer, compressed_types, deepseek_layer
+from backend.job.model.sparse import (
+    axk2_layer,
+    compressed_layer,
+    compressed_mixer,
+    compressed_types,
+    deepseek_layer,
+    pooled_layer,
+    pooled_types,
+)
 
 
 def _cohere_types(config: Config, layers: int) -> list[str]:
@@ -126,6 +134,15 @@ NEWER: Mapping[str, Family] = {
         layer_types=_gemma_types,
         refine=gemma4_layer,
     ),
+    "glm5_next": Family(
+        clamped=True,
+        router_bias=True,
+        fp32_routing=True,
+        leading_dense=3,
+        layer_types=pooled_types,
+        delta_net=kimi_delta_net,
+        refine=pooled_layer,
+    ),
     "granite_swa": _GRANITE_SWA,
     "granitemoe_swa": replace(
         _GRANITE_SWA,
@@ -182,6 +199,7 @@ NEWER: Mapping[str, Family] = {
 NEWER_TOWERS: tuple[str, ...] = (
     "exaone4_5",
     "gemma4_unified",
+    "glm5_next",
     "hyperclovax_vision_v2",
     "kimi_k25",
     "minicpmv4_6",

@@ -139,6 +139,8 @@ class LayerShape:
     single stream that they read through a norm."""
     stream_rank: int = 0
     """Rank of the projections that compute the gates of the streams; 0 if a matrix mixes the streams (DeepSeek-V4)."""
+    streams_averaged: bool = False
+    """Whether the streams end in their plain mean (GLM-5.3), and not in one with weights."""
     ngrams: Ngrams | None = None
     ffn_norm: bool = False
     """Whether a norm follows the FFN, whatever `norms` says (A.X K1)."""
@@ -258,7 +260,7 @@ class ModelShape:
     @cached_property
     def is_only_counted(self) -> bool:
         """Return whether a layer's description gives its parameters, and neither its memory nor its time."""
-        return any(
+        return any(kind.streams and not kind.stream_rank for kind in self.kinds) or any(
             isinstance(each, CompressedAttention | LightningAttention)
             or (isinstance(each, Mla) and each.gate == "heads")
             for each in self._mixers()
