@@ -43,6 +43,9 @@ class Habits:
     """QLoRA: peft's prepare_model_for_kbit_training makes fp32 of all weights that are not in 4 bits."""
     segmented: bool = False
     """torch without expandable segments, which are of torch 2.1."""
+    sums_in_fp32: bool = False
+    """FSDP 2 reduces gradients in fp32, so it keeps them whole and in fp32 while micro-batches accumulate (torch 2.13
+    distributed/fsdp/_fully_shard/_fsdp_param.py to_accumulated_grad_if_needed)."""
     stops_early: bool = False
     """Full recompute stops when backward has what it needs (torch's checkpoint, use_reentrant=False, from 2.1 on)."""
 
@@ -93,6 +96,15 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     ("XTuner", Habits(fused_loss=True)),
     ("ms-swift", Habits()),
     ("nanotron", Habits()),
+    # fms_fsdp/policies: gradients are reduced in bf16 (mixed_precision.py bfSixteen), checkpoints are not reentrant
+    # (ac_handler.py). FSDP 1 prefetches by default.
+    ("fms-fsdp", Habits(overlap=True, fsdp=True, gradient_bytes=2, stops_early=True)),
+    # kempnerforge/distributed/parallel.py: FSDP 2 with reduce_dtype fp32, checkpoints that are not reentrant.
+    ("KempnerForge", Habits(overlap=True, fsdp=True, fixed_lengths=True, stops_early=True, sums_in_fp32=True)),
+    # vectorlm/utils/model_utils.py: checkpoints that are not reentrant. profiling/benchmark.py: samples of one length.
+    ("VectorLM", Habits(fixed_lengths=True, stops_early=True)),
+    # Its own modules, loss and 4-bit weights, without peft (torchtune/modules/peft/lora.py).
+    ("torchtune", Habits()),
     # finetune.py preprocess pads every sample to model_max_length.
     ("QwenLM", Habits(fixed_lengths=True)),
     # benchmarks_03_2024.md: dummy data of one length.

@@ -99,6 +99,9 @@ def published_machine(hardware: str, source: str, *, fp8: bool = False, notes: s
         if name in hardware_name:
             gpu_preset = gpus()[gpu] if isinstance(gpu, str) else gpu
             port, ports = _stated_ports(hardware_name, source) or (port, ports)
+            stated_node = re.search(r"(\d+) GPUS A NODE", hardware_name)
+            if stated_node:
+                node = ports = int(stated_node[1])
             cluster = Cluster(
                 gpu=gpu_preset.key or "b200-180g",
                 nodes=1,

@@ -78,7 +78,7 @@ def reserved_of_row(row: Mapping[str, Any], memory: StageMemory) -> float:
 def _gap_beside(row: Mapping[str, Any]) -> float:
     """Return the bytes of a logit at the peak beside which transformers' loss leaves a gap; 0 for another loss."""
     tuning = _tuning(row)
-    own_loss = any(name in row["source"] for name in ("torchtitan", "InternEvo", "LitGPT", "Answer.AI"))
+    own_loss = any(name in row["source"] for name in ("torchtitan", "InternEvo", "LitGPT", "Answer.AI", "torchtune"))
     return 0.0 if own_loss or tuning.liger or tuning.pairs else _memory(row, tuning).logits_backward_bytes
 
 
@@ -103,6 +103,9 @@ def _stage_memory(row: Mapping[str, Any], layers: ModelLayers, memory: MemoryTra
         **({"recompute": "full"} if single or "ms-swift" in row["source"] else recompute(row)),
     )
     stage = data_parallel_memory(layers, plan, memory, tuning)
+    if habits_of(row).sums_in_fp32 and row.get("fsdp") and plan.micro_batches > 1:
+        trained_count = stage.parameters.trained_dense + stage.parameters.trained_expert
+        stage = replace(stage, gradients=stage.gradients + (4 - memory.gradient_bytes) * trained_count)
     return replace(stage, activations=stage.activations + _single_operators(layers, plan)) if single else stage
 
 

@@ -107,17 +107,19 @@ def _chunk(shape: ModelShape, sizes: Mapping[str, int | None], chunk: int | None
     from megatron.core.models.gpt import gpt_layer_specs as specs
     from megatron.core.models.gpt.gpt_model import GPTModel
 
-    config, attention = _config(shape, sizes, mtp), full_attention(shape)
+    config = _config(shape, sizes, mtp)
     virtual = {} if chunk is None else {"vp_stage": chunk}
-    if config.experimental_attention_variant:
+    if config.experimental_attention_variant == "gated_delta_net":
         spec = _hybrid_block(config, chunk)
     elif shape.experts:
         spec = specs.get_gpt_decoder_block_spec(
             config, use_transformer_engine=False, normalization="RMSNorm", **virtual
         )
     else:
-        spec = specs.get_gpt_layer_local_spec(qk_layernorm=attention.qk_norm != "none", normalization="RMSNorm")
-    is_built_of_te = bool(config.experimental_attention_variant)  # _hybrid_block replaces its modules
+        spec = specs.get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization="RMSNorm")
+    if shape.is_sparse:
+        _choose_keys(config, spec)
+    is_built_of_te = config.experimental_attention_variant == "gated_delta_net"  # _hybrid_block replaces its modules
     predictors = specs.get_gpt_mtp_block_spec(config, spec, is_built_of_te, **virtual) if mtp else None
     with torch.device("meta"):
         return GPTModel(
@@ -166,11 +168,48 @@ def _hybrid_block(config: Any, chunk: int | None) -> Any:
     return variants.get_transformer_block_with_experimental_attention_variant_spec(config, vp_stage=chunk)
 
 
+def _choose_keys(config: Any, block: Any) -> None:
+    """Give every layer of a block the attention over chosen keys, as mcore-bridge 1.6.5 model/register.py
+    _replace_spec_dsa does: with separate norms of the low ranks. Here they are fused ones with the same weights."""
+    from megatron.core.models.backends import LocalSpecProvider
+    from megatron.core.models.gpt import experimental_attention_variant_module_specs as variants
+    from megatron.core.transformer import multi_latent_attention
+
+    class Whole(torch.nn.Linear):
+        def __init__(self, inputs: int, outputs: int, **_options: Any) -> None:
+            super().__init__(inputs, outputs, bias=False)
+
+    class Norm(torch.nn.RMSNorm):
+        def __init__(self, hidden_size: int, **_options: Any) -> None:
+            super().__init__(hidden_size)
+
+    class LayerNorm(torch.nn.LayerNorm):
+        def __init__(self, hidden_size: int, **_options: Any) -> None:
+            super().__init__(hidden_size)
+
+    class Provider(LocalSpecProvider):
+        def linear(self) -> type:
+            return Whole
+
+        def column_parallel_layer_norm_linear(self) -> Any:
+            return self.column_parallel_linear()
+
+        def layer_norm(self, rms_norm: bool = False, for_qk: bool = False) -> type:
+            return Norm if rms_norm else LayerNorm
+
+    multi_latent_attention.TELinear = Whole
+    for layer in block.layer_specs:
+        attention = variants.get_dsa_module_spec_for_backend(config, Provider())
+        attention.submodules.q_layernorm = attention.submodules.kv_layernorm = Norm
+        layer.submodules.self_attention = attention
+
+
 def _config(shape: ModelShape, sizes: Mapping[str, int | None], mtp: int) -> Any:
-    from megatron.core.transformer.transformer_config import TransformerConfig
+    from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
     experts: dict[str, Any] = {}
-    attention, net = full_attention(shape), _gated_delta(shape)
+    latent = _latent_attention(shape) if shape.mla else {}
+    attention, net = None if shape.mla else full_attention(shape), _gated_delta(shape)
     if shape.experts:
         experts = {
             "num_moe_experts": shape.experts,
@@ -182,17 +221,21 @@ def _config(shape: ModelShape, sizes: Mapping[str, int | None], mtp: int) -> Any
             # The other dispatchers need a CUDA stream.
             "moe_token_dispatcher_type": "allgather",
         }
-    return TransformerConfig(
+    own: dict[str, Any] = latent
+    if attention:
+        own = {
+            "num_query_groups": attention.kv_heads,
+            "kv_channels": attention.head_dim,
+            "attention_output_gate": attention.gate == "query",
+            "qk_layernorm": attention.qk_norm != "none",
+            "add_qkv_bias": attention.bias,
+        }
+    return (MLATransformerConfig if latent else TransformerConfig)(
         num_layers=shape.layers,
         mtp_num_layers=mtp or None,
         hidden_size=shape.hidden,
         ffn_hidden_size=shape.ffn or shape.expert_ffn,
-        num_attention_heads=attention.heads,
-        num_query_groups=attention.kv_heads,
-        kv_channels=attention.head_dim,
-        attention_output_gate=attention.gate == "query",
-        qk_layernorm=attention.qk_norm != "none",
-        add_qkv_bias=attention.bias,
+        num_attention_heads=attention.heads if attention else shape.heads,
         add_bias_linear=False,
         gated_linear_unit=shape.kinds[0].ffn.gated,
         activation_func=torch.nn.functional.silu,
@@ -207,8 +250,29 @@ def _config(shape: ModelShape, sizes: Mapping[str, int | None], mtp: int) -> Any
         perform_initialization=False,
         **sizes,
         **experts,
+        **own,
         **(_linear_attention(shape, net) if net else {}),
     )
+
+
+def _latent_attention(shape: ModelShape) -> dict[str, Any]:
+    """Return the keys of latent attention, and of the indexer that chooses its keys."""
+    mla = shape.mla
+    if mla is None or mla.indexer is None:
+        raise TypeError("no layer has latent attention with an indexer")
+    return {
+        "q_lora_rank": mla.q_lora,
+        "kv_lora_rank": mla.kv_lora,
+        "qk_head_dim": mla.nope_dim,
+        "qk_pos_emb_head_dim": mla.rope_dim,
+        "v_head_dim": mla.value_dim,
+        "qk_layernorm": True,
+        "rope_type": "rope",
+        "experimental_attention_variant": "dsa",
+        "dsa_indexer_n_heads": mla.indexer.heads,
+        "dsa_indexer_head_dim": mla.indexer.head_dim,
+        "dsa_indexer_topk": mla.indexer.chosen,
+    }
 
 
 def _linear_attention(shape: ModelShape, net: GatedDeltaNet) -> dict[str, Any]:

@@ -27,7 +27,8 @@ def recompute(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recompute fields of a Plan."""
     text = str(row.get("recompute") or "none")
     if text.startswith("full"):
-        return {"recompute": "full"}
+        units = re.search(r"(\d+) layers a unit", text)
+        return {"recompute": "full", **({"recompute_layers": int(units[1])} if units else {})}
     modules = tuple(re.findall(r"core_attn|moe_act|mla_up_proj|layernorm|mlp|moe\b|shared_experts", text))
     if text.startswith("selective"):
         chosen = modules or (() if "[]" in text else ("core_attn",))

@@ -60,7 +60,7 @@ def main() -> None:
 def figures(timed: Sequence[Timed], skips: Iterable[Skip]) -> dict[str, dict[str, Any]]:
     """Return the errors, their baselines and the ranking quality of each source."""
     efficiency = default_efficiency()
-    seconds = {id(row): _level(row.source) * row.seconds(efficiency) for row in timed}
+    seconds = {id(row): level_of_source(row.source) * row.seconds(efficiency) for row in timed}
     baselines = _baselines(timed)
     results = [
         Result(
@@ -96,7 +96,7 @@ def figures(timed: Sequence[Timed], skips: Iterable[Skip]) -> dict[str, dict[str
         entry["bf16_mean"], entry["bf16_baseline_mean"] = _mean(bf16), _mean(bf16_baseline)
         entry["flops_error"] = _median(row.flops_error for row in own_rows if row.flops_error is not None)
         entry["ranking"] = _ranking(own_rows, seconds)
-        entry |= coverage((row.measured_s / seconds[id(row)], _interval(row)) for row in own_rows)
+        entry |= coverage((row.measured_s / seconds[id(row)], time_interval_of(row)) for row in own_rows)
     return by_source
 
 
@@ -111,7 +111,7 @@ def _baselines(rows: Iterable[Timed]) -> dict[str, float]:
     return {group: statistics.median(values) for group, values in groups.items()}
 
 
-def _level(source: str) -> float:
+def level_of_source(source: str) -> float:
     """Return the level of a source: that of its own left-out fit if it is known, 1 for the sources of the constants."""
     known = intervals()
     if source in _tuned_sources():
@@ -125,7 +125,7 @@ def _tuned_sources() -> frozenset[str]:
     return frozenset(row.source for row in timed_rows(carried_rows())[0])
 
 
-def _interval(row: Timed) -> tuple[float, float]:
+def time_interval_of(row: Timed) -> tuple[float, float]:
     """Return the factors of a row's time, without its source if that is known."""
     known, kind = intervals(), kind_of_time(row)
     if row.source in _tuned_sources():
@@ -212,7 +212,7 @@ def _print(by_source: Mapping[str, Mapping[str, Any]], timed: Sequence[Timed]) -
     efficiency = default_efficiency()
     print("\nfurthest off:")
     for row in sorted(timed, key=lambda row: -abs(row.seconds(efficiency) / row.measured_s - 1))[: 3 * WORST]:
-        ours = _level(row.source) * row.seconds(efficiency)
+        ours = level_of_source(row.source) * row.seconds(efficiency)
         print(
             f"{ours / row.measured_s - 1:+8.1%} {row.measured_s:9.3f} s {ours:9.3f} s  {row.source:.30} {row.case[:80]}"
         )

@@ -18,7 +18,7 @@ from backend.estimate.time.efficiency import default_efficiency
 from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.model.operators import Linear
 from backend.job.problems import ProblemsError
-from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
+from backend.job.traits import MEGATRON_LM_MEMORY, TE_LOSS_MOVED, TRAITS, MemoryTraits
 from benchmarks.errors import Skip
 from benchmarks.habits import Habits, habits_of
 from benchmarks.machines import machine_name, published_machine
@@ -30,10 +30,6 @@ from benchmarks.shapes import NotModelled
 from benchmarks.timed_engine import engine_run, row_adapters
 from benchmarks.timed_plan import check_ranks, number, size, timed_plan
 from benchmarks.timed_run import Timed
-
-FUSED_LOSS = (6, 4)
-"""Bytes per logit that Transformer Engine's cross entropy moves (pytorch/triton/cross_entropy.py): one read for the
-sum, one read and one write for the gradient, which backward scales."""
 
 FIGURES = ("measured_iter_s", "measured_tokens_per_s_per_gpu", "measured_tflops_per_gpu", "mfu")
 
@@ -158,7 +154,7 @@ def _refuse(row: Mapping[str, Any]) -> None:
         raise NotModelled("not published: length of the samples")
     if "Megatron-SWIFT benchmark" in source:
         raise NotModelled("not published: batch")
-    if "offload" in str(row.get("method")):
+    if "offload" in str(row.get("method")) and not row.get("lora"):
         raise NotModelled("host memory of the node not published")
     if "rlhf" in str(row.get("method")):
         raise NotModelled("not one model's forward and backward")
@@ -179,7 +175,7 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
     if sharded:
         memory = replace(_traits("llamafactory-fsdp"), gradient_bytes=habits.gradient_bytes)
     if habits.fused_loss:
-        memory = replace(memory, loss_forward_moved=FUSED_LOSS[0], loss_backward_moved=FUSED_LOSS[1])
+        memory = replace(memory, loss_forward_moved=TE_LOSS_MOVED[0], loss_backward_moved=TE_LOSS_MOVED[1])
     return Execution(
         fused=not habits.fsdp or "compile" in notes,
         compiled=habits.fsdp and "compile" in notes,

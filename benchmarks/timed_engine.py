@@ -12,6 +12,7 @@ from backend.estimate.time.adapter_run import DROPPED, PACKED, PLAIN, AdapterRun
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.time_context import Execution
 from backend.job.traits import LIGER_LOSS_MOVED, TRAITS, EngineTraits
+from benchmarks.habits import habits_of
 from benchmarks.shapes import NotModelled
 
 FORMS: Mapping[str, Traffic] = {
@@ -42,6 +43,7 @@ def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
         reduced_bytes=2 if traits.is_fsdp else None,
         reduces_once=traits.is_fsdp,
         fetches_modules=traits.zero_stage == 3,
+        stops_early=habits_of(row).stops_early,
         megatron=False,
         overlap_gradients=overlaps,
         overlap_parameters=overlaps,

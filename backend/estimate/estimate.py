@@ -40,6 +40,8 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.mtp import counted_layers
 from backend.job.presets import Gpu, expected_errors, resolve_gpu, resolve_model
+from backend.job.rules.adapters import adapted_modules
+from backend.job.trained import ignores_freezing
 from backend.job.traits import MemoryTraits
 
 GIB = 2.0**30
@@ -310,7 +312,8 @@ def tuning_of(job: Job, shape: ModelShape, trained: Trained, gpu: Gpu) -> Tuning
         trained=trained,
         method=training.method,
         lora_rank=training.lora.rank,
-        lora_targets=training.lora.targets,
+        lora_targets=adapted_modules(job, shape),
+        adapts_by_path=job.traits.environment == "swift" or ignores_freezing(job, shape.model_type),
         drops=job.lora_dropout > 0,
         copied=_copied(job),
         last_layers=training.trainable_layers,

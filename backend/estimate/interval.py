@@ -7,6 +7,7 @@ import math
 from statistics import NormalDist
 
 from backend.estimate.time.calibrated import is_of_this_training, is_timed, reserved_ratio
+from backend.job.batch import padding
 from backend.job.job import Job
 from backend.job.lengths import SHORT_MEAN, cut_mean, full_samples
 from backend.job.presets import Interval, intervals
@@ -98,7 +99,7 @@ def _lengths(job: Job) -> str:
     if training.sample_tokens is None:
         return "unknown"
     draws = (training.samples or 0) * training.num_train_epochs
-    pads, mean = job.traits.pads != "nothing", training.sample_tokens
+    pads, mean = padding(job) != "nothing", training.sample_tokens
     return "unknown" if pads and draws and full_samples(mean, training.cutoff_len, draws) < 1 else "measured"
 
 

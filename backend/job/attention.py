@@ -12,8 +12,20 @@ EAGER_IN_SWIFT = ("gemma3", "gemma3_text")
 swift/model/models/gemma.py Gemma3TextLoader, Gemma3VisionLoader)."""
 EAGER_IN_LLAMAFACTORY = ("youtu", "youtu_vl")
 """Types for which LLaMA-Factory asks for eager attention instead of SDPA (0.9.5 model/model_utils/attention.py)."""
+FLASH_ATTENTION = "flash_attention_2"
+"""transformers' name of FlashAttention 2."""
 SINKS_KERNEL = "kernels-community/vllm-flash-attn3"
 """The kernel that LLaMA-Factory takes for gpt-oss whatever a job asks for (the same file)."""
+
+
+HOPPER = 9.0
+"""Compute capability of the only GPUs on which that kernel computes sinks: `S aux is currently only supported for
+Hopper GPUs` (huggingface/kernels-community 40d4194f vllm-flash-attn3/flash-attn/flash_api_stable.cpp mha_fwd; builds
+before its pull request 313 left the sinks out instead)."""
+FUSED_WITHOUT_PADDING = 9.0
+"""The least compute capability with fused attention for concatenated samples: `F16/BF16 fused attention with THD format
+requires sm90 or later` (NVIDIA/TransformerEngine d0067d0 transformer_engine/common/fused_attn/fused_attn.cpp
+nvte_get_fused_attn_backend_v2; version 2.9 has the same condition)."""
 
 
 def is_fused(job: Job, shape: ModelShape, gpu: Gpu) -> bool:
@@ -58,7 +70,7 @@ def of_llamafactory(job: Job, shape: ModelShape) -> str:
     """Return the attention that LLaMA-Factory runs (0.9.5 model/model_utils/attention.py).
 
     It is `eager` for Gemma 2 if the job asks for none. If flash-attn is installed, which a job does not say, it is
-    FlashAttention 2.
+    FlashAttention 2 (takes_flash_attention_if_installed).
     """
     asked = asked_of_llamafactory(job)
     if shape.model_type == "gpt_oss":
@@ -68,6 +80,14 @@ def of_llamafactory(job: Job, shape: ModelShape) -> str:
     if shape.model_type in EAGER_IN_LLAMAFACTORY and asked in (None, "sdpa"):
         return "eager"
     return asked or _default(shape)
+
+
+def takes_flash_attention_if_installed(job: Job, model_type: str) -> bool:
+    """Return whether LLaMA-Factory runs FlashAttention 2 on nodes that have flash-attn, and something else on others
+    (0.9.5 model/model_utils/attention.py)."""
+    asked = asked_of_llamafactory(job)
+    is_chosen = asked == FLASH_ATTENTION or (asked is None and model_type == "gemma2")
+    return job.traits.environment == "llamafactory" and not job.traits.is_megatron and is_chosen
 
 
 def asked_of_swift(job: Job) -> str | None:
@@ -85,9 +105,9 @@ def asked_of_llamafactory(job: Job) -> str | None:
 
 _NAMES = {
     "disabled": "eager",
-    "fa2": "flash_attention_2",
+    "fa2": FLASH_ATTENTION,
     "fa3": "flash_attention_3",
-    "flash_attn": "flash_attention_2",
+    "flash_attn": FLASH_ATTENTION,
 }
 """The engines' words for transformers' names, if they differ."""
 

@@ -2,8 +2,10 @@
 
 from math import ceil, floor, sqrt
 
+from backend.job.attention import swift_backend
 from backend.job.job import Job
 from backend.job.lengths import cut_mean
+from backend.job.traits import Padding
 
 
 def planned_batch(job: Job) -> int:
@@ -31,10 +33,26 @@ def sequences(job: Job) -> int | None:
     return ceil(training.samples * cut_mean(training.sample_tokens, training.cutoff_len) / training.cutoff_len)
 
 
+def padding(job: Job) -> Padding:
+    """Return the scope to whose longest sequence the others are padded.
+
+    ms-swift's Megatron pads the samples of a micro-batch if padding_free is off (4.6.0 template/base.py
+    _data_collator). Packing switches it on (megatron/arguments/megatron_base_args.py). Later, unfused attention
+    switches it off (megatron/model/utils.py _check_padding_free).
+    """
+    if job.traits.pads != "nothing":
+        return job.traits.pads
+    is_off = str(job.extra.get("padding_free")).lower() == "false" and not job.training.packing
+    return "micro_batch" if is_off or swift_backend(job) == "unfused" else "nothing"
+
+
 def can_pack(job: Job) -> bool:
-    """Return whether samples may be packed: no preference data, and no mcore_adapter with CP (rules/sizes.py)."""
+    """Return whether packing helps: there is no preference data, no mcore_adapter with CP (rules/sizes.py), and no
+    ms-swift with unfused attention (rules/attention.py)."""
     is_mcore_adapter = job.traits.is_megatron and job.traits.environment == "llamafactory"
-    return job.training.stage in ("pt", "sft") and not (is_mcore_adapter and job.parallel.context > 1)
+    is_cut = is_mcore_adapter and job.parallel.context > 1
+    is_unfused = job.traits.pads == "nothing" and swift_backend(job) == "unfused"
+    return job.training.stage in ("pt", "sft") and not is_cut and not is_unfused
 
 
 def steps_per_epoch(job: Job, global_batch: int | None = None) -> int | None:

@@ -26,14 +26,17 @@ def makes_checkpoints(job: Job) -> bool:
 
 
 def makes_reentrant_checkpoints(job: Job) -> bool:
-    """Return whether the job's checkpoints are reentrant on a Hugging Face engine, for models that can have them.
+    """Return whether the job's checkpoints are reentrant on a Hugging Face engine, for models that can have them."""
+    return makes_checkpoints(job) and would_be_reentrant(job)
+
+
+def would_be_reentrant(job: Job) -> bool:
+    """Return whether checkpoints on the job's Hugging Face engine are reentrant, whether or not the job makes any.
 
     LLaMA-Factory's are by default, but not with FSDP 2 (model/model_utils/checkpointing.py). Those of ms-swift 4.6.0
     are on one GPU and with DeepSpeed (trainers/mixin.py _fix_gradient_checkpointing).
     """
     extra = job.extra
-    if not makes_checkpoints(job):
-        return False
     if job.traits.environment == "swift":
         chosen = mapping_of(extra.get("gradient_checkpointing_kwargs")).get("use_reentrant")
         if _is_false(chosen):

@@ -35,10 +35,10 @@ SWIFT_MODEL_TYPES = frozenset(
     }
 )  # fmt: skip
 
-# mcore-bridge 1.6.5 builds these with modules that megatron-core 0.16.1 lacks (experimental_attention_variant/csa.py,
-# csa2.py and deepseek_v4_hybrid_attention.py, models/hybrid): model/gpts/deepseek_v4.py "Please install the
-# Megatron-Core dev branch", model/mm_gpts/deepseek_v41.py, model/mm_gpts/glm5_next.py "requires a recent Megatron-LM
-# dev". glm5_next also needs a patch of Megatron-LM that mcore-bridge brings.
+# mcore-bridge 1.6.5 builds these with what megatron-core lacks up to 0.19.2 (experimental_attention_variant/csa.py,
+# csa2.py and deepseek_v4_hybrid_attention.py; mark_keep_in_fp32 of transformer/module.py): model/gpts/deepseek_v4.py
+# "Please install the Megatron-Core dev branch", model/mm_gpts/deepseek_v41.py, model/mm_gpts/glm5_next.py "requires a
+# recent Megatron-LM dev". glm5_next also needs a patch of Megatron-LM that mcore-bridge brings.
 SWIFT_DEV_MEGATRON = frozenset({"deepseek_v4", "deepseek_v41", "glm5_next"})
 
 # Model types of config.json that mcore-bridge registers under another name, which ms-swift finds by the architecture:

@@ -29,6 +29,8 @@ class Gpu:
     bf16_tflops: float
     """Dense peak; for a GPU without bf16, that of fp16."""
     hbm_gb_per_s: float
+    compute_capability: float | None = None
+    """NVIDIA's number of the architecture, such as 9.0 for Hopper; None if not known."""
     matmul_tflops: float | None = None
     """Measured speed of the best GEMM; None if no measurement is known."""
     fp8_over_bf16: float | None = None

@@ -32,11 +32,29 @@ _TOWER_TRAINED = frozenset({("dots_ocr", "swift")})
 only the language model of dots.ocr (model/model_arch.py)."""
 
 
+NOT_COMPOSITE = frozenset({
+    "aya_vision", "cohere2_vision", "cohere_compass", "ernie4_5_vl_moe", "exaone4_5", "gemma4_unified", "glm46v",
+    "glm5_next", "hunyuan_vl", "hyperclovax_vision_v2", "idefics3", "internvl_chat", "kimi_k25", "lfm2_vl",
+    "llava_onevision", "llavaonevision1_5", "minicpmv4_7", "minimax_m3_vl", "muse_glimmer", "ovis2_5",
+    "paddleocr_vl", "qwen3_asr", "qwen3_asr_thinker", "qwen4_exp", "smolvlm", "step3p7", "voxtral",
+})  # fmt: skip
+"""Types with a tower whose parts LLaMA-Factory 0.9.5 does not know (model/model_utils/visual.py COMPOSITE_MODELS).
+It freezes nothing of them, and gives every linear layer an adapter."""
+
+
+def ignores_freezing(job: Job, model_type: str) -> bool:
+    """Return whether LLaMA-Factory ignores the freeze switches for a model of this type."""
+    is_hugging_face = job.traits.environment == "llamafactory" and not job.traits.is_megatron
+    return is_hugging_face and model_type in NOT_COMPOSITE
+
+
 def trained_parts(job: Job, shape: ModelShape) -> Trained:
     """Return the parts that a job trains, by its engine's freeze rules, which differ for deep-stack mergers and pt."""
     freeze, traits = job.training.freeze, job.traits
     freezes = freeze.language_model or freeze.vision_tower or freeze.projector
     if not freezes or not shape.vision or (job.training.stage == "pt" and not traits.freezes_in_pretraining):
+        return _ALL
+    if ignores_freezing(job, shape.model_type):
         return _ALL
     case = (shape.model_type, traits.environment)
     if case in _TOWER_TRAINED and job.training.method == "full":

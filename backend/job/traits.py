@@ -36,6 +36,7 @@ Stage = Literal["pt", "sft", "rm", "dpo", "kto", "grpo"]
 Method = Literal["full", "lora", "qlora", "partial"]
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 Offload = Literal["none", "optimizer", "everything"]
+Padding = Literal["micro_batch", "step", "nothing"]
 
 SCALES_BYTES = 1 / 64 + 4 / (64 * 256)
 """Scales of a 4-bit weight with double quantisation: an 8-bit scale for 64 weights, an fp32 scale for 256 scales
@@ -170,10 +171,11 @@ class EngineTraits:
     """Whether data-parallel communication overlaps computation on a Hugging Face engine; on Megatron the job decides.
     LLaMA-Factory's examples/deepspeed/*.json set overlap_comm false."""
 
-    pads: Literal["micro_batch", "step", "nothing"] = "micro_batch"
+    pads: Padding = "micro_batch"
     """Scope of padding: sequences are padded to the longest in it. step: all micro-batches of a pipeline's step, and to
     cutoff_len with EP > 1 (mcore_adapter trainer.py _get_step_iterator_and_seq_length, LLaMA-Factory
-    train/mca/workflow.py pad_to_max). nothing: sequences are concatenated (ms-swift megatron_args.py padding_free)."""
+    train/mca/workflow.py pad_to_max). nothing: sequences are concatenated (ms-swift megatron_args.py padding_free),
+    unless the job says otherwise (batch.padding)."""
 
     last_step: Literal["kept", "dropped_each_epoch", "dropped_at_the_end"] = "kept"
     """Treatment of samples that do not fill a global batch. transformers 5.6.0 trainer.py set_initial_training_values;
@@ -204,6 +206,12 @@ fusions/fused_cross_entropy.py)."""
 
 FUSED_LOSS_MOVED = (22, 6)
 """loss_forward_moved and loss_backward_moved of that fused cross entropy."""
+TE_LOSS_BYTES, TE_LOSS_MOVED = 2, (6, 4)
+"""The same of Transformer Engine's cross entropy: bytes of a logit at the peak, and bytes that it moves.
+
+Its gradient overwrites the 16-bit logits (pytorch/cross_entropy.py). In forward it reads them for the sum, and reads
+and writes them for the gradient, which backward scales (pytorch/triton/cross_entropy.py).
+"""
 LIGER_LOSS_MOVED = (4, 0)
 """The same of Liger's cross entropy, whose kernel overwrites the logits with the gradient in forward."""
 

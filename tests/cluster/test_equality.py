@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from app.text import render_problem
-from backend.cluster.inventory.software import Origin
+from app.text import LANGUAGES, render_problem
+from backend.cluster.inventory.software import Origin, optional_modules
 from backend.cluster.node import Result
 from backend.cluster.preflight.fix_commands import copy_command
 from backend.job.cluster import Host
 from benchmarks.small_models import SMALL_MODELS
 from tests.cluster.gang import H100, MODULES, PRINTS, Gang, hardware_answer, make_facts, smi
+from tests.cluster.jobs import make_job
 
 LF = "/opt/lf/bin/python"
 
@@ -94,27 +95,83 @@ def test_experts_that_run_one_after_the_other_are_warned_of(
     assert [(problem.code, problem.severity) for problem in problems] == warned * [("experts_looped", "warning")]
 
 
+GEMMA_2, QWEN = "gemma-2-9b", "qwen3-0.6b"
+
+
 @pytest.mark.parametrize(
-    ("transformers", "engine", "attention", "refused"),
+    ("transformers", "flash_attn", "model", "attention", "refused"),
     [
-        ("5.6.0", "llamafactory-ddp", "fa2", True),
-        ("5.6.0", "llamafactory-ddp", "sdpa", False),
-        ("5.6.0", "llamafactory-ddp", None, False),
-        ("5.6.1", "llamafactory-ddp", "fa2", False),
-        ("5.5.4", "llamafactory-ddp", "fa2", False),
+        ("5.6.0", "2.8.3", QWEN, "fa2", True),
+        ("5.6.0", None, QWEN, "fa2", False),
+        ("5.6.0", "2.2.0", QWEN, "fa2", False),
+        ("5.6.0", "2.8.3", QWEN, "sdpa", False),
+        ("5.6.0", "2.8.3", QWEN, None, False),
+        ("5.6.1", "2.8.3", QWEN, "fa2", False),
+        ("5.5.4", "2.8.3", QWEN, "fa2", False),
+        ("5.6.0", "2.8.3", GEMMA_2, None, True),
+        ("5.6.0", "2.8.3", GEMMA_2, "auto", True),
+        ("5.6.0", None, GEMMA_2, "auto", False),
+        ("5.5.4", "2.8.3", GEMMA_2, "auto", False),
+        ("5.6.0", "2.8.3", GEMMA_2, "disabled", False),
     ],
 )
 def test_flash_attention_that_crashes_in_one_version_of_transformers_is_refused(
-    transformers: str, engine: str, attention: str | None, refused: bool
+    transformers: str, flash_attn: str | None, model: str, attention: str | None, refused: bool
 ) -> None:
-    gang = Gang(nodes=1, engine=engine, extra={"flash_attn": attention} if attention else {})
-    gang.facts[0] = make_facts({**MODULES, "transformers": transformers})
-    problems = [result.problem for result in gang.check() if result.name == "engine" and result.problem]
+    extra = {"flash_attn": attention} if attention else {}
+    gang = Gang(nodes=1, engine="llamafactory-ddp", extra=extra, model={"preset": model, "path": "/m"})
+    gang.facts[0] = make_facts({**MODULES, "transformers": transformers, "flash_attn": flash_attn})
+    problems = [result.problem for result in gang.check() if result.status == "failure" and result.problem]
     assert [(problem.code, problem.severity) for problem in problems] == refused * [
         ("flash_attention_crashes", "error")
     ]
     if refused:
         assert shlex.split(str(problems[0].values["command"])) == [LF, "-m", "pip", "install", "transformers==5.5.4"]
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "extra", "setting"),
+    [
+        (QWEN, "llamafactory-ddp", {"flash_attn": "fa2"}, "flash_attn: sdpa"),
+        (GEMMA_2, "llamafactory-ddp", {}, "flash_attn: disabled"),
+        (QWEN, "swift-ddp", {"attn_impl": "flash_attn"}, "attn_impl: sdpa"),
+    ],
+)
+def test_the_other_cure_of_a_crash_is_a_key_that_the_engine_reads(
+    model: str, engine: str, extra: dict[str, str], setting: str
+) -> None:
+    environments = {"environments": {name: {"python": LF} for name in ("llamafactory", "swift")}}
+    gang = Gang(nodes=1, engine=engine, extra=extra, model={"preset": model, "path": "/m"}, cluster=environments)
+    gang.facts[0] = make_facts({**MODULES, "swift": "4.6.0", "datasets": "4.8.4", "flash_attn": "2.8.3"})
+    _, problem = gang.only_failure()
+    assert problem.code == "flash_attention_crashes"
+    assert all(setting in render_problem(lang, problem)["fix"] for lang in LANGUAGES)
+
+
+@pytest.mark.parametrize(
+    ("model", "attention", "case"),
+    [(QWEN, "fa2", "SDPA"), (GEMMA_2, "fa2", "eager"), (GEMMA_2, "auto", None), (QWEN, "sdpa", None)],
+)
+def test_flash_attention_that_is_asked_for_and_not_installed_is_warned_of(
+    model: str, attention: str, case: str | None
+) -> None:
+    gang = Gang(nodes=1, extra={"flash_attn": attention}, model={"preset": model, "path": "/m"})
+    gang.facts[0] = make_facts({**MODULES, "flash_attn": None})
+    if case is None:
+        assert not [result for result in gang.check() if result.name == "engine" and result.problem]
+        return
+    _, problem = gang.only_warning()
+    assert (problem.code, problem.values["runs"]) == ("flash_attn_not_installed", case)
+
+
+def test_flash_attn_is_asked_for_where_the_engine_takes_it_if_it_is_there() -> None:
+    cases = [(model, attention) for model in (GEMMA_2, QWEN) for attention in ("auto", "fa2", "sdpa")]
+    jobs = {
+        (model, attention): make_job(model={"preset": model, "path": "/m"}, extra={"flash_attn": attention})
+        for model, attention in cases
+    }
+    asked = {case for case, job in jobs.items() if optional_modules(job)}
+    assert asked == {(GEMMA_2, "auto"), (GEMMA_2, "fa2"), (QWEN, "fa2")}
 
 
 @pytest.mark.parametrize(

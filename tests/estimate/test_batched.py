@@ -18,6 +18,7 @@ from backend.job.model import parse_model
 from backend.job.presets import resolve_model
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS
 from benchmarks.small_models import SEEING
+from tests.estimate.cases import DEEPSEEK_V32, GLM_5
 
 MODELS = {
     name: model_layers(resolve_model(Model(preset=name)))
@@ -27,9 +28,14 @@ MODELS |= {
     f"{name} with MTP": model_layers(resolve_model(Model(preset=name)), mtp=2)
     for name in ("qwen3-vl-8b", "deepseek-v3")
 }
+GLM_SHARED = {**GLM_5, "index_topk_freq": 4}
+MODELS |= {
+    f"{keys['model_type']} on Megatron": model_layers(parse_model(keys), megatron=True)
+    for keys in (DEEPSEEK_V32, GLM_SHARED)
+}
 MODELS["mllama"] = model_layers(parse_model(SEEING["mllama"]))
-"""Dense, of experts, with a vision tower, with latent attention, with multi-token prediction, with layers that read
-images."""
+"""Dense, of experts, with a vision tower, with latent attention, with multi-token prediction, with attention over
+chosen keys, with layers that read images."""
 MCA = TRAITS["llamafactory-megatron"].memory
 TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace", "host", "peak")
 COUNTS = ("dense", "expert", "trained_dense", "trained_expert")

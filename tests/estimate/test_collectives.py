@@ -15,7 +15,7 @@ from tests.estimate.cases import job
 GB, MIB = 1e9, 2**20
 EXACT = replace(default_efficiency(), link_share=1.0, network_share=1.0)
 A100 = Machine(
-    gemm=271e12, peak=312e12, mma_sync=312e12, power=400, memory=2.04e12,
+    gemm=271e12, single=16e12, peak=312e12, mma_sync=312e12, power=400, memory=2.04e12,
     link=300 * GB, network=25 * GB, host=31 * GB, node=8,
 )  # fmt: skip
 H100 = replace(A100, link=450 * GB, network=50 * GB, multicast=True)

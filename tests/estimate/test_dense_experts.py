@@ -11,7 +11,7 @@ from benchmarks.small_models import SMALL_MODELS
 
 def test_llama_4_computes_all_experts_in_transformers_and_the_chosen_one_in_megatron() -> None:
     shape = parse_model(SMALL_MODELS["llama4_text"])
-    dense, routed = model_layers(shape), model_layers(shape, routed=True)
+    dense, routed = model_layers(shape), model_layers(shape, megatron=True)
     active = [
         {each.active for each in operators_of(layers.kinds[1], Linear) if each.share == "expert"}
         for layers in (dense, routed)
@@ -24,5 +24,5 @@ def test_llama_4_computes_all_experts_in_transformers_and_the_chosen_one_in_mega
 
 def test_experts_that_are_routed_in_transformers_are_the_same_for_both() -> None:
     shape = parse_model(SMALL_MODELS["mixtral"])
-    dense, routed = model_layers(shape), model_layers(shape, routed=True)
+    dense, routed = model_layers(shape), model_layers(shape, megatron=True)
     assert [kind.operators for kind in dense.kinds] == [kind.operators for kind in routed.kinds]

@@ -11,6 +11,7 @@ from tests.estimate.cases import TP2_PP2_VPP2, TP4, job
 
 MOE = {"model.preset": "mixtral-8x7b"}
 TEXT = {"model.preset": "llama-3.1-8b"}
+UNFUSED = {"attention_backend": "unfused"}
 
 
 def drawn(made, *, steps=200):
@@ -22,7 +23,8 @@ def drawn(made, *, steps=200):
     plan, training = plan_of(made, None), made.training
     shape = (steps, plan.data, plan.micro_batches, plan.micro_batch)
     lengths = np.minimum(np.random.default_rng(1).exponential(training.sample_tokens, shape), training.cutoff_len)
-    padded = lengths.mean(3) if made.engine == "swift-megatron" else lengths.max(3)
+    is_padded = made.engine != "swift-megatron" or made.extra
+    padded = lengths.max(3) if is_padded else lengths.mean(3)
     if made.engine == "llamafactory-megatron" and plan.pipeline > 1:
         padded = padded.max(2, keepdims=True)
     if made.traits.zero_stage == 3:
@@ -34,7 +36,8 @@ def drawn(made, *, steps=200):
 @pytest.mark.parametrize(
     ("engine", "edits"),
     [("llamafactory-ddp", {}), ("llamafactory-zero3", {}), ("llamafactory-megatron", TP4),
-     ("llamafactory-megatron", TP2_PP2_VPP2), ("swift-megatron", TP4)],
+     ("llamafactory-megatron", TP2_PP2_VPP2), ("swift-megatron", TP4),
+     ("swift-megatron", {**TP4, "extra": UNFUSED}), ("swift-megatron", {**TP4, "extra": {"padding_free": False}})],
 )  # fmt: skip
 @pytest.mark.parametrize("micro_batch", [1, 4])
 def test_the_slowest_copy_is_that_of_steps_drawn_at_random(engine, edits, mean, micro_batch):
@@ -84,6 +87,8 @@ def test_much_padding_is_reported_with_what_packing_makes_of_the_hours_where_it_
     assert note.edit == {"training.packing": True}
     for edits in ({"training.stage": "dpo"}, {"parallel.context": 2}, {"training.samples": None}):
         assert [(note.code, note.edit) for note in told(edits)] == [("mostly_padding", {})]
+    assert [note.edit for note in told({"engine": "swift-megatron", "extra": UNFUSED})] == [{}]
+    assert told({"engine": "swift-megatron"}) == []
     assert told({"training.packing": True}) == told({"training.sample_tokens": None}) == []
 
 
@@ -103,6 +108,10 @@ def test_only_attention_that_crosses_samples_costs_as_much_as_the_whole_sequence
     assert apart < 0.8 * crossing
     assert attended_length(job(short)) is None
     assert attended_length(job(TEXT, engine="swift-megatron")) is None
+    padded = {**TEXT, "training.sample_tokens": 1000, "engine": "swift-megatron"}
+    assert attended_length(job(padded)) is not None
+    for extra in (UNFUSED, {"padding_free": False}):
+        assert attended_length(job(padded, extra=extra)) is None
 
 
 @pytest.mark.parametrize("mean", [150, 900])
@@ -134,5 +143,8 @@ def test_memory_is_that_of_full_sequences_where_they_are_padded_packed_or_not_kn
     assert estimate(job(known, swift, full)).peak_gib == estimate(job(known, swift, full, samples)).peak_gib
     for edits in (samples, {"training.packing": True}, {"training.sample_tokens": 4096}):
         assert estimate(job(known, swift, edits)).peak_gib == long
-    padded, unknown = (estimate(job(known, edits)).peak_gib for edits in ({}, {"training.sample_tokens": None}))
-    assert padded == unknown
+    for padded in ({}, {**swift, "extra": UNFUSED}, {**swift, "extra": {"padding_free": False}}):
+        of_mean, unknown = (
+            estimate(job(known, padded, edits)).peak_gib for edits in ({}, {"training.sample_tokens": None})
+        )
+        assert of_mean == unknown

@@ -24,7 +24,7 @@ from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.e2e, needs_node_environment]
+pytestmark = [pytest.mark.e2e, pytest.mark.engines, needs_node_environment]
 
 
 def test_norms_adapters_and_experts_do_what_the_real_modules_do():

@@ -111,14 +111,14 @@ def run_on_cpu(folder: Path, *options: str) -> dict[str, Any]:
     return dict(stored)
 
 
-@pytest.mark.slow
+@pytest.mark.engines
 def test_two_processes_train_with_zero3_from_the_files_of_the_run(tmp_path: Path) -> None:
     stored = run_on_cpu(tmp_path, "--only", "zero3-tiny")
     assert (stored["status"], stored["steps"]) == ("done", 15)
     assert stored["measured_iter_s"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.engines
 def test_a_run_that_takes_too_long_leaves_no_process(tmp_path: Path) -> None:
     stored = run_on_cpu(tmp_path, "--only", "ddp-tiny-full", "--limit", "4", "--folder", str(tmp_path))
     assert stored["status"] == "failed: no end within 4 s"

@@ -25,12 +25,13 @@ from backend.job.model.patch_gradients import WITH_PATCH_GRADIENTS
 from backend.job.model.vision import TOWERS
 from backend.job.presets import models
 from benchmarks.small_models import SMALL_MODELS
+from tests.estimate.cases import DEEPSEEK_V32, GLM_5
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
 from tools.write_models import read_data, read_own_code
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.e2e, needs_node_environment]
+pytestmark = [pytest.mark.e2e, pytest.mark.engines, needs_node_environment]
 
 QWEN2 = {
     "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
@@ -81,6 +82,11 @@ CASES = [
     ("qwen3-next-80b-a3b", 2, 4, 1, 8, 1),
     ("qwen3.5-9b", 2, 4, 2, 1, 1),
     ("qwen3.5-27b", 4, 2, 1, 1, 1),
+    # Layers whose attention reads the keys that an indexer chooses
+    (DEEPSEEK_V32, 1, 1, 1, 8, 1),
+    (DEEPSEEK_V32, 8, 1, 1, 8, 2),
+    ({**DEEPSEEK_V32, "num_hidden_layers": 60}, 4, 4, 3, 8, 1),
+    (GLM_5, 2, 2, 1, 16, 1),
 ]
 SIZES = ("tensor", "pipeline", "virtual_pipeline", "expert", "expert_tensor")
 # The same, and layers for multi-token prediction; the last stage is also the first, or has an embedding of its own,
@@ -94,6 +100,7 @@ WITH_MTP = [
     (LING, 2, 2, 1, 4, 1, 1),
     ("qwen3-next-80b-a3b", 2, 4, 1, 8, 1, 1),
     ("qwen3.5-9b", 2, 4, 2, 1, 1, 1),
+    ({**DEEPSEEK_V32, "num_hidden_layers": 60}, 2, 2, 1, 16, 1, 1),
 ]
 
 
@@ -107,7 +114,7 @@ def real(module, *arguments, case=""):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_every_rank_holds_what_megatron_core_builds_in_44_plans_of_12_models():
+def test_every_rank_holds_what_megatron_core_builds_in_49_plans_of_14_models():
     sizes_and_mtp = [*((*case, 0) for case in CASES), *WITH_MTP]
     cases = [
         {"model": model, "world": 32, **dict(zip((*SIZES, "mtp"), sizes, strict=True))}
@@ -116,7 +123,7 @@ def test_every_rank_holds_what_megatron_core_builds_in_44_plans_of_12_models():
     for case, built in zip(cases, real("benchmarks.real_modules", "megatron", case=json.dumps(cases)), strict=True):
         model = case["model"]
         shape = parse_model(models()[model].hf_config if isinstance(model, str) else model)
-        layers = model_layers(shape, mtp=case["mtp"])
+        layers = model_layers(shape, megatron=True, mtp=case["mtp"])
         sizes = {size: case[size] for size in SIZES}
         data = 32 // (case["tensor"] * case["pipeline"])
         plan = Plan(**sizes, data=data, sequence_length=4096, micro_batches=8)

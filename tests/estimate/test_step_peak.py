@@ -32,7 +32,7 @@ from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.e2e, needs_node_environment]
+pytestmark = [pytest.mark.e2e, pytest.mark.engines, needs_node_environment]
 
 
 def _printed_by(module: str, *arguments: str) -> dict[str, Any]:
@@ -43,16 +43,14 @@ def _printed_by(module: str, *arguments: str) -> dict[str, Any]:
     return printed
 
 
-ON_REQUEST = [
-    pytest.param(*case, marks=pytest.mark.engines)
-    for case in (("llama", 6), ("qwen3", 2), ("qwen3_vl", 2), ("mllama", 6))
-]
 STATE_SPACES = {"bamba", "falcon_h1", "granitemoehybrid", "jamba", "nemotron_h"}
 NO_CHECKPOINTS = ("nemotron_h",)
 """Families whose class has no gradient checkpointing, so that there is one case."""
 
 
-@pytest.mark.parametrize(("model", "cases"), [("qwen3_moe", 2), *ON_REQUEST])
+@pytest.mark.parametrize(
+    ("model", "cases"), [("qwen3_moe", 2), ("llama", 6), ("qwen3", 2), ("qwen3_vl", 2), ("mllama", 6)]
+)
 def test_the_peak_of_a_small_model_is_within_five_percent_of_torchs_tracker(model: str, cases: int) -> None:
     peaks = _printed_by("benchmarks.step_peak", "--model", model, "--json")
     assert len(peaks) == cases
@@ -60,7 +58,6 @@ def test_the_peak_of_a_small_model_is_within_five_percent_of_torchs_tracker(mode
     assert {case: error for case, error in off.items() if abs(error) > 0.05} == {}
 
 
-@pytest.mark.engines
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("options", [(), ("--lora",)])
 def test_the_peaks_of_small_models_of_25_families_are_within_ten_percent(options: tuple[str, ...]) -> None:
@@ -72,7 +69,6 @@ def test_the_peaks_of_small_models_of_25_families_are_within_ten_percent(options
     assert statistics.median(map(abs, errors.values())) < 0.02
 
 
-@pytest.mark.engines
 @pytest.mark.parametrize("options", [(), ("--lora",)])
 def test_the_peak_with_a_large_vocabulary_is_within_two_percent(options: tuple[str, ...]) -> None:
     names = ("llama", "gemma2")
@@ -82,7 +78,6 @@ def test_the_peak_with_a_large_vocabulary_is_within_two_percent(options: tuple[s
     assert {case: error for case, error in errors.items() if abs(error) > 0.02} == {}
 
 
-@pytest.mark.engines
 def test_the_forward_operations_of_small_models_are_those_that_torch_counts() -> None:
     counted = _printed_by("benchmarks.flops_counted", "--json")
     assert counted.keys() == SMALL_MODELS.keys() | SEEING.keys()
@@ -117,7 +112,6 @@ def _units(memory: MemoryTraits) -> float:
     return float(peak - STATIC_BYTES) / (2 * layer_counts(layers.kinds[0]).total)
 
 
-@pytest.mark.engines
 def test_the_loss_leaves_a_gap_in_reserved_memory_that_holds_no_other_tensor() -> None:
     gaps = _printed_by("benchmarks.reserved_gap", "--tokens", "256", "--json")
     assert len(gaps) == 4

@@ -37,7 +37,7 @@ HUGE = model_layers(resolve_model(Model(preset="llama-3.1-405b")))
 SPARSE = model_layers(resolve_model(Model(preset="qwen3-30b-a3b")))
 VISION = model_layers(resolve_model(Model(preset="qwen3-vl-8b")))
 HGX = Machine(
-    gemm=794.5e12, peak=989e12, mma_sync=623e12, power=700, memory=3.35e12,
+    gemm=794.5e12, single=54e12, peak=989e12, mma_sync=623e12, power=700, memory=3.35e12,
     link=450 * GB, network=50 * GB, host=63 * GB, node=8,
 )  # fmt: skip
 MEGATRON = Execution(memory=MEGATRON_LM_MEMORY)

@@ -126,6 +126,45 @@ def test_the_names_of_deepseeks_own_config_give_the_layers_of_transformers(keys,
     assert adapter_parameters(layers, 8, "all", Trained()) == adapters
 
 
+GLM_NEXT = {
+    "model_type": "glm5_next",
+    "text_config": {
+        "model_type": "glm5_next_text", "hidden_size": 256, "num_hidden_layers": 8, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "intermediate_size": 512, "moe_intermediate_size": 64, "n_routed_experts": 8,
+        "n_shared_experts": 2, "num_experts_per_tok": 2, "vocab_size": 512, "kv_lora_rank": 32, "q_lora_rank": 64,
+        "qk_nope_head_dim": 32, "v_head_dim": 48, "index_n_heads": 4, "index_head_dim": 32, "index_topk": 64,
+        "index_kpool": 8, "linear_num_heads": 4, "linear_head_dim": 32, "hc_mult": 2,
+    },
+    "vision_config": {
+        "model_type": "glm5_next_vision", "depth": 2, "hidden_size": 64, "num_heads": 4, "out_hidden_size": 256,
+        "intermediate_size": 128, "projection_intermediate_size": 320,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("keys", "parameters"),
+    [
+        ({}, 5_702_704),
+        ({"indexer_types": ["full", "shared"] * 4}, 5_650_864),
+        ({"layer_types": ["indexed_attention"] * 8, "index_topk_freq": 2}, 5_383_768),
+        ({"mlp_layer_types": ["sparse", "dense"] * 4}, 5_602_344),
+    ],
+    ids=["defaults", "listed", "a period", "experts first"],
+)
+def test_layers_of_glm_5_3_have_the_parameters_of_transformers(keys, parameters):
+    # Counted on Glm5NextForConditionalGeneration of transformers 5.19.0.
+    text = {**GLM_NEXT["text_config"], **keys}
+    assert model_parameters(model_layers(parse_model({**GLM_NEXT, "text_config": text}))) == parameters
+
+
+def test_glm_5_3_needs_a_later_megatron_core_than_its_predecessors():
+    made = replace(job(engine="swift-megatron"), model=Model(hf_config=GLM_NEXT))
+    codes = [problem.code for problem in check(made)]
+    assert "megatron_core_dev" in codes
+    assert not [code for code in codes if code.startswith("chosen_keys")]
+
+
 def test_each_layer_of_deepseek_v4_has_its_own_attention():
     shape = parse_model(V4)
     mixers = [shape.kinds[index].attention for index in shape.order]
@@ -160,8 +199,9 @@ def test_a_config_of_deepseek_v4_that_the_layers_do_not_follow_from_is_refused(k
 
 
 @pytest.mark.parametrize("engine", ["llamafactory-zero3", "swift-zero3", "swift-megatron"])
-def test_the_layers_of_deepseek_v4_have_no_memory_estimate(engine):
-    made = replace(job(engine=engine), model=Model(hf_config=V4))
+@pytest.mark.parametrize("keys", [V4, GLM_NEXT], ids=["V4", "GLM-5.3"])
+def test_the_layers_of_deepseek_v4_and_glm_5_3_have_no_memory_estimate(keys, engine):
+    made = replace(job(engine=engine), model=Model(hf_config=keys))
     with pytest.raises(ProblemsError, match="estimate_not_modelled"):
         estimate(made)
 

@@ -116,7 +116,7 @@ def test_layers_that_no_pass_runs_hold_weights_and_do_no_work():
     assert model_parameters(worked) == 7_622_619_136
     assert model_parameters(held) == 7_622_619_136 + layer + 2 * 4096**2 + 3 * 4096
     assert (held.count, held.mtp) == (worked.count, worked.mtp) == (36, 0)
-    assert model_parameters(model_layers(whole, routed=True)) == 7_622_619_136
+    assert model_parameters(model_layers(whole, megatron=True)) == 7_622_619_136
 
 
 def test_layers_that_own_code_runs_hold_weights_and_have_no_estimate_on_a_hugging_face_engine():

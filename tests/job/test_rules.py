@@ -11,7 +11,7 @@ from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import ProblemsError, errors
 from backend.job.rules import RULES, check
 from backend.job.traits import TRAITS
-from benchmarks.small_models import NEWER_MODELS, SEEING, SMALL_MODELS
+from benchmarks.small_models import NEWER_MODELS, SEEING, SMALL_MODELS, TOWER_MODELS
 from tests.job.test_grpo_rules import BASE as GRPO
 from tests.job.test_grpo_rules import REFUSED
 from tools.write_models import read_own_code
@@ -35,9 +35,30 @@ SHAPE = {
 FALCON_H1 = {**DENSE, "model": {"hf_config": SMALL_MODELS["falcon_h1"]}}
 BAMBA = {**DENSE, "model": {"hf_config": SMALL_MODELS["bamba"]}}
 GRANITE = {**DENSE, "model": {"hf_config": SMALL_MODELS["granitemoehybrid"]}}
+KIMI_LINEAR = {**DENSE, "model": {"hf_config": NEWER_MODELS["kimi_linear"]}}
+OLMO_HYBRID = {**DENSE, "model": {"hf_config": {**SHAPE, "model_type": "olmo_hybrid"}}}
+GLM_4V = {
+    **VISION,
+    "model": {
+        "hf_config": {
+            "model_type": "glm4v",
+            "text_config": {**SHAPE, "model_type": "glm4v_text", "num_key_value_heads": 4},
+            "vision_config": {
+                "model_type": "glm4v_vision", "hidden_size": 64, "depth": 2, "num_heads": 4, "patch_size": 14,
+                "out_hidden_size": 64, "intermediate_size": 128, "image_size": 56,
+            },
+        }
+    },
+}  # fmt: skip
+EXAONE_4_5 = {**VISION, "model": {"hf_config": TOWER_MODELS["exaone4_5"]}}
+GPT_NEOX = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt_neox"]}}
 GPT2 = {**DENSE, "model": {"hf_config": SMALL_MODELS["gpt2"]}}
 GEMMA_3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
 GLM_5 = {**DENSE, "model": {"hf_config": SMALL_MODELS["glm_moe_dsa"]}}
+GLM_SHARED = {
+    **DENSE,
+    "model": {"hf_config": {**SMALL_MODELS["glm_moe_dsa"], "indexer_types": None, "index_topk_freq": 4}},
+}
 AXK2 = {**DENSE, "model": {"hf_config": NEWER_MODELS["axk2"]}}
 MIMO_V2 = {**DENSE, "model": {"hf_config": NEWER_MODELS["mimo_v2_flash"]}}
 MLLAMA = {**DENSE, "model": {"hf_config": SEEING["mllama"]}}
@@ -50,6 +71,8 @@ INTERNVL_CHAT, INTERNLM_CHAT = (
     {**DENSE, "model": {"hf_config": read_own_code()[name]["config"]}} for name in ("InternVL3.5-8B", "InternVL2.5-8B")
 )
 MIMO = {**DENSE, "model": {"hf_config": read_own_code()["MiMo-7B"]["config"]}, "extra": {"trust_remote_code": True}}
+LING = {**DENSE, "model": {"hf_config": read_own_code()["Ling-lite-1.5"]["config"]}}
+LING_2_5 = {**DENSE, "model": {"hf_config": read_own_code()["Ling 2.5, defaults"]["config"]}}
 LING_3 = {**DENSE, "model": {"hf_config": read_own_code()["Ling-3.0-tiny"]["config"]}}
 DEEPSEEK_V4 = {
     **DENSE,
@@ -188,6 +211,15 @@ CASES = [
     (GPT_OSS, {"engine": "swift-zero3", "extra": {"attn_impl": "flash_attn"}}, "sinks_without_flash"),
     (DENSE, {"engine": "swift-zero3", "training.packing": True, "extra": {"attn_impl": "sdpa"}},
      "packing_without_flash"),
+    (GPT_OSS, {"engine": "llamafactory-zero3", "cluster.gpu": "a100-80g"}, "sinks_need_hopper"),
+    (GPT_OSS, {"engine": "llamafactory-ddp", "cluster.gpu": "b200-180g", "training.method": "partial"},
+     "sinks_need_hopper"),
+    (GPT_OSS, {"engine": "swift-zero3", "cluster.gpu": "l40s-48g",
+               "extra": {"attn_impl": "kernels-community/vllm-flash-attn3"}}, "sinks_need_hopper"),
+    (GPT_OSS, {"engine": "swift-megatron", "cluster.gpu": "a100-80g", "extra": {"attention_backend": "fused"}},
+     "fused_needs_hopper"),
+    (DENSE, {"engine": "swift-megatron", "cluster.gpu": "l40s-48g", "extra": {"attention_backend": "fused"}},
+     "fused_needs_hopper"),
     (GPT_OSS, {"engine": "llamafactory-zero3"}, "sinks_not_trained"),
     (GPT_OSS, {"engine": "llamafactory-ddp", "training.method": "partial"}, "sinks_not_trained"),
     (DENSE, {"engine": "swift-megatron", "parallel.context": 2, "extra": {"attention_backend": "unfused"}},
@@ -200,6 +232,8 @@ CASES = [
     (VAULT_GEMMA, {"engine": "llamafactory-zero3"}, "softcap_lost"),
     (GEMMA_2, {"engine": "llamafactory-zero3", "extra": {"flash_attn": "sdpa"}}, "softcap_lost"),
     (GEMMA_2, {"engine": "llamafactory-zero3"}, "softcap_stores_scores"),
+    (DENSE, {"engine": "llamafactory-zero3", "extra": {"flash_attn": "fa3"}}, "flash_attention_3_unknown"),
+    (GEMMA_2, {"engine": "llamafactory-zero3", "extra": {"flash_attn": "fa3"}}, "flash_attention_3_unknown"),
     (GEMMA_3N, {"engine": "llamafactory-ddp"}, "shared_keys_reentrant"),
     (GEMMA_3N, {"engine": "llamafactory-fsdp", "parallel.fsdp.version": 1}, "shared_keys_reentrant"),
     (GEMMA_3N, {"engine": "swift-zero3"}, "shared_keys_reentrant"),
@@ -246,8 +280,22 @@ CASES = [
     (GLM_5, {"training.method": "lora", "engine": "swift-zero3"}, "adapters_on_indexer"),
     (GLM_5, {"training.method": "lora", "training.lora.targets": "o_proj,wk", "engine": "llamafactory-zero2"},
      "adapters_on_indexer"),
+    (GLM_5, {"engine": "swift-megatron"}, "chosen_keys_megatron_core"),
+    (GLM_5, {"engine": "swift-megatron"}, "chosen_keys_rope"),
+    (GLM_5, {"engine": "swift-megatron", "parallel.context": 2, "extra": {"cp_comm_type": "p2p"}},
+     "chosen_keys_context"),
+    (GLM_5, {"engine": "swift-megatron", "training.precision": "fp16"}, "chosen_keys_precision"),
+    (GLM_SHARED, {"engine": "swift-megatron", "parallel.pipeline": 2}, "chosen_keys_stage"),
+    (GLM_SHARED, {"engine": "swift-megatron", "parallel.pipeline": 2, "parallel.pipeline_layout": "Et*3|tL"},
+     "chosen_keys_stage"),
+    (GLM_5, {"engine": "swift-megatron", "training.method": "lora"}, "chosen_keys_adapters"),
+    (GLM_5, {"engine": "swift-megatron", "training.method": "lora", "training.lora.targets": "linear_proj,linear_wk"},
+     "chosen_keys_adapters"),
     (DEEPSEEK_V4, {"engine": "swift-megatron"}, "megatron_core_dev"),
     (LING_3, {"engine": "swift-megatron"}, "linear_attention_differs"),
+    *((LING, {"engine": engine, "extra": {"trust_remote_code": True}}, "experts_under_autocast")
+      for engine in ("llamafactory-ddp", "swift-ddp")),
+    (LING_2_5, {"engine": "swift-megatron", "parallel.context": 2}, "lightning_with_context"),
     (AXK2, {"engine": "swift-zero3"}, "indexer_not_trained"),
     (AXK2, {"training.method": "lora", "engine": "swift-zero3"}, "adapters_on_indexer"),
     (MIMO_V2, {"engine": "swift-zero3", "training.packing": True}, "sinks_without_flash"),
@@ -330,12 +378,21 @@ CASES = [
            "parallel.recompute_num_layers": 2}, "mtp_recompute_layers"),
     (MOE, {"extra": {"mtp_num_layers": 1}, "training.stage": "dpo"}, "extra_clash"),
     (MOE, {"extra": {"mtp_num_layers": 1, "neat_packing": True}, "training.packing": True}, "extra_clash"),
-    (GPT2, {"engine": "llamafactory-ddp", "training.method": "lora"}, "adapters_find_nothing"),
+    *((GPT2, {"engine": engine, "training.method": "lora"}, "adapters_find_nothing")
+      for engine in ("llamafactory-ddp", "swift-ddp")),
+    *((base, {"engine": engine, "training.method": "lora"}, "adapters_on_whole_layers")
+      for base in (KIMI_LINEAR, OLMO_HYBRID) for engine in ("llamafactory-zero2", "swift-ddp")),
+    *((GPT_NEOX, {"engine": engine, "training.method": "qlora"}, "adapters_on_output")
+      for engine in ("llamafactory-ddp", "swift-ddp")),
+    (GEMMA_3N, {"engine": "swift-ddp", "training.method": "lora"}, "adapters_on_altup"),
+    (GLM_4V, {"engine": "llamafactory-ddp", "training.method": "lora"}, "adapters_on_norm"),
+    *((EXAONE_4_5, {"engine": "llamafactory-zero3", "training.method": method, "training.freeze.vision_tower": True},
+       "freeze_ignored_for_type") for method in ("full", "lora")),
     (GRPO, {"training.method": "partial", "engine": "llamafactory-zero3"}, "method_not_with_stage"),
 ]  # fmt: skip
 
 ONLY_THE_USER_KNOWS = {
-    "megatron_core_dev",
+    "megatron_core_dev", "chosen_keys_megatron_core",
     "unknown_gpu", "unknown_model", "gpu_memory_mixed", "gpu_memory_smaller", "calibration_other_engine",
     "calibration_other_training", "calibration_outdated", "reward_model_starts_over", "mix_not_positive",
     "grpo_reward_unknown", "grpo_cached_data", "grpo_assumed", "extra_not_estimated",
@@ -388,6 +445,17 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
         ),
         (MIMO, {"engine": "swift-ddp", "training.method": "lora"}),
         (GEMMA_4, {"engine": "swift-zero3"}),
+        (FALCON_H1, {"engine": "swift-ddp", "training.method": "lora"}),
+        (DENSE, {"engine": "swift-megatron", "extra": {"attention_backend": "fused"}}),
+        (DENSE, {"engine": "swift-megatron", "cluster.gpu": "b200-180g", "extra": {"attention_backend": "fused"}}),
+        (
+            DENSE,
+            {
+                "engine": "swift-megatron",
+                "cluster.gpu": "a100-80g",
+                "extra": {"attention_backend": "fused", "padding_free": False},
+            },
+        ),
         (MIMO, {"engine": "llamafactory-zero2"}),
         (MIMO, {"engine": "llamafactory-ddp", "cluster.nodes": 1, "cluster.gpus_per_node": 1}),
         (MLLAMA, {"engine": "llamafactory-zero3", **FROZEN}),
@@ -417,6 +485,10 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
         "idle layers without the engine's checkpoints",
         "idle layers under swift with LoRA",
         "wide heads",
+        "ms-swift gives Mamba's out_proj no adapter",
+        "fused attention on Hopper",
+        "fused attention on Blackwell",
+        "fused attention of padded samples on Ampere",
         "idle layers under zero2",
         "idle layers on one GPU",
         "images with a frozen tower",

@@ -13,6 +13,7 @@ from backend.cluster.node_group import ends_of_all
 from backend.cluster.node_programs import CONTAINER, node_program
 from backend.cluster.program_answers.checks import Facts
 from backend.cluster.typed_json import answer_of
+from backend.job.attention import takes_flash_attention_if_installed
 from backend.job.cluster import Container, Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
@@ -111,7 +112,7 @@ def needed_modules(job: Job) -> dict[str, str]:
 
 def _is_qwen_with_images(job: Job) -> bool:
     """Return whether ms-swift loads the model with qwen_vl_utils (4.6.0 swift/model/models/qwen.py)."""
-    if job.model.preset is None and not job.model.hf_config:
+    if _is_benchmark(job):
         return False
     shape = known_model(job.model)
     return bool(shape.vision) and shape.model_type.startswith("qwen")
@@ -151,6 +152,15 @@ def kernel_modules(job: Job) -> dict[str, str]:
     return {**linear, **state_space, **convolution}
 
 
+def optional_modules(job: Job) -> dict[str, str]:
+    """Return the modules that an engine takes if they are there, without which it runs as well: import name ->
+    distribution."""
+    if _is_benchmark(job) or resolve_gpu(job.cluster).device == "cpu":
+        return {}
+    takes_flash = takes_flash_attention_if_installed(job, known_model(job.model).model_type)
+    return {"flash_attn": "flash-attn"} if takes_flash else {}
+
+
 METRICS: Mapping[str, str] = {"jieba": "jieba", "nltk": "nltk", "rouge_chinese": "rouge-chinese"}
 """What LLaMA-Factory imports to compute BLEU and ROUGE (0.9.5 src/llamafactory/train/sft/metric.py)."""
 
@@ -164,8 +174,13 @@ def metric_modules(job: Job, rank: int) -> Mapping[str, str]:
     return METRICS if is_evaluated else {}
 
 
+def _is_benchmark(job: Job) -> bool:
+    """Return whether the job has no model, as that of a benchmark of the nodes."""
+    return job.model.preset is None and not job.model.hf_config
+
+
 def _has_layers(job: Job, *mixers: type) -> bool:
-    if job.model.preset is None and not job.model.hf_config:  # a benchmark of the nodes
+    if _is_benchmark(job):
         return False
     shape = known_model(job.model)
     return isinstance(shape, ModelShape) and any(
@@ -219,7 +234,7 @@ def read_node_software(job: Job, rank: int, node: Node) -> NodeFacts | NodeError
 def _read_for_job(job: Job, rank: int, node: Node) -> NodeFacts:
     environment = needed_environment(job, rank, node)
     master = job.cluster.hosts[0].dialled_address if job.cluster.hosts else None
-    modules = {**needed_modules(job), **kernel_modules(job)}
+    modules = {**needed_modules(job), **kernel_modules(job), **optional_modules(job)}
     metrics = metric_modules(job, rank)
     asked = {**modules, **metrics}
     facts = read_software(node, environment, master=master, modules=asked, python_field=python_field(job, rank))

@@ -1,11 +1,25 @@
 """Checks of the packages in the engine's environment, on one node and across nodes."""
 
-from backend.cluster.inventory.software import NodeFacts, kernel_modules, metric_modules, needed_modules, python_field
+from collections.abc import Mapping
+
+from backend.cluster.inventory.software import (
+    NodeFacts,
+    kernel_modules,
+    metric_modules,
+    needed_modules,
+    optional_modules,
+    python_field,
+)
 from backend.cluster.preflight.equality import usual
 from backend.cluster.preflight.fix_commands import MCORE_ADAPTER, install_command, pip_command
 from backend.cluster.preflight.readings import GangReadings, NodeReadings
 from backend.cluster.preflight.results import CheckResult
-from backend.job.attention import asked_of_llamafactory, asked_of_swift
+from backend.job.attention import (
+    FLASH_ATTENTION,
+    asked_of_llamafactory,
+    asked_of_swift,
+    takes_flash_attention_if_installed,
+)
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.presets import known_model
@@ -22,11 +36,10 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
         versions = {name: version or "" for name, version in facts.modules.items()}
         transformers = versions.get("transformers", "")
         for code, (is_broken, field, working) in BROKEN_VERSIONS.items():
-            package = working.partition("==")[0]
-            if is_broken(job, versions.get(package, "")):
+            if is_broken(job, versions):
                 command = pip_command(environment_of(job, checks.rank), [working])
                 installed = {name: versions.get(name, "") for name in ("transformers", "torch", "datasets", "trl")}
-                return [checks.wrong("engine", code, field, **installed, command=command)]
+                return [checks.wrong("engine", code, field, **installed, case=_case(job), command=command)]
         if _loops_over_experts(job, transformers):
             field = python_field(job, checks.rank)
             return [checks.warning("engine", "experts_looped", field, transformers=transformers, engine=job.engine)]
@@ -35,6 +48,8 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
             field = python_field(job, checks.rank)
             command = pip_command(environment_of(job, checks.rank), [kernel_modules(job)[module] for module in slow])
             return [checks.warning("engine", "kernels_missing", field, modules=slow, command=command)]
+        if missing_attention := _flash_attention_is_missing(node, versions):
+            return [missing_attention]
         return [checks.ok("engine", **facts.modules)]
     field, values = python_field(job, checks.rank), {"modules": missing, "engine": job.engine}
     requirements = [MCORE_ADAPTER if module == "mcore_adapter" else names[module] for module in missing]
@@ -43,6 +58,21 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
     is_placeholder = "mcore_adapter" in missing and "mcore_adapter" in facts.origins
     code = "engine_placeholder" if is_placeholder else "engine_missing"
     return [checks.wrong("engine", code, field, **values, command=command)]
+
+
+def _flash_attention_is_missing(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | None:
+    """Return the warning that LLaMA-Factory trains with another attention than the job asks for; None if it does not.
+
+    It then logs `FlashAttention-2 is not installed` (0.9.5 model/model_utils/attention.py). Only eager attention needs
+    more memory than estimated.
+    """
+    job, checks = node.job, node.checks
+    is_asked = asked_of_llamafactory(job) == FLASH_ATTENTION and bool(optional_modules(job))
+    if not is_asked or _has_flash_attn(versions):
+        return None
+    command = pip_command(environment_of(job, checks.rank), ["flash-attn", "--no-build-isolation"])
+    runs = "eager" if _case(job) == "gemma2" else "SDPA"
+    return checks.warning("engine", "flash_attn_not_installed", "extra", runs=runs, case=runs, command=command)
 
 
 def check_metrics(node: NodeReadings) -> list[CheckResult]:
@@ -68,44 +98,60 @@ def lacking_metrics(job: Job, facts: NodeFacts, node: str) -> Problem | None:
     return Problem(code="metrics_missing", field=python_field(job, 0), severity="note", node=node, values=values)
 
 
-def _flash_attention_crashes(job: Job, transformers: str) -> bool:
+def _case(job: Job) -> str:
+    """Return the engine and model that decide which setting helps instead of another version."""
+    is_gemma = known_model(job.model).model_type == "gemma2"
+    return "gemma2" if is_gemma and job.traits.environment == "llamafactory" else job.traits.environment
+
+
+def _flash_attention_crashes(job: Job, versions: Mapping[str, str]) -> bool:
     """Return whether FlashAttention ends every run with an AttributeError.
 
     In transformers 5.6.0 alone, models without attention sinks crash (integrations/flash_attention.py, `s_aux.to`;
-    https://github.com/hiyouga/LlamaFactory/issues/10610).
+    https://github.com/hiyouga/LlamaFactory/issues/10610). LLaMA-Factory asks for it only where transformers finds
+    flash-attn.
     """
-    asked = asked_of_swift(job) if job.traits.environment == "swift" else asked_of_llamafactory(job)
-    return transformers == "5.6.0" and not job.traits.is_megatron and str(asked).startswith("flash")
+    if versions.get("transformers") != "5.6.0" or job.traits.is_megatron:
+        return False
+    if job.traits.environment == "swift":
+        return str(asked_of_swift(job)).startswith("flash")
+    return _has_flash_attn(versions) and takes_flash_attention_if_installed(job, known_model(job.model).model_type)
 
 
-def _sees_later_tokens(job: Job, transformers: str) -> bool:
+def _has_flash_attn(versions: Mapping[str, str]) -> bool:
+    """Return whether transformers finds FlashAttention 2: flash-attn 2.3.3 or later (5.6.0 utils/import_utils.py
+    is_flash_attn_2_available)."""
+    return _numbers(versions.get("flash_attn", "")) >= [2, 3]
+
+
+def _sees_later_tokens(job: Job, versions: Mapping[str, str]) -> bool:
     """Return whether ms-swift trains a model whose tokens see those after them; LLaMA-Factory's jobs have the rule
     tokens_see_only_those_before. 5.19.0 has the fix, 5.8.0 has not."""
     is_swift = job.traits.environment == "swift" and not job.traits.is_megatron
-    numbers = _numbers(transformers)
+    numbers = _numbers(versions.get("transformers", ""))
     is_old = bool(numbers) and numbers < [5, 19]
     is_affected = is_swift and is_old and known_model(job.model).model_type in SEE_LATER_TOKENS
     return is_affected and asked_of_swift(job) != "eager"
 
 
-def _gpt_oss_fails(job: Job, transformers: str) -> bool:
+def _gpt_oss_fails(job: Job, versions: Mapping[str, str]) -> bool:
     """Return whether LLaMA-Factory cannot load gpt-oss.
 
     Its attention.py imports `load_and_register_kernel`, which transformers has only in 4.56 and 4.57
     (https://github.com/hiyouga/LlamaFactory/issues/10256, seen with 0.9.5 and 5.6.0; PR 10804 has the table).
     """
     is_hugging_face = job.traits.environment == "llamafactory" and not job.traits.is_megatron
-    is_affected = not transformers.startswith(("4.56.", "4.57."))
+    is_affected = not versions.get("transformers", "").startswith(("4.56.", "4.57."))
     return is_hugging_face and is_affected and known_model(job.model).model_type == "gpt_oss"
 
 
-def _distributed_save_fails(job: Job, torch: str) -> bool:
+def _distributed_save_fails(job: Job, versions: Mapping[str, str]) -> bool:
     """Return whether every distributed checkpoint of mcore_adapter fails at its first save.
 
     mcore_adapter 0.10.0.dev0 (patcher.py) replaces _validate_global_plan by a function that returns a switch. Since
     torch 2.12 its caller joins a list (https://github.com/pytorch/pytorch/pull/176728; seen with 2.13).
     """
-    numbers = _numbers(torch)
+    numbers = _numbers(versions.get("torch", ""))
     is_new = bool(numbers) and numbers >= [2, 12]
     parallel = job.parallel
     folds = bool(known_model(job.model).experts) and parallel.expert_tensor != parallel.tensor
@@ -113,23 +159,23 @@ def _distributed_save_fails(job: Job, torch: str) -> bool:
     return job.engine == "llamafactory-megatron" and is_new and distributed
 
 
-def _data_sets_fail(job: Job, datasets: str) -> bool:
+def _data_sets_fail(job: Job, versions: Mapping[str, str]) -> bool:
     """Return whether ms-swift cannot read data.
 
     4.6.0 dataset/preprocessor/core.py imports datasets.features.Json, which datasets has from 4.7.0 on, although
     ms-swift's metadata allow 4.0 (seen with 4.0.0).
     """
-    numbers = _numbers(datasets)
+    numbers = _numbers(versions.get("datasets", ""))
     return job.traits.environment == "swift" and bool(numbers) and numbers < [4, 7]
 
 
-def _trl_is_too_old(job: Job, trl: str) -> bool:
+def _trl_is_too_old(job: Job, versions: Mapping[str, str]) -> bool:
     """Return whether ms-swift's GRPO or DPO ends when it starts.
 
     4.6.0 rlhf_trainers/arguments.py requires trl 0.26 for GRPO. With trl 0.24.0 and transformers 5.6 DPO ends with "No
     module named 'mergekit'"; with 0.29.1 it trains.
     """
-    numbers = _numbers(trl)
+    numbers = _numbers(versions.get("trl", ""))
     is_swift = job.traits.environment == "swift" and not job.traits.is_megatron
     stage, loss = job.training.stage, job.training.dpo.loss
     if not is_swift or not numbers:

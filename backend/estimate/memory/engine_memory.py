@@ -11,7 +11,15 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem, ProblemsError
-from backend.job.traits import FUSED_LOSS_MOVED, LIGER_LOSS_MOVED, SINGLE_SCALES_BYTES, MemoryTraits, Offload
+from backend.job.traits import (
+    FUSED_LOSS_MOVED,
+    LIGER_LOSS_MOVED,
+    SINGLE_SCALES_BYTES,
+    TE_LOSS_BYTES,
+    TE_LOSS_MOVED,
+    MemoryTraits,
+    Offload,
+)
 
 EIGHT_BIT_ADAM = ("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit")
 EIGHT_BIT_MOMENTS = 2 * (1 + 4 / 256)
@@ -41,6 +49,8 @@ def memory_traits(job: Job, gpu: Gpu) -> MemoryTraits:
         fusable = (parallel.tensor == 1) | (traits.environment == "swift")
         names = ("logits_forward_bytes", "logits_backward_bytes", "loss_forward_moved", "loss_backward_moved")
         fused = (memory.fused_logits_bytes, memory.fused_logits_bytes, *FUSED_LOSS_MOVED)
+        if extra.get("cross_entropy_fusion_impl") == "te":
+            fused = (TE_LOSS_BYTES, TE_LOSS_BYTES, *TE_LOSS_MOVED)
         # Traits are declared as plain numbers; like the sizes of a job, they may be arrays of plans.
         chosen: dict[str, Any] = {
             name: choose(fusable, value, getattr(memory, name)) for name, value in zip(names, fused, strict=True)
@@ -68,10 +78,10 @@ def memory_traits(job: Job, gpu: Gpu) -> MemoryTraits:
 def check_modelled(job: Job, shape: ModelShape) -> None:
     """Raise estimate_not_modelled if the engine builds layers that these shapes do not describe.
 
-    megatron-core trains the indexer of sparse attention with a loss of its own, and has no fused kernel for the chosen
-    keys (0.16.1 transformer/experimental_attention_variant/dsa.py). mcore-bridge 1.6.5 replaces parts of it. It
-    computes the input of a separate gate of attention by a norm in fp32 (model/mm_gpts/muse_glimmer.py). Stages pass
-    embeddings of every layer on (model/mm_gpts/gemma4.py _pack_pp_output).
+    Megatron-Core's latent attention over chosen keys is described (model/chosen_keys.py), but not the loss with which a
+    job may train its indexer, and not Qwen4's choice of blocks. mcore-bridge 1.6.5 computes the input of a separate
+    gate of attention by a norm in fp32 (model/mm_gpts/muse_glimmer.py). Stages pass embeddings of every layer on
+    (model/mm_gpts/gemma4.py _pack_pp_output).
 
     Ling's own code runs its layers for multi-token prediction, whose work and logits are not counted. What the layers
     of DeepSeek-V4, of HY 4, of ZAYA and of Ling's hybrid models save is not described for any engine.
@@ -80,8 +90,11 @@ def check_modelled(job: Job, shape: ModelShape) -> None:
         raise _not_modelled("model", f"{shape.model_type}, {job.engine}")
     if shape.own_mtp and shape.runs_mtp and not job.traits.is_megatron:
         raise _not_modelled("model", f"{shape.model_type}, num_nextn_predict_layers: {shape.own_mtp}")
-    if job.traits.is_megatron and (shape.is_sparse or shape.has_separate_gate or shape.has_per_layer_inputs):
+    is_other = shape.is_sparse and (not shape.mla or shape.mla.gate != "none")
+    if job.traits.is_megatron and (is_other or shape.has_separate_gate or shape.has_per_layer_inputs):
         raise _not_modelled("model", f"{shape.model_type}, {job.engine}")
+    if job.traits.is_megatron and shape.is_sparse and job.extra.get("dsa_indexer_loss_coeff"):
+        raise _not_modelled("extra", f"dsa_indexer_loss_coeff, {job.engine}")
 
 
 def _in_stage(job: Job, memory: MemoryTraits) -> MemoryTraits:

@@ -37,7 +37,7 @@ def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, 
         tuning.trained,
         tuning.last_layers,
         tuning.copied,
-        (tuning.lora_rank, tuning.lora_targets) if tuning.adapters else None,
+        (tuning.lora_rank, tuning.lora_targets, tuning.adapts_by_path) if tuning.adapters else None,
     )
     element = 4 if tuning.single_precision or tuning.upcasts_rest else memory.frozen_bytes
     states = sharded_states(layers, plan, memory, parameters, element, _packed_elements(layers, tuning))
@@ -82,14 +82,16 @@ def _parameters(
     parts: Trained,
     last_layers: int,
     copied: frozenset[CopiedPart],
-    adapters: tuple[int, str] | None,
+    adapters: tuple[int, str, bool] | None,
 ) -> RankParameters:
-    """Return the parameters of the whole model; `adapters` are the rank and the targets of LoRA."""
+    """Return the parameters of the whole model; `adapters` are the rank and the targets of LoRA, and whether these are
+    named by path."""
     expert = routed_parameters(layers)
     total = model_parameters(layers)
     trained, trained_expert = 0, 0
     if adapters:
-        trained = adapter_parameters(layers, *adapters, parts)
+        rank, targets, by_path = adapters
+        trained = adapter_parameters(layers, rank, targets, parts, by_path=by_path)
         trained += copied_parameters(layers, copied)
         total += trained
     elif method == "partial":

@@ -252,6 +252,8 @@ def _saved_products(plan: Plan, stage: Stage, costs: PlanCosts, counts: tuple[Nu
     if plan.full_recompute:
         units = sum(_units(plan, chunk) * flying for chunk, flying in chunks)
         pieces.append(token_piece("activations_inputs", units * costs.unit, plan, unit_micro_batches=units))
+        held = sum(_held(costs, chunk) * flying for chunk, flying in chunks)
+        pieces.append(token_piece("activations_choices", held, plan))
         live = sum(chunk.mtp * flying for chunk, flying in chunks)
         pieces.append(token_piece("activations_mtp", live * costs.mtp_unit, plan, layer_micro_batches=live))
     else:
@@ -272,13 +274,21 @@ def _chunk_saved(plan: Plan, costs: PlanCosts, chunk: Chunk) -> Number:
     full = plan.full_recompute
     inputs, every = ZERO, ZERO
     if full is not False:
-        inputs = _units(plan, chunk) * costs.unit
+        inputs = _units(plan, chunk) * costs.unit + _held(costs, chunk)
         if chunk.mtp:
             inputs = inputs + chunk.mtp * costs.mtp_unit
     if full is not True:
         for kind, count in enumerate(chunk.counts):
             every = every + count * costs.kinds[kind].saved
     return choose(full, inputs, every)
+
+
+def _held(costs: PlanCosts, chunk: Chunk) -> Number:
+    """Return what the layers of a chunk keep beside the inputs of the units of full recompute."""
+    held = ZERO
+    for kind, count in enumerate(chunk.counts):
+        held = held + count * costs.kinds[kind].held
+    return held
 
 
 def _units(plan: Plan, chunk: Chunk) -> Number:

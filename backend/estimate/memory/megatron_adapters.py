@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from backend.estimate.memory.saved_activations import SavedBytes
 from backend.estimate.model.adapters import adapted_linears
+from backend.estimate.model.chosen_keys import ABSORBED
 from backend.estimate.model.layers import LayerKind, VisionLayers
 from backend.estimate.model.parameters import Counts
 from backend.job.model.operators import Linear
@@ -29,6 +30,10 @@ _MODULES = {
     "q_up": "linear_q_up_proj",
     "kv_down": "linear_kv_down_proj",
     "kv_up": "linear_kv_up_proj",
+    ABSORBED: "linear_kv_up_proj",
+    "wq_b": "linear_wq_b",
+    "wk": "linear_wk",
+    "weights_proj": "linear_weights_proj",
     "eh_proj": "eh_proj",
     "gate_proj": "gate_proj",
 }
@@ -88,7 +93,7 @@ def adapter_bytes(kind: LayerKind, adapters: Adapters) -> tuple[float, float, Sa
 
     A copy replaces the input, which the frozen projection does not keep. The attention keeps its own output.
     """
-    linears = adapters.linears(kind)
+    linears = tuple(each for each in adapters.linears(kind) if not each.untrained and each.name != ABSORBED)
     columns = [linear for linear in linears if linear.share == "split" and linear.name not in ROWS]
     outputs = sum(2.0 * adapters.rank * linear.active for linear in linears) + sum(linear.inputs for linear in columns)
     gathered = sum(2.0 * linear.inputs for linear in columns if linear.after_norm)

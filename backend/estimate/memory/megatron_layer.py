@@ -10,6 +10,7 @@ from functools import lru_cache
 from backend.estimate.array_ops import ZERO, Flag, Number, choose, larger
 from backend.estimate.frozen_dataclass import frozen_dataclass, positional_dataclass
 from backend.estimate.memory.megatron_adapters import Adapters, adapter_bytes
+from backend.estimate.memory.megatron_sparse import core_revived, core_saved, core_work, kept_choices
 from backend.estimate.memory.megatron_workspace import expert_copies, ffn_gradients, largest_weight
 from backend.estimate.memory.memory_term import NOTHING, Explanation, Piece, joined, largest_piece, piece, token_piece
 from backend.estimate.memory.saved_activations import EagerForm, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
@@ -47,6 +48,8 @@ class LayerCost:
     """Saved activations of one micro-batch, without full recompute."""
     moment: Moment
     """The bytes that its backward pass needs beside them."""
+    held: Number
+    """What it keeps beside its input under full recompute."""
 
 
 def element_bytes(memory: MemoryTraits) -> float:
@@ -84,6 +87,8 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         # Dropout keeps a mask of bytes and its output.
         dropped = (1 + 2 * scale) * entries if plan.attention_dropout else 0.0
         saved = saved + choose(recomputed, 0.0, probabilities + dropped)
+    core = core_work(kind, plan)
+    saved, revived = saved + core_saved(kind, plan), revived + core_revived(kind, plan)
     revived = choose(plan.full_recompute, plan.recompute_layers * saved, revived)
     gradient = _weight_gradient(kind, plan, memory, run)
     copies = scale * expert_copies(kind, plan, adapters)
@@ -91,12 +96,12 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
     def products() -> Explanation:
         units = choose(plan.full_recompute, plan.recompute_layers, 1)
         work_name = "workspace_ffn" if plan.flash_attention or not attention else "workspace_attention"
-        backward = joined(gradient, token_piece(work_name, work, plan))
+        backward = joined(gradient, largest_piece(token_piece(work_name, work, plan), core))
         workspace = largest_piece(backward, token_piece("workspace_experts", copies, plan))
         return joined(token_piece("activations_recomputed", revived, plan, layers=units), workspace).products()
 
-    peak = Moment(0.0, revived, 0.0, larger(work + gradient.bytes, copies), products)
-    return LayerCost(kind.name, saved, peak)
+    peak = Moment(0.0, revived, 0.0, larger(larger(work, core.bytes) + gradient.bytes, copies), products)
+    return LayerCost(kind.name, saved, peak, kept_choices(kind, plan))
 
 
 def _weight_gradient(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> Piece:

@@ -5,6 +5,7 @@ from functools import lru_cache
 from backend.estimate.array_ops import ZERO, Number, choose, larger
 from backend.estimate.memory.megatron_adapters import Adapters
 from backend.estimate.memory.stage import Stage
+from backend.estimate.model.chosen_keys import ABSORBED
 from backend.estimate.model.layers import LayerKind, ModelLayers, operators_of
 from backend.estimate.plan import Plan
 from backend.job.model.operators import Activation, Dispatch, Linear, Share
@@ -86,7 +87,7 @@ def cached_gradients(layers: ModelLayers, plan: Plan, stage: Stage) -> Number:
     kinds = [kind for kind, _ in stage.kinds]
     for kind in [*kinds, layers.output] if stage.last else kinds:
         for operator in operators_of(kind, Linear):
-            if operator.name != "router":
+            if operator.name not in ("router", ABSORBED) and not operator.untrained:
                 cut = plan.expert_tensor if operator.share == "expert" else _cut(operator.share, plan)
                 shape = (operator.inputs, operator.outputs, operator.share)
                 shapes[shape] = 2 * operator.inputs * operator.outputs / cut

@@ -18,6 +18,7 @@ from backend.job.model.operators import (
     Activation,
     AltUp,
     Attention,
+    ChosenKeys,
     Dispatch,
     Keep,
     Linear,
@@ -94,6 +95,12 @@ def _items(kind: LayerKind, context_a2a: bool, fp8: Fp8 | None) -> Iterator[_Ite
             yield from _norm_items(operator, saved, in_mlp=isinstance(after, Linear) and after.name == "up")
         elif isinstance(operator, Attention):
             yield from _attention_items(operator, context_a2a, copied=bool(fp8 and fp8.copies_attention))
+        elif isinstance(operator, ChosenKeys):
+            # Projected queries, and the output of all heads, which the next projection reads; the core's own tensors
+            # are in megatron_sparse.py.
+            projected = 2 * operator.heads * (operator.plain + operator.rotary)
+            yield _Item(spread="split", bytes=projected, dropped_by=("mla_up_proj",))
+            yield _Item(spread="split", bytes=2 * operator.heads * operator.value_dim, weight_only=True)
         elif isinstance(operator, Activation):
             yield from _activation_items(operator, saved)
         elif isinstance(operator, Dispatch):
@@ -125,6 +132,8 @@ def _norm_items(norm: Norm, saved: float, *, in_mlp: bool) -> Iterator[_Item]:
     # mcore's `mlp` recompute includes the fused norm; `layernorm` affects only norms that are separate modules.
     dropped = ("mlp",) if in_mlp else ("layernorm",) if norm.detached else ()
     yield _Item(spread="whole", bytes=2 * norm.width)
+    if norm.is_joined:
+        return
     output = 2 if norm.detached else saved
     yield _Item(spread="whole", bytes=output * norm.width, dropped_by=dropped, weight_only=True)
 

@@ -18,6 +18,8 @@ class Tuning:
     method: Literal["full", "lora", "qlora", "partial"] = "full"
     lora_rank: int = 8
     lora_targets: str = "all"
+    adapts_by_path: bool = False
+    """Whether `all` adapts every linear layer of a trained part, and not all modules of the same names (ms-swift)."""
     drops: bool = False
     """Whether adapters read their input through a dropout."""
     copied: frozenset[CopiedPart] = frozenset()

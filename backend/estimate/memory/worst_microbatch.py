@@ -8,6 +8,7 @@ import numpy as np
 from numpy import ndarray
 
 from backend.estimate.array_ops import Number, larger, smaller
+from backend.job.batch import padding
 from backend.job.job import Job
 from backend.job.lengths import cut_mean
 
@@ -21,7 +22,7 @@ def worst_microbatch_length(job: Job) -> Number:
     They are cutoff_len, unless sequences are concatenated and the number and the mean length of samples are known.
     """
     training = job.training
-    if job.traits.pads != "nothing" or training.packing or not training.samples or training.sample_tokens is None:
+    if padding(job) != "nothing" or training.packing or not training.samples or training.sample_tokens is None:
         return job.longest_sequence
     draws = training.samples * training.num_train_epochs
     return worst_length(training.sample_tokens, training.cutoff_len, training.micro_batch_size, draws)

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Literal
 
 from backend.estimate.memory.stage import Trained
-from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, held_kinds, operators_of
+from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, counted_kinds, held_kinds, operators_of
 from backend.estimate.model.parameters import layer_counts, vision_parameters
 from backend.estimate.model.streams import MIXERS
 from backend.job.model.operators import Attention, Linear
@@ -32,13 +32,16 @@ _NAMES = {
 }
 
 
-def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Trained) -> int:
+def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Trained, *, by_path: bool = False) -> int:
     """Return the parameters of LoRA adapters of this rank on the named modules (Hugging Face's names, or `all`).
 
     `all` is every nn.Linear except the output layer (model/model_utils/misc.py find_all_linear_modules). Routed experts
-    are bare parameters in transformers 5 and have no adapters; most routers are no nn.Linear and have none either. In a
-    vision tower that is not frozen the blocks have adapters. So do the mergers of Qwen3-VL and MiniCPM-V 4.6, because
-    their modules have the names of those in the tower. Experts of code in a model's folder are nn.Linear.
+    are bare parameters in transformers 5 and have no adapters; most routers are no nn.Linear and have none either.
+    Experts of code in a model's folder are nn.Linear.
+
+    In a vision tower that is not frozen the blocks have adapters. LLaMA-Factory adapts modules by the last part of
+    their names. So a merger has adapters beside the blocks, if its modules have the names of theirs. `by_path`:
+    ms-swift adapts all linear layers of each part that is not frozen (4.6.0 get_multimodal_target_regex).
     """
     total = 0
     if trained.language:
@@ -48,10 +51,16 @@ def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Tr
     vision = layers.vision
     if vision and trained.tower:
         total += sum(part.count * _adapters(part.kind, rank, targets) for part in vision.blocks)
+    if vision and (trained.deep_stack if by_path else trained.tower):
         total += vision.deep_stack * _adapters(vision.deep_stack_merger, rank, targets)
-        if (vision.deep_stack or len(vision.blocks) > 1) and trained.merger:
-            total += _adapters(vision.merger, rank, targets)
+    if vision and trained.merger and _merger_has_adapters(vision, trained, by_path):
+        total += _adapters(vision.merger, rank, targets)
     return total
+
+
+def _merger_has_adapters(vision: VisionLayers, trained: Trained, by_path: bool) -> bool:
+    names = vision.merger_linears
+    return names != "none" if by_path else names == "names_of_blocks" and trained.tower
 
 
 @lru_cache(maxsize=256)

@@ -64,4 +64,6 @@ def connected(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
 def collapsed(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
     """Return the mean of the streams after the last layer (DeepseekV4HyperHead)."""
     n = kind.streams
+    if kind.streams_averaged:
+        return (Streams(step="mix", width=hidden, copies=n),)
     return (Streams(step="mix", width=hidden, copies=n, parameters=n * (n * hidden + 1) + 1),)

@@ -10,7 +10,17 @@ from functools import lru_cache
 
 from backend.estimate.array_ops import Number
 from backend.estimate.model.layers import LayerKind
-from backend.job.model.operators import AltUp, Attention, BlockScores, IndexScores, Linear, Mixing, Recurrence, Streams
+from backend.job.model.operators import (
+    AltUp,
+    Attention,
+    BlockScores,
+    ChosenKeys,
+    IndexScores,
+    Linear,
+    Mixing,
+    Recurrence,
+    Streams,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,9 +62,12 @@ def layer_flops(kind: LayerKind) -> Flops:
         elif isinstance(operator, Attention):
             operations = 2.0 * operator.heads * (operator.key_dim + operator.value_dim)
             attention += operations / 2 if operator.causal else operations
+        elif isinstance(operator, ChosenKeys):
+            # The whole square.
+            attention += 2.0 * operator.heads * (2 * operator.latent + operator.rotary)
         elif isinstance(operator, IndexScores):
-            # The products of queries and keys, and their sum over the heads, by weight.
-            index += 2.0 * operator.heads * (operator.key_dim + 1)
+            # The products of queries and keys, and their sum over the heads, by weight, which is no product in fp32.
+            index += 2.0 * operator.heads * (operator.key_dim + (not operator.in_fp32))
         elif isinstance(operator, BlockScores):
             # A query scores all keys, or the blocks before it.
             keys = 2.0 if operator.masked_heads else 1 / operator.block

@@ -9,13 +9,14 @@ are cached by this object, because hashing its fields would cost more than the s
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from backend.job.model.operators import (
     Activation,
     AltUp,
     Attention,
     BlockScores,
+    ChosenKeys,
     Dispatch,
     IndexScores,
     Linear,
@@ -41,7 +42,9 @@ class LayerKind:
     projections of keys and values. `operators` has all others."""
 
 
-One = TypeVar("One", Linear, AltUp, Attention, Activation, BlockScores, Dispatch, IndexScores, Parameters, Streams)
+One = TypeVar(
+    "One", Linear, AltUp, Attention, Activation, BlockScores, ChosenKeys, Dispatch, IndexScores, Parameters, Streams
+)
 
 
 @lru_cache(maxsize=1024)
@@ -82,6 +85,8 @@ class VisionLayers:
     patches_per_token: float
     """Patches that become one token of the language model, or one vector that its cross-attention reads."""
     merger: LayerKind
+    merger_linears: Literal["own_names", "names_of_blocks", "none"]
+    """As in VisionShape."""
     deep_stack_merger: LayerKind
     deep_stack: int
     kept: int = 0

@@ -14,6 +14,7 @@ from numpy import ndarray
 from backend.estimate.array_ops import Array, Number, choose, larger, smaller
 from backend.estimate.memory.worst_microbatch import DOUBLINGS, expected_maximum
 from backend.estimate.plan import Plan, plan_of
+from backend.job.batch import padding
 from backend.job.job import Job
 
 _MULTIPLE = 64
@@ -28,11 +29,11 @@ def computed_length(job: Job) -> Number:
     training = job.training
     if not _varies(job):
         return job.longest_sequence
-    if job.traits.pads == "nothing":
+    if padding(job) == "nothing":
         return job.sequence_tokens
     count = training.micro_batch_size * job.sequences_per_sample
     longest = _longest(job, count)[0]
-    if job.traits.pads == "micro_batch" or training.stage == "pt":
+    if padding(job) == "micro_batch" or training.stage == "pt":
         return longest + job.completion_tokens
     # Sequences that are cut need no padding.
     uncut = (1 - exp(-training.cutoff_len / (training.sample_tokens or 1))) ** count
@@ -47,7 +48,7 @@ def attended_length(job: Job) -> float | None:
     """
     training = job.training
     packed = training.packing and any(job.extra.get(key) for key in ("neat_packing", "sequence_packing"))
-    if training.sample_tokens is None or not (packed or job.traits.pads == "nothing"):
+    if training.sample_tokens is None or not (packed or padding(job) == "nothing"):
         return None
     mean, cut = training.sample_tokens, exp(-training.cutoff_len / training.sample_tokens)
     return 2 * mean * (1 - cut * (1 + training.cutoff_len / mean)) / (1 - cut)
@@ -62,9 +63,9 @@ def slowest_share(job: Job, plan: Plan) -> Number:
     if not _varies(job):
         return 1.0
     longest_of, draws, waits = plan.micro_batch, plan.micro_batches, plan.expert > 1
-    if job.traits.pads == "nothing":
+    if padding(job) == "nothing":
         longest_of, draws = 1, plan.micro_batch * plan.micro_batches
-    elif job.traits.pads == "step" and not job.extra.get("variable_seq_lengths"):
+    elif padding(job) == "step" and not job.extra.get("variable_seq_lengths"):
         together = plan.pipeline > 1
         longest_of, draws = choose(together, longest_of * draws, longest_of), choose(together, 1, draws)
     if job.traits.zero_stage == 3 or job.traits.is_fsdp:

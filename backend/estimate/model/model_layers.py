@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.model.attention import full_attention, latent_attention
+from backend.estimate.model.chosen_keys import chosen_keys_attention
 from backend.estimate.model.compressed import collapsed, compressed_attention, connected
 from backend.estimate.model.cross_attention import cross_attention, cross_keys
 from backend.estimate.model.gemma import after_layers, before_layers, correct, laurel, per_layer_gate, predict
@@ -37,11 +38,12 @@ from backend.job.model.shape import Experts, Ffn, LayerShape, ModelShape, StateS
 
 
 @lru_cache(maxsize=256)
-def model_layers(shape: ModelShape, routed: bool = False, mtp: int = 0) -> ModelLayers:
-    """Return the layers of a model of this shape, with `mtp` layers for multi-token prediction; `routed` if only the
-    chosen experts compute in a model whose class in transformers computes all of them (Experts.dense)."""
+def model_layers(shape: ModelShape, megatron: bool = False, mtp: int = 0) -> ModelLayers:
+    """Return the layers of a model of this shape, with `mtp` layers for multi-token prediction; `megatron` if
+    Megatron-Core builds them. Then only the chosen experts compute in a model whose class in transformers computes all
+    of them (Experts.dense), and attention over chosen keys has another form."""
     if mtp:
-        layers = model_layers(shape, routed)
+        layers = model_layers(shape, megatron)
         kind = _mtp_layer(layers.kinds[layers.order[-1]], shape)
         return replace(layers, kinds=(*layers.kinds, kind), mtp=mtp)
     h, last = shape.hidden, shape.kinds[shape.order[-1]]
@@ -54,9 +56,9 @@ def model_layers(shape: ModelShape, routed: bool = False, mtp: int = 0) -> Model
         after_norm=True,
     )
     stem = before_layers(last, shape.layers, h)
-    kinds = tuple(_layer(kind, h, routed=routed) for kind in shape.kinds)
+    kinds = tuple(_layer(kind, h, megatron=megatron) for kind in shape.kinds)
     # Megatron-Core builds MTP layers only if a job asks for them.
-    own = shape.own_mtp and not routed
+    own = shape.own_mtp and not megatron
     return ModelLayers(
         embedding=shape.vocab * h,
         positions=shape.positions * h + shape.other,
@@ -80,7 +82,7 @@ def _end(last: LayerShape, hidden: int) -> tuple[Operator, ...]:
     return (*after_layers(last, hidden), _norm(last, hidden))
 
 
-def _layer(kind: LayerShape, hidden: int, *, routed: bool) -> LayerKind:
+def _layer(kind: LayerShape, hidden: int, *, megatron: bool) -> LayerKind:
     moe = kind.ffn if isinstance(kind.ffn, Experts) else None
     if kind.operators:
         return _profiled(kind, hidden)
@@ -88,9 +90,12 @@ def _layer(kind: LayerShape, hidden: int, *, routed: bool) -> LayerKind:
         *(ngrams(kind, kind.ngrams, hidden) if kind.ngrams else ()),
         *predict(kind, hidden),
         *_part(
-            kind, (*laurel(kind, hidden), *_attention(kind, hidden)), hidden, detached=isinstance(kind.attention, Mla)
+            kind,
+            (*laurel(kind, hidden), *_attention(kind, hidden, megatron=megatron)),
+            hidden,
+            detached=isinstance(kind.attention, Mla),
         ),
-        *_part(kind, _feed_forward(kind.ffn, hidden, routed=routed), hidden, detached=moe is not None, second=True),
+        *_part(kind, _feed_forward(kind.ffn, hidden, megatron=megatron), hidden, detached=moe is not None, second=True),
         *correct(kind, hidden),
         *per_layer_gate(kind, hidden),
         *((Parameters(count=kind.other, share="whole"),) if kind.other else ()),
@@ -193,7 +198,7 @@ def _norm(kind: LayerShape, hidden: int, *, detached: bool = False) -> Norm:
     )
 
 
-def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
+def _attention(kind: LayerShape, hidden: int, *, megatron: bool) -> tuple[Operator, ...]:
     attention = kind.attention
     beside = state_space(kind.beside, hidden) if kind.beside else ()
     if isinstance(attention, FullAttention) and attention.cross:
@@ -201,7 +206,8 @@ def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
     if isinstance(attention, FullAttention):
         return (*beside, *full_attention(attention, hidden, in_fp32=kind.fp32_norms))
     if isinstance(attention, Mla):
-        return latent_attention(attention, hidden)
+        is_absorbed = megatron and attention.masked
+        return chosen_keys_attention(attention, hidden) if is_absorbed else latent_attention(attention, hidden)
     if isinstance(attention, CompressedAttention):
         return compressed_attention(attention, hidden)
     if isinstance(attention, ConvolvedAttention):
@@ -215,9 +221,9 @@ def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
     return short_convolution(attention, hidden) if attention else ()
 
 
-def _feed_forward(ffn: Ffn | Experts | None, h: int, *, routed: bool) -> tuple[Operator, ...]:
+def _feed_forward(ffn: Ffn | Experts | None, h: int, *, megatron: bool) -> tuple[Operator, ...]:
     if isinstance(ffn, Experts):
-        return _experts(ffn, h, routed=routed)
+        return _experts(ffn, h, megatron=megatron)
     return _ffn(ffn, h) if ffn else ()
 
 
@@ -247,9 +253,9 @@ def _ffn(ffn: Ffn, h: int) -> tuple[Operator, ...]:
     )
 
 
-def _experts(moe: Experts, h: int, *, routed: bool) -> tuple[Operator, ...]:
+def _experts(moe: Experts, h: int, *, megatron: bool) -> tuple[Operator, ...]:
     f, parts, count = moe.width, 2 if moe.gated else 1, moe.count
-    k = moe.count if moe.dense and not routed else moe.top_k
+    k = moe.count if moe.dense and not megatron else moe.top_k
     shared: tuple[Operator, ...] = ()
     if moe.shared_width:
         up = parts * moe.shared_width

@@ -27,6 +27,7 @@ def vision_layers(vision: VisionShape) -> VisionLayers:
         blocks=_blocks(vision),
         patches_per_token=vision.image_patches / vision.keys if vision.keys else vision.patches_per_token,
         merger=_merger(vision, merged, main, vision.projector_other),
+        merger_linears=vision.merger_linears,
         deep_stack_merger=_merger(vision, merged, (_vision_norm(vision, merged),)),
         deep_stack=vision.deep_stack,
         other=vision.other,

@@ -21,6 +21,9 @@ UNMEASURED_GEMM = 0.8
 """Share of the best matrix product in the peak, for GPUs without a measurement in presets/gpus.yaml: that of an
 H100."""
 
+HALF_OVER_SINGLE = 16
+"""Peak of 16-bit products over that of fp32 without tensor cores, for GPUs whose fp32 peak is unknown: that of an A100
+(312 against 19.5 TFLOP/s)."""
 
 START_S = 3.3e-6
 """Seconds on the GPU of the start of a kernel whose bytes are counted apart. The efficiency's kernel_s is longer: it
@@ -96,6 +99,8 @@ class Machine:
 
     gemm: float
     """FLOP/s of the best matrix product."""
+    single: float
+    """The same in fp32, without tensor cores."""
     peak: float
     """FLOP/s."""
     mma_sync: float
@@ -171,6 +176,7 @@ def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "f
     peak_flops = 1e12 * (peak or best or 0.0)
     return Machine(
         gemm=1e12 * (best or UNMEASURED_GEMM * (peak or 0.0)),
+        single=UNMEASURED_GEMM * (1e12 * gpu.fp32_tflops if gpu.fp32_tflops else peak_flops / HALF_OVER_SINGLE),
         peak=peak_flops,
         mma_sync=peak_flops * gpu.mma_sync_share,
         power=gpu.power_w or assumed_power(peak_flops),

@@ -8,12 +8,15 @@ Engine) and Hugging Face's modules.
 from dataclasses import dataclass
 from functools import lru_cache
 
+from backend.estimate.model.chosen_keys import ABSORBED
 from backend.estimate.model.layers import LayerKind
 from backend.estimate.time.operator_kernels import MOVED_BACKWARD, STARTED_BACKWARD, Routing, operator_kernels
 from backend.job.model.operators import (
     Activation,
     Attention,
+    ChosenKeys,
     Dispatch,
+    IndexScores,
     Linear,
     Norm,
 )
@@ -59,6 +62,20 @@ class LayerKernels:
     """Bytes that an indexer's scores move per token of context, forward only."""
     untrained: float = 0.0
     """Multiply-adds in projections without a backward pass, forward only."""
+    square: float = 0.0
+    """FLOPs in 16 bits of attention over chosen keys, for a pair of a query and a key; TP divides this and the next
+    three."""
+    square_single: float = 0.0
+    """The same in fp32."""
+    square_moved: float = 0.0
+    """Bytes that it moves for such a pair, forward."""
+    square_moved_back: float = 0.0
+    pair_moved: float = 0.0
+    """Bytes for such a pair that no head has alone, and those of the indexer, forward."""
+    index_single: float = 0.0
+    """FLOPs of the indexer for such a pair in fp32, forward."""
+    latent_key: float = 0.0
+    """Elements of the key that all heads share, which context parallelism gathers."""
     looped: float = 0.0
     """Kernels that are started for each token, forward only."""
     moved_split: float = 0.0
@@ -130,14 +147,16 @@ def layer_kernels(
 def _modules(kind: LayerKind, index: int) -> tuple[str, ...]:
     """Return the recompute modules that contain an operator."""
     operator = kind.operators[index]
-    if isinstance(operator, Attention):
+    if isinstance(operator, Attention | ChosenKeys | IndexScores):
         return ("core_attn",)
     if isinstance(operator, Activation):
         return {"mlp": ("mlp",), "moe": ("moe", "moe_act"), "shared_experts": ("moe", "shared_experts")}[
             operator.module
         ]
     if isinstance(operator, Linear):
-        if operator.name in ("q_up", "kv_up"):
+        if operator.untrained:
+            return ("core_attn",)
+        if operator.name in ("q_up", "kv_up", ABSORBED):
             return ("mla_up_proj",)
         if operator.name.startswith("shared"):
             return ("moe", "shared_experts")

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import lru_cache, reduce
 
 from backend.estimate.array_ops import ZERO, Number, choose, larger, smaller
+from backend.estimate.memory.megatron_sparse import keys_of
+from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind
 from backend.estimate.model.load import Load
 from backend.estimate.plan import Choice
@@ -25,6 +27,7 @@ from backend.estimate.time.gemm import UNPACKING, gemm_seconds
 from backend.estimate.time.kernels import LayerKernels, layer_kernels
 from backend.estimate.time.passes import NO_EXTRA, NO_PASS, Extra, Pass, Passes
 from backend.estimate.time.time_context import TimeContext
+from backend.job.model.operators import Linear
 
 ATTENTION_BACKWARD = 2.5
 """Fused attention computes the scores again in the backward pass: five products instead of two."""
@@ -98,7 +101,8 @@ def _recomputed_by(
     if recompute == "full" and not run.stops_early:
         return forward
     if recompute == "full":
-        layer = layer_kernels(_but_the_last(kind), run.fused and modules_too, None, run.routing, run.rope_fused)
+        targets = run.adapters.targets if run.adapters else None
+        layer = layer_kernels(_until_saved(kind, targets), run.fused and modules_too, None, run.routing, run.rope_fused)
         return _passes(layer, time_context, load, extra)[0]
     if not modules or not modules_too:
         return NO_PASS
@@ -107,8 +111,17 @@ def _recomputed_by(
 
 
 @lru_cache(maxsize=256)
-def _but_the_last(kind: LayerKind) -> LayerKind:
-    """Return the layer without its last operator."""
+def _until_saved(kind: LayerKind, targets: str | None) -> LayerKind:
+    """Return the layer without a last projection that runs after the last tensor is saved.
+
+    An adapter of that projection runs after it and saves its input again (PEFT 0.18.1 tuners/lora/layer.py forward).
+    The output of routed experts is saved, because it is multiplied by their shares.
+    """
+    last = kind.operators[-1]
+    if not isinstance(last, Linear) or last.share == "expert":
+        return kind
+    if targets is not None and any(linear is last for linear, _ in adapted_linears(kind, targets)):
+        return kind
     return replace(kind, operators=kind.operators[:-1])
 
 
@@ -149,6 +162,10 @@ def _passes(
         # Its kernels are assumed to be as fast as flash attention.
         core_s = load.tokens * layer.recurrence / load.tensor / time_context.flash_attention_speed
         attention, attention_back = attention + core_s, attention_back + ATTENTION_BACKWARD * core_s
+    if layer.square:
+        attention, attention_back = _square(layer, time_context, load)
+        if not is_single_rank(load.context):
+            context = context_back = _gathered_keys(layer, time_context, load)
     token_s = load.tokens / time_context.machine.memory
     moved = layer.moved_split / load.tensor + (layer.moved_whole + layer.moved_expert) * load.whole
     kernels = _kernels(layer, time_context, load)
@@ -158,7 +175,7 @@ def _passes(
     gather = run.element_bytes * load.tokens * layer.gathered * load.gather
     expert = _expert(layer, time_context, load) if layer.dispatched else ZERO
     compute = gemm + attention + token_s * moved
-    if layer.index:
+    if layer.untrained:
         # An indexer has no backward pass.
         compute = compute + _index(layer, time_context, load)
     started = _started(compute, layer, kernels, layer.small_kernels + unpacked, extra, time_context)
@@ -190,8 +207,8 @@ def _kernels(layer: LayerKernels, time_context: TimeContext, load: Load) -> Numb
 
 
 def _index(layer: LayerKernels, time_context: TimeContext, load: Load) -> Number:
-    """Return the seconds of an indexer. Hugging Face engines alone run it, without tensor parallelism. The GPU waits
-    for the host in a loop over queries."""
+    """Return the seconds of an indexer, which every TP rank computes for all tokens. The GPU waits for the host in a
+    loop over queries. The scores of Megatron-Core's are in _square."""
     flops = 2 * layer.untrained + load.length * layer.index
     moved = load.length * layer.index_moved
     looped = MODULE_START * layer.looped * time_context.efficiency.host_s
@@ -214,6 +231,25 @@ def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tu
     entries = load.tokens * length * layer.scores / load.tensor
     forward_s = flops / time_context.gemm_speed + UNFUSED_SCORES * entries / time_context.machine.memory
     return forward_s, 2 * forward_s
+
+
+def _square(layer: LayerKernels, time_context: TimeContext, load: Load) -> tuple[Number, Number]:
+    """Return the forward and backward seconds of attention over chosen keys and of its indexer's scores."""
+    machine, plan = time_context.machine, time_context.plan
+    pairs = load.tokens * keys_of(plan)
+    split = pairs / load.tensor
+    products = layer.square / time_context.gemm_speed + layer.square_single / time_context.single_speed
+    index = pairs * (layer.index_single / time_context.single_speed + layer.pair_moved / machine.memory)
+    forward_s = split * (products + layer.square_moved / machine.memory) + index
+    return forward_s, split * (2 * products + layer.square_moved_back / machine.memory)
+
+
+def _gathered_keys(layer: LayerKernels, time_context: TimeContext, load: Load) -> Number:
+    """Return the seconds in which ranks of context parallelism gather keys before attention, or reduce their gradients
+    after it."""
+    size = time_context.run.element_bytes * load.tokens * load.context * layer.latent_key
+    group = Group(load.context, load.tensor)
+    return ring_seconds(size, group, time_context.machine, time_context.efficiency)
 
 
 def _started(

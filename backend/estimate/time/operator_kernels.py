@@ -9,6 +9,7 @@ from backend.job.model.operators import (
     AltUp,
     Attention,
     BlockScores,
+    ChosenKeys,
     Dispatch,
     IndexScores,
     Linear,
@@ -72,6 +73,15 @@ QUERY_STARTED = 30
 """Operations with which Qwen4's indexer chooses the keys of one query; transformers loops over the queries of each
 sequence (5.19 modeling_qwen4_exp.py Qwen4ExpTextQSAIndexer; 27 were counted in fp32, and autocast adds casts)."""
 
+ENTRY_MOVED, PAIR_MOVED, INDEX_MOVED = (90, 157), 85, 24
+"""Bytes that Megatron-Core's attention over chosen keys moves: for an entry of a head's scores, forward and backward;
+for a pair of a query and a key; and for an entry of a head of the indexer (the last two forward only). They were
+counted operation by operation in megatron-core 0.19.2 (benchmarks/chosen_keys.py)."""
+
+CORE_STARTED, INDEX_STARTED = 52, 15
+"""Kernels of this attention and of its indexer, a third of those of forward and backward together, without the
+projections (counted there, too)."""
+
 STARTED_BACKWARD = 1.6
 """Ratio of backward to forward operations that are bound by memory, without a count of their own. An activation and
 rotary embedding have 1.5, RMS norms have 1.75."""
@@ -106,6 +116,8 @@ def operator_kernels(
         return _linear(operator, fused)
     if isinstance(operator, Attention):
         return _attention(operator, fused, rope_fused)
+    if isinstance(operator, ChosenKeys):
+        return _chosen_keys(operator)
     if isinstance(operator, IndexScores):
         return _index(operator)
     if isinstance(operator, Norm):
@@ -148,9 +160,30 @@ def _attention(operator: Attention, fused: bool, rope_fused: bool) -> dict[str, 
     }
 
 
+def _chosen_keys(operator: ChosenKeys) -> dict[str, float]:
+    """Return the work of attention over chosen keys in Megatron-Core."""
+    rotated = 16 * (operator.heads + 1) * operator.rotary
+    return {
+        "square": 2.0 * operator.heads * operator.latent,
+        "square_single": 2.0 * operator.heads * (operator.latent + operator.rotary),
+        "square_moved": float(ENTRY_MOVED[0] * operator.heads),
+        "square_moved_back": float(ENTRY_MOVED[1] * operator.heads),
+        "pair_moved": float(PAIR_MOVED),
+        "moved_split": rotated,
+        "kernels": CORE_STARTED,
+        "latent_key": float(operator.latent + operator.rotary),
+    }
+
+
 def _index(operator: IndexScores) -> dict[str, float]:
     """Return the work of an indexer's scores in transformers 5.19 modeling_deepseek_v32.py: the product of queries and
     keys is written, scaled, clipped and summed over the heads; copies of keys are written and read."""
+    if operator.in_fp32:
+        return {
+            "index_single": 2.0 * operator.heads * operator.key_dim,
+            "pair_moved": float(INDEX_MOVED * operator.heads),
+            "kernels": INDEX_STARTED,
+        }
     copied = 2 * operator.key_dim * operator.spreads_keys
     return {
         "index": 2.0 * operator.heads * (operator.key_dim + 1),

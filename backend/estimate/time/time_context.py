@@ -84,6 +84,8 @@ class TimeContext:
     run: Execution
     gemm_speed: float = field(init=False)
     """FLOP/s of projections, efficiency included; likewise the other speeds."""
+    single_speed: float = field(init=False)
+    """FLOP/s of products in fp32."""
     attention_speed: float = field(init=False)
     flash_attention_speed: float = field(init=False)
     """FLOP/s of torch's attention."""
@@ -104,6 +106,7 @@ class TimeContext:
         flash = run.attention_pace * min(sustained * attention_peak, machine.mma_sync)
         computed: Any = self
         computed.gemm_speed = efficiency.product_share * gemm
+        computed.single_speed = efficiency.product_share * machine.single
         computed.attention_speed = efficiency.attention_share * sustained * attention_peak
         computed.flash_attention_speed = efficiency.flash_attention_share * flash
         computed.overlapped = 1.0 - efficiency.overlap_share if run.overlap_tensor else 1.0

@@ -20,6 +20,7 @@ from backend.estimate.time.efficiency import Machine, machine_of_job
 from backend.estimate.time.step_time import MicroBatch, StepTime, kind_passes, micro_batch_time, step_time
 from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.batch import total_steps
+from backend.job.checkpointing import would_be_reentrant
 from backend.job.job import Job
 from backend.job.presets import Gpu, calibration_figures, expected_errors
 from backend.job.traits import MemoryTraits
@@ -145,6 +146,7 @@ def execution(job: Job, memory: MemoryTraits, layers: ModelLayers) -> Execution:
         # accelerate 1.11.0 utils/dataclasses.py set_mixed_precision: reduce_dtype.
         reduced_bytes=(4 if training.precision == "fp32" else 2) if traits.is_fsdp else None,
         reduces_once=traits.is_fsdp,
+        stops_early=not megatron and not would_be_reentrant(job),
         megatron=megatron,
         overlap_gradients=parallel.overlap_grad_reduce if megatron else traits.overlaps,
         overlap_parameters=parallel.overlap_param_gather if megatron else traits.overlaps,

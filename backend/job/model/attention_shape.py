@@ -98,6 +98,12 @@ class Indexer:
     head_dim: int
     spreads_keys: bool = False
     """Whether its product makes a copy of the keys for every query, if a batch has several sequences."""
+    chosen: int = 0
+    """Keys that it chooses for a query."""
+    is_shared: bool = False
+    """Whether later layers read the keys that it chooses."""
+    pooled: int = 0
+    """Keys of a group of which it chooses all or none, by a weighted mean (GLM-5.3); 0 if it chooses single keys."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

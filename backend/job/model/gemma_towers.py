@@ -18,6 +18,7 @@ def gemma3_tower(vision: Config, model: Config, text_hidden: int) -> VisionShape
         projector_norm="token",
         projector_scale=hidden,
         projector=(Projection(hidden, text_hidden),),
+        merger_linears="none",
     )
 
 

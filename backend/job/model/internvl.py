@@ -31,7 +31,6 @@ def internvl_tower(vision: Config, model: Config, text_hidden: int) -> VisionSha
         norm=vision.get("norm_type", "layer_norm"),
         qk_norm=vision.flag("use_qk_norm"),
         qkv_bias=vision.flag("attention_bias"),
-        joined_qkv=False,
     )
 
 
@@ -46,6 +45,7 @@ def internvl_chat_tower(vision: Config, model: Config, text_hidden: int) -> Visi
         norm=own.get("norm_type"),
         qk_norm=own.flag("qk_normalization"),
         qkv_bias=own.flag("qkv_bias"),
+        joined_qkv=True,
         image_patches=(TILE // own.size("patch_size", largest=TILE)) ** 2,
         tiles_variable="MAX_NUM",
     )

@@ -21,6 +21,8 @@ from backend.job.model.sparse import (
     compressed_types,
     deepseek_layer,
     hy_layer,
+    pooled_layer,
+    pooled_types,
 )
 from backend.job.model.step import step_layer
 from backend.job.model.zaya import zaya_layer, zaya_mixer, zaya_other, zaya_types
@@ -137,6 +139,15 @@ NEWER: Mapping[str, Family] = {
         qk_norm="heads",
         layer_types=_gemma_types,
         refine=gemma4_layer,
+    ),
+    "glm5_next": Family(
+        clamped=True,
+        router_bias=True,
+        fp32_routing=True,
+        leading_dense=3,
+        layer_types=pooled_types,
+        delta_net=kimi_delta_net,
+        refine=pooled_layer,
     ),
     "granite_swa": _GRANITE_SWA,
     "granitemoe_swa": replace(
@@ -255,6 +266,7 @@ NEWER_TOWERS: tuple[str, ...] = (
     "cohere_compass",
     "exaone4_5",
     "gemma4_unified",
+    "glm5_next",
     "hunyuan_vl",
     "hyperclovax_vision_v2",
     "kimi_k25",

@@ -140,7 +140,7 @@ def _minicpm(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     )
     if type(last) is not int or not 0 <= last < tower.depth:
         raise refusal("unsupported_model_key", key="insert_layer_id", value=last)
-    return replace(tower, joins_after=last + 1)
+    return replace(tower, joins_after=last + 1, merger_linears="names_of_blocks")
 
 
 def _muse(vision: Config, model: Config, text_hidden: int) -> VisionShape:

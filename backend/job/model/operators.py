@@ -28,6 +28,8 @@ class Norm:
     parameters: int
     detached: bool = False
     """Whether it is a separate module in Transformer Engine, and not fused into the next projection."""
+    is_joined: bool = False
+    """Whether its output is copied into another tensor, so that no projection keeps it (Megatron-Core)."""
     heads: bool = False
     """Whether it normalises each attention head; its output is then the input of the attention."""
     in_fp32: bool = False
@@ -106,6 +108,23 @@ class Attention:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ChosenKeys:
+    """The core of Megatron-Core's attention over chosen keys, without its projections: one latent key for all heads, of
+    which the first part is the value. It computes and stores the scores of every query and key; those of keys that were
+    not chosen become 0."""
+
+    heads: int
+    latent: int
+    """Width of a value."""
+    rotary: int
+    """Elements of a query and of the key with rotary positions."""
+    plain: int
+    """Elements of a projected query head without them."""
+    value_dim: int
+    """Width of a head after the projection of its latent output."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class IndexScores:
     """The scores of an indexer (shape.py), without its projections. They have no backward pass."""
 
@@ -115,6 +134,10 @@ class IndexScores:
     """Elements of a query head that get rotary positions."""
     spreads_keys: bool
     """As in Indexer."""
+    in_fp32: bool = False
+    """Whether it is Megatron-Core's, which computes the scores in fp32."""
+    kept: int = 0
+    """Keys of a query whose numbers stay until the layers that share them have run backward; 0 if no layer does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -273,6 +296,7 @@ Operator = (
     Norm
     | Linear
     | Attention
+    | ChosenKeys
     | IndexScores
     | BlockScores
     | Recurrence

@@ -224,7 +224,8 @@ def _mla(text: Config, shared_by_values: int) -> Mla:
         q_lora=text.size("q_lora_rank", default=0),
         kv_lora=text.size("kv_lora_rank"),
         nope_dim=text.size("qk_nope_head_dim"),
-        rope_dim=text.size("qk_rope_head_dim"),
+        # 0: no positions (GLM-5.3).
+        rope_dim=text.size("qk_rope_head_dim", default=0 if text.get("qk_rope_head_dim") == 0 else None),
         value_dim=text.size("v_head_dim", default=shared_by_values // heads or None),
     )
 

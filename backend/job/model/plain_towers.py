@@ -27,6 +27,7 @@ def vit(vision: Config, *, projector: tuple[Projection, ...], **facts: Any) -> V
             "patch": patch,
             "positions": side**2,
             "patch_bias": True,
+            "joined_qkv": False,
             "image_patches": side**2,
             "projector": projector,
             **facts,

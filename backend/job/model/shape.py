@@ -159,6 +159,8 @@ class LayerShape:
     """Rank of the projections that compute the gates of the streams; 0 if one matrix does (DeepSeek-V4, HY 4)."""
     mixes_streams: bool = True
     """Whether this matrix also gives the one that mixes the streams (DeepSeek-V4)."""
+    streams_averaged: bool = False
+    """Whether the streams end in their plain mean (GLM-5.3), and not in one with weights."""
     ngrams: Ngrams | None = None
     ffn_norm: bool = False
     """Whether a norm follows the FFN, whatever `norms` says (A.X K1)."""
@@ -286,7 +288,7 @@ class ModelShape:
     @cached_property
     def is_only_counted(self) -> bool:
         """Return whether a layer's description gives its parameters, and neither its memory nor its time."""
-        return any(
+        return any(kind.streams and not kind.stream_rank for kind in self.kinds) or any(
             isinstance(each, CompressedAttention | ConvolvedAttention | LightningAttention)
             or (isinstance(each, Mla) and each.gate in ("heads", "own"))
             for each in self._mixers()

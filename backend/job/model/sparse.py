@@ -9,7 +9,8 @@ from dataclasses import replace
 from backend.job.model.attention_shape import Indexer, Mla
 from backend.job.model.compressed_shape import CompressedAttention, Compressor, EntryIndexer
 from backend.job.model.config import Config, refusal
-from backend.job.model.family import SLIDING
+from backend.job.model.family import INDEXED, LINEAR, SLIDING
+from backend.job.model.linear_shape import GatedDeltaNet
 from backend.job.model.qwen4 import MOST_STREAMS
 from backend.job.model.shape import Experts, LayerShape
 
@@ -25,13 +26,23 @@ MOE_TYPES = ("moe", HASHED)
 _LETTERS = {"F": "full", "S": "shared"}
 
 
-def _sparse(config: Config, layer: LayerShape, *, has_indexer: bool, spreads_keys: bool) -> LayerShape:
+CHOSEN_KEYS = 2048
+"""Keys that an indexer chooses, if config.json does not say (index_topk in configuration_deepseek_v32.py,
+configuration_glm_moe_dsa.py and configuration_axk2.py of 5.19)."""
+
+
+def _sparse(
+    config: Config, layer: LayerShape, *, has_indexer: bool, spreads_keys: bool, is_shared: bool = False
+) -> LayerShape:
     """Return the layer with sparse latent attention. The indexer reads what the query's down-projection returns."""
     if not isinstance(layer.attention, Mla):
         raise refusal("missing_model_key", key="kv_lora_rank")
     config.size("q_lora_rank")
     heads, head_dim = config.size("index_n_heads"), config.size("index_head_dim")
-    indexer = Indexer(heads=heads, head_dim=head_dim, spreads_keys=spreads_keys) if has_indexer else None
+    chosen = config.size("index_topk", default=CHOSEN_KEYS)
+    indexer = None
+    if has_indexer:
+        indexer = Indexer(heads=heads, head_dim=head_dim, spreads_keys=spreads_keys, chosen=chosen, is_shared=is_shared)
     return replace(layer, attention=replace(layer.attention, masked=True, indexer=indexer))
 
 
@@ -54,8 +65,9 @@ def glm_layer(config: Config, layer: LayerShape, index: int, layers: int) -> Lay
 
     5.6 builds an indexer in such a layer, too, and never runs it; 5.19 does not, and neither does this description.
     """
-    kind = _indexer_types(config, layers)[index]
-    return _sparse(config, layer, has_indexer=kind == "full" or index == 0, spreads_keys=False)
+    kinds = _indexer_types(config, layers)
+    has_indexer, is_shared = kinds[index] == "full" or index == 0, "shared" in kinds
+    return _sparse(config, layer, has_indexer=has_indexer, spreads_keys=False, is_shared=is_shared)
 
 
 def _indexer_types(config: Config, layers: int) -> list[str]:
@@ -89,6 +101,25 @@ def hy_layer(config: Config, layer: LayerShape, index: int, layers: int) -> Laye
         streams=config.size("hc_mult", largest=MOST_STREAMS),
         mixes_streams=False,
     )
+
+
+def pooled_types(_config: Config, layers: int) -> list[str]:
+    """configuration_glm5_next.py of 5.19: three layers with linear attention, and one with sparse attention."""
+    return [INDEXED if index % 4 == 3 else LINEAR for index in range(layers)]
+
+
+def pooled_layer(config: Config, layer: LayerShape, index: int, layers: int) -> LayerShape:
+    """modeling_glm5_next.py of 5.19: streams that a matrix mixes, whose mean is the output of the last layer. The
+    indexer scores groups of keys, of which it makes one key by weights that it projects."""
+    layer = replace(layer, streams=config.size("hc_mult", largest=MOST_STREAMS), streams_averaged=True)
+    if isinstance(layer.attention, GatedDeltaNet):
+        return layer
+    kinds = _indexer_types(config, layers)
+    layer = _sparse(config, layer, has_indexer=kinds[index] == "full", spreads_keys=False, is_shared="shared" in kinds)
+    if not isinstance(layer.attention, Mla) or layer.attention.indexer is None:
+        return layer
+    indexer = replace(layer.attention.indexer, pooled=config.size("index_kpool"))
+    return replace(layer, attention=replace(layer.attention, indexer=indexer))
 
 
 def compressed_types(config: Config, layers: int) -> list[str]:

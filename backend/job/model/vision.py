@@ -82,6 +82,7 @@ def _qwen(vision: Config, model: Config, text_hidden: int) -> VisionShape:
         patch_bias=third,
         projector_norm="patch",
         projector=(Projection(merged, merged, bias=True), Projection(merged, out, bias=True)),
+        merger_linears="names_of_blocks" if third else "own_names",
     )
 
 
@@ -268,6 +269,13 @@ def _glm_ocr(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     )
 
 
+def _glm5(vision: Config, model: Config, text_hidden: int) -> VisionShape:
+    """modeling_glm5_next.py of 5.19: the tower of GLM-OCR, whose projector has a width of its own."""
+    out, wide = vision.size("out_hidden_size"), vision.size("projection_intermediate_size")
+    tower = _glm_ocr(vision, model, text_hidden)
+    return replace(tower, projector=(*tower.projector[:2], Projection(out, wide, gated=True), Projection(wide, out)))
+
+
 def _glm4v(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
     """modeling_glm4v.py: the FFN of a block is as wide as the output."""
     hidden, out = vision.size("hidden_size"), vision.size("out_hidden_size", default=text_hidden)
@@ -328,6 +336,7 @@ TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "glm4v_moe": _glm4v,
     "glm46v": _glm4v,
     "glm_ocr": _glm_ocr,
+    "glm5_next": _glm5,
     "idefics3": _idefics3,
     "internvl": internvl_tower,
     "lfm2_vl": _lfm2,

@@ -86,6 +86,9 @@ class VisionShape:
     """Elements of a patch that the backward pass needs besides those of blocks, if the tower is trained."""
     joined_qkv: bool = True
     """Whether one matrix projects queries, keys and values."""
+    merger_linears: Literal["own_names", "names_of_blocks", "none"] = "own_names"
+    """The names of the projector's nn.Linear modules: their own, or those of modules of the blocks. none: its matrix is
+    a bare parameter."""
     checkpointed: bool = True
     """Whether gradient checkpointing reaches the blocks."""
     patches_need: bool = False

@@ -15,6 +15,7 @@ from backend.job.problems import Problem, ProblemsError
 from backend.job.rules import (
     adapters,
     attention,
+    chosen_keys,
     common,
     extra,
     grpo,
@@ -39,6 +40,7 @@ RULES: tuple[BoundRule, ...] = (
     *schedule.RULES,
     *adapters.RULES,
     *sparse.RULES,
+    *chosen_keys.RULES,
     *attention.RULES,
     *sharded.RULES,
     *vision.RULES,

@@ -9,9 +9,13 @@ from backend.job.rules.bound import BoundRule, problem, registrar
 RULES: list[BoundRule] = []
 hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
 llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
+swift_trainer = registrar(RULES, lambda traits: traits.environment == "swift" and not traits.is_megatron)
 
 NO_ADAPTERS = ("out_proj", "conv1d")
 MAMBA_TYPES = ("falcon_h1", "mamba", "mamba2", "falcon_mamba")
+WITHOUT_OUT_PROJ = ("falcon_h1", "mamba", "mamba2", "falcon_mamba", "nemotron_h")
+"""Types for which ms-swift leaves `out_proj` out of its `all-linear` (4.6.0 pipelines/train/tuner.py
+_drop_mamba_incompatible_targets)."""
 FUSED_TYPES = ("bamba", "granitemoehybrid", "nemotron_h")
 """Types that peft does not know as Mamba, and whose fused kernel reads the weight of `out_proj` itself."""
 MAMBA_TARGETS = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj,in_proj"
@@ -31,6 +35,20 @@ ALTUP_TARGETS = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
 """The layers of Gemma 3n (transformers 5.6 modeling_gemma3n.py) without those of AltUp and Laurel and of the layers'
 own embeddings. An adapter on `correction_coefs` would get no gradient: AltUp reads its weight alone."""
 
+_DELTA_TARGETS = f"{ALTUP_TARGETS},b_proj"
+_KIMI_TARGETS = f"{_DELTA_TARGETS},f_a_proj,f_b_proj,g_a_proj,g_b_proj,kv_a_proj_with_mqa,kv_b_proj"
+WHOLE_LAYER_TARGETS = {
+    "kimi_linear": _KIMI_TARGETS,
+    "glm5_next": f"{_KIMI_TARGETS},q_a_proj,q_b_proj",
+    "olmo_hybrid": f"{_DELTA_TARGETS},a_proj,g_proj",
+}
+"""Types with whole layers whose classes have `Linear` in their names, and their linear layers (transformers 5.19
+modeling_kimi_linear.py, modeling_glm5_next.py without the indexer and the tower, modeling_olmo_hybrid.py). Moonshot's
+own code of Kimi Linear has the name KimiLinearForCausalLM, too."""
+PROJECTION_NORM_TYPES = ("glm4v", "glm4v_moe", "glm_ocr")
+NEOX_TARGETS = "query_key_value,dense,dense_h_to_4h,dense_4h_to_h"
+"""The layers of GPT-NeoX (transformers 5.6 modeling_gpt_neox.py) without its output layer."""
+
 
 @hugging_face
 def adapters_suit_mamba(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
@@ -39,7 +57,7 @@ def adapters_suit_mamba(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     if training.method not in ("lora", "qlora") or shape.model_type not in MAMBA_TYPES:
         return None
     names = training.lora.targets.split(",")
-    refused = [name for name in names if name.strip() in (*NO_ADAPTERS, "all")]
+    refused = [name for name in names if name.strip() in (*NO_ADAPTERS, *_all_with_out_proj(job, shape))]
     if not refused:
         return None
     kept = ",".join(name for name in names if name not in refused) or MAMBA_TARGETS
@@ -60,7 +78,7 @@ def adapters_are_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     if training.method not in ("lora", "qlora") or shape.model_type not in FUSED_TYPES:
         return None
     names = [name.strip() for name in training.lora.targets.split(",")]
-    if not {"out_proj", "all"} & {*names}:
+    if not {"out_proj", *_all_with_out_proj(job, shape)} & {*names}:
         return None
     usual = GRANITE_TARGETS if shape.model_type == "granitemoehybrid" else MAMBA_TARGETS
     kept = ",".join(name for name in names if name not in ("out_proj", "all")) or usual
@@ -68,20 +86,74 @@ def adapters_are_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
                    edit={"training.lora.targets": kept})  # fmt: skip
 
 
-@llamafactory
-def all_names_modules_for_adapters(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """LLaMA-Factory 0.9.5 looks for `Linear` in the names of classes (model_utils/misc.py find_all_linear_modules).
+def _all_with_out_proj(job: Job, shape: ModelShape) -> tuple[str, ...]:
+    """Return the word `all` if it names `out_proj`."""
+    is_left_out = job.traits.environment == "swift" and shape.model_type in WITHOUT_OUT_PROJ
+    return () if is_left_out else ("all",)
 
-    GPT-2 has transformers' Conv1D instead, so `all` finds none and peft raises. In Granite's models with a shared FFN,
-    it has the same names as the experts, whose class peft 0.18.1 refuses. In Gemma 3n it finds AltUp's lists of
-    projections, whose names are numbers, as are those of the layers, whose class peft refuses.
+
+def adapted_modules(job: Job, shape: ModelShape) -> str:
+    """Return the modules with adapters: those that the job names, without `out_proj` where `all` leaves it out."""
+    targets = job.training.lora.targets
+    return MAMBA_TARGETS if targets.strip() == "all" and not _all_with_out_proj(job, shape) else targets
+
+
+def _has_adapters_on_all(job: Job) -> bool:
+    return job.training.method in ("lora", "qlora") and job.training.lora.targets.strip() == "all"
+
+
+@hugging_face
+def all_finds_linear_layers(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Both engines look for `linear` in the names of classes (LLaMA-Factory 0.9.5 model/model_utils/misc.py
+    find_all_linear_modules, ms-swift 4.6.0 utils/transformers_utils.py find_all_linears).
+
+    GPT-2 has transformers' Conv1D instead, so `all` finds none and peft raises. In WHOLE_LAYER_TARGETS it finds whole
+    layers, or the whole model with an empty name, and peft raises (tests/engines/test_adapters_of_all.py).
     """
-    training = job.training
-    if training.method not in ("lora", "qlora") or training.lora.targets.strip() != "all":
+    if not _has_adapters_on_all(job):
         return None
     if shape.model_type == "gpt2":
         return problem("adapters_find_nothing", "training.lora.targets", model_type=shape.model_type,
                        edit={"training.lora.targets": CONV1D_TARGETS})  # fmt: skip
+    if targets := WHOLE_LAYER_TARGETS.get(shape.model_type):
+        return problem("adapters_on_whole_layers", "training.lora.targets", model_type=shape.model_type,
+                       edit={"training.lora.targets": targets})  # fmt: skip
+    return None
+
+
+@hugging_face
+def all_spares_the_output_layer(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Both engines know the output layer by the name `lm_head`. That of GPT-NeoX is `embed_out` in transformers 5.6
+    (5.19: `lm_head`). ms-swift has no entry of the type that names another (model/models/llm.py)."""
+    if not _has_adapters_on_all(job) or shape.model_type != "gpt_neox":
+        return None
+    return problem("adapters_on_output", "training.lora.targets", "warning", model_type=shape.model_type,
+                   edit={"training.lora.targets": NEOX_TARGETS})  # fmt: skip
+
+
+@swift_trainer
+def all_spares_altup(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """ms-swift names AltUp's modules by their whole paths, so peft adapts them (LLaMA-Factory: adapters_on_layers).
+
+    The adapters on `correction_coefs` get no gradient (one step of a small model with ms-swift's names, transformers
+    5.6.0).
+    """
+    if not _has_adapters_on_all(job) or shape.model_type not in ALTUP_TYPES:
+        return None
+    return problem("adapters_on_altup", "training.lora.targets", "warning", model_type=shape.model_type,
+                   edit={"training.lora.targets": ALTUP_TARGETS})  # fmt: skip
+
+
+@llamafactory
+def all_names_modules_for_adapters(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """LLaMA-Factory 0.9.5 looks for `Linear` in the names of classes (model_utils/misc.py find_all_linear_modules).
+
+    In Granite's models with a shared FFN, the names are those of the experts too, whose class peft 0.18.1 refuses. In
+    Gemma 3n it finds AltUp's lists of projections, whose names are numbers, as are those of the layers, whose class
+    peft refuses.
+    """
+    if not _has_adapters_on_all(job):
+        return None
     if shape.model_type in GRANITE_TYPES and shape.experts:
         modules = "input_linear, output_linear"
         return problem("adapters_on_experts", "training.lora.targets", model_type=shape.model_type, modules=modules,
@@ -90,6 +162,20 @@ def all_names_modules_for_adapters(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
         return problem("adapters_on_layers", "training.lora.targets", model_type=shape.model_type,
                        edit={"training.lora.targets": ALTUP_TARGETS})  # fmt: skip
     return None
+
+
+@llamafactory
+def all_spares_norms(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """LLaMA-Factory 0.9.5 model/model_utils/visual.py patch_target_modules takes every module whose path contains a
+    name that `all` found. The tower of GLM-4V has `proj`, and its merger `post_projection_norm`, which peft refuses
+    (seen with glm4v, transformers 5.6.0; the others have the same names)."""
+    freeze = job.training.freeze
+    if not _has_adapters_on_all(job) or shape.model_type not in PROJECTION_NORM_TYPES:
+        return None
+    if freeze.vision_tower or freeze.projector:
+        return None
+    return problem("adapters_on_norm", "training.freeze.projector", model_type=shape.model_type,
+                   edit={"training.freeze.projector": True})  # fmt: skip
 
 
 @hugging_face

@@ -2,20 +2,26 @@
 
 from backend.job.attention import (
     EAGER_IN_SWIFT,
+    FUSED_WITHOUT_PADDING,
+    HOPPER,
+    SINKS_KERNEL,
     UNFUSED_BACKENDS,
     asked_of_llamafactory,
     asked_of_swift,
+    needs_unfused,
     of_llamafactory,
     of_swift,
     stores_scores,
     swift_backend,
 )
+from backend.job.batch import padding
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.model.attention_shape import WIDEST_HEAD
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
+from backend.job.traits import TRAITS
 
 RULES: list[BoundRule] = []
 swift_megatron = registrar(RULES, lambda traits: traits.environment == "swift" and traits.is_megatron)
@@ -58,6 +64,15 @@ def wide_heads_do_without_flash_attention_2(job: Job, shape: ModelShape, gpu: Gp
                    edit={"extra": {**job.extra, "flash_attn": "sdpa"}})  # fmt: skip
 
 
+@llamafactory
+def llamafactory_knows_the_implementation(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """LLaMA-Factory 0.9.5 model/model_utils/attention.py has no branch for `fa3`, although extras/constants.py lists
+    it: `NotImplementedError: Unknown attention type: fa3`."""
+    if asked_of_llamafactory(job) != "flash_attention_3" or of_llamafactory(job, shape) == SINKS_KERNEL:
+        return None
+    return problem("flash_attention_3_unknown", "engine", edit={"extra": {**job.extra, "flash_attn": "auto"}})
+
+
 @swift_megatron
 def sinks_need_another_backend(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift 4.6.0 megatron/model/utils.py _check_attention_backend: `Attention backend "flash" does not support
@@ -94,6 +109,49 @@ def sinks_are_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
         return None
     return problem("sinks_not_trained", "training.method", "warning", model_type=shape.model_type,
                    edit={"training.method": "lora"})  # fmt: skip
+
+
+@llamafactory
+def llamafactory_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """HOPPER says why. LLaMA-Factory takes this kernel for gpt-oss whatever a job asks for."""
+    if not shape.has_sinks or not _kernel_lacks_sinks(of_llamafactory(job, shape), gpu):
+        return None
+    swift = f"swift-{job.engine.partition('-')[2]}"
+    methods = TRAITS[swift].methods
+    edit: dict[str, object] = {"engine": swift}
+    if job.training.method not in methods:
+        edit["training.method"] = methods[0]
+    return problem("sinks_need_hopper", "engine", model_type=shape.model_type, gpu=gpu.name,
+                   capability=gpu.compute_capability, case="llamafactory", edit=edit)  # fmt: skip
+
+
+@swift_trainer
+def ms_swift_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """HOPPER says why."""
+    if not shape.has_sinks or not _kernel_lacks_sinks(of_swift(job, shape), gpu):
+        return None
+    return problem("sinks_need_hopper", "engine", model_type=shape.model_type, gpu=gpu.name,
+                   capability=gpu.compute_capability, case="swift",
+                   edit={"extra": {**job.extra, "attn_impl": "eager"}})  # fmt: skip
+
+
+def _kernel_lacks_sinks(implementation: str, gpu: Gpu) -> bool:
+    return implementation == SINKS_KERNEL and gpu.compute_capability not in (None, HOPPER)
+
+
+@swift_megatron
+def fused_attention_reads_concatenated_samples(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """FUSED_WITHOUT_PADDING says why. Megatron-Core then allows no other kernel (0.16.1
+    models/common/language_module/language_module.py _set_attention_backend), and Transformer Engine ends with `No dot
+    product attention backend is available`."""
+    capability = gpu.compute_capability
+    if swift_backend(job) != "fused" or padding(job) != "nothing" or capability is None:
+        return None
+    if capability >= FUSED_WITHOUT_PADDING:
+        return None
+    backend = "unfused" if needs_unfused(shape) else "flash"
+    return problem("fused_needs_hopper", "engine", gpu=gpu.name, capability=capability, case=backend,
+                   edit={"extra": {**job.extra, "attention_backend": backend}})  # fmt: skip
 
 
 @swift_megatron

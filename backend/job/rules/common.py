@@ -11,7 +11,7 @@ from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, o
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, dividing, problem, registrar
 from backend.job.rules.stages import counted_layers, recut
-from backend.job.trained import trained_parts
+from backend.job.trained import ignores_freezing, trained_parts
 from backend.job.traits import TRAITS, sibling
 from backend.job.unestimated import is_known
 
@@ -121,6 +121,18 @@ def freeze_has_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     if shape.vision or not (freeze.vision_tower or freeze.projector or freeze.language_model):
         return None
     return problem("freeze_without_vision", "training.freeze.vision_tower", "warning", edit=dict(_NOTHING_FROZEN))
+
+
+@everywhere
+def freezing_knows_the_parts(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """LLaMA-Factory 0.9.5 model/model_utils/visual.py get_forbidden_modules freezes parts of COMPOSITE_MODELS alone."""
+    freeze = job.training.freeze
+    if not (freeze.vision_tower or freeze.projector or freeze.language_model):
+        return None
+    if not ignores_freezing(job, shape.model_type):
+        return None
+    return problem("freeze_ignored_for_type", "training.freeze.vision_tower", "warning", model_type=shape.model_type,
+                   edit=dict(_NOTHING_FROZEN))  # fmt: skip
 
 
 @everywhere

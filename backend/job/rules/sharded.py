@@ -7,6 +7,8 @@ from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
 from backend.job.traits import sibling
 
+WRITES_INPUT_TYPE = ("bailing_moe", "deepseek")
+"""Types with code of their own whose experts write into a tensor of the type of their inputs."""
 RULES: list[BoundRule] = []
 hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
 offloading = registrar(RULES, lambda traits: traits.zero_stage > 0 and traits.offloads != "none")
@@ -111,3 +113,19 @@ def _quantised_by(job: Job) -> str | None:
     config = job.model.hf_config.get("quantization_config")
     method = config.get("quant_method") if isinstance(config, dict) else None
     return str(method) if method and method not in _EXPANDED else None
+
+
+@hugging_face
+def experts_write_the_type_that_they_read(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """modeling_bailing_moe.py and modeling_bailing_moe_v2.py (own_code.py) write the outputs of experts, which autocast
+    makes 16-bit, into a tensor of the type of the inputs, which is fp32 if the weights are: `Index put requires the
+    source and destination dtypes match`.
+
+    Seen on CPU with small models of both. torch checks it on every device; DeepSeek-MoE's code has the same line
+    (https://github.com/hiyouga/LlamaFactory/issues/2639, 4847 and 5943, on GPUs). DeepSpeed and FSDP cast the weights.
+    """
+    runs_autocast = bool(job.traits.memory and job.traits.memory.autocast_bytes) and job.training.precision != "fp32"
+    if shape.model_type not in WRITES_INPUT_TYPE or not runs_autocast or job.training.method != "full":
+        return None
+    return problem("experts_under_autocast", "engine", model_type=shape.model_type,
+                   edit={"engine": sibling(job.traits, "zero2")})  # fmt: skip

@@ -3,7 +3,7 @@
 from backend.job.job import Job
 from backend.job.megatron_model_types import SWIFT_DEV_MEGATRON
 from backend.job.model import ModelShape
-from backend.job.model.linear_shape import GatedDeltaNet
+from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
@@ -37,8 +37,8 @@ def streaming_has_one_loader(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
 
 @swift_megatron
 def megatron_core_builds_the_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """mcore-bridge 1.6.5 needs the dev branch of Megatron-LM for some types; with megatron-core 0.16.1 the run ends
-    when it builds the model."""
+    """mcore-bridge 1.6.5 needs the dev branch of Megatron-LM for some types; with megatron-core up to 0.19.2 the run
+    ends when it builds the model."""
     if shape.model_type not in SWIFT_DEV_MEGATRON:
         return None
     return problem("megatron_core_dev", "engine", "warning", model_type=shape.model_type)
@@ -53,3 +53,14 @@ def megatron_has_the_linear_attention(job: Job, shape: ModelShape, gpu: Gpu) -> 
         return None
     return problem("linear_attention_differs", "engine", "warning", model_type=shape.model_type,
                    edit={"engine": sibling(job.traits, "zero3")})  # fmt: skip
+
+
+@swift_megatron
+def lightning_attention_has_whole_sequences(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore-bridge 1.6.5 model/gpts/bailing_hybrid.py LinearAttention.forward: each rank of context parallelism runs
+    the recurrence over its own part of the sequence, from an empty state, and no rank sends its state on."""
+    is_lightning = any(isinstance(kind.attention, LightningAttention) for kind in shape.kinds)
+    if not is_lightning or job.parallel.context == 1:
+        return None
+    return problem("lightning_with_context", "parallel.context", model_type=shape.model_type,
+                   context=job.parallel.context, edit={"parallel.context": 1})  # fmt: skip

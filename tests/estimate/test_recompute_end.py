@@ -1,0 +1,43 @@
+"""Checkpoints that are not reentrant stop when backward has what it needs; a loss that overwrites the logits."""
+
+import pytest
+
+from backend.estimate import estimate
+from tests.estimate.cases import job
+
+NOT_REENTRANT = {"use_reentrant_gc": False}
+EXPERTS = {"model__preset": "qwen3-30b-a3b"}
+
+
+def recompute_s(method="full", targets="all", engine="llamafactory-zero2", **values):
+    result = estimate(job(engine=engine, training__method=method, training__lora__targets=targets, **values))
+    return result.time_s.get("recompute", 0.0)
+
+
+@pytest.mark.parametrize(("method", "targets"), [("full", "all"), ("lora", "q_proj,v_proj")])
+def test_recompute_that_is_not_reentrant_skips_the_last_projection_of_a_layer(method, targets):
+    shorter, whole = (recompute_s(method, targets, extra=extra) for extra in (NOT_REENTRANT, {}))
+    assert 0.6 * whole < shorter < 0.85 * whole
+
+
+def test_without_recompute_the_kind_of_checkpoint_changes_nothing():
+    assert recompute_s(parallel__recompute="none", extra=NOT_REENTRANT) == 0
+
+
+@pytest.mark.parametrize(("method", "values"), [("lora", {}), ("full", EXPERTS)])
+def test_an_adapter_of_the_last_projection_and_routed_experts_need_it_again(method, values):
+    assert recompute_s(method, extra=NOT_REENTRANT, **values) == pytest.approx(recompute_s(method, **values))
+
+
+def test_checkpoints_of_fsdp_2_are_not_reentrant():
+    first, second = (recompute_s(engine="llamafactory-fsdp", parallel__fsdp__version=version) for version in (1, 2))
+    assert second < 0.85 * first
+
+
+def test_the_cross_entropy_of_transformer_engine_keeps_less_and_moves_less():
+    native, of_engine = (
+        estimate(job(engine="swift-megatron", parallel__cross_entropy_fusion=True, extra=extra))
+        for extra in ({}, {"cross_entropy_fusion_impl": "te"})
+    )
+    assert of_engine.peak_gib < native.peak_gib
+    assert of_engine.iteration_s < native.iteration_s

@@ -1,0 +1,85 @@
+"""Adapters of models with a vision tower, against those that peft 0.18.1 builds.
+
+Each figure is the parameters of adapters of rank 8 on the classes of transformers 5.6.0, on the meta device. Modules
+are those that LLaMA-Factory 0.9.5 (find_all_linear_modules, patch_target_modules) and ms-swift 4.6.0 (find_all_linears,
+get_multimodal_target_regex) name for `all`.
+"""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from backend.estimate import estimate
+from backend.estimate.estimate import tuning_of
+from backend.estimate.model.adapters import adapter_parameters
+from backend.estimate.model.model_layers import model_layers
+from backend.job.job import Model
+from backend.job.model import parse_model
+from backend.job.model.vision import TOWERS
+from backend.job.presets import models, resolve_gpu, resolve_model
+from backend.job.rules.adapters import adapted_modules
+from backend.job.trained import NOT_COMPOSITE, trained_parts
+from benchmarks.small_models import SMALL_MODELS, TOWER_MODELS
+from tests.estimate.cases import job
+from tests.nodes import needs_node_environment
+from tools.programs import NODE_PYTHON
+
+ALL_FROZEN, TOWER, PROJECTOR, BOTH = (True, True), (False, True), (True, False), (False, False)
+"""Whether the tower and the projector are frozen."""
+BUILT = {
+    ("qwen2_5_vl", "llamafactory-ddp"): (20_185_088, 25_760_768, 20_185_088, 25_760_768),
+    ("qwen2_5_vl", "swift-ddp"): (20_185_088, 25_760_768, 20_336_640, 25_912_320),
+    ("qwen3_vl", "llamafactory-ddp"): (8_716_288, 12_206_080, 8_716_288, 12_320_768),
+    ("qwen3_vl", "swift-ddp"): (8_716_288, 11_862_016, 9_175_040, 12_320_768),
+    ("qwen3_5", "llamafactory-ddp"): (16_232_448, 19_378_176, 16_232_448, 19_496_960),
+    ("qwen3_5", "swift-ddp"): (16_232_448, 19_378_176, 16_351_232, 19_496_960),
+    ("internvl", "llamafactory-ddp"): (21_823_488, 25_362_432, 21_823_488, 25_362_432),
+    ("internvl", "swift-ddp"): (21_823_488, 25_362_432, 21_954_560, 25_493_504),
+    ("gemma3", "llamafactory-ddp"): (14_901_248, 19_248_896, 14_901_248, 19_248_896),
+    ("gemma3", "swift-ddp"): (14_901_248, 19_248_896, 14_901_248, 19_248_896),
+    ("mistral3", "llamafactory-ddp"): (12_353_536, 16_875_520, 12_353_536, 16_875_520),
+}
+
+
+@pytest.mark.parametrize(("model_type", "engine"), BUILT)
+def test_adapters_are_those_that_peft_builds(model_type: str, engine: str) -> None:
+    preset = next(key for key, each in models().items() if each.hf_config["model_type"] == model_type)
+    counted = []
+    for tower, projector in (ALL_FROZEN, TOWER, PROJECTOR, BOTH):
+        frozen = {"training.freeze.vision_tower": tower, "training.freeze.projector": projector}
+        the_job = job({"model.preset": preset, "engine": engine, "training.method": "lora", **frozen})
+        shape = resolve_model(the_job.model)
+        parts = trained_parts(the_job, shape)
+        tuning = tuning_of(the_job, shape, parts, resolve_gpu(the_job.cluster))
+        counted.append(
+            adapter_parameters(model_layers(shape), 8, tuning.lora_targets, parts, by_path=tuning.adapts_by_path)
+        )
+    assert tuple(counted) == BUILT[model_type, engine]
+
+
+@pytest.mark.parametrize(("name", "built"), [("falcon_h1", 197_888), ("nemotron_h", 57_920)])
+def test_ms_swift_gives_mambas_out_proj_no_adapter(name: str, built: int) -> None:
+    the_job = job({"engine": "swift-ddp", "training.method": "lora"})
+    shape = parse_model(SMALL_MODELS[name])
+    counted = adapter_parameters(model_layers(shape), 8, adapted_modules(the_job, shape), trained_parts(the_job, shape))
+    assert counted == built
+
+
+def test_llamafactory_trains_all_parts_of_a_type_that_it_does_not_know() -> None:
+    frozen = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
+    adapters = {"engine": "llamafactory-ddp", "training.method": "lora"}
+    of_all, of_frozen, of_swift = (
+        replace(job(adapters, edits), model=Model(hf_config=TOWER_MODELS["exaone4_5"]))
+        for edits in ({}, frozen, {**frozen, "engine": "swift-ddp"})
+    )
+    trained = [estimate(each).stages[0].optimizer_gib for each in (of_all, of_frozen, of_swift)]
+    assert trained[0] == trained[1] > trained[2]
+
+
+@needs_node_environment
+def test_llamafactory_does_not_know_the_parts_of_the_types_that_are_listed() -> None:
+    [source] = (NODE_PYTHON.parents[1] / "lib").glob("python3*/site-packages/llamafactory/model/model_utils/visual.py")
+    known = set(re.findall(r'model_type="(\w+)"', source.read_text()))
+    assert known
+    assert {*TOWERS} - known == NOT_COMPOSITE
