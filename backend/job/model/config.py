@@ -69,10 +69,10 @@ class Config:
             raise refusal("bad_model_key", key=self._names.get(given[0], given[0]), value=_as_written(value))
         return value
 
-    def indexes(self, key: str) -> tuple[int, ...]:
-        """Return a list of layer indexes, or a text that lists them (Step 3.7: "3,4,5"); empty if it is absent."""
+    def indexes(self, key: str, *, may_be_text: bool = False) -> tuple[int, ...]:
+        """Return a list of layer indexes; empty if it is absent. A text such as "3,4,5" may list them."""
         value = self.get(key, ())
-        if isinstance(value, str):
+        if may_be_text and isinstance(value, str):
             value = [int(each) if each.strip().isdecimal() else each for each in value.split(",") if each.strip()]
         if not isinstance(value, list | tuple) or not all(type(index) is int for index in value):
             raise refusal("bad_model_key", key=key, value=value)

@@ -298,7 +298,7 @@ def _sparse(text: Config, family: Family, layers: int) -> list[bool]:
             raise refusal("bad_model_key", key="mlp_layer_types", value=listed)
         return [name in WITH_EXPERTS for name in listed[:layers]]
     if text.get("moe_layers") is not None:
-        with_experts = text.indexes("moe_layers")
+        with_experts = text.indexes("moe_layers", may_be_text=True)  # Step 3.7 has a text.
         return [index in with_experts for index in range(layers)]
     if text.get("expert_layer_period") is not None:
         period, offset = text.size("expert_layer_period"), text.size("expert_layer_offset", default=0)
