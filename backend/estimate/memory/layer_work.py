@@ -166,7 +166,7 @@ def _index_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
     if indexer.spreads_keys:
         spread = choose(plan.micro_batch > 1, element * indexer.key_dim * plan.sequence_length, 0)
     # Queries, keys and values of the attention exist before the indexer runs.
-    after = replace(kind, operators=kind.operators[places[0] + 2 :])
+    after = replace(kind, operators=kind.operators[kind.operators.index(indexer) + 2 :])
     later = eager_bytes(after, form) + mask_bytes(kind, plan, tuning, form)
     at_once = queries + entries + larger(entries, cast + spread) + _residual_bytes(kind, form)
     return larger(at_once - later - saved_scores(kind, plan, memory, tuning), 0)
@@ -179,13 +179,13 @@ def _block_mask_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning:
     transformers 5.19 modeling_minimax_m3_vl.py MiniMaxM3VLIndexer: forward holds the scores of every key in fp32 twice.
     build_block_mask holds three masks of truth values for each head, and two in the precision of queries.
     """
-    places = [place for place, each in enumerate(kind.operators) if isinstance(each, BlockScores) and each.masked_heads]
-    if not places:
+    indexers = operators_of(kind, BlockScores)
+    if not indexers or not indexers[0].masked_heads:
         return 0
-    [indexer] = operators_of(kind, BlockScores)
+    [indexer] = indexers
     entries = max(8 * indexer.heads, (3 + 2 * form.element) * indexer.masked_heads)
     # Queries, keys and values of the attention exist before the indexer runs.
-    after = replace(kind, operators=kind.operators[places[0] + 2 :])
+    after = replace(kind, operators=kind.operators[kind.operators.index(indexer) + 2 :])
     later = eager_bytes(after, form) + mask_bytes(kind, plan, tuning, form)
     at_once = entries * plan.sequence_length + _residual_bytes(kind, form)
     return larger(at_once - later - saved_scores(kind, plan, memory, tuning), 0)
