@@ -21,7 +21,8 @@ from tests.ui.browser import RESTING, expect, needs_chromium, until
 from tools.browser import Server, logged_in
 from tools.programs import NODE_ENVIRONMENT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), needs_chromium]
+# In `make test`, tests/runs/test_containers.py pulls, loads and trains in real Docker without the page.
+pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(1200), needs_chromium]
 
 NODES = 2
 IS_CHECKED = """() => {

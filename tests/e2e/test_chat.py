@@ -170,6 +170,7 @@ def test_a_model_of_ms_swift_answers_from_its_checkpoint_and_a_stop_while_it_str
     assert (served.wait(run), chat.phase, chat.left) == (RunState.STOPPED, "ended", 0)
 
 
+@pytest.mark.engines
 def test_a_node_that_is_lost_in_mid_answer_proves_its_end_when_it_is_back(
     served: Controller, cluster: LocalNodes
 ) -> None:

@@ -19,7 +19,7 @@ from tests.runs.gangs import marked
 from tests.waiting import wait_for
 from tools.programs import NODE_ENVIRONMENT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.engines]  # In `make test`, test_bare_nodes.py trains in containers.
+pytestmark = [pytest.mark.e2e, pytest.mark.engines]
 
 NODES = 2
 STEPS = 40

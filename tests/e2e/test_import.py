@@ -14,7 +14,7 @@ from app.demo.local_nodes import LocalNodes
 from backend.job.mapping import dump_mapping
 from tools.programs import NODE_PYTHON
 
-pytestmark = [pytest.mark.e2e]
+pytestmark = [pytest.mark.e2e, pytest.mark.engines]
 
 ROOT = Path(__file__).parents[2]
 NODES = 2
