@@ -207,11 +207,15 @@ fusions/fused_cross_entropy.py)."""
 FUSED_LOSS_MOVED = (22, 6)
 """loss_forward_moved and loss_backward_moved of that fused cross entropy."""
 TE_LOSS_BYTES, TE_LOSS_MOVED = 2, (6, 4)
-"""The same of Transformer Engine's cross entropy: bytes of a logit at the peak, and bytes that it moves.
+"""The same of the cross entropy of Transformer Engine up to 2.17, as published runs used it: bytes of a logit at the
+peak, and bytes that it moves.
 
 Its gradient overwrites the 16-bit logits (pytorch/cross_entropy.py). In forward it reads them for the sum, and reads
 and writes them for the gradient, which backward scales (pytorch/triton/cross_entropy.py).
 """
+TE_FP32_LOSS_BYTES, TE_FP32_LOSS_MOVED = 6, (8, 14)
+"""The same from Transformer Engine 2.18 on (pull request 3193): the gradient is an fp32 tensor beside the 16-bit
+logits. Backward scales it, and torch casts it to the precision of the logits."""
 LIGER_LOSS_MOVED = (4, 0)
 """The same of Liger's cross entropy, whose kernel overwrites the logits with the gradient in forward."""
 

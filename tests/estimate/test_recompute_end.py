@@ -3,6 +3,8 @@
 import pytest
 
 from backend.estimate import estimate
+from backend.estimate.memory.engine_memory import memory_traits
+from backend.job.presets import gpus
 from tests.estimate.cases import job
 
 NOT_REENTRANT = {"use_reentrant_gc": False}
@@ -41,3 +43,14 @@ def test_the_cross_entropy_of_transformer_engine_keeps_less_and_moves_less():
     )
     assert of_engine.peak_gib < native.peak_gib
     assert of_engine.iteration_s < native.iteration_s
+
+
+def test_the_gradient_of_the_newest_transformer_engine_is_in_fp32_beside_the_logits():
+    """Transformer Engine 2.18 and later (pytorch/triton/cross_entropy.py: grad_input in torch.float32)."""
+    of_engine = job(
+        engine="swift-megatron",
+        parallel__cross_entropy_fusion=True,
+        extra={"cross_entropy_fusion_impl": "te"},
+    )
+    memory = memory_traits(of_engine, gpus()["h100-80g"])
+    assert (memory.logits_forward_bytes, memory.logits_backward_bytes) == (2 + 4, 4 + 2)

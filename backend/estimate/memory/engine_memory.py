@@ -15,8 +15,8 @@ from backend.job.traits import (
     FUSED_LOSS_MOVED,
     LIGER_LOSS_MOVED,
     SINGLE_SCALES_BYTES,
-    TE_LOSS_BYTES,
-    TE_LOSS_MOVED,
+    TE_FP32_LOSS_BYTES,
+    TE_FP32_LOSS_MOVED,
     MemoryTraits,
     Offload,
 )
@@ -50,7 +50,7 @@ def memory_traits(job: Job, gpu: Gpu) -> MemoryTraits:
         names = ("logits_forward_bytes", "logits_backward_bytes", "loss_forward_moved", "loss_backward_moved")
         fused = (memory.fused_logits_bytes, memory.fused_logits_bytes, *FUSED_LOSS_MOVED)
         if extra.get("cross_entropy_fusion_impl") == "te":
-            fused = (TE_LOSS_BYTES, TE_LOSS_BYTES, *TE_LOSS_MOVED)
+            fused = (TE_FP32_LOSS_BYTES, TE_FP32_LOSS_BYTES, *TE_FP32_LOSS_MOVED)
         # Traits are declared as plain numbers; like the sizes of a job, they may be arrays of plans.
         chosen: dict[str, Any] = {
             name: choose(fusable, value, getattr(memory, name)) for name, value in zip(names, fused, strict=True)
