@@ -70,7 +70,10 @@ def llamafactory_knows_the_implementation(job: Job, shape: ModelShape, gpu: Gpu)
     it: `NotImplementedError: Unknown attention type: fa3`."""
     if asked_of_llamafactory(job) != "flash_attention_3" or of_llamafactory(job, shape) == SINKS_KERNEL:
         return None
-    return problem("flash_attention_3_unknown", "engine", edit={"extra": {**job.extra, "flash_attn": "auto"}})
+    # With `auto`, LLaMA-Factory looks after the bound of Gemma 2's scores alone (llamafactory_bounds_scores).
+    chosen = "disabled" if shape.has_softcap and shape.model_type != "gemma2" else "auto"
+    return problem("flash_attention_3_unknown", "engine", case=chosen,
+                   edit={"extra": {**job.extra, "flash_attn": chosen}})  # fmt: skip
 
 
 @swift_megatron
@@ -113,26 +116,26 @@ def sinks_are_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
 
 @llamafactory
 def llamafactory_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """HOPPER says why. LLaMA-Factory takes this kernel for gpt-oss whatever a job asks for."""
+    """The kernel computes sinks on Hopper alone (source: HOPPER). LLaMA-Factory takes it for gpt-oss whatever a job
+    asks for."""
     if not shape.has_sinks or not _kernel_lacks_sinks(of_llamafactory(job, shape), gpu):
         return None
     swift = f"swift-{job.engine.partition('-')[2]}"
-    methods = TRAITS[swift].methods
-    edit: dict[str, object] = {"engine": swift}
-    if job.training.method not in methods:
-        edit["training.method"] = methods[0]
+    edit: dict[str, object] = {"engine": swift, "training.packing": False}
+    if job.training.method not in TRAITS[swift].methods:
+        edit["training.method"] = "lora"
     return problem("sinks_need_hopper", "engine", model_type=shape.model_type, gpu=gpu.name,
                    capability=gpu.compute_capability, case="llamafactory", edit=edit)  # fmt: skip
 
 
 @swift_trainer
 def ms_swift_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """HOPPER says why."""
+    """The kernel computes sinks on Hopper alone (source: HOPPER)."""
     if not shape.has_sinks or not _kernel_lacks_sinks(of_swift(job, shape), gpu):
         return None
     return problem("sinks_need_hopper", "engine", model_type=shape.model_type, gpu=gpu.name,
                    capability=gpu.compute_capability, case="swift",
-                   edit={"extra": {**job.extra, "attn_impl": "eager"}})  # fmt: skip
+                   edit={"training.packing": False, "extra": {**job.extra, "attn_impl": "eager"}})  # fmt: skip
 
 
 def _kernel_lacks_sinks(implementation: str, gpu: Gpu) -> bool:
@@ -150,8 +153,8 @@ def fused_attention_reads_concatenated_samples(job: Job, shape: ModelShape, gpu:
     if capability >= FUSED_WITHOUT_PADDING:
         return None
     backend = "unfused" if needs_unfused(shape) else "flash"
-    return problem("fused_needs_hopper", "engine", gpu=gpu.name, capability=capability, case=backend,
-                   edit={"extra": {**job.extra, "attention_backend": backend}})  # fmt: skip
+    edit = _unfused(job) if backend == "unfused" else {"extra": {**job.extra, "attention_backend": backend}}
+    return problem("fused_needs_hopper", "engine", gpu=gpu.name, capability=capability, case=backend, edit=edit)
 
 
 @swift_megatron
@@ -220,4 +223,6 @@ def bounded_scores_are_stored(job: Job, shape: ModelShape, gpu: Gpu) -> Problem 
 
 
 def _unfused(job: Job) -> dict[str, object]:
-    return {"extra": {**job.extra, "attention_backend": "unfused"}}
+    """Return the edit of a job to unfused attention (unfused_attention_has_no_context_parallelism)."""
+    edit: dict[str, object] = {"extra": {**job.extra, "attention_backend": "unfused"}}
+    return edit if job.parallel.context == 1 else {**edit, "parallel.context": 1}
