@@ -207,8 +207,8 @@ fusions/fused_cross_entropy.py)."""
 FUSED_LOSS_MOVED = (22, 6)
 """loss_forward_moved and loss_backward_moved of that fused cross entropy."""
 TE_LOSS_BYTES, TE_LOSS_MOVED = 2, (6, 4)
-"""The same of the cross entropy of Transformer Engine up to 2.17, as published runs used it: bytes of a logit at the
-peak, and bytes that it moves.
+"""Transformer Engine's cross entropy up to 2.17, which published runs used: bytes per logit at the peak, and bytes
+moved per logit in forward and backward.
 
 Its gradient overwrites the 16-bit logits (pytorch/cross_entropy.py). In forward it reads them for the sum, and reads
 and writes them for the gradient, which backward scales (pytorch/triton/cross_entropy.py).

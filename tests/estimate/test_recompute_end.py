@@ -11,9 +11,12 @@ NOT_REENTRANT = {"use_reentrant_gc": False}
 EXPERTS = {"model__preset": "qwen3-30b-a3b"}
 
 
-def recompute_s(method="full", targets="all", engine="llamafactory-zero2", **values):
-    result = estimate(job(engine=engine, training__method=method, training__lora__targets=targets, **values))
-    return result.time_s.get("recompute", 0.0)
+def figures(method="full", targets="all", engine="llamafactory-zero2", **values):
+    return estimate(job(engine=engine, training__method=method, training__lora__targets=targets, **values))
+
+
+def recompute_s(*arguments, **values):
+    return figures(*arguments, **values).time_s["recompute"]
 
 
 @pytest.mark.parametrize(("method", "targets"), [("full", "all"), ("lora", "q_proj,v_proj")])
@@ -23,7 +26,9 @@ def test_recompute_that_is_not_reentrant_skips_the_last_projection_of_a_layer(me
 
 
 def test_without_recompute_the_kind_of_checkpoint_changes_nothing():
-    assert recompute_s(parallel__recompute="none", extra=NOT_REENTRANT) == 0
+    one, other = (figures(parallel__recompute="none", extra=extra) for extra in (NOT_REENTRANT, {}))
+    assert (one.iteration_s, one.peak_gib) == (other.iteration_s, other.peak_gib)
+    assert one.iteration_s < figures(extra=NOT_REENTRANT).iteration_s
 
 
 @pytest.mark.parametrize(("method", "values"), [("lora", {}), ("full", EXPERTS)])

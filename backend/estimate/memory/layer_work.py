@@ -152,10 +152,10 @@ def _index_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
     the scores of every head. The product also needs queries in fp32, in 16 bits if autocast makes it, and with several
     sequences a copy of the keys for every query. Each step that scales or clips the scores makes a second copy of them.
     """
-    places = [place for place, each in enumerate(kind.operators) if isinstance(each, IndexScores)]
-    if not places:
+    indexers = operators_of(kind, IndexScores)
+    if not indexers:
         return 0
-    [indexer] = operators_of(kind, IndexScores)
+    [indexer] = indexers
     autocast = memory.autocast_bytes > 0
     e = form.element
     element = e if autocast else 4
@@ -165,10 +165,8 @@ def _index_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
     spread: Number = 0
     if indexer.spreads_keys:
         spread = choose(plan.micro_batch > 1, element * indexer.key_dim * plan.sequence_length, 0)
-    # Queries, keys and values of the attention exist before the indexer runs.
-    after = replace(kind, operators=kind.operators[kind.operators.index(indexer) + 2 :])
-    later = eager_bytes(after, form) + mask_bytes(kind, plan, tuning, form)
     at_once = queries + entries + larger(entries, cast + spread) + _residual_bytes(kind, form)
+    later = _saved_after(kind, indexer, form) + mask_bytes(kind, plan, tuning, form)
     return larger(at_once - later - saved_scores(kind, plan, memory, tuning), 0)
 
 
@@ -184,11 +182,17 @@ def _block_mask_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning:
         return 0
     [indexer] = indexers
     entries = max(8 * indexer.heads, (3 + 2 * form.element) * indexer.masked_heads)
-    # Queries, keys and values of the attention exist before the indexer runs.
-    after = replace(kind, operators=kind.operators[kind.operators.index(indexer) + 2 :])
-    later = eager_bytes(after, form) + mask_bytes(kind, plan, tuning, form)
     at_once = entries * plan.sequence_length + _residual_bytes(kind, form)
+    later = _saved_after(kind, indexer, form) + mask_bytes(kind, plan, tuning, form)
     return larger(at_once - later - saved_scores(kind, plan, memory, tuning), 0)
+
+
+@lru_cache(maxsize=1024)
+def _saved_after(kind: LayerKind, indexer: IndexScores | BlockScores, form: EagerForm) -> float:
+    """Return the bytes per token that a layer saves after the attention of its indexer. Queries, keys and values of
+    this attention exist before the indexer runs."""
+    after = kind.operators[kind.operators.index(indexer) + 2 :]
+    return eager_bytes(replace(kind, operators=after), form)
 
 
 @lru_cache(maxsize=1024)

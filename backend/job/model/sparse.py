@@ -33,8 +33,8 @@ configuration_glm_moe_dsa.py and configuration_axk2.py of 5.19)."""
 
 def _sparse(
     config: Config, layer: LayerShape, *, has_indexer: bool, spreads_keys: bool, is_shared: bool = False
-) -> LayerShape:
-    """Return the layer with sparse latent attention. The indexer reads what the query's down-projection returns."""
+) -> Mla:
+    """Return the layer's latent attention with an indexer, which reads what the query's down-projection returns."""
     if not isinstance(layer.attention, Mla):
         raise refusal("missing_model_key", key="kv_lora_rank")
     config.size("q_lora_rank")
@@ -43,21 +43,18 @@ def _sparse(
     indexer = None
     if has_indexer:
         indexer = Indexer(heads=heads, head_dim=head_dim, spreads_keys=spreads_keys, chosen=chosen, is_shared=is_shared)
-    return replace(layer, attention=replace(layer.attention, masked=True, indexer=indexer))
+    return replace(layer.attention, masked=True, indexer=indexer)
 
 
 def deepseek_layer(config: Config, layer: LayerShape, _index: int, _layers: int) -> LayerShape:
     """modeling_deepseek_v32.py of 5.19: every layer has an indexer."""
-    return _sparse(config, layer, has_indexer=True, spreads_keys=True)
+    return replace(layer, attention=_sparse(config, layer, has_indexer=True, spreads_keys=True))
 
 
 def axk2_layer(config: Config, layer: LayerShape, _index: int, _layers: int) -> LayerShape:
     """modeling_axk2.py of 5.19: every layer has an indexer, a gate of the attention, and gates of its norms."""
-    layer = _sparse(config, layer, has_indexer=True, spreads_keys=True)
-    if not isinstance(layer.attention, Mla):
-        raise refusal("missing_model_key", key="kv_lora_rank")
-    rank = config.size("gated_norm_rank")
-    return replace(layer, attention=replace(layer.attention, gate="query"), norm_gate=rank)
+    attention = _sparse(config, layer, has_indexer=True, spreads_keys=True)
+    return replace(layer, attention=replace(attention, gate="query"), norm_gate=config.size("gated_norm_rank"))
 
 
 def glm_layer(config: Config, layer: LayerShape, index: int, layers: int) -> LayerShape:
@@ -67,7 +64,8 @@ def glm_layer(config: Config, layer: LayerShape, index: int, layers: int) -> Lay
     """
     kinds = _indexer_types(config, layers)
     has_indexer, is_shared = kinds[index] == "full" or index == 0, "shared" in kinds
-    return _sparse(config, layer, has_indexer=has_indexer, spreads_keys=False, is_shared=is_shared)
+    attention = _sparse(config, layer, has_indexer=has_indexer, spreads_keys=False, is_shared=is_shared)
+    return replace(layer, attention=attention)
 
 
 def _indexer_types(config: Config, layers: int) -> list[str]:
@@ -80,6 +78,10 @@ def _indexer_types(config: Config, layers: int) -> list[str]:
     if listed is None:
         period, offset = config.size("index_topk_freq", default=1), config.size("index_skip_topk_offset", default=2)
         listed = ["full" if max(index - offset + 1, 0) % period == 0 else "shared" for index in range(layers)]
+    return _checked_types(listed, layers)
+
+
+def _checked_types(listed: object, layers: int) -> list[str]:
     if not isinstance(listed, list) or len(listed) < layers or not {*listed} <= {*_LETTERS.values()}:
         raise refusal("bad_model_key", key="indexer_types", value=listed)
     return listed
@@ -90,14 +92,10 @@ def hy_layer(config: Config, layer: LayerShape, index: int, layers: int) -> Laye
     listed = config.get("indexer_types")
     if listed is None:
         listed = ["full" if each == 0 or (each - 1) % 4 == 0 else "shared" for each in range(layers)]
-    if not isinstance(listed, list) or len(listed) < layers or not {*listed} <= {*_LETTERS.values()}:
-        raise refusal("bad_model_key", key="indexer_types", value=listed)
-    layer = _sparse(config, layer, has_indexer=listed[index] == "full", spreads_keys=True)
-    if not isinstance(layer.attention, Mla):
-        raise refusal("missing_model_key", key="kv_lora_rank")
+    has_indexer = _checked_types(listed, layers)[index] == "full"
     return replace(
         layer,
-        attention=replace(layer.attention, gate="own", sinks=True),
+        attention=replace(_sparse(config, layer, has_indexer=has_indexer, spreads_keys=True), gate="own", sinks=True),
         streams=config.size("hc_mult", largest=MOST_STREAMS),
         mixes_streams=False,
     )
@@ -115,11 +113,13 @@ def pooled_layer(config: Config, layer: LayerShape, index: int, layers: int) -> 
     if isinstance(layer.attention, GatedDeltaNet):
         return layer
     kinds = _indexer_types(config, layers)
-    layer = _sparse(config, layer, has_indexer=kinds[index] == "full", spreads_keys=False, is_shared="shared" in kinds)
-    if not isinstance(layer.attention, Mla) or layer.attention.indexer is None:
-        return layer
-    indexer = replace(layer.attention.indexer, pooled=config.size("index_kpool"))
-    return replace(layer, attention=replace(layer.attention, indexer=indexer))
+    attention = _sparse(
+        config, layer, has_indexer=kinds[index] == "full", spreads_keys=False, is_shared="shared" in kinds
+    )
+    if attention.indexer is None:
+        return replace(layer, attention=attention)
+    indexer = replace(attention.indexer, pooled=config.size("index_kpool"))
+    return replace(layer, attention=replace(attention, indexer=indexer))
 
 
 def compressed_types(config: Config, layers: int) -> list[str]:

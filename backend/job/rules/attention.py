@@ -2,6 +2,7 @@
 
 from backend.job.attention import (
     EAGER_IN_SWIFT,
+    FLASH_ATTENTION,
     FUSED_WITHOUT_PADDING,
     HOPPER,
     SINKS_KERNEL,
@@ -30,7 +31,7 @@ llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafacto
 
 FLASH_FOR_PACKING = tuple(f"flash_attention_{version}" for version in (2, 3, 4))
 """What ms-swift's packing takes (4.6.0 arguments/sft_args.py _check_padding_free)."""
-WITHOUT_SINKS = ("sdpa", "flash_attention_2", "flash_attention_3")
+WITHOUT_SINKS = ("sdpa", FLASH_ATTENTION, "flash_attention_3")
 """Implementations that transformers refuses for sinks (5.6.0 modeling_gpt_oss.py `_supports_sdpa` and
 `_compatible_flash_implementations`)."""
 
@@ -58,7 +59,7 @@ def wide_heads_are_not_packed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem 
 @llamafactory
 def wide_heads_do_without_flash_attention_2(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """FlashAttention 2 has no kernel for heads wider than 256 (wide_heads_are_not_packed)."""
-    if shape.widest_head <= WIDEST_HEAD or of_llamafactory(job, shape) != "flash_attention_2":
+    if shape.widest_head <= WIDEST_HEAD or of_llamafactory(job, shape) != FLASH_ATTENTION:
         return None
     return problem("heads_too_wide", "engine", width=shape.widest_head, widest=WIDEST_HEAD, case="llamafactory",
                    edit={"extra": {**job.extra, "flash_attn": "sdpa"}})  # fmt: skip
@@ -153,7 +154,8 @@ def fused_attention_reads_concatenated_samples(job: Job, shape: ModelShape, gpu:
     if capability >= FUSED_WITHOUT_PADDING:
         return None
     backend = "unfused" if needs_unfused(shape) else "flash"
-    edit = _unfused(job) if backend == "unfused" else {"extra": {**job.extra, "attention_backend": backend}}
+    flash: dict[str, object] = {"extra": {**job.extra, "attention_backend": "flash"}}
+    edit = _unfused(job) if backend == "unfused" else flash
     return problem("fused_needs_hopper", "engine", gpu=gpu.name, capability=capability, case=backend, edit=edit)
 
 
