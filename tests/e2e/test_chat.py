@@ -208,6 +208,7 @@ def unreachable(cluster: LocalNodes) -> None:
             send_signal(process, signal.SIGKILL)
 
 
+@pytest.mark.engines
 def test_an_evaluation_keeps_the_answers_of_both_models_with_the_run(served: Controller, trained: Job) -> None:
     run = served.start_evaluation(TRAINED, ["tuned", "base"], rows=3, max_tokens=4)
     assert served.wait(run, LOADED_S) is RunState.FINISHED, served.log(run, 0, "rank0.log")

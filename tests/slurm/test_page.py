@@ -22,7 +22,14 @@ from tests.slurm.server import tiny_job
 from tests.ui.browser import RESTING, box, expect, needs_chromium, until
 from tools.browser import Server, chromium, logged_in
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), needs_node_environment, needs_chromium]
+# `make test` has the same launches on Slurm without the page and LLaMA-Factory (test_runs.py, test_faults.py).
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.engines,
+    pytest.mark.timeout(900),
+    needs_node_environment,
+    needs_chromium,
+]
 
 SERVER = f"{SUBNET}.254"
 WHEELS = os.environ.get("PIP_FIND_LINKS", "")

@@ -115,6 +115,7 @@ def test_what_a_node_has_is_read_once_its_key_is_confirmed(page, server, tmp_pat
         expect(page.locator('#place-steps [data-fact="samples"]')).to_contain_text("未经节点统计")
 
 
+@pytest.mark.engines
 @needs_node_environment
 def test_a_model_of_an_unknown_family_is_planned_after_a_node_built_it(page, server, tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(UNKNOWN))
