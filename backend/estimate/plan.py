@@ -156,7 +156,8 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     concatenated = padding(job) == "nothing"
     return Plan(
         data=job.data_parallel,
-        sequence_length=worst_microbatch_length(job) if concatenated else job.longest_sequence,
+        # The formula of stored scores takes all sequences for equally long, so each counts as the longest.
+        sequence_length=worst_microbatch_length(job) if flash_attention and concatenated else job.longest_sequence,
         micro_batch=sequences,
         micro_batches=job.accumulation,
         recompute=recompute,
