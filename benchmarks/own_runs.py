@@ -92,7 +92,7 @@ def own_timed(row: Mapping[str, Any]) -> TimedJob:
         tokens=job.step_tokens / job.world_size,
         flops=figures.flops_per_token,
         layers=memory.layers,
-        time_context=time_context_of(job, machine, memory.plan, memory.traits, memory.layers),
+        time_context=time_context_of(job, shape, machine, memory.plan, memory.traits, memory.layers),
         trained=memory.trained,
         parameters=parameters,
         adapters=job.training.method in ("lora", "qlora"),

@@ -259,7 +259,7 @@ def _costs(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch, machine: Mac
     megatron = job.traits.is_megatron
     return _Costs(
         memory=plan_costs(layers, plan, memory, run_of(job, trained)) if megatron else None,
-        time=micro_batch_of(job, time_context_of(job, machine, plan, memory, layers), layers, trained)
+        time=micro_batch_of(job, time_context_of(job, shape, machine, plan, memory, layers), layers, trained)
         if machine
         else None,
     )
@@ -291,7 +291,7 @@ def _evaluate_cut(
     if job.cluster.host_memory_gib is not None:
         figures["host_memory_gib"] = host
     if machine:
-        time_context = time_context_of(job, machine, plan, memory.traits, memory.layers)
+        time_context = time_context_of(job, shape, machine, plan, memory.traits, memory.layers)
         step = step_of(job, time_context, memory.layers, memory.trained, memory.stages, costs.time, memo)
         scale = time_ratio(job.cluster) or 1.0
         figures["bubble_fraction"] = step.bubble

@@ -164,7 +164,7 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstim
     memory = memory or estimate_memory(job, shape, gpu)
     plan, layers, trained = memory.plan, memory.layers, memory.trained
     flops = _flops(job, layers, plan, trained)
-    speed = speed_of(job, gpu, layers, plan, memory.traits, trained, memory.stages, flops)
+    speed = speed_of(job, shape, gpu, layers, plan, memory.traits, trained, memory.stages, flops)
     stages = tuple([_stage(stage) for stage in memory.stages])
     worst = max(stages, key=attrgetter("peak_gib"))
     reserved_gib = float(reserved_of(job, memory)) / GIB

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from backend.estimate.array_ops import Array, Flag, Number, choose
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.worst_microbatch import worst_microbatch_length
+from backend.job.batch import padding
 from backend.job.checkpointing import can_checkpoint, recomputes_tower
 from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape, VisionShape
@@ -56,6 +57,8 @@ class Plan:
     """Layers of each piece, chunk after chunk; None for equal pieces."""
     flash_attention: bool = True
     """False on GPUs without flash attention, where attention probabilities are stored."""
+    concatenated: bool = True
+    """Whether the sequences of a micro-batch are joined to one. Only ms-swift's Megatron does so."""
     attention_dropout: bool = False
     """Whether stored probabilities have a dropout mask and a copy after dropout."""
     context_a2a: bool = False
@@ -150,10 +153,11 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     split = parallel if job.traits.is_megatron else _UNSPLIT
     recompute = job.recompute
     sequences = training.micro_batch_size * job.sequences_per_sample
+    concatenated = padding(job) == "nothing"
     return Plan(
         data=job.data_parallel,
-        # Sequences are padded without flash attention (ms-swift megatron/model/utils.py _check_padding_free).
-        sequence_length=worst_microbatch_length(job) if flash_attention else job.longest_sequence,
+        # The formula of stored scores takes all sequences for equally long, so each counts as the longest.
+        sequence_length=worst_microbatch_length(job) if flash_attention and concatenated else job.longest_sequence,
         micro_batch=sequences,
         micro_batches=job.accumulation,
         recompute=recompute,
@@ -161,6 +165,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
         recompute_layers=parallel.recompute_num_layers or 1,
         recomputes_tower=recomputes_tower(job),
         flash_attention=flash_attention,
+        concatenated=concatenated,
         # With cross-attention a batch without images gets a picture (backend/estimate/model/cross_attention.py).
         images=sequences * max(training.images_per_sample, int(vision.keys > 0)) if vision else 0,
         patches=patches_per_image(job, vision) if vision else 0,

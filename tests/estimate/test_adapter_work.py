@@ -5,7 +5,10 @@ from dataclasses import replace
 import pytest
 
 from backend.estimate import estimate
+from backend.job.job import Model
 from backend.job.mapping import parse_job
+from backend.job.rules.adapters import MAMBA_TARGETS
+from benchmarks.small_models import SMALL_MODELS
 from tests.estimate.cases import job
 
 QWEN_7B = {
@@ -76,6 +79,19 @@ def compute_s(method, targets="all", **sizes):
     lora = replace(plain.training.lora, targets=targets)
     result = estimate(replace(plain, training=replace(plain.training, method=method, lora=lora)))
     return result.time_s["compute"] + result.time_s.get("recompute", 0.0)
+
+
+@pytest.mark.parametrize("model_type", ["falcon_h1", "nemotron_h"])
+def test_all_modules_take_as_long_as_the_same_modules_by_name(model_type):
+    """ms-swift leaves `out_proj` out of its `all` for these types."""
+
+    def seconds(targets, engine):
+        plain = replace(job(engine=engine), model=Model(hf_config=dict(SMALL_MODELS[model_type])))
+        lora = replace(plain.training.lora, targets=targets)
+        return estimate(replace(plain, training=replace(plain.training, method="lora", lora=lora))).iteration_s
+
+    assert seconds("all", "swift-ddp") == seconds(MAMBA_TARGETS, "swift-ddp")
+    assert seconds("all", "llamafactory-ddp") > seconds(MAMBA_TARGETS, "llamafactory-ddp")
 
 
 @pytest.mark.parametrize("engine", ["llamafactory-ddp", "llamafactory-zero2", "llamafactory-fsdp"])

@@ -16,11 +16,13 @@ from backend.estimate.model.flops import layer_flops
 from backend.estimate.model.layers import LayerKind
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
-from backend.estimate.plan import Plan
+from backend.estimate.plan import Plan, plan_of_model
 from backend.estimate.time.kernels import layer_kernels
+from backend.job.attention import is_fused
 from backend.job.job import Model
 from backend.job.model import parse_model
 from backend.job.model.attention_shape import Indexer, Mla
+from backend.job.presets import resolve_gpu
 from backend.job.problems import ProblemsError
 from backend.job.traits import TRAITS
 from tests.estimate.cases import DEEPSEEK_V32, GLM_5, job
@@ -90,7 +92,29 @@ def test_megatrons_form_has_as_many_parameters():
 def test_sequences_of_a_micro_batch_are_keys_of_each_other_unless_they_are_padded():
     two = plan(4096, micro_batch=2, context=2)
     assert keys_of(two) == 8192
-    assert keys_of(replace(two, flash_attention=False)) == 4096
+    assert keys_of(replace(two, concatenated=False)) == 4096
+
+
+@pytest.mark.parametrize(
+    ("extra", "concatenated"),
+    [({}, True), ({"padding_free": False}, False), ({"attention_backend": "unfused"}, False),
+     ({"attention_backend": "local"}, True)],
+)  # fmt: skip
+def test_a_plan_says_whether_ms_swift_joins_the_sequences_of_a_micro_batch(extra, concatenated):
+    """ms-swift 4.6.0 switches padding_free off for `unfused` alone (megatron/model/utils.py _check_padding_free)."""
+    the_job, shape = job(engine="swift-megatron", extra=extra), parse_model(GLM_5)
+    gpu = resolve_gpu(the_job.cluster)
+    assert plan_of_model(the_job, shape, flash_attention=is_fused(the_job, shape, gpu)).concatenated == concatenated
+
+
+def test_padding_keeps_scores_within_a_sequence():
+    values = {"parallel.tensor": 8, "parallel.expert": 32, "cluster.nodes": 32, "training.micro_batch_size": 4}
+    joined, padded = (
+        estimate(replace(job(values, engine="swift-megatron", extra=extra), model=Model(hf_config=dict(GLM_5))))
+        for extra in ({}, {"padding_free": False})
+    )
+    assert padded.peak_gib < 0.7 * joined.peak_gib
+    assert padded.iteration_s < 0.9 * joined.iteration_s
 
 
 def test_a_checkpoint_of_the_core_keeps_its_inputs_and_restores_the_scores():

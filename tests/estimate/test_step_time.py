@@ -28,6 +28,7 @@ from backend.job.cluster import Cluster
 from backend.job.job import Model
 from backend.job.presets import accuracy, efficiency_figures, expected_errors, gpus, resolve_model
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS
+from benchmarks.small_models import SMALL_MODELS
 from tests.estimate.cases import NO_IMAGES, TP2_PP2_VPP2, TP4, TP8, job
 
 GB = 1e9
@@ -191,6 +192,17 @@ def test_recompute_that_stops_early_spares_the_last_projection():
     full, none = plan_of(recompute="full"), plan_of()
     spared = seconds(DENSE, full) - seconds(DENSE, full, replace(MEGATRON, stops_early=True))
     assert 0.2 < spared / (seconds(DENSE, full) - seconds(DENSE, none)) < 0.35
+
+
+def test_weights_listed_after_the_last_projection_do_not_hide_it():
+    """A layer of Apertus ends with its down projection; the two weights of its function are listed after it."""
+    plain = model_layers(resolve_model(Model(hf_config=SMALL_MODELS["apertus"])))
+    [kind] = plain.kinds
+    moved = replace(plain, kinds=(replace(kind, operators=(kind.operators[-1], *kind.operators[:-1])),))
+    early = replace(MEGATRON, stops_early=True)
+    full = plan_of(recompute="full")
+    assert seconds(plain, full, early) < seconds(plain, full)
+    assert seconds(plain, full, early) == pytest.approx(seconds(moved, full, early))
 
 
 def test_layers_of_sliding_attention_see_their_window_alone():

@@ -29,6 +29,13 @@ def test_sinks_and_wide_heads_are_unfused_before_the_job_says_so():
         assert silent.peak_gib == said.peak_gib
 
 
+def test_stored_scores_of_joined_sequences_count_as_those_of_the_longest():
+    """Only `unfused` pads them, but the scores of `local` must not look smaller for it."""
+    known = {**MEGATRON, "training.micro_batch_size": 4, "training.samples": 10_000, "training.sample_tokens": 800.0}
+    local, unfused = (estimate(job(known, extra={"attention_backend": name})) for name in ("local", "unfused"))
+    assert local.peak_gib == unfused.peak_gib
+
+
 def test_unfused_attention_computes_the_scores_outside_its_windows_too():
     short, long = (
         estimate(job(MEGATRON, UNFUSED, model__preset="gpt-oss-20b", training__cutoff_len=length)).stages[0]

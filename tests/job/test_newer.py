@@ -313,8 +313,9 @@ def test_minimaxs_own_keys_give_the_same_sparse_layers():
         "sparse_attention_config": part,
     }  # fmt: skip
     assert parse_model(own) == parse_model(keys)
-    with pytest.raises(ProblemsError, match="sparse_attention_freq"):
-        parse_model({**own, "sparse_attention_config": {"sparse_attention_freq": "all"}})
+    for damaged in ("all", ["a", 1, 1, 0], [None] * 4, [2, 1, 1, 0]):
+        with pytest.raises(ProblemsError, match="sparse_attention_freq"):
+            parse_model({**own, "sparse_attention_config": {**part, "sparse_attention_freq": damaged}})
 
 
 def test_each_head_of_minimax_m3_saves_a_mask_of_its_own():
@@ -350,6 +351,13 @@ def test_steps_own_keys_give_the_same_layers():
     assert parse_model({**keys, "text_config": own}) == parse_model(keys)
     with pytest.raises(ProblemsError):
         parse_model({**keys, "text_config": {**own, "moe_layers_enum": "1,two"}})
+
+
+@pytest.mark.parametrize("ratio", [0.001, 0, -1, 2000, True, "4", None])
+def test_a_ratio_that_leaves_the_ffn_of_steps_tower_no_width_is_refused(ratio):
+    keys = TOWER_MODELS["step3p7"]
+    with pytest.raises(ProblemsError, match="mlp_ratio"):
+        parse_model({**keys, "vision_config": {**keys["vision_config"], "mlp_ratio": ratio}})
 
 
 def test_hunyuan_ocrs_flat_config_gives_the_same_model():

@@ -296,6 +296,8 @@ CASES = [
     (GLM_SHARED, {"engine": "swift-megatron", "parallel.pipeline": 2}, "chosen_keys_stage"),
     (GLM_SHARED, {"engine": "swift-megatron", "parallel.pipeline": 2, "parallel.pipeline_layout": "Et*3|tL"},
      "chosen_keys_stage"),
+    (GLM_SHARED, {"engine": "swift-megatron", "parallel.pipeline": 4, "parallel.pipeline_layout": "E|t*3|t|L"},
+     "chosen_keys_stage"),
     (GLM_5, {"engine": "swift-megatron", "training.method": "lora"}, "chosen_keys_adapters"),
     (GLM_5, {"engine": "swift-megatron", "training.method": "lora", "training.lora.targets": "linear_proj,linear_wk"},
      "chosen_keys_adapters"),
@@ -421,6 +423,21 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
         after = check(with_values(job, edit))
         assert code not in {problem.code for problem in after}
         assert {problem.code for problem in errors(after)} <= {problem.code for problem in errors(before)}
+
+
+@pytest.mark.parametrize(
+    ("layers", "layout", "suggested"), [(4, "E|t*3|t|L", "E|(t*2|)*2L"), (8, None, "Et|t|t*4|t*2L")]
+)
+def test_stages_are_cut_anew_where_indexers_are_and_not_given_up(layers, layout, suggested):
+    """Eight layers have four indexers, in the first three and the seventh: one for each stage."""
+    keys = {**GLM_SHARED["model"]["hf_config"], "num_hidden_layers": layers, "index_skip_topk_offset": 3}
+    keys["mlp_layer_types"] = ["dense"] + ["sparse"] * (layers - 1)
+    sizes = {"engine": "swift-megatron", "parallel.pipeline": 4, "parallel.pipeline_layout": layout}
+    [found] = [
+        problem for problem in check(job_of({**GLM_SHARED, "model": {"hf_config": keys}}, sizes))
+        if problem.code == "chosen_keys_stage"
+    ]  # fmt: skip
+    assert found.edit == {"parallel.pipeline_layout": suggested}
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,9 @@ PLACE = 8
 
 
 def keys_of(plan: Plan) -> Number:
-    """Return the keys for which a query has scores: those of all sequences of a micro-batch, which ms-swift joins to
-    one (4.6.0 megatron_args.py padding_free). It pads them instead if attention is not fused (megatron/model/utils.py
-    _check_padding_free)."""
-    return plan.tokens * plan.context if plan.flash_attention else plan.sequence_length
+    """Return the keys for which a query has scores: those of all sequences of a micro-batch if ms-swift joins them to
+    one (4.6.0 megatron_args.py padding_free), or else those of its own (batch.padding)."""
+    return plan.tokens * plan.context if plan.concatenated else plan.sequence_length
 
 
 def core_saved(kind: LayerKind, plan: Plan) -> Number:

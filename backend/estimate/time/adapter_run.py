@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from backend.job.job import Job
+from backend.job.model import ModelShape
+from backend.job.rules.adapters import adapted_modules
 
 
 class Traffic(NamedTuple):
@@ -68,7 +70,7 @@ class AdapterRun:
     gathered: Gathered = "with_layer"
 
 
-def adapters_of(job: Job) -> AdapterRun | None:
+def adapters_of(job: Job, shape: ModelShape) -> AdapterRun | None:
     """Return the adapters of a job; None if it trains no adapters."""
     training, traits = job.training, job.traits
     if training.method not in ("lora", "qlora"):
@@ -82,7 +84,7 @@ def adapters_of(job: Job) -> AdapterRun | None:
             traffic = after_dropout(traffic, 4 if traffic is UPCAST else 2)
     return AdapterRun(
         rank=training.lora.rank,
-        targets=training.lora.targets,
+        targets=training.lora.targets if traits.is_megatron else adapted_modules(job, shape),
         traffic=traffic,
         megatron=traits.is_megatron,
         gathered=_gathered(job),

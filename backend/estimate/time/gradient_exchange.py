@@ -20,5 +20,5 @@ def gradient_exchange(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstim
     plan = memory.plan
     if machine is None or gpu.device == "cpu" or plan.data * plan.context == 1:
         return None
-    time_context = time_context_of(job, machine, plan, memory.traits, memory.layers)
+    time_context = time_context_of(job, shape, machine, plan, memory.traits, memory.layers)
     return gradient_algorithm(time_context, memory.stages[0].parameters)

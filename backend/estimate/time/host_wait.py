@@ -22,7 +22,7 @@ def host_wait_share(job: Job, figures: Estimate) -> float:
     if machine is None or figures.iteration_s is None:
         return 0.0
     memory = estimate_memory(job, shape, gpu)
-    time_context = time_context_of(job, machine, memory.plan, memory.traits, memory.layers)
+    time_context = time_context_of(job, shape, machine, memory.plan, memory.traits, memory.layers)
     at_once = replace(time_context, efficiency=replace(time_context.efficiency, host_s=0.0))
     step = step_of(job, at_once, memory.layers, memory.trained, memory.stages)
     return 1 - time_ratio(job.cluster) * float(step.iteration_s) / figures.iteration_s

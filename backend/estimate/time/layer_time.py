@@ -27,7 +27,7 @@ from backend.estimate.time.gemm import UNPACKING, gemm_seconds
 from backend.estimate.time.kernels import LayerKernels, layer_kernels
 from backend.estimate.time.passes import NO_EXTRA, NO_PASS, Extra, Pass, Passes
 from backend.estimate.time.time_context import TimeContext
-from backend.job.model.operators import Linear
+from backend.job.model.operators import Linear, Parameters
 
 ATTENTION_BACKWARD = 2.5
 """Fused attention computes the scores again in the backward pass: five products instead of two."""
@@ -117,12 +117,14 @@ def _until_saved(kind: LayerKind, targets: str | None) -> LayerKind:
     An adapter of that projection runs after it and saves its input again (PEFT 0.18.1 tuners/lora/layer.py forward).
     The output of routed experts is saved, because it is multiplied by their shares.
     """
-    last = kind.operators[-1]
+    # A layer's list may end with weights that run nothing, as that of Apertus does.
+    place = max(place for place, operator in enumerate(kind.operators) if not isinstance(operator, Parameters))
+    last = kind.operators[place]
     if not isinstance(last, Linear) or last.share == "expert":
         return kind
     if targets is not None and any(linear is last for linear, _ in adapted_linears(kind, targets)):
         return kind
-    return replace(kind, operators=kind.operators[:-1])
+    return replace(kind, operators=(*kind.operators[:place], *kind.operators[place + 1 :]))
 
 
 def _casts(layer: LayerKernels, time_context: TimeContext) -> Extra:

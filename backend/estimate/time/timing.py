@@ -22,6 +22,7 @@ from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.batch import total_steps
 from backend.job.checkpointing import would_be_reentrant
 from backend.job.job import Job
+from backend.job.model import ModelShape
 from backend.job.presets import Gpu, calibration_figures, expected_errors
 from backend.job.traits import MemoryTraits
 
@@ -56,6 +57,7 @@ def timed_machine(job: Job, gpu: Gpu) -> Machine | None:
 
 def speed_of(
     job: Job,
+    shape: ModelShape,
     gpu: Gpu,
     layers: ModelLayers,
     plan: Plan,
@@ -69,7 +71,7 @@ def speed_of(
     machine = timed_machine(job, gpu)
     if machine is None:
         return None
-    step = step_of(job, time_context_of(job, machine, plan, memory, layers), layers, trained, memories)
+    step = step_of(job, time_context_of(job, shape, machine, plan, memory, layers), layers, trained, memories)
     seconds = time_scale * float(step.iteration_s)
     rate = job.step_tokens / seconds / job.world_size
     parts = {name: time_scale * float(value) for name, value in step.parts.items() if value}
@@ -94,15 +96,16 @@ def _error(job: Job) -> float:
     return calibration_figures().typical_error if is_timed(job.cluster) else expected_errors().time.median
 
 
-def time_context_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits, layers: ModelLayers) -> TimeContext:
+def time_context_of(
+    job: Job, shape: ModelShape, machine: Machine, plan: Plan, memory: MemoryTraits, layers: ModelLayers
+) -> TimeContext:
     """Return the inputs of a job's time formulas, with the mean length of a sequence, padding included."""
     length, attended = computed_length(job), attended_length(job)
     is_array = type(length) is ndarray or type(plan.sequence_length) is ndarray
     if is_array or length != plan.sequence_length or attended != plan.attended:
         plan = replace(plan, sequence_length=length, attended=attended)
-    return TimeContext(
-        plan=plan, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=execution(job, memory, layers)
-    )
+    run = execution(job, shape, memory, layers)
+    return TimeContext(plan=plan, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=run)
 
 
 def step_of(
@@ -131,7 +134,7 @@ def micro_batch_of(job: Job, time_context: TimeContext, layers: ModelLayers, tra
     )
 
 
-def execution(job: Job, memory: MemoryTraits, layers: ModelLayers) -> Execution:
+def execution(job: Job, shape: ModelShape, memory: MemoryTraits, layers: ModelLayers) -> Execution:
     """Return the way in which the job's engine runs a step."""
     parallel, training, traits = job.parallel, job.training, job.traits
     megatron = traits.is_megatron
@@ -152,7 +155,7 @@ def execution(job: Job, memory: MemoryTraits, layers: ModelLayers) -> Execution:
         overlap_parameters=parallel.overlap_param_gather if megatron else traits.overlaps,
         overlap_sends=parallel.virtual_pipeline > 1,
         forward_passes=job.forward_passes,
-        adapters=adapters_of(job),
+        adapters=adapters_of(job, shape),
         unpacked=training.method == "qlora",
     )
 

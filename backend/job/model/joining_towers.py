@@ -80,7 +80,6 @@ def step_tower(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     """modeling_step3p7.py: two convolutions join 4 x 4 patches. The view of the whole image is counted, and not the
     tiles of 504 pixels into which the processor also cuts a large one."""
     hidden = vision.size("hidden_size", "width")
-    ffn = int(hidden * _ratio(vision))
     patch = edge(vision, "patch_size")
     positions = (edge(vision, "image_size") // patch) ** 2
     pixels = vision.size("num_channels") * patch**2
@@ -103,7 +102,7 @@ def step_tower(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     return VisionShape(
         depth=vision.size("num_hidden_layers", "layers", largest=MOST_LAYERS),
         hidden=hidden,
-        ffn=ffn,
+        ffn=_ffn(vision, hidden),
         heads=vision.size("num_attention_heads", "heads"),
         channels=vision.size("num_channels"),
         patch=patch,
@@ -124,9 +123,9 @@ def step_tower(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     )
 
 
-def _ratio(vision: Config) -> float:
-    """Return the width of the FFN / hidden size, which replaces intermediate_size."""
+def _ffn(vision: Config, hidden: int) -> int:
+    """Return the width of the FFN. Its ratio to the hidden size replaces intermediate_size."""
     ratio = vision.get("mlp_ratio")
-    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < 1024:
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 1 <= hidden * ratio < hidden * 1024:
         raise refusal("bad_model_key", key="mlp_ratio", value=ratio)
-    return float(ratio)
+    return int(hidden * ratio)

@@ -24,7 +24,7 @@ def minimax_types(config: Config, layers: int) -> list[str]:
     listed = _own(config).get("sparse_attention_freq")
     if listed is None:
         return [FULL] * layers
-    if not isinstance(listed, list):
+    if not isinstance(listed, list) or any(sparse not in (0, 1) for sparse in listed):
         raise refusal("bad_model_key", key="sparse_attention_freq", value=listed)
     return [SPARSE if sparse else FULL for sparse in listed]
 

@@ -80,10 +80,10 @@ def stages_begin_with_an_indexer(job: Job, shape: ModelShape, gpu: Gpu) -> Probl
         return None
     computing = [place for place, kind in enumerate(shape.order) if _has_indexer(shape, kind)]
     starts = _starts(job, shape)
-    shared = [start for start in starts if start not in computing]
+    shared = [start for start in starts if start is not None and start not in computing]
     if not shared:
         return None
-    layout = _layout(computing, shape.layers, len(starts))
+    layout = _layout(computing, shape.layers, [start is not None for start in starts])
     edit: dict[str, object] = {"parallel.pipeline": 1, "parallel.virtual_pipeline": 1, LAYOUT: None}
     edit = layout_edit(job, layout) if layout else edit
     return problem("chosen_keys_stage", "parallel.pipeline", layer=shared[0] + 1, edit=edit)
@@ -94,8 +94,8 @@ def _has_indexer(shape: ModelShape, kind: int) -> bool:
     return isinstance(attention, Mla) and attention.indexer is not None
 
 
-def _starts(job: Job, shape: ModelShape) -> list[int]:
-    """Return the first layer of every piece of the pipeline that has layers."""
+def _starts(job: Job, shape: ModelShape) -> list[int | None]:
+    """Return the first layer of every piece of the pipeline; None for a piece without layers."""
     parallel = job.parallel
     pieces = readable_layers(parallel.pipeline_layout)
     if pieces is None:
@@ -105,18 +105,24 @@ def _starts(job: Job, shape: ModelShape) -> list[int]:
             return []
         pieces = (each - parallel.account_for_embedding, *[each] * (count - 1))
     starts = accumulate(pieces[:-1], initial=0)
-    return [start for start, size in zip(starts, pieces, strict=True) if size and start < shape.layers]
+    return [start if size and start < shape.layers else None for start, size in zip(starts, pieces, strict=True)]
 
 
-def _layout(computing: list[int], layers: int, pieces: int) -> str | None:
-    """Return the most even layout whose pieces begin with an indexer; None if there are too few."""
-    starts = [0]
+def _layout(computing: list[int], layers: int, has_layers: list[bool]) -> str | None:
+    """Return a nearly even layout whose pieces with layers begin with an indexer; None if there are too few.
+
+    Pieces without layers stay so.
+    """
+    pieces, starts = sum(has_layers), [0]
     for piece in range(1, pieces):
-        later = [place for place in computing if place > starts[-1]]
+        # Each of the pieces after this one needs an indexer, too.
+        usable = computing[: len(computing) - (pieces - 1 - piece)]
+        later = [place for place in usable if place > starts[-1]]
         if not later:
             return None
         starts.append(min(later, key=lambda place: abs(place - piece * layers / pieces)))
-    return layout_of(tuple(after - before for before, after in zip(starts, [*starts[1:], layers], strict=True)))
+    sizes = (after - before for before, after in zip(starts, [*starts[1:], layers], strict=True))
+    return layout_of(tuple(next(sizes) if has else 0 for has in has_layers))
 
 
 @swift_megatron
