@@ -225,6 +225,8 @@ def bounded_scores_are_stored(job: Job, shape: ModelShape, gpu: Gpu) -> Problem 
 
 
 def _unfused(job: Job) -> dict[str, object]:
-    """Return the edit of a job to unfused attention (unfused_attention_has_no_context_parallelism)."""
-    edit: dict[str, object] = {"extra": {**job.extra, "attention_backend": "unfused"}}
-    return edit if job.parallel.context == 1 else {**edit, "parallel.context": 1}
+    """Return the edit of a job to unfused attention (unfused_attention_has_no_context_parallelism).
+
+    It sets CP without reading it: the planner leaves out the plans that a rule refuses by a value of theirs.
+    """
+    return {"extra": {**job.extra, "attention_backend": "unfused"}, "parallel.context": 1}
