@@ -126,7 +126,7 @@ def llamafactory_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gp
     if job.training.method not in TRAITS[swift].methods:
         edit["training.method"] = "lora"
     return problem("sinks_need_hopper", "engine", model_type=shape.model_type, gpu=gpu.name,
-                   capability=gpu.compute_capability, case="llamafactory", edit=edit)  # fmt: skip
+                   capability=f"{gpu.compute_capability:.1f}", case="llamafactory", edit=edit)  # fmt: skip
 
 
 @swift_trainer
@@ -135,7 +135,7 @@ def ms_swift_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -
     if not shape.has_sinks or not _kernel_lacks_sinks(of_swift(job, shape), gpu):
         return None
     return problem("sinks_need_hopper", "engine", model_type=shape.model_type, gpu=gpu.name,
-                   capability=gpu.compute_capability, case="swift",
+                   capability=f"{gpu.compute_capability:.1f}", case="swift",
                    edit={"training.packing": False, "extra": {**job.extra, "attn_impl": "eager"}})  # fmt: skip
 
 
@@ -156,7 +156,9 @@ def fused_attention_reads_concatenated_samples(job: Job, shape: ModelShape, gpu:
     backend = "unfused" if needs_unfused(shape) else "flash"
     flash: dict[str, object] = {"extra": {**job.extra, "attention_backend": "flash"}}
     edit = _unfused(job) if backend == "unfused" else flash
-    return problem("fused_needs_hopper", "engine", gpu=gpu.name, capability=capability, case=backend, edit=edit)
+    return problem(
+        "fused_needs_hopper", "engine", gpu=gpu.name, capability=f"{capability:.1f}", case=backend, edit=edit
+    )
 
 
 @swift_megatron
