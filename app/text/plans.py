@@ -9,7 +9,8 @@ from backend.engines import ENGINES
 from backend.estimate import Estimate, is_close, over_gpu_gib, over_host_memory
 from backend.job.batch import planned_batch
 from backend.job.job import Job, Parallel
-from backend.job.problems import Problem
+from backend.job.problems import Problem, errors
+from backend.job.rules import check_resolved
 from backend.planning import (
     Cost,
     Plans,
@@ -44,7 +45,7 @@ def why_words(plans: Plans, lang: str) -> str:
     """Return why the recommended plan is recommended, with its figures. If no plan fits, it is the first one."""
     rank = recommended(plans)
     if rank is None:
-        return _joined(lang, t(lang, "wizard.plan.none"), *smallest_words(plans, lang), *_batch_words(plans, lang))
+        return _none_words(plans, lang)
     chosen = plans[rank]
     best = chosen.estimate
     figures = {"plan": plan_name(plan_sizes(chosen.job)), "need": need_words(best, lang),
@@ -64,6 +65,14 @@ def why_words(plans: Plans, lang: str) -> str:
     fastest = t(lang, f"wizard.plan.best{may_not_fit}", speed=speed, **figures)
     error = time_error_words(chosen.job, best, lang)
     return _joined(lang, fastest, *_sentences(plans, rank, lang), *further, *error)
+
+
+def _none_words(plans: Plans, lang: str) -> str:
+    """Return why no plan is legal. No batch and no number of GPUs helps if a rule refuses the engine."""
+    for problem in errors(check_resolved(plans.job, plans.shape, plans.gpu)):
+        if problem.field == "engine":
+            return _joined(lang, t(lang, "wizard.plan.none.engine"), render_problem(lang, problem)["message"])
+    return _joined(lang, t(lang, "wizard.plan.none"), *smallest_words(plans, lang), *_batch_words(plans, lang))
 
 
 def untimed_key(job: Job) -> str:
