@@ -7,6 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+OLD_TE_LOSS_BYTES, OLD_TE_LOSS_MOVED = 2, (6, 4)
+"""Transformer Engine's cross entropy up to 2.17, which published runs used: bytes per logit at the peak, and bytes
+moved per logit in forward and backward.
+
+Its gradient overwrites the 16-bit logits (pytorch/cross_entropy.py). In forward it reads them for the sum, and reads
+and writes them for the gradient, which backward scales (pytorch/triton/cross_entropy.py).
+"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Habits:

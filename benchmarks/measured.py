@@ -24,9 +24,9 @@ from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.estimate.plan import Plan
 from backend.job.problems import ProblemsError
-from backend.job.traits import MEGATRON_LM_MEMORY, TE_LOSS_BYTES, Fp8, MemoryTraits
+from backend.job.traits import MEGATRON_LM_MEMORY, Fp8, MemoryTraits
 from benchmarks.errors import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
-from benchmarks.habits import habits_of, has_unknown_lengths
+from benchmarks.habits import OLD_TE_LOSS_BYTES, habits_of, has_unknown_lengths
 from benchmarks.measured_hugging_face import hugging_face_memory, is_hugging_face, reserved_of_row
 from benchmarks.own_runs import is_own, own_result
 from benchmarks.published import FUSED_LOSS
@@ -263,7 +263,7 @@ def _memory_in_16_bits(row: Mapping[str, Any]) -> MemoryTraits:
         memory = traits("swift-megatron")
         fused = memory.fused_logits_bytes or memory.logits_forward_bytes
         if "cross_entropy_fusion_impl=te" in str(row.get("method")):
-            fused = TE_LOSS_BYTES
+            fused = OLD_TE_LOSS_BYTES
         if "exp_avg_dtype=bf16" in str(row.get("method")):
             # Transformer Engine's FusedAdam with 16-bit moments. Beside a 16-bit weight it stores the other half of the
             # fp32 master (megatron-core 0.16.1 optimizer/optimizer_config.py store_param_remainders), beside an 8-bit

@@ -10,11 +10,14 @@ from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.estimate.plan import Plan
 from backend.job.model import parse_model
-from backend.job.traits import MEGATRON_LM_MEMORY, TE_LOSS_BYTES
+from backend.job.traits import MEGATRON_LM_MEMORY
+from benchmarks.habits import OLD_TE_LOSS_BYTES
 from benchmarks.shapes import DATA
 
 GIB = 2**30
-FUSED_LOSS = replace(MEGATRON_LM_MEMORY, logits_forward_bytes=TE_LOSS_BYTES, logits_backward_bytes=TE_LOSS_BYTES)
+FUSED_LOSS = replace(
+    MEGATRON_LM_MEMORY, logits_forward_bytes=OLD_TE_LOSS_BYTES, logits_backward_bytes=OLD_TE_LOSS_BYTES
+)
 """Transformer Engine's fused cross entropy works in place on 16-bit logits. SimuMax and Megatron-Bridge use it."""
 
 

@@ -18,9 +18,9 @@ from backend.estimate.time.efficiency import default_efficiency
 from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.model.operators import Linear
 from backend.job.problems import ProblemsError
-from backend.job.traits import MEGATRON_LM_MEMORY, TE_LOSS_MOVED, TRAITS, MemoryTraits
+from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
 from benchmarks.errors import Skip
-from benchmarks.habits import Habits, habits_of
+from benchmarks.habits import OLD_TE_LOSS_MOVED, Habits, habits_of
 from benchmarks.machines import machine_name, published_machine
 from benchmarks.micro_batch import fastest_that_fits
 from benchmarks.named_shapes import named_shape
@@ -175,7 +175,7 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
     if sharded:
         memory = replace(_traits("llamafactory-fsdp"), gradient_bytes=habits.gradient_bytes)
     if habits.fused_loss:
-        memory = replace(memory, loss_forward_moved=TE_LOSS_MOVED[0], loss_backward_moved=TE_LOSS_MOVED[1])
+        memory = replace(memory, loss_forward_moved=OLD_TE_LOSS_MOVED[0], loss_backward_moved=OLD_TE_LOSS_MOVED[1])
     return Execution(
         fused=not habits.fsdp or "compile" in notes,
         compiled=habits.fsdp and "compile" in notes,

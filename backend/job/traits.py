@@ -204,20 +204,8 @@ MEGATRON_LM_MEMORY = MemoryTraits(
 jit-fused cross entropy keeps 16-bit logits, and the shifted logits and their exponentials in fp32 (megatron-core
 fusions/fused_cross_entropy.py)."""
 
-FUSED_LOSS_MOVED = (22, 6)
-"""loss_forward_moved and loss_backward_moved of that fused cross entropy."""
-TE_LOSS_BYTES, TE_LOSS_MOVED = 2, (6, 4)
-"""Transformer Engine's cross entropy up to 2.17, which published runs used: bytes per logit at the peak, and bytes
-moved per logit in forward and backward.
-
-Its gradient overwrites the 16-bit logits (pytorch/cross_entropy.py). In forward it reads them for the sum, and reads
-and writes them for the gradient, which backward scales (pytorch/triton/cross_entropy.py).
-"""
-TE_FP32_LOSS_BYTES, TE_FP32_LOSS_MOVED = 6, (8, 14)
-"""The same from Transformer Engine 2.18 on (pull request 3193): the gradient is an fp32 tensor beside the 16-bit
-logits. Backward scales it, and torch casts it to the precision of the logits."""
 LIGER_LOSS_MOVED = (4, 0)
-"""The same of Liger's cross entropy, whose kernel overwrites the logits with the gradient in forward."""
+"""loss_forward_moved and loss_backward_moved of Liger's kernel, whose gradient overwrites the logits in forward."""
 
 # mcore_adapter never sets gradient_accumulation_fusion, whose default in megatron-core is False.
 _MCA_MEMORY = replace(MEGATRON_LM_MEMORY, cached_weight_gradients=False, vocabulary_padding=1)

@@ -12,15 +12,20 @@ from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem, ProblemsError
 from backend.job.traits import (
-    FUSED_LOSS_MOVED,
     LIGER_LOSS_MOVED,
     SINGLE_SCALES_BYTES,
-    TE_FP32_LOSS_BYTES,
-    TE_FP32_LOSS_MOVED,
     MemoryTraits,
     Offload,
 )
 
+FUSED_LOSS_MOVED = (22, 6)
+"""loss_forward_moved and loss_backward_moved of megatron-core's fused cross entropy (MEGATRON_LM_MEMORY)."""
+TE_LOSS_BYTES, TE_LOSS_MOVED = 6, (8, 14)
+"""The same of Transformer Engine's cross entropy from 2.18 on (pull request 3193), and bytes per logit at the peak.
+
+The gradient is an fp32 tensor beside the 16-bit logits. Backward scales it, and torch casts it to the precision of the
+logits. benchmarks/habits.py has the figures of earlier versions.
+"""
 EIGHT_BIT_ADAM = ("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit")
 EIGHT_BIT_MOMENTS = 2 * (1 + 4 / 256)
 """Bytes of Adam's two moments in bitsandbytes' 8-bit optimizers: a byte, and an fp32 scale for 256 of them (0.50.2
@@ -50,7 +55,7 @@ def memory_traits(job: Job, gpu: Gpu) -> MemoryTraits:
         names = ("logits_forward_bytes", "logits_backward_bytes", "loss_forward_moved", "loss_backward_moved")
         fused = (memory.fused_logits_bytes, memory.fused_logits_bytes, *FUSED_LOSS_MOVED)
         if extra.get("cross_entropy_fusion_impl") == "te":
-            fused = (TE_FP32_LOSS_BYTES, TE_FP32_LOSS_BYTES, *TE_FP32_LOSS_MOVED)
+            fused = (TE_LOSS_BYTES, TE_LOSS_BYTES, *TE_LOSS_MOVED)
         # Traits are declared as plain numbers; like the sizes of a job, they may be arrays of plans.
         chosen: dict[str, Any] = {
             name: choose(fusable, value, getattr(memory, name)) for name, value in zip(names, fused, strict=True)

@@ -256,32 +256,8 @@ def _ffn(ffn: Ffn, h: int) -> tuple[Operator, ...]:
 def _experts(moe: Experts, h: int, *, megatron: bool) -> tuple[Operator, ...]:
     f, parts, count = moe.width, 2 if moe.gated else 1, moe.count
     k = moe.count if moe.dense and not megatron else moe.top_k
-    shared: tuple[Operator, ...] = ()
-    if moe.shared_width:
-        up = parts * moe.shared_width
-        shared = (
-            Linear(name="shared_up", inputs=h, outputs=up, share="split", parts=parts, after_norm=True),
-            Activation(
-                width=moe.shared_width,
-                gated=moe.gated,
-                module="shared_experts",
-                clamped=moe.shared_clamped,
-                clamps_output=moe.clamps_output,
-            ),
-            Linear(name="shared_down", inputs=moe.shared_width, outputs=h, share="split"),
-            *(_shared_gate(h) if moe.shared_gate else ()),
-        )
-    router = Linear(
-        name="router",
-        inputs=h,
-        outputs=count,
-        share="whole",
-        bias=count if moe.bias else 0,
-        after_norm=True,
-        beside=bool(shared),
-    )
     return (
-        *(_deep_router(moe, h) if moe.router_rank else (router,)),
+        *_router(moe, h),
         Dispatch(
             hidden=h,
             top_k=k,
@@ -319,7 +295,44 @@ def _experts(moe: Experts, h: int, *, megatron: bool) -> tuple[Operator, ...]:
             active=k,
             single=moe.single,
         ),
-        *shared,
+        *_shared_experts(moe, h),
+    )
+
+
+def _shared_experts(moe: Experts, h: int) -> tuple[Operator, ...]:
+    """Return the experts that compute every token, with their gate; nothing if the layer has none."""
+    if not moe.shared_width:
+        return ()
+    parts = 2 if moe.gated else 1
+    return (
+        Linear(
+            name="shared_up", inputs=h, outputs=parts * moe.shared_width, share="split", parts=parts, after_norm=True
+        ),
+        Activation(
+            width=moe.shared_width,
+            gated=moe.gated,
+            module="shared_experts",
+            clamped=moe.shared_clamped,
+            clamps_output=moe.clamps_output,
+        ),
+        Linear(name="shared_down", inputs=moe.shared_width, outputs=h, share="split"),
+        *(_shared_gate(h) if moe.shared_gate else ()),
+    )
+
+
+def _router(moe: Experts, h: int) -> tuple[Operator, ...]:
+    if moe.router_rank:
+        return _deep_router(moe, h)
+    return (
+        Linear(
+            name="router",
+            inputs=h,
+            outputs=moe.count,
+            share="whole",
+            bias=moe.count if moe.bias else 0,
+            after_norm=True,
+            beside=bool(moe.shared_width),
+        ),
     )
 
 
