@@ -92,7 +92,7 @@ def sinks_need_eager_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
     if not shape.has_sinks or of_swift(job, shape) not in WITHOUT_SINKS:
         return None
     return problem("sinks_without_flash", "engine", model_type=shape.model_type, case="trainer",
-                   edit={"training.packing": False, "extra": {**job.extra, "attn_impl": "eager"}})  # fmt: skip
+                   edit={**_unpacked(job), "extra": {**job.extra, "attn_impl": "eager"}})  # fmt: skip
 
 
 @swift_trainer
@@ -122,7 +122,7 @@ def llamafactory_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gp
     if not shape.has_sinks or not _kernel_lacks_sinks(of_llamafactory(job, shape), gpu):
         return None
     swift = f"swift-{job.engine.partition('-')[2]}"
-    edit: dict[str, object] = {"engine": swift, "training.packing": False}
+    edit: dict[str, object] = {"engine": swift, **_unpacked(job)}
     if job.training.method not in TRAITS[swift].methods:
         edit["training.method"] = "lora"
     return problem("sinks_need_hopper", "engine", model_type=shape.model_type, gpu=gpu.name,
@@ -136,7 +136,11 @@ def ms_swift_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -
         return None
     return problem("sinks_need_hopper", "engine", model_type=shape.model_type, gpu=gpu.name,
                    capability=f"{gpu.compute_capability:.1f}", case="swift",
-                   edit={"training.packing": False, "extra": {**job.extra, "attn_impl": "eager"}})  # fmt: skip
+                   edit={**_unpacked(job), "extra": {**job.extra, "attn_impl": "eager"}})  # fmt: skip
+
+
+def _unpacked(job: Job) -> dict[str, object]:
+    return {"training.packing": False} if job.training.packing else {}
 
 
 def _kernel_lacks_sinks(implementation: str, gpu: Gpu) -> bool:
