@@ -23,7 +23,9 @@ from benchmarks.memory import interval_of
 from benchmarks.shapes import DATA
 
 NEAR = 0.02
-FILES = ("strangers.json", "published_memory.json")
+STRANGERS = ("strangers.json", "more_strangers.json")
+"""Rows of sources that no constant was made with. The level of times and the intervals are."""
+FILES = (*STRANGERS, "published_memory.json")
 
 
 class Verdicts(NamedTuple):

@@ -5,12 +5,13 @@
 --write stores them in presets/intervals.yaml. --coverage prints how many left-out rows are inside, and how wide the
 intervals are. The scores are ratios of measured to estimated, of these rows:
 
-- memory: the published rows of the project, and those of strangers.json, whose sources were not used to fit constants;
-- time: strangers.json, the project's own runs on a GPU (own_h200.json), and the rows of people who fine-tune (USERS),
-  each with constants fitted without its source.
+- memory: the published rows of the project, and those of strangers (STRANGERS), whose sources were not used to fit
+  constants;
+- time: strangers, the project's own runs on a GPU (own_h200.json), and the rows of people who fine-tune (USERS), each
+  with constants fitted without its source.
 
-There is an interval for each kind of run: Megatron, and full training, LoRA and QLoRA on Hugging Face's engines. Each
-source counts the same, but one with fewer than FULL rows counts less. Rows of other kinds count OTHER_KIND. Those of
+There is an interval for each kind of run: full training and LoRA on Megatron (one for times), and full training, LoRA
+and QLoRA on Hugging Face's engines. Each source counts the same, but one with fewer than FULL rows counts less. Rows of other kinds count OTHER_KIND. Those of
 memory differ by what is known of the lengths of samples (by_lengths.py).
 
 After a correction by one run, the interval is that of rows that one other row of the same model, length, method and
@@ -21,9 +22,9 @@ Times in FP8 have an interval of the project's rows in FP8: 94 are NVIDIA's, 10 
 MosaicML's, and no user has published such times.
 
 The interval lies between two quantiles of the scores. It is the narrowest that holds COVERED of the kind's rows when it
-is made without their source, each source counting the same, and OF_STRANGERS of the rows of strangers.json if there are
-at least MANY. Each source has a median ratio. The level of times is the median of these, over the sources of
-strangers.json and the own runs.
+is made without their source, each source counting the same, and OF_STRANGERS of the rows of strangers if there are at
+least MANY. Each source has a median ratio. The level of times is the median of these, over the sources of strangers and
+the own runs.
 """
 
 import argparse
@@ -40,6 +41,7 @@ from backend.job.presets import Interval
 from benchmarks.by_lengths import Tails, by_lengths, left_out_by_lengths, tails_of
 from benchmarks.errors import Result
 from benchmarks.fit import carried_rows
+from benchmarks.fits import STRANGERS, published_rows
 from benchmarks.kinds import MEMORY_KINDS, TIME_KINDS, kind_of, kind_of_time
 from benchmarks.left_out import (
     Held,
@@ -88,9 +90,9 @@ def main() -> None:
 
 def print_coverage() -> None:
     """Print the share of left-out rows inside the interval, and its mean width, by family and after corrections."""
-    strangers = json.loads((DATA / "strangers.json").read_text())
+    strangers = rows_of_strangers()
     users = [score for score in time_scores(carried_rows(), left_out=True) if score.source.startswith(USERS)]
-    memory, own_memory = memory_scores(strangers), memory_scores(_published_memory())
+    memory, own_memory = memory_scores(strangers), memory_scores(published_rows("published_memory.json"))
     fp8 = fp8_scores()
     print(f"time    fp8                 {_shares(left_out([], fp8, 'fp8', tail_of([], fp8, 'fp8')))}")
     for kind in MEMORY_KINDS:
@@ -128,8 +130,8 @@ def _shares(held: Sequence[Held]) -> str:
 
 def as_yaml(date: str) -> str:
     """Return the file of intervals."""
-    strangers = json.loads((DATA / "strangers.json").read_text())
-    memory, own_memory = memory_scores(strangers), memory_scores(_published_memory())
+    strangers = rows_of_strangers()
+    memory, own_memory = memory_scores(strangers), memory_scores(published_rows("published_memory.json"))
     time, carried = time_scores([*strangers, *own_runs()]), time_scores(carried_rows(), left_out=True)
     users = [score for score in carried if score.source.startswith(USERS)]
     vendors = [score for score in carried if score.source.startswith(VENDORS)]
@@ -230,6 +232,11 @@ def fp8_scores() -> list[Score]:
     ]
 
 
+def rows_of_strangers() -> list[Mapping[str, object]]:
+    """Return the rows of sources that no constant was made with."""
+    return [row for name in STRANGERS for row in published_rows(name)]
+
+
 def own_runs() -> list[Mapping[str, object]]:
     """Return the project's own runs on a GPU. Their memory is no score, so that it stays a test."""
     rows: list[Mapping[str, object]] = json.loads((DATA / "own_h200.json").read_text())
@@ -245,12 +252,6 @@ def _of_others(scores: Iterable[Score]) -> list[Score]:
 def _training(row: Mapping[str, object]) -> str:
     """Return the model, the hardware and the length of a row of memory."""
     return f"{row['model']} {row.get('hardware')} {row.get('seq')}"
-
-
-def _published_memory() -> list[Mapping[str, object]]:
-    rows = json.loads((DATA / "published_memory.json").read_text())
-    published: list[Mapping[str, object]] = rows["rows"] if isinstance(rows, dict) else rows
-    return published
 
 
 if __name__ == "__main__":

@@ -3,17 +3,17 @@
 from benchmarks.errors import Result
 from benchmarks.timed_run import Timed
 
-MEMORY_KINDS = ("megatron", "hugging_face", "hugging_face_lora", "hugging_face_qlora")
-"""`hugging_face` is full training. Megatron has too few rows of LoRA."""
-TIME_KINDS = MEMORY_KINDS[:3]
-"""Times of LoRA and QLoRA have one interval."""
+MEMORY_KINDS = ("megatron", "megatron_lora", "hugging_face", "hugging_face_lora", "hugging_face_qlora")
+"""A name without a method is full training."""
+TIME_KINDS = ("megatron", "hugging_face", "hugging_face_lora")
+"""Times of LoRA and QLoRA have one interval. Times of Megatron have one, because few rows are of LoRA."""
 
 
 def kind_of(result: Result) -> str:
     """Return the kind of a run with a peak, as in MEMORY_KINDS."""
-    if result.family != "hugging_face":
-        return "megatron"
     method = next((name for name in ("_qlora", "_lora") if name[1:] in result.case), "")
+    if result.family != "hugging_face":
+        return f"megatron{method.replace('_qlora', '_lora')}"
     return f"hugging_face{method}"
 
 

@@ -1,4 +1,4 @@
-"""Errors on published runs of sources that nothing was made with: no constant, interval, formula or reader of rows.
+"""Errors on the published runs of a file of strangers, by source.
 
     python -m benchmarks.unseen [--json]
 

@@ -13,12 +13,15 @@ from backend.job.lengths import SHORT_MEAN, cut_mean, full_samples
 from backend.job.presets import Interval, intervals
 
 
-def _kind(job: Job) -> str:
-    """Return the kind of a job's run: of full training (or of parts of the model), LoRA or QLoRA outside Megatron."""
-    if job.traits.is_megatron:
-        return "megatron"
-    method = job.training.method
-    return f"hugging_face_{method}" if method in ("lora", "qlora") else "hugging_face"
+def _memory_kind(job: Job) -> str:
+    """Return the kind of a job's run: its engine's family with LoRA, QLoRA, or full training of the model or parts."""
+    family, method = "megatron" if job.traits.is_megatron else "hugging_face", job.training.method
+    return f"{family}_{method}" if method in ("lora", "qlora") else family
+
+
+def _time_kind(job: Job) -> str:
+    """Return the kind of a job's run: LoRA and QLoRA have one interval of time, and Megatron has one for all."""
+    return "megatron" if job.traits.is_megatron else _memory_kind(job).replace("qlora", "lora")
 
 
 PRIOR_RUNS = 3
@@ -48,8 +51,7 @@ def time_interval(job: Job) -> Interval:
     """Return the factors of the job's times, for the work that the estimate computes."""
     known, cluster = intervals().time, job.cluster
     calibration = cluster.calibration
-    # LoRA and QLoRA have one interval of time.
-    kind = _kind(job).replace("qlora", "lora")
+    kind = _time_kind(job)
     if _is_timed_by_own_run(job):
         return after_runs(known[f"calibrated_{kind}"], calibration.time_runs, calibration.time_spread)
     if job.has_fp8_products:
@@ -77,7 +79,7 @@ def memory_interval(job: Job) -> Interval:
 
     For an assumed need they are those of other training: a margin by which a plan must fit, and no interval.
     """
-    known, kind, calibration = intervals().memory, _kind(job), job.cluster.calibration
+    known, kind, calibration = intervals().memory, _memory_kind(job), job.cluster.calibration
     if _is_reserved_by_own_run(job):
         return after_runs(known[f"calibrated_{kind}"], calibration.memory_runs, calibration.memory_spread)
     return known[f"{LENGTHS[_lengths(job)]}{kind}"]

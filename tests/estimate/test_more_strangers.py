@@ -1,4 +1,4 @@
-"""Published runs of sources that nothing was made with."""
+"""Published runs of 13 sources that only the level of times and the intervals are made with."""
 
 import json
 
@@ -6,8 +6,9 @@ import pytest
 
 from benchmarks.fits import published_rows
 from benchmarks.shapes import DATA
-from benchmarks.unseen import FILE, figures
+from benchmarks.unseen import figures
 
+FILE = "more_strangers.json"
 OTHERS = ("strangers.json", "published_memory.json", "published_throughput.json")
 ROWS = published_rows(FILE)
 FIGURES = figures(ROWS)
@@ -31,7 +32,7 @@ def test_no_source_is_in_another_file_or_in_the_fitted_constants(name):
     assert not sources & set(json.loads((DATA / "leave_one_out.json").read_text()))
 
 
-@pytest.mark.parametrize(("name", "rows", "median", "inside"), [("memory", 39, 0.15, 0.6), ("time", 38, 0.17, 0.7)])
+@pytest.mark.parametrize(("name", "rows", "median", "inside"), [("memory", 39, 0.15, 0.8), ("time", 38, 0.12, 0.8)])
 def test_the_errors_are_not_larger_than_the_docs_say(name, rows, median, inside):
     entry = FIGURES[name]["all"]
     assert entry["rows"] == rows
