@@ -99,7 +99,8 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     ("NVIDIA DGX Cloud", Habits(overlap=True, overlap_tensor=True, gradient_bytes=2, fused_loss=True)),
     ("NeMo", Habits(overlap=True, overlap_tensor=True, gradient_bytes=2, fused_loss=True)),
     ("llm-foundry", _MPT),
-    ("torchtitan", Habits(overlap=True, fsdp=True)),
+    # models/llama/parallelize_llama.py and distributed/activation_checkpoint.py: torch's checkpoint_wrapper, not reentrant.
+    ("torchtitan", Habits(overlap=True, fsdp=True, stops_early=True)),
     # Each row has its overlaps; --cross-entropy-fusion-impl te.
     ("XTuner", Habits(fused_loss=True)),
     ("ms-swift", Habits()),
