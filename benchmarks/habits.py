@@ -99,7 +99,8 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     ("NVIDIA DGX Cloud", Habits(overlap=True, overlap_tensor=True, gradient_bytes=2, fused_loss=True)),
     ("NeMo", Habits(overlap=True, overlap_tensor=True, gradient_bytes=2, fused_loss=True)),
     ("llm-foundry", _MPT),
-    # models/llama/parallelize_llama.py and distributed/activation_checkpoint.py: torch's checkpoint_wrapper, not reentrant.
+    # distributed/activation_checkpoint.py, before parallelisms/parallelize_llama.py: torch's checkpoint_wrapper, whose
+    # checkpoints are not reentrant.
     ("torchtitan", Habits(overlap=True, fsdp=True, stops_early=True)),
     # Each row has its overlaps; --cross-entropy-fusion-impl te.
     ("XTuner", Habits(fused_loss=True)),
@@ -125,6 +126,8 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     # Its own preparation for 4 bits leaves the rest in 16 (fms_acceleration_peft/framework_plugin_bnb.py).
     # Its samples have 4,096 tokens: 0.835 of them and 3,421 tokens per second (scripts/benchmarks/README.md).
     ("IBM fms-acceleration", Habits(fixed_lengths=True)),
+    # trl prepares no weights in 4 bits that are sharded (trl/trainer/sft_trainer.py is_sharded_qlora).
+    ("PEFT documentation", Habits()),
     # Its own linear layers, without peft (litgpt/lora.py).
     ("LitGPT", Habits()),
     # Its document is of 2023-09; it packs samples to one length (configs/7B_sft.py, pack_sample_into_one).
@@ -133,7 +136,7 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     # With flash attention, its loader casts the embedding and the norms back to 16 bits.
     ("axolotl", Habits(fixed_lengths=True)),
 )
-ANYONE = Habits(upcasts_rest=True)
+ANYONE = Habits(upcasts_rest=True, segmented=True)
 """Other sources: Megatron-LM with fused kernels and fp32 gradients; overlaps as the row's text says. QLoRA as peft's
 documentation prepares it (docs/source/developer_guides/quantization.md)."""
 

@@ -11,8 +11,8 @@ intervals are. The scores are ratios of measured to estimated, of these rows:
   with constants fitted without its source.
 
 There is an interval for each kind of run: full training and LoRA on Megatron (one for times), and full training, LoRA
-and QLoRA on Hugging Face's engines. Each source counts the same, but one with fewer than FULL rows counts less. Rows of other kinds count OTHER_KIND. Those of
-memory differ by what is known of the lengths of samples (by_lengths.py).
+and QLoRA on Hugging Face's engines. Each source counts the same, but one with fewer than FULL rows counts less. Rows of
+other kinds count OTHER_KIND. Those of memory differ by what is known of the lengths of samples (by_lengths.py).
 
 After a correction by one run, the interval is that of rows that one other row of the same model, length, method and
 hardware corrects; it holds 80 % of such rows of each kind when it is made without their source. After several runs, its

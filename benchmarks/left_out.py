@@ -101,14 +101,17 @@ def weight_of(held: Iterable[Held]) -> float:
 
 
 def tail_of(strangers: Sequence[Score], others: Sequence[Score], kind: str, *, by_level: bool = False) -> float:
-    """Return the share outside on each side at which COVERED of the left-out rows are inside."""
+    """Return the share outside on each side at which COVERED of the left-out rows are inside; if none holds so many,
+    the narrowest that holds most."""
+    shares = {}
     for tail in TAILS:
         held = left_out(strangers, others, kind, tail, by_level=by_level)
         of_strangers = [row.inside for row in held if row.stranger]
         enough = len(of_strangers) < MANY or statistics.fmean(of_strangers) >= OF_STRANGERS
-        if enough and share_by_source(held) >= COVERED:
+        shares[tail] = share_by_source(held)
+        if enough and shares[tail] >= COVERED:
             return tail
-    return TAILS[-1]
+    return max(TAILS, key=lambda tail: (shares[tail], tail))
 
 
 def interval(scores: Sequence[Score], kind: str, tail: float) -> Interval:
@@ -174,10 +177,13 @@ def held_by(score: Score, factors: Interval, *, stranger: bool) -> Held:
 def tail_of_corrected(scores: Sequence[Score], kind: str) -> float:
     """Return the share outside on each side at which OF_STRANGERS of the left-out corrected rows are inside.
 
-    That share is of the rows, and with each source counting the same.
+    That share is of the rows, and with each source counting the same. If none holds so many, it is of the narrowest
+    interval that holds most.
     """
+    shares = {}
     for tail in TAILS:
         held = left_out_corrected(scores, kind, tail)
-        if min(share_by_source(held), share_of_rows(held)) >= OF_STRANGERS:
+        shares[tail] = min(share_by_source(held), share_of_rows(held))
+        if shares[tail] >= OF_STRANGERS:
             return tail
-    return TAILS[-1]
+    return max(TAILS, key=lambda tail: (shares[tail], tail))

@@ -83,6 +83,9 @@ def _stated_ports(hardware: str, source: str) -> tuple[float, int] | None:
     if omni_path:
         # Omni-Path 100 (https://www.cornelisnetworks.com): 100 Gbit/s a port.
         return 100, int(omni_path[1])
+    stated = re.search(r"(\d+) X (\d+) GBIT/S", hardware)
+    if stated:
+        return float(stated[2]), int(stated[1])
     return (200, 4) if source.startswith("vTrain") else None
 
 

@@ -27,7 +27,7 @@ from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, Fp8, MemoryTraits
 from benchmarks.errors import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
 from benchmarks.habits import OLD_TE_LOSS_BYTES, habits_of, has_unknown_lengths
-from benchmarks.measured_hugging_face import hugging_face_memory, is_hugging_face, reserved_of_row
+from benchmarks.measured_hugging_face import gpu_gib, hugging_face_memory, is_hugging_face, reserved_of_row
 from benchmarks.own_runs import is_own, own_result
 from benchmarks.published import FUSED_LOSS
 from benchmarks.rows import needed, rank, recompute, reference, sequences, targets, trained, traits
@@ -131,10 +131,12 @@ def _reserved_gib(row: Mapping[str, Any], memories: Sequence[StageMemory]) -> fl
     """Return what torch reserves on the stage that needs most."""
     if is_hugging_face(row):
         return reserved_of_row(row, memories[0]) / GIB
-    if habits_of(row).segmented or not habits_of(row).flash:
-        # Stacks of 2023 and before: torch had no expandable segments.
-        return max(float(segmented_bytes(memory, "fixed")) for memory in memories) / GIB
-    return RESERVED_PER_ALLOCATED * max(float(memory.peak) for memory in memories) / GIB
+    least = RESERVED_PER_ALLOCATED * max(float(memory.peak) for memory in memories) / GIB
+    if not habits_of(row).segmented and habits_of(row).flash:
+        return least
+    # Before it fails, torch returns the gaps to the GPU.
+    most = max(float(segmented_bytes(memory, "fixed")) for memory in memories) / GIB
+    return max(least, min(most, gpu_gib(row) - FIRST_GIB))
 
 
 def _memories(row: Mapping[str, Any], layers: ModelLayers) -> Sequence[StageMemory]:

@@ -27,7 +27,7 @@ from benchmarks.named_shapes import named_shape
 from benchmarks.own_runs import is_own, own_timed
 from benchmarks.recipes import Recipe, recipe_of
 from benchmarks.shapes import NotModelled
-from benchmarks.timed_engine import engine_run, row_adapters
+from benchmarks.timed_engine import engine_run, of_precision, row_adapters
 from benchmarks.timed_plan import check_ranks, number, size, timed_plan
 from benchmarks.timed_run import Timed
 
@@ -174,6 +174,7 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
     sharded = habits.fsdp or (row.get("zero") == 3)
     if sharded:
         memory = replace(_traits("llamafactory-fsdp"), gradient_bytes=habits.gradient_bytes)
+    memory = of_precision(memory, row)
     if habits.fused_loss:
         memory = replace(memory, loss_forward_moved=OLD_TE_LOSS_MOVED[0], loss_backward_moved=OLD_TE_LOSS_MOVED[1])
     return Execution(

@@ -11,7 +11,7 @@ from backend.estimate.model.layers import ModelLayers
 from backend.estimate.time.adapter_run import DROPPED, PACKED, PLAIN, AdapterRun, Gathered, Traffic, after_dropout
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.time_context import Execution
-from backend.job.traits import LIGER_LOSS_MOVED, TRAITS, EngineTraits
+from backend.job.traits import LIGER_LOSS_MOVED, TRAITS, EngineTraits, MemoryTraits
 from benchmarks.habits import habits_of
 from benchmarks.shapes import NotModelled
 
@@ -35,6 +35,7 @@ def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
     if row.get("liger"):
         forward, backward = LIGER_LOSS_MOVED
         memory = replace(memory, loss_forward_moved=forward, loss_backward_moved=backward)
+    memory = of_precision(memory, row)
     overlaps = traits.overlaps or bool(row.get("overlap_comm"))
     return Execution(
         fused=False,
@@ -50,6 +51,13 @@ def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
         adapters=row_adapters(row),
         unpacked=str(row.get("method")).startswith("qlora"),
     )
+
+
+def of_precision(memory: MemoryTraits, row: Mapping[str, Any]) -> MemoryTraits:
+    """Return the memory of the row's run: with `pure_bf16`, weights, gradients and moments are in 16 bits."""
+    if not row.get("pure_bf16"):
+        return memory
+    return replace(memory, weight_bytes=2, gradient_bytes=2, optimizer_bytes=4)
 
 
 def row_adapters(row: Mapping[str, Any]) -> AdapterRun | None:

@@ -1,4 +1,4 @@
-"""Published runs of 13 sources that only the level of times and the intervals are made with."""
+"""Published runs of sources that only the level of times and the intervals are made with."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.fits import published_rows
 from benchmarks.shapes import DATA
-from benchmarks.unseen import figures
+from benchmarks.strangers import figures
 
 FILE = "more_strangers.json"
 OTHERS = ("strangers.json", "published_memory.json", "published_throughput.json")
@@ -15,7 +15,7 @@ FIGURES = figures(ROWS)
 
 
 def test_every_row_has_a_quote_an_address_what_was_guessed_and_a_figure():
-    assert len({row["id"] for row in ROWS}) == len(ROWS) == 64
+    assert len({row["id"] for row in ROWS}) == len(ROWS) == 195
     for row in ROWS:
         assert row["quote"], row["id"]
         assert row["source_url"].startswith("https://"), row["id"]
@@ -32,7 +32,9 @@ def test_no_source_is_in_another_file_or_in_the_fitted_constants(name):
     assert not sources & set(json.loads((DATA / "leave_one_out.json").read_text()))
 
 
-@pytest.mark.parametrize(("name", "rows", "median", "inside"), [("memory", 39, 0.15, 0.8), ("time", 38, 0.12, 0.8)])
+@pytest.mark.parametrize(
+    ("name", "rows", "median", "inside"), [("memory", 114, 0.145, 0.75), ("time", 127, 0.15, 0.78)]
+)
 def test_the_errors_are_not_larger_than_the_docs_say(name, rows, median, inside):
     entry = FIGURES[name]["all"]
     assert entry["rows"] == rows
@@ -41,5 +43,5 @@ def test_the_errors_are_not_larger_than_the_docs_say(name, rows, median, inside)
 
 
 def test_no_run_that_ran_is_said_not_to_fit():
-    assert FIGURES["judged"] > 30
+    assert FIGURES["judged"] > 100
     assert FIGURES["refused"] == 0

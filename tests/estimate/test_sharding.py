@@ -6,8 +6,14 @@ from hypothesis import strategies as st
 
 from backend.estimate import estimate, over_host_memory
 from backend.estimate.estimate import GIB
+from backend.estimate.memory.sharding import sharded_states
+from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import STATIC_BYTES
-from backend.job.traits import SCALES_BYTES
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.plan import Plan
+from backend.job.job import Model
+from backend.job.presets import resolve_model
+from backend.job.traits import SCALES_BYTES, TRAITS
 from tests.estimate.cases import job
 
 PARAMETERS = 8190735360
@@ -216,6 +222,29 @@ def test_kto_runs_four_forward_passes_and_a_reward_model_one_over_two_sequences(
     )
     assert sft < kto < dpo
     assert sft < reward < dpo
+
+
+@pytest.mark.parametrize(("engine", "element_bytes"), [("zero2", 2 + 2 + 4), ("zero3", 2 + 2 + 4), ("ddp", 4)])
+def test_liger_sums_the_gradient_of_a_trained_output_layer_in_the_forward_pass_of_the_loss(engine, element_bytes):
+    """The 16-bit sum takes the product of a chunk in 16 bits and in fp32, an fp32 sum takes it as it is."""
+    full, lora = (
+        of(engine, training__liger=True, training__method=method, training__cutoff_len=4096).stages[0].workspace_gib
+        for method in ("full", "lora")
+    )
+    kept = {"zero2": 0, "zero3": 2 * (1e9 + 151936 * 4096), "ddp": 2 * (PARAMETERS - 151936 * 4096)}[engine]
+    assert full * GIB - STATIC_BYTES == pytest.approx(kept + element_bytes * 151936 * 4096)
+    assert lora < full
+
+
+def test_zero3_gathers_weights_in_4_bits_packed():
+    """LLaMA-Factory has no QLoRA on ZeRO-3, but published runs have."""
+    layers, packed = model_layers(resolve_model(Model(preset="qwen3-8b"))), 6_945_767_424
+    parameters = RankParameters(dense=PARAMETERS, expert=0, trained_dense=0, trained_expert=0)
+    memory = TRAITS["llamafactory-zero3"].memory
+    assert memory is not None
+    states = sharded_states(layers, Plan(data=8, sequence_length=4096, micro_batches=1), memory, parameters, 2, packed)
+    live = 1e9 + 151936 * 4096
+    assert states.gathered == pytest.approx(live * (2 - 1.5 * packed / PARAMETERS))
 
 
 def test_liger_spares_no_logits_in_dpo_whose_loss_is_made_of_them():

@@ -55,13 +55,14 @@ def step_moments(
     gathered = piece("workspace_gathered", states.gathered, bytes_each=2, elements=None)
     stepping = piece("workspace_step", states.step, bytes_each=memory.step_gradient_bytes, elements=None)
     forward, backward, gradient = _logits(layers, plan, memory, tuning, form)
+    summing, summed = _liger_gradient(layers, memory, tuning, form)
     held = _held_gradients(plan, memory, parameters, states, form)
     after = largest_piece(states.gradients, held)
     saving = (joined(saved, output, tower),)
     moments = [
         # the loss, forward and backward
-        moment(held, saving, forward, (copies, gathered)),
-        moment(held, saving, backward, (kept_copies, head_copy, gathered)),
+        moment(held, saving, forward, (copies, summing, gathered)),
+        moment(held, saving, backward, (kept_copies, head_copy, summed, gathered)),
         # the backward passes of the output layer, of a decoder layer, of the first one and of the vision tower
         moment(held, saving, gradient, (kept_copies, head_copy, head, gathered)),
         moment(held, (saved, recomputed, tower), NOTHING, (kept_copies, waiting, work, gathered)),
@@ -106,9 +107,28 @@ def _held_gradients(
 
 def _output_gradient(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Piece:
     """Return the new gradient of the output layer."""
+    if tuning.liger:
+        return _liger_gradient(layers, memory, tuning, form)[1]
     new = new_gradient_bytes(memory, form)
     size = new * layers.embedding if tuning.trains_output or tuning.copies_output else 0
     return piece("workspace_output_gradient", size, bytes_each=new, elements=None)
+
+
+def _liger_gradient(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> tuple[Piece, Piece]:
+    """Return the gradient of a trained output layer that Liger's loss makes in forward, while it is summed over chunks
+    of tokens and afterwards.
+
+    It has the precision of the weight. Each chunk adds a product: an fp32 sum takes it directly, a 16-bit sum takes it
+    in 16 bits and then in fp32 (Liger 0.8.2 ops/fused_linear_cross_entropy.py; read, not measured).
+    """
+    if not tuning.liger or not (tuning.trains_output or tuning.copies_output):
+        return NOTHING, NOTHING
+    element = 4 if memory.autocast_bytes or form.element == 4 else 2
+    summing, summed = [
+        piece("workspace_output_gradient", size * layers.embedding, bytes_each=size, elements=None)
+        for size in (element + (0 if element == 4 else 2 + 4), element)
+    ]
+    return summing, summed
 
 
 def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Piece:
@@ -172,9 +192,9 @@ def _logits(
     layer."""
     hidden = layers.output.hidden
     if tuning.liger:
-        # The fp32 logits of a chunk of tokens are about as large as the hidden states.
+        # The 16-bit logits of a chunk of tokens are up to twice as large as all hidden states, which get a gradient.
         tokens = plan.tokens
-        chunk = piece("logits_chunk", 4 * tokens * hidden, bytes_each=None, tokens=tokens, hidden=hidden)
+        chunk = piece("logits_chunk", 6 * tokens * hidden, bytes_each=None, tokens=tokens, hidden=hidden)
         return chunk, chunk, chunk
     tokens, vocabulary = plan.tokens, layers.embedding // hidden
     logits = tuning.logits_share * tokens * vocabulary

@@ -121,7 +121,7 @@ def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParamet
     total = parameters.dense + parameters.expert
     spared = 2 - 0.5
     if memory.live_elements:
-        return 2 * smaller(total, largest_module(layers) + memory.live_elements) - spared * packed
+        return (2 - spared * packed / total) * smaller(total, largest_module(layers) + memory.live_elements)
     ends = layers.embedding * (1 if layers.tied else 2) + layers.positions
     units = [2 * layer_counts(kind).total - (spared * matrices(kind) if packed else 0) for kind in layers.kinds]
     return smaller(2 * total - spared * packed, 2 * ends + 2 * max(units))

@@ -1,27 +1,31 @@
-"""Errors on the published runs of a file of strangers, by source.
+"""Errors on published runs of strangers, by source.
 
-    python -m benchmarks.unseen [--json]
+    python -m benchmarks.strangers [FILE ...] [--json]
 
-The rows are in benchmarks/data/unseen.json, in the form of strangers.json. They are in no fit. For each source: rows,
-median absolute error, median signed error, and the rows inside the 80 % interval. The total of a table is the mean of
+FILE has rows in the form of benchmarks/data/strangers.json; the default is the project's files (benchmarks.fits
+STRANGERS). For each source: rows, median absolute error, median signed error, and the rows inside the 80 % interval.
+The level of times and the interval of a source of these files were made without it. The total of a table is the mean of
 the medians of the sources, weighted by their rows. `refused` counts runs that ran although the estimate says that they
 do not fit (benchmarks/fits.py).
+
+To try the estimates on new sources: collect rows in a new file, run this program once, and only then look at the
+causes.
 """
 
 import argparse
 import json
 import statistics
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from backend.estimate.time.efficiency import default_efficiency
-from benchmarks.fits import published_rows, verdicts
+from benchmarks.fits import STRANGERS, verdicts
 from benchmarks.measured import measured_results
 from benchmarks.memory import interval_of
+from benchmarks.shapes import DATA
 from benchmarks.throughput import level_of_source, time_interval_of
 from benchmarks.timed import timed_rows
-
-FILE = "unseen.json"
 
 
 class Error(NamedTuple):
@@ -35,10 +39,11 @@ class Error(NamedTuple):
 def main() -> None:
     """Print the tables of memory and time, or the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", type=Path, nargs="*", metavar="FILE", default=[DATA / name for name in STRANGERS])
     parser.add_argument("--json", action="store_true")
-    as_json = parser.parse_args().json
-    tables = figures(published_rows(FILE))
-    if as_json:
+    arguments = parser.parse_args()
+    tables = figures(row for file in arguments.files for row in json.loads(file.read_text()))
+    if arguments.json:
         print(json.dumps(tables, indent=1))
         return
     for name in ("memory", "time"):
