@@ -128,7 +128,7 @@ class Plan:
         """Return the number of parameters whose optimizer state is on this rank."""
         share = dense / self.optimizer_shards
         # Without experts their number is a plain 0, for arrays of plans too.
-        if isinstance(expert, int) and not expert:
+        if type(expert) is int and not expert:
             return share
         return share + expert / self.expert_optimizer_shards
 

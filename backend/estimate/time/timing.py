@@ -81,8 +81,8 @@ def speed_of(
         tokens_per_s_per_gpu=rate,
         model_tflops_per_gpu=rate * flops_per_token / 1e12,
         mfu=rate * flops_per_token / machine.peak,
-        hours=hours_of(job, job.global_batch, seconds),
-        communication_s={name: parts.get(name, 0.0) for name in COMMUNICATION},
+        hours=hours_of(job, seconds),
+        communication_s={name: time_scale * float(step.parts[name]) for name in COMMUNICATION},
         time_s=parts,
         stage_times=stage_times,
         chunk_times=_chunk_times(step, time_scale) if plan.virtual_pipeline > 1 else tuple([(s,) for s in stage_times]),
@@ -171,7 +171,10 @@ def _chunk_times(step: StepTime, scale: float) -> tuple[tuple[tuple[float, float
     return tuple([_pairs(chunks, backward[stage], scale) for stage, chunks in enumerate(step.chunk_forward)])
 
 
-def hours_of(job: Job, global_batch: int, seconds: float) -> float | None:
-    """Return the hours of the whole run; None if neither its steps nor its samples are known."""
+def hours_of(job: Job, seconds: float, global_batch: int | None = None) -> float | None:
+    """Return the hours of the whole run; None if neither its steps nor its samples are known.
+
+    `global_batch` replaces the job's own.
+    """
     steps = total_steps(job, global_batch)
     return steps * seconds / 3600 if steps else None
