@@ -49,12 +49,12 @@ def time_interval(job: Job) -> Interval:
     known, cluster = intervals().time, job.cluster
     calibration = cluster.calibration
     # LoRA and QLoRA have one interval of time.
-    kind = _kind(job).replace("qlora", "lora")
-    if _is_timed_by_own_run(job):
+    kind, timed = _kind(job).replace("qlora", "lora"), is_timed(cluster)
+    if timed and is_of_this_training(job):
         return after_runs(known[f"calibrated_{kind}"], calibration.time_runs, calibration.time_spread)
     if job.has_fp8_products:
         return known["fp8"]
-    return known["tuned"] if cluster.stack == "tuned" and not is_timed(cluster) else known[kind]
+    return known["tuned"] if cluster.stack == "tuned" and not timed else known[kind]
 
 
 def shortest_share(job: Job) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from backend.estimate.array_ops import ZERO, Number, choose, larger, smaller
+from backend.estimate.array_ops import ZERO, Number, choose, larger, largest, smaller
 from backend.estimate.frozen_dataclass import positional_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import RankParameters
@@ -69,7 +69,9 @@ def data_seconds(
     else:
         key = (memo.number(ranks[0]), has_experts)
         rates = memo.once((_rates, *key), _rates, time_context, ranks[0], has_experts)
-    slowest_gather, slowest_reduction, idle_forward, idle_backward = ZERO, ZERO, ZERO, ZERO
+    gathers: list[Number] = []
+    reductions: list[Number] = []
+    idle_forward, idle_backward = ZERO, ZERO
     for stage, rank in enumerate(ranks):
         forward_s, backward_s = forward[stage], backward[stage]
         if memo is None:
@@ -77,11 +79,11 @@ def data_seconds(
         else:
             exchange = memo.once((_exchange, *key, memo.number(rank)), _exchange, time_context, rates, rank)
         gathered, reduced = _stage(time_context, rates, rank, exchange, forward_s, backward_s)
-        slowest_gather = larger(slowest_gather, gathered - idle_forward)
-        slowest_reduction = larger(slowest_reduction, reduced - idle_backward)
+        gathers.append(gathered - idle_forward)
+        reductions.append(reduced - idle_backward)
         idle_forward = idle_forward + forward_s / virtual
         idle_backward = idle_backward + backward_s / virtual
-    return slowest_gather + slowest_reduction
+    return largest(ZERO, *gathers) + largest(ZERO, *reductions)
 
 
 def _rates(
@@ -131,14 +133,10 @@ def _exchange(
     time_context: TimeContext, rates: tuple[_SecondsPerByte, _SecondsPerByte], rank: RankParameters
 ) -> tuple[Number, Number]:
     """Return the seconds of one exchange of weights and of one of gradients, hidden or not."""
-    run = time_context.run
     dense, expert = rates
     reduced = time_context.sent_bytes * (rank.trained_dense * dense.gradients + rank.trained_expert * expert.gradients)
-    # With a sharded optimizer weights are gathered; otherwise the second half of an all-reduce runs.
-    gathered = choose(time_context.divided, run.element_bytes, time_context.sent_bytes) * (
-        rank.trained_dense * dense.weights + rank.trained_expert * expert.weights
-    )
-    return gathered, reduced
+    weights = rank.trained_dense * dense.weights + rank.trained_expert * expert.weights
+    return time_context.gathered_bytes * weights, reduced
 
 
 def _stage(

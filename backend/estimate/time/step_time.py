@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from numpy import ndarray
 
-from backend.estimate.array_ops import ZERO, Number, choose, larger
+from backend.estimate.array_ops import ZERO, Number, choose, larger, largest
 from backend.estimate.frozen_dataclass import frozen_dataclass, positional_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import Chunk, LayerCut, RankParameters, Trained, layer_cut
@@ -160,11 +160,8 @@ def _after_passes(
 
 
 def _slowest(time_context: TimeContext, ranks: Collection[RankParameters]) -> tuple[Number, Number]:
-    optimizer, offload = ZERO, ZERO
-    for rank in ranks:
-        optimizer_s, offload_s = after_passes_seconds(time_context, rank)
-        optimizer, offload = larger(optimizer, optimizer_s), larger(offload, offload_s)
-    return optimizer, offload
+    optimizer, offload = zip(*[after_passes_seconds(time_context, rank) for rank in ranks], strict=True)
+    return largest(*optimizer), largest(*offload)
 
 
 def kind_passes(
@@ -184,7 +181,7 @@ def kind_passes(
     load = load_of(time_context)
     adapted = adapters and trained.language
 
-    decoder = list[Passes]()
+    decoder: list[Passes] = []
     for kind in layers.kinds:
         if kind.of_images:
             passes = cross_attention_passes(
@@ -225,11 +222,12 @@ def kind_passes(
 def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
     """Return the seconds of a micro-batch from its passes through one layer of each kind."""
     compute, recompute, tensor, context, expert = ZERO, ZERO, ZERO, ZERO, ZERO
-    forward_s, backward_s = list[Number](), list[Number]()
+    forward_s: list[Number] = []
+    backward_s: list[Number] = []
     for kind, count in zip((*kinds.kinds, kinds.head, kinds.tower), _times_run(layers), strict=True):
         forward, backward, recomputed = kind.forward, kind.backward, kind.recomputed
-        forward_s.append(forward.total)
-        backward_s.append(backward.total + recomputed.total)
+        forward_s.append(forward.total())
+        backward_s.append(backward.total() + recomputed.total())
         if kind is not NO_PASSES:
             compute = compute + count * (forward.compute + backward.compute)
             recompute = recompute + count * recomputed.compute
@@ -250,7 +248,7 @@ def _chunk_times(cut: LayerCut, seconds: KindSeconds, sends: Number) -> ChunkTim
     """Return the seconds of one micro-batch in one direction for each chunk of each stage, sends included."""
     # Equal chunks share one object for their time: the simulation compares plans by this object.
     times = [sends + _chunk_seconds(chunk, seconds) for chunk in cut.chunks]
-    return tuple([tuple([times[place] for place in places]) for places in cut.places])
+    return tuple([tuple(map(times.__getitem__, places)) for places in cut.places])
 
 
 def _chunk_seconds(chunk: Chunk, seconds: KindSeconds) -> Number:
@@ -286,15 +284,19 @@ def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, ad
     if plan is not time_context.plan:
         time_context = replace(time_context, plan=plan)
     patches = plan.vision_patches
+    loads: dict[float, Load] = {}
     forward, backward, recomputed = ZERO, ZERO, ZERO
     # PEFT gives no gradient to the inputs of 4-bit models (peft_model.py _prepare_model_for_gradient_checkpointing).
     patches_need = adapters and vision.patches_need and not trained.tower and not time_context.run.unpacked
     has_backward = choose(plan.full_recompute, 1.0, 0.0) if patches_need else 1.0
     for part, weights_trained, inputs_need, of_blocks in _tower_parts(vision, trained, patches_need):
+        joined = part.joined
+        if joined not in loads:
+            loads[joined] = Load(tokens=patches / joined, length=plan.patches / joined)
         passes = layer_passes(
             part.kind,
             time_context,
-            Load(tokens=patches / part.joined, length=plan.patches / part.joined),
+            loads[joined],
             weights_trained=weights_trained and not adapters,
             inputs_need=inputs_need,
             adapted=adapters and of_blocks,

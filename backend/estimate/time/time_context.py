@@ -3,7 +3,7 @@
 from dataclasses import field
 from typing import Any
 
-from backend.estimate.array_ops import Flag
+from backend.estimate.array_ops import Flag, Number, choose
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.plan import Plan
 from backend.estimate.time.adapter_run import AdapterRun
@@ -101,6 +101,8 @@ class TimeContext:
     """Bytes of a gradient element in communication."""
     divided: Flag = field(init=False)
     """Whether the optimizer is sharded. If so, weights are gathered; otherwise gradients are all-reduced."""
+    gathered_bytes: Number = field(init=False)
+    """Bytes of an element of gathered weights, or of a gradient in the second half of an all-reduce."""
 
     def __post_init__(self) -> None:
         machine, efficiency, run = self.machine, self.efficiency, self.run
@@ -118,3 +120,4 @@ class TimeContext:
         computed.accumulated_s = accumulated_s + 2 * computed.element_s if run.sums_apart else accumulated_s
         computed.sent_bytes = run.memory.gradient_bytes if run.reduced_bytes is None else run.reduced_bytes
         computed.divided = self.plan.distributed_optimizer if run.megatron else run.memory.shards != "none"
+        computed.gathered_bytes = choose(computed.divided, run.element_bytes, computed.sent_bytes)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from numpy import ndarray
 
-from backend.estimate.array_ops import Number
+from backend.estimate.array_ops import Number, plain
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import Trained
@@ -73,7 +73,8 @@ def speed_of(
         return None
     step = step_of(job, time_context_of(job, shape, machine, plan, memory, layers), layers, trained, memories)
     seconds = time_scale * float(step.iteration_s)
-    rate = job.step_tokens / seconds / job.world_size
+    step_tokens = round(plain(plan.micro_batch * plan.micro_batches * plan.data) * job.sequence_tokens)
+    rate = step_tokens / seconds / job.world_size
     parts = {name: time_scale * float(value) for name, value in step.parts.items() if value}
     stage_times = _pairs(step.forward, step.backward, time_scale)
     return Speed(
