@@ -50,14 +50,6 @@ def largest(*values: Number) -> Number:
         return reduce(np.maximum, values)
 
 
-def smallest(*values: Number) -> Number:
-    """Return the smallest value, entry by entry where one of them is an array."""
-    try:
-        return min(values)
-    except ValueError:
-        return reduce(np.minimum, values)
-
-
 def choose(condition: Flag, true: Number, false: Number) -> Number:
     """Return `true` where the condition holds, else `false`."""
     # Most conditions of a single plan are these two; a test of the type takes longer.

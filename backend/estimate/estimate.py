@@ -5,7 +5,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from backend.estimate.array_ops import Flag, Number, largest
+from backend.estimate.array_ops import ZERO, Flag, Number, larger, largest
 from backend.estimate.frozen_dataclass import frozen_dataclass, immutable_dataclass
 from backend.estimate.interval import (
     is_memory_assumed,
@@ -268,7 +268,10 @@ def reserved_of(job: Job, memory: MemoryEstimate) -> Number:
     if ratio:
         return ratio * largest(*[stage.peak for stage in memory.stages])
     logits = memory.traits.logits_backward_bytes if _leaves_gap(job) else 0
-    return largest(*[reserved_bytes(stage, logits) for stage in memory.stages])
+    most = ZERO
+    for stage in memory.stages:
+        most = larger(most, reserved_bytes(stage, logits))
+    return most
 
 
 def _leaves_gap(job: Job) -> bool:
@@ -338,7 +341,10 @@ def host_memory_gib(job: Job, stages: list[StageMemory]) -> Number:
     """Return the GiB of a node's RAM for offloaded data. Data on NVMe needs buffers only, which are not counted."""
     if job.parallel.offload_device == "nvme" and job.traits.zero_stage == 3:
         return 0.0
-    return job.cluster.gpus_per_node * largest(*[stage.host for stage in stages]) / GIB
+    most = ZERO
+    for stage in stages:
+        most = larger(most, stage.host)
+    return job.cluster.gpus_per_node * most / GIB
 
 
 def is_held(job: Job, gpu: Gpu, needed_gib: Number, host_gib: Number) -> Flag:

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from backend.estimate.array_ops import Number, choose, clip, larger, smaller, smallest
+from backend.estimate.array_ops import Number, choose, clip, larger, smaller
 from backend.estimate.time.communication import Group
 from backend.estimate.time.efficiency import Efficiency, Machine
 
@@ -70,7 +70,11 @@ def algorithm_costs(
 
 def seconds_per_byte(costs: tuple[AlgorithmCost, ...], message: Number) -> Number:
     """Return the seconds per byte of a message of this size with the fastest algorithm; 0 for a single rank."""
-    return smallest(*[latency_s / message + seconds for _, latency_s, seconds in costs])
+    _, latency_s, best = costs[0]
+    best = latency_s / message + best
+    for _, latency_s, other in costs[1:]:
+        best = smaller(best, latency_s / message + other)
+    return best
 
 
 def algorithm(costs: tuple[AlgorithmCost, ...], message: float) -> Algorithm:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from backend.estimate.array_ops import ZERO, Number, choose, larger, largest, smaller
+from backend.estimate.array_ops import ZERO, Number, choose, larger, smaller
 from backend.estimate.frozen_dataclass import positional_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import RankParameters
@@ -69,9 +69,7 @@ def data_seconds(
     else:
         key = (memo.number(ranks[0]), has_experts)
         rates = memo.once((_rates, *key), _rates, time_context, ranks[0], has_experts)
-    gathers: list[Number] = []
-    reductions: list[Number] = []
-    idle_forward, idle_backward = ZERO, ZERO
+    slowest_gather, slowest_reduction, idle_forward, idle_backward = ZERO, ZERO, ZERO, ZERO
     for stage, rank in enumerate(ranks):
         forward_s, backward_s = forward[stage], backward[stage]
         if memo is None:
@@ -79,11 +77,11 @@ def data_seconds(
         else:
             exchange = memo.once((_exchange, *key, memo.number(rank)), _exchange, time_context, rates, rank)
         gathered, reduced = _stage(time_context, rates, rank, exchange, forward_s, backward_s)
-        gathers.append(gathered - idle_forward)
-        reductions.append(reduced - idle_backward)
+        slowest_gather = larger(slowest_gather, gathered - idle_forward)
+        slowest_reduction = larger(slowest_reduction, reduced - idle_backward)
         idle_forward = idle_forward + forward_s / virtual
         idle_backward = idle_backward + backward_s / virtual
-    return largest(ZERO, *gathers) + largest(ZERO, *reductions)
+    return slowest_gather + slowest_reduction
 
 
 def _rates(

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from numpy import ndarray
 
-from backend.estimate.array_ops import ZERO, Number, choose, larger, largest
+from backend.estimate.array_ops import ZERO, Number, choose, larger
 from backend.estimate.frozen_dataclass import frozen_dataclass, positional_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import Chunk, LayerCut, RankParameters, Trained, layer_cut
@@ -160,8 +160,11 @@ def _after_passes(
 
 
 def _slowest(time_context: TimeContext, ranks: Collection[RankParameters]) -> tuple[Number, Number]:
-    optimizer, offload = zip(*[after_passes_seconds(time_context, rank) for rank in ranks], strict=True)
-    return largest(*optimizer), largest(*offload)
+    optimizer, offload = ZERO, ZERO
+    for rank in ranks:
+        optimizer_s, offload_s = after_passes_seconds(time_context, rank)
+        optimizer, offload = larger(optimizer, optimizer_s), larger(offload, offload_s)
+    return optimizer, offload
 
 
 def kind_passes(
@@ -224,7 +227,9 @@ def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
     compute, recompute, tensor, context, expert = ZERO, ZERO, ZERO, ZERO, ZERO
     forward_s: list[Number] = []
     backward_s: list[Number] = []
-    for kind, count in zip((*kinds.kinds, kinds.head, kinds.tower), _times_run(layers), strict=True):
+    every = (*kinds.kinds, kinds.head, kinds.tower)
+    for index, count in enumerate(_times_run(layers)):
+        kind = every[index]
         forward, backward, recomputed = kind.forward, kind.backward, kind.recomputed
         forward_s.append(forward.total())
         backward_s.append(backward.total() + recomputed.total())
