@@ -67,8 +67,8 @@ class Timed:
             passes = layer_passes(
                 self.layers.kinds[0], time_context, load_of(time_context), weights_trained=True, inputs_need=True
             )
-            back = passes.backward.total + passes.recomputed.total
-            return float(schedule(((passes.forward.total,),), ((back,),), 1, 1))
+            back = passes.backward.total() + passes.recomputed.total()
+            return float(schedule(((passes.forward.total(),),), ((back,),), 1, 1))
         step = step_time(
             self.layers,
             time_context,

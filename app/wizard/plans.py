@@ -176,7 +176,7 @@ def _speeds(plans: Plans, at: Indices, figures: Figures) -> dict[str, list[Any]]
         "exposed": np.round(communication / seconds, 4).tolist(),
         "speed": np.round(tokens / seconds, 1).tolist(),
         "hours": [
-            hours_of(plans.spaces[part].job, plans.global_batch, seconds_per_step)
+            hours_of(plans.spaces[part].job, seconds_per_step, plans.global_batch)
             for part, seconds_per_step in zip(plans.at(at)[0].tolist(), seconds.tolist(), strict=True)
         ],
         "slower": np.round(1 - best_s / seconds, 4).tolist(),

@@ -266,7 +266,7 @@ def reserved_of(job: Job, memory: MemoryEstimate) -> Number:
     one."""
     ratio = reserved_ratio(job)
     if ratio:
-        return ratio * largest(*(stage.peak for stage in memory.stages))
+        return ratio * largest(*[stage.peak for stage in memory.stages])
     logits = memory.traits.logits_backward_bytes if _leaves_gap(job) else 0
     most = ZERO
     for stage in memory.stages:

@@ -51,12 +51,12 @@ def time_interval(job: Job) -> Interval:
     """Return the factors of the job's times, for the work that the estimate computes."""
     known, cluster = intervals().time, job.cluster
     calibration = cluster.calibration
-    kind = _time_kind(job)
-    if _is_timed_by_own_run(job):
+    kind, timed = _time_kind(job), is_timed(cluster)
+    if timed and is_of_this_training(job):
         return after_runs(known[f"calibrated_{kind}"], calibration.time_runs, calibration.time_spread)
     if job.has_fp8_products:
         return known["fp8"]
-    return known["tuned"] if cluster.stack == "tuned" and not is_timed(cluster) else known[kind]
+    return known["tuned"] if cluster.stack == "tuned" and not timed else known[kind]
 
 
 def shortest_share(job: Job) -> float:

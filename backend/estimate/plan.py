@@ -73,11 +73,17 @@ class Plan:
     """Tokens of one micro-batch on a rank, before TP splits them."""
     whole_share: Number = field(init=False)
     """Share of a TP rank in activations that only sequence parallelism splits."""
+    full_recompute: Flag = field(init=False)
+    """Whether layers keep only their inputs."""
 
     def __post_init__(self) -> None:
         computed: Any = self
         computed.tokens = self.micro_batch * self.sequence_length / self.context
         computed.whole_share = choose(self.sequence_parallel, 1 / self.tensor, 1.0)
+        if self.recompute_choices:
+            computed.full_recompute = self._where(lambda recompute, _: recompute == "full")
+        else:
+            computed.full_recompute = self.recompute == "full"
 
     def of_tower(self) -> "Plan":
         """Return the plan as it applies to the vision tower."""
@@ -89,13 +95,6 @@ class Plan:
             return value(self.recompute, self.recompute_modules)
         values: Array = np.array([value(*choice) for choice in self.recompute_choices])[self.recompute_choice]
         return values
-
-    @property
-    def full_recompute(self) -> Flag:
-        """Return whether layers keep only their inputs."""
-        if not self.recompute_choices:
-            return self.recompute == "full"
-        return self._where(lambda recompute, _: recompute == "full")
 
     @property
     def attention_recompute(self) -> Flag:
@@ -128,7 +127,7 @@ class Plan:
         """Return the number of parameters whose optimizer state is on this rank."""
         share = dense / self.optimizer_shards
         # Without experts their number is a plain 0, for arrays of plans too.
-        if isinstance(expert, int) and not expert:
+        if type(expert) is int and not expert:
             return share
         return share + expert / self.expert_optimizer_shards
 

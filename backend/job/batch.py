@@ -60,8 +60,11 @@ def steps_per_epoch(job: Job, global_batch: int | None = None) -> int | None:
 
     `global_batch` replaces the job's own. traits.py says which engines keep the last, incomplete step.
     """
-    epoch_sequences, batch = sequences(job), global_batch or job.global_batch
-    if not epoch_sequences or not batch:
+    epoch_sequences = sequences(job)
+    if not epoch_sequences:
+        return None
+    batch = global_batch or job.global_batch
+    if not batch:
         return None
     return max(1, ceil(epoch_sequences / batch) if keeps_last_step(job) else epoch_sequences // batch)
 
@@ -76,11 +79,14 @@ def keeps_last_step(job: Job) -> bool:
 
 def total_steps(job: Job, global_batch: int | None = None) -> int | None:
     """Return the optimizer steps of the whole run: the job's own number, or that of its epochs; None if not known."""
-    training, batch = job.training, global_batch or job.global_batch
+    training, epoch_sequences = job.training, sequences(job)
     if training.max_steps:
         return training.max_steps
-    epoch_steps, epoch_sequences = steps_per_epoch(job, batch), sequences(job)
-    if not epoch_steps or not epoch_sequences:
+    if not epoch_sequences:
+        return None
+    batch = global_batch or job.global_batch
+    epoch_steps = steps_per_epoch(job, batch)
+    if not epoch_steps:
         return None
     if job.traits.last_step == "dropped_at_the_end":
         return max(1, floor(epoch_sequences * ceil(training.num_train_epochs) / batch))

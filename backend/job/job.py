@@ -262,7 +262,9 @@ class Job:
         mcore_adapter and ms-swift name the format `fp8` and `fp8_format`. The Hugging Face engines are in 16 bits
         whatever `fp8` says (rules/extra.py fp8_has_an_effect).
         """
-        return self.traits.is_megatron and bool(self.extra.get("fp8") or self.extra.get("fp8_format"))
+        if not self.extra or not self.traits.is_megatron:
+            return False
+        return bool(self.extra.get("fp8") or self.extra.get("fp8_format"))
 
     @property
     def can_resume(self) -> bool:

@@ -22,7 +22,7 @@ MCA_LOADS_LATER = frozenset({"qwen3_5", "qwen3_5_moe"})
 def requested_layers(job: Job) -> int:
     """Return the MTP layers that the job asks its Megatron engine for."""
     count = job.extra.get(KEY)
-    if not job.traits.is_megatron or isinstance(count, bool) or not isinstance(count, int):
+    if not job.traits.is_megatron or not isinstance(count, int) or isinstance(count, bool):
         return 0
     return max(0, count)
 

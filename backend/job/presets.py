@@ -1,7 +1,7 @@
 """Presets: GPUs, models, clusters and recipes, as YAML data with the source of every figure."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
@@ -265,8 +265,8 @@ def least_gpu(cluster: Cluster) -> Gpu:
     return _least_of(named_gpu(cluster), cluster.hosts)
 
 
-def _least_of(named: Gpu, hosts: Iterable[Host]) -> Gpu:
-    readings = [host.gpu_memory_gib for host in hosts if host.gpu_memory_gib is not None]
+def _least_of(named: Gpu, hosts: Sequence[Host]) -> Gpu:
+    readings = [host.gpu_memory_gib for host in hosts if host.gpu_memory_gib is not None] if hosts else ()
     if not readings:
         return named
     least = min(readings)

@@ -13,7 +13,7 @@ from backend.estimate.memory.megatron_sparse import core_work, keys_of
 from backend.estimate.memory.stage import Trained
 from backend.estimate.model.chosen_keys import chosen_keys_attention
 from backend.estimate.model.flops import layer_flops
-from backend.estimate.model.layers import LayerKind
+from backend.estimate.model.layers import LayerKind, operators_of
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.estimate.plan import Plan, plan_of_model
@@ -22,6 +22,7 @@ from backend.job.attention import is_fused
 from backend.job.job import Model
 from backend.job.model import parse_model
 from backend.job.model.attention_shape import Indexer, Mla
+from backend.job.model.operators import ChosenKeys
 from backend.job.presets import resolve_gpu
 from backend.job.problems import ProblemsError
 from backend.job.traits import TRAITS
@@ -71,7 +72,9 @@ def test_saved_bytes_are_those_of_the_real_module(heads, tensor, context, tokens
 def test_work_and_traffic_for_each_query_and_key_are_those_of_the_real_module(heads, index_heads):
     most, back, moved, moved_back = SQUARES[heads, index_heads]
     made, kernels = plan(1), layer_kernels(attention(heads, index_heads), fused=True)
-    assert core_work(attention(heads, index_heads), made).bytes == max(most, back) - 13 * heads
+    kind = attention(heads, index_heads)
+    [core] = operators_of(kind, ChosenKeys)
+    assert core_work(core, kind, made).bytes == max(most, back) - 13 * heads
     assert kernels.square_moved + kernels.pair_moved == moved
     assert kernels.square_moved_back == moved_back
 

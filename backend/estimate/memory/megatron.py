@@ -234,7 +234,7 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts, chunk_saved: dict[Hashabl
         sizes = chunk.counts
         if sizes not in chunk_saved:
             chunk_saved[sizes] = _chunk_saved(plan, costs, chunk)
-        if isinstance(flying, int) and len(counts) > 2:
+        if len(counts) > 2 and isinstance(flying, int):
             # All chunks except the last mostly keep the activations of PP micro-batches.
             full = (sizes, flying)
             if full not in chunk_saved:

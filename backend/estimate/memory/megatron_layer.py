@@ -18,7 +18,7 @@ from backend.estimate.memory.stage import Trained
 from backend.estimate.memory.terms import Moment
 from backend.estimate.model.layers import LayerKind, VisionLayers, operators_of
 from backend.estimate.plan import Plan
-from backend.job.model.operators import Attention
+from backend.job.model.operators import Attention, ChosenKeys
 from backend.job.traits import MemoryTraits
 
 
@@ -63,7 +63,8 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
     The backward pass needs what it recomputes, the gradients of the FFN, and the gradient of one weight. The forward
     pass needs the copies of tokens that go to experts and back. The larger of both counts.
     """
-    attention = next(iter(operators_of(kind, Attention)), None)
+    attentions, cores = operators_of(kind, Attention), operators_of(kind, ChosenKeys)
+    attention = attentions[0] if attentions else None
     scale = element_bytes(memory) / 2
     adapters = run.adapters if run.trained.language else None
 
@@ -87,8 +88,10 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         # Dropout keeps a mask of bytes and its output.
         dropped = (1 + 2 * scale) * entries if plan.attention_dropout else 0.0
         saved = saved + choose(recomputed, 0.0, probabilities + dropped)
-    core = core_work(kind, plan)
-    saved, revived = saved + core_saved(kind, plan), revived + core_revived(kind, plan)
+    core = NOTHING
+    if cores:
+        core = core_work(cores[0], kind, plan)
+        saved, revived = saved + core_saved(cores[0], kind, plan), revived + core_revived(cores[0], plan)
     revived = choose(plan.full_recompute, plan.recompute_layers * saved, revived)
     gradient = _weight_gradient(kind, plan, memory, run)
     copies = scale * expert_copies(kind, plan, adapters)

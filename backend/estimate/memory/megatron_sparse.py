@@ -6,7 +6,7 @@ is a query and a key.
 """
 
 from backend.estimate.array_ops import Number, choose, larger
-from backend.estimate.memory.memory_term import Piece, joined, largest_piece, token_piece
+from backend.estimate.memory.memory_term import Piece, largest_piece, token_piece
 from backend.estimate.model.layers import LayerKind, operators_of
 from backend.estimate.plan import Plan
 from backend.job.model.operators import ChosenKeys, IndexScores
@@ -32,19 +32,15 @@ def keys_of(plan: Plan) -> Number:
     return plan.tokens * plan.context if plan.concatenated else plan.sequence_length
 
 
-def core_saved(kind: LayerKind, plan: Plan) -> Number:
+def core_saved(core: ChosenKeys, kind: LayerKind, plan: Plan) -> Number:
     """Return what the core saves, or, where a checkpoint is around it, its inputs."""
-    core = _core(kind)
-    if core is None:
-        return 0.0
     tensors = 2.0 * (core.latent + core.rotary) * plan.tokens * (core.heads / plan.tensor + 1)
     return choose(plan.attention_recompute, tensors + kept_choices(kind, plan), _inside(core, plan))
 
 
-def core_revived(kind: LayerKind, plan: Plan) -> Number:
+def core_revived(core: ChosenKeys, plan: Plan) -> Number:
     """Return what a checkpoint around the core restores."""
-    core = _core(kind)
-    return choose(plan.attention_recompute, _inside(core, plan), 0.0) if core else 0.0
+    return choose(plan.attention_recompute, _inside(core, plan), 0.0)
 
 
 def _inside(core: ChosenKeys, plan: Plan) -> Number:
@@ -58,15 +54,13 @@ def _inside(core: ChosenKeys, plan: Plan) -> Number:
 
 def kept_choices(kind: LayerKind, plan: Plan) -> Number:
     """Return the bytes of the choices that later layers share; the checkpoint of each layer holds them."""
-    kept = sum(each.kept for each in operators_of(kind, IndexScores))
+    indexers = operators_of(kind, IndexScores)
+    kept = sum([each.kept for each in indexers]) if indexers else 0
     return PLACE * plan.tokens * kept if kept else 0.0
 
 
-def core_work(kind: LayerKind, plan: Plan) -> Piece:
+def core_work(core: ChosenKeys, kind: LayerKind, plan: Plan) -> Piece:
     """Return the bytes that the core or its indexer needs beside what is saved."""
-    core = _core(kind)
-    if core is None:
-        return joined()
     entries, pairs = _entries(core, plan), plan.tokens * keys_of(plan)
     scores = larger(ENTRY_BACKWARD * entries, ENTRY_FORWARD * entries + PAIR_FORWARD * pairs)
     attention = token_piece("workspace_attention", scores, plan)
@@ -77,10 +71,6 @@ def core_work(kind: LayerKind, plan: Plan) -> Piece:
     [indexer] = indexers
     index = larger(INDEX_ENTRY * indexer.heads * pairs - ENTRY_SAVED * entries, 0.0)
     return largest_piece(attention, token_piece("workspace_index", index, plan))
-
-
-def _core(kind: LayerKind) -> ChosenKeys | None:
-    return next(iter(operators_of(kind, ChosenKeys)), None)
 
 
 def _entries(core: ChosenKeys, plan: Plan) -> Number:

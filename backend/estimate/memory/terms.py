@@ -7,7 +7,7 @@ from numpy import ndarray
 
 from backend.estimate.array_ops import ZERO, Number, choose
 from backend.estimate.frozen_dataclass import frozen_dataclass, positional_dataclass
-from backend.estimate.memory.memory_term import NOTHING, Explanation, Piece, Products, joined, piece, products_of, total
+from backend.estimate.memory.memory_term import NOTHING, Explanation, Piece, Products, joined, piece, products_of
 from backend.estimate.memory.stage import RankParameters
 
 STATIC_BYTES = 0.10 * 2**30
@@ -66,8 +66,13 @@ def moment(
     workspace: Sequence[Piece] = (),
 ) -> Moment:
     """Return a moment that needs these pieces."""
+    saved, work = ZERO, ZERO
+    for part in activations:
+        saved = saved + part.bytes
+    for part in workspace:
+        work = work + part.bytes
     products = partial(_products, gradients, activations, logits, workspace)
-    return Moment(gradients.bytes, total(activations), logits.bytes, total(workspace), products)
+    return Moment(gradients.bytes, saved, logits.bytes, work, products)
 
 
 def _products(gradients: Piece, activations: Sequence[Piece], logits: Piece, workspace: Sequence[Piece]) -> Explanation:

@@ -29,7 +29,7 @@ class Group:
 
 def is_single_rank(size: Number) -> bool:
     """Return whether a group is one rank in every plan."""
-    return isinstance(size, int) and size == 1
+    return type(size) is int and size == 1
 
 
 def ring_seconds(received: Number, group: Group, machine: Machine, efficiency: Efficiency) -> Number:

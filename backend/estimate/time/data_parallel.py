@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy import ndarray
 
-from backend.estimate.array_ops import ZERO, Flag, Number, choose, larger, smaller
+from backend.estimate.array_ops import ZERO, Number, choose, larger, smaller
 from backend.estimate.frozen_dataclass import positional_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import RankParameters
@@ -99,24 +98,17 @@ def _rates(
 
 def _rate(time_context: TimeContext, group: Group, trained: Number, local: Number) -> _SecondsPerByte:
     machine, efficiency, run = time_context.machine, time_context.efficiency, time_context.run
-    bucket, divided = _bucket(run, group), _divided(time_context)
+    bucket, divided = _bucket(run, group), time_context.divided
     gradients = time_context.sent_bytes * larger(1.0, smaller(bucket, trained))
-    is_array = type(divided) is ndarray
-    half = (
-        seconds_per_byte(algorithm_costs(group, machine, efficiency, all_reduce=True), gradients)
-        if is_array or not divided
-        else 0.0
-    )
-    if not is_array and not divided:
+    half: Number = 0.0
+    if divided is not True:
+        half = seconds_per_byte(algorithm_costs(group, machine, efficiency, all_reduce=True), gradients)
+    if divided is False:
         return _SecondsPerByte(half, half)
     weights = run.element_bytes * larger(1.0, smaller(bucket, local if run.memory.shards == "parameters" else trained))
     costs = algorithm_costs(group, machine, efficiency, all_reduce=False)
     reduced, gathered = seconds_per_byte(costs, gradients), seconds_per_byte(costs, weights)
-    return (
-        _SecondsPerByte(choose(divided, reduced, half), choose(divided, gathered, half))
-        if is_array
-        else _SecondsPerByte(reduced, gathered)
-    )
+    return _SecondsPerByte(choose(divided, reduced, half), choose(divided, gathered, half))
 
 
 def gradient_algorithm(time_context: TimeContext, rank: RankParameters) -> Algorithm:
@@ -124,7 +116,7 @@ def gradient_algorithm(time_context: TimeContext, rank: RankParameters) -> Algor
     plan, run = time_context.plan, time_context.run
     group = Group(plan.data * plan.context, plan.tensor)
     message = time_context.sent_bytes * larger(1.0, smaller(_bucket(run, group), rank.trained_dense))
-    costs = algorithm_costs(group, time_context.machine, time_context.efficiency, all_reduce=not _divided(time_context))
+    costs = algorithm_costs(group, time_context.machine, time_context.efficiency, all_reduce=not time_context.divided)
     return algorithm(costs, float(message))
 
 
@@ -135,24 +127,14 @@ def _bucket(run: Execution, group: Group) -> Number:
     return larger(40e6, 1e6 * group.size) if run.overlap_gradients else np.inf
 
 
-def _divided(time_context: TimeContext) -> Flag:
-    """Return whether the optimizer is sharded. If so, weights are gathered; otherwise gradients are all-reduced."""
-    run = time_context.run
-    return time_context.plan.distributed_optimizer if run.megatron else run.memory.shards != "none"
-
-
 def _exchange(
     time_context: TimeContext, rates: tuple[_SecondsPerByte, _SecondsPerByte], rank: RankParameters
 ) -> tuple[Number, Number]:
     """Return the seconds of one exchange of weights and of one of gradients, hidden or not."""
-    run = time_context.run
     dense, expert = rates
     reduced = time_context.sent_bytes * (rank.trained_dense * dense.gradients + rank.trained_expert * expert.gradients)
-    # With a sharded optimizer weights are gathered; otherwise the second half of an all-reduce runs.
-    gathered = choose(_divided(time_context), run.element_bytes, time_context.sent_bytes) * (
-        rank.trained_dense * dense.weights + rank.trained_expert * expert.weights
-    )
-    return gathered, reduced
+    weights = rank.trained_dense * dense.weights + rank.trained_expert * expert.weights
+    return time_context.gathered_bytes * weights, reduced
 
 
 def _stage(
@@ -174,7 +156,7 @@ def _stage(
     # exchange overlaps with the passes of the next chunk.
     groups = (1 + plan.pipeline * (plan.virtual_pipeline - 1)) / plan.virtual_pipeline
     last = groups * backward if run.overlap_gradients else 0.0
-    first = groups * choose(_divided(time_context), forward, backward) if run.overlap_parameters else 0.0
+    first = groups * choose(time_context.divided, forward, backward) if run.overlap_parameters else 0.0
     if is_once_a_step:
         return exposed(gathered, first, efficiency), exposed(reduced, last, efficiency)
     if memory.shards == "gradients":
@@ -192,41 +174,27 @@ def _stage(
     return plan.micro_batches * forward_s, plan.micro_batches * backward_s
 
 
-def _shards(time_context: TimeContext, rank: RankParameters) -> Number:
-    """Return the parameters whose optimizer state is on this rank."""
-    plan = time_context.plan
-    if time_context.run.megatron:
-        return plan.optimizer_share(rank.trained_dense, rank.trained_expert)
-    every = rank.trained_dense + rank.trained_expert
-    return every if time_context.run.memory.shards == "none" else every / plan.data
-
-
-def optimizer_seconds(time_context: TimeContext, rank: RankParameters) -> Number:
-    """Return the seconds of the optimizer step: Adam's memory traffic, the gradient norm, and zeroing of gradients."""
+def after_passes_seconds(time_context: TimeContext, rank: RankParameters) -> tuple[Number, Number]:
+    """Return the seconds of a rank after its passes: of the optimizer step, and of offloading."""
     plan, memory = time_context.plan, time_context.run.memory
-    stepped = _shards(time_context, rank)
-    gradients = rank.trained_dense + rank.trained_expert
-    if memory.shards in ("gradients", "parameters"):
-        gradients = gradients / plan.data
+    trained = rank.trained_dense + rank.trained_expert
+    if time_context.run.megatron:
+        stepped = plan.optimizer_share(rank.trained_dense, rank.trained_expert)
+    else:
+        stepped = trained if memory.shards == "none" else trained / plan.data
+    on_gpu = 1 - plan.offload_fraction if memory.offloads == "none" else 0.0
+    gradients = trained / plan.data if memory.shards in ("gradients", "parameters") else trained
+    # Adam's memory traffic, the gradient norm, and zeroing of gradients.
     moved = stepped * (2 * memory.optimizer_bytes + memory.gradient_bytes + memory.weight_bytes)
-    on_gpu = _on_gpu(time_context)
-    return (on_gpu * moved + 2 * memory.gradient_bytes * gradients) / time_context.machine.memory
+    optimizer = (on_gpu * moved + 2 * memory.gradient_bytes * gradients) / time_context.machine.memory
+    away = 1.0 - on_gpu
+    return optimizer, _offload_seconds(time_context, rank, away * stepped) if away else 0.0
 
 
-def _on_gpu(time_context: TimeContext) -> float:
-    """Return the share of the optimizer's states on the GPU."""
-    if time_context.run.memory.offloads != "none":
-        return 0.0
-    return 1 - time_context.plan.offload_fraction
-
-
-def offload_seconds(time_context: TimeContext, rank: RankParameters) -> Number:
-    """Return the seconds of offloading: Adam on the host, and transfers of gradients, weights and parameters."""
+def _offload_seconds(time_context: TimeContext, rank: RankParameters, stepped: Number) -> Number:
+    """Return the seconds of offloading: Adam on the host for the parameters `stepped`, and transfers of gradients,
+    weights and parameters."""
     memory, machine = time_context.run.memory, time_context.machine
-    away = 1.0 - _on_gpu(time_context)
-    if not away:
-        return 0.0
-    stepped = away * _shards(time_context, rank)
     element = 2 * memory.optimizer_bytes + 4 + memory.weight_bytes
     seconds = stepped * element / (1e9 * HOST_MEMORY_GB_PER_S / machine.node)
     seconds = seconds + stepped * (memory.gradient_bytes + time_context.run.element_bytes) / machine.host

@@ -202,7 +202,9 @@ def _passes(
 
 def _kernels(layer: LayerKernels, time_context: TimeContext, load: Load) -> Number:
     """Return the number of kernels, those of tensor parallel communication included, but without small ones."""
-    kernels = layer.kernels + choose(load.tensor > 1, 2.0 * layer.outputs_gathered, 0.0)
+    kernels: Number = layer.kernels
+    if layer.outputs_gathered:
+        kernels = kernels + choose(load.tensor > 1, 2.0 * layer.outputs_gathered, 0.0)
     if layer.attention and (layer.stores_scores or not time_context.plan.flash_attention):
         kernels = kernels + UNFUSED_KERNELS
     return kernels + layer.kernels_expert / load.expert if layer.kernels_expert else kernels

@@ -14,7 +14,6 @@ class Pass:
     context: Number
     expert: Number
 
-    @property
     def total(self) -> Number:
         """Return the sum of all parts."""
         return self.compute + self.tensor + self.context + self.expert

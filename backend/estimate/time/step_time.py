@@ -14,7 +14,7 @@ from backend.estimate.model.layers import ModelLayers, TowerPart, VisionLayers, 
 from backend.estimate.model.load import Load, load_of
 from backend.estimate.time.communication import Group, ring_seconds, send_seconds
 from backend.estimate.time.cross_attention import cross_attention_passes
-from backend.estimate.time.data_parallel import data_seconds, offload_seconds, optimizer_seconds
+from backend.estimate.time.data_parallel import after_passes_seconds, data_seconds
 from backend.estimate.time.layer_time import layer_passes
 from backend.estimate.time.passes import NO_PASS, NO_PASSES, Pass, Passes
 from backend.estimate.time.schedule import iteration_time
@@ -52,17 +52,8 @@ class KindPasses:
     tower: Passes
 
 
-@positional_dataclass
-class KindSeconds:
-    """Total seconds of KindPasses in one direction."""
-
-    kinds: tuple[Number, ...]
-    head: Number
-    tower: Number
-
-    def times(self, share: Number) -> "KindSeconds":
-        """Return `share` times the seconds."""
-        return KindSeconds(tuple([share * seconds for seconds in self.kinds]), share * self.head, share * self.tower)
+KindSeconds = tuple[Number, ...]
+"""Total seconds of KindPasses in one direction: of each kind, of the output layer, and of the tower."""
 
 
 @positional_dataclass
@@ -99,7 +90,9 @@ class MicroBatch:
         """Return a micro-batch that takes `share` times as long."""
         if type(share) is float and share == 1:
             return self
-        return MicroBatch(self.forward.times(share), self.backward.times(share), self.model.times(share))
+        forward = tuple([share * seconds for seconds in self.forward])
+        backward = tuple([share * seconds for seconds in self.backward])
+        return MicroBatch(forward, backward, self.model.times(share))
 
 
 def step_time(
@@ -121,7 +114,9 @@ def step_time(
     plan = time_context.plan
     micro_batch = micro_batch or micro_batch_time(layers, kind_passes(layers, time_context, trained, adapters=adapters))
     sends = _sends(layers, time_context)
-    chunk_forward, chunk_backward = _seconds(layer_cut(layers, plan), micro_batch, sends / plan.virtual_pipeline)
+    cut, sends_of_chunk = layer_cut(layers, plan), sends / plan.virtual_pipeline
+    chunk_forward = _chunk_times(cut, micro_batch.forward, sends_of_chunk)
+    chunk_backward = _chunk_times(cut, micro_batch.backward, sends_of_chunk)
     forward, backward = tuple(map(sum, chunk_forward)), tuple(map(sum, chunk_backward))
     if plan.pipeline == 1:
         # The only stage never waits.
@@ -167,8 +162,8 @@ def _after_passes(
 def _slowest(time_context: TimeContext, ranks: Collection[RankParameters]) -> tuple[Number, Number]:
     optimizer, offload = ZERO, ZERO
     for rank in ranks:
-        optimizer = larger(optimizer, optimizer_seconds(time_context, rank))
-        offload = larger(offload, offload_seconds(time_context, rank))
+        optimizer_s, offload_s = after_passes_seconds(time_context, rank)
+        optimizer, offload = larger(optimizer, optimizer_s), larger(offload, offload_s)
     return optimizer, offload
 
 
@@ -189,7 +184,7 @@ def kind_passes(
     load = load_of(time_context)
     adapted = adapters and trained.language
 
-    decoder = list[Passes]()
+    decoder: list[Passes] = []
     for kind in layers.kinds:
         if kind.of_images:
             passes = cross_attention_passes(
@@ -230,13 +225,14 @@ def kind_passes(
 def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
     """Return the seconds of a micro-batch from its passes through one layer of each kind."""
     compute, recompute, tensor, context, expert = ZERO, ZERO, ZERO, ZERO, ZERO
-    forward_s, backward_s = list[Number](), list[Number]()
+    forward_s: list[Number] = []
+    backward_s: list[Number] = []
     every = (*kinds.kinds, kinds.head, kinds.tower)
     for index, count in enumerate(_times_run(layers)):
         kind = every[index]
         forward, backward, recomputed = kind.forward, kind.backward, kind.recomputed
-        forward_s.append(forward.total)
-        backward_s.append(backward.total + recomputed.total)
+        forward_s.append(forward.total())
+        backward_s.append(backward.total() + recomputed.total())
         if kind is not NO_PASSES:
             compute = compute + count * (forward.compute + backward.compute)
             recompute = recompute + count * recomputed.compute
@@ -244,7 +240,7 @@ def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
             context = context + count * (forward.context + backward.context + recomputed.context)
             expert = expert + count * (forward.expert + backward.expert + recomputed.expert)
     model = ModelSeconds(compute, recompute, tensor, context, expert)
-    return MicroBatch(_kind_seconds(forward_s), _kind_seconds(backward_s), model)
+    return MicroBatch(tuple(forward_s), tuple(backward_s), model)
 
 
 @lru_cache(maxsize=1024)
@@ -253,34 +249,22 @@ def _times_run(layers: ModelLayers) -> tuple[float, ...]:
     return (*(float(count) for _, count in counted_kinds(layers)), 1.0, 1.0)
 
 
-def _kind_seconds(seconds: list[Number]) -> KindSeconds:
-    tower, head = seconds.pop(), seconds.pop()
-    return KindSeconds(tuple(seconds), head, tower)
-
-
-def _seconds(cut: LayerCut, micro_batch: MicroBatch, sends: Number) -> tuple[ChunkTimes, ChunkTimes]:
-    """Return the forward and backward seconds of one micro-batch for each chunk of each stage, sends included.
-
-    A chunk is its layers, plus the vision tower in the first chunk and the output layer in the last chunk.
-    """
+def _chunk_times(cut: LayerCut, seconds: KindSeconds, sends: Number) -> ChunkTimes:
+    """Return the seconds of one micro-batch in one direction for each chunk of each stage, sends included."""
     # Equal chunks share one object for their time: the simulation compares plans by this object.
-    forward = [sends + _chunk_seconds(chunk, micro_batch.forward) for chunk in cut.chunks]
-    backward = [sends + _chunk_seconds(chunk, micro_batch.backward) for chunk in cut.chunks]
-    return _by_stage(cut, forward), _by_stage(cut, backward)
-
-
-def _by_stage(cut: LayerCut, seconds: list[Number]) -> ChunkTimes:
-    """Return the seconds of the chunks of each stage, from those of the chunks that differ."""
-    return tuple([tuple([seconds[place] for place in places]) for places in cut.places])
+    times = [sends + _chunk_seconds(chunk, seconds) for chunk in cut.chunks]
+    return tuple([tuple(map(times.__getitem__, places)) for places in cut.places])
 
 
 def _chunk_seconds(chunk: Chunk, seconds: KindSeconds) -> Number:
-    total, kinds = ZERO, seconds.kinds
+    """Return the seconds of a chunk: its layers, plus the vision tower in the first and the output layer in the last
+    chunk."""
+    total = ZERO
     for kind, count in enumerate(chunk.counts):
-        total = total + count * kinds[kind]
+        total = total + count * seconds[kind]
     if chunk.first:
-        total = total + seconds.tower
-    return total + seconds.head if chunk.last else total
+        total = total + seconds[-1]
+    return total + seconds[-2] if chunk.last else total
 
 
 def _head(layers: ModelLayers, time_context: TimeContext, load: Load, trained: bool) -> Passes:
@@ -300,45 +284,52 @@ def _head(layers: ModelLayers, time_context: TimeContext, load: Load, trained: b
 def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, adapters: bool) -> Passes:
     """Return the passes through the vision tower, which is whole on every TP rank and sees all patches of an image."""
     plan = time_context.plan.of_tower()
-    time_context = replace(time_context, plan=plan)
     if not (plan.images.any() if type(plan.images) is ndarray else plan.images):
         return NO_PASSES
+    if plan is not time_context.plan:
+        time_context = replace(time_context, plan=plan)
+    patches = plan.vision_patches
+    loads: dict[float, Load] = {}
     forward, backward, recomputed = ZERO, ZERO, ZERO
     # PEFT gives no gradient to the inputs of 4-bit models (peft_model.py _prepare_model_for_gradient_checkpointing).
     patches_need = adapters and vision.patches_need and not trained.tower and not time_context.run.unpacked
     has_backward = choose(plan.full_recompute, 1.0, 0.0) if patches_need else 1.0
-    inputs_need = trained.tower or patches_need
-    merged = vision.patches_per_token
-    once = (
-        (TowerPart(kind=vision.patch_embedding, count=1), trained.tower, False),
-        (TowerPart(kind=vision.merger, count=1, joined=merged), trained.merger, inputs_need),
-        (
-            TowerPart(kind=vision.deep_stack_merger, count=vision.deep_stack, joined=merged),
-            trained.deep_stack,
-            inputs_need,
-        ),
-    )
-    for part, weights_trained, inputs_trained in (
-        *once,
-        *((part, trained.tower, inputs_need) for part in vision.blocks),
-    ):
-        if part.count:
-            of_blocks = part in vision.blocks and trained.tower
-            passes = layer_passes(
-                part.kind,
-                time_context,
-                Load(tokens=plan.vision_patches / part.joined, length=plan.patches / part.joined),
-                weights_trained=weights_trained and not adapters,
-                inputs_need=inputs_trained,
-                adapted=adapters and of_blocks,
-                tower=True,
-                recomputable=of_blocks and part.checkpointed,
-            )
-            # The tower has no communication.
-            forward = forward + part.count * passes.forward.compute
-            backward = backward + has_backward * part.count * passes.backward.compute
-            recomputed = recomputed + part.count * passes.recomputed.compute
+    for part, weights_trained, inputs_need, of_blocks in _tower_parts(vision, trained, patches_need):
+        joined = part.joined
+        if joined not in loads:
+            loads[joined] = Load(tokens=patches / joined, length=plan.patches / joined)
+        passes = layer_passes(
+            part.kind,
+            time_context,
+            loads[joined],
+            weights_trained=weights_trained and not adapters,
+            inputs_need=inputs_need,
+            adapted=adapters and of_blocks,
+            tower=True,
+            recomputable=of_blocks and part.checkpointed,
+        )
+        # The tower has no communication.
+        forward = forward + part.count * passes.forward.compute
+        backward = backward + has_backward * part.count * passes.backward.compute
+        recomputed = recomputed + part.count * passes.recomputed.compute
     return Passes(Pass(forward, 0.0, 0.0, 0.0), Pass(backward, 0.0, 0.0, 0.0), Pass(recomputed, 0.0, 0.0, 0.0))
+
+
+@lru_cache(maxsize=256)
+def _tower_parts(
+    vision: VisionLayers, trained: Trained, patches_need: bool
+) -> tuple[tuple[TowerPart, bool, bool, bool], ...]:
+    """Return the parts of a tower, each with whether its weights are trained, whether its input needs a gradient, and
+    whether it is one of the trained blocks."""
+    inputs_need, merged = trained.tower or patches_need, vision.patches_per_token
+    deep_stack = TowerPart(kind=vision.deep_stack_merger, count=vision.deep_stack, joined=merged)
+    parts = (
+        (TowerPart(kind=vision.patch_embedding, count=1), trained.tower, False, False),
+        (TowerPart(kind=vision.merger, count=1, joined=merged), trained.merger, inputs_need, False),
+        (deep_stack, trained.deep_stack, inputs_need, False),
+        *((part, trained.tower, inputs_need, trained.tower) for part in vision.blocks),
+    )
+    return tuple(part for part in parts if part[0].count)
 
 
 def _sends(layers: ModelLayers, time_context: TimeContext) -> Number:

@@ -3,6 +3,7 @@
 from dataclasses import field
 from typing import Any
 
+from backend.estimate.array_ops import Flag, Number, choose
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.plan import Plan
 from backend.estimate.time.adapter_run import AdapterRun
@@ -98,6 +99,10 @@ class TimeContext:
     separate kernel adds it, the new gradient is written and read too."""
     sent_bytes: float = field(init=False)
     """Bytes of a gradient element in communication."""
+    divided: Flag = field(init=False)
+    """Whether the optimizer is sharded. If so, weights are gathered; otherwise gradients are all-reduced."""
+    gathered_bytes: Number = field(init=False)
+    """Bytes of an element of gathered weights, or of a gradient in the second half of an all-reduce."""
 
     def __post_init__(self) -> None:
         machine, efficiency, run = self.machine, self.efficiency, self.run
@@ -114,3 +119,5 @@ class TimeContext:
         accumulated_s = 2 * run.memory.gradient_bytes / machine.memory
         computed.accumulated_s = accumulated_s + 2 * computed.element_s if run.sums_apart else accumulated_s
         computed.sent_bytes = run.memory.gradient_bytes if run.reduced_bytes is None else run.reduced_bytes
+        computed.divided = self.plan.distributed_optimizer if run.megatron else run.memory.shards != "none"
+        computed.gathered_bytes = choose(computed.divided, run.element_bytes, computed.sent_bytes)

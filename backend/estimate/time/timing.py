@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from numpy import ndarray
 
-from backend.estimate.array_ops import Number
+from backend.estimate.array_ops import Number, plain
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import Trained
@@ -73,7 +73,8 @@ def speed_of(
         return None
     step = step_of(job, time_context_of(job, shape, machine, plan, memory, layers), layers, trained, memories)
     seconds = time_scale * float(step.iteration_s)
-    rate = job.step_tokens / seconds / job.world_size
+    step_tokens = round(plain(plan.micro_batch * plan.micro_batches * plan.data) * job.sequence_tokens)
+    rate = step_tokens / seconds / job.world_size
     parts = {name: time_scale * float(value) for name, value in step.parts.items() if value}
     stage_times = _pairs(step.forward, step.backward, time_scale)
     return Speed(
@@ -81,8 +82,8 @@ def speed_of(
         tokens_per_s_per_gpu=rate,
         model_tflops_per_gpu=rate * flops_per_token / 1e12,
         mfu=rate * flops_per_token / machine.peak,
-        hours=hours_of(job, job.global_batch, seconds),
-        communication_s={name: parts.get(name, 0.0) for name in COMMUNICATION},
+        hours=hours_of(job, seconds),
+        communication_s={name: time_scale * float(step.parts[name]) for name in COMMUNICATION},
         time_s=parts,
         stage_times=stage_times,
         chunk_times=_chunk_times(step, time_scale) if plan.virtual_pipeline > 1 else tuple([(s,) for s in stage_times]),
@@ -171,7 +172,10 @@ def _chunk_times(step: StepTime, scale: float) -> tuple[tuple[tuple[float, float
     return tuple([_pairs(chunks, backward[stage], scale) for stage, chunks in enumerate(step.chunk_forward)])
 
 
-def hours_of(job: Job, global_batch: int, seconds: float) -> float | None:
-    """Return the hours of the whole run; None if neither its steps nor its samples are known."""
+def hours_of(job: Job, seconds: float, global_batch: int | None = None) -> float | None:
+    """Return the hours of the whole run; None if neither its steps nor its samples are known.
+
+    `global_batch` replaces the job's own.
+    """
     steps = total_steps(job, global_batch)
     return steps * seconds / 3600 if steps else None
