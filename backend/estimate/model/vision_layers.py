@@ -129,9 +129,11 @@ def _merger(vision: VisionShape, merged: int, norm: tuple[Norm, ...], other: int
     last = len(vision.projector) - 1
     for index, matrix in enumerate(vision.projector):
         parts = 2 if matrix.gated else 1
+        name = "merge_out" if index == last else "merge_in"
         operators.append(
             Linear(
-                name="merge_out" if index == last else "merge_in",
+                name="merge_convolution" if matrix.convolves else name,
+                modules=matrix.modules,
                 inputs=matrix.inputs,
                 outputs=parts * matrix.outputs,
                 share="whole",

@@ -15,6 +15,10 @@ class Projection:
     bias: bool = False
     gated: bool = False
     """Whether a second matrix of this size gates its output."""
+    modules: tuple[str, ...] = ()
+    """Names of its modules, if other modules of the model have them too."""
+    convolves: bool = False
+    """Whether it is a convolution, which gets no adapter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
