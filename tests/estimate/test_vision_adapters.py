@@ -98,8 +98,11 @@ def test_modules_of_a_merger_with_names_of_the_language_model_have_adapters(
     assert tuple(counted) == built
 
 
-@pytest.mark.parametrize(("name", "built"), [("falcon_h1", 197_888), ("nemotron_h", 57_920)])
-def test_ms_swift_gives_mambas_out_proj_no_adapter(name: str, built: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "built"), [("falcon_h1", 197_888), ("nemotron_h", 57_920), ("granitemoehybrid", 138_432)]
+)
+def test_ms_swift_adapts_all_linear_layers_of_a_hybrid_but_mambas_out_proj(name: str, built: int) -> None:
+    """Granite keeps out_proj, and its routers have a linear layer."""
     the_job = job({"engine": "swift-ddp", "training.method": "lora"})
     shape = parse_model(SMALL_MODELS[name])
     counted = adapter_parameters(model_layers(shape), 8, adapted_modules(the_job, shape), trained_parts(the_job, shape))
