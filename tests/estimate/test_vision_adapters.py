@@ -18,6 +18,7 @@ from backend.job.job import Model
 from backend.job.model import parse_model
 from backend.job.model.vision import TOWERS
 from backend.job.presets import models, resolve_gpu, resolve_model
+from backend.job.rules import check
 from backend.job.rules.adapters import adapted_modules
 from backend.job.trained import NOT_COMPOSITE, trained_parts
 from benchmarks.small_models import SMALL_MODELS, TOWER_MODELS
@@ -96,6 +97,31 @@ def test_modules_of_a_merger_with_names_of_the_language_model_have_adapters(
         layers = model_layers(shape)
         counted.append(adapter_parameters(layers, 8, tuning.lora_targets, parts, by_path=tuning.adapts_by_path))
     assert tuple(counted) == built
+
+
+LLAMA = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
+NAMED = {
+    "qwen3_vl": 8_716_288,
+    "qwen2_5_vl": 23_794_688,
+    "gemma3": 16_394_240,
+    "internvl": 23_003_136,
+    "mistral3": 16_875_520,
+}
+"""Parameters of adapters on the modules with these names, which peft finds in every part."""
+
+
+@pytest.mark.parametrize("model_type", NAMED)
+def test_ms_swift_adapts_named_modules_of_a_frozen_tower(model_type: str) -> None:
+    preset = next(key for key, each in models().items() if each.hf_config["model_type"] == model_type)
+    frozen = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
+    named = {"model.preset": preset, "engine": "swift-ddp", "training.method": "lora", "training.lora.targets": LLAMA}
+    the_job = job({**named, **frozen})
+    shape = resolve_model(the_job.model)
+    parts = trained_parts(the_job, shape)
+    assert adapter_parameters(model_layers(shape), 8, LLAMA, parts, by_path=True) == NAMED[model_type]
+    warned = [problem.code for problem in check(the_job) if problem.code == "adapters_in_frozen_part"]
+    assert warned == ["adapters_in_frozen_part"] * (model_type != "qwen3_vl")
+    assert not trained_parts(job({**named, **frozen, "engine": "llamafactory-ddp"}), shape).vision
 
 
 @pytest.mark.parametrize(
