@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from backend.estimate.array_ops import Array, Flag, Number, choose
 from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memory.padded_packs import is_padded, largest_pack
 from backend.estimate.memory.worst_microbatch import worst_microbatch_length
 from backend.job.batch import padding
 from backend.job.checkpointing import can_checkpoint, recomputes_tower
@@ -97,6 +98,11 @@ class Plan:
         return values
 
     @property
+    def attention_length(self) -> Number:
+        """Return the tokens of context for attention."""
+        return self.sequence_length if self.attended is None else self.attended
+
+    @property
     def attention_recompute(self) -> Flag:
         """Return whether the attention core is recomputed on its own."""
         return self._where(lambda _, modules: "core_attn" in modules)
@@ -155,8 +161,8 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     concatenated = padding(job) == "nothing"
     return Plan(
         data=job.data_parallel,
-        # The formula of stored scores takes all sequences for equally long, so each counts as the longest.
-        sequence_length=worst_microbatch_length(job) if flash_attention and concatenated else job.longest_sequence,
+        sequence_length=_memory_length(job, flash_attention and concatenated),
+        attended=largest_pack(job).longest if is_padded(job) else None,
         micro_batch=sequences,
         micro_batches=job.accumulation,
         recompute=recompute,
@@ -183,6 +189,16 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
         account_for_loss=split.account_for_loss,
         pipeline_layout=layers_of(split.pipeline_layout) if split.pipeline_layout else None,
     )
+
+
+def _memory_length(job: Job, packs_tightly: Flag) -> Number:
+    """Return the tokens of a mean sequence in the largest micro-batch.
+
+    The formula of stored scores takes all sequences for equally long, so each counts as the longest.
+    """
+    if is_padded(job):
+        return largest_pack(job).tokens
+    return worst_microbatch_length(job) if packs_tightly else job.longest_sequence
 
 
 def plan_of_model(job: Job, shape: ModelShape, *, flash_attention: bool = True) -> Plan:

@@ -90,6 +90,17 @@ def takes_flash_attention_if_installed(job: Job, model_type: str) -> bool:
     return job.traits.environment == "llamafactory" and not job.traits.is_megatron and is_chosen
 
 
+def masks_packs(job: Job) -> bool:
+    """Return whether LLaMA-Factory gives every packed sequence a mask of all pairs of its tokens.
+
+    With neat_packing it does so unless FlashAttention 2 runs (0.9.5 data/collator.py
+    SFTDataCollatorWith4DAttentionMask). SDPA then computes the whole square.
+    """
+    is_hugging_face = job.traits.environment == "llamafactory" and not job.traits.is_megatron
+    is_packed = job.training.stage == "sft" and bool(job.extra.get("neat_packing"))
+    return is_hugging_face and is_packed and asked_of_llamafactory(job) != FLASH_ATTENTION
+
+
 def asked_of_swift(job: Job) -> str | None:
     """Return the attention that a job asks ms-swift's Hugging Face trainer for; None if it asks for none. Packing asks
     for one (engines/swift_trainer.py)."""

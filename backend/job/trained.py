@@ -1,9 +1,12 @@
 """The parts of a model that a job trains: the freeze switches, as the job's engine applies them."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from backend.job.job import Job
 from backend.job.model import ModelShape
+
+Part = Literal["language_model", "vision_tower", "projector"]
+"""Parts of a model, by their freeze switches."""
 
 
 class Trained(NamedTuple):
@@ -48,6 +51,25 @@ def ignores_freezing(job: Job, model_type: str) -> bool:
     return is_hugging_face and model_type in NOT_COMPOSITE
 
 
+def frozen_but_adapted(job: Job, shape: ModelShape) -> frozenset[Part]:
+    """Return the frozen parts in which ms-swift adapts modules, because the job names modules and not `all`.
+
+    The freeze switches choose the modules of `all-linear` alone (4.6.0 pipelines/train/tuner.py get_target_modules).
+    peft finds other names in every part.
+    """
+    training, freeze = job.training, job.training.freeze
+    names = {name.strip() for name in training.lora.targets.split(",")}
+    is_swift = job.traits.environment == "swift" and not job.traits.is_megatron
+    if not is_swift or not shape.vision or training.method not in ("lora", "qlora") or "all" in names:
+        return frozenset()
+    reached: dict[Part, bool] = {
+        "language_model": freeze.language_model,
+        "vision_tower": freeze.vision_tower and bool(names & shape.vision.block_modules),
+        "projector": freeze.projector and bool(names & shape.vision.projector_modules),
+    }
+    return frozenset(part for part, is_reached in reached.items() if is_reached)
+
+
 def trained_parts(job: Job, shape: ModelShape) -> Trained:
     """Return the parts that a job trains, by its engine's freeze rules, which differ for deep-stack mergers and pt."""
     freeze, traits = job.training.freeze, job.traits
@@ -59,10 +81,11 @@ def trained_parts(job: Job, shape: ModelShape) -> Trained:
     case = (shape.model_type, traits.environment)
     if case in _TOWER_TRAINED and job.training.method == "full":
         return Trained(language=not freeze.language_model)
-    frozen_projector = freeze.projector and case not in _PROJECTOR_TRAINED
+    adapted = frozen_but_adapted(job, shape)
+    frozen_projector = freeze.projector and "projector" not in adapted and case not in _PROJECTOR_TRAINED
     return Trained(
-        language=not freeze.language_model,
-        tower=not freeze.vision_tower,
+        language=not freeze.language_model or "language_model" in adapted,
+        tower=not freeze.vision_tower or "vision_tower" in adapted,
         merger=not frozen_projector,
         deep_stack=not {"tower": freeze.vision_tower, "projector": freeze.projector, "nothing": False}[
             traits.deep_stack_frozen_with

@@ -1,9 +1,12 @@
 """Sequences with samples shorter than cutoff_len: padding, and the wait for the copy with the longest samples."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from backend.estimate import estimate, much_padding
+from backend.estimate.memory.padded_packs import largest_pack, mean_pack
 from backend.estimate.memory.worst_microbatch import worst_microbatch_length
 from backend.estimate.model.lengths import attended_length, computed_length, slowest_share
 from backend.estimate.plan import plan_of
@@ -103,15 +106,48 @@ def test_only_attention_that_crosses_samples_costs_as_much_as_the_whole_sequence
     short = {**TEXT, "training.sample_tokens": 1000, "training.packing": True, "training.cutoff_len": 32768}
     crossing, apart = (
         estimate(job(short, TP4, extra=extra, engine="llamafactory-zero3", parallel__tensor=1)).iteration_s
-        for extra in ({}, {"neat_packing": True})
+        for extra in ({}, {"neat_packing": True, "flash_attn": "fa2"})
     )
     assert apart < 0.8 * crossing
+    masked = job(short, engine="llamafactory-zero3", extra={"neat_packing": True})
+    assert attended_length(masked) is None, "SDPA with a mask computes the whole square"
     assert attended_length(job(short)) is None
     assert attended_length(job(TEXT, engine="swift-megatron")) is None
     padded = {**TEXT, "training.sample_tokens": 1000, "engine": "swift-megatron"}
     assert attended_length(job(padded)) is not None
     for extra in (UNFUSED, {"padding_free": False}):
         assert attended_length(job(padded, extra=extra)) is None
+
+
+@pytest.mark.parametrize(("mean", "cutoff", "most"), [(2000, 4096, 2.9), (1000, 4096, 2.7), (200, 8192, 1.5)])
+def test_padded_packs_count_as_batches_of_their_longest_sample(mean, cutoff, most):
+    """Unfused attention packs nothing. 200 draws of 1,000 lengths each have their own largest pack."""
+    packed = {**TEXT, "engine": "swift-megatron", "extra": UNFUSED, "training.packing": True}
+    the_job = job(packed, training__sample_tokens=mean, training__cutoff_len=cutoff)
+    assert largest_pack(the_job).tokens == pytest.approx(most * cutoff, rel=0.1)
+    lengths = np.minimum(np.random.default_rng(3).exponential(mean, (20, 1000)), cutoff)
+    drawn = np.mean([sum(len(pack) * max(pack) for pack in packs(row, cutoff)) for row in lengths])
+    whole = np.mean([len(packs(row, cutoff)) for row in lengths])
+    assert mean_pack(the_job).tokens == pytest.approx(drawn / whole, rel=0.1)
+    assert computed_length(the_job) == mean_pack(the_job).tokens
+    assert plan_of(the_job, None).tokens == largest_pack(the_job).tokens
+    full, unknown = (estimate(replace_mean(the_job, length)).stages[0].activations_gib for length in (mean, None))
+    assert full > unknown if most > 2 else full < 1.6 * unknown
+    fused = job(packed, training__sample_tokens=mean, training__cutoff_len=cutoff, extra={})
+    assert plan_of(fused, None).tokens == cutoff
+
+
+def packs(lengths, cutoff):
+    """Return the packs of the engine's own packing, in the simplest form."""
+    made = []
+    for length in sorted(lengths, reverse=True):
+        fitting = [pack for pack in made if sum(pack) + length <= cutoff]
+        max(fitting, key=sum).append(length) if fitting else made.append([length])
+    return made
+
+
+def replace_mean(the_job, mean):
+    return replace(the_job, training=replace(the_job.training, sample_tokens=mean))
 
 
 @pytest.mark.parametrize("mean", [150, 900])

@@ -18,6 +18,7 @@ from backend.job.job import Model
 from backend.job.model import parse_model
 from backend.job.model.vision import TOWERS
 from backend.job.presets import models, resolve_gpu, resolve_model
+from backend.job.rules import check
 from backend.job.rules.adapters import adapted_modules
 from backend.job.trained import NOT_COMPOSITE, trained_parts
 from benchmarks.small_models import SMALL_MODELS, TOWER_MODELS
@@ -58,8 +59,76 @@ def test_adapters_are_those_that_peft_builds(model_type: str, engine: str) -> No
     assert tuple(counted) == BUILT[model_type, engine]
 
 
-@pytest.mark.parametrize(("name", "built"), [("falcon_h1", 197_888), ("nemotron_h", 57_920)])
-def test_ms_swift_gives_mambas_out_proj_no_adapter(name: str, built: int) -> None:
+GLM_TOWER = {
+    "depth": 2, "hidden_size": 256, "num_heads": 4, "out_hidden_size": 512, "intermediate_size": 1024,
+    "image_size": 112, "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2,
+}  # fmt: skip
+GLM_TEXT = {
+    "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 512,
+    "intermediate_size": 1024, "vocab_size": 1024, "head_dim": 64,
+}  # fmt: skip
+GLM_EXPERTS = {
+    "n_routed_experts": 4, "moe_intermediate_size": 128, "num_experts_per_tok": 2, "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "built"),
+    [
+        ("glm4v", "llamafactory-ddp", (118_784, 180_224, 131_072)),
+        ("glm4v_moe", "llamafactory-ddp", (105_472, 166_912, 142_336)),
+        ("glm4v", "swift-ddp", (118_784, 180_224, 118_784 + 45_056)),
+    ],
+)
+def test_modules_of_a_merger_with_names_of_the_language_model_have_adapters(
+    name: str, engine: str, built: tuple[int, ...]
+) -> None:
+    """LLaMA-Factory adapts the merger's `down_proj` of GLM-4V. ms-swift adapts its four nn.Linear, not its Conv2d."""
+    experts = GLM_EXPERTS if name == "glm4v_moe" else {}
+    config = {"model_type": name, "text_config": {**GLM_TEXT, **experts}, "vision_config": GLM_TOWER}
+    counted = []
+    for tower, projector in (ALL_FROZEN, TOWER, PROJECTOR):
+        frozen = {"training.freeze.vision_tower": tower, "training.freeze.projector": projector}
+        the_job = replace(job({"engine": engine, "training.method": "lora", **frozen}), model=Model(hf_config=config))
+        shape = resolve_model(the_job.model)
+        parts = trained_parts(the_job, shape)
+        tuning = tuning_of(the_job, shape, parts, resolve_gpu(the_job.cluster))
+        layers = model_layers(shape)
+        counted.append(adapter_parameters(layers, 8, tuning.lora_targets, parts, by_path=tuning.adapts_by_path))
+    assert tuple(counted) == built
+
+
+LLAMA = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
+NAMED = {
+    "qwen3_vl": 8_716_288,
+    "qwen2_5_vl": 23_794_688,
+    "gemma3": 16_394_240,
+    "internvl": 23_003_136,
+    "mistral3": 16_875_520,
+}
+"""Parameters of adapters on the modules with these names, which peft finds in every part."""
+
+
+@pytest.mark.parametrize("model_type", NAMED)
+def test_ms_swift_adapts_named_modules_of_a_frozen_tower(model_type: str) -> None:
+    preset = next(key for key, each in models().items() if each.hf_config["model_type"] == model_type)
+    frozen = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
+    named = {"model.preset": preset, "engine": "swift-ddp", "training.method": "lora", "training.lora.targets": LLAMA}
+    the_job = job({**named, **frozen})
+    shape = resolve_model(the_job.model)
+    parts = trained_parts(the_job, shape)
+    assert adapter_parameters(model_layers(shape), 8, LLAMA, parts, by_path=True) == NAMED[model_type]
+    warned = [problem.code for problem in check(the_job) if problem.code == "adapters_in_frozen_part"]
+    assert warned == ["adapters_in_frozen_part"] * (model_type != "qwen3_vl")
+    assert not trained_parts(job({**named, **frozen, "engine": "llamafactory-ddp"}), shape).vision
+
+
+@pytest.mark.parametrize(
+    ("name", "built"), [("falcon_h1", 197_888), ("nemotron_h", 57_920), ("granitemoehybrid", 138_432)]
+)
+def test_ms_swift_adapts_all_linear_layers_of_a_hybrid_but_mambas_out_proj(name: str, built: int) -> None:
+    """Granite keeps out_proj, and its routers have a linear layer."""
     the_job = job({"engine": "swift-ddp", "training.method": "lora"})
     shape = parse_model(SMALL_MODELS[name])
     counted = adapter_parameters(model_layers(shape), 8, adapted_modules(the_job, shape), trained_parts(the_job, shape))

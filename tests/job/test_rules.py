@@ -57,7 +57,18 @@ GEMMA_3N = {**DENSE, "model": {"hf_config": SMALL_MODELS["gemma3n_text"]}}
 GLM_5 = {**DENSE, "model": {"hf_config": SMALL_MODELS["glm_moe_dsa"]}}
 GLM_SHARED = {
     **DENSE,
-    "model": {"hf_config": {**SMALL_MODELS["glm_moe_dsa"], "indexer_types": None, "index_topk_freq": 4}},
+    "model": {
+        "hf_config": {
+            **SMALL_MODELS["glm_moe_dsa"],
+            "indexer_types": None,
+            "index_topk_freq": 4,
+            "index_skip_topk_offset": 2,
+        }
+    },
+}
+GLM_LISTED = {
+    **DENSE,
+    "model": {"hf_config": {**SMALL_MODELS["glm_moe_dsa"], "indexer_types": ["full", "shared", "full", "shared"]}},
 }
 AXK2 = {**DENSE, "model": {"hf_config": NEWER_MODELS["axk2"]}}
 MIMO_V2 = {**DENSE, "model": {"hf_config": NEWER_MODELS["mimo_v2_flash"]}}
@@ -227,6 +238,13 @@ CASES = [
     (GPT_OSS, {"engine": "swift-megatron", "cluster.gpu": "a100-80g", "parallel.context": 2,
                "extra": {"attention_backend": "fused"}}, "fused_needs_hopper"),
     (GPT_OSS, {"engine": "swift-megatron", "parallel.context": 2}, "sinks_without_flash"),
+    (GPT_OSS, {"engine": "llamafactory-zero3", "training.method": "lora", "training.precision": "fp16"},
+     "sinks_need_bf16"),
+    (GPT_OSS, {"engine": "llamafactory-fsdp", "training.method": "lora", "training.precision": "fp16"},
+     "sinks_need_bf16"),
+    (GPT_OSS, {"engine": "llamafactory-ddp", "training.method": "partial"}, "sinks_need_bf16"),
+    (GPT_OSS, {"engine": "swift-zero3", "training.precision": "fp16",
+               "extra": {"attn_impl": "kernels-community/vllm-flash-attn3"}}, "sinks_need_bf16"),
     (GPT_OSS, {"engine": "llamafactory-zero3"}, "sinks_not_trained"),
     (GPT_OSS, {"engine": "llamafactory-ddp", "training.method": "partial"}, "sinks_not_trained"),
     (DENSE, {"engine": "swift-megatron", "parallel.context": 2, "extra": {"attention_backend": "unfused"}},
@@ -293,6 +311,7 @@ CASES = [
     (GLM_5, {"engine": "swift-megatron", "parallel.context": 2, "extra": {"cp_comm_type": "p2p"}},
      "chosen_keys_context"),
     (GLM_5, {"engine": "swift-megatron", "training.precision": "fp16"}, "chosen_keys_precision"),
+    (GLM_LISTED, {"engine": "swift-megatron"}, "chosen_keys_pattern"),
     (GLM_SHARED, {"engine": "swift-megatron", "parallel.pipeline": 2}, "chosen_keys_stage"),
     (GLM_SHARED, {"engine": "swift-megatron", "parallel.pipeline": 2, "parallel.pipeline_layout": "Et*3|tL"},
      "chosen_keys_stage"),
@@ -396,19 +415,21 @@ CASES = [
       for engine in ("llamafactory-ddp", "swift-ddp")),
     (GEMMA_3N, {"engine": "swift-ddp", "training.method": "lora"}, "adapters_on_altup"),
     (GLM_4V, {"engine": "llamafactory-ddp", "training.method": "lora"}, "adapters_on_norm"),
+    (QWEN25_VL, {"engine": "swift-ddp", "training.method": "lora", "training.lora.targets": "q_proj,gate_proj",
+                 "training.freeze.vision_tower": True}, "adapters_in_frozen_part"),
     *((EXAONE_4_5, {"engine": "llamafactory-zero3", "training.method": method, "training.freeze.vision_tower": True},
        "freeze_ignored_for_type") for method in ("full", "lora")),
     (GRPO, {"training.method": "partial", "engine": "llamafactory-zero3"}, "method_not_with_stage"),
 ]  # fmt: skip
 
 ONLY_THE_USER_KNOWS = {
-    "megatron_core_dev", "chosen_keys_megatron_core",
+    "megatron_core_dev", "chosen_keys_megatron_core", "chosen_keys_pattern",
     "unknown_gpu", "unknown_model", "gpu_memory_mixed", "gpu_memory_smaller", "calibration_other_engine",
     "calibration_other_training", "calibration_outdated", "reward_model_starts_over", "mix_not_positive",
     "grpo_reward_unknown", "grpo_cached_data", "grpo_assumed", "extra_not_estimated",
 }  # fmt: skip
 """Which GPU or model was meant, whether to measure anew, whether a restart from step 0 is acceptable, shares, where
-rewards and prompts are, and nothing where a note only informs."""
+rewards and prompts are, keys of the model's config.json, and nothing where a note only informs."""
 
 
 @pytest.mark.parametrize(("base", "values", "code"), CASES, ids=[code for _, _, code in CASES])
@@ -628,3 +649,16 @@ def test_one_machine_named_twice_is_refused():
 def test_shared_keys_need_checkpoints_that_are_not_reentrant(edits, is_refused):
     codes = {problem.code for problem in check(job_of(GEMMA_3N, edits))}
     assert ("shared_keys_reentrant" in codes) is is_refused
+
+
+def test_the_indexers_of_glm_are_those_that_the_bridge_finds():
+    def refused(**keys):
+        config = {**SMALL_MODELS["glm_moe_dsa"], "indexer_types": None, **keys}
+        job = job_of({**DENSE, "model": {"hf_config": config}}, {"engine": "swift-megatron"})
+        return [problem.values["layer"] for problem in check(job) if problem.code == "chosen_keys_pattern"]
+
+    listed = ["full", "shared", "full", "shared"]
+    assert refused(indexer_types=listed) == refused(index_topk_pattern="FSFS") == [2]
+    assert refused(indexer_types=listed, index_topk_freq=2, index_skip_topk_offset=1) == []
+    assert refused(index_topk_freq=2, index_skip_topk_offset=2) == refused() == []
+    assert refused(index_topk_freq=2) == [2], "transformers begins after the second layer, the bridge after the first"

@@ -13,7 +13,7 @@ from backend.cluster.node_group import ends_of_all
 from backend.cluster.node_programs import CONTAINER, node_program
 from backend.cluster.program_answers.checks import Facts
 from backend.cluster.typed_json import answer_of
-from backend.job.attention import takes_flash_attention_if_installed
+from backend.job.attention import FLASH_ATTENTION, asked_of_swift, takes_flash_attention_if_installed
 from backend.job.cluster import Container, Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
@@ -153,12 +153,25 @@ def kernel_modules(job: Job) -> dict[str, str]:
 
 
 def optional_modules(job: Job) -> dict[str, str]:
-    """Return the modules that an engine takes if they are there, without which it runs as well: import name ->
-    distribution."""
+    """Return the modules that decide which kernels compute, if they are there: import name -> distribution.
+
+    Transformer Engine chooses between flash-attn's and cuDNN's attention (pytorch/attention/dot_product_attention/
+    utils.py get_attention_backend). transformers replaces a FlashAttention 2 that is asked for and not installed by a
+    kernel from the hub (5.6.0 modeling_utils.py _check_and_adjust_attn_implementation).
+    """
     if _is_benchmark(job) or resolve_gpu(job.cluster).device == "cpu":
         return {}
+    if job.traits.is_megatron:
+        return {"transformer_engine": "transformer-engine", "flash_attn": "flash-attn"}
     takes_flash = takes_flash_attention_if_installed(job, known_model(job.model).model_type)
-    return {"flash_attn": "flash-attn"} if takes_flash else {}
+    is_asked = job.traits.environment == "swift" and asked_of_swift(job) == FLASH_ATTENTION
+    return {"flash_attn": "flash-attn"} if takes_flash or is_asked else {}
+
+
+def read_modules(job: Job) -> dict[str, str]:
+    """Return all modules whose versions a node is asked for, and which all nodes must share: import name ->
+    distribution."""
+    return {**needed_modules(job), **kernel_modules(job), **optional_modules(job)}
 
 
 METRICS: Mapping[str, str] = {"jieba": "jieba", "nltk": "nltk", "rouge_chinese": "rouge-chinese"}
@@ -234,7 +247,7 @@ def read_node_software(job: Job, rank: int, node: Node) -> NodeFacts | NodeError
 def _read_for_job(job: Job, rank: int, node: Node) -> NodeFacts:
     environment = needed_environment(job, rank, node)
     master = job.cluster.hosts[0].dialled_address if job.cluster.hosts else None
-    modules = {**needed_modules(job), **kernel_modules(job), **optional_modules(job)}
+    modules = read_modules(job)
     metrics = metric_modules(job, rank)
     asked = {**modules, **metrics}
     facts = read_software(node, environment, master=master, modules=asked, python_field=python_field(job, rank))

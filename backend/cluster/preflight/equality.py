@@ -2,7 +2,7 @@
 
 import posixpath
 import secrets
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from backend.cluster.inventory.hardware import Hardware
@@ -33,6 +33,11 @@ def usual(values: Mapping[int, H]) -> H:
     for value in values.values():
         counts[value] = counts.get(value, 0) + 1
     return max(counts, key=lambda value: counts[value])
+
+
+def named(names: Sequence[str]) -> list[str]:
+    """Return the first names of a list, and `...` for the rest."""
+    return [*names[:_NAMES_SHOWN], *["..."] * (len(names) > _NAMES_SHOWN)]
 
 
 def check_machines(gang: GangReadings) -> list[CheckResult]:
@@ -124,7 +129,7 @@ def _check_files(
             continue
         paths = list(dict.fromkeys(path_of(key) for key in differ or extra))
         command = copy_command(gang.job.cluster.hosts[source], paths) if differ else remove_command(paths)
-        shown = [posixpath.basename(path) for path in paths[:_NAMES_SHOWN]] + ["..."] * (len(paths) > _NAMES_SHOWN)
+        shown = named([posixpath.basename(path) for path in paths])
         code = "model_differs" if name == "model_equal" else "data_differs"
         values = {"names": shown, "count": len(paths), "source": checks[source].node, "command": command}
         results.append(checks[rank].wrong(name, code, field, **values))

@@ -4,7 +4,7 @@ import posixpath
 import shlex
 from collections.abc import Mapping, Sequence
 
-from backend.cluster.inventory.software import Origin, needed_modules
+from backend.cluster.inventory.software import Origin, read_modules
 from backend.job.cluster import Environment, Host
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
@@ -20,7 +20,7 @@ def install_command(
 
     A git checkout of the node (`installed`) is moved to the wanted commit. pip installs all other packages.
     """
-    names = needed_modules(job)
+    names = read_modules(job)
     requirements, index, commands = [], "", []
     for name in modules:
         origin, own = wanted.get(name), installed.get(name)
@@ -41,13 +41,13 @@ def install_command(
     return " && ".join(commands)
 
 
-def pip_command(environment: Environment | None, requirements: Sequence[str]) -> str:
+def pip_command(environment: Environment | None, requirements: Sequence[str], action: str = "install") -> str:
     """Return the command `python -m pip install ...` of an environment, for a shell on the node."""
     if environment is None:
         return ""
     python = _path(environment.python)
     setup = f". {_path(environment.setup)} && " if environment.setup else ""
-    return f"{setup}{python} -m pip install {shlex.join(requirements)}"
+    return f"{setup}{python} -m pip {action} {shlex.join(requirements)}"
 
 
 def copy_command(source: Host, paths: Sequence[str]) -> str:

@@ -43,7 +43,10 @@ def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, 
     states = sharded_states(layers, plan, memory, parameters, element, _packed_elements(layers, tuning))
     reference, reference_host = _reference(plan, memory, tuning, parameters)
     peak = peak_moment(step_moments(layers, plan, memory, tuning, parameters, states))
-    weights, always = joined(states.weights, reference), joined(LIBRARIES, *beside_training(tuning.rollout))
+    weights, always = (
+        joined(states.weights, reference),
+        joined(LIBRARIES, _pack_masks(plan, tuning), *beside_training(tuning.rollout)),
+    )
     return StageMemory(
         stage=0,
         layers=layers.count,
@@ -57,6 +60,18 @@ def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, 
         host=states.host + reference_host,
         products=products_of(weights, states.optimizer, peak, states.buckets, always),
     )
+
+
+def _pack_masks(plan: Plan, tuning: Tuning) -> Piece:
+    """Return the masks of a step's packed sequences, of all pairs of tokens, in the precision of products.
+
+    transformers 5.6.0 trainer.py get_batch_samples moves all micro-batches of a step to the GPU before the first one.
+    """
+    if not tuning.masks_packs:
+        return NOTHING
+    element = 4 if tuning.single_precision else 2
+    size = element * plan.micro_batches * plan.micro_batch * plan.sequence_length**2
+    return piece("workspace_masks", size, bytes_each=element, elements=None)
 
 
 def _reference(plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters) -> tuple[Piece, Number]:

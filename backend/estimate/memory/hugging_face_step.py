@@ -6,6 +6,7 @@ from backend.estimate.memory.layer_work import (
     layer_work,
     mask_bytes,
     new_gradient_bytes,
+    repeated_keys,
     saved_scores,
     tower_scores,
 )
@@ -225,6 +226,7 @@ def _layer_activations(
     checkpointed = plan.full_recompute & tuning.trained.language
     for kind, count in _saving_layers(layers, tuning):
         square = saved_scores(kind, plan, memory, tuning) + mask_bytes(kind, plan, tuning, form)
+        square = square + repeated_keys(kind, tuning, form)
         full = plan.tokens * (eager_bytes(kind, form) + square)
         if kind.of_images:
             full = full + cross_attention_bytes(kind.of_images, plan, form)

@@ -103,6 +103,15 @@ def mask_bytes(kind: LayerKind, plan: Plan, tuning: Tuning, form: EagerForm) -> 
     return size
 
 
+def repeated_keys(kind: LayerKind, tuning: Tuning, form: EagerForm) -> int:
+    """Return the bytes per token of keys and values that SDPA saves once for every query head if there is a mask
+    (transformers 5.6.0 integrations/sdpa_attention.py use_gqa_in_sdpa)."""
+    if not tuning.masks_packs or tuning.eager_attention:
+        return 0
+    repeated = [each for each in operators_of(kind, Attention) if not each.masked and not each.cross]
+    return sum(form.element * (each.heads - each.kv_heads) * (each.key_dim + each.value_dim) for each in repeated)
+
+
 def layer_work(
     kind: LayerKind, layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
 ) -> Piece:

@@ -80,7 +80,7 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         revived = scale * _spread(again, plan, attention)
     work = scale * ffn_gradients(kind, plan, adapters)
     if attention and not plan.flash_attention:
-        entries = plan.tokens * attention.heads * plan.sequence_length / plan.context / plan.tensor
+        entries = plan.tokens * attention.heads * plan.attention_length / plan.context / plan.tensor
         probabilities = memory.unfused_saved_bytes * scale * entries
         work = larger(work, memory.unfused_work_bytes * scale * entries)
         recomputed = plan.attention_recompute

@@ -30,7 +30,9 @@ from backend.job.model.operators import (
 )
 from backend.job.traits import Fp8
 
-NOT_ADAPTED = ("router", "modality_router", "altup_projections", "altup_unembed_projections", "linear_left")
+NOT_ADAPTED = (
+    "router", "modality_router", "altup_projections", "altup_unembed_projections", "linear_left", "merge_convolution",
+)  # fmt: skip
 """Projections without adapters, unless the family names their modules. PEFT refuses a router that returns several
 tensors. `all` does not run on Gemma 3n, and the targets that replace it leave out AltUp and Laurel
 (backend/job/rules/adapters.py)."""

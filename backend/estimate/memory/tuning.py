@@ -32,6 +32,8 @@ class Tuning:
     """fp32 without autocast."""
     eager_attention: bool = False
     """Attention is transformers' eager one, which stores the score matrix, and not a fused kernel."""
+    masks_packs: bool = False
+    """Every packed sequence has a mask of all pairs of its tokens."""
     pairs: bool = False
     """DPO and KTO: the loss compares log-probabilities of answers."""
     reference: bool = False

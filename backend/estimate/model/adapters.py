@@ -40,8 +40,9 @@ def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Tr
     Experts of code in a model's folder are nn.Linear.
 
     In a vision tower that is not frozen the blocks have adapters. LLaMA-Factory adapts modules by the last part of
-    their names. So a merger has adapters beside the blocks, if its modules have the names of theirs. `by_path`:
-    ms-swift adapts all linear layers of each part that is not frozen (4.6.0 get_multimodal_target_regex).
+    their names. So a merger that is not frozen has adapters on the modules whose names the language model or the blocks
+    have, too. `by_path`: ms-swift adapts all linear layers of each part that is not frozen (4.6.0
+    get_multimodal_target_regex).
     """
     total = 0
     if trained.language:
@@ -53,14 +54,19 @@ def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Tr
         total += sum(part.count * _adapters(part.kind, rank, targets) for part in vision.blocks)
     if vision and (trained.deep_stack if by_path else trained.tower):
         total += vision.deep_stack * _adapters(vision.deep_stack_merger, rank, targets)
-    if vision and trained.merger and _merger_has_adapters(vision, trained, by_path):
-        total += _adapters(vision.merger, rank, targets)
+    if vision and trained.merger and vision.merger_linears != "none":
+        has_names = by_path or (vision.merger_linears == "names_of_blocks" and trained.tower)
+        total += _adapters(vision.merger, rank, targets if has_names else _found(layers, vision, targets, trained))
     return total
 
 
-def _merger_has_adapters(vision: VisionLayers, trained: Trained, by_path: bool) -> bool:
-    names = vision.merger_linears
-    return names != "none" if by_path else names == "names_of_blocks" and trained.tower
+def _found(layers: ModelLayers, vision: VisionLayers, targets: str, trained: Trained) -> str:
+    """Return the targets, with the names in the trained parts beside the merger in place of `all`."""
+    if targets != "all":
+        return targets
+    kinds = [kind for kind, _ in held_kinds(layers)] if trained.language else []
+    kinds += [part.kind for part in vision.blocks] if trained.tower else []
+    return ",".join(sorted({name for kind in kinds for _, name, _ in _named_modules(kind)}))
 
 
 @lru_cache(maxsize=256)
@@ -115,7 +121,8 @@ def _modules(kind: LayerKind) -> list[Linear]:
     return [
         linear
         for linear in operators
-        if (linear.share != "expert" or linear.single) and (linear.name != "router" or linear.modules)
+        if (linear.share != "expert" or linear.single)
+        and (linear.name not in ("router", "merge_convolution") or linear.modules)
     ]
 
 
@@ -134,10 +141,16 @@ def adapted_linears(kind: LayerKind, targets: str) -> Iterator[tuple[Linear, int
     """Yield every module of a layer that has an adapter: its projection, which may join several modules, and its
     outputs. Those that read images are left out (LayerKind.of_images)."""
     names = None if targets == "all" else {name.strip() for name in targets.split(",")}
+    for linear, name, outputs in _named_modules(kind):
+        if names is None or name in names:
+            yield linear, outputs
+
+
+def _named_modules(kind: LayerKind) -> Iterator[tuple[Linear, str, int]]:
+    """Yield every module that can have an adapter: its projection, its name, and its outputs."""
     for linear in _modules(kind):
         for name, outputs in _parts(linear, kind):
-            if names is None or name in names:
-                yield linear, outputs
+            yield linear, name, outputs
 
 
 def _parts(linear: Linear, kind: LayerKind) -> Iterator[tuple[str, int]]:

@@ -12,8 +12,10 @@ import numpy as np
 from numpy import ndarray
 
 from backend.estimate.array_ops import Array, Number, choose, larger, smaller
+from backend.estimate.memory.padded_packs import is_padded, mean_pack
 from backend.estimate.memory.worst_microbatch import DOUBLINGS, expected_maximum
 from backend.estimate.plan import Plan, plan_of
+from backend.job.attention import masks_packs
 from backend.job.batch import padding
 from backend.job.job import Job
 
@@ -27,6 +29,8 @@ def computed_length(job: Job) -> Number:
     `slowest_share` adds the effects of the step and of the other copies of the model.
     """
     training = job.training
+    if is_padded(job):
+        return mean_pack(job).tokens
     if not _varies(job):
         return job.longest_sequence
     if padding(job) == "nothing":
@@ -43,11 +47,14 @@ def computed_length(job: Job) -> Number:
 def attended_length(job: Job) -> float | None:
     """Return the tokens of the sample that contains a mean token, if attention stays within concatenated samples.
 
-    This holds for ms-swift's padding_free and for LLaMA-Factory's packing with neat_packing. Returns None if attention
-    covers the whole sequence.
+    This holds for ms-swift's padding_free and for LLaMA-Factory's packing with neat_packing, if it needs no mask of all
+    pairs of tokens. Padded packs attend to their longest sample. Returns None if attention covers the whole sequence.
     """
+    if is_padded(job):
+        return mean_pack(job).longest
     training = job.training
     packed = training.packing and any(job.extra.get(key) for key in ("neat_packing", "sequence_packing"))
+    packed = packed and not masks_packs(job)
     if training.sample_tokens is None or not (packed or padding(job) == "nothing"):
         return None
     mean, cut = training.sample_tokens, exp(-training.cutoff_len / training.sample_tokens)

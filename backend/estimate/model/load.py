@@ -31,7 +31,7 @@ def load_of(time_context: TimeContext) -> Load:
         seconds_per_byte = ring_seconds_per_byte(group, time_context.machine, time_context.efficiency)
     return Load(
         tokens=plan.tokens,
-        length=plan.sequence_length if plan.attended is None else plan.attended,
+        length=plan.attention_length,
         tensor=plan.tensor,
         whole=plan.whole_share,
         context=plan.context,

@@ -92,7 +92,14 @@ def _vision_attention(vision: VisionShape, window: int) -> tuple[Operator, ...]:
             window=window,
             packed=vision.joined_qkv,
         ),
-        Linear(name="proj", inputs=h, outputs=h, share="whole", bias=h if vision.output_bias else 0),
+        Linear(
+            name="proj",
+            modules=(vision.output_module,),
+            inputs=h,
+            outputs=h,
+            share="whole",
+            bias=h if vision.output_bias else 0,
+        ),
     )
 
 
@@ -109,10 +116,18 @@ def _vision_block(vision: VisionShape, window: int) -> tuple[Operator, ...]:
             share="whole",
             bias=parts * f if vision.ffn_bias else 0,
             parts=parts,
+            modules=() if vision.gated else ("fc1",),
             after_norm=True,
         ),
         Activation(width=f, gated=vision.gated, module="mlp"),
-        Linear(name="down", inputs=f, outputs=h, share="whole", bias=h if vision.ffn_bias else 0),
+        Linear(
+            name="down",
+            inputs=f,
+            outputs=h,
+            share="whole",
+            bias=h if vision.ffn_bias else 0,
+            modules=() if vision.gated else ("fc2",),
+        ),
         *([Parameters(count=vision.block_other, share="whole")] if vision.block_other else []),
     )
 
@@ -129,9 +144,11 @@ def _merger(vision: VisionShape, merged: int, norm: tuple[Norm, ...], other: int
     last = len(vision.projector) - 1
     for index, matrix in enumerate(vision.projector):
         parts = 2 if matrix.gated else 1
+        name = "merge_out" if index == last else "merge_in"
         operators.append(
             Linear(
-                name="merge_out" if index == last else "merge_in",
+                name="merge_convolution" if matrix.convolves else name,
+                modules=matrix.modules,
                 inputs=matrix.inputs,
                 outputs=parts * matrix.outputs,
                 share="whole",

@@ -55,8 +55,8 @@ _NEOX_MODULES = {
     "down": ("dense_4h_to_h",),
 }
 _FC_MODULES = {"o": ("dense",), "up": ("fc1",), "down": ("fc2",)}
-_GRANITE_SHARED = {"shared_up": ("input_linear",), "shared_down": ("output_linear",)}
-"""`all`, which would adapt the routers too, is refused (backend/job/rules/adapters.py)."""
+_GRANITE_SHARED = {"router": ("layer",), "shared_up": ("input_linear",), "shared_down": ("output_linear",)}
+"""ms-swift adapts the routers too. LLaMA-Factory's `all` is refused (backend/job/rules/adapters.py)."""
 _GPT2 = Family(
     keys={
         "hidden_size": "n_embd",

@@ -81,7 +81,7 @@ def pixtral(vision: Config, **facts: Any) -> VisionShape:
     """modeling_pixtral.py: images keep their size, and a norm precedes the blocks."""
     bare = {"patch_bias": False, "qkv_bias": False, "output_bias": False, "ffn_bias": False}
     usual = {"positions": 0, "image_patches": 0, "gated": True, "norm": "scale", "other": vision.size("hidden_size")}
-    return vit(vision, **{**bare, **usual, **facts})
+    return vit(vision, **{**bare, **usual, "output_module": "o_proj", **facts})
 
 
 PLAIN: Mapping[str, Callable[..., VisionShape]] = {

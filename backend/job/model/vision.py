@@ -265,7 +265,7 @@ def _glm_ocr(vision: Config, model: Config, text_hidden: int) -> VisionShape:
         ffn_bias=vision.flag("attention_bias"),
         block_other=2 * head,
         other=hidden,
-        projector=(*tower.projector[:2], Projection(out, wide, gated=True), Projection(wide, out)),
+        projector=_glm_projector(tower, out, wide),
     )
 
 
@@ -273,7 +273,13 @@ def _glm5(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     """modeling_glm5_next.py of 5.19: the tower of GLM-OCR, whose projector has a width of its own."""
     out, wide = vision.size("out_hidden_size"), vision.size("projection_intermediate_size")
     tower = _glm_ocr(vision, model, text_hidden)
-    return replace(tower, projector=(*tower.projector[:2], Projection(out, wide, gated=True), Projection(wide, out)))
+    return replace(tower, projector=_glm_projector(tower, out, wide))
+
+
+def _glm_projector(tower: VisionShape, out: int, wide: int) -> tuple[Projection, ...]:
+    """Return GLM-4V's projector with another width between its last matrices."""
+    convolution, projection, gate, down = tower.projector
+    return convolution, projection, replace(gate, inputs=out, outputs=wide), replace(down, inputs=wide, outputs=out)
 
 
 def _glm4v(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
@@ -302,10 +308,10 @@ def _glm4v(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
         projector_norm="token",
         projector_scale=2 * out,
         projector=(
-            Projection(hidden * merge**2, out, bias=True),
-            Projection(out, out),
-            Projection(out, ffn, gated=True),
-            Projection(ffn, out),
+            Projection(hidden * merge**2, out, bias=True, convolves=True),
+            Projection(out, out, modules=("proj",)),
+            Projection(out, ffn, gated=True, modules=("gate_proj", "up_proj")),
+            Projection(ffn, out, modules=("down_proj",)),
         ),
     )
 

@@ -15,6 +15,10 @@ class Projection:
     bias: bool = False
     gated: bool = False
     """Whether a second matrix of this size gates its output."""
+    modules: tuple[str, ...] = ()
+    """Names of its modules, if other modules of the model have them too."""
+    convolves: bool = False
+    """Whether it is a convolution, which gets no adapter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +90,8 @@ class VisionShape:
     """Elements of a patch that the backward pass needs besides those of blocks, if the tower is trained."""
     joined_qkv: bool = True
     """Whether one matrix projects queries, keys and values."""
+    output_module: str = "proj"
+    """Name of the matrix after the attention of a block."""
     merger_linears: Literal["own_names", "names_of_blocks", "none"] = "own_names"
     """The names of the projector's nn.Linear modules: their own, or those of modules of the blocks. none: its matrix is
     a bare parameter."""
@@ -97,6 +103,18 @@ class VisionShape:
     keys: int = 0
     """Vectors of an image that cross-attention reads, if its image is one token of the language model (Mllama); 0 if
     patches become tokens."""
+
+    @property
+    def block_modules(self) -> frozenset[str]:
+        """Return the names of a block's matrices that language models have, too."""
+        attention = ("qkv",) if self.joined_qkv else ("q_proj", "k_proj", "v_proj")
+        ffn = ("gate_proj", "up_proj", "down_proj") if self.gated else ()
+        return frozenset((*attention, self.output_module, *ffn)) if self.depth and not self.block else frozenset()
+
+    @property
+    def projector_modules(self) -> frozenset[str]:
+        """Return the names of the projector's matrices that other parts have, too."""
+        return frozenset(name for matrix in self.projector for name in matrix.modules)
 
     @property
     def patches_per_token(self) -> int:

@@ -5,6 +5,7 @@ from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
+from backend.job.trained import frozen_but_adapted
 
 RULES: list[BoundRule] = []
 hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
@@ -142,6 +143,18 @@ def all_spares_altup(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
         return None
     return problem("adapters_on_altup", "training.lora.targets", "warning", model_type=shape.model_type,
                    edit={"training.lora.targets": ALTUP_TARGETS})  # fmt: skip
+
+
+@swift_trainer
+def named_modules_are_in_trained_parts(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """frozen_but_adapted says why. The adapters are trained: the tower keeps its gradients for them (4.6.0
+    model/patcher.py patch_frozen_module)."""
+    parts = frozen_but_adapted(job, shape)
+    if not parts:
+        return None
+    first = next(part for part in ("vision_tower", "projector", "language_model") if part in parts)
+    return problem("adapters_in_frozen_part", "training.lora.targets", "warning", case=first,
+                   edit={"training.lora.targets": "all"})  # fmt: skip
 
 
 @llamafactory

@@ -22,7 +22,7 @@ from backend.job.model.attention_shape import WIDEST_HEAD
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
-from backend.job.traits import TRAITS
+from backend.job.traits import TRAITS, sibling
 
 RULES: list[BoundRule] = []
 swift_megatron = registrar(RULES, lambda traits: traits.environment == "swift" and traits.is_megatron)
@@ -137,6 +137,38 @@ def ms_swift_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -
     return problem("sinks_need_hopper", "engine", model_type=shape.model_type, gpu=gpu.name,
                    capability=f"{gpu.compute_capability:.1f}", case="swift",
                    edit={**_unpacked(job), "extra": {**job.extra, "attn_impl": "eager"}})  # fmt: skip
+
+
+@llamafactory
+def llamafactory_keeps_sinks_in_bf16(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """The kernel checks it: `We only support bf16 dtype for S aux.` (the file of HOPPER, mha_fwd).
+
+    gpt-oss's weights are bf16. LLaMA-Factory 0.9.5 model/adapter.py makes trained weights fp32; without DeepSpeed or
+    FSDP they stay so, because autocast does not reach this kernel. DeepSpeed (runtime/engine.py) and FSDP make all
+    weights fp16 if the job asks for fp16.
+    """
+    traits, training = job.traits, job.training
+    if not shape.has_sinks or of_llamafactory(job, shape) != SINKS_KERNEL:
+        return None
+    if traits.zero_stage or traits.is_fsdp:
+        case, edit = "fp16" if training.precision == "fp16" else "", {"training.precision": "bf16"}
+    else:
+        trained = training.method in ("full", "partial") and not job.extra.get("pure_bf16")
+        case, edit = "trained" if trained else "", {"engine": sibling(traits, "zero2")}
+    return _sinks_need_bf16(shape, case, edit)
+
+
+@swift_trainer
+def ms_swift_keeps_sinks_in_bf16(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """The same check. ms-swift loads the weights in the type of the job (4.6.0 arguments/base_args/model_args.py
+    torch_dtype)."""
+    is_fp16 = shape.has_sinks and of_swift(job, shape) == SINKS_KERNEL and job.training.precision == "fp16"
+    return _sinks_need_bf16(shape, "fp16" if is_fp16 else "", {"training.precision": "bf16"})
+
+
+def _sinks_need_bf16(shape: ModelShape, case: str, edit: dict[str, str]) -> Problem | None:
+    field = "training.precision" if case == "fp16" else "engine"
+    return problem("sinks_need_bf16", field, model_type=shape.model_type, case=case, edit=dict(edit)) if case else None
 
 
 def _unpacked(job: Job) -> dict[str, object]:

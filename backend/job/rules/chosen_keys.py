@@ -89,6 +89,32 @@ def stages_begin_with_an_indexer(job: Job, shape: ModelShape, gpu: Gpu) -> Probl
     return problem("chosen_keys_stage", "parallel.pipeline", layer=shared[0] + 1, edit=edit)
 
 
+@swift_megatron
+def the_bridge_finds_the_same_indexers(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore-bridge 1.6.5 config/parser.py reads index_topk_freq and index_skip_topk_offset alone, as 1 and 0 if they
+    are missing. transformers 5.19 configuration_glm_moe_dsa.py reads indexer_types and index_topk_pattern before them,
+    and a missing offset as 2.
+
+    A layer gets an indexer or none by Megatron-Core's is_dsa_skip_topk_layer (dsa.py). If it gets one that the
+    checkpoint lacks, the weights do not load (mcore-bridge gpt_bridge.py _set_indexer); if the checkpoint has weights
+    that transformers does not use, another attention is trained.
+    """
+    if not _chooses_keys(shape):
+        return None
+    period, offset = (_whole(job, key) for key in ("index_topk_freq", "index_skip_topk_offset"))
+    found = [max(layer - max(offset, 1), 0) % max(period, 1) == 0 for layer in range(1, len(shape.order) + 1)]
+    differ = [place for place, kind in enumerate(shape.order) if _has_indexer(shape, kind) != found[place]]
+    if not differ:
+        return None
+    return problem("chosen_keys_pattern", "model.path", model_type=shape.model_type, layer=differ[0] + 1)
+
+
+def _whole(job: Job, key: str) -> int:
+    """Return a whole number of the model's configuration; 0 if it has none."""
+    value = job.model.hf_config.get(key)
+    return value if isinstance(value, int) else 0
+
+
 def _has_indexer(shape: ModelShape, kind: int) -> bool:
     attention = shape.kinds[kind].attention
     return isinstance(attention, Mla) and attention.indexer is not None

@@ -1,0 +1,130 @@
+"""Versions of packages with which a job fails, or trains wrongly. preflight/packages.py looks for them on the nodes."""
+
+from collections.abc import Mapping
+
+from backend.job.attention import asked_of_swift, takes_flash_attention_if_installed
+from backend.job.job import Job
+from backend.job.presets import known_model
+from backend.job.rules.sparse import SEE_LATER_TOKENS
+
+
+def case_of(job: Job) -> str:
+    """Return the engine and model that decide which setting helps instead of another version."""
+    is_gemma = known_model(job.model).model_type == "gemma2"
+    return "gemma2" if is_gemma and job.traits.environment == "llamafactory" else job.traits.environment
+
+
+def _flash_attention_crashes(job: Job, versions: Mapping[str, str]) -> bool:
+    """Return whether FlashAttention ends every run with an AttributeError.
+
+    In transformers 5.6.0 alone, models without attention sinks crash (integrations/flash_attention.py, `s_aux.to`;
+    https://github.com/hiyouga/LlamaFactory/issues/10610). LLaMA-Factory asks for it only where transformers finds
+    flash-attn.
+    """
+    if versions.get("transformers") != "5.6.0" or job.traits.is_megatron:
+        return False
+    if job.traits.environment == "swift":
+        return str(asked_of_swift(job)).startswith("flash")
+    return has_flash_attn(versions) and takes_flash_attention_if_installed(job, known_model(job.model).model_type)
+
+
+def has_flash_attn(versions: Mapping[str, str]) -> bool:
+    """Return whether transformers finds FlashAttention 2: flash-attn 2.3.3 or later (5.6.0 utils/import_utils.py
+    is_flash_attn_2_available)."""
+    return numbers_of(versions.get("flash_attn", "")) >= [2, 3]
+
+
+def _sees_later_tokens(job: Job, versions: Mapping[str, str]) -> bool:
+    """Return whether ms-swift trains a model whose tokens see those after them; LLaMA-Factory's jobs have the rule
+    tokens_see_only_those_before. 5.19.0 has the fix, 5.8.0 has not."""
+    is_swift = job.traits.environment == "swift" and not job.traits.is_megatron
+    numbers = numbers_of(versions.get("transformers", ""))
+    is_old = bool(numbers) and numbers < [5, 19]
+    is_affected = is_swift and is_old and known_model(job.model).model_type in SEE_LATER_TOKENS
+    return is_affected and asked_of_swift(job) != "eager"
+
+
+def _gpt_oss_fails(job: Job, versions: Mapping[str, str]) -> bool:
+    """Return whether LLaMA-Factory cannot load gpt-oss.
+
+    Its attention.py imports `load_and_register_kernel`, which transformers has only in 4.56 and 4.57
+    (https://github.com/hiyouga/LlamaFactory/issues/10256, seen with 0.9.5 and 5.6.0; PR 10804 has the table).
+    """
+    is_hugging_face = job.traits.environment == "llamafactory" and not job.traits.is_megatron
+    is_affected = not versions.get("transformers", "").startswith(("4.56.", "4.57."))
+    return is_hugging_face and is_affected and known_model(job.model).model_type == "gpt_oss"
+
+
+def _distributed_save_fails(job: Job, versions: Mapping[str, str]) -> bool:
+    """Return whether every distributed checkpoint of mcore_adapter fails at its first save.
+
+    mcore_adapter 0.10.0.dev0 (patcher.py) replaces _validate_global_plan by a function that returns a switch. Since
+    torch 2.12 its caller joins a list (https://github.com/pytorch/pytorch/pull/176728; seen with 2.13).
+    """
+    numbers = numbers_of(versions.get("torch", ""))
+    is_new = bool(numbers) and numbers >= [2, 12]
+    parallel = job.parallel
+    folds = bool(known_model(job.model).experts) and parallel.expert_tensor != parallel.tensor
+    distributed = parallel.distributed_optimizer or folds or job.extra.get("ckpt_format") == "torch_dist"
+    return job.engine == "llamafactory-megatron" and is_new and distributed
+
+
+def _data_sets_fail(job: Job, versions: Mapping[str, str]) -> bool:
+    """Return whether ms-swift cannot read data.
+
+    4.6.0 dataset/preprocessor/core.py imports datasets.features.Json, which datasets has from 4.7.0 on, although
+    ms-swift's metadata allow 4.0 (seen with 4.0.0).
+    """
+    numbers = numbers_of(versions.get("datasets", ""))
+    return job.traits.environment == "swift" and bool(numbers) and numbers < [4, 7]
+
+
+def _trl_is_too_old(job: Job, versions: Mapping[str, str]) -> bool:
+    """Return whether ms-swift's GRPO or DPO ends when it starts.
+
+    4.6.0 rlhf_trainers/arguments.py requires trl 0.26 for GRPO. With trl 0.24.0 and transformers 5.6 DPO ends with "No
+    module named 'mergekit'"; with 0.29.1 it trains.
+    """
+    numbers = numbers_of(versions.get("trl", ""))
+    is_swift = job.traits.environment == "swift" and not job.traits.is_megatron
+    stage, loss = job.training.stage, job.training.dpo.loss
+    if not is_swift or not numbers:
+        return False
+    return (stage == "grpo" and numbers < [0, 26]) or (
+        stage == "dpo" and loss not in ("orpo", "simpo") and numbers == [0, 24]
+    )
+
+
+def numbers_of(version: str) -> list[int]:
+    """Return the first two numbers of a version; none if it has no such numbers."""
+    numbers = version.split(".")[:2]
+    return [*map(int, numbers)] if len(numbers) == 2 and all(number.isdecimal() for number in numbers) else []
+
+
+def _ling_code_fails(job: Job, versions: Mapping[str, str]) -> bool:
+    """Return whether the code in the folder of a Ling or Ring model cannot be imported.
+
+    It imports is_torch_fx_available (inclusionAI/Ling @5ccaeae, Ling-V2 @af8837e, Ring-V2.5 @c7facea models/
+    modeling_*.py), and its rotary embedding takes ROPE_INIT_FUNCTIONS["default"]. transformers 4.57.6 has both, 5.0.0
+    has neither. Megatron in ms-swift 4.6.0 builds the model's class when it saves (megatron/init.py save_weights). For
+    version 3, ms-swift adds the function itself (model/models/llm.py BailingHybridLoader).
+    """
+    numbers, config = numbers_of(versions.get("transformers", "")), job.model.hf_config
+    is_third = config.get("short_conv_kernel_size") is not None
+    runs_code = job.traits.environment == "swift" or not job.traits.is_megatron
+    is_mended = is_third and (job.traits.environment == "swift" or numbers >= [5, 24])
+    is_ling = known_model(job.model).model_type in ("bailing_moe", "bailing_hybrid")
+    return is_ling and runs_code and numbers >= [5, 0] and not is_mended
+
+
+BROKEN_VERSIONS = {
+    # 5.5.4 is the newest version below 5.6.0, which is the newest that LLaMA-Factory 0.9.5 takes (its extras/misc.py).
+    "flash_attention_crashes": (_flash_attention_crashes, "extra", "transformers==5.5.4"),
+    "later_tokens_seen": (_sees_later_tokens, "extra", "transformers==5.19.0"),
+    "gpt_oss_fails": (_gpt_oss_fails, "model.path", "transformers==4.57.6"),
+    "ling_code_fails": (_ling_code_fails, "model.path", "transformers==4.57.6"),
+    "data_sets_fail": (_data_sets_fail, "engine", "datasets==4.8.4"),
+    "trl_too_old": (_trl_is_too_old, "training.stage", "trl==0.29.1"),
+    "distributed_save_fails": (_distributed_save_fails, "parallel.distributed_optimizer", "torch==2.11.0"),
+}
+"""Code of the problem -> (whether it occurs, the field, the version that works)."""
