@@ -48,6 +48,7 @@ from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan
 from backend.job.model import parse_model
 from backend.job.rules.adapters import ALTUP_TARGETS, CONV1D_TARGETS, GRANITE_TARGETS, MAMBA_TARGETS
+from backend.job.rules.sparse import ENTRY_TARGETS
 from backend.job.traits import TRAITS, Method
 from benchmarks import kernel_memory
 from benchmarks.cross_attention_images import cross_attention_images
@@ -74,6 +75,7 @@ ALTUP = ("gemma3n_text",)
 """Models of which peft refuses `lora_target: all`, because it names lists of projections by their numbers."""
 TARGETS = ALTUP_TARGETS.split(",")
 NAMED_TARGETS = {
+    "deepseek_v4": ENTRY_TARGETS.split(","),
     "falcon_h1": MAMBA_TARGETS.split(","),
     "granitemoehybrid": GRANITE_TARGETS.split(","),
     **dict.fromkeys(ALTUP, TARGETS),
@@ -300,10 +302,20 @@ def built(case: Case) -> Any:
         for part in (model.model.vision_model, model.model.multi_modal_projector):
             part.to(torch.bfloat16).requires_grad_(False)
     if case.lora:
-        model = get_peft_model(model.to(torch.bfloat16), LoraConfig(r=8, target_modules=_targets(case, model)))
+        _to_16_bits(model)
+        model = get_peft_model(model, LoraConfig(r=8, target_modules=_targets(case, model)))
     if case.checkpointing:
         _checkpoint(base, case)
     return model
+
+
+def _to_16_bits(model: Any) -> None:
+    """Cast the weights, except those that the class loads in fp32 in every case (transformers 5.19 modeling_utils.py,
+    `_keep_in_fp32_modules_strict`)."""
+    kept = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
+    for name, weight in model.named_parameters():
+        if not {*name.split(".")} & {*kept}:
+            weight.data = weight.data.to(torch.bfloat16)
 
 
 def _checkpoint(model: Any, case: Case) -> None:

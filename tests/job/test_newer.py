@@ -43,7 +43,8 @@ def test_a_newer_type_has_the_parameters_that_transformers_builds(name):
 def test_each_newer_family_was_compared():
     compared = {name.removesuffix("_text") for name in TYPES}
     assert {*NEWER, *NEWER_TOWERS} <= compared
-    assert NEWER_MODELS.keys() <= TYPES.keys()
+    # transformers has no class for the language part of GLM-5.3 alone.
+    assert NEWER_MODELS.keys() - {"glm5_next_text"} <= TYPES.keys()
 
 
 def test_the_operations_and_the_step_peak_of_small_models_are_near_those_that_torch_counts():
@@ -198,12 +199,13 @@ def test_a_config_of_deepseek_v4_that_the_layers_do_not_follow_from_is_refused(k
     assert (problem.code, problem.values["key"]) == (code, key)
 
 
-@pytest.mark.parametrize("engine", ["llamafactory-zero3", "swift-zero3", "swift-megatron"])
 @pytest.mark.parametrize("keys", [V4, GLM_NEXT], ids=["V4", "GLM-5.3"])
-def test_the_layers_of_deepseek_v4_and_glm_5_3_have_no_memory_estimate(keys, engine):
-    made = replace(job(engine=engine), model=Model(hf_config=keys))
+def test_hyper_connections_have_an_estimate_on_hugging_face_engines_alone(keys):
+    made = replace(job(engine="swift-megatron"), model=Model(hf_config=keys))
     with pytest.raises(ProblemsError, match="estimate_not_modelled"):
         estimate(made)
+    for engine in ("llamafactory-zero3", "swift-zero3"):
+        assert estimate(replace(made, engine=engine)).iteration_s > 0
 
 
 def test_an_indexer_of_compressed_keys_is_not_trained_on_a_hugging_face_engine():
@@ -275,13 +277,11 @@ ZAYA = {
 
 
 @pytest.mark.parametrize(("keys", "parameters", "adapters"), [(HY4, 1_732_590, 104_856), (ZAYA, 469_366, 23_760)])
-def test_types_with_parameters_alone_have_those_of_transformers_and_no_estimate(keys, parameters, adapters):
+def test_hy_4_and_zaya_have_the_parameters_and_the_adapters_of_transformers(keys, parameters, adapters):
     # Counted on HYV4ForCausalLM and ZayaForCausalLM of transformers 5.19.0.
     layers = model_layers(parse_model(keys))
     assert model_parameters(layers) == parameters
     assert adapter_parameters(layers, 8, "all", Trained()) == adapters
-    with pytest.raises(ProblemsError, match="estimate_not_modelled"):
-        estimate(replace(job(engine="swift-zero3"), model=Model(hf_config=keys)))
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,12 @@ modeling_qwen4_exp.py; counted in a trace of one step)."""
 
 def scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
     """Return the entries of the score matrices of a layer for each token; 0 with fused attention, which stores none."""
-    return _times_keys(sum(each.heads for each in _storing(kind, tuning.eager_attention)), kind, plan)
+    return _times_keys(sum(_entries(each) for each in _storing(kind, tuning.eager_attention)), kind, plan)
+
+
+def _entries(attention: Attention) -> float:
+    """Return the entries of the score matrix for each token of a sequence and query, compressed keys included."""
+    return attention.heads * (1 + 1 / attention.entry if attention.entry else 1)
 
 
 def saved_scores(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> Number:
@@ -59,7 +64,7 @@ def saved_scores(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
     if not storing:
         return 0
     in_fp32 = memory.weight_bytes == 4 and tuning.method == "full"
-    return _times_keys(sum(each.heads * _saved_entry(each, in_fp32) for each in storing), kind, plan)
+    return _times_keys(sum(_entries(each) * _saved_entry(each, in_fp32) for each in storing), kind, plan)
 
 
 def _saved_entry(attention: Attention, in_fp32: bool) -> int:
@@ -80,7 +85,7 @@ def tower_scores(part: TowerPart, plan: Plan, tuning: Tuning) -> Number:
     return size
 
 
-def _times_keys(size: int, kind: LayerKind, plan: Plan) -> Number:
+def _times_keys(size: float, kind: LayerKind, plan: Plan) -> Number:
     if not size:
         return 0
     keys: Number = plan.cross_attention_length if kind.of_images else plan.sequence_length

@@ -50,8 +50,8 @@ def lightning_attention(attention: LightningAttention, hidden: int) -> tuple[Ope
 
 
 def convolved_attention(attention: ConvolvedAttention, hidden: int) -> tuple[Operator, ...]:
-    """Return the attention of transformers 5.19 modeling_zaya.py, for its parameters: the convolutions have biases, and
-    every key head has a scale."""
+    """Return the attention of transformers 5.19 modeling_zaya.py: convolutions with biases, and a scale of every key
+    head. Both convolutions keep their input; the norms keep queries and keys, and the scales keep keys."""
     heads, d = attention.heads, attention.head_dim
     queries, keys = heads * d, attention.kv_heads * d
     channels = queries + keys
@@ -65,9 +65,10 @@ def convolved_attention(attention: ConvolvedAttention, hidden: int) -> tuple[Ope
             name="convolutions",
             parameters=channels * (attention.channel_tokens + d * attention.head_tokens + 2) + attention.kv_heads,
             flops=2 * channels * (attention.channel_tokens + d * attention.head_tokens),
-            saved_bytes=0,
-            moved_bytes=0,
-            kernels=2,
+            saved_bytes=2 * (2 * channels + queries + 2 * keys),
+            # Counted operation by operation: the convolutions with their padding, the residual path, norms and scales.
+            moved_bytes=40 * channels,
+            kernels=24,
         ),
         Attention(heads=heads, kv_heads=attention.kv_heads, key_dim=d, value_dim=d, window=attention.window),
         Linear(name="o", inputs=queries, outputs=hidden, share="split", whole_bias=hidden * attention.bias),

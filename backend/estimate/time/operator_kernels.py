@@ -237,8 +237,24 @@ def _altup(operator: AltUp) -> dict[str, float]:
 def _streams(operator: Streams) -> dict[str, float]:
     """Return the work of a step of residual streams in 16 bits: what each operation of transformers 5.19
     modeling_qwen4_exp.py reads and writes, without norms and projections."""
+    if operator.step in ("collapse", "spread", "average"):
+        return _connection(operator)
     n = operator.copies
     moved, started = {"mix": (12 * n + 2, 8), "add": (8 * n + 2, 2), "ngrams": (34 * n + 4, 30)}[operator.step]
+    return {"moved_whole": float(moved * operator.width), **_small((started, STARTED_BACKWARD * started))}
+
+
+def _connection(operator: Streams) -> dict[str, float]:
+    """Return the same of hyper-connections (transformers 5.19 modeling_deepseek_v4.py, modeling_hy_v4.py). A mean casts
+    the streams to fp32, norms, multiplies and sums them, and each step of its doubly stochastic matrix starts six small
+    kernels."""
+    n, mixes = operator.copies, operator.rounds > 0
+    moved, started = {
+        "collapse": (44 * n + 10, 27) if operator.norms_first else (32 * n + 10, 22),
+        "spread": (12 * n + 2, 4) if mixes else (28 * n + 10, 6),
+        "average": (2 * n + 2, 1),
+    }[operator.step]
+    started += 6 * operator.rounds * (operator.step == "collapse")
     return {"moved_whole": float(moved * operator.width), **_small((started, STARTED_BACKWARD * started))}
 
 

@@ -126,7 +126,6 @@ NEWER: Mapping[str, Family] = {
         # The experts and the shared expert have the same width, which attribute_map calls intermediate_size, too.
         keys={"intermediate_size": "moe_intermediate_size"},
         only={"n_shared_experts": 1, "attention_bias": False, "mlp_bias": False},
-        clamped=True,
         router_bias=True,
         layer_types=compressed_types,
         mixer=compressed_mixer,
@@ -141,7 +140,6 @@ NEWER: Mapping[str, Family] = {
         refine=gemma4_layer,
     ),
     "glm5_next": Family(
-        clamped=True,
         router_bias=True,
         fp32_routing=True,
         leading_dense=3,
@@ -162,7 +160,6 @@ NEWER: Mapping[str, Family] = {
     "hy_v4": Family(
         router_bias=True,
         fp32_routing=True,
-        clamped=True,
         leading_dense=1,
         refine=hy_layer,
     ),
@@ -255,6 +252,7 @@ NEWER: Mapping[str, Family] = {
     "zaya": Family(
         only={"lm_head_bias": False, "num_experts_per_tok": 1},
         gated=True,
+        fp32_residual=True,
         layer_types=zaya_types,
         mixer=zaya_mixer,
         refine=zaya_layer,

@@ -80,6 +80,7 @@ class Ffn:
     """Whether only the largest inputs of the function are kept, by their mean and deviation (Gemma 3n)."""
     clamped: bool = False
     clamps_output: bool = False
+    clamps_silu: bool = False
     """As in Experts."""
 
 
@@ -99,6 +100,8 @@ class Experts:
     """Whether that of the shared experts does, too (MiniMax-M3)."""
     clamps_output: bool = False
     """Whether it clips what the function returns, and the other half, and not its input (Step 3.7)."""
+    clamps_silu: bool = False
+    """Whether the function after the clip is SiLU (DeepSeek-V4), which saves less than that of gpt-oss."""
     shared_width: int = 0
     """Width of all shared experts together; 0 if there is none."""
     shared_gate: bool = False
@@ -157,13 +160,16 @@ class LayerShape:
     single stream that they read through a norm."""
     stream_rank: int = 0
     """Rank of the projections that compute the gates of the streams; 0 if one matrix does (DeepSeek-V4, HY 4)."""
-    mixes_streams: bool = True
-    """Whether this matrix also gives the one that mixes the streams (DeepSeek-V4)."""
+    stream_rounds: int = 0
+    """Steps in which the matrix that mixes the streams becomes doubly stochastic (Sinkhorn's algorithm, DeepSeek-V4); 0
+    if the streams are not mixed (HY 4)."""
     streams_averaged: bool = False
     """Whether the streams end in their plain mean (GLM-5.3), and not in one with weights."""
     ngrams: Ngrams | None = None
     ffn_norm: bool = False
     """Whether a norm follows the FFN, whatever `norms` says (A.X K1)."""
+    scales_residual: bool = False
+    """Whether weights scale and shift the residual stream, and what attention and FFN add to it (ZAYA)."""
     norm_gate: int = 0
     """Rank of the projections that gate the output of each norm before attention or experts (A.X K2); 0 without
     gates."""
@@ -199,6 +205,8 @@ class ModelShape:
     """Whether the output layer has a bias."""
     softcap: bool = False
     """Whether tanh bounds the logits (Gemma 2)."""
+    fp32_residual: bool = False
+    """Whether the class keeps the residual stream in fp32, whatever the precision of its weights (ZAYA)."""
     other: int = 0
     """Weights beside the layers: tables of embeddings for every layer (Gemma 3n), a norm of the embedding."""
     own_mtp: int = 0
@@ -288,11 +296,15 @@ class ModelShape:
     @cached_property
     def is_only_counted(self) -> bool:
         """Return whether a layer's description gives its parameters, and neither its memory nor its time."""
-        return any(kind.streams and not kind.stream_rank for kind in self.kinds) or any(
-            isinstance(each, CompressedAttention | ConvolvedAttention | LightningAttention)
-            or (isinstance(each, Mla) and each.gate in ("heads", "own"))
+        return any(
+            isinstance(each, LightningAttention) or (isinstance(each, Mla) and each.gate == "heads")
             for each in self._mixers()
         )
+
+    @cached_property
+    def has_connections(self) -> bool:
+        """Return whether a matrix computes the weights of residual streams (hyper-connections)."""
+        return any(kind.streams and not kind.stream_rank for kind in self.kinds)
 
     @cached_property
     def is_compressed(self) -> bool:
@@ -317,7 +329,10 @@ class ModelShape:
     @cached_property
     def has_sinks(self) -> bool:
         """Return whether attention has sinks."""
-        return any(isinstance(each, FullAttention) and each.sinks for each in self._mixers())
+        return any(
+            isinstance(each, CompressedAttention) or (isinstance(each, FullAttention | Mla) and each.sinks)
+            for each in self._mixers()
+        )
 
     @cached_property
     def has_softcap(self) -> bool:
