@@ -33,8 +33,9 @@ only the language model of dots.ocr (model/model_arch.py)."""
 
 
 NOT_COMPOSITE = frozenset({
-    "aya_vision", "cohere2_vision", "cohere_compass", "ernie4_5_vl_moe", "exaone4_5", "gemma4_unified", "glm46v",
-    "glm5_next", "hunyuan_vl", "hyperclovax_vision_v2", "idefics3", "internvl_chat", "kimi_k25", "lfm2_vl",
+    "aya_vision", "cohere2_vision", "cohere_compass", "deepseek_v41", "ernie4_5_vl_moe", "exaone4_5",
+    "gemma4_unified", "glm46v", "glm5_next", "hunyuan_vl", "hyperclovax_vision_v2", "idefics3", "internvl_chat",
+    "kimi_k25", "lfm2_vl",
     "llava_onevision", "llavaonevision1_5", "minicpmv4_7", "minimax_m3_vl", "muse_glimmer", "ovis2_5",
     "paddleocr_vl", "qwen3_asr", "qwen3_asr_thinker", "qwen4_exp", "smolvlm", "step3p7", "voxtral",
 })  # fmt: skip

@@ -127,5 +127,7 @@ def _indexer(indexer: Indexer, mla: Mla, h: int) -> tuple[Operator, ...]:
         Linear(name="wk", inputs=h, outputs=d, share="whole", untrained=True),
         Parameters(count=2 * d + indexer.pooled * d + (h * d if indexer.pooled else 0), share="whole"),
         Linear(name="weights_proj", inputs=h, outputs=heads, share="whole", untrained=True),
-        IndexScores(heads=heads, key_dim=d, rotary=mla.rope_dim, spreads_keys=indexer.spreads_keys),
+        IndexScores(
+            heads=heads, key_dim=d, rotary=mla.rope_dim, spreads_keys=indexer.spreads_keys, pooled=indexer.pooled
+        ),
     )

@@ -1,7 +1,7 @@
 """Operators of attention over compressed keys, and of hyper-connections: transformers 5.19 modeling_deepseek_v4.py."""
 
 from backend.job.model.compressed_shape import CompressedAttention, Compressor, EntryIndexer
-from backend.job.model.operators import Attention, Keep, Linear, Norm, Operator, Parameters, Streams
+from backend.job.model.operators import Attention, BlockScores, Keep, Linear, Norm, Operator, Parameters, Streams
 from backend.job.model.shape import LayerShape
 
 
@@ -44,26 +44,43 @@ def _compressor(compressor: Compressor, hidden: int, *, untrained: bool = False)
     """Return DeepseekV4CSACompressor or DeepseekV4HCACompressor without its indexer: keys, the weights of their mean
     with a bias of each place, and a norm. An indexer's compressor keeps nothing: it has no backward pass."""
     width = compressor.width * (2 if compressor.overlaps else 1)
+    places = compressor.rate * width if compressor.has_places else 0
     # The keys, their weights, and the same weights in fp32.
     kept = () if untrained else (Keep(width=2 * width), Keep(width=width, bytes=4))
     return (
         *(
-            Linear(name=name, inputs=hidden, outputs=width, share="whole", after_norm=True, beside=True,
-                   untrained=untrained)
-            for name in ("kv_proj", "gate_proj")
+            Linear(
+                name=name,
+                inputs=hidden,
+                outputs=width,
+                share="whole",
+                after_norm=True,
+                beside=True,
+                untrained=untrained,
+            )
+            for name in ("kv_proj", "gate_proj")[: 1 + compressor.weighs]
         ),
-        Parameters(count=compressor.rate * width + compressor.width, share="whole"),
+        Parameters(count=places + compressor.width, share="whole"),
         *kept,
-    )  # fmt: skip
+    )
 
 
 def _indexer(indexer: EntryIndexer, rank: int, hidden: int) -> tuple[Operator, ...]:
-    """Return DeepseekV4Indexer."""
-    heads, width = indexer.heads, indexer.heads * indexer.compressor.width
+    """Return DeepseekV4Indexer, or that of DeepSeek-V4.1, which projects its keys from the entries and norms them."""
+    heads, width, inputs = indexer.heads, indexer.width, indexer.key_inputs
+    scored = BlockScores(
+        heads=heads, key_dim=width, block=indexer.compressor.rate if indexer.compressor else 1, scores_later=True
+    )
+    keys = (
+        Linear(name="wk", inputs=inputs, outputs=width, share="whole", untrained=True),
+        Parameters(count=width, share="whole"),
+    )
     return (
-        *_compressor(indexer.compressor, hidden, untrained=True),
-        Linear(name="q_b_proj", inputs=rank, outputs=width, share="whole", untrained=True),
+        *(_compressor(indexer.compressor, hidden, untrained=True) if indexer.compressor else ()),
+        *(keys if inputs else ()),
+        Linear(name="q_b_proj", inputs=rank, outputs=heads * width, share="whole", untrained=True),
         Linear(name="weights_proj", inputs=hidden, outputs=heads, share="whole", untrained=True),
+        scored,
     )
 
 

@@ -68,10 +68,10 @@ def layer_flops(kind: LayerKind) -> Flops:
             attention += 2.0 * operator.heads * (2 * operator.latent + operator.rotary)
         elif isinstance(operator, IndexScores):
             # The products of queries and keys, and their sum over the heads, by weight, which is no product in fp32.
-            index += 2.0 * operator.heads * (operator.key_dim + (not operator.in_fp32))
+            index += 2.0 * operator.heads * (operator.key_dim + (not operator.in_fp32)) / (operator.pooled or 1)
         elif isinstance(operator, BlockScores):
-            # A query scores all keys, or the blocks before it.
-            keys = 2.0 if operator.masked_heads else 1 / operator.block
+            # A query scores all keys, or all blocks, or the blocks before it.
+            keys = 2.0 if operator.masked_heads else (1 + operator.scores_later) / operator.block
             index += operator.heads * operator.key_dim * keys
         elif isinstance(operator, Streams):
             # The convolution of n-grams, the matrix of a hyper-connection, and the product that mixes its streams.

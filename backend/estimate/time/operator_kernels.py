@@ -185,19 +185,24 @@ def _index(operator: IndexScores) -> dict[str, float]:
             "kernels": INDEX_STARTED,
         }
     copied = 2 * operator.key_dim * operator.spreads_keys
+    scored = operator.heads / (operator.pooled or 1)
     return {
-        "index": 2.0 * operator.heads * (operator.key_dim + 1),
-        "index_moved": 2.0 * (6 * operator.heads + copied),
+        "index": 2.0 * scored * (operator.key_dim + 1),
+        "index_moved": 2.0 * (6 * scored + copied),
         **_small((20, 0)),
     }
 
 
 def _blocks(operator: BlockScores) -> dict[str, float]:
-    """Return the work of a BlockIndexer's scores. transformers 5.19 modeling_minimax_m3_vl.py writes the product in
+    """Return the work of scores of blocks. transformers 5.19 modeling_minimax_m3_vl.py writes the product in
     fp32, and masks and reads it; the choice of blocks is repeated for each head, joined with the causal mask, turned
-    round, and becomes a mask in 16 bits, whose kernel reads two masks and writes one."""
+    round, and becomes a mask in 16 bits, whose kernel reads two masks and writes one. The scores of compressed entries
+    in fp32 are clipped, scaled, weighed and summed (modeling_deepseek_v4.py DeepseekV4IndexerScorer)."""
+    scored = operator.heads / operator.block
+    if operator.scores_later:
+        return {"index": 2.0 * scored * operator.key_dim, "index_moved": 4.0 * 8 * scored, **_small((60, 0))}
     if not operator.masked_heads:
-        return {"index": operator.heads * operator.key_dim / operator.block, "looped": QUERY_STARTED}
+        return {"index": scored * operator.key_dim, "looped": QUERY_STARTED}
     return {
         "index": 2.0 * operator.heads * operator.key_dim,
         "index_moved": 4.0 * 4 * operator.heads + 12.0 * operator.masked_heads,

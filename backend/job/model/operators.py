@@ -138,6 +138,8 @@ class IndexScores:
     """As in Indexer."""
     in_fp32: bool = False
     """Whether it is Megatron-Core's, which computes the scores in fp32."""
+    pooled: int = 0
+    """As in Indexer (attention_shape.py)."""
     kept: int = 0
     """Keys of a query whose numbers stay until the layers that share them have run backward; 0 if no layer does."""
 
@@ -152,6 +154,9 @@ class BlockScores:
     masked_heads: int = 0
     """Heads of attention, each of which gets a mask of its own, if every key is scored for all queries at once
     (MiniMax-M3). 0 if one query after another scores the blocks: the tensors are small then."""
+    scores_later: bool = False
+    """Whether a query scores the blocks after it, too (compressed entries of DeepSeek-V4). Attention, which stores the
+    scores of all heads, then needs more memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

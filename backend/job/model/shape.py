@@ -132,7 +132,9 @@ class Ngrams:
     table: int
     """Weights of the embedding."""
     convolution: int
-    """Tokens of a convolution over the streams."""
+    """Tokens of a convolution over the streams; 0 without one."""
+    norms: int = 3
+    """Norms of all streams together: of keys, queries and, before the convolution, the result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -297,7 +299,9 @@ class ModelShape:
     def is_only_counted(self) -> bool:
         """Return whether a layer's description gives its parameters, and neither its memory nor its time."""
         return any(
-            isinstance(each, LightningAttention) or (isinstance(each, Mla) and each.gate == "heads")
+            isinstance(each, LightningAttention)
+            or (isinstance(each, CompressedAttention) and each.shares_entries)
+            or (isinstance(each, Mla) and each.gate == "heads")
             for each in self._mixers()
         )
 

@@ -113,7 +113,7 @@ def pooled_types(_config: Config, layers: int) -> list[str]:
 def pooled_layer(config: Config, layer: LayerShape, index: int, layers: int) -> LayerShape:
     """modeling_glm5_next.py of 5.19: streams that a matrix mixes, whose mean is the output of the last layer. The
     indexer scores groups of keys, of which it makes one key by weights that it projects."""
-    layer = replace(_mixing_streams(config, _clamping(layer)), streams_averaged=True)
+    layer = replace(mixing_streams(config, clamping(layer)), streams_averaged=True)
     if isinstance(layer.attention, GatedDeltaNet):
         return layer
     kinds = _indexer_types(config, layers)
@@ -149,8 +149,9 @@ def compressed_mixer(config: Config, name: str) -> CompressedAttention:
     if name != SLIDING:
         compressor = Compressor(width=d, rate=_rate(config, name), overlaps=name == SPARSELY)
     if compressor and name == SPARSELY:
-        own = replace(compressor, width=config.size("index_head_dim"))
-        indexer = EntryIndexer(heads=config.size("index_n_heads"), compressor=own)
+        width = config.size("index_head_dim")
+        own = replace(compressor, width=width)
+        indexer = EntryIndexer(heads=config.size("index_n_heads"), width=width, compressor=own)
     return CompressedAttention(
         heads=heads,
         head_dim=d,
@@ -187,16 +188,16 @@ def compressed_layer(config: Config, layer: LayerShape, index: int, layers: int)
     hashed = config.get("mlp_layer_types") or [HASHED] * _hashed_layers(config)
     if index < len(hashed) and hashed[index] == HASHED:
         ffn = replace(ffn, router_bias=False)
-    return _mixing_streams(config, _clamping(replace(layer, ffn=ffn)))
+    return mixing_streams(config, clamping(replace(layer, ffn=ffn)))
 
 
-def _mixing_streams(config: Config, layer: LayerShape) -> LayerShape:
+def mixing_streams(config: Config, layer: LayerShape) -> LayerShape:
     """Return a layer with streams that a doubly stochastic matrix mixes."""
     rounds = config.size("hc_sinkhorn_iters", default=ROUNDS, largest=MOST_ROUNDS)
     return replace(layer, streams=config.size("hc_mult", largest=MOST_STREAMS), stream_rounds=rounds)
 
 
-def _clamping(layer: LayerShape) -> LayerShape:
+def clamping(layer: LayerShape) -> LayerShape:
     """Return a layer whose dense FFN, experts and shared expert clip the inputs of SwiGLU."""
     ffn = layer.ffn
     if isinstance(ffn, Ffn):
