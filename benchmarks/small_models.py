@@ -239,6 +239,13 @@ _TOWER_MODELS: Mapping[str, Mapping[str, Any]] = {
         },
         "image_token_id": IMAGE_TOKEN, "tie_word_embeddings": False,
     },
+    "granite4_vision": {
+        "text_config": {**_TEXT, "model_type": "granite4_vision_text"}, "image_token_index": IMAGE_TOKEN,
+        "vision_config": {**_TOWER, "model_type": "siglip_vision_model", "image_size": 224},
+        "tie_word_embeddings": False, "downsample_rate": "2/4", "deepstack_layer_map": [[-3, 1], [-1, 0]],
+        "spatial_target_layers": [1, 2, 3, 3], "image_grid_pinpoints": [[224, 224]],
+        "vision_feature_select_strategy": "full",
+    },
     "hunyuan_vl": {
         "text_config": {
             **_TEXT, "model_type": "hunyuan_vl_text", "tie_word_embeddings": False,
@@ -291,7 +298,8 @@ TOWER_MODELS: Mapping[str, Mapping[str, Any]] = {
 }
 """Models that see or hear, for benchmarks/newer_towers.py. Model type -> config.json."""
 TOWER_IMAGES: Mapping[str, tuple[int, int]] = {
-    "cohere_compass": (256, 64), "exaone4_5": (256, 64), "gemma4_unified": (128, 128), "hunyuan_vl": (256, 64),
+    "cohere_compass": (256, 64), "exaone4_5": (256, 64), "gemma4_unified": (128, 128), "granite4_vision": (512, 128),
+    "hunyuan_vl": (256, 64),
     "kimi_k25": (256, 64), "minicpmv4_6": (256, 16), "minimax_m3_vl": (256, 64), "muse_glimmer": (256, 64),
     "qwen3_asr": (104, 104), "step3p7": (256, 16),
 }  # fmt: skip

@@ -65,6 +65,66 @@ def test_the_heads_of_a_layer_may_be_written_for_each_layer():
         parse_model({**keys, "per_layer_config": {"05": {"num_attention_heads": 2}}})
 
 
+GEMMA_MIX = {
+    "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 64, "global_head_dim": 128, "num_global_key_value_heads": 1,
+    "vocab_size": 512, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 64,
+}  # fmt: skip
+
+
+def test_gemma_4_with_experts_has_the_parameters_of_transformers():
+    keys = {
+        **GEMMA_MIX, "model_type": "gemma4_text", "enable_moe_block": True, "attention_k_eq_v": True,
+        "hidden_size_per_layer_input": 0,
+    }  # fmt: skip
+    shape = parse_model(keys)
+    # Counted on Gemma4ForCausalLM of transformers 5.6.0.
+    assert model_parameters(model_layers(shape)) == 6_153_392
+    assert (shape.top_k, shape.ffn) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"model_type": "diffusion_gemma", "text_config": {**GEMMA_MIX, "model_type": "diffusion_gemma_text"}},
+        TYPES["deepseek_ocr2"]["config"],
+    ],
+    ids=["DiffusionGemma", "DeepSeek-OCR 2"],
+)
+def test_types_that_do_not_run_as_a_decoder_with_one_tower_have_no_memory_estimate(keys):
+    with pytest.raises(ProblemsError, match="estimate_not_modelled"):
+        estimate(replace(job(engine="swift-zero3"), model=Model(hf_config=keys)))
+
+
+def _changed(name, part, **keys):
+    config = TYPES[name]["config"] | {"model_type": name}
+    return {**config, part: {**(config[part] or {}), **keys}} if part else {**config, **keys}
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "keys", "key"),
+    [
+        ("granite4_vision", "", {"downsample_rate": None}, "downsample_rate"),
+        ("granite4_vision", "", {"downsample_rate": "0/8"}, "downsample_rate"),
+        ("granite4_vision", "", {"downsample_rate": "3/8"}, "downsample_rate"),
+        ("granite4_vision", "", {"deepstack_layer_map": None}, "deepstack_layer_map"),
+        ("granite4_vision", "", {"image_grid_pinpoints": []}, "image_grid_pinpoints"),
+        ("granite4_vision", "qformer_config", {"hidden_size": 1024}, "hidden_size"),
+        ("granite4_vision", "qformer_config", {"use_qformer_text_input": True}, "use_qformer_text_input"),
+        ("granite4_vision", "qformer_config", {"num_hidden_layers": 10**6}, "num_hidden_layers"),
+        ("deepseek_ocr2", "vision_config", {"sam_config": {"mlp_ratio": 0}}, "mlp_ratio"),
+        ("deepseek_ocr2", "vision_config", {"sam_config": {"downsample_channels": [1]}}, "downsample_channels"),
+        ("deepseek_ocr2", "vision_config", {"sam_config": {"num_attention_heads": 0}}, "num_attention_heads"),
+        ("deepseek_ocr2", "vision_config", {"encoder_config": {"num_attention_heads": 10**6}}, "num_attention_heads"),
+    ],
+    ids=str,
+)
+def test_a_damaged_tower_of_granite_4_vision_or_deepseek_ocr_2_is_refused(name, part, keys, key):
+    with pytest.raises(ProblemsError) as raised:
+        parse_model(_changed(name, part, **keys))
+    assert [problem.values["key"] for problem in raised.value.problems] == [key]
+
+
 def test_the_names_of_moonshots_own_code_give_the_same_tower():
     preset = models()["kimi-k2.5"].hf_config
     tower = {

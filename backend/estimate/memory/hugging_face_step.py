@@ -254,6 +254,8 @@ def _tower(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning
         form = form._replace(trained=False, adapters=False)
         each = [eager_bytes(part.kind, form) + tower_scores(part, plan, tuning) for part in vision.blocks]
         frozen = sum(part.count * size / part.joined for part, size in zip(vision.blocks, each, strict=True))
+        if not trained.merger:
+            frozen = frozen + eager_bytes(vision.merger, form) / merged
         per_patch = per_patch + choose(plan.full_recompute, frozen, 0.0)
     patches = plan.vision_patches
     saved = patches * per_patch

@@ -106,6 +106,7 @@ class Family:
     """Returns a layer as it is at its place, from the config, the layer, its index and the number of layers."""
     other: Callable[[Config, int, int], int] | None = None
     """Returns the weights beside the layers, from the config, the hidden size and the number of layers."""
+    only_counted: bool = False
     fp32_residual: bool = False
     """As in ModelShape (shape.py)."""
     embedding_norm: bool = False

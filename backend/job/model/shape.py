@@ -207,6 +207,9 @@ class ModelShape:
     """Whether the output layer has a bias."""
     softcap: bool = False
     """Whether tanh bounds the logits (Gemma 2)."""
+    only_counted: bool = False
+    """Whether the model gives its parameters only: its layers do not run as those of a decoder (DiffusionGemma), or its
+    tower has several transformers (DeepSeek-OCR 2)."""
     fp32_residual: bool = False
     """Whether the class keeps the residual stream in fp32, whatever the precision of its weights (ZAYA)."""
     other: int = 0
@@ -298,7 +301,7 @@ class ModelShape:
     @cached_property
     def is_only_counted(self) -> bool:
         """Return whether a layer's description gives its parameters, and neither its memory nor its time."""
-        return any(
+        return self.only_counted or any(
             isinstance(each, LightningAttention)
             or (isinstance(each, CompressedAttention) and each.shares_entries)
             or (isinstance(each, Mla) and each.gate == "heads")
