@@ -241,7 +241,9 @@ _TOWER_MODELS: Mapping[str, Mapping[str, Any]] = {
     },
     "granite4_vision": {
         "text_config": {**_TEXT, "model_type": "granite4_vision_text"}, "image_token_index": IMAGE_TOKEN,
-        "vision_config": {**_TOWER, "model_type": "siglip_vision_model", "image_size": 224},
+        "vision_config": {
+            **_TOWER, "model_type": "siglip_vision_model", "image_size": 224, "vision_use_head": False,
+        },
         "tie_word_embeddings": False, "downsample_rate": "2/4", "deepstack_layer_map": [[-3, 1], [-1, 0]],
         "spatial_target_layers": [1, 2, 3, 3], "image_grid_pinpoints": [[224, 224]],
         "vision_feature_select_strategy": "full",

@@ -276,6 +276,16 @@ def test_an_indexer_of_compressed_keys_is_not_trained_on_a_hugging_face_engine()
     assert "adapters_on_indexer" not in [problem.code for problem in check(with_values(adapted, found.edit))]
 
 
+def test_an_adapter_on_rows_of_groups_of_heads_is_refused():
+    made = replace(job(engine="swift-zero3"), model=Model(hf_config=V4))
+    for targets, kept in (("all", "q_a_proj,o_b_proj,up_proj,down_proj"), ("o_a_proj,o_b_proj", "o_b_proj")):
+        adapted = with_values(made, {"training.method": "lora", "training.lora.targets": targets})
+        [found] = [problem for problem in check(adapted) if problem.code == "adapters_on_grouped_rows"]
+        assert (found.severity, found.edit) == ("error", {"training.lora.targets": kept})
+        left = {problem.code for problem in check(with_values(adapted, found.edit))}
+        assert not {"adapters_on_grouped_rows", "adapters_on_indexer"} & left
+
+
 def test_mcore_bridge_needs_a_later_megatron_core_for_deepseek_v4():
     made = replace(job(engine="swift-megatron"), model=Model(hf_config=V4))
     assert [problem.code for problem in check(made) if problem.field == "engine"] == ["megatron_core_dev"]
