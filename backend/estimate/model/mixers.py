@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 
 from backend.job.model.attention_shape import ConvolvedAttention
-from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
+from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention, ShortConvolution, StateSpace
 from backend.job.model.operators import Attention, Keep, Linear, Mixing, Norm, Operator, Recurrence
-from backend.job.model.shape import ShortConvolution, StateSpace
 
 SCAN_CHUNK = 2048
 """Tokens after which Mamba 1's kernel keeps a state (state-spaces/mamba @e9594ce1c732 csrc/selective_scan/

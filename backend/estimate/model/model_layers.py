@@ -22,7 +22,7 @@ from backend.estimate.model.streams import added, mixed, ngrams
 from backend.estimate.model.vision_layers import vision_layers
 from backend.job.model.attention_shape import ConvolvedAttention, FullAttention, Mla
 from backend.job.model.compressed_shape import CompressedAttention
-from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
+from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention, StateSpace
 from backend.job.model.operators import (
     WEIGHTS,
     Activation,
@@ -34,7 +34,7 @@ from backend.job.model.operators import (
     Operator,
     Parameters,
 )
-from backend.job.model.shape import Experts, Ffn, LayerShape, ModelShape, StateSpace
+from backend.job.model.shape import Experts, Ffn, LayerShape, ModelShape
 
 
 @lru_cache(maxsize=256)

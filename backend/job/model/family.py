@@ -6,9 +6,9 @@ from typing import Any
 
 from backend.job.model.attention_shape import Gate, QkNorm
 from backend.job.model.config import Config
-from backend.job.model.linear_shape import GatedDeltaNet
+from backend.job.model.linear_shape import GatedDeltaNet, StateSpace
 from backend.job.model.operators import NormWeights, Sinks
-from backend.job.model.shape import LayerShape, Mixer, Norms, StateSpace
+from backend.job.model.shape import LayerShape, Mixer, Norms
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 INDEXED = "indexed_attention"

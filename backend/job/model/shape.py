@@ -8,47 +8,13 @@ from typing import Literal
 
 from backend.job.model.attention_shape import ConvolvedAttention, FullAttention, Mla
 from backend.job.model.compressed_shape import CompressedAttention
-from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
+from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention, ShortConvolution, StateSpace
 from backend.job.model.operators import NormWeights, Operator
 from backend.job.model.vision_shape import VisionShape
 
 Norms = Literal["before", "after", "both", "shared", "none"]
 """The norms of a layer: before attention and FFN, after them, on both sides (Gemma 2), one before attention and FFN in
 parallel (Cohere), or none."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StateSpace:
-    """A selective state space (Mamba), and the convolution before it."""
-
-    inner: int
-    """Channels."""
-    state: int
-    """Elements of the state of a channel."""
-    convolution: int
-    """Tokens of the causal convolution."""
-    heads: int = 0
-    """Heads of Mamba 2; 0 for Mamba 1."""
-    groups: int = 1
-    """Groups of heads that share the inputs B and C (Mamba 2)."""
-    rank: int = 0
-    """Rank of the time step's projection (Mamba 1)."""
-    chunk: int = 256
-    """Tokens of a chunk (Mamba 2)."""
-    bias: bool = False
-    """Biases on the projections."""
-    convolution_bias: bool = True
-    normed: bool = True
-    """Whether a norm follows: of the gated output (Mamba 2), or of the time step, B and C (Mamba 1, in Jamba)."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShortConvolution:
-    """A short causal convolution between two gates (LFM2)."""
-
-    convolution: int
-    """Tokens of the convolution."""
-    bias: bool = False
 
 
 Mixer = (
