@@ -97,6 +97,7 @@ def _layer(kind: LayerShape, hidden: int, *, megatron: bool) -> LayerKind:
             detached=isinstance(kind.attention, Mla),
         ),
         *_part(kind, _feed_forward(kind.ffn, hidden, megatron=megatron), hidden, detached=moe is not None, second=True),
+        *(_expert_norms(kind, hidden) if kind.expert_norms else ()),
         *correct(kind, hidden),
         *per_layer_gate(kind, hidden),
         *((Parameters(count=kind.other, share="whole"),) if kind.other else ()),
@@ -161,6 +162,12 @@ def _part(
         *((_norm(kind, hidden),) if after else ()),
         *((Keep(width=hidden, bytes=1),) if kind.dropout else ()),
     )
+
+
+def _expert_norms(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
+    """Return the norms of experts beside a dense FFN (transformers 5.6.0 modeling_gemma4.py Gemma4TextDecoderLayer)."""
+    norm = _norm(kind, hidden)
+    return (norm, norm, norm, replace(norm, parameters=0))
 
 
 def _norm_gate(rank: int, hidden: int) -> tuple[Operator, ...]:

@@ -64,9 +64,9 @@ def _gemma4_layer(
             gated=True,
             shared_width=width,
         )
-        # Three norms more, and two scales of the router.
-        other = 4 * hidden + count
-    return replace(layer, attention=attention, ffn=ffn, other=other, per_layer=_per_layer(config))
+        # Two scales of the router.
+        other = hidden + count
+    return replace(layer, attention=attention, ffn=ffn, other=other, per_layer=_per_layer(config), expert_norms=mixes)
 
 
 def _heads(config: Config, attention: FullAttention, index: int, *, joined: bool) -> tuple[int, int]:

@@ -138,6 +138,9 @@ class LayerShape:
     """Whether a norm follows the FFN, whatever `norms` says (A.X K1)."""
     scales_residual: bool = False
     """Whether weights scale and shift the residual stream, and what attention and FFN add to it (ZAYA)."""
+    expert_norms: bool = False
+    """Whether experts beside a dense FFN have norms of their own: before and after them, after the FFN, and one without
+    weights before the router (Gemma 4)."""
     norm_gate: int = 0
     """Rank of the projections that gate the output of each norm before attention or experts (A.X K2); 0 without
     gates."""
