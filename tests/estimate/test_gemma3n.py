@@ -1,4 +1,5 @@
-"""Gemma 3n: its towers, the checkpoints that LLaMA-Factory turns off, its large table of embeddings. Gemma 4: experts."""
+"""Gemma 3n: its towers, the checkpoints that LLaMA-Factory turns off, its large table of embeddings. And Gemma 4 with
+experts."""
 
 import pytest
 
