@@ -59,8 +59,18 @@ COMPLETED: Mapping[str, Mapping[str, Any]] = {
     "cohere_compass": {"text_config": {"model_type": "cohere_compass_text", "rope_parameters": _ROPE_OF_COMPASS}},
     "cohere_compass_text": {"rope_parameters": _ROPE_OF_COMPASS},
     "deepseek_v2": {"num_experts_per_tok": 6},
+    "deepseek_ocr2": {"text_config": {"num_experts_per_tok": 6, "mlp_layer_types": ["dense"] + ["sparse"] * 31}},
+    "diffusion_gemma": {
+        "text_config": {"num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704},
+        "vision_config": {},
+    },
     "dots1": {"n_routed_experts": 16, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1},
     "gemma4_unified": {"vision_config": {}, "audio_config": {}},
+    "granite4_vision": {
+        "downsample_rate": "4/8",
+        "deepstack_layer_map": [[-19, 9], [-13, 6], [-7, 3], [-1, 0]],
+        "text_config": {"model_type": "granite4_vision_text"},
+    },
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_vl": {"text_config": {"head_dim": 128}},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 16, "moe_topk": 2},

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from backend.estimate.memory.stage import Trained
@@ -24,6 +24,7 @@ from backend.estimate.model.work import pipeline_work
 from backend.estimate.plan import Plan
 from backend.job.model import parse_model
 from benchmarks.cross_attention_images import cross_attention_images
+from benchmarks.language_part import language_model
 from benchmarks.small_models import NEWER_MODELS, SEEING, SMALL_MODELS
 
 TOKENS = 128
@@ -66,8 +67,8 @@ def counted(name: str) -> float:
     """Return the operations that torch counts."""
     config: Any = CONFIG_MAPPING[name].from_dict(dict({**SMALL_MODELS, **NEWER_MODELS, **SEEING}[name]))
     torch.manual_seed(0)
-    kind = AutoModelForImageTextToText if name in SEEING else AutoModelForCausalLM
-    model = kind.from_config(config, attn_implementation="eager", experts_implementation="eager").eval()
+    build = AutoModelForImageTextToText.from_config if name in SEEING else language_model
+    model = build(config, attn_implementation="eager", experts_implementation="eager").eval()
     images = cross_attention_images(1, TOKENS) if name in SEEING else {}
     tokens = torch.randint(0, 500, (1, TOKENS))
     with torch.no_grad(), FlopCounterMode(display=False) as counter:

@@ -24,7 +24,7 @@ SCAN_CHUNK = 2048
 MULTIPROCESSORS = 132
 """Of an H100, by which Mamba 2 divides its sums."""
 DELTA_RULE = ("qwen3_next", "qwen3_5_text", "qwen4_exp_text")
-KIMI_RULE = ("kimi_linear",)
+KIMI_RULE = ("glm5_next_text", "kimi_linear")
 MIXERS = {
     "bamba": "BambaMixer",
     "falcon_h1": "FalconH1Mixer",

@@ -36,9 +36,9 @@ from benchmarks.step_peak import BATCH, MIB, SEQUENCE, TARGETS, Tracker, make_op
 
 GRID = 16
 """Patches along an edge of an image."""
-ENDS = {"hunyuan_vl": 10}
-"""Tokens for the ends of eight rows and of the image, which TOWER_IMAGES does not count."""
-UNTYPED = ("minicpmv4_6", "minimax_m3_vl", "qwen3_asr", "step3p7")
+ENDS = {"granite4_vision": 8, "hunyuan_vl": 10}
+"""Tokens for the ends of eight rows, and of the image, which TOWER_IMAGES does not count."""
+UNTYPED = ("granite4_vision", "minicpmv4_6", "minimax_m3_vl", "qwen3_asr", "step3p7")
 """Types whose class takes no `mm_token_type_ids`."""
 
 
@@ -52,6 +52,10 @@ def _inputs() -> Mapping[str, Callable[[], dict[str, torch.Tensor]]]:
     places = torch.stack(torch.meshgrid(torch.arange(16), torch.arange(8), indexing="ij"), -1).reshape(1, -1, 2)
     return {
         "cohere_compass": lambda: _grid("cohere_compass", 6),
+        "granite4_vision": lambda: {
+            "pixel_values": torch.randn(BATCH, 2, 3, GRID * 14, GRID * 14),
+            "image_sizes": torch.tensor([[GRID * 14, GRID * 14]] * BATCH),
+        },
         "hunyuan_vl": lambda: _grid("hunyuan_vl", 3),
         "minimax_m3_vl": lambda: _grid("minimax_m3_vl", 6),
         "step3p7": lambda: {

@@ -133,12 +133,33 @@ _NEWER: Mapping[str, Mapping[str, Any]] = {
         "first_k_dense_replace": 1, "prefix_dense_intermediate_size": 768,
     },
     "deepseek_v32": {**_ROUTED_EXPERTS, **_LATENT, **_INDEXER, "n_shared_experts": 1},
+    "deepseek_v4": {
+        "num_key_value_heads": 1, "q_lora_rank": 64, "n_routed_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 256, "o_groups": 2, "o_lora_rank": 64, "hc_mult": 4, "sliding_window": 128,
+        "partial_rotary_factor": 0.5, "index_n_heads": 8, "index_head_dim": 32, "index_topk": 16,
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 32},
+        "layer_types": [
+            "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention",
+            "compressed_sparse_attention",
+        ],
+        "mlp_layer_types": ["hash_moe", "moe", "moe", "moe"],
+    },
     "gemma4_unified_text": {
         "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
         "global_head_dim": 128,
     },
+    "glm5_next_text": {
+        **_ROUTED_EXPERTS, **_LATENT, **_INDEXER, "qk_rope_head_dim": 0, "qk_nope_head_dim": 64, "head_dim": None,
+        "first_k_dense_replace": None, "n_shared_experts": 1, "index_kpool": 8, "hc_mult": 4, "linear_num_heads": 4,
+        "linear_head_dim": 64, "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        "layer_types": ["linear_attention", "linear_attention", "indexed_attention", "linear_attention"],
+    },
     "granite_swa": {},
     "granitemoe_swa": {**_LOCAL_EXPERTS, "shared_intermediate_size": 256},
+    "hy_v4": {
+        **_ROUTED_EXPERTS, **_LATENT, **_INDEXER, "first_k_dense_replace": None, "n_shared_experts": 1, "hc_mult": 4,
+        "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+    },
     "hyperclovax": {},
     "kimi_linear": {
         **_LATENT, **_EXPERTS, "q_lora_rank": None, "head_dim": None, "linear_head_dim": 64, "linear_num_heads": 4,
@@ -176,12 +197,13 @@ _NEWER: Mapping[str, Mapping[str, Any]] = {
         "ngram_vocab_size_base": 1000,
         "heads_per_ngram": 2,
     },
+    "zaya": {**_EXPERTS, "intermediate_size": None, "num_experts_per_tok": 1, "router_hidden_size": 64},
 }  # fmt: skip
 NEWER_MODELS: Mapping[str, Mapping[str, Any]] = {
     model_type: _config(model_type, own) for model_type, own in _NEWER.items()
 }
 """The same for types that only the transformers of requirements/newer.in has."""
-NO_SDPA = ("gpt_oss", "granite_swa", "granitemoe_swa", "mimo_v2_flash")
+NO_SDPA = ("deepseek_v4", "gpt_oss", "granite_swa", "granitemoe_swa", "hy_v4", "mimo_v2_flash")
 """Models with attention sinks, which transformers computes without SDPA."""
 
 IMAGE_TOKEN = 4095
@@ -216,6 +238,15 @@ _TOWER_MODELS: Mapping[str, Mapping[str, Any]] = {
             "output_proj_dims": 512, "mm_posemb_size": 64,
         },
         "image_token_id": IMAGE_TOKEN, "tie_word_embeddings": False,
+    },
+    "granite4_vision": {
+        "text_config": {**_TEXT, "model_type": "granite4_vision_text"}, "image_token_index": IMAGE_TOKEN,
+        "vision_config": {
+            **_TOWER, "model_type": "siglip_vision_model", "image_size": 224, "vision_use_head": False,
+        },
+        "tie_word_embeddings": False, "downsample_rate": "2/4", "deepstack_layer_map": [[-3, 1], [-1, 0]],
+        "spatial_target_layers": [1, 2, 3, 3], "image_grid_pinpoints": [[224, 224]],
+        "vision_feature_select_strategy": "full",
     },
     "hunyuan_vl": {
         "text_config": {
@@ -269,7 +300,8 @@ TOWER_MODELS: Mapping[str, Mapping[str, Any]] = {
 }
 """Models that see or hear, for benchmarks/newer_towers.py. Model type -> config.json."""
 TOWER_IMAGES: Mapping[str, tuple[int, int]] = {
-    "cohere_compass": (256, 64), "exaone4_5": (256, 64), "gemma4_unified": (128, 128), "hunyuan_vl": (256, 64),
+    "cohere_compass": (256, 64), "exaone4_5": (256, 64), "gemma4_unified": (128, 128), "granite4_vision": (512, 128),
+    "hunyuan_vl": (256, 64),
     "kimi_k25": (256, 64), "minicpmv4_6": (256, 16), "minimax_m3_vl": (256, 64), "muse_glimmer": (256, 64),
     "qwen3_asr": (104, 104), "step3p7": (256, 16),
 }  # fmt: skip

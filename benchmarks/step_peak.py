@@ -29,7 +29,6 @@ from torch.distributed._tools.mod_tracker import ModTracker
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 from transformers import (
-    AutoModelForCausalLM,
     AutoModelForImageTextToText,
     LlamaConfig,
     MllamaConfig,
@@ -48,9 +47,11 @@ from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan
 from backend.job.model import parse_model
 from backend.job.rules.adapters import ALTUP_TARGETS, CONV1D_TARGETS, GRANITE_TARGETS, MAMBA_TARGETS
+from backend.job.rules.sparse import ENTRY_TARGETS
 from backend.job.traits import TRAITS, Method
 from benchmarks import kernel_memory
 from benchmarks.cross_attention_images import cross_attention_images
+from benchmarks.language_part import language_model
 from benchmarks.real_modules import is_linear
 from benchmarks.small_models import CROSS_ATTENTION_TOWER, NEWER_MODELS, NO_SDPA, SIZES, SMALL_MODELS
 
@@ -72,8 +73,11 @@ EAGER = ("bloom", *NO_SDPA)
 """Models whose class has no fused attention on CPU; the estimate counts their scores."""
 ALTUP = ("gemma3n_text",)
 """Models of which peft refuses `lora_target: all`, because it names lists of projections by their numbers."""
+CONNECTED = ("glm5_next_text",)
+"""Models whose hyper-connections have weights in 16 bits, and compute a softmax of them (GLM-5.3)."""
 TARGETS = ALTUP_TARGETS.split(",")
 NAMED_TARGETS = {
+    "deepseek_v4": ENTRY_TARGETS.split(","),
     "falcon_h1": MAMBA_TARGETS.split(","),
     "granitemoehybrid": GRANITE_TARGETS.split(","),
     **dict.fromkeys(ALTUP, TARGETS),
@@ -174,11 +178,15 @@ class _NoModules(ModTracker):
         pass
 
 
-class _PowersInFp32(TorchFunctionMode):
-    """Computes powers in fp32 under autocast, as autocast does on CUDA. On CPU it leaves them in 16 bits."""
+_IN_FP32 = (torch.pow, torch.Tensor.pow, torch.Tensor.__pow__, torch.softmax)
+
+
+class _AsOnCuda(TorchFunctionMode):
+    """Computes powers and softmax in fp32 under autocast, as autocast does on CUDA. On CPU it leaves them in 16
+    bits."""
 
     def __torch_function__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in (torch.pow, torch.Tensor.pow, torch.Tensor.__pow__) and torch.is_autocast_enabled("cpu"):
+        if function in _IN_FP32 and torch.is_autocast_enabled("cpu"):
             args = (args[0].float(), *args[1:])
         return function(*args, **(kwargs or {}))
 
@@ -262,8 +270,8 @@ def _measure(case: Case) -> float:
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
     inputs = inputs_of(case)
     make_optimizer_states(optimizer, trained)
-    powers = _PowersInFp32() if case.config.model_type in ALTUP else contextlib.nullcontext()
-    with powers, Tracker(model, optimizer) as tracker:
+    as_on_cuda = _AsOnCuda() if case.config.model_type in (*ALTUP, *CONNECTED) else contextlib.nullcontext()
+    with as_on_cuda, Tracker(model, optimizer) as tracker:
         step(model, optimizer, inputs, case.accumulation)
     return tracker.peak_mib
 
@@ -287,23 +295,33 @@ def inputs_of(case: Case) -> dict[str, torch.Tensor]:
 def built(case: Case) -> Any:
     """Return the model of a case, in training."""
     kernel_memory.install(case.config.model_type)
-    kind = AutoModelForImageTextToText if case.sees else AutoModelForCausalLM
+    build = AutoModelForImageTextToText.from_config if case.sees else language_model
     special = {"image_token_id": IMAGE, "vision_start_token_id": START} if case.sees else {"use_cache": False}
     if case.crosses:
         special = {}
     config = case.config(**case.settings, **special)
     # LLaMA-Factory casts every trained weight to fp32; xIELU creates its own in bf16.
     attention = "eager" if config.model_type in EAGER else "sdpa"
-    model = kind.from_config(config, attn_implementation=attention).float().train()
+    model = build(config, attn_implementation=attention).float().train()
     base = model
     if case.frozen:
         for part in (model.model.vision_model, model.model.multi_modal_projector):
             part.to(torch.bfloat16).requires_grad_(False)
     if case.lora:
-        model = get_peft_model(model.to(torch.bfloat16), LoraConfig(r=8, target_modules=_targets(case, model)))
+        _to_16_bits(model)
+        model = get_peft_model(model, LoraConfig(r=8, target_modules=_targets(case, model)))
     if case.checkpointing:
         _checkpoint(base, case)
     return model
+
+
+def _to_16_bits(model: Any) -> None:
+    """Cast the weights, except those that the class loads in fp32 in every case (transformers 5.19 modeling_utils.py,
+    `_keep_in_fp32_modules_strict`)."""
+    kept = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
+    for name, weight in model.named_parameters():
+        if not any(f".{part}." in f".{name}." for part in kept):
+            weight.data = weight.data.to(torch.bfloat16)
 
 
 def _checkpoint(model: Any, case: Case) -> None:

@@ -36,10 +36,11 @@ only the language model of dots.ocr (model/model_arch.py)."""
 
 
 NOT_COMPOSITE = frozenset({
-    "aya_vision", "cohere2_vision", "cohere_compass", "ernie4_5_vl_moe", "exaone4_5", "gemma4_unified", "glm46v",
-    "glm5_next", "hunyuan_vl", "hyperclovax_vision_v2", "idefics3", "internvl_chat", "kimi_k25", "lfm2_vl",
-    "llava_onevision", "llavaonevision1_5", "minicpmv4_7", "minimax_m3_vl", "muse_glimmer", "ovis2_5",
-    "paddleocr_vl", "qwen3_asr", "qwen3_asr_thinker", "qwen4_exp", "smolvlm", "step3p7", "voxtral",
+    "aya_vision", "cohere2_vision", "cohere_compass", "deepseek_ocr2", "deepseek_v41", "diffusion_gemma",
+    "ernie4_5_vl_moe", "exaone4_5", "gemma4_unified", "glm46v", "glm5_next", "glmga", "granite4_vision",
+    "hunyuan_vl", "hyperclovax_vision_v2", "idefics3", "internvl_chat", "kimi_k25", "lfm2_vl", "llava_onevision",
+    "llavaonevision1_5", "minicpmv4_7", "minimax_m3_vl", "muse_glimmer", "ovis2_5", "paddleocr_vl", "qwen3_asr",
+    "qwen3_asr_thinker", "qwen4_exp", "smolvlm", "step3p7", "voxtral",
 })  # fmt: skip
 """Types with a tower whose parts LLaMA-Factory 0.9.5 does not know (model/model_utils/visual.py COMPOSITE_MODELS).
 It freezes nothing of them, and gives every linear layer an adapter."""

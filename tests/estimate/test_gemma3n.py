@@ -1,13 +1,21 @@
-"""Gemma 3n: its towers, the checkpoints that LLaMA-Factory turns off, and its large table of embeddings."""
+"""Gemma 3n: its towers, the checkpoints that LLaMA-Factory turns off, its large table of embeddings. And Gemma 4 with
+experts."""
 
 import pytest
 
 from backend.estimate import estimate
+from backend.estimate.memory.hugging_face import data_parallel_memory
+from backend.estimate.memory.stage import Trained
+from backend.estimate.memory.terms import STATIC_BYTES
+from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters, vision_parameters
+from backend.estimate.plan import Plan
 from backend.job.model import parse_model
 from backend.job.problems import ProblemsError
 from backend.job.rules import check
+from backend.job.traits import TRAITS
+from benchmarks.small_models import SMALL_MODELS
 from tests.estimate.cases import job
 
 TEXT = {"model_type": "gemma3n_text", "hidden_size": 2048, "num_hidden_layers": 35}
@@ -69,3 +77,19 @@ def test_the_table_of_the_layers_embeddings_is_gathered_whole_and_gets_a_gradien
 def test_no_megatron_engine_takes_it(engine, config):
     problems = check(job({"model.preset": None, "model.hf_config": config, "engine": engine}))
     assert any(problem.severity == "error" and "model" in problem.code for problem in problems), problems
+
+
+@pytest.mark.parametrize(
+    ("lora", "checkpointing", "torchs"),
+    [(False, True, 180.5), (False, False, 243.5), (True, True, 40.7), (True, False, 77.5)],
+)
+def test_a_step_of_gemma_4_with_experts_needs_what_torch_counts(lora, checkpointing, torchs):
+    # MiB by benchmarks/step_peak.py on Gemma4ForCausalLM of transformers 5.6.0.
+    keys = {
+        **SMALL_MODELS["gemma4_text"], "enable_moe_block": True, "num_experts": 8, "top_k_experts": 2,
+        "moe_intermediate_size": 256, "hidden_size_per_layer_input": 0,
+    }  # fmt: skip
+    plan = Plan(sequence_length=256, micro_batch=2, micro_batches=2, recompute="full" if checkpointing else "none")
+    tuning = Tuning(trained=Trained(), method="lora" if lora else "full", lora_targets="all")
+    ours = data_parallel_memory(model_layers(parse_model(keys)), plan, TRAITS["llamafactory-ddp"].memory, tuning)
+    assert (ours.peak - STATIC_BYTES) / 2**20 == pytest.approx(torchs, rel=0.03)

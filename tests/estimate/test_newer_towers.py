@@ -16,6 +16,8 @@ COUNTED = {
     "step3p7": 4_532_994_048,
     "exaone4_5": 5_207_228_416,
     "gemma4_unified": 268_435_456,
+    # Two tiles of an image, whose patches attend to their tile alone.
+    "granite4_vision": 15_707_668_480,
     "kimi_k25": 4_247_781_376,
     "muse_glimmer": 4_301_258_752,
     "qwen3_asr": 1_791_033_344,

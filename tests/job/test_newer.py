@@ -43,7 +43,8 @@ def test_a_newer_type_has_the_parameters_that_transformers_builds(name):
 def test_each_newer_family_was_compared():
     compared = {name.removesuffix("_text") for name in TYPES}
     assert {*NEWER, *NEWER_TOWERS} <= compared
-    assert NEWER_MODELS.keys() <= TYPES.keys()
+    # transformers has no class for the language part of GLM-5.3 alone.
+    assert NEWER_MODELS.keys() - {"glm5_next_text"} <= TYPES.keys()
 
 
 def test_the_operations_and_the_step_peak_of_small_models_are_near_those_that_torch_counts():
@@ -62,6 +63,66 @@ def test_the_heads_of_a_layer_may_be_written_for_each_layer():
     assert parse_model({**keys, "per_layer_config": own}) == of_all
     with pytest.raises(ProblemsError):
         parse_model({**keys, "per_layer_config": {"05": {"num_attention_heads": 2}}})
+
+
+GEMMA_MIX = {
+    "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 64, "global_head_dim": 128, "num_global_key_value_heads": 1,
+    "vocab_size": 512, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 64,
+}  # fmt: skip
+
+
+def test_gemma_4_with_experts_has_the_parameters_of_transformers():
+    keys = {
+        **GEMMA_MIX, "model_type": "gemma4_text", "enable_moe_block": True, "attention_k_eq_v": True,
+        "hidden_size_per_layer_input": 0,
+    }  # fmt: skip
+    shape = parse_model(keys)
+    # Counted on Gemma4ForCausalLM of transformers 5.6.0.
+    assert model_parameters(model_layers(shape)) == 6_153_392
+    assert (shape.top_k, shape.ffn) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"model_type": "diffusion_gemma", "text_config": {**GEMMA_MIX, "model_type": "diffusion_gemma_text"}},
+        TYPES["deepseek_ocr2"]["config"],
+    ],
+    ids=["DiffusionGemma", "DeepSeek-OCR 2"],
+)
+def test_types_that_do_not_run_as_a_decoder_with_one_tower_have_no_memory_estimate(keys):
+    with pytest.raises(ProblemsError, match="estimate_not_modelled"):
+        estimate(replace(job(engine="swift-zero3"), model=Model(hf_config=keys)))
+
+
+def _changed(name, part, **keys):
+    config = TYPES[name]["config"] | {"model_type": name}
+    return {**config, part: {**(config[part] or {}), **keys}} if part else {**config, **keys}
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "keys", "key"),
+    [
+        ("granite4_vision", "", {"downsample_rate": None}, "downsample_rate"),
+        ("granite4_vision", "", {"downsample_rate": "0/8"}, "downsample_rate"),
+        ("granite4_vision", "", {"downsample_rate": "3/8"}, "downsample_rate"),
+        ("granite4_vision", "", {"deepstack_layer_map": None}, "deepstack_layer_map"),
+        ("granite4_vision", "", {"image_grid_pinpoints": []}, "image_grid_pinpoints"),
+        ("granite4_vision", "qformer_config", {"hidden_size": 1024}, "hidden_size"),
+        ("granite4_vision", "qformer_config", {"use_qformer_text_input": True}, "use_qformer_text_input"),
+        ("granite4_vision", "qformer_config", {"num_hidden_layers": 10**6}, "num_hidden_layers"),
+        ("deepseek_ocr2", "vision_config", {"sam_config": {"mlp_ratio": 0}}, "mlp_ratio"),
+        ("deepseek_ocr2", "vision_config", {"sam_config": {"downsample_channels": [1]}}, "downsample_channels"),
+        ("deepseek_ocr2", "vision_config", {"sam_config": {"num_attention_heads": 0}}, "num_attention_heads"),
+        ("deepseek_ocr2", "vision_config", {"encoder_config": {"num_attention_heads": 10**6}}, "num_attention_heads"),
+    ],
+    ids=str,
+)
+def test_a_damaged_tower_of_granite_4_vision_or_deepseek_ocr_2_is_refused(name, part, keys, key):
+    with pytest.raises(ProblemsError) as raised:
+        parse_model(_changed(name, part, **keys))
+    assert [problem.values["key"] for problem in raised.value.problems] == [key]
 
 
 def test_the_names_of_moonshots_own_code_give_the_same_tower():
@@ -198,12 +259,13 @@ def test_a_config_of_deepseek_v4_that_the_layers_do_not_follow_from_is_refused(k
     assert (problem.code, problem.values["key"]) == (code, key)
 
 
-@pytest.mark.parametrize("engine", ["llamafactory-zero3", "swift-zero3", "swift-megatron"])
 @pytest.mark.parametrize("keys", [V4, GLM_NEXT], ids=["V4", "GLM-5.3"])
-def test_the_layers_of_deepseek_v4_and_glm_5_3_have_no_memory_estimate(keys, engine):
-    made = replace(job(engine=engine), model=Model(hf_config=keys))
+def test_hyper_connections_have_an_estimate_on_hugging_face_engines_alone(keys):
+    made = replace(job(engine="swift-megatron"), model=Model(hf_config=keys))
     with pytest.raises(ProblemsError, match="estimate_not_modelled"):
         estimate(made)
+    for engine in ("llamafactory-zero3", "swift-zero3"):
+        assert estimate(replace(made, engine=engine)).iteration_s > 0
 
 
 def test_an_indexer_of_compressed_keys_is_not_trained_on_a_hugging_face_engine():
@@ -212,6 +274,16 @@ def test_an_indexer_of_compressed_keys_is_not_trained_on_a_hugging_face_engine()
     adapted = with_values(made, {"training.method": "lora", "training.lora.targets": "all"})
     [found] = [problem for problem in check(adapted) if problem.code == "adapters_on_indexer"]
     assert "adapters_on_indexer" not in [problem.code for problem in check(with_values(adapted, found.edit))]
+
+
+def test_an_adapter_on_rows_of_groups_of_heads_is_refused():
+    made = replace(job(engine="swift-zero3"), model=Model(hf_config=V4))
+    for targets, kept in (("all", "q_a_proj,o_b_proj,up_proj,down_proj"), ("o_a_proj,o_b_proj", "o_b_proj")):
+        adapted = with_values(made, {"training.method": "lora", "training.lora.targets": targets})
+        [found] = [problem for problem in check(adapted) if problem.code == "adapters_on_grouped_rows"]
+        assert (found.severity, found.edit) == ("error", {"training.lora.targets": kept})
+        left = {problem.code for problem in check(with_values(adapted, found.edit))}
+        assert not {"adapters_on_grouped_rows", "adapters_on_indexer"} & left
 
 
 def test_mcore_bridge_needs_a_later_megatron_core_for_deepseek_v4():
@@ -275,13 +347,11 @@ ZAYA = {
 
 
 @pytest.mark.parametrize(("keys", "parameters", "adapters"), [(HY4, 1_732_590, 104_856), (ZAYA, 469_366, 23_760)])
-def test_types_with_parameters_alone_have_those_of_transformers_and_no_estimate(keys, parameters, adapters):
+def test_hy_4_and_zaya_have_the_parameters_and_the_adapters_of_transformers(keys, parameters, adapters):
     # Counted on HYV4ForCausalLM and ZayaForCausalLM of transformers 5.19.0.
     layers = model_layers(parse_model(keys))
     assert model_parameters(layers) == parameters
     assert adapter_parameters(layers, 8, "all", Trained()) == adapters
-    with pytest.raises(ProblemsError, match="estimate_not_modelled"):
-        estimate(replace(job(engine="swift-zero3"), model=Model(hf_config=keys)))
 
 
 @pytest.mark.parametrize(

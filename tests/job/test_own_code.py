@@ -202,6 +202,35 @@ def test_own_code_with_other_layers_is_refused(name, keys, code):
     assert raised.value.problems[0].code == code
 
 
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        ({"compress_ratios": [0, 4] * 20}, "compress_ratios"),
+        ({"compress_ratios": [2] * 39}, "compress_ratios"),
+        ({"compress_ratios": [0] * 40}, "kv_source_layer_ids"),
+        ({"kv_source_layer_ids": ["2"]}, "kv_source_layer_ids"),
+        ({"engram_num_embeddings": [7]}, "engram_num_embeddings"),
+        ({"engram_num_embeddings": [7, 10**12]}, "engram_num_embeddings"),
+        ({"engram_head_dim": None}, "engram_head_dim"),
+        ({"dspark_n_routed_experts": -1}, "dspark_n_routed_experts"),
+        ({"hc_sinkhorn_iters": 10**6}, "hc_sinkhorn_iters"),
+    ],
+    ids=str,
+)
+def test_a_config_of_deepseek_v4_1_that_the_layers_do_not_follow_from_is_refused(keys, key):
+    config = CASES["DeepSeek-V4.1-Flash"].config
+    with pytest.raises(ProblemsError) as raised:
+        parse_model({**config, "text_config": {**config["text_config"], **keys}})
+    assert [problem.values["key"] for problem in raised.value.problems] == [key]
+
+
+@pytest.mark.parametrize("engine", ["llamafactory-zero3", "swift-zero3", "swift-megatron"])
+def test_deepseek_v4_1_has_no_memory_estimate(engine):
+    made = replace(job(engine=engine), model=Model(hf_config=CASES["DeepSeek-V4.1-Flash"].config))
+    with pytest.raises(ProblemsError, match="estimate_not_modelled"):
+        estimate(made)
+
+
 def test_minicpm_has_an_estimate_unless_its_attention_is_sparse():
     config = CASES["MiniCPM4-8B"].config
     tied, untied = (parse_model({**config, **keys}) for keys in ({}, {"tie_word_embeddings": False}))

@@ -327,6 +327,7 @@ CASES = [
     (LING_2_5, {"engine": "swift-megatron", "parallel.context": 2}, "lightning_with_context"),
     (AXK2, {"engine": "swift-zero3"}, "indexer_not_trained"),
     (AXK2, {"training.method": "lora", "engine": "swift-zero3"}, "adapters_on_indexer"),
+    (DEEPSEEK_V4, {"training.method": "lora", "engine": "swift-zero3"}, "adapters_on_grouped_rows"),
     (MIMO_V2, {"engine": "swift-zero3", "training.packing": True}, "sinks_without_flash"),
     (DENSE, {"engine": "llamafactory-zero3", "training.method": "qlora"}, "method_not_supported"),
     (DENSE, {"parallel.moe_token_dispatcher": "allgather", "extra": {"variable_seq_lengths": True}}, "extra_clash"),

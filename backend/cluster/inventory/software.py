@@ -17,8 +17,8 @@ from backend.job.attention import FLASH_ATTENTION, asked_of_swift, takes_flash_a
 from backend.job.cluster import Container, Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
-from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
-from backend.job.model.shape import ModelShape, ShortConvolution, StateSpace
+from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention, ShortConvolution, StateSpace
+from backend.job.model.shape import ModelShape
 from backend.job.presets import known_model, resolve_gpu
 from backend.job.rules.grpo import reward_names
 from backend.node.container import NO_DAEMON, NO_IMAGE, NO_RUNTIME

@@ -88,10 +88,12 @@ def check_modelled(job: Job, shape: ModelShape) -> None:
     gate of attention by a norm in fp32 (model/mm_gpts/muse_glimmer.py). Stages pass embeddings of every layer on
     (model/mm_gpts/gemma4.py _pack_pp_output).
 
+    Megatron's hyper-connections (DeepSeek-V4, GLM-5.3) are in no release of Megatron-Core.
+
     Ling's own code runs its layers for multi-token prediction, whose work and logits are not counted. What the layers
-    of DeepSeek-V4, of HY 4, of ZAYA and of Ling's hybrid models save is not described for any engine.
+    of Ling's hybrid models save is not described for any engine.
     """
-    if shape.is_only_counted:
+    if shape.is_only_counted or (job.traits.is_megatron and shape.has_connections):
         raise _not_modelled("model", f"{shape.model_type}, {job.engine}")
     if shape.own_mtp and shape.runs_mtp and not job.traits.is_megatron:
         raise _not_modelled("model", f"{shape.model_type}, num_nextn_predict_layers: {shape.own_mtp}")

@@ -78,9 +78,10 @@ def step_moments(
 
 def _form(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning) -> EagerForm:
     """Return how the modules of the decoder run. Autocast on CUDA computes powers in fp32, and AltUp scales the copies
-    of the hidden state by powers of their elements, so that all copies are in fp32."""
+    of the hidden state by powers of their elements, so that all copies are in fp32. Another class casts its residual
+    stream itself."""
     form = form_of(tuning, memory, tuning.trained.language)
-    if memory.autocast_bytes and layers.stem and operators_of(layers.stem, AltUp):
+    if layers.fp32_residual or (memory.autocast_bytes and layers.stem and operators_of(layers.stem, AltUp)):
         return form._replace(residual=4)
     return form
 
@@ -275,6 +276,8 @@ def _tower(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning
         form = form._replace(trained=False, adapters=False)
         each = [eager_bytes(part.kind, form) + tower_scores(part, plan, tuning) for part in vision.blocks]
         frozen = sum(part.count * size / part.joined for part, size in zip(vision.blocks, each, strict=True))
+        if not trained.merger:
+            frozen = frozen + eager_bytes(vision.merger, form) / merged
         per_patch = per_patch + choose(plan.full_recompute, frozen, 0.0)
     patches = plan.vision_patches
     saved = patches * per_patch

@@ -28,11 +28,12 @@ from backend.job.traits import MemoryTraits
 SCORE_SAVED, SCORE_WORK = 6, 4
 """Bytes of an entry of the score matrix that attention saves if it is not fused (transformers' eager_attention_forward:
 the softmax in fp32 and its 16-bit copy), and those of its gradient in backward, beside what is saved."""
-SINKS_IN_16_BITS, OTHER_SINKS = 2, 8
+SINKS_IN_16_BITS, OTHER_SINKS, FP32_SINKS_WORK = 2, 8, 8
 """SCORE_SAVED of attention with sinks. gpt-oss's softmax has the precision of its sinks (transformers 5.6.0
 modeling_gpt_oss.py eager_attention_forward). The 8 bytes in fp32 are what torch's MemTracker counted in steps of a
 small model with 1,024 tokens. Granite's sinks read the scores, a softmax in fp32 and its 16-bit copy (5.19
-modeling_granite_swa.py)."""
+modeling_granite_swa.py). FP32_SINKS_WORK is SCORE_WORK of a softmax in fp32 of scores less the largest: the gradient of
+what it returns, and of what it reads (5.19 modeling_deepseek_v4.py and modeling_hy_v4.py)."""
 OF_SOFTCAP = 2
 """Bytes of tanh's output beside SCORE_SAVED, if it bounds the scores (modeling_gemma2.py eager_attention_forward)."""
 
@@ -48,9 +49,17 @@ that, and the products of this gradient with both factors of what is added to th
 modeling_qwen4_exp.py; counted in a trace of one step)."""
 
 
-def scores(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
-    """Return the entries of the score matrices of a layer for each token; 0 with fused attention, which stores none."""
-    return _times_keys(sum(each.heads for each in _storing(kind, tuning.eager_attention)), kind, plan)
+def _score_work(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
+    """Return the bytes per token of gradients of the score matrices of a layer; 0 with fused attention, which stores
+    none."""
+    storing = _storing(kind, tuning.eager_attention)
+    each_entry = [FP32_SINKS_WORK if each.sinks == "fp32_logit" else SCORE_WORK for each in storing]
+    return _times_keys(sum(_entries(each) * size for each, size in zip(storing, each_entry, strict=True)), kind, plan)
+
+
+def _entries(attention: Attention) -> float:
+    """Return the entries of the score matrix for each token of a sequence and query, compressed keys included."""
+    return attention.heads * (1 + 1 / attention.entry if attention.entry else 1)
 
 
 def saved_scores(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> Number:
@@ -59,14 +68,14 @@ def saved_scores(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
     if not storing:
         return 0
     in_fp32 = memory.weight_bytes == 4 and tuning.method == "full"
-    return _times_keys(sum(each.heads * _saved_entry(each, in_fp32) for each in storing), kind, plan)
+    return _times_keys(sum(_entries(each) * _saved_entry(each, in_fp32) for each in storing), kind, plan)
 
 
 def _saved_entry(attention: Attention, in_fp32: bool) -> int:
     """Return the bytes of an entry of the score matrix that attention saves; `in_fp32`: the sinks are in fp32."""
     if attention.rounds_softmax and not in_fp32:
         return SINKS_IN_16_BITS
-    if attention.sinks:
+    if attention.sinks and attention.sinks != "fp32_logit":
         return SINKS_IN_16_BITS if attention.sinks == "logit" and not in_fp32 else OTHER_SINKS
     return SCORE_SAVED + OF_SOFTCAP * attention.softcap
 
@@ -80,7 +89,7 @@ def tower_scores(part: TowerPart, plan: Plan, tuning: Tuning) -> Number:
     return size
 
 
-def _times_keys(size: int, kind: LayerKind, plan: Plan) -> Number:
+def _times_keys(size: float, kind: LayerKind, plan: Plan) -> Number:
     if not size:
         return 0
     keys: Number = plan.cross_attention_length if kind.of_images else plan.sequence_length
@@ -118,7 +127,7 @@ def layer_work(
     """Return the bytes that a layer needs in its backward pass beside what is saved: in that of the FFN's projections,
     or before it."""
     # The gradients of the FFN, or of the scores of attention if they are stored and need more.
-    ffn = plan.tokens * larger(_function_bytes(kind, form), SCORE_WORK * scores(kind, plan, tuning))
+    ffn = plan.tokens * larger(_function_bytes(kind, form), _score_work(kind, plan, tuning))
     copies = plan.tokens * _copies_bytes(kind, form)
     ffn = ffn + copies * COPIES_IN_FFN
     # The gradient of one weight in 16 bits, and its fp32 copy.
@@ -170,7 +179,7 @@ def _index_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
     element = e if autocast else 4
     queries = e * indexer.heads * (2 * indexer.key_dim + indexer.rotary)
     cast = (4 + autocast * e) * indexer.heads * indexer.key_dim
-    entries = element * indexer.heads * plan.sequence_length
+    entries = element * indexer.heads * plan.sequence_length / (indexer.pooled or 1)
     spread: Number = 0
     if indexer.spreads_keys:
         spread = choose(plan.micro_batch > 1, element * indexer.key_dim * plan.sequence_length, 0)

@@ -213,7 +213,7 @@ def _eager(operator: Operator, form: EagerForm) -> float:
     if isinstance(operator, AltUp):
         return operator.width * _eager_altup(operator, form)
     if isinstance(operator, Streams):
-        return operator.width * _eager_streams(operator, form)
+        return operator.width * _eager_streams(operator, form) + _rounds_bytes(operator)
     if isinstance(operator, Dispatch):
         # The tokens that the experts read, and their outputs, which the routing weights multiply.
         read = form.trained or (form.adapters and operator.single)
@@ -248,9 +248,10 @@ def _eager_activation(activation: Activation, form: EagerForm) -> float:
     output += e * activation.sparse
     # Clamps need their input, which is both halves. 5.6.0 modeling_gpt_oss.py _apply_gate also saves what is left of
     # the gate, its sigmoid, their product, and the other half plus 1. 5.19 modeling_step3p7.py Step3p7MLP saves what
-    # the function returns, and what is left of that and of the other half.
+    # the function returns, and what is left of that and of the other half. 5.19 modeling_deepseek_v4.py saves what is
+    # left of both halves, and SiLU of the gate.
     if activation.clamped:
-        return (5 if activation.clamps_output else 6) * e + output
+        return (5 if activation.clamps_output or activation.clamps_silu else 6) * e + output
     return e * (3 if activation.gated else 4 if activation.unfused else 1) + output
 
 
@@ -282,7 +283,33 @@ def _eager_streams(streams: Streams, form: EagerForm) -> float:
     e, r, n = form.element, form.residual, streams.copies
     if streams.step == "mix":
         return n * (e + r)
-    return e if streams.step == "add" else n * (3 * e + r) + e
+    if streams.step == "ngrams":
+        return n * (3 * e + r) + e
+    return e if streams.step == "add" else _eager_connection(streams, form)
+
+
+def _eager_connection(streams: Streams, form: EagerForm) -> float:
+    """Return the same of hyper-connections (transformers 5.19 modeling_deepseek_v4.py DeepseekV4HyperConnection and
+    modeling_hy_v4.py HYV4HyperConnection).
+
+    A mean keeps the streams, and their fp32 copy if they have 16 bits. The trained matrix of DeepSeek-V4 also keeps
+    what it reads, the normed streams as autocast rounds them; HY 4 computes the product of the fp32 copy without
+    autocast, and norms its result. An addition keeps what it adds, which HY 4 casts to fp32, and the rounded streams if
+    a matrix mixes them. A plain mean keeps nothing.
+    """
+    e, r, n = form.element, form.residual, streams.copies
+    if streams.step == "average":
+        return 0
+    if streams.step == "spread":
+        return e + n * e * (r > e) if streams.rounds else 4
+    return n * (r + 4 * (r < 4) + e * (form.trained and streams.norms_first))
+
+
+def _rounds_bytes(streams: Streams) -> float:
+    """Return the bytes per token of the steps that make the matrix of a hyper-connection doubly stochastic: in each two
+    divisions in fp32, which keep what they divide, and by what (transformers 5.19 modeling_deepseek_v4.py)."""
+    n = streams.copies
+    return 4.0 * 2 * streams.rounds * n * (n + 1) if streams.step == "collapse" else 0.0
 
 
 def _recurrence_bytes(operator: Recurrence) -> float:

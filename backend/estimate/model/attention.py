@@ -90,7 +90,12 @@ def latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
     if mla.gate == "heads":
         gate = (Linear(name="g_proj", inputs=h, outputs=a, share="split", after_norm=True),)
     if mla.gate == "own":
-        gate = (Linear(name="gate_proj", inputs=h, outputs=a * mla.value_dim, share="split", after_norm=True),)
+        values = a * mla.value_dim
+        gate = (
+            Linear(name="gate_proj", inputs=h, outputs=values, share="split", after_norm=True),
+            # The gate, and the gated output that the next projection reads.
+            Keep(width=2 * values, split=True),
+        )
     return (
         *query,
         Linear(name="kv_down", inputs=h, outputs=mla.kv_lora + mla.rope_dim, share="whole", after_norm=True),
@@ -99,7 +104,15 @@ def latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
         Linear(name="kv_up", inputs=mla.kv_lora, outputs=a * (mla.nope_dim + mla.value_dim), share="split"),
         *((Parameters(count=a, share="split"),) if mla.sinks else ()),
         *(_indexer(mla.indexer, mla, h) if mla.indexer else ()),
-        Attention(heads=a, kv_heads=a, key_dim=key, value_dim=mla.value_dim, latent=True, masked=mla.masked),
+        Attention(
+            heads=a,
+            kv_heads=a,
+            key_dim=key,
+            value_dim=mla.value_dim,
+            latent=True,
+            masked=mla.masked,
+            sinks="fp32_logit" if mla.sinks else "",
+        ),
         *gate,
         Linear(name="o", inputs=a * mla.value_dim, outputs=h, share="split"),
     )
@@ -114,5 +127,7 @@ def _indexer(indexer: Indexer, mla: Mla, h: int) -> tuple[Operator, ...]:
         Linear(name="wk", inputs=h, outputs=d, share="whole", untrained=True),
         Parameters(count=2 * d + indexer.pooled * d + (h * d if indexer.pooled else 0), share="whole"),
         Linear(name="weights_proj", inputs=h, outputs=heads, share="whole", untrained=True),
-        IndexScores(heads=heads, key_dim=d, rotary=mla.rope_dim, spreads_keys=indexer.spreads_keys),
+        IndexScores(
+            heads=heads, key_dim=d, rotary=mla.rope_dim, spreads_keys=indexer.spreads_keys, pooled=indexer.pooled
+        ),
     )

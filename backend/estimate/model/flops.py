@@ -61,19 +61,22 @@ def layer_flops(kind: LayerKind) -> Flops:
             untrained += operations if operator.untrained else 0.0
         elif isinstance(operator, Attention):
             operations = 2.0 * operator.heads * (operator.key_dim + operator.value_dim)
+            operations *= 1 + 1 / operator.entry if operator.entry else 1
             attention += operations / 2 if operator.causal else operations
         elif isinstance(operator, ChosenKeys):
             # The whole square.
             attention += 2.0 * operator.heads * (2 * operator.latent + operator.rotary)
         elif isinstance(operator, IndexScores):
             # The products of queries and keys, and their sum over the heads, by weight, which is no product in fp32.
-            index += 2.0 * operator.heads * (operator.key_dim + (not operator.in_fp32))
+            index += 2.0 * operator.heads * (operator.key_dim + (not operator.in_fp32)) / (operator.pooled or 1)
         elif isinstance(operator, BlockScores):
-            # A query scores all keys, or the blocks before it.
-            keys = 2.0 if operator.masked_heads else 1 / operator.block
+            # A query scores all keys, or all blocks, or the blocks before it.
+            keys = 2.0 if operator.masked_heads else (1 + operator.scores_later) / operator.block
             index += operator.heads * operator.key_dim * keys
         elif isinstance(operator, Streams):
-            recurrence += 2.0 * operator.copies * operator.width * operator.convolution
+            # The convolution of n-grams, the matrix of a hyper-connection, and the product that mixes its streams.
+            mixed = operator.copies if operator.step == "spread" and operator.rounds else 0
+            recurrence += 2.0 * operator.copies * operator.width * (operator.convolution + operator.outputs + mixed)
         elif isinstance(operator, Recurrence | Mixing):
             recurrence += operator.flops
         elif isinstance(operator, AltUp) and operator.step == "predict":

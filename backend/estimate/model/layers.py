@@ -114,6 +114,8 @@ class ModelLayers:
     tied: bool
     softcap: bool = False
     """Whether tanh bounds the logits."""
+    fp32_residual: bool = False
+    """As in ModelShape (job/model/shape.py)."""
     vision: VisionLayers | None
     mtp: int = 0
     """Layers for multi-token prediction (MTP), which follow the decoder and predict with its output layer."""

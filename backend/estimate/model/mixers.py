@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 
 from backend.job.model.attention_shape import ConvolvedAttention
-from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
+from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention, ShortConvolution, StateSpace
 from backend.job.model.operators import Attention, Keep, Linear, Mixing, Norm, Operator, Recurrence
-from backend.job.model.shape import ShortConvolution, StateSpace
 
 SCAN_CHUNK = 2048
 """Tokens after which Mamba 1's kernel keeps a state (state-spaces/mamba @e9594ce1c732 csrc/selective_scan/
@@ -50,8 +49,8 @@ def lightning_attention(attention: LightningAttention, hidden: int) -> tuple[Ope
 
 
 def convolved_attention(attention: ConvolvedAttention, hidden: int) -> tuple[Operator, ...]:
-    """Return the attention of transformers 5.19 modeling_zaya.py, for its parameters: the convolutions have biases, and
-    every key head has a scale."""
+    """Return the attention of transformers 5.19 modeling_zaya.py: convolutions with biases, and a scale of every key
+    head. Both convolutions keep their input; the norms keep queries and keys, and the scales keep keys."""
     heads, d = attention.heads, attention.head_dim
     queries, keys = heads * d, attention.kv_heads * d
     channels = queries + keys
@@ -65,9 +64,10 @@ def convolved_attention(attention: ConvolvedAttention, hidden: int) -> tuple[Ope
             name="convolutions",
             parameters=channels * (attention.channel_tokens + d * attention.head_tokens + 2) + attention.kv_heads,
             flops=2 * channels * (attention.channel_tokens + d * attention.head_tokens),
-            saved_bytes=0,
-            moved_bytes=0,
-            kernels=2,
+            saved_bytes=2 * (2 * channels + queries + 2 * keys),
+            # Counted operation by operation: the convolutions with their padding, the residual path, norms and scales.
+            moved_bytes=40 * channels,
+            kernels=24,
         ),
         Attention(heads=heads, kv_heads=attention.kv_heads, key_dim=d, value_dim=d, window=attention.window),
         Linear(name="o", inputs=queries, outputs=hidden, share="split", whole_bias=hidden * attention.bias),

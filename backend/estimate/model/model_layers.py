@@ -7,7 +7,7 @@ from functools import lru_cache
 from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.model.attention import full_attention, latent_attention
 from backend.estimate.model.chosen_keys import chosen_keys_attention
-from backend.estimate.model.compressed import collapsed, compressed_attention, connected
+from backend.estimate.model.compressed import collapsed, compressed_attention, connected, spread
 from backend.estimate.model.cross_attention import cross_attention, cross_keys
 from backend.estimate.model.gemma import after_layers, before_layers, correct, laurel, per_layer_gate, predict
 from backend.estimate.model.layers import LayerKind, ModelLayers
@@ -22,7 +22,7 @@ from backend.estimate.model.streams import added, mixed, ngrams
 from backend.estimate.model.vision_layers import vision_layers
 from backend.job.model.attention_shape import ConvolvedAttention, FullAttention, Mla
 from backend.job.model.compressed_shape import CompressedAttention
-from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
+from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention, StateSpace
 from backend.job.model.operators import (
     WEIGHTS,
     Activation,
@@ -34,7 +34,7 @@ from backend.job.model.operators import (
     Operator,
     Parameters,
 )
-from backend.job.model.shape import Experts, Ffn, LayerShape, ModelShape, StateSpace
+from backend.job.model.shape import Experts, Ffn, LayerShape, ModelShape
 
 
 @lru_cache(maxsize=256)
@@ -68,6 +68,7 @@ def model_layers(shape: ModelShape, megatron: bool = False, mtp: int = 0) -> Mod
         stem=LayerKind(name="stem", hidden=h, operators=stem) if stem else None,
         tied=shape.tied,
         softcap=shape.softcap,
+        fp32_residual=shape.fp32_residual,
         vision=vision_layers(shape.vision) if shape.vision else None,
         beside=(_mtp_layer(kinds[shape.order[-1]], shape), shape.own_mtp) if own else None,
     )
@@ -96,9 +97,12 @@ def _layer(kind: LayerShape, hidden: int, *, megatron: bool) -> LayerKind:
             detached=isinstance(kind.attention, Mla),
         ),
         *_part(kind, _feed_forward(kind.ffn, hidden, megatron=megatron), hidden, detached=moe is not None, second=True),
+        *(_expert_norms(kind, hidden) if kind.expert_norms else ()),
         *correct(kind, hidden),
         *per_layer_gate(kind, hidden),
         *((Parameters(count=kind.other, share="whole"),) if kind.other else ()),
+        # What the weights multiply: the residual stream and what is added to it, each twice.
+        *((Keep(width=4 * hidden, is_residual=True, weight_only=True),) if kind.scales_residual else ()),
     )
     if kind.modules:
         operators = tuple(_named(operator, dict(kind.modules)) for operator in operators)
@@ -147,7 +151,7 @@ def _part(
     if kind.streams and kind.stream_rank:
         return (*mixed(kind, hidden), *part, *added(kind, hidden))
     if kind.streams:
-        return (*connected(kind, hidden), _norm(kind, hidden, detached=detached), *part, *added(kind, hidden))
+        return (*connected(kind, hidden), _norm(kind, hidden, detached=detached), *part, *spread(kind, hidden))
     before = kind.norms in ("before", "both") or (kind.norms == "shared" and not second)
     after = kind.norms in ("after", "both") or (second and kind.ffn_norm)
     gated = before and kind.norm_gate and not (second and isinstance(kind.ffn, Ffn))
@@ -158,6 +162,12 @@ def _part(
         *((_norm(kind, hidden),) if after else ()),
         *((Keep(width=hidden, bytes=1),) if kind.dropout else ()),
     )
+
+
+def _expert_norms(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
+    """Return the norms of experts beside a dense FFN (transformers 5.6.0 modeling_gemma4.py Gemma4TextDecoderLayer)."""
+    norm = _norm(kind, hidden)
+    return (norm, norm, norm, replace(norm, parameters=0))
 
 
 def _norm_gate(rank: int, hidden: int) -> tuple[Operator, ...]:
@@ -245,6 +255,7 @@ def _ffn(ffn: Ffn, h: int) -> tuple[Operator, ...]:
             module="mlp",
             clamped=ffn.clamped,
             clamps_output=ffn.clamps_output,
+            clamps_silu=ffn.clamps_silu,
             unfused=ffn.unfused,
             xielu=ffn.xielu,
             sparse=ffn.sparse,
@@ -283,6 +294,7 @@ def _experts(moe: Experts, h: int, *, megatron: bool) -> tuple[Operator, ...]:
             module="moe",
             clamped=moe.clamped,
             clamps_output=moe.clamps_output,
+            clamps_silu=moe.clamps_silu,
             single=moe.single,
         ),
         Linear(
@@ -314,6 +326,7 @@ def _shared_experts(moe: Experts, h: int) -> tuple[Operator, ...]:
             module="shared_experts",
             clamped=moe.shared_clamped,
             clamps_output=moe.clamps_output,
+            clamps_silu=moe.clamps_silu,
         ),
         Linear(name="shared_down", inputs=moe.shared_width, outputs=h, share="split"),
         *(_shared_gate(h) if moe.shared_gate else ()),
@@ -337,7 +350,8 @@ def _router(moe: Experts, h: int) -> tuple[Operator, ...]:
 
 
 def _deep_router(moe: Experts, h: int) -> tuple[Operator, ...]:
-    """Return ZayaRouter (transformers 5.19 modeling_zaya.py), for its parameters."""
+    """Return ZayaRouter (transformers 5.19 modeling_zaya.py). Both functions keep their input, and the next projections
+    their outputs. The weights of the states of the router before keep those."""
     rank = moe.router_rank
     return (
         Linear(name="down", inputs=h, outputs=rank, share="whole", bias=rank, after_norm=True),
@@ -345,6 +359,8 @@ def _deep_router(moe: Experts, h: int) -> tuple[Operator, ...]:
         Linear(name="fc1", inputs=rank, outputs=rank, share="whole", bias=rank),
         Linear(name="fc2", inputs=rank, outputs=rank, share="whole", bias=rank),
         Linear(name="out_proj", inputs=rank, outputs=moe.count + 1, share="whole"),
+        Keep(width=2 * rank),
+        Keep(width=3 * rank, weight_only=True),
     )
 
 

@@ -39,9 +39,7 @@ def ngrams(kind: LayerShape, grams: Ngrams, hidden: int) -> tuple[Operator, ...]
         Parameters(count=grams.table, share="whole", looked_up=True),
         Linear(name="key_proj", inputs=grams.width, outputs=wide, share="whole", after_norm=True),
         Linear(name="value_proj", inputs=grams.width, outputs=hidden, share="whole", after_norm=True, beside=True),
-        norm,
-        norm,
-        norm,
+        *(norm,) * grams.norms,
         Streams(
             step="ngrams",
             width=hidden,

@@ -2,12 +2,13 @@
 
 from functools import lru_cache
 
-from backend.estimate.array_ops import Number, choose
+from backend.estimate.array_ops import Number, choose, smaller
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.stage import Trained, stages
 from backend.estimate.model.flops import layer_flops
-from backend.estimate.model.layers import LayerKind, ModelLayers, TowerPart, VisionLayers, last_kinds
+from backend.estimate.model.layers import LayerKind, ModelLayers, TowerPart, VisionLayers, last_kinds, operators_of
 from backend.estimate.plan import Plan
+from backend.job.model.operators import Attention
 
 
 @frozen_dataclass
@@ -99,7 +100,8 @@ def _rows(
 
 
 def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -> Work:
-    """Return the work of the vision tower, which sees every patch of an image at once and is not split over TP."""
+    """Return the work of the vision tower, which sees every patch of an image or of a window at once and is not split
+    over TP."""
     plan = plan.of_tower()
     patches, merged = plan.vision_patches, vision.patches_per_token
     once = [
@@ -116,7 +118,7 @@ def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -
         *once,
         *((part, trained.tower, trained.tower) for part in vision.blocks),
     ):
-        flops, rows, length = layer_flops(part.kind), part.count * patches / part.joined, plan.patches / part.joined
+        flops, rows, length = layer_flops(part.kind), part.count * patches / part.joined, _keys(part, plan)
         forward = rows * flops.forward(length)
         backward = rows * flops.backward(
             length, weights_trained=weights_trained and not adapters, inputs_need=inputs_need
@@ -125,6 +127,13 @@ def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -
         again = choose(plan.full_recompute, forward, 0.0) if is_checkpointed else 0.0
         work += Work(forward=forward, backward=backward, recomputed=again)
     return work
+
+
+def _keys(part: TowerPart, plan: Plan) -> Number:
+    """Return the patches that a row of a tower attends to: those of its image, or of its window."""
+    keys: Number = plan.patches / part.joined
+    window = max((each.window for each in operators_of(part.kind, Attention)), default=0)
+    return smaller(keys, window) if window else keys
 
 
 def flops_per_token(

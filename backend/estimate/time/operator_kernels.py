@@ -185,19 +185,24 @@ def _index(operator: IndexScores) -> dict[str, float]:
             "kernels": INDEX_STARTED,
         }
     copied = 2 * operator.key_dim * operator.spreads_keys
+    scored = operator.heads / (operator.pooled or 1)
     return {
-        "index": 2.0 * operator.heads * (operator.key_dim + 1),
-        "index_moved": 2.0 * (6 * operator.heads + copied),
+        "index": 2.0 * scored * (operator.key_dim + 1),
+        "index_moved": 2.0 * (6 * scored + copied),
         **_small((20, 0)),
     }
 
 
 def _blocks(operator: BlockScores) -> dict[str, float]:
-    """Return the work of a BlockIndexer's scores. transformers 5.19 modeling_minimax_m3_vl.py writes the product in
+    """Return the work of scores of blocks. transformers 5.19 modeling_minimax_m3_vl.py writes the product in
     fp32, and masks and reads it; the choice of blocks is repeated for each head, joined with the causal mask, turned
-    round, and becomes a mask in 16 bits, whose kernel reads two masks and writes one."""
+    round, and becomes a mask in 16 bits, whose kernel reads two masks and writes one. The scores of compressed entries
+    in fp32 are clipped, scaled, weighed and summed (modeling_deepseek_v4.py DeepseekV4IndexerScorer)."""
+    scored = operator.heads / operator.block
+    if operator.scores_later:
+        return {"index": 2.0 * scored * operator.key_dim, "index_moved": 4.0 * 8 * scored, **_small((60, 0))}
     if not operator.masked_heads:
-        return {"index": operator.heads * operator.key_dim / operator.block, "looped": QUERY_STARTED}
+        return {"index": scored * operator.key_dim, "looped": QUERY_STARTED}
     return {
         "index": 2.0 * operator.heads * operator.key_dim,
         "index_moved": 4.0 * 4 * operator.heads + 12.0 * operator.masked_heads,
@@ -237,8 +242,24 @@ def _altup(operator: AltUp) -> dict[str, float]:
 def _streams(operator: Streams) -> dict[str, float]:
     """Return the work of a step of residual streams in 16 bits: what each operation of transformers 5.19
     modeling_qwen4_exp.py reads and writes, without norms and projections."""
+    if operator.step in ("collapse", "spread", "average"):
+        return _connection(operator)
     n = operator.copies
     moved, started = {"mix": (12 * n + 2, 8), "add": (8 * n + 2, 2), "ngrams": (34 * n + 4, 30)}[operator.step]
+    return {"moved_whole": float(moved * operator.width), **_small((started, STARTED_BACKWARD * started))}
+
+
+def _connection(operator: Streams) -> dict[str, float]:
+    """Return the same of hyper-connections (transformers 5.19 modeling_deepseek_v4.py, modeling_hy_v4.py). A mean casts
+    the streams to fp32, norms, multiplies and sums them, and each step of its doubly stochastic matrix starts six small
+    kernels."""
+    n, mixes = operator.copies, operator.rounds > 0
+    moved, started = {
+        "collapse": (44 * n + 10, 27) if operator.norms_first else (32 * n + 10, 22),
+        "spread": (12 * n + 2, 4) if mixes else (28 * n + 10, 6),
+        "average": (2 * n + 2, 1),
+    }[operator.step]
+    started += 6 * operator.rounds * (operator.step == "collapse")
     return {"moved_whole": float(moved * operator.width), **_small((started, STARTED_BACKWARD * started))}
 
 

@@ -13,6 +13,10 @@ class Compressor:
     """Tokens for which there is an entry."""
     overlaps: bool
     """Whether an entry also reads the tokens of the entry before it, by projections of their own."""
+    has_places: bool = True
+    """Whether the weights of the mean have a bias of each place."""
+    weighs: bool = True
+    """Whether a projection gives these weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +25,12 @@ class EntryIndexer:
     gradient."""
 
     heads: int
-    compressor: Compressor
+    width: int
+    """Width of a head."""
+    compressor: Compressor | None
+    """None: it has no entries of its own (DeepSeek-V4.1)."""
+    key_inputs: int = 0
+    """Width of the entries of attention from which it projects its keys; 0 if it does not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +51,8 @@ class CompressedAttention:
     """None: a token sees only the window."""
     indexer: EntryIndexer | None
     """What chooses the entries; None if a token sees all entries of tokens before it."""
+    shares_entries: bool = False
+    """Whether layers read the entries and the choice of layers before them (DeepSeek-V4.1)."""
 
     @property
     def masked(self) -> bool:

@@ -199,6 +199,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "gemma4": replace(
         _GEMMA,
+        keys={"num_experts_per_tok": "top_k_experts"},
         layer_types=_full_each("sliding_window_pattern", 6, SLIDING),
         refine=gemma4_layer,
         other=per_layer_table,

@@ -6,9 +6,9 @@ from typing import Any
 
 from backend.job.model.attention_shape import Gate, QkNorm
 from backend.job.model.config import Config
-from backend.job.model.linear_shape import GatedDeltaNet
+from backend.job.model.linear_shape import GatedDeltaNet, StateSpace
 from backend.job.model.operators import NormWeights, Sinks
-from backend.job.model.shape import LayerShape, Mixer, Norms, StateSpace
+from backend.job.model.shape import LayerShape, Mixer, Norms
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 INDEXED = "indexed_attention"
@@ -106,6 +106,9 @@ class Family:
     """Returns a layer as it is at its place, from the config, the layer, its index and the number of layers."""
     other: Callable[[Config, int, int], int] | None = None
     """Returns the weights beside the layers, from the config, the hidden size and the number of layers."""
+    only_counted: bool = False
+    fp32_residual: bool = False
+    """As in ModelShape (shape.py)."""
     embedding_norm: bool = False
     """Whether a norm follows the embedding."""
     stores_scores: bool = False

@@ -21,11 +21,29 @@ def gemma4_layer(config: Config, layer: LayerShape, index: int, layers: int) -> 
     The last layers may read keys and values of earlier ones. Global layers have heads of their own width, and may use
     the keys as values. Experts work beside a dense FFN.
     """
+    joins, mixes = config.flag("attention_k_eq_v"), config.flag("enable_moe_block")
+    return _gemma4_layer(config, layer, index, layers, joins=joins, mixes=mixes)
+
+
+def diffusion_layer(config: Config, layer: LayerShape, index: int, layers: int) -> LayerShape:
+    """Return a layer of 5.19 modeling_diffusion_gemma.py, whose encoder and decoder share their weights."""
+    return _gemma4_layer(config, layer, index, layers, joins=True, mixes=True)
+
+
+def self_conditioning(config: Config, hidden: int, _layers: int) -> int:
+    """Return the weights of DiffusionGemmaSelfConditioning: an FFN and a norm."""
+    return 3 * hidden * config.size("intermediate_size") + hidden
+
+
+def _gemma4_layer(
+    config: Config, layer: LayerShape, index: int, layers: int, *, joins: bool, mixes: bool
+) -> LayerShape:
+    """`joins`: whether global layers use the keys as values; `mixes`: whether there are experts."""
     attention = layer.attention
     if not isinstance(attention, FullAttention):
         raise refusal("unsupported_model_key", key="layer_types", value=type(attention).__name__)
     is_shared = _is_shared(config, index, layers)
-    joined = config.flag("attention_k_eq_v") and not attention.window
+    joined = joins and not attention.window
     head_dim, kv_heads = _heads(config, attention, index, joined=joined)
     attention = replace(
         attention,
@@ -37,7 +55,7 @@ def gemma4_layer(config: Config, layer: LayerShape, index: int, layers: int) -> 
     width = config.size("intermediate_size") * (2 if config.flag("use_double_wide_mlp") and is_shared else 1)
     ffn: Ffn | Experts = Ffn(width=width, gated=True)
     other = 0
-    if config.flag("enable_moe_block"):
+    if mixes:
         count, hidden = config.size("num_experts"), config.size("hidden_size")
         ffn = Experts(
             count=count,
@@ -46,9 +64,9 @@ def gemma4_layer(config: Config, layer: LayerShape, index: int, layers: int) -> 
             gated=True,
             shared_width=width,
         )
-        # Three norms more, and two scales of the router.
-        other = 4 * hidden + count
-    return replace(layer, attention=attention, ffn=ffn, other=other, per_layer=_per_layer(config))
+        # Two scales of the router.
+        other = hidden + count
+    return replace(layer, attention=attention, ffn=ffn, other=other, per_layer=_per_layer(config), expert_norms=mixes)
 
 
 def _heads(config: Config, attention: FullAttention, index: int, *, joined: bool) -> tuple[int, int]:

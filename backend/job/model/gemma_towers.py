@@ -28,6 +28,10 @@ def paligemma_tower(vision: Config, model: Config, text_hidden: int) -> VisionSh
     return siglip(vision, projector=(Projection(vision.size("hidden_size"), out, bias=True),))
 
 
+_SOFT_TOKENS = 280
+"""Tokens of an image that the processor makes at most (image_processing_gemma4.py)."""
+
+
 def gemma4_tower(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     """modeling_gemma4.py: an image has up to vision_soft_tokens_per_image tokens, each of pooled patches."""
     hidden, pool = vision.size("hidden_size"), vision.size("pooling_kernel_size")
@@ -44,7 +48,7 @@ def gemma4_tower(vision: Config, model: Config, text_hidden: int) -> VisionShape
         channels=3,
         patch=vision.size("patch_size"),
         merge=pool,
-        image_patches=model.size("vision_soft_tokens_per_image") * pool**2,
+        image_patches=model.size("vision_soft_tokens_per_image", default=_SOFT_TOKENS) * pool**2,
         positions=2 * vision.size("position_embedding_size"),
         gated=True,
         norm="scale",

@@ -4,7 +4,7 @@ Each reader names the file of transformers 5.6 that it was read from.
 """
 
 from backend.job.model.config import Config, refusal
-from backend.job.model.shape import ShortConvolution, StateSpace
+from backend.job.model.linear_shape import ShortConvolution, StateSpace
 
 ATTENTION, MAMBA, CONVOLUTION, HYBRID = "attention", "mamba", "conv", "hybrid"
 MLP, MOE = "mlp", "moe"

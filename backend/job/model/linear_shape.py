@@ -43,3 +43,37 @@ def kimi_delta(heads: int, head_dim: int, convolution: int, rank: int = 0) -> Ga
         decays_channels=True,
         rank=rank,
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateSpace:
+    """A selective state space (Mamba), and the convolution before it."""
+
+    inner: int
+    """Channels."""
+    state: int
+    """Elements of the state of a channel."""
+    convolution: int
+    """Tokens of the causal convolution."""
+    heads: int = 0
+    """Heads of Mamba 2; 0 for Mamba 1."""
+    groups: int = 1
+    """Groups of heads that share the inputs B and C (Mamba 2)."""
+    rank: int = 0
+    """Rank of the time step's projection (Mamba 1)."""
+    chunk: int = 256
+    """Tokens of a chunk (Mamba 2)."""
+    bias: bool = False
+    """Biases on the projections."""
+    convolution_bias: bool = True
+    normed: bool = True
+    """Whether a norm follows: of the gated output (Mamba 2), or of the time step, B and C (Mamba 1, in Jamba)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShortConvolution:
+    """A short causal convolution between two gates (LFM2)."""
+
+    convolution: int
+    """Tokens of the convolution."""
+    bias: bool = False

@@ -9,7 +9,7 @@ from dataclasses import replace
 from backend.job.model.attention_shape import FullAttention
 from backend.job.model.config import Config, refusal
 from backend.job.model.family import FULL, SLIDING, Family, qwen_sliding
-from backend.job.model.gemma import gemma4_layer
+from backend.job.model.gemma import diffusion_layer, gemma4_layer, self_conditioning
 from backend.job.model.kimi_linear import kimi_delta_net, kimi_types
 from backend.job.model.minimax import minimax_layer, minimax_mixer, minimax_types
 from backend.job.model.qwen4 import qwen4_layer, qwen4_types
@@ -121,18 +121,30 @@ NEWER: Mapping[str, Family] = {
     ),
     # Its class has full attention by default. Cohere 2, with the same layers, has sliding windows.
     "cohere_compass": Family(norms="shared", norm="centred_scale"),
+    "deepseek_ocr2": Family(only_counted=True),
     "deepseek_v32": Family(router_bias=True, fp32_routing=True, refine=deepseek_layer),
     "deepseek_v4": Family(
         # The experts and the shared expert have the same width, which attribute_map calls intermediate_size, too.
         keys={"intermediate_size": "moe_intermediate_size"},
         only={"n_shared_experts": 1, "attention_bias": False, "mlp_bias": False},
-        clamped=True,
         router_bias=True,
         layer_types=compressed_types,
         mixer=compressed_mixer,
         refine=compressed_layer,
     ),
+    "diffusion_gemma": Family(
+        keys={"num_experts_per_tok": "top_k_experts"},
+        fp32_norms=True,
+        gated=True,
+        norms="both",
+        qk_norm="heads",
+        only_counted=True,
+        layer_types=_gemma_types,
+        refine=diffusion_layer,
+        other=self_conditioning,
+    ),
     "gemma4_unified": Family(
+        keys={"num_experts_per_tok": "top_k_experts"},
         fp32_norms=True,
         gated=True,
         norms="both",
@@ -141,7 +153,6 @@ NEWER: Mapping[str, Family] = {
         refine=gemma4_layer,
     ),
     "glm5_next": Family(
-        clamped=True,
         router_bias=True,
         fp32_routing=True,
         leading_dense=3,
@@ -149,6 +160,7 @@ NEWER: Mapping[str, Family] = {
         delta_net=kimi_delta_net,
         refine=pooled_layer,
     ),
+    "granite4_vision": Family(),
     "granite_swa": _GRANITE_SWA,
     "granitemoe_swa": replace(
         _GRANITE_SWA,
@@ -162,7 +174,6 @@ NEWER: Mapping[str, Family] = {
     "hy_v4": Family(
         router_bias=True,
         fp32_routing=True,
-        clamped=True,
         leading_dense=1,
         refine=hy_layer,
     ),
@@ -255,6 +266,7 @@ NEWER: Mapping[str, Family] = {
     "zaya": Family(
         only={"lm_head_bias": False, "num_experts_per_tok": 1},
         gated=True,
+        fp32_residual=True,
         layer_types=zaya_types,
         mixer=zaya_mixer,
         refine=zaya_layer,
@@ -264,9 +276,13 @@ NEWER: Mapping[str, Family] = {
 """By model_type of the text model, without the suffix `_text`."""
 NEWER_TOWERS: tuple[str, ...] = (
     "cohere_compass",
+    "deepseek_ocr2",
+    "diffusion_gemma",
     "exaone4_5",
     "gemma4_unified",
     "glm5_next",
+    "glmga",
+    "granite4_vision",
     "hunyuan_vl",
     "hyperclovax_vision_v2",
     "kimi_k25",

@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from backend.job.model.config import Config, part, refusal
+from backend.job.model.deepseek_ocr import ocr_tower
 from backend.job.model.defaults import defaults
+from backend.job.model.gemma_towers import gemma4_tower
+from backend.job.model.granite_vision import granite_tower
 from backend.job.model.joining_towers import hunyuan_tower, minimax_tower, step_tower
 from backend.job.model.operators import Linear, Mixing, Norm
 from backend.job.model.plain_towers import MOST_LAYERS, siglip
@@ -211,7 +214,10 @@ def qwen3_asr(audio: Config, model: Config, text_hidden: int) -> VisionShape:
 
 
 NEWER_READERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
+    "deepseek_ocr2": ocr_tower,
+    "diffusion_gemma": gemma4_tower,
     "gemma4_unified": _gemma4_unified,
+    "granite4_vision": granite_tower,
     "hunyuan_vl": hunyuan_tower,
     "hyperclovax_vision_v2": _hyperclova,
     "kimi_k25": _kimi,

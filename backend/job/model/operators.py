@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Sinks = Literal["", "logit", "scale"]
+Sinks = Literal["", "logit", "fp32_logit", "scale"]
 Share = Literal["split", "whole", "expert"]
 
 CHUNK = 64
@@ -105,6 +105,8 @@ class Attention:
     """As in Mla (shape.py). A fused kernel saves the mask in the precision of queries."""
     mask_heads: int = 1
     """Heads with a mask of their own; 1 if all heads share one."""
+    entry: int = 0
+    """Tokens for which there is one more key, compressed from theirs; 0 without such keys (DeepSeek-V4)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,6 +138,8 @@ class IndexScores:
     """As in Indexer."""
     in_fp32: bool = False
     """Whether it is Megatron-Core's, which computes the scores in fp32."""
+    pooled: int = 0
+    """As in Indexer (attention_shape.py)."""
     kept: int = 0
     """Keys of a query whose numbers stay until the layers that share them have run backward; 0 if no layer does."""
 
@@ -150,6 +154,9 @@ class BlockScores:
     masked_heads: int = 0
     """Heads of attention, each of which gets a mask of its own, if every key is scored for all queries at once
     (MiniMax-M3). 0 if one query after another scores the blocks: the tensors are small then."""
+    scores_later: bool = False
+    """Whether a query scores the blocks after it, too (compressed entries of DeepSeek-V4). Attention, which stores the
+    scores of all heads, then needs more memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,6 +231,8 @@ class Activation:
     """Whether its input is clamped on both sides."""
     clamps_output: bool = False
     """As in Experts (shape.py)."""
+    clamps_silu: bool = False
+    """As in Experts."""
     unfused: bool = False
     """Whether transformers computes it in several steps (gelu_new)."""
     xielu: bool = False
@@ -247,17 +256,25 @@ class AltUp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Streams:
-    """A step of residual streams without its norms and projections (Qwen4): a gated mean of the streams, an addition to
-    each, or the gated sum of an embedding of n-grams."""
+    """A step of residual streams. Those of Qwen4 are without their norms and projections: a gated mean of the streams,
+    an addition to each, or the gated sum of an embedding of n-grams. Hyper-connections (DeepSeek-V4, GLM-5.3, HY 4)
+    collapse the streams to a mean, whose weights one matrix computes from all of them in fp32, and spread an output
+    over the streams. GLM-5.3 averages the streams after the last layer."""
 
-    step: Literal["mix", "add", "ngrams"]
+    step: Literal["mix", "add", "ngrams", "collapse", "spread", "average"]
     width: int
     copies: int
     """Streams."""
     parameters: int = 0
-    """Weights of the table of n-grams and of the convolution."""
+    """Weights of the table of n-grams and of the convolution, or of a hyper-connection."""
     convolution: int = 0
     """Tokens of the convolution."""
+    outputs: int = 0
+    """Weights of a token that the matrix of a hyper-connection computes."""
+    rounds: int = 0
+    """As `stream_rounds` in LayerShape (shape.py)."""
+    norms_first: bool = False
+    """Whether this matrix reads normed streams, and its result is not divided by their norm (HY 4)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

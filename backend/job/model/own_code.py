@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from backend.job.model.config import Config
+from backend.job.model.deepseek_v41 import draft_weights, shared_layer
 from backend.job.model.family import FULL, SLIDING, Family, qwen_sliding
 from backend.job.model.ling import MTP_KEY, hybrid_layer, hybrid_mixer, hybrid_mtp, hybrid_types, ling_layer
 from backend.job.model.shape import LayerShape
+from backend.job.model.sparse import compressed_mixer
 
 
 def _half_width(config: Config) -> int:
@@ -25,6 +27,11 @@ def _biased_down(config: Config, layer: LayerShape, _index: int, _layers: int) -
 
 def _predictors(config: Config) -> int:
     return config.size(MTP_KEY, default=0)
+
+
+def _windows(_config: Config, layers: int) -> list[str]:
+    """Every layer of DeepSeek-V4.1 has a window; what else it reads, its place tells."""
+    return [SLIDING] * layers
 
 
 def _windows_above(config: Config, layers: int) -> list[str]:
@@ -92,6 +99,17 @@ OWN_CODE: Mapping[str, Family] = {
     ),
     # DeepSeek-MoE-16B: ywhijn/moe-project-7101 modeling_deepseek.py @6224875b9db5.
     "deepseek": Family(single_experts=True),
+    # DeepSeek-V4.1: only mcore-bridge has its layers, and no Hugging Face engine trains it (deepseek_v41.py).
+    "deepseek_v41": Family(
+        keys={"intermediate_size": "moe_intermediate_size"},
+        only={"attention_bias": False},
+        defaults={"tie_word_embeddings": False},
+        router_bias=True,
+        layer_types=_windows,
+        mixer=compressed_mixer,
+        refine=shared_layer,
+        other=draft_weights,
+    ),
     # EXAONE 3: vLLM's implementation, vllm-project/vllm vllm/transformers_utils/configs/exaone.py @4d5ee6c68071, and
     # the modules of EXAONE-3.0-7.8B as torch prints them, Retruth/deontic nlp_models/exaone/README.md @a77cf87a7777.
     "exaone": Family(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from backend.job.model.config import Config, refusal
+from backend.job.model.deepseek_v41 import tower as deepseek_v41_tower
 from backend.job.model.internvl import internvl_chat_tower
 from backend.job.model.newer_towers import moonvit, qwen3_asr, required
 from backend.job.model.operators import Linear, Mixing, Norm
@@ -159,6 +160,7 @@ def _rice(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
 
 
 OWN_TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
+    "deepseek_v41": deepseek_v41_tower,
     "dots_ocr": _dots,
     "internvl_chat": internvl_chat_tower,
     "kimi_vl": _moon,

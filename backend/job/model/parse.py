@@ -68,6 +68,8 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
         positions=text.size(family.positions) + family.extra_positions if family.positions else 0,
         head_bias=family.head_bias,
         softcap=bool(text.get("final_logit_softcapping")),
+        only_counted=family.only_counted,
+        fp32_residual=family.fp32_residual,
         other=_other(text, family, hidden, layers),
         own_mtp=family.own_mtp(text) if family.own_mtp else 0,
         runs_mtp=family.runs_mtp,

@@ -2,7 +2,8 @@
 
 WITH_PATCH_GRADIENTS = frozenset(
     {
-        "aya_vision", "cohere2_vision", "ernie4_5_vl_moe", "exaone4_5", "gemma3", "hyperclovax_vision_v2", "idefics3",
+        "aya_vision", "cohere2_vision", "deepseek_ocr2", "ernie4_5_vl_moe", "exaone4_5", "gemma3", "granite4_vision",
+        "hyperclovax_vision_v2", "idefics3",
         "internvl", "lfm2_vl", "llama4", "llava", "llava_next", "llava_next_video", "llava_onevision", "minicpmv",
         "minicpmv4_6", "minicpmv4_7", "mistral3", "mllama", "paligemma", "qwen2_5_omni_thinker", "qwen2_5_vl",
         "qwen2_audio", "qwen2_vl", "qwen3_asr", "smolvlm", "video_llava", "voxtral",

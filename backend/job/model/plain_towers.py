@@ -43,6 +43,14 @@ def edge(vision: Config, key: str) -> int:
     return Config({key: value}).size(key)
 
 
+def most_tiles(model: Config, size: int) -> int:
+    """Return the most tiles of so many pixels along an edge that an image is cut into, without its whole view."""
+    points = model.get("image_grid_pinpoints")
+    if not isinstance(points, list) or not all(isinstance(p, list) and len(p) == 2 for p in points) or not points:
+        raise refusal("bad_model_key", key="image_grid_pinpoints", value=points)
+    return max(max(1, int(height) // size) * max(1, int(width) // size) for height, width in points)
+
+
 def clip(vision: Config, **facts: Any) -> VisionShape:
     """modeling_clip.py."""
     # The class token, and the norms before and after the blocks.

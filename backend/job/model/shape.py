@@ -8,47 +8,13 @@ from typing import Literal
 
 from backend.job.model.attention_shape import ConvolvedAttention, FullAttention, Mla
 from backend.job.model.compressed_shape import CompressedAttention
-from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
+from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention, ShortConvolution, StateSpace
 from backend.job.model.operators import NormWeights, Operator
 from backend.job.model.vision_shape import VisionShape
 
 Norms = Literal["before", "after", "both", "shared", "none"]
 """The norms of a layer: before attention and FFN, after them, on both sides (Gemma 2), one before attention and FFN in
 parallel (Cohere), or none."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StateSpace:
-    """A selective state space (Mamba), and the convolution before it."""
-
-    inner: int
-    """Channels."""
-    state: int
-    """Elements of the state of a channel."""
-    convolution: int
-    """Tokens of the causal convolution."""
-    heads: int = 0
-    """Heads of Mamba 2; 0 for Mamba 1."""
-    groups: int = 1
-    """Groups of heads that share the inputs B and C (Mamba 2)."""
-    rank: int = 0
-    """Rank of the time step's projection (Mamba 1)."""
-    chunk: int = 256
-    """Tokens of a chunk (Mamba 2)."""
-    bias: bool = False
-    """Biases on the projections."""
-    convolution_bias: bool = True
-    normed: bool = True
-    """Whether a norm follows: of the gated output (Mamba 2), or of the time step, B and C (Mamba 1, in Jamba)."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShortConvolution:
-    """A short causal convolution between two gates (LFM2)."""
-
-    convolution: int
-    """Tokens of the convolution."""
-    bias: bool = False
 
 
 Mixer = (
@@ -80,6 +46,7 @@ class Ffn:
     """Whether only the largest inputs of the function are kept, by their mean and deviation (Gemma 3n)."""
     clamped: bool = False
     clamps_output: bool = False
+    clamps_silu: bool = False
     """As in Experts."""
 
 
@@ -99,6 +66,8 @@ class Experts:
     """Whether that of the shared experts does, too (MiniMax-M3)."""
     clamps_output: bool = False
     """Whether it clips what the function returns, and the other half, and not its input (Step 3.7)."""
+    clamps_silu: bool = False
+    """Whether the function after the clip is SiLU (DeepSeek-V4), which saves less than that of gpt-oss."""
     shared_width: int = 0
     """Width of all shared experts together; 0 if there is none."""
     shared_gate: bool = False
@@ -129,7 +98,9 @@ class Ngrams:
     table: int
     """Weights of the embedding."""
     convolution: int
-    """Tokens of a convolution over the streams."""
+    """Tokens of a convolution over the streams; 0 without one."""
+    norms: int = 3
+    """Norms of all streams together: of keys, queries and, before the convolution, the result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,13 +128,19 @@ class LayerShape:
     single stream that they read through a norm."""
     stream_rank: int = 0
     """Rank of the projections that compute the gates of the streams; 0 if one matrix does (DeepSeek-V4, HY 4)."""
-    mixes_streams: bool = True
-    """Whether this matrix also gives the one that mixes the streams (DeepSeek-V4)."""
+    stream_rounds: int = 0
+    """Steps in which the matrix that mixes the streams becomes doubly stochastic (Sinkhorn's algorithm, DeepSeek-V4); 0
+    if the streams are not mixed (HY 4)."""
     streams_averaged: bool = False
     """Whether the streams end in their plain mean (GLM-5.3), and not in one with weights."""
     ngrams: Ngrams | None = None
     ffn_norm: bool = False
     """Whether a norm follows the FFN, whatever `norms` says (A.X K1)."""
+    scales_residual: bool = False
+    """Whether weights scale and shift the residual stream, and what attention and FFN add to it (ZAYA)."""
+    expert_norms: bool = False
+    """Whether experts beside a dense FFN have norms of their own: before and after them, after the FFN, and one without
+    weights before the router (Gemma 4)."""
     norm_gate: int = 0
     """Rank of the projections that gate the output of each norm before attention or experts (A.X K2); 0 without
     gates."""
@@ -199,6 +176,11 @@ class ModelShape:
     """Whether the output layer has a bias."""
     softcap: bool = False
     """Whether tanh bounds the logits (Gemma 2)."""
+    only_counted: bool = False
+    """Whether the model gives its parameters only: its layers do not run as those of a decoder (DiffusionGemma), or its
+    tower has several transformers (DeepSeek-OCR 2)."""
+    fp32_residual: bool = False
+    """Whether the class keeps the residual stream in fp32, whatever the precision of its weights (ZAYA)."""
     other: int = 0
     """Weights beside the layers: tables of embeddings for every layer (Gemma 3n), a norm of the embedding."""
     own_mtp: int = 0
@@ -288,11 +270,17 @@ class ModelShape:
     @cached_property
     def is_only_counted(self) -> bool:
         """Return whether a layer's description gives its parameters, and neither its memory nor its time."""
-        return any(kind.streams and not kind.stream_rank for kind in self.kinds) or any(
-            isinstance(each, CompressedAttention | ConvolvedAttention | LightningAttention)
-            or (isinstance(each, Mla) and each.gate in ("heads", "own"))
+        return self.only_counted or any(
+            isinstance(each, LightningAttention)
+            or (isinstance(each, CompressedAttention) and each.shares_entries)
+            or (isinstance(each, Mla) and each.gate == "heads")
             for each in self._mixers()
         )
+
+    @cached_property
+    def has_connections(self) -> bool:
+        """Return whether a matrix computes the weights of residual streams (hyper-connections)."""
+        return any(kind.streams and not kind.stream_rank for kind in self.kinds)
 
     @cached_property
     def is_compressed(self) -> bool:
@@ -317,7 +305,10 @@ class ModelShape:
     @cached_property
     def has_sinks(self) -> bool:
         """Return whether attention has sinks."""
-        return any(isinstance(each, FullAttention) and each.sinks for each in self._mixers())
+        return any(
+            isinstance(each, CompressedAttention) or (isinstance(each, FullAttention | Mla) and each.sinks)
+            for each in self._mixers()
+        )
 
     @cached_property
     def has_softcap(self) -> bool:

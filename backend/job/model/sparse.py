@@ -12,7 +12,7 @@ from backend.job.model.config import Config, refusal
 from backend.job.model.family import INDEXED, LINEAR, SLIDING
 from backend.job.model.linear_shape import GatedDeltaNet
 from backend.job.model.qwen4 import MOST_STREAMS
-from backend.job.model.shape import Experts, LayerShape
+from backend.job.model.shape import Experts, Ffn, LayerShape
 
 SPARSELY, HEAVILY = "compressed_sparse_attention", "heavily_compressed_attention"
 _RATES = {SPARSELY: 4, HEAVILY: 128}
@@ -23,6 +23,9 @@ HASHED_LAYERS = 3
 """Leading layers of which a table of all tokens chooses the experts, if config.json does not say."""
 MOE_TYPES = ("moe", HASHED)
 """Types of experts in DeepSeek-V4: a router chooses them, or a table of all tokens."""
+ROUNDS, MOST_ROUNDS = 20, 1000
+"""Steps of Sinkhorn's algorithm if config.json does not say (hc_sinkhorn_iters in configuration_deepseek_v4.py and
+configuration_glm5_next.py of 5.19), and the most of a config.json that is read."""
 _LETTERS = {"F": "full", "S": "shared"}
 
 
@@ -93,11 +96,12 @@ def hy_layer(config: Config, layer: LayerShape, index: int, layers: int) -> Laye
     if listed is None:
         listed = ["full" if each == 0 or (each - 1) % 4 == 0 else "shared" for each in range(layers)]
     has_indexer = _checked_types(listed, layers)[index] == "full"
+    ffn = layer.ffn
     return replace(
         layer,
+        ffn=replace(ffn, clamped=True, clamps_silu=True) if isinstance(ffn, Experts) else ffn,
         attention=replace(_sparse(config, layer, has_indexer=has_indexer, spreads_keys=True), gate="own", sinks=True),
         streams=config.size("hc_mult", largest=MOST_STREAMS),
-        mixes_streams=False,
     )
 
 
@@ -109,7 +113,7 @@ def pooled_types(_config: Config, layers: int) -> list[str]:
 def pooled_layer(config: Config, layer: LayerShape, index: int, layers: int) -> LayerShape:
     """modeling_glm5_next.py of 5.19: streams that a matrix mixes, whose mean is the output of the last layer. The
     indexer scores groups of keys, of which it makes one key by weights that it projects."""
-    layer = replace(layer, streams=config.size("hc_mult", largest=MOST_STREAMS), streams_averaged=True)
+    layer = replace(mixing_streams(config, clamping(layer)), streams_averaged=True)
     if isinstance(layer.attention, GatedDeltaNet):
         return layer
     kinds = _indexer_types(config, layers)
@@ -145,8 +149,9 @@ def compressed_mixer(config: Config, name: str) -> CompressedAttention:
     if name != SLIDING:
         compressor = Compressor(width=d, rate=_rate(config, name), overlaps=name == SPARSELY)
     if compressor and name == SPARSELY:
-        own = replace(compressor, width=config.size("index_head_dim"))
-        indexer = EntryIndexer(heads=config.size("index_n_heads"), compressor=own)
+        width = config.size("index_head_dim")
+        own = replace(compressor, width=width)
+        indexer = EntryIndexer(heads=config.size("index_n_heads"), width=width, compressor=own)
     return CompressedAttention(
         heads=heads,
         head_dim=d,
@@ -183,4 +188,20 @@ def compressed_layer(config: Config, layer: LayerShape, index: int, layers: int)
     hashed = config.get("mlp_layer_types") or [HASHED] * _hashed_layers(config)
     if index < len(hashed) and hashed[index] == HASHED:
         ffn = replace(ffn, router_bias=False)
-    return replace(layer, ffn=ffn, streams=config.size("hc_mult", largest=MOST_STREAMS))
+    return mixing_streams(config, clamping(replace(layer, ffn=ffn)))
+
+
+def mixing_streams(config: Config, layer: LayerShape) -> LayerShape:
+    """Return a layer with streams that a doubly stochastic matrix mixes."""
+    rounds = config.size("hc_sinkhorn_iters", default=ROUNDS, largest=MOST_ROUNDS)
+    return replace(layer, streams=config.size("hc_mult", largest=MOST_STREAMS), stream_rounds=rounds)
+
+
+def clamping(layer: LayerShape) -> LayerShape:
+    """Return a layer whose dense FFN, experts and shared expert clip the inputs of SwiGLU."""
+    ffn = layer.ffn
+    if isinstance(ffn, Ffn):
+        return replace(layer, ffn=replace(ffn, clamped=True, clamps_silu=True))
+    if isinstance(ffn, Experts):
+        return replace(layer, ffn=replace(ffn, clamped=True, shared_clamped=True, clamps_silu=True))
+    return layer

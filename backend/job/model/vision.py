@@ -20,7 +20,7 @@ from backend.job.model.newer_towers import NEWER_READERS
 from backend.job.model.own_towers import OWN_TOWERS
 from backend.job.model.patch_gradients import WITH_PATCH_GRADIENTS
 from backend.job.model.plain_towers import MOST_LAYERS as MOST_LAYERS
-from backend.job.model.plain_towers import edge, pixtral, plain_tower, vit
+from backend.job.model.plain_towers import edge, most_tiles, pixtral, plain_tower, vit
 from backend.job.model.vision_shape import Projection, VisionShape
 
 
@@ -106,15 +106,8 @@ def _llava_tiled(vision: Config, model: Config, text_hidden: int) -> VisionShape
     projector = _two_layers(vision, text_hidden, model.flag("multimodal_projector_bias", True))
     usual = "siglip_vision_model" if model.get("model_type") == "llava_onevision" else "clip_vision_model"
     tower = plain_tower(vision, usual, projector=projector, projector_other=text_hidden)
-    tiles = 1 + _most_tiles(model, edge(vision, "image_size"))
+    tiles = 1 + most_tiles(model, edge(vision, "image_size"))
     return replace(tower, image_patches=tiles * tower.image_patches, window=tower.image_patches)
-
-
-def _most_tiles(model: Config, size: int) -> int:
-    points = model.get("image_grid_pinpoints")
-    if not isinstance(points, list) or not all(isinstance(p, list) and len(p) == 2 for p in points) or not points:
-        raise refusal("bad_model_key", key="image_grid_pinpoints", value=points)
-    return max(max(1, int(height) // size) * max(1, int(width) // size) for height, width in points)
 
 
 def _video_llava(vision: Config, _model: Config, text_hidden: int) -> VisionShape:
@@ -341,6 +334,8 @@ TOWERS: Mapping[str, Callable[[Config, Config, int], VisionShape]] = {
     "glm4v": _glm4v,
     "glm4v_moe": _glm4v,
     "glm46v": _glm4v,
+    # Its classes are those of glm46v (5.19 configuration_glmga.py).
+    "glmga": _glm4v,
     "glm_ocr": _glm_ocr,
     "glm5_next": _glm5,
     "idefics3": _idefics3,

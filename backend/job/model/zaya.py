@@ -1,6 +1,6 @@
 """Layers of ZAYA: attention after convolutions, and a router with several layers that may choose no expert.
 
-Read from configuration_zaya.py and modeling_zaya.py of transformers 5.19. They give the parameters only.
+Read from configuration_zaya.py and modeling_zaya.py of transformers 5.19.
 """
 
 from dataclasses import replace
@@ -40,7 +40,7 @@ def zaya_layer(config: Config, layer: LayerShape, index: int, _layers: int) -> L
         raise refusal("missing_model_key", key="num_experts")
     rank, hidden = config.size("router_hidden_size"), config.size("hidden_size")
     other = _SCALES * hidden + (rank if index else 0)
-    return replace(layer, ffn=replace(layer.ffn, router_rank=rank), other=other)
+    return replace(layer, ffn=replace(layer.ffn, router_rank=rank), other=other, scales_residual=True)
 
 
 def zaya_other(_config: Config, hidden: int, _layers: int) -> int:

@@ -80,8 +80,8 @@ def llamafactory_knows_the_implementation(job: Job, shape: ModelShape, gpu: Gpu)
 @swift_megatron
 def sinks_need_another_backend(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift 4.6.0 megatron/model/utils.py _check_attention_backend: `Attention backend "flash" does not support
-    learnable softmax_type.`"""
-    if not shape.has_sinks or not swift_backend(job).startswith("flash"):
+    learnable softmax_type.` Attention over compressed keys has a core of its own, which reads no backend."""
+    if not shape.has_sinks or shape.is_compressed or not swift_backend(job).startswith("flash"):
         return None
     return problem("sinks_without_flash", "engine", model_type=shape.model_type, case="megatron", edit=_unfused(job))
 

@@ -28,7 +28,7 @@ TARGETS = "linear_q_down_proj,linear_q_up_proj,linear_kv_down_proj,linear_proj,l
 
 def _chooses_keys(shape: ModelShape) -> bool:
     """Return whether this module trains the model. GLM-5.3 needs another (SWIFT_DEV_MEGATRON)."""
-    return bool(shape.mla and shape.mla.masked) and not shape.is_only_counted
+    return bool(shape.mla and shape.mla.masked) and not shape.has_connections
 
 
 @swift_megatron

@@ -25,6 +25,7 @@ SPARSE_TARGETS = "q_a_proj,q_b_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj,gate_pro
 """The linear layers of DeepSeek-V3.2 and GLM-5 outside the indexer (transformers 5.19 modeling_deepseek_v32.py)."""
 ENTRY_INDEXER_MODULES = ("q_b_proj", "kv_proj", "gate_proj", "weights_proj")
 """Linear layers of DeepSeek-V4's indexer; the first three are also names of layers outside it."""
+GROUPED = "o_a_proj"
 ENTRY_TARGETS = "q_a_proj,o_b_proj,up_proj,down_proj"
 """Those that no layer of the indexer shares a name with (transformers 5.19 modeling_deepseek_v4.py). Of `o_a_proj` each
 group of heads has rows of its own, which an adapter of peft does not."""
@@ -49,6 +50,20 @@ def adapters_are_not_on_an_indexer(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
     kept = ",".join(name for name in names if name not in (*modules, "all")) or usual
     return problem("adapters_on_indexer", "training.lora.targets", "warning", model_type=shape.model_type,
                    modules=", ".join(idle), edit={"training.lora.targets": kept})  # fmt: skip
+
+
+@hugging_face
+def adapters_are_not_on_grouped_rows(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Of DeepSeek-V4's `o_a_proj` each group of heads has rows of its own. A step of a small model with an adapter
+    there (transformers 5.19, peft 0.18.1 tuners/lora/layer.py) ends with `The size of tensor a (64) must match the
+    size of tensor b (128)`."""
+    training = job.training
+    names = [name.strip() for name in training.lora.targets.split(",")]
+    if training.method not in ("lora", "qlora") or not shape.is_compressed or not {"all", GROUPED} & {*names}:
+        return None
+    kept = ",".join(name for name in names if name not in (*ENTRY_INDEXER_MODULES, GROUPED, "all")) or ENTRY_TARGETS
+    return problem("adapters_on_grouped_rows", "training.lora.targets", model_type=shape.model_type, module=GROUPED,
+                   edit={"training.lora.targets": kept})  # fmt: skip
 
 
 def _modules(shape: ModelShape) -> tuple[tuple[str, ...], str]:
