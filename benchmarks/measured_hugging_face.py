@@ -124,7 +124,7 @@ def _memory(row: Mapping[str, Any], tuning: Tuning) -> MemoryTraits:
             memory = replace(memory, **INTERN_EVO)
     elif row.get("zero") in (2, 3) or not (plain or _is_script(row)):
         memory = traits(f"llamafactory-zero{needed(row, 'zero')}" + ("-offload" if offload else ""))
-        if "optimizer offload" in (row.get("method") or ""):
+        if "offload of the optimizer" in (row.get("method") or ""):
             memory = replace(memory, offloads="optimizer")
         memory = replace(memory, reduce_bucket_elements=row.get("reduce_bucket") or memory.reduce_bucket_elements)
     else:

@@ -78,8 +78,8 @@ def test_a_plan_that_exceeds_the_host_memory_does_not_fit_and_says_why(run):
 
 
 def test_rows_that_differ_only_in_switches_show_them(run):
-    rows = run("--top=40", model={"preset": "qwen3-8b"})[1].splitlines()[3:]
-    assert len(rows) == 40
+    rows = run("--top=80", model={"preset": "qwen3-8b"})[1].splitlines()[3:]
+    assert len(rows) == 80
     assert len(set(rows)) == len(rows)
     assert any("SP off" in row for row in rows)
 
