@@ -311,7 +311,7 @@ def test_a_stage_says_by_keys_why_it_needs_its_memory_and_stays_open_after_an_ed
     box(page, "training.micro_batch_size").fill("2")
     expect(stage.locator(".mb-formula", has_text="tokens of a micro-batch").first).to_contain_text("8,192 tokens")
     box(page, "training.micro_batch_size").fill("1")
-    expect(page.locator("#place-memory .mb-accuracy")).to_contain_text("sources that were not used to fit them")
+    expect(page.locator("#place-memory .mb-accuracy")).to_contain_text("published sources")
     stage.locator("summary").focus()
     page.keyboard.press("Space")
     expect(stage.locator("table")).to_be_hidden()
