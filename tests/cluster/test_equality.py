@@ -208,6 +208,20 @@ def test_the_own_code_of_ling_is_refused_with_transformers_5(
 
 
 @pytest.mark.parametrize(
+    ("transformers", "is_trusted", "refused"),
+    [("5.24.0", False, False), ("5.24.0", True, True), ("5.23.0", False, True), ("4.57.6", True, False)],
+)
+def test_the_class_of_transformers_trains_ling_3_unless_the_job_trusts_the_code_of_its_folder(
+    transformers: str, is_trusted: bool, refused: bool
+) -> None:
+    model, extra = {"hf_config": LING_3, "preset": None, "path": "/m"}, {"trust_remote_code": is_trusted}
+    gang = Gang(nodes=1, engine="llamafactory-ddp", model=model, extra=extra)
+    gang.facts[0] = make_facts({**MODULES, "fla": "0.5.0", "transformers": transformers})
+    codes = [result.problem.code for result in gang.check() if result.name == "engine" and result.problem]
+    assert codes == ["ling_code_fails"] * refused
+
+
+@pytest.mark.parametrize(
     ("transformers", "model", "engine", "code"),
     [
         ("5.6.0", "gpt-oss-20b", "llamafactory-zero3", "gpt_oss_fails"),
