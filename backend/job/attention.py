@@ -37,8 +37,7 @@ def stores_scores(job: Job, shape: ModelShape) -> bool:
     """Return whether the implementation of attention that the engine chooses stores its scores."""
     if not job.traits.is_megatron:
         return implementation(job, shape) == "eager"
-    # mcore_adapter has no such key.
-    backend = swift_backend(job) if job.traits.environment == "swift" else "flash"
+    backend = megatron_backend(job)
     return backend in UNFUSED_BACKENDS or (needs_unfused(shape) and backend != "fused")
 
 
@@ -54,6 +53,31 @@ def needs_unfused(shape: ModelShape) -> bool:
 def swift_backend(job: Job) -> str:
     """Return the attention that ms-swift asks Megatron-Core for (4.6.0 megatron_args.py, default `flash`)."""
     return str(job.extra.get("attention_backend") or "flash")
+
+
+def megatron_backend(job: Job) -> str:
+    """Return the attention that Megatron-Core is asked for. mcore_adapter has no such key, and Megatron-Core's default
+    is `auto` (0.16.1 transformer/transformer_config.py attention_backend)."""
+    return swift_backend(job) if job.traits.environment == "swift" else "auto"
+
+
+def may_run_flash_attn(job: Job, model_type: str) -> bool:
+    """Return whether the job runs the package flash-attn's FlashAttention 2 on nodes that have it.
+
+    ms-swift's `flash_3` and `flash_4` hide it from Transformer Engine (4.6.0 megatron_args.py _init_attention_backend).
+    """
+    if job.traits.is_megatron:
+        return megatron_backend(job) in ("auto", *_MEGATRON_FLASH_ATTENTION)
+    return needs_flash_attn(job) or takes_flash_attention_if_installed(job, model_type)
+
+
+def needs_flash_attn(job: Job) -> bool:
+    """Return whether the job asks for FlashAttention 2. With `flash`, Megatron-Core allows no other kernel (0.16.1
+    models/common/language_module/language_module.py _set_attention_backend)."""
+    if job.traits.is_megatron:
+        return megatron_backend(job) in _MEGATRON_FLASH_ATTENTION
+    asked = asked_of_swift(job) if job.traits.environment == "swift" else asked_of_llamafactory(job)
+    return asked == FLASH_ATTENTION
 
 
 def implementation(job: Job, shape: ModelShape) -> str:
@@ -121,6 +145,10 @@ _NAMES = {
     "flash_attn": FLASH_ATTENTION,
 }
 """The engines' words for transformers' names, if they differ."""
+
+
+_MEGATRON_FLASH_ATTENTION = ("flash", "flash_2")
+"""Values of ms-swift's `attention_backend` that take the package flash-attn."""
 
 
 def _default(shape: ModelShape) -> str:

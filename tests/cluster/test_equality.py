@@ -174,63 +174,6 @@ def test_flash_attn_is_asked_for_where_the_engine_takes_it_if_it_is_there() -> N
     assert asked == {(GEMMA_2, "auto"), (GEMMA_2, "fa2"), (QWEN, "fa2")}
 
 
-@pytest.mark.parametrize(
-    ("flash_attn", "having", "lacking", "command"),
-    [
-        (["2.8.3", None, "2.8.3"], ["10.0.0.1", "10.0.0.3"], ["10.0.0.2"],
-         f"{LF} -m pip install flash-attn==2.8.3 --no-build-isolation"),
-        ([None, "2.8.3", None], ["10.0.0.2"], ["10.0.0.1", "10.0.0.3"], f"{LF} -m pip uninstall --yes flash-attn"),
-    ],
-)  # fmt: skip
-def test_a_package_that_only_some_nodes_have_is_reported_with_the_nodes(
-    flash_attn: list[str | None], having: list[str], lacking: list[str], command: str
-) -> None:
-    """Gemma 2 then runs FlashAttention on some ranks and eager attention on the others."""
-    gang = Gang(nodes=3, model={"preset": GEMMA_2, "path": "/m"})
-    gang.facts = {
-        node: make_facts({**MODULES, "transformers": "5.5.4", "flash_attn": version})
-        for node, version in enumerate(flash_attn)
-    }
-    warning, problem = gang.only_warning()
-    assert (warning.name, warning.rank, problem.code) == ("versions", 1, "package_on_some_nodes")
-    assert (problem.values["having"], problem.values["lacking"]) == (having, lacking)
-    assert problem.values["command"] == command
-
-
-def test_flash_attn_in_two_versions_is_refused() -> None:
-    gang = Gang(nodes=3, model={"preset": GEMMA_2, "path": "/m"})
-    gang.facts = {
-        node: make_facts(
-            {**MODULES, "transformers": "5.5.4", "flash_attn": version}, origins={"flash_attn": Origin(version=version)}
-        )
-        for node, version in enumerate(["2.8.3", "2.8.3", "2.7.4"])
-    }
-    failure, problem = gang.only_failure()
-    assert (failure.rank, problem.values["here"], problem.values["others"]) == (
-        2,
-        "flash_attn 2.7.4",
-        "flash_attn 2.8.3",
-    )
-    assert problem.values["command"] == f"{LF} -m pip install flash-attn==2.8.3"
-
-
-@pytest.mark.parametrize(
-    ("engine", "extra", "gpu", "names"),
-    [
-        ("llamafactory-megatron", {}, "h100-80g", {"transformer_engine", "flash_attn"}),
-        ("swift-megatron", {}, "h100-80g", {"transformer_engine", "flash_attn"}),
-        ("swift-zero3", {"attn_impl": "flash_attn"}, "h100-80g", {"flash_attn"}),
-        ("swift-zero3", {}, "h100-80g", set()),
-        ("swift-megatron", {}, "cpu", set()),
-    ],
-)
-def test_packages_that_decide_the_kernels_are_compared(
-    engine: str, extra: dict[str, str], gpu: str, names: set[str]
-) -> None:
-    job = make_job(engine=engine, extra=extra, model={"preset": QWEN, "path": "/m"}, cluster={"gpu": gpu})
-    assert set(optional_modules(job)) == names
-
-
 LING = {"model_type": "bailing_moe"}
 LING_3 = {"model_type": "bailing_hybrid", "short_conv_kernel_size": 4}
 
@@ -262,6 +205,20 @@ def test_the_own_code_of_ling_is_refused_with_transformers_5(
     if refused:
         assert "transformers==4.57.6" in str(problems[0].values["command"])
         assert all("4.57.6" in render_problem(lang, problems[0])["fix"] for lang in LANGUAGES)
+
+
+@pytest.mark.parametrize(
+    ("transformers", "is_trusted", "refused"),
+    [("5.24.0", False, False), ("5.24.0", True, True), ("5.23.0", False, True), ("4.57.6", True, False)],
+)
+def test_the_class_of_transformers_trains_ling_3_unless_the_job_trusts_the_code_of_its_folder(
+    transformers: str, is_trusted: bool, refused: bool
+) -> None:
+    model, extra = {"hf_config": LING_3, "preset": None, "path": "/m"}, {"trust_remote_code": is_trusted}
+    gang = Gang(nodes=1, engine="llamafactory-ddp", model=model, extra=extra)
+    gang.facts[0] = make_facts({**MODULES, "fla": "0.5.0", "transformers": transformers})
+    codes = [result.problem.code for result in gang.check() if result.name == "engine" and result.problem]
+    assert codes == ["ling_code_fails"] * refused
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from backend.cluster.node_group import ends_of_all
 from backend.cluster.node_programs import CONTAINER, node_program
 from backend.cluster.program_answers.checks import Facts
 from backend.cluster.typed_json import answer_of
-from backend.job.attention import FLASH_ATTENTION, asked_of_swift, takes_flash_attention_if_installed
+from backend.job.attention import may_run_flash_attn
 from backend.job.cluster import Container, Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
@@ -161,11 +161,9 @@ def optional_modules(job: Job) -> dict[str, str]:
     """
     if _is_benchmark(job) or resolve_gpu(job.cluster).device == "cpu":
         return {}
-    if job.traits.is_megatron:
-        return {"transformer_engine": "transformer-engine", "flash_attn": "flash-attn"}
-    takes_flash = takes_flash_attention_if_installed(job, known_model(job.model).model_type)
-    is_asked = job.traits.environment == "swift" and asked_of_swift(job) == FLASH_ATTENTION
-    return {"flash_attn": "flash-attn"} if takes_flash or is_asked else {}
+    engine = {"transformer_engine": "transformer-engine"} if job.traits.is_megatron else {}
+    takes_flash = may_run_flash_attn(job, known_model(job.model).model_type)
+    return {**engine, **({"flash_attn": "flash-attn"} if takes_flash else {})}
 
 
 def read_modules(job: Job) -> dict[str, str]:

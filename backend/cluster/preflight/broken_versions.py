@@ -107,12 +107,15 @@ def _ling_code_fails(job: Job, versions: Mapping[str, str]) -> bool:
     It imports is_torch_fx_available (inclusionAI/Ling @5ccaeae, Ling-V2 @af8837e, Ring-V2.5 @c7facea models/
     modeling_*.py), and its rotary embedding takes ROPE_INIT_FUNCTIONS["default"]. transformers 4.57.6 has both, 5.0.0
     has neither. Megatron in ms-swift 4.6.0 builds the model's class when it saves (megatron/init.py save_weights). For
-    version 3, ms-swift adds the function itself (model/models/llm.py BailingHybridLoader).
+    version 3, ms-swift adds the function itself (model/models/llm.py BailingHybridLoader), and transformers 5.24 has a
+    class, modeling_bailing_hybrid.py. A job that trusts the folder's code gets that code in place of the class
+    (models/auto/auto_factory.py from_pretrained).
     """
     numbers, config = numbers_of(versions.get("transformers", "")), job.model.hf_config
     is_third = config.get("short_conv_kernel_size") is not None
     runs_code = job.traits.environment == "swift" or not job.traits.is_megatron
-    is_mended = is_third and (job.traits.environment == "swift" or numbers >= [5, 24])
+    has_class = numbers >= [5, 24] and job.extra.get("trust_remote_code") is not True
+    is_mended = is_third and (job.traits.environment == "swift" or has_class)
     is_ling = known_model(job.model).model_type in ("bailing_moe", "bailing_hybrid")
     return is_ling and runs_code and numbers >= [5, 0] and not is_mended
 

@@ -11,6 +11,12 @@ from backend.job.launch_rules import environment_of
 
 MCORE_ADAPTER = "mcore_adapter @ git+https://github.com/alibaba/roll.git#subdirectory=mcore_adapter"
 """PyPI has another package of this name."""
+BUILT_WITH_TORCH = {"flash_attn": "flash-attn", "transformer_engine": "transformer-engine[pytorch]"}
+"""Packages whose source distributions import torch when pip builds them, so pip must not isolate the build: import name
+-> PyPI's name, with the extra that contains the bindings (https://github.com/Dao-AILab/flash-attention/blob/0251105/
+README.md and https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/installation.html)."""
+UNKNOWN = "unknown"
+"""Version of a module that belongs to no distribution (backend/node/checks/software.py)."""
 
 
 def install_command(
@@ -18,27 +24,36 @@ def install_command(
 ) -> str:
     """Return the command that installs the `wanted` versions of these modules in a node's environment.
 
-    A git checkout of the node (`installed`) is moved to the wanted commit. pip installs all other packages.
+    A git checkout of the node (`installed`) is moved to the wanted commit. pip installs all other packages. Empty if
+    no version is known.
     """
     names = read_modules(job)
-    requirements, index, commands = [], "", []
+    index, checkouts = "", []
+    isolated: list[str] = []
+    built: list[str] = []
     for name in modules:
         origin, own = wanted.get(name), installed.get(name)
+        requirements = built if name in BUILT_WITH_TORCH else isolated
         if origin is not None and origin.commit and own is not None and own.folder:
             folder = shlex.quote(own.folder)
-            commands.append(f"git -C {folder} fetch && git -C {folder} checkout {shlex.quote(origin.commit)}")
+            checkouts.append(f"git -C {folder} fetch && git -C {folder} checkout {shlex.quote(origin.commit)}")
         elif origin is not None and origin.url and origin.commit:
             part = f"#subdirectory={origin.subdirectory}" if origin.subdirectory else ""
             requirements.append(f"{names.get(name, name)} @ git+{origin.url}@{origin.commit}{part}")
-        elif origin is not None and origin.version:
+        elif origin is not None and name in BUILT_WITH_TORCH and origin.version not in ("", UNKNOWN):
+            # PyPI has no local builds (`2.8.3+cu12torch2.8`).
+            requirements.append(f"{BUILT_WITH_TORCH[name]}=={origin.version.partition('+')[0]}")
+        elif origin is not None and origin.version not in ("", UNKNOWN):
             # The version of a build for another CUDA ends with `+cu128`. torch's own index has these builds.
             build = origin.version.partition("+")[2]
             index = f"https://download.pytorch.org/whl/{build}" if name == "torch" and build else index
             requirements.append(f"{names.get(name, name)}=={origin.version}")
-    if requirements:
-        extra = ["--extra-index-url", index] if index else []
-        commands.insert(0, pip_command(environment_of(job, rank), [*extra, *requirements]))
-    return " && ".join(commands)
+    environment = environment_of(job, rank)
+    extra = ["--extra-index-url", index] if index else []
+    # torch is installed before what is built with it.
+    pip = [pip_command(environment, [*extra, *isolated])] if isolated else []
+    pip += [pip_command(environment, [*built, "--no-build-isolation"])] if built else []
+    return " && ".join([*pip, *checkouts])
 
 
 def pip_command(environment: Environment | None, requirements: Sequence[str], action: str = "install") -> str:

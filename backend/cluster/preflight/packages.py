@@ -1,9 +1,11 @@
 """Checks of the packages in the engine's environment, on one node and across nodes."""
 
+import re
 from collections.abc import Mapping
 
 from backend.cluster.inventory.software import (
     NodeFacts,
+    Origin,
     kernel_modules,
     metric_modules,
     needed_modules,
@@ -12,10 +14,15 @@ from backend.cluster.inventory.software import (
 )
 from backend.cluster.preflight.broken_versions import BROKEN_VERSIONS, case_of, has_flash_attn
 from backend.cluster.preflight.equality import named, usual
-from backend.cluster.preflight.fix_commands import MCORE_ADAPTER, install_command, pip_command
+from backend.cluster.preflight.fix_commands import BUILT_WITH_TORCH, MCORE_ADAPTER, install_command, pip_command
 from backend.cluster.preflight.readings import GangReadings, NodeReadings
 from backend.cluster.preflight.results import CheckResult
-from backend.job.attention import FLASH_ATTENTION, asked_of_llamafactory, takes_flash_attention_if_installed
+from backend.job.attention import (
+    FLASH_ATTENTION,
+    asked_of_llamafactory,
+    needs_flash_attn,
+    takes_flash_attention_if_installed,
+)
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.presets import known_model
@@ -108,55 +115,77 @@ def check_versions(gang: GangReadings) -> list[CheckResult]:
     facts = gang.facts
     if not facts:
         return []
-    modules = next(iter(facts.values())).modules
     # The engine check reports a module that is missing.
-    most = {
-        name: usual({rank: version for rank, node in facts.items() if (version := node.modules.get(name))} or {0: ""})
-        for name in modules
+    present = {
+        name: {rank: _compared(name, version) for rank, node in facts.items() if (version := node.modules.get(name))}
+        for name in next(iter(facts.values())).modules
     }
-    models = {name: next((n for n in facts.values() if n.modules.get(name) == most[name]), None) for name in modules}
+    # Module -> the first node with the version of most nodes.
+    models = {
+        name: facts[next(rank for rank, version in versions.items() if version == usual(versions))]
+        for name, versions in present.items()
+        if versions
+    }
     results = []
     for rank, node in facts.items():
-        odd = [name for name, version in node.modules.items() if version and version != most[name]]
-        if not odd:
-            on_some = _packages_on_some_nodes(gang, rank)
-            results.append(on_some or gang.checks[rank].ok("versions", **node.modules))
-            continue
-        here, there = (", ".join(f"{name} {versions[name]}" for name in odd) for versions in (node.modules, most))
-        origins = {name: model.origins[name] for name in odd if (model := models[name]) and name in model.origins}
-        command = install_command(gang.job, rank, odd, origins, node.origins)
-        field = f"cluster.hosts[{rank}].environments"
-        results.append(
-            gang.checks[rank].wrong("versions", "versions_differ", field, here=here, others=there, command=command)
-        )
+        # A table of nodes shows the last status: the failure.
+        unlike = [*_packages_on_some_nodes(gang, rank, models), *_other_versions(gang, rank, models)]
+        results += unlike or [gang.checks[rank].ok("versions", **node.modules)]
     return results
 
 
-def _packages_on_some_nodes(gang: GangReadings, rank: int) -> CheckResult | None:
-    """Return the warning that a node lacks a package of optional_modules that most nodes have, or has one that most
-    lack; None if it is like most nodes. Such nodes compute with other kernels than the others."""
-    optional, facts = optional_modules(gang.job), gang.facts
-    present = {name: {node: bool(fact.modules.get(name)) for node, fact in facts.items()} for name in optional}
-    unlike = {name: has for name, has in present.items() if has[rank] != usual(has)}
-    lacking = [name for name, has in unlike.items() if not has[rank]]
-    modules = lacking or list(unlike)
-    if not modules:
-        return None
-    has, checks, packages = present[modules[0]], gang.checks, [optional[name] for name in modules]
-    nodes = [rank, *(node for node in has if node != rank)]
-    having = [node for node in nodes if has[node]]
-    environment = environment_of(gang.job, rank)
-    if lacking:
-        versions = [str(facts[having[0]].modules[name]).partition(" ")[0] for name in lacking]
-        wanted = [f"{package}=={version}" for package, version in zip(packages, versions, strict=True)]
-        command = pip_command(environment, [*wanted, "--no-build-isolation"])
-    else:
-        command = pip_command(environment, ["--yes", *packages], "uninstall")
-    values = {
-        "modules": packages,
-        "having": named([checks[node].node for node in having]),
-        "lacking": named([checks[node].node for node in nodes if not has[node]]),
-        "case": "lacks" if lacking else "has",
-        "command": command,
-    }
-    return checks[rank].warning("versions", "package_on_some_nodes", python_field(gang.job, rank), **values)
+def _compared(module: str, version: str) -> str:
+    """Return the part of a version that nodes must share.
+
+    A local build of flash-attn or Transformer Engine names torch and CUDA behind `+`. torch has a version of its own.
+    """
+    return re.sub(r"\+\S*", "", version) if module in BUILT_WITH_TORCH else version
+
+
+def _other_versions(gang: GangReadings, rank: int, models: Mapping[str, NodeFacts]) -> list[CheckResult]:
+    """Return the failure of a node with other versions than the `models`; nothing if it has the same."""
+    node = gang.facts[rank]
+    versions = {name: (version, model.modules[name] or "") for name, model in models.items()
+                if (version := node.modules.get(name))}  # fmt: skip
+    odd = [name for name, (own, other) in versions.items() if _compared(name, own) != _compared(name, other)]
+    if not odd:
+        return []
+    here, there = (", ".join(f"{name} {versions[name][side]}" for name in odd) for side in (0, 1))
+    command = install_command(gang.job, rank, odd, _origins(models), node.origins)
+    field, case = f"cluster.hosts[{rank}].environments", "" if command else "by_hand"
+    values = {"here": here, "others": there, "case": case, "command": command}
+    return [gang.checks[rank].wrong("versions", "versions_differ", field, **values)]
+
+
+def _packages_on_some_nodes(gang: GangReadings, rank: int, models: Mapping[str, NodeFacts]) -> list[CheckResult]:
+    """Return a warning for each package of optional_modules that a node lacks and most nodes have, or the reverse.
+
+    Such nodes compute with other kernels than the others. A package that the job needs is never too much.
+    """
+    results, checks, environment = [], gang.checks, environment_of(gang.job, rank)
+    for module, package in optional_modules(gang.job).items():
+        has = {node: bool(fact.modules.get(module)) for node, fact in gang.facts.items()}
+        is_needed = module == "transformer_engine" or needs_flash_attn(gang.job)
+        wanted = any(has.values()) if is_needed else usual(has)
+        if has[rank] == wanted:
+            continue
+        if wanted:
+            command = install_command(gang.job, rank, [module], _origins(models), {})
+            case = "lacks" if command else "by_hand"
+        else:
+            command, case = pip_command(environment, ["--yes", package], "uninstall"), "has"
+        nodes = [rank, *(node for node in has if node != rank)]
+        values = {
+            "modules": [package],
+            "having": named([checks[node].node for node in nodes if has[node]]),
+            "lacking": named([checks[node].node for node in nodes if not has[node]]),
+            "case": case,
+            "command": command,
+        }
+        field = python_field(gang.job, rank)
+        results.append(checks[rank].warning("versions", "package_on_some_nodes", field, **values))
+    return results
+
+
+def _origins(models: Mapping[str, NodeFacts]) -> dict[str, Origin]:
+    return {name: model.origins[name] for name, model in models.items() if name in model.origins}
