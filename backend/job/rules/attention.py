@@ -143,8 +143,9 @@ def ms_swift_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -
 def llamafactory_keeps_sinks_in_bf16(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The kernel checks it: `We only support bf16 dtype for S aux.` (the file of HOPPER, mha_fwd).
 
-    gpt-oss's weights are bf16. LLaMA-Factory 0.9.5 model/adapter.py makes trained weights fp32; without DeepSpeed or
-    FSDP they stay so, because autocast does not reach this kernel. DeepSpeed (runtime/engine.py) and FSDP make all
+    LLaMA-Factory 0.9.5 loads weights in the type of the model (model/loader.py load_model, `torch_dtype: auto`), which
+    is bf16 for gpt-oss, also if the job asks for fp16. model/adapter.py makes trained weights fp32; without DeepSpeed
+    or FSDP they stay so, because autocast does not reach this kernel. DeepSpeed (runtime/engine.py) and FSDP make all
     weights fp16 if the job asks for fp16.
     """
     traits, training = job.traits, job.training
@@ -155,6 +156,8 @@ def llamafactory_keeps_sinks_in_bf16(job: Job, shape: ModelShape, gpu: Gpu) -> P
     else:
         trained = training.method in ("full", "partial") and not job.extra.get("pure_bf16")
         case, edit = "trained" if trained else "", {"engine": sibling(traits, "zero2")}
+        if training.precision == "fp16":
+            edit["training.precision"] = "bf16"
     return _sinks_need_bf16(shape, case, edit)
 
 
