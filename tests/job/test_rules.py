@@ -70,6 +70,7 @@ GLM_LISTED = {
     **DENSE,
     "model": {"hf_config": {**SMALL_MODELS["glm_moe_dsa"], "indexer_types": ["full", "shared", "full", "shared"]}},
 }
+HY_V4, COMPRESSED = ({**DENSE, "model": {"hf_config": NEWER_MODELS[name]}} for name in ("hy_v4", "deepseek_v4"))
 AXK2 = {**DENSE, "model": {"hf_config": NEWER_MODELS["axk2"]}}
 MIMO_V2 = {**DENSE, "model": {"hf_config": NEWER_MODELS["mimo_v2_flash"]}}
 MLLAMA = {**DENSE, "model": {"hf_config": SEEING["mllama"]}}
@@ -220,6 +221,8 @@ CASES = [
     (GPT_OSS, {"engine": "swift-megatron", "extra": {"attention_backend": "flash_3"}}, "sinks_without_flash"),
     (GPT_OSS, {"engine": "swift-zero3", "training.packing": True}, "sinks_without_flash"),
     (GPT_OSS, {"engine": "swift-zero3", "extra": {"attn_impl": "flash_attn"}}, "sinks_without_flash"),
+    *((base, {"engine": "llamafactory-zero3", "extra": {"flash_attn": asked}}, "sinks_without_flash")
+      for base in (HY_V4, COMPRESSED) for asked in ("sdpa", "fa2")),
     (DENSE, {"engine": "swift-zero3", "training.packing": True, "extra": {"attn_impl": "sdpa"}},
      "packing_without_flash"),
     (GPT_OSS, {"engine": "llamafactory-zero3", "cluster.gpu": "a100-80g"}, "sinks_need_hopper"),

@@ -33,7 +33,7 @@ FLASH_FOR_PACKING = tuple(f"flash_attention_{version}" for version in (2, 3, 4))
 """What ms-swift's packing takes (4.6.0 arguments/sft_args.py _check_padding_free)."""
 WITHOUT_SINKS = ("sdpa", FLASH_ATTENTION, "flash_attention_3")
 """Implementations that transformers refuses for sinks (5.6.0 modeling_gpt_oss.py `_supports_sdpa` and
-`_compatible_flash_implementations`)."""
+`_compatible_flash_implementations`; 5.19 modeling_deepseek_v4.py and modeling_hy_v4.py, `_supports_flash_attn`, too)."""
 
 
 @swift_megatron
@@ -93,6 +93,16 @@ def sinks_need_eager_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
         return None
     return problem("sinks_without_flash", "engine", model_type=shape.model_type, case="trainer",
                    edit={**_unpacked(job), "extra": {**job.extra, "attn_impl": "eager"}})  # fmt: skip
+
+
+@llamafactory
+def llamafactory_leaves_sinks_to_eager_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """transformers raises the same error for what a job asks for. LLaMA-Factory's word `auto` asks for nothing, and
+    transformers then takes eager attention. For `fa3` see llamafactory_knows_the_implementation."""
+    if not shape.has_sinks or of_llamafactory(job, shape) not in ("sdpa", FLASH_ATTENTION):
+        return None
+    return problem("sinks_without_flash", "engine", model_type=shape.model_type, case="llamafactory",
+                   edit={"extra": {**job.extra, "flash_attn": "auto"}})  # fmt: skip
 
 
 @swift_trainer
