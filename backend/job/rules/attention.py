@@ -33,7 +33,7 @@ FLASH_FOR_PACKING = tuple(f"flash_attention_{version}" for version in (2, 3, 4))
 """What ms-swift's packing takes (4.6.0 arguments/sft_args.py _check_padding_free)."""
 WITHOUT_SINKS = ("sdpa", FLASH_ATTENTION, "flash_attention_3")
 """Implementations that transformers refuses for sinks (5.6.0 modeling_gpt_oss.py `_supports_sdpa` and
-`_compatible_flash_implementations`; 5.19 modeling_deepseek_v4.py and modeling_hy_v4.py, `_supports_flash_attn`, too)."""
+`_compatible_flash_implementations`; 5.19 modeling_deepseek_v4.py and modeling_hy_v4.py `_supports_flash_attn`)."""
 
 
 @swift_megatron
