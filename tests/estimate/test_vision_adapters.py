@@ -125,14 +125,21 @@ def test_ms_swift_adapts_named_modules_of_a_frozen_tower(model_type: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("model_type", "targets", "vision"),
+    ("model_type", "targets", "vision", "parts"),
     [
-        ("internvl", "down_proj,fc1", 24 * 8 * (1024 + 4096)),
-        ("qwen3_vl", "down_proj,linear_fc1", 24 * 8 * (1024 + 4096) + 4 * 8 * (4096 + 4096)),
-        ("qwen3_vl", "down_proj,fc1", 0),
+        ("internvl", "down_proj,fc1", 24 * 8 * (1024 + 4096), ["vision_tower"]),
+        (
+            "qwen3_vl",
+            "down_proj,linear_fc1",
+            24 * 8 * (1024 + 4096) + 4 * 8 * (4096 + 4096),
+            ["vision_tower, projector"],
+        ),
+        ("qwen3_vl", "down_proj,fc1", 0, []),
     ],
 )
-def test_ms_swift_adapts_the_ffn_of_a_frozen_tower_by_its_names(model_type: str, targets: str, vision: int) -> None:
+def test_ms_swift_adapts_the_ffn_of_a_frozen_tower_by_its_names(
+    model_type: str, targets: str, vision: int, parts: list[str]
+) -> None:
     """The FFN of Qwen3-VL's blocks and its four mergers have the same names (transformers 5.6 modeling_qwen3_vl.py)."""
     preset = next(key for key, each in models().items() if each.hf_config["model_type"] == model_type)
     named = {"model.preset": preset, "engine": "swift-ddp", "training.method": "lora"}
@@ -144,7 +151,8 @@ def test_ms_swift_adapts_the_ffn_of_a_frozen_tower_by_its_names(model_type: str,
         for each in (of_all, of_language)
     ]
     assert counted[0] - counted[1] == vision
-    assert ("adapters_in_frozen_part" in {problem.code for problem in check(of_all)}) is bool(vision)
+    named_parts = [each.values["parts"] for each in check(of_all) if each.code == "adapters_in_frozen_part"]
+    assert named_parts == parts
 
 
 @pytest.mark.parametrize(("targets", "language"), [("qkv,proj", False), ("qkv,q_proj", True), ("lm_head", True)])
