@@ -162,7 +162,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     return Plan(
         data=job.data_parallel,
         sequence_length=_memory_length(job, flash_attention and concatenated),
-        attended=largest_pack(job).longest if is_padded(job) else None,
+        attended=largest_pack(job).attended if is_padded(job) else None,
         micro_batch=sequences,
         micro_batches=job.accumulation,
         recompute=recompute,

@@ -4,6 +4,7 @@ from typing import Literal, NamedTuple
 
 from backend.job.job import Job
 from backend.job.model import ModelShape
+from backend.job.model.vision_shape import VisionShape
 
 Part = Literal["language_model", "vision_tower", "projector"]
 """Parts of a model, by their freeze switches."""
@@ -58,17 +59,26 @@ def frozen_but_adapted(job: Job, shape: ModelShape) -> frozenset[Part]:
     The freeze switches choose the modules of `all-linear` alone (4.6.0 pipelines/train/tuner.py get_target_modules).
     peft finds other names in every part.
     """
-    training, freeze = job.training, job.training.freeze
+    training, freeze, vision = job.training, job.training.freeze, shape.vision
     names = {name.strip() for name in training.lora.targets.split(",")}
     is_swift = job.traits.environment == "swift" and not job.traits.is_megatron
-    if not is_swift or not shape.vision or training.method not in ("lora", "qlora") or "all" in names:
+    if not is_swift or not vision or training.method not in ("lora", "qlora") or "all" in names:
         return frozenset()
     reached: dict[Part, bool] = {
-        "language_model": freeze.language_model,
-        "vision_tower": freeze.vision_tower and bool(names & shape.vision.block_modules),
-        "projector": freeze.projector and bool(names & shape.vision.projector_modules),
+        "language_model": freeze.language_model and bool(names - _names_of_vision_alone(shape, vision)),
+        "vision_tower": freeze.vision_tower and bool(names & vision.block_modules),
+        "projector": freeze.projector and bool(names & vision.projector_modules),
     }
     return frozenset(part for part, is_reached in reached.items() if is_reached)
+
+
+_LLAMA = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"})
+
+
+def _names_of_vision_alone(shape: ModelShape, vision: VisionShape) -> frozenset[str]:
+    """Return the names of modules of the tower and the projector that no module of the language model has."""
+    own = {name for kind in shape.kinds for _, names in kind.modules for name in names}
+    return (vision.block_modules | vision.projector_modules) - _LLAMA - own
 
 
 def trained_parts(job: Job, shape: ModelShape) -> Trained:
@@ -88,7 +98,8 @@ def trained_parts(job: Job, shape: ModelShape) -> Trained:
         language=not freeze.language_model or "language_model" in adapted,
         tower=not freeze.vision_tower or "vision_tower" in adapted,
         merger=not frozen_projector,
-        deep_stack=not {"tower": freeze.vision_tower, "projector": freeze.projector, "nothing": False}[
+        deep_stack="projector" in adapted
+        or not {"tower": freeze.vision_tower, "projector": freeze.projector, "nothing": False}[
             traits.deep_stack_frozen_with
         ],
     )

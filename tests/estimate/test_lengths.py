@@ -92,6 +92,8 @@ def test_much_padding_is_reported_with_what_packing_makes_of_the_hours_where_it_
         assert [(note.code, note.edit) for note in told(edits)] == [("mostly_padding", {})]
     assert [note.edit for note in told({"engine": "swift-megatron", "extra": UNFUSED})] == [{}]
     assert told({"engine": "swift-megatron"}) == []
+    padded_packs = {"engine": "swift-megatron", "extra": UNFUSED, "training.packing": True}
+    assert told(padded_packs) == [], "a rule says it: unfused_packs_nothing"
     assert told({"training.packing": True}) == told({"training.sample_tokens": None}) == []
 
 
@@ -119,12 +121,18 @@ def test_only_attention_that_crosses_samples_costs_as_much_as_the_whole_sequence
         assert attended_length(job(padded, extra=extra)) is None
 
 
-@pytest.mark.parametrize(("mean", "cutoff", "most"), [(2000, 4096, 2.9), (1000, 4096, 2.7), (200, 8192, 1.5)])
+@pytest.mark.parametrize(
+    ("mean", "cutoff", "most"), [(2000, 4096, 2.9), (1000, 4096, 2.7), (200, 8192, 1.5), (164, 8192, 1.9)]
+)
 def test_padded_packs_count_as_batches_of_their_longest_sample(mean, cutoff, most):
     """Unfused attention packs nothing. 200 draws of 1,000 lengths each have their own largest pack."""
     packed = {**TEXT, "engine": "swift-megatron", "extra": UNFUSED, "training.packing": True}
     the_job = job(packed, training__sample_tokens=mean, training__cutoff_len=cutoff)
-    assert largest_pack(the_job).tokens == pytest.approx(most * cutoff, rel=0.1)
+    largest = largest_pack(the_job)
+    assert largest.tokens == pytest.approx(most * cutoff, rel=0.1)
+    usual = packs(np.minimum(-mean * np.log((np.arange(1000) + 0.5) / 1000), cutoff), cutoff)
+    assert largest.tokens == pytest.approx(max(len(pack) * max(pack) for pack in usual))
+    assert largest.tokens * largest.attended == pytest.approx(max(len(pack) * max(pack) ** 2 for pack in usual))
     lengths = np.minimum(np.random.default_rng(3).exponential(mean, (20, 1000)), cutoff)
     drawn = np.mean([sum(len(pack) * max(pack) for pack in packs(row, cutoff)) for row in lengths])
     whole = np.mean([len(packs(row, cutoff)) for row in lengths])
@@ -140,7 +148,7 @@ def test_padded_packs_count_as_batches_of_their_longest_sample(mean, cutoff, mos
 def packs(lengths, cutoff):
     """Return the packs of the engine's own packing, in the simplest form."""
     made = []
-    for length in sorted(lengths, reverse=True):
+    for length in sorted(map(float, lengths), reverse=True):
         fitting = [pack for pack in made if sum(pack) + length <= cutoff]
         max(fitting, key=sum).append(length) if fitting else made.append([length])
     return made

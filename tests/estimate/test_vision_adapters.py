@@ -125,6 +125,47 @@ def test_ms_swift_adapts_named_modules_of_a_frozen_tower(model_type: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("model_type", "targets", "vision", "parts"),
+    [
+        ("internvl", "down_proj,fc1", 24 * 8 * (1024 + 4096), ["vision_tower"]),
+        (
+            "qwen3_vl",
+            "down_proj,linear_fc1",
+            24 * 8 * (1024 + 4096) + 4 * 8 * (4096 + 4096),
+            ["vision_tower, projector"],
+        ),
+        ("qwen3_vl", "down_proj,fc1", 0, []),
+    ],
+)
+def test_ms_swift_adapts_the_ffn_of_a_frozen_tower_by_its_names(
+    model_type: str, targets: str, vision: int, parts: list[str]
+) -> None:
+    """The FFN of Qwen3-VL's blocks and its four mergers have the same names (transformers 5.6 modeling_qwen3_vl.py)."""
+    preset = next(key for key, each in models().items() if each.hf_config["model_type"] == model_type)
+    named = {"model.preset": preset, "engine": "swift-ddp", "training.method": "lora"}
+    named |= {f"training.freeze.{part}": True for part in ("vision_tower", "projector")}
+    of_all, of_language = (job(named, {"training.lora.targets": names}) for names in (targets, "down_proj"))
+    shape = resolve_model(of_all.model)
+    counted = [
+        adapter_parameters(model_layers(shape), 8, each.training.lora.targets, trained_parts(each, shape), by_path=True)
+        for each in (of_all, of_language)
+    ]
+    assert counted[0] - counted[1] == vision
+    named_parts = [each.values["parts"] for each in check(of_all) if each.code == "adapters_in_frozen_part"]
+    assert named_parts == parts
+
+
+@pytest.mark.parametrize(("targets", "language"), [("qkv,proj", False), ("qkv,q_proj", True), ("lm_head", True)])
+def test_ms_swift_adapts_a_frozen_language_model_only_by_its_own_names(targets: str, language: bool) -> None:
+    preset = next(key for key, each in models().items() if each.hf_config["model_type"] == "qwen2_5_vl")
+    frozen = {"training.freeze.language_model": True, "training.freeze.vision_tower": False}
+    named = {"model.preset": preset, "engine": "swift-ddp", "training.method": "lora", "training.lora.targets": targets}
+    the_job = job(named, frozen)
+    assert trained_parts(the_job, resolve_model(the_job.model)).language is language
+    assert ("adapters_in_frozen_part" in {problem.code for problem in check(the_job)}) is language
+
+
+@pytest.mark.parametrize(
     ("name", "built"), [("falcon_h1", 197_888), ("nemotron_h", 57_920), ("granitemoehybrid", 138_432)]
 )
 def test_ms_swift_adapts_all_linear_layers_of_a_hybrid_but_mambas_out_proj(name: str, built: int) -> None:

@@ -70,6 +70,7 @@ GLM_LISTED = {
     **DENSE,
     "model": {"hf_config": {**SMALL_MODELS["glm_moe_dsa"], "indexer_types": ["full", "shared", "full", "shared"]}},
 }
+HY_V4, COMPRESSED = ({**DENSE, "model": {"hf_config": NEWER_MODELS[name]}} for name in ("hy_v4", "deepseek_v4"))
 AXK2 = {**DENSE, "model": {"hf_config": NEWER_MODELS["axk2"]}}
 MIMO_V2 = {**DENSE, "model": {"hf_config": NEWER_MODELS["mimo_v2_flash"]}}
 MLLAMA = {**DENSE, "model": {"hf_config": SEEING["mllama"]}}
@@ -220,6 +221,8 @@ CASES = [
     (GPT_OSS, {"engine": "swift-megatron", "extra": {"attention_backend": "flash_3"}}, "sinks_without_flash"),
     (GPT_OSS, {"engine": "swift-zero3", "training.packing": True}, "sinks_without_flash"),
     (GPT_OSS, {"engine": "swift-zero3", "extra": {"attn_impl": "flash_attn"}}, "sinks_without_flash"),
+    *((base, {"engine": "llamafactory-zero3", "extra": {"flash_attn": asked}}, "sinks_without_flash")
+      for base in (HY_V4, COMPRESSED) for asked in ("sdpa", "fa2")),
     (DENSE, {"engine": "swift-zero3", "training.packing": True, "extra": {"attn_impl": "sdpa"}},
      "packing_without_flash"),
     (GPT_OSS, {"engine": "llamafactory-zero3", "cluster.gpu": "a100-80g"}, "sinks_need_hopper"),
@@ -242,7 +245,8 @@ CASES = [
      "sinks_need_bf16"),
     (GPT_OSS, {"engine": "llamafactory-fsdp", "training.method": "lora", "training.precision": "fp16"},
      "sinks_need_bf16"),
-    (GPT_OSS, {"engine": "llamafactory-ddp", "training.method": "partial"}, "sinks_need_bf16"),
+    *((GPT_OSS, {"engine": "llamafactory-ddp", "training.method": "partial", "training.precision": precision},
+       "sinks_need_bf16") for precision in ("bf16", "fp16")),
     (GPT_OSS, {"engine": "swift-zero3", "training.precision": "fp16",
                "extra": {"attn_impl": "kernels-community/vllm-flash-attn3"}}, "sinks_need_bf16"),
     (GPT_OSS, {"engine": "llamafactory-zero3"}, "sinks_not_trained"),
@@ -492,6 +496,7 @@ def test_stages_are_cut_anew_where_indexers_are_and_not_given_up(layers, layout,
         ),
         (MIMO, {"engine": "swift-ddp", "training.method": "lora"}),
         (GEMMA_4, {"engine": "swift-zero3"}),
+        (GPT_OSS, {"engine": "llamafactory-ddp", "training.method": "lora", "training.precision": "fp16"}),
         (FALCON_H1, {"engine": "swift-ddp", "training.method": "lora"}),
         (DENSE, {"engine": "swift-megatron", "extra": {"attention_backend": "fused"}}),
         (DENSE, {"engine": "swift-megatron", "cluster.gpu": "b200-180g", "extra": {"attention_backend": "fused"}}),
@@ -532,6 +537,7 @@ def test_stages_are_cut_anew_where_indexers_are_and_not_given_up(layers, layout,
         "idle layers without the engine's checkpoints",
         "idle layers under swift with LoRA",
         "wide heads",
+        "sinks stay bf16 in an fp16 job of LoRA",
         "ms-swift gives Mamba's out_proj no adapter",
         "fused attention on Hopper",
         "fused attention on Blackwell",

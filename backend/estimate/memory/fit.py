@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from backend.estimate.estimate import Estimate, estimate
 from backend.estimate.interval import memory_interval
+from backend.estimate.memory.padded_packs import is_padded
 from backend.estimate.model.lengths import longest_length, padding_share
 from backend.job.batch import can_pack
 from backend.job.job import Job
@@ -125,10 +126,11 @@ MUCH_PADDING = 0.3
 def much_padding(job: Job, figures: Estimate) -> list[Problem]:
     """Return a note if padding, or waiting for long samples, takes much of a step. The note has the hours with packing.
 
-    Returns nothing if the length of samples is unknown.
+    Returns nothing if the length of samples is unknown, and for padded packs: rules/attention.py
+    unfused_packs_nothing warns of them.
     """
     share = padding_share(job)
-    if share < MUCH_PADDING:
+    if share < MUCH_PADDING or is_padded(job):
         return []
     values = {
         "share": f"{100 * share:.0f}",

@@ -78,8 +78,8 @@ def step_moments(
 
 def _form(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning) -> EagerForm:
     """Return how the modules of the decoder run. Autocast on CUDA computes powers in fp32, and AltUp scales the copies
-    of the hidden state by powers of their elements, so that all copies are in fp32. Another class casts its residual
-    stream itself."""
+    of the hidden state by powers of their elements, so that all copies are in fp32. ZAYA keeps its residual
+    stream in fp32."""
     form = form_of(tuning, memory, tuning.trained.language)
     if layers.fp32_residual or (memory.autocast_bytes and layers.stem and operators_of(layers.stem, AltUp)):
         return form._replace(residual=4)

@@ -80,14 +80,8 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         revived = scale * _spread(again, plan, attention)
     work = scale * ffn_gradients(kind, plan, adapters)
     if attention and not plan.flash_attention:
-        entries = plan.tokens * attention.heads * plan.attention_length / plan.context / plan.tensor
-        probabilities = memory.unfused_saved_bytes * scale * entries
-        work = larger(work, memory.unfused_work_bytes * scale * entries)
-        recomputed = plan.attention_recompute
-        revived = revived + choose(recomputed, probabilities, 0.0)
-        # Dropout keeps a mask of bytes and its output.
-        dropped = (1 + 2 * scale) * entries if plan.attention_dropout else 0.0
-        saved = saved + choose(recomputed, 0.0, probabilities + dropped)
+        kept, recomputed, needed = _scores(attention, plan, memory, scale)
+        saved, revived, work = saved + kept, revived + recomputed, larger(work, needed)
     core = NOTHING
     if cores:
         core = core_work(cores[0], kind, plan)
@@ -105,6 +99,17 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
 
     peak = Moment(0.0, revived, 0.0, larger(larger(work, core.bytes) + gradient.bytes, copies), products)
     return LayerCost(kind.name, saved, peak, kept_choices(kind, plan))
+
+
+def _scores(attention: Attention, plan: Plan, memory: MemoryTraits, scale: float) -> tuple[Number, Number, Number]:
+    """Return what unfused attention keeps, what its backward pass recomputes, and what it works with."""
+    entries = plan.tokens * attention.heads * plan.attention_length / plan.context / plan.tensor
+    probabilities = memory.unfused_saved_bytes * scale * entries
+    # Dropout keeps a mask of bytes and its output.
+    dropped = (1 + 2 * scale) * entries if plan.attention_dropout else 0.0
+    recomputed = plan.attention_recompute
+    kept = choose(recomputed, 0.0, probabilities + dropped)
+    return kept, choose(recomputed, probabilities, 0.0), memory.unfused_work_bytes * scale * entries
 
 
 def _weight_gradient(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> Piece:

@@ -20,8 +20,8 @@ class PaddedPack(NamedTuple):
 
     tokens: float
     """All tokens, padding included."""
-    longest: float
-    """Tokens of its longest sample, which each sample attends to."""
+    attended: float
+    """Tokens to which a mean token attends: those of the longest sample of its pack."""
 
 
 def is_padded(job: Job) -> bool:
@@ -32,15 +32,20 @@ def is_padded(job: Job) -> bool:
 
 
 def largest_pack(job: Job) -> PaddedPack:
-    """Return the pack with the most scores of attention."""
-    return max(_packs_of(job), key=lambda pack: pack.tokens * pack.longest)
+    """Return the most tokens of a pack, and attention to so many tokens that they have the most scores of a pack.
+
+    Memory follows both, and no pack needs more. Often another pack has the most scores: it has fewer, longer samples.
+    """
+    packs = _packs_of(job)
+    tokens = max(pack.tokens for pack in packs)
+    return PaddedPack(tokens, max(pack.tokens * pack.attended for pack in packs) / tokens)
 
 
 def mean_pack(job: Job) -> PaddedPack:
     """Return the mean of the packs: their tokens, and the tokens to which a mean token attends."""
     packs = _packs_of(job)
     tokens = sum(pack.tokens for pack in packs)
-    return PaddedPack(tokens / len(packs), sum(pack.tokens * pack.longest for pack in packs) / tokens)
+    return PaddedPack(tokens / len(packs), sum(pack.tokens * pack.attended for pack in packs) / tokens)
 
 
 def _packs_of(job: Job) -> tuple[PaddedPack, ...]:

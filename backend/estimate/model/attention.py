@@ -73,31 +73,8 @@ def _gate(attention: FullAttention, hidden: int) -> tuple[Operator, ...]:
 def latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
     """Return DeepSeek's attention; Megatron keeps its down-projections whole on every TP rank."""
     key, a = mla.nope_dim + mla.rope_dim, mla.heads
-    query: tuple[Operator, ...] = (
-        Linear(name="q_down", inputs=h, outputs=mla.q_lora, share="whole", after_norm=True),
-        Norm(width=mla.q_lora, parameters=mla.q_lora),
-        Linear(name="q_up", inputs=mla.q_lora, outputs=a * key, share="split"),
-    )
-    gate: tuple[Operator, ...] = ()
-    if not mla.q_lora:
-        query = (Linear(name="q", inputs=h, outputs=a * key, share="split", after_norm=True),)
-    elif mla.gate == "query":
-        joined, values = 2 * mla.q_lora, a * mla.value_dim
-        wide = Linear(name="q_gate_proj", inputs=joined, outputs=a * key + values, share="split")
-        query = (*query[:-1], Keep(width=joined, weight_only=True), wide)
-        # The gate in fp32, and the gated output that the next projection reads.
-        gate = (Keep(width=values, bytes=4, split=True), Keep(width=values, split=True))
-    if mla.gate == "heads":
-        gate = (Linear(name="g_proj", inputs=h, outputs=a, share="split", after_norm=True),)
-    if mla.gate == "own":
-        values = a * mla.value_dim
-        gate = (
-            Linear(name="gate_proj", inputs=h, outputs=values, share="split", after_norm=True),
-            # The gate, and the gated output that the next projection reads.
-            Keep(width=2 * values, split=True),
-        )
     return (
-        *query,
+        *_latent_query(mla, h, a * key),
         Linear(name="kv_down", inputs=h, outputs=mla.kv_lora + mla.rope_dim, share="whole", after_norm=True),
         Norm(width=mla.kv_lora, parameters=mla.kv_lora),
         Keep(width=mla.rope_dim),
@@ -113,9 +90,36 @@ def latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
             masked=mla.masked,
             sinks="fp32_logit" if mla.sinks else "",
         ),
-        *gate,
+        *_latent_gate(mla, h),
         Linear(name="o", inputs=a * mla.value_dim, outputs=h, share="split"),
     )
+
+
+def _latent_query(mla: Mla, h: int, outputs: int) -> tuple[Operator, ...]:
+    """Return the projections of the queries, with the gate's if both read the same input."""
+    if not mla.q_lora:
+        return (Linear(name="q", inputs=h, outputs=outputs, share="split", after_norm=True),)
+    down = Linear(name="q_down", inputs=h, outputs=mla.q_lora, share="whole", after_norm=True)
+    norm = Norm(width=mla.q_lora, parameters=mla.q_lora)
+    if mla.gate != "query":
+        return (down, norm, Linear(name="q_up", inputs=mla.q_lora, outputs=outputs, share="split"))
+    joined = 2 * mla.q_lora
+    wide = Linear(name="q_gate_proj", inputs=joined, outputs=outputs + mla.heads * mla.value_dim, share="split")
+    return (down, norm, Keep(width=joined, weight_only=True), wide)
+
+
+def _latent_gate(mla: Mla, h: int) -> tuple[Operator, ...]:
+    """Return the gate of the attention's output, and the gated output that the next projection reads."""
+    values = mla.heads * mla.value_dim
+    if mla.gate == "query" and mla.q_lora:
+        # The gate is in fp32.
+        return (Keep(width=values, bytes=4, split=True), Keep(width=values, split=True))
+    if mla.gate == "heads":
+        return (Linear(name="g_proj", inputs=h, outputs=mla.heads, share="split", after_norm=True),)
+    if mla.gate == "own":
+        projection = Linear(name="gate_proj", inputs=h, outputs=values, share="split", after_norm=True)
+        return (projection, Keep(width=2 * values, split=True))
+    return ()
 
 
 def _indexer(indexer: Indexer, mla: Mla, h: int) -> tuple[Operator, ...]:

@@ -51,7 +51,7 @@ def attended_length(job: Job) -> float | None:
     pairs of tokens. Padded packs attend to their longest sample. Returns None if attention covers the whole sequence.
     """
     if is_padded(job):
-        return mean_pack(job).longest
+        return mean_pack(job).attended
     training = job.training
     packed = training.packing and any(job.extra.get(key) for key in ("neat_packing", "sequence_packing"))
     packed = packed and not masks_packs(job)

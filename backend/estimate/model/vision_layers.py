@@ -116,7 +116,7 @@ def _vision_block(vision: VisionShape, window: int) -> tuple[Operator, ...]:
             share="whole",
             bias=parts * f if vision.ffn_bias else 0,
             parts=parts,
-            modules=() if vision.gated else ("fc1",),
+            modules=() if vision.gated else vision.ffn_modules[:1],
             after_norm=True,
         ),
         Activation(width=f, gated=vision.gated, module="mlp"),
@@ -126,7 +126,7 @@ def _vision_block(vision: VisionShape, window: int) -> tuple[Operator, ...]:
             outputs=h,
             share="whole",
             bias=h if vision.ffn_bias else 0,
-            modules=() if vision.gated else ("fc2",),
+            modules=() if vision.gated else vision.ffn_modules[1:],
         ),
         *([Parameters(count=vision.block_other, share="whole")] if vision.block_other else []),
     )

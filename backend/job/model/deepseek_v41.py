@@ -15,7 +15,7 @@ from backend.job.model.sparse import clamping, mixing_streams
 from backend.job.model.vision_shape import Projection, VisionShape
 
 OWN, OWN_INDEX = "kv_source_layer_ids", "index_source_layer_ids"
-MOST_WEIGHTS = 10**10
+MOST_ROWS = 10**10
 """Limit on the rows of a table of n-grams."""
 
 
@@ -62,7 +62,7 @@ def _indexer(config: Config, index: int) -> EntryIndexer | None:
 def _ngrams(config: Config, index: int) -> Ngrams | None:
     """Return the n-grams of a layer, with two norms and no convolution."""
     layers, rows = config.indexes("engram_layer_ids"), config.indexes("engram_num_embeddings")
-    if len(layers) != len(rows) or not all(0 < each <= MOST_WEIGHTS for each in rows):
+    if len(layers) != len(rows) or not all(0 < each <= MOST_ROWS for each in rows):
         raise refusal("bad_model_key", key="engram_num_embeddings", value=list(rows))
     if index not in layers:
         return None

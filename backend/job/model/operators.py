@@ -274,7 +274,7 @@ class Streams:
     rounds: int = 0
     """As `stream_rounds` in LayerShape (shape.py)."""
     norms_first: bool = False
-    """Whether this matrix reads normed streams, and its result is not divided by their norm (HY 4)."""
+    """True: this matrix reads normed streams (DeepSeek-V4). False: its result is divided by their norm (HY 4)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -65,6 +65,7 @@ def _qwen(vision: Config, model: Config, text_hidden: int) -> VisionShape:
     gated = kind in ("qwen2_5_vl", "qwen2_5_omni_thinker", "exaone4_5")
     merge = vision.size("spatial_merge_size", default=2)
     merged = hidden * merge**2
+    first, last = ("linear_fc1", "linear_fc2") if third else ("fc1", "fc2")
     return VisionShape(
         depth=vision.size("depth", largest=MOST_LAYERS),
         hidden=hidden,
@@ -81,7 +82,11 @@ def _qwen(vision: Config, model: Config, text_hidden: int) -> VisionShape:
         norm="scale" if gated else "scale_and_shift",
         patch_bias=third,
         projector_norm="patch",
-        projector=(Projection(merged, merged, bias=True), Projection(merged, out, bias=True)),
+        ffn_modules=(first, last),
+        projector=(
+            Projection(merged, merged, bias=True, modules=(first,) if third else ()),
+            Projection(merged, out, bias=True, modules=(last,) if third else ()),
+        ),
         merger_linears="names_of_blocks" if third else "own_names",
     )
 

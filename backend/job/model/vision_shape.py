@@ -92,6 +92,8 @@ class VisionShape:
     """Whether one matrix projects queries, keys and values."""
     output_module: str = "proj"
     """Name of the matrix after the attention of a block."""
+    ffn_modules: tuple[str, str] = ("fc1", "fc2")
+    """Names of the matrices of the FFN of a block, if it is not gated."""
     merger_linears: Literal["own_names", "names_of_blocks", "none"] = "own_names"
     """The names of the projector's nn.Linear modules: their own, or those of modules of the blocks. none: its matrix is
     a bare parameter."""
@@ -106,9 +108,9 @@ class VisionShape:
 
     @property
     def block_modules(self) -> frozenset[str]:
-        """Return the names of a block's matrices that language models have, too."""
+        """Return the names of a block's matrices."""
         attention = ("qkv",) if self.joined_qkv else ("q_proj", "k_proj", "v_proj")
-        ffn = ("gate_proj", "up_proj", "down_proj") if self.gated else ()
+        ffn = ("gate_proj", "up_proj", "down_proj") if self.gated else self.ffn_modules
         return frozenset((*attention, self.output_module, *ffn)) if self.depth and not self.block else frozenset()
 
     @property

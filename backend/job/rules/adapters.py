@@ -149,11 +149,11 @@ def all_spares_altup(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
 def named_modules_are_in_trained_parts(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """frozen_but_adapted says why. The adapters are trained: the tower keeps its gradients for them (4.6.0
     model/patcher.py patch_frozen_module)."""
-    parts = frozen_but_adapted(job, shape)
-    if not parts:
+    adapted = frozen_but_adapted(job, shape)
+    if not adapted:
         return None
-    first = next(part for part in ("vision_tower", "projector", "language_model") if part in parts)
-    return problem("adapters_in_frozen_part", "training.lora.targets", "warning", case=first,
+    parts = [part for part in ("vision_tower", "projector", "language_model") if part in adapted]
+    return problem("adapters_in_frozen_part", "training.lora.targets", "warning", parts=", ".join(parts),
                    edit={"training.lora.targets": "all"})  # fmt: skip
 
 

@@ -33,7 +33,7 @@ FLASH_FOR_PACKING = tuple(f"flash_attention_{version}" for version in (2, 3, 4))
 """What ms-swift's packing takes (4.6.0 arguments/sft_args.py _check_padding_free)."""
 WITHOUT_SINKS = ("sdpa", FLASH_ATTENTION, "flash_attention_3")
 """Implementations that transformers refuses for sinks (5.6.0 modeling_gpt_oss.py `_supports_sdpa` and
-`_compatible_flash_implementations`)."""
+`_compatible_flash_implementations`; 5.19 modeling_deepseek_v4.py and modeling_hy_v4.py `_supports_flash_attn`)."""
 
 
 @swift_megatron
@@ -95,6 +95,16 @@ def sinks_need_eager_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
                    edit={**_unpacked(job), "extra": {**job.extra, "attn_impl": "eager"}})  # fmt: skip
 
 
+@llamafactory
+def llamafactory_leaves_sinks_to_eager_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """transformers raises the same error for what a job asks for. LLaMA-Factory's word `auto` asks for nothing, and
+    transformers then takes eager attention. For `fa3` see llamafactory_knows_the_implementation."""
+    if not shape.has_sinks or of_llamafactory(job, shape) not in ("sdpa", FLASH_ATTENTION):
+        return None
+    return problem("sinks_without_flash", "engine", model_type=shape.model_type, case="llamafactory",
+                   edit={"extra": {**job.extra, "flash_attn": "auto"}})  # fmt: skip
+
+
 @swift_trainer
 def packing_keeps_flash_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift 4.6.0 arguments/sft_args.py: `The "packing" feature requires a flash attention implementation.`"""
@@ -143,8 +153,9 @@ def ms_swift_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -
 def llamafactory_keeps_sinks_in_bf16(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The kernel checks it: `We only support bf16 dtype for S aux.` (the file of HOPPER, mha_fwd).
 
-    gpt-oss's weights are bf16. LLaMA-Factory 0.9.5 model/adapter.py makes trained weights fp32; without DeepSpeed or
-    FSDP they stay so, because autocast does not reach this kernel. DeepSpeed (runtime/engine.py) and FSDP make all
+    LLaMA-Factory 0.9.5 loads weights in the type of the model (model/loader.py load_model, `torch_dtype: auto`), which
+    is bf16 for gpt-oss, also if the job asks for fp16. model/adapter.py makes trained weights fp32; without DeepSpeed
+    or FSDP they stay so, because autocast does not reach this kernel. DeepSpeed (runtime/engine.py) and FSDP make all
     weights fp16 if the job asks for fp16.
     """
     traits, training = job.traits, job.training
@@ -155,6 +166,8 @@ def llamafactory_keeps_sinks_in_bf16(job: Job, shape: ModelShape, gpu: Gpu) -> P
     else:
         trained = training.method in ("full", "partial") and not job.extra.get("pure_bf16")
         case, edit = "trained" if trained else "", {"engine": sibling(traits, "zero2")}
+        if training.precision == "fp16":
+            edit["training.precision"] = "bf16"
     return _sinks_need_bf16(shape, case, edit)
 
 

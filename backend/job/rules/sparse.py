@@ -27,8 +27,8 @@ ENTRY_INDEXER_MODULES = ("q_b_proj", "kv_proj", "gate_proj", "weights_proj")
 """Linear layers of DeepSeek-V4's indexer; the first three are also names of layers outside it."""
 GROUPED = "o_a_proj"
 ENTRY_TARGETS = "q_a_proj,o_b_proj,up_proj,down_proj"
-"""Those that no layer of the indexer shares a name with (transformers 5.19 modeling_deepseek_v4.py). Of `o_a_proj` each
-group of heads has rows of its own, which an adapter of peft does not."""
+"""Those that no layer of the indexer shares a name with (transformers 5.19 modeling_deepseek_v4.py). For
+`o_a_proj` see adapters_are_not_on_grouped_rows."""
 GATED_TARGETS = "q_a_proj,q_gate_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj,gate_proj,up_proj,down_proj,fc1,fc2"
 """The same of A.X K2 (5.19 modeling_axk2.py)."""
 SEE_LATER_TOKENS = ("glm_moe_dsa",)
@@ -44,6 +44,9 @@ def adapters_are_not_on_an_indexer(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
         return None
     modules, usual = _modules(shape)
     names = [name.strip() for name in training.lora.targets.split(",")]
+    if shape.is_compressed and "all" in names:
+        # adapters_are_not_on_grouped_rows refuses it with the same button.
+        return None
     idle = [name for name in modules if {name, "all"} & {*names}]
     if not idle:
         return None
