@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.text import t
+from backend.job.presets import intervals
 from tests.ui.browser import begin_anew, box, expect, go, held, needs_chromium, problems, until
 from tools.browser import Server, log_in, logged_in, served
 
@@ -275,8 +276,8 @@ def test_the_estimate_follows_an_edit_and_says_in_words_whether_it_fits(page, se
         (
             "zh",
             "可能放不下",
-            "80% 区间：在 10 个未用于拟合的来源上，实测耗时",
-            "80% 区间：在 10 个未用于拟合的来源上，实测显存",
+            f"80% 区间：在 {intervals().sources} 个公开来源上，实测耗时",
+            f"80% 区间：在 {intervals().sources} 个公开来源上，实测显存",
         ),
     ],
 )
