@@ -318,15 +318,16 @@ def adapters() -> dict[str, int]:
     LLaMA-Factory looks for `Linear` in the names of classes and for `lm_head` in those of modules (0.9.5
     model/model_utils/misc.py find_all_linear_modules).
     """
-    from transformers import AutoModelForCausalLM
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    from benchmarks.language_part import language_model
 
     counts = {}
     for name, keys in {**SMALL_MODELS, **NEWER_MODELS}.items():
         if name not in CONFIG_MAPPING:
             continue
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name].from_dict(dict(keys)))
+            model = language_model(CONFIG_MAPPING[name].from_dict(dict(keys)))
         counts[name] = sum(
             8 * sum(module.weight.shape)
             for path, module in model.named_modules()
