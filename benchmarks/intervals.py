@@ -18,8 +18,8 @@ After a correction by one run, the interval is that of rows that one other row o
 hardware corrects; it holds 80 % of such rows of each kind when it is made without their source. After several runs, its
 width follows from their scatter (backend.estimate.interval.after_runs).
 
-Times in FP8 have an interval of the project's rows in FP8: 94 are NVIDIA's, 10 torchtitan's, 2
-MosaicML's, and no user has published such times.
+Times in FP8 have an interval of the project's rows in FP8: 94 are NVIDIA's, 10 torchtitan's, 2 MosaicML's. The rows of
+strangers in FP8 are in no interval.
 
 The interval lies between two quantiles of the scores. It is the narrowest that holds COVERED of the kind's rows when it
 is made without their source, each source counting the same, and OF_STRANGERS of the rows of strangers if there are at

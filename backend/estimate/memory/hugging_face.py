@@ -43,10 +43,8 @@ def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, 
     states = sharded_states(layers, plan, memory, parameters, element, _packed_elements(layers, tuning))
     reference, reference_host = _reference(plan, memory, tuning, parameters)
     peak = peak_moment(step_moments(layers, plan, memory, tuning, parameters, states))
-    weights, always = (
-        joined(states.weights, reference),
-        joined(LIBRARIES, _pack_masks(plan, tuning), *beside_training(tuning.rollout)),
-    )
+    weights = joined(states.weights, reference)
+    always = joined(LIBRARIES, _pack_masks(plan, tuning), *beside_training(tuning.rollout))
     return StageMemory(
         stage=0,
         layers=layers.count,

@@ -125,12 +125,13 @@ def _liger_gradient(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, f
     """
     if not tuning.liger or not (tuning.trains_output or tuning.copies_output):
         return NOTHING, NOTHING
-    element = 4 if memory.autocast_bytes or form.element == 4 else 2
-    summing, summed = [
+    summed = 4 if memory.autocast_bytes or form.element == 4 else 2
+    summing = summed if summed == 4 else summed + 2 + 4
+    during, after = [
         piece("workspace_output_gradient", size * layers.embedding, bytes_each=size, elements=None)
-        for size in (element + (0 if element == 4 else 2 + 4), element)
+        for size in (summing, summed)
     ]
-    return summing, summed
+    return during, after
 
 
 def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Piece:
