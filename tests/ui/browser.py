@@ -20,6 +20,9 @@ POLL_MS = 50
 """This is a timer, not Playwright's frames, because web/frames.js ends each chain of frames that began before the page
 was drawn."""
 
+PROBE = "/probe/run/predict"
+"""A request for this path shows whether the page's requests are intercepted."""
+
 needs_chromium = pytest.mark.skipif(
     not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"
 )
@@ -97,13 +100,17 @@ def held(page: Any, matches: Callable[[Any], bool]) -> Iterator[Release]:
     release = Release(page)
 
     def on(route: Any) -> None:
-        if matches(route.request.post_data_json):
+        if route.request.url.endswith(PROBE):
+            route.fulfill(status=204)
+        elif matches(route.request.post_data_json):
             release.held.append(route)
         else:
             route.continue_()
 
     page.route("**/run/predict", on)
     try:
+        # Chromium may let requests pass for some milliseconds after it said that it intercepts them.
+        page.wait_for_function(f"async () => (await fetch('{PROBE}')).status === 204", polling=POLL_MS)
         yield release
     finally:
         page.unroute("**/run/predict")
