@@ -109,8 +109,9 @@ def held(page: Any, matches: Callable[[Any], bool]) -> Iterator[Release]:
 
     page.route("**/run/predict", on)
     try:
-        # Chromium may let requests pass for some milliseconds after it said that it intercepts them.
-        page.wait_for_function(f"async () => (await fetch('{PROBE}')).status === 204", polling=POLL_MS)
+        # Chromium may let an open page's requests pass for some milliseconds after it said that it intercepts them.
+        if page.url != "about:blank":
+            page.wait_for_function(f"async () => (await fetch('{PROBE}')).status === 204", polling=POLL_MS)
         yield release
     finally:
         page.unroute("**/run/predict")
