@@ -270,6 +270,20 @@ def test_adamw_of_many_kernels_holds_roots_of_all_moments_while_it_steps():
     assert zero[0] == zero[1]
 
 
+def test_a_frozen_fp32_model_also_keeps_a_16_bit_copy_of_every_projection_until_backward():
+    """Autocast caches no frozen weight, and each product saves the copy that it made: torch's saved tensors of a layer
+    of a small Llama with adapters hold them, and those of a 16-bit model do not."""
+    layers = model_layers(resolve_model(Model(preset="qwen3-8b")))
+    tuning = Tuning(trained=Trained(), method="lora", upcasts_rest=True)
+    kept, checkpointed = (
+        data_parallel_memory(layers, Plan(sequence_length=2048, micro_batches=1, recompute=recompute), DDP, tuning)
+        for recompute in ("none", "full")
+    )
+    projections = 8190735360 - 2 * layers.embedding - 36 * (2 * 4096 + 2 * 128) - 4096
+    assert kept.weights == pytest.approx(4 * 8190735360, rel=0.01)
+    assert kept.workspace - checkpointed.workspace == pytest.approx(2 * projections, rel=0.01)
+
+
 def test_pefts_preparation_for_4_bits_doubles_what_is_not_packed():
     """Its source casts every parameter but those in 4 bits to fp32 (peft 0.18.1 utils/other.py)."""
     layers = model_layers(resolve_model(Model(preset="qwen3-8b")))

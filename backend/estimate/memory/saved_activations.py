@@ -5,13 +5,15 @@ There are two implementations: Transformer Engine's fused modules (`fused_bytes`
 the tensors that torch's autograd saves.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 from backend.estimate.array_ops import Number
 from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind
 from backend.job.model.operators import (
     CHUNK,
@@ -180,26 +182,57 @@ class EagerForm(NamedTuple):
     trained: bool = True
     """Whether norms and projections themselves are trained."""
     adapters: bool = False
-    """Whether every projection has a LoRA adapter, which keeps its own copy of its input."""
+    """Whether projections have LoRA adapters, each of which keeps its own copy of its input."""
+    targets: str = "all"
+    """The modules that have them, by Hugging Face's names."""
     casts: bool = False
     """Whether each projection makes its own low-precision copy of the norm's output. With fp32 weights under autocast
     the norm's output is fp32, and adapters are fp32."""
     drops: bool = False
     """Whether each adapter reads its input through a dropout, which makes a copy and keeps a mask of bytes."""
+    fused_norms: bool = False
+    """Whether an RMSNorm is Liger's kernel, which saves its input as it came (Liger 0.8.2 ops/rms_norm.py)."""
+    fused_functions: bool = False
+    """Whether the gated function of a dense FFN is Liger's kernel (ops/swiglu.py, ops/geglu.py)."""
 
 
 @lru_cache(maxsize=1024)
 def eager_bytes(kind: LayerKind, form: EagerForm) -> float:
     """Return the bytes per token that one layer of Hugging Face modules keeps."""
-    return sum(_eager(operator, form) for operator in kind.operators)
+    size = 0.0
+    for operator, after in operators_in_pairs(kind):
+        if isinstance(operator, Linear):
+            size += _eager_linear(operator, form, _adapted_parts(operator, kind, form))
+        elif isinstance(operator, Activation):
+            size += operator.width * _eager_activation(operator, form, is_read=is_read(after, kind, form))
+        else:
+            size += _eager(operator, form)
+    return size
+
+
+def operators_in_pairs(kind: LayerKind) -> Iterable[tuple[Operator, Operator | None]]:
+    """Return every operator of a layer, and the one after it."""
+    return zip_longest(kind.operators, kind.operators[1:])
+
+
+def is_read(after: Operator | None, kind: LayerKind, form: EagerForm) -> bool:
+    """Return whether the gradient of a weight or of an adapter needs the input of a projection."""
+    return form.trained or (isinstance(after, Linear) and _adapted_parts(after, kind, form) > 0)
+
+
+def _adapted_parts(linear: Linear, kind: LayerKind, form: EagerForm) -> int:
+    """Return the number of modules with adapters that a projection joins."""
+    if not form.adapters:
+        return 0
+    if form.targets != "all":
+        return sum(each is linear for each, _ in adapted_linears(kind, form.targets))
+    return linear.parts if linear.name not in NOT_ADAPTED or linear.modules else 0
 
 
 def _eager(operator: Operator, form: EagerForm) -> float:
     e = form.element
     if isinstance(operator, Norm):
         return operator.width * _eager_norm(operator, form)
-    if isinstance(operator, Linear):
-        return _eager_linear(operator, form)
     if isinstance(operator, Attention):
         keys = 0 if operator.cross else operator.kv_heads * (operator.key_dim + operator.value_dim)
         queries = operator.heads * (operator.key_dim + operator.value_dim)
@@ -208,8 +241,6 @@ def _eager(operator: Operator, form: EagerForm) -> float:
         packed = (3 * e * operator.heads + 8) * operator.key_dim if operator.packed else 0
         joined = e * (operator.heads + operator.kv_heads) * operator.key_dim if operator.joined else 0
         return e * (queries + keys) + packed + joined + 4 * operator.heads
-    if isinstance(operator, Activation):
-        return operator.width * _eager_activation(operator, form)
     if isinstance(operator, AltUp):
         return operator.width * _eager_altup(operator, form)
     if isinstance(operator, Streams):
@@ -231,17 +262,19 @@ def _eager(operator: Operator, form: EagerForm) -> float:
     return 0.0
 
 
-def _eager_activation(activation: Activation, form: EagerForm) -> float:
+def _eager_activation(activation: Activation, form: EagerForm, *, is_read: bool) -> float:
     """Return the bytes per element of the width, with the input of the next projection, which a frozen one without an
-    adapter does not need. Experts have adapters only if they are modules.
+    adapter does not need (`is_read`). Experts have adapters only if they are modules. An adapter with a dropout needs
+    what the dropout returns.
 
-    SwiGLU saves the gate, its activation, and the other half. transformers 5.6 activations.py: NewGELUActivation saves
-    its input, half of it, the tanh, and the tanh plus 1; XIELUActivation saves its input, its product with alpha_p (in
-    fp32 if that weight is), the exponential, a mask of bytes, and what alpha_n multiplies if alpha_n is trained.
+    SwiGLU saves the gate, its activation, and the other half; Liger's saves the gate and the other half. transformers
+    5.6 activations.py: NewGELUActivation saves its input, half of it, the tanh, and the tanh plus 1; XIELUActivation
+    saves its input, its product with alpha_p (in fp32 if that weight is), the exponential, a mask of bytes, and what
+    alpha_n multiplies if alpha_n is trained.
     """
     e = form.element
-    has_adapters = form.adapters and (activation.module != "moe" or activation.single)
-    output = e if form.trained or has_adapters else 0
+    has_adapters = (activation.module != "moe" or activation.single) and not form.drops
+    output = e if is_read and (form.trained or has_adapters) else 0
     if activation.xielu:
         return e * (3 if form.trained else 2) + form.residual + 1 + output
     # The deviation needs its input, and the function reads what is left of it (Gemma3nTextMLP._gaussian_topk).
@@ -252,7 +285,14 @@ def _eager_activation(activation: Activation, form: EagerForm) -> float:
     # left of both halves, and SiLU of the gate.
     if activation.clamped:
         return (5 if activation.clamps_output or activation.clamps_silu else 6) * e + output
-    return e * (3 if activation.gated else 4 if activation.unfused else 1) + output
+    if activation.gated:
+        return e * (2 if has_fused_function(activation, form) else 3) + output
+    return e * (4 if activation.unfused else 1) + output
+
+
+def has_fused_function(activation: Activation, form: EagerForm) -> bool:
+    """Return whether Liger's kernel computes a gated function."""
+    return form.fused_functions and activation.gated and activation.module == "mlp"
 
 
 def _eager_altup(altup: AltUp, form: EagerForm) -> float:
@@ -332,30 +372,35 @@ def _recurrence_bytes(operator: Recurrence) -> float:
 
 def _eager_norm(norm: Norm, form: EagerForm) -> float:
     """Return the bytes per element. RMSNorm keeps its fp32 input, and the normalised input if its weight is trained.
+    Liger's keeps its input alone.
 
     CohereLayerNorm keeps the centred fp32 input twice: for the square, and for the product (transformers 5.6
     modeling_cohere.py).
     """
     if norm.layer_norm:
         return form.residual
+    if form.fused_norms:
+        return form.element if norm.heads else form.residual
     if norm.centred:
         return 8 + (4 if form.trained else 0)
     normalised = 4 if norm.in_fp32 else form.element if norm.heads else form.residual
     return 4 + (normalised if form.trained else 0)
 
 
-def _eager_linear(linear: Linear, form: EagerForm) -> float:
+def _eager_linear(linear: Linear, form: EagerForm, adapted: int) -> float:
+    """Return the bytes of the inputs that a projection keeps beside what is counted elsewhere, if `adapted` of the
+    modules that it joins have adapters."""
     if linear.share == "expert" or linear.untrained:
         return 0.0
-    adapters = form.adapters and (linear.name not in NOT_ADAPTED or bool(linear.modules))
     if linear.name == "cross_kv":
         # Both projections read the vectors of the images, which are there once for all layers.
         copied = form.element if form.casts or form.drops else 0
-        return linear.parts * linear.inputs * (copied + form.drops) if adapters else 0.0
+        return adapted * linear.inputs * (copied + form.drops)
+    readers = linear.parts if form.trained else adapted
+    masks = linear.inputs * adapted if form.drops else 0.0
     if linear.after_norm:
-        copies = linear.parts if form.casts or form.drops else 0 if linear.beside else 1
-        masks = linear.inputs * linear.parts if form.drops else 0.0
-        return form.element * linear.inputs * copies + masks if form.trained or adapters else 0.0
-    # The output projection reads the output of attention, which is counted with attention; an adapter copies it.
-    copied = form.drops or (form.adapters and linear.name in ("o", "out_proj"))
-    return (form.element * linear.inputs if copied else 0.0) + (linear.inputs if form.drops else 0.0)
+        copies = readers if form.casts or form.drops else 0 if linear.beside else min(readers, 1)
+        return form.element * linear.inputs * copies + masks
+    # The output projection reads the output of attention, which is counted with attention; an fp32 adapter copies it.
+    copied = adapted and (form.drops or (form.casts and linear.name in ("o", "out_proj")))
+    return (form.element * linear.inputs if copied else 0.0) + masks
