@@ -92,9 +92,14 @@ def reserved_of_row(row: Mapping[str, Any], memory: StageMemory) -> float:
 
 
 def _gap_beside(row: Mapping[str, Any]) -> float:
-    """Return the bytes of a logit at the peak beside which transformers' loss leaves a gap; 0 for another loss."""
+    """Return the bytes of a logit at the peak beside which transformers' loss leaves a gap; 0 for another loss.
+
+    torchtitan's loss leaves it too, unless it is compiled: its 16-bit logits are freed before backward, after their
+    fp32 copy was made (train.py `del pred`).
+    """
     tuning = _tuning(row)
-    own_loss = any(name in row["source"] for name in ("torchtitan", "InternEvo", "LitGPT", "Answer.AI", "torchtune"))
+    own_loss = any(name in row["source"] for name in ("InternEvo", "LitGPT", "Answer.AI", "torchtune"))
+    own_loss = own_loss or _compiles_loss(row)
     return 0.0 if own_loss or tuning.liger or tuning.pairs else _memory(row, tuning).logits_backward_bytes
 
 
@@ -122,7 +127,7 @@ def _stage_memory(row: Mapping[str, Any], layers: ModelLayers, memory: MemoryTra
     if habits_of(row).sums_in_fp32 and row.get("fsdp") and plan.micro_batches > 1:
         trained_count = stage.parameters.trained_dense + stage.parameters.trained_expert
         stage = replace(stage, gradients=stage.gradients + (4 - memory.gradient_bytes) * trained_count)
-    more = _single_operators(layers, plan) if single else 0.0
+    more = _single_operators(layers, plan, "compile" in str(row.get("notes"))) if single else 0.0
     if "LitGPT" in row["source"]:
         more = _lit_gpt_bytes(layers, plan, tuning)
     elif row.get("use_cache"):
@@ -279,11 +284,12 @@ def _cache_bytes(layers: ModelLayers, plan: Plan) -> float:
     return layers.count * per_token * float(plan.tokens)
 
 
-def _single_operators(layers: ModelLayers, plan: Plan) -> float:
+def _single_operators(layers: ModelLayers, plan: Plan, is_compiled: bool) -> float:
     """Return what torchtitan's operator-wise checkpointing saves besides each layer's input.
 
     It saves every second GEMM (q, v, gate, down) and the output of the attention with its statistics
-    (torchtitan/distributed/activation_checkpoint.py).
+    (torchtitan/distributed/activation_checkpoint.py). Nothing in backward reads the output of `down`, so a compiled
+    layer does not save it (torch 2.13 _functorch/partitioners.py min_cut_rematerialization_partition).
     """
     per_token = 0.0
     for operator in layers.kinds[0].operators:
@@ -291,5 +297,5 @@ def _single_operators(layers: ModelLayers, plan: Plan) -> float:
             per_token += operator.heads * (2 * operator.key_dim + 2 * operator.value_dim + 4)
             per_token += 2 * operator.kv_heads * operator.value_dim
         elif isinstance(operator, Activation):
-            per_token += 2 * operator.width + 2 * layers.output.hidden
+            per_token += 2 * operator.width + (0 if is_compiled else 2 * layers.output.hidden)
     return layers.count * per_token * float(plan.tokens)
