@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from backend.estimate import estimate
+from backend.estimate.memory.eager_activations import EagerForm, eager_bytes
 from backend.estimate.memory.hugging_face import data_parallel_memory
-from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.memory.stage import Trained
 from backend.estimate.memory.terms import STATIC_BYTES
 from backend.estimate.memory.tuning import Tuning

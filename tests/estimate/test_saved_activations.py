@@ -2,7 +2,8 @@
 
 import pytest
 
-from backend.estimate.memory.saved_activations import EagerForm, eager_bytes, fused_bytes
+from backend.estimate.memory.eager_activations import EagerForm, eager_bytes
+from backend.estimate.memory.saved_activations import fused_bytes
 from backend.estimate.model.model_layers import model_layers
 from backend.job.job import Model
 from backend.job.model import parse_model

@@ -2,6 +2,7 @@
 
 from backend.estimate.array_ops import Number, choose, larger, smaller
 from backend.estimate.memory.cross_attention import cross_attention_bytes, image_vector_bytes
+from backend.estimate.memory.eager_activations import EagerForm, eager_bytes
 from backend.estimate.memory.layer_work import (
     layer_work,
     mask_bytes,
@@ -21,7 +22,6 @@ from backend.estimate.memory.memory_term import (
     trained_piece,
 )
 from backend.estimate.memory.rollout import rollout_moment
-from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.memory.sharding import States
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import Moment, moment

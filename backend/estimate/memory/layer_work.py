@@ -5,14 +5,14 @@ from functools import lru_cache
 from itertools import pairwise
 
 from backend.estimate.array_ops import Number, choose, larger, largest, smaller
-from backend.estimate.memory.memory_term import Explanation, Piece, joined, largest_piece, piece, token_piece
-from backend.estimate.memory.saved_activations import (
+from backend.estimate.memory.eager_activations import (
     EagerForm,
     eager_bytes,
     has_fused_function,
     is_read,
     operators_in_pairs,
 )
+from backend.estimate.memory.memory_term import Explanation, Piece, joined, largest_piece, piece, token_piece
 from backend.estimate.memory.sharding import largest_unit
 from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import adapted_linears

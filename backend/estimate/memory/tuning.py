@@ -3,8 +3,8 @@
 from typing import Literal
 
 from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memory.eager_activations import EagerForm
 from backend.estimate.memory.rollout import Rollout
-from backend.estimate.memory.saved_activations import EagerForm
 from backend.estimate.memory.stage import Trained
 from backend.estimate.model.adapters import CopiedPart
 from backend.job.traits import MemoryTraits
