@@ -14,7 +14,7 @@ from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import CopiedPart, copied_parts
 from backend.estimate.model.layers import ModelLayers
 from backend.estimate.plan import Plan
-from backend.job.model.operators import Activation, Attention
+from backend.job.model.operators import Activation, Attention, Linear, Norm
 from backend.job.traits import SINGLE_SCALES_BYTES, MemoryTraits
 from benchmarks.habits import habits_of, says_packing
 from benchmarks.machines import published_gpu
@@ -39,6 +39,11 @@ def hugging_face_memory(row: Mapping[str, Any], layers: ModelLayers) -> StageMem
     Some switches are not published. If a run could not have fitted on its GPU with the usual one, it had the other:
     gradients reduced in every micro-batch (FSDP), and experts in 4 bits (QLoRA with transformers 4).
     """
+    if (row.get("model_arch") or {}).get("gelu"):
+        layers = _with_layer_norms(layers)
+    if "LitGPT" in row["source"]:
+        # scripts/convert_hf_checkpoint.py copies a tied embedding to the output layer.
+        layers = replace(layers, tied=False)
     tuning = _tuning(row)
     memory = _memory(row, tuning)
     stage = _stage_memory(row, layers, memory, tuning)
@@ -47,6 +52,17 @@ def hugging_face_memory(row: Mapping[str, Any], layers: ModelLayers) -> StageMem
         tuning = replace(tuning, packs_experts=True)
         stage = _stage_memory(row, layers, memory, tuning)
     return stage
+
+
+def _with_layer_norms(layers: ModelLayers) -> ModelLayers:
+    """Return the layers of a model that `model_arch` describes as a GPT, whose norms are torch's LayerNorm."""
+    kinds = [
+        replace(
+            kind, operators=tuple(replace(op, layer_norm=True) if isinstance(op, Norm) else op for op in kind.operators)
+        )
+        for kind in (*layers.kinds, layers.output)
+    ]
+    return replace(layers, kinds=tuple(kinds[:-1]), output=kinds[-1])
 
 
 def gpu_gib(row: Mapping[str, Any]) -> float:
@@ -76,9 +92,14 @@ def reserved_of_row(row: Mapping[str, Any], memory: StageMemory) -> float:
 
 
 def _gap_beside(row: Mapping[str, Any]) -> float:
-    """Return the bytes of a logit at the peak beside which transformers' loss leaves a gap; 0 for another loss."""
+    """Return the bytes of a logit at the peak beside which transformers' loss leaves a gap; 0 for another loss.
+
+    torchtitan's loss leaves it too, unless it is compiled: its 16-bit logits are freed before backward, after their
+    fp32 copy was made (train.py `del pred`).
+    """
     tuning = _tuning(row)
-    own_loss = any(name in row["source"] for name in ("torchtitan", "InternEvo", "LitGPT", "Answer.AI", "torchtune"))
+    own_loss = any(name in row["source"] for name in ("InternEvo", "LitGPT", "Answer.AI", "torchtune"))
+    own_loss = own_loss or _compiles_loss(row)
     return 0.0 if own_loss or tuning.liger or tuning.pairs else _memory(row, tuning).logits_backward_bytes
 
 
@@ -106,7 +127,14 @@ def _stage_memory(row: Mapping[str, Any], layers: ModelLayers, memory: MemoryTra
     if habits_of(row).sums_in_fp32 and row.get("fsdp") and plan.micro_batches > 1:
         trained_count = stage.parameters.trained_dense + stage.parameters.trained_expert
         stage = replace(stage, gradients=stage.gradients + (4 - memory.gradient_bytes) * trained_count)
-    return replace(stage, activations=stage.activations + _single_operators(layers, plan)) if single else stage
+    more = _single_operators(layers, plan, "compile" in str(row.get("notes"))) if single else 0.0
+    if "LitGPT" in row["source"]:
+        more = _lit_gpt_bytes(layers, plan, tuning)
+    elif row.get("use_cache"):
+        # They are freed after the forward pass, before the loss needs most.
+        later = 1 - memory.logits_forward_bytes / memory.logits_backward_bytes
+        more = max(0.0, _cache_bytes(layers, plan) - later * float(stage.logits))
+    return replace(stage, activations=stage.activations + more)
 
 
 def _memory(row: Mapping[str, Any], tuning: Tuning) -> MemoryTraits:
@@ -189,7 +217,7 @@ def _loss_of_stack(row: Mapping[str, Any], memory: MemoryTraits) -> MemoryTraits
 
 def _compiles_loss(row: Mapping[str, Any]) -> bool:
     notes = str(row.get("notes"))
-    recent = "B200" in str(row.get("hardware")) or re.search(r"\b202[5-9]\b", notes)
+    recent = "B200" in str(row.get("hardware")) or re.search(r"\b(2025(?!-0[1-3])|202[6-9])\b", notes)
     return "torchtitan" in row["source"] and "compile" in notes and bool(recent)
 
 
@@ -199,14 +227,18 @@ def _tuning(row: Mapping[str, Any]) -> Tuning:
         return Tuning(trained=Trained())
     quantised = method.startswith("qlora") or (_is_script(row) and "qlora" in reference(row))
     lora = "tuner_type=lora" in method or method.startswith("lora")
+    liger = "use_liger_kernel=true" in method
     return Tuning(
         trained=trained(method),
         method="qlora" if quantised else "lora" if lora else "full",
         lora_rank=rank(method),
         lora_targets=targets(method),
         copied=_copied(method),
-        liger="use_liger_kernel=true" in method,
-        upcasts_rest=quantised and not _is_script(row) and habits_of(row).upcasts_rest,
+        liger=liger,
+        fused_norms=liger,
+        fused_functions=liger,
+        drops=bool(re.search(r"lora_dropout=0\.\d", method)),
+        upcasts_rest=row.get("base_bytes") == 4 or (quantised and not _is_script(row) and habits_of(row).upcasts_rest),
         pairs="rlhf_type=dpo" in method,
         reference="rlhf_type=dpo" in method,
     )
@@ -218,11 +250,46 @@ def _copied(method: str) -> frozenset[CopiedPart]:
     return copied_parts(names[1]) if names else frozenset()
 
 
-def _single_operators(layers: ModelLayers, plan: Plan) -> float:
+def _lit_gpt_bytes(layers: ModelLayers, plan: Plan, tuning: Tuning) -> float:
+    """Return what LitGPT's own modules save besides what transformers' modules do.
+
+    Its norm keeps a trained product's input in fp32. The values are a view of the output of one projection, which stays
+    allocated, or they are repeated with the keys for every query head. The adapters of this projection share one
+    dropout, which keeps a mask (litgpt/model.py RMSNorm and CausalSelfAttention, litgpt/lora.py LoRAQKVLinear, of
+    2023-10 and later; lora_dropout is 0.05 in finetune/lora.py and config_hub/finetune).
+
+    A product of 4-bit weights saves its input too, in the bitsandbytes of its pyproject.toml until 2024-12 (0.42.0
+    autograd/_functions.py MatMul4Bit; 0.43.3 does not). That of the output projection is the attention's output.
+    """
+    per_token = 0.0
+    for operator in layers.kinds[0].operators:
+        if isinstance(operator, Norm) and not (operator.layer_norm or tuning.adapters):
+            per_token += 2 * operator.width
+        elif isinstance(operator, Attention):
+            repeated = operator.heads - operator.kv_heads
+            joined = (operator.heads + operator.kv_heads) * operator.key_dim
+            per_token += 2 * (repeated * (operator.key_dim + operator.value_dim) if repeated else joined)
+        elif isinstance(operator, Linear) and tuning.method == "qlora" and operator.name != "o":
+            per_token += 2 * operator.inputs
+    if tuning.adapters:
+        per_token += layers.output.hidden
+    return layers.count * per_token * float(plan.tokens)
+
+
+def _cache_bytes(layers: ModelLayers, plan: Plan) -> float:
+    """Return the keys and values of all layers that transformers' model returns with `use_cache`, its default. Its own
+    gradient checkpointing turns that off, and FSDP's does not."""
+    attentions = [op for op in layers.kinds[0].operators if isinstance(op, Attention)]
+    per_token = sum(2 * op.kv_heads * (op.key_dim + op.value_dim) for op in attentions)
+    return layers.count * per_token * float(plan.tokens)
+
+
+def _single_operators(layers: ModelLayers, plan: Plan, is_compiled: bool) -> float:
     """Return what torchtitan's operator-wise checkpointing saves besides each layer's input.
 
     It saves every second GEMM (q, v, gate, down) and the output of the attention with its statistics
-    (torchtitan/distributed/activation_checkpoint.py).
+    (torchtitan/distributed/activation_checkpoint.py). Nothing in backward reads the output of `down`, so a compiled
+    layer does not save it (torch 2.13 _functorch/partitioners.py min_cut_rematerialization_partition).
     """
     per_token = 0.0
     for operator in layers.kinds[0].operators:
@@ -230,5 +297,5 @@ def _single_operators(layers: ModelLayers, plan: Plan) -> float:
             per_token += operator.heads * (2 * operator.key_dim + 2 * operator.value_dim + 4)
             per_token += 2 * operator.kv_heads * operator.value_dim
         elif isinstance(operator, Activation):
-            per_token += 2 * operator.width + 2 * layers.output.hidden
+            per_token += 2 * operator.width + (0 if is_compiled else 2 * layers.output.hidden)
     return layers.count * per_token * float(plan.tokens)

@@ -100,6 +100,8 @@ class Case:
     extra: tuple[tuple[str, int], ...] = ()
     frozen: bool = False
     """Whether the vision tower and its projector are frozen, in 16 bits."""
+    liger: bool = False
+    """Whether Liger's norms and functions run. Its loss is not compared here."""
     keys: Mapping[str, Any] | None = None
     """The keys of a model of benchmarks/small_models.py, which replace the sizes."""
 
@@ -139,6 +141,10 @@ CASES = [
     Case(config=LlamaConfig, vocabulary=512),
     Case(config=Qwen3Config),
     Case(config=Qwen3Config, checkpointing=False, vocabulary=512),
+    Case(config=Qwen3Config, liger=True, vocabulary=512),
+    Case(config=Qwen3Config, liger=True, checkpointing=False, vocabulary=512),
+    Case(config=Qwen3Config, liger=True, lora=True, vocabulary=512),
+    Case(config=Qwen3Config, liger=True, lora=True, checkpointing=False, vocabulary=512),
     Case(config=Qwen3MoeConfig, extra=tuple(EXPERTS.items())),
     Case(config=Qwen3MoeConfig, extra=tuple(EXPERTS.items()), checkpointing=False, vocabulary=512),
     Case(config=Qwen3VLConfig),
@@ -234,7 +240,7 @@ def main() -> None:
 def _name(case: Case) -> str:
     return (
         f"{case.config.model_type}, vocabulary {case.vocabulary}, accumulation {case.accumulation}"
-        f"{', LoRA' if case.lora else ''}{', frozen tower' if case.frozen else ''}"
+        f"{', LoRA' if case.lora else ''}{', Liger' if case.liger else ''}{', frozen tower' if case.frozen else ''}"
         f"{'' if case.checkpointing else ', no checkpointing'}"
     )
 
@@ -260,7 +266,14 @@ def _formula(case: Case) -> float:
     targets = ",".join(NAMED_TARGETS.get(case.config.model_type, ["all"]))
     is_eager = case.config.model_type in EAGER
     method: Method = "lora" if case.lora else "full"
-    tuning = Tuning(trained=trained, method=method, lora_targets=targets, eager_attention=is_eager)
+    tuning = Tuning(
+        trained=trained,
+        method=method,
+        lora_targets=targets,
+        eager_attention=is_eager,
+        fused_norms=case.liger,
+        fused_functions=case.liger,
+    )
     return float(data_parallel_memory(layers, plan, memory, tuning).peak - STATIC_BYTES) / MIB
 
 
@@ -304,6 +317,8 @@ def built(case: Case) -> Any:
     attention = "eager" if config.model_type in EAGER else "sdpa"
     model = build(config, attn_implementation=attention).float().train()
     base = model
+    if case.liger:
+        kernel_memory.install_liger(model)
     if case.frozen:
         for part in (model.model.vision_model, model.model.multi_modal_projector):
             part.to(torch.bfloat16).requires_grad_(False)

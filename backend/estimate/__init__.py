@@ -1,8 +1,8 @@
 """The cost of a plan: memory, time and FLOPs. Pure functions of a job; its sizes are numbers or NumPy arrays.
 
-Reading order: estimate.py, model_layers.py, saved_activations.py, megatron.py (or hugging_face.py), schedule.py,
-simulate.py; for time: timing.py, step_time.py, layer_time.py, time_context.py, communication.py, collectives.py,
-efficiency.py.
+Reading order: estimate.py, model_layers.py, saved_activations.py, megatron.py (or eager_activations.py,
+hugging_face.py), schedule.py, simulate.py; for time: timing.py, step_time.py, layer_time.py, time_context.py,
+communication.py, collectives.py, efficiency.py.
 """
 
 from backend.estimate.estimate import (

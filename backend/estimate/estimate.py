@@ -35,6 +35,7 @@ from backend.estimate.plan import Plan, plan_of_model, unsplit
 from backend.estimate.time.calibrated import calibrated_on, probed_on, reserved_ratio
 from backend.estimate.time.schedule import bubble_fraction, textbook_bubble
 from backend.estimate.time.timing import Speed, speed_of
+from backend.job import liger
 from backend.job.attention import is_fused, masks_packs, stores_scores
 from backend.job.job import Job
 from backend.job.model import ModelShape
@@ -318,6 +319,8 @@ def tuning_of(job: Job, shape: ModelShape, trained: Trained, gpu: Gpu) -> Tuning
         copied=_copied(job),
         last_layers=training.trainable_layers,
         liger=job.fuses_loss,
+        fused_norms=job.has_liger_kernels and shape.model_type in liger.NORMS,
+        fused_functions=job.has_liger_kernels and shape.model_type in liger.FUNCTIONS,
         single_precision=training.precision == "fp32",
         eager_attention=stores_scores(job, shape),
         masks_packs=masks_packs(job),

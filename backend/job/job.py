@@ -246,7 +246,12 @@ class Job:
 
         Other stages need them (LLaMA-Factory 0.9.5 model/loader.py require_logits).
         """
-        return self.training.liger and not self.traits.is_megatron and self.training.stage in ("pt", "sft")
+        return self.has_liger_kernels and self.training.stage in ("pt", "sft")
+
+    @property
+    def has_liger_kernels(self) -> bool:
+        """Return whether Liger replaces modules of the model. The Megatron path never does."""
+        return self.training.liger and not self.traits.is_megatron
 
     @property
     def lora_dropout(self) -> float:

@@ -1,6 +1,6 @@
 """Experts that transformers computes for every token cost what they compute, and Megatron's only what was chosen."""
 
-from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
+from backend.estimate.memory.eager_activations import EagerForm, eager_bytes
 from backend.estimate.model.layers import operators_of
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters

@@ -132,6 +132,18 @@ def test_liger_takes_the_logits_away():
     assert liger.peak_gib < plain.peak_gib - 5
 
 
+@pytest.mark.parametrize(("preset", "fewer"), [("qwen3-8b", True), ("qwen3-vl-8b", False)])
+def test_ligers_kernels_save_less_where_llama_factory_has_them_for_the_model_type(preset, fewer):
+    activations = [
+        estimate(job(engine="llamafactory-zero3", model__preset=preset, training__liger=on, parallel__recompute="none"))
+        .stages[0]
+        .activations_gib
+        for on in (False, True)
+    ]
+    assert (activations[1] < 0.8 * activations[0]) is fewer
+    assert fewer or activations[1] == activations[0]
+
+
 def test_the_megatron_path_trains_deep_stack_mergers_of_a_frozen_tower_and_the_hugging_face_path_does_not():
     frozen = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
     megatron = estimate(job(TP4, frozen)).stages[0]

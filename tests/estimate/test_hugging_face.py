@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from backend.estimate import estimate
+from backend.estimate.memory.eager_activations import EagerForm, eager_bytes
 from backend.estimate.memory.hugging_face import data_parallel_memory
-from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.memory.stage import Trained
 from backend.estimate.memory.terms import STATIC_BYTES
 from backend.estimate.memory.tuning import Tuning
@@ -268,6 +268,20 @@ def test_adamw_of_many_kernels_holds_roots_of_all_moments_while_it_steps():
         assert unfused.workspace_gib == pytest.approx(roots + 0.1)
     zero = [estimate(job(short, edits, engine="llamafactory-zero2")).peak_gib for edits in ({}, many)]
     assert zero[0] == zero[1]
+
+
+def test_a_frozen_fp32_model_also_keeps_a_16_bit_copy_of_every_projection_until_backward():
+    """Autocast caches no frozen weight, and each product saves the copy that it made: torch's saved tensors of a layer
+    of a small Llama with adapters hold them, and those of a 16-bit model do not."""
+    layers = model_layers(resolve_model(Model(preset="qwen3-8b")))
+    tuning = Tuning(trained=Trained(), method="lora", upcasts_rest=True)
+    kept, checkpointed = (
+        data_parallel_memory(layers, Plan(sequence_length=2048, micro_batches=1, recompute=recompute), DDP, tuning)
+        for recompute in ("none", "full")
+    )
+    projections = 8190735360 - 2 * layers.embedding - 36 * (2 * 4096 + 2 * 128) - 4096
+    assert kept.weights == pytest.approx(4 * 8190735360, rel=0.01)
+    assert kept.workspace - checkpointed.workspace == pytest.approx(2 * projections, rel=0.01)
 
 
 def test_pefts_preparation_for_4_bits_doubles_what_is_not_packed():

@@ -2,7 +2,8 @@
 
 import pytest
 
-from backend.estimate.memory.saved_activations import EagerForm, eager_bytes, fused_bytes
+from backend.estimate.memory.eager_activations import EagerForm, eager_bytes
+from backend.estimate.memory.saved_activations import fused_bytes
 from backend.estimate.model.model_layers import model_layers
 from backend.job.job import Model
 from backend.job.model import parse_model
@@ -29,6 +30,43 @@ def test_a_decoder_layer_keeps_what_torch_keeps(case):
     model_type, form = case
     layer = model_layers(parse_model({"model_type": model_type, **SMALL})).kinds[0]
     assert eager_bytes(layer, form) == pytest.approx(MEASURED[case], rel=0.002)
+
+
+def test_ligers_kernels_keep_a_norms_input_and_both_halves_of_swiglu():
+    """Liger 0.8.2 ops/rms_norm.py and ops/swiglu.py save_for_backward. benchmarks/step_peak.py compares whole steps."""
+    layer = model_layers(parse_model({"model_type": "qwen3", **SMALL})).kinds[0]
+    statistics, attention, norm_outputs = 4 * 8, 2 * (2 * 8 + 2 * 2) * 64, 2 * 2 * 512
+    norms = 2 * (2 * 512 + (8 + 2) * 64)
+    form = EagerForm(fused_norms=True, fused_functions=True)
+    assert eager_bytes(layer, form) == norms + norm_outputs + attention + statistics + (2 + 1) * 2 * 1536
+    fp32_stream = form._replace(residual=4, casts=True)
+    assert eager_bytes(layer, fp32_stream) - eager_bytes(layer, form) == 2 * 2 * 512 + 2 * (3 - 1 + 2 - 1) * 512
+
+
+# The same, with PEFT 0.18.1: bytes a token of a layer beside frozen weights, their bf16 copies, and what an adapter
+# saves of its own width. The hidden size is 256, the FFN 768, with two of four heads for keys and values. CPU's dropout
+# keeps its mask in the type of its input; CUDA's in bytes, as here.
+ADAPTED = {
+    ("all", "casts"): 12824,
+    ("all", "plain"): 10768,
+    ("all", "drops"): 15120,
+    ("q_proj,v_proj", "casts"): 9240,
+    ("q_proj,v_proj", "plain"): 8720,
+    ("q_proj,v_proj", "drops"): 9744,
+}
+ADAPTER_FORMS = {
+    "casts": EagerForm(trained=False, adapters=True, casts=True),
+    "plain": EagerForm(trained=False, adapters=True),
+    "drops": EagerForm(trained=False, adapters=True, drops=True),
+}
+
+
+@pytest.mark.parametrize(("targets", "form"), list(ADAPTED), ids=" ".join)
+def test_adapters_keep_the_inputs_of_the_modules_that_have_them(targets, form):
+    sizes = {"hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4}
+    layer = model_layers(parse_model({"model_type": "llama", **SMALL, **sizes})).kinds[0]
+    bytes_kept = eager_bytes(layer, ADAPTER_FORMS[form]._replace(targets=targets))
+    assert bytes_kept == pytest.approx(ADAPTED[targets, form], rel=0.001)
 
 
 @pytest.mark.parametrize(("preset", "measured"), [("qwen3-vl-8b", 43208), ("qwen2.5-vl-7b", 66472)])

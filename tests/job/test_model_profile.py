@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.estimate.estimate import estimate
-from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
+from backend.estimate.memory.eager_activations import EagerForm, eager_bytes
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.job.mapping import parse_job

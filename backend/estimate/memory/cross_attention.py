@@ -1,7 +1,7 @@
 """What cross-attention to images keeps for the backward pass under Hugging Face engines, beside the layer's tokens."""
 
 from backend.estimate.array_ops import Number
-from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
+from backend.estimate.memory.eager_activations import EagerForm, eager_bytes
 from backend.estimate.model.layers import LayerKind, ModelLayers
 from backend.estimate.plan import Plan
 

@@ -2,7 +2,7 @@
 
 Under DDP trainable parameters are fp32 and run under autocast (model/adapter.py); ZeRO and FSDP run 16-bit parameters.
 Gradient checkpointing affects only layers with something to train (model/model_utils/checkpointing.py). sharding.py
-computes the states that ranks divide. hugging_face_step.py has the moments of a step. saved_activations.py has the
+computes the states that ranks divide. hugging_face_step.py has the moments of a step. eager_activations.py has the
 saved tensors of the modules.
 """
 

@@ -2,6 +2,7 @@
 
 from backend.estimate.array_ops import Number, choose, larger, smaller
 from backend.estimate.memory.cross_attention import cross_attention_bytes, image_vector_bytes
+from backend.estimate.memory.eager_activations import EagerForm, eager_bytes
 from backend.estimate.memory.layer_work import (
     layer_work,
     mask_bytes,
@@ -21,11 +22,11 @@ from backend.estimate.memory.memory_term import (
     trained_piece,
 )
 from backend.estimate.memory.rollout import rollout_moment
-from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.memory.sharding import States
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import Moment, moment
 from backend.estimate.memory.tuning import Tuning, form_of
+from backend.estimate.model.adapters import quantised_parameters
 from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, last_kinds, operators_of, table_weights
 from backend.estimate.plan import Plan
 from backend.job.model.operators import AltUp
@@ -47,7 +48,7 @@ def step_moments(
     if layers.stem:
         tower = joined(tower, _stem(layers.stem, plan, tuning, form))
     output = token_piece("activations_output", plan.tokens * eager_bytes(layers.output, form), plan)
-    copies, kept_copies = _cast_copies(layers, plan, memory, tuning, parameters)
+    copies, kept_copies = _cast_copies(layers, plan, memory, tuning, form, parameters)
     head_copy = _head_copy(layers, plan, memory, tuning)
     head = _output_gradient(layers, memory, tuning, form)
     waiting = _waiting_gradient(layers, plan, memory, tuning, form)
@@ -81,6 +82,8 @@ def _form(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning) -> EagerFor
     of the hidden state by powers of their elements, so that all copies are in fp32. ZAYA keeps its residual
     stream in fp32."""
     form = form_of(tuning, memory, tuning.trained.language)
+    if tuning.fused_norms or tuning.fused_functions:
+        form = form._replace(fused_norms=tuning.fused_norms, fused_functions=tuning.fused_functions)
     if layers.fp32_residual or (memory.autocast_bytes and layers.stem and operators_of(layers.stem, AltUp)):
         return form._replace(residual=4)
     return form
@@ -158,13 +161,24 @@ def _table_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tunin
 
 
 def _cast_copies(
-    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
+    layers: ModelLayers,
+    plan: Plan,
+    memory: MemoryTraits,
+    tuning: Tuning,
+    form: EagerForm,
+    parameters: RankParameters,
 ) -> tuple[Piece, Piece]:
     """Return the 16-bit copies of fp32 weights: those that autocast caches until the end of forward, and those kept for
     backward.
 
     With checkpointing no copy is saved. Experts are slices of one parameter and are never cached.
     """
+    if tuning.casts_frozen:
+        # Autocast caches no frozen weight, but the backward pass of each projection needs its copy
+        # (pytorch aten/src/ATen/autocast_mode.cpp cached_cast). _logits has that of the output layer.
+        size = choose(plan.full_recompute, 0.0, form.element * quantised_parameters(layers))
+        frozen = piece("workspace_copies", size, bytes_each=form.element, elements=None)
+        return frozen, frozen
     if tuning.adapters or not memory.autocast_bytes:
         return NOTHING, NOTHING
     # The lookup of an embedding is in fp32; a tied embedding is cast for the output layer.

@@ -5,8 +5,14 @@ from functools import lru_cache
 from itertools import pairwise
 
 from backend.estimate.array_ops import Number, choose, larger, largest, smaller
+from backend.estimate.memory.eager_activations import (
+    EagerForm,
+    eager_bytes,
+    has_fused_function,
+    is_read,
+    operators_in_pairs,
+)
 from backend.estimate.memory.memory_term import Explanation, Piece, joined, largest_piece, piece, token_piece
-from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.memory.sharding import largest_unit
 from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import adapted_linears
@@ -223,15 +229,21 @@ def _copies_bytes(kind: LayerKind, form: EagerForm) -> int:
 @lru_cache(maxsize=1024)
 def _function_bytes(kind: LayerKind, form: EagerForm) -> float:
     """Return the bytes per token of the gradients in the backward pass of the widest function of the FFN: those of its
-    input, and for xIELU those of its steps.
+    input, and for xIELU those of its steps. The gradient of its output takes the place of what the next projection
+    saved, if it saved its input. Liger's kernel overwrites its saved inputs, so that there is only the gradient of its
+    output.
 
     transformers 5.6 activations.py XIELUActivation: when alpha_n's step runs, the gradients of both branches, of the
     input, of the step's product and, if trained, of alpha_n's factor are there.
     """
     e, branch = form.element, form.residual
     steps = e + branch * (4 if form.trained else 3)
-    activations = [op for op in kind.operators if isinstance(op, Activation)]
-    sizes = [op.width * (steps if op.xielu else 2 * e if op.gated else e) for op in activations]
+    sizes = []
+    for op, after in operators_in_pairs(kind):
+        if isinstance(op, Activation):
+            inputs = steps if op.xielu else 2 * e if op.gated else e
+            of_output = 0 if is_read(after, kind, form) or op.module == "moe" else e
+            sizes.append(op.width * (e if has_fused_function(op, form) else inputs + of_output))
     # A profile may have found no function that it knows.
     return max(sizes or [e * op.outputs for op in kind.operators if isinstance(op, Linear)])
 

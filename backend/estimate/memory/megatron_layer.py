@@ -9,11 +9,12 @@ from functools import lru_cache
 
 from backend.estimate.array_ops import ZERO, Flag, Number, choose, larger
 from backend.estimate.frozen_dataclass import frozen_dataclass, positional_dataclass
+from backend.estimate.memory.eager_activations import EagerForm, eager_bytes
 from backend.estimate.memory.megatron_adapters import Adapters, adapter_bytes
 from backend.estimate.memory.megatron_sparse import core_revived, core_saved, core_work, kept_choices
 from backend.estimate.memory.megatron_workspace import expert_copies, ffn_gradients, largest_weight
 from backend.estimate.memory.memory_term import NOTHING, Explanation, Piece, joined, largest_piece, piece, token_piece
-from backend.estimate.memory.saved_activations import EagerForm, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
+from backend.estimate.memory.saved_activations import SavedBytes, fused_bytes, recomputed_bytes
 from backend.estimate.memory.stage import Trained
 from backend.estimate.memory.terms import Moment
 from backend.estimate.model.layers import LayerKind, VisionLayers, operators_of

@@ -3,8 +3,8 @@
 from typing import Literal
 
 from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memory.eager_activations import EagerForm
 from backend.estimate.memory.rollout import Rollout
-from backend.estimate.memory.saved_activations import EagerForm
 from backend.estimate.memory.stage import Trained
 from backend.estimate.model.adapters import CopiedPart
 from backend.job.traits import MemoryTraits
@@ -28,6 +28,10 @@ class Tuning:
     """Layers that `partial` trains."""
     liger: bool = False
     """Liger's fused output layer and loss, which never store all logits."""
+    fused_norms: bool = False
+    """As in EagerForm, of the decoder; towers keep transformers' norms."""
+    fused_functions: bool = False
+    """As in EagerForm."""
     single_precision: bool = False
     """fp32 without autocast."""
     eager_attention: bool = False
@@ -44,8 +48,9 @@ class Tuning:
     """4-bit loading packs routed experts too: transformers 4 has an nn.Linear for each; transformers 5, whose experts
     are one parameter with three dimensions, leaves them in 16 bits."""
     upcasts_rest: bool = False
-    """QLoRA: what is not in 4 bits (embedding, norms, output layer) is fp32 and runs under autocast. peft's
-    utils/other.py prepare_model_for_kbit_training does this; LLaMA-Factory does not call it."""
+    """What is frozen and not in 4 bits is fp32 and runs under autocast. With QLoRA (embedding, norms, output layer)
+    peft's utils/other.py prepare_model_for_kbit_training does this; LLaMA-Factory does not call it. With LoRA it is
+    the whole model, if a program loads it without a data type: transformers before 5 then has fp32."""
 
     @property
     def logits_share(self) -> float:
@@ -57,6 +62,11 @@ class Tuning:
     @property
     def adapters(self) -> bool:
         return self.method in ("lora", "qlora")
+
+    @property
+    def casts_frozen(self) -> bool:
+        """Return whether autocast casts frozen weights of projections in every pass."""
+        return self.method == "lora" and self.upcasts_rest
 
     @property
     def trains_output(self) -> bool:
@@ -77,8 +87,8 @@ def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> EagerFo
     if tuning.adapters:
         casts = autocast or tuning.upcasts_rest
         residual = 4 if tuning.upcasts_rest else 2
-        return EagerForm(residual=residual, trained=False, adapters=part_trained, casts=part_trained and casts,
-                         drops=part_trained and tuning.drops)  # fmt: skip
+        return EagerForm(residual=residual, trained=False, adapters=part_trained, targets=tuning.lora_targets,
+                         casts=part_trained and casts, drops=part_trained and tuning.drops)  # fmt: skip
     # The residual stream is fp32 if the fp32 embedding is trained; the frozen embedding of `partial` returns bf16.
     is_fp32 = part_trained and autocast and tuning.method == "full"
     return EagerForm(residual=4 if is_fp32 else 2, trained=part_trained, casts=part_trained and autocast)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
+from backend.estimate.memory.eager_activations import EagerForm, eager_bytes
 from backend.estimate.model.attention import full_attention, latent_attention
 from backend.estimate.model.chosen_keys import chosen_keys_attention
 from backend.estimate.model.compressed import collapsed, compressed_attention, connected, spread

@@ -1,8 +1,8 @@
 """The work of one layer beside arithmetic: bytes that it moves and kernels that it starts, from its operators.
 
 A matrix product reads both operands and writes the result. All other operators (norms, activations, residual sums,
-routing) are bound by memory. There are two implementations, as in saved_activations.py: fused kernels (Transformer
-Engine) and Hugging Face's modules.
+routing) are bound by memory. There are two implementations, as in saved_activations.py and
+eager_activations.py: fused kernels (Transformer Engine) and Hugging Face's modules.
 """
 
 from dataclasses import dataclass
