@@ -417,6 +417,8 @@ def test_layers_that_are_slow_without_a_package_warn_of_it_and_megatron_needs_it
     gang.facts[0] = make_facts({**MODULES, "deepspeed": "0.18.4", "transformers": "5.5.4", "fla": None, **kernels})
     problems = [result.problem for result in gang.check() if result.name == "engine" and result.problem]
     assert [(problem.code, problem.values["modules"]) for problem in problems] == ([(code, missing)] if code else [])
+    built = any("causal-conv1d --no-build-isolation" in str(problem.values["command"]) for problem in problems)
+    assert built == ("causal_conv1d" in missing)
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ def needed_modules(job: Job) -> dict[str, str]:
     """Return the modules that the job's engine imports: import name -> distribution."""
     traits = job.traits
     megatron = {"megatron": "megatron-core", **_MEGATRON[traits.environment]} if traits.is_megatron else {}
+    modules = {"transformer_engine": "transformer-engine"} if _builds_transformer_engine(job) else {}
     deepspeed = {"deepspeed": "deepspeed"} if traits.zero_stage else {}
     # megatron-core 0.16.1 ssm/gated_delta_net.py raises ImportError without it, and so do mcore-bridge 1.6.5
     # model/gpts/bailing_hybrid.py and Ling 2.5's own code.
@@ -103,11 +104,21 @@ def needed_modules(job: Job) -> dict[str, str]:
         **_COMMON,
         **_ENGINE[traits.environment],
         **megatron,
+        **modules,
         **deepspeed,
         **linear,
         **images,
         **_reinforcement_modules(job),
     }
+
+
+def _builds_transformer_engine(job: Job) -> bool:
+    """Return whether the model consists of Transformer Engine's modules: Megatron on GPUs.
+
+    Without it, mcore_adapter ends in megatron-core 0.16.1 models/gpt/gpt_layer_specs.py (`NameError: name
+    'TESpecProvider' is not defined`), and mcore-bridge 1.6.5 ends when patcher.py imports it.
+    """
+    return job.traits.is_megatron and not _is_benchmark(job) and resolve_gpu(job.cluster).device != "cpu"
 
 
 def _is_qwen_with_images(job: Job) -> bool:
@@ -155,15 +166,14 @@ def kernel_modules(job: Job) -> dict[str, str]:
 def optional_modules(job: Job) -> dict[str, str]:
     """Return the modules that decide which kernels compute, if they are there: import name -> distribution.
 
-    Transformer Engine chooses between flash-attn's and cuDNN's attention (pytorch/attention/dot_product_attention/
+    Of flash-attn's and cuDNN's attention, Transformer Engine chooses one (pytorch/attention/dot_product_attention/
     utils.py get_attention_backend). transformers replaces a FlashAttention 2 that is asked for and not installed by a
     kernel from the hub (5.6.0 modeling_utils.py _check_and_adjust_attn_implementation).
     """
     if _is_benchmark(job) or resolve_gpu(job.cluster).device == "cpu":
         return {}
-    engine = {"transformer_engine": "transformer-engine"} if job.traits.is_megatron else {}
     takes_flash = may_run_flash_attn(job, known_model(job.model).model_type)
-    return {**engine, **({"flash_attn": "flash-attn"} if takes_flash else {})}
+    return {"flash_attn": "flash-attn"} if takes_flash else {}
 
 
 def read_modules(job: Job) -> dict[str, str]:

@@ -14,7 +14,7 @@ from backend.cluster.inventory.software import (
 )
 from backend.cluster.preflight.broken_versions import BROKEN_VERSIONS, case_of, has_flash_attn
 from backend.cluster.preflight.equality import named, usual
-from backend.cluster.preflight.fix_commands import BUILT_WITH_TORCH, MCORE_ADAPTER, install_command, pip_command
+from backend.cluster.preflight.fix_commands import BUILT_WITH_TORCH, install_command, install_missing, pip_command
 from backend.cluster.preflight.readings import GangReadings, NodeReadings
 from backend.cluster.preflight.results import CheckResult
 from backend.job.attention import (
@@ -48,14 +48,15 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
         slow = [module for module in kernel_modules(job) if not versions.get(module)]
         if slow:
             field = python_field(job, checks.rank)
-            command = pip_command(environment_of(job, checks.rank), [kernel_modules(job)[module] for module in slow])
+            command = install_missing(
+                environment_of(job, checks.rank), {name: kernel_modules(job)[name] for name in slow}
+            )
             return [checks.warning("engine", "kernels_missing", field, modules=slow, command=command)]
         if missing_attention := _flash_attention_is_missing(node, versions):
             return [missing_attention]
         return [checks.ok("engine", **facts.modules)]
     field, values = python_field(job, checks.rank), {"modules": missing, "engine": job.engine}
-    requirements = [MCORE_ADAPTER if module == "mcore_adapter" else names[module] for module in missing]
-    command = pip_command(environment_of(job, checks.rank), requirements)
+    command = install_missing(environment_of(job, checks.rank), {module: names[module] for module in missing})
     # PyPI's package of this name has no such module.
     is_placeholder = "mcore_adapter" in missing and "mcore_adapter" in facts.origins
     code = "engine_placeholder" if is_placeholder else "engine_missing"
@@ -73,7 +74,7 @@ def _flash_attention_is_missing(node: NodeReadings, versions: Mapping[str, str])
     is_asked = takes and asked_of_llamafactory(job) == FLASH_ATTENTION
     if not is_asked or "flash_attn" not in optional_modules(job) or has_flash_attn(versions):
         return None
-    command = pip_command(environment_of(job, checks.rank), ["flash-attn", "--no-build-isolation"])
+    command = install_missing(environment_of(job, checks.rank), optional_modules(job))
     runs = "eager" if case_of(job) == "gemma2" else "SDPA"
     return checks.warning("engine", "flash_attn_not_installed", "extra", runs=runs, case=runs, command=command)
 
@@ -137,7 +138,7 @@ def check_versions(gang: GangReadings) -> list[CheckResult]:
 def _compared(module: str, version: str) -> str:
     """Return the part of a version that nodes must share.
 
-    A local build of flash-attn or Transformer Engine names torch and CUDA behind `+`. torch has a version of its own.
+    A local build of such a package names torch and CUDA behind `+`. torch has a version of its own.
     """
     return re.sub(r"\+\S*", "", version) if module in BUILT_WITH_TORCH else version
 
@@ -165,8 +166,7 @@ def _packages_on_some_nodes(gang: GangReadings, rank: int, models: Mapping[str, 
     results, checks, environment = [], gang.checks, environment_of(gang.job, rank)
     for module, package in optional_modules(gang.job).items():
         has = {node: bool(fact.modules.get(module)) for node, fact in gang.facts.items()}
-        is_needed = module == "transformer_engine" or needs_flash_attn(gang.job)
-        wanted = any(has.values()) if is_needed else usual(has)
+        wanted = any(has.values()) if needs_flash_attn(gang.job) else usual(has)
         if has[rank] == wanted:
             continue
         if wanted:
