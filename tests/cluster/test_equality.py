@@ -164,6 +164,26 @@ def test_flash_attention_that_is_asked_for_and_not_installed_is_warned_of(
     assert (problem.code, problem.values["runs"]) == ("flash_attn_not_installed", case)
 
 
+@pytest.mark.parametrize(
+    ("llamafactory", "package", "status", "code"),
+    [
+        ("0.9.5", "3.0.0", "failure", "flash_attention_3_fails"),
+        ("0.9.6.dev0 (commit ff6d4d12e2)", None, "warning", "flash_attn_not_installed"),
+        ("0.9.6.dev0 (commit ff6d4d12e2)", "3.0.0", "ok", None),
+    ],
+)
+def test_flash_attention_3_needs_llamafactory_s_main_and_its_package(
+    llamafactory: str, package: str | None, status: str, code: str | None
+) -> None:
+    gang = Gang(nodes=1, extra={"flash_attn": "fa3"}, model={"preset": QWEN, "path": "/m"})
+    modules = {"llamafactory": llamafactory, "flash_attn_interface": package, "transformers": "5.5.4"}
+    gang.facts[0] = make_facts({**MODULES, **modules})
+    [result] = [result for result in gang.check() if result.name == "engine"]
+    assert (result.status, result.problem.code if result.problem else None) == (status, code)
+    if result.problem:
+        assert all("fa2" in render_problem(lang, result.problem)["fix"] for lang in LANGUAGES)
+
+
 def test_flash_attn_is_asked_for_where_the_engine_takes_it_if_it_is_there() -> None:
     cases = [(model, attention) for model in (GEMMA_2, QWEN) for attention in ("auto", "fa2", "sdpa")]
     jobs = {

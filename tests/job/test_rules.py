@@ -21,6 +21,7 @@ TEXT = {**VISION, "training": {"images_per_sample": 0}}
 QWEN25_VL = {**VISION, "model": {"preset": "qwen2.5-vl-7b"}}
 MOE = {**VISION, "model": {"preset": "qwen3-30b-a3b"}}
 DENSE = {**VISION, "model": {"preset": "qwen3-8b"}}
+PACKS = {"training.packing": True}
 TWO_SETS = {"training.dataset": "a,b", "training.mix_strategy": "interleave_under"}
 STREAMS = {"engine": "swift-megatron", "training.max_steps": 9, "extra": {"streaming": True}}
 
@@ -33,6 +34,7 @@ SHAPE = {
     "vocab_size": 512,
 }
 FALCON_H1 = {**DENSE, "model": {"hf_config": SMALL_MODELS["falcon_h1"]}}
+JAMBA = {**DENSE, "model": {"hf_config": SMALL_MODELS["jamba"]}}
 BAMBA = {**DENSE, "model": {"hf_config": SMALL_MODELS["bamba"]}}
 GRANITE = {**DENSE, "model": {"hf_config": SMALL_MODELS["granitemoehybrid"]}}
 KIMI_LINEAR = {**DENSE, "model": {"hf_config": NEWER_MODELS["kimi_linear"]}}
@@ -264,6 +266,26 @@ CASES = [
     (DENSE, {"engine": "llamafactory-zero3", "extra": {"flash_attn": "fa3"}}, "flash_attention_3_unknown"),
     (GEMMA_2, {"engine": "llamafactory-zero3", "extra": {"flash_attn": "fa3"}}, "flash_attention_3_unknown"),
     (VAULT_GEMMA, {"engine": "llamafactory-zero3", "extra": {"flash_attn": "fa3"}}, "flash_attention_3_unknown"),
+    (DENSE, {"engine": "llamafactory-zero3", "cluster.gpu": "b200-180g", "extra": {"flash_attn": "fa3"}},
+     "flash_attention_3_needs_hopper"),
+    (DENSE, {"engine": "swift-zero3", "cluster.gpu": "b200-180g", "extra": {"attn_impl": "flash_attention_3"}},
+     "flash_attention_3_needs_hopper"),
+    *((DENSE, {"engine": "llamafactory-zero3", "training.cutoff_len": 99, **PACKS, "extra": extra}, "packs_are_padded")
+      for extra in ({}, {"neat_packing": True}, {"neat_packing": True, "flash_attn": "fa2"})),
+    *((base, {"engine": "llamafactory-zero3", **PACKS, "training.micro_batch_size": 2, **batch,
+              "extra": {"neat_packing": True, "flash_attn": asked}}, "neat_packs_are_single")
+      for base, asked in ((DENSE, "fa2"), (GEMMA_2, "auto"))
+      for batch in ({"training.global_batch_size": 64}, {"training.gradient_accumulation_steps": 2})),
+    (DENSE, {"engine": "llamafactory-zero3", **PACKS, "extra": {"neat_packing": True, "flash_attn": "fa3"}},
+     "neat_packing_with_kernel"),
+    (GPT_OSS, {"engine": "llamafactory-zero3", "training.method": "lora", **PACKS, "extra": {"neat_packing": True}},
+     "neat_packing_with_kernel"),
+    (JAMBA, {"engine": "llamafactory-zero3", **PACKS, "extra": {"neat_packing": True}}, "neat_packing_refused"),
+    (MOE, {"engine": "llamafactory-zero3", **PACKS, "extra": {"neat_packing": True, "moe_aux_loss_coef": 0.01}},
+     "neat_packing_with_balance"),
+    (FALCON_H1, {"engine": "llamafactory-zero3", **PACKS, "extra": {"neat_packing": True}}, "neat_packing_leaks"),
+    (GEMMA_3, {"engine": "llamafactory-zero3", **PACKS, "training.cutoff_len": 4096, "extra": {"neat_packing": True}},
+     "neat_packing_without_windows"),
     (GEMMA_3N, {"engine": "llamafactory-ddp"}, "shared_keys_reentrant"),
     (GEMMA_3N, {"engine": "llamafactory-fsdp", "parallel.fsdp.version": 1}, "shared_keys_reentrant"),
     (GEMMA_3N, {"engine": "swift-zero3"}, "shared_keys_reentrant"),
@@ -498,6 +520,23 @@ def test_stages_are_cut_anew_where_indexers_are_and_not_given_up(layers, layout,
         (GEMMA_4, {"engine": "swift-zero3"}),
         (GPT_OSS, {"engine": "llamafactory-ddp", "training.method": "lora", "training.precision": "fp16"}),
         (FALCON_H1, {"engine": "swift-ddp", "training.method": "lora"}),
+        (DENSE, {"engine": "llamafactory-zero3", **PACKS, "extra": {"neat_packing": True, "flash_attn": "fa2"}}),
+        (
+            DENSE,
+            {"engine": "llamafactory-zero3", **PACKS, "training.micro_batch_size": 2, "extra": {"neat_packing": True}},
+        ),
+        (
+            MOE,
+            {
+                "engine": "llamafactory-zero3",
+                **PACKS,
+                "extra": {"neat_packing": True, "flash_attn": "fa2", "moe_aux_loss_coef": 0.01},
+            },
+        ),
+        (
+            VISION,
+            {"engine": "llamafactory-zero3", **PACKS, "training.cutoff_len": 4095, "extra": {"neat_packing": True}},
+        ),
         (DENSE, {"engine": "swift-megatron", "extra": {"attention_backend": "fused"}}),
         (DENSE, {"engine": "swift-megatron", "cluster.gpu": "b200-180g", "extra": {"attention_backend": "fused"}}),
         (
@@ -539,6 +578,10 @@ def test_stages_are_cut_anew_where_indexers_are_and_not_given_up(layers, layout,
         "wide heads",
         "sinks stay bf16 in an fp16 job of LoRA",
         "ms-swift gives Mamba's out_proj no adapter",
+        "neat packs with FlashAttention 2",
+        "two neat packs with a mask",
+        "balance loss of neat packs with FlashAttention 2",
+        "neat packs of a type that numbers positions anew",
         "fused attention on Hopper",
         "fused attention on Blackwell",
         "fused attention of padded samples on Ampere",

@@ -13,7 +13,7 @@ from backend.cluster.node_group import ends_of_all
 from backend.cluster.node_programs import CONTAINER, node_program
 from backend.cluster.program_answers.checks import Facts
 from backend.cluster.typed_json import answer_of
-from backend.job.attention import may_run_flash_attn
+from backend.job.attention import asks_for_flash_attention_3, may_run_flash_attn
 from backend.job.cluster import Container, Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
@@ -172,8 +172,9 @@ def optional_modules(job: Job) -> dict[str, str]:
     """
     if _is_benchmark(job) or resolve_gpu(job.cluster).device == "cpu":
         return {}
+    third = {"flash_attn_interface": "flash-attn-3"} if asks_for_flash_attention_3(job) else {}
     takes_flash = may_run_flash_attn(job, known_model(job.model).model_type)
-    return {"flash_attn": "flash-attn"} if takes_flash else {}
+    return {**third, **({"flash_attn": "flash-attn"} if takes_flash else {})}
 
 
 def read_modules(job: Job) -> dict[str, str]:

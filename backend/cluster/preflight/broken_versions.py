@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from backend.job.attention import asked_of_swift, takes_flash_attention_if_installed
+from backend.job.attention import asked_of_swift, asks_for_flash_attention_3, takes_flash_attention_if_installed
 from backend.job.job import Job
 from backend.job.presets import known_model
 from backend.job.rules.sparse import SEE_LATER_TOKENS
@@ -69,6 +69,16 @@ def _distributed_save_fails(job: Job, versions: Mapping[str, str]) -> bool:
     return job.engine == "llamafactory-megatron" and is_new and distributed
 
 
+def _flash_attention_3_fails(job: Job, versions: Mapping[str, str]) -> bool:
+    """Return whether LLaMA-Factory knows `flash_attn: fa3` in name alone; job/rules/attention.py has the sources.
+
+    0.9.5 is its newest release, and its main is 0.9.6.dev0 (src/llamafactory/extras/env.py). gpt-oss has a kernel of
+    its own.
+    """
+    is_old = versions.get("llamafactory", "").partition(" ")[0] in ("0.9.4", "0.9.5")
+    return is_old and asks_for_flash_attention_3(job) and known_model(job.model).model_type != "gpt_oss"
+
+
 def _data_sets_fail(job: Job, versions: Mapping[str, str]) -> bool:
     """Return whether ms-swift cannot read data.
 
@@ -120,10 +130,15 @@ def _ling_code_fails(job: Job, versions: Mapping[str, str]) -> bool:
     return is_ling and runs_code and numbers >= [5, 0] and not is_mended
 
 
+LLAMAFACTORY_MAIN = (
+    "llamafactory @ git+https://github.com/hiyouga/LlamaFactory@ff6d4d12eeb035d6ce06805a5733dd7b29f2ac30"
+)
+"""The commit of its main that the docs describe."""
 BROKEN_VERSIONS = {
     # 5.5.4 is the newest version below 5.6.0, which is the newest that LLaMA-Factory 0.9.5 takes (its extras/misc.py).
     "flash_attention_crashes": (_flash_attention_crashes, "extra", "transformers==5.5.4"),
     "later_tokens_seen": (_sees_later_tokens, "extra", "transformers==5.19.0"),
+    "flash_attention_3_fails": (_flash_attention_3_fails, "extra", LLAMAFACTORY_MAIN),
     "gpt_oss_fails": (_gpt_oss_fails, "model.path", "transformers==4.57.6"),
     "ling_code_fails": (_ling_code_fails, "model.path", "transformers==4.57.6"),
     "data_sets_fail": (_data_sets_fail, "engine", "datasets==4.8.4"),

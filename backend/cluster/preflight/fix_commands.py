@@ -26,6 +26,8 @@ core library of the CUDA of the installed torch, 12 or 13 (NVIDIA/TransformerEng
 transformer_engine/pytorch/setup.py, since 2.9). In isolation, causal-conv1d and mamba-ssm would be built with the
 newest torch instead of the installed one (https://github.com/Dao-AILab/causal-conv1d/blob/40b7357/pyproject.toml and
 https://github.com/state-spaces/mamba/blob/0b11daa/pyproject.toml: `requires = [..., "torch", ...]`)."""
+NOT_ON_PYPI = ("flash_attn_interface",)
+"""FlashAttention 3 is built from the folder hopper of the repository (Dao-AILab/flash-attention 0251105 README.md)."""
 BUILD_TOOLS = ("setuptools", "wheel", "packaging", "ninja", "psutil")
 """What these builds use of the environment itself: the Requirements of flash-attn's README, and what the files setup.py
 of flash-attn, causal-conv1d (00f80e7) and transformer-engine import. An environment of uv has no setuptools."""
@@ -57,7 +59,7 @@ def install_command(
         elif origin is not None and name in BUILT_WITH_TORCH and origin.version not in ("", UNKNOWN):
             # PyPI has no local builds (`2.8.3+cu12torch2.8`).
             requirements.append(f"{BUILT_WITH_TORCH[name]}=={origin.version.partition('+')[0]}")
-        elif origin is not None and origin.version not in ("", UNKNOWN):
+        elif origin is not None and origin.version not in ("", UNKNOWN) and name not in NOT_ON_PYPI:
             # The version of a build for another CUDA ends with `+cu128`. torch's own index has these builds.
             build = origin.version.partition("+")[2]
             index = f"https://download.pytorch.org/whl/{build}" if name == "torch" and build else index

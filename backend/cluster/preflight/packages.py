@@ -28,6 +28,9 @@ from backend.job.launch_rules import environment_of
 from backend.job.presets import known_model
 from backend.job.problems import Problem
 
+SHOWN = ("transformers", "torch", "datasets", "trl", "llamafactory")
+"""Packages whose versions the texts of BROKEN_VERSIONS name."""
+
 
 def check_engine(node: NodeReadings) -> list[CheckResult]:
     """Check that the environment has all modules that the engine imports, and runs experts together."""
@@ -40,7 +43,7 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
         for code, (is_broken, field, working) in BROKEN_VERSIONS.items():
             if is_broken(job, versions):
                 command = pip_command(environment_of(job, checks.rank), [working])
-                installed = {name: versions.get(name, "") for name in ("transformers", "torch", "datasets", "trl")}
+                installed = {name: versions.get(name, "") for name in SHOWN}
                 return [checks.wrong("engine", code, field, **installed, case=case_of(job), command=command)]
         if _loops_over_experts(job, transformers):
             field = python_field(job, checks.rank)
@@ -66,17 +69,23 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
 def _flash_attention_is_missing(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | None:
     """Return the warning that LLaMA-Factory trains with another attention than the job asks for; None if it does not.
 
-    It then logs `FlashAttention-2 is not installed` (0.9.5 model/model_utils/attention.py). Only eager attention needs
-    more memory than estimated.
+    It then logs `FlashAttention-2 is not installed`, or -3 (0.9.5 model/model_utils/attention.py; 3: main, ff6d4d12e).
+    Only eager attention, and the masks of neat_packing, need more memory than estimated.
     """
     job, checks = node.job, node.checks
+    runs = "eager" if case_of(job) == "gemma2" else "SDPA"
+    if "flash_attn_interface" in optional_modules(job):
+        if versions.get("flash_attn_interface"):
+            return None
+        values = {"attention": "FlashAttention 3", "package": "flash-attn-3", "case": "fa3"}
+        return checks.warning("engine", "flash_attn_not_installed", "extra", runs=runs, command="", **values)
     takes = takes_flash_attention_if_installed(job, known_model(job.model).model_type)
     is_asked = takes and asked_of_llamafactory(job) == FLASH_ATTENTION
     if not is_asked or "flash_attn" not in optional_modules(job) or has_flash_attn(versions):
         return None
     command = install_missing(environment_of(job, checks.rank), optional_modules(job))
-    runs = "eager" if case_of(job) == "gemma2" else "SDPA"
-    return checks.warning("engine", "flash_attn_not_installed", "extra", runs=runs, case=runs, command=command)
+    values = {"attention": "FlashAttention 2", "package": "flash-attn", "case": runs}
+    return checks.warning("engine", "flash_attn_not_installed", "extra", runs=runs, command=command, **values)
 
 
 def check_metrics(node: NodeReadings) -> list[CheckResult]:
