@@ -164,6 +164,38 @@ def test_flash_attention_that_is_asked_for_and_not_installed_is_warned_of(
     assert (problem.code, problem.values["runs"]) == ("flash_attn_not_installed", case)
 
 
+AUDIO = {"model_type": "qwen2_audio", "architectures": ["Qwen2AudioForConditionalGeneration"]}
+KIMI = {"model_type": "kimi_k25", "architectures": ["KimiK25ForConditionalGeneration"]}
+PADDLE = {"model_type": "paddleocr_vl", "architectures": ["PaddleOCRVLForConditionalGeneration"]}
+
+
+@pytest.mark.parametrize(
+    ("engine", "config", "transformers", "wanted"),
+    [
+        ("swift-zero3", AUDIO, "5.12.1", "<4.49,>=4.45"),
+        ("swift-zero3", AUDIO, "4.48.3", None),
+        ("swift-zero3", KIMI, "5.0.0", "<5.0.0,>=4.57.1"),
+        ("swift-zero3", KIMI, "4.57.1", None),
+        ("swift-zero3", PADDLE, "4.57.6", ">=5.0"),
+        ("swift-zero3", PADDLE, "5.6.0.dev0", None),
+        ("swift-zero3", {**PADDLE, "auto_map": {"AutoConfig": "configuration.Own"}}, "5.6.0", "<5.0"),
+        ("swift-zero3", {"model_type": "qwen3"}, "5.6.0", None),
+        ("llamafactory-zero3", AUDIO, "5.5.4", None),
+    ],
+)
+def test_the_transformers_that_ms_swift_asks_for_is_warned_of(
+    engine: str, config: dict[str, Any], transformers: str, wanted: str | None
+) -> None:
+    environments = {"environments": {name: {"python": LF} for name in ("llamafactory", "swift")}}
+    gang = Gang(nodes=1, engine=engine, model={"hf_config": config, "preset": None, "path": "/m"}, cluster=environments)
+    gang.facts[0] = make_facts({**MODULES, "swift": "4.6.0", "datasets": "4.8.4", "transformers": transformers})
+    [result] = [result for result in gang.check() if result.name == "engine"]
+    assert (result.problem and result.problem.values.get("wanted")) == wanted
+    if result.problem:
+        assert (result.status, result.problem.code) == ("warning", "transformers_of_type")
+        assert f"'transformers{wanted}'" in str(result.problem.values["command"])
+
+
 @pytest.mark.parametrize(
     ("llamafactory", "package", "status", "code"),
     [

@@ -1,7 +1,9 @@
 """Versions of packages with which a job fails, or trains wrongly. preflight/packages.py looks for them on the nodes."""
 
+import re
 from collections.abc import Mapping
 
+from backend.engines.swift_models import asked_transformers, swift_names
 from backend.job.attention import asked_of_swift, asks_for_flash_attention_3, takes_flash_attention_if_installed
 from backend.job.job import Job
 from backend.job.presets import known_model
@@ -128,6 +130,37 @@ def _ling_code_fails(job: Job, versions: Mapping[str, str]) -> bool:
     is_mended = is_third and (job.traits.environment == "swift" or has_class)
     is_ling = known_model(job.model).model_type in ("bailing_moe", "bailing_hybrid")
     return is_ling and runs_code and numbers >= [5, 0] and not is_mended
+
+
+def unasked_transformers(job: Job, versions: Mapping[str, str]) -> str:
+    """Return the versions of transformers that ms-swift asks for, for the job's model, if the node has another; else
+    nothing.
+
+    ms-swift says so in the log and goes on (4.6.0 model/model_meta.py check_requires). Such a model mostly fails:
+    Kimi-VL's code, for example, imports what later versions do not have. Of the class of Qwen2-Audio, the parts have
+    other names since 5.11, so that `all-linear` finds none of them (model/model_arch.py qwen2_audio). Megatron has its
+    own classes.
+    """
+    installed = versions.get("transformers", "")
+    if job.traits.environment != "swift" or job.traits.is_megatron or not _release(installed):
+        return ""
+    wanted = asked_transformers(swift_names(job).get("model_type", ""))
+    return "" if all(_meets(installed, part) for part in wanted.split(",") if part) else wanted
+
+
+def _meets(version: str, condition: str) -> bool:
+    """Return whether a version meets one condition, such as `>=4.57.1`. Marks of pre-releases do not count."""
+    name = condition.rstrip("0123456789.dev")
+    own, other = _release(version), _release(condition.removeprefix(name))
+    width = max(len(own), len(other))
+    left, right = ([*numbers, *[0] * (width - len(numbers))] for numbers in (own, other))
+    return {">=": left >= right, "<=": left <= right, "==": left == right, ">": left > right, "<": left < right}[name]
+
+
+def _release(version: str) -> list[int]:
+    """Return the numbers of a version before its first mark: 5.0.1 of `5.0.1dev0`."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return [int(number) for number in found[0].split(".")] if found else []
 
 
 LLAMAFACTORY_MAIN = (

@@ -12,7 +12,7 @@ from backend.cluster.inventory.software import (
     optional_modules,
     python_field,
 )
-from backend.cluster.preflight.broken_versions import BROKEN_VERSIONS, case_of, has_flash_attn
+from backend.cluster.preflight.broken_versions import BROKEN_VERSIONS, case_of, has_flash_attn, unasked_transformers
 from backend.cluster.preflight.equality import named, usual
 from backend.cluster.preflight.fix_commands import BUILT_WITH_TORCH, install_command, install_missing, pip_command
 from backend.cluster.preflight.readings import GangReadings, NodeReadings
@@ -45,6 +45,10 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
                 command = pip_command(environment_of(job, checks.rank), [working])
                 installed = {name: versions.get(name, "") for name in SHOWN}
                 return [checks.wrong("engine", code, field, **installed, case=case_of(job), command=command)]
+        if wanted := unasked_transformers(job, versions):
+            command = pip_command(environment_of(job, checks.rank), [f"transformers{wanted}"])
+            values = {"transformers": transformers, "wanted": wanted, "command": command}
+            return [checks.warning("engine", "transformers_of_type", "model.path", **values)]
         if _loops_over_experts(job, transformers):
             field = python_field(job, checks.rank)
             return [checks.warning("engine", "experts_looped", field, transformers=transformers, engine=job.engine)]
