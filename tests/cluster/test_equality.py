@@ -164,6 +164,31 @@ def test_flash_attention_that_is_asked_for_and_not_installed_is_warned_of(
     assert (problem.code, problem.values["runs"]) == ("flash_attn_not_installed", case)
 
 
+@pytest.mark.parametrize(
+    ("engine", "accumulation", "deepspeed", "code"),
+    [
+        ("llamafactory-zero2-offload", 3, "0.18.4", "offload_drops_gradients"),
+        ("swift-zero2-offload", 8, "0.18.9", "offload_drops_gradients"),
+        ("llamafactory-zero2-offload", 2, "0.18.4", None),
+        ("llamafactory-zero2-offload", 8, "0.19.0", None),
+        ("llamafactory-zero3-offload", 8, "0.18.4", None),
+        ("llamafactory-zero2", 8, "0.18.4", None),
+        ("llamafactory-zero3", 2, "0.18.3", "gradients_divided_twice"),
+        ("llamafactory-zero3", 1, "0.18.3", None),
+    ],
+)
+def test_a_deepspeed_that_loses_or_divides_gradients_is_refused(
+    engine: str, accumulation: int, deepspeed: str, code: str | None
+) -> None:
+    environments = {"environments": {name: {"python": LF} for name in ("llamafactory", "swift")}}
+    training = {"gradient_accumulation_steps": accumulation}
+    gang = Gang(nodes=1, engine=engine, training=training, cluster=environments)
+    modules = {"deepspeed": deepspeed, "transformers": "5.5.4", "swift": "4.6.0", "datasets": "4.8.4"}
+    gang.facts[0] = make_facts({**MODULES, **modules})
+    problems = [result.problem for result in gang.check() if result.name == "engine" and result.problem]
+    assert [problem.code for problem in problems] == ([code] if code else [])
+
+
 AUDIO = {"model_type": "qwen2_audio", "architectures": ["Qwen2AudioForConditionalGeneration"]}
 KIMI = {"model_type": "kimi_k25", "architectures": ["KimiK25ForConditionalGeneration"]}
 PADDLE = {"model_type": "paddleocr_vl", "architectures": ["PaddleOCRVLForConditionalGeneration"]}

@@ -91,6 +91,27 @@ def _data_sets_fail(job: Job, versions: Mapping[str, str]) -> bool:
     return job.traits.environment == "swift" and bool(numbers) and numbers < [4, 7]
 
 
+def _offload_drops_gradients(job: Job, versions: Mapping[str, str]) -> bool:
+    """Return whether DeepSpeed trains on the first and the last micro-batch of a step alone.
+
+    With the optimizer of ZeRO-1 or 2 on the host, runtime/zero/stage_1_and_2.py async_accumulate_grad_in_cpu_via_gpu
+    keeps the gradient of the first micro-batch and adds it to that of each later one, which it does not keep
+    (https://github.com/deepspeedai/DeepSpeed/pull/7967; read in 0.15.2, 0.18.4 and 0.18.9; 0.19.0 has the fix).
+    """
+    numbers = numbers_of(versions.get("deepspeed", ""))
+    is_offloaded = job.traits.zero_stage == 2 and job.traits.offloads != "none"
+    return is_offloaded and bool(numbers) and [0, 15] <= numbers < [0, 19] and job.accumulation > 2
+
+
+def _gradients_are_divided_twice(job: Job, versions: Mapping[str, str]) -> bool:
+    """Return whether DeepSpeed divides gradients by the number of micro-batches once more than transformers asks for.
+
+    0.18.3 runtime/engine.py _backward_prologue_per_tensor does not look at scale_wrt_gas
+    (https://github.com/deepspeedai/DeepSpeed/pull/7724; 0.18.4 does). The bound of the gradient norm then never acts.
+    """
+    return bool(job.traits.zero_stage) and versions.get("deepspeed") == "0.18.3" and job.accumulation > 1
+
+
 def _trl_is_too_old(job: Job, versions: Mapping[str, str]) -> bool:
     """Return whether ms-swift's GRPO or DPO ends when it starts.
 
@@ -175,6 +196,12 @@ BROKEN_VERSIONS = {
     "gpt_oss_fails": (_gpt_oss_fails, "model.path", "transformers==4.57.6"),
     "ling_code_fails": (_ling_code_fails, "model.path", "transformers==4.57.6"),
     "data_sets_fail": (_data_sets_fail, "engine", "datasets==4.8.4"),
+    "offload_drops_gradients": (_offload_drops_gradients, "training.gradient_accumulation_steps", "deepspeed==0.19.0"),
+    "gradients_divided_twice": (
+        _gradients_are_divided_twice,
+        "training.gradient_accumulation_steps",
+        "deepspeed==0.18.4",
+    ),
     "trl_too_old": (_trl_is_too_old, "training.stage", "trl==0.29.1"),
     "distributed_save_fails": (_distributed_save_fails, "parallel.distributed_optimizer", "torch==2.11.0"),
 }
