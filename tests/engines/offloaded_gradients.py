@@ -34,6 +34,8 @@ def step(device: str) -> float:
     return -float(model.weight.detach())
 
 
+# One rank needs no shared memory, which would be compiled first.
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 os.environ.update({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"})
 os.environ["MASTER_PORT"] = sys.argv[1]
 print("\n" + json.dumps({device if device != "cpu" else "offload": step(device) for device in ("cpu", "none")}))

@@ -118,6 +118,24 @@ def job_of(base, values):
     return with_values(job, values)
 
 
+EVALUATES = {"training.eval_size": 0.1, "training.eval_steps": 100}
+REFUSED_BY_THE_PARSER = [
+    *(({}, {key: value}) for key, value in {"use_dora": True, "use_rslora": True, "loraplus_lr_ratio": 16.0,
+      "pissa_init": True, "adapter_name_or_path": "/a", "use_llama_pro": True, "quantization_device_map": "auto",
+      "infer_backend": "vllm", "load_best_model_at_end": True, "early_stopping_steps": 3}.items()),
+    *(({"training.method": "lora"}, {key: True}) for key in ("use_galore", "use_apollo", "use_badam")),
+    ({"engine": "llamafactory-ddp"}, {"use_galore": True, "use_apollo": True}),
+    ({}, {"use_badam": True, "badam_mode": "ratio"}),
+    ({"training.stage": "dpo", "training.dpo.loss": "ipo"}, {"dpo_label_smoothing": 0.1}),
+    ({"engine": "llamafactory-ddp", "training.method": "qlora"},
+     {"adapter_name_or_path": "/a", "create_new_adapter": True}),
+    ({"engine": "llamafactory-ddp", "training.method": "qlora"}, {"adapter_name_or_path": "/a,/b"}),
+    ({}, {"image_min_pixels": 10**9}),
+    ({}, {"video_min_pixels": 10**9}),
+    ({**EVALUATES, "training.save_steps": 250}, {"load_best_model_at_end": True}),
+    (EVALUATES, {"early_stopping_steps": 3}),
+]  # fmt: skip
+"""Values that LLaMA-Factory's get_train_args refuses; tests/engines/test_real_parser.py asks it."""
 CASES = [
     (VISION, {"parallel.tensor": 3}, "ranks_not_divisible"),
     (VISION, {"parallel.tensor": 16, "cluster.nodes": 16}, "tensor_across_nodes"),
@@ -361,6 +379,10 @@ CASES = [
     (DENSE, {"engine": "llamafactory-fsdp", "extra": {"use_badam": True}}, "extra_clash"),
     (DENSE, {"engine": "llamafactory-zero3", "extra": {"pissa_init": True}}, "extra_clash"),
     (DENSE, {"training.stage": "dpo", "extra": {"neat_packing": True}}, "extra_clash"),
+    *((DENSE, {"engine": "llamafactory-zero3", **values, "extra": extra}, "extra_clash")
+      for values, extra in REFUSED_BY_THE_PARSER),
+    (DENSE, {"engine": "llamafactory-zero2-offload", "training.gradient_accumulation_steps": 3},
+     "offload_needs_new_deepspeed"),
     (DENSE, {"training.stage": "kto"}, "stage_not_supported"),
     (DENSE, {"training.stage": "rm"}, "stage_not_supported"),
     (DENSE, {"training.stage": "rm", "engine": "llamafactory-fsdp"}, "stage_not_supported"),
@@ -450,7 +472,7 @@ CASES = [
 ]  # fmt: skip
 
 ONLY_THE_USER_KNOWS = {
-    "megatron_core_dev", "chosen_keys_megatron_core", "chosen_keys_pattern",
+    "megatron_core_dev", "chosen_keys_megatron_core", "offload_needs_new_deepspeed", "chosen_keys_pattern",
     "unknown_gpu", "unknown_model", "gpu_memory_mixed", "gpu_memory_smaller", "calibration_other_engine",
     "calibration_other_training", "calibration_outdated", "reward_model_starts_over", "mix_not_positive",
     "grpo_reward_unknown", "grpo_cached_data", "grpo_assumed", "extra_not_estimated",
@@ -607,6 +629,25 @@ def test_plans_people_use_have_no_problem(base, values):
         (DENSE, {"extra": {"interleave_probs": "0.5,0.5", "mix_strategy": "interleave_under"}}),
         (DENSE, {"extra": {"interleave_probs": "0.5,0.5"}, **TWO_SETS}),
         (DENSE, {"engine": "llamafactory-ddp", "extra": {"flash_attn": "fa2", "moe_layer_recompute": True}}),
+        (
+            DENSE,
+            {
+                "engine": "llamafactory-zero3",
+                **EVALUATES,
+                "training.save_steps": 200,
+                "extra": {"load_best_model_at_end": True, "early_stopping_steps": 3},
+            },
+        ),
+        (
+            DENSE,
+            {
+                "engine": "llamafactory-ddp",
+                "training.method": "lora",
+                "extra": {"use_dora": True, "loraplus_lr_ratio": 16.0, "adapter_name_or_path": "/a"},
+            },
+        ),
+        (DENSE, {"engine": "llamafactory-ddp", "extra": {"use_galore": True, "infer_backend": "huggingface"}}),
+        (DENSE, {"engine": "llamafactory-zero3", "extra": {"use_badam": True, "badam_mode": "layer"}}),
     ],
 )
 def test_keys_of_extra_that_go_together_pass(base, values):
