@@ -47,8 +47,8 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
                 return [checks.wrong("engine", code, field, **installed, case=case_of(job), command=command)]
         if wanted := unasked_transformers(job, versions):
             command = pip_command(environment_of(job, checks.rank), [f"transformers{wanted}"])
-            values = {"transformers": transformers, "wanted": wanted, "command": command}
-            return [checks.warning("engine", "transformers_of_type", "model.path", **values)]
+            found = {"transformers": transformers, "wanted": wanted, "command": command}
+            return [checks.warning("engine", "transformers_of_type", "model.path", **found)]
         if _loops_over_experts(job, transformers):
             field = python_field(job, checks.rank)
             return [checks.warning("engine", "experts_looped", field, transformers=transformers, engine=job.engine)]
