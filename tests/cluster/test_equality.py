@@ -498,6 +498,17 @@ def test_layers_that_are_slow_without_a_package_warn_of_it_and_megatron_needs_it
     assert built == ("causal_conv1d" in missing)
 
 
+@pytest.mark.parametrize(("attention", "code"), [("fa2", "engine_missing"), ("auto", "kernels_missing")])
+def test_llamafactory_s_own_layers_of_qwen_3_5_need_a_package(attention: str, code: str) -> None:
+    model = {"preset": "qwen3.5-4b", "path": "/m"}
+    gang = Gang(nodes=1, engine="llamafactory-ddp", model=model, extra={"flash_attn": attention})
+    modules = {"transformers": "5.5.4", "fla": None, "causal_conv1d": "1.7.0", "flash_attn": "2.8.3"}
+    gang.facts[0] = make_facts({**MODULES, **modules})
+    [result] = [result for result in gang.check() if result.name == "engine"]
+    assert result.problem is not None
+    assert (result.problem.code, result.problem.values["modules"]) == (code, ["fla"])
+
+
 @pytest.mark.parametrize(
     ("stage", "trl", "code"),
     [

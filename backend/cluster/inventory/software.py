@@ -13,7 +13,7 @@ from backend.cluster.node_group import ends_of_all
 from backend.cluster.node_programs import CONTAINER, node_program
 from backend.cluster.program_answers.checks import Facts
 from backend.cluster.typed_json import answer_of
-from backend.job.attention import asks_for_flash_attention_3, may_run_flash_attn
+from backend.job.attention import asks_for_flash_attention_3, may_run_flash_attn, needs_flash_attn
 from backend.job.cluster import Container, Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
@@ -21,6 +21,7 @@ from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention, Sh
 from backend.job.model.shape import ModelShape
 from backend.job.presets import known_model, resolve_gpu
 from backend.job.rules.grpo import reward_names
+from backend.job.rules.packing import RESETS_STATES
 from backend.node.container import NO_DAEMON, NO_IMAGE, NO_RUNTIME
 
 T = TypeVar("T")
@@ -98,6 +99,7 @@ def needed_modules(job: Job) -> dict[str, str]:
     # megatron-core 0.16.1 ssm/gated_delta_net.py raises ImportError without it, and so do mcore-bridge 1.6.5
     # model/gpts/bailing_hybrid.py and Ling 2.5's own code.
     is_linear = _has_layers(job, LightningAttention) or (traits.is_megatron and _has_layers(job, GatedDeltaNet))
+    is_linear = is_linear or _resets_states(job)
     linear = {"fla": "flash-linear-attention"} if is_linear else {}
     images = {"qwen_vl_utils": "qwen-vl-utils"} if traits.environment == "swift" and _is_qwen_with_images(job) else {}
     return {
@@ -119,6 +121,15 @@ def _builds_transformer_engine(job: Job) -> bool:
     'TESpecProvider' is not defined`), and mcore-bridge 1.6.5 ends when patcher.py imports it.
     """
     return job.traits.is_megatron and not _is_benchmark(job) and resolve_gpu(job.cluster).device != "cpu"
+
+
+def _resets_states(job: Job) -> bool:
+    """Return whether LLaMA-Factory replaces Qwen3.5's linear layers, which ends with an ImportError without
+    flash-linear-attention, packed or not (0.9.5 model/patcher.py _check_fla_dependencies)."""
+    is_hugging_face = job.traits.environment == "llamafactory" and not job.traits.is_megatron
+    if not is_hugging_face or _is_benchmark(job) or not needs_flash_attn(job):
+        return False
+    return known_model(job.model).model_type in RESETS_STATES
 
 
 def _is_qwen_with_images(job: Job) -> bool:
