@@ -96,7 +96,8 @@ def _offload_drops_gradients(job: Job, versions: Mapping[str, str]) -> bool:
 
     With the optimizer of ZeRO-1 or 2 on the host, runtime/zero/stage_1_and_2.py async_accumulate_grad_in_cpu_via_gpu
     keeps the gradient of the first micro-batch and adds it to that of each later one, which it does not keep
-    (https://github.com/deepspeedai/DeepSpeed/pull/7967; read in 0.15.2, 0.18.4 and 0.18.9; 0.19.0 has the fix).
+    (https://github.com/deepspeedai/DeepSpeed/pull/7967; read in 0.15.2 and 0.18.9, seen with 0.18.4; 0.19.0 has the
+    fix).
     """
     numbers = numbers_of(versions.get("deepspeed", ""))
     is_offloaded = job.traits.zero_stage == 2 and job.traits.offloads != "none"
@@ -107,7 +108,8 @@ def _gradients_are_divided_twice(job: Job, versions: Mapping[str, str]) -> bool:
     """Return whether DeepSpeed divides gradients by the number of micro-batches once more than transformers asks for.
 
     0.18.3 runtime/engine.py _backward_prologue_per_tensor does not look at scale_wrt_gas
-    (https://github.com/deepspeedai/DeepSpeed/pull/7724; 0.18.4 does). The bound of the gradient norm then never acts.
+    (https://github.com/deepspeedai/DeepSpeed/pull/7724; seen with 0.18.3; 0.18.4 does). The bound of the gradient norm
+    then never acts.
     """
     return bool(job.traits.zero_stage) and versions.get("deepspeed") == "0.18.3" and job.accumulation > 1
 
