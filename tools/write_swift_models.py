@@ -19,7 +19,8 @@ HEAD = """\
 # The models that ms-swift registers (https://pypi.org/project/ms-swift/ swift/model/models/*.py). Written by
 # tools/write_swift_models.py, which asks the installed package; tests/engines/test_swift_models.py compares.
 # templates: the chat templates of each of its model types; types: architecture, or Hugging Face model type, ->
-# its model type; models: names on hubs, in small letters, by its model type and template.
+# its model type; models: names on hubs, in small letters, by its model type and template; transformers: the versions
+# that it asks for in the log, by its model type, where 4.55 to 5.6 are not all of them.
 """
 # If several of its types have an architecture, it asks for one. Most are models for embeddings, or old chat models.
 _QUESTION = """
@@ -31,10 +32,19 @@ def likeliest(found, name):
     plain = [kind for kind in found if not re.search("emb|reranker|gte|gme|openbuddy|codellama", kind)]
     return name if name in found else (plain or found)[0]
 
-templates, architectures, models = {}, {}, {}
+def asked(meta):
+    # The versions of transformers, unless they are all of the usual ones.
+    from packaging.requirements import Requirement
+    found = [Requirement(text).specifier for text in meta.requires if text.startswith("transformers")]
+    usual = ("4.55.0", "4.57.6", "5.0.0", "5.5.4", "5.6.0", "5.19.0")
+    return [str(spec) for spec in found if not all(spec.contains(version, prereleases=True) for version in usual)]
+
+templates, architectures, models, transformers = {}, {}, {}, {}
 for kind, meta in MODEL_MAPPING.items():
     groups = [(group.template or meta.template, group) for group in meta.model_groups]
     templates[kind] = list(dict.fromkeys(name for name in [meta.template, *(name for name, _ in groups)] if name))
+    if asked(meta):
+        [transformers[kind]] = asked(meta)
     for architecture in meta.architectures:
         architectures.setdefault(architecture, []).append(kind)
     for template, group in groups:
@@ -47,12 +57,13 @@ classes = {**auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **auto.MODEL_FOR_IMAGE_TEXT
 types = {name: likeliest(architectures[class_name], name) for name, class_name in classes.items()
          if isinstance(class_name, str) and class_name in architectures}
 types.update({name: likeliest(found, "") for name, found in architectures.items() if name != "null"})
-print("ANSWER" + json.dumps({"version": swift.__version__, "templates": templates, "types": types, "models": models}))
+print("ANSWER" + json.dumps({"version": swift.__version__, "templates": templates, "types": types, "models": models,
+                            "transformers": transformers}))
 """
 
 
 def ask_models(python: str) -> dict[str, Any]:
-    """Return version, templates, types, and models as name -> (model type, template)."""
+    """Return version, templates, types, models as name -> (model type, template), and versions of transformers."""
     command = [python, "-W", "ignore", "-c", _QUESTION]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
     line = next(line for line in done.stdout.splitlines() if line.startswith("ANSWER"))

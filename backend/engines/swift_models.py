@@ -39,6 +39,8 @@ def swift_model(target: Target) -> SwiftModel | None:
     if kind is None:
         return None
     kind = _OF_VERSION.get(kind, {}).get(_version(model.hf_config), kind)
+    if not model.hf_config.get("auto_map"):
+        kind = _WITHOUT_OWN_CODE.get(kind, kind)
     template = _template_of(kind, target.job.training.template)
     if kind == "internvl_chat" and template != target.job.training.template:
         template = _template_by_config(model.hf_config) or template
@@ -49,6 +51,10 @@ _OF_VERSION: Mapping[str, Mapping[float, str]] = {
     "minicpmv": {2.6: "minicpmv2_6", 4.0: "minicpmv4", 4.5: "minicpmv4_5"}
 }
 """Types that have one architecture in ms-swift, by the `version` of config.json."""
+_WITHOUT_OWN_CODE: Mapping[str, str] = {"paddle_ocr": "paddleocr_vl"}
+"""Types that have the architecture of transformers' class, by the type that runs the folder's code. The parts of the
+latter have other names (4.6.0 swift/model/model_arch.py keye_vl, paddleocr_vl), so with it no switch would freeze the
+tower of the former."""
 _INTERNVL_TEMPLATES: Mapping[str, str] = {
     "qwen3": "internvl3_5",
     "qwen3_moe": "internvl3_5",
@@ -74,6 +80,12 @@ def swift_names(job: Job) -> dict[str, str]:
     model = swift_model(target_of(job)) if job.traits.environment == "swift" else None
     known = {"model_type": model.model_type, "template": model.template} if model else {}
     return known | {key: str(job.extra[key]) for key in ("model_type", "template") if job.extra.get(key)}
+
+
+def asked_transformers(kind: str) -> str:
+    """Return the versions of transformers that ms-swift asks for, for one of its types; empty if it takes the usual."""
+    versions: dict[str, str] = _registry()["transformers"]
+    return versions.get(kind, "")
 
 
 def _template_of(kind: str, chosen: str | None) -> str:

@@ -14,6 +14,11 @@ EAGER_IN_LLAMAFACTORY = ("youtu", "youtu_vl")
 """Types for which LLaMA-Factory asks for eager attention instead of SDPA (0.9.5 model/model_utils/attention.py)."""
 FLASH_ATTENTION = "flash_attention_2"
 """transformers' name of FlashAttention 2."""
+FLASH_ATTENTION_3 = "flash_attention_3"
+"""transformers' name of FlashAttention 3."""
+NO_FLASH_ATTENTION_3 = 10.0
+"""The least compute capability without its kernels: those for 9.0, which it takes for later GPUs too, run on Hopper
+alone (Dao-AILab/flash-attention 0251105 hopper/static_switch.h ARCH_SWITCH, hopper/setup.py `sm_90a`)."""
 SINKS_KERNEL = "kernels-community/vllm-flash-attn3"
 """The kernel that LLaMA-Factory takes for gpt-oss whatever a job asks for (the same file)."""
 
@@ -69,6 +74,13 @@ def may_run_flash_attn(job: Job, model_type: str) -> bool:
     if job.traits.is_megatron:
         return megatron_backend(job) in ("auto", *_MEGATRON_FLASH_ATTENTION)
     return needs_flash_attn(job) or takes_flash_attention_if_installed(job, model_type)
+
+
+def asks_for_flash_attention_3(job: Job) -> bool:
+    """Return whether LLaMA-Factory's job asks for FlashAttention 3, which main runs if the nodes have it (ff6d4d12e
+    model/model_utils/attention.py)."""
+    is_hugging_face = job.traits.environment == "llamafactory" and not job.traits.is_megatron
+    return is_hugging_face and asked_of_llamafactory(job) == FLASH_ATTENTION_3
 
 
 def needs_flash_attn(job: Job) -> bool:
@@ -141,7 +153,7 @@ def asked_of_llamafactory(job: Job) -> str | None:
 _NAMES = {
     "disabled": "eager",
     "fa2": FLASH_ATTENTION,
-    "fa3": "flash_attention_3",
+    "fa3": FLASH_ATTENTION_3,
     "flash_attn": FLASH_ATTENTION,
 }
 """The engines' words for transformers' names, if they differ."""

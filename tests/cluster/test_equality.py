@@ -164,6 +164,83 @@ def test_flash_attention_that_is_asked_for_and_not_installed_is_warned_of(
     assert (problem.code, problem.values["runs"]) == ("flash_attn_not_installed", case)
 
 
+@pytest.mark.parametrize(
+    ("engine", "accumulation", "deepspeed", "code"),
+    [
+        ("llamafactory-zero2-offload", 3, "0.18.4", "offload_drops_gradients"),
+        ("swift-zero2-offload", 8, "0.18.9", "offload_drops_gradients"),
+        ("llamafactory-zero2-offload", 2, "0.18.4", None),
+        ("llamafactory-zero2-offload", 8, "0.19.0", None),
+        ("llamafactory-zero3-offload", 8, "0.18.4", None),
+        ("llamafactory-zero2", 8, "0.18.4", None),
+        ("llamafactory-zero3", 2, "0.18.3", "gradients_divided_twice"),
+        ("llamafactory-zero3", 1, "0.18.3", None),
+    ],
+)
+def test_a_deepspeed_that_loses_or_divides_gradients_is_refused(
+    engine: str, accumulation: int, deepspeed: str, code: str | None
+) -> None:
+    environments = {"environments": {name: {"python": LF} for name in ("llamafactory", "swift")}}
+    training = {"gradient_accumulation_steps": accumulation}
+    gang = Gang(nodes=1, engine=engine, training=training, cluster=environments)
+    modules = {"deepspeed": deepspeed, "transformers": "5.5.4", "swift": "4.6.0", "datasets": "4.8.4"}
+    gang.facts[0] = make_facts({**MODULES, **modules})
+    problems = [result.problem for result in gang.check() if result.name == "engine" and result.problem]
+    assert [problem.code for problem in problems] == ([code] if code else [])
+
+
+AUDIO = {"model_type": "qwen2_audio", "architectures": ["Qwen2AudioForConditionalGeneration"]}
+KIMI = {"model_type": "kimi_k25", "architectures": ["KimiK25ForConditionalGeneration"]}
+PADDLE = {"model_type": "paddleocr_vl", "architectures": ["PaddleOCRVLForConditionalGeneration"]}
+
+
+@pytest.mark.parametrize(
+    ("engine", "config", "transformers", "wanted"),
+    [
+        ("swift-zero3", AUDIO, "5.12.1", "<4.49,>=4.45"),
+        ("swift-zero3", AUDIO, "4.48.3", None),
+        ("swift-zero3", KIMI, "5.0.0", "<5.0.0,>=4.57.1"),
+        ("swift-zero3", KIMI, "4.57.1", None),
+        ("swift-zero3", PADDLE, "4.57.6", ">=5.0"),
+        ("swift-zero3", PADDLE, "5.6.0.dev0", None),
+        ("swift-zero3", {**PADDLE, "auto_map": {"AutoConfig": "configuration.Own"}}, "5.6.0", "<5.0"),
+        ("swift-zero3", {"model_type": "qwen3"}, "5.6.0", None),
+        ("llamafactory-zero3", AUDIO, "5.5.4", None),
+    ],
+)
+def test_the_transformers_that_ms_swift_asks_for_is_warned_of(
+    engine: str, config: dict[str, Any], transformers: str, wanted: str | None
+) -> None:
+    environments = {"environments": {name: {"python": LF} for name in ("llamafactory", "swift")}}
+    gang = Gang(nodes=1, engine=engine, model={"hf_config": config, "preset": None, "path": "/m"}, cluster=environments)
+    gang.facts[0] = make_facts({**MODULES, "swift": "4.6.0", "datasets": "4.8.4", "transformers": transformers})
+    [result] = [result for result in gang.check() if result.name == "engine"]
+    assert (result.problem and result.problem.values.get("wanted")) == wanted
+    if result.problem:
+        assert (result.status, result.problem.code) == ("warning", "transformers_of_type")
+        assert f"'transformers{wanted}'" in str(result.problem.values["command"])
+
+
+@pytest.mark.parametrize(
+    ("llamafactory", "package", "status", "code"),
+    [
+        ("0.9.5", "3.0.0", "failure", "flash_attention_3_fails"),
+        ("0.9.6.dev0 (commit ff6d4d12e2)", None, "warning", "flash_attn_not_installed"),
+        ("0.9.6.dev0 (commit ff6d4d12e2)", "3.0.0", "ok", None),
+    ],
+)
+def test_flash_attention_3_needs_llamafactory_s_main_and_its_package(
+    llamafactory: str, package: str | None, status: str, code: str | None
+) -> None:
+    gang = Gang(nodes=1, extra={"flash_attn": "fa3"}, model={"preset": QWEN, "path": "/m"})
+    modules = {"llamafactory": llamafactory, "flash_attn_interface": package, "transformers": "5.5.4"}
+    gang.facts[0] = make_facts({**MODULES, **modules})
+    [result] = [result for result in gang.check() if result.name == "engine"]
+    assert (result.status, result.problem.code if result.problem else None) == (status, code)
+    if result.problem:
+        assert all("fa2" in render_problem(lang, result.problem)["fix"] for lang in LANGUAGES)
+
+
 def test_flash_attn_is_asked_for_where_the_engine_takes_it_if_it_is_there() -> None:
     cases = [(model, attention) for model in (GEMMA_2, QWEN) for attention in ("auto", "fa2", "sdpa")]
     jobs = {
@@ -417,6 +494,19 @@ def test_layers_that_are_slow_without_a_package_warn_of_it_and_megatron_needs_it
     gang.facts[0] = make_facts({**MODULES, "deepspeed": "0.18.4", "transformers": "5.5.4", "fla": None, **kernels})
     problems = [result.problem for result in gang.check() if result.name == "engine" and result.problem]
     assert [(problem.code, problem.values["modules"]) for problem in problems] == ([(code, missing)] if code else [])
+    built = any("causal-conv1d --no-build-isolation" in str(problem.values["command"]) for problem in problems)
+    assert built == ("causal_conv1d" in missing)
+
+
+@pytest.mark.parametrize(("attention", "code"), [("fa2", "engine_missing"), ("auto", "kernels_missing")])
+def test_llamafactory_s_own_layers_of_qwen_3_5_need_a_package(attention: str, code: str) -> None:
+    model = {"preset": "qwen3.5-4b", "path": "/m"}
+    gang = Gang(nodes=1, engine="llamafactory-ddp", model=model, extra={"flash_attn": attention})
+    modules = {"transformers": "5.5.4", "fla": None, "causal_conv1d": "1.7.0", "flash_attn": "2.8.3"}
+    gang.facts[0] = make_facts({**MODULES, **modules})
+    [result] = [result for result in gang.check() if result.name == "engine"]
+    assert result.problem is not None
+    assert (result.problem.code, result.problem.values["modules"]) == (code, ["fla"])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from tests.cluster.jobs import make_job
 
 LF, SWIFT = "/opt/lf/bin/python", "/opt/swift/bin/python"
 GEMMA_2, QWEN = "gemma-2-9b", "qwen3-0.6b"
+TOOLS = f"{LF} -m pip install setuptools wheel packaging ninja psutil"
+FLASH = f"{TOOLS} && {LF} -m pip install flash-attn==2.8.3 --no-build-isolation"
 BY_HAND = ""
 """The command where no package of PyPI makes the nodes equal."""
 
@@ -63,7 +65,7 @@ def commands_of(gang: Gang) -> list[tuple[int, str]]:
     ("flash_attn", "having", "lacking", "command"),
     [
         (["2.8.3", None, "2.8.3"], ["10.0.0.1", "10.0.0.3"], ["10.0.0.2"],
-         f"{LF} -m pip install flash-attn==2.8.3 --no-build-isolation"),
+         FLASH),
         ([None, "2.8.3", None], ["10.0.0.2"], ["10.0.0.1", "10.0.0.3"], f"{LF} -m pip uninstall --yes flash-attn"),
     ],
 )  # fmt: skip
@@ -79,34 +81,35 @@ def test_a_package_that_only_some_nodes_have_is_reported_with_the_nodes(
 
 def test_each_package_has_a_result_with_its_own_nodes_and_version() -> None:
     both = {"transformer_engine": "2.9.0", "flash_attn": "2.8.3"}
-    none = {"transformer_engine": None, "flash_attn": None}
-    gang = megatron([none, {**both, "flash_attn": None}, both, both, both])
+    older = {"transformer_engine": "2.8.0", "flash_attn": None}
+    gang = megatron([older, {**both, "flash_attn": None}, both, both, both])
+    engine = f"{TOOLS} && {LF} -m pip install 'transformer-engine[pytorch]==2.9.0' --no-build-isolation"
+    first, second, others = "10.0.0.1", "10.0.0.2", ["10.0.0.3", "10.0.0.4", "10.0.0.5"]
     found = [
-        (
-            rank,
-            problem.values["modules"],
-            problem.values["having"],
-            problem.values["lacking"],
-            problem.values["command"],
-        )
+        (rank, problem.values.get("having"), problem.values.get("lacking"), problem.values["command"])
         for rank, problem in problems_of(gang)
     ]
-    engine = f"{LF} -m pip install 'transformer-engine[pytorch]==2.9.0' --no-build-isolation"
-    flash = f"{LF} -m pip install flash-attn==2.8.3 --no-build-isolation"
-    first, second, others = "10.0.0.1", "10.0.0.2", ["10.0.0.3", "10.0.0.4", "10.0.0.5"]
     assert found == [
-        (0, ["transformer-engine"], [second, *others], [first], engine),
-        (0, ["flash-attn"], others, [first, second], flash),
-        (1, ["flash-attn"], others, [second, first], flash),
+        (0, others, [first, second], FLASH),
+        (0, None, None, engine),
+        (1, others, [second, first], FLASH),
     ]
+
+
+def test_megatron_on_gpus_does_not_start_without_transformer_engine() -> None:
+    gang = megatron([{"transformer_engine": None}, {"transformer_engine": "2.9.0"}])
+    failure, problem = gang.only_failure()
+    assert (failure.name, failure.rank, problem.code) == ("engine", 0, "engine_missing")
+    command = f"{TOOLS} && {LF} -m pip install 'transformer-engine[pytorch]' --no-build-isolation"
+    assert problem.values["command"] == command
 
 
 @pytest.mark.parametrize(
     ("flash_attn", "command"),
     [
-        ([None, "2.7.4", "2.8.3", "2.8.3"], f"{LF} -m pip install flash-attn==2.8.3 --no-build-isolation"),
+        ([None, "2.7.4", "2.8.3", "2.8.3"], FLASH),
         ([None, "2.8.3+cu12torch2.8cxx11abiTRUE", "2.8.3+cu12torch2.8cxx11abiTRUE"],
-         f"{LF} -m pip install flash-attn==2.8.3 --no-build-isolation"),
+         FLASH),
         ([None, "unknown", "unknown"], BY_HAND),
     ],
 )  # fmt: skip
@@ -124,7 +127,7 @@ def test_flash_attn_in_two_versions_is_refused() -> None:
     failure, problem = gemma(["2.8.3", "2.8.3", "2.7.4"]).only_failure()
     here, there = "flash_attn 2.7.4", "flash_attn 2.8.3"
     assert (failure.rank, problem.values["here"], problem.values["others"]) == (2, here, there)
-    assert problem.values["command"] == f"{LF} -m pip install flash-attn==2.8.3 --no-build-isolation"
+    assert problem.values["command"] == FLASH
 
 
 def test_a_version_that_nobody_knows_has_no_command() -> None:
@@ -141,7 +144,8 @@ def test_packages_that_import_torch_when_they_are_built_are_installed_behind_it(
         origins = {**facts.origins, "torch": Origin(version=torch)}
         gang.facts[node] = make_facts({**facts.modules, "torch": torch}, origins=origins)
     engine = f"{LF} -m pip install 'transformer-engine[pytorch]==2.9.0' --no-build-isolation"
-    assert commands_of(gang) == [(2, f"{LF} -m pip install torch==2.11.0 && {engine}")]
+    first = TOOLS.replace("install ", "install torch==2.11.0 ")
+    assert commands_of(gang) == [(2, f"{first} && {engine}")]
 
 
 def test_the_commit_of_a_package_from_git_is_compared_and_installed() -> None:
@@ -156,14 +160,12 @@ def test_the_commit_of_a_package_from_git_is_compared_and_installed() -> None:
             {**facts.modules, "transformer_engine": version}, origins={"transformer_engine": origin}
         )
     requirement = f"'transformer-engine @ git+{url}@{commit}'"
-    assert commands_of(gang) == [(2, f"{LF} -m pip install {requirement} --no-build-isolation")]
+    assert commands_of(gang) == [(2, f"{TOOLS} && {LF} -m pip install {requirement} --no-build-isolation")]
 
 
 @pytest.mark.parametrize(
     ("package", "engine", "extra", "commands"),
     [
-        ("transformer_engine", "llamafactory-megatron", {}, "install"),
-        ("transformer_engine", "swift-megatron", {"attention_backend": "unfused"}, "install"),
         ("flash_attn", "swift-megatron", {}, "install"),
         ("flash_attn", "swift-megatron", {"attention_backend": "flash_2"}, "install"),
         ("flash_attn", "swift-megatron", {"attention_backend": "auto"}, "uninstall"),
@@ -194,15 +196,15 @@ def test_megatron_without_flash_attention_does_not_compare_flash_attn(backend: s
 @pytest.mark.parametrize(
     ("engine", "extra", "gpu", "names"),
     [
-        ("llamafactory-megatron", {}, "h100-80g", {"transformer_engine", "flash_attn"}),
-        ("llamafactory-megatron", {"attention_backend": "unfused"}, "h100-80g", {"transformer_engine", "flash_attn"}),
-        ("swift-megatron", {}, "h100-80g", {"transformer_engine", "flash_attn"}),
+        ("llamafactory-megatron", {}, "h100-80g", {"flash_attn"}),
+        ("llamafactory-megatron", {"attention_backend": "unfused"}, "h100-80g", {"flash_attn"}),
+        ("swift-megatron", {}, "h100-80g", {"flash_attn"}),
         *(
-            ("swift-megatron", {"attention_backend": backend}, "h100-80g", {"transformer_engine", "flash_attn"})
+            ("swift-megatron", {"attention_backend": backend}, "h100-80g", {"flash_attn"})
             for backend in ("flash", "flash_2", "auto")
         ),
         *(
-            ("swift-megatron", {"attention_backend": backend}, "h100-80g", {"transformer_engine"})
+            ("swift-megatron", {"attention_backend": backend}, "h100-80g", set())
             for backend in ("fused", "unfused", "local", "flash_3", "flash_4")
         ),
         ("swift-zero3", {"attn_impl": "flash_attn"}, "h100-80g", {"flash_attn"}),

@@ -106,12 +106,16 @@ def test_one_broken_node_does_not_hide_the_others() -> None:
     [
         ("llamafactory-ddp", {"torch", "transformers", "llamafactory"}),
         ("llamafactory-zero3", {"torch", "transformers", "llamafactory", "deepspeed"}),
-        ("llamafactory-megatron", {"torch", "transformers", "llamafactory", "mcore_adapter", "megatron"}),
-        ("swift-megatron", {"torch", "transformers", "swift", "datasets", "megatron"}),
+        (
+            "llamafactory-megatron",
+            {"torch", "transformers", "llamafactory", "mcore_adapter", "megatron", "transformer_engine"},
+        ),
+        ("swift-megatron", {"torch", "transformers", "swift", "datasets", "megatron", "transformer_engine"}),
     ],
 )
 def test_each_engine_asks_for_what_it_imports(engine: str, modules: set[str]) -> None:
     assert set(needed_modules(make_job(engine=engine))) == modules
+    assert "transformer_engine" not in needed_modules(make_job(engine=engine, cluster={"gpu": "cpu"}))
 
 
 @pytest.mark.parametrize(("preset", "is_needed"), [("qwen3-vl-8b", True), ("qwen3-8b", False)])

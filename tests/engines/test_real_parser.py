@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from backend.engines import render
+from backend.engines import CONFIG, render
 from backend.engines.inference import inference_keys, model_keys
 from backend.engines.known_keys import EngineKey, programs
 from backend.job.job import Job
+from backend.job.mapping import with_values
 from backend.job.megatron_model_types import MCA_MODEL_TYPES
 from backend.job.mtp import MCA_LOADS, MCA_LOADS_LATER
 from backend.job.presets import models
@@ -26,6 +27,7 @@ from backend.node.samples.main import mixed
 from backend.runs.launch.derived_start import SHARED_MEMORY
 from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import place
+from tests.job.test_rules import REFUSED_BY_THE_PARSER
 from tests.nodes import needs_node_environment
 from tools.programs import (
     LLAMAFACTORY_MAIN,
@@ -348,3 +350,26 @@ def test_the_types_whose_mtp_weights_load_are_those_of_mcore_adapter() -> None:
     assert set(read["loads"]) & MCA_MODEL_TYPES == MCA_LOADS | MCA_LOADS_LATER
     assert set(read["later"]) & MCA_MODEL_TYPES == MCA_LOADS_LATER
     assert (read["has_later_name"], read["later_name"]) == (False, "mtp_model_layer")
+
+
+@cache
+def refusals() -> dict[str, str | None]:
+    """Return case -> the parser's error, for what the rule `extra_clash` refuses."""
+    base = HUGGING_FACE["full"]
+    given = {}
+    for number, (values, extra) in enumerate(REFUSED_BY_THE_PARSER):
+        item = render(job := with_values(base, {"engine": "llamafactory-zero3", **values}), place(job))
+        config = {**yaml.safe_load(item.files[CONFIG]), **extra}
+        files = {**item.files, CONFIG: yaml.safe_dump(config)}
+        given[str(number)] = {"files": files, "environment": dict(item.commands[0].environment)}
+    return {name: result["error"] for name, result in parse_with_llamafactory(given, {}).items()}
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize(
+    "number", range(len(REFUSED_BY_THE_PARSER)), ids=[str(each[1]) for each in REFUSED_BY_THE_PARSER]
+)
+def test_the_parser_refuses_what_the_rule_refuses(number: int) -> None:
+    extra = REFUSED_BY_THE_PARSER[number][1]
+    # transformers' callback checks it when the training starts.
+    assert refusals()[str(number)] or extra == {"early_stopping_steps": 3}

@@ -192,6 +192,10 @@ def test_an_attempt_that_resumes_names_the_checkpoint() -> None:
     assert config == config_of(created) | {"resume_from_checkpoint": "/runs/it/checkpoint-40"}
 
 
+PADDLE = {"model_type": "paddleocr_vl", "architectures": ["PaddleOCRVLForConditionalGeneration"]}
+OWN_CODE = {"auto_map": {"AutoConfig": "configuration_paddleocr_vl.PaddleOCRVLConfig"}}
+
+
 @pytest.mark.parametrize(
     ("values", "model_type", "template"),
     [
@@ -205,6 +209,9 @@ def test_an_attempt_that_resumes_names_the_checkpoint() -> None:
         # Several of its types have this class.
         (own_code("MiniCPM-V-2.6", "MiniCPMV"), "minicpmv2_6", "minicpmv2_6"),
         (own_code("MiniCPM-V-4.5", "MiniCPMV"), "minicpmv4_5", "minicpmv4_5"),
+        # One of two types with this class loads the folder's code, of which the other has none.
+        *(({"model__preset": None, "model__hf_config": {**PADDLE, **code}}, kind, template)
+          for code, kind, template in (({}, "paddleocr_vl", "paddle_ocr_1_5"), (OWN_CODE, "paddle_ocr", "paddle_ocr"))),
         # This type has a template for each generation.
         (own_code("InternVL3.5-8B", "InternVLChatModel"), "internvl_chat", "internvl3_5"),
         (own_code("InternVL2.5-8B", "InternVLChatModel", template="internvl2_5"), "internvl_chat", "internvl2_5"),

@@ -21,6 +21,7 @@ TEXT = {**VISION, "training": {"images_per_sample": 0}}
 QWEN25_VL = {**VISION, "model": {"preset": "qwen2.5-vl-7b"}}
 MOE = {**VISION, "model": {"preset": "qwen3-30b-a3b"}}
 DENSE = {**VISION, "model": {"preset": "qwen3-8b"}}
+PACKS = {"training.packing": True}
 TWO_SETS = {"training.dataset": "a,b", "training.mix_strategy": "interleave_under"}
 STREAMS = {"engine": "swift-megatron", "training.max_steps": 9, "extra": {"streaming": True}}
 
@@ -33,6 +34,7 @@ SHAPE = {
     "vocab_size": 512,
 }
 FALCON_H1 = {**DENSE, "model": {"hf_config": SMALL_MODELS["falcon_h1"]}}
+JAMBA = {**DENSE, "model": {"hf_config": SMALL_MODELS["jamba"]}}
 BAMBA = {**DENSE, "model": {"hf_config": SMALL_MODELS["bamba"]}}
 GRANITE = {**DENSE, "model": {"hf_config": SMALL_MODELS["granitemoehybrid"]}}
 KIMI_LINEAR = {**DENSE, "model": {"hf_config": NEWER_MODELS["kimi_linear"]}}
@@ -116,6 +118,24 @@ def job_of(base, values):
     return with_values(job, values)
 
 
+EVALUATES = {"training.eval_size": 0.1, "training.eval_steps": 100}
+REFUSED_BY_THE_PARSER = [
+    *(({}, {key: value}) for key, value in {"use_dora": True, "use_rslora": True, "loraplus_lr_ratio": 16.0,
+      "pissa_init": True, "adapter_name_or_path": "/a", "use_llama_pro": True, "quantization_device_map": "auto",
+      "infer_backend": "vllm", "load_best_model_at_end": True, "early_stopping_steps": 3}.items()),
+    *(({"training.method": "lora"}, {key: True}) for key in ("use_galore", "use_apollo", "use_badam")),
+    ({"engine": "llamafactory-ddp"}, {"use_galore": True, "use_apollo": True}),
+    ({}, {"use_badam": True, "badam_mode": "ratio"}),
+    ({"training.stage": "dpo", "training.dpo.loss": "ipo"}, {"dpo_label_smoothing": 0.1}),
+    ({"engine": "llamafactory-ddp", "training.method": "qlora"},
+     {"adapter_name_or_path": "/a", "create_new_adapter": True}),
+    ({"engine": "llamafactory-ddp", "training.method": "qlora"}, {"adapter_name_or_path": "/a,/b"}),
+    ({}, {"image_min_pixels": 10**9}),
+    ({}, {"video_min_pixels": 10**9}),
+    ({**EVALUATES, "training.save_steps": 250}, {"load_best_model_at_end": True}),
+    (EVALUATES, {"early_stopping_steps": 3}),
+]  # fmt: skip
+"""Values that LLaMA-Factory's get_train_args refuses; tests/engines/test_real_parser.py asks it."""
 CASES = [
     (VISION, {"parallel.tensor": 3}, "ranks_not_divisible"),
     (VISION, {"parallel.tensor": 16, "cluster.nodes": 16}, "tensor_across_nodes"),
@@ -264,6 +284,26 @@ CASES = [
     (DENSE, {"engine": "llamafactory-zero3", "extra": {"flash_attn": "fa3"}}, "flash_attention_3_unknown"),
     (GEMMA_2, {"engine": "llamafactory-zero3", "extra": {"flash_attn": "fa3"}}, "flash_attention_3_unknown"),
     (VAULT_GEMMA, {"engine": "llamafactory-zero3", "extra": {"flash_attn": "fa3"}}, "flash_attention_3_unknown"),
+    (DENSE, {"engine": "llamafactory-zero3", "cluster.gpu": "b200-180g", "extra": {"flash_attn": "fa3"}},
+     "flash_attention_3_needs_hopper"),
+    (DENSE, {"engine": "swift-zero3", "cluster.gpu": "b200-180g", "extra": {"attn_impl": "flash_attention_3"}},
+     "flash_attention_3_needs_hopper"),
+    *((DENSE, {"engine": "llamafactory-zero3", "training.cutoff_len": 99, **PACKS, "extra": extra}, "packs_are_padded")
+      for extra in ({}, {"neat_packing": True}, {"neat_packing": True, "flash_attn": "fa2"})),
+    *((base, {"engine": "llamafactory-zero3", **PACKS, "training.micro_batch_size": 2, **batch,
+              "extra": {"neat_packing": True, "flash_attn": asked}}, "neat_packs_are_single")
+      for base, asked in ((DENSE, "fa2"), (GEMMA_2, "auto"))
+      for batch in ({"training.global_batch_size": 64}, {"training.gradient_accumulation_steps": 2})),
+    (DENSE, {"engine": "llamafactory-zero3", **PACKS, "extra": {"neat_packing": True, "flash_attn": "fa3"}},
+     "neat_packing_with_kernel"),
+    (GPT_OSS, {"engine": "llamafactory-zero3", "training.method": "lora", **PACKS, "extra": {"neat_packing": True}},
+     "neat_packing_with_kernel"),
+    (JAMBA, {"engine": "llamafactory-zero3", **PACKS, "extra": {"neat_packing": True}}, "neat_packing_refused"),
+    (MOE, {"engine": "llamafactory-zero3", **PACKS, "extra": {"neat_packing": True, "moe_aux_loss_coef": 0.01}},
+     "neat_packing_with_balance"),
+    (FALCON_H1, {"engine": "llamafactory-zero3", **PACKS, "extra": {"neat_packing": True}}, "neat_packing_leaks"),
+    (GEMMA_3, {"engine": "llamafactory-zero3", **PACKS, "training.cutoff_len": 4096, "extra": {"neat_packing": True}},
+     "neat_packing_without_windows"),
     (GEMMA_3N, {"engine": "llamafactory-ddp"}, "shared_keys_reentrant"),
     (GEMMA_3N, {"engine": "llamafactory-fsdp", "parallel.fsdp.version": 1}, "shared_keys_reentrant"),
     (GEMMA_3N, {"engine": "swift-zero3"}, "shared_keys_reentrant"),
@@ -339,6 +379,10 @@ CASES = [
     (DENSE, {"engine": "llamafactory-fsdp", "extra": {"use_badam": True}}, "extra_clash"),
     (DENSE, {"engine": "llamafactory-zero3", "extra": {"pissa_init": True}}, "extra_clash"),
     (DENSE, {"training.stage": "dpo", "extra": {"neat_packing": True}}, "extra_clash"),
+    *((DENSE, {"engine": "llamafactory-zero3", **values, "extra": extra}, "extra_clash")
+      for values, extra in REFUSED_BY_THE_PARSER),
+    (DENSE, {"engine": "llamafactory-zero2-offload", "training.gradient_accumulation_steps": 3},
+     "offload_needs_new_deepspeed"),
     (DENSE, {"training.stage": "kto"}, "stage_not_supported"),
     (DENSE, {"training.stage": "rm"}, "stage_not_supported"),
     (DENSE, {"training.stage": "rm", "engine": "llamafactory-fsdp"}, "stage_not_supported"),
@@ -428,7 +472,7 @@ CASES = [
 ]  # fmt: skip
 
 ONLY_THE_USER_KNOWS = {
-    "megatron_core_dev", "chosen_keys_megatron_core", "chosen_keys_pattern",
+    "megatron_core_dev", "chosen_keys_megatron_core", "offload_needs_new_deepspeed", "chosen_keys_pattern",
     "unknown_gpu", "unknown_model", "gpu_memory_mixed", "gpu_memory_smaller", "calibration_other_engine",
     "calibration_other_training", "calibration_outdated", "reward_model_starts_over", "mix_not_positive",
     "grpo_reward_unknown", "grpo_cached_data", "grpo_assumed", "extra_not_estimated",
@@ -498,6 +542,23 @@ def test_stages_are_cut_anew_where_indexers_are_and_not_given_up(layers, layout,
         (GEMMA_4, {"engine": "swift-zero3"}),
         (GPT_OSS, {"engine": "llamafactory-ddp", "training.method": "lora", "training.precision": "fp16"}),
         (FALCON_H1, {"engine": "swift-ddp", "training.method": "lora"}),
+        (DENSE, {"engine": "llamafactory-zero3", **PACKS, "extra": {"neat_packing": True, "flash_attn": "fa2"}}),
+        (
+            DENSE,
+            {"engine": "llamafactory-zero3", **PACKS, "training.micro_batch_size": 2, "extra": {"neat_packing": True}},
+        ),
+        (
+            MOE,
+            {
+                "engine": "llamafactory-zero3",
+                **PACKS,
+                "extra": {"neat_packing": True, "flash_attn": "fa2", "moe_aux_loss_coef": 0.01},
+            },
+        ),
+        (
+            VISION,
+            {"engine": "llamafactory-zero3", **PACKS, "training.cutoff_len": 4095, "extra": {"neat_packing": True}},
+        ),
         (DENSE, {"engine": "swift-megatron", "extra": {"attention_backend": "fused"}}),
         (DENSE, {"engine": "swift-megatron", "cluster.gpu": "b200-180g", "extra": {"attention_backend": "fused"}}),
         (
@@ -539,6 +600,10 @@ def test_stages_are_cut_anew_where_indexers_are_and_not_given_up(layers, layout,
         "wide heads",
         "sinks stay bf16 in an fp16 job of LoRA",
         "ms-swift gives Mamba's out_proj no adapter",
+        "neat packs with FlashAttention 2",
+        "two neat packs with a mask",
+        "balance loss of neat packs with FlashAttention 2",
+        "neat packs of a type that numbers positions anew",
         "fused attention on Hopper",
         "fused attention on Blackwell",
         "fused attention of padded samples on Ampere",
@@ -564,6 +629,25 @@ def test_plans_people_use_have_no_problem(base, values):
         (DENSE, {"extra": {"interleave_probs": "0.5,0.5", "mix_strategy": "interleave_under"}}),
         (DENSE, {"extra": {"interleave_probs": "0.5,0.5"}, **TWO_SETS}),
         (DENSE, {"engine": "llamafactory-ddp", "extra": {"flash_attn": "fa2", "moe_layer_recompute": True}}),
+        (
+            DENSE,
+            {
+                "engine": "llamafactory-zero3",
+                **EVALUATES,
+                "training.save_steps": 200,
+                "extra": {"load_best_model_at_end": True, "early_stopping_steps": 3},
+            },
+        ),
+        (
+            DENSE,
+            {
+                "engine": "llamafactory-ddp",
+                "training.method": "lora",
+                "extra": {"use_dora": True, "loraplus_lr_ratio": 16.0, "adapter_name_or_path": "/a"},
+            },
+        ),
+        (DENSE, {"engine": "llamafactory-ddp", "extra": {"use_galore": True, "infer_backend": "huggingface"}}),
+        (DENSE, {"engine": "llamafactory-zero3", "extra": {"use_badam": True, "badam_mode": "layer"}}),
     ],
 )
 def test_keys_of_extra_that_go_together_pass(base, values):

@@ -13,7 +13,7 @@ from backend.cluster.node_group import ends_of_all
 from backend.cluster.node_programs import CONTAINER, node_program
 from backend.cluster.program_answers.checks import Facts
 from backend.cluster.typed_json import answer_of
-from backend.job.attention import may_run_flash_attn
+from backend.job.attention import asks_for_flash_attention_3, may_run_flash_attn, needs_flash_attn
 from backend.job.cluster import Container, Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
@@ -21,6 +21,7 @@ from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention, Sh
 from backend.job.model.shape import ModelShape
 from backend.job.presets import known_model, resolve_gpu
 from backend.job.rules.grpo import reward_names
+from backend.job.rules.packing import RESETS_STATES
 from backend.node.container import NO_DAEMON, NO_IMAGE, NO_RUNTIME
 
 T = TypeVar("T")
@@ -93,21 +94,42 @@ def needed_modules(job: Job) -> dict[str, str]:
     """Return the modules that the job's engine imports: import name -> distribution."""
     traits = job.traits
     megatron = {"megatron": "megatron-core", **_MEGATRON[traits.environment]} if traits.is_megatron else {}
+    modules = {"transformer_engine": "transformer-engine"} if _builds_transformer_engine(job) else {}
     deepspeed = {"deepspeed": "deepspeed"} if traits.zero_stage else {}
     # megatron-core 0.16.1 ssm/gated_delta_net.py raises ImportError without it, and so do mcore-bridge 1.6.5
     # model/gpts/bailing_hybrid.py and Ling 2.5's own code.
     is_linear = _has_layers(job, LightningAttention) or (traits.is_megatron and _has_layers(job, GatedDeltaNet))
+    is_linear = is_linear or _resets_states(job)
     linear = {"fla": "flash-linear-attention"} if is_linear else {}
     images = {"qwen_vl_utils": "qwen-vl-utils"} if traits.environment == "swift" and _is_qwen_with_images(job) else {}
     return {
         **_COMMON,
         **_ENGINE[traits.environment],
         **megatron,
+        **modules,
         **deepspeed,
         **linear,
         **images,
         **_reinforcement_modules(job),
     }
+
+
+def _builds_transformer_engine(job: Job) -> bool:
+    """Return whether the model consists of Transformer Engine's modules: Megatron on GPUs.
+
+    Without it, mcore_adapter ends in megatron-core 0.16.1 models/gpt/gpt_layer_specs.py (`NameError: name
+    'TESpecProvider' is not defined`), and mcore-bridge 1.6.5 ends when patcher.py imports it.
+    """
+    return job.traits.is_megatron and not _is_benchmark(job) and resolve_gpu(job.cluster).device != "cpu"
+
+
+def _resets_states(job: Job) -> bool:
+    """Return whether LLaMA-Factory replaces Qwen3.5's linear layers, which ends with an ImportError without
+    flash-linear-attention, packed or not (0.9.5 model/patcher.py _check_fla_dependencies)."""
+    is_hugging_face = job.traits.environment == "llamafactory" and not job.traits.is_megatron
+    if not is_hugging_face or _is_benchmark(job) or not needs_flash_attn(job):
+        return False
+    return known_model(job.model).model_type in RESETS_STATES
 
 
 def _is_qwen_with_images(job: Job) -> bool:
@@ -155,15 +177,15 @@ def kernel_modules(job: Job) -> dict[str, str]:
 def optional_modules(job: Job) -> dict[str, str]:
     """Return the modules that decide which kernels compute, if they are there: import name -> distribution.
 
-    Transformer Engine chooses between flash-attn's and cuDNN's attention (pytorch/attention/dot_product_attention/
+    Of flash-attn's and cuDNN's attention, Transformer Engine chooses one (pytorch/attention/dot_product_attention/
     utils.py get_attention_backend). transformers replaces a FlashAttention 2 that is asked for and not installed by a
     kernel from the hub (5.6.0 modeling_utils.py _check_and_adjust_attn_implementation).
     """
     if _is_benchmark(job) or resolve_gpu(job.cluster).device == "cpu":
         return {}
-    engine = {"transformer_engine": "transformer-engine"} if job.traits.is_megatron else {}
+    third = {"flash_attn_interface": "flash-attn-3"} if asks_for_flash_attention_3(job) else {}
     takes_flash = may_run_flash_attn(job, known_model(job.model).model_type)
-    return {**engine, **({"flash_attn": "flash-attn"} if takes_flash else {})}
+    return {**third, **({"flash_attn": "flash-attn"} if takes_flash else {})}
 
 
 def read_modules(job: Job) -> dict[str, str]:

@@ -1,8 +1,10 @@
 """Versions of packages with which a job fails, or trains wrongly. preflight/packages.py looks for them on the nodes."""
 
+import re
 from collections.abc import Mapping
 
-from backend.job.attention import asked_of_swift, takes_flash_attention_if_installed
+from backend.engines.swift_models import asked_transformers, swift_names
+from backend.job.attention import asked_of_swift, asks_for_flash_attention_3, takes_flash_attention_if_installed
 from backend.job.job import Job
 from backend.job.presets import known_model
 from backend.job.rules.sparse import SEE_LATER_TOKENS
@@ -69,6 +71,16 @@ def _distributed_save_fails(job: Job, versions: Mapping[str, str]) -> bool:
     return job.engine == "llamafactory-megatron" and is_new and distributed
 
 
+def _flash_attention_3_fails(job: Job, versions: Mapping[str, str]) -> bool:
+    """Return whether LLaMA-Factory knows `flash_attn: fa3` in name alone; job/rules/attention.py has the sources.
+
+    0.9.5 is its newest release, and its main is 0.9.6.dev0 (src/llamafactory/extras/env.py). gpt-oss has a kernel of
+    its own.
+    """
+    is_old = versions.get("llamafactory", "").partition(" ")[0] in ("0.9.4", "0.9.5")
+    return is_old and asks_for_flash_attention_3(job) and known_model(job.model).model_type != "gpt_oss"
+
+
 def _data_sets_fail(job: Job, versions: Mapping[str, str]) -> bool:
     """Return whether ms-swift cannot read data.
 
@@ -77,6 +89,29 @@ def _data_sets_fail(job: Job, versions: Mapping[str, str]) -> bool:
     """
     numbers = numbers_of(versions.get("datasets", ""))
     return job.traits.environment == "swift" and bool(numbers) and numbers < [4, 7]
+
+
+def _offload_drops_gradients(job: Job, versions: Mapping[str, str]) -> bool:
+    """Return whether DeepSpeed trains on the first and the last micro-batch of a step alone.
+
+    With the optimizer of ZeRO-1 or 2 on the host, runtime/zero/stage_1_and_2.py async_accumulate_grad_in_cpu_via_gpu
+    keeps the gradient of the first micro-batch and adds it to that of each later one, which it does not keep
+    (https://github.com/deepspeedai/DeepSpeed/pull/7967; read in 0.15.2 and 0.18.9, seen with 0.18.4; 0.19.0 has the
+    fix).
+    """
+    numbers = numbers_of(versions.get("deepspeed", ""))
+    is_offloaded = job.traits.zero_stage == 2 and job.traits.offloads != "none"
+    return is_offloaded and bool(numbers) and [0, 15] <= numbers < [0, 19] and job.accumulation > 2
+
+
+def _gradients_are_divided_twice(job: Job, versions: Mapping[str, str]) -> bool:
+    """Return whether DeepSpeed divides gradients by the number of micro-batches once more than transformers asks for.
+
+    0.18.3 runtime/engine.py _backward_prologue_per_tensor does not look at scale_wrt_gas
+    (https://github.com/deepspeedai/DeepSpeed/pull/7724; seen with 0.18.3; 0.18.4 does). The bound of the gradient norm
+    then never acts.
+    """
+    return bool(job.traits.zero_stage) and versions.get("deepspeed") == "0.18.3" and job.accumulation > 1
 
 
 def _trl_is_too_old(job: Job, versions: Mapping[str, str]) -> bool:
@@ -120,13 +155,55 @@ def _ling_code_fails(job: Job, versions: Mapping[str, str]) -> bool:
     return is_ling and runs_code and numbers >= [5, 0] and not is_mended
 
 
+def unasked_transformers(job: Job, versions: Mapping[str, str]) -> str:
+    """Return the versions of transformers that ms-swift asks for, for the job's model, if the node has another; else
+    nothing.
+
+    ms-swift says so in the log and goes on (4.6.0 model/model_meta.py check_requires). Such a model mostly fails:
+    Kimi-VL's code, for example, imports what later versions do not have. Of the class of Qwen2-Audio, the parts have
+    other names since 5.11, so that `all-linear` finds none of them (model/model_arch.py qwen2_audio). Megatron has its
+    own classes.
+    """
+    installed = versions.get("transformers", "")
+    if job.traits.environment != "swift" or job.traits.is_megatron or not _release(installed):
+        return ""
+    wanted = asked_transformers(swift_names(job).get("model_type", ""))
+    return "" if all(_meets(installed, part) for part in wanted.split(",") if part) else wanted
+
+
+def _meets(version: str, condition: str) -> bool:
+    """Return whether a version meets one condition, such as `>=4.57.1`. Marks of pre-releases do not count."""
+    name = condition.rstrip("0123456789.dev")
+    own, other = _release(version), _release(condition.removeprefix(name))
+    width = max(len(own), len(other))
+    left, right = ([*numbers, *[0] * (width - len(numbers))] for numbers in (own, other))
+    return {">=": left >= right, "<=": left <= right, "==": left == right, ">": left > right, "<": left < right}[name]
+
+
+def _release(version: str) -> list[int]:
+    """Return the numbers of a version before its first mark: 5.0.1 of `5.0.1dev0`."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return [int(number) for number in found[0].split(".")] if found else []
+
+
+LLAMAFACTORY_MAIN = (
+    "llamafactory @ git+https://github.com/hiyouga/LlamaFactory@ff6d4d12eeb035d6ce06805a5733dd7b29f2ac30"
+)
+"""The commit of its main that the docs describe."""
 BROKEN_VERSIONS = {
     # 5.5.4 is the newest version below 5.6.0, which is the newest that LLaMA-Factory 0.9.5 takes (its extras/misc.py).
     "flash_attention_crashes": (_flash_attention_crashes, "extra", "transformers==5.5.4"),
     "later_tokens_seen": (_sees_later_tokens, "extra", "transformers==5.19.0"),
+    "flash_attention_3_fails": (_flash_attention_3_fails, "extra", LLAMAFACTORY_MAIN),
     "gpt_oss_fails": (_gpt_oss_fails, "model.path", "transformers==4.57.6"),
     "ling_code_fails": (_ling_code_fails, "model.path", "transformers==4.57.6"),
     "data_sets_fail": (_data_sets_fail, "engine", "datasets==4.8.4"),
+    "offload_drops_gradients": (_offload_drops_gradients, "training.gradient_accumulation_steps", "deepspeed==0.19.0"),
+    "gradients_divided_twice": (
+        _gradients_are_divided_twice,
+        "training.gradient_accumulation_steps",
+        "deepspeed==0.18.4",
+    ),
     "trl_too_old": (_trl_is_too_old, "training.stage", "trl==0.29.1"),
     "distributed_save_fails": (_distributed_save_fails, "parallel.distributed_optimizer", "torch==2.11.0"),
 }

@@ -11,10 +11,26 @@ from backend.job.launch_rules import environment_of
 
 MCORE_ADAPTER = "mcore_adapter @ git+https://github.com/alibaba/roll.git#subdirectory=mcore_adapter"
 """PyPI has another package of this name."""
-BUILT_WITH_TORCH = {"flash_attn": "flash-attn", "transformer_engine": "transformer-engine[pytorch]"}
+BUILT_WITH_TORCH = {
+    "flash_attn": "flash-attn",
+    "transformer_engine": "transformer-engine[pytorch]",
+    "causal_conv1d": "causal-conv1d",
+    "mamba_ssm": "mamba-ssm",
+}
 """Packages whose source distributions import torch when pip builds them, so pip must not isolate the build: import name
--> PyPI's name, with the extra that contains the bindings (https://github.com/Dao-AILab/flash-attention/blob/0251105/
-README.md and https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/installation.html)."""
+-> PyPI's name, with the extra that contains the bindings.
+
+Sources: https://github.com/Dao-AILab/flash-attention/blob/0251105/README.md and
+https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/installation.html, whose extra `pytorch` takes the
+core library of the CUDA of the installed torch, 12 or 13 (NVIDIA/TransformerEngine d0067d0
+transformer_engine/pytorch/setup.py, since 2.9). In isolation, causal-conv1d and mamba-ssm would be built with the
+newest torch instead of the installed one (https://github.com/Dao-AILab/causal-conv1d/blob/40b7357/pyproject.toml and
+https://github.com/state-spaces/mamba/blob/0b11daa/pyproject.toml: `requires = [..., "torch", ...]`)."""
+NOT_ON_PYPI = ("flash_attn_interface",)
+"""FlashAttention 3 is built from the folder hopper of the repository (Dao-AILab/flash-attention 0251105 README.md)."""
+BUILD_TOOLS = ("setuptools", "wheel", "packaging", "ninja", "psutil")
+"""What these builds use of the environment itself: the Requirements of flash-attn's README, and what the files setup.py
+of flash-attn, causal-conv1d (00f80e7) and transformer-engine import. An environment of uv has no setuptools."""
 UNKNOWN = "unknown"
 """Version of a module that belongs to no distribution (backend/node/checks/software.py)."""
 
@@ -43,17 +59,29 @@ def install_command(
         elif origin is not None and name in BUILT_WITH_TORCH and origin.version not in ("", UNKNOWN):
             # PyPI has no local builds (`2.8.3+cu12torch2.8`).
             requirements.append(f"{BUILT_WITH_TORCH[name]}=={origin.version.partition('+')[0]}")
-        elif origin is not None and origin.version not in ("", UNKNOWN):
+        elif origin is not None and origin.version not in ("", UNKNOWN) and name not in NOT_ON_PYPI:
             # The version of a build for another CUDA ends with `+cu128`. torch's own index has these builds.
             build = origin.version.partition("+")[2]
             index = f"https://download.pytorch.org/whl/{build}" if name == "torch" and build else index
             requirements.append(f"{names.get(name, name)}=={origin.version}")
-    environment = environment_of(job, rank)
     extra = ["--extra-index-url", index] if index else []
-    # torch is installed before what is built with it.
-    pip = [pip_command(environment, [*extra, *isolated])] if isolated else []
-    pip += [pip_command(environment, [*built, "--no-build-isolation"])] if built else []
-    return " && ".join([*pip, *checkouts])
+    return " && ".join([*_pip_commands(environment_of(job, rank), [*extra, *isolated], built), *checkouts])
+
+
+def install_missing(environment: Environment | None, missing: Mapping[str, str]) -> str:
+    """Return the command that installs packages in their newest version: import name -> distribution."""
+    names = {"mcore_adapter": MCORE_ADAPTER}
+    isolated = [names.get(name, package) for name, package in missing.items() if name not in BUILT_WITH_TORCH]
+    built = [BUILT_WITH_TORCH[name] for name in missing if name in BUILT_WITH_TORCH]
+    return " && ".join(_pip_commands(environment, isolated, built)) if environment else ""
+
+
+def _pip_commands(environment: Environment | None, isolated: Sequence[str], built: Sequence[str]) -> list[str]:
+    """Return the commands of both kinds of packages. torch and the tools come before what needs them."""
+    if built:
+        first, second = [*isolated, *BUILD_TOOLS], [*built, "--no-build-isolation"]
+        return [pip_command(environment, first), pip_command(environment, second)]
+    return [pip_command(environment, isolated)] if isolated else []
 
 
 def pip_command(environment: Environment | None, requirements: Sequence[str], action: str = "install") -> str:

@@ -12,9 +12,9 @@ from backend.cluster.inventory.software import (
     optional_modules,
     python_field,
 )
-from backend.cluster.preflight.broken_versions import BROKEN_VERSIONS, case_of, has_flash_attn
+from backend.cluster.preflight.broken_versions import BROKEN_VERSIONS, case_of, has_flash_attn, unasked_transformers
 from backend.cluster.preflight.equality import named, usual
-from backend.cluster.preflight.fix_commands import BUILT_WITH_TORCH, MCORE_ADAPTER, install_command, pip_command
+from backend.cluster.preflight.fix_commands import BUILT_WITH_TORCH, install_command, install_missing, pip_command
 from backend.cluster.preflight.readings import GangReadings, NodeReadings
 from backend.cluster.preflight.results import CheckResult
 from backend.job.attention import (
@@ -28,6 +28,9 @@ from backend.job.launch_rules import environment_of
 from backend.job.presets import known_model
 from backend.job.problems import Problem
 
+SHOWN = ("transformers", "torch", "datasets", "trl", "llamafactory", "deepspeed")
+"""Packages whose versions the texts of BROKEN_VERSIONS name."""
+
 
 def check_engine(node: NodeReadings) -> list[CheckResult]:
     """Check that the environment has all modules that the engine imports, and runs experts together."""
@@ -40,22 +43,27 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
         for code, (is_broken, field, working) in BROKEN_VERSIONS.items():
             if is_broken(job, versions):
                 command = pip_command(environment_of(job, checks.rank), [working])
-                installed = {name: versions.get(name, "") for name in ("transformers", "torch", "datasets", "trl")}
+                installed = {name: versions.get(name, "") for name in SHOWN}
                 return [checks.wrong("engine", code, field, **installed, case=case_of(job), command=command)]
+        if wanted := unasked_transformers(job, versions):
+            command = pip_command(environment_of(job, checks.rank), [f"transformers{wanted}"])
+            found = {"transformers": transformers, "wanted": wanted, "command": command}
+            return [checks.warning("engine", "transformers_of_type", "model.path", **found)]
         if _loops_over_experts(job, transformers):
             field = python_field(job, checks.rank)
             return [checks.warning("engine", "experts_looped", field, transformers=transformers, engine=job.engine)]
         slow = [module for module in kernel_modules(job) if not versions.get(module)]
         if slow:
             field = python_field(job, checks.rank)
-            command = pip_command(environment_of(job, checks.rank), [kernel_modules(job)[module] for module in slow])
+            command = install_missing(
+                environment_of(job, checks.rank), {name: kernel_modules(job)[name] for name in slow}
+            )
             return [checks.warning("engine", "kernels_missing", field, modules=slow, command=command)]
         if missing_attention := _flash_attention_is_missing(node, versions):
             return [missing_attention]
         return [checks.ok("engine", **facts.modules)]
     field, values = python_field(job, checks.rank), {"modules": missing, "engine": job.engine}
-    requirements = [MCORE_ADAPTER if module == "mcore_adapter" else names[module] for module in missing]
-    command = pip_command(environment_of(job, checks.rank), requirements)
+    command = install_missing(environment_of(job, checks.rank), {module: names[module] for module in missing})
     # PyPI's package of this name has no such module.
     is_placeholder = "mcore_adapter" in missing and "mcore_adapter" in facts.origins
     code = "engine_placeholder" if is_placeholder else "engine_missing"
@@ -65,17 +73,23 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
 def _flash_attention_is_missing(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | None:
     """Return the warning that LLaMA-Factory trains with another attention than the job asks for; None if it does not.
 
-    It then logs `FlashAttention-2 is not installed` (0.9.5 model/model_utils/attention.py). Only eager attention needs
-    more memory than estimated.
+    It then logs `FlashAttention-2 is not installed`, or -3 (0.9.5 model/model_utils/attention.py; 3: main, ff6d4d12e).
+    Only eager attention, and the masks of neat_packing, need more memory than estimated.
     """
     job, checks = node.job, node.checks
+    runs = "eager" if case_of(job) == "gemma2" else "SDPA"
+    if "flash_attn_interface" in optional_modules(job):
+        if versions.get("flash_attn_interface"):
+            return None
+        values = {"attention": "FlashAttention 3", "package": "flash-attn-3", "case": "fa3"}
+        return checks.warning("engine", "flash_attn_not_installed", "extra", runs=runs, command="", **values)
     takes = takes_flash_attention_if_installed(job, known_model(job.model).model_type)
     is_asked = takes and asked_of_llamafactory(job) == FLASH_ATTENTION
     if not is_asked or "flash_attn" not in optional_modules(job) or has_flash_attn(versions):
         return None
-    command = pip_command(environment_of(job, checks.rank), ["flash-attn", "--no-build-isolation"])
-    runs = "eager" if case_of(job) == "gemma2" else "SDPA"
-    return checks.warning("engine", "flash_attn_not_installed", "extra", runs=runs, case=runs, command=command)
+    command = install_missing(environment_of(job, checks.rank), optional_modules(job))
+    values = {"attention": "FlashAttention 2", "package": "flash-attn", "case": runs}
+    return checks.warning("engine", "flash_attn_not_installed", "extra", runs=runs, command=command, **values)
 
 
 def check_metrics(node: NodeReadings) -> list[CheckResult]:
@@ -137,7 +151,7 @@ def check_versions(gang: GangReadings) -> list[CheckResult]:
 def _compared(module: str, version: str) -> str:
     """Return the part of a version that nodes must share.
 
-    A local build of flash-attn or Transformer Engine names torch and CUDA behind `+`. torch has a version of its own.
+    A local build of such a package names torch and CUDA behind `+`. torch has a version of its own.
     """
     return re.sub(r"\+\S*", "", version) if module in BUILT_WITH_TORCH else version
 
@@ -165,8 +179,7 @@ def _packages_on_some_nodes(gang: GangReadings, rank: int, models: Mapping[str, 
     results, checks, environment = [], gang.checks, environment_of(gang.job, rank)
     for module, package in optional_modules(gang.job).items():
         has = {node: bool(fact.modules.get(module)) for node, fact in gang.facts.items()}
-        is_needed = module == "transformer_engine" or needs_flash_attn(gang.job)
-        wanted = any(has.values()) if is_needed else usual(has)
+        wanted = any(has.values()) if needs_flash_attn(gang.job) else usual(has)
         if has[rank] == wanted:
             continue
         if wanted:

@@ -3,12 +3,15 @@
 from backend.job.attention import (
     EAGER_IN_SWIFT,
     FLASH_ATTENTION,
+    FLASH_ATTENTION_3,
     FUSED_WITHOUT_PADDING,
     HOPPER,
+    NO_FLASH_ATTENTION_3,
     SINKS_KERNEL,
     UNFUSED_BACKENDS,
     asked_of_llamafactory,
     asked_of_swift,
+    implementation,
     needs_unfused,
     of_llamafactory,
     of_swift,
@@ -28,10 +31,11 @@ RULES: list[BoundRule] = []
 swift_megatron = registrar(RULES, lambda traits: traits.environment == "swift" and traits.is_megatron)
 swift_trainer = registrar(RULES, lambda traits: traits.environment == "swift" and not traits.is_megatron)
 llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
+hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
 
 FLASH_FOR_PACKING = tuple(f"flash_attention_{version}" for version in (2, 3, 4))
 """What ms-swift's packing takes (4.6.0 arguments/sft_args.py _check_padding_free)."""
-WITHOUT_SINKS = ("sdpa", FLASH_ATTENTION, "flash_attention_3")
+WITHOUT_SINKS = ("sdpa", FLASH_ATTENTION, FLASH_ATTENTION_3)
 """Implementations that transformers refuses for sinks (5.6.0 modeling_gpt_oss.py `_supports_sdpa` and
 `_compatible_flash_implementations`; 5.19 modeling_deepseek_v4.py and modeling_hy_v4.py `_supports_flash_attn`)."""
 
@@ -68,13 +72,26 @@ def wide_heads_do_without_flash_attention_2(job: Job, shape: ModelShape, gpu: Gp
 @llamafactory
 def llamafactory_knows_the_implementation(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory 0.9.5 model/model_utils/attention.py has no branch for `fa3`, although extras/constants.py lists
-    it: `NotImplementedError: Unknown attention type: fa3`."""
-    if asked_of_llamafactory(job) != "flash_attention_3" or of_llamafactory(job, shape) == SINKS_KERNEL:
+    it: `NotImplementedError: Unknown attention type: fa3`. Its main has one
+    (https://github.com/hiyouga/LlamaFactory/pull/10742). The preflight knows the version of the nodes."""
+    if asked_of_llamafactory(job) != FLASH_ATTENTION_3 or of_llamafactory(job, shape) == SINKS_KERNEL:
         return None
     # With `auto`, LLaMA-Factory looks after the bound of Gemma 2's scores alone (llamafactory_bounds_scores).
     chosen = "disabled" if shape.has_softcap and shape.model_type != "gemma2" else "auto"
-    return problem("flash_attention_3_unknown", "engine", case=chosen,
+    return problem("flash_attention_3_unknown", "engine", "note", case=chosen,
                    edit={"extra": {**job.extra, "flash_attn": chosen}})  # fmt: skip
+
+
+@hugging_face
+def flash_attention_3_has_kernels_for_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """FlashAttention 3 takes its kernels of Hopper for every later GPU (NO_FLASH_ATTENTION_3)."""
+    capability = gpu.compute_capability
+    if implementation(job, shape) != FLASH_ATTENTION_3 or capability is None or capability < NO_FLASH_ATTENTION_3:
+        return None
+    is_swift = job.traits.environment == "swift"
+    key, chosen = ("attn_impl", "flash_attn") if is_swift else ("flash_attn", "fa2")
+    return problem("flash_attention_3_needs_hopper", "engine", gpu=gpu.name, capability=f"{capability:.1f}", key=key,
+                   chosen=chosen, edit={"extra": {**job.extra, key: chosen}})  # fmt: skip
 
 
 @swift_megatron

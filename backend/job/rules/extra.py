@@ -112,7 +112,88 @@ def _gathers_all(job: Job) -> bool:
     return job.traits.is_megatron and job.parallel.moe_token_dispatcher == "allgather"  # noqa: S105 - no password
 
 
+def _without_adapters(job: Job) -> bool:
+    return job.traits.environment == "llamafactory" and job.training.method not in ("lora", "qlora")
+
+
+def _with_adapters(job: Job) -> bool:
+    return job.training.method in ("lora", "qlora")
+
+
+def _has(*keys: str) -> Callable[[Job], bool]:
+    return lambda job: any(job.extra.get(key) for key in keys)
+
+
+def _full(job: Job) -> bool:
+    return job.training.method == "full"
+
+
+def _trains_another_preference(job: Job) -> bool:
+    return job.training.stage == "dpo" and job.training.dpo.loss != "sigmoid"
+
+
+def _has_several_adapters(job: Job) -> bool:
+    return _quantised(job) and "," in str(job.extra.get("adapter_name_or_path"))
+
+
+def _more_than(key: str, name: str) -> Callable[[Job], bool]:
+    """Return whether the pixels of `extra` are more than the job's."""
+
+    def is_more(job: Job) -> bool:
+        least, most = job.extra.get(key), getattr(job.training, name)
+        return isinstance(least, int) and least > most
+
+    return is_more
+
+
+def _chooses_another(key: str, value: str) -> Callable[[Job], bool]:
+    return lambda job: job.extra.get(key) not in (None, value)
+
+
+def _never_evaluates(job: Job) -> bool:
+    return _hugging_face(job) and job.training.eval_steps is None
+
+
+def _saves_between_evaluations(job: Job) -> bool:
+    """Return whether a checkpoint would have no evaluation of its own."""
+    evaluation = job.training.eval_steps
+    is_checked = _hugging_face(job) and evaluation is not None and job.extra.get("save_strategy") in (None, "steps")
+    return is_checked and job.training.save_steps % (evaluation or 1) != 0
+
+
+def _knows_no_best_model(job: Job) -> bool:
+    return not _has("load_best_model_at_end", "metric_for_best_model")(job)
+
+
+ADAPTED_ALONE = ("use_dora", "use_rslora", "loraplus_lr_ratio", "pissa_init", "adapter_name_or_path")
+"""Keys that LLaMA-Factory takes with LoRA alone (finetuning_args.py __post_init__, parser.py _verify_model_args)."""
+PROJECTING = ("use_galore", "use_apollo", "use_badam")
+"""Keys that it takes one of, without LoRA (finetuning_args.py)."""
 CLASHES = (
+    *(Clash(key=key, applies=_without_adapters, other="training.method: full, partial") for key in ADAPTED_ALONE),
+    *(Clash(key=key, applies=_with_adapters, other="training.method: lora, qlora") for key in PROJECTING),
+    # BAdam needs ZeRO-3, with which the other two do not go.
+    Clash(key="use_galore", applies=_has("use_apollo"), other="use_apollo"),
+    Clash(key="use_llama_pro", applies=_full, other="training.method: full"),
+    Clash(key="dpo_label_smoothing", applies=_trains_another_preference, other="training.dpo.loss"),
+    Clash(key="create_new_adapter", applies=lambda job: _quantised(job) and bool(job.extra.get("adapter_name_or_path")),
+          other="training.method: qlora, adapter_name_or_path"),
+    Clash(key="adapter_name_or_path", applies=_has_several_adapters, other="training.method: qlora"),
+    Clash(key="quantization_device_map", applies=lambda job: job.extra.get("quantization_device_map") == "auto",
+          other="do_train"),
+    Clash(key="infer_backend", applies=_chooses_another("infer_backend", "huggingface"), other="do_train"),
+    Clash(key="badam_mode", applies=lambda job: _has("use_badam")(job) and job.extra.get("badam_mode") == "ratio",
+          other="torchrun"),
+    Clash(key="image_min_pixels", applies=_more_than("image_min_pixels", "image_max_pixels"),
+          other="training.image_max_pixels"),
+    Clash(key="video_min_pixels", applies=_more_than("video_min_pixels", "video_max_pixels"),
+          other="training.video_max_pixels"),
+    # transformers 5.6.0 training_args.py __post_init__ and trainer_callback.py EarlyStoppingCallback.
+    *(Clash(key=key, applies=_never_evaluates, other="training.eval_steps: null")
+      for key in ("load_best_model_at_end", "early_stopping_steps")),
+    Clash(key="load_best_model_at_end", applies=_saves_between_evaluations,
+          other="training.save_steps, training.eval_steps"),
+    Clash(key="early_stopping_steps", applies=_knows_no_best_model, other="metric_for_best_model: null"),
     *(
         Clash(key=key, applies=_not_sft, other="training.stage: pt, rm, dpo, kto")
         for key in ("neat_packing", "train_on_prompt", "mask_history")

@@ -35,6 +35,16 @@ def a_disk_needs_stage_3(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     return problem("nvme_needs_stage_3", "parallel.offload_device", "warning", edit={"parallel.offload_device": "cpu"})
 
 
+@offloading
+def offloaded_gradients_are_kept(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """DeepSpeed before 0.19.0 loses gradients (https://github.com/deepspeedai/DeepSpeed/pull/7967;
+    tests/engines/test_deepspeed_offload.py). The preflight knows the version of the nodes (broken_versions.py)."""
+    if job.traits.zero_stage != 2 or job.accumulation <= 2:
+        return None
+    return problem("offload_needs_new_deepspeed", "training.gradient_accumulation_steps", "note",
+                   accumulation=job.accumulation)  # fmt: skip
+
+
 @hugging_face
 def offload_fraction_is_megatrons(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Engines with offload move the whole optimizer; the others move none of it."""

@@ -87,6 +87,8 @@ class Build:
         if self.uv:
             base = interpreter or self.downloaded_python(version)
             self.call([self.uv, "venv", "--no-project", "--allow-existing", "--python", base, self.folder])
+            # uv puts no pip there, with which users run the commands of the preflight. Python brings one, mostly.
+            self.output_of([self.python, "-m", "ensurepip"])
         elif interpreter:
             self.call([interpreter, "-m", "venv", self.folder])
         else:
