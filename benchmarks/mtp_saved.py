@@ -1,11 +1,12 @@
-"""Bytes that layers for multi-token prediction add to what a model saves for its backward pass, on real modules.
+"""Bytes that layers for multi-token prediction add to what a model saves for its backward pass, and the operations that
+they add to its forward pass, on real modules.
 
     .venv-node/bin/python -m benchmarks.mtp_saved
 
 Needs the node environment (torch, megatron-core). It runs the forward pass of small models of Megatron-Core's own
 modules on the CPU, in torch's fake process group, and compares a model with MTP layers with one that has as many
 decoder layers more. So the bytes of the layers themselves, which Transformer Engine's modules save differently, cancel
-out. The answer is [{tensor, sequence_parallel, mtp, bytes}, ...]; indices, masks and losses are left out.
+out. The answer is [{tensor, sequence_parallel, mtp, bytes, operations}, ...]; indices, masks and losses are left out.
 """
 
 import json
@@ -13,6 +14,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 HIDDEN, HEADS, VOCABULARY, TOKENS, LAYERS = 256, 4, 1024, 64, 2
 CASES = [(1, False, 1), (1, False, 2), (2, True, 1), (2, True, 2)]
@@ -81,8 +83,9 @@ def model(layers: int, mtp: int, tensor: int, *, sequence_parallel: bool) -> tor
     ).bfloat16()
 
 
-def saved_bytes(layers: int, mtp: int, tensor: int, *, sequence_parallel: bool) -> int:
-    """Return the bytes of the storages that hold saved activations and softmaxes after a forward pass."""
+def counted(layers: int, mtp: int, tensor: int, *, sequence_parallel: bool) -> tuple[int, int]:
+    """Return the bytes of the storages that hold saved activations and softmaxes after a forward pass, and the
+    operations of this pass."""
     module = model(layers, mtp, tensor, sequence_parallel=sequence_parallel)
     weights = {weight.untyped_storage().data_ptr() for weight in module.parameters()}
     alive, sizes = [], dict[int, int]()
@@ -96,10 +99,10 @@ def saved_bytes(layers: int, mtp: int, tensor: int, *, sequence_parallel: bool) 
 
     tokens = torch.randint(0, VOCABULARY // tensor, (1, TOKENS))
     mask = torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool).triu(1)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved), FlopCounterMode(display=False) as counter:
         loss = module(tokens, torch.arange(TOKENS)[None], mask, labels=tokens, loss_mask=torch.ones(1, TOKENS))
         alive.append(loss)
-    return sum(sizes.values())
+    return sum(sizes.values()), counter.get_total_flops()
 
 
 def main() -> None:
@@ -107,9 +110,10 @@ def main() -> None:
     run_on_cpu()
     rows = []
     for tensor, sequence_parallel, mtp in CASES:
-        more = saved_bytes(LAYERS, mtp, tensor, sequence_parallel=sequence_parallel)
-        less = saved_bytes(LAYERS + mtp, 0, tensor, sequence_parallel=sequence_parallel)
-        rows.append({"tensor": tensor, "sequence_parallel": sequence_parallel, "mtp": mtp, "bytes": more - less})
+        more = counted(LAYERS, mtp, tensor, sequence_parallel=sequence_parallel)
+        less = counted(LAYERS + mtp, 0, tensor, sequence_parallel=sequence_parallel)
+        row = {"tensor": tensor, "sequence_parallel": sequence_parallel, "mtp": mtp}
+        rows.append({**row, "bytes": more[0] - less[0], "operations": more[1] - less[1]})
     print(json.dumps(rows))
 
 

@@ -26,7 +26,7 @@ from backend.job.model.newer import NEWER, NEWER_TOWERS
 from backend.job.model.shape import Experts
 from backend.job.model.vision import TOWERS
 from backend.job.presets import models
-from benchmarks.families import COMPLETED
+from benchmarks.families import COMPLETED, built_parameters
 from benchmarks.small_models import NEWER_MODELS, SMALL_MODELS
 
 
@@ -57,7 +57,7 @@ def _tower(model: str | Mapping[str, Any]) -> int:
         return 0
     with torch.device("meta"):
         config = CONFIG_MAPPING[keys["model_type"]].from_dict(dict(keys))
-        return _count(AutoModelForImageTextToText.from_config(config).model.visual)
+        return sum(each.numel() for each in AutoModelForImageTextToText.from_config(config).model.visual.parameters())
 
 
 def full_attention(shape: ModelShape) -> FullAttention:
@@ -294,7 +294,6 @@ def hugging_face() -> dict[str, int]:
 
     Of an omni model it is the part `thinker`, which is all that LLaMA-Factory trains.
     """
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     counts = {}
@@ -303,10 +302,8 @@ def hugging_face() -> dict[str, int]:
             continue
         config = CONFIG_MAPPING[preset.hf_config["model_type"]].from_dict(dict(preset.hf_config))
         config = getattr(config, "thinker_config", config)
-        kind = AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
-        with torch.device("meta"):
-            model = kind.from_config(config)
-        counts[key] = _count(model)
+        sees = hasattr(config, "vision_config")
+        counts[key] = built_parameters(config, "AutoModelForImageTextToText" if sees else "AutoModelForCausalLM")
     return counts
 
 
@@ -374,12 +371,6 @@ def _has_hooked_tower(name: str) -> bool:
     # The activations of a second tower, for audio, are not counted.
     others = ("embed_tokens", "audio_tower.conv1", "audio_tower.conv2d1") if sees else ("embed_tokens",)
     return any(not each.endswith(others) for each in hooked)
-
-
-def _count(model: torch.nn.Module) -> int:
-    """Return the parameters of a model. Router biases count as in checkpoints."""
-    biases = [buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
-    return sum(tensor.numel() for tensor in (*model.parameters(), *biases))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Data sets for the engine runs, made from the demo's rows: preference pairs, judged answers, plain text, pictures.
 
-A node's Python runs this file to make another tiny model: `python tiny_data.py FOLDER vision|experts`.
+A node's Python runs this file to make another tiny model: `python tiny_data.py FOLDER vision|experts|predicting`.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 from app.demo.tiny_model import DATA_FOLDER, make_rows
 
 PREFERENCE, FEEDBACK, TEXT, PICTURES, GALLERIES = "preference", "feedback", "text", "pictures", "galleries"
-MODELS = {"vision": "vision-model", "experts": "experts-model"}
+MODELS = {"vision": "vision-model", "experts": "experts-model", "predicting": "predicting-model"}
 VISION_TEMPLATE = "qwen3_vl_nothink"
 ROWS = 200
 IMAGES = (1, 2, 4)
@@ -166,10 +166,53 @@ def write_expert_model(folder: Path, text_model: Path) -> None:
     Qwen3MoeForCausalLM(config).save_pretrained(folder)
 
 
+def write_predicting_model(folder: Path, text_model: Path) -> None:
+    """Write a random GLM-4.5 with experts and a layer for multi-token prediction, and the demo's tokenizer.
+
+    transformers has no such layer, so its weights are added to the file: those of the last layer, and its own, by the
+    names of a release (mcore_adapter 0.10.0.dev0 models/glm4_moe/__init__.py).
+    """
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoTokenizer, Glm4MoeConfig, Glm4MoeForCausalLM
+
+    AutoTokenizer.from_pretrained(text_model).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = Glm4MoeConfig(
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=128,
+        moe_intermediate_size=64,
+        n_routed_experts=4,
+        n_shared_experts=1,
+        num_experts_per_tok=2,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=1,
+        num_hidden_layers=2,
+        num_nextn_predict_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=16,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+    )
+    Glm4MoeForCausalLM(config).save_pretrained(folder)
+    file, own = folder / "model.safetensors", "model.layers.2."
+    weights = load_file(file)
+    copied = {name: weight for name, weight in weights.items() if name.startswith("model.layers.1.")}
+    weights |= {name.replace("model.layers.1.", own): weight.clone() for name, weight in copied.items()}
+    weights |= {own + name: torch.ones(64) for name in ("enorm.weight", "hnorm.weight", "shared_head.norm.weight")}
+    weights[f"{own}eh_proj.weight"] = torch.randn(64, 128) / 8
+    save_file(weights, file, metadata={"format": "pt"})
+
+
 if __name__ == "__main__":
     made, kind = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "vision"
     text = made / "model"
     if kind == "vision":
         write_vision_model(made / MODELS[kind], text, made / DATA_FOLDER)
-    else:
+    elif kind == "experts":
         write_expert_model(made / MODELS[kind], text)
+    else:
+        write_predicting_model(made / MODELS[kind], text)

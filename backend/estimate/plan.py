@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from backend.estimate.array_ops import Array, Flag, Number, choose
+from backend.estimate.array_ops import Array, Flag, Number, choose, larger
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.padded_packs import is_padded, largest_pack
 from backend.estimate.memory.worst_microbatch import worst_microbatch_length
@@ -145,6 +145,11 @@ class Plan:
         """
         ranks = self.tensor * self.context
         return self.images * self.patches / choose(self.images >= ranks, ranks, 1)
+
+    def patches_seen(self, *, joins_images: bool) -> Number:
+        """Return the patches that a patch attends to: those of its image, or of all images of a micro-batch on its
+        rank."""
+        return larger(self.vision_patches, self.patches) if joins_images else self.patches
 
     @property
     def cross_attention_length(self) -> Number:

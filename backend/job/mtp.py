@@ -13,9 +13,12 @@ KEY = "mtp_num_layers"
 
 # Only these types of mcore_adapter have names for the layers' weights (models/*/__init__.py). It refuses to load a
 # model of which weights are missing (models/model_factory.py from_pretrained).
-MCA_LOADS = frozenset({"deepseek_v3", "glm4_moe"})
-# Its names for these types (models/converter/convert_utils.py, `mtp_model_layer`) are those of later versions than
-# megatron-core 0.16.1, which says `transformer_layer`.
+#
+# The templates of the first two say `transformer_layer`, as megatron-core 0.16.1 does. Since alibaba/ROLL 7f9d4d38
+# models/converter/convert_utils.py says `mtp_model_layer`, so that loading ends with a ValueError whatever the version
+# of megatron-core (docs/upstream-mcore-adapter-mtp.md). Before that commit both said `transformer_layer`.
+MCA_LOADED_EARLIER = frozenset({"deepseek_v3", "glm4_moe"})
+# For these types only `mtp_model_layer` is said, the name of later versions than megatron-core 0.16.1.
 MCA_LOADS_LATER = frozenset({"qwen3_5", "qwen3_5_moe"})
 
 

@@ -36,7 +36,7 @@ class Case:
     engine: str
     nodes: int = 2
     values: Mapping[str, Any] = field(default_factory=dict)
-    model: Literal["text", "vision", "experts"] = "text"
+    model: Literal["text", "vision", "experts", "predicting"] = "text"
     needs: str = ""
     """A package of EXTRA."""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -3,13 +3,19 @@
 mcore_adapter is only on GitHub (alibaba/ROLL). Without its source these tests are skipped.
 """
 
+import json
 import math
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from backend.estimate.memory.stage import Trained, rank_parameters, stages
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.plan import Plan
+from backend.job.model import parse_model
 from tests.e2e.engine_runs import STEPS, Case, DemoCluster, Outcome
 from tests.nodes import skip_without_node_environment, ssh_nodes
 from tools.programs import MCORE_ADAPTER, mcore_adapter_source
@@ -31,6 +37,7 @@ DPO = {
     "training.gradient_accumulation_steps": 8,
 }
 EXPERTS = {**COMMON, "parallel.expert": 2}
+PREDICTING = {**STAGES, "extra": {"mtp_num_layers": 1}}
 
 WANTED = {
     "tp2-pp2": (4, BY_FOUR, "text", {"tensor": 2, "pipeline": 2, "expert": 1, "data": 1}),
@@ -40,6 +47,7 @@ WANTED = {
     "vision-frozen": (4, STAGES | FROZEN, "vision", {"tensor": 1, "pipeline": 2, "expert": 1, "data": 2}),
     "unequal-stages": (4, UNEQUAL, "text", {"tensor": 2, "pipeline": 2, "expert": 1, "data": 1}),
     "experts": (2, EXPERTS, "experts", {"tensor": 1, "pipeline": 1, "expert": 2, "data": 2}),
+    "predicting": (2, PREDICTING, "predicting", {"tensor": 1, "pipeline": 2, "expert": 1, "data": 1}),
 }
 """Name -> nodes, plan, model, and the sizes of the groups that Megatron must make of them."""
 
@@ -54,6 +62,7 @@ class Runs:
 
     def case(self, name: str) -> Case:
         nodes, values, model, _ = WANTED[name]
+        source = self.with_equal_names() if name == "predicting" else self.source
         # dynamo cannot trace functions that stand for others.
         variables = {"MEGATRON_ON_CPU": "1", "TORCHDYNAMO_DISABLE": "1"}
         return Case(
@@ -63,8 +72,18 @@ class Runs:
             model=model,
             needs="torchvision" if model == "vision" else "",
             environment=variables,
-            paths=[self.source],
+            paths=[source],
         )
+
+    def with_equal_names(self) -> str:
+        """Return a copy of mcore_adapter that loads layers for multi-token prediction
+        (docs/upstream-mcore-adapter-mtp.md)."""
+        copy = self.demo.folder / "mcore_adapter_with_equal_names"
+        if not copy.exists():
+            shutil.copytree(self.source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+            file = copy / "mcore_adapter" / "models" / "converter" / "convert_utils.py"
+            file.write_text(file.read_text().replace("mtp_model_layer", "transformer_layer"))
+        return str(copy)
 
     def of(self, name: str) -> Outcome:
         if name not in self.outcomes:
@@ -102,6 +121,18 @@ def test_frozen_parts_of_a_vision_model_are_not_trained(runs: Runs, name: str) -
     first = runs.of(name).proofs[0]["trained"]
     assert any("vision_model.blocks" in parameter for parameter in first) == (name == "vision")
     assert any("decoder" in parameter for parameter in first)
+
+
+def test_a_layer_for_multi_token_prediction_is_trained_on_the_last_stage(runs: Runs) -> None:
+    outcome = runs.of("predicting")
+    predicting = [[name for name in proof["trained"] if name.startswith("mtp.")] for proof in outcome.proofs]
+    assert predicting[0] == []
+    assert any("eh_proj" in name for name in predicting[1])
+    config = json.loads((runs.demo.model("predicting") / "config.json").read_text())
+    layers = model_layers(parse_model(config), megatron=True, mtp=1)
+    plan = Plan(sequence_length=64, micro_batches=1, pipeline=2)
+    held = [rank_parameters(layers, plan, stage, Trained()) for stage in stages(layers, plan)]
+    assert [proof["elements"] for proof in outcome.proofs] == [each.dense + each.expert for each in held]
 
 
 def test_unequal_stages_hold_their_layers_and_learn_what_equal_ones_learn(runs: Runs) -> None:

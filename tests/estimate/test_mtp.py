@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from app.text import render_problem
 from backend.estimate import estimate_resolved
 from backend.estimate.estimate import layers_of_job
 from backend.estimate.memory.megatron import SOFTMAX_BYTES
@@ -14,9 +15,11 @@ from backend.estimate.memory.stage import Trained, rank_parameters, stages
 from backend.estimate.model.flops import layer_flops
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import layer_counts, model_parameters
+from backend.estimate.model.work import pipeline_work
 from backend.estimate.plan import Plan
 from backend.job.model import parse_model
 from backend.job.presets import resolve_gpu, resolve_model
+from backend.job.rules import check
 from benchmarks.small_models import SMALL_MODELS
 from tests.estimate.cases import job
 from tests.nodes import needs_node_environment
@@ -106,17 +109,39 @@ def test_a_model_with_images_passes_the_embedding_on_through_its_stages():
     assert more.stages[1].activations_gib == plain.stages[1].activations_gib
 
 
+@pytest.mark.parametrize(
+    ("preset", "severity", "fix"),
+    [
+        ("glm-4.5-air", "warning", "before 7f9d4d38"),
+        ("qwen3.5-35b-a3b", "warning", "a later Megatron-Core"),
+        ("qwen3-30b-a3b", "error", "Remove `mtp_num_layers`"),
+    ],
+)
+def test_the_fix_for_weights_that_do_not_load_depends_on_the_model(preset, severity, fix):
+    problems = check(job(**{"model.preset": preset, "engine": "llamafactory-megatron", **MTP}))
+    [found] = [each for each in problems if each.code == "mtp_not_loaded"]
+    assert found.severity == severity
+    assert fix in render_problem("en", found)["fix"]
+
+
 @pytest.mark.engines
 @needs_node_environment
-def test_real_layers_save_what_the_formula_says():
+def test_real_layers_save_and_compute_what_the_formula_says():
     command = [str(NODE_PYTHON), "-W", "ignore", "-m", "benchmarks.mtp_saved"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4}
-    layers = model_layers(parse_model({"model_type": "llama", "vocab_size": 1024, **sizes}), mtp=1)
+    config = {"model_type": "llama", "vocab_size": 1024, **sizes}
+    layers = model_layers(parse_model(config), mtp=1)
     decoder, predictor = map(fused_bytes, layers.kinds)
     for row in json.loads(done.stdout.splitlines()[-1]):
         share = 1 / row["tensor"] if row["sequence_parallel"] else 1.0
         per_token = (predictor.whole - decoder.whole) * share + predictor.gathered * (1 - share)
         per_token += SOFTMAX_BYTES * 1024 / row["tensor"]
         assert row["bytes"] == 64 * row["mtp"] * per_token, row
+        plan = Plan(sequence_length=64, micro_batches=1, tensor=row["tensor"])
+        more, less = (
+            pipeline_work(model_layers(parse_model({**config, "num_hidden_layers": count}), mtp=mtp), plan, Trained())
+            for count, mtp in ((2, row["mtp"]), (2 + row["mtp"], 0))
+        )
+        assert row["operations"] == more[0].forward - less[0].forward, row

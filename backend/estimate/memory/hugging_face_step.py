@@ -279,17 +279,23 @@ def _tower(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning
     per_patch: Number = eager_bytes(vision.merger, form) * trained.merger / merged
     per_patch += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack / merged
     live: Number = 0.0
+    seen = plan.patches_seen(joins_images=vision.joins_images)
+    for part in vision.merger_layers if trained.merger else ():
+        whole = eager_bytes(part.kind, form) / part.joined
+        inputs = form.residual * (part.kind.hidden + part.kind.inputs) / part.joined
+        per_patch = per_patch + part.count * choose(plan.full_recompute, inputs - whole, 0.0)
+        live = larger(live, choose(plan.full_recompute, whole, 0.0))
     if trained.tower:
         per_patch = per_patch + form.element * vision.kept
         for part in vision.blocks:
-            saved_by_one = (eager_bytes(part.kind, form) + tower_scores(part, plan, tuning)) / part.joined
+            saved_by_one = (eager_bytes(part.kind, form) + tower_scores(part, seen, tuning)) / part.joined
             is_checkpointed = plan.full_recompute & part.checkpointed
             kept = choose(is_checkpointed, form.residual * part.kind.hidden / part.joined, saved_by_one)
             per_patch = per_patch + part.count * kept
             live = larger(live, choose(is_checkpointed, saved_by_one, 0.0))
     elif vision.patches_need and tuning.method == "lora":
         form = form._replace(trained=False, adapters=False)
-        each = [eager_bytes(part.kind, form) + tower_scores(part, plan, tuning) for part in vision.blocks]
+        each = [eager_bytes(part.kind, form) + tower_scores(part, seen, tuning) for part in vision.blocks]
         frozen = sum(part.count * size / part.joined for part, size in zip(vision.blocks, each, strict=True))
         if not trained.merger:
             frozen = frozen + eager_bytes(vision.merger, form) / merged

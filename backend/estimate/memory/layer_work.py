@@ -86,11 +86,11 @@ def _saved_entry(attention: Attention, in_fp32: bool) -> int:
     return SCORE_SAVED + OF_SOFTCAP * attention.softcap
 
 
-def tower_scores(part: TowerPart, plan: Plan, tuning: Tuning) -> Number:
-    """Return the bytes per row of the score matrices that a block of a tower saves. A row attends to its image."""
+def tower_scores(part: TowerPart, seen: Number, tuning: Tuning) -> Number:
+    """Return the bytes per row of the score matrices that a block of a tower saves; a row attends to `seen` patches."""
     size: Number = 0
     for each in operators_of(part.kind, Attention) if tuning.eager_attention else ():
-        keys = plan.patches / part.joined
+        keys = seen / part.joined
         size = size + SCORE_SAVED * each.heads * (smaller(each.window, keys) if each.window else keys)
     return size
 
@@ -144,6 +144,7 @@ def layer_work(
     # The backward pass of the sum of the experts' outputs. Its tensors are freed before weights get gradients.
     routed = plan.tokens * _routed_bytes(kind, form)
     altup = copies * (COPIES_IN_ADDITION if operators_of(kind, Streams) else COPIES_IN_CORRECTION)
+    altup = altup + plan.tokens * _fp32_addition_bytes(kind, form)
     # The adapter of the last projection, in the forward pass that checkpointing repeats. Its tensors are freed before
     # the gradients exist.
     adapter = plan.tokens * _adapter_bytes(kind, tuning.lora_targets, form) if form.adapters else 0
@@ -224,6 +225,16 @@ def _copies_bytes(kind: LayerKind, form: EagerForm) -> int:
     """Return the bytes per token of all copies of the hidden state, or of all residual streams; 0 with a single one."""
     several = (*operators_of(kind, AltUp), *operators_of(kind, Streams))
     return max((form.residual * op.copies * op.width for op in several), default=0)
+
+
+@lru_cache(maxsize=1024)
+def _fp32_addition_bytes(kind: LayerKind, form: EagerForm) -> int:
+    """Return the bytes per token that COPIES_IN_ADDITION lacks if streams in 16 bits are added to in fp32: the gradient
+    in fp32 and its copy in 16 bits for the streams, and the other half of both products (transformers 5.19
+    modeling_hy_v4.py; counted in a trace of one step)."""
+    spreads = [each for each in operators_of(kind, Streams) if each.step == "spread" and not each.rounds]
+    more = 4 + form.residual + 2 * (4 - form.residual)
+    return max((more * each.copies * each.width for each in spreads), default=0) if form.residual < 4 else 0
 
 
 @lru_cache(maxsize=1024)

@@ -162,6 +162,9 @@ def _bytes_per_patch(vision: VisionLayers, element: int, trained: Trained, full_
     per_merged_token = eager_bytes(vision.merger, form) * trained.merger
     per_merged_token += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack
     per_patch = per_merged_token / vision.patches_per_token
+    for part in vision.merger_layers if trained.merger and full_recompute else ():
+        kept = element * (part.kind.hidden + part.kind.inputs)
+        per_patch += part.count * (kept - eager_bytes(part.kind, form)) / part.joined
     if not trained.tower:
         return per_patch
     for part in vision.blocks:

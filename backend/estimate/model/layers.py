@@ -89,6 +89,10 @@ class VisionLayers:
     """As in VisionShape."""
     deep_stack_merger: LayerKind
     deep_stack: int
+    merger_layers: tuple[TowerPart, ...] = ()
+    """The layers of `merger` that gradient checkpointing recomputes if they are trained."""
+    joins_images: bool = False
+    """As in VisionShape."""
     kept: int = 0
     """As in VisionShape (backend/job/model/shape.py); likewise the next field."""
     patches_need: bool = False

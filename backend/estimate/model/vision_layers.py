@@ -30,6 +30,8 @@ def vision_layers(vision: VisionShape) -> VisionLayers:
         merger_linears=vision.merger_linears,
         deep_stack_merger=_merger(vision, merged, (_vision_norm(vision, merged),)),
         deep_stack=vision.deep_stack,
+        merger_layers=_merger_layers(vision),
+        joins_images=vision.joins_images,
         other=vision.other,
         kept=vision.kept,
         patches_need=vision.patches_need,
@@ -51,6 +53,16 @@ def _blocks(vision: VisionShape) -> tuple[TowerPart, ...]:
         TowerPart(kind=joint, count=1, joined=_JOINED, checkpointed=False),
         TowerPart(kind=late_block, count=late, joined=_JOINED, checkpointed=vision.checkpointed),
     )
+
+
+def _merger_layers(vision: VisionShape) -> tuple[TowerPart, ...]:
+    """Return the layers of the projector that gradient checkpointing recomputes, equal ones together."""
+    parts = []
+    for layer in dict.fromkeys(vision.projector_layers):
+        kind = LayerKind(name="merger_layer", hidden=layer.hidden, operators=layer.operators, inputs=layer.inputs)
+        count = vision.projector_layers.count(layer)
+        parts.append(TowerPart(kind=kind, count=count, joined=vision.patches_per_token))
+    return tuple(parts)
 
 
 _JOINED = 4

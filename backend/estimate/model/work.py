@@ -104,6 +104,7 @@ def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -
     over TP."""
     plan = plan.of_tower()
     patches, merged = plan.vision_patches, vision.patches_per_token
+    seen = plan.patches_seen(joins_images=vision.joins_images)
     once = [
         (TowerPart(kind=vision.patch_embedding, count=1, checkpointed=False), trained.tower, False),
         (TowerPart(kind=vision.merger, count=1, joined=merged, checkpointed=False), trained.merger, trained.tower),
@@ -118,7 +119,7 @@ def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -
         *once,
         *((part, trained.tower, trained.tower) for part in vision.blocks),
     ):
-        flops, rows, length = layer_flops(part.kind), part.count * patches / part.joined, _keys(part, plan)
+        flops, rows, length = layer_flops(part.kind), part.count * patches / part.joined, _keys(part, seen)
         forward = rows * flops.forward(length)
         backward = rows * flops.backward(
             length, weights_trained=weights_trained and not adapters, inputs_need=inputs_need
@@ -126,12 +127,15 @@ def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -
         is_checkpointed = part.checkpointed and trained.tower
         again = choose(plan.full_recompute, forward, 0.0) if is_checkpointed else 0.0
         work += Work(forward=forward, backward=backward, recomputed=again)
+    for part in vision.merger_layers if trained.merger else ():
+        forward = part.count * patches / part.joined * layer_flops(part.kind).forward(seen)
+        work += Work(forward=0.0, backward=0.0, recomputed=choose(plan.full_recompute, forward, 0.0))
     return work
 
 
-def _keys(part: TowerPart, plan: Plan) -> Number:
-    """Return the patches that a row of a tower attends to: those of its image, or of its window."""
-    keys: Number = plan.patches / part.joined
+def _keys(part: TowerPart, seen: Number) -> Number:
+    """Return the rows that a row of a tower attends to: those of `seen` patches, or of its window."""
+    keys: Number = seen / part.joined
     window = max((each.window for each in operators_of(part.kind, Attention)), default=0)
     return smaller(keys, window) if window else keys
 

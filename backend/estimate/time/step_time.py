@@ -288,7 +288,7 @@ def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, ad
         return NO_PASSES
     if plan is not time_context.plan:
         time_context = replace(time_context, plan=plan)
-    patches = plan.vision_patches
+    patches, seen = plan.vision_patches, plan.patches_seen(joins_images=vision.joins_images)
     loads: dict[float, Load] = {}
     forward, backward, recomputed = ZERO, ZERO, ZERO
     # PEFT gives no gradient to the inputs of 4-bit models (peft_model.py _prepare_model_for_gradient_checkpointing).
@@ -297,7 +297,7 @@ def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, ad
     for part, weights_trained, inputs_need, of_blocks in _tower_parts(vision, trained, patches_need):
         joined = part.joined
         if joined not in loads:
-            loads[joined] = Load(tokens=patches / joined, length=plan.patches / joined)
+            loads[joined] = Load(tokens=patches / joined, length=seen / joined)
         passes = layer_passes(
             part.kind,
             time_context,
@@ -311,6 +311,10 @@ def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, ad
         # The tower has no communication.
         forward = forward + part.count * passes.forward.compute
         backward = backward + has_backward * part.count * passes.backward.compute
+        recomputed = recomputed + part.count * passes.recomputed.compute
+    for part in vision.merger_layers if trained.merger else ():
+        load = Load(tokens=patches / part.joined, length=seen / part.joined)
+        passes = layer_passes(part.kind, time_context, load, weights_trained=not adapters, inputs_need=True, tower=True)
         recomputed = recomputed + part.count * passes.recomputed.compute
     return Passes(Pass(forward, 0.0, 0.0, 0.0), Pass(backward, 0.0, 0.0, 0.0), Pass(recomputed, 0.0, 0.0, 0.0))
 

@@ -10,7 +10,7 @@ from typing import Any
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.operators import Activation, Keep, Linear, Mixing, Norm, Operator
 from backend.job.model.plain_towers import edge, most_tiles, plain_tower
-from backend.job.model.vision_shape import VisionShape
+from backend.job.model.vision_shape import ProjectorLayer, VisionShape
 
 _FORMER: Mapping[str, Any] = {
     "num_hidden_layers": 12, "intermediate_size": 3072, "hidden_size": 768, "num_attention_heads": 12,
@@ -29,12 +29,14 @@ def granite_tower(vision: Config, model: Config, text_hidden: int) -> VisionShap
     if not isinstance(layers, list | tuple) or len(layers) > _MOST_PROJECTORS:
         raise refusal("bad_model_key", key="deepstack_layer_map", value=layers)
     count = len(layers) + _SPATIAL
+    layers_of_one = _layers(_former(model, hidden), hidden, query**2, window**2)
     tower = plain_tower(
         vision,
         "clip_vision_model",
         projector=(),
         pooled=(window // query) ** 2,
-        projector_operators=_projector(_former(model, hidden), hidden, query, window, text_hidden) * count,
+        projector_operators=_projector(layers_of_one, hidden, (window // query) ** 2, text_hidden) * count,
+        projector_layers=layers_of_one * count,
         # Queries and positions of each, and the embedding of a new line.
         projector_other=count * (query**2 + window**2) * hidden + text_hidden,
     )
@@ -69,22 +71,31 @@ def _former(model: Config, hidden: int) -> Config:
     return former
 
 
-def _projector(former: Config, hidden: int, query: int, window: int, out: int) -> tuple[Operator, ...]:
-    """Return one projector, for every token that it makes (Granite4VisionWindowQFormerDownsampler)."""
-    patches = (window // query) ** 2
+def _layers(former: Config, hidden: int, queries: int, keys: int) -> tuple[ProjectorLayer, ...]:
+    """Return the layers of the Q-Former for windows of so many queries and patches (Blip2QFormerLayer). The patches
+    are one tensor, so only the first layer's checkpoint adds them."""
+    patches = keys // queries
     every = former.size("cross_attention_frequency")
-    layers: list[Operator] = []
+    layers = []
     for index in range(former.size("num_hidden_layers", largest=_MOST_PROJECTORS)):
-        layers += [*_self_attention(former, hidden, query**2)]
+        operators = [*_self_attention(former, hidden, queries)]
         if index % every == 0:
-            layers += [*_cross_attention(former, hidden, window**2, patches)]
-        layers += [*_ffn(hidden, former.size("intermediate_size"))]
+            operators += [*_cross_attention(former, hidden, keys, patches)]
+        operators += [*_ffn(hidden, former.size("intermediate_size"))]
+        inputs = patches * hidden if index == 0 else 0
+        layers.append(ProjectorLayer(operators=tuple(operators), hidden=hidden, inputs=inputs))
+    return tuple(layers)
+
+
+def _projector(layers: tuple[ProjectorLayer, ...], hidden: int, patches: int, out: int) -> tuple[Operator, ...]:
+    """Return one projector, for every token that it makes of so many patches
+    (Granite4VisionWindowQFormerDownsampler)."""
     return (
         Norm(width=patches * hidden, parameters=2 * hidden, layer_norm=True),
         *_dropout(patches * hidden),
         Norm(width=hidden, parameters=2 * hidden, layer_norm=True),
         *_dropout(hidden),
-        *layers,
+        *(operator for layer in layers for operator in layer.operators),
         *_dropout(hidden),
         Linear(name="out_linear", inputs=hidden, outputs=out, share="whole", bias=out, after_norm=True),
     )

@@ -13,8 +13,9 @@ _STRIDES = (2, 2)
 
 
 def minimax_tower(vision: Config, model: Config, text_hidden: int) -> VisionShape:
-    """modeling_minimax_m3_vl.py: two matrices for each patch, and two for the patches of a token together. The patches
-    of all images of a micro-batch see each other; the estimate counts only those of one image."""
+    """modeling_minimax_m3_vl.py: two matrices for each patch, and two for the patches of a token together. The tower
+    has no mask, so the patches of all images of a micro-batch see each other. FLOPs per token, and so MFU, are those of
+    a micro-batch of one sequence."""
     hidden, merge = vision.size("hidden_size"), vision.size("spatial_merge_size")
     wide, patches = model.size("projector_hidden_size"), merge**2
     joined = patches * text_hidden
@@ -27,6 +28,7 @@ def minimax_tower(vision: Config, model: Config, text_hidden: int) -> VisionShap
         patch=vision.size("patch_size"),
         temporal_patch=vision.size("temporal_patch_size"),
         merge=merge,
+        joins_images=True,
         joined_qkv=False,
         # The norm before the blocks.
         other=2 * hidden,

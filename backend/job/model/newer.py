@@ -128,6 +128,8 @@ NEWER: Mapping[str, Family] = {
         keys={"intermediate_size": "moe_intermediate_size"},
         only={"n_shared_experts": 1, "attention_bias": False, "mlp_bias": False},
         router_bias=True,
+        # Its norms stay in fp32, and so what the FFN adds to the streams is in fp32 (_keep_in_fp32_modules_strict).
+        fp32_residual=True,
         layer_types=compressed_types,
         mixer=compressed_mixer,
         refine=compressed_layer,

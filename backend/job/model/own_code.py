@@ -136,6 +136,8 @@ OWN_CODE: Mapping[str, Family] = {
     ),
     # zhaoyukoon/damoxing_fenci_gongji internlm3-8b-instruct/modeling_internlm3.py @87e80c4e0953.
     "internlm3": Family(qkv_bias="qkv_bias", output_bias="bias", ffn_bias="bias"),
+    # Llama's classes (transformers 5.24 modular_iquestcoder.py, which refuses other values of these keys).
+    "iquestcoder": Family(only={"clip_qkv": None, "use_sliding_window": False}),
     # transformers has no such class. The layers are DeepSeek-V3's: NVIDIA-NeMo/Megatron-Bridge
     # src/megatron/bridge/models/kimi/kimi_bridge.py @dc805f5cf9e0.
     "kimi_k2": Family(router_bias=True, fp32_routing=True),

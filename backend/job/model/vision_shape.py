@@ -22,6 +22,17 @@ class Projection:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ProjectorLayer:
+    """A layer of a projector that gradient checkpointing recomputes."""
+
+    operators: tuple[Operator, ...]
+    hidden: int
+    """Elements of its input, which a checkpoint keeps."""
+    inputs: int = 0
+    """Elements besides it that a checkpoint keeps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class VisionShape:
     """A tower with its projector to the language model. It sees images; if it hears, an image is a clip of audio."""
 
@@ -41,6 +52,8 @@ class VisionShape:
     """Patches along an edge that become one language token."""
     window: int = 0
     """Patches that attend to each other, if an image is cut into tiles; 0 for all patches of an image."""
+    joins_images: bool = False
+    """Whether the patches of all images of a micro-batch attend to each other."""
     pooled: int = 0
     """Patches that become one language token, if not those of a square (audio); 0 for merge x merge."""
     image_patches: int = 0
@@ -73,6 +86,8 @@ class VisionShape:
     projector_operators: tuple[Operator, ...] = ()
     """Operators of the projector, for every language token, if it is no sequence of matrices; `projector` is empty
     then."""
+    projector_layers: tuple[ProjectorLayer, ...] = ()
+    """Those of `projector_operators` that gradient checkpointing recomputes if they are trained."""
     projector_other: int = 0
     """Weights of the projector besides its matrices and its norm, or of the projector of a second tower."""
     block_other: int = 0

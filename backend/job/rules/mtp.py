@@ -3,7 +3,7 @@
 from backend.job.checkpointing import makes_checkpoints, makes_reentrant_checkpoints
 from backend.job.job import Job
 from backend.job.model import ModelShape
-from backend.job.mtp import KEY, MCA_LOADS, MCA_LOADS_LATER, requested_layers
+from backend.job.mtp import KEY, MCA_LOADED_EARLIER, MCA_LOADS_LATER, requested_layers
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
@@ -16,15 +16,18 @@ mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.en
 
 @mcore_adapter
 def mtp_weights_load(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """mcore_adapter ends with "missing_keys" or "unexpected_keys" (models/model_factory.py from_pretrained).
+    """mcore_adapter ends with "missing_keys" or "unexpected_keys" (models/model_factory.py from_pretrained), or with a
+    ValueError (models/converter/dist_converter.py dist_convert).
 
-    It has names for the weights of few model types, and for some of them those of later versions of Megatron-Core.
+    It has names for the weights of few model types. Which names are right depends on versions of nodes that no job
+    says, so that these types get a warning.
     """
-    if not requested_layers(job) or shape.model_type in MCA_LOADS:
+    if not requested_layers(job):
         return None
-    is_later = shape.model_type in MCA_LOADS_LATER
-    return problem("mtp_not_loaded", f"extra.{KEY}", "warning" if is_later else "error", model_type=shape.model_type,
-                   case="later" if is_later else "", edit={"extra": _without(job)})  # fmt: skip
+    model_type = shape.model_type
+    case = "earlier" if model_type in MCA_LOADED_EARLIER else "later" if model_type in MCA_LOADS_LATER else ""
+    return problem("mtp_not_loaded", f"extra.{KEY}", "warning" if case else "error", model_type=model_type, case=case,
+                   edit={"extra": _without(job)})  # fmt: skip
 
 
 @megatron
