@@ -17,13 +17,12 @@ from app.text.plans import (
     rounded,
     spends_words,
 )
-from backend.estimate import Estimate, is_close, over_gpu_gib, speed_up
+from backend.estimate import TERMS, Estimate, is_close, over_gpu_gib, speed_up
 from backend.job.job import Job
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.planning import Candidate, Plans, Strategy
 from backend.planning.space import CUT
 
-TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
 AXES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
 
 
