@@ -17,6 +17,8 @@ from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_programs import node_program
 from backend.engines import NodeCommand, Placement, Rendered, results_folder
+from backend.engines.checkpoints import WEIGHTS
+from backend.engines.keys import DTYPES
 from backend.engines.swift_models import swift_names
 from backend.job.job import Job
 from backend.job.launch_rules import on_login_node
@@ -44,7 +46,6 @@ STALL_S = 1800.0
 """Converters print little while they load and write. Each takes minutes for a model of 72B."""
 FOLDER = "exported"
 """Folder in the job's output_dir."""
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 Kind = Literal["ready", "merge", "merge_swift", "megatron"]
 ReportLine = Callable[[str], object]
@@ -174,14 +175,11 @@ def _attempt(job: Job, run: str, source: Source, target: str, facts: Mapping[int
         "model": job.model.path,
         "template": job.training.template,
         "names": swift_names(job),
-        "dtype": _DTYPES[job.training.precision],
+        "dtype": DTYPES[job.training.precision],
     }
     files = {PROGRAM: node_program(PROGRAM).decode(), "export.json": json.dumps(settings, indent=1)}
     rendered = Rendered(files=files, commands=(_command(job, placement),))
     return make_attempt(job, f"{run}-export", placement, facts, rendered, STALL_S)
-
-
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 def _command(job: Job, placement: Placement) -> NodeCommand:
