@@ -53,7 +53,7 @@ ReportLine = Callable[[str], object]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class SavedModel:
     """The saved model of a run, and how to export it."""
 
     folder: str
@@ -102,7 +102,7 @@ def export_run(
         raise ProblemsError([error.problem]) from error
 
 
-def find_source(job: Job, folder: str, node: Node) -> Source | None:
+def find_source(job: Job, folder: str, node: Node) -> SavedModel | None:
     """Read which model a results folder holds; None when there is none. Raises NodeError."""
 
     def has(name: str) -> bool:
@@ -111,19 +111,19 @@ def find_source(job: Job, folder: str, node: Node) -> Source | None:
     is_swift = job.traits.environment == "swift"
     # Its Megatron writes the whole model beside a checkpoint of adapters (4.6.0 megatron/trainers/base.py).
     if is_swift and any(node.exists(posixpath.join(f"{folder}-merged", name)) for name in WEIGHTS):
-        return Source(folder=f"{folder}-merged", kind="ready")
+        return SavedModel(folder=f"{folder}-merged", kind="ready")
     if has("adapter_config.json"):
-        return Source(folder=folder, kind="merge_swift" if is_swift else "merge")
+        return SavedModel(folder=folder, kind="merge_swift" if is_swift else "merge")
     if any(has(name) for name in WEIGHTS):
-        return Source(folder=folder, kind="ready")
+        return SavedModel(folder=folder, kind="ready")
     if is_swift and has("latest_checkpointed_iteration.txt"):
         # Only its Megatron can read it, which needs Transformer Engine and GPUs.
         kind = "mcore_adapter" if job.training.method == "lora" else "mcore_model"
         raise NodeError("export_by_swift", node.name, field="engine", folder=folder, kind=kind)
-    return Source(folder=folder, kind="megatron") if has("mca_config.json") else None
+    return SavedModel(folder=folder, kind="megatron") if has("mca_config.json") else None
 
 
-def export(job: Job, run: str, source: Source, target: str, node: Node, progress: ReportLine) -> Exported:
+def export(job: Job, run: str, source: SavedModel, target: str, node: Node, progress: ReportLine) -> Exported:
     """Convert the model on node 0 unless it is ready. The target is complete or does not exist.
 
     Raises ProblemsError.
@@ -166,7 +166,7 @@ def target_of(job: Job, run: str, step: int | None) -> str:
     return posixpath.join(str(job.training.output_dir), FOLDER, name)
 
 
-def _attempt(job: Job, run: str, source: Source, target: str, facts: Mapping[int, NodeFacts]) -> launch.Attempt:
+def _attempt(job: Job, run: str, source: SavedModel, target: str, facts: Mapping[int, NodeFacts]) -> launch.Attempt:
     placement = launch.make_placement(job, f"{run}-export", 1, facts, job.cluster.port_range[0])
     settings = {
         "kind": source.kind,
