@@ -46,7 +46,7 @@ def estimate_text(job: Job, figures: Estimate, lang: str) -> str:
     if figures.calibrated_on:
         lines.append(t(lang, "cli.estimate.calibrated", run=figures.calibrated_on))
     if figures.probed_on:
-        lines.append(t(lang, "cli.estimate.probed", day=figures.probed_on))
+        lines.append(t(lang, "cli.estimate.benchmarked", day=figures.probed_on))
     if figures.host_memory_gib:
         lines.append(t(lang, "cli.estimate.host", memory=number(figures.host_memory_gib, 1)))
     return "\n".join(lines) + "\n"
