@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from backend.estimate.array_ops import Number
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.model.layers import LayerKind
+from backend.job.memory_traits import Fp8
 from backend.job.model.operators import (
     CHUNK,
     Activation,
@@ -28,7 +29,6 @@ from backend.job.model.operators import (
     Recurrence,
     Streams,
 )
-from backend.job.traits import Fp8
 
 NOT_ADAPTED = (
     "router", "modality_router", "altup_projections", "altup_unembed_projections", "linear_left", "merge_convolution",
